@@ -1,0 +1,31 @@
+// Reductions over a thread block: warps first, then one value per warp through shared memory.
+#pragma once
+
+#include "device/warp.h"
+
+namespace warpsmith {
+
+// Shared memory of one block reduction. Two reductions in a row need two, or a __syncthreads() between them.
+template <class T, int threads>
+struct BlockReduceStorage {
+  T partial[threads / kWarp];  // [warps]
+};
+
+// Every thread gets the result. `threads` is the block's size, a multiple of 32; every thread must call.
+template <int threads, class T, class Reduce = Sum>
+__device__ __forceinline__ T block_reduce(T value, BlockReduceStorage<T, threads>& shared, Reduce reduce = {}) {
+  static_assert(threads % kWarp == 0 && threads <= 1024, "whole warps only");
+  constexpr int kWarps = threads / kWarp;
+  value = warp_reduce(value, reduce);
+  if constexpr (kWarps > 1) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    if (lane == 0) shared.partial[warp] = value;
+    __syncthreads();
+    value = shared.partial[0];
+#pragma unroll
+    for (int i = 1; i < kWarps; ++i) value = reduce(value, shared.partial[i]);
+  }
+  return value;
+}
+
+}  // namespace warpsmith

@@ -1,0 +1,25 @@
+// Global-memory accesses with cache hints.
+// PTX ISA, "Data Movement and Conversion Instructions: ld, st":
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+#pragma once
+
+#include <cstdint>
+
+namespace warpsmith::ptx {
+
+// Read-only for the life of the kernel, not kept in L1.
+__device__ __forceinline__ uint4 load_streaming(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// Written once and not read again soon.
+__device__ __forceinline__ void store_streaming(uint4* to, const uint4& v) {
+  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+}  // namespace warpsmith::ptx

@@ -1,0 +1,383 @@
+// The functions of the elementwise family. A new activation is one struct here, a name in `Activations` (or
+// `GatedActivations`), a row in the Python spec and a Triton function.
+//
+// Every function computes in float. `exact` is set for f32 data: there the formulas are PyTorch's own; 16-bit and 8-bit
+// data get formulas with the same accuracy after rounding and far fewer instructions, without which a kernel at full
+// memory speed would be bound by arithmetic.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <bit>
+#include <cmath>
+#include <tuple>
+#include <type_traits>
+
+#include "device/ptx/math.h"
+
+namespace warpsmith {
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr float kSqrtHalf = 0.70710678118654752f;
+inline constexpr float kInvSqrt2Pi = 0.39894228040143268f;
+
+template <bool exact>
+__device__ __forceinline__ float exponential(float x) {
+  if constexpr (exact) return expf(x);
+  return ptx::exp2_approx(x * kLog2e);
+}
+
+// exp(x) within 0.7 ulp for x <= 20: a polynomial where expf leans on the special-function unit's 1.4 ulp.
+__device__ __forceinline__ float exponential_fine(float x) {
+  constexpr float kLn2High = 0.693145752f, kLn2Low = 1.42860677e-6f;
+  constexpr float kSmallest = -104.0f;  // below, the result rounds to 0
+  constexpr float kSeries[] = {1.0f, 1.0f, 1.0f / 2, 1.0f / 6, 1.0f / 24, 1.0f / 120, 1.0f / 720, 1.0f / 5040};
+  x = x < kSmallest ? kSmallest : x;  // NaN passes
+  const float k = rintf(x * kLog2e);
+  const float r = fmaf(-k, kLn2Low, fmaf(-k, kLn2High, x));  // |r| <= ln(2)/2
+  float p = kSeries[7];
+#pragma unroll
+  for (int i = 6; i >= 0; --i) p = fmaf(p, r, kSeries[i]);
+  // 2^k in two factors, since k may lie below the smallest normal exponent
+  const int low = static_cast<int>(k) / 2, high = static_cast<int>(k) - low;
+  return p * std::bit_cast<float>((low + 127) << 23) * std::bit_cast<float>((high + 127) << 23);
+}
+
+template <bool exact>
+__device__ __forceinline__ float reciprocal(float x) {
+  if constexpr (exact) return 1.0f / x;
+  return ptx::reciprocal_approx(x);
+}
+
+template <bool exact>
+__device__ __forceinline__ float logistic(float x) {
+  if constexpr (exact) return 1.0f / (1.0f + expf(-x));
+  return ptx::reciprocal_approx(1.0f + ptx::exp2_approx_ftz(x * -kLog2e));
+}
+
+// The normal distribution's cumulative function, and its density on the way.
+struct Normal {
+  float cdf, density;
+};
+
+// Phi(-a) = exp(-a^2/2) t P(t), t = 1/(1 + c a): P fitted for the smallest largest relative error over all a >= 0, so
+// that the negative tail keeps its relative accuracy where 1 + erf cancels.
+template <int degree>
+struct NormalFit {
+  float c, p[degree];
+};
+
+template <int degree>
+__device__ __forceinline__ Normal normal(float x, float bell, const NormalFit<degree>& fit) {
+  const float t = ptx::reciprocal_approx_ftz(fmaf(fit.c, fabsf(x), 1.0f));
+  float p = fit.p[degree - 1];
+#pragma unroll
+  for (int i = degree - 2; i >= 0; --i) p = fmaf(p, t, fit.p[i]);
+  const float tail = bell * (t * p);
+  return {x < 0.0f ? tail : 1.0f - tail, kInvSqrt2Pi * bell};
+}
+
+// Relative error 4e-5: an eighth of half an ulp of f16.
+__device__ __forceinline__ Normal normal(float x) {
+  constexpr NormalFit<5> fit{0.38f, {0.151225133f, 0.157829504f, 0.0919796863f, 0.188876484f, -0.0899283316f}};
+  return normal(x, ptx::exp2_approx_ftz(x * x * (-0.5f * kLog2e)), fit);
+}
+
+// Relative error 4e-7, subnormals kept.
+__device__ __forceinline__ Normal normal_fine(float x) {
+  constexpr NormalFit<8> fit{0.30f,
+                             {0.119629299f, 0.120753949f, 0.0999135323f, 0.12856151f, -0.0536834536f, 0.206353329f, -0.157202996f, 0.0356747565f}};
+  return normal(x, ptx::exp2_approx(x * x * (-0.5f * kLog2e)), fit);
+}
+
+// forward(x, p) and backward(g, x, p) = g f'(x), with PyTorch's conventions at kinks and for NaN.
+
+struct Relu {
+  static constexpr const char* name = "relu";
+  template <bool exact>
+  __device__ static float forward(float x, float) {
+    return x <= 0.0f ? 0.0f : x;
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float) {
+    return x <= 0.0f ? 0.0f : g;
+  }
+};
+
+struct Sigmoid {
+  static constexpr const char* name = "sigmoid";
+  template <bool exact>
+  __device__ static float forward(float x, float) {
+    return logistic<exact>(x);
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float) {
+    // s (1 - s) from e = exp(-|x|), which is symmetric and does not cancel for large x.
+    const float e = exponential<exact>(-fabsf(x)), r = reciprocal<exact>(1.0f + e);
+    return g * (e * r * r);
+  }
+};
+
+// x > 0: x; otherwise p (exp(x) - 1).
+struct Elu {
+  static constexpr const char* name = "elu";
+  static constexpr const char* parameter = "alpha";
+  template <bool exact>
+  __device__ static float forward(float x, float alpha) {
+    float below;
+    if constexpr (exact) {
+      below = expm1f(x);
+    } else {
+      // exp(x) - 1 cancels near zero; the series is accurate there.
+      constexpr float kSeries = -0.125f;
+      const float series = x * fmaf(x, fmaf(x, fmaf(x, 1.0f / 24, 1.0f / 6), 0.5f), 1.0f);
+      below = x > kSeries ? series : exponential<exact>(x) - 1.0f;
+    }
+    return x > 0.0f ? x : alpha * below;
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float alpha) {
+    return x > 0.0f ? g : g * (alpha * exponential<exact>(x));
+  }
+};
+
+struct Gelu {
+  static constexpr const char* name = "gelu";
+  template <bool exact>
+  __device__ static float forward(float x, float) {
+    if constexpr (exact) return 0.5f * x * (1.0f + erff(x * kSqrtHalf));
+    return x * normal(x).cdf;
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float) {
+    if constexpr (exact) {
+      const float cdf = 0.5f * (1.0f + erff(x * kSqrtHalf));
+      return g * fmaf(x, kInvSqrt2Pi * expf(-0.5f * x * x), cdf);
+    }
+    // Near -0.75 the two terms cancel, which asks for more digits than the function itself does.
+    const Normal n = normal_fine(x);
+    return g * fmaf(x, n.density, n.cdf);
+  }
+};
+
+// The tanh approximation: 0.5 x (1 + tanh(u)) = x logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
+struct GeluTanh {
+  static constexpr const char* name = "gelu_tanh";
+  static constexpr float kBeta = 0.79788456080286536f, kKappa = 0.044715f;
+  template <bool exact>
+  __device__ static float forward(float x, float) {
+    if constexpr (exact) {
+      const float cube = x * x * x;
+      return 0.5f * x * (1.0f + tanhf(kBeta * (x + kKappa * cube)));
+    }
+    const float twice = x * fmaf(2.0f * kBeta * kKappa, x * x, 2.0f * kBeta);
+    return x * logistic<exact>(twice);
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float) {
+    const float square = x * x;
+    const float u = kBeta * fmaf(kKappa * square, x, x);
+    const float slope = 2.0f * kBeta * fmaf(3.0f * kKappa, square, 1.0f);
+    const float e = exponential<exact>(-2.0f * fabsf(u)), r = reciprocal<exact>(1.0f + e);
+    const float s = u < 0.0f ? e * r : r;  // logistic(2u)
+    return g * (s + x * (e * r * r) * slope);
+  }
+};
+
+struct Silu {
+  static constexpr const char* name = "silu";
+  template <bool exact>
+  __device__ static float forward(float x, float) {
+    if constexpr (exact) return x / (1.0f + expf(-x));
+    return x * logistic<exact>(x);
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float) {
+    const float s = logistic<exact>(x);
+    return g * s * (1.0f + x * (1.0f - s));
+  }
+};
+
+// x min(max(x + 3, 0), 6) / 6
+struct Hardswish {
+  static constexpr const char* name = "hardswish";
+  template <bool exact>
+  __device__ static float forward(float x, float) {
+    const float t = x + 3.0f;
+    const float clamped = t < 0.0f ? 0.0f : (t > 6.0f ? 6.0f : t);  // NaN passes
+    return x * (clamped * (1.0f / 6));
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float) {
+    if (x <= -3.0f) return 0.0f;
+    return x < 3.0f ? g * (x / 3.0f + 0.5f) : g;
+  }
+};
+
+// |x| <= p: 0; otherwise x.
+struct Hardshrink {
+  static constexpr const char* name = "hardshrink";
+  static constexpr const char* parameter = "lambd";
+  template <bool exact>
+  __device__ static float forward(float x, float lambd) {
+    return x >= -lambd && x <= lambd ? 0.0f : x;
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float lambd) {
+    return x >= -lambd && x <= lambd ? 0.0f : g;
+  }
+};
+
+// x logistic(1.702 x)
+struct QuickGelu {
+  static constexpr const char* name = "quick_gelu";
+  static constexpr float kSlope = 1.702f;
+  template <bool exact>
+  __device__ static float forward(float x, float) {
+    return x * logistic<exact>(kSlope * x);
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float) {
+    const float s = logistic<exact>(kSlope * x);
+    return g * s * (1.0f + kSlope * x * (1.0f - s));
+  }
+};
+
+// x tanh(softplus(x)) = x n / (n + 2), n = e^2 + 2e, e = exp(x)
+struct Mish {
+  static constexpr const char* name = "mish";
+  static constexpr float kLinear = 20.0f;  // beyond this tanh(softplus(x)) rounds to 1
+  template <bool exact>
+  __device__ static float forward(float x, float) {
+    const float capped = fminf(x, kLinear);
+    const float e = exact ? exponential_fine(capped) : exponential<exact>(capped);
+    const float n = fmaf(e, e, 2.0f * e);
+    const float y = exact ? x * n / (n + 2.0f) : x * (n * ptx::reciprocal_approx_ftz(n + 2.0f));
+    return x > kLinear ? x : y;
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float x, float) {
+    if (x > kLinear) return g;
+    const float e = exponential<exact>(fminf(x, kLinear));
+    const float n = fmaf(e, e, 2.0f * e);
+    const float r = exact ? 1.0f / (n + 2.0f) : ptx::reciprocal_approx_ftz(n + 2.0f);
+    const float slope = 4.0f * e * (e + 1.0f) * r * r;  // of tanh(softplus(x)), without cancellation
+    return g * fmaf(x, slope, n * r);
+  }
+};
+
+using Activations =
+    std::tuple<Relu, Sigmoid, Elu, Gelu, GeluTanh, Silu, Hardswish, Hardshrink, QuickGelu, Mish>;
+using BiasActivations = std::tuple<Gelu, GeluTanh>;
+using GatedActivations = std::tuple<Silu, Gelu, GeluTanh>;
+
+// How a function meets its operands. `apply(out, in, p)` works on one element.
+
+template <class F>
+struct Unary {
+  static constexpr int outputs = 1, inputs = 1;
+  static constexpr bool has_ladder = true, has_table = true;
+  template <bool exact>
+  __device__ static void apply(float (&out)[1], const float (&in)[1], float p) {
+    out[0] = F::template forward<exact>(in[0], p);
+  }
+};
+
+template <class F>
+struct UnaryBackward {  // in: g, x
+  static constexpr int outputs = 1, inputs = 2;
+  static constexpr bool has_ladder = false, has_table = false;
+  template <bool exact>
+  __device__ static void apply(float (&out)[1], const float (&in)[2], float p) {
+    out[0] = F::template backward<exact>(in[0], in[1], p);
+  }
+};
+
+template <class F>
+struct Bias {  // in: x, bias
+  static constexpr int outputs = 1, inputs = 2;
+  static constexpr bool has_ladder = true, has_table = false;
+  template <bool exact>
+  __device__ static void apply(float (&out)[1], const float (&in)[2], float p) {
+    out[0] = F::template forward<exact>(in[0] + in[1], p);
+  }
+};
+
+template <class F>
+struct BiasBackward {  // in: g, x, bias
+  static constexpr int outputs = 1, inputs = 3;
+  static constexpr bool has_ladder = false, has_table = false;
+  template <bool exact>
+  __device__ static void apply(float (&out)[1], const float (&in)[3], float p) {
+    out[0] = F::template backward<exact>(in[0], in[1] + in[2], p);
+  }
+};
+
+template <class F>
+struct Gated {  // in: gate, up
+  static constexpr int outputs = 1, inputs = 2;
+  static constexpr bool has_ladder = true, has_table = true;
+  template <bool exact>
+  __device__ static void apply(float (&out)[1], const float (&in)[2], float p) {
+    out[0] = F::template forward<exact>(in[0], p) * in[1];
+  }
+};
+
+template <class F>
+struct GatedBackward {  // in: g, gate, up; out: d gate, d up
+  static constexpr int outputs = 2, inputs = 3;
+  static constexpr bool has_ladder = false, has_table = false;
+  template <bool exact>
+  __device__ static void apply(float (&out)[2], const float (&in)[3], float p) {
+    out[0] = F::template backward<exact>(in[0] * in[2], in[1], p);
+    out[1] = in[0] * F::template forward<exact>(in[1], p);
+  }
+};
+
+struct Add {
+  static constexpr const char* name = "add";
+  static constexpr int outputs = 1, inputs = 2;
+  static constexpr bool has_ladder = true, has_table = false;
+  template <bool exact>
+  __device__ static void apply(float (&out)[1], const float (&in)[2], float) {
+    out[0] = in[0] + in[1];
+  }
+};
+
+struct Mul {
+  static constexpr const char* name = "mul";
+  static constexpr int outputs = 1, inputs = 2;
+  static constexpr bool has_ladder = true, has_table = false;
+  template <bool exact>
+  __device__ static void apply(float (&out)[1], const float (&in)[2], float) {
+    out[0] = in[0] * in[1];
+  }
+};
+
+using BinaryFunctions = std::tuple<Add, Mul>;
+
+template <template <class> class Wrap, class List>
+struct Wrapped;
+
+template <template <class> class Wrap, class... F>
+struct Wrapped<Wrap, std::tuple<F...>> {
+  using type = std::tuple<Wrap<F>...>;
+};
+
+// Every map there is, in one list; a call carries the index.
+using Maps = decltype(std::tuple_cat(
+    typename Wrapped<Unary, Activations>::type{}, typename Wrapped<UnaryBackward, Activations>::type{},
+    BinaryFunctions{}, typename Wrapped<Bias, BiasActivations>::type{},
+    typename Wrapped<BiasBackward, BiasActivations>::type{}, typename Wrapped<Gated, GatedActivations>::type{},
+    typename Wrapped<GatedBackward, GatedActivations>::type{}));
+
+template <class Map, int i = 0>
+constexpr int map_index() {
+  if constexpr (std::is_same_v<std::tuple_element_t<i, Maps>, Map>) {
+    return i;
+  } else {
+    return map_index<Map, i + 1>();
+  }
+}
+
+}  // namespace warpsmith

@@ -1,0 +1,75 @@
+// Compiled once into every family's library: what the family answers about itself.
+#include "host/inspect.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "host/launch.h"
+#include "host/registry.h"
+
+#ifndef WARPSMITH_FAMILY
+#error "the build passes -DWARPSMITH_FAMILY=<name>"
+#endif
+#define WARPSMITH_STRING_(x) #x
+#define WARPSMITH_STRING(x) WARPSMITH_STRING_(x)
+
+namespace warpsmith {
+namespace {
+
+constexpr const char* kFamily = WARPSMITH_STRING(WARPSMITH_FAMILY);
+
+void set_ladder(std::string source, std::string order) {
+  const auto setter = ladders().find(source);
+  if (setter == ladders().end()) throw std::runtime_error("no ladder '" + source + "' in this library");
+  std::vector<std::string> names;
+  std::istringstream stream(order);
+  for (std::string name; std::getline(stream, name, ',');) names.push_back(name);
+  setter->second(names);
+}
+
+std::string get_last_rung() { return std::string(last_rung); }
+
+STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) {
+  const std::string family = kFamily;
+  m.def(("_" + family + "_ladder(str source, str order) -> ()").c_str());
+  m.def(("_" + family + "_last_rung() -> str").c_str());
+}
+
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) {
+  const std::string family = kFamily;
+  m.impl(("_" + family + "_ladder").c_str(), TORCH_BOX(&set_ladder));
+  m.impl(("_" + family + "_last_rung").c_str(), TORCH_BOX(&get_last_rung));
+}
+
+}  // namespace
+}  // namespace warpsmith
+
+extern "C" {
+
+int warpsmith_kernel_count() { return static_cast<int>(warpsmith::kernels().size()); }
+
+int warpsmith_kernel_info(int index, WarpsmithKernelInfo* info) {
+  const auto& entry = warpsmith::kernels().at(index);
+  cudaFuncAttributes attributes;
+  if (const cudaError_t status = cudaFuncGetAttributes(&attributes, entry.function)) return status;
+  *info = {entry.name.data(),
+           static_cast<int>(entry.name.size()),
+           attributes.numRegs,
+           static_cast<int>(attributes.sharedSizeBytes),
+           attributes.maxDynamicSharedSizeBytes,
+           static_cast<int>(attributes.localSizeBytes),
+           attributes.maxThreadsPerBlock};
+  return 0;
+}
+
+int warpsmith_kernel_occupancy(int index, int threads, int dynamic_smem) {
+  int blocks = 0;
+  const void* function = warpsmith::kernels().at(index).function;
+  const cudaError_t status =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, dynamic_smem);
+  return status == cudaSuccess ? blocks : -static_cast<int>(status);
+}
+}

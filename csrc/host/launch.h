@@ -1,0 +1,132 @@
+// The one way a kernel is launched: every launch checked, shared-memory limits raised, cluster sizes set, and every
+// kernel entered into the list that `warpsmith inspect` reads.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace warpsmith {
+
+struct KernelEntry {
+  std::string_view name;  // the compiler's spelling of the kernel, template arguments included
+  const void* function;
+};
+
+inline std::vector<KernelEntry>& kernels() {
+  static std::vector<KernelEntry> entries;
+  return entries;
+}
+
+namespace detail {
+
+template <auto kernel>
+constexpr std::string_view spelling() {
+  return __PRETTY_FUNCTION__;
+}
+
+// Instantiated by launch<kernel>(), hence filled while the library loads.
+template <auto kernel>
+struct Enter {
+  static inline const bool entered = [] {
+    kernels().push_back({spelling<kernel>(), reinterpret_cast<const void*>(kernel)});
+    return true;
+  }();
+};
+
+}  // namespace detail
+
+inline void check_cuda(cudaError_t status, std::string_view what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // clears it: the next call must not report this failure again
+  throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+struct LaunchConfig {
+  dim3 grid;
+  dim3 block;
+  int dynamic_smem = 0;  // bytes
+  int cluster = 1;       // blocks per cluster, along x
+};
+
+constexpr int kDefaultSmemLimit = 48 * 1024;
+constexpr int kPortableCluster = 8;
+
+template <auto kernel, class... Params>
+void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... params) {
+  static_cast<void>(detail::Enter<kernel>::entered);
+  constexpr std::string_view name = detail::spelling<kernel>();
+
+  // Both attributes belong to the function, on each device; setting them again costs no more than asking.
+  if (config.dynamic_smem > kDefaultSmemLimit) {
+    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, config.dynamic_smem),
+               name);
+  }
+  if (config.cluster > kPortableCluster) {
+    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                    cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+               name);
+  }
+
+  cudaLaunchAttribute attribute{};
+  cudaLaunchConfig_t launch_config{};
+  launch_config.gridDim = config.grid;
+  launch_config.blockDim = config.block;
+  launch_config.dynamicSmemBytes = config.dynamic_smem;
+  launch_config.stream = stream;
+  if (config.cluster > 1) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(config.cluster), 1, 1};
+    launch_config.attrs = &attribute;
+    launch_config.numAttrs = 1;
+  }
+  check_cuda(cudaLaunchKernelEx(&launch_config, kernel, params...), name);
+}
+
+// Facts about a GPU, asked for once.
+struct DeviceInfo {
+  int sm;        // compute capability, 90 for 9.0
+  int sm_count;  // multiprocessors
+};
+
+inline const DeviceInfo& device_info(int device) {
+  constexpr int kMaxDevices = 64;
+  static DeviceInfo infos[kMaxDevices];
+  static std::atomic<bool> known[kMaxDevices];
+  if (device < 0 || device >= kMaxDevices) throw std::out_of_range("device index out of range");
+  if (!known[device].load(std::memory_order_acquire)) {
+    int major = 0, minor = 0, count = 0;
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device_info");
+    check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device_info");
+    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "device_info");
+    infos[device] = {major * 10 + minor, count};
+    known[device].store(true, std::memory_order_release);
+  }
+  return infos[device];
+}
+
+// Makes `device` current for a scope; costs one query where it is current already.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    check_cuda(cudaGetDevice(&previous_), "cudaGetDevice");
+    changed_ = previous_ != device;
+    if (changed_) check_cuda(cudaSetDevice(device), "cudaSetDevice");
+  }
+  ~DeviceScope() {
+    if (changed_) cudaSetDevice(previous_);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace warpsmith

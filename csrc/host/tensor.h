@@ -1,0 +1,81 @@
+// What a binding file needs of PyTorch: checks that speak like PyTorch, allocation, the current stream, the way back to
+// Triton or the reference. Stable-ABI headers only; never included from a .cu.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <array>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "host/dtype.h"
+#include "host/launch.h"
+
+namespace warpsmith {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+using Sizes = torch::headeronly::IntHeaderOnlyArrayRef;
+
+// The stream PyTorch would use on `device`.
+cudaStream_t current_stream(int device);
+
+// PyTorch's name of a dtype: "torch.bfloat16".
+std::string dtype_name(ScalarType type);
+
+// "(2, 3)", "(5,)", "()".
+std::string shape_text(Sizes sizes);
+
+// "cuda:0", "cpu".
+std::string device_text(const Tensor& tensor);
+
+// The dtype as the kernels know it; empty for one that no kernel takes.
+std::optional<Dtype> kernel_dtype(ScalarType type);
+
+bool is_floating(ScalarType type);
+
+template <class... Parts>
+[[noreturn]] void fail(std::string_view op, const Parts&... parts) {
+  std::string message(op);
+  message += ": ";
+  ((message += parts), ...);
+  throw std::runtime_error(message);
+}
+
+void check_floating(std::string_view op, std::string_view name, const Tensor& tensor);
+void check_same_dtype(std::string_view op, std::string_view name, const Tensor& tensor, const Tensor& like);
+void check_same_device(std::string_view op, std::string_view name, const Tensor& tensor, const Tensor& like);
+void check_same_shape(std::string_view op, std::string_view name, const Tensor& tensor, const Tensor& like);
+
+// Uninitialised, on the device of `like`.
+Tensor empty_strided(const Tensor& like, Sizes sizes, Sizes strides, ScalarType type);
+Tensor empty_contiguous(const Tensor& like, Sizes sizes, ScalarType type);
+
+// No gaps and no overlaps: the strides are those of a permutation of a contiguous tensor.
+bool is_dense(const Tensor& tensor);
+
+inline int alignment_of(const void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  return static_cast<int>(address & -address & 0xff);  // 0 for a multiple of 256
+}
+
+// Calls `op.fallback` (Triton, else the PyTorch reference) with the arguments of `op`.
+template <class Return, class... Params>
+Return call_fallback(const char* op, const Params&... params) {
+  std::array<StableIValue, std::max(sizeof...(Params), sizeof(Return) / sizeof(Tensor))> stack{
+      torch::stable::detail::from(params)...};
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(op, "fallback", stack.data(), TORCH_ABI_VERSION));
+  if constexpr (std::is_same_v<Return, Tensor>) {
+    return torch::stable::detail::to<Tensor>(stack[0]);
+  } else {
+    return {torch::stable::detail::to<Tensor>(stack[0]), torch::stable::detail::to<Tensor>(stack[1])};
+  }
+}
+
+}  // namespace warpsmith

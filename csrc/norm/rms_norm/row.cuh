@@ -1,0 +1,111 @@
+// What the rungs of rms_norm share: typed arguments and the sum of squares in either accumulator.
+#pragma once
+
+#include <type_traits>
+
+#include "host/launch.h"
+#include "host/registry.h"
+#include "norm/rms_norm/rms_norm.h"
+#include "norm/row.cuh"
+
+namespace warpsmith {
+
+// T: x and y. W: weight.
+template <class T, class W>
+struct RmsNormRows {
+  const T* x;       // [rows, cols], x_stride elements apart
+  const W* weight;  // [cols] or null
+  T* y;             // [rows, cols]
+  int64_t rows, cols, x_stride;
+  float eps;
+  float partial_scale;  // a power of two on each thread's sum, so that a 16-bit total does not overflow
+  float count;          // cols * partial_scale
+
+  explicit RmsNormRows(const RmsNormArgs& a)
+      : x(static_cast<const T*>(a.x)),
+        weight(static_cast<const W*>(a.weight)),
+        y(static_cast<T*>(a.y)),
+        rows(a.rows),
+        cols(a.cols),
+        x_stride(a.x_stride),
+        eps(a.eps),
+        partial_scale(1.0f) {
+    constexpr int64_t kUnscaledCols = 1024;
+    if (a.accumulator == Dtype::f16) {
+      for (int64_t n = cols; n > kUnscaledCols; n = (n + 1) / 2) partial_scale *= 0.5f;
+    }
+    count = static_cast<float>(cols) * partial_scale;
+  }
+
+  __device__ const T* x_row(int64_t row) const { return x + row * x_stride; }
+  __device__ T* y_row(int64_t row) const { return y + row * cols; }
+};
+
+// The same with the accumulator A: float, or T itself.
+template <class Body>
+void visit_accumulators(const RmsNormArgs& a, Body&& body) {
+  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
+    if (std::is_same_v<T, float> || a.accumulator == Dtype::f32) {
+      body.template operator()<T, W, float>();
+    } else {
+      body.template operator()<T, W, T>();
+    }
+  });
+}
+
+// sum + x^2, rounded once.
+template <class A, class T>
+__device__ __forceinline__ A add_square(A sum, T x) {
+  if constexpr (std::is_same_v<A, float>) {
+    const float value = to_float(x);
+    return fmaf(value, value, sum);
+  } else {
+    return __hfma(x, x, sum);
+  }
+}
+
+// Sum of squares of n values on top of `sum`; 16-bit accumulators take two values an instruction.
+template <class A, class T, int n>
+__device__ __forceinline__ A add_squares(A sum, const Vec<T, n>& x) {
+  if constexpr (std::is_same_v<A, float>) {
+    float values[n];
+    to_float(values, x);
+#pragma unroll
+    for (int i = 0; i < n; ++i) sum = fmaf(values[i], values[i], sum);
+    return sum;
+  } else {
+    using Pair = std::conditional_t<std::is_same_v<T, f16>, __half2, __nv_bfloat162>;
+    Pair pairs = reinterpret_cast<const Pair&>(x[0]);
+    pairs = __hmul2(pairs, pairs);
+#pragma unroll
+    for (int i = 2; i < n; i += 2) {
+      const Pair next = reinterpret_cast<const Pair&>(x[i]);
+      pairs = __hfma2(next, next, pairs);
+    }
+    return __hadd(sum, __hadd(pairs.x, pairs.y));
+  }
+}
+
+template <class A>
+__device__ __forceinline__ A scaled(A sum, float scale) {
+  if constexpr (std::is_same_v<A, float>) {
+    return sum;
+  } else {
+    return __hmul(sum, from_float<A>(scale));
+  }
+}
+
+// x * scale * weight for n neighbours.
+template <class T, class W, int n>
+__device__ __forceinline__ Vec<T, n> normalise(const Vec<T, n>& x, float scale, const WeightPack<W, n>& weight) {
+  float values[n], factors[n];
+  to_float(values, x);
+  weight.to_floats(factors);
+#pragma unroll
+  for (int i = 0; i < n; ++i) values[i] = values[i] * scale * factors[i];
+  Vec<T, n> y;
+  from_float(y, values);
+  return y;
+}
+
+}  // namespace warpsmith

@@ -1,0 +1,87 @@
+// Device side of the row-wise normalisations: block sums, the scale of a row, weights in registers.
+#pragma once
+
+#include "device/convert.h"
+#include "device/vec.h"
+#include "device/warp.h"
+
+namespace warpsmith {
+
+// Addition in the accumulator's own arithmetic.
+struct Add {
+  template <class A>
+  __device__ __forceinline__ A operator()(A a, A b) const {
+    if constexpr (std::is_same_v<A, float>) {
+      return a + b;
+    } else {
+      return __hadd(a, b);
+    }
+  }
+};
+
+// Sum over the block, by shuffles and one value per warp; every thread gets it. Two calls in a row need a barrier
+// between them, or two buffers.
+template <class A>
+__device__ __forceinline__ A block_sum(A value, A (&partial)[kWarp]) {
+  value = warp_reduce(value, Add{});
+  const int warps = blockDim.x / kWarp;
+  if (warps == 1) return value;
+  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  value = partial[0];
+  for (int i = 1; i < warps; ++i) value = Add{}(value, partial[i]);
+  return value;
+}
+
+// 1 / sqrt(sum / count + eps), correctly rounded where the approximate instruction is 2 ulp off.
+__device__ __forceinline__ float reciprocal_rms(float sum, float count, float eps) {
+  return __frsqrt_rn(__fdiv_rn(sum, count) + eps);
+}
+
+// Makes the compiler forget what it derived from a pack: it would hold 16-bit values as floats, in twice the
+// registers.
+template <class T, int n>
+__device__ __forceinline__ void keep_packed(Vec<T, n>& x) {
+  static_assert(sizeof(x) == 16);
+  uint4& raw = reinterpret_cast<uint4&>(x);
+  asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w));
+}
+
+// n weights of a row as they lie in memory; ones where there is no weight.
+template <class W, int n>
+struct WeightPack {
+  static constexpr int kMost = 16 / static_cast<int>(sizeof(W)), kWidth = n < kMost ? n : kMost;
+  Vec<W, kWidth> part[n / kWidth];
+
+  __device__ __forceinline__ void load_from(const W* weight, int64_t col) {
+#pragma unroll
+    for (int i = 0; i < n / kWidth; ++i) {
+      if (weight != nullptr) {
+        load(part[i], weight + col + i * kWidth);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) part[i][j] = from_float<W>(1.0f);
+      }
+    }
+  }
+
+  // As keep_packed.
+  __device__ __forceinline__ void keep() {
+    if constexpr (sizeof(part[0]) == 16) {
+#pragma unroll
+      for (int i = 0; i < n / kWidth; ++i) keep_packed(part[i]);
+    }
+  }
+
+  __device__ __forceinline__ void to_floats(float (&to)[n]) const {
+#pragma unroll
+    for (int i = 0; i < n / kWidth; ++i) {
+      float values[kWidth];
+      to_float(values, part[i]);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) to[i * kWidth + j] = values[j];
+    }
+  }
+};
+
+}  // namespace warpsmith

@@ -1,0 +1,16 @@
+"""warpsmith: GPU kernels for PyTorch, from the naive rung to the peak, under one namespace.
+
+    import warpsmith
+    y = warpsmith.rms_norm(x, weight)
+    print(warpsmith.which("rms_norm", x, weight))
+"""
+
+from warpsmith import catalogue, dispatch
+from warpsmith.dispatch import Choice, FallbackWarning, which
+from warpsmith.elementwise import *  # noqa: F403
+from warpsmith.elementwise import __all__ as _elementwise
+from warpsmith.norm import *  # noqa: F403
+from warpsmith.norm import __all__ as _norm
+
+__version__ = "0.1.0"
+__all__ = ["Choice", "FallbackWarning", "catalogue", "dispatch", "which", *_elementwise, *_norm]

@@ -1,0 +1,540 @@
+"""Benchmarks of operators, driven by the catalogue, and the records they leave behind.
+
+A record is `benchmarks/results/<gpu>/<op>.json`: the environment, the hash of the sources it speaks
+for, the limits it was judged against and one row per case and implementation. An implementation
+that gives a wrong answer gets a row with an `error` and no number.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hashlib
+import importlib.util
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import warpsmith
+from warpsmith import build, catalogue, dispatch, limits, testing, timing
+from warpsmith.catalogue import DTYPES, Inputs, Op, Sample
+
+#: Tensors of about this many elements are used to time the host's part of a call.
+OVERHEAD_ELEMENTS = 4096
+
+#: A peer whose error is at most this many times PyTorch's is compared with; beyond, its answer
+#: counts as wrong.
+PEER_ERROR_RATIO = 8.0
+#: Elementwise answers of more elements than this are judged piece by piece.
+SHARED_JUDGEMENT = 1 << 26
+
+Row = dict[str, Any]
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    `variants` is "largest" (the ladder at the largest case of each dtype), "all", "none", or names
+    of variants. `peers` None is every peer of the operator; "torch", "compile" and "triton" count
+    as peers here.
+    """
+
+    dtypes: tuple[str, ...] | None = None
+    cases: str | None = None
+    variants: str | tuple[str, ...] = "largest"
+    peers: tuple[str, ...] | None = None
+    sustained: bool = False
+    overhead: bool = True
+    seconds: float = 0.25
+
+    def wants(self, impl: str) -> bool:
+        return impl == "auto" or self.peers is None or impl in self.peers
+
+
+Progress = Callable[[str], None]
+
+
+def _quiet(message: str) -> None:
+    """The progress callback that says nothing."""
+
+
+# --- sources --------------------------------------------------------------------------------------
+
+
+def _unwrapped(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.unwrap(function) if callable(function) else function
+
+
+def spec_files(op: Op) -> list[Path]:
+    """The Python files that make up an operator: those that its spec's functions come from, and its
+    Triton twin.
+    """
+    family = f"warpsmith.{op.family}"
+    functions: list[Any] = [op.reference, op.check, op.fake, op.backward, op.eager]
+    functions += [condition for rung in op.ladder for condition in (rung.when, rung.suits)]
+    modules = {getattr(_unwrapped(function), "__module__", None) for function in functions}
+    modules.add(f"{family}.{op.triton.partition(':')[0]}")
+    found = set()
+    for module in modules:
+        if module and module.startswith(f"{family}."):
+            spec = importlib.util.find_spec(module)
+            if spec is not None and spec.origin:
+                found.add(Path(spec.origin))
+    return sorted(found)
+
+
+def source_of(op: Op) -> str:
+    """A hash of everything that an operator's numbers depend on: its CUDA sources, its spec, its
+    Triton twin.
+    """
+    digest = hashlib.sha256(build.source_hash(op.family, op.source_dir).encode())
+    for path in spec_files(op):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def record_path(folder: Path, op_name: str) -> Path:
+    return folder / f"{op_name}.json"
+
+
+def merge(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """Rows of `new` replace those of `old` with the same case and implementation.
+
+    A record of other sources, or of another software environment, is dropped: its rows do not
+    compare.
+    """
+    if old is None or old.get("source") != new["source"] or not _same_setup(old, new):
+        return new
+    merged = dict(new)
+    for table in ("rows", "overhead"):
+        rows = {(row["case"], row["impl"]): row for row in old.get(table, [])}
+        rows.update({(row["case"], row["impl"]): row for row in new.get(table, [])})
+        cases = list(dict.fromkeys(case for case, _ in rows))
+        merged[table] = sorted(rows.values(), key=lambda row: cases.index(row["case"]))
+    return merged
+
+
+def _same_setup(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    def setup(record: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in record["environment"].items() if key != "date"}
+
+    return setup(old) == setup(new)
+
+
+# --- implementations ------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """One operator at one dtype and shape: its buffer sets and what is compared on them."""
+
+    op: Op
+    dtype: str
+    sample: Sample
+    sets: list[tuple[Any, ...]]
+    cold: bool
+    functions: dict[str, Function] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return f"{self.dtype} {self.sample.label}"
+
+    def call(self, function: Function) -> timing.Implementation:
+        sets = self.sets
+        return lambda i: function(*sets[i])
+
+
+def eager_function(op: Op) -> Function:
+    """What a PyTorch user would write; fp8, in which PyTorch cannot compute, by way of float32."""
+    written = op.eager if op.eager is not None else op.reference
+
+    def run(*args: Any) -> Any:
+        dtype = dispatch.first_tensor(args).dtype
+        if not catalogue.is_fp8(dtype):
+            return written(*args)
+        out = written(*dispatch.upcast(args, torch.float32))
+        return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
+
+    return run
+
+
+def torch_op(name: str) -> Function:
+    return getattr(torch.ops.warpsmith, name).default
+
+
+def public_function(op: Op) -> Function:
+    """The function that users call; an operator without one (a backward) is reached through
+    `torch.ops`.
+    """
+    return getattr(warpsmith, op.name) if op.name in warpsmith.__all__ else torch_op(op.name)
+
+
+def compiled_function(op: Op) -> Function:
+    """`torch.compile` of what a PyTorch user would write, for this one shape."""
+    torch._dynamo.reset()
+    return torch.compile(eager_function(op), dynamic=False)
+
+
+def chosen_variants(
+    op: Op, args: tuple[Any, ...], plan: Plan, largest: bool
+) -> Iterator[catalogue.Variant]:
+    if plan.variants == "none" or (plan.variants == "largest" and not largest):
+        return
+    named = None
+    if not isinstance(plan.variants, str):
+        named = {name.removeprefix(f"{op.name}_") for name in plan.variants}
+    sm = dispatch.device_sm(dispatch.first_tensor(args).device)
+    for variant in op.variants:
+        wanted = named is None or variant.name in named or variant.rung.name in named
+        if wanted and dispatch.refusal(variant, args, sm) is None:
+            yield variant
+
+
+def implementations(case: Case, plan: Plan, largest: bool, say: Progress) -> dict[str, Function]:
+    """Everything to time in a case: name -> function of the operator's arguments."""
+    op = case.op
+    functions: dict[str, Function] = {"auto": torch_op(op.name)}
+    if plan.wants("triton") and dispatch.triton_available():
+        functions["triton"] = dispatch.triton_function(op)
+    if plan.wants("torch"):
+        functions["torch"] = eager_function(op)
+    if plan.wants("compile") and "compile" not in op.peers:
+        functions["compile"] = compiled_function(op)
+    for name, factory in op.peers.items():
+        if not plan.wants(name):
+            continue
+        if name == "compile":
+            torch._dynamo.reset()
+        try:
+            functions[name] = factory()
+        except ImportError as error:
+            say(f"{op.name}: {name} is left out: {error}")
+    if dispatch.load_family(op.family):
+        for variant in chosen_variants(op, case.sets[0], plan, largest):
+            functions[variant.name] = torch_op(variant.op_name)
+    return functions
+
+
+# --- one case -------------------------------------------------------------------------------------
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+
+
+def make_sets(sample: Sample, dtype: str, op: Op, l2: int) -> tuple[list[tuple[Any, ...]], bool]:
+    """Buffer sets of different values, enough of them that none is in L2 when its turn comes; and
+    whether that held.
+    """
+
+    def one(seed: int) -> tuple[Any, ...]:
+        return dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "cuda", seed)))
+
+    first = one(0)
+    per_call = max(timing.bytes_of(first), op.cost.bytes(*first) if op.cost else 0)
+    count = timing.sets_for(per_call, l2)
+    return [
+        first,
+        *(one(seed) for seed in range(1, count)),
+    ], per_call * count >= timing.COLD_FACTOR * l2
+
+
+def _judged_once(op: Op, args: tuple[Any, ...]) -> testing.Expected | None:
+    """What every implementation of a case is judged by; None where the rule had better work piece
+    by piece.
+    """
+    if op.elementwise and dispatch.first_tensor(args).numel() > SHARED_JUDGEMENT:
+        return None
+    return testing.Expected.of(op, args)
+
+
+def _restrided(op: Op, out: Any, args: tuple[Any, ...]) -> Any:
+    """A peer's answer in the layout that our operator promises: a peer makes no such promise."""
+    promises = testing.promised(op, args)
+    outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    moved = []
+    for o, promise in zip(outs, promises, strict=False):
+        if o.shape == promise.shape and o.stride() != promise.stride():
+            target = torch.empty_strided(
+                promise.shape, promise.stride(), dtype=o.dtype, device=o.device
+            )
+            o = target.copy_(o)
+        moved.append(o)
+    return tuple(moved) if isinstance(out, (tuple, list)) else moved[0]
+
+
+def gate(case: Case, say: Progress) -> None:
+    """Keeps the implementations whose answer is right; the others get a row that says what is wrong
+    with them.
+
+    Ours have to satisfy the accuracy rule. A peer only has to compute the same thing: one that
+    misses the rule by less than `PEER_ERROR_RATIO` keeps its number, and a remark.
+    """
+    op, args = case.op, case.sets[0]
+    variants = {variant.name: variant for variant in op.variants}
+    expected = _judged_once(op, args)
+    for name, function in list(case.functions.items()):
+        row: Row = {"case": case.label, "impl": name}
+        ours = name in variants or name in ("auto", "triton")
+        try:
+            out = function(*args) if ours else _restrided(op, function(*args), args)
+            verdict = testing.compare(
+                op,
+                out,
+                args,
+                variant=variants.get(name),
+                label=case.sample.label,
+                expected=expected,
+            )
+            if math.isfinite(verdict.error_ratio):
+                row["error_ratio"] = _round(verdict.error_ratio)
+            if not verdict.ok and not ours and 0 < verdict.error_ratio <= PEER_ERROR_RATIO:
+                row["remark"] = _brief(verdict.message)
+            elif not verdict.ok:
+                row["error"] = _brief(verdict.message)
+        except torch.cuda.OutOfMemoryError:
+            row["error"] = "out of memory while checking the answer"
+        except Exception as error:  # a peer may fail in any way; the others are still measured
+            row["error"] = _first_line(error)
+        case.rows[name] = row
+        if "error" in row:
+            del case.functions[name]
+            say(f"{op.name} {case.label}: {name}: {row['error']}")
+    del expected
+    torch.cuda.empty_cache()
+
+
+def _brief(message: str) -> str:
+    return message.strip().splitlines()[0][:200] if message.strip() else "wrong answer"
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def fill_row(
+    row: Row, time: timing.Timing, known: dict[str, Any], dtype: str, moved: int, flops: int
+) -> None:
+    """Adds the numbers that follow from a time."""
+    row["ms"] = _round(time.ms)
+    row["ms_low"] = _round(time.ms_low)
+    row["ms_high"] = _round(time.ms_high)
+    if moved:
+        row["tbps"] = _round(moved / time.ms / 1e9)
+    if flops:
+        row["tflops"] = _round(flops / time.ms / 1e9)
+    floor = limits.floor_ms(known, dtype, moved, flops)
+    if floor > 0:
+        row["of_limit"] = _round(floor / time.ms)
+    if time.method != "graph":
+        row["method"] = time.method
+        row["note"] = time.note
+
+
+def measure_case(case: Case, plan: Plan, known: dict[str, Any], say: Progress) -> list[Row]:
+    """Gates and times every implementation of a case."""
+    op = case.op
+    gate(case, say)
+    calls = {name: case.call(function) for name, function in case.functions.items()}
+    if not calls:
+        return list(case.rows.values())
+    moved = op.cost.bytes(*case.sets[0]) if op.cost else 0
+    flops = op.cost.flops(*case.sets[0]) if op.cost else 0
+    with timing.Telemetry(0.6 * plan.seconds * len(calls)) as telemetry:
+        times = timing.measure(calls, sets=len(case.sets), seconds=plan.seconds)
+    for name, time in times.items():
+        row = case.rows[name]
+        fill_row(row, time, known, case.dtype, moved, flops)
+        if not case.cold:
+            row["cache"] = "warm"
+    if plan.sustained:
+        for name, time in timing.sustained(calls, sets=len(case.sets)).items():
+            case.rows[name]["ms_sustained"] = _round(time.ms)
+    if "auto" in times:
+        case.rows["auto"] |= telemetry.reading
+        case.rows["auto"]["serves"] = _serves(op, case.sets[0])
+    return list(case.rows.values())
+
+
+def _serves(op: Op, args: tuple[Any, ...]) -> str:
+    choice = dispatch.which(op.name, *args)
+    return choice.variant.name if choice.variant else choice.implementation
+
+
+# --- host overhead --------------------------------------------------------------------------------
+
+
+def overhead_sample(op: Op, dtype: str) -> tuple[Sample, tuple[Any, ...]] | None:
+    """The contiguous small sample nearest to the size at which the host is all that matters."""
+    best: tuple[int, Sample, tuple[Any, ...]] | None = None
+    for sample in op.samples_for(dtype):
+        if not sample.small:
+            continue
+        args = sample.make(Inputs(DTYPES[dtype], "cuda"))
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        if not tensors or not all(
+            t.is_contiguous() and t.numel() and t.data_ptr() % 16 == 0 for t in tensors
+        ):
+            continue
+        distance = abs(tensors[0].numel() - OVERHEAD_ELEMENTS)
+        if best is None or distance < best[0]:
+            best = (distance, sample, args)
+    return None if best is None else best[1:]
+
+
+def measure_overhead(op: Op, dtype: str) -> list[Row]:
+    """Host time per call: the public function, PyTorch, and `torch.add` as the yardstick."""
+    found = overhead_sample(op, dtype)
+    if found is None:
+        return []
+    sample, args = found
+    x = torch.zeros(OVERHEAD_ELEMENTS, device="cuda")
+    # Without the wrapping that fp8 needs, which would count against PyTorch.
+    written = eager_function(op) if catalogue.is_fp8(DTYPES[dtype]) else op.eager or op.reference
+    calls: dict[str, Callable[[], Any]] = {
+        "auto": functools.partial(public_function(op), *args),
+        "torch": functools.partial(written, *dispatch.normalise(op, args)),
+        "torch.add": functools.partial(torch.add, x, x),
+    }
+    rows: list[Row] = []
+    for name, call in calls.items():
+        row: Row = {"case": f"{dtype} {sample.label}", "impl": name}
+        try:
+            row["cpu_us"] = _round(timing.cpu_overhead(call))
+        except Exception as error:  # an eager backward may want more than a plain call, say
+            row["error"] = _first_line(error)
+        rows.append(row)
+    return rows
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+def bench_dtypes(op: Op, plan: Plan) -> tuple[str, ...]:
+    if plan.dtypes is None:
+        return op.bench_dtypes
+    return tuple(dtype for dtype in plan.dtypes if dtype in op.dtypes)
+
+
+def bench_cases(op: Op, dtype: str, plan: Plan) -> tuple[Sample, ...]:
+    fitting = (s for s in op.bench if s.dtypes is None or dtype in s.dtypes)
+    return tuple(s for s in fitting if plan.cases is None or plan.cases in f"{dtype} {s.label}")
+
+
+def largest_case(op: Op, dtype: str) -> str | None:
+    """Label of the case that moves the most bytes, judged without allocating it."""
+    if op.cost is None:
+        return op.bench[-1].label if op.bench else None
+    sizes: dict[str, int] = {}
+    for sample in op.bench:
+        if sample.dtypes is None or dtype in sample.dtypes:
+            sizes[sample.label] = _planned_bytes(op, sample, dtype)
+    # The last of equals, as the spec lists its cases from small to large.
+    return max(reversed(list(sizes)), key=sizes.__getitem__) if sizes else None
+
+
+def _planned_bytes(op: Op, sample: Sample, dtype: str) -> int:
+    assert op.cost is not None
+    args = dispatch.normalise(op, sample.make(_Planned(DTYPES[dtype], "meta")))
+    return int(op.cost.bytes(*args))
+
+
+class _Planned(Inputs):
+    """Inputs of the right shape and no content."""
+
+    def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+    randn = plain
+
+
+def count_cases(ops: Sequence[Op], plan: Plan) -> int:
+    return sum(len(bench_cases(op, dtype, plan)) for op in ops for dtype in bench_dtypes(op, plan))
+
+
+def bench_op(
+    op: Op, plan: Plan, known: dict[str, Any], say: Progress = _quiet, step: Progress = _quiet
+) -> list[Row]:
+    """Rows of one operator."""
+    rows: list[Row] = []
+    l2 = timing.l2_bytes(torch.cuda.current_device())
+    for dtype in bench_dtypes(op, plan):
+        cases = bench_cases(op, dtype, plan)
+        largest = largest_case(op, dtype) if cases else None
+        for sample in cases:
+            step(f"{op.name} {dtype} {sample.label}")
+            timing.stream().wait_stream(torch.cuda.current_stream())
+            try:
+                # On the measuring stream throughout: see timing.stream().
+                with torch.cuda.stream(timing.stream()), warnings.catch_warnings():
+                    warnings.simplefilter("ignore", dispatch.FallbackWarning)
+                    sets, cold = make_sets(sample, dtype, op, l2)
+                    case = Case(op, dtype, sample, sets, cold)
+                    case.functions = implementations(case, plan, sample.label == largest, say)
+                    rows += measure_case(case, plan, known, say)
+            except torch.cuda.OutOfMemoryError:
+                say(f"{op.name} {dtype} {sample.label}: skipped, this GPU has too little memory")
+            finally:
+                case = sets = None  # type: ignore[assignment]
+                torch.cuda.empty_cache()
+    return rows
+
+
+def bench(
+    ops: Sequence[Op],
+    plan: Plan,
+    *,
+    out: Path | None = None,
+    say: Progress = _quiet,
+    step: Progress = _quiet,
+) -> list[Path]:
+    """Benchmarks operators and writes their records.
+
+    Args:
+        ops: operators of the catalogue.
+        plan: what to measure.
+        out: folder for the records; `benchmarks/results/<gpu>` by default.
+        say: called with each message for the user.
+        step: called with the name of each case as it begins.
+
+    Returns:
+        The files written.
+
+    Raises:
+        RuntimeError: where there is no CUDA GPU.
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError("bench needs a CUDA GPU, and PyTorch sees none")
+    folder = out or limits.results_dir()
+    if limits.load(folder) is None:
+        say("measuring the limits of this GPU (about half a minute, once)")
+    known = limits.ensure(folder)
+    written = []
+    for op in ops:
+        rows = bench_op(op, plan, known, say, step)
+        gc.collect()
+        record = {"environment": limits.environment(), "source": source_of(op), "rows": rows}
+        if plan.overhead:
+            dtype = "bf16" if "bf16" in op.dtypes else op.dtypes[0]
+            record["overhead"] = measure_overhead(op, dtype)
+        path = record_path(folder, op.name)
+        if rows or record.get("overhead"):
+            limits.write_json(path, merge(limits.read_json(path), record))
+            written.append(path)
+    return written

@@ -1,0 +1,423 @@
+"""Compiles the CUDA sources: one builder, used ahead of time by setup.py and `warpsmith build`, and on first use.
+
+A family becomes one shared library, `warpsmith_<family>.so`, against PyTorch's stable ABI: it loads under every Python
+and every PyTorch from `MIN_TORCH` on. Where a library is looked for, first hit wins:
+
+    $WARPSMITH_LIBRARY_DIR      a folder of ready-made libraries; taken as they are
+    warpsmith/lib               in the installed wheel, if it was built with torch and nvcc at hand
+    the cache                   compiled on first use for the GPU in the machine ($WARPSMITH_CACHE, ~/.cache/warpsmith)
+
+The last two are used only while they match the sources they were built from.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from warpsmith import families
+
+PACKAGE = Path(__file__).resolve().parent
+#: The CUDA sources: beside the package in an installed wheel, at the repository's root in a checkout.
+CSRC = PACKAGE / "csrc" if (PACKAGE / "csrc").is_dir() else PACKAGE.parent.parent / "csrc"
+
+#: What a release is compiled for: A100, RTX 3090 (runs sm_80 code), RTX 4090 and L40S, H100 and H200.
+RELEASE_ARCHS: tuple[str, ...] = ("80", "89", "90a")
+MIN_TORCH = (2, 11)
+_ABI_TARGET = f"0x{MIN_TORCH[0]:02x}{MIN_TORCH[1]:02x}000000000000"
+
+CXX_FLAGS = ["-std=c++20", "-O2", "-Wall", "-Wno-unknown-pragmas", f"-DTORCH_TARGET_VERSION={_ABI_TARGET}"]
+NVCC_FLAGS = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "-Xptxas=-v", "--compress-mode=size"]
+
+Progress = Callable[[str, int, int], None]
+
+
+class BuildError(RuntimeError):
+    """A compile failed; the message ends with the compiler's own words."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where the library of a family comes from, without compiling anything."""
+
+    family: str
+    origin: str  # "environment", "wheel", "cache" or "none"
+    path: Path | None
+    archs: tuple[str, ...]
+    detail: str
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+def sources(family: str) -> list[Path]:
+    """What is compiled into the family's library."""
+    own = [p for p in sorted((CSRC / family).rglob("*")) if p.suffix in (".cu", ".cpp")]
+    if not own:
+        raise BuildError(f"no CUDA sources for family '{family}' under {CSRC}")
+    return own + sorted((CSRC / "host").glob("*.cpp"))
+
+
+def _digest(paths: Iterable[Path], *extra: str) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.relative_to(CSRC).as_posix().encode())
+        digest.update(path.read_bytes())
+    for text in extra:
+        digest.update(text.encode())
+    return digest.hexdigest()[:16]
+
+
+def _code(*folders: Path) -> list[Path]:
+    suffixes = (".cu", ".cuh", ".cpp", ".h")
+    return sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in suffixes)
+
+
+def source_hash(family: str, source_dir: str | None = None) -> str:
+    """Identifies the CUDA code behind a family, or behind one operator of it (shared headers included)."""
+    own = CSRC / family if source_dir is None else CSRC / family / source_dir
+    return _digest(_code(own, CSRC / "device", CSRC / "host"))
+
+
+def _key(family: str, archs: Sequence[str]) -> str:
+    return _digest(
+        _code(CSRC / family, CSRC / "device", CSRC / "host"), *CXX_FLAGS, *NVCC_FLAGS, *archs
+    )
+
+
+# --- the compiler -----------------------------------------------------------------------------------------------------
+
+
+def _cuda_homes() -> Iterable[Path]:
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if value := os.environ.get(variable):
+            yield Path(value)
+    if nvcc := shutil.which("nvcc"):
+        text = subprocess.run(
+            [nvcc, "--dryrun", "-x", "cu", os.devnull], capture_output=True, text=True, check=False
+        ).stderr
+        for line in text.splitlines():
+            if line.startswith("#$ TOP="):  # also sees through wrapper scripts and symbolic links
+                yield Path(line.removeprefix("#$ TOP=").strip())
+    yield Path("/usr/local/cuda")
+    spec = importlib.util.find_spec("nvidia")
+    for root in spec.submodule_search_locations or () if spec else ():
+        yield from sorted(p for p in Path(root).glob("cu*") if (p / "bin/nvcc").exists())
+
+
+@functools.cache
+def cuda_home() -> Path | None:
+    """The CUDA toolkit: CUDA_HOME, nvcc on PATH, /usr/local/cuda, or the pip packages of `warpsmith[nvcc]`."""
+    for home in _cuda_homes():
+        if (home / "bin/nvcc").exists():
+            return home.resolve()
+    return None
+
+
+def find_nvcc() -> Path | None:
+    home = cuda_home()
+    return home / "bin/nvcc" if home else None
+
+
+def nvcc_version() -> str:
+    nvcc = find_nvcc()
+    if nvcc is None:
+        return ""
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    return text.partition("release ")[2].partition(",")[0]
+
+
+def _gencode(arch: str) -> str:
+    return f"-gencode=arch=compute_{arch},code=sm_{arch}"
+
+
+def _library_dirs(home: Path) -> list[str]:
+    """Where cudart_static lies; the layout differs between toolkits, distributions and pip packages."""
+    names = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
+    return [str(home / name) for name in names if (home / name).is_dir()]
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+def extension(family: str, archs: Sequence[str]) -> object:
+    """The setuptools extension of a family, with the flags that the stable ABI asks for."""
+    from torch.utils import cpp_extension
+
+    home = cuda_home()
+    if home is None:
+        raise BuildError("no CUDA compiler: set CUDA_HOME, or `pip install 'warpsmith[nvcc]'`")
+    cpp_extension.CUDA_HOME = str(home)  # None on a CPU-only PyTorch even where a toolkit exists
+    define = f"-DWARPSMITH_FAMILY={family}"
+    built = cpp_extension.CUDAExtension(
+        f"warpsmith_{family}",
+        [str(path) for path in sources(family)],
+        include_dirs=[str(CSRC)],
+        extra_compile_args={
+            "cxx": [*CXX_FLAGS, define],
+            "nvcc": [*NVCC_FLAGS, define, *(_gencode(arch) for arch in archs)],
+        },
+    )
+    # The library must load beside any PyTorch, CPU-only ones included: the CUDA parts of libtorch are found at run time.
+    built.libraries = ["torch_cpu", "c10", "cudart_static", "rt", "dl", "pthread"]
+    built.library_dirs += _library_dirs(home)
+    return built
+
+
+def build_extension_class() -> type:
+    """torch's build_ext, less its demand that nvcc be of PyTorch's own CUDA version (the stable ABI needs no such thing)."""
+    from torch.utils import cpp_extension
+
+    class BuildFamily(cpp_extension.BuildExtension):  # type: ignore[misc, name-defined]
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            super().__init__(*args, no_python_abi_suffix=True, **kwargs)
+
+        def build_extensions(self) -> None:
+            check = cpp_extension._check_cuda_version
+            cpp_extension._check_cuda_version = lambda *args: None
+            try:
+                super().build_extensions()
+            finally:
+                cpp_extension._check_cuda_version = check
+
+    return BuildFamily
+
+
+class _Watch:
+    """Tells `on_progress` how many object files are done while the compiler runs."""
+
+    def __init__(self, family: str, folder: Path, total: int, on_progress: Progress | None) -> None:
+        self._family, self._folder, self._total, self._report = family, folder, total, on_progress
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        assert self._report is not None
+        while not self._stop.wait(0.5):
+            done = sum(1 for _ in self._folder.rglob("*.o"))
+            self._report(self._family, min(done, self._total), self._total)
+
+    def __enter__(self) -> None:
+        if self._report:
+            self._report(self._family, 0, self._total)
+            self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        if self._report:
+            if self._thread.is_alive():
+                self._thread.join()
+            self._report(self._family, self._total, self._total)
+
+
+_SCRIPT = """
+import sys
+from setuptools import Distribution
+from warpsmith import build
+family, archs, lib, temp = sys.argv[1], sys.argv[2].split(","), sys.argv[3], sys.argv[4]
+distribution = Distribution({
+    "name": "warpsmith_" + family,
+    "ext_modules": [build.extension(family, archs)],
+    "cmdclass": {"build_ext": build.build_extension_class()},
+})
+command = distribution.get_command_obj("build_ext")
+command.build_lib, command.build_temp = lib, temp
+command.ensure_finalized()
+command.run()
+"""
+
+
+def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress | None) -> Path:
+    """Compiles in a process of its own, which leaves this one's environment and working directory alone."""
+    name = f"warpsmith_{family}.so"
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"warpsmith_{family}_") as scratch:
+        objects = Path(scratch) / "objects"
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(PACKAGE.parent), *sys.path]))
+        environment.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
+        environment["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), environment.get("PATH", "")])
+        command = [sys.executable, "-c", _SCRIPT, family, ",".join(archs), scratch, str(objects)]
+        with _Watch(family, objects, len(sources(family)), on_progress):
+            done = subprocess.run(
+                command,
+                cwd=scratch,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+        (out / f"{family}.build.log").write_text(done.stdout)
+        if done.returncode != 0:
+            raise BuildError(f"compiling '{family}' failed:\n{_failure(done.stdout)}")
+        # Atomic: a process that loads the library meanwhile sees the old file or the new one, never a part.
+        partial = out / f".{name}.{os.getpid()}"
+        shutil.copy2(Path(scratch) / name, partial)
+        os.replace(partial, out / name)
+    manifest = {"family": family, "archs": list(archs), "key": _key(family, archs)}
+    (out / f"{family}.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    return out / name
+
+
+def _failure(log: str) -> str:
+    """The compiler's own words, without the command lines and the resource report around them."""
+    noise = ("ptxas info", "[", "Traceback", '  File "', "    ", "ninja:", "subprocess.", "The above exception")
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(noise)]
+    wanted = [i for i, line in enumerate(lines) if "error" in line.lower()]
+    start = max(0, wanted[0] - 2) if wanted else max(0, len(lines) - 20)
+    return "\n".join(lines[start : start + 30])
+
+
+def build(
+    names: Sequence[str], archs: Sequence[str], out: Path, on_progress: Progress | None = None
+) -> list[Path]:
+    """Compiles families for GPU architectures; needs nvcc and torch, but no GPU.
+
+    Args:
+        names: families, "elementwise".
+        archs: compute capabilities as nvcc names them, "80", "89", "90a".
+        out: folder for `warpsmith_<family>.so`, its manifest and `<family>.build.log`.
+        on_progress: called with (family, files done, files in all).
+
+    Raises:
+        BuildError: no compiler, or the compiler's message.
+    """
+    return [_compile(name, archs, out, on_progress) for name in names]
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+def cache_root() -> Path:
+    if value := os.environ.get("WARPSMITH_CACHE"):
+        return Path(value)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "warpsmith"
+
+
+def _gpu_arch() -> str | None:
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return "90a" if (major, minor) == (9, 0) else f"{major}{minor}"
+
+
+def _cache_dir(family: str, arch: str) -> Path:
+    return cache_root() / f"{family}-sm{arch}-{_key(family, [arch])}"
+
+
+def _runs_on(archs: Sequence[str], arch: str | None) -> bool:
+    """Machine code of sm_80 also runs on sm_86 and sm_89, but not across a major version."""
+    if arch is None or arch in archs:
+        return True
+    return not arch.endswith("a") and any(
+        not a.endswith("a") and a[:-1] == arch[:-1] and int(a) <= int(arch) for a in archs
+    )
+
+
+def _manifest(folder: Path, family: str) -> dict[str, object]:
+    path = folder / f"{family}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def status(family: str) -> Status:
+    """What is there for the family now; compiles nothing."""
+    name = f"warpsmith_{family}.so"
+    arch = _gpu_arch()
+    if value := os.environ.get("WARPSMITH_LIBRARY_DIR"):
+        path = Path(value) / name
+        archs = tuple(map(str, _manifest(Path(value), family).get("archs", ())))  # type: ignore[call-overload]
+        if path.exists():
+            return Status(family, "environment", path, archs, "named by WARPSMITH_LIBRARY_DIR")
+    detail = ""
+    wheel = PACKAGE / "lib"
+    if (wheel / name).exists():
+        manifest = _manifest(wheel, family)
+        archs = tuple(map(str, manifest.get("archs", ())))  # type: ignore[call-overload]
+        if manifest.get("key") != _key(family, archs):
+            detail = "the wheel's library is older than the sources; "
+        elif not _runs_on(archs, arch):
+            detail = f"the wheel's library has no code for sm_{arch}; "
+        else:
+            return Status(family, "wheel", wheel / name, archs, "compiled ahead of time")
+    if arch is not None:
+        path = _cache_dir(family, arch) / name
+        if path.exists():
+            return Status(family, "cache", path, (arch,), "compiled on first use")
+    return Status(family, "none", None, (), detail + _why_no_compile(arch))
+
+
+def _why_no_compile(arch: str | None) -> str:
+    import torch
+
+    if arch is None:
+        return "no CUDA GPU"
+    if int(arch.rstrip("a")) < 80:
+        return f"the GPU is sm_{arch}, the kernels need sm_80"
+    if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < MIN_TORCH:
+        return f"PyTorch {torch.__version__} is older than {MIN_TORCH[0]}.{MIN_TORCH[1]}"
+    if find_nvcc() is None:
+        return "no CUDA compiler: set CUDA_HOME, or `pip install 'warpsmith[nvcc]'`"
+    if os.environ.get("WARPSMITH_BUILD", "1") == "0":
+        return "compiling on first use is switched off (WARPSMITH_BUILD=0)"
+    return "not compiled yet; the first use compiles it"
+
+
+_failures: dict[str, str] = {}
+
+
+def why_not(family: str) -> str:
+    """Why the family has no compiled library."""
+    return _failures.get(family) or status(family).detail
+
+
+def _say(family: str, done: int, total: int) -> None:
+    end = "\n" if done == total else ""
+    sys.stderr.write(f"\rwarpsmith: compiling '{family}' for this GPU, once: {done}/{total}{end}")
+    sys.stderr.flush()
+
+
+def library(family: str) -> Path | None:
+    """The family's library for the GPU in this machine, compiled now if need be; None where there can be none."""
+    found = status(family)
+    if found.path is not None:
+        return found.path
+    arch = _gpu_arch()
+    if arch is None or not found.detail.endswith("the first use compiles it"):
+        return None
+    from filelock import FileLock
+
+    folder = _cache_dir(family, arch)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):  # a second process waits, then finds the library
+        found = status(family)
+        if found.path is not None:
+            return found.path
+        started = time.monotonic()
+        try:
+            path = _compile(family, [arch], folder, _say)
+        except (BuildError, OSError, ImportError) as error:
+            _failures[family] = str(error)
+            return None
+        logging.getLogger("warpsmith").info("compiled '%s' in %.0f s", family, time.monotonic() - started)
+        return path
+
+
+def all_families() -> tuple[str, ...]:
+    """Every family with CUDA sources, the device vocabulary's self tests included."""
+    return (*families.FAMILIES, "selftest")

@@ -1,0 +1,677 @@
+"""The command line: doctor, list, which, demo, build, verify, bench, inspect, report.
+
+Every command prints a table on a terminal and, with `--json`, one JSON document on standard output;
+progress and messages go to standard error. Exit status: 0 fine, 1 something is wrong with what was
+examined, 2 the call was wrong or cannot run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import fnmatch
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith import build, catalogue, dispatch
+from warpsmith.catalogue import DTYPES, Op
+from warpsmith.console import UsageError, print_json, print_table, progress_bar, say, write
+
+# --- choosing operators ---------------------------------------------------------------------------
+
+
+def find_ops(names: Sequence[str]) -> list[Op]:
+    """Operators by name, alias, family or pattern ("gelu*"); all of them for no name.
+
+    Raises:
+        UsageError: a name that fits nothing, with what may have been meant.
+    """
+    ops = catalogue.load()
+    if not names or list(names) == ["all"]:
+        return list(ops.values())
+    chosen: dict[str, Op] = {}
+    for name in names:
+        found = [
+            op
+            for op in ops.values()
+            if name in (op.name, op.family, *op.aliases) or fnmatch.fnmatchcase(op.name, name)
+        ]
+        if not found:
+            known = [
+                *ops,
+                *(alias for op in ops.values() for alias in op.aliases),
+                *catalogue.FAMILIES,
+            ]
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            hint = f"did you mean {', '.join(near)}?" if near else "`warpsmith list` shows them all"
+            raise UsageError(f"unknown operator '{name}'; {hint}")
+        chosen.update((op.name, op) for op in found)
+    return list(chosen.values())
+
+
+def find_families(names: Sequence[str]) -> list[str]:
+    known = build.all_families()
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown family '{name}'; known: {', '.join(known)}")
+    return list(names or known)
+
+
+def parse_dtypes(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in DTYPES:
+            raise UsageError(f"unknown dtype '{name}'; known: {', '.join(DTYPES)}")
+    return names
+
+
+def need_gpu(command: str) -> None:
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"{command} needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why"
+        )
+
+
+# --- doctor, list, which --------------------------------------------------------------------------
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from warpsmith.doctor import examine
+
+    facts = examine()
+    if args.json:
+        print_json(facts)
+        return 0
+    print_table("", ("", "found", "to do"), [tuple(row.values()) for row in facts["machine"]])
+    write("")
+    print_table(
+        "",
+        ("family", "what serves it", "library", "architectures", "why", "to do"),
+        [
+            (f["family"], f["serves"], f["library"], " ".join(f["archs"]), f["why"], f["advice"])
+            for f in facts["families"]
+        ],
+    )
+    return 0
+
+
+def list_ops(args: argparse.Namespace) -> int:
+    ops = find_ops([args.op] if args.op else [])
+    if args.json:
+        print_json([_describe(op) for op in ops])
+        return 0
+    if args.op:
+        for op in ops:
+            rows = [
+                (
+                    rung.name,
+                    rung.story,
+                    f"sm_{rung.min_sm}",
+                    " ".join(v.name for v in op.variants if v.rung is rung),
+                )
+                for rung in op.ladder
+            ]
+            write(f"{op.schema}   family {op.family}")
+            if op.aliases:
+                write(f"also known as {', '.join(op.aliases)}")
+            print_table("", ("rung", "the idea", "from", "variants"), rows)
+            write("")
+        return 0
+    overview = [
+        (
+            op.name,
+            op.family,
+            " ".join(op.dtypes),
+            len(op.variants),
+            " ".join(rung.name for rung in op.ladder),
+        )
+        for op in ops
+    ]
+    print_table("", ("operator", "family", "dtypes", "variants", "ladder"), overview)
+    return 0
+
+
+def _describe(op: Op) -> dict[str, Any]:
+    return {
+        "name": op.name,
+        "schema": op.schema,
+        "family": op.family,
+        "aliases": list(op.aliases),
+        "dtypes": list(op.dtypes),
+        "ladder": [
+            {
+                "rung": rung.name,
+                "story": rung.story,
+                "min_sm": rung.min_sm,
+                "variants": [v.op_name for v in op.variants if v.rung is rung],
+            }
+            for rung in op.ladder
+        ],
+    }
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """`8192x4096`; `scalar` for no dimension."""
+    if text == "scalar":
+        return ()
+    try:
+        shape = tuple(int(part) for part in text.lower().replace(",", "x").split("x"))
+    except ValueError:
+        raise UsageError(f"cannot read the shape '{text}'; write it as 8192x4096") from None
+    if any(size < 0 for size in shape):
+        raise UsageError(f"the shape '{text}' has a negative size")
+    return shape
+
+
+def arguments_for(
+    op: Op, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: str
+) -> tuple[Any, ...]:
+    """Arguments of the given shapes. Shapes that are not given are guessed: that of the first
+    tensor, or its last dimension.
+
+    Raises:
+        UsageError: no guess satisfies the operator.
+    """
+    schema = torch._C.parse_schema(f"warpsmith::{op.schema}")
+    kinds = [str(argument.type) for argument in schema.arguments]
+    required = kinds.count("Tensor")
+    places = [i for i, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
+    if len(shapes) > len(places):
+        raise UsageError(f"{op.name} takes {len(places)} tensors, got {len(shapes)} shapes")
+    first = shapes[0]
+    error: Exception | None = None
+    for guess in (first, first[-1:]):
+        wanted = [*shapes, *[guess] * max(0, required - len(shapes))]
+        values: list[Any] = [
+            argument.default_value if argument.has_default_value() else None
+            for argument in schema.arguments
+        ]
+        for place, shape in zip(places, wanted, strict=False):
+            values[place] = torch.empty(shape, dtype=dtype, device=device)
+        for i, kind in enumerate(kinds):
+            if values[i] is None and kind in ("float", "number"):
+                values[i] = 1e-6
+        try:
+            op.check(*values)
+            return tuple(values)
+        except (RuntimeError, TypeError, ValueError) as problem:
+            error = error or problem
+    raise UsageError(str(error))
+
+
+def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> str:
+    if reason := dispatch.refusal(variant, values, sm) or variant.rung.suits(*values):
+        return reason
+    return "only by name" if variant.accumulator == variant.dtype != "f32" else ""
+
+
+def which(args: argparse.Namespace) -> int:
+    (op,) = find_ops([args.op])[:1]
+    shapes = [parse_shape(text) for text in args.shape]
+    dtype = DTYPES[(parse_dtypes(args.dtype) or ("f32",))[0]]
+    here = torch.cuda.is_available() and args.sm is None
+    sm = args.sm if args.sm is not None else None if here else 90
+    values = arguments_for(op, shapes, dtype, "cuda" if here else "meta")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dispatch.FallbackWarning)
+        choice = dispatch.which(op.name, *values, sm=sm)
+    asked = sm if sm is not None else dispatch.device_sm(dispatch.first_tensor(values).device)
+    rungs = [
+        {
+            "variant": variant.name,
+            "chosen": variant is choice.variant,
+            "why_not": dispatch.refusal(variant, values, asked)
+            or variant.rung.suits(*values)
+            or "",
+            "story": variant.rung.story,
+        }
+        for variant in op.variants
+        if DTYPES[variant.dtype] is dtype
+    ]
+    shape_text = ", ".join(
+        "x".join(map(str, v.shape)) or "scalar" for v in values if isinstance(v, Tensor)
+    )
+    if args.json:
+        answer = {
+            "op": op.name,
+            "sm": asked,
+            "serves": choice.name,
+            "implementation": choice.implementation,
+        }
+        print_json({**answer, "reason": choice.reason, "variants": rungs})
+        return 0
+    where = "this GPU" if here else f"sm_{asked}"
+    write(f"{op.name}({shape_text}) on {where}: {choice}")
+    rows = [
+        ("*" if r["chosen"] else "", r["variant"], r["why_not"] or "could serve", r["story"])
+        for r in rungs
+    ]
+    print_table("", ("", "variant", "for this call", "the idea"), rows)
+    return 0
+
+
+# --- build, inspect -------------------------------------------------------------------------------
+
+
+def build_families(args: argparse.Namespace) -> int:
+    from warpsmith import inspection
+
+    families = find_families(args.family)
+    archs = args.arch or list(build.RELEASE_ARCHS)
+    folder = Path(args.out)
+    total = sum(len(build.sources(family)) for family in families)
+    done: dict[str, int] = {}
+    with progress_bar(f"compiling for {', '.join(archs)}", total) as (bar, task):
+
+        def advance(family: str, count: int, of: int) -> None:
+            done[family] = count
+            bar.update(task, completed=sum(done.values()), description=f"compiling {family}")
+
+        try:
+            libraries = build.build(families, archs, folder, advance)
+        except build.BuildError as error:
+            say(str(error))
+            return 1
+    result: dict[str, Any] = {"libraries": [str(path) for path in libraries], "archs": archs}
+    problems: list[str] = []
+    if args.report:
+        report = inspection.resource_report(libraries)
+        problems = report.problems
+        result |= {"kernels": len(report.kernels), "problems": problems, "allowed": report.allowed}
+    if args.json:
+        print_json(result)
+        return 1 if problems else 0
+    for path in libraries:
+        write(str(path))
+    if args.report:
+        write(
+            f"{result['kernels']} kernels, {len(result['allowed'])} exceptions explained, "
+            f"{len(problems)} problems"
+        )
+        for line in (*result["allowed"], *problems):
+            write(line)
+    write(f"to use them: WARPSMITH_LIBRARY_DIR={folder.resolve()}")
+    return 1 if problems else 0
+
+
+def inspect(args: argparse.Namespace) -> int:
+    from warpsmith import inspection
+
+    ops = find_ops([args.op])
+    try:
+        if args.sass:
+            for op in ops:
+                for kernel, text in inspection.sass(op, args.arch):
+                    sys.stdout.write(f"// {kernel.name}, sm_{kernel.arch}\n{text}\n\n")
+            return 0
+        if args.ptx:
+            for op in ops:
+                for path, text in inspection.ptx(op, args.arch or "90a"):
+                    sys.stdout.write(f"// {path.name}\n{text}\n\n")
+            return 0
+        kernels = [
+            k
+            for op in ops
+            for k in inspection.inspect(op, args.arch, args.threads, args.dynamic_smem)
+        ]
+    except inspection.InspectionError as error:
+        raise UsageError(str(error)) from error
+    if args.json:
+        print_json([kernel.as_dict() for kernel in kernels])
+        return 0
+    if not kernels:
+        raise UsageError(f"the library holds no kernel of '{args.op}'")
+    header = ["kernel", "rung", "sm", "registers", "local", "static smem"]
+    driver = kernels[0].max_threads is not None
+    if driver:
+        header += ["smem limit", "max threads", f"blocks per SM at {args.threads}", "occupancy"]
+    rows: list[list[object]] = []
+    for k in kernels:
+        row: list[object] = [
+            k.name,
+            k.rung or "",
+            k.arch,
+            k.registers,
+            k.local + k.stack,
+            k.static_smem,
+        ]
+        if driver:
+            row += [
+                k.dynamic_smem_limit,
+                k.max_threads,
+                k.blocks_per_sm,
+                f"{100 * (k.occupancy or 0):.0f} %",
+            ]
+        rows.append(row)
+    print_table("", header, rows)
+    return 0
+
+
+# --- verify, bench --------------------------------------------------------------------------------
+
+
+def verify(args: argparse.Namespace) -> int:
+    ops = find_ops(args.op)
+    need_gpu("verify")
+    from warpsmith import limits
+    from warpsmith import verify as verification
+
+    if args.sanitize:
+        results = verification.run_sanitizer(ops)
+    else:
+        with progress_bar("verify", None) as (bar, task):
+
+            def step(result: verification.Result) -> None:
+                bar.update(task, description=f"{result.op} {result.kind}")
+                bar.advance(task)
+
+            results = verification.verify(ops, sanitizer=args.sanitizer, progress=step)
+    failed = [result for result in results if not result.ok]
+    if not args.sanitize and not args.sanitizer:
+        folder = Path(args.out) if args.out else limits.results_dir()
+        say(f"wrote {record_verification(folder / 'verify.json', results)}")
+    if args.json:
+        print_json([dataclasses.asdict(result) for result in failed])
+    else:
+        for result in failed:
+            write(f"FAILED {result.op} {result.kind} {result.label}: {result.detail}")
+        write(
+            f"{len(results)} checks, {len({r.op for r in results})} operators, {len(failed)} failed"
+        )
+    return 1 if failed else 0
+
+
+def record_verification(path: Path, results: Sequence[Any]) -> Path:
+    """Enters the outcome of `verify` into its record; operators not run keep their entry."""
+    from warpsmith import bench as benchmarks
+    from warpsmith import limits
+
+    record = limits.read_json(path) or {"ops": {}}
+    environment = limits.environment()
+    for name in dict.fromkeys(result.op for result in results):
+        mine = [result for result in results if result.op == name]
+        op = catalogue.load().get(name)
+        record["ops"][name] = {
+            "source": benchmarks.source_of(op) if op else "",
+            "date": environment["date"],
+            "checks": len(mine),
+            "failed": [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok],
+            "kinds": dict(Counter(result.kind for result in mine)),
+        }
+    limits.write_json(path, {"environment": environment, "ops": record["ops"]})
+    return path
+
+
+def bench(args: argparse.Namespace) -> int:
+    from warpsmith import bench as benchmarks
+    from warpsmith import limits
+
+    ops = find_ops(args.op)
+    need_gpu("bench")
+    folder = Path(args.out) if args.out else limits.results_dir()
+    if args.limits:
+        known = limits.ensure(folder, again=True)
+        print_json(known["measured"])
+        if not args.op:
+            return 0
+    plan = benchmarks.Plan(
+        dtypes=parse_dtypes(args.dtype),
+        cases=args.cases,
+        variants=args.variants
+        if args.variants in ("largest", "all", "none")
+        else tuple(args.variants.split(",")),
+        peers=None
+        if args.peers is None
+        else ()
+        if args.peers == "none"
+        else tuple(args.peers.split(",")),
+        sustained=args.sustained,
+        overhead=not args.no_overhead,
+        seconds=args.seconds,
+    )
+    with progress_bar("benchmarks", benchmarks.count_cases(ops, plan)) as (bar, task):
+
+        def step(case: str) -> None:
+            bar.update(task, description=case)
+            bar.advance(task)
+
+        written = benchmarks.bench(ops, plan, out=folder, say=say, step=step)
+    records = {path.stem: limits.read_json(path) for path in written}
+    if args.json:
+        print_json(records)
+        return 0
+    for name, record in records.items():
+        _print_record(name, record or {})
+    for path in written:
+        say(f"wrote {path}")
+    return 0
+
+
+def _print_record(name: str, record: dict[str, Any]) -> None:
+    def shown(value: object, digits: int) -> str:
+        return f"{value:.{digits}f}" if isinstance(value, float | int) else ""
+
+    rows = []
+    for row in record.get("rows", []):
+        spread = f"{row['ms_low']:.4f}–{row['ms_high']:.4f}" if "ms_low" in row else ""
+        numbers = (
+            shown(row.get("ms"), 4),
+            spread,
+            shown(row.get("tbps"), 3),
+            shown(row.get("of_limit"), 3),
+        )
+        note = row.get("error") or row.get("note") or row.get("serves", "")
+        rows.append((row["case"], row["impl"], *numbers, shown(row.get("error_ratio"), 2), note))
+    print_table(
+        name, ("case", "impl", "ms", "p20–p80", "TB/s", "of limit", "error ratio", ""), rows
+    )
+    overhead = [
+        (row["case"], row["impl"], shown(row.get("cpu_us"), 1)) for row in record.get("overhead", [])
+    ]
+    if overhead:
+        print_table("host time per call", ("call", "impl", "µs"), overhead)
+    write("")
+
+
+# --- report ---------------------------------------------------------------------------------------
+
+
+def report(args: argparse.Namespace) -> int:
+    from warpsmith import limits
+    from warpsmith import report as reports
+
+    root = limits.results_root()
+    home = root.parents[1]
+    try:
+        gpu = args.gpu or reports.default_gpu(root)
+    except FileNotFoundError as error:
+        say(str(error))
+        return 1 if args.strict else 0
+    if not (root / gpu).is_dir():
+        raise UsageError(
+            f"no records for '{gpu}'; there are: {', '.join(reports.gpus(root)) or 'none'}"
+        )
+    results = reports.Results.load(root / gpu)
+    readme, docs = home / "README.md", home / "docs"
+    plots = docs / "plots" / gpu
+    if args.check:
+        messages = reports.stale(results) + reports.unverified(root, gpu)
+        messages += reports.outdated_pages([readme], results)
+        page = docs / "benchmarks.md"
+        wanted = reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs)
+        if not page.is_file() or page.read_text() != wanted:
+            messages.append("docs/benchmarks.md differs from the records; run `warpsmith report`")
+        if args.json:
+            print_json({"gpu": gpu, "warnings": messages})
+        else:
+            for message in messages:
+                write(f"warning: {message}")
+            write(f"{len(messages)} warnings, {len(results.records)} operators on record for {gpu}")
+        return 1 if args.strict and messages else 0
+    written = []
+    if not args.no_plots:
+        from warpsmith import plots as plotting
+
+        chosen = find_ops(args.plots.split(",")) if args.plots else None
+        written += plotting.draw(results, plots, chosen)
+    if readme.is_file():
+        readme.write_text(reports.fill(readme.read_text(), results))
+        written.append(readme)
+    docs.mkdir(exist_ok=True)
+    page = docs / "benchmarks.md"
+    page.write_text(reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs))
+    written.append(page)
+    if args.json:
+        print_json([str(path) for path in written])
+    else:
+        for path in written:
+            write(str(path))
+    return 0
+
+
+# --- the parser -----------------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(
+        prog="warpsmith", description="GPU kernels for PyTorch, from naive to peak."
+    )
+    commands = root.add_subparsers(dest="command", metavar="command", required=True)
+
+    def command(name: str, run: Any, summary: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=summary, description=summary)
+        sub.set_defaults(run=run)
+        sub.add_argument("--json", action="store_true", help="print one JSON document")
+        return sub
+
+    command(
+        "doctor", doctor, "what this machine has, what serves each family, and what to do about it"
+    )
+
+    sub = command("list", list_ops, "operators, their ladders and variants")
+    sub.add_argument("--op", help="one operator, with the story of every rung")
+
+    sub = command("which", which, "which kernel serves a call, and why")
+    sub.add_argument("op")
+    sub.add_argument(
+        "--shape", action="append", required=True, help="8192x4096; repeat it for further tensors"
+    )
+    sub.add_argument("--dtype", default="f32", help=f"one of {', '.join(DTYPES)}")
+    sub.add_argument(
+        "--sm", type=int, help="ask for this compute capability (90) instead of the GPU at hand"
+    )
+
+    commands.add_parser(
+        "demo", help="a Llama-3-8B MLP through warpsmith and through PyTorch", add_help=False
+    )
+
+    sub = command("build", build_families, "compile families ahead of time; needs no GPU")
+    sub.add_argument("family", nargs="*", help="all by default")
+    sub.add_argument(
+        "--arch", action="append", help="80, 89, 90a, …; repeat it; the release set by default"
+    )
+    sub.add_argument("--out", default="build/lib", help="folder for the libraries and logs")
+    sub.add_argument(
+        "--report", action="store_true", help="fail on spills, local memory and serialised wgmma"
+    )
+
+    sub = command("verify", verify, "every variant against its reference on this GPU")
+    sub.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
+    sub.add_argument("--out", help="folder for verify.json; benchmarks/results/<gpu> by default")
+    sub.add_argument(
+        "--sanitizer",
+        action="store_true",
+        help="only the small samples, to run under compute-sanitizer",
+    )
+    sub.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="launch compute-sanitizer's tools on the small samples",
+    )
+
+    sub = command("bench", bench, "time operators on this GPU and write their records")
+    sub.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
+    sub.add_argument(
+        "--variants",
+        default="largest",
+        help="largest, all, none, or names: the ladder at which cases",
+    )
+    sub.add_argument("--dtype", help="comma list; the operator's own choice by default")
+    sub.add_argument("--cases", help="only cases whose name contains this")
+    sub.add_argument(
+        "--peers", help="comma list of torch, compile, triton and the operator's peers, or none"
+    )
+    sub.add_argument(
+        "--sustained", action="store_true", help="also time 2 s loops of every implementation"
+    )
+    sub.add_argument(
+        "--seconds", type=float, default=0.25, help="device time per implementation and case"
+    )
+    sub.add_argument("--no-overhead", action="store_true", help="leave out the host time per call")
+    sub.add_argument("--limits", action="store_true", help="measure this GPU's limits again")
+    sub.add_argument("--out", help="folder for the records; benchmarks/results/<gpu> by default")
+
+    sub = command(
+        "inspect", inspect, "registers, memory and occupancy of compiled kernels; SASS and PTX"
+    )
+    sub.add_argument("op")
+    sub.add_argument(
+        "--arch", help="80, 89, 90a: read the compiled file instead of asking the driver"
+    )
+    sub.add_argument("--threads", type=int, default=256, help="block size for the occupancy")
+    sub.add_argument(
+        "--dynamic-smem",
+        type=int,
+        default=0,
+        help="bytes of dynamic shared memory for the occupancy",
+    )
+    code = sub.add_mutually_exclusive_group()
+    code.add_argument("--sass", action="store_true", help="print the machine code")
+    code.add_argument("--ptx", action="store_true", help="print the PTX")
+
+    sub = command(
+        "report",
+        report,
+        "write the README's tables, docs/benchmarks.md and the plots from the records",
+    )
+    sub.add_argument("--gpu", help="folder under benchmarks/results; the fullest by default")
+    sub.add_argument("--check", action="store_true", help="only say what is out of date")
+    sub.add_argument(
+        "--strict", action="store_true", help="with --check: exit 1 where something is"
+    )
+    sub.add_argument("--no-plots", action="store_true", help="leave the plots as they are")
+    sub.add_argument(
+        "--plots", help="comma list of operators to plot; one of each ladder by default"
+    )
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] == ["demo"]:
+            from warpsmith import demo
+
+            return int(demo.main(arguments[1:]) or 0)
+        args = parser().parse_args(arguments)
+        return int(args.run(args))
+    except UsageError as error:
+        say(f"warpsmith: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,60 @@
+"""How the command line speaks: tables for people, JSON for machines, progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class UsageError(Exception):
+    """One line for the user; the command ends with status 2."""
+
+
+def print_json(content: Any) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(content, indent=1, default=str) + "\n")
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    table = Table(
+        title=title or None, title_justify="left", header_style="bold", pad_edge=False, box=None
+    )
+    for name in header:
+        table.add_column(escape(name), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+    # A pipe has no width of its own, and wrapped columns are no use to a reader or to grep.
+    (out if out.is_terminal else Console(highlight=False, width=400)).print(table)
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None) -> Iterator[tuple[Progress, Any]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as progress:
+        yield progress, progress.add_task(label, total=total)
+
+
+def write(text: str) -> None:
+    """A line of plain text on standard output."""
+    out.print(escape(text), soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """A line for the user on standard error, beside a progress bar where there is one."""
+    err.print(escape(message), soft_wrap=True)

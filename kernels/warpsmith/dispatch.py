@@ -1,0 +1,357 @@
+"""Registration of every operator with PyTorch, and the choice of the kernel that serves a call.
+
+Per operator `op` the namespace `torch.ops.warpsmith` holds
+
+    op                   what users call; picks the kernel
+    op.rung              the same with the rung and the accumulator named; compiled library only
+    op.fallback          Triton, else the PyTorch reference; where the compiled library hands a call back
+    op_<variant>         one op per variant
+
+Schemas, CPU implementation, fake and autograd are registered here, when the package is imported. The CUDA
+implementations of `op` and `op.rung` come with the compiled library of the family, loaded by the first CUDA call: until
+then a CompositeExplicitAutograd implementation stands in for it, which ranks below a CUDA one once that exists.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith import build, catalogue
+from warpsmith.catalogue import DTYPE_NAMES, Op, Variant
+
+_library = torch.library.Library("warpsmith", "DEF")
+_BelowAutograd = torch._C._AutoDispatchBelowAutograd
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What serves a call, and why."""
+
+    implementation: str  # "cuda", "triton" or "reference"
+    variant: Variant | None
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return self.variant.op_name if self.variant else self.implementation
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class FallbackWarning(UserWarning):
+    """A call is served by something slower than it could be."""
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def first_tensor(args: tuple[Any, ...]) -> Tensor:
+    return next(a for a in args if isinstance(a, Tensor))
+
+
+def refusal(variant: Variant, args: tuple[Any, ...], sm: int | None) -> str | None:
+    """Why `variant` cannot take the call; None where it can. `sm` None stands for any GPU."""
+    dtype = DTYPE_NAMES.get(first_tensor(args).dtype)
+    if dtype != variant.dtype:
+        return f"takes {variant.dtype}, got {dtype or first_tensor(args).dtype}"
+    if sm is not None and sm < variant.rung.min_sm:
+        return f"needs sm_{variant.rung.min_sm}, this GPU is sm_{sm}"
+    return variant.rung.when(*args)
+
+
+def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:
+    """The CUDA variant that serves the call on a GPU of compute capability `sm`."""
+    for variant in reversed(op.variants):
+        if variant.accumulator == variant.dtype and variant.dtype != "f32":
+            continue  # low-precision accumulation is only ever asked for by name
+        if refusal(variant, args, sm) is None and variant.rung.suits(*args) is None:
+            return variant
+    return None
+
+
+def device_sm(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor
+
+
+def which(name: str, *args: Any, sm: int | None = None) -> Choice:
+    """What serves a call, as a pure function of the arguments, the GPU and what is built.
+
+    Args:
+        name: an operator ("rms_norm") or an alias of it.
+        *args: the operator's arguments; tensors may be on any device.
+        sm: ask for a GPU of this compute capability (90) instead of the tensors' own device; the answer then says which
+            compiled kernel would serve, whether or not it is built here.
+
+    Returns:
+        A `Choice`: implementation, variant and reason; `print` it.
+    """
+    op = catalogue.get(name)
+    args = normalise(op, args)
+    op.check(*args)
+    tensor = first_tensor(args)
+    if sm is None:
+        if tensor.device.type != "cuda":
+            return Choice("reference", None, f"{tensor.device.type} tensors run the PyTorch reference")
+        if any(isinstance(a, Tensor) and a.numel() >= 0 and a.dtype not in DTYPE_NAMES for a in args):
+            return Choice("reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it")
+        if not load_family(op.family):
+            return fallback_choice(op, args, build.why_not(op.family))
+        sm = device_sm(tensor.device)
+    if variant := pick(op, args, sm):
+        return Choice("cuda", variant, variant.rung.story)
+    return fallback_choice(op, args, f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}")
+
+
+def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
+    if first_tensor(args).dtype not in DTYPE_NAMES:
+        return Choice("reference", None, why)
+    if not triton_available():
+        return Choice("reference", None, f"{why}; Triton is not installed")
+    return Choice("triton", None, why)
+
+
+# --- implementations --------------------------------------------------------------------------------------------------
+
+
+def normalise(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Fills in the schema's defaults, so that checks and references see every argument."""
+    defaults = _defaults(op.schema)
+    return args + defaults[len(args) :]
+
+
+@functools.cache
+def _defaults(schema: str) -> tuple[Any, ...]:
+    parsed = torch._C.parse_schema(f"warpsmith::{schema}")
+    return tuple(a.default_value if a.has_default_value() else None for a in parsed.arguments)
+
+
+@functools.cache
+def triton_available() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def interpreting() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+
+
+@functools.cache
+def triton_function(op: Op) -> Callable[..., Any]:
+    """The operator's Triton twin."""
+    module, function = op.triton.split(":")
+    return getattr(importlib.import_module(f"warpsmith.{op.family}.{module}"), function)
+
+
+def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    return tuple(a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
+
+
+def reference(op: Op, args: tuple[Any, ...]) -> Any:
+    """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes through float32."""
+    dtype = first_tensor(args).dtype
+    if not catalogue.is_fp8(dtype):
+        return op.reference(*args)
+    out = op.reference(*upcast(args, torch.float32))
+    return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
+
+
+def _like_fake(op: Op, args: tuple[Any, ...], out: Any) -> Any:
+    """Copies `out` into the layout that the fake promises; a no-op where it has that layout."""
+    with torch.device("meta"):
+        promised = op.fake(*(a.to("meta") if isinstance(a, Tensor) else a for a in args))
+    if isinstance(out, tuple):
+        return tuple(_with_strides(o, p) for o, p in zip(out, promised, strict=True))
+    return _with_strides(out, promised)
+
+
+def _with_strides(out: Tensor, promised: Tensor) -> Tensor:
+    if out.stride() == promised.stride():
+        return out
+    return torch.empty_strided(promised.shape, promised.stride(), dtype=out.dtype, device=out.device).copy_(out)
+
+
+def _cpu(op: Op) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        args = normalise(op, args)
+        op.check(*args)
+        return _like_fake(op, args, reference(op, args))
+
+    return run
+
+
+def _meta(op: Op) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        args = normalise(op, args)
+        op.check(*args)
+        return op.fake(*args)
+
+    return run
+
+
+def _fallback(op: Op) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        args = normalise(op, args)
+        op.check(*args)
+        if fallback_choice(op, args, "").implementation == "triton":
+            return triton_function(op)(*args)
+        return _like_fake(op, args, reference(op, args))
+
+    return run
+
+
+@functools.cache
+def load_family(family: str) -> bool:
+    """Loads (compiling first where needed) the CUDA library of a family; False where there is none to be had."""
+    path = build.library(family)
+    if path is None:
+        return False
+    torch.ops.load_library(str(path))
+    ladders: dict[str, str] = {}
+    for op in catalogue.load().values():
+        if op.family == family:
+            ladders[op.source_dir] = ",".join(rung.name for rung in op.ladder)
+    for source_dir, order in ladders.items():
+        getattr(torch.ops.warpsmith, f"_{family}_ladder")(source_dir, order)
+    return True
+
+
+@functools.cache
+def _warn_once(family: str, why: str) -> None:
+    warnings.warn(
+        f"warpsmith: the CUDA kernels of '{family}' are not in use, a slower implementation serves: {why}",
+        FallbackWarning,
+        stacklevel=4,
+    )
+
+
+def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
+    """Stands in for the CUDA implementation until the family's library is there."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        packet = getattr(torch.ops.warpsmith, op.name)
+        if load_family(op.family):
+            with _BelowAutograd():
+                return getattr(packet, overload)(*args, **kwargs)
+        why = build.why_not(op.family)
+        if overload == "rung":
+            raise RuntimeError(f"{op.name}: the variant '{kwargs['rung']}' needs the compiled CUDA library: {why}")
+        _warn_once(op.family, why)
+        return packet.fallback(*args)
+
+    return run
+
+
+def _variant(variant: Variant) -> Callable[..., Any]:
+    """A variant refuses what it cannot take, with the reason; on a CPU it computes the reference."""
+
+    def run(*args: Any) -> Any:
+        op = variant.op
+        args = normalise(op, args)
+        op.check(*args)
+        tensor = first_tensor(args)
+        if tensor.device.type == "cuda":
+            packet = getattr(torch.ops.warpsmith, op.name)
+            if DTYPE_NAMES.get(tensor.dtype) != variant.dtype:
+                raise RuntimeError(f"{variant.op_name}: {refusal(variant, args, None)}")
+            return packet.rung(*args, rung=variant.rung.name, accumulator=variant.accumulator)
+        if why := refusal(variant, args, None):
+            raise RuntimeError(f"{variant.op_name}: {why}")
+        return _like_fake(op, args, reference(op, args))
+
+    return run
+
+
+# --- registration -----------------------------------------------------------------------------------------------------
+
+
+def _define(schema: str) -> None:
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _register_autograd(op: Op, name: str) -> None:
+    assert op.backward is not None
+    derivative = op.backward
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.tensor_slots = [i for i, a in enumerate(inputs) if isinstance(a, Tensor)]
+        ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
+        ctx.others = [None if isinstance(a, Tensor) else a for a in inputs]
+
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        inputs = list(ctx.others)
+        for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
+            inputs[slot] = tensor
+        return derivative(tuple(inputs), ctx.needs_input_grad, *grads)
+
+    torch.library.register_autograd(f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library)
+
+
+def register(op: Op) -> None:
+    """Defines the operator and its variants in `torch.ops.warpsmith`."""
+    signature = op.schema[len(op.name) :]
+    arguments, returns = signature.rsplit(" -> ", 1)
+    inner = arguments[1:-1]
+    separator = ", " if "*" in inner else ", *, "
+    overloads = {
+        op.name: f"{op.name}{signature}",
+        f"{op.name}.rung": f"{op.name}.rung({inner}{separator}str rung, str accumulator) -> {returns}",
+        f"{op.name}.fallback": f"{op.name}.fallback{signature}",
+    }
+    for schema in overloads.values():
+        _define(schema)
+    _library.impl(op.name, _cpu(op), "CPU")
+    _library.impl(op.name, _meta(op), "Meta")
+    _library.impl(op.name, _until_loaded(op, "default"), "CompositeExplicitAutograd")
+    _library.impl(f"{op.name}.rung", _until_loaded(op, "rung"), "CompositeExplicitAutograd")
+    _library.impl(f"{op.name}.fallback", _fallback(op), "CompositeExplicitAutograd")
+    names = [op.name]
+    for variant in op.variants:
+        _define(f"{variant.op_name}{signature}")
+        _library.impl(variant.op_name, _variant(variant), "CompositeExplicitAutograd")
+        _library.impl(variant.op_name, _meta(op), "Meta")
+        names.append(variant.op_name)
+    if op.backward is not None:
+        for name in names:
+            _register_autograd(op, name)
+
+
+# --- the public functions ---------------------------------------------------------------------------------------------
+
+
+def public(op: Op) -> Callable[..., Any]:
+    """The call behind a public function: `run(variant, *args)`.
+
+    Below autograd when nothing needs a gradient, which saves 4 us a call; torch.compile always sees the plain op.
+    """
+    default = getattr(torch.ops.warpsmith, op.name).default
+    direct = default._op
+    is_compiling = torch.compiler.is_compiling
+    is_grad_enabled = torch.is_grad_enabled
+
+    def run(variant: str | None, *args: Any) -> Any:
+        if variant is not None:
+            return getattr(torch.ops.warpsmith, op.variant(variant).op_name).default(*args)
+        if is_compiling():
+            return default(*args)
+        if is_grad_enabled():
+            for a in args:
+                if isinstance(a, Tensor) and a.requires_grad:
+                    return default(*args)
+        with _BelowAutograd():
+            return direct(*args)
+
+    return run

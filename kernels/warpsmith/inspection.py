@@ -1,0 +1,543 @@
+"""What the compiler made of the kernels: registers, shared and local memory, occupancy, SASS and
+PTX.
+
+Without a GPU the numbers come from the compiled library itself, through the toolkit's `cuobjdump`;
+with one, the driver adds the limits of a block and the occupancy, through the pybind11 module
+`csrc/inspect`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from warpsmith import build, catalogue
+from warpsmith.catalogue import Op
+
+
+class InspectionError(RuntimeError):
+    """A tool or a library that is not there; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One compiled kernel. Counts are per thread (registers, stack, local) or bytes per block
+    (smem).
+    """
+
+    name: str
+    arch: str
+    registers: int
+    stack: int
+    local: int
+    static_smem: int
+    op: str | None = None
+    rung: str | None = None
+    symbol: str = ""
+    max_threads: int | None = None
+    dynamic_smem_limit: int | None = None
+    threads: int | None = None
+    blocks_per_sm: int | None = None
+    occupancy: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def find_tool(name: str) -> Path | None:
+    """A CUDA binary utility: on PATH, beside nvcc, or in the Triton wheel."""
+    if found := shutil.which(name):
+        return Path(found)
+    folders = []
+    if nvcc := build.find_nvcc():
+        folders.append(nvcc.parent)
+    spec = importlib.util.find_spec("triton")
+    if spec is not None and spec.submodule_search_locations:
+        folders += [Path(root) / "backends/nvidia/bin" for root in spec.submodule_search_locations]
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def _cuobjdump(*arguments: str) -> str:
+    tool = find_tool("cuobjdump")
+    if tool is None:
+        raise InspectionError(
+            "cuobjdump not found: install the CUDA toolkit's binary utilities or Triton"
+        )
+    done = subprocess.run([str(tool), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise InspectionError(f"cuobjdump failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _demangler() -> Any:
+    for name in ("libstdc++.so.6", "libc++abi.so.1", ctypes.util.find_library("stdc++")):
+        try:
+            function = ctypes.CDLL(name).__cxa_demangle if name else None
+        except (OSError, AttributeError):
+            continue
+        if function is not None:
+            function.restype = ctypes.c_void_p
+            function.argtypes = [
+                ctypes.c_char_p,
+                ctypes.c_void_p,
+                ctypes.c_void_p,
+                ctypes.POINTER(ctypes.c_int),
+            ]
+            return function
+    return None
+
+
+def demangle(symbol: str) -> str:
+    """The C++ name of a symbol, by the C++ runtime that PyTorch brings along; the symbol itself
+    where that fails.
+    """
+    function = _demangler()
+    if function is None:
+        return symbol
+    status = ctypes.c_int()
+    address = function(symbol.encode(), None, None, ctypes.byref(status))
+    if not address or status.value != 0:
+        return symbol
+    text = ctypes.string_at(address).decode()
+    ctypes.CDLL(None).free(ctypes.c_void_p(address))
+    return text
+
+
+_NAMESPACES = re.compile(
+    r"warpsmith::|\(anonymous namespace\)::|\{anonymous\}::|_GLOBAL__N__\w+::|<unnamed>::"
+)
+_CASTS = re.compile(r"\((?:int|bool|unsigned int|long)\)")
+
+
+def tidy(name: str) -> str:
+    """A kernel's name as its author wrote it: no namespaces, no parameter list, short dtype names.
+
+    >>> tidy("void warpsmith::(anonymous namespace)::relu_kernel<__half, 8>(__half const*, long)")
+    'relu_kernel<f16, 8>'
+    """
+    # GCC's spelling of launch<kernel>(): "... [with auto kernel = relu_kernel<__half>; ...]".
+    if match := re.search(r"\bkernel = (.*?)(?:; [\w:]+ = [^;]*)?\]$", name):
+        name = match[1]
+    name = _CASTS.sub("", _NAMESPACES.sub("", name)).strip("&() ")
+    name = name.removeprefix("void ")
+    name = _without_parameters(name)
+    for long, short in (
+        ("__nv_bfloat16", "bf16"),
+        ("__nv_fp8_e4m3", "e4m3"),
+        ("__nv_fp8_e5m2", "e5m2"),
+        ("__half", "f16"),
+        ("signed char", "i8"),
+        ("float", "f32"),
+    ):
+        name = re.sub(rf"\b{long}\b", short, name)
+    return name.replace("> >", ">>").strip()
+
+
+def _without_parameters(name: str) -> str:
+    depth = 0
+    for i, letter in enumerate(name):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0:
+            return name[:i]
+    return name
+
+
+#: How the maps of the elementwise family name their operators: `UnaryBackward<Relu>` is
+#: relu_backward.
+_MAPS = {
+    "Unary": "{}",
+    "UnaryBackward": "{}_backward",
+    "Bias": "bias_{}",
+    "BiasBackward": "bias_{}_backward",
+    "Gated": "{}_and_mul",
+    "GatedBackward": "{}_and_mul_backward",
+}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def owner(name: str, ops: Iterable[Op]) -> tuple[Op | None, str | None]:
+    """The operator and rung that a tidied kernel name belongs to."""
+    candidates = list(ops)
+    head, _, rest = name.partition("<")
+    op = None
+    if match := re.match(r"(\w+)(?:<(\w+)>)?", rest):
+        pattern = _MAPS.get(match[1], "{}")
+        wanted = pattern.format(_snake(match[2] or match[1]))
+        op = next((o for o in candidates if o.name == wanted), None)
+    if op is None:
+        fitting = [o for o in candidates if head.startswith(f"{o.name}_")]
+        op = max(fitting, key=lambda o: len(o.name), default=None)
+    if op is None:
+        return None, None
+    inner = head
+    for prefix in (op.name, op.source_dir):
+        if head.startswith(f"{prefix}_"):
+            inner = head[len(prefix) + 1 :]
+            break
+    rungs = [rung.name for rung in op.ladder if inner.startswith(rung.name)]
+    return op, max(rungs, key=len, default=None)
+
+
+# --- resources ------------------------------------------------------------------------------------
+
+_ARCH = re.compile(r"^arch = sm_(\w+)", re.MULTILINE)
+_FUNCTION = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
+
+
+def parse_resources(text: str) -> list[Kernel]:
+    """Kernels from the output of `cuobjdump --dump-resource-usage`."""
+    kernels = []
+    starts = [*_ARCH.finditer(text)]
+    ends = [*(start.start() for start in starts[1:]), len(text)]
+    for start, end in zip(starts, ends, strict=False):
+        section = text[start.end() : end]
+        for symbol, registers, stack, shared, local in _FUNCTION.findall(section):
+            kernels.append(
+                Kernel(
+                    name=tidy(demangle(symbol)),
+                    arch=start[1],
+                    registers=int(registers),
+                    stack=int(stack),
+                    local=int(local),
+                    static_smem=_user_smem(int(shared), start[1]),
+                    symbol=symbol,
+                )
+            )
+    return kernels
+
+
+def _user_smem(shared: int, arch: str) -> int:
+    # From sm_90 on the file's figure includes the first KB of a block's shared memory, which the
+    # system keeps.
+    return shared - min(shared, 1024) if int(arch.rstrip("af")) >= 90 else shared
+
+
+def _with_owners(kernels: Iterable[Kernel], family: str) -> list[Kernel]:
+    ops = [op for op in catalogue.load().values() if op.family == family]
+    result = []
+    for kernel in kernels:
+        op, rung = owner(kernel.name, ops)
+        result.append(replace(kernel, op=op.name if op else None, rung=rung))
+    return result
+
+
+def family_of(library: Path) -> str:
+    """`warpsmith_norm.so` -> "norm"."""
+    return library.stem.removeprefix("warpsmith_")
+
+
+def resources(library: Path) -> list[Kernel]:
+    """Every kernel of a compiled library, for every architecture in it."""
+    return _with_owners(
+        parse_resources(_cuobjdump("--dump-resource-usage", str(library))), family_of(library)
+    )
+
+
+def library_for(family: str, arch: str | None = None) -> Path:
+    """A compiled library of a family: one that is there, else one compiled now for `arch` (90a by
+    default).
+
+    Raises:
+        InspectionError: if there is none and no compiler.
+    """
+    found = build.status(family)
+    if found.path is not None and (arch is None or not found.archs or arch in found.archs):
+        return found.path
+    if arch is None and (path := build.library(family)) is not None:
+        return path
+    wanted = arch or "90a"
+    folder = build.cache_root() / "inspect" / f"{family}-sm{wanted}-{build.source_hash(family)}"
+    path = folder / f"warpsmith_{family}.so"
+    if not path.is_file():
+        try:
+            build.build([family], [wanted], folder)
+        except build.BuildError as error:
+            raise InspectionError(f"no compiled library of '{family}': {error}") from error
+    return path
+
+
+# --- the driver's view ----------------------------------------------------------------------------
+
+
+def _compiler() -> str:
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        if name and (found := shutil.which(name)):
+            return found
+    raise InspectionError(
+        "no C++ compiler found (set CXX): the driver's numbers need the inspect module compiled"
+    )
+
+
+@functools.cache
+def module() -> Any:
+    """The pybind11 module `csrc/inspect`, compiled on first use with the host's compiler into the
+    cache.
+
+    Raises:
+        InspectionError: no compiler, or the compiler's message.
+    """
+    from torch.utils import cpp_extension
+
+    source = build.CSRC / "inspect" / "inspect.cpp"
+    header = build.CSRC / "host" / "inspect.h"
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    key = hashlib.sha256(source.read_bytes() + header.read_bytes() + suffix.encode()).hexdigest()[
+        :16
+    ]
+    folder = build.cache_root() / f"inspect-{key}"
+    path = folder / f"warpsmith_inspect{suffix}"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        # PyTorch ships the headers of pybind11.
+        includes = [str(build.CSRC), sysconfig.get_path("include"), *cpp_extension.include_paths()]
+        scratch = folder / f"{os.getpid()}{suffix}"
+        flags = ["-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden"]
+        command = [
+            _compiler(),
+            *flags,
+            *(f"-I{i}" for i in includes),
+            str(source),
+            "-o",
+            str(scratch),
+            "-ldl",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise InspectionError(f"compiling {source} failed:\n{done.stderr.strip()}")
+        scratch.replace(path)
+    spec = importlib.util.spec_from_file_location("warpsmith_inspect", path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules["warpsmith_inspect"] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def loaded_kernels(family: str, threads: int = 256, dynamic_smem: int = 0) -> list[Kernel]:
+    """The kernels of a family as the driver sees them on the current GPU.
+
+    Args:
+        family: "elementwise".
+        threads: block size for which to report the occupancy (less where a kernel allows less).
+        dynamic_smem: dynamic shared memory per block for the same.
+
+    Raises:
+        InspectionError: without a GPU, a compiled library or a C++ compiler.
+    """
+    import torch
+
+    from warpsmith import dispatch
+
+    if not torch.cuda.is_available():
+        raise InspectionError("the driver's numbers need a CUDA GPU, and PyTorch sees none")
+    if not dispatch.load_family(family):
+        raise InspectionError(f"no compiled library of '{family}': {build.why_not(family)}")
+    torch.cuda.init()
+    torch.cuda.current_stream().synchronize()
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    resident = properties.max_threads_per_multi_processor
+    arch = f"{properties.major}{properties.minor}"
+    library = module().Library(str(build.library(family)))
+    kernels = []
+    for entry in library.kernels():
+        block = min(threads, entry.max_threads)
+        blocks = library.occupancy(entry.index, block, dynamic_smem)
+        kernels.append(
+            Kernel(
+                name=tidy(entry.name),
+                arch=arch,
+                registers=entry.registers,
+                stack=0,
+                local=entry.local_bytes,
+                static_smem=entry.static_smem,
+                max_threads=entry.max_threads,
+                dynamic_smem_limit=entry.dynamic_smem_limit,
+                threads=block,
+                blocks_per_sm=blocks,
+                occupancy=round(blocks * block / resident, 4),
+            )
+        )
+    return _with_owners(kernels, family)
+
+
+def inspect(
+    op: Op,
+    arch: str | None = None,
+    threads: int = 256,
+    dynamic_smem: int = 0,
+    driver: bool | None = None,
+) -> list[Kernel]:
+    """The compiled kernels of an operator.
+
+    Args:
+        op: an operator of the catalogue.
+        arch: restricts to one architecture ("90a"); compiles for it where there is no library of
+            it.
+        threads, dynamic_smem: what the occupancy is reported for.
+        driver: ask the driver (True), the file (False), or the driver where there is a GPU and no
+            `arch` is named.
+    """
+    import torch
+
+    if driver is None:
+        driver = arch is None and torch.cuda.is_available()
+    if driver:
+        kernels = loaded_kernels(op.family, threads, dynamic_smem)
+    else:
+        kernels = [
+            k for k in resources(library_for(op.family, arch)) if arch is None or k.arch == arch
+        ]
+    order = {rung.name: i for i, rung in enumerate(op.ladder)}
+    mine = [kernel for kernel in kernels if kernel.op == op.name]
+    return sorted(mine, key=lambda k: (k.arch, order.get(k.rung or "", len(order)), k.name))
+
+
+# --- code -----------------------------------------------------------------------------------------
+
+
+def sass(op: Op, arch: str | None = None) -> Iterator[tuple[Kernel, str]]:
+    """Each kernel of an operator with its machine code."""
+    library = library_for(op.family, arch)
+    kernels = inspect(op, arch, driver=False)
+    for name in dict.fromkeys(kernel.arch for kernel in kernels):
+        mine = {kernel.symbol: kernel for kernel in kernels if kernel.arch == name}
+        text = _cuobjdump("-sass", "-arch", f"sm_{name}", "-fun", ",".join(mine), str(library))
+        for part in re.split(r"^\s*Function : ", text, flags=re.MULTILINE)[1:]:
+            symbol, _, listing = part.partition("\n")
+            if kernel := mine.get(symbol.strip()):
+                yield kernel, _body(listing)
+
+
+def _body(text: str) -> str:
+    """The instructions of a listing, without their encodings and the headers around them."""
+    lines = []
+    for line in text.splitlines():
+        if match := re.match(
+            r"\s*/\*([0-9a-f]{4,})\*/\s+(.*?);?\s*(?:/\* 0x[0-9a-f]+ \*/)?\s*$", line
+        ):
+            if not match[2].startswith("/*"):
+                lines.append(f"{match[1]}  {match[2].rstrip('; ')}")
+        elif label := re.match(r"\s*(\.L_x_\d+):", line):
+            lines.append(f"{label[1]}:")
+    return "\n".join(lines)
+
+
+def ptx(op: Op, arch: str = "90a") -> Iterator[tuple[Path, str]]:
+    """Each rung's source file with the PTX that nvcc makes of it; the libraries themselves carry
+    machine code only.
+
+    Raises:
+        InspectionError: no compiler, or the compiler's message.
+    """
+    nvcc = build.find_nvcc()
+    if nvcc is None:
+        raise InspectionError("no CUDA compiler: set CUDA_HOME, or `pip install 'warpsmith[nvcc]'`")
+    for rung in op.ladder:
+        path = build.CSRC / op.family / op.source_dir / f"{rung.name}.cu"
+        command = [str(nvcc), "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-I{build.CSRC}"]
+        command += [f"-arch=compute_{arch}", "-ptx", str(path), "-o", "-"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise InspectionError(f"compiling {path} failed:\n{done.stderr.strip()}")
+        yield path, _entries(done.stdout, op)
+
+
+def _entries(text: str, op: Op) -> str:
+    """The kernels of `op` in a PTX module, each under its tidied name."""
+    family = [other for other in catalogue.load().values() if other.family == op.family]
+    parts = []
+    for piece in re.split(r"(?=^\s*(?:\.weak |\.visible )?\.entry )", text, flags=re.MULTILINE)[1:]:
+        symbol = re.search(r"\.entry (\w+)", piece)
+        name = tidy(demangle(symbol[1])) if symbol else ""
+        if owner(name, family)[0] is op:
+            parts.append(f"// {name}\n{piece.strip()}")
+    return "\n\n".join(parts)
+
+
+# --- the resource report --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ResourceReport:
+    """What CI asks of compiled kernels: a build with `problems` is not good enough."""
+
+    kernels: list[Kernel]
+    problems: list[str]
+    allowed: list[str]
+
+
+#: ptxas: wgmma serialised (C7510 and kin), which costs a kernel half its speed and more.
+_SERIALISED = re.compile(r".*\bC75\d\d\b.*")
+
+
+def _allowance(kernel: Kernel) -> str:
+    """The spec's reason why a kernel may use local memory; empty where it gives none."""
+    if kernel.op is None or kernel.rung is None:
+        return ""
+    rung = next(rung for rung in catalogue.get(kernel.op).ladder if rung.name == kernel.rung)
+    return rung.local_memory
+
+
+def resource_report(
+    libraries: Sequence[Path], logs: Sequence[Path] | None = None
+) -> ResourceReport:
+    """Checks compiled libraries for spills, local memory and serialised wgmma.
+
+    Args:
+        libraries: `warpsmith_<family>.so` files.
+        logs: build logs to search for warnings; by default those beside the libraries.
+
+    Returns:
+        The kernels, the problems (empty where all is well) and the exceptions that a spec allows,
+        with its reason.
+    """
+    kernels: list[Kernel] = []
+    problems: list[str] = []
+    allowed: list[str] = []
+    for library in libraries:
+        for kernel in resources(library):
+            kernels.append(kernel)
+            if kernel.stack == 0 and kernel.local == 0:
+                continue
+            what = (
+                f"{kernel.name} (sm_{kernel.arch}): stack {kernel.stack} B, local {kernel.local} B"
+            )
+            if reason := _allowance(kernel):
+                allowed.append(f"{what}; allowed: {reason}")
+            else:
+                problems.append(what)
+    if logs is None:
+        folders = {library.parent for library in libraries}
+        logs = sorted(log for folder in folders for log in folder.glob("*build.log"))
+    for log in logs:
+        matches = (_SERIALISED.match(line) for line in log.read_text(errors="replace").splitlines())
+        problems += [f"{log.name}: {match[0].strip()}" for match in matches if match]
+    return ResourceReport(kernels, problems, allowed)

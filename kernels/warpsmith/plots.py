@@ -1,0 +1,185 @@
+"""PNG plots of the benchmark records. Needs matplotlib (`pip install 'warpsmith[bench]'`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from warpsmith import catalogue, report
+from warpsmith.catalogue import Op
+from warpsmith.report import Results
+
+OURS_COLOUR = "#76b900"
+RUNG_COLOUR = "#a9cf6b"
+OTHER_COLOURS = {"torch": "#ee4c2c", "compile": "#8c564b", "triton": "#1f77b4"}
+SPARE_COLOURS = ("#7f7f7f", "#9467bd", "#17becf", "#e377c2", "#bcbd22")
+PREFERRED_DTYPES = ("bf16", "f16", "f32", "e4m3", "e5m2", "i8", "i32")
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot
+    except ImportError as error:
+        raise RuntimeError("plots need matplotlib: `pip install 'warpsmith[bench]'`") from error
+    return matplotlib.pyplot
+
+
+def _colour(impl: str, index: int) -> str:
+    if impl == "auto":
+        return OURS_COLOUR
+    return OTHER_COLOURS.get(impl, SPARE_COLOURS[index % len(SPARE_COLOURS)])
+
+
+def _dtype(record: dict[str, Any]) -> str | None:
+    found = report.dtypes(record)
+    return next((name for name in PREFERRED_DTYPES if name in found), None)
+
+
+def _finish(pyplot: Any, figure: Any, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.tight_layout()
+    # No date and no version inside, so that the same records give the same file.
+    figure.savefig(path, dpi=110, metadata={"Software": None, "Creation Time": None})
+    pyplot.close(figure)
+    return path
+
+
+def _of_limit_axis(axes: Any, along: str) -> None:
+    mark, label = (
+        (axes.axvline, axes.set_xlabel) if along == "x" else (axes.axhline, axes.set_ylabel)
+    )
+    mark(1.0, color="black", linewidth=0.8, linestyle="--")
+    label("fraction of the measured limit")
+    axes.grid(axis=along, alpha=0.3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def ladder_plot(results: Results, op: Op, path: Path) -> Path | None:
+    """A bar for each rung, then the Triton twin and the peers. None where no rung is on record."""
+    record = results.records.get(op.name, {})
+    dtype = next((d for d in PREFERRED_DTYPES if report.ladder_case(record, op, d)), None)
+    case = report.ladder_case(record, op, dtype) if dtype else None
+    if dtype is None or case is None:
+        return None
+    rows = report.cases(record, dtype)[case]
+    bars: list[tuple[str, float, str]] = []
+    for variant in op.variants:
+        if variant.dtype == dtype and "of_limit" in rows.get(variant.name, {}):
+            bars.append((variant.name, rows[variant.name]["of_limit"], RUNG_COLOUR))
+    for index, impl in enumerate(("auto", "triton", *report.peers(rows, op))):
+        if "of_limit" in rows.get(impl, {}):
+            bars.append(
+                (report.LABELS.get(impl, impl), rows[impl]["of_limit"], _colour(impl, index))
+            )
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=(7.5, 0.9 + 0.32 * len(bars)))
+    names, values, colours = zip(*bars, strict=True)
+    drawn = axes.barh(range(len(bars)), values, color=colours)
+    axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
+    axes.set_xlim(0, max(1.12, 1.1 * max(values)))
+    axes.set_yticks(range(len(bars)), names, fontsize=8)
+    axes.invert_yaxis()
+    _of_limit_axis(axes, "x")
+    axes.set_title(f"{op.name}, {case}, {results.device}", fontsize=10)
+    return _finish(pyplot, figure, path)
+
+
+def sizes_plot(results: Results, op: Op, path: Path) -> Path | None:
+    """Fraction of the limit over the cases of one dtype, a line for each implementation."""
+    record = results.records.get(op.name, {})
+    dtype = _dtype(record)
+    table = report.cases(record, dtype) if dtype else {}
+    if len(table) < 2:
+        return None
+    impls = [i for i in ("auto", "triton") if any(i in rows for rows in table.values())]
+    impls += dict.fromkeys(impl for rows in table.values() for impl in report.peers(rows, op))
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=(7.5, 4))
+    for index, impl in enumerate(impls):
+        points = [
+            (i, rows[impl]["of_limit"])
+            for i, rows in enumerate(table.values())
+            if "of_limit" in rows.get(impl, {})
+        ]
+        if points:
+            width = 2.4 if impl == "auto" else 1.3
+            label = report.LABELS.get(impl, impl)
+            axes.plot(
+                *zip(*points, strict=True),
+                marker="o",
+                linewidth=width,
+                color=_colour(impl, index),
+                label=label,
+            )
+    axes.set_xticks(
+        range(len(table)), [case.partition(" ")[2] for case in table], rotation=20, fontsize=8
+    )
+    axes.set_ylim(bottom=0)
+    _of_limit_axis(axes, "y")
+    axes.legend(fontsize=8)
+    axes.set_title(f"{op.name}, {dtype}, {results.device}", fontsize=10)
+    return _finish(pyplot, figure, path)
+
+
+def family_plot(results: Results, family: str, path: Path) -> Path | None:
+    """Every operator of a family at its largest case, beside PyTorch and torch.compile."""
+    impls = ("auto", "torch", "compile")
+    names: list[str] = []
+    values: list[list[float]] = []
+    used: set[str] = set()
+    for op in catalogue.load().values():
+        record = results.records.get(op.name)
+        dtype = _dtype(record) if record else None
+        if op.family != family or record is None or dtype is None:
+            continue
+        case = report.largest(record, dtype)
+        rows = report.cases(record, dtype)[case] if case else {}
+        if "of_limit" in rows.get("auto", {}):
+            names.append(op.name)
+            used.add(dtype)
+            values.append([rows.get(impl, {}).get("of_limit", 0.0) for impl in impls])
+    if not names:
+        return None
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=(max(5.0, 0.42 * len(names) + 2), 4.2))
+    for index, impl in enumerate(impls):
+        positions = [i + 0.27 * (index - 1) for i in range(len(names))]
+        heights = [value[index] for value in values]
+        axes.bar(positions, heights, 0.27, color=_colour(impl, index), label=report.LABELS[impl])
+    axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
+    _of_limit_axis(axes, "y")
+    axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=len(impls))
+    axes.set_title(
+        f"{family}, {'/'.join(sorted(used))}, largest case, {results.device}", fontsize=10
+    )
+    return _finish(pyplot, figure, path)
+
+
+def default_ops(results: Results) -> list[Op]:
+    """One operator for each ladder: the first on record of every source folder."""
+    chosen: dict[tuple[str, str], Op] = {}
+    for op in catalogue.load().values():
+        if op.name in results.records:
+            chosen.setdefault((op.family, op.source_dir), op)
+    return list(chosen.values())
+
+
+def draw(results: Results, folder: Path, ops: Sequence[Op] | None = None) -> list[Path]:
+    """Draws the plots of a GPU's records: an overview of every family, ladder and sizes of the
+    chosen operators.
+
+    Raises:
+        RuntimeError: if matplotlib is not installed.
+    """
+    drawn = [
+        family_plot(results, family, folder / f"{family}.png") for family in catalogue.FAMILIES
+    ]
+    for op in default_ops(results) if ops is None else ops:
+        drawn.append(ladder_plot(results, op, folder / f"{op.name}.ladder.png"))
+        drawn.append(sizes_plot(results, op, folder / f"{op.name}.sizes.png"))
+    return [path for path in drawn if path is not None]

@@ -1,0 +1,76 @@
+"""Packages the library; compiles the CUDA families ahead of time where torch and nvcc can be imported.
+
+That is the case under `pip install --no-build-isolation .` beside an installed torch. Everywhere else nothing is
+compiled here, and the first use on a GPU compiles what it needs.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "kernels"))
+
+
+def ahead_of_time() -> bool:
+    if os.environ.get("WARPSMITH_BUILD", "1") == "0":
+        return False
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return False
+    from warpsmith import build
+
+    return build.find_nvcc() is not None
+
+
+class BuildPackage(build_py):
+    """Puts one stable-ABI library per family into `warpsmith/lib`."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode or not ahead_of_time():
+            return
+        from warpsmith import build, families
+
+        archs = os.environ.get("WARPSMITH_ARCHS", " ".join(build.RELEASE_ARCHS)).split()
+        scratch = ROOT / "build" / "wheel"
+        lib = Path(self.build_lib) / "warpsmith" / "lib"
+        lib.mkdir(parents=True, exist_ok=True)
+        for family in families.FAMILIES:
+            print(f"warpsmith: compiling '{family}' for {', '.join(archs)}", flush=True)
+            build.build([family], archs, scratch)
+            for name in (f"warpsmith_{family}.so", f"{family}.json"):
+                shutil.copy2(scratch / name, lib / name)
+
+
+cmdclass: dict[str, type] = {"build_py": BuildPackage}
+if ahead_of_time():
+    from setuptools.dist import Distribution
+
+    class PlatformDistribution(Distribution):
+        """Holds machine code, but none that knows a Python version: tagged py3-none-<platform>."""
+
+        def has_ext_modules(self) -> bool:
+            return True
+
+    from setuptools.command.bdist_wheel import bdist_wheel
+
+    class PlatformWheel(bdist_wheel):
+        def get_tag(self) -> tuple[str, str, str]:
+            return ("py3", "none", super().get_tag()[2])
+
+    cmdclass["bdist_wheel"] = PlatformWheel
+    extra = {"distclass": PlatformDistribution}
+else:
+    extra = {}
+
+setup(
+    packages=[*find_packages("kernels"), "warpsmith.csrc"],
+    cmdclass=cmdclass,
+    **extra,
+)

@@ -1,0 +1,30 @@
+"""Shared set-up: Triton interprets where there is no GPU, and no test compiles CUDA behind its back."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+#: Whether this machine can run the kernels themselves.
+GPU = torch.cuda.is_available()
+
+if not GPU:
+    # Triton reads it once, when it is imported.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped, with the reason, elsewhere")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if GPU:
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA GPU, and PyTorch sees none")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)

@@ -1,0 +1,494 @@
+"""Timing arithmetic, records, tables, inspection and the command line: all that needs no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from warpsmith import bench, build, catalogue, cli, inspection, limits, report, timing
+from warpsmith.timing import Timing
+
+ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "13.0", "torch": "2.11", "triton": None}
+LIMITS = {"measured": {"copy_tbps": 4.0, "bf16_tflops": 800.0}}
+
+
+def row(case: str, impl: str, ms: float, moved: int = 4_000_000_000) -> dict[str, Any]:
+    made = {"case": case, "impl": impl}
+    bench.fill_row(made, Timing.of([ms] * 3, "graph"), LIMITS, case.split(" ")[0], moved, 0)
+    return made
+
+
+def record(*rows: dict[str, Any], source: str = "abc", date: str = "2026-01-01") -> dict[str, Any]:
+    return {"environment": ENVIRONMENT | {"date": date}, "source": source, "rows": list(rows)}
+
+
+# --- timing ---------------------------------------------------------------------------------------
+
+
+def test_percentiles() -> None:
+    assert timing.percentiles([5.0, 1.0, 3.0, 2.0, 4.0]) == pytest.approx((1.8, 3.0, 4.2))
+    assert timing.percentiles([2.0]) == (2.0, 2.0, 2.0)
+
+
+def test_sets_exceed_the_cache() -> None:
+    l2 = 60 << 20
+    assert timing.sets_for(1 << 30, l2) == 2
+    assert timing.sets_for(l2, l2) == 3
+    assert timing.sets_for(1 << 20, l2) == 180
+    assert timing.sets_for(16, l2) == timing.MAX_SETS
+    assert timing.sets_for(0, l2) == 2
+
+
+def test_bytes_of_counts_what_is_read() -> None:
+    x = torch.zeros(8, 4)
+    assert timing.bytes_of((x, [x[:, 0]], None, 3)) == x.numel() * 4
+    assert timing.bytes_of(torch.zeros(4).expand(100, 4)) == 16
+    assert timing.bytes_of(torch.zeros(0)) == 0
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "folder"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA GeForce RTX 3090", "rtx-3090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+        ("NVIDIA L20", "l20"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+    ],
+)
+def test_folder_name(gpu: str, folder: str) -> None:
+    assert limits.folder_name(gpu) == folder
+
+
+def test_floor_is_the_larger_of_memory_and_arithmetic() -> None:
+    assert limits.floor_ms(LIMITS, "bf16", 4_000_000_000, 0) == pytest.approx(1.0)
+    assert limits.floor_ms(LIMITS, "bf16", 0, 800_000_000_000) == pytest.approx(1.0)
+    assert limits.floor_ms(LIMITS, "e4m3", 4_000_000_000, 10**15) == pytest.approx(1.0)
+
+
+def test_records_read_back(tmp_path: Path) -> None:
+    content = record(row("bf16 16Mi", "auto", 1.5)) | {"nested": {"a": {"b": [1, 2]}, "empty": []}}
+    limits.write_json(tmp_path / "deep" / "relu.json", content)
+    assert limits.read_json(tmp_path / "deep" / "relu.json") == content
+    assert limits.read_json(tmp_path / "none.json") is None
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["relu.json"]
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_merge_replaces_rows_of_the_same_sources() -> None:
+    old = record(
+        row("bf16 1Mi", "auto", 1.0), row("bf16 1Mi", "torch", 2.0), row("bf16 9Mi", "auto", 9.0)
+    )
+    new = record(row("bf16 1Mi", "auto", 0.5), row("bf16 1Mi", "quack", 3.0), date="2026-02-02")
+    merged = bench.merge(old, new)
+    got = {(r["case"], r["impl"]): r["ms"] for r in merged["rows"]}
+    assert got == {
+        ("bf16 1Mi", "auto"): 0.5,
+        ("bf16 1Mi", "torch"): 2.0,
+        ("bf16 1Mi", "quack"): 3.0,
+        ("bf16 9Mi", "auto"): 9.0,
+    }
+    assert [r["case"] for r in merged["rows"]] == ["bf16 1Mi"] * 3 + ["bf16 9Mi"]
+    assert merged["environment"]["date"] == "2026-02-02"
+
+
+def test_merge_starts_over() -> None:
+    old = record(row("bf16 1Mi", "torch", 2.0))
+    new = record(row("bf16 1Mi", "auto", 0.5), source="other")
+    assert bench.merge(old, new) == new
+    assert bench.merge(None, new) == new
+    newer = record(row("bf16 1Mi", "auto", 0.5))
+    newer["environment"] = newer["environment"] | {"driver": "2"}
+    assert bench.merge(old, newer) == newer
+
+
+def test_a_row_carries_rate_and_fraction() -> None:
+    made = row("bf16 1Mi", "auto", 2.0)
+    assert made["tbps"] == pytest.approx(2.0)
+    assert made["of_limit"] == pytest.approx(0.5)
+    assert "method" not in made
+
+
+def test_every_case_has_a_largest() -> None:
+    for op in catalogue.load().values():
+        for dtype in op.bench_dtypes:
+            labels = [s.label for s in op.bench if s.dtypes is None or dtype in s.dtypes]
+            assert bench.largest_case(op, dtype) in (labels or [None])
+
+
+def test_sources_cover_spec_and_triton() -> None:
+    for op in catalogue.load().values():
+        names = {path.name for path in bench.spec_files(op)}
+        assert f"{op.triton.partition(':')[0]}.py" in names
+        assert len(names) > 1
+        assert len(bench.source_of(op)) == 16
+
+
+# --- report ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def results() -> report.Results:
+    relu = catalogue.get("relu")
+    pack = next(v for v in relu.variants if v.dtype == "bf16" and v.rung.name == "pack")
+    wrong = {"case": "bf16 256Mi", "impl": "liger", "error": "3 of 9 elements are wrong"}
+    rows = [
+        row("bf16 16Mi", "auto", 1.0),
+        row("bf16 16Mi", "torch", 2.0),
+        row("bf16 256Mi", "auto", 10.0, 36_000_000_000),
+        row("bf16 256Mi", "torch", 9.0, 36_000_000_000),
+        row("bf16 256Mi", "compile", 20.0, 36_000_000_000),
+        row("bf16 256Mi", pack.name, 10.0, 36_000_000_000),
+        wrong,
+    ]
+    made = record(*rows, source=bench.source_of(relu))
+    made["overhead"] = [
+        {"case": "bf16 4x1024", "impl": impl, "cpu_us": us}
+        for impl, us in (("auto", 6.5), ("torch", 4.4), ("torch.add", 5.0))
+    ]
+    return report.Results("h200", {"relu": made}, None)
+
+
+def test_headline_takes_the_largest_case_and_hides_no_loss(results: report.Results) -> None:
+    text = report.block("headline:bf16", results)
+    assert (
+        "| `relu` | bf16 256Mi | 10.000 ms | 3.60 TB/s | 90 % | 0.90× | 2.00× | 0.90× (PyTorch) |"
+        in text
+    )
+    assert report.block("elementwise", results).count("`relu`") == 1
+    assert report.block("norm", results) == "No records yet."
+
+
+def test_ladder_follows_the_spec(results: report.Results) -> None:
+    lines = report.block("ladder:relu", results).splitlines()
+    rungs = [rung.name for rung in catalogue.get("relu").ladder]
+    assert [line.split("`")[1] for line in lines[2 : 2 + len(rungs)]] == rungs
+    assert any("3.60 TB/s (90 %)" in line and "`pack`" in line for line in lines)
+    assert any(line.startswith("| liger |  | no number") for line in lines)
+
+
+def test_wrong_answers_have_no_number(results: report.Results) -> None:
+    text = report.block("cases:relu", results)
+    assert "no number" in text
+    assert "- bf16 256Mi, liger: 3 of 9 elements are wrong" in text
+
+
+def test_other_blocks(results: report.Results) -> None:
+    assert "| `relu` | bf16 4x1024 | 6.5 | 4.4 | 5.0 |" in report.block("overhead", results)
+    assert "NVIDIA H200" in report.block("environment", results)
+    with pytest.raises(ValueError, match="no table is called 'nonsense'"):
+        report.block("nonsense", results)
+
+
+def test_fill_is_idempotent(results: report.Results) -> None:
+    text = (
+        "intro\n<!-- warpsmith:begin headline:bf16 -->\nold\n\nold\n"
+        "<!-- warpsmith:end headline:bf16 -->\n"
+        "more\n<!-- warpsmith:begin limits -->\n<!-- warpsmith:end limits -->\nend\n"
+    )
+    filled = report.fill(text, results)
+    assert "old" not in filled
+    assert filled.startswith("intro\n")
+    assert filled.endswith("\nend\n")
+    assert report.fill(filled, results) == filled
+    with pytest.raises(ValueError, match="do not pair up"):
+        report.fill("<!-- warpsmith:begin limits -->\n", results)
+
+
+def test_stale(results: report.Results) -> None:
+    messages = report.stale(results)
+    assert not any(m.startswith("relu:") for m in messages)
+    results.records["relu"]["source"] = "0"
+    assert any(m.startswith("relu: its record") for m in report.stale(results))
+
+
+def test_plots(results: report.Results, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from warpsmith import plots
+
+    drawn = plots.draw(results, tmp_path / "plots")
+    names = [path.name for path in drawn]
+    assert names == ["elementwise.png", "relu.ladder.png", "relu.sizes.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+    page = report.benchmarks_page(results, drawn, tmp_path)
+    assert all(f"(plots/{name})" in page for name in names)
+
+
+# --- inspection -----------------------------------------------------------------------------------
+
+SYMBOL = "_ZN9warpsmith17map_stream_kernelINS_5UnaryINS_4ReluEEE6__halfLb1EEEvPT0_"
+DUMP = f"""
+Fatbin elf code:
+================
+arch = sm_80
+code version = [1,8]
+
+Resource usage:
+ Common:
+  GLOBAL:0
+ Function {SYMBOL}:
+  REG:32 STACK:0 SHARED:128 LOCAL:0 CONSTANT[0]:376 TEXTURE:0 SURFACE:0 SAMPLER:0
+
+Fatbin elf code:
+================
+arch = sm_90a
+code version = [1,8]
+
+Resource usage:
+ Common:
+  GLOBAL:0
+ Function {SYMBOL}:
+  REG:40 STACK:24 SHARED:1152 LOCAL:8 CONSTANT[0]:552 TEXTURE:0 SURFACE:0 SAMPLER:0
+"""
+
+
+def test_resources_are_parsed() -> None:
+    old, new = inspection.parse_resources(DUMP)
+    assert (old.arch, old.registers, old.static_smem, old.stack) == ("80", 32, 128, 0)
+    assert (new.arch, new.registers, new.static_smem, new.stack, new.local) == (
+        "90a",
+        40,
+        128,
+        24,
+        8,
+    )
+    assert old.name == "map_stream_kernel<Unary<Relu>, f16, true>"
+
+
+@pytest.mark.parametrize(
+    ("name", "tidied"),
+    [
+        (
+            "void warpsmith::(anonymous namespace)::k<warpsmith::Unary<warpsmith::Relu>, "
+            "__nv_bfloat16, (int)8>(__nv_bfloat16 const*, long)",
+            "k<Unary<Relu>, bf16, 8>",
+        ),
+        (
+            "constexpr std::string_view warpsmith::detail::spelling() [with auto kernel = "
+            "(& warpsmith::{anonymous}::k<float, true>); "
+            "std::string_view = std::basic_string_view<char>]",
+            "k<f32, true>",
+        ),
+        ("plain_kernel", "plain_kernel"),
+    ],
+)
+def test_tidy(name: str, tidied: str) -> None:
+    assert inspection.tidy(name) == tidied
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op"),
+    [
+        ("map_stream_kernel<Unary<Relu>, f16, true>", "relu"),
+        ("map_stream_kernel<UnaryBackward<GeluTanh>, f16, true>", "gelu_tanh_backward"),
+        ("map_pack_kernel<Gated<Silu>, bf16>", "silu_and_mul"),
+        ("map_pack_kernel<Add, bf16>", "add"),
+        ("rms_norm_registers_kernel<bf16, 8>", "rms_norm"),
+        ("rms_norm_backward_registers_kernel<bf16, 8>", "rms_norm_backward"),
+        ("stranger_kernel<f32>", None),
+    ],
+)
+def test_owner(kernel: str, op: str | None) -> None:
+    found, rung = inspection.owner(kernel, catalogue.load().values())
+    assert (found.name if found else None) == op
+    if found:
+        assert rung is None or rung in kernel
+
+
+def test_sass_is_trimmed() -> None:
+    listing = (
+        '\t.headerflags @"EF"\n'
+        "        /*0000*/   LDC R1, c[0x0][0x28] ;    /* 0x00000a00ff017b82 */\n"
+        "                                          /* 0x000fe20000000800 */\n"
+        ".L_x_0:\n        /*0010*/   BRA `(.L_x_0);  /* 0xfffffffc00fc7947 */\n"
+    )
+    assert inspection._body(listing) == "0000  LDC R1, c[0x0][0x28]\n.L_x_0:\n0010  BRA `(.L_x_0)"
+
+
+def test_resource_report_finds_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments: DUMP)
+    log = tmp_path / "elementwise.build.log"
+    log.write_text(
+        "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async are serialized\nfine\n"
+    )
+    found = inspection.resource_report([tmp_path / "warpsmith_elementwise.so"])
+    assert len(found.kernels) == 2
+    assert found.kernels[0].op == "relu"
+    assert len(found.problems) == 2
+    assert "stack 24 B, local 8 B" in found.problems[0]
+    assert "C7510" in found.problems[1]
+
+
+KERNEL = """
+namespace warpsmith {
+template <class T> __global__ void probe_kernel(T* x) { x[threadIdx.x] += T(1); }
+void launch(float* x) { probe_kernel<float><<<1, 32>>>(x); }
+}
+"""
+
+
+def test_a_compiled_kernel_is_read(tmp_path: Path) -> None:
+    nvcc = build.find_nvcc()
+    if nvcc is None or inspection.find_tool("cuobjdump") is None:
+        pytest.skip("needs nvcc and cuobjdump")
+    source = tmp_path / "probe.cu"
+    source.write_text(KERNEL)
+    fatbin = tmp_path / "probe.fatbin"
+    command = [nvcc, "-gencode=arch=compute_90,code=sm_90", "-fatbin", source, "-o", fatbin]
+    subprocess.run(command, check=True)
+    text = inspection._cuobjdump("--dump-resource-usage", str(fatbin))
+    (kernel,) = inspection.parse_resources(text)
+    assert (kernel.name, kernel.arch, kernel.local) == ("probe_kernel<f32>", "90", 0)
+    assert kernel.registers > 0
+
+
+def test_inspect_module_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path))
+    inspection.module.cache_clear()
+    try:
+        module = inspection.module()
+        with pytest.raises(RuntimeError, match="nowhere"):
+            module.Library("/nowhere/lib.so")
+    finally:
+        inspection.module.cache_clear()
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = cli.main(arguments)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "doctor", "--json")
+    facts = json.loads(out)
+    assert status == 0
+    assert [f["family"] for f in facts["families"]] == list(catalogue.FAMILIES)
+    assert {"GPU", "PyTorch", "nvcc", "Triton"} <= {m["what"] for m in facts["machine"]}
+    status, out, _ = run(capsys, "doctor")
+    assert status == 0
+    assert "what serves it" in out
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "list", "--json")
+    assert [entry["name"] for entry in json.loads(out)] == list(catalogue.load())
+    status, out, _ = run(capsys, "list", "--op", "relu")
+    assert status == 0
+    assert all(rung.name in out for rung in catalogue.get("relu").ladder)
+
+
+def test_which(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(
+        capsys,
+        "which",
+        "rms_norm",
+        "--shape",
+        "8192x4096",
+        "--dtype",
+        "bf16",
+        "--sm",
+        "90",
+        "--json",
+    )
+    answer = json.loads(out)
+    assert status == 0
+    assert answer["implementation"] == "cuda"
+    assert [v["variant"] for v in answer["variants"] if v["chosen"]] == [
+        answer["serves"].removeprefix("rms_norm_")
+    ]
+    status, out, _ = run(capsys, "which", "silu_and_mul", "--shape", "16x64", "--sm", "80")
+    assert status == 0
+    assert "silu_and_mul(16x64) on sm_80" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("which", "rellu", "--shape", "3"), "unknown operator 'rellu'; did you mean relu"),
+        (("list", "--op", "zzzzzz"), "unknown operator 'zzzzzz'; `warpsmith list` shows them all"),
+        (("which", "relu", "--shape", "3y"), "cannot read the shape '3y'"),
+        (("which", "relu", "--shape", "3", "--dtype", "f17"), "unknown dtype 'f17'"),
+        (("which", "relu", "--shape", "3", "--shape", "4"), "relu takes 1 tensors, got 2 shapes"),
+        (("build", "nonsense"), "unknown family 'nonsense'"),
+    ],
+)
+def test_usage_errors(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+@pytest.mark.parametrize("command", ["bench", "verify"])
+def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    status, _, err = run(capsys, command, "relu")
+    assert status == 2
+    assert err.startswith(f"warpsmith: {command} needs a CUDA GPU, and PyTorch sees none")
+    assert err.count("\n") == 1
+
+
+def test_report_check_never_fails_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, _ = run(capsys, "report", "--check")
+    assert status == 0
+
+
+def test_verification_record_keeps_other_operators(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    def outcome(op: str, ok: bool) -> Any:
+        return SimpleNamespace(
+            op=op, kind="samples", label="bf16 (7,)", ok=ok, detail="" if ok else "off by one"
+        )
+
+    path = cli.record_verification(
+        tmp_path / "verify.json", [outcome("relu", True), outcome("relu", False)]
+    )
+    cli.record_verification(path, [outcome("silu", True)])
+    ops = json.loads(path.read_text())["ops"]
+    assert ops["relu"]["checks"] == 2
+    assert ops["relu"]["failed"] == ["samples bf16 (7,): off by one"]
+    assert ops["silu"]["kinds"] == {"samples": 1}
+    assert ops["silu"]["source"] == bench.source_of(catalogue.get("silu"))
+
+
+def test_the_script_is_the_command() -> None:
+    script = Path(__file__).resolve().parents[1] / "benchmarks" / "run.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )
+    assert all(
+        flag in done.stdout
+        for flag in ("--variants", "--dtype", "--cases", "--peers", "--sustained")
+    )

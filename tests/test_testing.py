@@ -1,0 +1,299 @@
+"""The judge is judged: `warpsmith.testing` must let right answers pass and must not let wrong ones."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from warpsmith import testing
+from warpsmith.catalogue import DTYPES, Inputs, Op, Rung, Variant
+
+DOUBLE = Op(
+    "double(Tensor x) -> Tensor",
+    family="elementwise",
+    reference=lambda x: x * 2,
+    ladder=(Rung("scalar", "one value per thread", dtypes=tuple(DTYPES)),),
+    triton="none:none",
+    fake=torch.empty_like,
+    elementwise=True,
+)
+SILU = Op(
+    "swish(Tensor x) -> Tensor",
+    family="elementwise",
+    reference=torch.nn.functional.silu,
+    ladder=(Rung("scalar", "one value per thread"),),
+    triton="none:none",
+    fake=torch.empty_like,
+    elementwise=True,
+)
+TOTAL = Op(
+    "total(Tensor x) -> Tensor",
+    family="reduce",
+    reference=lambda x: x.sum(-1),
+    ladder=(Rung("tree", "a block per row", accumulators=("f32", "same")),),
+    triton="none:none",
+    fake=lambda x: x.new_empty(x.shape[:-1]),
+    accumulates=True,
+)
+HALVES = Op(
+    "halves(Tensor x) -> (Tensor, Tensor)",
+    family="elementwise",
+    reference=lambda x: (x / 2, x / 4),
+    ladder=(Rung("scalar", "one value per thread"),),
+    triton="none:none",
+    fake=lambda x: (torch.empty_like(x), torch.empty_like(x)),
+    elementwise=True,
+)
+LARGEST = Op(
+    "largest(Tensor x) -> Tensor",
+    family="reduce",
+    reference=lambda x: x.argmax(-1),
+    ladder=(Rung("scalar", "one value per thread"),),
+    triton="none:none",
+    fake=lambda x: x.new_empty(x.shape[:-1], dtype=torch.int64),
+)
+FLOATING = ("f32", "f16", "bf16", "e4m3", "e5m2")
+
+
+def inputs(name: str, *shape: int) -> Tensor:
+    return Inputs(DTYPES[name]).randn(*shape)
+
+
+def right(op: Op, x: Tensor) -> Tensor:
+    return testing.gold(op, (x,))[0].to(x.dtype)
+
+
+def ulps(x: Tensor, count: int) -> Tensor:
+    """`x` moved by a number of representable values away from zero."""
+    width = {4: torch.int32, 2: torch.int16, 1: torch.int8}[x.element_size()]
+    return (x.view(width) + count).view(x.dtype)
+
+
+@pytest.mark.parametrize("name", FLOATING)
+@pytest.mark.parametrize("op", [DOUBLE, SILU], ids=str)
+def test_right_answer_passes(op: Op, name: str) -> None:
+    x = inputs(name, 33, 65)
+    comparison = testing.compare(op, right(op, x), (x,))
+    assert comparison.ok, comparison.message
+    assert comparison.error_ratio <= 1.0
+    assert comparison.bad == 0.0
+
+
+@pytest.mark.parametrize("name", FLOATING)
+def test_one_wrong_element_fails(name: str) -> None:
+    x = inputs(name, 33, 65)
+    out = right(DOUBLE, x)
+    out[7, 11] = -out[7, 11].float() - 1
+    comparison = testing.compare(DOUBLE, out, (x,), label="33x65")
+    assert not comparison.ok
+    assert f"double [{name} 33x65]: 1 of 2145 elements" in comparison.message
+    assert "worst at (7, 11)" in comparison.message
+    assert comparison.bad == pytest.approx(1 / 2145)
+    with pytest.raises(AssertionError, match="1 of 2145"):
+        testing.assert_matches(DOUBLE, out, (x,))
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16", "e4m3", "e5m2"])
+def test_two_ulp_fail_where_pytorch_is_exact(name: str) -> None:
+    x = inputs(name, 999)
+    assert testing.compare(DOUBLE, ulps(right(DOUBLE, x), 1), (x,)).ok
+    assert not testing.compare(DOUBLE, ulps(right(DOUBLE, x), 2), (x,)).ok
+
+
+def test_float32_is_credited_with_one_ulp() -> None:
+    x = inputs("f32", 999)
+    assert testing.compare(DOUBLE, ulps(right(DOUBLE, x), 3), (x,)).ok
+    assert not testing.compare(DOUBLE, ulps(right(DOUBLE, x), 4), (x,)).ok
+
+
+@pytest.mark.parametrize("name", FLOATING)
+def test_swallowed_nan_fails(name: str) -> None:
+    x = inputs(name, 64)
+    x[5] = math.nan
+    out = right(DOUBLE, x)
+    assert testing.compare(DOUBLE, out, (x,)).ok
+    out[5] = 0.0
+    assert not testing.compare(DOUBLE, out, (x,)).ok
+
+
+@pytest.mark.parametrize("name", FLOATING)
+def test_invented_nan_fails(name: str) -> None:
+    x = inputs(name, 64)
+    out = right(DOUBLE, x)
+    out[9] = math.nan
+    comparison = testing.compare(DOUBLE, out, (x,))
+    assert not comparison.ok
+    assert "worst at (9,)" in comparison.message
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "e5m2"])
+def test_sign_of_infinity_matters(name: str) -> None:
+    x = inputs(name, 64)
+    x[3], x[4] = math.inf, torch.finfo(x.dtype).max
+    out = torch.full_like(x, 0).copy_((x.float() * 2).to(x.dtype))
+    out[4] = math.inf
+    assert testing.compare(DOUBLE, out, (x,)).ok
+    out[3] = -math.inf
+    assert not testing.compare(DOUBLE, out, (x,)).ok
+    out[3], out[4] = math.inf, -math.inf
+    assert not testing.compare(DOUBLE, out, (x,)).ok
+    out[4] = 1.0
+    assert not testing.compare(DOUBLE, out, (x,)).ok
+
+
+def test_e4m3_overflow_is_nan_or_saturates() -> None:
+    x = torch.tensor([400.0, -400.0, 1.0]).to(torch.float8_e4m3fn)
+    nan, top = math.nan, 448.0
+    for values, ok in (
+        ((nan, nan, 2.0), True),
+        ((top, -top, 2.0), True),
+        ((top, top, 2.0), False),
+        ((416.0, -top, 2.0), False),
+    ):
+        out = torch.tensor(values).to(torch.float8_e4m3fn)
+        assert testing.compare(DOUBLE, out, (x,)).ok is ok, values
+
+
+def test_subnormal_answers_have_subnormal_tolerance() -> None:
+    x = torch.tensor([2.0**-24], dtype=torch.float16)
+    assert testing.compare(DOUBLE, torch.tensor([2.0**-23]).half(), (x,)).ok
+    assert not testing.compare(DOUBLE, torch.tensor([2.0**-21]).half(), (x,)).ok
+
+
+@pytest.mark.parametrize("name", FLOATING)
+def test_unwritten_output_fails(name: str) -> None:
+    x = inputs(name, 16, 16)
+    with testing.poison():
+        out = torch.empty_like(x)
+    out[:15].copy_(right(DOUBLE, x)[:15])
+    comparison = testing.compare(DOUBLE, out, (x,))
+    assert not comparison.ok
+    assert "16 of 256 elements" in comparison.message
+
+
+def test_poison_restores_the_modes() -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    with testing.poison():
+        assert torch.empty(8).isnan().all()
+        assert (torch.empty(8, dtype=torch.int8) == 127).all()
+    assert torch.are_deterministic_algorithms_enabled() == before
+
+
+def test_layout_is_part_of_the_answer() -> None:
+    x = inputs("f32", 8, 9)
+    out = right(DOUBLE, x)
+    transposed = torch.empty(9, 8).t().copy_(out)
+    assert "strides" in testing.compare(DOUBLE, transposed, (x,)).message
+    assert "dtype" in testing.compare(DOUBLE, out.double(), (x,)).message
+    assert "shape" in testing.compare(DOUBLE, out[:7], (x,)).message
+    assert "2 outputs" in testing.compare(DOUBLE, (out, out), (x,)).message
+    assert testing.compare(DOUBLE, right(DOUBLE, x.t()), (x.t(),)).ok
+
+
+def test_strides_of_single_elements_are_free() -> None:
+    x = torch.ones(1, 7)
+    assert testing.compare(DOUBLE, torch.full((7,), 2.0).as_strided((1, 7), (3, 1)), (x,)).ok
+
+
+def test_every_output_is_judged() -> None:
+    x = inputs("bf16", 40)
+    a, b = (g.to(x.dtype) for g in testing.gold(HALVES, (x,)))
+    assert testing.compare(HALVES, (a, b), (x,)).ok
+    assert "output 1" in testing.compare(HALVES, (a, a), (x,)).message
+
+
+def test_integers_have_no_tolerance() -> None:
+    x = inputs("f16", 12, 31)
+    out = x.argmax(-1)
+    assert testing.compare(LARGEST, out, (x,)).ok
+    out[4] += 1
+    comparison = testing.compare(LARGEST, out, (x,))
+    assert "first at (4,)" in comparison.message
+    y = torch.arange(-9, 9, dtype=torch.int32)
+    assert testing.compare(DOUBLE, y * 2, (y,)).ok
+    assert not testing.compare(DOUBLE, y * 2 + (y == 3), (y,)).ok
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_reductions_are_judged_against_the_largest(name: str) -> None:
+    x = inputs(name, 20, 500)
+    out = right(TOTAL, x)
+    assert testing.compare(TOTAL, out, (x,)).ok
+    scale = out.abs().max().double()
+    largest = testing.ulp(scale, x.dtype)
+    comparison = testing.compare(TOTAL, (out.double() + 8 * largest).to(x.dtype), (x,))
+    theirs = (testing.yardstick(TOTAL, (x,))[0] - testing.gold(TOTAL, (x,))[0]).abs().max()
+    assert comparison.ok == bool(2 * theirs > 7 * largest)
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_low_precision_accumulator_is_bounded(name: str) -> None:
+    variant = Variant(TOTAL, TOTAL.ladder[0], name, name)
+    x = Inputs(DTYPES[name]).plain(4, 2048).abs()
+    exact = testing.gold(TOTAL, (x,))[0]
+    depth = 2048 / 32 + 12
+    allowed = min(depth * torch.finfo(x.dtype).eps / 2, 0.25)
+    near = (exact * (1 - 0.8 * allowed)).to(x.dtype)
+    far = (exact * (1 - 1.3 * allowed)).to(x.dtype)
+    assert testing.compare(TOTAL, near, (x,), variant=variant).ok
+    assert not testing.compare(TOTAL, near, (x,)).ok
+    assert not testing.compare(TOTAL, far, (x,), variant=variant).ok
+
+
+def test_overflowing_accumulator_is_not_judged() -> None:
+    variant = Variant(TOTAL, TOTAL.ladder[0], "f16", "f16")
+    x = torch.full((2, 64), 1e4, dtype=torch.float16)
+    assert testing.compare(TOTAL, torch.full((2,), math.inf).half(), (x,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(2).half(), (x,)).ok
+
+
+def test_cancelling_formulas_are_judged_by_their_kind() -> None:
+    """A derivative near its zero: any float32 computation is off by an ulp of its terms, not of itself."""
+    grid = torch.linspace(-1.4, -1.1, 4001)
+    derivative = Op(
+        "swish_slope(Tensor x) -> Tensor",
+        family="elementwise",
+        reference=lambda x: torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
+        ladder=(Rung("scalar", "one value per thread"),),
+        triton="none:none",
+        fake=torch.empty_like,
+        elementwise=True,
+    )
+    s = 1 / (1 + torch.exp(-grid))
+    fused = torch.addcmul(s, s * grid, 1 - s)
+    assert testing.compare(derivative, fused, (grid,)).ok
+    assert not testing.compare(derivative, fused + 1e-6, (grid,)).ok
+
+
+def test_large_answers_are_judged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "_PIECE", 1000)
+    x = inputs("bf16", 70, 100)
+    out = right(DOUBLE, x)
+    assert testing.compare(DOUBLE, out, (x,)).ok
+    out[53, 3] = 77.0
+    comparison = testing.compare(DOUBLE, out, (x,))
+    assert "from row 50" in comparison.message
+    assert comparison.error > 1.0
+
+
+def test_unchanged_sees_writes_beside_the_view() -> None:
+    base = torch.zeros(16)
+    with testing.unchanged((base[2:5], 3)):
+        pass
+    with pytest.raises(AssertionError, match="argument 0"), testing.unchanged((base[2:5],)):
+        base[9] = 1.0
+    nan = torch.full((4,), math.nan)
+    with testing.unchanged((nan,)):
+        pass
+
+
+def test_ulp_is_the_distance_to_the_next_value() -> None:
+    for name in FLOATING:
+        dtype = DTYPES[name]
+        for value in (1.0, 1.75, 0.25, 13.0, torch.finfo(dtype).tiny, 0.0):
+            here = torch.tensor([value]).to(dtype)
+            gap = ulps(here, 1).double() - here.double()
+            assert float(testing.ulp(here.double(), dtype)) == float(gap), (name, value)
