@@ -1,7 +1,7 @@
-"""Packages the library; compiles the CUDA families ahead of time where torch and nvcc can be imported.
+"""Packages the library; compiles the CUDA families ahead of time where torch and nvcc are at hand.
 
-That is the case under `pip install --no-build-isolation .` beside an installed torch. Everywhere else nothing is
-compiled here, and the first use on a GPU compiles what it needs.
+That is the case under `pip install --no-build-isolation .` beside an installed torch. Everywhere
+else nothing is compiled here, and the first use on a GPU compiles what it needs.
 """
 
 import os
@@ -32,6 +32,9 @@ class BuildPackage(build_py):
     """Puts one stable-ABI library per family into `warpsmith/lib`."""
 
     def run(self) -> None:
+        if not self.editable_mode:
+            # A folder left by an earlier build may hold libraries, or modules that are gone.
+            shutil.rmtree(Path(self.build_lib) / "warpsmith", ignore_errors=True)
         super().run()
         if self.editable_mode or not ahead_of_time():
             return
@@ -72,5 +75,7 @@ else:
 setup(
     packages=[*find_packages("kernels"), "warpsmith.csrc"],
     cmdclass=cmdclass,
+    # Beside, not in, the folder to which `warpsmith build` writes.
+    options={"build": {"build_base": "build/setuptools"}},
     **extra,
 )

@@ -1,4 +1,4 @@
-"""Shared set-up: Triton interprets where there is no GPU, and no test compiles CUDA behind its back."""
+"""Shared set-up: where there is no GPU, Triton interprets and what needs one is skipped."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ torch.set_num_threads(min(2, os.cpu_count() or 1))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # PyTorch's own remark on this build, and NumPy's on overflows that the interpreter computes.
+    config.addinivalue_line("filterwarnings", "ignore:TF32 acceleration on top of oneDNN")
+    config.addinivalue_line("filterwarnings", "ignore:.*encountered in:RuntimeWarning")
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped, with the reason, elsewhere")
 
 

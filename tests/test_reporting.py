@@ -142,6 +142,9 @@ def test_sources_cover_spec_and_triton() -> None:
         assert f"{op.triton.partition(':')[0]}.py" in names
         assert len(names) > 1
         assert len(bench.source_of(op)) == 16
+    relu = {path.name for path in bench.spec_files(catalogue.get("relu"))}
+    assert {"unary.py", "map_triton.py", "layout.py"} <= relu
+    assert "gated.py" not in relu
 
 
 # --- report ---------------------------------------------------------------------------------------
@@ -468,10 +471,9 @@ def test_verification_record_keeps_other_operators(tmp_path: Path) -> None:
             op=op, kind="samples", label="bf16 (7,)", ok=ok, detail="" if ok else "off by one"
         )
 
-    path = cli.record_verification(
-        tmp_path / "verify.json", [outcome("relu", True), outcome("relu", False)]
-    )
-    cli.record_verification(path, [outcome("silu", True)])
+    path = tmp_path / "verify.json"
+    report.record_verification(path, [outcome("relu", True), outcome("relu", False)])
+    report.record_verification(path, [outcome("silu", True)])
     ops = json.loads(path.read_text())["ops"]
     assert ops["relu"]["checks"] == 2
     assert ops["relu"]["failed"] == ["samples bf16 (7,): off by one"]

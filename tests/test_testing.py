@@ -1,4 +1,4 @@
-"""The judge is judged: `warpsmith.testing` must let right answers pass and must not let wrong ones."""
+"""The judge is judged: `warpsmith.testing` lets right answers pass, and no wrong ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpsmith import testing
+from warpsmith import accuracy, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op, Rung, Variant
 
 DOUBLE = Op(
@@ -251,7 +251,7 @@ def test_overflowing_accumulator_is_not_judged() -> None:
 
 
 def test_cancelling_formulas_are_judged_by_their_kind() -> None:
-    """A derivative near its zero: any float32 computation is off by an ulp of its terms, not of itself."""
+    """Near a derivative's zero, float32 is off by an ulp of its terms, not of their sum."""
     grid = torch.linspace(-1.4, -1.1, 4001)
     derivative = Op(
         "swish_slope(Tensor x) -> Tensor",
@@ -269,7 +269,7 @@ def test_cancelling_formulas_are_judged_by_their_kind() -> None:
 
 
 def test_large_answers_are_judged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "_PIECE", 1000)
+    monkeypatch.setattr(accuracy, "PIECE", 1000)
     x = inputs("bf16", 70, 100)
     out = right(DOUBLE, x)
     assert testing.compare(DOUBLE, out, (x,)).ok
@@ -277,6 +277,22 @@ def test_large_answers_are_judged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     comparison = testing.compare(DOUBLE, out, (x,))
     assert "from row 50" in comparison.message
     assert comparison.error > 1.0
+    whole = testing.Expected.of(DOUBLE, (x,))
+    comparison = testing.compare(DOUBLE, out, (x,), expected=whole)
+    assert "from 0 of dimension 1: 1 of 980 elements" in comparison.message
+
+
+def test_pieces_of_a_reduction_share_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Inputs(torch.bfloat16).plain(3000, 50)
+    x[1700] *= 1000
+    out = right(TOTAL, x)
+    out[2900] += testing.ulp(out.abs().max().double(), x.dtype).to(x.dtype)
+    whole = testing.compare(TOTAL, out, (x,))
+    monkeypatch.setattr(accuracy, "PIECE", 1000)
+    pieces = testing.compare(TOTAL, out, (x,))
+    assert whole.ok == pieces.ok
+    assert whole.error == pieces.error
+    assert whole.torch_error == pieces.torch_error
 
 
 def test_unchanged_sees_writes_beside_the_view() -> None:

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "device/ptx/mbarrier.h"
 #include "device/warp.h"
 
 namespace warpsmith {
@@ -24,6 +25,11 @@ __device__ __forceinline__ int cluster_rank() {
 
 // arrive: this thread's earlier writes are visible to the cluster after the matching wait.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+
+// The same without ordering any memory: only that every block has come this far.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
@@ -47,28 +53,39 @@ __device__ __forceinline__ void store_remote(float* local, int rank, float value
 
 #endif
 
-// Shared memory of one cluster reduction; use each instance once between two cluster barriers.
+// Shared memory of one cluster reduction; each instance serves once.
 template <int threads, int cluster>
 struct ClusterReduceStorage {
   float partial[cluster * (threads / kWarp)];  // [cluster, warps]
+  uint64_t arrived;                            // mbarrier: all partials of the cluster have landed here
 };
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
 
+// Before cluster_sum, with a cluster barrier (relaxed will do) between the two: no block may send before every block
+// expects.
+template <int threads, int cluster>
+__device__ __forceinline__ void cluster_sum_prepare(ClusterReduceStorage<threads, cluster>& shared) {
+  if (threadIdx.x != 0) return;
+  ptx::mbarrier_init(&shared.arrived, 1);
+  ptx::fence_mbarrier_init();
+  ptx::mbarrier_arrive_expect(&shared.arrived, cluster * static_cast<int>(blockDim.x / kWarp * sizeof(float)));
+}
+
 // Sums `value` over every thread of the cluster; every thread gets the result, added in the same order everywhere.
-// Each warp sends its sum to every block, so one cluster barrier is the only synchronisation.
+// Each warp sends its sum to every block. The stores themselves signal their arrival, so nobody waits for a fence, and a
+// block that has received everything may end: nothing more is sent to it.
 template <int threads, int cluster>
 __device__ __forceinline__ float cluster_sum(float value, ClusterReduceStorage<threads, cluster>& shared) {
-  constexpr int kWarps = threads / kWarp, kPartials = cluster * kWarps;
   static_assert(cluster <= kWarp, "lane i of a warp writes to block i");
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   value = warp_reduce(value);
-  if (lane < cluster) store_remote(&shared.partial[cluster_rank() * kWarps + warp], lane, value);
-  cluster_sync();
+  if (lane < cluster) ptx::store_async(&shared.partial[cluster_rank() * warps + warp], &shared.arrived, lane, value);
+  ptx::mbarrier_wait(&shared.arrived, 0);
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kPartials; i += kWarp) {
-    if (i + lane < kPartials) sum += shared.partial[i + lane];
+  for (int i = 0; i < cluster * (threads / kWarp); i += kWarp) {
+    if (i + lane < cluster * warps) sum += shared.partial[i + lane];
   }
   return warp_reduce(sum);
 }

@@ -36,6 +36,13 @@ __device__ __forceinline__ void load(Vec<T, n>& to, const T* from) {
   }
 }
 
+// Streaming, with an L2 policy made by ptx::policy_evict_….
+template <class T, int n>
+__device__ __forceinline__ void load_with_policy(Vec<T, n>& to, const T* from, uint64_t policy) {
+  static_assert(sizeof(to) == 16, "policies come with 128-bit accesses");
+  *reinterpret_cast<uint4*>(&to) = ptx::load_streaming(reinterpret_cast<const uint4*>(from), policy);
+}
+
 template <Cache cache = Cache::normal, class T, int n>
 __device__ __forceinline__ void store(T* to, const Vec<T, n>& from) {
   if constexpr (cache == Cache::streaming && sizeof(from) == 16) {

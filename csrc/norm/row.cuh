@@ -24,18 +24,16 @@ struct Add {
 template <class A>
 __device__ __forceinline__ A block_sum(A value, A (&partial)[kWarp]) {
   value = warp_reduce(value, Add{});
-  const int warps = blockDim.x / kWarp;
+  const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
   if (warps == 1) return value;
-  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
+  if (lane == 0) partial[threadIdx.x / kWarp] = value;
   __syncthreads();
-  value = partial[0];
-  for (int i = 1; i < warps; ++i) value = Add{}(value, partial[i]);
-  return value;
+  return warp_reduce(lane < warps ? partial[lane] : from_float<A>(0.0f), Add{});
 }
 
-// 1 / sqrt(sum / count + eps), correctly rounded where the approximate instruction is 2 ulp off.
-__device__ __forceinline__ float reciprocal_rms(float sum, float count, float eps) {
-  return __frsqrt_rn(__fdiv_rn(sum, count) + eps);
+// 1 / sqrt(mean + eps) within 2 ulp, as PyTorch computes it.
+__device__ __forceinline__ float reciprocal_rms(float sum, float inverse_count, float eps) {
+  return rsqrtf(fmaf(sum, inverse_count, eps));
 }
 
 // Makes the compiler forget what it derived from a pack: it would hold 16-bit values as floats, in twice the

@@ -7,6 +7,7 @@ that gives a wrong answer gets a row with an `error` and no number.
 
 from __future__ import annotations
 
+import ast
 import functools
 import gc
 import hashlib
@@ -76,21 +77,49 @@ def _unwrapped(function: Any) -> Any:
     return inspect.unwrap(function) if callable(function) else function
 
 
+def _origin(module: str) -> Path | None:
+    spec = importlib.util.find_spec(module)
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+@functools.cache
+def _imports(path: Path, family: str) -> tuple[str, ...]:
+    """Modules of `family` that a file imports."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return tuple(name for name in found if name.startswith(f"{family}."))
+
+
 def spec_files(op: Op) -> list[Path]:
-    """The Python files that make up an operator: those that its spec's functions come from, and its
-    Triton twin.
+    """The Python files that make up an operator.
+
+    Those that its spec's functions come from, its Triton twin, and what these import of the family.
     """
     family = f"warpsmith.{op.family}"
     functions: list[Any] = [op.reference, op.check, op.fake, op.backward, op.eager]
     functions += [condition for rung in op.ladder for condition in (rung.when, rung.suits)]
-    modules = {getattr(_unwrapped(function), "__module__", None) for function in functions}
-    modules.add(f"{family}.{op.triton.partition(':')[0]}")
-    found = set()
-    for module in modules:
-        if module and module.startswith(f"{family}."):
-            spec = importlib.util.find_spec(module)
-            if spec is not None and spec.origin:
-                found.add(Path(spec.origin))
+    functions += [op.cost.bytes, op.cost.flops] if op.cost else []
+    functions += [sample.make for sample in (*op.samples, *op.bench)]
+    waiting = {getattr(_unwrapped(function), "__module__", None) or "" for function in functions}
+    waiting.add(f"{family}.{op.triton.partition(':')[0]}")
+    seen: set[str] = set()
+    found: set[Path] = set()
+    while waiting:
+        module = waiting.pop()
+        if module in seen or not module.startswith(f"{family}."):
+            continue
+        seen.add(module)
+        try:
+            path = _origin(module)
+        except ModuleNotFoundError:  # a name inside a module, not a module
+            continue
+        if path is not None:
+            found.add(path)
+            waiting.update(_imports(path, family))
     return sorted(found)
 
 

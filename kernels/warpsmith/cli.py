@@ -13,7 +13,6 @@ import difflib
 import fnmatch
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -230,9 +229,7 @@ def which(args: argparse.Namespace) -> int:
         {
             "variant": variant.name,
             "chosen": variant is choice.variant,
-            "why_not": dispatch.refusal(variant, values, asked)
-            or variant.rung.suits(*values)
-            or "",
+            "why_not": _why_not(variant, values, asked),
             "story": variant.rung.story,
         }
         for variant in op.variants
@@ -362,54 +359,53 @@ def inspect(args: argparse.Namespace) -> int:
 
 def verify(args: argparse.Namespace) -> int:
     ops = find_ops(args.op)
-    need_gpu("verify")
+    if args.device.startswith("cuda"):
+        need_gpu("verify")
     from warpsmith import limits
+    from warpsmith import report as reports
     from warpsmith import verify as verification
 
-    if args.sanitize:
-        results = verification.run_sanitizer(ops)
-    else:
-        with progress_bar("verify", None) as (bar, task):
+    kinds = args.kinds.split(",") if args.kinds else None
+    dtypes = parse_dtypes(args.dtype)
+    with progress_bar("verify", None) as (bar, task):
 
-            def step(result: verification.Result) -> None:
-                bar.update(task, description=f"{result.op} {result.kind}")
-                bar.advance(task)
+        def step(result: verification.Result) -> None:
+            bar.update(task, description=f"{result.op} {result.kind}")
+            bar.advance(task)
 
-            results = verification.verify(ops, sanitizer=args.sanitizer, progress=step)
+        if args.sanitize:
+            results = verification.run_sanitizer(ops, progress=step)
+        else:
+            try:
+                results = verification.verify(
+                    ops,
+                    device=args.device,
+                    sanitizer=args.sanitizer,
+                    progress=step,
+                    kinds=kinds,
+                    dtypes=dtypes,
+                )
+            except ValueError as error:
+                raise UsageError(str(error)) from error
     failed = [result for result in results if not result.ok]
-    if not args.sanitize and not args.sanitizer:
-        folder = Path(args.out) if args.out else limits.results_dir()
-        say(f"wrote {record_verification(folder / 'verify.json', results)}")
+    partial = args.sanitizer or kinds or dtypes or not args.device.startswith("cuda")
+    if not partial:
+        path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
+        if args.sanitize:
+            reports.record_sanitizer(path, results, ops)
+        else:
+            reports.record_verification(path, results)
+        say(f"wrote {path}")
     if args.json:
-        print_json([dataclasses.asdict(result) for result in failed])
+        print_json({"checks": len(results), "failed": [dataclasses.asdict(r) for r in failed]})
     else:
         for result in failed:
             write(f"FAILED {result.op} {result.kind} {result.label}: {result.detail}")
+        skipped = sum(result.kind == "skipped" for result in results)
         write(
-            f"{len(results)} checks, {len({r.op for r in results})} operators, {len(failed)} failed"
+            f"{len(results)} checks, {len(ops)} operators, {len(failed)} failed, {skipped} skipped"
         )
     return 1 if failed else 0
-
-
-def record_verification(path: Path, results: Sequence[Any]) -> Path:
-    """Enters the outcome of `verify` into its record; operators not run keep their entry."""
-    from warpsmith import bench as benchmarks
-    from warpsmith import limits
-
-    record = limits.read_json(path) or {"ops": {}}
-    environment = limits.environment()
-    for name in dict.fromkeys(result.op for result in results):
-        mine = [result for result in results if result.op == name]
-        op = catalogue.load().get(name)
-        record["ops"][name] = {
-            "source": benchmarks.source_of(op) if op else "",
-            "date": environment["date"],
-            "checks": len(mine),
-            "failed": [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok],
-            "kinds": dict(Counter(result.kind for result in mine)),
-        }
-    limits.write_json(path, {"environment": environment, "ops": record["ops"]})
-    return path
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -476,7 +472,8 @@ def _print_record(name: str, record: dict[str, Any]) -> None:
         name, ("case", "impl", "ms", "p20–p80", "TB/s", "of limit", "error ratio", ""), rows
     )
     overhead = [
-        (row["case"], row["impl"], shown(row.get("cpu_us"), 1)) for row in record.get("overhead", [])
+        (row["case"], row["impl"], shown(row.get("cpu_us"), 1))
+        for row in record.get("overhead", [])
     ]
     if overhead:
         print_table("host time per call", ("call", "impl", "µs"), overhead)
@@ -587,6 +584,11 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("verify", verify, "every variant against its reference on this GPU")
     sub.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
+    sub.add_argument(
+        "--device", default="cuda", help="cuda, cuda:1, or cpu for what means something there"
+    )
+    sub.add_argument("--kinds", help="comma list of the kinds of checks; all by default")
+    sub.add_argument("--dtype", help="comma list; every dtype by default")
     sub.add_argument("--out", help="folder for verify.json; benchmarks/results/<gpu> by default")
     sub.add_argument(
         "--sanitizer",

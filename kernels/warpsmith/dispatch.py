@@ -172,10 +172,14 @@ def reference(op: Op, args: tuple[Any, ...]) -> Any:
 def _like_fake(op: Op, args: tuple[Any, ...], out: Any) -> Any:
     """Copies `out` into the layout that the fake promises; a no-op where it has that layout."""
     with torch.device("meta"):
-        promised = op.fake(*(a.to("meta") if isinstance(a, Tensor) else a for a in args))
+        promised = op.fake(*(_without_data(a) if isinstance(a, Tensor) else a for a in args))
     if isinstance(out, tuple):
         return tuple(_with_strides(o, p) for o, p in zip(out, promised, strict=True))
     return _with_strides(out, promised)
+
+
+def _without_data(x: Tensor) -> Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
 def _with_strides(out: Tensor, promised: Tensor) -> Tensor:
@@ -220,13 +224,23 @@ def load_family(family: str) -> bool:
     if path is None:
         return False
     torch.ops.load_library(str(path))
-    ladders: dict[str, str] = {}
+    set_order = getattr(torch.ops.warpsmith, f"_{family}_ladder")
+    for source_dir, order in ladder_orders(family).items():
+        set_order(source_dir, ",".join(order))
+    return True
+
+
+def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
+    """Rung names in ladder order for every source folder; operators that share one differ only in rungs left out."""
+    orders: dict[str, tuple[str, ...]] = {}
     for op in catalogue.load().values():
         if op.family == family:
-            ladders[op.source_dir] = ",".join(rung.name for rung in op.ladder)
-    for source_dir, order in ladders.items():
-        getattr(torch.ops.warpsmith, f"_{family}_ladder")(source_dir, order)
-    return True
+            names = tuple(rung.name for rung in op.ladder)
+            longer, shorter = sorted((names, orders.get(op.source_dir, ())), key=len, reverse=True)
+            if tuple(name for name in longer if name in shorter) != shorter:
+                raise ValueError(f"{op.name}: its ladder orders {op.source_dir} differently from others")
+            orders[op.source_dir] = longer
+    return orders
 
 
 @functools.cache

@@ -239,11 +239,17 @@ def _user_smem(shared: int, arch: str) -> int:
     return shared - min(shared, 1024) if int(arch.rstrip("af")) >= 90 else shared
 
 
+#: The file behind an anonymous namespace, which is the rung.
+_FILE = re.compile(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_")
+
+
 def _with_owners(kernels: Iterable[Kernel], family: str) -> list[Kernel]:
     ops = [op for op in catalogue.load().values() if op.family == family]
     result = []
     for kernel in kernels:
         op, rung = owner(kernel.name, ops)
+        if op and (match := _FILE.search(kernel.symbol)):
+            rung = next((r.name for r in op.ladder if r.name == match[1]), rung)
         result.append(replace(kernel, op=op.name if op else None, rung=rung))
     return result
 
@@ -429,7 +435,7 @@ def sass(op: Op, arch: str | None = None) -> Iterator[tuple[Kernel, str]]:
     kernels = inspect(op, arch, driver=False)
     for name in dict.fromkeys(kernel.arch for kernel in kernels):
         mine = {kernel.symbol: kernel for kernel in kernels if kernel.arch == name}
-        text = _cuobjdump("-sass", "-arch", f"sm_{name}", "-fun", ",".join(mine), str(library))
+        text = _cuobjdump("-sass", "-arch", f"sm_{name}", str(library))
         for part in re.split(r"^\s*Function : ", text, flags=re.MULTILINE)[1:]:
             symbol, _, listing = part.partition("\n")
             if kernel := mine.get(symbol.strip()):

@@ -194,7 +194,9 @@ def _matmul_call(kind: str, n: int) -> Callable[[int], Any]:
         a, b = _matrices(torch.float8_e4m3fn, n)
         one = torch.ones((), device="cuda")
         columns = b.t()  # the second operand is column-major
-        return lambda i: torch._scaled_mm(a, columns, one, one, out_dtype=torch.bfloat16)
+        return lambda i: torch._scaled_mm(
+            a, columns, one, one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
     dtype = {"f16": torch.float16, "bf16": torch.bfloat16}.get(kind, torch.float32)
     a, b = _matrices(dtype, n)
     out = torch.empty(n, n, device="cuda", dtype=dtype)

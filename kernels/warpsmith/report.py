@@ -14,9 +14,9 @@ The names: `headline` and `headline:<dtype>` (every operator at its largest case
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -452,6 +452,37 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+# --- verification ---------------------------------------------------------------------------------
+
+
+def record_verification(path: Path, results: Sequence[Any]) -> None:
+    """Enters the outcome of `verify` into its record; operators not run keep their entry."""
+    record = limits.read_json(path) or {}
+    environment = limits.environment()
+    entries = record.get("ops", {})
+    for name in dict.fromkeys(result.op for result in results):
+        mine = [result for result in results if result.op == name]
+        op = catalogue.load().get(name)
+        entries[name] = {
+            "source": bench.source_of(op) if op else "",
+            "date": environment["date"],
+            "checks": len(mine),
+            "failed": [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok],
+            "kinds": dict(Counter(result.kind for result in mine)),
+        }
+    limits.write_json(path, {**record, "environment": environment, "ops": entries})
+
+
+def record_sanitizer(path: Path, results: Sequence[Any], ops: Sequence[Op]) -> None:
+    """Enters what compute-sanitizer found, a line for each of its tools, and for which sources."""
+    record = limits.read_json(path) or {"environment": limits.environment(), "ops": {}}
+    sources = {op.name: bench.source_of(op) for op in ops}
+    tools = {r.label: {"ok": r.ok, "detail": r.detail} for r in results}
+    date = limits.environment()["date"]
+    sanitizer = {"date": date, "tools": tools, "sources": sources}
+    limits.write_json(path, {**record, "sanitizer": sanitizer})
+
+
 # --- staleness ------------------------------------------------------------------------------------
 
 
@@ -471,19 +502,24 @@ def stale(results: Results) -> list[str]:
 
 def unverified(root: Path, gpu: str) -> list[str]:
     """Operators whose verification on a GPU is missing, failed, or older than their sources."""
-    path = root / gpu / "verify.json"
-    if not path.is_file():
+    record = limits.read_json(root / gpu / "verify.json")
+    if record is None:
         return [f"no verification on record for {gpu}"]
-    known = json.loads(path.read_text())["ops"]
     messages = []
+    examined = record.get("sanitizer", {}).get("sources", {})
+    failed = [k for k, v in record.get("sanitizer", {}).get("tools", {}).items() if not v["ok"]]
+    messages += [f"compute-sanitizer: {tool} found something on {gpu}" for tool in failed]
     for op in catalogue.load().values():
-        entry = known.get(op.name)
+        source = bench.source_of(op)
+        entry = record["ops"].get(op.name)
         if entry is None:
             messages.append(f"{op.name}: not verified on {gpu}")
         elif entry["failed"]:
             messages.append(f"{op.name}: verification failed on {gpu}")
-        elif entry["source"] != bench.source_of(op):
+        elif entry["source"] != source:
             messages.append(f"{op.name}: verified on {gpu} before its sources changed")
+        if examined.get(op.name) != source:
+            messages.append(f"{op.name}: these sources have not been under compute-sanitizer")
     return messages
 
 

@@ -160,9 +160,11 @@ def _estimate_ms(implementation: Implementation, sets: int) -> float:
     return max(start.elapsed_time(end) / calls, 1e-4)
 
 
-def _capture(implementation: Implementation, sets: int, calls: int, pool: Any) -> torch.cuda.CUDAGraph:
-    # Not torch.cuda.graph(): that collects garbage and empties the cache each time, which would take
-    # longer than the measurement.
+def _capture(
+    implementation: Implementation, sets: int, calls: int, pool: Any
+) -> torch.cuda.CUDAGraph:
+    # Not torch.cuda.graph(): that collects garbage and empties the cache each time, which would
+    # take longer than the measurement.
     free, total = torch.cuda.mem_get_info()
     if free < total // 2:
         torch.cuda.empty_cache()
@@ -192,7 +194,7 @@ def _program(implementation: Implementation, sets: int, graph: bool, pool: list[
                 warnings.simplefilter("ignore")
                 captured = _capture(implementation, sets, calls, pool[0])
             return _Program(captured.replay, calls, "graph", "", captured)
-        except Exception as error:  # anything may refuse to be captured; a loop still gives a number
+        except Exception as error:  # anything may refuse a capture; a loop still gives a number
             # The pool stays marked as recording after a failed capture.
             pool[0] = torch.cuda.graph_pool_handle()
             lines = str(error).strip().splitlines()

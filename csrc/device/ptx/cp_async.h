@@ -1,5 +1,6 @@
 // Copies from global to shared memory that bypass the registers and complete in the background.
-// PTX ISA, "cp.async": https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
+// PTX ISA, "cp.async":
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
 #pragma once
 
 #include <cstdint>

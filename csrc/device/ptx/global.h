@@ -16,6 +16,28 @@ __device__ __forceinline__ uint4 load_streaming(const uint4* from) {
   return v;
 }
 
+// How long L2 keeps a line. Lines that are kept last let whatever else passes through L2 leave at once: a stream of
+// writes then reaches DRAM in order and in bursts instead of when its turn comes.
+__device__ __forceinline__ uint64_t policy_evict_last() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t policy_evict_normal() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint4 load_streaming(const uint4* from, uint64_t policy) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from), "l"(policy));
+  return v;
+}
+
 // Written once and not read again soon.
 __device__ __forceinline__ void store_streaming(uint4* to, const uint4& v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)

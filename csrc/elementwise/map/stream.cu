@@ -2,12 +2,15 @@
 //   Against `pack`: one-time data is kept out of L1 and leaves L2 first; a single row needs no division at all, and
 //   longer layouts find their row once per block instead of once per thread. One access per thread and many short
 //   blocks beat several accesses per thread: DRAM likes the narrow front of addresses they sweep. Bound: DRAM.
+#include <algorithm>
+
 #include "elementwise/map/rows.cuh"
 
 namespace warpsmith {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int64_t kMaxGridY = 65535;
 
 // Resident blocks that the register budget must allow: one access per thread covers the latency of memory only with the
 // multiprocessor full. fp8 computes on 16 values at once and gets the registers for it.
@@ -39,11 +42,10 @@ constexpr int kRowsPerThread = 2;
 
 template <class Map, class T>
 __global__ void __launch_bounds__(kThreads, kIsFp8<T> ? 3 : 4)
-    map_stream_rows_kernel(const Rows<Map, T> view, const FastDivide blocks_per_row) {
+    map_stream_rows_kernel(const Rows<Map, T> view) {
   constexpr int kWidth = kPack<T>;
-  const int64_t row_block = blocks_per_row.quotient(blockIdx.x);
-  const int64_t col_block = blockIdx.x - row_block * static_cast<int64_t>(blocks_per_row.divisor);
-  const int64_t col = (col_block * blockDim.x + threadIdx.x) * kWidth;
+  const int64_t col = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kWidth;
+  const int64_t row_block = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
   const int64_t row = row_block * (kRowsPerThread * blockDim.y) + threadIdx.y;
   if (col >= view.cols) return;
   Pack<T> in[kRowsPerThread][Map::inputs];
@@ -93,9 +95,11 @@ void launch(const MapArgs& a, cudaStream_t stream) {
     }
     const int64_t packs = view.cols / kPack<T>;
     const dim3 block(threads_along(packs), kThreads / threads_along(packs));
-    const int64_t blocks_per_row = ceil_div(packs, block.x);
-    const dim3 grid(static_cast<unsigned>(blocks_per_row * ceil_div(view.rows, kRowsPerThread * block.y)));
-    warpsmith::launch<&map_stream_rows_kernel<Map, T>>({grid, block}, stream, view, FastDivide(blocks_per_row));
+    const int64_t row_blocks = ceil_div(view.rows, kRowsPerThread * block.y);
+    const int64_t along_y = std::min<int64_t>(row_blocks, kMaxGridY);
+    const dim3 grid(static_cast<unsigned>(ceil_div(packs, block.x)), static_cast<unsigned>(along_y),
+                    static_cast<unsigned>(ceil_div(row_blocks, along_y)));
+    warpsmith::launch<&map_stream_rows_kernel<Map, T>>({grid, block}, stream, view);
   });
 }
 

@@ -1,125 +1,89 @@
 // RMS norm, long rows split over a thread-block cluster.
-//   Against `registers`: a block holds a slice of the row, so that several rows are under way on a multiprocessor, and
-//   partial sums travel through distributed shared memory. Clusters are persistent: a slice of the weight is read once
-//   for all rows, and the next rows arrive in a ring in shared memory while this one is reduced. Bound: DRAM.
+//   Against `registers`: the row spreads over several multiprocessors, so that each holds parts of several rows and reads
+//   of one overlap writes of another; partial sums travel through distributed shared memory. Bound: DRAM; the longer the
+//   row, the more of the machine waits at the same cluster barrier.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include <tuple>
 
 #include "device/cluster.h"
-#include "device/ptx/cp_async.h"
-#include "norm/persistent.h"
 #include "norm/rms_norm/row.cuh"
 
 namespace warpsmith {
 namespace {
 
-// threads of a block (at most) | 128-bit packs of a row that a thread holds | rows in the ring |
-// blocks per multiprocessor | blocks that share a row
-template <int threads_, int packs_, int stages_, int min_blocks_, int cluster_>
+// threads of a block (at most) | 128-bit packs of a row that a thread holds | blocks per multiprocessor |
+// blocks that share a row
+template <int threads_, int packs_, int min_blocks_, int cluster_>
 struct Tile {
-  static constexpr int threads = threads_, packs = packs_, stages = stages_;
-  static constexpr int min_blocks = min_blocks_, cluster = cluster_;
+  static constexpr int threads = threads_, packs = packs_, min_blocks = min_blocks_, cluster = cluster_;
   static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;  // of a row
 };
 
 // The first that holds the row is taken.
-using Tiles = std::tuple<Tile<512, 4, 3, 2, 2>, Tile<512, 4, 3, 2, 4>, Tile<512, 4, 3, 2, 8>, Tile<512, 4, 3, 2, 16>,
-                         Tile<512, 8, 3, 1, 16>>;
+using Tiles = std::tuple<Tile<512, 4, 2, 2>, Tile<512, 4, 2, 4>, Tile<512, 4, 2, 8>, Tile<512, 8, 2, 8>,
+                         Tile<1024, 8, 1, 8>, Tile<1024, 8, 1, 16>>;
 constexpr int64_t kMostBytes = 16 * std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
-constexpr int64_t kWorthwhileBytes = 32 * 1024;
+constexpr int64_t kWorthwhileBytes = 128 * 1024;
 
 template <class T, class W, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     rms_norm_cluster_kernel([[maybe_unused]] const RmsNormRows<T, W> v) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
-  constexpr int kCluster = Tile::cluster, kPacks = Tile::packs, kStages = Tile::stages;
-  extern __shared__ uint4 ring[];  // [stages, packs, threads]; a thread reads only what it copied itself
-  __shared__ float partial[2][kCluster * (Tile::threads / kWarp)];  // [buffer, block of the cluster * warp]
+  constexpr int kCluster = Tile::cluster, kPacks = Tile::packs;
+  __shared__ ClusterReduceStorage<Tile::threads, kCluster> shared;
+  cluster_sum_prepare(shared);
+  cluster_arrive_relaxed();
 
   const int tid = threadIdx.x, threads = blockDim.x;
-  const int lane = tid % kWarp, warp = tid / kWarp, warps = threads / kWarp;
   const int rank = cluster_rank();
   const int packs = static_cast<int>(v.cols / kPack<T>);
   const int slice = (packs + kCluster - 1) / kCluster;
   const int own = min(packs - rank * slice, slice);  // packs of this block, none at the end of a short row
-  const int64_t col = int64_t{rank} * slice * kPack<T>;
-  const int64_t stride = gridDim.x / kCluster;
+  const int64_t row = blockIdx.x / kCluster, first = int64_t{rank} * slice * kPack<T>;
 
-  const auto fetch = [&](int stage, int64_t row) {
-    if (row < v.rows) {
-      const T* x = v.x_row(row) + col;
-#pragma unroll
-      for (int i = 0; i < kPacks; ++i) {
-        const int pack = i * threads + tid;
-        if (pack < own) {
-          ptx::cp_async(&ring[(stage * kPacks + i) * threads + tid], reinterpret_cast<const uint4*>(x) + pack);
-        }
-      }
-    }
-    ptx::cp_async_commit();
-  };
-
-  int64_t row = blockIdx.x / kCluster;
-#pragma unroll
-  for (int stage = 0; stage < kStages; ++stage) fetch(stage, row + stage * stride);
-  WeightPack<W, kPack<T>> weight[kPacks];
+  // load
+  const T* gX = v.x_row(row) + first;  // [own * kPack]
+  const uint64_t policy = v.load_policy();
+  Pack<T> x[kPacks];
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int pack = i * threads + tid;
-    if (pack < own) weight[i].load_from(v.weight, col + int64_t{pack} * kPack<T>);
+    reinterpret_cast<uint4&>(x[i]) = uint4{};
+    if (pack < own) load_with_policy(x[i], gX + int64_t{pack} * kPack<T>, policy);
   }
-  cluster_sync();  // every block has started before its shared memory is written
 
-  int stage = 0, buffer = 0;
-  for (; row < v.rows; row += stride) {
-    // square and sum
-    ptx::cp_async_wait<kStages - 1>();
-    Pack<T> x[kPacks];
-    float sum = 0.0f;
+  // square and sum
+  float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      uint4& raw = reinterpret_cast<uint4&>(x[i]);
-      raw = i * threads + tid < own ? ring[(stage * kPacks + i) * threads + tid] : uint4{};
-      sum = add_squares(sum, x[i]);
-      keep_packed(x[i]);
-    }
+  for (int i = 0; i < kPacks; ++i) {
+    sum = add_squares(sum, x[i]);
+    keep_packed(x[i]);
+  }
 
-    // exchange: each warp sends its sum to every block; the freed slot is filled meanwhile
-    sum = warp_reduce(sum);
-    if (lane < kCluster) store_remote(&partial[buffer][rank * warps + warp], lane, sum);
-    __syncwarp();
-    cluster_arrive();
-    fetch(stage, row + kStages * stride);
-    cluster_wait();
-    sum = 0.0f;
-    for (int i = lane; i < kCluster * warps; i += kWarp) sum += partial[buffer][i];
-    const float scale = reciprocal_rms(warp_reduce(sum), v.count, v.eps);
+  cluster_wait();  // every block expects what is sent now
+  const float scale = reciprocal_rms(cluster_sum(sum, shared), v.inverse_count, v.eps);
 
-    // normalise
-    T* y = v.y_row(row) + col;
+  // normalise
+  T* gY = v.y_row(row) + first;  // [own * kPack]
 #pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int pack = i * threads + tid;
-      weight[i].keep();
-      if (pack < own) store<Cache::streaming>(y + int64_t{pack} * kPack<T>, normalise(x[i], scale, weight[i]));
+  for (int i = 0; i < kPacks; ++i) {
+    const int pack = i * threads + tid;
+    if (pack < own) {
+      WeightPack<W, kPack<T>> weight;
+      weight.load_from(v.weight, first + int64_t{pack} * kPack<T>);
+      store<Cache::streaming>(gY + int64_t{pack} * kPack<T>, normalise(x[i], scale, weight));
     }
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-    buffer ^= 1;  // a block may be one row ahead, never two
   }
 #endif
 }
 
 template <class T, class W, class Tile>
 void launch_tile(const RmsNormArgs& a, cudaStream_t stream) {
-  constexpr auto kernel = &rms_norm_cluster_kernel<T, W, Tile>;
   const int64_t slice = (a.cols / kPack<T> + Tile::cluster - 1) / Tile::cluster;
-  LaunchConfig config;
-  config.block = dim3(row_threads(slice, Tile::packs, Tile::threads));
-  config.dynamic_smem = Tile::stages * Tile::packs * static_cast<int>(config.block.x * sizeof(uint4));
-  config.cluster = Tile::cluster;
-  const int64_t clusters = std::min<int64_t>(a.rows, resident_clusters<kernel>(config));
-  config.grid = dim3(static_cast<unsigned>(clusters * Tile::cluster));
-  warpsmith::launch<kernel>(config, stream, RmsNormRows<T, W>(a));
+  const LaunchConfig config{.grid = dim3(static_cast<unsigned>(a.rows * Tile::cluster)),
+                            .block = dim3(row_threads(slice, Tile::packs, Tile::threads)),
+                            .cluster = Tile::cluster};
+  warpsmith::launch<&rms_norm_cluster_kernel<T, W, Tile>>(config, stream, RmsNormRows<T, W>(a));
 }
 
 template <class T, class W, class... Tile>
@@ -135,7 +99,8 @@ void launch(const RmsNormArgs& a, cudaStream_t stream) {
 const char* takes(const RmsNormArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
   if (a.accumulator != Dtype::f32) return "accumulates in f32";
-  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 1 MiB";
+  if (a.rows > kMostRows / kPortableCluster / 2) return "needs at most 2^27 rows";
+  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 2 MiB";
 }
 
 bool suits(const RmsNormArgs& a) { return a.cols * size_of(a.dtype) > kWorthwhileBytes; }

@@ -1,6 +1,6 @@
 // RMS norm, one 128-bit access at a time, two sweeps.
-//   Against `unroll`: one load brings 16 bytes, so the memory system sees the fewest, widest requests. Rows of any length
-//   that packs tile. Bound: the row is read twice, the second time from L2 where it still lies there.
+//   Against `unroll`: one load brings 16 bytes, so the memory system sees the fewest, widest requests. Rows of any
+//   length that packs tile. Bound: the row is read twice, the second time from L2 where it still lies there.
 #include "norm/rms_norm/row.cuh"
 
 namespace warpsmith {
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_pack_kernel(const RmsNo
       sum = add_squares(sum, values);
     }
     sum = block_sum(scaled(sum, v.partial_scale), partial);
-    const float scale = reciprocal_rms(to_float(sum), v.count, v.eps);
+    const float scale = reciprocal_rms(to_float(sum), v.inverse_count, v.eps);
 
     // normalise
 #pragma unroll 2

@@ -20,7 +20,8 @@ struct RmsNormArgs {
 };
 
 inline const char* needs_pairs(const RmsNormArgs& a) {
-  const bool pairs = tiles_rows(a.x, a.rows, a.cols, a.x_stride, a.dtype, 2) && tiles_weight(a.weight, a.weight_dtype, 2);
+  const bool pairs =
+      tiles_rows(a.x, a.rows, a.cols, a.x_stride, a.dtype, 2) && tiles_weight(a.weight, a.weight_dtype, 2);
   return pairs ? nullptr : "needs rows and weight aligned to 2 elements";
 }
 

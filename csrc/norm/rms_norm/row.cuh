@@ -10,6 +10,8 @@
 
 namespace warpsmith {
 
+inline constexpr int64_t kL2Bytes = 64 << 20;
+
 // T: x and y. W: weight.
 template <class T, class W>
 struct RmsNormRows {
@@ -19,7 +21,8 @@ struct RmsNormRows {
   int64_t rows, cols, x_stride;
   float eps;
   float partial_scale;  // a power of two on each thread's sum, so that a 16-bit total does not overflow
-  float count;          // cols * partial_scale
+  bool beyond_l2;       // x alone would fill L2
+  float inverse_count;  // 1 / (cols * partial_scale)
 
   explicit RmsNormRows(const RmsNormArgs& a)
       : x(static_cast<const T*>(a.x)),
@@ -29,13 +32,18 @@ struct RmsNormRows {
         cols(a.cols),
         x_stride(a.x_stride),
         eps(a.eps),
-        partial_scale(1.0f) {
+        partial_scale(1.0f),
+        beyond_l2(a.rows * a.cols * size_of(a.dtype) >= kL2Bytes) {
     constexpr int64_t kUnscaledCols = 1024;
     if (a.accumulator == Dtype::f16) {
       for (int64_t n = cols; n > kUnscaledCols; n = (n + 1) / 2) partial_scale *= 0.5f;
     }
-    count = static_cast<float>(cols) * partial_scale;
+    inverse_count = 1.0f / (static_cast<float>(cols) * partial_scale);
   }
+
+  // A stream longer than L2 is read with the policy that lets the results leave first; a short one stays out of the
+  // way, so that the results are found in L2 by whoever reads them next.
+  __device__ uint64_t load_policy() const { return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal(); }
 
   __device__ const T* x_row(int64_t row) const { return x + row * x_stride; }
   __device__ T* y_row(int64_t row) const { return y + row * cols; }

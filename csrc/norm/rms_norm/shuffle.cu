@@ -1,6 +1,6 @@
 // RMS norm, a block per row, summed by warp shuffles.
-//   Against `tree`: lanes exchange registers instead of shared memory, so one barrier replaces eight, and short rows get
-//   fewer threads. Bound: the number of load instructions, one value each.
+//   Against `tree`: lanes exchange registers instead of shared memory, so one barrier replaces eight, and short rows
+//   get fewer threads. Bound: the number of load instructions, one value each.
 #include "norm/rms_norm/row.cuh"
 
 namespace warpsmith {
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_shuffle_kernel(const Rm
     A sum = from_float<A>(0.0f);
     for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) sum = add_square(sum, x[i]);
     sum = block_sum(scaled(sum, v.partial_scale), partial);
-    const float scale = reciprocal_rms(to_float(sum), v.count, v.eps);
+    const float scale = reciprocal_rms(to_float(sum), v.inverse_count, v.eps);
 
     // normalise
     for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) {

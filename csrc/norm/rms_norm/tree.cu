@@ -1,6 +1,6 @@
 // RMS norm, a block per row, summed by a tree in shared memory.
-//   Sweep one squares and sums, sweep two normalises. Half of the threads drop out at every level of the tree, each level
-//   behind a barrier of the whole block. Bound: barriers on short rows, scalar accesses on long ones.
+//   Sweep one squares and sums, sweep two normalises. Half of the threads drop out at every level of the tree, each
+//   level behind a barrier of the whole block. Bound: barriers on short rows, scalar accesses on long ones.
 #include "norm/rms_norm/row.cuh"
 
 namespace warpsmith {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_tree_kernel(const RmsNormRo
       if (tid < half) partial[tid] = Add{}(partial[tid], partial[tid + half]);
       __syncthreads();
     }
-    const float scale = reciprocal_rms(to_float(partial[0]), v.count, v.eps);
+    const float scale = reciprocal_rms(to_float(partial[0]), v.inverse_count, v.eps);
 
     // normalise
     for (int64_t i = tid; i < v.cols; i += kThreads) {

@@ -1,6 +1,6 @@
 // RMS norm, 16 bytes a thread and step as separate loads.
-//   Against `shuffle`: a thread has four or eight independent loads in flight before it needs the first, so it waits for
-//   memory once per step; any alignment. Bound: memory instructions, one per value.
+//   Against `shuffle`: a thread has four or eight independent loads in flight before it needs the first, so it waits
+//   for memory once per step; any alignment. Bound: memory instructions, one per value.
 #include "norm/rms_norm/row.cuh"
 
 namespace warpsmith {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_unroll_kernel(const Rms
       sum = Add{}(sum, step_sum);
     }
     sum = block_sum(scaled(sum, v.partial_scale), partial);
-    const float scale = reciprocal_rms(to_float(sum), v.count, v.eps);
+    const float scale = reciprocal_rms(to_float(sum), v.inverse_count, v.eps);
 
     // normalise
     for (int64_t col = threadIdx.x; col < v.cols; col += step) {

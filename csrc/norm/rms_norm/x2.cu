@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_x2_kernel(const RmsNorm
       sum = add_squares(sum, values);
     }
     sum = block_sum(scaled(sum, v.partial_scale), partial);
-    const float scale = reciprocal_rms(to_float(sum), v.count, v.eps);
+    const float scale = reciprocal_rms(to_float(sum), v.inverse_count, v.eps);
 
     // normalise
     for (int64_t col = first; col < v.cols; col += step) {

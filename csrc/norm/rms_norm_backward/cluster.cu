@@ -1,7 +1,7 @@
 // RMS norm backward, long rows split over a thread-block cluster.
-//   Against `registers`: each block of a cluster keeps its slice of weight and dw in registers, so rows of any practical
-//   length are read once; the row's two sums travel through distributed shared memory. Bound: DRAM; the longest f32 rows
-//   leave room for one row in the ring only, so loads pause while that row is reduced.
+//   Against `registers`: each block of a cluster keeps its slice of weight and dw in registers, so rows of any
+//   practical length are read once; the row's two sums travel through distributed shared memory. Bound: DRAM; the
+//   longest f32 rows leave room for one row in the ring only, so loads pause while that row is reduced.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include "norm/rms_norm_backward/persistent.cuh"
 

@@ -1,7 +1,7 @@
 // RMS norm backward, two kernels: a block per row writes dx, then columns are summed for dw.
-//   The first sweeps its row twice, one value a load; the second reads grad and x again, in chunks of rows so that there
-//   is work for every multiprocessor, and a third adds the chunks up. Any alignment, any length. Bound: five passes over
-//   data that three would do.
+//   The first sweeps its row twice, one value a load; the second reads grad and x again, in chunks of rows so that
+//   there is work for every multiprocessor, and a third adds the chunks up. Any alignment, any length. Bound: five
+//   passes over data that three would do.
 #include "norm/rms_norm_backward/row.cuh"
 
 namespace warpsmith {

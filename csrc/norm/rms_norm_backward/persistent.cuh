@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   float* partial = v.partial + block * v.cols;
   if constexpr (kShared) {
     ptx::cp_async_wait<0>();
-    __syncthreads();  // the ring is free
+    __syncthreads();                                 // the ring is free
     float* shared = reinterpret_cast<float*>(ring);  // [rows of the block, a row's columns]
     constexpr int kRowFloats = Tile::lanes * kPacks * kWidth;
 #pragma unroll
@@ -220,8 +220,7 @@ void launch_backward_tile(const RmsNormBackwardArgs& a, cudaStream_t stream) {
     }
   }
   const int64_t batches = (a.rows + Tile::rows_per_block - 1) / Tile::rows_per_block;
-  const int64_t blocks =
-      std::min({batches, a.most_partials, static_cast<int64_t>(resident_clusters<kernel>(config))});
+  const int64_t blocks = std::min({batches, a.most_partials, static_cast<int64_t>(resident_clusters<kernel>(config))});
   config.grid = dim3(static_cast<unsigned>(blocks * Tile::cluster));
   launch<kernel>(config, stream, RmsNormBackwardRows<T, W>(a));
   sum_partials<W>(a, blocks, stream);

@@ -1,7 +1,7 @@
 // RMS norm backward, persistent blocks with dw in registers.
-//   Against `naive`: grad and x are read once. A block keeps its columns' share of dw in registers over all rows it meets,
-//   so dw costs one small workspace and a second, short kernel instead of another pass; the next rows are on their way
-//   while this one is reduced. Bound: DRAM, until a row needs more registers than a block has.
+//   Against `naive`: grad and x are read once. A block keeps its columns' share of dw in registers over all rows it
+//   meets, so dw costs one small workspace and a second, short kernel instead of another pass; the next rows are on
+//   their way while this one is reduced. Bound: DRAM, until a row needs more registers than a block has.
 // Liger and quack sum dw the same way: https://github.com/Dao-AILab/quack
 #include "norm/rms_norm_backward/persistent.cuh"
 

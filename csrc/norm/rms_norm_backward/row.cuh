@@ -62,9 +62,8 @@ __device__ __forceinline__ RowSums block_sums(RowSums sums, RowSums (&partial)[k
   if (warps == 1) return sums;
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = sums;
   __syncthreads();
-  sums = partial[0];
-  for (int i = 1; i < warps; ++i) sums = AddSums{}(sums, partial[i]);
-  return sums;
+  const int lane = threadIdx.x % kWarp;
+  return warp_sums(lane < warps ? partial[lane] : RowSums{});
 }
 
 // With xhat = x * scale: dx = scale * (grad * weight - xhat * mean), and dw gets grad * xhat.
@@ -74,8 +73,9 @@ struct RowFactors {
 };
 
 __device__ __forceinline__ RowFactors row_factors(const RowSums& sums, float cols, float eps) {
-  const float scale = reciprocal_rms(sums.square, cols, eps);
-  return {scale, scale * __fdiv_rn(sums.product, cols)};
+  const float inverse_count = __frcp_rn(cols);
+  const float scale = reciprocal_rms(sums.square, inverse_count, eps);
+  return {scale, scale * sums.product * inverse_count};
 }
 
 constexpr int kColumnThreads = 512;

@@ -9,23 +9,12 @@ properties and its gradients. On a CPU the same checks run where they have a mea
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import shutil
-import subprocess
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
-from warpsmith import build, catalogue, dispatch, testing
-from warpsmith.catalogue import DTYPES, Inputs, Op, Sample, Variant, is_fp8
-from warpsmith.testing import Expected
+from warpsmith import build, catalogue
+from warpsmith.catalogue import DTYPES, Op
 from warpsmith.verify.calls import (
     error_checks,
     nonfinite_checks,
@@ -59,6 +48,7 @@ __all__ = [
     "Result",
     "find_sanitizer",
     "run_sanitizer",
+    "self_tests",
     "verify",
 ]
 
@@ -127,7 +117,7 @@ def verify(
                 run.add("device lost", "the CUDA context is broken", False, str(error)[:2000])
                 return results
         if where.type == "cuda" and len(chosen) == len(catalogue.load()) and kinds is None:
-            results += _self_tests(progress)
+            results += self_tests(progress)
     return results
 
 
@@ -142,7 +132,7 @@ def _guarded(run: Run, check: Callable[[Run], None]) -> None:
         run.ensure_alive()
 
 
-def _self_tests(progress: Progress | None) -> list[Result]:
+def self_tests(progress: Progress | None = None) -> list[Result]:
     """The tests of the device vocabulary, compiled as a family of their own."""
     results: list[Result] = []
     if not (build.CSRC / "selftest").is_dir():

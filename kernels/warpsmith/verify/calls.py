@@ -17,6 +17,7 @@ from warpsmith.verify.run import (
     Run,
     as_tuple,
     elements,
+    expect,
     expect_rung,
     implementations,
     launches,
@@ -52,7 +53,7 @@ def _one_sample(run: Run, dtype: str, sample: Sample) -> None:
             choice = dispatch.which(op.name, *args)
             guard = strict() if choice.implementation == "cuda" else contextlib.nullcontext()
             with guard:
-                out = run_judged(run, run.function(), args, label, expected)
+                out = run_judged(run, run.function(), args, str(sample), expected)
             if choice.variant is not None and launches(args, out):
                 expect_rung(run, choice.variant.rung.name)
     if run.on_gpu or sample.small:
@@ -80,8 +81,8 @@ def _expect_refusal(run: Run, variant: Variant, args: tuple[Any, ...], why: str)
     try:
         run.function(variant)(*args)
     except (RuntimeError, TypeError, ValueError) as error:
-        assert run.op.name in str(error), f"the refusal does not name the operator: {error}"
-        assert why in str(error), f"the refusal should say '{why}', it says: {error}"
+        expect(run.op.name in str(error), f"the refusal does not name the operator: {error}")
+        expect(why in str(error), f"the refusal should say '{why}', it says: {error}")
     else:
         raise AssertionError(f"took a call that the spec refuses: {why}")
 
@@ -145,14 +146,15 @@ def public_checks(run: Run) -> None:
             with run.check("public", f"{dtype} {sample}"):
                 out = function(*given)
                 testing.assert_matches(run.op, out, args, f"{sample}, public function")
-                assert not any(o.requires_grad for o in tensors(as_tuple(out)))
+                graph = any(o.requires_grad for o in tensors(as_tuple(out)))
+                expect(not graph, "an answer that nothing asked a gradient of requires one")
     with run.check("public", "unknown variant"):
         args = run.op.samples_for(run.dtypes[0])[0].make(run.inputs(run.dtypes[0]))
         try:
             function(*args, variant="no_such_variant")
         except ValueError as error:
-            assert run.op.name in str(error), f"the message does not name the operator: {error}"
-            assert "no_such_variant" in str(error), f"the message does not name it: {error}"
+            expect(run.op.name in str(error), f"the message does not name the operator: {error}")
+            expect("no_such_variant" in str(error), f"the message does not name it: {error}")
         else:
             raise AssertionError("an unknown variant was accepted")
 
@@ -174,8 +176,9 @@ def error_checks(run: Run) -> None:
                 run.function(variant)(*args)
             except bad.error as error:
                 text = str(error)
-                assert re.search(bad.message, text), (
-                    f"expected a message like '{bad.message}', got: {text[:500]}"
+                expect(
+                    re.search(bad.message, text) is not None,
+                    f"expected a message like '{bad.message}', got: {text[:500]}",
                 )
             else:
                 raise AssertionError("the call did not raise")

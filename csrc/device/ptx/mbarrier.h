@@ -1,0 +1,62 @@
+// Barriers in shared memory that count arrivals and bytes (sm_90), and the remote store that signals one.
+// PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier" and "st.async":
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
+#pragma once
+
+#include <cstdint>
+
+namespace warpsmith::ptx {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
+}
+
+// Makes this thread's mbarrier_init visible to the cluster, once a cluster barrier follows.
+__device__ __forceinline__ void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// One arrival; the phase completes when `bytes` have landed too.
+__device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Returns once the phase of that parity has completed; what its stores brought is then visible.
+__device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        "  .reg .pred complete;\n"
+        "  mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%1], %2;\n"
+        "  selp.u32 %0, 1, 0, complete;\n"
+        "}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  }
+}
+
+// Writes 4 bytes to the same variable in block `rank` of the cluster and counts them on that block's barrier.
+__device__ __forceinline__ void store_async(float* local, uint64_t* barrier, int rank, float value) {
+  asm volatile(
+      "{\n"
+      "  .reg .b32 remote, signal;\n"
+      "  mapa.shared::cluster.u32 remote, %0, %2;\n"
+      "  mapa.shared::cluster.u32 signal, %1, %2;\n"
+      "  st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [remote], %3, [signal];\n"
+      "}" ::"r"(shared_address(local)),
+      "r"(shared_address(barrier)), "r"(rank), "r"(__float_as_uint(value))
+      : "memory");
+}
+
+#endif
+
+}  // namespace warpsmith::ptx

@@ -1,0 +1,47 @@
+// host/launch.h: more shared memory than a kernel gets unasked, a launch that cannot be, and what comes after it.
+#include "host/launch.h"
+
+#include "selftest/selftest.h"
+
+namespace warpsmith::selftest {
+namespace {
+
+constexpr int kThreads = 256, kTooManyThreads = 2048;
+constexpr int kWords = 96 * 1024 / sizeof(uint32_t);  // every GPU from sm_80 on has as much for a block
+
+__global__ void launch_probe_kernel(uint32_t* to, int words) {
+  extern __shared__ uint32_t buffer[];  // [words]
+  for (int i = threadIdx.x; i < words; i += blockDim.x) buffer[i] = 3 * i + 1;
+  __syncthreads();
+  for (int i = threadIdx.x; i < words; i += blockDim.x) to[i] = buffer[words - 1 - i];
+}
+
+std::string check_shared_memory() {
+  std::vector<uint32_t> expected(kWords);
+  for (int i = 0; i < kWords; ++i) expected[i] = 3 * (kWords - 1 - i) + 1;
+  DeviceArray<uint32_t> to(kWords);
+  LaunchConfig config{1, kThreads};
+  config.dynamic_smem = kWords * sizeof(uint32_t);
+  warpsmith::launch<&launch_probe_kernel>(config, kStream, to.data(), kWords);
+  return compare("96 KiB of dynamic shared memory", expected, to.values(), [](size_t i) { return text("word ", i); });
+}
+
+std::string check_refusal() {
+  DeviceArray<uint32_t> to(1);
+  try {
+    warpsmith::launch<&launch_probe_kernel>({1, kTooManyThreads}, kStream, to.data(), 1);
+  } catch (const std::runtime_error& error) {
+    const std::string message = error.what();
+    if (message.find("launch_probe_kernel") == std::string::npos) return "the error names no kernel: " + message;
+    const cudaError_t left = cudaPeekAtLastError();
+    return left == cudaSuccess ? "" : text("the failed launch left an error behind: ", cudaGetErrorString(left));
+  }
+  return text("a block of ", kTooManyThreads, " threads: expected an error, got none");
+}
+
+std::string run() { return first_failure(check_shared_memory, check_refusal, check_shared_memory); }
+
+const SelfTestEntry entered{"launch", run};
+
+}  // namespace
+}  // namespace warpsmith::selftest

@@ -1,0 +1,153 @@
+"""What is right: every operator by the accuracy rule, the layer by a bound on its roundings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from warpsmith import catalogue, testing
+from warpsmith.demo.model import INPUTS, STEPS, Config, Weights, layer
+
+WHOLE = "whole layer"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One answer judged. `error` is relative to PyTorch's own, or to the bound for the layer."""
+
+    tokens: int
+    what: str
+    served: str
+    ok: bool
+    error: float
+    detail: str = ""
+
+
+def error_bound(contribution: float, output: float, config: Config, dtype: torch.dtype) -> float:
+    """How far the layer may be from float64, as a root mean square over its outputs.
+
+    With u the unit roundoff of the dtype and v that of float32, in which products are summed:
+
+    - A rounding moves a value by at most u of it. Roundings are independent, so their effects add
+      in squares.
+    - Independent random weights pass a relative error (as a root mean square) on unchanged: both
+      the error and the signal come out multiplied by the same norm. Each product adds a rounding of
+      its result and another where it is summed in parts, and sqrt(k) v for its k additions (Higham
+      and Mary 2019, https://doi.org/10.1137/18M1226312).
+    - The gate silu(g) u: an error of u passes unchanged, one of g is multiplied by g silu'(g) /
+      silu(g), in the mean square at most 1.5 for normal g of any spread.
+
+    So, in squares relative to each tensor, with two roundings in the norm, two in the gate (silu
+    and its product) and one in the final sum:
+
+        n:  2 u^2
+        h:  n + 2 u^2 + hidden v^2
+        a:  2.5 h + 2 u^2
+        d:  a + 2 u^2 + ffn v^2
+        y:  d |d|^2 + u^2 |y|^2          which is the square of the bound
+
+    Args:
+        contribution: root mean square of d, what the layer adds to its input.
+        output: root mean square of y.
+        config: the sizes.
+        dtype: of all tensors.
+    """
+    u, v = torch.finfo(dtype).eps / 2, torch.finfo(torch.float32).eps / 2
+    n = 2 * u**2
+    h = n + 2 * u**2 + config.hidden * v**2
+    a = 2.5 * h + 2 * u**2
+    d = a + 2 * u**2 + config.ffn * v**2
+    return math.sqrt(d * contribution**2 + (u * output) ** 2)
+
+
+def check_steps(
+    weights: Weights, tokens: int, twins: bool
+) -> tuple[list[Check], dict[str, Tensor]]:
+    """Runs the layer step by step and judges each operator by the accuracy rule.
+
+    Args:
+        weights: the layer.
+        tokens: rows of x.
+        twins: judge each operator's Triton twin on the same tensors, too.
+
+    Returns:
+        The checks, and every tensor of the run by name.
+    """
+    values = dict(zip(INPUTS, weights.inputs(tokens), strict=True))
+    checks = []
+    for step in STEPS:
+        args = step.arguments(values)
+        values[step.output] = step.ours(*args)
+        if step.op is None:
+            continue
+        op = catalogue.get(step.op)
+        served = {step.serves(args): values[step.output]}
+        if twins:
+            served["Triton, interpreted"] = testing.run_triton(op, args)
+        for name, out in served.items():
+            checks.append(_judged(tokens, step.name, name, testing.compare(op, out, args)))
+    return checks, values
+
+
+def _judged(tokens: int, what: str, served: str, found: testing.Comparison) -> Check:
+    return Check(tokens, what, served, found.ok, found.error_ratio, found.message)
+
+
+def check_layer(weights: Weights, values: dict[str, Tensor]) -> list[Check]:
+    """Judges the whole layer, and PyTorch's beside it, against float64 and against each other.
+
+    The two may be apart by the sum of their errors, hence by twice the bound.
+    """
+    tensors = [values[name] for name in INPUTS]
+    in_pytorch = layer("theirs")
+    x, ours, theirs = tensors[0], values[STEPS[-1].output], in_pytorch(*tensors)
+    wide = [t.double() for t in tensors[1:]]
+    squares = torch.zeros(5, dtype=torch.float64, device=x.device)
+    for rows in torch.arange(len(x), device=x.device).split(1024):  # a float64 layer needs space
+        exact = in_pytorch(x[rows].double(), *wide)
+        o, t = ours[rows].double(), theirs[rows].double()
+        parts = (o - exact, t - exact, o - t, exact - x[rows].double(), exact)
+        squares += torch.stack([part.square().sum() for part in parts])
+    mine, pytorch, apart, contribution, output = (squares / x.numel()).sqrt().tolist()
+    bound = error_bound(contribution, output, weights.config, x.dtype)
+    return [
+        _within(WHOLE, "warpsmith", len(x), mine, bound),
+        _within(WHOLE, "PyTorch", len(x), pytorch, bound),
+        _within(WHOLE, "one against the other", len(x), apart, 2 * bound),
+    ]
+
+
+def _within(what: str, served: str, tokens: int, error: float, bound: float) -> Check:
+    ok = error <= bound  # NaN is not
+    detail = "" if ok else f"root mean square error {error:.3g}, at most {bound:.3g} expected"
+    return Check(tokens, what, served, ok, error / bound, detail)
+
+
+def check_training(weights: Weights, tokens: int) -> list[Check]:
+    """One step forward and backward: the gradient of every input by the accuracy rule,
+
+        max |ours - float64| <= 2 max |PyTorch - float64| + one ulp of the largest gradient
+
+    because both round at the same places, warpsmith at fewer of them.
+    """
+    inputs = weights.inputs(tokens)
+    dtype = inputs[0].dtype
+    cotangent = torch.randn_like(inputs[0])
+
+    def gradients(side: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        leaves = [t.detach().to(dtype, copy=True).requires_grad_() for t in inputs]
+        with torch.enable_grad():
+            y = layer(side)(*leaves)
+        return torch.autograd.grad(y, leaves, cotangent.to(dtype))
+
+    ours, theirs = gradients("ours", dtype), gradients("theirs", dtype)
+    exact = gradients("theirs", torch.float64)
+    checks = []
+    for name, o, e, t in zip(INPUTS, ours, exact, theirs, strict=True):
+        title = f"gradient of {name}"
+        found = testing.compare_tensors(o, e, t, elementwise=False, title=title)
+        checks.append(_judged(tokens, title, "warpsmith", found))
+    return checks

@@ -1,0 +1,148 @@
+"""The layer: its sizes, its steps, its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import warpsmith
+from warpsmith import catalogue, dispatch, limits
+from warpsmith.catalogue import DTYPE_NAMES
+
+EPS = 1e-5
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the layer, and the token counts that it is run at."""
+
+    name: str
+    hidden: int
+    ffn: int
+    tokens: tuple[int, ...]
+
+
+LLAMA_3_8B = Config("Llama-3-8B", 4096, 14336, (1, 16, 128, 1024, 4096, 8192))
+SMALL = Config("Llama-3-8B in miniature", 256, 512, (1, 4, 16))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call in the layer: reads the named tensors, writes one more.
+
+    `op` is the operator of the catalogue that serves it here, None for a matrix product, which is
+    PyTorch's on both sides. `extra` are the arguments behind the tensors.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    theirs: Callable[..., Tensor]
+    op: str | None = None
+    extra: tuple[Any, ...] = ()
+
+    @property
+    def ours(self) -> Callable[..., Tensor]:
+        return getattr(warpsmith, self.op) if self.op else self.theirs
+
+    def arguments(self, values: dict[str, Tensor]) -> tuple[Any, ...]:
+        return (*(values[name] for name in self.inputs), *self.extra)
+
+    def serves(self, args: Sequence[Any]) -> str:
+        """What runs it: a variant, "triton", "reference", or PyTorch's own product."""
+        if self.op is None:
+            return "PyTorch in both"
+        choice = dispatch.which(self.op, *args)
+        return choice.variant.name if choice.variant else choice.implementation
+
+    def floor_ms(self, known: dict[str, Any], args: Sequence[Any], out: Tensor) -> float:
+        """The least time for the bytes and the arithmetic of the step on this GPU."""
+        dtype = DTYPE_NAMES[out.dtype]
+        if self.op is None:
+            a, b = args
+            moved = (a.numel() + b.numel() + out.numel()) * out.element_size()
+            return limits.floor_ms(known, dtype, moved, 2 * a.numel() * b.shape[0])
+        op = catalogue.get(self.op)
+        assert op.cost is not None
+        args = dispatch.normalise(op, tuple(args))
+        return limits.floor_ms(known, dtype, op.cost.bytes(*args), op.cost.flops(*args))
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def _matmul(x: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(x, weight)
+
+
+def _silu_and_mul(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def _add(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+#: What goes in: tokens, weight of the norm, both weights of the gate and up projection, W_down.
+INPUTS = ("x", "norm_weight", "gate_up_weight", "down_weight")
+
+STEPS = (
+    Step("rms_norm", ("x", "norm_weight"), "n", _rms_norm, "rms_norm", (EPS,)),
+    Step("gate and up: matmul", ("n", "gate_up_weight"), "h", _matmul),
+    Step("silu_and_mul", ("h",), "a", _silu_and_mul, "silu_and_mul"),
+    Step("down: matmul", ("a", "down_weight"), "d", _matmul),
+    Step("add", ("x", "d"), "y", _add, "add"),
+)
+
+
+def layer(side: str) -> Callable[..., Tensor]:
+    """The whole layer as one function of `INPUTS`.
+
+    Args:
+        side: "ours" or "theirs".
+    """
+    calls = tuple((getattr(s, side), s.inputs, s.extra, s.output) for s in STEPS)
+
+    def run(*tensors: Tensor) -> Tensor:
+        values = dict(zip(INPUTS, tensors, strict=True))
+        for call, inputs, extra, output in calls:
+            values[output] = call(*[values[name] for name in inputs], *extra)
+        return values[calls[-1][3]]
+
+    return run
+
+
+class Weights:
+    """Seeded weights: normal, 0.02 wide at the model's width.
+
+    A narrower layer gets wider weights, so that its activations spread as those of the model do.
+    """
+
+    def __init__(self, config: Config, dtype: torch.dtype, device: torch.device) -> None:
+        self.config, self.dtype, self.device = config, dtype, device
+        self._generator = torch.Generator(device=device).manual_seed(SEED)
+        width = 0.02 * math.sqrt(LLAMA_3_8B.hidden / config.hidden)
+        norm = self._normal(config.hidden, width=0.1).float() + 1
+        self.tensors = (
+            norm.to(dtype),
+            self._normal(2 * config.ffn, config.hidden, width=width),
+            self._normal(config.hidden, config.ffn, width=width),
+        )
+
+    def _normal(self, *shape: int, width: float = 1.0) -> Tensor:
+        x = torch.randn(shape, generator=self._generator, device=self.device, dtype=self.dtype)
+        return x.mul_(width)
+
+    def inputs(self, tokens: int) -> tuple[Tensor, ...]:
+        """`INPUTS` for that many tokens."""
+        self._generator.manual_seed(SEED + 1 + tokens)
+        return (self._normal(tokens, self.config.hidden), *self.tensors)

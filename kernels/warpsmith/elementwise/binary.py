@@ -1,0 +1,327 @@
+"""Functions of two tensors that broadcast against each other, and activations of x + bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import Bad, Inputs, Op, Property, is_fp8
+from warpsmith.elementwise import checks, ladder, layout, references, samples
+
+Gradients = Callable[..., "tuple[Tensor | None, ...]"]
+
+
+def _sum_to(grad: Tensor, shape: torch.Size) -> Tensor:
+    """Sums away what broadcasting repeated; fp8, which PyTorch cannot sum, in float32."""
+    if grad.shape == shape:
+        return grad
+    if is_fp8(grad.dtype):
+        return grad.float().sum_to_size(shape).to(grad.dtype)
+    return grad.sum_to_size(shape)
+
+
+def _add_backward(
+    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    x, y = inputs
+    return (
+        _sum_to(grad, x.shape) if needs[0] else None,
+        _sum_to(grad, y.shape) if needs[1] else None,
+    )
+
+
+def _mul_backward(
+    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    x, y = inputs
+    times = torch.ops.warpsmith.mul
+    return (
+        _sum_to(times(grad, y), x.shape) if needs[0] else None,
+        _sum_to(times(grad, x), y.shape) if needs[1] else None,
+    )
+
+
+def _no_broadcast(name: str) -> Bad:
+    def make(inputs: Inputs) -> tuple[Tensor, Tensor]:
+        device = inputs.device
+        return torch.ones(2, 3, device=device), torch.ones(2, 4, device=device)
+
+    return Bad("shapes apart", make, rf"{name}: shapes \(2, 3\) and \(2, 4\) do not broadcast")
+
+
+def _add_binary(
+    name: str,
+    function: Callable[[Tensor, Tensor], Tensor],
+    backward: Gradients,
+    properties: tuple[Property, ...],
+    aliases: tuple[str, ...] = (),
+    huge: bool = False,
+) -> Callable[..., Any]:
+    def check(x: Tensor, y: Tensor) -> None:
+        checks.floating(name, "x", x)
+        checks.like(name, "y", y, x)
+        checks.broadcast_shape(name, x, y)
+
+    def fake(x: Tensor, y: Tensor) -> Tensor:
+        return layout.empty_for(checks.broadcast_shape(name, x, y), x, y)
+
+    op = Op(
+        f"{name}(Tensor x, Tensor y) -> Tensor",
+        family="elementwise",
+        source="map",
+        elementwise=True,
+        reference=function,
+        eager=references.through_f32(function),
+        ladder=ladder.forward(ladder.binary),
+        triton=f"map_triton:{name}",
+        fake=fake,
+        check=check,
+        backward=backward,
+        aliases=aliases,
+        samples=(*samples.binary(), *((samples.huge(2),) if huge else ())),
+        errors=(
+            *samples.wrong_dtypes(name, 2),
+            *samples.mismatches(name, 1, "y", 2),
+            _no_broadcast(name),
+            *samples.refusals(name, 2),
+        ),
+        properties=properties,
+        cost=samples.BINARY_COST,
+        bench=samples.bench(2),
+    )
+    catalogue.add(op)
+    dispatch.register(op)
+    return dispatch.public(op)
+
+
+def _commutes(function: Callable[..., Any], inputs: Inputs) -> None:
+    x, y = inputs.randn(33, 65), inputs.randn(65, salt=1)
+    assert torch.equal(function(x, y), function(y, x))
+
+
+def _zero_changes_nothing(add: Callable[..., Any], inputs: Inputs) -> None:
+    x = inputs.randn(1000)
+    assert torch.equal(add(x, torch.zeros_like(x)), x)
+
+
+def _one_changes_nothing(mul: Callable[..., Any], inputs: Inputs) -> None:
+    x = inputs.randn(1000)
+    one = torch.ones((), device=x.device).to(x.dtype)
+    assert torch.equal(mul(x, one), x)
+
+
+COMMUTES = Property("x, y and y, x agree", _commutes)
+
+_add = _add_binary(
+    "add",
+    torch.add,
+    _add_backward,
+    (COMMUTES, Property("x + 0 = x", _zero_changes_nothing)),
+    aliases=("elementwise",),
+    huge=True,
+)
+_mul = _add_binary(
+    "mul", torch.mul, _mul_backward, (COMMUTES, Property("1 x = x", _one_changes_nothing))
+)
+
+
+def _add_bias(
+    activation: str,
+    function: Callable[[Tensor], Tensor],
+    derivative: Callable[[Tensor, Tensor], Tensor],
+    eager: Callable[[Tensor, Tensor], Tensor],
+) -> Callable[..., Any]:
+    name, gradient = f"bias_{activation}", f"bias_{activation}_backward"
+
+    def check(x: Tensor, bias: Tensor) -> None:
+        checks.bias(name, x, bias)
+
+    def check_backward(grad: Tensor, x: Tensor, bias: Tensor) -> None:
+        checks.bias(gradient, x, bias)
+        checks.like(gradient, "grad", grad, x)
+        checks.shaped(gradient, "grad", grad, tuple(x.shape))
+
+    def backward(
+        inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x, bias = inputs
+        dx = getattr(torch.ops.warpsmith, gradient)(grad, x, bias)
+        return dx if needs[0] else None, _sum_to(dx, bias.shape) if needs[1] else None
+
+    def reference_backward(grad: Tensor, x: Tensor, bias: Tensor) -> Tensor:
+        return derivative(grad, x + bias)
+
+    def short_bias(op: str, operands: int) -> Bad:
+        def make(inputs: Inputs) -> tuple[Tensor, ...]:
+            x = torch.ones(4, 8, device=inputs.device)
+            return (*(x for _ in range(operands - 1)), x[0, :7])
+
+        message = rf"{op}: expected bias to have shape \(8,\), the last dimension of x, got \(7,\)"
+        return Bad("short bias", make, message)
+
+    def scalar_x(op: str, operands: int) -> Bad:
+        def make(inputs: Inputs) -> tuple[Tensor, ...]:
+            x = torch.ones((), device=inputs.device)
+            return (*(x for _ in range(operands - 1)), torch.ones(1, device=inputs.device))
+
+        return Bad("0-d x", make, rf"{op}: expected at least 1 dimension in x, got shape \(\)")
+
+    forward_op = Op(
+        f"{name}(Tensor x, Tensor bias) -> Tensor",
+        family="elementwise",
+        source="map",
+        elementwise=True,
+        reference=lambda x, bias: function(x + bias),
+        eager=references.through_f32(eager),
+        ladder=ladder.forward(ladder.bias),
+        triton=f"map_triton:{name}",
+        fake=lambda x, bias: layout.empty_like(x),
+        check=check,
+        backward=backward,
+        samples=samples.bias(),
+        errors=(
+            *samples.wrong_dtypes(name, 2),
+            *samples.mismatches(name, 1, "bias", 2),
+            short_bias(name, 2),
+            scalar_x(name, 2),
+            *samples.refusals(name, 2),
+        ),
+        cost=samples.UNARY_COST,
+        bench=samples.bench_bias(1),
+    )
+    backward_op = Op(
+        f"{gradient}(Tensor grad, Tensor x, Tensor bias) -> Tensor",
+        family="elementwise",
+        source="map",
+        elementwise=True,
+        reference=reference_backward,
+        eager=references.through_f32(reference_backward),
+        ladder=ladder.backward(ladder.bias_backward),
+        triton=f"map_triton:{gradient}",
+        fake=lambda grad, x, bias: layout.empty_like(x),
+        check=check_backward,
+        samples=samples.bias_backward(),
+        errors=(
+            *samples.wrong_dtypes(gradient, 3),
+            *samples.mismatches(gradient, 0, "grad", 3),
+            samples.other_shape(gradient, 0, "grad", 3),
+            short_bias(gradient, 3),
+            scalar_x(gradient, 3),
+            *samples.refusals(gradient, 3),
+        ),
+        cost=samples.BACKWARD_COST,
+        bench=samples.bench_bias(2),
+    )
+    for op in (forward_op, backward_op):
+        catalogue.add(op)
+        dispatch.register(op)
+    return dispatch.public(forward_op)
+
+
+_bias_gelu = _add_bias(
+    "gelu", references.gelu, references.gelu_backward, lambda x, bias: F.gelu(x + bias)
+)
+_bias_gelu_tanh = _add_bias(
+    "gelu_tanh",
+    references.gelu_tanh,
+    references.gelu_tanh_backward,
+    lambda x, bias: F.gelu(x + bias, approximate="tanh"),
+)
+
+
+def add(x: Tensor, y: Tensor, *, variant: str | None = None) -> Tensor:
+    """Sum, `x + y`, with broadcasting.
+
+    Args:
+        x: any shape, strides and floating dtype (float32, float16, bfloat16, float8_e4m3fn and
+            float8_e5m2 have kernels).
+        y: the dtype and device of `x`, and a shape that broadcasts with it.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the broadcast shape, computed in float32 and rounded once.
+
+    Raises:
+        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        `torch.add`.
+    """
+    return _add(variant, x, y)
+
+
+def mul(x: Tensor, y: Tensor, *, variant: str | None = None) -> Tensor:
+    """Product, `x * y`, with broadcasting.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `add`.
+        y: the dtype and device of `x`, and a shape that broadcasts with it.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the broadcast shape, computed in float32 and rounded once.
+
+    Raises:
+        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        `torch.mul`.
+    """
+    return _mul(variant, x, y)
+
+
+def bias_gelu(
+    x: Tensor, bias: Tensor, approximate: str = "none", *, variant: str | None = None
+) -> Tensor:
+    """`gelu(x + bias)` in one pass, the sum held in float32.
+
+    Args:
+        x: [..., n], any strides and floating dtype, as in `add`.
+        bias: [n], the dtype and device of `x`.
+        approximate: "none" or "tanh", as in `gelu`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for other dtypes, devices or shapes than these, another `approximate`, or an
+            unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415
+    """
+    if approximate == "none":
+        return _bias_gelu(variant, x, bias)
+    if approximate == "tanh":
+        return _bias_gelu_tanh(variant, x, bias)
+    raise ValueError(f"bias_gelu: expected approximate to be 'none' or 'tanh', got '{approximate}'")
+
+
+def bias_gelu_tanh(x: Tensor, bias: Tensor, *, variant: str | None = None) -> Tensor:
+    """`bias_gelu` in its tanh approximation.
+
+    Args:
+        x: [..., n], any strides and floating dtype, as in `add`.
+        bias: [n], the dtype and device of `x`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415
+    """
+    return _bias_gelu_tanh(variant, x, bias)

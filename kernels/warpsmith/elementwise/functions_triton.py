@@ -1,0 +1,259 @@
+"""The functions of the elementwise family in Triton, in float32. A new activation is one function
+here and one for its gradient.
+
+`EXACT` is set for float32 data. Narrower data take approximate reciprocals and a shorter
+polynomial, accurate to what their rounding keeps, because at full memory speed the arithmetic of
+16-bit data would otherwise be the bound.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpsmith.dispatch import interpreting
+
+INTERPRETED = tl.constexpr(interpreting())
+
+LOG2E = tl.constexpr(1.4426950408889634)
+INV_SQRT_2PI = tl.constexpr(0.3989422804014327)
+#: gelu_tanh is x logistic(x (LINEAR + CUBIC x^2)): 2 sqrt(2/pi), and 0.044715 of it.
+LINEAR = tl.constexpr(1.5957691216057308)
+CUBIC = tl.constexpr(0.07135481627260025)
+QUICK_SLOPE = tl.constexpr(1.702)
+#: Beyond this, tanh(softplus(x)) rounds to 1.
+MISH_LINEAR = tl.constexpr(20.0)
+
+
+@triton.jit
+def exponential(x):
+    return tl.exp2(x * LOG2E)
+
+
+@triton.jit
+def divide(x, y, EXACT: tl.constexpr):
+    if EXACT:
+        return tl.div_rn(x, y)
+    else:
+        return x * reciprocal(y)
+
+
+@triton.jit
+def reciprocal(x):
+    """1/x within 1 ulp, subnormal results kept."""
+    if INTERPRETED:
+        return 1.0 / x
+    else:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def reciprocal_normal(x):
+    """1/x within 1 ulp for x and 1/x in the normal range; two instructions fewer."""
+    if INTERPRETED:
+        return 1.0 / x
+    else:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def logistic(x, EXACT: tl.constexpr):
+    return divide(1.0, 1.0 + exponential(-x), EXACT)
+
+
+@triton.jit
+def logistic_and_slope(x, EXACT: tl.constexpr):
+    """s = logistic(x) and s (1 - s), from exp(-|x|), which neither overflows nor cancels."""
+    e = exponential(-tl.abs(x))
+    r = divide(1.0, 1.0 + e, EXACT)
+    falling = e * r
+    return tl.where(x < 0.0, falling, r), falling * r
+
+
+@triton.jit
+def normal_cdf(x, e, EXACT: tl.constexpr):
+    """The normal distribution's cumulative function at x, given e = exp(-x^2 / 2).
+
+    Phi(-a) = e t P(t), t = 1 / (1 + c a), P fitted for the smallest largest relative error: the
+    left tail keeps its relative accuracy, where 1 + erf cancels. The fits hold for all a >= 0, the
+    exact one for a >= 1.
+    """
+    a = tl.abs(x)
+    if EXACT:
+        t = reciprocal_normal(tl.fma(a, 0.45, 1.0))
+        p = -0.0689663514494896
+        p = tl.fma(t, p, 0.2646433413028717)
+        p = tl.fma(t, p, -0.34636619687080383)
+        p = tl.fma(t, p, 0.1056700348854065)
+        p = tl.fma(t, p, 0.038161564618349075)
+        p = tl.fma(t, p, 0.14821270108222961)
+        p = tl.fma(t, p, 0.17909587919712067)
+        p = tl.fma(t, p, 0.17953920364379883)
+    else:
+        t = reciprocal_normal(tl.fma(a, 0.31, 1.0))
+        p = -0.07392462432742614
+        p = tl.fma(t, p, 0.18043702947954274)
+        p = tl.fma(t, p, 0.015759864400025272)
+        p = tl.fma(t, p, 0.13342147847075256)
+        p = tl.fma(t, p, 0.12044346626155045)
+        p = tl.fma(t, p, 0.1238604803342437)
+    tail = e * (t * p)
+    cdf = tl.where(x < 0.0, tail, 1.0 - tail)
+    if EXACT:
+        # Around 0, an odd polynomial: fewer roundings than a quotient and an exponential take.
+        square = x * x
+        q = -7.462894700438483e-06
+        q = tl.fma(square, q, 0.00011295217700535432)
+        q = tl.fma(square, q, -0.00118578493129462)
+        q = tl.fma(square, q, 0.009973078034818172)
+        q = tl.fma(square, q, -0.06649031490087509)
+        q = tl.fma(square, q, 0.3989422917366028)
+        cdf = tl.where(a < 1.0, tl.fma(x, q, 0.5), cdf)
+    return cdf
+
+
+# --- functions: (x, p) -> f(x), p being the parameter ---------------------------------------------
+
+
+@triton.jit
+def relu(x, p, EXACT: tl.constexpr):
+    return tl.where(x <= 0.0, 0.0, x)
+
+
+@triton.jit
+def sigmoid(x, p, EXACT: tl.constexpr):
+    return logistic(x, EXACT)
+
+
+@triton.jit
+def elu(x, p, EXACT: tl.constexpr):
+    """x where positive, else p (exp(x) - 1); near 0, where that cancels, by its series."""
+    if EXACT:
+        REACH: tl.constexpr = -0.69
+        s = tl.fma(x, 1 / 362880, 1 / 40320)
+        s = tl.fma(x, s, 1 / 5040)
+        s = tl.fma(x, s, 1 / 720)
+        s = tl.fma(x, s, 1 / 120)
+        s = tl.fma(x, s, 1 / 24)
+    else:
+        REACH: tl.constexpr = -0.125
+        s = 1 / 24
+    s = tl.fma(x, s, 1 / 6)
+    s = tl.fma(x, s, 0.5)
+    series = tl.fma(x * x, s, x)
+    below = tl.where(x > REACH, series, exponential(x) - 1.0)
+    return tl.where(x > 0.0, x, p * below)
+
+
+@triton.jit
+def gelu(x, p, EXACT: tl.constexpr):
+    return x * normal_cdf(x, exponential(-0.5 * x * x), EXACT)
+
+
+@triton.jit
+def gelu_tanh(x, p, EXACT: tl.constexpr):
+    """0.5 x (1 + tanh(u)) = x logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    return x * logistic(x * tl.fma(x * x, CUBIC, LINEAR), EXACT)
+
+
+@triton.jit
+def silu(x, p, EXACT: tl.constexpr):
+    return divide(x, 1.0 + exponential(-x), EXACT)
+
+
+@triton.jit
+def hardswish(x, p, EXACT: tl.constexpr):
+    clamped = tl.minimum(tl.maximum(x + 3.0, 0.0), 6.0)
+    return x * (clamped * (1 / 6))
+
+
+@triton.jit
+def hardshrink(x, p, EXACT: tl.constexpr):
+    return tl.where((x >= -p) & (x <= p), 0.0, x)
+
+
+@triton.jit
+def quick_gelu(x, p, EXACT: tl.constexpr):
+    return x * logistic(x * QUICK_SLOPE, EXACT)
+
+
+@triton.jit
+def mish(x, p, EXACT: tl.constexpr):
+    """x tanh(softplus(x)) = x n / (n + 2), n = e (e + 2), e = exp(x)."""
+    e = exponential(tl.minimum(x, MISH_LINEAR))
+    n = e * (e + 2.0)
+    return tl.where(x > MISH_LINEAR, x, x * divide(n, n + 2.0, EXACT))
+
+
+# --- gradients: (g, x, p) -> g f'(x), as PyTorch has them at kinks, infinities and NaN ------------
+
+
+@triton.jit
+def relu_backward(g, x, p, EXACT: tl.constexpr):
+    return tl.where(x <= 0.0, 0.0, g)
+
+
+@triton.jit
+def sigmoid_backward(g, x, p, EXACT: tl.constexpr):
+    _, slope = logistic_and_slope(x, EXACT)
+    return g * slope
+
+
+@triton.jit
+def elu_backward(g, x, p, EXACT: tl.constexpr):
+    return tl.where(x <= 0.0, g * (p * exponential(x)), g)
+
+
+@triton.jit
+def gelu_backward(g, x, p, EXACT: tl.constexpr):
+    # The derivative has a zero near -0.75, around which every dtype needs the accurate fit.
+    e = exponential(-0.5 * x * x)
+    return g * tl.fma(x, e * INV_SQRT_2PI, normal_cdf(x, e, True))
+
+
+@triton.jit
+def gelu_tanh_backward(g, x, p, EXACT: tl.constexpr):
+    # Where the square is capped, the logistic function has long reached its limit.
+    square = tl.minimum(x * x, 1.0e6)
+    slope = tl.fma(square, 3.0 * CUBIC, LINEAR)
+    s, ds = logistic_and_slope(x * tl.fma(square, CUBIC, LINEAR), EXACT)
+    return g * tl.fma(x * ds, slope, s)
+
+
+@triton.jit
+def silu_backward(g, x, p, EXACT: tl.constexpr):
+    s, ds = logistic_and_slope(x, EXACT)
+    return g * tl.fma(x, ds, s)
+
+
+@triton.jit
+def hardswish_backward(g, x, p, EXACT: tl.constexpr):
+    between = tl.where(x < 3.0, g * tl.fma(x, 1 / 3, 0.5), g)
+    return tl.where(x <= -3.0, 0.0, between)
+
+
+@triton.jit
+def hardshrink_backward(g, x, p, EXACT: tl.constexpr):
+    return tl.where((x >= -p) & (x <= p), 0.0, g)
+
+
+@triton.jit
+def quick_gelu_backward(g, x, p, EXACT: tl.constexpr):
+    s, ds = logistic_and_slope(x * QUICK_SLOPE, EXACT)
+    return g * tl.fma(x * ds, QUICK_SLOPE, s)
+
+
+@triton.jit
+def mish_backward(g, x, p, EXACT: tl.constexpr):
+    """t + x (1 - t^2) logistic(x), t = tanh(softplus(x)), the second factor without cancelling."""
+    e = exponential(tl.minimum(x, MISH_LINEAR))
+    n = e * (e + 2.0)
+    r = divide(1.0, n + 2.0, EXACT)
+    derivative = tl.fma(x, 4.0 * (e * r) * ((e + 1.0) * r), n * r)
+    # x - x: NaN at infinity, as in PyTorch.
+    return g * tl.where(x > MISH_LINEAR, 1.0 + (x - x), derivative)

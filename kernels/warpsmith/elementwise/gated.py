@@ -1,0 +1,281 @@
+"""Gated activations, `act(gate) * up`: the middle of the MLP in Llama, Gemma and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import FLOATS, FP8, Bad, Inputs, Op, Property
+from warpsmith.elementwise import checks, ladder, layout, references, samples
+
+
+def _operands(x: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Gate and up, out of one tensor or two."""
+    return layout.halves(x) if up is None else (x, up)
+
+
+def _odd(name: str, operands: int) -> Bad:
+    def make(inputs: Inputs) -> tuple[Tensor, ...]:
+        x = torch.ones(4, 7, device=inputs.device)
+        return tuple(x for _ in range(operands))
+
+    message = rf"{name}: expected the last dimension of x to be even, got shape \(4, 7\)"
+    return Bad("odd last dimension", make, message)
+
+
+def _scalar(name: str, operands: int) -> Bad:
+    def make(inputs: Inputs) -> tuple[Tensor, ...]:
+        return tuple(torch.ones((), device=inputs.device) for _ in range(operands))
+
+    message = rf"{name}: expected at least 1 dimension in x, got shape \(\)"
+    return Bad("0-d x", make, message)
+
+
+def _halves_agree(function: Callable[..., Any], inputs: Inputs) -> None:
+    x = inputs.randn(33, 128)
+    assert torch.equal(function(x), function(x[:, :64], x[:, 64:]))
+
+
+def _zero_up(function: Callable[..., Any], inputs: Inputs) -> None:
+    x = inputs.randn(1000)
+    assert (function(x, torch.zeros_like(x)).float() == 0).all()
+
+
+FACTS = (
+    Property("one tensor and its halves agree", _halves_agree),
+    Property("up = 0 gives 0", _zero_up),
+)
+
+Peer = Callable[[], Callable[..., Any]]
+
+
+def _add(
+    activation: str,
+    function: Callable[[Tensor], Tensor],
+    derivative: Callable[[Tensor, Tensor], Tensor],
+    eager: Callable[[Tensor], Tensor],
+    *,
+    peers: dict[str, Peer] | None = None,
+    bench_dtypes: tuple[str, ...] = FLOATS,
+    huge: bool = False,
+) -> Callable[..., Any]:
+    """Enters `<activation>_and_mul` and its gradient into the catalogue."""
+    name, gradient = f"{activation}_and_mul", f"{activation}_and_mul_backward"
+
+    def check(x: Tensor, up: Tensor | None) -> None:
+        checks.gate_shape(name, x, up)
+
+    def check_backward(grad: Tensor, x: Tensor, up: Tensor | None) -> None:
+        shape = checks.gate_shape(gradient, x, up)
+        checks.like(gradient, "grad", grad, x)
+        checks.shaped(gradient, "grad", grad, shape)
+
+    def reference(x: Tensor, up: Tensor | None = None) -> Tensor:
+        gate, up = _operands(x, up)
+        return function(gate) * up
+
+    def reference_backward(
+        grad: Tensor, x: Tensor, up: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        gate, other = _operands(x, up)
+        d_gate, d_up = derivative(grad * other, gate), grad * function(gate)
+        if up is not None:
+            return d_gate, d_up
+        return torch.cat((d_gate, d_up), dim=-1), x.new_empty(0)
+
+    def eager_forward(x: Tensor, up: Tensor | None = None) -> Tensor:
+        gate, up = _operands(x, up)
+        return eager(gate) * up
+
+    def fake(x: Tensor, up: Tensor | None) -> Tensor:
+        return (
+            layout.empty_like(x)
+            if up is not None
+            else x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
+        )
+
+    def fake_backward(grad: Tensor, x: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
+        return layout.empty_like(x), x.new_empty(0) if up is None else layout.empty_like(up)
+
+    def backward(
+        inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x, up = inputs
+        first, second = getattr(torch.ops.warpsmith, gradient)(grad, x, up)
+        return first, None if up is None else second
+
+    forward_op = Op(
+        f"{name}(Tensor x, Tensor? up=None) -> Tensor",
+        family="elementwise",
+        source="map",
+        elementwise=True,
+        reference=reference,
+        eager=references.through_f32(eager_forward),
+        ladder=ladder.forward(ladder.gated, table=True),
+        triton=f"map_triton:{name}",
+        fake=fake,
+        check=check,
+        backward=backward,
+        samples=(*samples.gated(), *((samples.huge(2),) if huge else ())),
+        errors=(
+            *samples.wrong_dtypes(name, 2),
+            *samples.mismatches(name, 1, "up", 2),
+            samples.other_shape(name, 1, "up", 2),
+            _odd(name, 1),
+            _scalar(name, 1),
+            *samples.refusals(name, 2),
+        ),
+        properties=FACTS,
+        cost=samples.GATED_COST,
+        bench=samples.bench(2, fused=True),
+        bench_dtypes=bench_dtypes,
+        peers=peers or {},
+    )
+    backward_op = Op(
+        f"{gradient}(Tensor grad, Tensor x, Tensor? up=None) -> (Tensor, Tensor)",
+        family="elementwise",
+        source="map",
+        elementwise=True,
+        reference=reference_backward,
+        ladder=ladder.backward(ladder.gated_backward),
+        triton=f"map_triton:{gradient}",
+        fake=fake_backward,
+        check=check_backward,
+        samples=samples.gated_backward(),
+        errors=(
+            *samples.wrong_dtypes(gradient, 3),
+            *samples.mismatches(gradient, 0, "grad", 3),
+            *samples.mismatches(gradient, 2, "up", 3),
+            samples.other_shape(gradient, 0, "grad", 3),
+            samples.other_shape(gradient, 2, "up", 3),
+            _odd(gradient, 2),
+            _scalar(gradient, 2),
+            *samples.refusals(gradient, 3),
+        ),
+        cost=samples.GATED_BACKWARD_COST,
+        bench=samples.bench(3, fused=True),
+    )
+    for op in (forward_op, backward_op):
+        catalogue.add(op)
+        dispatch.register(op)
+    return dispatch.public(forward_op)
+
+
+def _liger_swiglu() -> Callable[..., Any]:
+    from liger_kernel.ops.swiglu import swiglu_forward
+
+    return lambda x, up=None: swiglu_forward(*_operands(x, up))[-1]
+
+
+def _liger_geglu() -> Callable[..., Any]:
+    from liger_kernel.ops.geglu import geglu_forward
+
+    return lambda x, up=None: geglu_forward(*_operands(x, up))[-1]
+
+
+_silu_and_mul = _add(
+    "silu",
+    F.silu,
+    references.silu_backward,
+    F.silu,
+    peers={"liger": _liger_swiglu},
+    bench_dtypes=FLOATS + FP8,
+    huge=True,
+)
+_gelu_and_mul = _add("gelu", references.gelu, references.gelu_backward, F.gelu)
+_gelu_tanh_and_mul = _add(
+    "gelu_tanh",
+    references.gelu_tanh,
+    references.gelu_tanh_backward,
+    lambda x: F.gelu(x, approximate="tanh"),
+    peers={"liger": _liger_geglu},
+)
+
+
+def silu_and_mul(x: Tensor, up: Tensor | None = None, *, variant: str | None = None) -> Tensor:
+    """SwiGLU's middle, `silu(gate) * up`, the product held in float32.
+
+    Args:
+        x: the gate, any shape, strides and floating dtype (float32, float16, bfloat16,
+            float8_e4m3fn and float8_e5m2 have kernels); or, without `up`, [..., 2 d] with the gate
+            in the first d columns and up in the last d.
+        up: the shape, dtype and device of `x`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of the gate, with its strides where `up` is given and `x`
+        is dense, else contiguous.
+
+    Raises:
+        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202
+    """
+    return _silu_and_mul(variant, x, up)
+
+
+def gelu_and_mul(
+    x: Tensor,
+    up: Tensor | None = None,
+    approximate: str = "none",
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """GEGLU's middle, `gelu(gate) * up`, the product held in float32.
+
+    Args:
+        x: the gate; or, without `up`, [..., 2 d] with gate and up side by side, as in
+            `silu_and_mul`.
+        up: the shape, dtype and device of `x`.
+        approximate: "none" or "tanh", as in `gelu`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of the gate, with its strides where `up` is given and `x`
+        is dense, else contiguous.
+
+    Raises:
+        ValueError: for other dtypes, devices or shapes than these, another `approximate`, or an
+            unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202
+    """
+    if approximate == "none":
+        return _gelu_and_mul(variant, x, up)
+    if approximate == "tanh":
+        return _gelu_tanh_and_mul(variant, x, up)
+    raise ValueError(
+        f"gelu_and_mul: expected approximate to be 'none' or 'tanh', got '{approximate}'"
+    )
+
+
+def gelu_tanh_and_mul(x: Tensor, up: Tensor | None = None, *, variant: str | None = None) -> Tensor:
+    """`gelu_and_mul` in its tanh approximation.
+
+    Args:
+        x: the gate; or, without `up`, [..., 2 d] with gate and up side by side, as in
+            `silu_and_mul`.
+        up: the shape, dtype and device of `x`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of the gate, with its strides where `up` is given and `x`
+        is dense, else contiguous.
+
+    Raises:
+        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202
+    """
+    return _gelu_tanh_and_mul(variant, x, up)

@@ -1,0 +1,424 @@
+"""The Triton twins of the elementwise family: three kernels, and a function as their parameter.
+
+flat    all operands alike and without gaps: one run of elements
+tile    up to four dimensions at any strides, in tiles of the inner two
+table   fp8 functions of one value, as a table of all 256 answers
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from warpsmith.catalogue import is_fp8
+from warpsmith.elementwise import functions_triton as functions
+from warpsmith.elementwise import layout
+from warpsmith.elementwise.convert_triton import decode, encode
+from warpsmith.elementwise.functions_triton import INTERPRETED
+
+#: Four warps, each thread with four (one input) or two (more) 16-byte accesses in flight per
+#: operand: the fewest that cover the latency of DRAM, and small enough that many blocks fit an SM.
+NUM_WARPS = 4
+THREADS = 32 * NUM_WARPS
+#: A tile of operands that are not all contiguous along the rows, which the caches turn around.
+SQUARE = (32, 64)
+#: Dimensions that the tile kernel walks.
+MAX_RANK = 4
+#: Shorter runs of columns than this are not worth a block that fits them without a tail.
+MIN_WHOLE = 256
+
+#: Dtypes that travel as integers, which the kernels convert: their name, and the integers.
+_INTEGERS = {torch.float8_e4m3fn: ("e4m3", torch.uint8), torch.float8_e5m2: ("e5m2", torch.uint8)}
+if INTERPRETED.value:
+    _INTEGERS[torch.bfloat16] = ("bf16", torch.int16)
+
+
+# --- how a function meets its operands: values in, a tuple of values out --------------------------
+
+
+@triton.jit
+def unary(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    return (F(v[0], p, EXACT),)
+
+
+@triton.jit
+def unary_backward(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    return (F(v[0], v[1], p, EXACT),)
+
+
+@triton.jit
+def sum_of_two(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    return (v[0] + v[1],)
+
+
+@triton.jit
+def product_of_two(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    return (v[0] * v[1],)
+
+
+@triton.jit
+def biased(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    return (F(v[0] + v[1], p, EXACT),)
+
+
+@triton.jit
+def biased_backward(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    return (F(v[0], v[1] + v[2], p, EXACT),)
+
+
+@triton.jit
+def gated(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    return (F(v[0], p, EXACT) * v[1],)
+
+
+@triton.jit
+def gated_backward(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    """F is (the function, its gradient); v is grad, gate, up."""
+    d_gate = F[1](v[0] * v[2], v[1], p, EXACT)
+    return (d_gate, v[0] * F[0](v[1], p, EXACT))
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _load(pointers, offsets, mask, FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
+    values = ()
+    for k in tl.static_range(len(pointers)):
+        value = tl.load(pointers[k] + offsets[k], mask=mask)
+        values += (decode(value, FORMAT, HARDWARE),)
+    return values
+
+
+@triton.jit
+def _store(pointers, offsets, values, mask, FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
+    for k in tl.static_range(len(pointers)):
+        value = encode(values[k], FORMAT, HARDWARE, pointers[k].dtype.element_ty)
+        tl.store(pointers[k] + offsets[k], value, mask=mask)
+
+
+@triton.jit
+def _apply(
+    outputs,
+    inputs,
+    out_offsets,
+    in_offsets,
+    mask,
+    parameter,
+    WRAP: tl.constexpr,
+    F: tl.constexpr,
+    FORMAT: tl.constexpr,
+    HARDWARE: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    values = _load(inputs, in_offsets, mask, FORMAT, HARDWARE)
+    results = WRAP(F, values, parameter, EXACT)
+    _store(outputs, out_offsets, results, mask, FORMAT, HARDWARE)
+
+
+@triton.jit
+def _same(pointers, offsets):
+    same = ()
+    for _ in tl.static_range(len(pointers)):
+        same += (offsets,)
+    return same
+
+
+@triton.jit
+def map_flat_kernel(
+    outputs,
+    inputs,
+    parameter,
+    n,
+    WRAP: tl.constexpr,
+    F: tl.constexpr,
+    FORMAT: tl.constexpr,
+    HARDWARE: tl.constexpr,
+    EXACT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = start + tl.arange(0, BLOCK)  # [BLOCK]
+    out_offsets, in_offsets = _same(outputs, offsets), _same(inputs, offsets)
+    if start + BLOCK <= n:
+        _apply(
+            outputs, inputs, out_offsets, in_offsets, None, parameter, WRAP, F, FORMAT, HARDWARE,
+            EXACT,
+        )  # fmt: skip
+    else:
+        in_range = offsets < n
+        _apply(
+            outputs, inputs, out_offsets, in_offsets, in_range, parameter, WRAP, F, FORMAT,
+            HARDWARE, EXACT,
+        )  # fmt: skip
+
+
+@triton.jit
+def _tile_offsets(strides, i0, i1, row, col):
+    """Per operand, [BM, BN]: where its elements of the tile lie."""
+    offsets = ()
+    for k in tl.static_range(len(strides)):
+        s = strides[k]
+        outer = i0 * s[0] + i1 * s[1]
+        offsets += (outer + row[:, None] * s[2] + col[None, :] * s[3],)
+    return offsets
+
+
+@triton.jit
+def map_tile_kernel(
+    outputs,
+    inputs,
+    out_strides,
+    in_strides,
+    parameter,
+    d1,
+    rows,
+    cols,
+    WRAP: tl.constexpr,
+    F: tl.constexpr,
+    FORMAT: tl.constexpr,
+    HARDWARE: tl.constexpr,
+    EXACT: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
+    pid = tl.program_id(0)
+    col_blocks, row_blocks = tl.cdiv(cols, BN), tl.cdiv(rows, BM)
+    rest = pid // col_blocks
+    outer = rest // row_blocks
+    first_col = (pid % col_blocks).to(tl.int64) * BN
+    first_row = (rest % row_blocks).to(tl.int64) * BM
+    i0, i1 = (outer // d1).to(tl.int64), (outer % d1).to(tl.int64)
+    row = first_row + tl.arange(0, BM)  # [BM]
+    col = first_col + tl.arange(0, BN)  # [BN]
+    out_offsets = _tile_offsets(out_strides, i0, i1, row, col)
+    in_offsets = _tile_offsets(in_strides, i0, i1, row, col)
+    if (first_row + BM <= rows) & (first_col + BN <= cols):
+        _apply(
+            outputs, inputs, out_offsets, in_offsets, None, parameter, WRAP, F, FORMAT, HARDWARE,
+            EXACT,
+        )  # fmt: skip
+    else:
+        in_range = (row < rows)[:, None] & (col < cols)[None, :]
+        _apply(
+            outputs, inputs, out_offsets, in_offsets, in_range, parameter, WRAP, F, FORMAT,
+            HARDWARE, EXACT,
+        )  # fmt: skip
+
+
+@triton.jit
+def map_table_kernel(
+    output,
+    input,
+    parameter,
+    n,
+    F: tl.constexpr,
+    FORMAT: tl.constexpr,
+    HARDWARE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = start + tl.arange(0, BLOCK)  # [BLOCK]
+    codes = tl.arange(0, 256).to(tl.uint8)
+    answers = F(decode(codes, FORMAT, HARDWARE), parameter, False)
+    table = encode(answers, FORMAT, HARDWARE, tl.uint8)  # [256]
+    if start + BLOCK <= n:
+        index = tl.load(input + offsets).to(tl.int32)
+        tl.store(output + offsets, tl.gather(table, index, 0))
+    else:
+        in_range = offsets < n
+        index = tl.load(input + offsets, mask=in_range, other=0).to(tl.int32)
+        tl.store(output + offsets, tl.gather(table, index, 0), mask=in_range)
+
+
+# --- launches -------------------------------------------------------------------------------------
+
+
+def _converts_in_hardware(x: Tensor) -> bool:
+    return not INTERPRETED.value and torch.cuda.get_device_capability(x.device) >= (8, 9)
+
+
+def _whole_columns(cols: int, block: int) -> int:
+    """Columns of a tile: the largest power of two that leaves no tail, if that is wide enough."""
+    whole = min(cols & -cols, block)
+    return whole if whole >= MIN_WHOLE else min(triton.next_power_of_2(cols), block)
+
+
+def _launch(
+    wrap: Callable, function: object, outputs: list[Tensor], inputs: list[Tensor], p: float = 0.0
+) -> None:
+    """Runs `wrap` of `function` over the operands, which broadcast to the shape of the outputs."""
+    x = outputs[0]
+    if x.numel() == 0:
+        return
+    merged = layout.Layout.of([*outputs, *inputs])
+    if merged.rank > MAX_RANK:
+        return _launch_packed(wrap, function, outputs, inputs, p)
+    fp8 = is_fp8(x.dtype)
+    name, carrier = _INTEGERS.get(x.dtype, ("", x.dtype))
+    packs = 4 if len(inputs) == 1 else 2
+    block = THREADS * packs * (layout.PACK_BYTES // x.element_size())
+    settings = {
+        "WRAP": wrap,
+        "F": function,
+        "FORMAT": name,
+        "HARDWARE": fp8 and _converts_in_hardware(x),
+        "EXACT": x.dtype == torch.float32,
+        "num_warps": NUM_WARPS,
+        "enable_fp_fusion": True,
+    }
+    outs, ins = (tuple(t.view(carrier) for t in ts) for ts in (outputs, inputs))
+    with torch.cuda.device_of(x):
+        if merged.rank <= 1 and merged.is_rows:
+            n = merged.cols
+            grid = (triton.cdiv(n, block),)
+            if fp8 and wrap is unary:
+                del settings["WRAP"], settings["EXACT"]
+                map_table_kernel[grid](outs[0], ins[0], p, n, BLOCK=block, **settings)
+            else:
+                map_flat_kernel[grid](outs, ins, p, n, BLOCK=block, **settings)
+            return
+        missing = MAX_RANK - merged.rank
+        d0, d1, rows, cols = (1,) * missing + merged.sizes
+        strides = tuple((0,) * missing + s for s in merged.strides)
+        if merged.rank and any(s[-1] != 1 for s in merged.strides):
+            bm, bn = SQUARE if rows > 1 else (1, SQUARE[0] * SQUARE[1])
+        else:
+            bn = _whole_columns(cols, block)
+            bm = max(1, min(block // bn, triton.next_power_of_2(rows)))
+        grid = (d0 * d1 * triton.cdiv(rows, bm) * triton.cdiv(cols, bn),)
+        map_tile_kernel[grid](
+            outs,
+            ins,
+            strides[: len(outs)],
+            strides[len(outs) :],
+            p,
+            d1,
+            rows,
+            cols,
+            BM=bm,
+            BN=bn,
+            **settings,
+        )
+
+
+def _launch_packed(
+    wrap: Callable, function: object, outputs: list[Tensor], inputs: list[Tensor], p: float
+) -> None:
+    """For more dimensions than the tile kernel walks: on contiguous copies of the operands."""
+    shape = outputs[0].shape
+    packed = [x.new_empty(shape) for x in outputs]
+    _launch(wrap, function, packed, [x.expand(shape).contiguous() for x in inputs], p)
+    for output, answer in zip(outputs, packed, strict=True):
+        output.copy_(answer)
+
+
+# --- the twins ------------------------------------------------------------------------------------
+
+Twin = Callable[..., "Tensor | tuple[Tensor, Tensor]"]
+
+
+def _unary(function: object) -> Twin:
+    def run(x: Tensor, parameter: float = 0.0) -> Tensor:
+        out = layout.empty_like(x)
+        _launch(unary, function, [out], [x], parameter)
+        return out
+
+    return run
+
+
+def _unary_backward(function: object) -> Twin:
+    def run(grad: Tensor, x: Tensor, parameter: float = 0.0) -> Tensor:
+        out = layout.empty_like(x)
+        _launch(unary_backward, function, [out], [grad, x], parameter)
+        return out
+
+    return run
+
+
+def _binary(wrap: Callable) -> Twin:
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        out = layout.empty_for(torch.broadcast_shapes(x.shape, y.shape), x, y)
+        _launch(wrap, None, [out], [x, y])
+        return out
+
+    return run
+
+
+def _biased(function: object) -> Twin:
+    def run(x: Tensor, bias: Tensor) -> Tensor:
+        out = layout.empty_like(x)
+        _launch(biased, function, [out], [x, bias])
+        return out
+
+    return run
+
+
+def _biased_backward(function: object) -> Twin:
+    def run(grad: Tensor, x: Tensor, bias: Tensor) -> Tensor:
+        out = layout.empty_like(x)
+        _launch(biased_backward, function, [out], [grad, x, bias])
+        return out
+
+    return run
+
+
+def _gated(function: object) -> Twin:
+    def run(x: Tensor, up: Tensor | None = None) -> Tensor:
+        if up is not None:
+            out, gate = layout.empty_like(x), x
+        else:
+            gate, up = layout.halves(x)
+            out = x.new_empty(gate.shape)
+        _launch(gated, function, [out], [gate, up])
+        return out
+
+    return run
+
+
+def _gated_backward(function: object, gradient: object) -> Twin:
+    def run(grad: Tensor, x: Tensor, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        dx = layout.empty_like(x)
+        pair = (function, gradient)
+        if up is not None:
+            d_up = layout.empty_like(up)
+            _launch(gated_backward, pair, [dx, d_up], [grad, x, up])
+            return dx, d_up
+        _launch(gated_backward, pair, list(layout.halves(dx)), [grad, *layout.halves(x)])
+        return dx, x.new_empty(0)
+
+    return run
+
+
+relu, relu_backward = _unary(functions.relu), _unary_backward(functions.relu_backward)
+sigmoid = _unary(functions.sigmoid)
+sigmoid_backward = _unary_backward(functions.sigmoid_backward)
+elu, elu_backward = _unary(functions.elu), _unary_backward(functions.elu_backward)
+gelu, gelu_backward = _unary(functions.gelu), _unary_backward(functions.gelu_backward)
+gelu_tanh = _unary(functions.gelu_tanh)
+gelu_tanh_backward = _unary_backward(functions.gelu_tanh_backward)
+silu, silu_backward = _unary(functions.silu), _unary_backward(functions.silu_backward)
+hardswish = _unary(functions.hardswish)
+hardswish_backward = _unary_backward(functions.hardswish_backward)
+hardshrink = _unary(functions.hardshrink)
+hardshrink_backward = _unary_backward(functions.hardshrink_backward)
+quick_gelu = _unary(functions.quick_gelu)
+quick_gelu_backward = _unary_backward(functions.quick_gelu_backward)
+mish, mish_backward = _unary(functions.mish), _unary_backward(functions.mish_backward)
+
+add, mul = _binary(sum_of_two), _binary(product_of_two)
+
+bias_gelu, bias_gelu_tanh = _biased(functions.gelu), _biased(functions.gelu_tanh)
+bias_gelu_backward = _biased_backward(functions.gelu_backward)
+bias_gelu_tanh_backward = _biased_backward(functions.gelu_tanh_backward)
+
+silu_and_mul, gelu_and_mul = _gated(functions.silu), _gated(functions.gelu)
+gelu_tanh_and_mul = _gated(functions.gelu_tanh)
+silu_and_mul_backward = _gated_backward(functions.silu, functions.silu_backward)
+gelu_and_mul_backward = _gated_backward(functions.gelu, functions.gelu_backward)
+gelu_tanh_and_mul_backward = _gated_backward(functions.gelu_tanh, functions.gelu_tanh_backward)

@@ -1,0 +1,449 @@
+"""Functions of one tensor, element by element, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import FLOATS, FP8, Inputs, Op, Property
+from warpsmith.elementwise import checks, ladder, layout, references, samples
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function, as a row: what differs between one activation and the next."""
+
+    name: str
+    forward: Callable[..., Tensor]
+    #: grad, x and the parameter, where there is one -> the gradient of x.
+    backward: Callable[..., Tensor]
+    #: What a PyTorch user writes.
+    eager: Callable[..., Tensor]
+    #: A number beside the tensor, as the schema spells it: "float alpha=1.0".
+    parameter: str = ""
+    #: Values of it to test, beyond the default.
+    tried: tuple[float, ...] = ()
+    aliases: tuple[str, ...] = ()
+    bench_dtypes: tuple[str, ...] = FLOATS
+    huge: bool = False
+    properties: tuple[Property, ...] = ()
+
+
+def _add(function: Activation) -> Callable[..., Any]:
+    """Enters a function and its gradient into the catalogue; returns the call behind the public
+    function.
+    """
+    name, gradient = function.name, f"{function.name}_backward"
+    more = f", {function.parameter}" if function.parameter else ""
+
+    def check(x: Tensor, *parameters: float) -> None:
+        checks.floating(name, "x", x)
+
+    def check_backward(grad: Tensor, x: Tensor, *parameters: float) -> None:
+        checks.floating(gradient, "x", x)
+        checks.like(gradient, "grad", grad, x)
+        checks.shaped(gradient, "grad", grad, tuple(x.shape))
+
+    def backward(
+        inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        call = getattr(torch.ops.warpsmith, gradient)
+        return (call(grad, *inputs), *(None for _ in inputs[1:]))
+
+    forward_op = Op(
+        f"{name}(Tensor x{more}) -> Tensor",
+        family="elementwise",
+        source="map",
+        elementwise=True,
+        reference=function.forward,
+        eager=references.through_f32(function.eager),
+        ladder=ladder.forward(ladder.unary, table=True),
+        triton=f"map_triton:{name}",
+        fake=lambda x, *parameters: layout.empty_like(x),
+        check=check,
+        backward=backward,
+        aliases=function.aliases,
+        samples=(*samples.unary(function.tried), *((samples.huge(1),) if function.huge else ())),
+        errors=(*samples.wrong_dtypes(name, 1), *samples.refusals(name, 1)),
+        properties=function.properties,
+        cost=samples.UNARY_COST,
+        bench=samples.bench(1),
+        bench_dtypes=function.bench_dtypes,
+    )
+    backward_op = Op(
+        f"{gradient}(Tensor grad, Tensor x{more}) -> Tensor",
+        family="elementwise",
+        source="map",
+        elementwise=True,
+        reference=function.backward,
+        eager=references.through_f32(function.backward),
+        ladder=ladder.backward(ladder.unary_backward),
+        triton=f"map_triton:{gradient}",
+        fake=lambda grad, x, *parameters: layout.empty_like(x),
+        check=check_backward,
+        samples=samples.unary_backward(function.tried),
+        errors=(
+            *samples.wrong_dtypes(gradient, 2),
+            *samples.mismatches(gradient, 0, "grad", 2),
+            samples.other_shape(gradient, 0, "grad", 2),
+            *samples.refusals(gradient, 2),
+        ),
+        cost=samples.BACKWARD_COST,
+        bench=samples.bench(2),
+    )
+    for op in (forward_op, backward_op):
+        catalogue.add(op)
+        dispatch.register(op)
+    return dispatch.public(forward_op)
+
+
+# --- mathematical facts ---------------------------------------------------------------------------
+
+
+def _idempotent(relu: Callable[..., Any], inputs: Inputs) -> None:
+    once = relu(inputs.randn(1000))
+    assert torch.equal(relu(once), once)
+
+
+def _never_negative(relu: Callable[..., Any], inputs: Inputs) -> None:
+    assert (relu(inputs.randn(1000)).float() >= 0).all()
+
+
+def _adds_up_to_one(sigmoid: Callable[..., Any], inputs: Inputs) -> None:
+    x = inputs.randn(1000)
+    total = sigmoid(x).double() + sigmoid((-x.float()).to(x.dtype)).double()
+    assert ((total - 1).abs() <= 2 * torch.finfo(x.dtype).eps).all()
+
+
+def _zero_at_zero(function: Callable[..., Any], inputs: Inputs) -> None:
+    zero = torch.zeros(100, dtype=inputs.dtype, device=inputs.device)
+    assert torch.equal(function(zero), zero)
+
+
+def _identity_far_right(function: Callable[..., Any], inputs: Inputs) -> None:
+    x = torch.linspace(32, 400, 93, device=inputs.device).to(inputs.dtype)
+    assert torch.equal(function(x), x)
+
+
+RELU_FACTS = (
+    Property("applied twice is applied once", _idempotent),
+    Property("never negative", _never_negative),
+)
+GATE_FACTS = (
+    Property("0 at 0", _zero_at_zero),
+    Property("x far right of 0", _identity_far_right),
+)
+WITH_FP8 = FLOATS + FP8
+
+
+# --- the functions --------------------------------------------------------------------------------
+
+_relu = _add(
+    Activation(
+        "relu",
+        torch.relu,
+        references.relu_backward,
+        torch.relu,
+        bench_dtypes=WITH_FP8,
+        huge=True,
+        properties=RELU_FACTS,
+    )
+)
+_sigmoid = _add(
+    Activation(
+        "sigmoid",
+        torch.sigmoid,
+        references.sigmoid_backward,
+        torch.sigmoid,
+        properties=(Property("s(x) + s(-x) = 1", _adds_up_to_one),),
+    )
+)
+_elu = _add(
+    Activation(
+        "elu",
+        references.elu,
+        references.elu_backward,
+        F.elu,
+        parameter="float alpha=1.0",
+        tried=(0.5, 2.0),
+        properties=GATE_FACTS,
+    )
+)
+_gelu = _add(
+    Activation(
+        "gelu",
+        references.gelu,
+        references.gelu_backward,
+        F.gelu,
+        bench_dtypes=WITH_FP8,
+        properties=GATE_FACTS,
+    )
+)
+_gelu_tanh = _add(
+    Activation(
+        "gelu_tanh",
+        references.gelu_tanh,
+        references.gelu_tanh_backward,
+        lambda x: F.gelu(x, approximate="tanh"),
+        properties=GATE_FACTS,
+    )
+)
+_silu = _add(
+    Activation(
+        "silu",
+        F.silu,
+        references.silu_backward,
+        F.silu,
+        aliases=("swish",),
+        bench_dtypes=WITH_FP8,
+        properties=GATE_FACTS,
+    )
+)
+_hardswish = _add(
+    Activation(
+        "hardswish",
+        F.hardswish,
+        references.hardswish_backward,
+        F.hardswish,
+        properties=GATE_FACTS,
+    )
+)
+_hardshrink = _add(
+    Activation(
+        "hardshrink",
+        references.hardshrink,
+        references.hardshrink_backward,
+        F.hardshrink,
+        parameter="float lambd=0.5",
+        tried=(0.0, 1.25),
+        properties=GATE_FACTS,
+    )
+)
+_quick_gelu = _add(
+    Activation(
+        "quick_gelu",
+        references.quick_gelu,
+        references.quick_gelu_backward,
+        references.quick_gelu,
+        properties=GATE_FACTS,
+    )
+)
+_mish = _add(Activation("mish", F.mish, references.mish_backward, F.mish, properties=GATE_FACTS))
+
+
+def relu(x: Tensor, *, variant: str | None = None) -> Tensor:
+    """Rectified linear unit, `max(x, 0)`; NaN stays NaN.
+
+    Args:
+        x: any shape, strides and floating dtype (float32, float16, bfloat16, float8_e4m3fn and
+            float8_e5m2 have kernels).
+        variant: the kernel to use, "f16x8_pack"; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Nair and Hinton 2010, "Rectified Linear Units Improve Restricted Boltzmann Machines".
+    """
+    return _relu(variant, x)
+
+
+def sigmoid(x: Tensor, *, variant: str | None = None) -> Tensor:
+    """Logistic function, `1 / (1 + exp(-x))`.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `relu`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        `torch.sigmoid`.
+    """
+    return _sigmoid(variant, x)
+
+
+def elu(x: Tensor, alpha: float = 1.0, *, variant: str | None = None) -> Tensor:
+    """Exponential linear unit: `x` where positive, else `alpha * (exp(x) - 1)`.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `relu`.
+        alpha: the negated limit for large negative x.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Clevert et al. 2015, https://arxiv.org/abs/1511.07289
+    """
+    return _elu(variant, x, alpha)
+
+
+def gelu(x: Tensor, approximate: str = "none", *, variant: str | None = None) -> Tensor:
+    """Gaussian error linear unit, `x * Phi(x)`, Phi being the normal cumulative distribution.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `relu`.
+        approximate: "none", or "tanh" for `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, another `approximate`, or an unknown
+            variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415
+    """
+    if approximate == "none":
+        return _gelu(variant, x)
+    if approximate == "tanh":
+        return _gelu_tanh(variant, x)
+    raise ValueError(f"gelu: expected approximate to be 'none' or 'tanh', got '{approximate}'")
+
+
+def gelu_tanh(x: Tensor, *, variant: str | None = None) -> Tensor:
+    """`gelu` in its tanh approximation, `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `relu`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415
+    """
+    return _gelu_tanh(variant, x)
+
+
+def silu(x: Tensor, *, variant: str | None = None) -> Tensor:
+    """Sigmoid linear unit, `x / (1 + exp(-x))`, also known as swish.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `relu`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Ramachandran et al. 2017, https://arxiv.org/abs/1710.05941
+    """
+    return _silu(variant, x)
+
+
+swish = silu
+
+
+def hardswish(x: Tensor, *, variant: str | None = None) -> Tensor:
+    """Piecewise swish, `x * min(max(x + 3, 0), 6) / 6`.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `relu`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Howard et al. 2019, https://arxiv.org/abs/1905.02244
+    """
+    return _hardswish(variant, x)
+
+
+def hardshrink(x: Tensor, lambd: float = 0.5, *, variant: str | None = None) -> Tensor:
+    """Hard shrinkage: 0 where `-lambd <= x <= lambd`, else `x`; NaN stays NaN.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `relu`.
+        lambd: half the width of the interval that becomes zero.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        `torch.nn.functional.hardshrink`.
+    """
+    return _hardshrink(variant, x, lambd)
+
+
+def quick_gelu(x: Tensor, *, variant: str | None = None) -> Tensor:
+    """`gelu` approximated by a logistic function, `x / (1 + exp(-1.702 x))`.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `relu`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415, section 2.
+    """
+    return _quick_gelu(variant, x)
+
+
+def mish(x: Tensor, *, variant: str | None = None) -> Tensor:
+    """`x * tanh(log(1 + exp(x)))`.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `relu`.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, with its strides where it is dense.
+
+    Raises:
+        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        Misra 2019, https://arxiv.org/abs/1908.08681
+    """
+    return _mish(variant, x)

@@ -1,0 +1,466 @@
+"""RMS norm: y = x / sqrt(mean(x^2) + eps) * weight over the last dimension, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.norm import rms_norm_cases as cases
+from warpsmith.norm.layout import tiles_rows, tiles_weight
+
+EPS = cases.EPS
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _shape(x: Tensor) -> str:
+    return str(tuple(x.shape))
+
+
+def _check_rows(op: str, x: Tensor) -> None:
+    if not x.is_floating_point():
+        raise RuntimeError(f"{op}: expected x to be a floating-point tensor, got {x.dtype}")
+    if x.dim() == 0:
+        raise RuntimeError(f"{op}: expected at least 1 dimension in x, got shape ()")
+
+
+def _check_weight(op: str, weight: Tensor | None, x: Tensor) -> None:
+    if weight is None:
+        return
+    if weight.device != x.device:
+        raise RuntimeError(f"{op}: expected weight to be on {x.device} like x, got {weight.device}")
+    n = x.shape[-1]
+    if weight.dim() != 1 or weight.shape[0] != n:
+        raise RuntimeError(
+            f"{op}: expected weight to have shape ({n},), the last dimension of x, "
+            f"got {_shape(weight)}"
+        )
+    if weight.dtype not in (x.dtype, torch.float32):
+        wide = "" if x.dtype == torch.float32 else " or torch.float32"
+        raise RuntimeError(
+            f"{op}: expected weight to have dtype {x.dtype}{wide}, got {weight.dtype}"
+        )
+
+
+def _check(x: Tensor, weight: Tensor | None, eps: float) -> None:
+    _check_rows("rms_norm", x)
+    _check_weight("rms_norm", weight, x)
+
+
+def _check_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> None:
+    op = "rms_norm_backward"
+    _check_rows(op, x)
+    if grad.device != x.device:
+        raise RuntimeError(f"{op}: expected grad to be on {x.device} like x, got {grad.device}")
+    if grad.dtype != x.dtype:
+        raise RuntimeError(f"{op}: expected grad to have dtype {x.dtype} like x, got {grad.dtype}")
+    if grad.shape != x.shape:
+        raise RuntimeError(
+            f"{op}: expected grad to have shape {_shape(x)} like x, got {_shape(grad)}"
+        )
+    _check_weight(op, weight, x)
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+def _reference(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    if x.numel() == 0:
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    shape = x.shape[-1:]
+    if weight is None or weight.dtype == x.dtype:
+        return F.rms_norm(x, shape, weight, eps)
+    wide = torch.promote_types(x.dtype, weight.dtype)
+    return F.rms_norm(x.to(wide), shape, weight.to(wide), eps).to(x.dtype)
+
+
+def _reference_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    g, values = grad.to(wide), x.to(wide)
+    rstd = torch.rsqrt(values.square().mean(-1, keepdim=True) + eps)
+    xhat = values * rstd
+    scaled = g if weight is None else g * weight.to(wide)
+    dx = rstd * (scaled - xhat * (scaled * xhat).mean(-1, keepdim=True))
+    if weight is None:
+        return dx.to(x.dtype), x.new_empty(0)
+    return dx.to(x.dtype), (g * xhat).sum_to_size(x.shape[-1:]).to(weight.dtype)
+
+
+def _fake(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _fake_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    dw = x.new_empty(0) if weight is None else weight.new_empty(weight.shape)
+    return x.new_empty(x.shape), dw
+
+
+def _derivative(
+    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    x, weight, eps = inputs
+    dx, dw = torch.ops.warpsmith.rms_norm_backward(grad, x, weight, eps)
+    return dx, None if weight is None else dw, None
+
+
+# --- what the rungs take --------------------------------------------------------------------------
+
+
+def _pack(x: Tensor) -> int:
+    return PACK[catalogue.DTYPE_NAMES[x.dtype]]
+
+
+def _needs_pairs(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
+    if x.numel() == 0 or (tiles_rows(x, 2) and tiles_weight(weight, 2)):
+        return None
+    return "needs rows and weight aligned to 2 elements"
+
+
+def _needs_packs(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
+    if x.numel() == 0 or (tiles_rows(x, _pack(x)) and tiles_weight(weight, _pack(x))):
+        return None
+    return "needs rows and weight aligned to 16 bytes"
+
+
+#: What one dimension of a CUDA grid can count.
+MOST_ROWS = (1 << 31) - 1
+
+
+def _rows(x: Tensor) -> int:
+    return x.numel() // x.shape[-1] if x.numel() else 0
+
+
+def _row_bytes(x: Tensor) -> int:
+    return x.shape[-1] * x.element_size() if x.numel() else 0
+
+
+def _needs_registers(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
+    if why := _needs_packs(x, weight, eps):
+        return why
+    if _rows(x) > MOST_ROWS:
+        return "needs at most 2^31 - 1 rows"
+    return None if _row_bytes(x) <= 128 << 10 else "needs rows of at most 128 KiB"
+
+
+def _needs_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
+    if why := _needs_packs(x, weight, eps):
+        return why
+    if _rows(x) > MOST_ROWS // 16:
+        return "needs at most 2^27 rows"
+    return None if _row_bytes(x) <= 2 << 20 else "needs rows of at most 2 MiB"
+
+
+def _suits_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
+    return None if _row_bytes(x) > 128 << 10 else "the row fits a block's registers"
+
+
+def _needs_packs_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> str | None:
+    if x.numel() == 0 or (tiles_rows(grad, _pack(x)) and not _needs_packs(x, weight, eps)):
+        return None
+    return "needs rows and weight aligned to 16 bytes"
+
+
+def _at_most(cols: int) -> Callable[..., str | None]:
+    def condition(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> str | None:
+        if why := _needs_packs_backward(grad, x, weight, eps):
+            return why
+        fits = x.numel() == 0 or x.shape[-1] <= cols
+        return None if fits else f"needs at most {cols} columns"
+
+    return condition
+
+
+def _suits_cluster_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
+) -> str | None:
+    return None if x.shape[-1] > 8192 else "the row fits a block's registers"
+
+
+# --- peers ----------------------------------------------------------------------------------------
+
+
+def _eager(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def _quack() -> Callable[..., Any]:
+    from quack.rmsnorm import rmsnorm_fwd
+
+    def run(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        return rmsnorm_fwd(x, weight, eps=eps)[0]
+
+    return run
+
+
+def _liger() -> Callable[..., Any]:
+    from liger_kernel.ops.rms_norm import rms_norm_forward
+
+    def run(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        return rms_norm_forward(x, weight, eps, 0.0, "llama", False)[0]
+
+    return run
+
+
+class _RetainedGraph:
+    """Runs only the backward of a function: its graph is built once per input and kept."""
+
+    def __init__(self, forward: Callable[..., Tensor]) -> None:
+        self.forward = forward
+        self.shape: torch.Size | None = None
+        self.graphs: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
+
+    def build(self, x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, list[Tensor]]:
+        leaves = [t.detach().requires_grad_() for t in (x, weight) if t is not None]
+        with torch.enable_grad():
+            out = self.forward(leaves[0], leaves[1] if weight is not None else None, eps)
+        return out, leaves
+
+    def __call__(
+        self, grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        if x.shape != self.shape:
+            self.graphs.clear()
+            self.shape = x.shape
+        key = (x.data_ptr(), 0 if weight is None else weight.data_ptr())
+        if key not in self.graphs:
+            if x.is_cuda:
+                from warpsmith import timing
+
+                # Autograd runs a backward on the stream of its forward.
+                timing.stream().wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(timing.stream()):
+                    self.graphs[key] = self.build(x, weight, eps)
+                torch.cuda.current_stream().wait_stream(timing.stream())
+            else:
+                self.graphs[key] = self.build(x, weight, eps)
+        out, leaves = self.graphs[key]
+        gradients = torch.autograd.grad(out, leaves, grad, retain_graph=True)
+        return gradients[0], gradients[1] if weight is not None else x.new_empty(0)
+
+
+def _compiled_backward() -> Callable[..., Any]:
+    return _RetainedGraph(torch.compile(_eager, dynamic=False))
+
+
+def _rstd(x: Tensor, eps: float) -> Tensor:
+    return torch.rsqrt(x.float().square().mean(-1) + eps)
+
+
+class _RstdCache:
+    """1 / rms per row, which peers save in their forward."""
+
+    def __init__(self) -> None:
+        self.shape: torch.Size | None = None
+        self.rows: dict[int, Tensor] = {}
+
+    def __call__(self, x: Tensor, eps: float) -> Tensor:
+        if x.shape != self.shape:
+            self.rows.clear()
+            self.shape = x.shape
+        if x.data_ptr() not in self.rows:
+            self.rows[x.data_ptr()] = _rstd(x, eps)
+        return self.rows[x.data_ptr()]
+
+
+def _quack_backward() -> Callable[..., Any]:
+    from quack.rmsnorm import rmsnorm_bwd
+
+    rstd = _RstdCache()
+
+    def run(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+        dx, dw = rmsnorm_bwd(x, weight, grad, rstd(x, eps))[:2]
+        return dx, x.new_empty(0) if dw is None else dw
+
+    return run
+
+
+def _liger_backward() -> Callable[..., Any]:
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    def forward(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        return LigerRMSNormFunction.apply(x, weight, eps, 0.0, "llama", False)
+
+    return _RetainedGraph(forward)
+
+
+# --- the operators --------------------------------------------------------------------------------
+
+
+def _bytes(x: Tensor, weight: Tensor | None, eps: float) -> int:
+    extra = 0 if weight is None else weight.numel() * weight.element_size()
+    return 2 * x.numel() * x.element_size() + extra
+
+
+def _bytes_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> int:
+    extra = 0 if weight is None else 2 * weight.numel() * weight.element_size()
+    return 3 * x.numel() * x.element_size() + extra
+
+
+_BOTH = ("f32", "same")
+_HALVES = ("f16", "bf16")
+
+rms_norm_op = catalogue.add(
+    Op(
+        "rms_norm(Tensor x, Tensor? weight=None, float eps=1e-6) -> Tensor",
+        family="norm",
+        reference=_reference,
+        ladder=(
+            Rung(
+                "tree",
+                "a block per row, summed by a tree in shared memory",
+                technique="tree",
+                accumulators=_BOTH,
+            ),
+            Rung(
+                "shuffle",
+                "warp shuffles replace the tree: one barrier instead of eight",
+                accumulators=_BOTH,
+            ),
+            Rung(
+                "x2",
+                "two 16-bit values an access",
+                dtypes=_HALVES,
+                width=2,
+                accumulators=_BOTH,
+                when=_needs_pairs,
+            ),
+            Rung(
+                "unroll",
+                "four or eight separate loads in flight per thread",
+                width=PACK,
+                accumulators=_BOTH,
+            ),
+            Rung(
+                "pack",
+                "128-bit accesses, the row read twice",
+                width=PACK,
+                pack=True,
+                accumulators=_BOTH,
+                when=_needs_packs,
+            ),
+            Rung(
+                "registers",
+                "the row held in registers and read once, short rows sharing a block",
+                width=PACK,
+                pack=True,
+                technique="registers",
+                when=_needs_registers,
+            ),
+            Rung(
+                "cluster",
+                "long rows split over a cluster that keeps its weight and prefetches its rows",
+                width=PACK,
+                pack=True,
+                technique="cluster",
+                min_sm=90,
+                when=_needs_cluster,
+                suits=_suits_cluster,
+            ),
+        ),
+        triton="rms_norm_triton:rms_norm",
+        fake=_fake,
+        check=_check,
+        backward=_derivative,
+        accumulates=True,
+        samples=cases.samples(),
+        errors=cases.ERRORS,
+        properties=(
+            Property("scale invariant", cases.scale_invariant),
+            Property("rows independent", cases.rows_independent),
+            Property("unit rms", cases.unit_rms),
+        ),
+        cost=Cost(bytes=_bytes, flops=lambda x, weight, eps: 4 * x.numel()),
+        bench=tuple(cases.bench(*shape) for shape in cases.BENCH_SHAPES),
+        peers={"quack": _quack, "liger": _liger},
+        eager=_eager,
+    )
+)
+
+rms_norm_backward_op = catalogue.add(
+    Op(
+        "rms_norm_backward(Tensor grad, Tensor x, Tensor? weight, float eps) -> (Tensor, Tensor)",
+        family="norm",
+        reference=_reference_backward,
+        ladder=(
+            Rung("naive", "a block per row for dx, then column sums for dw"),
+            Rung(
+                "registers",
+                "persistent blocks, dw in registers, the next rows on their way meanwhile",
+                width=PACK,
+                pack=True,
+                technique="registers",
+                when=_at_most(8192),
+            ),
+            Rung(
+                "cluster",
+                "long rows split over a cluster, their sums through distributed shared memory",
+                width=PACK,
+                pack=True,
+                technique="cluster",
+                min_sm=90,
+                when=_at_most(262144),
+                suits=_suits_cluster_backward,
+            ),
+        ),
+        triton="rms_norm_triton:rms_norm_backward",
+        fake=_fake_backward,
+        check=_check_backward,
+        samples=cases.backward_samples(),
+        errors=cases.BACKWARD_ERRORS,
+        properties=(Property("orthogonal to x", cases.orthogonal),),
+        cost=Cost(bytes=_bytes_backward, flops=lambda grad, x, weight, eps: 12 * x.numel()),
+        bench=tuple(cases.bench_backward(*shape) for shape in cases.BENCH_SHAPES),
+        peers={
+            "compile": _compiled_backward,
+            "quack": _quack_backward,
+            "liger": _liger_backward,
+        },
+        eager=_RetainedGraph(_eager),
+    )
+)
+
+dispatch.register(rms_norm_op)
+dispatch.register(rms_norm_backward_op)
+_rms_norm = dispatch.public(rms_norm_op)
+
+
+def rms_norm(
+    x: Tensor, weight: Tensor | None = None, eps: float = EPS, *, variant: str | None = None
+) -> Tensor:
+    """Divides every row by its root mean square: ``y = x / sqrt(mean(x^2) + eps) * weight``.
+
+    The mean is over the last dimension; sums are held in f32 unless the variant says otherwise.
+    Differentiable in x and weight; the backward pass recomputes the root mean square, so that only
+    the inputs are kept.
+
+    Args:
+        x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
+        weight: [n], in the dtype of x or f32; None for ones.
+        eps: added to the mean before the root.
+        variant: one rung by name instead of the best one, "f16x8_pack_f32". Variants that end in
+            f16 or bf16 add squares in that dtype: in f16 the sum overflows, and the row becomes 0,
+            once the squares of a thread's share pass 65504; in bf16 it keeps 8 bits.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of x.
+
+    Raises:
+        RuntimeError: x is not floating-point or 0-d; weight has another shape, dtype or device; the
+            variant cannot take the input.
+        ValueError: the variant does not exist.
+
+    Reference:
+        Zhang & Sennrich 2019, Root Mean Square Layer Normalization,
+        https://arxiv.org/abs/1910.07467
+    """
+    return _rms_norm(variant, x, weight, eps)

@@ -1,0 +1,176 @@
+"""The catalogue agrees with itself, the CUDA sources, PyTorch and its documentation."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import warpsmith
+from warpsmith import build, catalogue
+from warpsmith.catalogue import DTYPES, Inputs, Op
+from warpsmith.families import FAMILIES
+
+OPS = list(catalogue.load().values())
+SEEDS = (Path(__file__).parent / "seed_rows.txt").read_text().split()
+LADDERS = sorted({(op.family, op.source_dir) for op in OPS})
+DTYPE = "|".join(DTYPES)
+VARIANT = re.compile(rf"({DTYPE})(x\d+)?(_pack)?(_[a-z][a-z0-9]*)*?(_({DTYPE}))?")
+REGISTERED = re.compile(r'Register<\w+>\s+\w+\{\s*"([^"]+)",\s*(?:/\*min_sm=\*/)?\s*(\d+)')
+
+
+def rungs_in_source(family: str, folder: str) -> dict[str, tuple[str, int]]:
+    """File stem -> the name and minimum SM of the rung that the file registers."""
+    found = {}
+    for path in sorted((build.CSRC / family / folder).glob("*.cu")):
+        matches = REGISTERED.findall(path.read_text())
+        assert len(matches) == 1, f"{path.name}: one file is one rung, found {matches}"
+        found[path.stem] = (matches[0][0], int(matches[0][1]))
+    return found
+
+
+def test_there_are_operators() -> None:
+    assert {op.family for op in OPS} == set(FAMILIES)
+
+
+@pytest.mark.parametrize(("family", "folder"), LADDERS, ids=lambda part: str(part))
+def test_ladder_and_sources_agree(family: str, folder: str) -> None:
+    source = rungs_in_source(family, folder)
+    for stem, (name, _) in source.items():
+        assert stem == name, f"{family}/{folder}/{stem}.cu registers '{name}'"
+    ladder = {
+        rung.name: rung.min_sm
+        for op in OPS
+        if (op.family, op.source_dir) == (family, folder)
+        for rung in op.ladder
+    }
+    assert ladder == dict(source.values())
+
+
+@pytest.mark.parametrize(("family", "folder"), LADDERS, ids=lambda part: str(part))
+def test_ladders_over_one_source_climb_in_one_order(family: str, folder: str) -> None:
+    """They share one registry, whose order must hold for each of them."""
+    ladders = [[r.name for r in op.ladder] for op in OPS if op.source_dir == folder]
+    longest = max(ladders, key=len)
+    for ladder in ladders:
+        assert ladder == [name for name in longest if name in ladder]
+
+
+def test_every_source_folder_belongs_to_an_operator() -> None:
+    on_disk = {
+        (path.parent.parent.name, path.parent.name)
+        for family in FAMILIES
+        for path in (build.CSRC / family).glob("*/*.cu")
+    }
+    assert on_disk == set(LADDERS)
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_variants_have_names_of_their_own(op: Op) -> None:
+    names = [variant.name for variant in op.variants]
+    assert len(names) == len(set(names))
+    for variant in op.variants:
+        match = VARIANT.fullmatch(variant.name)
+        assert match, (
+            f"'{variant.name}' is not <dtype>[x<width>][_pack][_<technique>][_<accumulator>]"
+        )
+        assert match[1] == variant.dtype
+        if op.accumulates and variant.dtype != "f32":
+            assert match[6] == variant.accumulator
+
+
+def test_torch_ops_have_names_of_their_own() -> None:
+    names = [op.name for op in OPS] + [variant.op_name for variant in catalogue.variants()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_every_variant_is_a_torch_op_of_one_signature(op: Op) -> None:
+    wanted = op.schema[len(op.name) :]
+    for name in (op.name, *(variant.op_name for variant in op.variants)):
+        schema = getattr(torch.ops.warpsmith, name).default._schema
+        assert schema == torch._C.parse_schema(f"warpsmith::{name}{wanted}"), name
+        assert not schema.is_mutable
+        assert torch.Tag.pt2_compliant_tag in getattr(torch.ops.warpsmith, name).default.tags
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seed_row_resolves(seed: str) -> None:
+    answer = catalogue.seed_rows().get(seed)
+    assert answer, f"no variant answers the row '{seed}'"
+    assert hasattr(torch.ops.warpsmith, answer)
+    dtype = next(part for part in seed.split("_") if part.split("x")[0] in DTYPES).split("x")[0]
+    assert any(part.split("x")[0] == dtype for part in answer.split("_"))
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_names_and_aliases_lead_to_the_operator(op: Op) -> None:
+    for name in (op.name, *op.aliases):
+        assert catalogue.get(name) is op
+    with pytest.raises(ValueError, match="unknown operator"):
+        catalogue.get(f"no_{op.name}")
+    with pytest.raises(ValueError, match=op.name):
+        op.variant("no_such_variant")
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_spec_is_complete(op: Op) -> None:
+    assert op.ladder
+    assert op.samples
+    assert op.cost is not None
+    assert op.bench
+    assert all(
+        rung.story and rung.story[0].islower() | rung.story[0].isdigit() for rung in op.ladder
+    )
+    labels = [sample.label for sample in op.samples]
+    assert len(labels) == len(set(labels)), "two samples of one label"
+    assert any(sample.small and not sample.huge for sample in op.samples)
+    for sample in op.samples:
+        assert sample.dtypes is None or set(sample.dtypes) <= set(op.dtypes)
+        assert not (sample.small and sample.huge), sample.label
+    for dtype in op.dtypes:
+        assert op.samples_for(dtype)
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_samples_are_reproducible(op: Op) -> None:
+    for dtype in op.dtypes:
+        sample = op.samples_for(dtype)[0]
+        first, again = (sample.make(Inputs(DTYPES[dtype])) for _ in range(2))
+        for a, b in zip(first, again, strict=True):
+            if isinstance(a, torch.Tensor):
+                torch.testing.assert_close(a.float(), b.float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_cost_counts_at_least_inputs_and_outputs(op: Op) -> None:
+    assert op.cost is not None
+    sample = next(s for s in op.samples if s.small and not s.huge)
+    args = warpsmith.dispatch.normalise(op, sample.make(Inputs()))
+    assert op.cost.bytes(*args) >= 0
+    assert op.cost.flops(*args) >= 0
+
+
+def public_functions() -> list[str]:
+    return [name for name in warpsmith.__all__ if inspect.isfunction(getattr(warpsmith, name))]
+
+
+@pytest.mark.parametrize("name", public_functions())
+def test_public_function_is_documented(name: str) -> None:
+    function = getattr(warpsmith, name)
+    text = inspect.getdoc(function) or ""
+    for section in ("Args:", "Returns:"):
+        assert section in text, f"{name} has no '{section}' in its docstring"
+    signature = inspect.signature(function)
+    assert signature.return_annotation is not inspect.Signature.empty
+    for parameter in signature.parameters.values():
+        assert parameter.annotation is not inspect.Parameter.empty, f"{name}: {parameter.name}"
+        assert re.search(rf"^\s*\*?{parameter.name}\b", text, re.M), f"{name}: {parameter.name}"
+
+
+def test_public_names_exist() -> None:
+    for name in warpsmith.__all__:
+        assert hasattr(warpsmith, name)

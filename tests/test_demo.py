@@ -1,0 +1,196 @@
+"""The demo: its verdicts, its exit status, its tables, with and without a GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import warpsmith
+from warpsmith import cli, demo, dispatch
+from warpsmith.demo import checks, model, times
+
+CPU = ["demo", "--device", "cpu", "--tokens", "1,3"]
+LIMITS = {"measured": {"copy_tbps": 4.0, "bf16_tflops": 700.0, "f32_tflops": 50.0}}
+
+
+@pytest.fixture(autouse=True)
+def _no_interpreter_for_others() -> None:
+    """The demo switches the interpreter on where Triton is not imported yet.
+
+    On a machine with a GPU that would reach the other tests of this process.
+    """
+    if torch.cuda.is_available() and dispatch.triton_available():
+        import triton  # noqa: F401
+
+
+def weights(dtype: torch.dtype = torch.bfloat16) -> model.Weights:
+    return model.Weights(model.SMALL, dtype, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+def test_small_configuration_is_right(dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*CPU, "--dtype", dtype, "--train", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"]
+    assert answer["rows"] == []
+    found = {(check["what"], check["served"]) for check in answer["checks"]}
+    for step in model.STEPS:
+        if step.op is not None:
+            assert (step.name, "reference") in found
+            if dispatch.interpreting():
+                assert (step.name, "Triton, interpreted") in found
+    assert {what for what, _ in found} >= {
+        "whole layer",
+        "gradient of x",
+        "gradient of down_weight",
+    }
+
+
+def test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(CPU) == 0
+    text = capsys.readouterr().out
+    assert "nothing is timed" in text
+    assert "answers are right" in text
+    assert "WRONG" not in text
+
+
+def _without_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], None, eps)
+
+
+def _swapped(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, dim=-1)
+    return gate * torch.nn.functional.silu(up)
+
+
+def _one_element_off(x: Tensor, y: Tensor) -> Tensor:
+    out = x + y
+    out.view(-1)[-1] *= 1.02
+    return out
+
+
+def _nan(x: Tensor, y: Tensor) -> Tensor:
+    return torch.full_like(x, math.nan)
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong"),
+    [
+        ("rms_norm", _without_weight),
+        ("silu_and_mul", _swapped),
+        ("add", _one_element_off),
+        ("add", _nan),
+    ],
+)
+def test_a_wrong_operator_fails(
+    op: str, wrong: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warpsmith, op, wrong)
+    assert cli.main(CPU) == 1
+    captured = capsys.readouterr()
+    assert "answers are WRONG" in captured.out
+    assert f"WRONG: 3 tokens, {op}, reference" in captured.err
+    assert cli.main([*CPU, "--json"]) == 1
+    assert not json.loads(capsys.readouterr().out)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong"), [("rms_norm", _without_weight), ("silu_and_mul", _swapped), ("add", _nan)]
+)
+def test_the_bound_of_the_layer_can_fail(
+    op: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = weights()
+    with torch.no_grad():
+        right = checks.check_layer(layer, checks.check_steps(layer, 16, twins=False)[1])
+        monkeypatch.setattr(warpsmith, op, wrong)
+        found = checks.check_layer(layer, checks.check_steps(layer, 16, twins=False)[1])
+    assert all(check.ok for check in right)
+    assert [check.ok for check in found] == [False, True, False]
+    # A bound that the right answer stays far below would let too much through.
+    assert all(check.error > 0.1 for check in right if check.served == "PyTorch")
+
+
+def test_wrong_gradients_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def detached(x: Tensor, y: Tensor) -> Tensor:
+        return x.detach() + y
+
+    monkeypatch.setattr(warpsmith, "add", detached)
+    found = {check.what: check.ok for check in checks.check_training(weights(), 3)}
+    assert not found["gradient of x"]
+    assert found["gradient of down_weight"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokens", "0"], "token counts"),
+        (["--tokens", "1,many"], "token counts"),
+        (["--device", "nowhere"], "unknown device"),
+        (["--device", "meta"], "unknown device"),
+        (["--device", "cuda:99"], "GPU"),
+    ],
+)
+def test_bad_calls(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_steps_fit_together() -> None:
+    known = set(model.INPUTS)
+    for step in model.STEPS:
+        assert known >= set(step.inputs)
+        known.add(step.output)
+        assert step.op is None or step.op in warpsmith.catalogue.load()
+
+
+def test_torch_compile_sees_one_graph() -> None:
+    inputs = weights(torch.float32).inputs(3)
+    function = model.layer("theirs")
+    compiled = torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*inputs), function(*inputs))
+
+
+def test_times_of_a_layer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fake(functions: Any, args: Any, out: Tensor, seconds: float) -> dict[str, float]:
+        for function in functions.values():
+            assert function(*args).shape == out.shape
+        return {name: 2.0 if name == "torch" else 1.0 for name in functions}
+
+    monkeypatch.setattr(times, "_times", fake)
+    layer = weights()
+    with torch.no_grad():
+        _, values = checks.check_steps(layer, 4, twins=False)
+        rows = times.time_layer(values, LIMITS, 0.1, compiled=False)
+    assert [row.step for row in rows] == [s.name for s in model.STEPS] + [
+        times.BETWEEN,
+        checks.WHOLE,
+    ]
+    between, whole = rows[-2:]
+    assert between.ms == 3.0
+    assert between.speedup(between.torch_ms) == 2.0
+    assert between.compile_ms is None
+    assert whole.limit_ms == pytest.approx(sum(row.limit_ms for row in rows[:5]))
+    assert all(row.limit_ms > 0 for row in rows)
+    demo.print_times(rows)
+    text = capsys.readouterr().out
+    assert "2.00×" in text
+    assert "PyTorch in both" in text
+
+
+@pytest.mark.gpu
+def test_on_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["demo", "--tokens", "1,16", "--seconds", "0.01", "--no-compile", "--train"]
+    assert cli.main([*arguments, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"]
+    assert {row["tokens"] for row in answer["rows"]} == {1, 16}
+    assert all(row["ms"] > 0 for row in answer["rows"])

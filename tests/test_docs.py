@@ -1,0 +1,99 @@
+"""The documentation agrees with the code: links, paths, commands, ladders, the example."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+import warpsmith
+from warpsmith import catalogue, cli, demo, report
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md")
+#: Written by `warpsmith report`.
+GENERATED = ("docs/plots/", "docs/benchmarks.md")
+#: The operator that CONTRIBUTING.md adds.
+EXAMPLE = "l2_normalize"
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    prose = re.sub(r"```.*?```", "", read(page), flags=re.S)
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
+        if target.startswith("https://"):
+            continue
+        path = (ROOT / page).parent / target
+        where = path.resolve().relative_to(ROOT).as_posix()
+        assert path.exists() or where.startswith(GENERATED), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_exist(page: str) -> None:
+    paths = re.findall(r"`((?:csrc|kernels|tests|benchmarks|docs|\.ci)/[\w./]+)`", read(page))
+    for path in paths:
+        if EXAMPLE not in path:
+            assert (ROOT / path).exists() or path.startswith(GENERATED), f"{page}: {path}"
+
+
+@pytest.mark.parametrize("page", PAGES[:2])
+def test_commands_parse(page: str) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", read(page), re.S)
+    lines = [line for block in blocks for line in re.split(r"\n|&&", block)]
+    commands = [line.strip() for line in lines if line.strip().startswith("warpsmith ")]
+    assert commands
+    for command in commands:
+        arguments = shlex.split(command, comments=True)[1:]
+        if arguments[0] == "demo":
+            demo.parser().parse_args(arguments[1:])
+        else:
+            cli.parser().parse_args(arguments)
+
+
+def test_readme_lists_the_operators() -> None:
+    rows = re.findall(r"^\| (\w+) \| (`.*?) \| ((?:\w+ ?)+) \|$", read("README.md"), re.M)
+    assert {family for family, _, _ in rows} == set(catalogue.FAMILIES)
+    for family, operators, dtypes in rows:
+        ops = {
+            name: op
+            for name, op in catalogue.load().items()
+            if op.family == family and name in warpsmith.__all__
+        }
+        listed = set(re.findall(r"`(\w+)`", operators))
+        aliases = {a for op in ops.values() for a in op.aliases if a in warpsmith.__all__}
+        assert listed == set(ops) | aliases, family
+        assert dtypes.split() == list(next(iter(ops.values())).dtypes), family
+
+
+def test_readme_shows_the_ladders_in_order() -> None:
+    shown = dict(re.findall(r"^\| \[csrc/([\w/]+)\]\(.*?\) \| (.*?) \|$", read("README.md"), re.M))
+    ladders: dict[str, tuple[str, ...]] = {}
+    for op in catalogue.load().values():
+        rungs = tuple(rung.name for rung in op.ladder)
+        folder = f"{op.family}/{op.source_dir}"
+        ladders[folder] = max(rungs, ladders.get(folder, ()), key=len)
+    assert shown.keys() == ladders.keys()
+    for folder, rungs in ladders.items():
+        assert tuple(re.findall(r"`(\w+)\.cu`", shown[folder])) == rungs, folder
+
+
+def test_readme_tables_have_a_generator() -> None:
+    text = read("README.md")
+    assert re.findall(r"warpsmith:begin (\S+)", text)
+    report.fill(text, report.Results("none", {}, None))
+
+
+def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", read("README.md"), re.S)
+    if not torch.cuda.is_available():
+        code = code.replace('device="cuda"', 'device="cpu"')
+        code = code.replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"')
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out

@@ -1,0 +1,128 @@
+"""Random shapes, strides, offsets and broadcasts: whatever serves a call agrees with float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from conftest import GPU
+from warpsmith import catalogue, dispatch, testing
+from warpsmith.catalogue import DTYPES, Inputs, Op
+from warpsmith.verify.run import Run, implementations
+
+OPS = list(catalogue.load().values())
+DEVICE = "cuda" if GPU else "cpu"
+LAYOUTS = ("contiguous", "offset", "transposed", "stepped", "cropped", "expanded", "permuted")
+SETTINGS = settings(
+    max_examples=60 if GPU else 8,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+Shape = tuple[int, ...]
+Draw = Callable[..., Any]
+
+
+def lay_out(layout: str, shape: Shape, inputs: Inputs, salt: int) -> Tensor:
+    """A tensor of that shape, in a memory layout of that kind where the shape allows it."""
+    rank = len(shape)
+    if layout == "offset":
+        return inputs.misaligned(*shape, offset=1 + salt % 7, salt=salt)
+    if layout == "transposed" and rank >= 2:
+        return inputs.randn(*shape[:-2], shape[-1], shape[-2], salt=salt).transpose(-1, -2)
+    if layout == "permuted" and rank >= 2:
+        return inputs.randn(*shape[::-1], salt=salt).permute(*reversed(range(rank)))
+    if layout == "stepped" and rank >= 1:
+        return inputs.randn(*shape[:-1], shape[-1] * 2, salt=salt)[..., ::2]
+    if layout == "cropped" and rank >= 1:
+        return inputs.randn(*shape[:-1], shape[-1] + 3, salt=salt)[..., 1 : shape[-1] + 1]
+    if layout == "expanded" and rank >= 1:
+        return inputs.randn(*shape[1:], salt=salt).expand(*shape)
+    return inputs.randn(*shape, salt=salt)
+
+
+@st.composite
+def shapes(draw: Draw, least_rank: int = 0, multiple: int = 1) -> Shape:
+    rank = draw(st.integers(least_rank, 4))
+    sizes = [draw(st.sampled_from((0, 1, 2, 3, 5, 8, 13))) for _ in range(rank)]
+    if rank:
+        sizes[-1] = draw(st.sampled_from((1, 2, 7, 8, 16, 31, 64, 96, 257)))
+        sizes[-1] = -(-sizes[-1] // multiple) * multiple
+    return tuple(sizes)
+
+
+@st.composite
+def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
+    """A dtype, the arguments of a valid call, and a label that describes them."""
+    dtype = draw(st.sampled_from(op.dtypes))
+    inputs = Inputs(DTYPES[dtype], DEVICE, draw(st.integers(0, 99)))
+    described: list[str] = [dtype]
+
+    def tensor(shape: Shape, salt: int) -> Tensor:
+        layout = draw(st.sampled_from(LAYOUTS))
+        described.append(f"{layout} {shape}")
+        return lay_out(layout, shape, inputs, salt)
+
+    names = op.argument_names
+    one_input_gate = "up" in names and draw(st.booleans())
+    needs_row = one_input_gate or not {"bias", "weight"}.isdisjoint(names)
+    shape = draw(shapes(int(needs_row), 2 if one_input_gate else 1))
+    other = shape
+    if names == ("x", "y"):
+        shape, other = draw(st.sampled_from(broadcasts(shape)))
+    tensors = {
+        "x": lambda: tensor(shape, 1),
+        "y": lambda: tensor(other, 2),
+        "up": lambda: None if one_input_gate else tensor(shape, 2),
+        "bias": lambda: tensor(shape[-1:], 3),
+        "weight": lambda: tensor(shape[-1:], 3) if draw(st.booleans()) else None,
+        "grad": lambda: tensor((*shape[:-1], shape[-1] // 2) if one_input_gate else shape, 4),
+    }
+    drawn = {name: tensors[name]() for name in names if name in tensors}
+    defaults = dict(zip(names, dispatch.normalise(op, ()), strict=True))
+    floats = {"eps": 1e-6}
+    args = tuple(drawn[n] if n in drawn else defaults[n] or floats.get(n, 1.0) for n in names)
+    return dtype, args, ", ".join(described)
+
+
+def broadcasts(shape: Shape) -> list[tuple[Shape, Shape]]:
+    """Pairs of shapes that broadcast to `shape`."""
+    pairs = [(shape, shape), (shape, ()), ((), shape)]
+    for i in range(len(shape)):
+        flat = (*shape[:i], 1, *shape[i + 1 :])
+        pairs += [(shape, shape[i:]), (shape[i:], shape), (shape, flat), (flat, shape)]
+        pairs.append((flat, shape[i:]) if i else (shape, flat))
+    return [pair for pair in pairs if torch.broadcast_shapes(*pair) == torch.Size(shape)]
+
+
+def known_arguments(op: Op) -> bool:
+    known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd"}
+    return set(op.argument_names) <= known
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if known_arguments(op)], ids=str)
+def test_random_calls(op: Op) -> None:
+    run = Run(op, torch.device(DEVICE), frozenset(), op.dtypes, [])
+
+    @SETTINGS
+    @given(calls(op))
+    def check(call: tuple[str, tuple[Any, ...], str]) -> None:
+        dtype, args, label = call
+        expected = testing.Expected.of(op, args)
+        for name, function, variant in implementations(run, dtype, args):
+            if variant is not None and not GPU:
+                continue
+            with testing.unchanged(args), testing.poison(), torch.no_grad():
+                out = function(*args)
+            testing.assert_matches(
+                op, out, args, f"{name}: {label}", variant=variant, expected=expected
+            )
+
+    check()

@@ -1,0 +1,41 @@
+"""Every kernel on a GPU: what `warpsmith verify` does, a test per operator and kind of check."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from test_ops import GROUPS, OPS, applies, report
+from warpsmith import verify
+from warpsmith.catalogue import Op
+
+pytestmark = pytest.mark.gpu
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "calls": ("samples", "variants", "refusals", "triton"),
+    **{kind: (kind,) for kind in (*GROUPS, *verify.CUDA_KINDS) if kind not in ("calls", "triton")},
+}
+CASES = [
+    pytest.param(op, kind, id=f"{op.name}-{kind}")
+    for op in OPS
+    for kind in KINDS
+    if applies(op, kind)
+]
+
+
+@pytest.mark.parametrize(("op", "kind"), CASES)
+def test_on_gpu(op: Op, kind: str) -> None:
+    if kind == "device" and torch.cuda.device_count() < 2:
+        pytest.skip("needs a second GPU")
+    results = verify.verify([op], device="cuda", kinds=KINDS[kind])
+    assert results, "nothing was checked"
+    if any(result.kind == "device lost" for result in results):
+        pytest.exit(report(results), returncode=1)
+    assert all(result.ok for result in results), report(results)
+
+
+def test_device_vocabulary() -> None:
+    results = verify.self_tests()
+    if not results:
+        pytest.skip("the device vocabulary has no self tests in this checkout")
+    assert all(result.ok for result in results), report(results)

@@ -1,0 +1,109 @@
+"""Every operator on a CPU: the reference, the fake, the refusals, the Triton twin, the formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from warpsmith import catalogue, dispatch, verify
+from warpsmith.catalogue import Inputs, Op
+from warpsmith.verify.run import Run, usable_samples
+
+OPS = list(catalogue.load().values())
+#: Checked together, because they share what they compare with.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "calls": ("samples", "variants", "refusals"),
+    **{
+        kind: (kind,)
+        for kind in verify.KINDS
+        if kind not in ("samples", "variants", "refusals", *verify.CUDA_KINDS)
+    },
+}
+
+
+def applies(op: Op, group: str) -> bool:
+    import warpsmith
+
+    return {
+        "public": op.name in warpsmith.__all__,
+        "gradients": op.backward is not None,
+        "errors": bool(op.errors),
+        "properties": bool(op.properties),
+    }.get(group, True)
+
+
+def report(results: list[verify.Result]) -> str:
+    failed = [result for result in results if not result.ok]
+    lines = [f"{r.op} {r.kind} {r.label}: {r.detail}" for r in failed[:8]]
+    return f"{len(failed)} of {len(results)} checks failed\n" + "\n".join(lines)
+
+
+CASES = [
+    pytest.param(op, group, id=f"{op.name}-{group}")
+    for op in OPS
+    for group in GROUPS
+    if applies(op, group)
+]
+
+
+@pytest.mark.parametrize(("op", "group"), CASES)
+def test_on_cpu(op: Op, group: str) -> None:
+    if group == "triton" and not (dispatch.triton_available() and dispatch.interpreting()):
+        pytest.skip("the Triton interpreter is off: this machine has a GPU, or no Triton")
+    results = verify.verify([op], device="cpu", kinds=GROUPS[group])
+    assert results, "nothing was checked"
+    assert all(result.ok for result in results), report(results)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.backward is not None], ids=str)
+def test_gradcheck(op: Op) -> None:
+    """The backward formula against finite differences of the operator itself, in float64."""
+    run = Run(op, torch.device("cpu"), frozenset(), op.dtypes, [])
+    samples = [args for _, args in usable_samples(run, "f32") if args[0].numel() <= 64]
+    assert samples, "no sample is small enough for finite differences"
+    function = getattr(torch.ops.warpsmith, op.name)
+    for args in samples[:3]:
+        # Away from kinks, which PyTorch's operators have at integers and halves.
+        generator = torch.Generator().manual_seed(0)
+        smooth = [
+            torch.randn(a.shape, generator=generator, dtype=torch.float64).add_(1 / 64)
+            if isinstance(a, torch.Tensor)
+            else a
+            for a in args
+        ]
+        leaves = [a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in smooth]
+        assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_float64_runs_the_reference(op: Op) -> None:
+    run = Run(op, torch.device("cpu"), frozenset(), op.dtypes, [])
+    args = dispatch.upcast(usable_samples(run, op.dtypes[0])[0][1], torch.float64)
+    out = getattr(torch.ops.warpsmith, op.name)(*args)
+    wanted = op.reference(*args)
+    torch.testing.assert_close(out, wanted, rtol=1e-13, atol=1e-13)
+    assert dispatch.which(op.name, *args).implementation == "reference"
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_inputs_on_meta_give_outputs_on_meta(op: Op) -> None:
+    for dtype in op.dtypes[:1]:
+        for sample in [s for s in op.samples_for(dtype) if s.small][:6]:
+            args = sample.make(Inputs(catalogue.DTYPES[dtype]))
+            real = getattr(torch.ops.warpsmith, op.name)(*args)
+            meta = getattr(torch.ops.warpsmith, op.name)(
+                *(
+                    torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device="meta")
+                    if isinstance(a, torch.Tensor)
+                    else a
+                    for a in args
+                )
+            )
+            pairs = zip(
+                real if isinstance(real, tuple) else (real,),
+                meta if isinstance(meta, tuple) else (meta,),
+                strict=True,
+            )
+            for r, m in pairs:
+                assert m.device.type == "meta"
+                assert (r.shape, r.dtype) == (m.shape, m.dtype), sample.label
