@@ -24,7 +24,9 @@ __device__ __forceinline__ int cluster_rank() {
 }
 
 // arrive: this thread's earlier writes are visible to the cluster after the matching wait.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 
 // The same without ordering any memory: only that every block has come this far.
 __device__ __forceinline__ void cluster_arrive_relaxed() {

@@ -1,7 +1,7 @@
 // Every element type to float and back, a vector at a time.
 //
-// fp8 follows PyTorch, not the hardware's saturation: what rounds beyond the largest finite value becomes NaN in e4m3
-// (which has no infinity) and infinity in e5m2.
+// fp8 follows PyTorch's conversion, not the hardware's saturation: what rounds beyond the largest finite value becomes
+// NaN in e4m3 (which has no infinity) and infinity in e5m2. (PyTorch 2.13 saturates e4m3 on CPUs.)
 #pragma once
 
 #include <cstdint>

@@ -68,8 +68,7 @@ int warpsmith_kernel_info(int index, WarpsmithKernelInfo* info) {
 int warpsmith_kernel_occupancy(int index, int threads, int dynamic_smem) {
   int blocks = 0;
   const void* function = warpsmith::kernels().at(index).function;
-  const cudaError_t status =
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, dynamic_smem);
+  const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, dynamic_smem);
   return status == cudaSuccess ? blocks : -static_cast<int>(status);
 }
 }

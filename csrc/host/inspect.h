@@ -5,7 +5,7 @@
 extern "C" {
 
 struct WarpsmithKernelInfo {
-  const char* name;        // compiler's spelling, not terminated by NUL at name_length
+  const char* name;  // compiler's spelling, not terminated by NUL at name_length
   int name_length;
   int registers;           // per thread
   int static_smem;         // bytes per block

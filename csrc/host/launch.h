@@ -63,14 +63,14 @@ void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... pa
 
   // Both attributes belong to the function, on each device; setting them again costs no more than asking.
   if (config.dynamic_smem > kDefaultSmemLimit) {
-    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, config.dynamic_smem),
+    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    config.dynamic_smem),
                name);
   }
   if (config.cluster > kPortableCluster) {
-    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                    cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-               name);
+    check_cuda(
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+        name);
   }
 
   cudaLaunchAttribute attribute{};

@@ -1,5 +1,6 @@
-// device/cluster.h: sums over clusters of 1 to 16 blocks, and the parts they are made of: ranks, barriers and stores into
-// a neighbour's shared memory. Passes without running below sm_90, which has no clusters.
+// device/cluster.h and device/ptx/mbarrier.h: sums over clusters of 1 to 16 blocks, full and smaller than their storage,
+// and the parts they are made of: ranks, barriers and stores into a neighbour's shared memory. Passes without running
+// below sm_90, which has no clusters.
 #include "device/cluster.h"
 
 #include <utility>
@@ -24,11 +25,12 @@ __global__ void __launch_bounds__(threads)
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   __shared__ ClusterReduceStorage<threads, cluster> first, second;
   __shared__ float received;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
-  const float value = from[i];
   cluster_sum_prepare(first);
   cluster_sum_prepare(second);
-  cluster_sync();  // every block has started before its shared memory is written
+  cluster_arrive_relaxed();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const float value = from[i];
+  cluster_wait();  // every block expects what is sent now
   to.sums[i] = cluster_sum(value, first);
   to.negated_sums[i] = cluster_sum(-value, second);
   if (threadIdx.x == 0) {
@@ -40,11 +42,13 @@ __global__ void __launch_bounds__(threads)
 #endif
 }
 
+// With blocks of `block` threads, at most `threads`.
 template <int threads, int cluster, class Equal = bool (*)(float, float)>
-std::string check(std::string_view kind, const std::vector<float>& values, Equal equal = same<float>) {
-  constexpr int kGroup = cluster * threads, kBlocks = kClusters * cluster;
+std::string check(int block, std::string_view kind, const std::vector<float>& values, Equal equal = same<float>) {
+  constexpr int kBlocks = kClusters * cluster;
+  const int group = cluster * block;
   DeviceArray<float> from(values), sums(values.size()), negated_sums(values.size()), received(kBlocks);
-  LaunchConfig config{kBlocks, threads};
+  LaunchConfig config{kBlocks, static_cast<unsigned>(block)};
   config.cluster = cluster;
   warpsmith::launch<&cluster_sum_kernel<threads, cluster>>(config, kStream,
                                                            Results{sums.data(), negated_sums.data(), received.data()},
@@ -52,20 +56,18 @@ std::string check(std::string_view kind, const std::vector<float>& values, Equal
 
   std::vector<float> negated = values, ranks(kBlocks);
   for (float& value : negated) value = -value;
-  for (int block = 0; block < kBlocks; ++block) {
-    ranks[block] = static_cast<float>((block + cluster - 1) % cluster);
-  }
-  const std::string what = text("cluster_sum<", threads, ", ", cluster, "> of ", kind);
-  const auto member = describe_member(kGroup);
+  for (int i = 0; i < kBlocks; ++i) ranks[i] = static_cast<float>((i + cluster - 1) % cluster);
+  const std::string what = text("cluster_sum<", threads, ", ", cluster, "> by blocks of ", block, " of ", kind);
+  const auto member = describe_member(group);
   // Sums of whole numbers that cancel may carry either sign of zero.
   const auto equal_values = [&](float a, float b) { return a == b || equal(a, b); };
   return first_failure(
-      [&] { return compare(what, reduce_groups(values, kGroup, HostSum{}), sums.values(), member, equal_values); },
+      [&] { return compare(what, reduce_groups(values, group, HostSum{}), sums.values(), member, equal_values); },
       [&] {
-        return compare(what + ", negated", reduce_groups(negated, kGroup, HostSum{}), negated_sums.values(), member,
+        return compare(what + ", negated", reduce_groups(negated, group, HostSum{}), negated_sums.values(), member,
                        equal_values);
       },
-      [&] { return check_agreement(what, sums.values(), kGroup); },
+      [&] { return check_agreement(what, sums.values(), group); },
       [&] {
         return compare(text("store_remote in clusters of ", cluster), ranks, received.values(),
                        [](size_t i) { return text("block ", i); });
@@ -74,11 +76,16 @@ std::string check(std::string_view kind, const std::vector<float>& values, Equal
 
 template <int threads, int cluster>
 std::string check_shape() {
-  constexpr int kGroup = threads * cluster;
-  constexpr size_t kValues = size_t{kClusters} * kGroup;
-  return first_failure(
-      [] { return check<threads, cluster>("whole numbers", whole_numbers<float>(kValues)); },
-      [] { return check<threads, cluster>("fractions", fractions(kValues), within_sum_error(kGroup)); });
+  std::string failure;
+  for (const int block : {threads, threads / 2 / kWarp * kWarp, threads - kWarp, kWarp}) {
+    if (block == 0 || !failure.empty()) continue;
+    const int group = block * cluster;
+    const size_t size = static_cast<size_t>(kClusters) * group;
+    failure = first_failure(
+        [&] { return check<threads, cluster>(block, "whole numbers", whole_numbers<float>(size)); },
+        [&] { return check<threads, cluster>(block, "fractions", fractions(size), within_sum_error(group)); });
+  }
+  return failure;
 }
 
 template <int threads, int... cluster>

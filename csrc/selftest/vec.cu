@@ -1,5 +1,5 @@
-// device/vec.h: every width and dtype, both cache policies, every alignment that the width allows. Each vector is
-// written back with its elements reversed, which also proves their order.
+// device/vec.h: every width and dtype, every way through the caches, every alignment that the width allows. Each vector
+// is written back with its elements reversed, which also proves their order.
 #include "device/vec.h"
 
 #include "device/convert.h"
@@ -12,12 +12,26 @@ constexpr int kThreads = 64;
 constexpr int kVectors = 96;       // a block and a half
 constexpr int kAlignedBytes = 32;  // start addresses are tried modulo this, one memory sector
 
-template <class T, int n, Cache cache>
+enum class Way { normal, streaming, kept_in_l2, streaming_with_normal_policy };
+
+constexpr std::string_view name_of(Way way) {
+  constexpr std::string_view names[] = {"", " streaming", " kept in L2", " streaming with the normal L2 policy"};
+  return names[static_cast<int>(way)];
+}
+
+template <class T, int n, Way way>
 __global__ void vec_reverse_kernel(T* to, const T* from, int vectors) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= vectors) return;
   Vec<T, n> in, out;
-  load<cache>(in, from + i * n);
+  constexpr Cache cache = way == Way::normal ? Cache::normal : Cache::streaming;
+  if constexpr (way == Way::kept_in_l2) {
+    load_with_policy(in, from + i * n, ptx::policy_evict_last());
+  } else if constexpr (way == Way::streaming_with_normal_policy) {
+    load_with_policy(in, from + i * n, ptx::policy_evict_normal());
+  } else {
+    load<cache>(in, from + i * n);
+  }
 #pragma unroll
   for (int k = 0; k < n; ++k) out[k] = in[n - 1 - k];
   store<cache>(to + i * n, out);
@@ -28,11 +42,11 @@ struct Buffers {
   DeviceArray<unsigned char> from, to;
 };
 
-template <class T, int n, Cache cache>
+template <class T, int n, Way way>
 std::string check(Buffers& buffers, std::string_view dtype) {
   constexpr int kBytes = n * sizeof(T), kStarts = kAlignedBytes / kBytes;
   constexpr dim3 block(kThreads), grid((kVectors + kThreads - 1) / kThreads);
-  const std::string what = text("Vec<", dtype, ", ", n, ">", cache == Cache::streaming ? " streaming" : "");
+  const std::string what = text("Vec<", dtype, ", ", n, ">", name_of(way));
   for (int start = 0; start < kStarts; ++start) {
     // read and write at different alignments
     const int read = start * kBytes, write = kAlignedBytes + (kStarts - 1 - start) * kBytes;
@@ -44,9 +58,9 @@ std::string check(Buffers& buffers, std::string_view dtype) {
       }
     }
     buffers.to.fill(kPoison);
-    warpsmith::launch<&vec_reverse_kernel<T, n, cache>>(
-        {grid, block}, kStream, reinterpret_cast<T*>(buffers.to.data() + write),
-        reinterpret_cast<const T*>(buffers.from.data() + read), kVectors);
+    warpsmith::launch<&vec_reverse_kernel<T, n, way>>({grid, block}, kStream,
+                                                      reinterpret_cast<T*>(buffers.to.data() + write),
+                                                      reinterpret_cast<const T*>(buffers.from.data() + read), kVectors);
     const std::string failure = compare(what, expected, buffers.to.values(), [&](size_t i) {
       return text("read at byte ", read, ", written at byte ", write, ", byte ", i);
     });
@@ -58,11 +72,13 @@ std::string check(Buffers& buffers, std::string_view dtype) {
 template <class T, int n = 1>
 std::string check_widths(Buffers& buffers, std::string_view dtype) {
   if constexpr (n * sizeof(T) <= 16) {
-    return first_failure([&] { return check<T, n, Cache::normal>(buffers, dtype); },
-                         [&] { return check<T, n, Cache::streaming>(buffers, dtype); },
+    return first_failure([&] { return check<T, n, Way::normal>(buffers, dtype); },
+                         [&] { return check<T, n, Way::streaming>(buffers, dtype); },
                          [&] { return check_widths<T, 2 * n>(buffers, dtype); });
+  } else {
+    return first_failure([&] { return check<T, kPack<T>, Way::kept_in_l2>(buffers, dtype); },
+                         [&] { return check<T, kPack<T>, Way::streaming_with_normal_policy>(buffers, dtype); });
   }
-  return "";
 }
 
 std::string run() {

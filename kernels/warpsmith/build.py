@@ -1,11 +1,14 @@
-"""Compiles the CUDA sources: one builder, used ahead of time by setup.py and `warpsmith build`, and on first use.
+"""Compiles the CUDA sources: one builder, ahead of time (setup.py, `warpsmith build`) and on first
+use.
 
-A family becomes one shared library, `warpsmith_<family>.so`, against PyTorch's stable ABI: it loads under every Python
-and every PyTorch from `MIN_TORCH` on. Where a library is looked for, first hit wins:
+A family becomes one shared library, `warpsmith_<family>.so`, against PyTorch's stable ABI: it loads
+under every Python and every PyTorch from `MIN_TORCH` on. Where a library is looked for, first hit
+wins:
 
     $WARPSMITH_LIBRARY_DIR      a folder of ready-made libraries; taken as they are
     warpsmith/lib               in the installed wheel, if it was built with torch and nvcc at hand
-    the cache                   compiled on first use for the GPU in the machine ($WARPSMITH_CACHE, ~/.cache/warpsmith)
+    the cache                   compiled on first use for the GPU in the machine
+                                ($WARPSMITH_CACHE, ~/.cache/warpsmith)
 
 The last two are used only while they match the sources they were built from.
 """
@@ -32,15 +35,23 @@ from pathlib import Path
 from warpsmith import families
 
 PACKAGE = Path(__file__).resolve().parent
-#: The CUDA sources: beside the package in an installed wheel, at the repository's root in a checkout.
+#: The CUDA sources: beside the package in an installed wheel, at the repository's root in a
+#: checkout.
 CSRC = PACKAGE / "csrc" if (PACKAGE / "csrc").is_dir() else PACKAGE.parent.parent / "csrc"
 
-#: What a release is compiled for: A100, RTX 3090 (runs sm_80 code), RTX 4090 and L40S, H100 and H200.
+#: What a release is compiled for: A100, RTX 3090 (runs sm_80 code), RTX 4090 and L40S, H100 and
+#: H200.
 RELEASE_ARCHS: tuple[str, ...] = ("80", "89", "90a")
 MIN_TORCH = (2, 11)
 _ABI_TARGET = f"0x{MIN_TORCH[0]:02x}{MIN_TORCH[1]:02x}000000000000"
 
-CXX_FLAGS = ["-std=c++20", "-O2", "-Wall", "-Wno-unknown-pragmas", f"-DTORCH_TARGET_VERSION={_ABI_TARGET}"]
+CXX_FLAGS = [
+    "-std=c++20",
+    "-O2",
+    "-Wall",
+    "-Wno-unknown-pragmas",
+    f"-DTORCH_TARGET_VERSION={_ABI_TARGET}",
+]
 NVCC_FLAGS = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "-Xptxas=-v", "--compress-mode=size"]
 
 Progress = Callable[[str, int, int], None]
@@ -61,7 +72,7 @@ class Status:
     detail: str
 
 
-# --- sources ----------------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 
 def sources(family: str) -> list[Path]:
@@ -88,7 +99,9 @@ def _code(*folders: Path) -> list[Path]:
 
 
 def source_hash(family: str, source_dir: str | None = None) -> str:
-    """Identifies the CUDA code behind a family, or behind one operator of it (shared headers included)."""
+    """Identifies the CUDA code behind a family, or behind one operator of it (shared headers
+    included).
+    """
     own = CSRC / family if source_dir is None else CSRC / family / source_dir
     return _digest(_code(own, CSRC / "device", CSRC / "host"))
 
@@ -99,7 +112,7 @@ def _key(family: str, archs: Sequence[str]) -> str:
     )
 
 
-# --- the compiler -----------------------------------------------------------------------------------------------------
+# --- the compiler ---------------------------------------------------------------------------------
 
 
 def _cuda_homes() -> Iterable[Path]:
@@ -121,7 +134,9 @@ def _cuda_homes() -> Iterable[Path]:
 
 @functools.cache
 def cuda_home() -> Path | None:
-    """The CUDA toolkit: CUDA_HOME, nvcc on PATH, /usr/local/cuda, or the pip packages of `warpsmith[nvcc]`."""
+    """The CUDA toolkit: CUDA_HOME, nvcc on PATH, /usr/local/cuda, or the pip packages of
+    `warpsmith[nvcc]`.
+    """
     for home in _cuda_homes():
         if (home / "bin/nvcc").exists():
             return home.resolve()
@@ -146,12 +161,14 @@ def _gencode(arch: str) -> str:
 
 
 def _library_dirs(home: Path) -> list[str]:
-    """Where cudart_static lies; the layout differs between toolkits, distributions and pip packages."""
+    """Where cudart_static lies; the layout differs between toolkits, distributions and pip
+    packages.
+    """
     names = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
     return [str(home / name) for name in names if (home / name).is_dir()]
 
 
-# --- building ---------------------------------------------------------------------------------------------------------
+# --- building -------------------------------------------------------------------------------------
 
 
 def extension(family: str, archs: Sequence[str]) -> object:
@@ -172,14 +189,17 @@ def extension(family: str, archs: Sequence[str]) -> object:
             "nvcc": [*NVCC_FLAGS, define, *(_gencode(arch) for arch in archs)],
         },
     )
-    # The library must load beside any PyTorch, CPU-only ones included: the CUDA parts of libtorch are found at run time.
+    # The library must load beside any PyTorch, CPU-only ones included: the CUDA parts of libtorch
+    # are found at run time.
     built.libraries = ["torch_cpu", "c10", "cudart_static", "rt", "dl", "pthread"]
     built.library_dirs += _library_dirs(home)
     return built
 
 
 def build_extension_class() -> type:
-    """torch's build_ext, less its demand that nvcc be of PyTorch's own CUDA version (the stable ABI needs no such thing)."""
+    """torch's build_ext, less its demand that nvcc be of PyTorch's own CUDA version (the stable ABI
+    needs no such thing).
+    """
     from torch.utils import cpp_extension
 
     class BuildFamily(cpp_extension.BuildExtension):  # type: ignore[misc, name-defined]
@@ -242,14 +262,18 @@ command.run()
 
 
 def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress | None) -> Path:
-    """Compiles in a process of its own, which leaves this one's environment and working directory alone."""
+    """Compiles in a process of its own, which leaves this one's environment and working directory
+    alone.
+    """
     name = f"warpsmith_{family}.so"
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"warpsmith_{family}_") as scratch:
         objects = Path(scratch) / "objects"
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(PACKAGE.parent), *sys.path]))
         environment.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
-        environment["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), environment.get("PATH", "")])
+        environment["PATH"] = os.pathsep.join(
+            [sysconfig.get_path("scripts"), environment.get("PATH", "")]
+        )
         command = [sys.executable, "-c", _SCRIPT, family, ",".join(archs), scratch, str(objects)]
         with _Watch(family, objects, len(sources(family)), on_progress):
             done = subprocess.run(
@@ -264,7 +288,8 @@ def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress
         (out / f"{family}.build.log").write_text(done.stdout)
         if done.returncode != 0:
             raise BuildError(f"compiling '{family}' failed:\n{_failure(done.stdout)}")
-        # Atomic: a process that loads the library meanwhile sees the old file or the new one, never a part.
+        # Atomic: a process that loads the library meanwhile sees the old file or the new one, never
+        # a part.
         partial = out / f".{name}.{os.getpid()}"
         shutil.copy2(Path(scratch) / name, partial)
         os.replace(partial, out / name)
@@ -275,7 +300,16 @@ def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress
 
 def _failure(log: str) -> str:
     """The compiler's own words, without the command lines and the resource report around them."""
-    noise = ("ptxas info", "[", "Traceback", '  File "', "    ", "ninja:", "subprocess.", "The above exception")
+    noise = (
+        "ptxas info",
+        "[",
+        "Traceback",
+        '  File "',
+        "    ",
+        "ninja:",
+        "subprocess.",
+        "The above exception",
+    )
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith(noise)]
     wanted = [i for i, line in enumerate(lines) if "error" in line.lower()]
     start = max(0, wanted[0] - 2) if wanted else max(0, len(lines) - 20)
@@ -299,7 +333,7 @@ def build(
     return [_compile(name, archs, out, on_progress) for name in names]
 
 
-# --- finding ----------------------------------------------------------------------------------------------------------
+# --- finding --------------------------------------------------------------------------------------
 
 
 def cache_root() -> Path:
@@ -393,7 +427,9 @@ def _say(family: str, done: int, total: int) -> None:
 
 
 def library(family: str) -> Path | None:
-    """The family's library for the GPU in this machine, compiled now if need be; None where there can be none."""
+    """The family's library for the GPU in this machine, compiled now if need be; None where there
+    can be none.
+    """
     found = status(family)
     if found.path is not None:
         return found.path
@@ -414,7 +450,9 @@ def library(family: str) -> Path | None:
         except (BuildError, OSError, ImportError) as error:
             _failures[family] = str(error)
             return None
-        logging.getLogger("warpsmith").info("compiled '%s' in %.0f s", family, time.monotonic() - started)
+        logging.getLogger("warpsmith").info(
+            "compiled '%s' in %.0f s", family, time.monotonic() - started
+        )
         return path
 
 

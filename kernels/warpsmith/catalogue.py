@@ -1,7 +1,7 @@
 """What an operator is: the vocabulary in which every spec is written, and the list of all of them.
 
-A spec (`kernels/warpsmith/<family>/<op>.py`) builds one or more `Op`s. Everything else in the package (dispatch, tests,
-benchmarks, documentation tables) is driven by what it finds here.
+A spec (`kernels/warpsmith/<family>/<op>.py`) builds one or more `Op`s. Everything else in the
+package (dispatch, tests, benchmarks, documentation tables) is driven by what it finds here.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def is_fp8(dtype: torch.dtype) -> bool:
 class Inputs:
     """Makes the tensors of a sample: one dtype, one device, one seed.
 
-    Values are normal with one outlier of 30 in every 97 values, so that an accumulator or an exponential that is
-    only right near zero does not pass.
+    Values are normal with one outlier of 30 in every 97 values, so that an accumulator or an
+    exponential that is only right near zero does not pass.
     """
 
     dtype: torch.dtype = torch.float32
@@ -99,7 +99,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Bad:
-    """A call that must raise. `make(Inputs)` returns the arguments; `message` is a regular expression."""
+    """A call that must raise. `make(Inputs)` returns the arguments; `message` is a regular
+    expression.
+    """
 
     label: str
     make: Callable[[Inputs], tuple[Any, ...]]
@@ -113,7 +115,9 @@ class Bad:
 
 @dataclass(frozen=True)
 class Property:
-    """A mathematical fact. `check(function, Inputs)` calls `function` like the operator and asserts."""
+    """A mathematical fact. `check(function, Inputs)` calls `function` like the operator and
+    asserts.
+    """
 
     label: str
     check: Callable[[Callable[..., Any], Inputs], None]
@@ -122,7 +126,9 @@ class Property:
 
 @dataclass(frozen=True)
 class Cost:
-    """The fewest bytes a call must move, and the operations it must do. Both take the call's arguments."""
+    """The fewest bytes a call must move, and the operations it must do. Both take the call's
+    arguments.
+    """
 
     bytes: Callable[..., int]
     flops: Callable[..., int] = lambda *args: 0
@@ -140,9 +146,10 @@ def always(*args: Any) -> str | None:
 class Rung:
     """One step of a ladder: one `.cu` file, one idea.
 
-    `when(*args)` returns None where the kernel can take the call, otherwise the reason why it cannot ("needs x aligned
-    to 16 bytes"); the kernel's own check in C++ must say the same, and tests hold the two together. `suits(*args)`
-    returns None where the kernel is a good choice: `auto` takes the last rung whose `when` and `suits` both accept.
+    `when(*args)` returns None where the kernel can take the call, otherwise the reason why it
+    cannot ("needs x aligned to 16 bytes"); the kernel's own check in C++ must say the same, and
+    tests hold the two together. `suits(*args)` returns None where the kernel is a good choice:
+    `auto` takes the last rung whose `when` and `suits` both accept.
     """
 
     name: str
@@ -213,11 +220,13 @@ class Op:
     #: Plain PyTorch at any floating dtype, float64 included; must not write its inputs.
     reference: Callable[..., Any]
     ladder: tuple[Rung, ...]
-    #: "<module in the family's package>:<function>", imported on first use. Takes the operator's arguments.
+    #: "<module in the family's package>:<function>", imported on first use. Takes the operator's
+    #: arguments.
     triton: str
     #: Shape and dtype of the outputs, allocated with torch.empty and friends.
     fake: Callable[..., Any]
-    #: Raises on a call that no implementation may take. Runs before the reference, the fake and Triton.
+    #: Raises on a call that no implementation may take. Runs before the reference, the fake and
+    #: Triton.
     check: Callable[..., None] = always  # type: ignore[assignment]
     #: `backward(inputs, grad_outputs...) -> gradients`, one per input (None where there is none).
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
@@ -237,8 +246,9 @@ class Op:
     bench: tuple[Sample, ...] = ()
     #: Dtypes benchmarked by default.
     bench_dtypes: tuple[str, ...] = FLOATS
-    #: Peers beyond "torch" (the reference, eager) and "compile": name -> factory. The factory imports the peer (an
-    #: ImportError leaves it out) and returns a function with the operator's arguments.
+    #: Peers beyond "torch" (the reference, eager) and "compile": name -> factory. The factory
+    #: imports the peer (an ImportError leaves it out) and returns a function with the operator's
+    #: arguments.
     peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
     #: What "torch" and "compile" run where the reference is not what a PyTorch user would write.
     eager: Callable[..., Any] | None = None

@@ -4,12 +4,13 @@ Per operator `op` the namespace `torch.ops.warpsmith` holds
 
     op                   what users call; picks the kernel
     op.rung              the same with the rung and the accumulator named; compiled library only
-    op.fallback          Triton, else the PyTorch reference; where the compiled library hands a call back
+    op.fallback          Triton, else the PyTorch reference: where the library hands a call back
     op_<variant>         one op per variant
 
-Schemas, CPU implementation, fake and autograd are registered here, when the package is imported. The CUDA
-implementations of `op` and `op.rung` come with the compiled library of the family, loaded by the first CUDA call: until
-then a CompositeExplicitAutograd implementation stands in for it, which ranks below a CUDA one once that exists.
+Schemas, CPU implementation, fake and autograd are registered here, when the package is imported.
+The CUDA implementations of `op` and `op.rung` come with the compiled library of the family, loaded
+by the first CUDA call: until then a CompositeExplicitAutograd implementation stands in for them,
+which ranks below a CUDA one once that exists.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class FallbackWarning(UserWarning):
     """A call is served by something slower than it could be."""
 
 
-# --- the choice -------------------------------------------------------------------------------------------------------
+# --- the choice -----------------------------------------------------------------------------------
 
 
 def first_tensor(args: tuple[Any, ...]) -> Tensor:
@@ -90,8 +91,9 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
     Args:
         name: an operator ("rms_norm") or an alias of it.
         *args: the operator's arguments; tensors may be on any device.
-        sm: ask for a GPU of this compute capability (90) instead of the tensors' own device; the answer then says which
-            compiled kernel would serve, whether or not it is built here.
+        sm: ask for a GPU of this compute capability (90) instead of the tensors' own device;
+            the answer then says which compiled kernel would serve, whether or not it is built
+            here.
 
     Returns:
         A `Choice`: implementation, variant and reason; `print` it.
@@ -102,15 +104,23 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
     tensor = first_tensor(args)
     if sm is None:
         if tensor.device.type != "cuda":
-            return Choice("reference", None, f"{tensor.device.type} tensors run the PyTorch reference")
-        if any(isinstance(a, Tensor) and a.numel() >= 0 and a.dtype not in DTYPE_NAMES for a in args):
-            return Choice("reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it")
+            return Choice(
+                "reference", None, f"{tensor.device.type} tensors run the PyTorch reference"
+            )
+        if any(
+            isinstance(a, Tensor) and a.numel() >= 0 and a.dtype not in DTYPE_NAMES for a in args
+        ):
+            return Choice(
+                "reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
+            )
         if not load_family(op.family):
             return fallback_choice(op, args, build.why_not(op.family))
         sm = device_sm(tensor.device)
     if variant := pick(op, args, sm):
         return Choice("cuda", variant, variant.rung.story)
-    return fallback_choice(op, args, f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}")
+    return fallback_choice(
+        op, args, f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}"
+    )
 
 
 def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
@@ -121,7 +131,7 @@ def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
     return Choice("triton", None, why)
 
 
-# --- implementations --------------------------------------------------------------------------------------------------
+# --- implementations ------------------------------------------------------------------------------
 
 
 def normalise(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -157,11 +167,15 @@ def triton_function(op: Op) -> Callable[..., Any]:
 
 
 def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
-    return tuple(a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
+    return tuple(
+        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args
+    )
 
 
 def reference(op: Op, args: tuple[Any, ...]) -> Any:
-    """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes through float32."""
+    """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes
+    through float32.
+    """
     dtype = first_tensor(args).dtype
     if not catalogue.is_fp8(dtype):
         return op.reference(*args)
@@ -185,7 +199,9 @@ def _without_data(x: Tensor) -> Tensor:
 def _with_strides(out: Tensor, promised: Tensor) -> Tensor:
     if out.stride() == promised.stride():
         return out
-    return torch.empty_strided(promised.shape, promised.stride(), dtype=out.dtype, device=out.device).copy_(out)
+    return torch.empty_strided(
+        promised.shape, promised.stride(), dtype=out.dtype, device=out.device
+    ).copy_(out)
 
 
 def _cpu(op: Op) -> Callable[..., Any]:
@@ -219,7 +235,9 @@ def _fallback(op: Op) -> Callable[..., Any]:
 
 @functools.cache
 def load_family(family: str) -> bool:
-    """Loads (compiling first where needed) the CUDA library of a family; False where there is none to be had."""
+    """Loads (compiling first where needed) the CUDA library of a family; False where there is none
+    to be had.
+    """
     path = build.library(family)
     if path is None:
         return False
@@ -231,14 +249,18 @@ def load_family(family: str) -> bool:
 
 
 def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
-    """Rung names in ladder order for every source folder; operators that share one differ only in rungs left out."""
+    """Rung names in ladder order for every source folder; operators that share one differ only in
+    rungs left out.
+    """
     orders: dict[str, tuple[str, ...]] = {}
     for op in catalogue.load().values():
         if op.family == family:
             names = tuple(rung.name for rung in op.ladder)
             longer, shorter = sorted((names, orders.get(op.source_dir, ())), key=len, reverse=True)
             if tuple(name for name in longer if name in shorter) != shorter:
-                raise ValueError(f"{op.name}: its ladder orders {op.source_dir} differently from others")
+                raise ValueError(
+                    f"{op.name}: its ladder orders {op.source_dir} differently from others"
+                )
             orders[op.source_dir] = longer
     return orders
 
@@ -246,7 +268,8 @@ def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
 @functools.cache
 def _warn_once(family: str, why: str) -> None:
     warnings.warn(
-        f"warpsmith: the CUDA kernels of '{family}' are not in use, a slower implementation serves: {why}",
+        f"warpsmith: the CUDA kernels of '{family}' are not in use, "
+        f"a slower implementation serves: {why}",
         FallbackWarning,
         stacklevel=4,
     )
@@ -262,7 +285,9 @@ def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
                 return getattr(packet, overload)(*args, **kwargs)
         why = build.why_not(op.family)
         if overload == "rung":
-            raise RuntimeError(f"{op.name}: the variant '{kwargs['rung']}' needs the compiled CUDA library: {why}")
+            raise RuntimeError(
+                f"{op.name}: the variant '{kwargs['rung']}' needs the compiled CUDA library: {why}"
+            )
         _warn_once(op.family, why)
         return packet.fallback(*args)
 
@@ -270,7 +295,8 @@ def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
 
 
 def _variant(variant: Variant) -> Callable[..., Any]:
-    """A variant refuses what it cannot take, with the reason; on a CPU it computes the reference."""
+    """A variant refuses what it cannot take, with the reason; on a CPU it computes the reference.
+    """
 
     def run(*args: Any) -> Any:
         op = variant.op
@@ -289,7 +315,7 @@ def _variant(variant: Variant) -> Callable[..., Any]:
     return run
 
 
-# --- registration -----------------------------------------------------------------------------------------------------
+# --- registration ---------------------------------------------------------------------------------
 
 
 def _define(schema: str) -> None:
@@ -311,7 +337,9 @@ def _register_autograd(op: Op, name: str) -> None:
             inputs[slot] = tensor
         return derivative(tuple(inputs), ctx.needs_input_grad, *grads)
 
-    torch.library.register_autograd(f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library)
+    torch.library.register_autograd(
+        f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library
+    )
 
 
 def register(op: Op) -> None:
@@ -322,7 +350,9 @@ def register(op: Op) -> None:
     separator = ", " if "*" in inner else ", *, "
     overloads = {
         op.name: f"{op.name}{signature}",
-        f"{op.name}.rung": f"{op.name}.rung({inner}{separator}str rung, str accumulator) -> {returns}",
+        f"{op.name}.rung": (
+            f"{op.name}.rung({inner}{separator}str rung, str accumulator) -> {returns}"
+        ),
         f"{op.name}.fallback": f"{op.name}.fallback{signature}",
     }
     for schema in overloads.values():
@@ -343,13 +373,14 @@ def register(op: Op) -> None:
             _register_autograd(op, name)
 
 
-# --- the public functions ---------------------------------------------------------------------------------------------
+# --- the public functions -------------------------------------------------------------------------
 
 
 def public(op: Op) -> Callable[..., Any]:
     """The call behind a public function: `run(variant, *args)`.
 
-    Below autograd when nothing needs a gradient, which saves 4 us a call; torch.compile always sees the plain op.
+    Below autograd when nothing needs a gradient, which saves 4 us a call; torch.compile always sees
+    the plain op.
     """
     default = getattr(torch.ops.warpsmith, op.name).default
     direct = default._op

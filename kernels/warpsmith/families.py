@@ -1,3 +1,3 @@
-"""The families in the order in which they are listed: each is a package under `warpsmith` and one compiled library."""
+"""The families in listing order: each is a package under `warpsmith` and one compiled library."""
 
 FAMILIES: tuple[str, ...] = ("elementwise", "norm")

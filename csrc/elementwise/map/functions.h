@@ -55,6 +55,14 @@ __device__ __forceinline__ float logistic(float x) {
   return ptx::reciprocal_approx(1.0f + ptx::exp2_approx_ftz(x * -kLog2e));
 }
 
+// d/dx of x logistic(k x) = s + k x s (1 - s), from e = exp(-|kx|): nothing cancels, and the largest x gives no 0 * inf.
+template <bool exact>
+__device__ __forceinline__ float logistic_product_slope(float x, float k) {
+  const float e = exponential<exact>(-fabsf(k * x)), r = reciprocal<exact>(1.0f + e);
+  const float s = x < 0.0f ? e * r : r;
+  return fmaf(x * (e * r * r), k, s);
+}
+
 // The normal distribution's cumulative function, and its density on the way.
 struct Normal {
   float cdf, density;
@@ -86,7 +94,8 @@ __device__ __forceinline__ Normal normal(float x) {
 // Relative error 4e-7, subnormals kept.
 __device__ __forceinline__ Normal normal_fine(float x) {
   constexpr NormalFit<8> fit{0.30f,
-                             {0.119629299f, 0.120753949f, 0.0999135323f, 0.12856151f, -0.0536834536f, 0.206353329f, -0.157202996f, 0.0356747565f}};
+                             {0.119629299f, 0.120753949f, 0.0999135323f, 0.12856151f, -0.0536834536f, 0.206353329f,
+                              -0.157202996f, 0.0356747565f}};
   return normal(x, ptx::exp2_approx(x * x * (-0.5f * kLog2e)), fit);
 }
 
@@ -137,7 +146,7 @@ struct Elu {
   }
   template <bool exact>
   __device__ static float backward(float g, float x, float alpha) {
-    return x > 0.0f ? g : g * (alpha * exponential<exact>(x));
+    return x <= 0.0f ? g * (alpha * exponential<exact>(x)) : g;
   }
 };
 
@@ -164,6 +173,7 @@ struct Gelu {
 struct GeluTanh {
   static constexpr const char* name = "gelu_tanh";
   static constexpr float kBeta = 0.79788456080286536f, kKappa = 0.044715f;
+  static constexpr float kFlat = 1e4f;  // beyond this x^2 the slope is 0 or 1, and the terms must not overflow
   template <bool exact>
   __device__ static float forward(float x, float) {
     if constexpr (exact) {
@@ -175,7 +185,7 @@ struct GeluTanh {
   }
   template <bool exact>
   __device__ static float backward(float g, float x, float) {
-    const float square = x * x;
+    const float square = fminf(x * x, kFlat);
     const float u = kBeta * fmaf(kKappa * square, x, x);
     const float slope = 2.0f * kBeta * fmaf(3.0f * kKappa, square, 1.0f);
     const float e = exponential<exact>(-2.0f * fabsf(u)), r = reciprocal<exact>(1.0f + e);
@@ -193,8 +203,7 @@ struct Silu {
   }
   template <bool exact>
   __device__ static float backward(float g, float x, float) {
-    const float s = logistic<exact>(x);
-    return g * s * (1.0f + x * (1.0f - s));
+    return g * logistic_product_slope<exact>(x, 1.0f);
   }
 };
 
@@ -238,8 +247,7 @@ struct QuickGelu {
   }
   template <bool exact>
   __device__ static float backward(float g, float x, float) {
-    const float s = logistic<exact>(kSlope * x);
-    return g * s * (1.0f + kSlope * x * (1.0f - s));
+    return g * logistic_product_slope<exact>(x, kSlope);
   }
 };
 
@@ -257,8 +265,8 @@ struct Mish {
   }
   template <bool exact>
   __device__ static float backward(float g, float x, float) {
-    if (x > kLinear) return g;
-    const float e = exponential<exact>(fminf(x, kLinear));
+    if (x > kLinear) return g * (1.0f + (x - x));  // NaN at infinity, as in PyTorch
+    const float e = exact ? exponential_fine(x) : exponential<exact>(x);
     const float n = fmaf(e, e, 2.0f * e);
     const float r = exact ? 1.0f / (n + 2.0f) : ptx::reciprocal_approx_ftz(n + 2.0f);
     const float slope = 4.0f * e * (e + 1.0f) * r * r;  // of tanh(softplus(x)), without cancellation
@@ -266,8 +274,7 @@ struct Mish {
   }
 };
 
-using Activations =
-    std::tuple<Relu, Sigmoid, Elu, Gelu, GeluTanh, Silu, Hardswish, Hardshrink, QuickGelu, Mish>;
+using Activations = std::tuple<Relu, Sigmoid, Elu, Gelu, GeluTanh, Silu, Hardswish, Hardshrink, QuickGelu, Mish>;
 using BiasActivations = std::tuple<Gelu, GeluTanh>;
 using GatedActivations = std::tuple<Silu, Gelu, GeluTanh>;
 

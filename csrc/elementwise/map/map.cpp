@@ -71,8 +71,7 @@ class Layout {
     for (size_t d = 0; d < rank_; ++d) {
       if (shape_[d] != 1) order.push_back(d);
     }
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return strides_[0][a] > strides_[0][b]; });
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides_[0][a] > strides_[0][b]; });
     return order;
   }
 
@@ -130,9 +129,7 @@ bool same_layout(const Tensor& a, const Tensor& b) {
   return x.size() == y.size() && std::equal(x.begin(), x.end(), y.begin()) && std::equal(s.begin(), s.end(), t.begin());
 }
 
-int64_t product(Sizes sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-}
+int64_t product(Sizes sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>()); }
 
 Tensor empty_like(const Tensor& like) {
   if (is_dense(like)) return empty_strided(like, like.sizes(), like.strides(), like.scalar_type());
@@ -201,8 +198,8 @@ Tensor unary(const Tensor& x, float parameter, Named rung, const Fallback&... ar
   if (has_kernel(x)) {
     Tensor out = empty_like(x);
     const std::array operands{whole(out), whole(x)};
-    if (run(F::name, map_index<Unary<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1,
-            is_dense(x), parameter)) {
+    if (run(F::name, map_index<Unary<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1, is_dense(x),
+            parameter)) {
       return out;
     }
   } else if (rung != nullptr) {
@@ -212,8 +209,7 @@ Tensor unary(const Tensor& x, float parameter, Named rung, const Fallback&... ar
 }
 
 template <class F, class... Fallback>
-Tensor unary_backward(const Tensor& grad, const Tensor& x, float parameter, Named rung,
-                      const Fallback&... arguments) {
+Tensor unary_backward(const Tensor& grad, const Tensor& x, float parameter, Named rung, const Fallback&... arguments) {
   static const std::string name = std::string(F::name) + "_backward";
   static const std::string full_name = "warpsmith::" + name;
   check_floating(name, "x", x);
@@ -298,8 +294,7 @@ Tensor bias_activation(const Tensor& x, const Tensor& bias, Named rung) {
   if (has_kernel(x)) {
     Tensor out = empty_like(x);
     const std::array operands{whole(out), whole(x), whole(bias)};
-    if (run(name.c_str(), map_index<Bias<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1, false,
-            0.0f)) {
+    if (run(name.c_str(), map_index<Bias<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1, false, 0.0f)) {
       return out;
     }
   } else if (rung != nullptr) {
@@ -318,8 +313,8 @@ Tensor bias_activation_backward(const Tensor& grad, const Tensor& x, const Tenso
   if (has_kernel(x)) {
     Tensor out = empty_like(x);
     const std::array operands{whole(out), whole(grad), whole(x), whole(bias)};
-    if (run(name.c_str(), map_index<BiasBackward<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1,
-            false, 0.0f)) {
+    if (run(name.c_str(), map_index<BiasBackward<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1, false,
+            0.0f)) {
       return out;
     }
   } else if (rung != nullptr) {
@@ -378,8 +373,7 @@ Tensor gated(const Tensor& x, const OptionalTensor& up, Named rung) {
 }
 
 template <class F>
-std::tuple<Tensor, Tensor> gated_backward(const Tensor& grad, const Tensor& x, const OptionalTensor& up,
-                                          Named rung) {
+std::tuple<Tensor, Tensor> gated_backward(const Tensor& grad, const Tensor& x, const OptionalTensor& up, Named rung) {
   static const std::string name = std::string(F::name) + "_and_mul_backward", full_name = "warpsmith::" + name;
   const std::vector<int64_t> shape = gate_shape(name, x, up);
   check_same_device(name, "grad", grad, x);
@@ -393,11 +387,10 @@ std::tuple<Tensor, Tensor> gated_backward(const Tensor& grad, const Tensor& x, c
     Tensor first = empty_like(x);
     Tensor second = up ? empty_like(*up) : empty_contiguous(x, Sizes(&none, 1), x.scalar_type());
     const std::array operands{up ? whole(first) : half(first, shape, 0), up ? whole(second) : half(first, shape, 1),
-                              whole(grad), up ? whole(x) : half(x, shape, 0),
-                              up ? whole(*up) : half(x, shape, 1)};
+                              whole(grad), up ? whole(x) : half(x, shape, 0), up ? whole(*up) : half(x, shape, 1)};
     const bool flat = up && is_dense(x) && same_layout(x, *up) && same_layout(x, grad);
-    if (run(name.c_str(), map_index<GatedBackward<F>>(), rung, x, expected, operands.data(), operands.size(), 2,
-            flat, 0.0f)) {
+    if (run(name.c_str(), map_index<GatedBackward<F>>(), rung, x, expected, operands.data(), operands.size(), 2, flat,
+            0.0f)) {
       return {first, second};
     }
   } else if (rung != nullptr) {
@@ -453,8 +446,7 @@ struct BiasBinding {
   static Tensor backward(const Tensor& grad, const Tensor& x, const Tensor& bias) {
     return bias_activation_backward<F>(grad, x, bias, nullptr);
   }
-  static Tensor backward_rung(const Tensor& grad, const Tensor& x, const Tensor& bias, std::string rung,
-                              std::string) {
+  static Tensor backward_rung(const Tensor& grad, const Tensor& x, const Tensor& bias, std::string rung, std::string) {
     return bias_activation_backward<F>(grad, x, bias, &rung);
   }
 };
@@ -487,8 +479,7 @@ void bind_one(Library& m, const std::string& name) {
 }
 
 template <template <class> class Binding, class... F>
-void bind_all(Library& m, std::tuple<F...>, const std::string& prefix,
-              const std::string& suffix) {
+void bind_all(Library& m, std::tuple<F...>, const std::string& prefix, const std::string& suffix) {
   (bind_one<Binding<F>>(m, prefix + F::name + suffix), ...);
 }
 

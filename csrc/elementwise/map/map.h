@@ -12,17 +12,17 @@ inline constexpr int kMaxOperands = 5;  // at most two outputs and three inputs
 inline constexpr int kMaxRank = 8;      // dimensions left after merging
 
 struct MapArgs {
-  int map;       // index into Maps
-  Dtype dtype;   // of every operand
+  int map;          // index into Maps
+  Dtype dtype;      // of every operand
   bool has_ladder;  // a forward function: gradients come at full speed only
   bool has_table;   // a function of one value, with or without a gate
-  int operands;  // outputs first, then inputs
+  int operands;     // outputs first, then inputs
   int outputs;
   void* data[kMaxOperands];
   float parameter;  // alpha of elu, lambd of hardshrink
 
-  int rank;                                // dimensions after merging; more than kMaxRank: no kernel
-  int64_t sizes[kMaxRank];                 // outermost first
+  int rank;                                 // dimensions after merging; more than kMaxRank: no kernel
+  int64_t sizes[kMaxRank];                  // outermost first
   int64_t strides[kMaxOperands][kMaxRank];  // in elements; 0 broadcasts
 
   // Rows of unit-stride elements: what all rungs but `strided` work on.

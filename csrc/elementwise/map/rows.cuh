@@ -22,8 +22,8 @@ struct Rows {
   T* data[operands];  // outputs first; [rows, cols] with a pitch each
   int64_t pitch[operands];
   int64_t rows, cols;
-  int64_t groups;             // over all rows
-  int64_t whole_groups;       // those before a tail: only a single row may end in a part of a group
+  int64_t groups;        // over all rows
+  int64_t whole_groups;  // those before a tail: only a single row may end in a part of a group
   FastDivide groups_per_row;
   float parameter;
 };

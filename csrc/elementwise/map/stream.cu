@@ -41,8 +41,7 @@ __global__ void __launch_bounds__(kThreads, min_blocks<Map, T>()) map_stream_ker
 constexpr int kRowsPerThread = 2;
 
 template <class Map, class T>
-__global__ void __launch_bounds__(kThreads, kIsFp8<T> ? 3 : 4)
-    map_stream_rows_kernel(const Rows<Map, T> view) {
+__global__ void __launch_bounds__(kThreads, kIsFp8<T> ? 3 : 4) map_stream_rows_kernel(const Rows<Map, T> view) {
   constexpr int kWidth = kPack<T>;
   const int64_t col = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kWidth;
   const int64_t row_block = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;

@@ -4,6 +4,7 @@
 //   row, the more of the machine waits at the same cluster barrier.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include <tuple>
+#include <type_traits>
 
 #include "device/cluster.h"
 #include "norm/rms_norm/row.cuh"
@@ -19,11 +20,18 @@ struct Tile {
   static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;  // of a row
 };
 
-// The first that holds the row is taken.
-using Tiles = std::tuple<Tile<512, 4, 2, 2>, Tile<512, 4, 2, 4>, Tile<512, 4, 2, 8>, Tile<512, 8, 2, 8>,
-                         Tile<1024, 8, 1, 8>, Tile<1024, 8, 1, 16>>;
-constexpr int64_t kMostBytes = 16 * std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
-constexpr int64_t kWorthwhileBytes = 128 * 1024;
+// The first that holds the row is taken. 16-bit values go slower through a thread: fewer, busier threads suit them.
+using HalfTiles =
+    std::tuple<Tile<512, 4, 2, 2>, Tile<256, 8, 2, 4>, Tile<256, 8, 2, 8>, Tile<512, 8, 1, 8>, Tile<512, 8, 1, 16>>;
+using FloatTiles =
+    std::tuple<Tile<512, 4, 2, 2>, Tile<512, 4, 2, 4>, Tile<512, 4, 2, 8>, Tile<512, 8, 2, 8>, Tile<1024, 8, 1, 8>>;
+template <class T>
+using TilesFor = std::conditional_t<std::is_same_v<T, float>, FloatTiles, HalfTiles>;
+
+constexpr int64_t kMostBytes = 16 * std::tuple_element_t<std::tuple_size_v<HalfTiles> - 1, HalfTiles>::most_packs;
+
+// Up to this length one block holds a row as well.
+constexpr int64_t worthwhile_bytes(Dtype dtype) { return (dtype == Dtype::f32 ? 128 : 32) * 1024; }
 
 template <class T, class W, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
@@ -93,17 +101,17 @@ void launch_smallest(const RmsNormArgs& a, cudaStream_t stream, std::tuple<Tile.
 }
 
 void launch(const RmsNormArgs& a, cudaStream_t stream) {
-  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() { launch_smallest<T, W>(a, stream, Tiles{}); });
+  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() { launch_smallest<T, W>(a, stream, TilesFor<T>{}); });
 }
 
 const char* takes(const RmsNormArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
   if (a.accumulator != Dtype::f32) return "accumulates in f32";
   if (a.rows > kMostRows / kPortableCluster / 2) return "needs at most 2^27 rows";
-  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 2 MiB";
+  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 1 MiB";
 }
 
-bool suits(const RmsNormArgs& a) { return a.cols * size_of(a.dtype) > kWorthwhileBytes; }
+bool suits(const RmsNormArgs& a) { return a.cols * size_of(a.dtype) > worthwhile_bytes(a.dtype); }
 
 const Register<RmsNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
 

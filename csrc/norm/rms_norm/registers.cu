@@ -20,14 +20,21 @@ struct Tile {
   static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
 };
 
-// The first that holds the row is taken.
-using Tiles = std::tuple<Tile<128, 4, 1, 12>, Tile<128, 8, 1, 12>, Tile<128, 8, 2, 12>, Tile<128, 16, 2, 12>,
-                         Tile<128, 32, 2, 12>, Tile<64, 0, 2, 24>, Tile<128, 0, 2, 12>, Tile<256, 0, 2, 6>,
-                         Tile<512, 0, 2, 3>, Tile<512, 0, 4, 2>, Tile<1024, 0, 4, 1>, Tile<1024, 0, 8, 1>>;
-constexpr int64_t kMostPacks = std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
+// The first that holds the row is taken. 16-bit values take more registers to normalise.
+using HalfTiles = std::tuple<Tile<128, 4, 1, 12>, Tile<128, 8, 1, 12>, Tile<128, 8, 2, 12>, Tile<128, 16, 2, 12>,
+                             Tile<128, 32, 2, 12>, Tile<64, 0, 2, 24>, Tile<128, 0, 2, 12>, Tile<256, 0, 2, 6>,
+                             Tile<512, 0, 2, 3>, Tile<512, 0, 4, 2>, Tile<1024, 0, 4, 1>>;
+using FloatTiles = std::tuple<Tile<128, 4, 1, 16>, Tile<128, 8, 1, 16>, Tile<128, 8, 2, 16>, Tile<128, 16, 2, 16>,
+                              Tile<128, 32, 2, 16>, Tile<64, 0, 2, 24>, Tile<128, 0, 2, 16>, Tile<256, 0, 2, 8>,
+                              Tile<512, 0, 2, 4>, Tile<512, 0, 4, 2>, Tile<1024, 0, 4, 2>, Tile<1024, 0, 8, 1>>;
+template <class T>
+using TilesFor = std::conditional_t<std::is_same_v<T, float>, FloatTiles, HalfTiles>;
+
+constexpr int64_t most_bytes(Dtype dtype) { return (dtype == Dtype::f32 ? 128 : 64) * 1024; }
 
 template <class T, class W, class Tile>
-__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) rms_norm_registers_kernel(const RmsNormRows<T, W> v) {
+__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
+    rms_norm_registers_kernel(const RmsNormRows<T, W> v) {
   constexpr bool kShared = Tile::lanes > 0;
   __shared__ float partial[kWarp];
   const int lanes = kShared ? Tile::lanes : blockDim.x;
@@ -86,15 +93,15 @@ void launch_smallest(const RmsNormArgs& a, cudaStream_t stream, std::tuple<Tile.
 }
 
 void launch(const RmsNormArgs& a, cudaStream_t stream) {
-  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() { launch_smallest<T, W>(a, stream, Tiles{}); });
+  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() { launch_smallest<T, W>(a, stream, TilesFor<T>{}); });
 }
 
 const char* takes(const RmsNormArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
   if (a.accumulator != Dtype::f32) return "accumulates in f32";
   if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  const bool fits = a.cols * size_of(a.dtype) <= kMostPacks * 16;
-  return fits ? nullptr : "needs rows of at most 128 KiB";
+  if (a.cols * size_of(a.dtype) <= most_bytes(a.dtype)) return nullptr;
+  return a.dtype == Dtype::f32 ? "needs rows of at most 128 KiB" : "needs rows of at most 64 KiB";
 }
 
 const Register<RmsNormArgs> registered{"registers", /*min_sm=*/80, takes, launch};

@@ -2,7 +2,7 @@
 
 fp8 travels as bytes and follows PyTorch, not the hardware's saturation: what rounds beyond the
 largest finite value becomes NaN in e4m3, which has no infinity, and infinity in e5m2. GPUs from
-sm_89 on convert in hardware; older ones, and the interpreter, in integer arithmetic. The
+sm_89 on convert e4m3 in hardware; older ones, and the interpreter, in integer arithmetic. The
 interpreter's own bf16 drops subnormals, so there bf16 travels as 16-bit integers too.
 """
 
@@ -22,7 +22,8 @@ def decode(value, FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
         if FORMAT == "e4m3":
             return value.to(tl.float8e4nv, bitcast=True).to(tl.float32)
         else:
-            return value.to(tl.float8e5, bitcast=True).to(tl.float32)
+            # The upper half of a float16, which is exact whatever the layout of the tile.
+            return (value.to(tl.uint16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
     elif FORMAT == "bf16":
         return (value.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -40,9 +41,8 @@ def encode(x, FORMAT: tl.constexpr, HARDWARE: tl.constexpr, ELEMENT: tl.constexp
             x = tl.where(tl.abs(x) > 464.0, float("nan"), x)
             return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
         else:
-            # Halfway past 57344; a tie rounds away from it.
-            bits = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
-            return tl.where(tl.abs(x) >= 61440.0, (bits & 0x80) | 0x7C, bits)
+            # Triton 3.6 mixes up e5m2 elements where a thread holds fewer than four in a row.
+            return encode_portable(x, FORMAT)
     elif FORMAT == "bf16":
         bits = x.to(tl.int32, bitcast=True)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

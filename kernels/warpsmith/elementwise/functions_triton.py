@@ -17,6 +17,9 @@ from warpsmith.dispatch import interpreting
 INTERPRETED = tl.constexpr(interpreting())
 
 LOG2E = tl.constexpr(1.4426950408889634)
+#: What float32 drops of log2(e).
+LOG2E_REST = tl.constexpr(1.925963033500915e-08)
+LN2 = tl.constexpr(0.6931471805599453)
 INV_SQRT_2PI = tl.constexpr(0.3989422804014327)
 #: gelu_tanh is x logistic(x (LINEAR + CUBIC x^2)): 2 sqrt(2/pi), and 0.044715 of it.
 LINEAR = tl.constexpr(1.5957691216057308)
@@ -27,8 +30,31 @@ MISH_LINEAR = tl.constexpr(20.0)
 
 
 @triton.jit
+def exponential_of_two(x):
+    """2^x, subnormal results kept."""
+    if INTERPRETED:
+        return tl.exp2(x)
+    else:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
 def exponential(x):
-    return tl.exp2(x * LOG2E)
+    return exponential_of_two(x * LOG2E)
+
+
+@triton.jit
+def exponential_fine(x, EXACT: tl.constexpr):
+    """exp(x); exact, without the error that rounding x log2(e) brings in."""
+    if EXACT:
+        scaled = x * LOG2E
+        rest = tl.fma(x, LOG2E, -scaled) + x * LOG2E_REST
+        e = exponential_of_two(scaled)
+        return tl.fma(e, rest * LN2, e)
+    else:
+        return exponential(x)
 
 
 @triton.jit
@@ -185,7 +211,7 @@ def quick_gelu(x, p, EXACT: tl.constexpr):
 @triton.jit
 def mish(x, p, EXACT: tl.constexpr):
     """x tanh(softplus(x)) = x n / (n + 2), n = e (e + 2), e = exp(x)."""
-    e = exponential(tl.minimum(x, MISH_LINEAR))
+    e = exponential_fine(tl.minimum(x, MISH_LINEAR), EXACT)
     n = e * (e + 2.0)
     return tl.where(x > MISH_LINEAR, x, x * divide(n, n + 2.0, EXACT))
 
@@ -251,7 +277,7 @@ def quick_gelu_backward(g, x, p, EXACT: tl.constexpr):
 @triton.jit
 def mish_backward(g, x, p, EXACT: tl.constexpr):
     """t + x (1 - t^2) logistic(x), t = tanh(softplus(x)), the second factor without cancelling."""
-    e = exponential(tl.minimum(x, MISH_LINEAR))
+    e = exponential_fine(tl.minimum(x, MISH_LINEAR), EXACT)
     n = e * (e + 2.0)
     r = divide(1.0, n + 2.0, EXACT)
     derivative = tl.fma(x, 4.0 * (e * r) * ((e + 1.0) * r), n * r)

@@ -149,7 +149,8 @@ def _needs_registers(x: Tensor, weight: Tensor | None, eps: float) -> str | None
         return why
     if _rows(x) > MOST_ROWS:
         return "needs at most 2^31 - 1 rows"
-    return None if _row_bytes(x) <= 128 << 10 else "needs rows of at most 128 KiB"
+    kib = 128 if x.dtype == torch.float32 else 64
+    return None if _row_bytes(x) <= kib << 10 else f"needs rows of at most {kib} KiB"
 
 
 def _needs_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
@@ -157,11 +158,12 @@ def _needs_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
         return why
     if _rows(x) > MOST_ROWS // 16:
         return "needs at most 2^27 rows"
-    return None if _row_bytes(x) <= 2 << 20 else "needs rows of at most 2 MiB"
+    return None if _row_bytes(x) <= 1 << 20 else "needs rows of at most 1 MiB"
 
 
 def _suits_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    return None if _row_bytes(x) > 128 << 10 else "the row fits a block's registers"
+    held = (128 if x.dtype == torch.float32 else 32) << 10
+    return None if _row_bytes(x) > held else "the row fits a block's registers"
 
 
 def _needs_packs_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> str | None:

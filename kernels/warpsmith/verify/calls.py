@@ -39,7 +39,7 @@ def sample_checks(run: Run) -> None:
             try:
                 _one_sample(run, dtype, sample)
             except torch.cuda.OutOfMemoryError:
-                run.add("skipped", f"{dtype} {sample}", detail="this GPU has too little memory")
+                run.out_of_memory("samples", f"{dtype} {sample}", sample.huge)
             if sample.huge:
                 torch.cuda.empty_cache()
 

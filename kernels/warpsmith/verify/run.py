@@ -92,20 +92,25 @@ class Run:
 
     @contextlib.contextmanager
     def check(self, kind: str, label: str, huge: bool = False) -> Iterator[None]:
-        """One result: what the body raises is a failure. Does nothing but run it if unwanted."""
+        """One result: what the body raises is a failure."""
         try:
             yield
-        except torch.cuda.OutOfMemoryError as error:
-            if not huge:
-                self.add(kind, label, False, f"{error}"[:500])
-            else:
-                self.add("skipped", f"{kind} {label}", detail="this GPU has too little memory")
+        except torch.cuda.OutOfMemoryError:
+            self.out_of_memory(kind, label, huge)
         except Exception as error:
             text = str(error) if isinstance(error, AssertionError) else f"{error!r}"
             self.add(kind, label, False, text[:2000])
             self.ensure_alive()
         else:
             self.add(kind, label)
+
+    def out_of_memory(self, kind: str, label: str, huge: bool) -> None:
+        """A huge sample may be too large for a GPU; any other must fit."""
+        detail = "this GPU has too little memory"
+        if huge:
+            self.add("skipped", f"{kind} {label}", detail=detail)
+        else:
+            self.add(kind, label, False, detail)
 
     def ensure_alive(self) -> None:
         if not self.on_gpu:
