@@ -21,6 +21,9 @@ struct alignas(sizeof(T) * n) Vec {
 template <class T>
 using Pack = Vec<T, 16 / static_cast<int>(sizeof(T))>;
 
+// Inputs of this many bytes fill the L2 of the GPUs we know.
+inline constexpr int64_t kL2Bytes = 64 << 20;
+
 // How an access treats the caches.
 enum class Cache {
   normal,

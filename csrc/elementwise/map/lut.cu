@@ -69,12 +69,13 @@ __global__ void __launch_bounds__(kThreads, 4) map_lut_kernel(const Rows<Map, T>
 
   // load: before the table, which takes about as long as memory does to answer
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kPacksPerThread) + threadIdx.x;
+  const uint64_t policy = load_policy(view);
   Pack<T> in[kPacksPerThread][Map::inputs];
 #pragma unroll
   for (int j = 0; j < kPacksPerThread; ++j) {
     const int64_t group = first + j * kThreads;
     if (group < view.whole_groups) {
-      load_inputs<Map, kWidth, Cache::streaming>(in[j], view, locate<kWidth>(view, group));
+      load_packs(in[j], view, locate<kWidth>(view, group), policy);
     }
   }
 

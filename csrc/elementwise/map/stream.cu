@@ -1,5 +1,5 @@
 // Elementwise at memory speed: 128-bit accesses that bypass the caches, and next to no instructions around them.
-//   Against `pack`: one-time data is kept out of L1 and leaves L2 first; a single row needs no division at all, and
+//   Against `pack`: one-time data is kept out of L1, and L2 is told to let the results of a long stream leave first; a single row needs no division at all, and
 //   longer layouts find their row once per block instead of once per thread. One access per thread and many short
 //   blocks beat several accesses per thread: DRAM likes the narrow front of addresses they sweep. Bound: DRAM.
 #include <algorithm>
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, min_blocks<Map, T>()) map_stream_ker
     return;
   }
   Pack<T> in[Map::inputs], out[Map::outputs];
-  load_inputs<Map, kWidth, Cache::streaming>(in, view, at);
+  load_packs(in, view, at, load_policy(view));
   compute<Map>(out, in, view.parameter);
   store_outputs<Map, kWidth, Cache::streaming>(view, at, out);
 }
@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kThreads, kIsFp8<T> ? 3 : 4) map_stream_rows_k
   Pack<T> in[kRowsPerThread][Map::inputs];
 
   // load
+  const uint64_t policy = load_policy(view);
 #pragma unroll
   for (int k = 0; k < Map::inputs; ++k) {
     const int64_t pitch = view.pitch[Map::outputs + k];
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, kIsFp8<T> ? 3 : 4) map_stream_rows_k
     } else {
 #pragma unroll
       for (int j = 0; j < kRowsPerThread; ++j) {
-        if (row + j * blockDim.y < view.rows) load<Cache::streaming>(in[j][k], from + j * blockDim.y * pitch);
+        if (row + j * blockDim.y < view.rows) load_with_policy(in[j][k], from + j * blockDim.y * pitch, policy);
       }
     }
   }

@@ -10,8 +10,6 @@
 
 namespace warpsmith {
 
-inline constexpr int64_t kL2Bytes = 64 << 20;
-
 // T: x and y. W: weight.
 template <class T, class W>
 struct RmsNormRows {

@@ -85,7 +85,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) fetch(stage, base + group + stage * step);
   WeightPack<W, kWidth> weight[kPacks];
+  // Few clusters fit the machine, so each adds up many rows: f32 keeps what rounding loses (Kahan 1965).
+  constexpr bool kCompensated = std::is_same_v<T, float> && kCluster > 1 && kPacks <= 4;
   float dw[kPacks][kWidth];
+  [[maybe_unused]] float lost[kCompensated ? kPacks : 1][kWidth] = {};
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int pack = i * lanes + lane;
@@ -156,7 +159,13 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       for (int j = 0; j < kWidth; ++j) {
         const float xhat = x[j] * factors.scale;
         dx[j] = factors.scale * fmaf(-xhat, factors.mean, grad[j] * factor[j]);
-        dw[i][j] = fmaf(grad[j], xhat, dw[i][j]);
+        if constexpr (kCompensated) {
+          const float term = fmaf(grad[j], xhat, -lost[i][j]), sum = dw[i][j] + term;
+          lost[i][j] = (sum - dw[i][j]) - term;
+          dw[i][j] = sum;
+        } else {
+          dw[i][j] = fmaf(grad[j], xhat, dw[i][j]);
+        }
       }
       Pack<T> out;
       from_float(out, dx);

@@ -162,7 +162,7 @@ def _needs_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
 
 
 def _suits_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    held = (128 if x.dtype == torch.float32 else 32) << 10
+    held = (128 if x.dtype == torch.float32 else 64) << 10
     return None if _row_bytes(x) > held else "the row fits a block's registers"
 
 

@@ -112,7 +112,7 @@ def _run_tool(sanitizer: Path, tool: str, names: list[str], title: str, timeout:
     environment = dict(os.environ)
     # Without the caching allocator every tensor is an allocation of its own, with borders to cross.
     environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-    package = str(Path(__file__).resolve().parent.parent)
+    package = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, (package, environment.get("PYTHONPATH")))
     )
