@@ -79,7 +79,7 @@ __device__ __forceinline__ void cluster_sum_prepare(ClusterReduceStorage<threads
 // block that has received everything may end: nothing more is sent to it.
 template <int threads, int cluster>
 __device__ __forceinline__ float cluster_sum(float value, ClusterReduceStorage<threads, cluster>& shared) {
-  static_assert(cluster <= kWarp, "lane i of a warp writes to block i");
+  static_assert(cluster > 1 && cluster <= kWarp, "lane i of a warp writes to block i of a real cluster");
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   value = warp_reduce(value);
   if (lane < cluster) ptx::store_async(&shared.partial[cluster_rank() * warps + warp], &shared.arrived, lane, value);

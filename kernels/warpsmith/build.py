@@ -102,8 +102,10 @@ def source_hash(family: str, source_dir: str | None = None) -> str:
     """Identifies the CUDA code behind a family, or behind one operator of it (shared headers
     included).
     """
-    own = CSRC / family if source_dir is None else CSRC / family / source_dir
-    return _digest(_code(own, CSRC / "device", CSRC / "host"))
+    if source_dir is None:
+        return _digest(_code(CSRC / family, CSRC / "device", CSRC / "host"))
+    shared = [path for path in _code(CSRC / family) if path.parent == CSRC / family]
+    return _digest([*_code(CSRC / family / source_dir, CSRC / "device", CSRC / "host"), *shared])
 
 
 def _key(family: str, archs: Sequence[str]) -> str:

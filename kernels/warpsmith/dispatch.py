@@ -107,9 +107,7 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
             return Choice(
                 "reference", None, f"{tensor.device.type} tensors run the PyTorch reference"
             )
-        if any(
-            isinstance(a, Tensor) and a.numel() >= 0 and a.dtype not in DTYPE_NAMES for a in args
-        ):
+        if any(isinstance(a, Tensor) and a.dtype not in DTYPE_NAMES for a in args):
             return Choice(
                 "reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
             )
@@ -295,8 +293,7 @@ def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
 
 
 def _variant(variant: Variant) -> Callable[..., Any]:
-    """A variant refuses what it cannot take, with the reason; on a CPU it computes the reference.
-    """
+    """A variant refuses what it cannot take, with the reason; on a CPU it computes the reference."""
 
     def run(*args: Any) -> Any:
         op = variant.op

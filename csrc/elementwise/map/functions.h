@@ -268,9 +268,11 @@ struct Mish {
     if (x > kLinear) return g * (1.0f + (x - x));  // NaN at infinity, as in PyTorch
     const float e = exact ? exponential_fine(x) : exponential<exact>(x);
     const float n = fmaf(e, e, 2.0f * e);
-    const float r = exact ? 1.0f / (n + 2.0f) : ptx::reciprocal_approx_ftz(n + 2.0f);
-    const float slope = 4.0f * e * (e + 1.0f) * r * r;  // of tanh(softplus(x)), without cancellation
-    return g * fmaf(x, slope, n * r);
+    const float d = n + 2.0f;
+    // tanh(softplus(x)) is n / d, its slope 4 e (e + 1) / d^2: nothing cancels
+    if constexpr (exact) return g * fmaf(x, 4.0f * e * (e + 1.0f) / (d * d), n / d);
+    const float r = ptx::reciprocal_approx_ftz(d);
+    return g * fmaf(x, 4.0f * e * (e + 1.0f) * r * r, n * r);
   }
 };
 

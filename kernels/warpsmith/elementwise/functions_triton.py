@@ -20,6 +20,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 #: What float32 drops of log2(e).
 LOG2E_REST = tl.constexpr(1.925963033500915e-08)
 LN2 = tl.constexpr(0.6931471805599453)
+#: Below, exp(x) rounds to 0.
+EXP_ZERO = tl.constexpr(-104.0)
 INV_SQRT_2PI = tl.constexpr(0.3989422804014327)
 #: gelu_tanh is x logistic(x (LINEAR + CUBIC x^2)): 2 sqrt(2/pi), and 0.044715 of it.
 LINEAR = tl.constexpr(1.5957691216057308)
@@ -49,6 +51,7 @@ def exponential(x):
 def exponential_fine(x, EXACT: tl.constexpr):
     """exp(x); exact, without the error that rounding x log2(e) brings in."""
     if EXACT:
+        x = tl.where(x < EXP_ZERO, EXP_ZERO, x)  # NaN passes, -inf must not become one
         scaled = x * LOG2E
         rest = tl.fma(x, LOG2E, -scaled) + x * LOG2E_REST
         e = exponential_of_two(scaled)
