@@ -293,7 +293,7 @@ def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
 
 
 def _variant(variant: Variant) -> Callable[..., Any]:
-    """A variant refuses what it cannot take, with the reason; on a CPU it computes the reference."""
+    """A variant refuses what it cannot take, with the reason; a CPU computes the reference."""
 
     def run(*args: Any) -> Any:
         op = variant.op
