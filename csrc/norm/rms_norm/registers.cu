@@ -32,8 +32,18 @@ using TilesFor = std::conditional_t<std::is_same_v<T, float>, FloatTiles, HalfTi
 
 constexpr int64_t most_bytes(Dtype dtype) { return (dtype == Dtype::f32 ? 128 : 64) * 1024; }
 
+// Two blocks of 1024 threads leave 32 registers each, which only sm_90 code makes do with.
+template <class Tile>
+constexpr int min_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return Tile::threads == 1024 ? 1 : Tile::min_blocks;
+#else
+  return Tile::min_blocks;
+#endif
+}
+
 template <class T, class W, class Tile>
-__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
+__global__ void __launch_bounds__(Tile::threads, min_blocks<Tile>())
     rms_norm_registers_kernel(const RmsNormRows<T, W> v) {
   constexpr bool kShared = Tile::lanes > 0;
   __shared__ float partial[kWarp];
