@@ -229,9 +229,13 @@ class _Watch:
 
     def _run(self) -> None:
         assert self._report is not None
+        told = 0
         while not self._stop.wait(0.5):
-            done = sum(1 for _ in self._folder.rglob("*.o"))
-            self._report(self._family, min(done, self._total), self._total)
+            # The last file is told by __exit__, once linking is over too.
+            done = min(sum(1 for _ in self._folder.rglob("*.o")), self._total - 1)
+            if done > told:
+                told = done
+                self._report(self._family, done, self._total)
 
     def __enter__(self) -> None:
         if self._report:
