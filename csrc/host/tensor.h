@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "host/dtype.h"
 #include "host/launch.h"
@@ -65,17 +67,33 @@ inline int alignment_of(const void* pointer) {
   return static_cast<int>(address & -address & 0xff);  // 0 for a multiple of 256
 }
 
-// Calls `op.fallback` (Triton, else the PyTorch reference) with the arguments of `op`.
+namespace detail {
+
+template <class Return>
+struct Results {
+  static constexpr size_t count = 1;
+  static Return take(StableIValue* stack) { return torch::stable::detail::to<Return>(stack[0]); }
+};
+
+template <class... Each>
+struct Results<std::tuple<Each...>> {
+  static constexpr size_t count = sizeof...(Each);
+  static std::tuple<Each...> take(StableIValue* stack) {
+    return [&]<size_t... i>(std::index_sequence<i...>) {
+      return std::tuple<Each...>{torch::stable::detail::to<Each>(stack[i])...};
+    }(std::index_sequence_for<Each...>{});
+  }
+};
+
+}  // namespace detail
+
+// Calls `op.fallback` (Triton, else the PyTorch reference) with the arguments of `op`. Return: a Tensor or a std::tuple.
 template <class Return, class... Params>
 Return call_fallback(const char* op, const Params&... params) {
-  std::array<StableIValue, std::max(sizeof...(Params), sizeof(Return) / sizeof(Tensor))> stack{
+  std::array<StableIValue, std::max(sizeof...(Params), detail::Results<Return>::count)> stack{
       torch::stable::detail::from(params)...};
   STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(op, "fallback", stack.data(), TORCH_ABI_VERSION));
-  if constexpr (std::is_same_v<Return, Tensor>) {
-    return torch::stable::detail::to<Tensor>(stack[0]);
-  } else {
-    return {torch::stable::detail::to<Tensor>(stack[0]), torch::stable::detail::to<Tensor>(stack[1])};
-  }
+  return detail::Results<Return>::take(stack.data());
 }
 
 }  // namespace warpsmith

@@ -21,6 +21,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -98,20 +99,34 @@ def _code(*folders: Path) -> list[Path]:
     return sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in suffixes)
 
 
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def _with_includes(paths: Iterable[Path]) -> list[Path]:
+    """The files and every file of `csrc` that they include, directly or not."""
+    found: set[Path] = set()
+    waiting = list(paths)
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            included = (CSRC / name for name in _INCLUDE.findall(path.read_text()))
+            waiting.extend(p for p in included if p.is_file())
+    return sorted(found)
+
+
 def source_hash(family: str, source_dir: str | None = None) -> str:
-    """Identifies the CUDA code behind a family, or behind one operator of it (shared headers
-    included).
+    """Identifies the CUDA code behind a family, or behind one operator of it: its sources and, for
+    the kernels, every header that they include.
     """
-    if source_dir is None:
-        return _digest(_code(CSRC / family, CSRC / "device", CSRC / "host"))
-    shared = [path for path in _code(CSRC / family) if path.parent == CSRC / family]
-    return _digest([*_code(CSRC / family / source_dir, CSRC / "device", CSRC / "host"), *shared])
+    code = _code(CSRC / family / source_dir if source_dir else CSRC / family)
+    kernels = _with_includes(p for p in code if p.suffix == ".cu")
+    return _digest(sorted({*code, *kernels}))
 
 
 def _key(family: str, archs: Sequence[str]) -> str:
-    return _digest(
-        _code(CSRC / family, CSRC / "device", CSRC / "host"), *CXX_FLAGS, *NVCC_FLAGS, *archs
-    )
+    code = sorted(_with_includes(_code(CSRC / family, CSRC / "host")))
+    return _digest(code, *CXX_FLAGS, *NVCC_FLAGS, *archs)
 
 
 # --- the compiler ---------------------------------------------------------------------------------

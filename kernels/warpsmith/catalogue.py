@@ -57,8 +57,16 @@ class Inputs:
         return torch.Generator(device=self.device).manual_seed(key)
 
     def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
-        """Normal values, no outliers: what benchmarks use."""
+        """Normal values, no outliers: what benchmarks use. Integers are uniform, of magnitude 1000
+        at most.
+        """
         generator = self.generator((*shape, salt))
+        if not self.dtype.is_floating_point and not self.dtype.is_complex:
+            least = max(torch.iinfo(self.dtype).min, -1000)
+            most = min(torch.iinfo(self.dtype).max, 1000) + 1
+            return torch.randint(
+                least, most, shape, generator=generator, device=self.device, dtype=self.dtype
+            )
         compute = torch.float32 if is_fp8(self.dtype) else self.dtype
         x = torch.randn(shape, generator=generator, device=self.device, dtype=compute)
         if scale != 1.0:
@@ -67,7 +75,7 @@ class Inputs:
 
     def randn(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
         x = self.plain(*shape, scale=scale, salt=salt)
-        if x.numel() > 3 and not x.dtype.is_complex:
+        if x.numel() > 3 and x.dtype.is_floating_point:
             flat = x.view(-1)
             flat[salt % 3 :: 97] = 30.0 if x.numel() % 2 else -30.0
         return x
@@ -159,8 +167,9 @@ class Rung:
     width: int | Mapping[str, int] = 1
     pack: bool = False
     technique: str = ""
-    #: Accumulators that this rung offers. "same" is the dtype of the input itself.
-    accumulators: tuple[str, ...] = ("f32",)
+    #: Accumulators that this rung offers, for all its dtypes or for each of them. "same" is the
+    #: dtype of the input itself.
+    accumulators: tuple[str, ...] | Mapping[str, tuple[str, ...]] = ("f32",)
     min_sm: int = 80
     when: Condition = always
     suits: Condition = always
@@ -171,6 +180,10 @@ class Rung:
 
     def width_of(self, dtype: str) -> int:
         return self.width if isinstance(self.width, int) else self.width[dtype]
+
+    def accumulators_of(self, dtype: str) -> tuple[str, ...]:
+        offered = self.accumulators
+        return offered if isinstance(offered, tuple) else offered[dtype]
 
 
 @dataclass(frozen=True)
@@ -269,7 +282,7 @@ class Op:
             Variant(self, rung, dtype, dtype if accumulator == "same" else accumulator)
             for rung in self.ladder
             for dtype in rung.dtypes
-            for accumulator in rung.accumulators
+            for accumulator in rung.accumulators_of(dtype)
             if not (accumulator == "same" and dtype == "f32")
         )
 

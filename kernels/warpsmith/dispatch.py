@@ -172,19 +172,25 @@ def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
 
 def reference(op: Op, args: tuple[Any, ...]) -> Any:
     """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes
-    through float32.
+    through float32 and its answers into what the fake promises.
     """
-    dtype = first_tensor(args).dtype
-    if not catalogue.is_fp8(dtype):
+    if not catalogue.is_fp8(first_tensor(args).dtype):
         return op.reference(*args)
     out = op.reference(*upcast(args, torch.float32))
-    return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
+    promised = _promised(op, args)
+    if isinstance(out, tuple):
+        return tuple(o.to(p.dtype) for o, p in zip(out, promised, strict=True))
+    return out.to(promised.dtype)
+
+
+def _promised(op: Op, args: tuple[Any, ...]) -> Any:
+    with torch.device("meta"):
+        return op.fake(*(_without_data(a) if isinstance(a, Tensor) else a for a in args))
 
 
 def _like_fake(op: Op, args: tuple[Any, ...], out: Any) -> Any:
     """Copies `out` into the layout that the fake promises; a no-op where it has that layout."""
-    with torch.device("meta"):
-        promised = op.fake(*(_without_data(a) if isinstance(a, Tensor) else a for a in args))
+    promised = _promised(op, args)
     if isinstance(out, tuple):
         return tuple(_with_strides(o, p) for o, p in zip(out, promised, strict=True))
     return _with_strides(out, promised)

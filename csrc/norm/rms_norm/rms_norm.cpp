@@ -2,7 +2,7 @@
 #include "norm/rms_norm/rms_norm.h"
 
 #include "host/registry.h"
-#include "norm/operands.h"
+#include "row/operands.h"
 
 namespace warpsmith {
 namespace {
@@ -24,7 +24,7 @@ Dtype accumulator_of(const Named& named, Dtype dtype) {
 Tensor run(const Tensor& x, const std::optional<Tensor>& weight, double eps, const Named* named) {
   check_rows(kOp, x);
   if (weight) check_weight(kOp, *weight, x);
-  if (!has_norm_kernel(x)) {
+  if (!has_float_kernel(x)) {
     if (named != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
     return call_fallback<Tensor>("warpsmith::rms_norm", x, weight, eps);
   }

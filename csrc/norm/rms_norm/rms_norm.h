@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "norm/rows.h"
+#include "row/rows.h"
 
 namespace warpsmith {
 

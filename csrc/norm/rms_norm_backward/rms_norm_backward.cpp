@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "host/registry.h"
-#include "norm/operands.h"
+#include "row/operands.h"
 
 namespace warpsmith {
 namespace {
@@ -31,7 +31,7 @@ Gradients run(const Tensor& grad, const Tensor& x, const std::optional<Tensor>& 
   check_same_dtype(kOp, "grad", grad, x);
   check_same_shape(kOp, "grad", grad, x);
   if (weight) check_weight(kOp, *weight, x);
-  if (!has_norm_kernel(x)) {
+  if (!has_float_kernel(x)) {
     if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
     return fall_back(grad, x, weight, eps);
   }

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "norm/rows.h"
+#include "row/rows.h"
 
 namespace warpsmith {
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import rms_norm_cases as cases
-from warpsmith.norm.layout import tiles_rows, tiles_weight
+from warpsmith.rows import tiles_rows, tiles_weight
 
 EPS = cases.EPS
 

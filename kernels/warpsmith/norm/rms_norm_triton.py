@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.catalogue import is_fp8
-from warpsmith.norm.layout import as_rows
+from warpsmith.rows import as_rows
 
 # Elements of a tile; longer rows are walked in two sweeps.
 MOST_RESIDENT = 32768

@@ -1,4 +1,4 @@
-"""How a tensor lies in memory as rows; mirrors operands.h and rows.h in csrc/norm."""
+"""How a tensor lies in memory as rows; mirrors operands.h and rows.h in csrc/row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// What a normalisation asks of its operands: whether wide accesses tile the rows, and typed dispatch.
+// What a row-wise kernel asks of its operands: whether wide accesses tile the rows, and typed dispatch.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the bindings of the row-wise normalisations share: a tensor as rows, the checks of a weight.
+// What the bindings of row-wise operators share: a tensor as rows, the checks of a weight.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -57,7 +57,7 @@ inline void check_weight(std::string_view op, const Tensor& weight, const Tensor
 }
 
 // f32, f16 and bf16 have kernels.
-inline bool has_norm_kernel(const Tensor& x) {
+inline bool has_float_kernel(const Tensor& x) {
   const auto dtype = kernel_dtype(x.scalar_type());
   return dtype == Dtype::f32 || dtype == Dtype::f16 || dtype == Dtype::bf16;
 }
