@@ -1,8 +1,8 @@
 """warpsmith: GPU kernels for PyTorch, from the naive rung to the peak, under one namespace.
 
-    import warpsmith
-    y = warpsmith.rms_norm(x, weight)
-    print(warpsmith.which("rms_norm", x, weight))
+import warpsmith
+y = warpsmith.rms_norm(x, weight)
+print(warpsmith.which("rms_norm", x, weight))
 """
 
 from warpsmith import catalogue, dispatch

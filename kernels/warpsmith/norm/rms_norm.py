@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import rms_norm_cases as cases
+from warpsmith.norm.checks import check_like, check_rows, check_weight
+from warpsmith.peers import PerInput, RetainedGraph
 from warpsmith.rows import tiles_rows, tiles_weight
 
 EPS = cases.EPS
@@ -19,52 +21,16 @@ EPS = cases.EPS
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _shape(x: Tensor) -> str:
-    return str(tuple(x.shape))
-
-
-def _check_rows(op: str, x: Tensor) -> None:
-    if not x.is_floating_point():
-        raise RuntimeError(f"{op}: expected x to be a floating-point tensor, got {x.dtype}")
-    if x.dim() == 0:
-        raise RuntimeError(f"{op}: expected at least 1 dimension in x, got shape ()")
-
-
-def _check_weight(op: str, weight: Tensor | None, x: Tensor) -> None:
-    if weight is None:
-        return
-    if weight.device != x.device:
-        raise RuntimeError(f"{op}: expected weight to be on {x.device} like x, got {weight.device}")
-    n = x.shape[-1]
-    if weight.dim() != 1 or weight.shape[0] != n:
-        raise RuntimeError(
-            f"{op}: expected weight to have shape ({n},), the last dimension of x, "
-            f"got {_shape(weight)}"
-        )
-    if weight.dtype not in (x.dtype, torch.float32):
-        wide = "" if x.dtype == torch.float32 else " or torch.float32"
-        raise RuntimeError(
-            f"{op}: expected weight to have dtype {x.dtype}{wide}, got {weight.dtype}"
-        )
-
-
 def _check(x: Tensor, weight: Tensor | None, eps: float) -> None:
-    _check_rows("rms_norm", x)
-    _check_weight("rms_norm", weight, x)
+    check_rows("rms_norm", x)
+    check_weight("rms_norm", weight, x)
 
 
 def _check_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> None:
     op = "rms_norm_backward"
-    _check_rows(op, x)
-    if grad.device != x.device:
-        raise RuntimeError(f"{op}: expected grad to be on {x.device} like x, got {grad.device}")
-    if grad.dtype != x.dtype:
-        raise RuntimeError(f"{op}: expected grad to have dtype {x.dtype} like x, got {grad.dtype}")
-    if grad.shape != x.shape:
-        raise RuntimeError(
-            f"{op}: expected grad to have shape {_shape(x)} like x, got {_shape(grad)}"
-        )
-    _check_weight(op, weight, x)
+    check_rows(op, x)
+    check_like(op, "grad", grad, x)
+    check_weight(op, weight, x)
 
 
 # --- references -----------------------------------------------------------------------------------
@@ -213,71 +179,14 @@ def _liger() -> Callable[..., Any]:
     return run
 
 
-class _RetainedGraph:
-    """Runs only the backward of a function: its graph is built once per input and kept."""
-
-    def __init__(self, forward: Callable[..., Tensor]) -> None:
-        self.forward = forward
-        self.shape: torch.Size | None = None
-        self.graphs: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
-
-    def build(self, x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, list[Tensor]]:
-        leaves = [t.detach().requires_grad_() for t in (x, weight) if t is not None]
-        with torch.enable_grad():
-            out = self.forward(leaves[0], leaves[1] if weight is not None else None, eps)
-        return out, leaves
-
-    def __call__(
-        self, grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        if x.shape != self.shape:
-            self.graphs.clear()
-            self.shape = x.shape
-        key = (x.data_ptr(), 0 if weight is None else weight.data_ptr())
-        if key not in self.graphs:
-            if x.is_cuda:
-                from warpsmith import timing
-
-                # Autograd runs a backward on the stream of its forward.
-                timing.stream().wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(timing.stream()):
-                    self.graphs[key] = self.build(x, weight, eps)
-                torch.cuda.current_stream().wait_stream(timing.stream())
-            else:
-                self.graphs[key] = self.build(x, weight, eps)
-        out, leaves = self.graphs[key]
-        gradients = torch.autograd.grad(out, leaves, grad, retain_graph=True)
-        return gradients[0], gradients[1] if weight is not None else x.new_empty(0)
-
-
 def _compiled_backward() -> Callable[..., Any]:
-    return _RetainedGraph(torch.compile(_eager, dynamic=False))
-
-
-def _rstd(x: Tensor, eps: float) -> Tensor:
-    return torch.rsqrt(x.float().square().mean(-1) + eps)
-
-
-class _RstdCache:
-    """1 / rms per row, which peers save in their forward."""
-
-    def __init__(self) -> None:
-        self.shape: torch.Size | None = None
-        self.rows: dict[int, Tensor] = {}
-
-    def __call__(self, x: Tensor, eps: float) -> Tensor:
-        if x.shape != self.shape:
-            self.rows.clear()
-            self.shape = x.shape
-        if x.data_ptr() not in self.rows:
-            self.rows[x.data_ptr()] = _rstd(x, eps)
-        return self.rows[x.data_ptr()]
+    return RetainedGraph(torch.compile(_eager, dynamic=False))
 
 
 def _quack_backward() -> Callable[..., Any]:
     from quack.rmsnorm import rmsnorm_bwd
 
-    rstd = _RstdCache()
+    rstd = PerInput(lambda x, eps: torch.rsqrt(x.float().square().mean(-1) + eps))
 
     def run(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
         dx, dw = rmsnorm_bwd(x, weight, grad, rstd(x, eps))[:2]
@@ -292,7 +201,7 @@ def _liger_backward() -> Callable[..., Any]:
     def forward(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         return LigerRMSNormFunction.apply(x, weight, eps, 0.0, "llama", False)
 
-    return _RetainedGraph(forward)
+    return RetainedGraph(forward)
 
 
 # --- the operators --------------------------------------------------------------------------------
@@ -427,7 +336,7 @@ rms_norm_backward_op = catalogue.add(
             "quack": _quack_backward,
             "liger": _liger_backward,
         },
-        eager=_RetainedGraph(_eager),
+        eager=RetainedGraph(_eager),
     )
 )
 

@@ -1,0 +1,78 @@
+"""Makes a peer's backward callable in a benchmark, or a peer that wants what its forward saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class RetainedGraph:
+    """Runs only the backward of a function: its graph is built once per input and kept.
+
+    Args:
+        forward: takes what follows the output's gradient in the benchmarked call, returns one
+            tensor.
+
+    Returns of a call:
+        The gradients of the tensors among the arguments, in order; an empty tensor for a None.
+    """
+
+    def __init__(self, forward: Callable[..., Tensor]) -> None:
+        self.forward = forward
+        self.shape: torch.Size | None = None
+        self.graphs: dict[tuple[int, ...], tuple[Tensor, list[Tensor]]] = {}
+
+    def _build(self, args: tuple[Any, ...]) -> tuple[Tensor, list[Tensor]]:
+        given = [
+            a.detach().requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a
+            for a in args
+        ]
+        with torch.enable_grad():
+            out = self.forward(*given)
+        return out, [a for a in given if isinstance(a, Tensor) and a.requires_grad]
+
+    def __call__(self, grad: Tensor, *args: Any) -> Any:
+        first = next(a for a in args if isinstance(a, Tensor))
+        if first.shape != self.shape:
+            self.graphs.clear()
+            self.shape = first.shape
+        key = tuple(a.data_ptr() for a in args if isinstance(a, Tensor))
+        if key not in self.graphs:
+            if first.is_cuda:
+                from warpsmith import timing
+
+                # Autograd runs a backward on the stream of its forward.
+                timing.stream().wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(timing.stream()):
+                    self.graphs[key] = self._build(args)
+                torch.cuda.current_stream().wait_stream(timing.stream())
+            else:
+                self.graphs[key] = self._build(args)
+        out, leaves = self.graphs[key]
+        gradients = iter(torch.autograd.grad(out, leaves, grad, retain_graph=True))
+        found = tuple(
+            next(gradients) if isinstance(a, Tensor) else grad.new_empty(0)
+            for a in args
+            if a is None or (isinstance(a, Tensor) and a.is_floating_point())
+        )
+        return found if len(found) > 1 else found[0]
+
+
+class PerInput:
+    """Something computed from a tensor once, which a peer would have saved in its forward."""
+
+    def __init__(self, compute: Callable[..., Any]) -> None:
+        self.compute = compute
+        self.shape: torch.Size | None = None
+        self.known: dict[int, Any] = {}
+
+    def __call__(self, x: Tensor, *args: Any) -> Any:
+        if x.shape != self.shape:
+            self.known.clear()
+            self.shape = x.shape
+        if x.data_ptr() not in self.known:
+            self.known[x.data_ptr()] = self.compute(x, *args)
+        return self.known[x.data_ptr()]
