@@ -15,7 +15,7 @@ constexpr int64_t kEnoughBlocks = 256;      // two for each multiprocessor of an
 constexpr int64_t kFewGroups = 132;         // fewer leave multiprocessors without one
 constexpr int64_t kWorthwhile = 16 * 1024;  // a group of fewer bytes is not spread
 
-Spread spread(const GroupNormArgs& a) {
+GroupSpread spread(const GroupNormArgs& a) {
   const int64_t bytes = a.row_bytes(), rows = a.shape.rows();
   int cluster = 2;
   while (cluster < kMostClusterBlocks && bytes > cluster * kGoodSlice) cluster *= 2;

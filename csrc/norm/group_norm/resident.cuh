@@ -15,14 +15,14 @@ inline constexpr int kResidentThreads = 512;  // of a block, at most
 inline constexpr int kResidentPacks = 4;      // that a thread holds before the block gets another warp
 
 // How a group is spread over blocks.
-struct Spread {
+struct GroupSpread {
   int cluster;  // blocks that share a group
   int slice;    // packs of a block, the last may have fewer
 };
 
 template <class T, class Activation, bool clustered>
 __global__ void __launch_bounds__(kResidentThreads, 3)
-    group_norm_resident_kernel([[maybe_unused]] const GroupNormRows<T> v, [[maybe_unused]] const Spread spread) {
+    group_norm_resident_kernel([[maybe_unused]] const GroupNormRows<T> v, [[maybe_unused]] const GroupSpread spread) {
 #if defined(__CUDA_ARCH__)
   constexpr int kWidth = kPack<T>;
   constexpr int kParts = 4;        // the moments of one part are taken while the next are on their way
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kResidentThreads, 3)
 }
 
 template <bool clustered>
-void launch_resident(const GroupNormArgs& a, const Spread& spread, cudaStream_t stream) {
+void launch_resident(const GroupNormArgs& a, const GroupSpread& spread, cudaStream_t stream) {
   visit_activations(a.dtype, a.activation, [&]<class T, class Activation>() {
     const GroupNormRows<T> rows(a);
     const LaunchConfig config{.grid = dim3(static_cast<unsigned>(rows.rows * spread.cluster)),

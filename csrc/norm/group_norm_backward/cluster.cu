@@ -39,7 +39,7 @@ bool suits(const GroupNormBackwardArgs& a) {
 }
 
 void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {
-  launch_resident<true>(a, Spread(a, cluster_size(a)), "cluster", stream);
+  launch_resident<true>(a, GradSpread(a, cluster_size(a)), "cluster", stream);
 }
 
 const Register<GroupNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};

@@ -11,23 +11,23 @@
 
 namespace warpsmith {
 
-inline constexpr int kResidentThreads = 256;  // of a block, at most
-inline constexpr int kResidentPacks = 4;      // of x that a thread holds before the block gets more threads
+inline constexpr int kGradResidentThreads = 256;  // of a block, at most
+inline constexpr int kGradResidentPacks = 4;      // of x that a thread holds before the block gets more threads
 
 // How a group is spread over blocks, and how a block sums its channels.
-struct Spread {
+struct GradSpread {
   int cluster;   // blocks that share a group
   int slice;     // packs of a block, the last may have fewer
   int channels;  // that a slice touches, at most
   int threads;   // of a block, a power of two
   int team;      // threads that sum a channel together, a power of two
 
-  Spread(const GroupNormBackwardArgs& a, int cluster) : cluster(cluster) {
+  GradSpread(const GroupNormBackwardArgs& a, int cluster) : cluster(cluster) {
     const int64_t packs = a.row_bytes() / 16, channel_packs = packs / a.shape.group_channels();
     slice = static_cast<int>(ceil_of(packs, cluster));
     channels = static_cast<int>(std::min(a.shape.group_channels(), slice / channel_packs + 2));
-    const auto wanted = std::bit_ceil(static_cast<unsigned>(ceil_of(slice, kResidentPacks)));
-    threads = static_cast<int>(std::clamp<unsigned>(wanted, kWarp, kResidentThreads));
+    const auto wanted = std::bit_ceil(static_cast<unsigned>(ceil_of(slice, kGradResidentPacks)));
+    threads = static_cast<int>(std::clamp<unsigned>(wanted, kWarp, kGradResidentThreads));
     team = static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min<int64_t>(channel_packs, threads))));
   }
 
@@ -38,9 +38,10 @@ struct Spread {
 };
 
 template <class T, class Activation, bool clustered>
-__global__ void __launch_bounds__(kResidentThreads, 3)
+__global__ void __launch_bounds__(kGradResidentThreads, 3)
     group_norm_backward_resident_kernel([[maybe_unused]] const GroupNormBackwardRows<T> v,
-                                        [[maybe_unused]] const PartialSums to, [[maybe_unused]] const Spread spread) {
+                                        [[maybe_unused]] const PartialSums to,
+                                        [[maybe_unused]] const GradSpread spread) {
 #if defined(__CUDA_ARCH__)
   constexpr int kWidth = kPack<T>;
   extern __shared__ uint4 slabs[];
@@ -155,7 +156,8 @@ __global__ void __launch_bounds__(kResidentThreads, 3)
 }
 
 template <bool clustered>
-void launch_resident(const GroupNormBackwardArgs& a, const Spread& spread, std::string_view rung, cudaStream_t stream) {
+void launch_resident(const GroupNormBackwardArgs& a, const GradSpread& spread, std::string_view rung,
+                     cudaStream_t stream) {
   visit_activations(a.dtype, a.activation, [&]<class T, class Activation>() {
     const GroupNormBackwardRows<T> rows(a);
     const bool parameters = a.dw != nullptr || a.db != nullptr;

@@ -16,7 +16,7 @@ const char* takes(const GroupNormBackwardArgs& a) {
 }
 
 void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {
-  launch_resident<false>(a, Spread(a, 1), "shared", stream);
+  launch_resident<false>(a, GradSpread(a, 1), "shared", stream);
 }
 
 const Register<GroupNormBackwardArgs> registered{"shared", /*min_sm=*/80, takes, launch};
