@@ -6,7 +6,7 @@
 
 #include "device/cluster.h"
 #include "device/ptx/cp_async.h"
-#include "norm/persistent.h"
+#include "row/persistent.h"
 #include "norm/rms_norm_backward/row.cuh"
 
 namespace warpsmith {

@@ -100,6 +100,8 @@ def _needs_packs(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
 
 #: What one dimension of a CUDA grid can count.
 MOST_ROWS = (1 << 31) - 1
+#: The longest row that a block holds in its registers.
+HELD_BYTES = 128 << 10
 
 
 def _rows(x: Tensor) -> int:
@@ -115,21 +117,19 @@ def _needs_registers(x: Tensor, weight: Tensor | None, eps: float) -> str | None
         return why
     if _rows(x) > MOST_ROWS:
         return "needs at most 2^31 - 1 rows"
-    kib = 128 if x.dtype == torch.float32 else 64
-    return None if _row_bytes(x) <= kib << 10 else f"needs rows of at most {kib} KiB"
+    return None if _row_bytes(x) <= HELD_BYTES else "needs rows of at most 128 KiB"
 
 
 def _needs_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
     if why := _needs_packs(x, weight, eps):
         return why
-    if _rows(x) > MOST_ROWS // 16:
-        return "needs at most 2^27 rows"
+    if _rows(x) > MOST_ROWS:
+        return "needs at most 2^31 - 1 rows"
     return None if _row_bytes(x) <= 1 << 20 else "needs rows of at most 1 MiB"
 
 
 def _suits_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    held = (128 if x.dtype == torch.float32 else 64) << 10
-    return None if _row_bytes(x) > held else "the row fits a block's registers"
+    return None if _row_bytes(x) > HELD_BYTES else "the row fits a block's registers"
 
 
 def _needs_packs_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> str | None:
@@ -269,7 +269,7 @@ rms_norm_op = catalogue.add(
             ),
             Rung(
                 "cluster",
-                "long rows split over a cluster that keeps its weight and prefetches its rows",
+                "long rows streamed through a cluster, which keeps its weight and reads rows ahead",
                 width=PACK,
                 pack=True,
                 technique="cluster",
