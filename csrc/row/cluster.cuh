@@ -147,9 +147,14 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
       if (lane == 0) ptx::mbarrier_arrive(&shared.drained[stage]);
     };
 
-    if (rows > 0) gather(0);
+    constexpr bool kAhead = kStages > 1;  // a ring of one row leaves no room for the next
+    if (kAhead && rows > 0) gather(0);
     for (int k = 0; k < rows; ++k) {
-      if (k + 1 < rows) gather(k + 1);
+      if constexpr (kAhead) {
+        if (k + 1 < rows) gather(k + 1);
+      } else {
+        gather(k);
+      }
       finish(k);
     }
   }
@@ -183,5 +188,10 @@ using ClusterTiles =
     std::tuple<ClusterTile<256, 8, 3, 2, 8>, ClusterTile<512, 8, 3, 1, 8>, ClusterTile<512, 8, 3, 1, 16>>;
 inline constexpr int64_t kMostClusterBytes = 16 * kMostRowPacks<ClusterTiles>;
 static_assert(kMostClusterBytes == 1024 * 1024);
+
+// Two inputs: as long.
+using ClusterTiles2 = std::tuple<ClusterTile<256, 4, 3, 2, 8>, ClusterTile<512, 4, 3, 1, 8>,
+                                 ClusterTile<512, 4, 3, 1, 16>, ClusterTile<512, 8, 1, 1, 16>>;
+static_assert(kMostClusterBytes == 16 * kMostRowPacks<ClusterTiles2>);
 
 }  // namespace warpsmith

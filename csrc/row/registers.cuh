@@ -170,4 +170,11 @@ using RowTiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowT
 inline constexpr int64_t kMostRowBytes = 16 * kMostRowPacks<RowTiles>;
 static_assert(kMostRowBytes == 128 * 1024);
 
+// Two inputs: up to 64 KiB.
+using RowTiles2 =
+    std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 16, 1, 12>, RowTile<128, 32, 1, 12>,
+               RowTile<128, 32, 2, 8>, RowTile<512, 0, 2, 3>, RowTile<512, 0, 4, 2>, RowTile<1024, 0, 4, 1>>;
+inline constexpr int64_t kMostRowBytes2 = 16 * kMostRowPacks<RowTiles2>;
+static_assert(kMostRowBytes2 == 64 * 1024);
+
 }  // namespace warpsmith
