@@ -127,6 +127,7 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
       const int stage = k % kStages, slot = k % kStatsInFlight;
       ptx::mbarrier_wait_cluster(&shared.gathered[slot], k / kStatsInFlight % 2);
       const typename Row::Total total = row.total(row.combine(shared.parts[slot], parts));
+      if (rank == 0 && tid == 0) row.keep(first_row + k * step, total);
 #pragma unroll
       for (int i = 0; i < kPacks; ++i) {
         if (i < valid) {

@@ -16,6 +16,7 @@
 //     Stats gather<lanes>(const uint4 (&x)[packs][kInputs], int valid) const;  // over `lanes` neighbours
 //     Stats combine(const Stats* parts, int count) const;  // run by whole warps
 //     Total total(const Stats&) const;
+//     void keep(int64_t row, const Total&) const;  // run by one thread of a row
 //     void finish(int64_t row, int col, const uint4 (&x)[kInputs], const Total&, const Columns&) const;
 //   };
 //
@@ -130,6 +131,7 @@ __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()
 
   // finish
   if (kShared && at >= row.rows) return;
+  if (lane == 0) row.keep(r, total);
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     if (within(i)) {
@@ -163,10 +165,13 @@ void launch_row(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
   ((!done && packs <= Tile::most_packs && (launch_row_tile<Row, Tile>(row, stream), done = true)), ...);
 }
 
-// One input of 16 bytes a pack: up to 128 KiB. Measured on an H200: two packs a thread up to 16 KiB, then eight.
-using RowTiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>,
-                            RowTile<128, 16, 2, 12>, RowTile<128, 32, 2, 12>, RowTile<512, 0, 2, 4>,
-                            RowTile<256, 0, 8, 4>, RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
+// One input: up to 128 KiB. Measured on an H200: two packs a thread up to 16 KiB, then eight. `blocks` is how many of the
+// former a multiprocessor must hold: four leave 32 registers a thread, which wide weights do not get by with.
+template <int blocks>
+using RowTilesOf = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>,
+                              RowTile<128, 16, 2, 12>, RowTile<128, 32, 2, 12>, RowTile<512, 0, 2, blocks>,
+                              RowTile<256, 0, 8, 4>, RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
+using RowTiles = RowTilesOf<4>;
 inline constexpr int64_t kMostRowBytes = 16 * kMostRowPacks<RowTiles>;
 static_assert(kMostRowBytes == 128 * 1024);
 

@@ -162,6 +162,7 @@ struct RmsNorm : RmsNormRows<T, W> {
     return reciprocal_rms(stats.squares, this->inverse_count, this->eps);
   }
 
+  __device__ void keep(int64_t, float) const {}
   __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], float scale,
                                          const Columns& columns) const {
     float values[kPack<T>], weight[kPack<T>];

@@ -55,6 +55,7 @@ struct SoftmaxBackward : SoftmaxBackwardRows<T> {
 
   __device__ __forceinline__ float total(const Stats& stats) const { return stats.sum; }
 
+  __device__ void keep(int64_t, float) const {}
   __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[2], float sum, const Columns&) const {
     float grad[kPack<T>], y[kPack<T>];
     unpack<T>(grad, x[0]);
