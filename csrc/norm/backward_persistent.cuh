@@ -97,11 +97,17 @@ constexpr int dynamic_smem(int block_threads) {
   return Tile::ring_bytes(block_threads) + ColumnsOf<Norm, Tile>::kBytes * block_threads;
 }
 
+// Parts of a row live until every block has read them: with one row gathered ahead, a block may be three rows ahead of
+// another.
+inline constexpr int kPartsInFlight = 4;
+
 // What the warps that share a row hand each other.
 template <class Norm, class Tile>
 struct RowExchange {
-  static constexpr int kMost = Tile::cluster > 1 ? Tile::cluster * (Tile::threads / kWarp) : kWarp;
-  typename Norm::Partial parts[2][kMost];  // [buffer, block of the cluster * warp]
+  static constexpr bool kCluster = Tile::cluster > 1;
+  static constexpr int kMost = kCluster ? Tile::cluster * (Tile::threads / kWarp) : kWarp;
+  typename Norm::Partial parts[kCluster ? kPartsInFlight : 2][kMost];  // [row, block of the cluster * warp]
+  uint64_t arrived[kPartsInFlight];                                    // mbarriers of a cluster: all parts are here
 };
 
 // A sum of products over many rows.
@@ -184,28 +190,26 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     share = WarpShare::of_block(max(own, 0), kWidth);
   }
 #if WARPSMITH_HAS_CLUSTERS
-  if constexpr (kCluster > 1) cluster_sync();  // every block has started before its shared memory is written
+  if constexpr (kCluster > 1) {
+    if (tid == 0) {
+      for (int i = 0; i < kPartsInFlight; ++i) ptx::mbarrier_init(&exchange.arrived[i], 1);
+      ptx::fence_mbarrier_init();
+    }
+    cluster_sync();  // every block's barriers exist before anyone signals them
+  }
 #endif
 
-  int stage = 0, buffer = 0;
-  for (; base < v.rows; base += step) {
-    const int64_t row = base + group;
-    const int limit = row < v.rows ? own : 0;
-
-    float given_rstd = 0.0f;
-    if constexpr (Norm::kFromOutput) {
-      if (row < v.rows) given_rstd = v.rstd[row];
-    }
-
-    // the row's sums
-    ptx::cp_async_wait<kStages - 1>();
+  // Columns in shared memory need no register each, and unrolling would only load them all at once.
+  constexpr int kUnrolled = Tile::held ? kPacks : 2;
+  // What this thread's warp knows of a row in the ring, of which it has `limit` packs.
+  const auto gather = [&](int stage, int limit) {
     typename Norm::Sums sums{};
     if constexpr (Norm::kShifted) {
       float head = 0.0f;
       if (lane < limit) head = to_float(reinterpret_cast<const T&>(ring[ring_slot<Tile>(stage, 0, 0)]));
       sums.shift = warp_reduce<kShared ? Tile::lanes : kWarp>(head) * share.inverse_heads;
     }
-#pragma unroll
+#pragma unroll kUnrolled
     for (int i = 0; i < kPacks; ++i) {
       if (i * lanes + lane >= limit) continue;
       const uint4 raw_x = ring[ring_slot<Tile>(stage, 0, i)], raw_grad = ring[ring_slot<Tile>(stage, 1, i)];
@@ -216,27 +220,11 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) v.add(sums, x[j], grad[j], weight[j], bias[j]);
     }
-    typename Norm::Partial part = v.template over_lanes<kShared ? Tile::lanes : kWarp>(sums, share);
-    if constexpr (!kShared && kCluster == 1) {
-      part = block_combine(v, part, exchange.parts[buffer]);
-    } else if constexpr (!kShared) {
-#if WARPSMITH_HAS_CLUSTERS
-      const int warps = blockDim.x / kWarp, in_warp = tid % kWarp;
-      if (in_warp < kCluster) {
-        auto& mine = reinterpret_cast<float (&)[kFloats<typename Norm::Partial>]>(
-            exchange.parts[buffer][rank * warps + tid / kWarp]);
-        const auto& values = reinterpret_cast<const float (&)[kFloats<typename Norm::Partial>]>(part);
-#pragma unroll
-        for (int k = 0; k < kFloats<typename Norm::Partial>; ++k) store_remote(&mine[k], in_warp, values[k]);
-      }
-      __syncwarp();
-      cluster_sync();
-      part = v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[buffer], kCluster * warps);
-#endif
-    }
-    const typename Norm::Factors factors = v.factors(part, given_rstd);
+    return v.template over_lanes<kShared ? Tile::lanes : kWarp>(sums, share);
+  };
 
-    // dx, and what the row adds to dw and db
+  // dx, and what the row adds to dw and db
+  const auto finish = [&](int stage, int limit, int64_t row, const typename Norm::Factors& factors) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       const int pack = i * lanes + lane;
@@ -258,9 +246,71 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       from_float(out, dx);
       store<Cache::streaming>(v.dx_row(row) + col + int64_t{pack} * kWidth, out);
     }
-    fetch(stage, row + kStages * step);
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-    buffer ^= 1;  // another warp or block may be one row ahead, never two
+  };
+
+  const auto rstd_of = [&](int64_t row) {
+    if constexpr (Norm::kFromOutput) {
+      if (row < v.rows) return v.rstd[row];
+    }
+    return 0.0f;
+  };
+
+  if constexpr (kCluster > 1) {
+#if WARPSMITH_HAS_CLUSTERS
+    // A row's parts go to every block while the row before is finished: nobody waits for the exchange.
+    const int warps = blockDim.x / kWarp, in_warp = tid % kWarp, parts = kCluster * warps;
+    const auto send = [&](unsigned k) {
+      const unsigned slot = k % kPartsInFlight;
+      const typename Norm::Partial part = gather(k % kStages, own);
+      if (tid == 0) {
+        ptx::mbarrier_arrive_expect(&exchange.arrived[slot], parts * static_cast<int>(sizeof(typename Norm::Partial)));
+      }
+      if (in_warp < kCluster) {
+        auto* to = reinterpret_cast<float*>(&exchange.parts[slot][rank * warps + tid / kWarp]);
+#pragma unroll
+        for (int i = 0; i < kFloats<typename Norm::Partial>; ++i) {
+          ptx::store_async(to + i, &exchange.arrived[slot], in_warp, reinterpret_cast<const float*>(&part)[i]);
+        }
+      }
+    };
+
+    constexpr bool kAhead = kStages > 1;  // a ring of one row leaves no room for the next
+    if (kAhead && base < v.rows) {
+      ptx::cp_async_wait<kStages - 1>();
+      send(0);
+    }
+    for (unsigned k = 0; base < v.rows; ++k, base += step) {
+      if constexpr (kAhead) {
+        ptx::cp_async_wait<kStages - 2>();
+        if (base + step < v.rows) send(k + 1);
+      } else {
+        ptx::cp_async_wait<0>();
+        send(k);
+      }
+      const unsigned slot = k % kPartsInFlight;
+      const float rstd = rstd_of(base);
+      ptx::mbarrier_wait_cluster(&exchange.arrived[slot], k / kPartsInFlight % 2);
+      const typename Norm::Partial whole =
+          v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts);
+      finish(k % kStages, own, base, v.factors(whole, rstd));
+      fetch(k % kStages, base + kStages * step);
+    }
+    cluster_sync();  // nobody leaves while others may still send parts here
+#endif
+  } else {
+    int stage = 0, buffer = 0;
+    for (; base < v.rows; base += step) {
+      const int64_t row = base + group;
+      const int limit = row < v.rows ? own : 0;
+      const float rstd = rstd_of(row);
+      ptx::cp_async_wait<kStages - 1>();
+      typename Norm::Partial part = gather(stage, limit);
+      if constexpr (!kShared) part = block_combine(v, part, exchange.parts[buffer]);
+      finish(stage, limit, row, v.factors(part, rstd));
+      fetch(stage, row + kStages * step);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      buffer ^= 1;  // another warp may be one row ahead, never two
+    }
   }
 
   // one partial dw and db per block or cluster
