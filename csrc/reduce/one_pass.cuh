@@ -12,20 +12,22 @@ namespace warpsmith {
 // Where the blocks of a launch meet.
 template <class Sum>
 struct Joint {
-  Sum* partial;   // [blocks]
-  unsigned* own;  // zero when the launch starts; used where there is no
-  int ticket;     // index into tickets
+  Sum* partial;       // [blocks]
+  int ticket;         // index into `tickets`, or kNoTicket
+  unsigned* cleared;  // stands in for kNoTicket
 };
 
 // For a launch of `blocks` blocks; `workspace` holds OnePassTile::workspace_bytes.
 template <class Sum>
 Joint<Sum> make_joint(void* workspace, int64_t blocks, cudaStream_t stream) {
   static_assert(sizeof(Sum) == 8, "workspace_bytes counts on it");
-  Joint<Sum> joint{static_cast<Sum*>(workspace), static_cast<unsigned*>(workspace), kNoTicket};
-  joint.own += 2 * blocks;
+  Sum* partial = static_cast<Sum*>(workspace);
+  Joint<Sum> joint{partial, kNoTicket, reinterpret_cast<unsigned*>(partial + blocks)};
   if (blocks == 1) return joint;
   joint.ticket = ticket_for(stream);
-  if (joint.ticket == kNoTicket) check_cuda(cudaMemsetAsync(joint.own, 0, sizeof(unsigned), stream), "cudaMemsetAsync");
+  if (joint.ticket == kNoTicket) {
+    check_cuda(cudaMemsetAsync(joint.cleared, 0, sizeof(unsigned), stream), "cudaMemsetAsync");
+  }
   return joint;
 }
 
@@ -43,7 +45,7 @@ __device__ __forceinline__ bool join_blocks(Sum& total, const Joint<Sum>& joint)
   if (threadIdx.x == 0) {
     joint.partial[blockIdx.x] = total;
     __threadfence();
-    unsigned* ticket = joint.ticket == kNoTicket ? joint.own : &tickets[joint.ticket];
+    unsigned* ticket = joint.ticket == kNoTicket ? joint.cleared : &tickets[joint.ticket];
     last = draw(ticket, gridDim.x) == gridDim.x - 1;
   }
   __syncthreads();

@@ -6,23 +6,29 @@
 namespace warpsmith {
 namespace {
 
-__global__ void __launch_bounds__(kClimbThreads) reduce_sum_halved_kernel(const float* x, float* y, int64_t n) {
-  __shared__ float partial[kClimbThreads];
+template <class From, class To>
+__global__ void __launch_bounds__(kClimbThreads) reduce_sum_halved_kernel(const From* x, To* y, int64_t n) {
+  __shared__ From partial[kClimbThreads];
   const int tid = threadIdx.x;
   const int64_t i = int64_t{blockIdx.x} * (2 * blockDim.x) + tid;
-  partial[tid] = (i < n ? x[i] : 0.0f) + (i + blockDim.x < n ? x[i + blockDim.x] : 0.0f);
+  partial[tid] = (i < n ? x[i] : From{}) + (i + blockDim.x < n ? x[i + blockDim.x] : From{});
   __syncthreads();
 
   for (int half = blockDim.x / 2; half > 0; half /= 2) {
     if (tid < half) partial[tid] += partial[tid + half];
     __syncthreads();
   }
-  if (tid == 0) y[blockIdx.x] = partial[0];
+  if (tid == 0) y[blockIdx.x] = static_cast<To>(partial[0]);
 }
 
-void launch(const ReduceSumArgs& a, cudaStream_t stream) {
-  climb<&reduce_sum_halved_kernel>(a, 2 * kClimbThreads, stream);
-}
+struct Kernel {
+  template <class From, class To>
+  static constexpr auto of() {
+    return &reduce_sum_halved_kernel<From, To>;
+  }
+};
+
+void launch(const ReduceSumArgs& a, cudaStream_t stream) { climb<Kernel>(a, 2 * kClimbThreads, stream); }
 
 const Register<ReduceSumArgs> registered{"halved", /*min_sm=*/80, takes_f32, launch};
 

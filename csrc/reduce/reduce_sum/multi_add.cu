@@ -8,24 +8,30 @@ namespace {
 
 constexpr int kValues = 16;
 
-__global__ void __launch_bounds__(kClimbThreads) reduce_sum_multi_add_kernel(const float* x, float* y, int64_t n) {
-  __shared__ float partial[kClimbThreads];
+template <class From, class To>
+__global__ void __launch_bounds__(kClimbThreads) reduce_sum_multi_add_kernel(const From* x, To* y, int64_t n) {
+  __shared__ From partial[kClimbThreads];
   const int64_t first = int64_t{blockIdx.x} * (kClimbThreads * kValues) + threadIdx.x;
-  float values[kValues];
+  From values[kValues];
 #pragma unroll
   for (int k = 0; k < kValues; ++k) {
     const int64_t i = first + k * kClimbThreads;
-    values[k] = i < n ? x[i] : 0.0f;
+    values[k] = i < n ? x[i] : From{};
   }
 #pragma unroll
   for (int k = 1; k < kValues; ++k) values[0] += values[k];
-  const float sum = tree_sum(values[0], partial);
-  if (threadIdx.x == 0) y[blockIdx.x] = sum;
+  const From sum = tree_sum(values[0], partial);
+  if (threadIdx.x == 0) y[blockIdx.x] = static_cast<To>(sum);
 }
 
-void launch(const ReduceSumArgs& a, cudaStream_t stream) {
-  climb<&reduce_sum_multi_add_kernel>(a, kClimbThreads * kValues, stream);
-}
+struct Kernel {
+  template <class From, class To>
+  static constexpr auto of() {
+    return &reduce_sum_multi_add_kernel<From, To>;
+  }
+};
+
+void launch(const ReduceSumArgs& a, cudaStream_t stream) { climb<Kernel>(a, kClimbThreads * kValues, stream); }
 
 const Register<ReduceSumArgs> registered{"multi_add", /*min_sm=*/80, takes_f32, launch};
 

@@ -8,8 +8,18 @@
 namespace warpsmith {
 namespace {
 
+// Decoding fp8 in integer arithmetic takes more registers.
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::threads, Tile::blocks)
+constexpr int resident_blocks() {
+#if defined(__CUDA_ARCH__) && !WARPSMITH_HAS_FP8_CVT
+  return kIsFp8<T> ? Tile::blocks / 2 : Tile::blocks;
+#else
+  return Tile::blocks;
+#endif
+}
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::threads, resident_blocks<T, Tile>())
     reduce_sum_one_pass_kernel(const Span<T, kPack<T>> x, const Joint<Total<T>> joint, Result<T>* y) {
   Total<T> total{};
   for (int64_t start = int64_t{blockIdx.x} * Tile::size; start < x.accesses; start += int64_t{gridDim.x} * Tile::size) {

@@ -26,12 +26,12 @@ struct ReduceSumArgs {
   Accumulator accumulator;
 };
 
-// Workspace of the rung that asks for most: in the climb each block of 256 threads leaves a float for at least 256
-// values, and the next launch does the same with what the one before it left. All other rungs but `one_pass`, which
-// has OnePassTile::workspace_bytes, leave 8 bytes for at least 4096 values.
+// Workspace of the rung that asks for most: in the climb each block of 256 threads leaves a double for at least 256
+// values, and the next launch does the same with what the one before it left. The other rungs leave fewer, and
+// `one_pass` has OnePassTile::workspace_bytes.
 inline int64_t climb_workspace_bytes(int64_t n) {
   constexpr int kPasses = 8;  // no more, with 2^63 values
-  return static_cast<int64_t>(sizeof(float)) * (n / 255 + kPasses);
+  return static_cast<int64_t>(sizeof(double)) * (n / 255 + kPasses);
 }
 
 }  // namespace warpsmith

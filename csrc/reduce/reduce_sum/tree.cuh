@@ -7,7 +7,8 @@
 namespace warpsmith {
 
 // The sum over the block, for thread 0.
-__device__ __forceinline__ float tree_sum(float value, float (&partial)[kClimbThreads]) {
+template <class T>
+__device__ __forceinline__ T tree_sum(T value, T (&partial)[kClimbThreads]) {
   const int tid = threadIdx.x;
   partial[tid] = value;
   __syncthreads();
@@ -19,13 +20,13 @@ __device__ __forceinline__ float tree_sum(float value, float (&partial)[kClimbTh
   if (tid < kWarp) {
 #pragma unroll
     for (int half = kWarp; half > 0; half /= 2) {
-      const float other = partial[tid + half];
+      const T other = partial[tid + half];
       __syncwarp();
       partial[tid] += other;
       __syncwarp();
     }
   }
-  return tid == 0 ? partial[0] : 0.0f;
+  return tid == 0 ? partial[0] : T{};
 }
 
 }  // namespace warpsmith

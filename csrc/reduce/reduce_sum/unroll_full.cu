@@ -6,17 +6,23 @@
 namespace warpsmith {
 namespace {
 
-__global__ void __launch_bounds__(kClimbThreads) reduce_sum_unroll_full_kernel(const float* x, float* y, int64_t n) {
-  __shared__ float partial[kClimbThreads];
+template <class From, class To>
+__global__ void __launch_bounds__(kClimbThreads) reduce_sum_unroll_full_kernel(const From* x, To* y, int64_t n) {
+  __shared__ From partial[kClimbThreads];
   const int64_t i = int64_t{blockIdx.x} * (2 * kClimbThreads) + threadIdx.x;
-  const float value = (i < n ? x[i] : 0.0f) + (i + kClimbThreads < n ? x[i + kClimbThreads] : 0.0f);
-  const float sum = tree_sum(value, partial);
-  if (threadIdx.x == 0) y[blockIdx.x] = sum;
+  const From value = (i < n ? x[i] : From{}) + (i + kClimbThreads < n ? x[i + kClimbThreads] : From{});
+  const From sum = tree_sum(value, partial);
+  if (threadIdx.x == 0) y[blockIdx.x] = static_cast<To>(sum);
 }
 
-void launch(const ReduceSumArgs& a, cudaStream_t stream) {
-  climb<&reduce_sum_unroll_full_kernel>(a, 2 * kClimbThreads, stream);
-}
+struct Kernel {
+  template <class From, class To>
+  static constexpr auto of() {
+    return &reduce_sum_unroll_full_kernel<From, To>;
+  }
+};
+
+void launch(const ReduceSumArgs& a, cudaStream_t stream) { climb<Kernel>(a, 2 * kClimbThreads, stream); }
 
 const Register<ReduceSumArgs> registered{"unroll_full", /*min_sm=*/80, takes_f32, launch};
 

@@ -7,11 +7,12 @@
 namespace warpsmith {
 namespace {
 
-__global__ void __launch_bounds__(kClimbThreads) reduce_sum_unroll_warp_kernel(const float* x, float* y, int64_t n) {
-  __shared__ float partial[kClimbThreads];
+template <class From, class To>
+__global__ void __launch_bounds__(kClimbThreads) reduce_sum_unroll_warp_kernel(const From* x, To* y, int64_t n) {
+  __shared__ From partial[kClimbThreads];
   const int tid = threadIdx.x;
   const int64_t i = int64_t{blockIdx.x} * (2 * blockDim.x) + tid;
-  partial[tid] = (i < n ? x[i] : 0.0f) + (i + blockDim.x < n ? x[i + blockDim.x] : 0.0f);
+  partial[tid] = (i < n ? x[i] : From{}) + (i + blockDim.x < n ? x[i + blockDim.x] : From{});
   __syncthreads();
 
   for (int half = blockDim.x / 2; half > kWarp; half /= 2) {
@@ -21,17 +22,22 @@ __global__ void __launch_bounds__(kClimbThreads) reduce_sum_unroll_warp_kernel(c
   if (tid >= kWarp) return;
 #pragma unroll
   for (int half = kWarp; half > 0; half /= 2) {
-    const float other = partial[tid + half];
+    const From other = partial[tid + half];
     __syncwarp();
     partial[tid] += other;
     __syncwarp();
   }
-  if (tid == 0) y[blockIdx.x] = partial[0];
+  if (tid == 0) y[blockIdx.x] = static_cast<To>(partial[0]);
 }
 
-void launch(const ReduceSumArgs& a, cudaStream_t stream) {
-  climb<&reduce_sum_unroll_warp_kernel>(a, 2 * kClimbThreads, stream);
-}
+struct Kernel {
+  template <class From, class To>
+  static constexpr auto of() {
+    return &reduce_sum_unroll_warp_kernel<From, To>;
+  }
+};
+
+void launch(const ReduceSumArgs& a, cudaStream_t stream) { climb<Kernel>(a, 2 * kClimbThreads, stream); }
 
 const Register<ReduceSumArgs> registered{"unroll_warp", /*min_sm=*/80, takes_f32, launch};
 

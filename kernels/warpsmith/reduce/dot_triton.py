@@ -23,13 +23,15 @@ def dot_kernel(
 ):
     """Each program adds STEPS blocks of products lane by lane, then its lanes."""
     program = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
     lanes = tl.zeros([BLOCK], dtype=tl.float32)
     for step in range(STEPS):
-        at = (program * STEPS + step) * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + at, mask=at < n, other=0).to(tl.float32)
-        y = tl.load(y_ptr + at, mask=at < n, other=0).to(tl.float32)
+        start = (program * STEPS + step) * BLOCK
+        left = tl.minimum(n - start, BLOCK).to(tl.int32)
+        x = tl.load(x_ptr + start + at, mask=at < left, other=0).to(tl.float32)
+        y = tl.load(y_ptr + start + at, mask=at < left, other=0).to(tl.float32)
         lanes += x * y
-    tl.store(partial_ptr + program, tl.sum(lanes, axis=0).to(tl.float64))
+    tl.store(partial_ptr + program, tl.sum(lanes.to(tl.float64), axis=0))
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
@@ -40,5 +42,5 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     partial = torch.empty(programs(n), dtype=torch.float64, device=x.device)
     with torch.cuda.device_of(x):
         dot_kernel[(len(partial),)](flat(x), flat(y), partial, n, BLOCK=BLOCK, STEPS=STEPS)
-        total_kernel[(1,)](partial, out, len(partial), BLOCK=PARTIALS)
+        total_kernel[(1,)](partial, out, len(partial), ROUNDS=True, BLOCK=PARTIALS)
     return out

@@ -43,12 +43,13 @@ def samples() -> tuple[Sample, ...]:
         Sample("expanded", lambda i: (i.randn(1, 65).expand(17, 65),)),
         *(_misaligned(4099, offset) for offset in (1, 2, 5, 15)),
         *(_misaligned(n, 3) for n in (1, 7, 20)),
-        _misaligned(1_000_003, 1, small=False),
+        _misaligned(150_001, 1, small=False),
         Sample("transposed, large", lambda i: (i.randn(1000, 999).t(),), small=False),
         Sample("row stride, large", lambda i: (i.randn(999, 1003)[:, :1000],), small=False),
         Sample(
             "several tiles a block",
-            lambda i: (i.randn(SEVERAL_TILES // i.dtype.itemsize),),
+            # Without outliers of one sign, which would carry f16 beyond its range.
+            lambda i: (i.plain(SEVERAL_TILES // i.dtype.itemsize),),
             small=False,
         ),
         Sample("scaled by 100", lambda i: (i.plain(97, 100, scale=100.0),), dtypes=FLOATS),

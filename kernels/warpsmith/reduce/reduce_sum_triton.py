@@ -24,6 +24,7 @@ def reduce_sum_kernel(
     x_ptr,  # [n]
     partial_ptr,  # [programs], f64 or int64
     n,
+    INTEGER: tl.constexpr,
     FORMAT: tl.constexpr,
     HARDWARE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -31,16 +32,17 @@ def reduce_sum_kernel(
 ):
     """Each program adds STEPS blocks lane by lane, then its lanes."""
     program = tl.program_id(0).to(tl.int64)
-    INTEGER: tl.constexpr = partial_ptr.dtype.element_ty == tl.int64
+    at = tl.arange(0, BLOCK)
     lanes = tl.zeros([BLOCK], dtype=tl.int64 if INTEGER else tl.float32)
     for step in range(STEPS):
-        at = (program * STEPS + step) * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + at, mask=at < n, other=0)
+        start = (program * STEPS + step) * BLOCK
+        left = tl.minimum(n - start, BLOCK).to(tl.int32)
+        x = tl.load(x_ptr + start + at, mask=at < left, other=0)
         if INTEGER:
             lanes += x.to(tl.int64)
         else:
             lanes += decode(x, FORMAT, HARDWARE)
-    tl.store(partial_ptr + program, tl.sum(lanes, axis=0).to(partial_ptr.dtype.element_ty))
+    tl.store(partial_ptr + program, tl.sum(lanes.to(partial_ptr.dtype.element_ty), axis=0))
 
 
 def reduce_sum(x: Tensor) -> Tensor:
@@ -51,17 +53,19 @@ def reduce_sum(x: Tensor) -> Tensor:
     if is_fp8(x.dtype):
         values = values.view(torch.uint8)
     hardware = not interpreting() and torch.cuda.get_device_capability(x.device) >= (8, 9)
-    wide = torch.float64 if x.is_floating_point() else torch.int64
+    integer = not x.is_floating_point()
+    wide = torch.int64 if integer else torch.float64
     partial = torch.empty(programs(x.numel()), dtype=wide, device=x.device)
     with torch.cuda.device_of(x):
         reduce_sum_kernel[(len(partial),)](
             values,
             partial,
             x.numel(),
+            INTEGER=integer,
             FORMAT=_FORMATS.get(x.dtype, ""),
             HARDWARE=hardware,
             BLOCK=BLOCK,
             STEPS=STEPS,
         )
-        total_kernel[(1,)](partial, out, len(partial), BLOCK=PARTIALS)
+        total_kernel[(1,)](partial, out, len(partial), ROUNDS=not integer, BLOCK=PARTIALS)
     return out

@@ -20,16 +20,17 @@ PARTIALS = 1024
 
 
 @triton.jit
-def total_kernel(partial_ptr, out_ptr, count, BLOCK: tl.constexpr):
-    """One program adds up `count` partial sums, f64 or int64."""
+def total_kernel(partial_ptr, out_ptr, count, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
+    """One program adds up `count` partial sums, f64 (which the result ROUNDS) or int64."""
     lanes = tl.zeros([BLOCK], dtype=partial_ptr.dtype.element_ty)
     for start in range(0, count, BLOCK):
         at = start + tl.arange(0, BLOCK)
         lanes += tl.load(partial_ptr + at, mask=at < count, other=0)
     total = tl.sum(lanes, axis=0)
-    if out_ptr.dtype.element_ty != tl.int64:
-        total = total.to(tl.float32)
-    tl.store(out_ptr, total.to(out_ptr.dtype.element_ty))
+    if ROUNDS:
+        tl.store(out_ptr, total.to(tl.float32).to(out_ptr.dtype.element_ty))
+    else:
+        tl.store(out_ptr, total)
 
 
 def flat(x: Tensor) -> Tensor:
