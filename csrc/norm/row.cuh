@@ -1,23 +1,12 @@
 // Device side of the row-wise normalisations: block sums, the scale of a row, weights in registers.
 #pragma once
 
+#include "device/add.h"
 #include "device/convert.h"
 #include "device/vec.h"
 #include "device/warp.h"
 
 namespace warpsmith {
-
-// Addition in the accumulator's own arithmetic.
-struct Add {
-  template <class A>
-  __device__ __forceinline__ A operator()(A a, A b) const {
-    if constexpr (std::is_same_v<A, float>) {
-      return a + b;
-    } else {
-      return __hadd(a, b);
-    }
-  }
-};
 
 // Sum over the block, by shuffles and one value per warp; every thread gets it. Two calls in a row need a barrier
 // between them, or two buffers.

@@ -11,6 +11,8 @@ from warpsmith.elementwise import *  # noqa: F403
 from warpsmith.elementwise import __all__ as _elementwise
 from warpsmith.norm import *  # noqa: F403
 from warpsmith.norm import __all__ as _norm
+from warpsmith.reduce import *  # noqa: F403
+from warpsmith.reduce import __all__ as _reduce
 from warpsmith.softmax import *  # noqa: F403
 from warpsmith.softmax import __all__ as _softmax
 
@@ -24,4 +26,5 @@ __all__ = [
     *_elementwise,
     *_norm,
     *_softmax,
+    *_reduce,
 ]

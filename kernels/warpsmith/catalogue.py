@@ -218,6 +218,11 @@ class Variant:
             parts.append(self.accumulator)
         return "_".join(parts)
 
+    @property
+    def low_precision(self) -> bool:
+        """Accumulates in 16 bits, which is only ever done by name."""
+        return self.accumulator in ("f16", "bf16")
+
     @cached_property
     def op_name(self) -> str:
         """The torch op: `rms_norm_f16x8_pack_f32`."""
@@ -261,6 +266,12 @@ class Op:
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.
     accumulates: bool = False
+    #: What a 16-bit accumulator sums along the last dimension, as a function of the arguments, so
+    #: that such variants are judged where they cannot overflow; None stands for the squares of each
+    #: argument.
+    terms: Callable[..., Tensor] | None = None
+    #: At most so many terms are added in 16 bits, before wider sums take over; 0: all of them.
+    low_precision_terms: int = 0
     #: Compared element by element (True), or relative to the largest output (False).
     elementwise: bool = False
     #: Other names under which the seed list and users know it.

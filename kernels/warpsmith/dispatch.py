@@ -73,8 +73,8 @@ def refusal(variant: Variant, args: tuple[Any, ...], sm: int | None) -> str | No
 def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:
     """The CUDA variant that serves the call on a GPU of compute capability `sm`."""
     for variant in reversed(op.variants):
-        if variant.accumulator == variant.dtype and variant.dtype != "f32":
-            continue  # low-precision accumulation is only ever asked for by name
+        if variant.low_precision:
+            continue
         if refusal(variant, args, sm) is None and variant.rung.suits(*args) is None:
             return variant
     return None

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Condition, Cost, Op, Property, Rung
+from warpsmith.rows import needs_held, needs_streamed, suits_streamed
 from warpsmith.softmax import softmax_cases as cases
 from warpsmith.softmax.slices import as_slices, tiles_slices
 
@@ -145,6 +146,26 @@ def _suits_shared(x: Tensor, dim: int) -> str | None:
     return None if _cols(x, dim) > 1024 else "the row fits the registers of a warp"
 
 
+def _rows(x: Tensor, dim: int) -> int:
+    return x.numel() // x.shape[dim] if x.numel() and x.dim() else 1
+
+
+def _row_bytes(x: Tensor, dim: int) -> int:
+    return _cols(x, dim) * x.element_size()
+
+
+def _needs_registers(x: Tensor, dim: int) -> str | None:
+    return _needs_packs(x, dim) or needs_held(_rows(x, dim), _row_bytes(x, dim))
+
+
+def _needs_cluster(x: Tensor, dim: int) -> str | None:
+    return _needs_packs(x, dim) or needs_streamed(_rows(x, dim), _row_bytes(x, dim))
+
+
+def _suits_cluster(x: Tensor, dim: int) -> str | None:
+    return suits_streamed(_row_bytes(x, dim))
+
+
 def _of_output(when: Condition) -> Condition:
     """The same condition of the backward's y."""
     return lambda grad, y, dim: when(y, dim)
@@ -152,6 +173,20 @@ def _of_output(when: Condition) -> Condition:
 
 def _needs_packs_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
     return _needs_packs(y, dim) or _needs_packs(grad, dim)
+
+
+def _needs_registers_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
+    return _needs_packs_backward(grad, y, dim) or needs_held(
+        _rows(y, dim), _row_bytes(y, dim), inputs=2
+    )
+
+
+def _needs_cluster_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
+    return _needs_packs_backward(grad, y, dim) or needs_streamed(_rows(y, dim), _row_bytes(y, dim))
+
+
+def _suits_cluster_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
+    return suits_streamed(_row_bytes(y, dim), inputs=2)
 
 
 def _never(x: Tensor, dim: int) -> str | None:
@@ -277,6 +312,24 @@ def _safe(names: str) -> tuple[Rung, ...]:
             seeds=(f"{names} block in shared memory",),
         ),
         Rung(
+            "registers",
+            "the row in the registers of as many lanes as it needs, in packs, read once",
+            width=PACK,
+            pack=True,
+            technique="registers",
+            when=_needs_registers,
+        ),
+        Rung(
+            "cluster",
+            "long rows streamed through a cluster, the next one gathered while one is finished",
+            width=PACK,
+            pack=True,
+            technique="cluster",
+            min_sm=90,
+            when=_needs_cluster,
+            suits=_suits_cluster,
+        ),
+        Rung(
             "columns",
             "other dimensions in place, neighbouring threads on neighbouring columns",
             technique="columns",
@@ -303,6 +356,24 @@ _BACKWARD = (
         "a warp per row, both rows in registers and read once, short rows sharing a warp",
         technique="warp",
         when=_of_output(_needs_warp),
+    ),
+    Rung(
+        "registers",
+        "both rows in the registers of as many lanes as it needs, read once",
+        width=PACK,
+        pack=True,
+        technique="registers",
+        when=_needs_registers_backward,
+    ),
+    Rung(
+        "cluster",
+        "long rows streamed through a cluster, the next one gathered while one is finished",
+        width=PACK,
+        pack=True,
+        technique="cluster",
+        min_sm=90,
+        when=_needs_cluster_backward,
+        suits=_suits_cluster_backward,
     ),
     Rung(
         "columns",
