@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -241,6 +242,45 @@ def test_low_precision_accumulator_is_bounded(name: str) -> None:
     assert testing.compare(TOTAL, near, (x,), variant=variant).ok
     assert not testing.compare(TOTAL, near, (x,)).ok
     assert not testing.compare(TOTAL, far, (x,), variant=variant).ok
+
+
+EVERYTHING = Op(
+    "everything(Tensor x) -> Tensor",
+    family="reduce",
+    reference=lambda x: x.sum(),
+    ladder=(Rung("pack", "a few values a thread", dtypes=("e4m3",), accumulators=("f16",)),),
+    triton="none:none",
+    fake=lambda x: x.new_empty((), dtype=torch.float32),
+    accumulates=True,
+    terms=lambda x: x.flatten(),
+    low_precision_terms=64,
+)
+
+
+def test_low_precision_terms_bound_a_sum_in_16_bits() -> None:
+    """By the depth that the operator names, however many terms there are."""
+    variant = EVERYTHING.variants[0]
+    assert variant.low_precision
+    x = Inputs(torch.float8_e4m3fn).plain(300, 200)
+    x = x.float().abs().to(x.dtype)
+    exact = testing.gold(EVERYTHING, (x,))[0]
+    allowed = 64 * torch.finfo(torch.float16).eps / 2
+    near, far = ((exact * (1 - share * allowed)).float() for share in (0.9, 1.1))
+    assert testing.compare(EVERYTHING, near, (x,), variant=variant).ok
+    assert not testing.compare(EVERYTHING, near, (x,)).ok
+    assert not testing.compare(EVERYTHING, far, (x,), variant=variant).ok
+
+
+def test_low_precision_terms_that_fit_are_judged() -> None:
+    """64 values of 448 stay below half of 65504, so an overflow is wrong; of twice that, they may
+    not.
+    """
+    variant = EVERYTHING.variants[0]
+    x = torch.full((1000,), 448.0).to(torch.float8_e4m3fn)
+    infinite = torch.tensor(math.inf)
+    assert not testing.compare(EVERYTHING, infinite, (x,), variant=variant).ok
+    larger = dataclasses.replace(EVERYTHING, terms=lambda x: 2 * x.flatten())
+    assert testing.compare(larger, infinite, (x,), variant=variant).ok
 
 
 def test_overflowing_accumulator_is_not_judged() -> None:

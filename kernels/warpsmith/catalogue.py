@@ -150,6 +150,11 @@ def always(*args: Any) -> str | None:
     return None
 
 
+def everywhere(*args: Any) -> bool:
+    """The domain of a kernel that is right for every input that it takes."""
+    return True
+
+
 @dataclass(frozen=True)
 class Rung:
     """One step of a ladder: one `.cu` file, one idea.
@@ -173,6 +178,9 @@ class Rung:
     min_sm: int = 80
     when: Condition = always
     suits: Condition = always
+    #: `valid(*args)`: whether the kernel's answer means anything for these values. Outside, where
+    #: its documentation says that it overflows, only shape, dtype and strides are judged.
+    valid: Callable[..., bool] = everywhere
     #: Rows of the seed list that a variant of this rung answers, beyond those that match by name.
     seeds: tuple[str, ...] = ()
     #: Why the kernel may use local memory or a stack; empty: the resource report fails on either.
@@ -210,6 +218,11 @@ class Variant:
             parts.append(self.accumulator)
         return "_".join(parts)
 
+    @property
+    def low_precision(self) -> bool:
+        """Accumulates in 16 bits, which is only ever done by name."""
+        return self.accumulator in ("f16", "bf16")
+
     @cached_property
     def op_name(self) -> str:
         """The torch op: `rms_norm_f16x8_pack_f32`."""
@@ -241,12 +254,24 @@ class Op:
     #: Raises on a call that no implementation may take. Runs before the reference, the fake and
     #: Triton.
     check: Callable[..., None] = always  # type: ignore[assignment]
-    #: `backward(inputs, grad_outputs...) -> gradients`, one per input (None where there is none).
+    #: `backward(inputs, needs, grad_outputs...) -> gradients`, one per input (None where there is
+    #: none).
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
+    #: Tensor arguments that `backward` reads, by name; the others are not kept, and `inputs` holds
+    #: None for them. None: all of them.
+    saves: tuple[str, ...] | None = None
+    #: `backward` reads the outputs too: `backward(inputs, needs, outputs, grad_outputs...)`.
+    saves_output: bool = False
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.
     accumulates: bool = False
+    #: What a 16-bit accumulator sums along the last dimension, as a function of the arguments, so
+    #: that such variants are judged where they cannot overflow; None stands for the squares of each
+    #: argument.
+    terms: Callable[..., Tensor] | None = None
+    #: At most so many terms are added in 16 bits, before wider sums take over; 0: all of them.
+    low_precision_terms: int = 0
     #: Compared element by element (True), or relative to the largest output (False).
     elementwise: bool = False
     #: Other names under which the seed list and users know it.

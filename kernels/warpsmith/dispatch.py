@@ -73,8 +73,8 @@ def refusal(variant: Variant, args: tuple[Any, ...], sm: int | None) -> str | No
 def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:
     """The CUDA variant that serves the call on a GPU of compute capability `sm`."""
     for variant in reversed(op.variants):
-        if variant.accumulator == variant.dtype and variant.dtype != "f32":
-            continue  # low-precision accumulation is only ever asked for by name
+        if variant.low_precision:
+            continue
         if refusal(variant, args, sm) is None and variant.rung.suits(*args) is None:
             return variant
     return None
@@ -328,17 +328,23 @@ def _define(schema: str) -> None:
 def _register_autograd(op: Op, name: str) -> None:
     assert op.backward is not None
     derivative = op.backward
+    slots = [i for i, a in enumerate(op.argument_names) if op.saves is None or a in op.saves]
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.tensor_slots = [i for i, a in enumerate(inputs) if isinstance(a, Tensor)]
-        ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
+        ctx.tensor_slots = [i for i in slots if isinstance(inputs[i], Tensor)]
+        saved = [inputs[i] for i in ctx.tensor_slots]
+        if op.saves_output:
+            saved += output if isinstance(output, tuple) else (output,)
+        ctx.save_for_backward(*saved)
         ctx.others = [None if isinstance(a, Tensor) else a for a in inputs]
 
     def backward(ctx: Any, *grads: Tensor) -> Any:
         inputs = list(ctx.others)
-        for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
-            inputs[slot] = tensor
-        return derivative(tuple(inputs), ctx.needs_input_grad, *grads)
+        saved = iter(ctx.saved_tensors)
+        for slot in ctx.tensor_slots:
+            inputs[slot] = next(saved)
+        outputs = (tuple(saved),) if op.saves_output else ()
+        return derivative(tuple(inputs), ctx.needs_input_grad, *outputs, *grads)
 
     torch.library.register_autograd(
         f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library

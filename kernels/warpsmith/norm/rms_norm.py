@@ -14,7 +14,13 @@ from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import rms_norm_cases as cases
 from warpsmith.norm.checks import check_like, check_rows, check_weight
 from warpsmith.peers import PerInput, RetainedGraph
-from warpsmith.rows import tiles_rows, tiles_weight
+from warpsmith.rows import (
+    needs_held,
+    needs_streamed,
+    suits_streamed,
+    tiles_rows,
+    tiles_weight,
+)
 
 EPS = cases.EPS
 
@@ -98,10 +104,6 @@ def _needs_packs(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
     return "needs rows and weight aligned to 16 bytes"
 
 
-#: What one dimension of a CUDA grid can count.
-MOST_ROWS = (1 << 31) - 1
-
-
 def _rows(x: Tensor) -> int:
     return x.numel() // x.shape[-1] if x.numel() else 0
 
@@ -113,23 +115,17 @@ def _row_bytes(x: Tensor) -> int:
 def _needs_registers(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
     if why := _needs_packs(x, weight, eps):
         return why
-    if _rows(x) > MOST_ROWS:
-        return "needs at most 2^31 - 1 rows"
-    kib = 128 if x.dtype == torch.float32 else 64
-    return None if _row_bytes(x) <= kib << 10 else f"needs rows of at most {kib} KiB"
+    return needs_held(_rows(x), _row_bytes(x))
 
 
 def _needs_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
     if why := _needs_packs(x, weight, eps):
         return why
-    if _rows(x) > MOST_ROWS // 16:
-        return "needs at most 2^27 rows"
-    return None if _row_bytes(x) <= 1 << 20 else "needs rows of at most 1 MiB"
+    return needs_streamed(_rows(x), _row_bytes(x))
 
 
 def _suits_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    held = (128 if x.dtype == torch.float32 else 64) << 10
-    return None if _row_bytes(x) > held else "the row fits a block's registers"
+    return suits_streamed(_row_bytes(x))
 
 
 def _needs_packs_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> str | None:
@@ -269,7 +265,7 @@ rms_norm_op = catalogue.add(
             ),
             Rung(
                 "cluster",
-                "long rows split over a cluster that keeps its weight and prefetches its rows",
+                "long rows streamed through a cluster, which keeps its weight and reads rows ahead",
                 width=PACK,
                 pack=True,
                 technique="cluster",

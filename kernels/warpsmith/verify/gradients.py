@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from warpsmith import dispatch, testing
-from warpsmith.catalogue import is_fp8
+from warpsmith.catalogue import DTYPES, is_fp8
 from warpsmith.verify.run import (
     Run,
     as_tuple,
@@ -46,7 +46,7 @@ def judge_gradients(
     op = run.op
     leaves = requiring(args)
     ours, seeds = _gradients(function, leaves, None, None)
-    narrow = torch.float32 if is_fp8(seeds[0].dtype) else None
+    narrow = torch.float32 if is_fp8(dispatch.first_tensor(args).dtype) else None
 
     def reference(dtype: torch.dtype | None) -> list[Tensor | None]:
         moved = args if dtype is None else dispatch.upcast(args, dtype)
@@ -88,13 +88,15 @@ def gradient_checks(run: Run) -> None:
     if not run.wants("gradients") or run.op.backward is None:
         return
     for dtype in run.dtypes:
+        if not DTYPES[dtype].is_floating_point:
+            continue
         usable = usable_samples(run, dtype)
         for sample, args in spread(usable, _SAMPLES):
             with run.check("gradients", f"{dtype} {sample}"):
                 judge_gradients(run, run.function(), args, f"{dtype} {sample}")
         for sample, args in plain_samples(run, dtype)[:1]:
             for variant in list(run.accepting(dtype, args))[-1:]:
-                if variant.accumulator == variant.dtype and variant.dtype != "f32":
+                if variant.low_precision:
                     continue
                 with run.check("gradients", f"{variant.name} {sample}"):
                     judge_gradients(run, run.function(variant), args, f"{variant.name} {sample}")
