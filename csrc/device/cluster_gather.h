@@ -47,7 +47,7 @@ __device__ __forceinline__ void cluster_gather(const Value& value, ClusterGather
       ptx::store_async(to + i, &shared.arrived, receiver, floats.at[i]);
     }
   }
-  ptx::mbarrier_wait(&shared.arrived, 0);
+  ptx::mbarrier_wait_cluster(&shared.arrived, 0);
 }
 
 #endif

@@ -1,4 +1,4 @@
-// Device side of group normalisation: activations, values per channel, the channels of a contiguous pack.
+// Device side of group normalisation: activations, values per channel, the places of a group's values.
 #pragma once
 
 #include <type_traits>
@@ -6,7 +6,6 @@
 #include "device/convert.h"
 #include "device/fast_divide.h"
 #include "device/moments.h"
-#include "device/vec.h"
 #include "elementwise/map/functions.h"
 #include "host/launch.h"
 #include "host/registry.h"
@@ -107,31 +106,6 @@ struct GroupElements {
   __device__ __forceinline__ Place place(int64_t i) const {
     const int64_t run = inner.quotient(i), within = i - run * static_cast<int64_t>(inner.divisor);
     return {run * outer_stride + within, channels_last ? within : run};
-  }
-};
-
-// Where the packs of a contiguous group find their channels.
-struct PackChannels {
-  int64_t spatial;
-  bool whole;         // every pack lies within one channel
-  FastDivide divide;  // by the packs of a channel, or else by its values
-
-  PackChannels(const GroupShape& s, int width)
-      : spatial(s.spatial), whole(s.spatial % width == 0), divide(whole ? s.spatial / width : s.spatial) {}
-
-  // Calls body(i, channel) for each of the pack's values, the channel counted from the group's first.
-  template <int width, class Body>
-  __device__ __forceinline__ void visit_split(int64_t pack, Body&& body) const {
-    const int64_t first = pack * width;
-    int64_t channel = divide.quotient(first), position = first - channel * spatial;
-#pragma unroll
-    for (int i = 0; i < width; ++i) {
-      body(i, channel);
-      if (++position == spatial) {
-        position = 0;
-        ++channel;
-      }
-    }
   }
 };
 

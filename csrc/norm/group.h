@@ -33,9 +33,16 @@ inline constexpr int64_t kMostGroups = kMostRows / 16;
 
 inline int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Contiguous: 128-bit accesses tile every group.
 inline const char* needs_packed_groups(const GroupShape& s, const void* x, Dtype dtype) {
   if (s.channels_last) return "needs contiguous x";
   return s.row_size() % (16 / size_of(dtype)) == 0 && is_aligned(x, 16) ? nullptr : "needs groups aligned to 16 bytes";
+}
+
+// Contiguous: they tile every channel, so that a pack has one weight and one bias.
+inline const char* needs_whole_channels(const GroupShape& s, const void* x, Dtype dtype) {
+  if (s.channels_last) return "needs contiguous x";
+  return s.spatial % (16 / size_of(dtype)) == 0 && is_aligned(x, 16) ? nullptr : "needs channels aligned to 16 bytes";
 }
 
 // Channels last: packs of channels up to the first boundary that both a pack and a group end on.
@@ -43,11 +50,10 @@ inline int64_t unit_packs(const GroupShape& s, Dtype dtype) {
   return s.group_channels() / std::gcd(s.group_channels(), int64_t{16 / size_of(dtype)});
 }
 
-// A thread keeps its column of packs, so a block must reach from one such boundary to the next.
-inline constexpr int kMostColumns = 256;
-
+inline constexpr int kMostColumns = 256;  // packs of a position that a block takes, a thread for each
 inline constexpr int64_t kMostChannels = int64_t{1} << 20;
 
+// Channels last: packs tile the channels, and a block reaches from one such boundary to the next.
 inline const char* needs_packed_channels(const GroupShape& s, const void* x, Dtype dtype) {
   if (!s.channels_last) return "needs channels-last x";
   if (s.c > kMostChannels) return "needs at most 2^20 channels";

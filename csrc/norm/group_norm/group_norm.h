@@ -19,14 +19,23 @@ struct GroupNormArgs {
   int64_t row_bytes() const { return shape.row_size() * size_of(dtype); }
 };
 
-inline const char* needs_packed_groups(const GroupNormArgs& a) {
-  if (const char* reason = needs_packed_groups(a.shape, a.x, a.dtype)) return reason;
+inline const char* few_groups(const GroupNormArgs& a) {
   return a.shape.rows() <= kMostGroups ? nullptr : "needs fewer than 2^27 groups";
 }
 
+inline const char* needs_packed_groups(const GroupNormArgs& a) {
+  const char* reason = needs_packed_groups(a.shape, a.x, a.dtype);
+  return reason != nullptr ? reason : few_groups(a);
+}
+
+inline const char* needs_whole_channels(const GroupNormArgs& a) {
+  const char* reason = needs_whole_channels(a.shape, a.x, a.dtype);
+  return reason != nullptr ? reason : few_groups(a);
+}
+
 inline const char* needs_packed_channels(const GroupNormArgs& a) {
-  if (const char* reason = needs_packed_channels(a.shape, a.x, a.dtype)) return reason;
-  return a.shape.rows() <= kMostGroups ? nullptr : "needs fewer than 2^27 groups";
+  const char* reason = needs_packed_channels(a.shape, a.x, a.dtype);
+  return reason != nullptr ? reason : few_groups(a);
 }
 
 }  // namespace warpsmith

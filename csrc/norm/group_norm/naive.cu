@@ -22,7 +22,7 @@ struct Operands {
 
 template <class T, class Activation>
 __global__ void __launch_bounds__(kThreads, 2) group_norm_naive_kernel(const Operands<T> v) {
-  __shared__ BlockReduceStorage<float, kThreads> sums, squares;
+  __shared__ BlockReduceStorage<float, kThreads> sums, squares, rests;
   const int64_t size = v.elements.size;
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     const T* x = v.x + v.elements.start(row);
@@ -34,20 +34,23 @@ __global__ void __launch_bounds__(kThreads, 2) group_norm_naive_kernel(const Ope
     for (int64_t i = threadIdx.x; i < size; i += kThreads) sum += to_float(x[v.elements.place(i).offset]);
     const float mean = block_reduce<kThreads>(sum, sums) / static_cast<float>(size);
 
-    // variance
-    float square = 0.0f;
+    // variance, and what rounding has cost the mean: two values close to each other lie symmetrically around it
+    float square = 0.0f, rest = 0.0f;
     for (int64_t i = threadIdx.x; i < size; i += kThreads) {
       const float deviation = to_float(x[v.elements.place(i).offset]) - mean;
       square = fmaf(deviation, deviation, square);
+      rest += deviation;
     }
     const Moments moments{static_cast<float>(size), mean, block_reduce<kThreads>(square, squares)};
+    const float distance = block_reduce<kThreads>(rest, rests) / static_cast<float>(size);
     const Normaliser n = normaliser(moments, v.eps);
 
     // normalise
     for (int64_t i = threadIdx.x; i < size; i += kThreads) {
       const auto [offset, channel] = v.elements.place(i);
       const float scale = n.rstd * v.weight[first + channel], shift = v.bias[first + channel];
-      y[offset] = from_float<T>(activate<Activation, T>(fmaf(to_float(x[offset]) - n.mean, scale, shift)));
+      const float deviation = (to_float(x[offset]) - n.mean) - distance;
+      y[offset] = from_float<T>(activate<Activation, T>(fmaf(deviation, scale, shift)));
     }
     __syncthreads();  // the next group overwrites the storage of the sums
   }

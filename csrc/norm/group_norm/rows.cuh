@@ -3,17 +3,18 @@
 
 #include "norm/group.cuh"
 #include "norm/group_norm/group_norm.h"
+#include "row/packed.h"
 
 namespace warpsmith {
 
 template <class T>
 struct GroupNormRows {
-  const T* x;  // [rows, size]
-  T* y;        // [rows, size]
+  const T* x;  // [rows, cols]
+  T* y;        // [rows, cols]
   PerChannel<T> weight, bias;
-  PackChannels channels;
-  FastDivide groups;
-  int64_t rows, size, packs, group_channels;
+  FastDivide groups, channel_packs;
+  int64_t rows, cols;  // a row is a group, its columns the positions of its channels, one after another
+  int64_t group_channels;
   float eps;
   bool beyond_l2;  // x alone would fill L2
 
@@ -22,47 +23,49 @@ struct GroupNormRows {
         y(static_cast<T*>(a.y)),
         weight(a.weight, 1.0f),
         bias(a.bias, 0.0f),
-        channels(a.shape, kPack<T>),
         groups(a.shape.groups),
+        channel_packs(std::max<int64_t>(a.shape.spatial / kPack<T>, 1)),
         rows(a.shape.rows()),
-        size(a.shape.row_size()),
-        packs(size / kPack<T>),
+        cols(a.shape.row_size()),
         group_channels(a.shape.group_channels()),
         eps(a.eps),
         beyond_l2(rows * a.row_bytes() >= kL2Bytes) {}
 
-  // As the row-wise norms: a stream longer than L2 is read so that the results leave first.
+  // A stream longer than L2 is read so that the results leave first.
   __device__ uint64_t load_policy() const { return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal(); }
 
-  __device__ const T* x_row(int64_t row) const { return x + row * size; }
-  __device__ T* y_row(int64_t row) const { return y + row * size; }
-  __device__ int64_t first_channel(int64_t row) const {
+  __device__ int64_t packs() const { return cols / kPack<T>; }
+  __device__ const uint4* x_packs(int64_t row) const { return reinterpret_cast<const uint4*>(x + row * cols); }
+  __device__ uint4* y_packs(int64_t row) const { return reinterpret_cast<uint4*>(y + row * cols); }
+
+  __device__ __forceinline__ int64_t first_channel(int64_t row) const {
     return (row - static_cast<int64_t>(groups.quotient(row) * groups.divisor)) * group_channels;
+  }
+  // Of a pack that lies in one.
+  __device__ __forceinline__ int64_t channel(int64_t row, int64_t pack) const {
+    return first_channel(row) + static_cast<int64_t>(channel_packs.quotient(pack));
   }
 };
 
-// Normalises one pack of the group whose first channel is `first`.
+// The moments of a pack.
+template <class T>
+__device__ __forceinline__ Moments pack_moments(const uint4& x) {
+  float values[kPack<T>];
+  unpack<T>(values, x);
+  return moments_of(values);
+}
+
+// A pack of one channel.
 template <class Activation, class T>
-__device__ __forceinline__ Pack<T> normalise(const Pack<T>& x, int64_t pack, int64_t first, const Normaliser& n,
-                                             const GroupNormRows<T>& v) {
-  constexpr int kWidth = kPack<T>;
-  float values[kWidth];
-  to_float(values, x);
-  const auto apply = [&](int i, float scale, float shift) {
-    values[i] = activate<Activation, T>(fmaf(values[i] - n.mean, scale, shift));
-  };
-  if (v.channels.whole) {
-    const int64_t channel = first + static_cast<int64_t>(v.channels.divide.quotient(pack));
-    const float scale = n.rstd * v.weight[channel], shift = v.bias[channel];
+__device__ __forceinline__ uint4 normalise(const uint4& x, const Normaliser& n, float weight, float bias) {
+  const float scale = n.rstd * weight;
+  float values[kPack<T>];
+  unpack<T>(values, x);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) apply(i, scale, shift);
-  } else {
-    v.channels.template visit_split<kWidth>(
-        pack, [&](int i, int64_t channel) { apply(i, n.rstd * v.weight[first + channel], v.bias[first + channel]); });
+  for (int i = 0; i < kPack<T>; ++i) {
+    values[i] = activate<Activation, T>(fmaf(values[i] - n.mean, scale, bias));
   }
-  Pack<T> y;
-  from_float(y, values);
-  return y;
+  return pack<T>(values);
 }
 
 }  // namespace warpsmith

@@ -2,41 +2,40 @@
 // for the result.
 //   Against `pack`: as many blocks as the machine can use, however few groups there are. The last kernel starts where
 //   the first one ended, in what L2 still holds of x. Bound: DRAM, with x read twice where it does not fit in L2.
-#include "norm/group_norm/rows.cuh"
+#include "norm/group_norm/any_pack.cuh"
 #include "norm/group_statistics.cuh"
 
 namespace warpsmith {
 namespace {
 
-constexpr int64_t kOnChipBytes = 96 * 1024;  // of a group; up to here one block holds it
+constexpr int64_t kOnChipBytes = 128 * 1024;  // of a group; up to here one block can hold it
 constexpr int kThreads = 256;
 constexpr int kPacksPerThread = 4;
 
 template <class T, class Activation>
 __global__ void __launch_bounds__(kThreads)
-    group_norm_split_kernel(const GroupNormRows<T> v, const Normaliser* normalisers, int64_t blocks_per_row) {
-  constexpr int kWidth = kPack<T>;
+    group_norm_split_kernel(const GroupNormRows<T> v, const PackChannels channels, const Normaliser* normalisers,
+                            int64_t blocks_per_row) {
   const int64_t block = gridDim.x - 1 - blockIdx.x;  // backwards
   const int64_t row = block / blocks_per_row;
   const int64_t start = (block - row * blocks_per_row) * (kThreads * kPacksPerThread) + threadIdx.x;
-  const T* gX = v.x_row(row);
-  T* gY = v.y_row(row);
 
   // load
-  Pack<T> x[kPacksPerThread];
+  uint4 x[kPacksPerThread];
 #pragma unroll
   for (int i = 0; i < kPacksPerThread; ++i) {
-    const int64_t pack = start + i * kThreads;
-    if (pack < v.packs) load<Cache::streaming>(x[i], gX + pack * kWidth);
+    const int64_t at = start + i * kThreads;
+    if (at < v.packs()) x[i] = ptx::load_streaming(v.x_packs(row) + at);
   }
 
   // normalise
   const Normaliser n = normalisers[row];
-  const int64_t first = v.first_channel(row);
 #pragma unroll
   for (int i = 0; i < kPacksPerThread; ++i) {
-    const int64_t pack = start + i * kThreads;
-    if (pack < v.packs) store<Cache::streaming>(gY + pack * kWidth, normalise<Activation>(x[i], pack, first, n, v));
+    const int64_t at = start + i * kThreads;
+    if (at < v.packs()) {
+      ptx::store_streaming(v.y_packs(row) + at, normalise_any<Activation>(x[i], row, at, n, channels, v));
+    }
   }
 }
 
@@ -49,10 +48,11 @@ void launch(const GroupNormArgs& a, cudaStream_t stream) {
     const GroupNormRows<T> rows(a);
     const Statistics statistics =
         launch_statistics(rows.x, a.shape, pieces_of(a.shape, a.dtype), a.eps, a.workspace, stream);
-    const int64_t blocks_per_row = ceil_of(rows.packs, kThreads * kPacksPerThread);
-    warpsmith::launch<&group_norm_split_kernel<T, Activation>>(
-        {static_cast<unsigned>(rows.rows * blocks_per_row), kThreads}, stream, rows,
-        static_cast<const Normaliser*>(statistics.groups), blocks_per_row);
+    const Normaliser* normalisers = statistics.groups;
+    const int64_t blocks_per_row = ceil_of(rows.cols / kPack<T>, kThreads * kPacksPerThread);
+    const auto blocks = static_cast<unsigned>(rows.rows * blocks_per_row);
+    warpsmith::launch<&group_norm_split_kernel<T, Activation>>({blocks, kThreads}, stream, rows, PackChannels(a),
+                                                               normalisers, blocks_per_row);
   });
 }
 

@@ -62,12 +62,10 @@ inline const char* needs_packed_channels(const GroupNormBackwardArgs& a) {
   return a.shape.rows() <= kMostGroups ? nullptr : "needs fewer than 2^27 groups";
 }
 
-// Contiguous: every channel is whole packs, so that a pack adds to the sums of one channel.
 inline const char* needs_whole_channels(const GroupNormBackwardArgs& a) {
   const GroupShape& s = a.shape;
-  if (s.channels_last) return "needs contiguous x";
-  const bool packs = s.spatial % (16 / size_of(a.dtype)) == 0 && is_aligned(a.x, 16) && is_aligned(a.grad, 16);
-  if (!packs) return "needs channels aligned to 16 bytes";
+  if (const char* reason = needs_whole_channels(s, a.x, a.dtype)) return reason;
+  if (!is_aligned(a.grad, 16)) return "needs channels aligned to 16 bytes";
   return s.n * s.c <= kMostGroups ? nullptr : "needs fewer than 2^27 channels in all samples";
 }
 

@@ -102,11 +102,31 @@ def _eager(
     return ACTIVATIONS[activation](F.group_norm(x, groups, weight, bias, eps))
 
 
+def _normalised(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
+    """(x - mean) / std as [n, c, spatial], and 1 / std as [n, groups, 1]."""
+    n, c = x.shape[:2]
+    values = x.reshape(n, groups, -1)
+    deviation = values - values.mean(-1, keepdim=True)
+    rstd = torch.rsqrt(deviation.square().mean(-1, keepdim=True) + eps)
+    return (deviation * rstd).reshape(n, c, -1), rstd
+
+
+def _affine(xhat: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    z = xhat if weight is None else xhat * weight[:, None]
+    return z if bias is None else z + bias[:, None]
+
+
 def _reference(
     x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str
 ) -> Tensor:
     if x.numel() == 0:
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.dtype == torch.float64:
+        # The yardstick of all others: PyTorch multiplies before it subtracts the mean, which makes
+        # infinite weights NaN.
+        xhat, _ = _normalised(x, groups, eps)
+        z = _affine(xhat, weight, bias).reshape(x.shape)
+        return ACTIVATIONS[activation](z)
     wide = x.dtype
     for vector in (weight, bias):
         wide = wide if vector is None else torch.promote_types(wide, vector.dtype)
@@ -139,14 +159,9 @@ def _reference_backward(
     wide = torch.promote_types(x.dtype, torch.float32)
     n, c = x.shape[:2]
     by_channel, by_group = (n, c, -1), (n, groups, -1)
-    values = x.to(wide).reshape(by_group)
-    mean = values.mean(-1, keepdim=True)
-    deviation = values - mean
-    rstd = torch.rsqrt(deviation.square().mean(-1, keepdim=True) + eps)
-    xhat = (deviation * rstd).reshape(by_channel)
+    xhat, rstd = _normalised(x.to(wide), groups, eps)
     w = torch.ones(c, dtype=wide, device=x.device) if weight is None else weight.to(wide)
-    b = torch.zeros(c, dtype=wide, device=x.device) if bias is None else bias.to(wide)
-    z = xhat * w[:, None] + b[:, None]
+    z = _affine(xhat, w, None if bias is None else bias.to(wide))
     gz = _activation_backward(grad.to(wide).reshape(by_channel), z, activation)
     scaled, xhat_groups = (gz * w[:, None]).reshape(by_group), xhat.reshape(by_group)
     along = (scaled * xhat_groups).mean(-1, keepdim=True)
@@ -244,12 +259,22 @@ def _needs_groups(x: Tensor, groups: int, *rest: Any) -> str | None:
     return _packed_groups(x, groups) or _few_groups(x, groups)
 
 
+def _whole_channels(x: Tensor, groups: int) -> str | None:
+    layout = as_groups(x, groups)
+    if layout.channels_last:
+        return "needs contiguous x"
+    if layout.spatial % _width(x) or not _aligned(x, layout):
+        return "needs channels aligned to 16 bytes"
+    return None
+
+
 def _at_most(size: int, text: str) -> Callable[..., str | None]:
     def condition(x: Tensor, groups: int, *rest: Any) -> str | None:
-        if why := _needs_groups(x, groups):
+        if x.numel() == 0:
+            return None
+        if why := _whole_channels(x, groups) or _few_groups(x, groups):
             return why
-        fits = x.numel() == 0 or _row_bytes(x, groups) <= size
-        return None if fits else f"needs groups of at most {text}"
+        return None if _row_bytes(x, groups) <= size else f"needs groups of at most {text}"
 
     return condition
 
@@ -270,22 +295,19 @@ def _needs_nhwc_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
     return None if fits else "needs runs of whole groups of at most 3 MiB"
 
 
-def _suits_split(x: Tensor, groups: int, *rest: Any) -> str | None:
-    large = x.numel() and _row_bytes(x, groups) > 96 * KIB
-    return None if large else "the group fits a block"
+def _longer_than(size: int, why: str) -> Callable[..., str | None]:
+    def condition(x: Tensor, groups: int, *rest: Any) -> str | None:
+        return None if x.numel() and _row_bytes(x, groups) > size else why
+
+    return condition
 
 
-def _suits_shared(x: Tensor, groups: int, *rest: Any) -> str | None:
-    large = x.numel() and _row_bytes(x, groups) > 16 * KIB
-    return None if large else "the group fits a block's registers"
-
-
-def _suits_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
+def _suits_spread(x: Tensor, groups: int, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
     size = _row_bytes(x, groups)
     few = as_groups(x, groups).rows < 132
-    return None if size > 72 * KIB or (few and size > 16 * KIB) else "the group fits a block"
+    return None if size > MIB or (few and size > 16 * KIB) else "there are many groups to stream"
 
 
 def _suits_nhwc_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
@@ -304,13 +326,12 @@ def _suits_nhwc_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
 # --- what the rungs of the gradient take ----------------------------------------------------------
 
 
-def _whole_channels(grad: Tensor, x: Tensor, groups: int) -> str | None:
-    layout = as_groups(x, groups)
-    if layout.channels_last:
-        return "needs contiguous x"
-    if layout.spatial % _width(x) or not _aligned(x, layout) or not _grad_aligned(grad, x):
+def _whole_channels_backward(grad: Tensor, x: Tensor, groups: int) -> str | None:
+    if why := _whole_channels(x, groups):
+        return why
+    if not _grad_aligned(grad, x):
         return "needs channels aligned to 16 bytes"
-    few = layout.n * layout.c <= MOST_GROUPS
+    few = x.shape[0] * x.shape[1] <= MOST_GROUPS
     return None if few else "needs fewer than 2^27 channels in all samples"
 
 
@@ -321,14 +342,14 @@ def _grad_aligned(grad: Tensor, x: Tensor) -> bool:
 
 
 def _needs_whole_channels(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
-    return _whole_channels(grad, x, groups) if x.numel() else None
+    return _whole_channels_backward(grad, x, groups) if x.numel() else None
 
 
 def _resident(size: int, text: str) -> Callable[..., str | None]:
     def condition(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
         if x.numel() == 0:
             return None
-        if why := _whole_channels(grad, x, groups):
+        if why := _whole_channels_backward(grad, x, groups):
             return why
         if as_groups(x, groups).group_channels > 1024:
             return "needs groups of at most 1024 channels"
@@ -437,7 +458,7 @@ group_norm_op = catalogue.add(
                 pack=True,
                 technique="split",
                 when=_needs_groups,
-                suits=_suits_split,
+                suits=_longer_than(128 * KIB, "the group fits a block"),
             ),
             Rung(
                 "registers",
@@ -445,26 +466,27 @@ group_norm_op = catalogue.add(
                 width=PACK,
                 pack=True,
                 technique="registers",
-                when=_at_most(16 * KIB, "16 KiB"),
-            ),
-            Rung(
-                "shared",
-                "the group held in a block's shared memory",
-                width=PACK,
-                pack=True,
-                technique="shared",
-                when=_at_most(96 * KIB, "96 KiB"),
-                suits=_suits_shared,
+                when=_at_most(128 * KIB, "128 KiB"),
             ),
             Rung(
                 "cluster",
-                "the group spread over a cluster's shared memory, its moments exchanged",
+                "large groups streamed through a cluster, which reads groups ahead",
                 width=PACK,
                 pack=True,
                 technique="cluster",
                 min_sm=90,
+                when=_at_most(MIB, "1 MiB"),
+                suits=_longer_than(128 * KIB, "the group fits a block's registers"),
+            ),
+            Rung(
+                "spread",
+                "a group spread over the shared memory of a cluster of its own",
+                width=PACK,
+                pack=True,
+                technique="spread",
+                min_sm=90,
                 when=_at_most(3 * MIB, "3 MiB"),
-                suits=_suits_cluster,
+                suits=_suits_spread,
             ),
             Rung(
                 "nhwc_split",
