@@ -241,8 +241,16 @@ class Op:
     #: Raises on a call that no implementation may take. Runs before the reference, the fake and
     #: Triton.
     check: Callable[..., None] = always  # type: ignore[assignment]
-    #: `backward(inputs, grad_outputs...) -> gradients`, one per input (None where there is none).
+    #: `backward(inputs, needs, grad_outputs...) -> gradients`, one per input (None where there is
+    #: none).
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
+    #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`.
+    saves_output: bool = False
+    #: Names of the tensors among the inputs that `backward` gets, the others are None and not kept;
+    #: None is all of them.
+    saves_inputs: tuple[str, ...] | None = None
+    #: Outputs, by position, that autograd takes for constants.
+    constants: tuple[int, ...] = ()
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.
