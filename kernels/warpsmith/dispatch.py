@@ -328,22 +328,24 @@ def _define(schema: str) -> None:
 def _register_autograd(op: Op, name: str) -> None:
     assert op.backward is not None
     derivative = op.backward
-    slots = [i for i, a in enumerate(op.argument_names) if op.saves is None or a in op.saves]
+    kept = op.argument_names if op.saves_inputs is None else op.saves_inputs
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.tensor_slots = [i for i in slots if isinstance(inputs[i], Tensor)]
+        outputs = output if isinstance(output, tuple) else (output,)
+        named = zip(op.argument_names, inputs, strict=True)
+        ctx.tensor_slots = [
+            i for i, (n, a) in enumerate(named) if isinstance(a, Tensor) and n in kept
+        ]
         saved = [inputs[i] for i in ctx.tensor_slots]
-        if op.saves_output:
-            saved += output if isinstance(output, tuple) else (output,)
-        ctx.save_for_backward(*saved)
+        ctx.save_for_backward(*saved, *(outputs if op.saves_output else ()))
+        ctx.mark_non_differentiable(*(outputs[i] for i in op.constants))
         ctx.others = [None if isinstance(a, Tensor) else a for a in inputs]
 
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        inputs = list(ctx.others)
-        saved = iter(ctx.saved_tensors)
-        for slot in ctx.tensor_slots:
-            inputs[slot] = next(saved)
-        outputs = (tuple(saved),) if op.saves_output else ()
+        inputs, saved, count = list(ctx.others), ctx.saved_tensors, len(ctx.tensor_slots)
+        for slot, tensor in zip(ctx.tensor_slots, saved[:count], strict=True):
+            inputs[slot] = tensor
+        outputs = (tuple(saved[count:]),) if op.saves_output else ()
         return derivative(tuple(inputs), ctx.needs_input_grad, *outputs, *grads)
 
     torch.library.register_autograd(
