@@ -243,6 +243,9 @@ class Op:
     check: Callable[..., None] = always  # type: ignore[assignment]
     #: `backward(inputs, grad_outputs...) -> gradients`, one per input (None where there is none).
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
+    #: `backward` also wants what the operator returned: `backward(inputs, needs, outputs, *grads)`,
+    #: outputs as a tuple, and None for the gradient of an output that nothing used.
+    saves_output: bool = False
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.

@@ -107,7 +107,10 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
             return Choice(
                 "reference", None, f"{tensor.device.type} tensors run the PyTorch reference"
             )
-        if any(isinstance(a, Tensor) and a.dtype not in DTYPE_NAMES for a in args):
+        if any(
+            isinstance(a, Tensor) and a.is_floating_point() and a.dtype not in DTYPE_NAMES
+            for a in args
+        ):
             return Choice(
                 "reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
             )
@@ -331,13 +334,23 @@ def _register_autograd(op: Op, name: str) -> None:
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.tensor_slots = [i for i, a in enumerate(inputs) if isinstance(a, Tensor)]
-        ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
+        outputs: tuple[Tensor, ...] = ()
+        if op.saves_output:
+            outputs = output if isinstance(output, tuple) else (output,)
+            ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)), *outputs)
         ctx.others = [None if isinstance(a, Tensor) else a for a in inputs]
 
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        if all(g is None for g in grads):
+            return (None,) * len(ctx.others)
         inputs = list(ctx.others)
-        for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
+        count = len(ctx.tensor_slots)
+        for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors[:count], strict=True):
             inputs[slot] = tensor
+        if op.saves_output:
+            outputs = tuple(ctx.saved_tensors[count:])
+            return derivative(tuple(inputs), ctx.needs_input_grad, outputs, *grads)
         return derivative(tuple(inputs), ctx.needs_input_grad, *grads)
 
     torch.library.register_autograd(
