@@ -7,7 +7,7 @@ import torch
 
 from warpsmith import catalogue, dispatch, verify
 from warpsmith.catalogue import Inputs, Op
-from warpsmith.verify.run import Run, usable_samples
+from warpsmith.verify.run import Run, requiring, usable_samples
 
 OPS = list(catalogue.load().values())
 #: Checked together, because they share what they compare with.
@@ -67,11 +67,11 @@ def test_gradcheck(op: Op) -> None:
         generator = torch.Generator().manual_seed(0)
         smooth = [
             torch.randn(a.shape, generator=generator, dtype=torch.float64).add_(1 / 64)
-            if isinstance(a, torch.Tensor)
+            if isinstance(a, torch.Tensor) and a.is_floating_point()
             else a
             for a in args
         ]
-        leaves = [a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in smooth]
+        leaves = list(requiring(tuple(smooth)))
         assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-6)
 
 

@@ -257,7 +257,8 @@ class Op:
     #: `backward(inputs, needs, grad_outputs...) -> gradients`, one per input (None where there is
     #: none).
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
-    #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`.
+    #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`, and None
+    #: for the gradient of an output that nothing used.
     saves_output: bool = False
     #: Names of the tensors among the inputs that `backward` gets, the others are None and not kept;
     #: None is all of them.

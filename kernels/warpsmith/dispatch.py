@@ -107,7 +107,10 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
             return Choice(
                 "reference", None, f"{tensor.device.type} tensors run the PyTorch reference"
             )
-        if any(isinstance(a, Tensor) and a.dtype not in DTYPE_NAMES for a in args):
+        if any(
+            isinstance(a, Tensor) and a.is_floating_point() and a.dtype not in DTYPE_NAMES
+            for a in args
+        ):
             return Choice(
                 "reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
             )
@@ -339,9 +342,13 @@ def _register_autograd(op: Op, name: str) -> None:
         saved = [inputs[i] for i in ctx.tensor_slots]
         ctx.save_for_backward(*saved, *(outputs if op.saves_output else ()))
         ctx.mark_non_differentiable(*(outputs[i] for i in op.constants))
+        if op.saves_output:
+            ctx.set_materialize_grads(False)
         ctx.others = [None if isinstance(a, Tensor) else a for a in inputs]
 
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        if all(g is None for g in grads):
+            return (None,) * len(ctx.others)
         inputs, saved, count = list(ctx.others), ctx.saved_tensors, len(ctx.tensor_slots)
         for slot, tensor in zip(ctx.tensor_slots, saved[:count], strict=True):
             inputs[slot] = tensor
