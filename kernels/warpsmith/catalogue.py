@@ -257,12 +257,14 @@ class Op:
     #: `backward(inputs, needs, grad_outputs...) -> gradients`, one per input (None where there is
     #: none).
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
-    #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`, and None
-    #: for the gradient of an output that nothing used.
+    #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`, and
+    #: None for the gradient of an output that nothing used.
     saves_output: bool = False
     #: Names of the tensors among the inputs that `backward` gets, the others are None and not kept;
     #: None is all of them.
     saves_inputs: tuple[str, ...] | None = None
+    #: `saves(inputs, outputs) -> kept`, where none of that will do: `backward(kept, needs, ...)`.
+    saves: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]] | None = None
     #: Outputs, by position, that autograd takes for constants.
     constants: tuple[int, ...] = ()
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.

@@ -331,29 +331,36 @@ def _define(schema: str) -> None:
 def _register_autograd(op: Op, name: str) -> None:
     assert op.backward is not None
     derivative = op.backward
-    kept = op.argument_names if op.saves_inputs is None else op.saves_inputs
+    names = op.argument_names if op.saves_inputs is None else op.saves_inputs
+
+    def keep(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        if op.saves is not None:
+            return op.saves(inputs, outputs)
+        named = zip(op.argument_names, inputs, strict=True)
+        kept = tuple(a if n in names or not isinstance(a, Tensor) else None for n, a in named)
+        return kept + outputs if op.saves_output else kept
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
-        named = zip(op.argument_names, inputs, strict=True)
-        ctx.tensor_slots = [
-            i for i, (n, a) in enumerate(named) if isinstance(a, Tensor) and n in kept
-        ]
-        saved = [inputs[i] for i in ctx.tensor_slots]
-        ctx.save_for_backward(*saved, *(outputs if op.saves_output else ()))
+        kept = keep(inputs, outputs)
+        ctx.tensor_slots = [i for i, a in enumerate(kept) if isinstance(a, Tensor)]
+        ctx.save_for_backward(*(a for a in kept if isinstance(a, Tensor)))
         ctx.mark_non_differentiable(*(outputs[i] for i in op.constants))
-        if op.saves_output:
+        if op.saves is not None or op.saves_output:
             ctx.set_materialize_grads(False)
-        ctx.others = [None if isinstance(a, Tensor) else a for a in inputs]
+        ctx.others = [None if isinstance(a, Tensor) else a for a in kept]
 
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        count = len(op.argument_names)
         if all(g is None for g in grads):
-            return (None,) * len(ctx.others)
-        inputs, saved, count = list(ctx.others), ctx.saved_tensors, len(ctx.tensor_slots)
-        for slot, tensor in zip(ctx.tensor_slots, saved[:count], strict=True):
-            inputs[slot] = tensor
-        outputs = (tuple(saved[count:]),) if op.saves_output else ()
-        return derivative(tuple(inputs), ctx.needs_input_grad, *outputs, *grads)
+            return (None,) * count
+        kept = list(ctx.others)
+        for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
+            kept[slot] = tensor
+        needs = ctx.needs_input_grad
+        if op.saves is None and op.saves_output:
+            return derivative(tuple(kept[:count]), needs, tuple(kept[count:]), *grads)
+        return derivative(tuple(kept), needs, *grads)
 
     torch.library.register_autograd(
         f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library

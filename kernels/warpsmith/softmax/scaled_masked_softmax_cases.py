@@ -223,42 +223,40 @@ def samples() -> tuple[Sample, ...]:
     )
 
 
+def _masked_at(m: int, n: int) -> Sample:
+    return Sample(
+        f"mask, {m}x{n}",
+        lambda i: (i.randn(2, 3, m, n), some_rows(i, 2, 1, m, n), SCALE, True),
+        small=False,
+    )
+
+
+def _biased_at(m: int, n: int) -> Sample:
+    return Sample(
+        f"bias, {m}x{n}",
+        lambda i: (i.randn(2, 3, m, n), i.randn(3, m, n, salt=1), SCALE, False),
+        small=False,
+    )
+
+
+def _widely_biased_at(m: int, n: int) -> Sample:
+    return Sample(
+        f"bias in f32, {m}x{n}",
+        lambda i: (i.randn(2, m, n), i.randn(m, n, salt=1).float(), SCALE, True),
+        small=False,
+        dtypes=("f16", "bf16"),
+    )
+
+
 def _large() -> tuple[Sample, ...]:
     """Masks and biases at the tiles that small samples do not reach."""
     masked = (
         (40, 512), (17, 1024), (9, 2048), (5, 4096), (3, 8192), (3, 16384), (2, 32768), (2, 40000),
     )  # fmt: skip
     return (
-        *(
-            Sample(
-                f"mask, {m}x{n}",
-                lambda i, m=m, n=n: (i.randn(2, 3, m, n), some_rows(i, 2, 1, m, n), SCALE, True),
-                small=False,
-            )
-            for m, n in masked
-        ),
-        *(
-            Sample(
-                f"bias, {m}x{n}",
-                lambda i, m=m, n=n: (i.randn(2, 3, m, n), i.randn(3, m, n, salt=1), SCALE, False),
-                small=False,
-            )
-            for m, n in masked
-        ),
-        *(
-            Sample(
-                f"bias in f32, {m}x{n}",
-                lambda i, m=m, n=n: (
-                    i.randn(2, m, n),
-                    i.randn(m, n, salt=1).float(),
-                    SCALE,
-                    True,
-                ),
-                small=False,
-                dtypes=("f16", "bf16"),
-            )
-            for m, n in ((9, 2048), (3, 32768))
-        ),
+        *(_masked_at(m, n) for m, n in masked),
+        *(_biased_at(m, n) for m, n in masked),
+        *(_widely_biased_at(m, n) for m, n in ((9, 2048), (3, 32768))),
         Sample(
             "decode",
             lambda i: (i.randn(8, 32, 1, 1024), hidden(i, 8, 1, 1, 1024), SCALE, True),
