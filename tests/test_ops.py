@@ -7,7 +7,7 @@ import torch
 
 from warpsmith import catalogue, dispatch, verify
 from warpsmith.catalogue import Inputs, Op
-from warpsmith.verify.run import Run, requiring, usable_samples
+from warpsmith.verify.run import Run, as_tuple, requiring, usable_samples
 
 OPS = list(catalogue.load().values())
 #: Checked together, because they share what they compare with.
@@ -73,6 +73,22 @@ def test_gradcheck(op: Op) -> None:
         ]
         leaves = list(requiring(tuple(smooth)))
         assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.backward is not None], ids=str)
+def test_autograd_keeps_what_the_spec_says(op: Op) -> None:
+    args = usable_samples(Run(op, torch.device("cpu"), frozenset(), op.dtypes, []), "f32")[0][1]
+    leaves = requiring(args)
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        out = getattr(torch.ops.warpsmith, op.name)(*leaves)
+    wanted = [
+        a
+        for name, a in zip(op.argument_names, leaves, strict=True)
+        if isinstance(a, torch.Tensor) and (op.saves is None or name in op.saves)
+    ]
+    wanted += as_tuple(out) if op.saves_output else ()
+    assert [t.data_ptr() for t in kept] == [t.data_ptr() for t in wanted]
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)

@@ -290,6 +290,17 @@ def test_overflowing_accumulator_is_not_judged() -> None:
     assert not testing.compare(TOTAL, torch.zeros(2).half(), (x,)).ok
 
 
+def test_beyond_what_a_rung_is_valid_for_only_the_layout_counts() -> None:
+    timid = Rung("timid", "right below 10", valid=lambda x: bool((x < 10).all()))
+    variant = Variant(TOTAL, timid, "f32", "f32")
+    small, large = torch.ones(2, 64), torch.full((2, 64), 20.0)
+    assert testing.compare(TOTAL, torch.full((2,), 64.0), (small,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(2), (small,), variant=variant).ok
+    assert testing.compare(TOTAL, torch.zeros(2), (large,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(3), (large,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(2), (large,)).ok
+
+
 def test_cancelling_formulas_are_judged_by_their_kind() -> None:
     """Near a derivative's zero, float32 is off by an ulp of its terms, not of their sum."""
     grid = torch.linspace(-1.4, -1.1, 4001)
