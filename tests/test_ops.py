@@ -82,12 +82,12 @@ def test_autograd_keeps_what_the_spec_says(op: Op) -> None:
     kept: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         out = getattr(torch.ops.warpsmith, op.name)(*leaves)
-    wanted = [
-        a
-        for name, a in zip(op.argument_names, leaves, strict=True)
-        if isinstance(a, torch.Tensor) and (op.saves is None or name in op.saves)
-    ]
+    names = op.argument_names if op.saves_inputs is None else op.saves_inputs
+    named = zip(op.argument_names, leaves, strict=True)
+    wanted = [a for name, a in named if isinstance(a, torch.Tensor) and name in names]
     wanted += as_tuple(out) if op.saves_output else ()
+    if op.saves is not None:
+        wanted = [a for a in op.saves(leaves, as_tuple(out)) if isinstance(a, torch.Tensor)]
     assert [t.data_ptr() for t in kept] == [t.data_ptr() for t in wanted]
 
 
