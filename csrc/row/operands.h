@@ -42,17 +42,17 @@ inline void check_rows(std::string_view op, const Tensor& x) {
   if (x.dim() == 0) fail(op, "expected at least 1 dimension in x, got shape ()");
 }
 
-// One weight per column, in the dtype of x or in f32.
-inline void check_weight(std::string_view op, const Tensor& weight, const Tensor& x) {
-  check_same_device(op, "weight", weight, x);
+// One value per column, in the dtype of x or in f32.
+inline void check_weight(std::string_view op, const Tensor& weight, const Tensor& x, std::string_view name = "weight") {
+  check_same_device(op, name, weight, x);
   const int64_t n = x.size(x.dim() - 1);
   if (weight.dim() != 1 || weight.size(0) != n) {
-    fail(op, "expected weight to have shape (", std::to_string(n), ",), the last dimension of x, got ",
+    fail(op, "expected ", name, " to have shape (", std::to_string(n), ",), the last dimension of x, got ",
          shape_text(weight.sizes()));
   }
   const ScalarType type = weight.scalar_type();
   if (type == x.scalar_type() || type == ScalarType::Float) return;
-  fail(op, "expected weight to have dtype ", dtype_name(x.scalar_type()),
+  fail(op, "expected ", name, " to have dtype ", dtype_name(x.scalar_type()),
        x.scalar_type() == ScalarType::Float ? "" : " or torch.float32", ", got ", dtype_name(type));
 }
 
