@@ -241,8 +241,12 @@ class Op:
     #: Raises on a call that no implementation may take. Runs before the reference, the fake and
     #: Triton.
     check: Callable[..., None] = always  # type: ignore[assignment]
-    #: `backward(inputs, grad_outputs...) -> gradients`, one per input (None where there is none).
+    #: `backward(kept, needs, grad_outputs...) -> gradients`, one per input (None where there is
+    #: none); `kept` are the inputs, or what `saves` makes of them.
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
+    #: `saves(inputs, outputs) -> kept`: what the backward pass needs, where that is not the inputs.
+    #: The gradient of an output that nobody used then comes as None.
+    saves: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]] | None = None
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.

@@ -330,15 +330,19 @@ def _register_autograd(op: Op, name: str) -> None:
     derivative = op.backward
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.tensor_slots = [i for i, a in enumerate(inputs) if isinstance(a, Tensor)]
-        ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
-        ctx.others = [None if isinstance(a, Tensor) else a for a in inputs]
+        kept = inputs
+        if op.saves is not None:
+            kept = op.saves(inputs, output if isinstance(output, tuple) else (output,))
+            ctx.set_materialize_grads(False)
+        ctx.tensor_slots = [i for i, a in enumerate(kept) if isinstance(a, Tensor)]
+        ctx.save_for_backward(*(a for a in kept if isinstance(a, Tensor)))
+        ctx.others = [None if isinstance(a, Tensor) else a for a in kept]
 
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        inputs = list(ctx.others)
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        kept = list(ctx.others)
         for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
-            inputs[slot] = tensor
-        return derivative(tuple(inputs), ctx.needs_input_grad, *grads)
+            kept[slot] = tensor
+        return derivative(tuple(kept), ctx.needs_input_grad, *grads)
 
     torch.library.register_autograd(
         f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library

@@ -15,54 +15,57 @@ using LayerGradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;  // dh, dx, d
 
 std::optional<Gradients> run(const char* op, const Tensor& grad, const OptionalTensor& grad_h, const Tensor& h,
                              const OptionalTensor& weight, const OptionalTensor& bias, double eps, bool zero_centered,
-                             bool layer, const std::string* rung) {
-  const bool separate_x = grad.scalar_type() != h.scalar_type();
+                             bool separate_x, bool layer, const std::string* rung) {
   return run_add_norm_backward<AddNormBackwardArgs>(op, grad, grad_h, h, weight, bias, eps, zero_centered, layer,
                                                     separate_x, rung, [](const AddNormBackwardArgs& a) { return a; });
 }
 
 RmsGradients run_rms(const Tensor& grad, const OptionalTensor& grad_h, const Tensor& h, const OptionalTensor& weight,
-                     double eps, bool zero_centered, const std::string* rung) {
+                     double eps, bool zero_centered, bool separate_x, const std::string* rung) {
   constexpr const char* kOp = "add_rms_norm_backward";
-  if (const auto found = run(kOp, grad, grad_h, h, weight, std::nullopt, eps, zero_centered, /*layer=*/false, rung)) {
+  if (const auto found =
+          run(kOp, grad, grad_h, h, weight, std::nullopt, eps, zero_centered, separate_x, /*layer=*/false, rung)) {
     const auto& [dh, dx, dw, db] = *found;
     return {dh, dx, dw};
   }
-  return call_fallback<RmsGradients>("warpsmith::add_rms_norm_backward", grad, grad_h, h, weight, eps, zero_centered);
+  return call_fallback<RmsGradients>("warpsmith::add_rms_norm_backward", grad, grad_h, h, weight, eps, zero_centered,
+                                     separate_x);
 }
 
 LayerGradients run_layer(const Tensor& grad, const OptionalTensor& grad_h, const Tensor& h,
                          const OptionalTensor& weight, const OptionalTensor& bias, double eps, bool zero_centered,
-                         const std::string* rung) {
+                         bool separate_x, const std::string* rung) {
   constexpr const char* kOp = "add_layer_norm_backward";
-  if (const auto found = run(kOp, grad, grad_h, h, weight, bias, eps, zero_centered, /*layer=*/true, rung)) {
+  if (const auto found =
+          run(kOp, grad, grad_h, h, weight, bias, eps, zero_centered, separate_x, /*layer=*/true, rung)) {
     const auto& [dh, dx, dw, db] = *found;
     return {dh, dx, dw, db};
   }
   return call_fallback<LayerGradients>("warpsmith::add_layer_norm_backward", grad, grad_h, h, weight, bias, eps,
-                                       zero_centered);
+                                       zero_centered, separate_x);
 }
 
 RmsGradients add_rms_norm_backward(const Tensor& grad, OptionalTensor grad_h, const Tensor& h, OptionalTensor weight,
-                                   double eps, bool zero_centered) {
-  return run_rms(grad, grad_h, h, weight, eps, zero_centered, nullptr);
+                                   double eps, bool zero_centered, bool separate_x) {
+  return run_rms(grad, grad_h, h, weight, eps, zero_centered, separate_x, nullptr);
 }
 
 RmsGradients add_rms_norm_backward_rung(const Tensor& grad, OptionalTensor grad_h, const Tensor& h,
-                                        OptionalTensor weight, double eps, bool zero_centered, std::string rung,
-                                        std::string) {
-  return run_rms(grad, grad_h, h, weight, eps, zero_centered, &rung);
+                                        OptionalTensor weight, double eps, bool zero_centered, bool separate_x,
+                                        std::string rung, std::string) {
+  return run_rms(grad, grad_h, h, weight, eps, zero_centered, separate_x, &rung);
 }
 
 LayerGradients add_layer_norm_backward(const Tensor& grad, OptionalTensor grad_h, const Tensor& h,
-                                       OptionalTensor weight, OptionalTensor bias, double eps, bool zero_centered) {
-  return run_layer(grad, grad_h, h, weight, bias, eps, zero_centered, nullptr);
+                                       OptionalTensor weight, OptionalTensor bias, double eps, bool zero_centered,
+                                       bool separate_x) {
+  return run_layer(grad, grad_h, h, weight, bias, eps, zero_centered, separate_x, nullptr);
 }
 
 LayerGradients add_layer_norm_backward_rung(const Tensor& grad, OptionalTensor grad_h, const Tensor& h,
                                             OptionalTensor weight, OptionalTensor bias, double eps, bool zero_centered,
-                                            std::string rung, std::string) {
-  return run_layer(grad, grad_h, h, weight, bias, eps, zero_centered, &rung);
+                                            bool separate_x, std::string rung, std::string) {
+  return run_layer(grad, grad_h, h, weight, bias, eps, zero_centered, separate_x, &rung);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {

@@ -18,7 +18,7 @@ struct AddNormBackwardArgs {
   const void* h;       // [rows, cols], columns contiguous
   const void* weight;  // [cols], null for ones
   void* dh;            // [rows, cols], contiguous: of residual
-  void* dx;            // [rows, cols], contiguous: of x; null where it is dh
+  void* dx;            // [rows, cols], contiguous: of x, in its dtype; null where dh will do
   void* dw;            // [cols], null without a weight
   void* db;            // [cols], null without a bias
   float* partial_dw;   // [most_partials, cols] workspace: sums of dw over some of the rows; null without dw

@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       Vec<H, kWidth> dh;
       from_float(dh, d);
       store<Cache::streaming>(v.dh_row(row) + col(i), dh);
-      if constexpr (Rows::kSeparateX) {
+      if (v.dx != nullptr) {
         Vec<T, kWidth> dx;
         v.to_dx(d, row, col(i));
         from_float(dx, d);

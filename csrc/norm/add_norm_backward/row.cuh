@@ -28,15 +28,12 @@ struct AddNormBackwardRows : Types {
   using typename Types::T;
   using typename Types::W;
 
-  // Whether x gets a gradient of its own.
-  static constexpr bool kSeparateX = !std::is_same_v<T, H>;
-
   const T* grad;      // [rows, cols], grad_stride elements apart
   const H* grad_h;    // [rows, cols], grad_h_stride elements apart; null for zeros
   const H* h;         // [rows, cols], h_stride elements apart
   const W* weight;    // [cols] or null
   H* dh;              // [rows, cols]
-  T* dx;              // [rows, cols], null unless kSeparateX
+  T* dx;              // [rows, cols] or null
   float* partial_dw;  // [partials, cols] or null
   float* partial_db;  // [partials, cols] or null
   float* statistics;  // [2, rows] or null

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kMostBackwardThreads) add_norm_backward_rows_k
       float d[1] = {factors.dh(factors.xhat(to_float(h[i])), g(i))};
       if (v.grad_h != nullptr) d[0] += to_float(v.grad_h_row(row)[i]);
       v.dh_row(row)[i] = from_float<H>(d[0]);
-      if constexpr (Rows::kSeparateX) {
+      if (v.dx != nullptr) {
         v.to_dx(d, row, i);
         v.dx_row(row)[i] = from_float<T>(d[0]);
       }
