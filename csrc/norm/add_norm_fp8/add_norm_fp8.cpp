@@ -15,9 +15,11 @@ using Outputs = std::tuple<Tensor, Tensor>;  // y, h
 
 void check_scale(const char* op, const Tensor& scale, const Tensor& x) {
   check_same_device(op, "scale", scale, x);
-  if (scale.numel() == 1 && scale.scalar_type() == ScalarType::Float) return;
+  const ScalarType type = scale.scalar_type();
+  const bool both_double = type == ScalarType::Double && x.scalar_type() == ScalarType::Double;
+  if (scale.numel() == 1 && (type == ScalarType::Float || both_double)) return;
   fail(op, "expected scale to be one torch.float32 value, got shape ", shape_text(scale.sizes()), " of ",
-       dtype_name(scale.scalar_type()));
+       dtype_name(type));
 }
 
 void check_y_type(const char* op, ScalarType type) {

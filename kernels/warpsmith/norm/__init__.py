@@ -1,6 +1,7 @@
 """Normalisations over rows."""
 
 from warpsmith.norm.add_norm import add_layer_norm, add_rms_norm
+from warpsmith.norm.add_norm_fp8 import add_rms_norm_fp8, rms_norm_fp8
 from warpsmith.norm.rms_norm import rms_norm
 
-__all__ = ["add_layer_norm", "add_rms_norm", "rms_norm"]
+__all__ = ["add_layer_norm", "add_rms_norm", "add_rms_norm_fp8", "rms_norm", "rms_norm_fp8"]

@@ -110,7 +110,14 @@ LARGE_SHAPES = (
     (3, 20000), (5, 32768), (3, 40000), (2, 65536), (2, 131072), (1, 262144), (2, 300001),
 )  # fmt: skip
 #: More rows than clusters are resident at once, so that each walks over several.
-MANY_LONG_ROWS = ((300, 16640), (300, 32768), (150, 65536), (90, 131072), (70, 262144), (40, 400000))
+MANY_LONG_ROWS = (
+    (300, 16640),
+    (300, 32768),
+    (150, 65536),
+    (90, 131072),
+    (70, 262144),
+    (40, 400000),
+)
 
 
 def samples(norm: Norm) -> tuple[Sample, ...]:
@@ -159,9 +166,7 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         *_mixed(norm),
         Sample(
             "rows past 2^31 elements",
-            lambda i: norm.of(
-                i, i.plain(257, (1 << 23) + 8)[:, :1024], i.plain(257, 1024, salt=1)
-            ),
+            lambda i: norm.of(i, i.plain(257, (1 << 23) + 8)[:, :1024], i.plain(257, 1024, salt=1)),
             small=False,
             huge=True,
             dtypes=("f16",),
@@ -172,7 +177,9 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
 def _mixed(norm: Norm) -> tuple[Sample, ...]:
     """f32 beside 16 bits: residual, weights or both."""
 
-    def sample(label: str, wide: str, *shape: int, small: bool = True, huge: bool = False) -> Sample:
+    def sample(
+        label: str, wide: str, *shape: int, small: bool = True, huge: bool = False
+    ) -> Sample:
         def make(i: Inputs) -> tuple[Any, ...]:
             x, residual = i.randn(*shape), i.randn(*shape, salt=1)
             if "residual" in wide:
@@ -289,7 +296,7 @@ def errors(norm: Norm) -> tuple[Bad, ...]:
     def f32(i: Inputs) -> Inputs:
         return Inputs(torch.float32, i.device)
 
-    found = (
+    found: tuple[Bad, ...] = (
         Bad(
             "integers",
             lambda i: (torch.ones(2, 8, dtype=torch.int32, device=i.device), None),

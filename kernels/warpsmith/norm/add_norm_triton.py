@@ -11,7 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.catalogue import DTYPE_NAMES, is_fp8
+from warpsmith.dispatch import interpreting
+from warpsmith.elementwise.convert_triton import encode
 from warpsmith.norm.rms_norm_triton import (
     MOST_PERSISTENT,
     MOST_RESIDENT,
@@ -55,11 +57,33 @@ def affine(
 
 
 @triton.jit
+def rounded(
+    y,
+    scale_ptr,
+    HAS_SCALE: tl.constexpr,
+    FORMAT: tl.constexpr,
+    HARDWARE: tl.constexpr,
+    ELEMENT: tl.constexpr,
+):
+    """`y` as `ELEMENT`, or quantised to an fp8 `FORMAT` with saturation, as bytes."""
+    if FORMAT == "":
+        return y.to(ELEMENT)
+    else:
+        if HAS_SCALE:
+            y *= tl.load(scale_ptr)
+        LARGEST: tl.constexpr = 448.0 if FORMAT == "e4m3" else 57344.0
+        y = tl.where(y > LARGEST, LARGEST, y)  # NaN passes
+        y = tl.where(y < -LARGEST, -LARGEST, y)
+        return encode(y, FORMAT, HARDWARE, ELEMENT)
+
+
+@triton.jit
 def add_norm_resident_kernel(
     x_ptr,  # [rows, cols], x_stride elements from row to row
     residual_ptr,  # [rows, cols], residual_stride elements from row to row
     weight_ptr,  # [cols]
     bias_ptr,  # [cols]
+    scale_ptr,  # one value
     y_ptr,  # [rows, cols]
     h_ptr,  # [rows, cols]
     rows,
@@ -72,6 +96,9 @@ def add_norm_resident_kernel(
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ZERO_CENTERED: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+    FORMAT: tl.constexpr,
+    HARDWARE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -83,14 +110,15 @@ def add_norm_resident_kernel(
     h = tl.load(x_ptr + row * x_stride + col, mask=valid, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + row * residual_stride + col, mask=valid, other=0.0)
-        rounded = (h + residual.to(tl.float32)).to(h_ptr.dtype.element_ty)
-        tl.store(h_ptr + row * cols + col, rounded, mask=valid)
-        h = rounded.to(tl.float32)
+        narrow = (h + residual.to(tl.float32)).to(h_ptr.dtype.element_ty)
+        tl.store(h_ptr + row * cols + col, narrow, mask=valid)
+        h = narrow.to(tl.float32)
     if LAYER:
         h = tl.where(valid, h - mean_of(tl.sum(h, axis=1, keep_dims=True), cols), 0.0)
     y = h * reciprocal_rms(tl.sum(h * h, axis=1, keep_dims=True), cols, eps)
     y = affine(y, weight_ptr, bias_ptr, col, in_row, HAS_WEIGHT, HAS_BIAS, ZERO_CENTERED)
-    tl.store(y_ptr + row * cols + col, y.to(y_ptr.dtype.element_ty), mask=valid)
+    y = rounded(y, scale_ptr, HAS_SCALE, FORMAT, HARDWARE, y_ptr.dtype.element_ty)
+    tl.store(y_ptr + row * cols + col, y, mask=valid)
 
 
 @triton.jit
@@ -99,6 +127,7 @@ def add_norm_sweeps_kernel(
     residual_ptr,  # [rows, cols], residual_stride elements from row to row
     weight_ptr,  # [cols]
     bias_ptr,  # [cols]
+    scale_ptr,  # one value
     y_ptr,  # [rows, cols]
     h_ptr,  # [rows, cols]
     cols,
@@ -110,6 +139,9 @@ def add_norm_sweeps_kernel(
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ZERO_CENTERED: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+    FORMAT: tl.constexpr,
+    HARDWARE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """A row per program, in two sweeps, or three for layer norm."""
@@ -122,9 +154,9 @@ def add_norm_sweeps_kernel(
         h = tl.load(x_ptr + row * x_stride + col, mask=in_row, other=0.0).to(tl.float32)
         if HAS_RESIDUAL:
             residual = tl.load(residual_ptr + row * residual_stride + col, mask=in_row, other=0.0)
-            rounded = (h + residual.to(tl.float32)).to(h_ptr.dtype.element_ty)
-            tl.store(h_ptr + row * cols + col, rounded, mask=in_row)
-            h = rounded.to(tl.float32)
+            narrow = (h + residual.to(tl.float32)).to(h_ptr.dtype.element_ty)
+            tl.store(h_ptr + row * cols + col, narrow, mask=in_row)
+            h = narrow.to(tl.float32)
         total += h if LAYER else h * h
     tl.debug_barrier()  # what other threads wrote of h is read below
     mean = 0.0
@@ -144,7 +176,8 @@ def add_norm_sweeps_kernel(
         h = tl.load(kept_ptr + col, mask=in_row, other=0.0).to(tl.float32)
         y = (h - mean) * scale
         y = affine(y, weight_ptr, bias_ptr, col, in_row, HAS_WEIGHT, HAS_BIAS, ZERO_CENTERED)
-        tl.store(y_ptr + row * cols + col, y.to(y_ptr.dtype.element_ty), mask=in_row)
+        y = rounded(y, scale_ptr, HAS_SCALE, FORMAT, HARDWARE, y_ptr.dtype.element_ty)
+        tl.store(y_ptr + row * cols + col, y, mask=in_row)
 
 
 # --- backward -------------------------------------------------------------------------------------
@@ -175,7 +208,7 @@ def add_norm_backward_persistent_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Each program walks over rows, ROWS at a time, and keeps its sums of dw and db in registers."""
+    """Each program walks over rows, ROWS at a time, keeping its sums of dw and db in registers."""
     program, step = tl.program_id(0).to(tl.int64), tl.num_programs(0) * ROWS
     col = tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
     in_row = col < cols
@@ -322,6 +355,10 @@ def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
     return other if tensor is None else tensor.contiguous()
 
 
+def _converts_in_hardware(x: Tensor) -> bool:
+    return not interpreting() and torch.cuda.get_device_capability(x.device) >= (8, 9)
+
+
 def _floats(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.float()
 
@@ -334,12 +371,15 @@ def _forward(
     eps: float,
     zero_centered: bool,
     layer: bool,
+    dtype: torch.dtype | None = None,
+    scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    """y in `dtype`, else in that of x; h, empty without a residual."""
     if is_fp8(x.dtype):
-        wide = (_floats(residual), _floats(weight), _floats(bias), eps, zero_centered, layer)
-        y, h = _forward(x.float(), *wide)
-        return y.to(x.dtype), h.to(x.dtype if residual is None else residual.dtype)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        affine = (_floats(weight), _floats(bias), eps, zero_centered, layer)
+        y, h = _forward(x.float(), _floats(residual), *affine, dtype, scale)
+        return y.to(dtype or x.dtype), h.to(x.dtype if residual is None else residual.dtype)
+    y = torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
     added = residual is not None
     h = torch.empty(x.shape if added else 0, dtype=_or(residual, x).dtype, device=x.device)
     if x.numel() == 0:
@@ -350,20 +390,24 @@ def _forward(
     else:
         residual, residual_stride = x, x_stride
     block = triton.next_power_of_2(cols)
-    tensors = (x, residual, _or(weight, x), _or(bias, x), y, h)
-    flags = (layer, added, weight is not None, bias is not None, zero_centered)
+    bytes_of_y = y if dtype is None else y.view(torch.uint8)
+    tensors = (x, residual, _or(weight, x), _or(bias, x), _or(scale, x), bytes_of_y, h)
+    strides = (x_stride, residual_stride)
+    fp8 = "" if dtype is None else DTYPE_NAMES[dtype]
+    hardware = fp8 != "" and _converts_in_hardware(x)
+    given = (added, weight is not None, bias is not None)
+    flags = (layer, *given, zero_centered, scale is not None, fp8, hardware)
     with _on(x):
         if block <= MOST_RESIDENT:
             shared = min(max(SHARED_TILE // block, 1), triton.next_power_of_2(rows))
             add_norm_resident_kernel[(triton.cdiv(rows, shared),)](
-                *tensors, rows, cols, x_stride, residual_stride, eps, *flags, shared, block,
+                *tensors, rows, cols, *strides, eps, *flags, shared, block,
                 num_warps=_warps(shared * block),
             )  # fmt: skip
         else:
             add_norm_sweeps_kernel[(rows,)](
-                *tensors, cols, x_stride, residual_stride, eps, *flags, SWEEP,
-                num_warps=_warps(SWEEP),
-            )  # fmt: skip
+                *tensors, cols, *strides, eps, *flags, SWEEP, num_warps=_warps(SWEEP)
+            )
     return y, h
 
 
@@ -381,7 +425,12 @@ def _backward(
     if is_fp8(grad.dtype):
         wide = (_floats(grad_h), h.float(), _floats(weight), _floats(bias))
         dh, dx, dw, db = _backward(grad.float(), *wide, eps, zero_centered, separate, layer)
-        return dh.to(h.dtype), dx.to(grad.dtype), dw.to(_or(weight, grad).dtype), db.to(_or(bias, grad).dtype)
+        return (
+            dh.to(h.dtype),
+            dx.to(grad.dtype),
+            dw.to(_or(weight, grad).dtype),
+            db.to(_or(bias, grad).dtype),
+        )
     dh = torch.empty(h.shape, dtype=h.dtype, device=h.device)
     dx = torch.empty(h.shape if separate else 0, dtype=grad.dtype, device=h.device)
     dw, db = (
@@ -449,11 +498,34 @@ def add_layer_norm(
     return _forward(x, residual, weight, bias, eps, zero_centered, layer=True)
 
 
+def rms_norm_fp8(
+    x: Tensor,
+    weight: Tensor | None,
+    scale: Tensor | None,
+    dtype: torch.dtype,
+    eps: float,
+    zero_centered: bool,
+) -> Tensor:
+    return _forward(x, None, weight, None, eps, zero_centered, False, dtype, scale)[0]
+
+
+def add_rms_norm_fp8(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    scale: Tensor | None,
+    dtype: torch.dtype,
+    eps: float,
+    zero_centered: bool,
+) -> tuple[Tensor, Tensor]:
+    return _forward(x, residual, weight, None, eps, zero_centered, False, dtype, scale)
+
+
 def add_rms_norm_backward(
     grad: Tensor, grad_h: Tensor | None, h: Tensor, weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
-    return _backward(grad, grad_h, h, weight, None, *rest, layer=False)[:3]
+    return _backward(grad, grad_h, h, weight, None, *rest, False)[:3]
 
 
 def add_layer_norm_backward(*args: Any) -> tuple[Tensor, ...]:
-    return _backward(*args, layer=True)
+    return _backward(*args, True)
