@@ -1,7 +1,16 @@
 """Normalisations over rows."""
 
 from warpsmith.norm import from_output as _from_output  # noqa: F401  enters the catalogue
+from warpsmith.norm.add_norm import add_layer_norm, add_rms_norm
+from warpsmith.norm.add_norm_fp8 import add_rms_norm_fp8, rms_norm_fp8
 from warpsmith.norm.layer_norm import layer_norm
 from warpsmith.norm.rms_norm import rms_norm
 
-__all__ = ["layer_norm", "rms_norm"]
+__all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
+    "add_rms_norm_fp8",
+    "layer_norm",
+    "rms_norm",
+    "rms_norm_fp8",
+]

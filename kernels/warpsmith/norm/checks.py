@@ -87,3 +87,45 @@ def check_rstd(op: str, rstd: Tensor, x: Tensor, like: str = "x") -> None:
             f"{op}: expected rstd to have shape {tuple(x.shape[:-1])}, that of the rows of {like}, "
             f"got {shape_text(rstd)}"
         )
+
+
+def check_residual(op: str, residual: Tensor | None, x: Tensor) -> None:
+    """Device and shape of `x`; its dtype, or f32."""
+    if residual is None:
+        return
+    _check_placed_like(op, "residual", residual, "x", x)
+    _check_wide_dtype(op, "residual", residual, x)
+
+
+def _check_wide_dtype(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.dtype not in (x.dtype, torch.float32):
+        wide = "" if x.dtype == torch.float32 else " or torch.float32"
+        raise RuntimeError(
+            f"{op}: expected {name} to have dtype {x.dtype}{wide}, got {tensor.dtype}"
+        )
+
+
+def check_residual_gradients(op: str, grad: Tensor, grad_h: Tensor | None, h: Tensor) -> None:
+    """`grad` as x would be, `h` as a residual of it, `grad_h` like `h`."""
+    if not grad.is_floating_point():
+        raise RuntimeError(f"{op}: expected grad to be a floating-point tensor, got {grad.dtype}")
+    if grad.dim() == 0:
+        raise RuntimeError(f"{op}: expected at least 1 dimension in grad, got shape ()")
+    _check_placed_like(op, "h", h, "grad", grad)
+    _check_wide_dtype(op, "h", h, grad)
+    if grad_h is None:
+        return
+    _check_placed_like(op, "grad_h", grad_h, "h", h)
+    if grad_h.dtype != h.dtype:
+        raise RuntimeError(
+            f"{op}: expected grad_h to have dtype {h.dtype} like h, got {grad_h.dtype}"
+        )
+
+
+def _check_placed_like(op: str, name: str, tensor: Tensor, other: str, like: Tensor) -> None:
+    check_device(op, name, tensor, like, other)
+    if tensor.shape != like.shape:
+        raise RuntimeError(
+            f"{op}: expected {name} to have shape {shape_text(like)} like {other}, "
+            f"got {shape_text(tensor)}"
+        )
