@@ -218,6 +218,16 @@ def test_integers_have_no_tolerance() -> None:
     assert not testing.compare(DOUBLE, y * 2 + (y == 3), (y,)).ok
 
 
+def test_one_float32_answer_is_credited_with_one_ulp() -> None:
+    """That PyTorch is exact at the only answer of a reduction is luck."""
+    exact = torch.tensor([0.75], dtype=torch.float64)
+    theirs = exact.float()
+    step = 2.0**-24
+    for ulps, right in ((3, True), (4, False), (-3, True), (-4, False)):
+        ours = (exact + ulps * step).float()
+        assert testing.compare_tensors(ours, exact, theirs, elementwise=False).ok == right, ulps
+
+
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 def test_reductions_are_judged_against_the_largest(name: str) -> None:
     x = inputs(name, 20, 500)

@@ -25,10 +25,9 @@ def arguments(p: float, seed: int, offset: int) -> tuple[bool, tuple[Any, ...]]:
 def words_of(group, seed, offset):
     """The four words of each group of four elements."""
     low, high = group.to(tl.uint32), (group >> 32).to(tl.uint32)
-    zeros = tl.zeros_like(low)
-    stream = tl.to_tensor(offset).to(tl.uint64)
+    stream = (tl.zeros_like(group) + offset).to(tl.uint64)
     stream_low, stream_high = (stream & 0xFFFFFFFF).to(tl.uint32), (stream >> 32).to(tl.uint32)
-    return tl.philox(seed, low, high, zeros + stream_low, zeros + stream_high)
+    return tl.philox(seed, low, high, stream_low, stream_high)
 
 
 @triton.jit
@@ -39,7 +38,7 @@ def keeps(element, seed, offset, last_dropped):
     a, b, c, d = words_of(element // 4, seed, offset)
     place = element % 4
     word = tl.where(place < 2, tl.where(place == 0, a, b), tl.where(place == 2, c, d))
-    return word > tl.to_tensor(last_dropped).to(tl.uint32)
+    return word.to(tl.int64) > last_dropped
 
 
 @triton.jit
@@ -47,4 +46,4 @@ def keeps_groups(group, seed, offset, last_dropped):
     """The same for [..., 4 * n] elements from the numbers [..., n] of their groups."""
     a, b, c, d = words_of(group, seed, offset)
     word = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
-    return word > tl.to_tensor(last_dropped).to(tl.uint32)
+    return word.to(tl.int64) > last_dropped

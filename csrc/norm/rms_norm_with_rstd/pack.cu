@@ -19,14 +19,14 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_with_rstd_pack_kernel(c
     T* y = v.y_row(row);
 
     // square and sum
-    float sum = 0.0f;
+    CompensatedSquares own;
 #pragma unroll 4
     for (int64_t col = first; col < v.cols; col += step) {
       Pack<T> values;
       load(values, x + col);
-      sum = add_squares(sum, values);
+      own.add(add_squares(0.0f, values));
     }
-    const float scale = reciprocal_rms(block_sum(sum, partial), v.inverse_count, v.eps);
+    const float scale = reciprocal_rms(block_sum(own.sum, partial), v.inverse_count, v.eps);
     if (threadIdx.x == 0) v.rstd[row] = scale;
 
     // normalise

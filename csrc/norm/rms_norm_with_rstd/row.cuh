@@ -23,4 +23,15 @@ struct RmsNormWithRstd : RmsNorm<T, W> {
   }
 };
 
+// A sum with what rounding loses carried along (Kahan 1965): rstd is one value a row, whose error nothing averages.
+struct CompensatedSquares {
+  float sum = 0.0f, lost = 0.0f;
+
+  __device__ __forceinline__ void add(float term) {
+    const float wanted = term - lost, next = sum + wanted;
+    lost = (next - sum) - wanted;
+    sum = next;
+  }
+};
+
 }  // namespace warpsmith

@@ -16,10 +16,10 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_with_rstd_shuffle_kerne
     T* y = v.y_row(row);
 
     // square and sum
-    float sum = 0.0f;
+    CompensatedSquares own;
 #pragma unroll 4
-    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) sum = add_square(sum, x[i]);
-    const float scale = reciprocal_rms(block_sum(sum, partial), v.inverse_count, v.eps);
+    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) own.add(add_square(0.0f, x[i]));
+    const float scale = reciprocal_rms(block_sum(own.sum, partial), v.inverse_count, v.eps);
     if (threadIdx.x == 0) v.rstd[row] = scale;
 
     // normalise

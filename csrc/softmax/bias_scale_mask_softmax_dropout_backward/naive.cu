@@ -20,15 +20,13 @@ __global__ void __launch_bounds__(kThreads)
     const float lse = v.lse[row];
     const auto kept_grad = [&](int64_t i) {
       const bool kept = !v.dropout.active || v.dropout.keeps(start + i);
-      return kept ? to_float(grad[i]) * v.dropout.scale : 0.0f;
+      return kept ? __fmul_rn(to_float(grad[i]), v.dropout.scale) : 0.0f;
     };
 
     // sums
     GradientSums sums;
     for (int64_t i = threadIdx.x; i < r.live; i += kThreads) {
-      const float e = exp_below(logits.logit(r, i), lse);
-      sums.exponential += e;
-      sums.product = fmaf(e, kept_grad(i), sums.product);
+      sums.add(exp_below(logits.logit(r, i), lse), kept_grad(i));
     }
     const GradientFactors factors(v, row, block_sums(sums, partial));
 
@@ -36,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t i = threadIdx.x; i < logits.cols; i += kThreads) {
       float dx = 0.0f;
       if (i < r.live && !factors.none) {
-        dx = factors.gain * exp_below(logits.logit(r, i), lse) * (kept_grad(i) + factors.shift);
+        dx = factors.dx(exp_below(logits.logit(r, i), lse), kept_grad(i));
       }
       v.dx[start + i] = from_float<T>(dx);
     }

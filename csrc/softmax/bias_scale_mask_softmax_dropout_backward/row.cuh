@@ -31,20 +31,31 @@ struct BiasScaleMaskSoftmaxDropoutBackwardRows {
 };
 
 // With e = exp(z - lse): where lse is far from 0 it is too coarse for the sum to be 1, so the sum is taken again.
+//
+// Where one entry holds nearly all of a row, its grad and the mean of grad cancel in its dx: the sums over the others are
+// kept apart, so that what is left of the difference keeps its digits.
 struct GradientSums {
   float exponential = 0.0f;  // of e
   float product = 0.0f;      // of e * grad, where kept
-};
+  float peaks = 0.0f;        // how many entries hold most of the row: at most one, unless lse is very coarse
+  float peak_exponential = 0.0f, peak_product = 0.0f, peak_grad = 0.0f;  // of those; the sums above leave them out
 
-struct AddGradientSums {
-  __device__ __forceinline__ GradientSums operator()(const GradientSums& a, const GradientSums& b) const {
-    return {a.exponential + b.exponential, a.product + b.product};
+  __device__ __forceinline__ void add(float e, float grad) {
+    const bool peak = e > 0.75f;
+    exponential += peak ? 0.0f : e;
+    product = peak ? product : fmaf(e, grad, product);
+    peaks += peak ? 1.0f : 0.0f;
+    peak_exponential += peak ? e : 0.0f;
+    peak_product = peak ? fmaf(e, grad, peak_product) : peak_product;
+    peak_grad += peak ? grad : 0.0f;
   }
 };
 
 template <int lanes>
 __device__ __forceinline__ GradientSums warp_sums(const GradientSums& own) {
-  return {warp_reduce<lanes>(own.exponential), warp_reduce<lanes>(own.product)};
+  return {warp_reduce<lanes>(own.exponential),  warp_reduce<lanes>(own.product),
+          warp_reduce<lanes>(own.peaks),        warp_reduce<lanes>(own.peak_exponential),
+          warp_reduce<lanes>(own.peak_product), warp_reduce<lanes>(own.peak_grad)};
 }
 
 // Over the block; every thread gets them.
@@ -57,21 +68,27 @@ __device__ __forceinline__ GradientSums block_sums(const GradientSums& own, Grad
   return warp_sums<kWarp>(lane < warps ? partial[lane] : GradientSums{});
 }
 
-// What turns e and grad of a row into dx = gain * e * (grad * dropout.scale + shift). The order of the roundings is that
-// of the sum, so that a row with one entry gets exactly 0.
+// What turns e and grad of a row into dx = gain * e * ((grad * dropout.scale - reference) + shift). The order of the
+// roundings is that of the sums, so that a row with one entry gets exactly 0.
 struct GradientFactors {
-  float gain, shift;
+  float gain, reference, shift;
   bool none;  // no logit in the row, hence no gradient, whatever grad holds
 
   template <class T>
   __device__ __forceinline__ GradientFactors(const BiasScaleMaskSoftmaxDropoutBackwardRows<T>& v, int64_t row,
                                              const GradientSums& sums) {
-    const float reciprocal = reciprocal_sum(sums.exponential);
+    const float total = sums.exponential + sums.peak_exponential;
+    const float reciprocal = reciprocal_sum(total);
     const float outer = v.grad_lse == nullptr ? 0.0f : v.grad_lse[row];
+    const bool peaked = sums.peaks == 1.0f;
     gain = v.logits.scale * reciprocal;
-    shift = outer - sums.product * reciprocal;
-    none = sums.exponential == 0.0f;
+    reference = peaked ? sums.peak_grad : 0.0f;
+    const float product = peaked ? fmaf(-reference, sums.exponential, sums.product) : sums.product + sums.peak_product;
+    shift = outer - product * reciprocal;
+    none = total == 0.0f;
   }
+
+  __device__ __forceinline__ float dx(float e, float grad) const { return gain * e * ((grad - reference) + shift); }
 };
 
 // Zeroes the gradient of what was dropped. at: number of the pack's first element in the whole tensor.
@@ -97,8 +114,7 @@ __device__ __forceinline__ void add_pack(GradientSums& sums, float (&z)[kPack<T>
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) {
     z[j] = exp_below(z[j], lse);
-    sums.exponential += z[j];
-    sums.product = fmaf(z[j], g[j] * keep_scale, sums.product);
+    sums.add(z[j], __fmul_rn(g[j], keep_scale));
   }
 }
 
@@ -109,7 +125,7 @@ __device__ __forceinline__ void write_gradient(T* dx, const float (&e)[kPack<T>]
   float g[kPack<T>];
   to_float(g, grad);
 #pragma unroll
-  for (int j = 0; j < kPack<T>; ++j) g[j] = factors.gain * e[j] * (g[j] * keep_scale + factors.shift);
+  for (int j = 0; j < kPack<T>; ++j) g[j] = factors.dx(e[j], __fmul_rn(g[j], keep_scale));
   if (left < kPack<T>) {
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) g[j] = j >= left ? 0.0f : g[j];

@@ -325,7 +325,7 @@ layer_norm_with_rstd_op = catalogue.add(
         family="norm",
         source="layer_norm",
         reference=_reference_with_rstd,
-        ladder=_LADDER,
+        ladder=tuple(rung for rung in _LADDER if rung.name != "tree"),
         triton="layer_norm_triton:layer_norm_with_rstd",
         fake=_fake_with_rstd,
         check=_check_with_rstd,
@@ -416,7 +416,8 @@ def layer_norm(
             below eps are divided by as if they were eps, so that a weight of 0 gets no gradient.
         variant: one rung by name instead of the best one, "f16x8_pack_f32". Variants that end in
             f16 or bf16 sum in that dtype: in f16 the sum of squares overflows, and the row becomes
-            the bias, once a thread's share passes 65504; in bf16 it keeps 8 bits.
+            the bias, once a thread's share passes 65504; in bf16 it keeps 8 bits, and a row that
+            deviates from its mean by less than the mean's rounding is of no use.
 
     Returns:
         A contiguous tensor of the shape and dtype of x.

@@ -114,8 +114,12 @@ def samples() -> tuple[Sample, ...]:
             dtypes=("f32",),
         ),
         Sample("constant rows", lambda i: _of(_constant(i, 5, 100), i)),
+        # A mean held in bf16 is off by more than such a row deviates, as the docstring says.
         Sample(
-            "constant rows, long", lambda i: _of(_constant(i, 3, 20000), i), small=False
+            "constant rows, long",
+            lambda i: _of(_constant(i, 3, 20000), i),
+            small=False,
+            dtypes=("f32", "f16"),
         ),
         Sample("half constant", lambda i: _of(_half_constant(i, 4, 2048), i)),
         Sample("special", lambda i: _of(_special(i), i)),

@@ -30,6 +30,16 @@ from warpsmith.softmax.logits_triton import (
 from warpsmith.softmax.scaled_masked_softmax_triton import drop, forward
 
 
+@triton.jit
+def peak_of(e, grad):
+    """The gradient at the entry that holds nearly all of its row, else 0: taken off the others, it
+    keeps what is left of their difference from cancelling.
+    """
+    peak = e > 0.75
+    single = tl.sum(peak.to(tl.float32), axis=1, keep_dims=True) == 1.0
+    return tl.where(single, tl.sum(tl.where(peak, grad, 0.0), axis=1, keep_dims=True), 0.0)
+
+
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def dropout_backward_resident_kernel(
     x_ptr,  # [rows, cols], x_stride elements from row to row
@@ -76,8 +86,10 @@ def dropout_backward_resident_kernel(
     if DROPS:
         grad = drop(grad, row, 0, cols, seed, offset, last_dropped, ROWS, BLOCK, GROUPS)
     e = exp_below(z, tl.load(lse_ptr + row, mask=row < rows, other=0.0))
+    reference = peak_of(e, grad)
     total = tl.sum(e, axis=1, keep_dims=True)  # [ROWS, 1]
     inverse = reciprocal(total)
+    grad -= reference
     shift = -tl.sum(e * grad, axis=1, keep_dims=True) * inverse  # [ROWS, 1]
     if HAS_GRAD_LSE:
         shift += tl.load(grad_lse_ptr + row, mask=row < rows, other=0.0)
@@ -126,6 +138,10 @@ def dropout_backward_sweeps_kernel(
     lse = tl.load(lse_ptr + row)
     exponentials = tl.zeros([1, BLOCK], dtype=tl.float32)
     products = tl.zeros([1, BLOCK], dtype=tl.float32)
+    peaks = tl.zeros([1, BLOCK], dtype=tl.float32)
+    peak_products = tl.zeros([1, BLOCK], dtype=tl.float32)
+    peak_grads = tl.zeros([1, BLOCK], dtype=tl.float32)
+    rest = tl.zeros([1, BLOCK], dtype=tl.float32)
     for start in range(0, live, BLOCK):
         col = start + tl.arange(0, BLOCK)[None, :]
         z = read_logits(
@@ -137,11 +153,20 @@ def dropout_backward_sweeps_kernel(
         if DROPS:
             grad = drop(grad, row, start, cols, seed, offset, last_dropped, 1, BLOCK, GROUPS)
         e = exp_below(z, lse)
+        peak = e > 0.75
         exponentials += e
-        products += e * grad
+        rest += tl.where(peak, 0.0, e)
+        products += tl.where(peak, 0.0, e * grad)
+        peaks += tl.where(peak, 1.0, 0.0)
+        peak_products += tl.where(peak, e * grad, 0.0)
+        peak_grads += tl.where(peak, grad, 0.0)
     total = tl.sum(exponentials, axis=1, keep_dims=True)  # [1, 1]
     inverse = reciprocal(total)
-    shift = -tl.sum(products, axis=1, keep_dims=True) * inverse  # [1, 1]
+    single = tl.sum(peaks, axis=1, keep_dims=True) == 1.0
+    reference = tl.where(single, tl.sum(peak_grads, axis=1, keep_dims=True), 0.0)
+    held = tl.sum(peak_products, axis=1, keep_dims=True)
+    apart = reference * tl.sum(rest, axis=1, keep_dims=True)
+    shift = (tl.where(single, apart, -held) - tl.sum(products, axis=1, keep_dims=True)) * inverse
     if HAS_GRAD_LSE:
         shift += tl.load(grad_lse_ptr + row)
     for start in range(0, cols, BLOCK):
@@ -156,7 +181,7 @@ def dropout_backward_sweeps_kernel(
             grad = grad.to(tl.float32) * keep_scale
             if DROPS:
                 grad = drop(grad, row, start, cols, seed, offset, last_dropped, 1, BLOCK, GROUPS)
-            dx = scale * inverse * exp_below(z, lse) * (grad + shift)
+            dx = scale * inverse * exp_below(z, lse) * ((grad - reference) + shift)
             dx = tl.where(total == 0.0, 0.0, dx)
             if CAUSAL:
                 dx = tl.where(col < live, dx, 0.0)
