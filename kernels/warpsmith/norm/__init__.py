@@ -2,6 +2,15 @@
 
 from warpsmith.norm.add_norm import add_layer_norm, add_rms_norm
 from warpsmith.norm.add_norm_fp8 import add_rms_norm_fp8, rms_norm_fp8
+from warpsmith.norm.dropout_add_norm import dropout_add_layer_norm, dropout_add_rms_norm
 from warpsmith.norm.rms_norm import rms_norm
 
-__all__ = ["add_layer_norm", "add_rms_norm", "add_rms_norm_fp8", "rms_norm", "rms_norm_fp8"]
+__all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
+    "add_rms_norm_fp8",
+    "dropout_add_layer_norm",
+    "dropout_add_rms_norm",
+    "rms_norm",
+    "rms_norm_fp8",
+]
