@@ -11,7 +11,10 @@ namespace warpsmith {
 namespace {
 
 void launch(const AddNormArgs& a, cudaStream_t stream) {
-  visit_add_norm(a, [&]<class Types>() { launch_registers(AddNormRows<Types>(a), stream); });
+  visit_add_norm(a, [&]<class Types>() {
+    using Rows = AddNormRows<Types>;
+    launch_registers<AddNormTilesFor<Rows>>(Rows(a), stream);
+  });
 }
 
 const Register<AddNormArgs> registered{"registers", /*min_sm=*/80, needs_registers, launch};

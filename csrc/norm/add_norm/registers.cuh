@@ -135,9 +135,9 @@ void launch_registers_smallest(const Rows& rows, cudaStream_t stream, std::tuple
    ...);
 }
 
-template <class Rows>
+template <class Tiles, class Rows>
 void launch_registers(const Rows& rows, cudaStream_t stream) {
-  launch_registers_smallest(rows, stream, AddNormTilesFor<Rows>{});
+  launch_registers_smallest(rows, stream, Tiles{});
 }
 
 }  // namespace warpsmith

@@ -141,12 +141,14 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   int64_t base = block * Tile::rows_per_block;
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) fetch(stage, base + group + stage * step);
-  // A thread with many packs reads its weight again for every row, from L1, where nothing else passes.
-  constexpr bool kHoldsWeight = kPacks <= 4;
-  WeightPack<typename Rows::W, kWidth> weight[kHoldsWeight ? kPacks : 1];
   // Few clusters fit the machine, so each adds up many rows: f32 keeps what rounding loses (Kahan 1965).
   constexpr bool kCompensated = std::is_same_v<T, float> && kCluster > 1 && kPacks <= 4;
   constexpr int kDbPacks = Rows::kLayer ? kPacks : 1;
+  // Where sums take most of the registers, the weight is read again for every row, from L1, where nothing else passes.
+  constexpr int kSums = (Rows::kLayer ? 2 : 1) * (kCompensated ? 2 : 1);  // registers for each column
+  constexpr float kWeights = sizeof(typename Rows::W) / 4.0f;
+  constexpr bool kHoldsWeight = kPacks <= 4 && kPacks * kWidth * (kSums + kWeights) <= 48;
+  WeightPack<typename Rows::W, kWidth> weight[kHoldsWeight ? kPacks : 1];
   float dw[kPacks][kWidth] = {};
   [[maybe_unused]] float db[kDbPacks][kWidth] = {};
   [[maybe_unused]] float lost_dw[kCompensated ? kPacks : 1][kWidth] = {};

@@ -9,7 +9,7 @@ namespace {
 const char* takes(const AddNormFp8Args& a) { return needs_registers(a); }
 
 void launch(const AddNormFp8Args& a, cudaStream_t stream) {
-  visit_add_norm_fp8(a, [&]<class Types>() { launch_registers(AddNormFp8Rows<Types>(a), stream); });
+  visit_add_norm_fp8(a, [&]<class Types>() { launch_registers<AddNormFewTiles>(AddNormFp8Rows<Types>(a), stream); });
 }
 
 const Register<AddNormFp8Args> registered{"registers", /*min_sm=*/80, takes, launch};

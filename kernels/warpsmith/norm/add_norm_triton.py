@@ -1,32 +1,31 @@
-"""The residual norms in Triton, forward and backward."""
+"""The residual norms in Triton; their gradients are in add_norm_backward_triton."""
 
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from warpsmith import philox_triton
 from warpsmith.catalogue import DTYPE_NAMES, is_fp8
 from warpsmith.dispatch import interpreting
 from warpsmith.elementwise.convert_triton import encode
 from warpsmith.norm.launch_triton import (
-    MOST_PERSISTENT,
     MOST_RESIDENT,
     SHARED_TILE,
     SWEEP,
-    multiprocessors,
     on,
-    sum_partials_kernel,
     unit_stride,
     warps_for,
-    workspace,
 )
 from warpsmith.norm.rms_norm_triton import reciprocal_rms
-
-# --- forward --------------------------------------------------------------------------------------
+from warpsmith.philox_triton import NOT_SPECIALISED, keeps, keeps_groups
 
 
 @triton.jit
@@ -55,6 +54,40 @@ def affine(
 
 
 @triton.jit
+def branched(
+    x,
+    row_scale_ptr,
+    row,
+    rows,
+    start,
+    cols,
+    seed,
+    offset,
+    last_dropped,
+    keep_scale,
+    HAS_ROW_SCALE: tl.constexpr,
+    DROPS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """dropout(x) * row_scale for x [ROWS, BLOCK] from column `start` on, of rows [ROWS, 1]. GROUPS:
+    columns come in groups of four.
+    """
+    x *= keep_scale
+    if HAS_ROW_SCALE:
+        x *= tl.load(row_scale_ptr + row, mask=row < rows, other=0.0)
+    if DROPS:
+        if GROUPS:
+            group = (row * cols + start) // 4 + tl.arange(0, BLOCK // 4)[None, :]
+            kept = keeps_groups(group, seed, offset, last_dropped)
+        else:
+            element = row * cols + start + tl.arange(0, BLOCK)[None, :]
+            kept = keeps(element, seed, offset, last_dropped)
+        x = tl.where(kept, x, 0.0)
+    return x
+
+
+@triton.jit
 def rounded(
     y,
     scale_ptr,
@@ -75,13 +108,14 @@ def rounded(
         return encode(y, FORMAT, HARDWARE, ELEMENT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
 def add_norm_resident_kernel(
     x_ptr,  # [rows, cols], x_stride elements from row to row
     residual_ptr,  # [rows, cols], residual_stride elements from row to row
     weight_ptr,  # [cols]
     bias_ptr,  # [cols]
     scale_ptr,  # one value
+    row_scale_ptr,  # [rows]
     y_ptr,  # [rows, cols]
     h_ptr,  # [rows, cols]
     rows,
@@ -89,6 +123,10 @@ def add_norm_resident_kernel(
     x_stride,
     residual_stride,
     eps,
+    seed,
+    offset,
+    last_dropped,
+    keep_scale,
     LAYER: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
@@ -97,6 +135,10 @@ def add_norm_resident_kernel(
     HAS_SCALE: tl.constexpr,
     FORMAT: tl.constexpr,
     HARDWARE: tl.constexpr,
+    BRANCHES: tl.constexpr,
+    HAS_ROW_SCALE: tl.constexpr,
+    DROPS: tl.constexpr,
+    GROUPS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -106,9 +148,16 @@ def add_norm_resident_kernel(
     in_row = col < cols
     valid = (row < rows) & in_row
     h = tl.load(x_ptr + row * x_stride + col, mask=valid, other=0.0).to(tl.float32)
+    if BRANCHES:
+        h = branched(
+            h, row_scale_ptr, row, rows, 0, cols, seed, offset, last_dropped, keep_scale,
+            HAS_ROW_SCALE, DROPS, GROUPS, BLOCK,
+        )  # fmt: skip
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + row * residual_stride + col, mask=valid, other=0.0)
-        narrow = (h + residual.to(tl.float32)).to(h_ptr.dtype.element_ty)
+        h += residual.to(tl.float32)
+    if HAS_RESIDUAL or BRANCHES:
+        narrow = h.to(h_ptr.dtype.element_ty)
         tl.store(h_ptr + row * cols + col, narrow, mask=valid)
         h = narrow.to(tl.float32)
     if LAYER:
@@ -119,19 +168,25 @@ def add_norm_resident_kernel(
     tl.store(y_ptr + row * cols + col, y, mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
 def add_norm_sweeps_kernel(
     x_ptr,  # [rows, cols], x_stride elements from row to row
     residual_ptr,  # [rows, cols], residual_stride elements from row to row
     weight_ptr,  # [cols]
     bias_ptr,  # [cols]
     scale_ptr,  # one value
+    row_scale_ptr,  # [rows]
     y_ptr,  # [rows, cols]
     h_ptr,  # [rows, cols]
+    rows,
     cols,
     x_stride,
     residual_stride,
     eps,
+    seed,
+    offset,
+    last_dropped,
+    keep_scale,
     LAYER: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
@@ -140,36 +195,47 @@ def add_norm_sweeps_kernel(
     HAS_SCALE: tl.constexpr,
     FORMAT: tl.constexpr,
     HARDWARE: tl.constexpr,
+    BRANCHES: tl.constexpr,
+    HAS_ROW_SCALE: tl.constexpr,
+    DROPS: tl.constexpr,
+    GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """A row per program, in two sweeps, or three for layer norm."""
-    row = tl.program_id(0).to(tl.int64)
-    kept_ptr = h_ptr + row * cols if HAS_RESIDUAL else x_ptr + row * x_stride
-    total = tl.zeros([BLOCK], dtype=tl.float32)
+    row = tl.program_id(0).to(tl.int64) + tl.zeros([1, 1], dtype=tl.int64)
+    kept_ptr = h_ptr + row * cols if HAS_RESIDUAL or BRANCHES else x_ptr + row * x_stride
+    total = tl.zeros([1, BLOCK], dtype=tl.float32)
     for start in range(0, cols, BLOCK):
-        col = start + tl.arange(0, BLOCK)
+        col = start + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
         in_row = col < cols
         h = tl.load(x_ptr + row * x_stride + col, mask=in_row, other=0.0).to(tl.float32)
+        if BRANCHES:
+            h = branched(
+                h, row_scale_ptr, row, rows, start, cols, seed, offset, last_dropped, keep_scale,
+                HAS_ROW_SCALE, DROPS, GROUPS, BLOCK,
+            )  # fmt: skip
         if HAS_RESIDUAL:
             residual = tl.load(residual_ptr + row * residual_stride + col, mask=in_row, other=0.0)
-            narrow = (h + residual.to(tl.float32)).to(h_ptr.dtype.element_ty)
+            h += residual.to(tl.float32)
+        if HAS_RESIDUAL or BRANCHES:
+            narrow = h.to(h_ptr.dtype.element_ty)
             tl.store(h_ptr + row * cols + col, narrow, mask=in_row)
             h = narrow.to(tl.float32)
         total += h if LAYER else h * h
     tl.debug_barrier()  # what other threads wrote of h is read below
     mean = 0.0
     if LAYER:
-        mean = mean_of(tl.sum(total, axis=0), cols)
-        total = tl.zeros([BLOCK], dtype=tl.float32)
+        mean = mean_of(tl.sum(total, axis=1, keep_dims=True), cols)
+        total = tl.zeros([1, BLOCK], dtype=tl.float32)
         for start in range(0, cols, BLOCK):
-            col = start + tl.arange(0, BLOCK)
+            col = start + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
             in_row = col < cols
             h = tl.load(kept_ptr + col, mask=in_row, other=0.0).to(tl.float32)
             h = tl.where(in_row, h - mean, 0.0)
             total += h * h
-    scale = reciprocal_rms(tl.sum(total, axis=0), cols, eps)
+    scale = reciprocal_rms(tl.sum(total, axis=1, keep_dims=True), cols, eps)
     for start in range(0, cols, BLOCK):
-        col = start + tl.arange(0, BLOCK)
+        col = start + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
         in_row = col < cols
         h = tl.load(kept_ptr + col, mask=in_row, other=0.0).to(tl.float32)
         y = (h - mean) * scale
@@ -178,177 +244,10 @@ def add_norm_sweeps_kernel(
         tl.store(y_ptr + row * cols + col, y, mask=in_row)
 
 
-# --- backward -------------------------------------------------------------------------------------
-
-
-@triton.jit
-def add_norm_backward_persistent_kernel(
-    grad_ptr,  # [rows, cols], grad_stride elements from row to row
-    grad_h_ptr,  # [rows, cols], grad_h_stride elements from row to row
-    h_ptr,  # [rows, cols], h_stride elements from row to row
-    weight_ptr,  # [cols]
-    dh_ptr,  # [rows, cols]
-    dx_ptr,  # [rows, cols]
-    dw_ptr,  # [programs, cols] f32
-    db_ptr,  # [programs, cols] f32
-    rows,
-    cols,
-    grad_stride,
-    grad_h_stride,
-    h_stride,
-    eps,
-    LAYER: tl.constexpr,
-    HAS_GRAD_H: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ZERO_CENTERED: tl.constexpr,
-    SEPARATE_X: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Each program walks over rows, ROWS at a time, keeping its sums of dw and db in registers."""
-    program, step = tl.program_id(0).to(tl.int64), tl.num_programs(0) * ROWS
-    col = tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
-    in_row = col < cols
-    dw = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-    db = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-    for first in range(program * ROWS, rows, step):
-        row = first + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
-        valid = (row < rows) & in_row
-        h = tl.load(h_ptr + row * h_stride + col, mask=valid, other=0.0).to(tl.float32)
-        grad = tl.load(grad_ptr + row * grad_stride + col, mask=valid, other=0.0).to(tl.float32)
-        g = affine(grad, weight_ptr, weight_ptr, col, in_row, HAS_WEIGHT, False, ZERO_CENTERED)
-        if LAYER:
-            h = tl.where(valid, h - mean_of(tl.sum(h, axis=1, keep_dims=True), cols), 0.0)
-        scale = reciprocal_rms(tl.sum(h * h, axis=1, keep_dims=True), cols, eps)
-        xhat = h * scale
-        dh = g - xhat * (tl.sum(g * xhat, axis=1, keep_dims=True) / cols)
-        if LAYER:
-            dh -= tl.sum(g, axis=1, keep_dims=True) / cols
-        dh *= scale
-        if HAS_GRAD_H:
-            grad_h = tl.load(grad_h_ptr + row * grad_h_stride + col, mask=valid, other=0.0)
-            dh += grad_h.to(tl.float32)
-        tl.store(dh_ptr + row * cols + col, dh.to(dh_ptr.dtype.element_ty), mask=valid)
-        if SEPARATE_X:
-            tl.store(dx_ptr + row * cols + col, dh.to(dx_ptr.dtype.element_ty), mask=valid)
-        if HAS_WEIGHT:
-            dw += tl.where(valid, grad * xhat, 0.0)
-        if HAS_BIAS:
-            db += grad
-    if HAS_WEIGHT:
-        tl.store(dw_ptr + program * cols + col, tl.sum(dw, axis=0)[None, :], mask=in_row)
-    if HAS_BIAS:
-        tl.store(db_ptr + program * cols + col, tl.sum(db, axis=0)[None, :], mask=in_row)
-
-
-@triton.jit
-def add_norm_backward_sweeps_kernel(
-    grad_ptr,  # [rows, cols], grad_stride elements from row to row
-    grad_h_ptr,  # [rows, cols], grad_h_stride elements from row to row
-    h_ptr,  # [rows, cols], h_stride elements from row to row
-    weight_ptr,  # [cols]
-    dh_ptr,  # [rows, cols]
-    dx_ptr,  # [rows, cols]
-    statistics_ptr,  # [2, rows] f32: mean and 1 / standard deviation
-    rows,
-    cols,
-    grad_stride,
-    grad_h_stride,
-    h_stride,
-    eps,
-    LAYER: tl.constexpr,
-    HAS_GRAD_H: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    ZERO_CENTERED: tl.constexpr,
-    SEPARATE_X: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """dh of a row per program, in two sweeps, or three for layer norm."""
-    row = tl.program_id(0).to(tl.int64)
-    mean = 0.0
-    if LAYER:
-        total = tl.zeros([BLOCK], dtype=tl.float32)
-        for start in range(0, cols, BLOCK):
-            col = start + tl.arange(0, BLOCK)
-            total += tl.load(h_ptr + row * h_stride + col, mask=col < cols, other=0.0)
-        mean = mean_of(tl.sum(total, axis=0), cols)
-    squares = tl.zeros([BLOCK], dtype=tl.float32)
-    products = tl.zeros([BLOCK], dtype=tl.float32)
-    plain = tl.zeros([BLOCK], dtype=tl.float32)
-    for start in range(0, cols, BLOCK):
-        col = start + tl.arange(0, BLOCK)
-        in_row = col < cols
-        h = tl.load(h_ptr + row * h_stride + col, mask=in_row, other=0.0).to(tl.float32)
-        g = tl.load(grad_ptr + row * grad_stride + col, mask=in_row, other=0.0).to(tl.float32)
-        g = affine(g, weight_ptr, weight_ptr, col, in_row, HAS_WEIGHT, False, ZERO_CENTERED)
-        h = tl.where(in_row, h - mean, 0.0)
-        squares += h * h
-        products += g * h
-        plain += g
-    scale = reciprocal_rms(tl.sum(squares, axis=0), cols, eps)
-    slope = scale * tl.sum(products, axis=0) / cols
-    shift = tl.sum(plain, axis=0) / cols if LAYER else 0.0
-    for start in range(0, cols, BLOCK):
-        col = start + tl.arange(0, BLOCK)
-        in_row = col < cols
-        h = tl.load(h_ptr + row * h_stride + col, mask=in_row, other=0.0).to(tl.float32)
-        g = tl.load(grad_ptr + row * grad_stride + col, mask=in_row, other=0.0).to(tl.float32)
-        g = affine(g, weight_ptr, weight_ptr, col, in_row, HAS_WEIGHT, False, ZERO_CENTERED)
-        dh = scale * (g - shift - (h - mean) * scale * slope)
-        if HAS_GRAD_H:
-            grad_h = tl.load(grad_h_ptr + row * grad_h_stride + col, mask=in_row, other=0.0)
-            dh += grad_h.to(tl.float32)
-        tl.store(dh_ptr + row * cols + col, dh.to(dh_ptr.dtype.element_ty), mask=in_row)
-        if SEPARATE_X:
-            tl.store(dx_ptr + row * cols + col, dh.to(dx_ptr.dtype.element_ty), mask=in_row)
-    tl.store(statistics_ptr + row, mean)
-    tl.store(statistics_ptr + rows + row, scale)
-
-
-@triton.jit
-def add_norm_backward_chunks_kernel(
-    grad_ptr,  # [rows, cols], grad_stride elements from row to row
-    h_ptr,  # [rows, cols], h_stride elements from row to row
-    statistics_ptr,  # [2, rows] f32
-    dw_ptr,  # [chunks, cols] f32
-    db_ptr,  # [chunks, cols] f32
-    rows,
-    cols,
-    grad_stride,
-    h_stride,
-    chunk,
-    HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Sums dw and db over a chunk of rows for BLOCK columns."""
-    index = tl.program_id(1).to(tl.int64)
-    col = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
-    in_row = col < cols
-    end = tl.minimum((index + 1) * chunk, rows)
-    dw = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-    db = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-    for first in range(index * chunk, end, ROWS):
-        row = first + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
-        valid = (row < end) & in_row
-        h = tl.load(h_ptr + row * h_stride + col, mask=valid, other=0.0).to(tl.float32)
-        grad = tl.load(grad_ptr + row * grad_stride + col, mask=valid, other=0.0).to(tl.float32)
-        mean = tl.load(statistics_ptr + row, mask=row < end, other=0.0)  # [ROWS, 1]
-        scale = tl.load(statistics_ptr + rows + row, mask=row < end, other=0.0)  # [ROWS, 1]
-        dw += tl.where(valid, grad * ((h - mean) * scale), 0.0)
-        db += grad
-    if HAS_WEIGHT:
-        tl.store(dw_ptr + index * cols + col, tl.sum(dw, axis=0)[None, :], mask=in_row)
-    if HAS_BIAS:
-        tl.store(db_ptr + index * cols + col, tl.sum(db, axis=0)[None, :], mask=in_row)
-
-
 # --- the twins ------------------------------------------------------------------------------------
 
 
-def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+def or_other(tensor: Tensor | None, other: Tensor) -> Tensor:
     """`other` stands in for a pointer that no kernel follows."""
     return other if tensor is None else tensor.contiguous()
 
@@ -357,8 +256,26 @@ def _converts_in_hardware(x: Tensor) -> bool:
     return not interpreting() and torch.cuda.get_device_capability(x.device) >= (8, 9)
 
 
-def _floats(tensor: Tensor | None) -> Tensor | None:
+def floats(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.float()
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What becomes of x before the addition."""
+
+    row_scale: Tensor | None
+    p: float
+    seed: int
+    offset: int
+
+
+def of_branch(branch: Branch | None, cols: int) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+    """Arguments and flags of the kernels."""
+    if branch is None:
+        return (0, 0, 0, 1.0), (False, False, False, False)
+    drops, arguments = philox_triton.arguments(branch.p, branch.seed, branch.offset)
+    return arguments, (True, branch.row_scale is not None, drops, cols % 4 == 0)
 
 
 def _forward(
@@ -371,15 +288,17 @@ def _forward(
     layer: bool,
     dtype: torch.dtype | None = None,
     scale: Tensor | None = None,
+    branch: Branch | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """y in `dtype`, else in that of x; h, empty without a residual."""
+    """y in `dtype`, else in that of x; h, empty where it would be x."""
     if is_fp8(x.dtype):
-        affine = (_floats(weight), _floats(bias), eps, zero_centered, layer)
-        y, h = _forward(x.float(), _floats(residual), *affine, dtype, scale)
+        wide = (floats(residual), floats(weight), floats(bias))
+        y, h = _forward(x.float(), *wide, eps, zero_centered, layer, dtype, scale, branch)
         return y.to(dtype or x.dtype), h.to(x.dtype if residual is None else residual.dtype)
     y = torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
     added = residual is not None
-    h = torch.empty(x.shape if added else 0, dtype=_or(residual, x).dtype, device=x.device)
+    has_h = added or branch is not None
+    h = torch.empty(x.shape if has_h else 0, dtype=or_other(residual, x).dtype, device=x.device)
     if x.numel() == 0:
         return y, h
     x, rows, cols, x_stride = unit_stride(x)
@@ -389,94 +308,26 @@ def _forward(
         residual, residual_stride = x, x_stride
     block = triton.next_power_of_2(cols)
     bytes_of_y = y if dtype is None else y.view(torch.uint8)
-    tensors = (x, residual, _or(weight, x), _or(bias, x), _or(scale, x), bytes_of_y, h)
-    strides = (x_stride, residual_stride)
+    row_scale = or_other(None if branch is None else branch.row_scale, x)
+    factors = (or_other(weight, x), or_other(bias, x), or_other(scale, x))
+    tensors = (x, residual, *factors, row_scale, bytes_of_y, h)
+    dropout, branch_flags = of_branch(branch, cols)
+    sizes = (rows, cols, x_stride, residual_stride, eps, *dropout)
     fp8 = "" if dtype is None else DTYPE_NAMES[dtype]
     hardware = fp8 != "" and _converts_in_hardware(x)
     given = (added, weight is not None, bias is not None)
-    flags = (layer, *given, zero_centered, scale is not None, fp8, hardware)
+    flags = (layer, *given, zero_centered, scale is not None, fp8, hardware, *branch_flags)
     with on(x):
         if block <= MOST_RESIDENT:
             shared = min(max(SHARED_TILE // block, 1), triton.next_power_of_2(rows))
             add_norm_resident_kernel[(triton.cdiv(rows, shared),)](
-                *tensors, rows, cols, *strides, eps, *flags, shared, block,
-                num_warps=warps_for(shared * block),
+                *tensors, *sizes, *flags, shared, block, num_warps=warps_for(shared * block),
             )  # fmt: skip
         else:
             add_norm_sweeps_kernel[(rows,)](
-                *tensors, cols, *strides, eps, *flags, SWEEP, num_warps=warps_for(SWEEP)
+                *tensors, *sizes, *flags, SWEEP, num_warps=warps_for(SWEEP)
             )
     return y, h
-
-
-def _backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    zero_centered: bool,
-    separate: bool,
-    layer: bool,
-) -> tuple[Tensor, ...]:
-    if is_fp8(grad.dtype):
-        wide = (_floats(grad_h), h.float(), _floats(weight), _floats(bias))
-        dh, dx, dw, db = _backward(grad.float(), *wide, eps, zero_centered, separate, layer)
-        return (
-            dh.to(h.dtype),
-            dx.to(grad.dtype),
-            dw.to(_or(weight, grad).dtype),
-            db.to(_or(bias, grad).dtype),
-        )
-    dh = torch.empty(h.shape, dtype=h.dtype, device=h.device)
-    dx = torch.empty(h.shape if separate else 0, dtype=grad.dtype, device=h.device)
-    dw, db = (
-        torch.zeros(0 if t is None else t.shape, dtype=_or(t, grad).dtype, device=h.device)
-        for t in (weight, bias)
-    )
-    if h.numel() == 0:
-        return dh, dx, dw, db
-    grad, rows, cols, grad_stride = unit_stride(grad)
-    h, _, _, h_stride = unit_stride(h)
-    has_grad_h, has_weight, has_bias = grad_h is not None, weight is not None, bias is not None
-    if grad_h is not None:
-        grad_h, _, _, grad_h_stride = unit_stride(grad_h)
-    else:
-        grad_h, grad_h_stride = h, h_stride
-    scale = _or(weight, h)
-    tensors = (grad, grad_h, h, scale, dh, dx)
-    sizes = (rows, cols, grad_stride, grad_h_stride, h_stride, eps)
-    block = triton.next_power_of_2(cols)
-    workers = 4 * multiprocessors(h)
-    with on(h):
-        if block <= MOST_PERSISTENT:
-            shared = min(max(SHARED_TILE // 2 // block, 1), triton.next_power_of_2(rows))
-            count = min(triton.cdiv(rows, shared), workers)
-            partials = [workspace(h, count, cols, wanted) for wanted in (has_weight, has_bias)]
-            add_norm_backward_persistent_kernel[(count,)](
-                *tensors, *partials, *sizes, layer, has_grad_h, has_weight, has_bias,
-                zero_centered, separate, shared, block, num_warps=warps_for(shared * block),
-            )  # fmt: skip
-        else:
-            count = min(rows, max(workers * 128 // triton.cdiv(cols, 128), 1), 64)
-            partials = [workspace(h, count, cols, wanted) for wanted in (has_weight, has_bias)]
-            statistics = torch.empty(2, rows, dtype=torch.float32, device=h.device)
-            add_norm_backward_sweeps_kernel[(rows,)](
-                *tensors, statistics, *sizes, layer, has_grad_h, has_weight, zero_centered,
-                separate, SWEEP, num_warps=warps_for(SWEEP),
-            )  # fmt: skip
-            if has_weight or has_bias:
-                add_norm_backward_chunks_kernel[(triton.cdiv(cols, 256), count)](
-                    grad, h, statistics, *partials, rows, cols, grad_stride, h_stride,
-                    triton.cdiv(rows, count), has_weight, has_bias, 8, 256, num_warps=4,
-                )  # fmt: skip
-        for partial, of_affine in zip(partials, (dw, db), strict=True):
-            if of_affine.numel():
-                sum_partials_kernel[(triton.cdiv(cols, 64),)](
-                    partial, of_affine, partial.shape[0], cols, 64, 64, num_warps=8
-                )
-    return dh, dx, dw, db
 
 
 def add_rms_norm(
@@ -519,26 +370,32 @@ def add_rms_norm_fp8(
     return _forward(x, residual, weight, None, eps, zero_centered, False, dtype, scale)
 
 
-def add_rms_norm_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
+def dropout_add_rms_norm(
+    x: Tensor,
+    residual: Tensor | None,
     weight: Tensor | None,
+    row_scale: Tensor | None,
+    p: float,
+    seed: int,
+    offset: int,
     eps: float,
     zero_centered: bool,
-    separate: bool,
-) -> tuple[Tensor, ...]:
-    return _backward(grad, grad_h, h, weight, None, eps, zero_centered, separate, layer=False)[:3]
+) -> tuple[Tensor, Tensor]:
+    branch = Branch(row_scale, p, seed, offset)
+    return _forward(x, residual, weight, None, eps, zero_centered, False, branch=branch)
 
 
-def add_layer_norm_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
+def dropout_add_layer_norm(
+    x: Tensor,
+    residual: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
+    row_scale: Tensor | None,
+    p: float,
+    seed: int,
+    offset: int,
     eps: float,
     zero_centered: bool,
-    separate: bool,
-) -> tuple[Tensor, ...]:
-    return _backward(grad, grad_h, h, weight, bias, eps, zero_centered, separate, layer=True)
+) -> tuple[Tensor, Tensor]:
+    branch = Branch(row_scale, p, seed, offset)
+    return _forward(x, residual, weight, bias, eps, zero_centered, True, branch=branch)

@@ -105,6 +105,26 @@ def _check_wide_dtype(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
         )
 
 
+def check_row_scale(op: str, row_scale: Tensor | None, x: Tensor) -> None:
+    """One f32 value per row."""
+    if row_scale is None:
+        return
+    if row_scale.device != x.device:
+        raise RuntimeError(
+            f"{op}: expected row_scale to be on {x.device} like x, got {row_scale.device}"
+        )
+    if row_scale.shape != x.shape[:-1]:
+        raise RuntimeError(
+            f"{op}: expected row_scale to have shape {tuple(x.shape[:-1])}, that of x without its "
+            f"last dimension, got {shape_text(row_scale)}"
+        )
+    both_double = x.dtype == row_scale.dtype == torch.float64
+    if not (row_scale.dtype == torch.float32 or both_double):
+        raise RuntimeError(
+            f"{op}: expected row_scale to have dtype torch.float32, got {row_scale.dtype}"
+        )
+
+
 def check_residual_gradients(op: str, grad: Tensor, grad_h: Tensor | None, h: Tensor) -> None:
     """`grad` as x would be, `h` as a residual of it, `grad_h` like `h`."""
     if not grad.is_floating_point():
