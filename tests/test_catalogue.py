@@ -134,6 +134,7 @@ def test_spec_is_complete(op: Op) -> None:
         assert not (sample.small and sample.huge), sample.label
     for dtype in op.dtypes:
         assert op.samples_for(dtype)
+    assert set(op.saves_inputs or ()) <= set(op.argument_names)
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)

@@ -90,6 +90,10 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
     }
     drawn = {name: tensors[name]() for name in names if name in tensors}
     defaults = dict(zip(names, dispatch.normalise(op, ()), strict=True))
+    if "dim" in names:
+        rank = max(len(shape), 1)
+        drawn["dim"] = draw(st.integers(-rank, rank - 1))
+        described.append(f"dim {drawn['dim']}")
     floats = {"eps": 1e-6}
     args = tuple(drawn[n] if n in drawn else defaults[n] or floats.get(n, 1.0) for n in names)
     return dtype, args, ", ".join(described)
@@ -106,7 +110,7 @@ def broadcasts(shape: Shape) -> list[tuple[Shape, Shape]]:
 
 
 def known_arguments(op: Op) -> bool:
-    known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd"}
+    known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd", "dim"}
     return set(op.argument_names) <= known
 
 

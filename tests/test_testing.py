@@ -218,6 +218,16 @@ def test_integers_have_no_tolerance() -> None:
     assert not testing.compare(DOUBLE, y * 2 + (y == 3), (y,)).ok
 
 
+def test_one_float32_answer_is_credited_with_one_ulp() -> None:
+    """That PyTorch is exact at the only answer of a reduction is luck."""
+    exact = torch.tensor([0.75], dtype=torch.float64)
+    theirs = exact.float()
+    step = 2.0**-24
+    for ulps, right in ((3, True), (4, False), (-3, True), (-4, False)):
+        ours = (exact + ulps * step).float()
+        assert testing.compare_tensors(ours, exact, theirs, elementwise=False).ok == right, ulps
+
+
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 def test_reductions_are_judged_against_the_largest(name: str) -> None:
     x = inputs(name, 20, 500)
@@ -288,6 +298,17 @@ def test_overflowing_accumulator_is_not_judged() -> None:
     x = torch.full((2, 64), 1e4, dtype=torch.float16)
     assert testing.compare(TOTAL, torch.full((2,), math.inf).half(), (x,), variant=variant).ok
     assert not testing.compare(TOTAL, torch.zeros(2).half(), (x,)).ok
+
+
+def test_beyond_what_a_rung_is_valid_for_only_the_layout_counts() -> None:
+    timid = Rung("timid", "right below 10", valid=lambda x: bool((x < 10).all()))
+    variant = Variant(TOTAL, timid, "f32", "f32")
+    small, large = torch.ones(2, 64), torch.full((2, 64), 20.0)
+    assert testing.compare(TOTAL, torch.full((2,), 64.0), (small,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(2), (small,), variant=variant).ok
+    assert testing.compare(TOTAL, torch.zeros(2), (large,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(3), (large,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(2), (large,)).ok
 
 
 def test_cancelling_formulas_are_judged_by_their_kind() -> None:

@@ -45,6 +45,15 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("rms_norm", "f32", 89, "long rows", lambda i: (i.plain(2, 262144), None, EPS), "pack"),
     ("rms_norm", "bf16", 90, "longer rows", lambda i: (i.plain(1, 1 << 22), None, EPS), "pack"),
     ("rms_norm", "bf16", 90, "odd rows", lambda i: (i.plain(8, 1001), None, EPS), "unroll"),
+    ("softmax", "bf16", 90, "short odd rows", lambda i: (i.plain(8, 1001), -1), "warp"),
+    ("softmax", "bf16", 90, "odd rows", lambda i: (i.plain(2, 50257), -1), "shared"),
+    ("softmax", "f32", 90, "long odd rows", lambda i: (i.plain(2, 50257), -1), "online"),
+    ("softmax", "bf16", 90, "longer rows", lambda i: (i.plain(1, 1 << 22), -1), "online_pack"),
+    ("softmax", "bf16", 90, "columns", lambda i: (i.plain(8, 64, 24), 1), "columns"),
+    ("softmax", "bf16", 90, "a copy of columns", lambda i: (i.plain(8, 1001).t(), 0), "columns"),
+    ("log_softmax", "f16", 80, "misaligned", lambda i: (i.misaligned(8, 64), -1), "warp"),
+    ("softmax_backward", "bf16", 90, "odd rows", lambda i: (*[i.plain(2, 5001)] * 2, -1), "naive"),
+    ("softmax_backward", "bf16", 90, "columns", lambda i: (*[i.plain(8, 64)] * 2, 0), "columns"),
 )
 
 
@@ -96,11 +105,12 @@ def test_bad_calls_raise_here_too() -> None:
         warpsmith.which("no_such_operator", torch.ones(3))
 
 
-def test_reduced_accumulation_is_never_chosen() -> None:
+def test_what_may_overflow_is_never_chosen() -> None:
     for op in catalogue.load().values():
         for dtype in op.dtypes:
             for sample in [s for s in op.samples_for(dtype) if s.small][:4]:
                 args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype])))
                 variant = dispatch.pick(op, args, 90)
-                if variant is not None and op.accumulates:
-                    assert variant.accumulator == "f32"
+                if variant is not None:
+                    assert variant.accumulator == "f32" or not op.accumulates
+                    assert variant.rung.valid is catalogue.everywhere

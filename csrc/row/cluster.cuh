@@ -186,7 +186,7 @@ void launch_cluster(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
 
 // One input of 16 bytes a pack: up to 1 MiB.
 using ClusterTiles =
-    std::tuple<ClusterTile<256, 8, 3, 2, 8>, ClusterTile<512, 8, 3, 1, 8>, ClusterTile<512, 8, 3, 1, 16>>;
+    std::tuple<ClusterTile<512, 8, 3, 1, 4>, ClusterTile<512, 8, 3, 1, 8>, ClusterTile<512, 8, 3, 1, 16>>;
 inline constexpr int64_t kMostClusterBytes = 16 * kMostRowPacks<ClusterTiles>;
 static_assert(kMostClusterBytes == 1024 * 1024);
 

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 
@@ -30,8 +31,12 @@ int resident_clusters(LaunchConfig config) {
   if (const int clusters = count.load(std::memory_order_relaxed)) return clusters;
 
   const auto function = reinterpret_cast<const void*>(kernel);
-  if (config.dynamic_smem > kDefaultSmemLimit) {  // below, setting it would lower the limit
-    check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, config.dynamic_smem),
+  // The default limit holds for static and dynamic shared memory together; a limit once raised must not fall again.
+  cudaFuncAttributes attributes;
+  check_cuda(cudaFuncGetAttributes(&attributes, function), "attributes of a persistent kernel");
+  if (config.dynamic_smem + static_cast<int>(attributes.sharedSizeBytes) > kDefaultSmemLimit) {
+    check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    std::max(config.dynamic_smem, attributes.maxDynamicSharedSizeBytes)),
                "shared memory of a persistent kernel");
   }
   int clusters = 0;

@@ -257,11 +257,16 @@ class Op:
     #: `backward(inputs, needs, grad_outputs...) -> gradients`, one per input (None where there is
     #: none).
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
-    #: Tensor arguments that `backward` reads, by name; the others are not kept, and `inputs` holds
-    #: None for them. None: all of them.
-    saves: tuple[str, ...] | None = None
-    #: `backward` reads the outputs too: `backward(inputs, needs, outputs, grad_outputs...)`.
+    #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`, and
+    #: None for the gradient of an output that nothing used.
     saves_output: bool = False
+    #: Names of the tensors among the inputs that `backward` gets, the others are None and not kept;
+    #: None is all of them.
+    saves_inputs: tuple[str, ...] | None = None
+    #: `saves(inputs, outputs) -> kept`, where none of that will do: `backward(kept, needs, ...)`.
+    saves: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]] | None = None
+    #: Outputs, by position, that autograd takes for constants.
+    constants: tuple[int, ...] = ()
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.

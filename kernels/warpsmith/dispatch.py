@@ -107,7 +107,10 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
             return Choice(
                 "reference", None, f"{tensor.device.type} tensors run the PyTorch reference"
             )
-        if any(isinstance(a, Tensor) and a.dtype not in DTYPE_NAMES for a in args):
+        if any(
+            isinstance(a, Tensor) and a.is_floating_point() and a.dtype not in DTYPE_NAMES
+            for a in args
+        ):
             return Choice(
                 "reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
             )
@@ -328,23 +331,36 @@ def _define(schema: str) -> None:
 def _register_autograd(op: Op, name: str) -> None:
     assert op.backward is not None
     derivative = op.backward
-    slots = [i for i, a in enumerate(op.argument_names) if op.saves is None or a in op.saves]
+    names = op.argument_names if op.saves_inputs is None else op.saves_inputs
+
+    def keep(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        if op.saves is not None:
+            return op.saves(inputs, outputs)
+        named = zip(op.argument_names, inputs, strict=True)
+        kept = tuple(a if n in names or not isinstance(a, Tensor) else None for n, a in named)
+        return kept + outputs if op.saves_output else kept
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.tensor_slots = [i for i in slots if isinstance(inputs[i], Tensor)]
-        saved = [inputs[i] for i in ctx.tensor_slots]
-        if op.saves_output:
-            saved += output if isinstance(output, tuple) else (output,)
-        ctx.save_for_backward(*saved)
-        ctx.others = [None if isinstance(a, Tensor) else a for a in inputs]
+        outputs = output if isinstance(output, tuple) else (output,)
+        kept = keep(inputs, outputs)
+        ctx.tensor_slots = [i for i, a in enumerate(kept) if isinstance(a, Tensor)]
+        ctx.save_for_backward(*(a for a in kept if isinstance(a, Tensor)))
+        ctx.mark_non_differentiable(*(outputs[i] for i in op.constants))
+        if op.saves is not None or op.saves_output:
+            ctx.set_materialize_grads(False)
+        ctx.others = [None if isinstance(a, Tensor) else a for a in kept]
 
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        inputs = list(ctx.others)
-        saved = iter(ctx.saved_tensors)
-        for slot in ctx.tensor_slots:
-            inputs[slot] = next(saved)
-        outputs = (tuple(saved),) if op.saves_output else ()
-        return derivative(tuple(inputs), ctx.needs_input_grad, *outputs, *grads)
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        count = len(op.argument_names)
+        if all(g is None for g in grads):
+            return (None,) * count
+        kept = list(ctx.others)
+        for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
+            kept[slot] = tensor
+        needs = ctx.needs_input_grad
+        if op.saves is None and op.saves_output:
+            return derivative(tuple(kept[:count]), needs, tuple(kept[count:]), *grads)
+        return derivative(tuple(kept), needs, *grads)
 
     torch.library.register_autograd(
         f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library

@@ -374,6 +374,37 @@ def environment_line(results: Results) -> str:
     return "No records yet."
 
 
+def operators_table() -> str:
+    """The public operators and dtypes of every family."""
+    import warpsmith
+
+    rows = ["| family | operators | dtypes |", "| :-- | :-- | :-- |"]
+    for family in catalogue.FAMILIES:
+        ops = [op for op in catalogue.load().values() if op.family == family]
+        names, dtypes = [], set[str]()
+        for op in ops:
+            if op.name in warpsmith.__all__:
+                aliases = [f"`{a}`" for a in op.aliases if a in warpsmith.__all__]
+                names.append(f"`{op.name}`" + (f" ({' '.join(aliases)})" if aliases else ""))
+                dtypes |= set(op.dtypes)
+        listed = " ".join(dtype for dtype in catalogue.DTYPES if dtype in dtypes)
+        rows.append(f"| {family} | {' '.join(names)} | {listed} |")
+    return "\n".join(rows)
+
+
+def sources_table() -> str:
+    """Every folder of rungs, in ladder order."""
+    ladders: dict[str, tuple[str, ...]] = {}
+    for op in catalogue.load().values():
+        folder = f"{op.family}/{op.source_dir}"
+        ladders[folder] = max(tuple(r.name for r in op.ladder), ladders.get(folder, ()), key=len)
+    rows = ["| ladder | rungs, in order |", "| :-- | :-- |"]
+    for folder, rungs in ladders.items():
+        files = " ".join(f"`{rung}.cu`" for rung in rungs)
+        rows.append(f"| [csrc/{folder}](csrc/{folder}) | {files} |")
+    return "\n".join(rows)
+
+
 def block(name: str, results: Results) -> str:
     """The content that belongs between the markers `name`.
 
@@ -391,6 +422,8 @@ def block(name: str, results: Results) -> str:
     if kind in catalogue.load():
         return case_table(results, catalogue.get(kind))
     simple: dict[str, Callable[[], str]] = {
+        "operators": operators_table,
+        "sources": sources_table,
         "overhead": lambda: overhead_table(results, ops),
         "limits": lambda: limits_table(results),
         "environment": lambda: environment_line(results),

@@ -35,18 +35,20 @@ WithRstd run(const Tensor& x, const std::optional<Tensor>& weight, double eps, c
   const RowShape shape = as_rows(input);
   const std::optional<Tensor> scale = dense(weight);
   const Dtype dtype = *kernel_dtype(x.scalar_type());
-  const RmsNormWithRstdArgs args{
+  RmsNormWithRstdArgs args;
+  static_cast<RmsNormArgs&>(args) = {
       .x = input.data_ptr(),
       .weight = scale ? scale->data_ptr() : nullptr,
       .y = y.data_ptr(),
-      .rstd = static_cast<float*>(rstd.data_ptr()),
       .rows = shape.rows,
       .cols = shape.cols,
       .x_stride = shape.stride,
       .eps = static_cast<float>(eps),
       .dtype = dtype,
       .weight_dtype = scale ? *kernel_dtype(scale->scalar_type()) : dtype,
+      .accumulator = Dtype::f32,
   };
+  args.rstd = static_cast<float*>(rstd.data_ptr());
   const int sm = device_info(device).sm;
   const cudaStream_t stream = current_stream(device);
   if (rung != nullptr) {

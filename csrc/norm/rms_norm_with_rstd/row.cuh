@@ -1,43 +1,36 @@
-// Typed arguments of the rms_norm_with_rstd rungs.
+// What the rungs of rms_norm_with_rstd share: rms_norm's row, which writes its rstd beside.
 #pragma once
 
-#include "host/launch.h"
-#include "host/registry.h"
+#include "norm/rms_norm/row.cuh"
 #include "norm/rms_norm_with_rstd/rms_norm_with_rstd.h"
-#include "norm/row.cuh"
 
 namespace warpsmith {
 
-// T: x and y. W: weight.
 template <class T, class W>
-struct RmsNormWithRstdRows {
-  const T* x;       // [rows, cols], x_stride elements apart
-  const W* weight;  // [cols] or null
-  T* y;             // [rows, cols]
-  float* rstd;      // [rows]
-  int64_t rows, cols, x_stride;
-  float eps;
-  float inverse_count;  // 1 / cols
+struct RmsNormWithRstd : RmsNorm<T, W> {
+  float* rstd;  // [rows]
 
-  explicit RmsNormWithRstdRows(const RmsNormWithRstdArgs& a)
-      : x(static_cast<const T*>(a.x)),
-        weight(static_cast<const W*>(a.weight)),
-        y(static_cast<T*>(a.y)),
-        rstd(a.rstd),
-        rows(a.rows),
-        cols(a.cols),
-        x_stride(a.x_stride),
-        eps(a.eps),
-        inverse_count(1.0f / static_cast<float>(a.cols)) {}
+  // An f32 weight of 16-bit values takes more registers than there are.
+  template <int packs>
+  static constexpr bool kHoldsColumns = packs * sizeof(typename RmsNorm<T, W>::Columns) <= 8 * 16;
 
-  __device__ const T* x_row(int64_t row) const { return x + row * x_stride; }
-  __device__ T* y_row(int64_t row) const { return y + row * cols; }
+  explicit RmsNormWithRstd(const RmsNormWithRstdArgs& a) : RmsNorm<T, W>(a), rstd(a.rstd) {}
 
-  // Every thread gets the row's rstd; one of them writes it.
-  __device__ __forceinline__ float keep(int64_t row, float squares, float (&partial)[kWarp]) const {
-    const float scale = reciprocal_rms(block_sum(squares, partial), inverse_count, eps);
-    if (threadIdx.x == 0) rstd[row] = scale;
-    return scale;
+  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], float scale,
+                                         const typename RmsNorm<T, W>::Columns& columns) const {
+    if (col == 0) rstd[row] = scale;
+    RmsNorm<T, W>::finish(row, col, x, scale, columns);
+  }
+};
+
+// A sum with what rounding loses carried along (Kahan 1965): rstd is one value a row, whose error nothing averages.
+struct CompensatedSquares {
+  float sum = 0.0f, lost = 0.0f;
+
+  __device__ __forceinline__ void add(float term) {
+    const float wanted = term - lost, next = sum + wanted;
+    lost = (next - sum) - wanted;
+    sum = next;
   }
 };
 

@@ -9,17 +9,18 @@ constexpr int kValuesPerThread = 4;
 constexpr int kMostThreads = 512;
 
 template <class T, class W>
-__global__ void __launch_bounds__(kMostThreads) rms_norm_with_rstd_shuffle_kernel(const RmsNormWithRstdRows<T, W> v) {
+__global__ void __launch_bounds__(kMostThreads) rms_norm_with_rstd_shuffle_kernel(const RmsNormWithRstd<T, W> v) {
   __shared__ float partial[kWarp];
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     const T* x = v.x_row(row);
     T* y = v.y_row(row);
 
     // square and sum
-    float sum = 0.0f;
+    CompensatedSquares own;
 #pragma unroll 4
-    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) sum = fmaf(to_float(x[i]), to_float(x[i]), sum);
-    const float scale = v.keep(row, sum, partial);
+    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) own.add(add_square(0.0f, x[i]));
+    const float scale = reciprocal_rms(block_sum(own.sum, partial), v.inverse_count, v.eps);
+    if (threadIdx.x == 0) v.rstd[row] = scale;
 
     // normalise
 #pragma unroll 4
@@ -37,7 +38,7 @@ void launch(const RmsNormWithRstdArgs& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
     const unsigned threads = row_threads(a.cols, kValuesPerThread, kMostThreads);
     warpsmith::launch<&rms_norm_with_rstd_shuffle_kernel<T, W>>({row_grid(a.rows), threads}, stream,
-                                                                RmsNormWithRstdRows<T, W>(a));
+                                                                RmsNormWithRstd<T, W>(a));
   });
 }
 

@@ -453,7 +453,7 @@ softmax_op = catalogue.add(
         fake=_fake,
         check=_check("softmax"),
         backward=_derivative,
-        saves=(),
+        saves_inputs=(),
         saves_output=True,
         accumulates=True,
         samples=cases.samples(),
@@ -484,7 +484,7 @@ log_softmax_op = catalogue.add(
         fake=_fake,
         check=_check("log_softmax"),
         backward=_derivative_log,
-        saves=(),
+        saves_inputs=(),
         saves_output=True,
         accumulates=True,
         samples=cases.samples(),
@@ -503,7 +503,7 @@ log_softmax_op = catalogue.add(
 
 softmax_backward_op = catalogue.add(
     Op(
-        "softmax_backward(Tensor grad, Tensor y, int dim) -> Tensor",
+        "softmax_backward(Tensor grad, Tensor y, int dim=-1) -> Tensor",
         family="softmax",
         reference=_reference_backward,
         ladder=_BACKWARD,
@@ -524,7 +524,7 @@ softmax_backward_op = catalogue.add(
 
 log_softmax_backward_op = catalogue.add(
     Op(
-        "log_softmax_backward(Tensor grad, Tensor y, int dim) -> Tensor",
+        "log_softmax_backward(Tensor grad, Tensor y, int dim=-1) -> Tensor",
         family="softmax",
         source="softmax_backward",
         reference=_reference_log_backward,

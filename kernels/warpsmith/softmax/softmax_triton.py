@@ -108,7 +108,8 @@ def softmax_columns_kernel(
     """BLOCK neighbours of inner per program, ROWS of their values at a time, in two sweeps."""
     blocks = tl.cdiv(inner, BLOCK)
     outer = (tl.program_id(0) // blocks).to(tl.int64)
-    at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
+    # [1, BLOCK]
+    at = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
     x_ptr += outer * x_stride + at
     y_ptr += outer * cols * inner + at
     most = tl.zeros([ROWS, BLOCK], dtype=tl.float32) + LOWEST
@@ -222,7 +223,8 @@ def softmax_backward_columns_kernel(
     """BLOCK neighbours of inner per program, ROWS of their values at a time, in two sweeps."""
     blocks = tl.cdiv(inner, BLOCK)
     outer = (tl.program_id(0) // blocks).to(tl.int64)
-    at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
+    # [1, BLOCK]
+    at = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
     grad_ptr += outer * grad_stride + at
     y_ptr += outer * y_stride + at
     dx_ptr += outer * cols * inner + at
