@@ -8,11 +8,11 @@
 namespace warpsmith {
 
 // The workspace.
-struct Statistics {
+struct GroupStatistics {
   Moments* pieces;     // [rows, pieces]
   Normaliser* groups;  // [rows]
 
-  Statistics(float* workspace, const GroupShape& s, const Pieces& p)
+  GroupStatistics(float* workspace, const GroupShape& s, const Pieces& p)
       : pieces(reinterpret_cast<Moments*>(workspace)),
         groups(reinterpret_cast<Normaliser*>(workspace + 3 * s.rows() * p.count)) {}
 };
@@ -81,18 +81,18 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) to[blockIdx.x] = normaliser(moments, eps);
 }
 
-inline void merge_pieces(const Statistics& to, const GroupShape& s, const Pieces& pieces, float eps,
+inline void merge_pieces(const GroupStatistics& to, const GroupShape& s, const Pieces& pieces, float eps,
                          cudaStream_t stream) {
   constexpr int kThreads = 128;
   launch<&group_norm_statistics_kernel<kThreads>>({static_cast<unsigned>(s.rows()), kThreads}, stream, to.groups,
                                                   static_cast<const Moments*>(to.pieces), pieces.count, eps);
 }
 
-// Statistics of a contiguous x.
+// GroupStatistics of a contiguous x.
 template <class T>
-Statistics launch_statistics(const T* x, const GroupShape& s, const Pieces& pieces, float eps, float* workspace,
+GroupStatistics launch_statistics(const T* x, const GroupShape& s, const Pieces& pieces, float eps, float* workspace,
                              cudaStream_t stream) {
-  const Statistics statistics(workspace, s, pieces);
+  const GroupStatistics statistics(workspace, s, pieces);
   const auto blocks = static_cast<unsigned>(s.rows() * pieces.count);
   launch<&group_norm_moments_kernel<T>>({blocks, kPieceThreads}, stream, statistics.pieces, x, s.row_size() / kPack<T>,
                                         pieces);
@@ -100,11 +100,11 @@ Statistics launch_statistics(const T* x, const GroupShape& s, const Pieces& piec
   return statistics;
 }
 
-// Statistics of a channels-last x.
+// GroupStatistics of a channels-last x.
 template <class T>
-Statistics launch_statistics(const T* x, const GroupShape& s, const ColumnTiling& tiling, const Pieces& slabs,
+GroupStatistics launch_statistics(const T* x, const GroupShape& s, const ColumnTiling& tiling, const Pieces& slabs,
                              float eps, float* workspace, cudaStream_t stream) {
-  const Statistics statistics(workspace, s, slabs);
+  const GroupStatistics statistics(workspace, s, slabs);
   const dim3 grid(static_cast<unsigned>(s.n * slabs.count), static_cast<unsigned>(tiling.tiles));
   launch<&group_norm_nhwc_moments_kernel<T>>({grid, tiling.threads()}, stream, statistics.pieces, x, tiling, slabs);
   merge_pieces(statistics, s, slabs, eps, stream);

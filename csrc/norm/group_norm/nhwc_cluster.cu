@@ -101,6 +101,7 @@ __global__ void __launch_bounds__(kColumnThreads, 3)
     to_float(values, reinterpret_cast<const Pack<T>&>(raw));
     moments.add(values);
   }
+  __syncwarp();
   cluster_wait();  // every block runs, so its shared memory may be written
   merge_groups(moments, lanes, column, positions, tiling.group_channels, [&](int group, const Moments& merged) {
     const int receiver = threadIdx.x % kWarp;
@@ -109,6 +110,7 @@ __global__ void __launch_bounds__(kColumnThreads, 3)
       store_remote(&gathered[rank * groups + group].y, receiver, merged.m2);
     }
   });
+  __syncwarp();
   cluster_sync();
 
   // moments of the cluster

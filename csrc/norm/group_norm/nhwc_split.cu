@@ -54,7 +54,7 @@ void launch(const GroupNormArgs& a, cudaStream_t stream) {
     const ColumnTiling tiling(a.shape, a.dtype, kMostColumns);
     const Pieces slabs = pieces_of(a.shape, a.dtype);
     const auto* x = static_cast<const T*>(a.x);
-    const Statistics statistics = launch_statistics(x, a.shape, tiling, slabs, a.eps, a.workspace, stream);
+    const GroupStatistics statistics = launch_statistics(x, a.shape, tiling, slabs, a.eps, a.workspace, stream);
     const Operands<T> operands{.x = x,
                                .y = static_cast<T*>(a.y),
                                .weight = PerChannel<T>(a.weight, 1.0f),

@@ -46,7 +46,7 @@ bool suits(const GroupNormArgs& a) { return a.row_bytes() > kOnChipBytes; }
 void launch(const GroupNormArgs& a, cudaStream_t stream) {
   visit_activations(a.dtype, a.activation, [&]<class T, class Activation>() {
     const GroupNormRows<T> rows(a);
-    const Statistics statistics =
+    const GroupStatistics statistics =
         launch_statistics(rows.x, a.shape, pieces_of(a.shape, a.dtype), a.eps, a.workspace, stream);
     const Normaliser* normalisers = statistics.groups;
     const int64_t blocks_per_row = ceil_of(rows.cols / kPack<T>, kThreads * kPacksPerThread);

@@ -117,7 +117,7 @@ void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {
     const ColumnTiling tiling(a.shape, a.dtype, kMostColumns);
     const Pieces slabs = pieces_of(a.shape, a.dtype);
     const auto* x = static_cast<const T*>(a.x);
-    const Statistics statistics = launch_statistics(x, a.shape, tiling, slabs, a.eps, a.workspace, stream);
+    const GroupStatistics statistics = launch_statistics(x, a.shape, tiling, slabs, a.eps, a.workspace, stream);
     const Operands<T> operands{.grad = static_cast<const T*>(a.grad),
                                .x = x,
                                .dx = static_cast<T*>(a.dx),

@@ -75,7 +75,7 @@ const char* takes(const GroupNormBackwardArgs& a) { return needs_whole_channels(
 void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {
   visit_activations(a.dtype, a.activation, [&]<class T, class Activation>() {
     const GroupNormBackwardRows<T> rows(a);
-    const Statistics statistics =
+    const GroupStatistics statistics =
         launch_statistics(rows.x, a.shape, pieces_of(a.shape, a.dtype), a.eps, a.workspace, stream);
     const Normaliser* normalisers = statistics.groups;
 

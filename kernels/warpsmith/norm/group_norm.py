@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import group_norm_cases as cases
-from warpsmith.norm.checks import check_like, shape_text
+from warpsmith.norm.checks import check_device, check_like, shape_text
 from warpsmith.norm.group_layout import Groups, as_groups, empty_like
 from warpsmith.peers import RetainedGraph
 from warpsmith.rows import address
@@ -44,8 +44,7 @@ def _check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
     """One value per channel, in the dtype of `x` or in f32."""
     if vector is None:
         return
-    if vector.device != x.device:
-        raise RuntimeError(f"{op}: expected {name} to be on {x.device} like x, got {vector.device}")
+    check_device(op, name, vector, x)
     c = x.shape[1]
     if vector.dim() != 1 or vector.shape[0] != c:
         raise RuntimeError(

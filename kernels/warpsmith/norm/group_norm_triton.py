@@ -145,13 +145,14 @@ def moments_kernel(
     x_ptr,  # [rows, size]
     moments_ptr,  # [3, rows, pieces]: count, mean, m2
     size,
+    pieces,
     plane,  # rows * pieces
     length,  # of a piece
     BLOCK: tl.constexpr,
 ):
     """Moments of a piece of a contiguous group."""
-    row = tl.program_id(0).to(tl.int64)
-    piece = tl.program_id(1).to(tl.int64)
+    program = tl.program_id(0).to(tl.int64)
+    row, piece = program // pieces, program % pieces
     end = tl.minimum((piece + 1) * length, size)
     count = tl.zeros([1], dtype=tl.float32)
     mean = tl.zeros([1], dtype=tl.float32)
@@ -162,7 +163,7 @@ def moments_kernel(
         x = tl.load(x_ptr + row * size + i, mask=valid, other=0.0).to(tl.float32)
         n = tl.minimum(end - first, BLOCK).to(tl.float32)
         count, mean, m2 = merge_tile(count, mean, m2, x, valid, n)
-    to = moments_ptr + row * tl.num_programs(1) + piece + tl.arange(0, 1)
+    to = moments_ptr + program + tl.arange(0, 1)
     tl.store(to, count)
     tl.store(to + plane, mean)
     tl.store(to + 2 * plane, m2)
@@ -175,14 +176,15 @@ def nhwc_moments_kernel(
     c,
     spatial,
     plane,  # n * slabs * c
+    slabs,
     length,  # positions of a slab
     POSITIONS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
     """Moments of each channel over a slab of positions."""
-    sample = tl.program_id(0).to(tl.int64)
-    slab = tl.program_id(1).to(tl.int64)
-    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)  # [CHANNELS]
+    program = tl.program_id(0).to(tl.int64)
+    sample, slab = program // slabs, program % slabs
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)  # [CHANNELS]
     end = tl.minimum((slab + 1) * length, spatial)
     count = tl.zeros([CHANNELS], dtype=tl.float32)
     mean = tl.zeros([CHANNELS], dtype=tl.float32)
@@ -194,7 +196,7 @@ def nhwc_moments_kernel(
         x = tl.load(x_ptr + at, mask=valid, other=0.0).to(tl.float32)
         n = tl.minimum(end - first, POSITIONS).to(tl.float32)
         count, mean, m2 = merge_tile(count, mean, m2, x, valid, n)
-    to = moments_ptr + (sample * tl.num_programs(1) + slab) * c + channel
+    to = moments_ptr + program * c + channel
     tl.store(to, count, mask=channel < c)
     tl.store(to + plane, mean, mask=channel < c)
     tl.store(to + 2 * plane, m2, mask=channel < c)
@@ -269,8 +271,9 @@ def group_norm_apply_kernel(
     POSITIONS: tl.constexpr,
 ):
     """A tile of contiguous channels by positions, in any sample."""
-    of_all = tl.program_id(0).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)[:, None]
-    position = tl.program_id(1).to(tl.int64) * POSITIONS + tl.arange(0, POSITIONS)[None, :]
+    program, across = tl.program_id(0).to(tl.int64), tl.cdiv(spatial, POSITIONS)
+    of_all = program // across * CHANNELS + tl.arange(0, CHANNELS)[:, None]
+    position = program % across * POSITIONS + tl.arange(0, POSITIONS)[None, :]
     there = of_all < channels
     valid = there & (position < spatial)
     row = of_all // group_channels
@@ -296,6 +299,7 @@ def group_norm_nhwc_apply_kernel(
     spatial,
     group_channels,
     rows,  # n * groups
+    slabs,
     length,  # positions of a slab
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -303,9 +307,9 @@ def group_norm_nhwc_apply_kernel(
     POSITIONS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    sample = tl.program_id(0).to(tl.int64)
-    slab = tl.program_id(1).to(tl.int64)
-    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)[None, :]  # [1, CHANNELS]
+    program = tl.program_id(0).to(tl.int64)
+    sample, slab = program // slabs, program % slabs
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]  # [1, CHANNELS]
     there = channel < c
     row = sample * (c // group_channels) + channel // group_channels
     mean = tl.load(statistics_ptr + row, mask=there, other=0.0)
@@ -339,6 +343,7 @@ def channel_sums_kernel(
     group_channels,
     rows,  # n * groups
     plane,  # n * pieces * c
+    pieces,
     length,  # of a piece
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -347,8 +352,9 @@ def channel_sums_kernel(
     POSITIONS: tl.constexpr,
 ):
     """gz is grad times the activation's derivative, xhat the normalised x."""
-    of_all = tl.program_id(0).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)[:, None]
-    piece = tl.program_id(1).to(tl.int64)
+    program = tl.program_id(0).to(tl.int64)
+    of_all = program // pieces * CHANNELS + tl.arange(0, CHANNELS)[:, None]
+    piece = program % pieces
     there = of_all < channels
     row = of_all // group_channels
     mean = tl.load(statistics_ptr + row, mask=there, other=0.0)
@@ -369,7 +375,7 @@ def channel_sums_kernel(
         gz = activate_backward(grad, z, ACTIVATION, x_ptr.dtype.element_ty == tl.float32)
         dw += tl.where(valid, gz * xhat, 0.0)
         db += tl.where(valid, gz, 0.0)
-    to = sums_ptr + (of_all // c * tl.num_programs(1) + piece) * c + of_all % c
+    to = sums_ptr + (of_all // c * pieces + piece) * c + of_all % c
     tl.store(to, tl.sum(dw, axis=1)[:, None], mask=there)
     tl.store(to + plane, tl.sum(db, axis=1)[:, None], mask=there)
 
@@ -395,6 +401,7 @@ def nhwc_channel_sums_kernel(
     group_channels,
     rows,  # n * groups
     plane,  # n * slabs * c
+    slabs,
     length,  # positions of a slab
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -402,9 +409,9 @@ def nhwc_channel_sums_kernel(
     POSITIONS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    sample = tl.program_id(0).to(tl.int64)
-    slab = tl.program_id(1).to(tl.int64)
-    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)[None, :]  # [1, CHANNELS]
+    program = tl.program_id(0).to(tl.int64)
+    sample, slab = program // slabs, program % slabs
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]  # [1, CHANNELS]
     there = channel < c
     row = sample * (c // group_channels) + channel // group_channels
     mean = tl.load(statistics_ptr + row, mask=there, other=0.0)
@@ -425,7 +432,7 @@ def nhwc_channel_sums_kernel(
         gz = activate_backward(grad, z, ACTIVATION, x_ptr.dtype.element_ty == tl.float32)
         dw += tl.where(valid, gz * xhat, 0.0)
         db += tl.where(valid, gz, 0.0)
-    to = sums_ptr + (sample * tl.num_programs(1) + slab) * c + channel
+    to = sums_ptr + program * c + channel
     tl.store(to, column_sums(dw, POSITIONS, CHANNELS), mask=there)
     tl.store(to + plane, column_sums(db, POSITIONS, CHANNELS), mask=there)
 
@@ -483,8 +490,9 @@ def group_norm_backward_apply_kernel(
     BLOCK: tl.constexpr,
 ):
     """A tile of lines: of channels by positions, or of positions by channels."""
-    first = tl.program_id(0).to(tl.int64) * LINES + tl.arange(0, LINES)[:, None]  # [LINES, 1]
-    second = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
+    program, across = tl.program_id(0).to(tl.int64), tl.cdiv(line, BLOCK)
+    first = program // across * LINES + tl.arange(0, LINES)[:, None]  # [LINES, 1]
+    second = program % across * BLOCK + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
     valid = (first < lines) & (second < line)
     if CHANNELS_LAST:
         channel = second
@@ -553,6 +561,10 @@ class _Tiles:
     length: int  # positions of a piece
     pieces: int  # of a channel or a sample
 
+    @property
+    def nhwc_grid(self) -> tuple[int, int]:
+        return self.layout.n * self.pieces, triton.cdiv(self.layout.c, self.channels)
+
     @staticmethod
     def of(layout: Groups) -> _Tiles:
         if layout.channels_last:
@@ -572,10 +584,9 @@ def _statistics(x: Tensor, tiles: _Tiles, eps: float) -> Tensor:
     if layout.channels_last:
         moments = _floats(x, 3, layout.n, tiles.pieces, layout.c)
         plane, entries = moments[0].numel(), tiles.pieces * layout.group_channels
-        grid = (layout.n, tiles.pieces, triton.cdiv(layout.c, tiles.channels))
-        nhwc_moments_kernel[grid](
-            x, moments, layout.c, layout.spatial, plane, tiles.length, tiles.positions,
-            tiles.channels, num_warps=8,
+        nhwc_moments_kernel[tiles.nhwc_grid](
+            x, moments, layout.c, layout.spatial, plane, tiles.pieces, tiles.length,
+            tiles.positions, tiles.channels, num_warps=8,
         )  # fmt: skip
         steps = tiles.pieces * layout.c, layout.group_channels, layout.group_channels, layout.c
     else:
@@ -583,8 +594,8 @@ def _statistics(x: Tensor, tiles: _Tiles, eps: float) -> Tensor:
         pieces = triton.cdiv(layout.row_size, length)
         moments = _floats(x, 3, layout.rows, pieces)
         plane, entries = moments[0].numel(), pieces
-        moments_kernel[(layout.rows, pieces)](
-            x, moments, layout.row_size, plane, length, TILE, num_warps=8
+        moments_kernel[(layout.rows * pieces,)](
+            x, moments, layout.row_size, pieces, plane, length, TILE, num_warps=8
         )
         steps = layout.groups * pieces, pieces, pieces, pieces
     block = min(triton.next_power_of_2(entries), MERGED)
@@ -626,18 +637,14 @@ def group_norm(
         tiles = _Tiles.of(layout)
         statistics = _statistics(x, tiles, eps)
         if layout.channels_last:
-            grid = (layout.n, tiles.pieces, triton.cdiv(layout.c, tiles.channels))
-            group_norm_nhwc_apply_kernel[grid](
-                x, w, b, statistics, y, *shape, tiles.length, *given, activation, tiles.positions,
-                tiles.channels, num_warps=8,
+            group_norm_nhwc_apply_kernel[tiles.nhwc_grid](
+                x, w, b, statistics, y, *shape, tiles.pieces, tiles.length, *given, activation,
+                tiles.positions, tiles.channels, num_warps=8,
             )  # fmt: skip
         else:
             channels = layout.n * layout.c
-            grid = (
-                triton.cdiv(channels, tiles.channels),
-                triton.cdiv(layout.spatial, tiles.positions),
-            )
-            group_norm_apply_kernel[grid](
+            across = triton.cdiv(layout.spatial, tiles.positions)
+            group_norm_apply_kernel[(triton.cdiv(channels, tiles.channels) * across,)](
                 x, w, b, statistics, y, channels, *shape, *given, activation, tiles.channels,
                 tiles.positions, num_warps=8,
             )  # fmt: skip
@@ -679,15 +686,14 @@ def group_norm_backward(
         sums = _floats(x, 2, n * tiles.pieces, c)
         plane = sums[0].numel()
         if layout.channels_last:
-            grid = (n, tiles.pieces, triton.cdiv(c, tiles.channels))
-            nhwc_channel_sums_kernel[grid](
-                grad, x, w, b, statistics, sums, *shape, plane, tiles.length, *given, activation,
-                tiles.positions, tiles.channels, num_warps=8,
+            nhwc_channel_sums_kernel[tiles.nhwc_grid](
+                grad, x, w, b, statistics, sums, *shape, plane, tiles.pieces, tiles.length, *given,
+                activation, tiles.positions, tiles.channels, num_warps=8,
             )  # fmt: skip
         else:
-            channel_sums_kernel[(triton.cdiv(n * c, tiles.channels), tiles.pieces)](
-                grad, x, w, b, statistics, sums, n * c, *shape, plane, tiles.length, *given,
-                activation, tiles.channels, tiles.positions, num_warps=8,
+            channel_sums_kernel[(triton.cdiv(n * c, tiles.channels) * tiles.pieces,)](
+                grad, x, w, b, statistics, sums, n * c, *shape, plane, tiles.pieces, tiles.length,
+                *given, activation, tiles.channels, tiles.positions, num_warps=8,
             )  # fmt: skip
         means = _floats(x, 2, layout.rows)
         entries = tiles.pieces * layout.group_channels
@@ -701,7 +707,8 @@ def group_norm_backward(
             if layout.channels_last
             else (tiles.positions, tiles.channels)
         )
-        group_norm_backward_apply_kernel[(triton.cdiv(lines, together), triton.cdiv(line, block))](
+        programs = triton.cdiv(lines, together) * triton.cdiv(line, block)
+        group_norm_backward_apply_kernel[(programs,)](
             grad, x, w, b, statistics, means, dx, lines, line, *shape, layout.channels_last,
             *given, activation, together, block, num_warps=8,
         )  # fmt: skip
