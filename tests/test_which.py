@@ -15,6 +15,13 @@ from warpsmith.catalogue import DTYPES, Inputs
 EPS = 1e-6
 Make = Callable[[Inputs], tuple[Any, ...]]
 
+E4M3 = torch.float8_e4m3fn
+
+
+def pair(i: Inputs, *shape: int) -> tuple[Any, ...]:
+    return i.plain(*shape), i.plain(*shape, salt=1)
+
+
 #: operator, dtype, SM, what the call looks like, its arguments, the rung that must serve it
 CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("relu", "f32", 80, "contiguous", lambda i: (i.plain(64, 128),), "stream"),
@@ -54,6 +61,19 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("log_softmax", "f16", 80, "misaligned", lambda i: (i.misaligned(8, 64), -1), "warp"),
     ("softmax_backward", "bf16", 90, "odd rows", lambda i: (*[i.plain(2, 5001)] * 2, -1), "naive"),
     ("softmax_backward", "bf16", 90, "columns", lambda i: (*[i.plain(8, 64)] * 2, 0), "columns"),
+    ("add_rms_norm", "bf16", 90, "4096", lambda i: pair(i, 8, 4096), "registers"),
+    ("add_rms_norm", "bf16", 80, "long rows", lambda i: pair(i, 2, 65536), "pack"),
+    ("add_rms_norm", "bf16", 90, "long rows", lambda i: pair(i, 2, 65536), "cluster"),
+    ("add_rms_norm", "bf16", 90, "odd rows", lambda i: pair(i, 8, 1001), "naive"),
+    ("add_layer_norm", "f16", 90, "no residual", lambda i: (i.plain(8, 256), None), "registers"),
+    (
+        "rms_norm_fp8",
+        "bf16",
+        90,
+        "4096",
+        lambda i: (i.plain(8, 4096), None, None, E4M3),
+        "registers",
+    ),
 )
 
 
