@@ -30,8 +30,10 @@ int resident_clusters(LaunchConfig config) {
   if (const int clusters = count.load(std::memory_order_relaxed)) return clusters;
 
   const auto function = reinterpret_cast<const void*>(kernel);
-  check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, config.dynamic_smem),
-             "shared memory of a persistent kernel");
+  if (config.dynamic_smem > kDefaultSmemLimit) {  // setting less would refuse a larger block that needs no setting
+    check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, config.dynamic_smem),
+               "shared memory of a persistent kernel");
+  }
   int clusters = 0;
   if (config.cluster == 1) {
     int blocks = 0;
