@@ -189,6 +189,13 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
 # --- tables ---------------------------------------------------------------------------------------
 
 
+def largest_compared(record: dict[str, Any], dtype: str, op: Op) -> str | None:
+    """The largest case that a peer ran too, else the largest."""
+    compared = [case for case, impls in cases(record, dtype).items() if best_peer(impls, op)]
+    rows = [row for row in record["rows"] if row["case"] in compared]
+    return largest({**record, "rows": rows}, dtype) or largest(record, dtype)
+
+
 def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> str:
     """Every operator at its largest case, losses included."""
     header = [
@@ -208,7 +215,7 @@ def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> s
         if record is None:
             continue
         for name in [dtype] if dtype else dtypes(record):
-            case = largest(record, name)
+            case = largest_compared(record, name, op)
             if case is None:
                 continue
             impls = cases(record, name)[case]
