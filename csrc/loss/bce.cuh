@@ -9,8 +9,8 @@ namespace warpsmith {
 // log(1 + e) for e in [0, 1], relative error 2e-7: a polynomial fitted for the smallest largest relative error, which
 // neither cancels near 0 nor takes a logarithm.
 __device__ __forceinline__ float log1p_unit(float e) {
-  constexpr float kFit[] = {1.0f,           -0.499999017f, 0.333299637f,   -0.249541342f, 0.196759403f,
-                            -0.153055936f,  0.106036559f,  -0.0569595397f, 0.0198514629f, -0.00324402470f};
+  constexpr float kFit[] = {1.0f,          -0.499999017f, 0.333299637f,   -0.249541342f, 0.196759403f,
+                            -0.153055936f, 0.106036559f,  -0.0569595397f, 0.0198514629f, -0.00324402470f};
   constexpr int kLast = static_cast<int>(sizeof(kFit) / sizeof(float)) - 1;
   float p = kFit[kLast];
 #pragma unroll

@@ -21,8 +21,8 @@ struct CrossEntropyInput {
   int64_t ignore_index;
   float label_smoothing, z_loss;
   float smoothing_share;  // label_smoothing / cols
-  Dtype dtype;       // of logits
-  bool wide_target;  // int64
+  Dtype dtype;            // of logits
+  bool wide_target;       // int64
 };
 
 // What every kernel asks that reads rows in packs.

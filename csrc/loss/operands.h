@@ -41,8 +41,8 @@ inline void check_per_row(std::string_view op, std::string_view name, const Tens
     fail(op, "expected ", name, " to have dtype ", dtype_name(wanted), ", got ", dtype_name(tensor.scalar_type()));
   }
   if (tensor.dim() != 1 || tensor.size(0) != logits.size(0)) {
-    fail(op, "expected ", name, " to have shape (", std::to_string(logits.size(0)), ",), one number per row of logits, got ",
-         shape_text(tensor.sizes()));
+    fail(op, "expected ", name, " to have shape (", std::to_string(logits.size(0)),
+         ",), one number per row of logits, got ", shape_text(tensor.sizes()));
   }
 }
 

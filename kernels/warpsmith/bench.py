@@ -298,9 +298,7 @@ def _judged_once(op: Op, args: tuple[Any, ...]) -> testing.Expected | None:
     return testing.Expected.of(op, args)
 
 
-def _as_promised(
-    op: Op, out: Any, args: tuple[Any, ...], expected: testing.Expected | None
-) -> Any:
+def _as_promised(op: Op, out: Any, args: tuple[Any, ...], expected: testing.Expected | None) -> Any:
     """A peer's answer in the layout that our operator promises: a peer makes no such promise. An
     output that it does not compute, which it returns as None, is not held against it.
     """

@@ -421,7 +421,9 @@ def register_inplace(op: Op, index: int) -> None:
 
     def written(implementation: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         target = args[0]
-        if any(n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride(), strict=True)):
+        if any(
+            n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride(), strict=True)
+        ):
             raise RuntimeError(
                 f"{op.name}: expected {op.argument_names[0]} that are not expanded, "
                 "as they are written to"

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   const PeeledRow<T> peeled = peel(a.in, x);
   const int packs = peeled.packs, slice = (packs + kCluster - 1) / kCluster;
   const int own = min(packs - rank * slice, slice);  // packs of this block, none at the end of a short row
-  const T* gX = x + peeled.col(rank * slice);  // [own * kPack]
+  const T* gX = x + peeled.col(rank * slice);        // [own * kPack]
   const bool writes = rank == 0 && tid == 0;
   const int64_t target = target_of(a.in, row);
 

@@ -1,11 +1,11 @@
 // Cross-entropy, a block per row, in the two sweeps that the definition names.
 //   The first finds the maximum, the second adds e^(x - maximum); one value an access. Bound: the row is read twice, and
 //   the number of load instructions.
+#include "device/block.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "loss/cross_entropy.cuh"
 #include "loss/cross_entropy_forward/cross_entropy_forward.h"
-#include "device/block.h"
 
 namespace warpsmith {
 namespace {

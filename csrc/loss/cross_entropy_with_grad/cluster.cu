@@ -28,7 +28,7 @@ constexpr int64_t kMostBytes = 16 * std::tuple_element_t<std::tuple_size_v<Tiles
 static_assert(kMostBytes == 1 << 20, "the refusal names this size");
 
 // Up to this length one block holds a row as well.
-constexpr int64_t kWorthwhileBytes = 32 * 1024;
+constexpr int64_t kWorthwhileBytes = 64 * 1024;
 
 template <class T, class Smooth, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)

@@ -42,9 +42,7 @@ def _check_backward(x: Tensor, target: Tensor, grad: Tensor, scale: float) -> No
     if grad.device != x.device:
         raise RuntimeError(f"{op}: expected grad to be on {x.device} like x, got {grad.device}")
     if grad.dtype != wide_dtype(x):
-        raise RuntimeError(
-            f"{op}: expected grad to have dtype {wide_dtype(x)}, got {grad.dtype}"
-        )
+        raise RuntimeError(f"{op}: expected grad to have dtype {wide_dtype(x)}, got {grad.dtype}")
     if grad.dim() and grad.shape != x.shape:
         raise RuntimeError(
             f"{op}: expected grad to have shape {tuple(x.shape)} like x, or (), "

@@ -75,10 +75,7 @@ def bce_with_logits_backward_kernel(
     there = i < n
     x = tl.load(x_ptr + i, mask=there, other=0.0).to(tl.float32)
     t = tl.load(target_ptr + i, mask=there, other=0.0).to(tl.float32)
-    if SHARED:
-        grad = tl.load(grad_ptr)
-    else:
-        grad = tl.load(grad_ptr + i, mask=there, other=0.0)
+    grad = tl.load(grad_ptr + (i * 0 if SHARED else i), mask=there, other=0.0)
     dx = (1.0 / (1.0 + tl.exp(-x)) - t) * (grad * scale)
     tl.store(dx_ptr + i, dx.to(dx_ptr.dtype.element_ty), mask=there)
 

@@ -151,10 +151,14 @@ def _derivative(
     inputs: tuple[Any, ...],
     needs: tuple[bool, ...],
     outputs: tuple[Tensor, ...],
-    grad_loss: Tensor,
-    grad_lse: Tensor,
+    grad_loss: Tensor | None,
+    grad_lse: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     logits, target, *options = inputs
+    grad_loss, grad_lse = (
+        torch.zeros_like(out) if grad is None else grad
+        for out, grad in zip(outputs, (grad_loss, grad_lse), strict=True)
+    )
     dlogits = torch.ops.warpsmith.cross_entropy_backward(
         logits, target, outputs[1], grad_loss, grad_lse, *options
     )
@@ -228,7 +232,7 @@ def _needs_cluster(logits: Tensor, *rest: Any) -> str | None:
 
 
 def _suits_cluster(logits: Tensor, *rest: Any) -> str | None:
-    return None if _row_bytes(logits) > 32 << 10 else "the row fits a block's registers"
+    return None if _row_bytes(logits) > 64 << 10 else "the row fits a block's registers"
 
 
 def _needs_packs_backward(logits: Tensor, *rest: Any) -> str | None:
@@ -261,9 +265,7 @@ def _eager_with_grad(logits: Tensor, target: Tensor, *options: Any) -> tuple[Ten
 def _retained(forward: Callable[..., Tensor]) -> Callable[..., Any]:
     graph = RetainedGraph(forward)
 
-    def run(
-        logits: Tensor, target: Tensor, lse: Tensor, grad_loss: Tensor, *rest: Any
-    ) -> Tensor:
+    def run(logits: Tensor, target: Tensor, lse: Tensor, grad_loss: Tensor, *rest: Any) -> Tensor:
         return graph(grad_loss, logits, target)
 
     return run
@@ -291,9 +293,7 @@ def _quack_with_grad() -> Callable[..., Any]:
 def _quack_backward() -> Callable[..., Any]:
     from quack.cross_entropy import cross_entropy_bwd
 
-    def run(
-        logits: Tensor, target: Tensor, lse: Tensor, grad_loss: Tensor, *rest: Any
-    ) -> Tensor:
+    def run(logits: Tensor, target: Tensor, lse: Tensor, grad_loss: Tensor, *rest: Any) -> Tensor:
         return cross_entropy_bwd(logits, target, grad_loss, lse)
 
     return run
@@ -413,6 +413,7 @@ cross_entropy_with_grad_op = catalogue.add(
                 min_sm=90,
                 when=_needs_cluster,
                 suits=_suits_cluster,
+                seeds=("fused_linear_cross_entropy_{dtype}",),
             ),
         ),
         triton="cross_entropy_triton:cross_entropy_with_grad",
@@ -539,7 +540,8 @@ def cross_entropy(
         inplace_backward: whether the backward pass may write the gradient over the logits, which
             saves a tensor of their size. Nobody may use the logits afterwards; a second backward
             raises. Ignored under `torch.compile`, which reuses memory by itself.
-        variant: one rung of the forward pass by name instead of the best one, "bf16x8_pack_unroll_f32".
+        variant: one rung of the forward pass by name instead of the best one,
+            "bf16x8_pack_unroll_f32".
 
     Returns:
         An f32 tensor (f64 for f64 logits): [n] for "none", otherwise a scalar.

@@ -72,9 +72,8 @@ def samples() -> tuple[Sample, ...]:
     grid += [
         _rows(m, n, small=False)
         for m, n in (
-            (199, 63), (1030, 96), (2500, 1024), (37, 1128), (37, 2048), (5, 8192), (3, 12345),
-            (300, 16384), (7, 32000), (300, 40001), (9, 50257), (300, 50257), (3, 128256),
-            (2, 262144), (2, 300001),
+            (199, 65), (1030, 96), (300, 1024), (37, 1128), (37, 2048), (5, 8192), (3, 12345),
+            (300, 4100), (3, 32000), (9, 50257), (2, 128256), (1, 262144), (2, 300001),
         )
     ]  # fmt: skip
     return (
@@ -92,7 +91,9 @@ def samples() -> tuple[Sample, ...]:
             small=False,
         ),
         Sample("ignored class", lambda i: (*_call(i.randn(10, 129), i, ignore=0), 0)),
-        Sample("all ignored", lambda i: (i.randn(4, 64), torch.full((4,), -1, device=i.device), -1)),
+        Sample(
+            "all ignored", lambda i: (i.randn(4, 64), classes(i, 4, 64).fill_(-1), -1)
+        ),
         Sample("smoothing", lambda i: (*_call(i.randn(9, 100), i), IGNORE_INDEX, 0.1)),
         Sample("smoothing, odd", lambda i: (*_call(i.randn(9, 127), i), IGNORE_INDEX, 0.25)),
         Sample(
@@ -103,11 +104,6 @@ def samples() -> tuple[Sample, ...]:
         Sample(
             "smoothing, long",
             lambda i: (*_call(i.randn(9, 50257), i), IGNORE_INDEX, 0.1),
-            small=False,
-        ),
-        Sample(
-            "smoothing, many long",
-            lambda i: (*_call(i.randn(290, 50257), i), IGNORE_INDEX, 0.1),
             small=False,
         ),
         Sample("nothing but smoothing", lambda i: (*_call(i.randn(9, 33), i), IGNORE_INDEX, 1.0)),

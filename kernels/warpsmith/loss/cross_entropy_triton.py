@@ -98,9 +98,7 @@ def cross_entropy_forward_kernel(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     valid = row < rows
     target = tl.load(target_ptr + row * target_stride, mask=valid, other=0).to(tl.int64)
-    most, exps, total = row_sums(
-        logits_ptr, row, valid, cols, logits_stride, SMOOTH, ROWS, BLOCK
-    )
+    most, exps, total = row_sums(logits_ptr, row, valid, cols, logits_stride, SMOOTH, ROWS, BLOCK)
     write_loss(
         logits_ptr, loss_ptr, lse_ptr, row, valid, target, target == ignore_index, most, exps,
         total, cols, logits_stride, smoothing, z_loss, SMOOTH,
@@ -133,9 +131,7 @@ def cross_entropy_with_grad_kernel(
     target = tl.load(target_ptr + row * target_stride, mask=valid, other=0).to(tl.int64)
     grad_loss = tl.load(grad_loss_ptr + row * grad_loss_stride, mask=valid, other=0.0)
     ignored = target == ignore_index
-    most, exps, total = row_sums(
-        logits_ptr, row, valid, cols, logits_stride, SMOOTH, ROWS, BLOCK
-    )
+    most, exps, total = row_sums(logits_ptr, row, valid, cols, logits_stride, SMOOTH, ROWS, BLOCK)
     lse = write_loss(
         logits_ptr, loss_ptr, lse_ptr, row, valid, target, ignored, most, exps, total, cols,
         logits_stride, smoothing, z_loss, SMOOTH,

@@ -38,7 +38,9 @@ ROW_BYTES = 128
 
 def _check_like(name: str, tensor: Tensor, x: Tensor) -> None:
     if tensor.device != x.device:
-        raise RuntimeError(f"{_OP}: expected {name} to be on {x.device} like x, got {tensor.device}")
+        raise RuntimeError(
+            f"{_OP}: expected {name} to be on {x.device} like x, got {tensor.device}"
+        )
     if tensor.dtype != x.dtype:
         raise RuntimeError(
             f"{_OP}: expected {name} to have dtype {x.dtype} like x, got {tensor.dtype}"
@@ -80,7 +82,7 @@ def _default_chunk(rows: int, row_bytes: int) -> int:
     """Rows of a chunk: as many as `CHUNK_BYTES` hold, spread evenly."""
     most = max(CHUNK_BYTES // row_bytes // ROW_TILE * ROW_TILE, LEAST_ROWS)
     chunks = max(-(-rows // most), 1)
-    return -(-rows // chunks // ROW_TILE) * ROW_TILE
+    return max(-(-rows // chunks // ROW_TILE), 1) * ROW_TILE
 
 
 def _chunks(rows: int, chunk: int) -> Iterator[slice]:
@@ -274,8 +276,8 @@ def fused_linear_cross_entropy(
 
     Rows go through in chunks, whose logits turn into their gradients in place. Gradients are there
     after the forward pass; the backward pass scales them, where they lie unless the graph is
-    retained, and asks the host for nothing. The logits of a vocabulary of 128256 in bf16 take 2 GiB at 8192 rows; a chunk
-    takes a quarter of that.
+    retained, and asks the host for nothing. The logits of a vocabulary of 128256 in bf16 take 2 GiB
+    at 8192 rows; a chunk takes a quarter of that.
 
     Args:
         x: [n, d], f32, f16 or bf16 (f64 without a kernel of its own). Under autocast, cast it.
