@@ -98,6 +98,9 @@ template <class Rows, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     add_norm_backward_persistent_kernel([[maybe_unused]] const Rows v) {
 #if defined(__CUDA_ARCH__)
+#if !WARPSMITH_HAS_CLUSTERS
+  if constexpr (Tile::cluster > 1) return;  // never launched there
+#endif
   using T = typename Rows::T;
   using H = typename Rows::H;
   using Sums = AddNormSums<Rows::kLayer>;
