@@ -80,13 +80,18 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
         shape = other = (draw(st.sampled_from((0, 1, 2, 7, 31, 64, 257, 1000))),)
     elif names == ("x", "y"):
         shape, other = draw(st.sampled_from(broadcasts(shape)))
-    tensors = {
+    tensors: dict[str, Callable[[], Any]] = {
         "x": lambda: tensor(shape, 1),
         "y": lambda: tensor(other, 2),
         "up": lambda: None if one_input_gate else tensor(shape, 2),
         "bias": lambda: tensor(shape[-1:], 3),
         "weight": lambda: tensor(shape[-1:], 3) if draw(st.booleans()) else None,
         "grad": lambda: tensor((*shape[:-1], shape[-1] // 2) if one_input_gate else shape, 4),
+        "residual": lambda: tensor(shape, 5) if draw(st.booleans()) else None,
+        "h": lambda: tensor(shape, 6),
+        "grad_h": lambda: tensor(shape, 7) if draw(st.booleans()) else None,
+        "zero_centered": lambda: draw(st.booleans()),
+        "separate_x": lambda: draw(st.booleans()),
     }
     drawn = {name: tensors[name]() for name in names if name in tensors}
     defaults = dict(zip(names, dispatch.normalise(op, ()), strict=True))
@@ -111,6 +116,7 @@ def broadcasts(shape: Shape) -> list[tuple[Shape, Shape]]:
 
 def known_arguments(op: Op) -> bool:
     known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd", "dim"}
+    known |= {"residual", "h", "grad_h", "zero_centered", "separate_x"}
     return set(op.argument_names) <= known
 
 

@@ -398,6 +398,73 @@ def register(op: Op) -> None:
             _register_autograd(op, name)
 
 
+def register_inplace(op: Op, index: int) -> None:
+    """Defines `<op>_`, which writes output `index` over the first argument and returns the others.
+
+    The compiled library of the family implements it for CUDA. It is not differentiable.
+
+    Args:
+        op: a registered operator, whose first argument is a tensor.
+        index: the output of that tensor's shape and dtype.
+    """
+    schema = torch._C.parse_schema(f"warpsmith::{op.schema}")
+    arguments, returns = op.schema[len(op.name) :].rsplit(" -> ", 1)
+    others = ["Tensor"] * (len(schema.returns) - 1)
+    returns = others[0] if len(others) == 1 else f"({', '.join(others)})"
+    name = f"{op.name}_"
+    _define(f"{name}{arguments.replace('(Tensor ', '(Tensor(a!) ', 1)} -> {returns}")
+
+    def rest(out: Any) -> Any:
+        kept = out if isinstance(out, tuple) else (out,)
+        kept = kept[:index] + kept[index + 1 :]
+        return None if not kept else kept[0] if len(kept) == 1 else kept
+
+    def written(implementation: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        target = args[0]
+        if any(
+            n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride(), strict=True)
+        ):
+            raise RuntimeError(
+                f"{op.name}: expected {op.argument_names[0]} that are not expanded, "
+                "as they are written to"
+            )
+        out = implementation(*args)
+        target.copy_(out[index] if isinstance(out, tuple) else out)
+        return rest(out)
+
+    def until_loaded(*args: Any) -> Any:
+        if load_family(op.family):
+            with _BelowAutograd():
+                return getattr(torch.ops.warpsmith, name)(*args)
+        _warn_once(op.family, build.why_not(op.family))
+        return written(getattr(torch.ops.warpsmith, op.name).fallback, args)
+
+    _library.impl(name, lambda *args: written(_cpu(op), args), "CPU")
+    _library.impl(name, lambda *args: rest(_meta(op)(*args)), "Meta")
+    _library.impl(name, until_loaded, "CompositeExplicitAutograd")
+
+
+def register_composite(
+    schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]
+) -> Any:
+    """Defines an operator that is written in Python on top of others, the same for every device. It
+    is not differentiable.
+
+    Args:
+        schema: as PyTorch writes it.
+        implementation: takes the operator's arguments.
+        fake: allocates its outputs.
+
+    Returns:
+        The operator.
+    """
+    name = catalogue.parse_name(schema)
+    _define(schema)
+    _library.impl(name, implementation, "CompositeExplicitAutograd")
+    _library.impl(name, fake, "Meta")
+    return getattr(torch.ops.warpsmith, name).default
+
+
 # --- the public functions -------------------------------------------------------------------------
 
 

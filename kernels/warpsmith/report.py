@@ -14,6 +14,7 @@ The names: `headline` and `headline:<dtype>` (every operator at its largest case
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 from collections import Counter
@@ -189,6 +190,13 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
 # --- tables ---------------------------------------------------------------------------------------
 
 
+def largest_compared(record: dict[str, Any], dtype: str, op: Op) -> str | None:
+    """The largest case that a peer ran too, else the largest."""
+    compared = [case for case, impls in cases(record, dtype).items() if best_peer(impls, op)]
+    rows = [row for row in record["rows"] if row["case"] in compared]
+    return largest({**record, "rows": rows}, dtype) or largest(record, dtype)
+
+
 def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> str:
     """Every operator at its largest case, losses included."""
     header = [
@@ -208,7 +216,7 @@ def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> s
         if record is None:
             continue
         for name in [dtype] if dtype else dtypes(record):
-            case = largest(record, name)
+            case = largest_compared(record, name, op)
             if case is None:
                 continue
             impls = cases(record, name)[case]
@@ -375,18 +383,19 @@ def environment_line(results: Results) -> str:
 
 
 def operators_table() -> str:
-    """The public operators and dtypes of every family."""
-    import warpsmith
-
+    """The public functions and dtypes of every family."""
     rows = ["| family | operators | dtypes |", "| :-- | :-- | :-- |"]
     for family in catalogue.FAMILIES:
+        public = importlib.import_module(f"warpsmith.{family}").__all__
         ops = [op for op in catalogue.load().values() if op.family == family]
-        names, dtypes = [], set[str]()
-        for op in ops:
-            if op.name in warpsmith.__all__:
-                aliases = [f"`{a}`" for a in op.aliases if a in warpsmith.__all__]
-                names.append(f"`{op.name}`" + (f" ({' '.join(aliases)})" if aliases else ""))
-                dtypes |= set(op.dtypes)
+        listed_ops = [op for op in ops if op.name in public]
+        aliases = {op.name: [a for a in op.aliases if a in public] for op in listed_ops}
+        others = {a for found in aliases.values() for a in found}
+        names = []
+        for name in (name for name in public if name not in others):
+            beside = " ".join(f"`{a}`" for a in aliases.get(name, ()))
+            names.append(f"`{name}` ({beside})" if beside else f"`{name}`")
+        dtypes = {dtype for op in ops for dtype in op.dtypes}
         listed = " ".join(dtype for dtype in catalogue.DTYPES if dtype in dtypes)
         rows.append(f"| {family} | {' '.join(names)} | {listed} |")
     return "\n".join(rows)

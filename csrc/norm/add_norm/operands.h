@@ -21,14 +21,6 @@ inline void check_residual(std::string_view op, std::string_view name, const Ten
        x.scalar_type() == ScalarType::Float ? "" : " or torch.float32", ", got ", dtype_name(type));
 }
 
-// As weight, and in its dtype where there is one.
-inline void check_bias(std::string_view op, const Tensor& bias, const OptionalTensor& weight, const Tensor& x) {
-  check_weight(op, bias, x, "bias");
-  if (!weight || weight->scalar_type() == bias.scalar_type()) return;
-  fail(op, "expected bias to have dtype ", dtype_name(weight->scalar_type()), " like weight, got ",
-       dtype_name(bias.scalar_type()));
-}
-
 inline void check_add_norm(std::string_view op, const Tensor& x, const OptionalTensor& residual,
                            const OptionalTensor& weight, const OptionalTensor& bias) {
   check_rows(op, x);

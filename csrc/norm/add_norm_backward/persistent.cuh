@@ -27,7 +27,7 @@ inline constexpr int kCommonRing = 96 * 1024;
 
 // One row of the ring: grad, h and grad_h, each [packs, threads].
 template <class Rows, class Tile>
-struct BackwardRing {
+struct AddNormBackwardRing {
   using GradPack = Vec<typename Rows::T, Rows::kWidth>;
   using HPack = Vec<typename Rows::H, Rows::kWidth>;
 
@@ -38,7 +38,7 @@ struct BackwardRing {
 
   char* stage;
 
-  __device__ __forceinline__ BackwardRing(uint4* ring, int index)
+  __device__ __forceinline__ AddNormBackwardRing(uint4* ring, int index)
       : stage(reinterpret_cast<char*>(ring) + index * stage_bytes(blockDim.x)) {}
   __device__ __forceinline__ HPack* h(int i) const { return reinterpret_cast<HPack*>(stage) + slot(i); }
   __device__ __forceinline__ HPack* grad_h(int i) const { return h(Tile::packs) + i * blockDim.x; }
@@ -52,7 +52,7 @@ struct BackwardRing {
 
 // Sums over everyone who shares a row, in turns counted from 0.
 template <class Tile>
-struct RowReduction {
+struct RowExchange {
   static constexpr int kMost = 3;
   float partial[2][kMost][kWarp];  // [buffer, value, warp]
 
@@ -78,7 +78,7 @@ struct RowReduction {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
 template <class Tile>
   requires(Tile::cluster > 1)
-struct RowReduction<Tile> {
+struct RowExchange<Tile> {
   ClusterSums<Tile::threads, Tile::cluster, 3> sums;
 
   __device__ __forceinline__ void prepare(int even, int odd) {
@@ -98,14 +98,17 @@ template <class Rows, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     add_norm_backward_persistent_kernel([[maybe_unused]] const Rows v) {
 #if defined(__CUDA_ARCH__)
+#if !WARPSMITH_HAS_CLUSTERS
+  if constexpr (Tile::cluster > 1) return;  // never launched there
+#endif
   using T = typename Rows::T;
   using H = typename Rows::H;
-  using Sums = NormSums<Rows::kLayer>;
-  using Ring = BackwardRing<Rows, Tile>;
+  using Sums = AddNormSums<Rows::kLayer>;
+  using Ring = AddNormBackwardRing<Rows, Tile>;
   constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = Rows::kWidth;
   constexpr bool kShared = Tile::lanes > 0;  // several rows in a block
   extern __shared__ uint4 ring[];            // [stages]; a thread reads its own copies only
-  __shared__ RowReduction<Tile> reduction;
+  __shared__ RowExchange<Tile> reduction;
   reduction.prepare(Rows::kLayer ? 1 : Sums::kValues, Sums::kValues);
 
   const int tid = threadIdx.x;
@@ -196,10 +199,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       to_float(grad, *now.grad(i));
       factors_of(factor, i);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) sums.add(h[j] - mean[0], grad[j] * factor[j]);
+      for (int j = 0; j < kWidth; ++j) sums.add(h[j] - mean[0], __fmul_rn(grad[j], factor[j]));
     }
     reduction.sum(sums.value, turn++);
-    const NormFactors factors(v, mean[0], sums);
+    const AddNormFactors factors(v, mean[0], sums);
 
     // dh and dx, dw and db
 #pragma unroll
@@ -213,7 +216,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         const float xhat = factors.xhat(h[j]);
-        d[j] = factors.dh(xhat, grad[j] * factor[j]);
+        d[j] = factors.dh(xhat, __fmul_rn(grad[j], factor[j]));  // rounded as in the sums
         if constexpr (kCompensated) {
           add_compensated(dw[i][j], lost_dw[i][j], grad[j] * xhat);
           if constexpr (Rows::kLayer) add_compensated(db[i][j], lost_db[i][j], grad[j]);
@@ -287,7 +290,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 
 template <class Rows, class Tile>
 void launch_persistent_tile(const AddNormBackwardArgs& a, const Rows& rows, cudaStream_t stream) {
-  using Ring = BackwardRing<Rows, Tile>;
+  using Ring = AddNormBackwardRing<Rows, Tile>;
   constexpr auto kernel = &add_norm_backward_persistent_kernel<Rows, Tile>;
   static_assert(Tile::cluster > 1 || Ring::bytes(Tile::threads) <= kCommonRing, "too large a ring for some GPUs");
   const int64_t slice = (a.cols / Rows::kWidth + Tile::cluster - 1) / Tile::cluster;

@@ -78,7 +78,7 @@ struct AddNormBackwardRows : Types {
 
 // What the second sweep over a row adds up, around its mean.
 template <bool layer>
-struct NormSums {
+struct AddNormSums {
   static constexpr int kValues = layer ? 3 : 2;
   float value[kValues] = {};  // sum of (h - mean)^2 | of g * (h - mean) | of g, layer norm only
 
@@ -90,13 +90,13 @@ struct NormSums {
 };
 
 // With xhat = (h - mean) * rstd: dh = rstd * (g - shift - xhat * slope) + grad_h.
-struct NormFactors {
+struct AddNormFactors {
   float mean, rstd;
   float shift;  // mean of g; 0 in RMS norm
   float slope;  // mean of g * xhat
 
   template <class Rows>
-  __device__ __forceinline__ NormFactors(const Rows& v, float mean_, const NormSums<Rows::kLayer>& sums)
+  __device__ __forceinline__ AddNormFactors(const Rows& v, float mean_, const AddNormSums<Rows::kLayer>& sums)
       : mean(mean_), rstd(reciprocal_rms(sums.value[0], v.inverse_count, v.eps)), shift(0.0f) {
     slope = rstd * sums.value[1] * v.inverse_count;
     if constexpr (Rows::kLayer) shift = sums.value[2] * v.inverse_count;

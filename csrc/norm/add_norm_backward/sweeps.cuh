@@ -12,14 +12,14 @@ template <class Rows>
 __global__ void __launch_bounds__(kMostBackwardThreads) add_norm_backward_rows_kernel(const Rows v) {
   using T = typename Rows::T;
   using H = typename Rows::H;
-  using Sums = NormSums<Rows::kLayer>;
+  using Sums = AddNormSums<Rows::kLayer>;
   __shared__ float partial[1 + Sums::kValues][kWarp];
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     const T* grad = v.grad_row(row);
     const H* h = v.h_row(row);
     const auto g = [&](int64_t i) {
       const float weight = v.weight == nullptr ? 1.0f : to_float(v.weight[i]) + v.weight_offset;
-      return to_float(grad[i]) * weight;
+      return __fmul_rn(to_float(grad[i]), weight);  // as rounded in the sums, so that what must cancel does
     };
 
     // mean
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kMostBackwardThreads) add_norm_backward_rows_k
     for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) sums.add(to_float(h[i]) - mean, g(i));
 #pragma unroll
     for (int k = 0; k < Sums::kValues; ++k) sums.value[k] = block_sum(sums.value[k], partial[k]);
-    const NormFactors factors(v, mean, sums);
+    const AddNormFactors factors(v, mean, sums);
     if (threadIdx.x == 0 && v.statistics != nullptr) {
       v.statistics[row] = mean;
       v.statistics[v.rows + row] = factors.rstd;

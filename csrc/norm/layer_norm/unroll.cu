@@ -27,7 +27,7 @@ __device__ __forceinline__ void for_step(const T* x, int64_t col, int64_t cols, 
 }
 
 template <class T, class W, class A>
-__global__ void __launch_bounds__(kMostThreads) layer_norm_unroll_kernel(const LayerNormRows<T, W> v) {
+__global__ void __launch_bounds__(kMostThreads, 2) layer_norm_unroll_kernel(const LayerNormRows<T, W> v) {
   __shared__ A sums[kWarp], deviations[2][kWarp];
   const int64_t step = int64_t{kPack<T>} * blockDim.x;
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {

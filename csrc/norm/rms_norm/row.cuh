@@ -129,9 +129,9 @@ struct RmsNorm : RmsNormRows<T, W> {
     __device__ __forceinline__ void load_from(const RmsNorm& row, int col) { weight.load_from(row.weight, col, 1.0f); }
     __device__ __forceinline__ void keep(uint32_t zero) { weight.keep(zero); }
   };
-  // Registers for the weights of eight packs.
+  // Registers for the weights of eight packs in 16 bits; there are none for twice that.
   template <int packs>
-  static constexpr bool kHoldsColumns = packs * sizeof(Columns) <= 8 * 32;
+  static constexpr bool kHoldsColumns = packs * sizeof(Columns) <= 8 * 16;
 
   using RmsNormRows<T, W>::RmsNormRows;
 

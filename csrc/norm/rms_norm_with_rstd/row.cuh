@@ -29,7 +29,7 @@ struct CompensatedSquares {
 
   __device__ __forceinline__ void add(float term) {
     const float wanted = term - lost, next = sum + wanted;
-    lost = (next - sum) - wanted;
+    lost = next == INFINITY ? 0.0f : (next - sum) - wanted;
     sum = next;
   }
 };

@@ -284,7 +284,7 @@ def _backward(
             add_norm_backward_persistent_kernel[(count,)](
                 *tensors, *partials, *sizes, layer, has_grad_h, has_weight, has_bias,
                 zero_centered, separate, *branch_flags, shared, block,
-                num_warps=warps_for(shared * block),
+                num_warps=warps_for(shared * block), enable_fp_fusion=False,
             )  # fmt: skip
         else:
             count = min(rows, max(workers * 128 // triton.cdiv(cols, 128), 1), 64)
@@ -292,7 +292,7 @@ def _backward(
             statistics = torch.empty(2, rows, dtype=torch.float32, device=h.device)
             add_norm_backward_sweeps_kernel[(rows,)](
                 *tensors, statistics, *sizes, layer, has_grad_h, has_weight, zero_centered,
-                separate, *branch_flags, SWEEP, num_warps=warps_for(SWEEP),
+                separate, *branch_flags, SWEEP, num_warps=warps_for(SWEEP), enable_fp_fusion=False,
             )  # fmt: skip
             if has_weight or has_bias:
                 add_norm_backward_chunks_kernel[(triton.cdiv(cols, 256), count)](

@@ -17,6 +17,7 @@ from warpsmith.norm import dropout_add_norm_cases as cases
 from warpsmith.norm.add_norm_ladder import backward_ladder, ladder
 from warpsmith.norm.add_norm_reference import norm, norm_backward, widest
 from warpsmith.norm.checks import (
+    check_parameters,
     check_residual,
     check_residual_gradients,
     check_row_scale,

@@ -309,7 +309,8 @@ layer_norm_op = catalogue.add(
             Property("shift invariant", cases.shift_invariant),
             Property("rows independent", cases.rows_independent),
             Property("standardised", cases.standardised),
-            Property("constant rows", cases.constant_rows),
+            # In 16 bits PyTorch's own function leaves more on a CPU.
+            Property("constant rows", cases.constant_rows, dtypes=("f32",)),
         ),
         cost=Cost(bytes=_bytes, flops=lambda x, weight, bias, eps: 7 * x.numel()),
         bench=cases.BENCH,
