@@ -6,7 +6,7 @@
 
 namespace warpsmith {
 
-inline constexpr int kColumnThreads = kMostColumns;  // of a block, at most
+inline constexpr int kTileThreads = kMostColumns;  // of a block, at most
 
 // How tiles divide the channels.
 struct ColumnTiling {
@@ -30,7 +30,7 @@ struct ColumnTiling {
   }
 
   unsigned threads() const {
-    const int lanes = std::max(kColumnThreads / columns, 1);
+    const int lanes = std::max(kTileThreads / columns, 1);
     return static_cast<unsigned>(ceil_of(int64_t{lanes} * columns, kWarp) * kWarp);
   }
 };
@@ -71,7 +71,7 @@ struct PackMoments {
 // Shared memory in which the lanes of a block meet: {mean, m2} per lane and channel.
 template <int width>
 struct LaneMoments {
-  float2 of[kColumnThreads * width];  // [lanes, columns * width]
+  float2 of[kTileThreads * width];  // [lanes, columns * width]
 };
 
 // Joins the moments of all lanes and channels of each group of the tile, always in the same order; a whole warp calls

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kPieceThreads)
 
 // Channels last: block (i, tile) takes slab i % count of sample i / count.
 template <class T>
-__global__ void __launch_bounds__(kColumnThreads)
+__global__ void __launch_bounds__(kTileThreads)
     group_norm_nhwc_moments_kernel(Moments* to, const T* x, const ColumnTiling tiling, const Pieces slabs) {
   constexpr int kWidth = kPack<T>;
   __shared__ LaneMoments<kWidth> lanes;
@@ -88,10 +88,10 @@ inline void merge_pieces(const GroupStatistics& to, const GroupShape& s, const P
                                                   static_cast<const Moments*>(to.pieces), pieces.count, eps);
 }
 
-// GroupStatistics of a contiguous x.
+// Statistics of a contiguous x.
 template <class T>
 GroupStatistics launch_statistics(const T* x, const GroupShape& s, const Pieces& pieces, float eps, float* workspace,
-                             cudaStream_t stream) {
+                                  cudaStream_t stream) {
   const GroupStatistics statistics(workspace, s, pieces);
   const auto blocks = static_cast<unsigned>(s.rows() * pieces.count);
   launch<&group_norm_moments_kernel<T>>({blocks, kPieceThreads}, stream, statistics.pieces, x, s.row_size() / kPack<T>,
@@ -100,10 +100,10 @@ GroupStatistics launch_statistics(const T* x, const GroupShape& s, const Pieces&
   return statistics;
 }
 
-// GroupStatistics of a channels-last x.
+// Statistics of a channels-last x.
 template <class T>
 GroupStatistics launch_statistics(const T* x, const GroupShape& s, const ColumnTiling& tiling, const Pieces& slabs,
-                             float eps, float* workspace, cudaStream_t stream) {
+                                  float eps, float* workspace, cudaStream_t stream) {
   const GroupStatistics statistics(workspace, s, slabs);
   const dim3 grid(static_cast<unsigned>(s.n * slabs.count), static_cast<unsigned>(tiling.tiles));
   launch<&group_norm_nhwc_moments_kernel<T>>({grid, tiling.threads()}, stream, statistics.pieces, x, tiling, slabs);

@@ -19,7 +19,7 @@ constexpr int64_t kLeastSlab = 8 * 1024;   // less is not worth another block
 constexpr int64_t kEnoughBlocks = 256;     // two for each multiprocessor of an H100, or nearly
 constexpr int64_t kLongRun = 8, kRun = 4;  // packs of a position that lie together
 // A unit of packs and groups holds at most 8 groups, and so does a pack; longer tiles have longer groups.
-constexpr int kMostGroupsOfTile = 8 * kLongRun;
+[[maybe_unused]] constexpr int kMostGroupsOfTile = 8 * kLongRun;
 
 // How tiles are spread over clusters.
 struct Spread {
@@ -60,7 +60,7 @@ struct Operands {
 };
 
 template <class T, class Activation>
-__global__ void __launch_bounds__(kColumnThreads, 3)
+__global__ void __launch_bounds__(kTileThreads, 3)
     group_norm_nhwc_cluster_kernel([[maybe_unused]] const Operands<T> v) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   constexpr int kWidth = kPack<T>;

@@ -19,7 +19,7 @@ struct Operands {
 };
 
 template <class T, class Activation>
-__global__ void __launch_bounds__(kColumnThreads) group_norm_nhwc_split_kernel(const Operands<T> v) {
+__global__ void __launch_bounds__(kTileThreads) group_norm_nhwc_split_kernel(const Operands<T> v) {
   constexpr int kWidth = kPack<T>;
   const ColumnTiling& tiling = v.tiling;
   const Column column(tiling, blockIdx.y);

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, 2) group_norm_backward_naive_kernel(
       const auto [offset, channel] = v.elements.place(i);
       const ChannelGrad c = v.channel(n, first + channel);
       const float value = to_float(x[offset]);
-      const float g = c.weight * c.template gz<Activation, T>(to_float(grad[offset]), value);
+      const float g = c.template scaled<Activation, T>(to_float(grad[offset]), value);
       weighted = weighted + GradSums{g * c.xhat(value), g};
     }
     const GradSums gradient_means = 1.0f / static_cast<float>(size) * block_sum(weighted, partial);

@@ -48,10 +48,10 @@ __device__ __forceinline__ void load_channels(ChannelGrad (&channels)[kPack<T>],
 }
 
 template <class T, class Activation>
-__global__ void __launch_bounds__(kColumnThreads)
+__global__ void __launch_bounds__(kTileThreads)
     group_norm_backward_nhwc_split_sums_kernel(const Operands<T> v, const PartialSums to) {
   constexpr int kWidth = kPack<T>;
-  __shared__ GradSums lanes[kColumnThreads * kWidth];  // [lanes, columns * kWidth]
+  __shared__ GradSums lanes[kTileThreads * kWidth];  // [lanes, columns * kWidth]
   const Column column(v.tiling, blockIdx.y);
   const Slab<T> slab(v, blockIdx.x, blockIdx.y, column);
   const int channels = column.columns * kWidth;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kColumnThreads)
 }
 
 template <class T, class Activation>
-__global__ void __launch_bounds__(kColumnThreads) group_norm_backward_nhwc_split_kernel(const Operands<T> v) {
+__global__ void __launch_bounds__(kTileThreads) group_norm_backward_nhwc_split_kernel(const Operands<T> v) {
   constexpr int kWidth = kPack<T>;
   const Column column(v.tiling, blockIdx.y);
   if (!column.active) return;

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kGradResidentThreads, 3)
     moments = merge(moments, moments_of(values));
   }
   moments = block_merge(moments, partial_moments);
-  const int lane = tid % kWarp;
+  [[maybe_unused]] const int lane = tid % kWarp;
 #if WARPSMITH_HAS_CLUSTERS
   if constexpr (clustered) {
     cluster_wait();  // every block expects what is sent now

@@ -53,10 +53,16 @@ struct ChannelGrad {
     sums.db += g;
   }
 
+  // gz * weight, rounded wherever it is formed: the only value of a group must cancel against its mean.
+  template <class Activation, class T>
+  __device__ __forceinline__ float scaled(float grad, float x) const {
+    return __fmul_rn(gz<Activation, T>(grad, x), weight);
+  }
+
   // `mean`: of gz * weight * xhat and of gz * weight over the group
   template <class Activation, class T>
   __device__ __forceinline__ float dx(float grad, float x, const GradSums& mean) const {
-    return n.rstd * (fmaf(gz<Activation, T>(grad, x), weight, -mean.db) - xhat(x) * mean.dw);
+    return n.rstd * ((scaled<Activation, T>(grad, x) - mean.db) - xhat(x) * mean.dw);
   }
 };
 

@@ -23,6 +23,7 @@ from warpsmith.elementwise.functions_triton import (
     silu,
 )
 from warpsmith.norm.group_layout import Groups, as_groups, dense, empty_like
+from warpsmith.norm.launch_triton import on, sum_partials_kernel
 
 # Values of a group that a program holds at once; in runs of channels, which coalesce less, fewer.
 MOST_RESIDENT = 16384
@@ -520,31 +521,7 @@ def group_norm_backward_apply_kernel(
     tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=valid)
 
 
-@triton.jit
-def parameter_kernel(
-    sums_ptr,  # [parts, c]
-    to_ptr,  # [c]
-    parts,
-    c,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
-    sums = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-    for first in range(0, parts, ROWS):
-        part = (first + tl.arange(0, ROWS)[:, None]).to(tl.int64)  # [ROWS, 1]
-        valid = (part < parts) & (channel < c)
-        sums += tl.load(sums_ptr + part * c + channel, mask=valid, other=0.0)
-    total = tl.sum(sums, axis=0)[None, :]  # [1, BLOCK]
-    tl.store(to_ptr + channel, total.to(to_ptr.dtype.element_ty), mask=channel < c)
-
-
 # --- launches -------------------------------------------------------------------------------------
-
-
-def _on(x: Tensor) -> torch.cuda.device:
-    """Launches go to the current device: make it that of the tensor."""
-    return torch.cuda.device(x.device if x.device.type == "cuda" else -1)
 
 
 def _floats(x: Tensor, *shape: int) -> Tensor:
@@ -620,7 +597,7 @@ def group_norm(
     w = x if weight is None else weight.contiguous()
     b = x if bias is None else bias.contiguous()
     shape = layout.c, layout.spatial, layout.group_channels, layout.rows
-    with _on(x):
+    with on(x):
         if layout.row_size <= (MOST_RESIDENT_NHWC if layout.channels_last else MOST_RESIDENT):
             runs = (
                 (layout.group_channels, layout.group_channels, layout.c)
@@ -681,7 +658,7 @@ def group_norm_backward(
     n, c, spatial = layout.n, layout.c, layout.spatial
     shape = c, spatial, layout.group_channels, layout.rows
     tiles = _Tiles.of(layout)
-    with _on(x):
+    with on(x):
         statistics = _statistics(x, tiles, eps)
         sums = _floats(x, 2, n * tiles.pieces, c)
         plane = sums[0].numel()
@@ -708,13 +685,14 @@ def group_norm_backward(
             else (tiles.positions, tiles.channels)
         )
         programs = triton.cdiv(lines, together) * triton.cdiv(line, block)
+        # A product rounded in the means and fused with a subtraction here would not cancel.
         group_norm_backward_apply_kernel[(programs,)](
             grad, x, w, b, statistics, means, dx, lines, line, *shape, layout.channels_last,
-            *given, activation, together, block, num_warps=8,
+            *given, activation, together, block, num_warps=8, enable_fp_fusion=False,
         )  # fmt: skip
         for wanted, part, to in zip(given, sums, (dw, db), strict=True):
             if wanted:
-                parameter_kernel[(triton.cdiv(c, 64),)](
+                sum_partials_kernel[(triton.cdiv(c, 64),)](
                     part, to, n * tiles.pieces, c, 64, 64, num_warps=8
                 )
     return dx, dw, db
