@@ -153,8 +153,8 @@ def _reference_backward(
     activation: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if x.numel() == 0:
-        vectors = (x.new_zeros(0) if v is None else torch.zeros_like(v) for v in (weight, bias))
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device), *vectors
+        dw, db = (x.new_zeros(0) if v is None else torch.zeros_like(v) for v in (weight, bias))
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device), dw, db
     wide = torch.promote_types(x.dtype, torch.float32)
     n, c = x.shape[:2]
     by_channel, by_group = (n, c, -1), (n, groups, -1)

@@ -227,9 +227,9 @@ def _with_gradient(sample: Sample) -> Sample:
 
     def make(inputs: Inputs) -> tuple[Any, ...]:
         x, groups, *rest = sample.make(inputs)
-        weight, bias, eps, activation = (*rest, *(None, None, EPS, "none")[len(rest) :])
+        defaults: tuple[Any, ...] = (None, None, EPS, "none")
         grad = torch.empty_like(x).copy_(inputs.randn(*x.shape, salt=3))
-        return grad, x, groups, weight, bias, eps, activation
+        return grad, x, groups, *rest, *defaults[len(rest) :]
 
     return Sample(sample.label, make, sample.small, sample.huge, sample.dtypes)
 

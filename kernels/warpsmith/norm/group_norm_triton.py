@@ -586,8 +586,8 @@ def group_norm(
     x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str
 ) -> Tensor:
     if is_fp8(x.dtype):
-        wide = (None if v is None else v.float() for v in (weight, bias))
-        return group_norm(x.float(), groups, *wide, eps, activation).to(x.dtype)
+        w, b = (None if v is None else v.float() for v in (weight, bias))
+        return group_norm(x.float(), groups, w, b, eps, activation).to(x.dtype)
     y = empty_like(x)
     if x.numel() == 0:
         return y
@@ -638,12 +638,10 @@ def group_norm_backward(
     activation: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if is_fp8(x.dtype):
-        wide = (None if v is None else v.float() for v in (weight, bias))
-        dx, *vectors = group_norm_backward(grad.float(), x.float(), groups, *wide, eps, activation)
-        dw, db = (
-            v.to(x.dtype if like is None else like.dtype)
-            for v, like in zip(vectors, (weight, bias), strict=True)
-        )
+        w, b = (None if v is None else v.float() for v in (weight, bias))
+        dx, *vectors = group_norm_backward(grad.float(), x.float(), groups, w, b, eps, activation)
+        like = (x.dtype if v is None else v.dtype for v in (weight, bias))
+        dw, db = (v.to(dtype) for v, dtype in zip(vectors, like, strict=True))
         return dx.to(x.dtype), dw, db
     dx = empty_like(x)
     dw, db = (x.new_empty(0) if v is None else torch.zeros_like(v) for v in (weight, bias))
