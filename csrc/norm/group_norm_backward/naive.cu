@@ -51,23 +51,23 @@ __global__ void __launch_bounds__(kThreads, 2) group_norm_backward_naive_kernel(
     const Normaliser n = normaliser(moments, v.eps);
     if (threadIdx.x == 0) v.normalisers[row] = n;
 
-    // means of the gradient
+    // sums of the gradient
     GradSums weighted{};
     for (int64_t i = threadIdx.x; i < size; i += kThreads) {
       const auto [offset, channel] = v.elements.place(i);
-      const ChannelGrad c = v.channel(n, first + channel);
       const float value = to_float(x[offset]);
-      const float g = c.template scaled<Activation, T>(to_float(grad[offset]), value);
-      weighted = weighted + GradSums{g * c.xhat(value), g};
+      const float g = v.channel(n, first + channel).template scaled<Activation, T>(to_float(grad[offset]), value);
+      weighted = weighted + GradSums{g * (value - n.mean), g};
     }
-    const GradSums gradient_means = 1.0f / static_cast<float>(size) * block_sum(weighted, partial);
+    weighted = block_sum(weighted, partial);
 
-    // dx
+    // dx; the slope takes the variance itself, since in small groups the rounding of rstd would not cancel
+    const float slope = weighted.dw / fmaf(moments.count, v.eps, moments.m2), level = weighted.db / moments.count;
     for (int64_t i = threadIdx.x; i < size; i += kThreads) {
       const auto [offset, channel] = v.elements.place(i);
-      const ChannelGrad c = v.channel(n, first + channel);
-      const float dx = c.template dx<Activation, T>(to_float(grad[offset]), to_float(x[offset]), gradient_means);
-      v.dx[start + offset] = from_float<T>(dx);
+      const float value = to_float(x[offset]);
+      const float g = v.channel(n, first + channel).template scaled<Activation, T>(to_float(grad[offset]), value);
+      v.dx[start + offset] = from_float<T>(n.rstd * ((g - level) - (value - n.mean) * slope));
     }
     __syncthreads();  // the next group overwrites the storage of the sums
   }
