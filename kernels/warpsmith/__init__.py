@@ -11,6 +11,8 @@ from warpsmith.elementwise import *  # noqa: F403
 from warpsmith.elementwise import __all__ as _elementwise
 from warpsmith.norm import *  # noqa: F403
 from warpsmith.norm import __all__ as _norm
+from warpsmith.reduce import *  # noqa: F403
+from warpsmith.reduce import __all__ as _reduce
 
 __version__ = "0.1.0"
-__all__ = ["Choice", "FallbackWarning", "catalogue", "dispatch", "which", *_elementwise, *_norm]
+__all__ = ["Choice", "FallbackWarning", "catalogue", "dispatch", "which", *_elementwise, *_norm, *_reduce]

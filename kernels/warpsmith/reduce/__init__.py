@@ -1,0 +1,5 @@
+"""Reductions, and scans."""
+
+from warpsmith.reduce.reduce_dim import amax, amin, argmax, argmin, mean, sum, var
+
+__all__ = ["amax", "amin", "argmax", "argmin", "mean", "sum", "var"]
