@@ -87,6 +87,16 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
         "grad": lambda: tensor((*shape[:-1], shape[-1] // 2) if one_input_gate else shape, 4),
     }
     drawn = {name: tensors[name]() for name in names if name in tensors}
+    rank = max(len(shape), 1)
+    settings_of = {
+        "dim": st.integers(-rank, rank - 1),
+        "correction": st.integers(0, 2),
+        **dict.fromkeys(("keepdim", "reverse", "batch_invariant"), st.booleans()),
+    }
+    for name in names:
+        if name in settings_of:
+            drawn[name] = draw(settings_of[name])
+            described.append(f"{name} {drawn[name]}")
     defaults = dict(zip(names, dispatch.normalise(op, ()), strict=True))
     floats = {"eps": 1e-6}
     args = tuple(drawn[n] if n in drawn else defaults[n] or floats.get(n, 1.0) for n in names)
@@ -105,6 +115,7 @@ def broadcasts(shape: Shape) -> list[tuple[Shape, Shape]]:
 
 def known_arguments(op: Op) -> bool:
     known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd"}
+    known |= {"dim", "keepdim", "correction", "reverse", "batch_invariant"}
     return set(op.argument_names) <= known
 
 
@@ -118,7 +129,7 @@ def test_random_calls(op: Op) -> None:
         dtype, args, label = call
         try:
             op.check(*args)
-        except RuntimeError:
+        except (IndexError, RuntimeError):
             hypothesis.assume(False)  # a call that no implementation may take
         expected = testing.Expected.of(op, args)
         for name, function, variant in implementations(run, dtype, args):

@@ -44,6 +44,18 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("rms_norm", "f32", 90, "long rows", lambda i: (i.plain(2, 262144), None, EPS), "cluster"),
     ("rms_norm", "f32", 89, "long rows", lambda i: (i.plain(2, 262144), None, EPS), "pack"),
     ("rms_norm", "bf16", 90, "longer rows", lambda i: (i.plain(1, 1 << 22), None, EPS), "pack"),
+    ("sum", "f32", 90, "short rows", lambda i: (i.plain(8, 1000),), "warp"),
+    ("sum", "bf16", 80, "rows", lambda i: (i.plain(8, 8192),), "pack"),
+    ("sum", "bf16", 90, "misaligned rows", lambda i: (i.misaligned(8, 8192),), "pack"),
+    ("sum", "f32", 90, "few long rows", lambda i: (i.plain(2, 65536),), "split"),
+    ("sum", "f32", 90, "columns", lambda i: (i.plain(64, 128), 0), "columns"),
+    ("sum", "f32", 90, "transposed", lambda i: (i.plain(64, 128).t(),), "columns"),
+    ("mean", "f32", 90, "invariant", lambda i: (i.plain(64, 128).t(), -1, False, True), "warp"),
+    ("argmax", "f16", 90, "middle", lambda i: (i.plain(4, 64, 32), 1), "columns"),
+    ("var", "bf16", 90, "stepped", lambda i: (i.plain(64, 128)[:, ::2],), "warp"),
+    ("cumsum", "f32", 90, "rows", lambda i: (i.plain(8, 1000),), "pack"),
+    ("cumsum", "i32", 80, "a long row", lambda i: (i.plain(1 << 16),), "look_back"),
+    ("cumsum", "bf16", 90, "columns", lambda i: (i.plain(64, 128), 0), "columns"),
     ("rms_norm", "bf16", 90, "odd rows", lambda i: (i.plain(8, 1001), None, EPS), "unroll"),
 )
 

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads) cumsum_blelloch_kernel(const CumsumA
   const int tid = threadIdx.x;
   for (int64_t index = blockIdx.x; index < a.sequences(); index += gridDim.x) {
     const Sequence<T> sequence(a, index);
-    Sum carry = 0;
+    CarryOf<T> carry = 0;
     for (int64_t first = 0; first < a.n; first += kTile) {
       // load
       Sum own[2];
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) cumsum_blelloch_kernel(const CumsumA
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int64_t j = first + k * kThreads + tid;
-        if (j < a.n) sequence.store(j, carry + (tree[padded(k * kThreads + tid)] + own[k]));
+        if (j < a.n) sequence.store(j, static_cast<Sum>(carry) + (tree[padded(k * kThreads + tid)] + own[k]));
       }
       carry += total;
       __syncthreads();  // the next tile overwrites the tree

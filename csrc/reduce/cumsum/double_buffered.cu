@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads) cumsum_double_buffered_kernel(const 
   const int tid = threadIdx.x;
   for (int64_t index = blockIdx.x; index < a.sequences(); index += gridDim.x) {
     const Sequence<T> sequence(a, index);
-    Sum carry = 0;
+    CarryOf<T> carry = 0;
     for (int64_t first = 0; first < a.n; first += kThreads) {
       // load
       const int64_t j = first + tid;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) cumsum_double_buffered_kernel(const 
       }
 
       // write
-      if (j < a.n) sequence.store(j, carry + sum);
+      if (j < a.n) sequence.store(j, static_cast<Sum>(carry) + sum);
       carry += tile[buffer][kThreads - 1];
       __syncthreads();  // the next tile overwrites this one
     }

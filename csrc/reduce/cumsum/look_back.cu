@@ -125,12 +125,11 @@ __global__ void __launch_bounds__(kLookBackThreads, blocks_per_sm())
     const Sum before = look_back<Sum>(words + 1 + r * layout.words(), layout, tile, total);
     if (lane == 0) prefix = before;
   }
-  Sum before = __shfl_sync(kAllLanes, scanned, warp > 0 ? warp - 1 : 0);
+  const Sum earlier = __shfl_sync(kAllLanes, scanned, warp > 0 ? warp - 1 : 0);
   __syncthreads();
-  before = warp > 0 ? prefix + before : prefix;
 
   // write
-  own.store(row, first, slots, kLookBackThreads, before);
+  own.store(row, first, slots, kLookBackThreads, prefix, warp > 0 ? earlier : Sum{0});
 }
 
 void launch(const CumsumArgs& a, cudaStream_t stream) {

@@ -13,10 +13,10 @@ __global__ void __launch_bounds__(kThreads) cumsum_naive_kernel(const CumsumArgs
   for (int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x; index < a.sequences();
        index += int64_t{gridDim.x} * kThreads) {
     const Sequence<T> sequence(a, index);
-    SumOf<T> sum = 0;
+    CarryOf<T> sum = 0;
     for (int64_t j = 0; j < a.n; ++j) {
       sum += sequence.load(j);
-      sequence.store(j, sum);
+      sequence.store(j, static_cast<SumOf<T>>(sum));
     }
   }
 }

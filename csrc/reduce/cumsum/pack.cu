@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kMostThreads, blocks_per_sm<T, Looped>()) cums
   int turn = 0;
   for (int64_t r = int64_t{blockIdx.x} * blockDim.y + threadIdx.y; r < a.outer; r += int64_t{gridDim.x} * blockDim.y) {
     const Row row(a, r);
-    Sum carry = 0;
+    CarryOf<T> carry = 0;
     uint4* slots = ring + threadIdx.y * blockDim.x + threadIdx.x;
     uint4* next = slots + (Looped::value ? kPacks * threads : 0);
     Tile::fetch(row, int64_t{warp} * Tile::values, slots, threads);
@@ -57,19 +57,19 @@ __global__ void __launch_bounds__(kMostThreads, blocks_per_sm<T, Looped>()) cums
       // scan
       Tile own;
       own.scan(slots, threads);
-      Sum before = carry, total = own.total;
+      Sum earlier = 0, total = own.total;
       if (warps > 1) {
         if (lane == 0) totals[turn][warp] = own.total;
         __syncthreads();
         const Sum scanned = warp_scan(lane < warps ? totals[turn][lane] : Sum{0});
-        if (warp > 0) before += __shfl_sync(kAllLanes, scanned, warp - 1);
+        if (warp > 0) earlier = __shfl_sync(kAllLanes, scanned, warp - 1);
         total = __shfl_sync(kAllLanes, scanned, kWarp - 1);
         turn ^= 1;
       }
-      carry += total;
 
       // write
-      own.store(row, first, slots, threads, before);
+      own.store(row, first, slots, threads, static_cast<Sum>(carry), earlier);
+      carry += total;
       uint4* const done = slots;
       slots = next;
       next = done;

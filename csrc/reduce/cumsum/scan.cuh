@@ -49,6 +49,10 @@ __device__ __forceinline__ OutOf<T> narrow(SumOf<T> sum) {
   }
 }
 
+// What one addition after the other is held in: a float would round every time, and there may be many.
+template <class T>
+using CarryOf = std::conditional_t<std::is_same_v<SumOf<T>, float>, double, SumOf<T>>;
+
 // Calls body.template operator()<T>() for the dtype of a call.
 template <class Body>
 void visit_scanned(const CumsumArgs& a, Body&& body) {
@@ -237,10 +241,12 @@ struct WarpTile {
     }
   }
 
-  // `prefix`: the sum over the row before this tile.
-  __device__ __forceinline__ void store(const Row& row, int64_t first, uint4* slots, int stride, Sum prefix) const {
+  // `prefix`: the sum over the row before all warps' tiles; `earlier`: that of the warps before this one. Small sums meet
+  // first, so that few roundings have the size of the large one.
+  __device__ __forceinline__ void store(const Row& row, int64_t first, uint4* slots, int stride, Sum prefix,
+                                        Sum earlier) const {
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) row.store(place(first, k), slots + k * stride, prefix + before[k]);
+    for (int k = 0; k < kPacks; ++k) row.store(place(first, k), slots + k * stride, prefix + (earlier + before[k]));
   }
 };
 

@@ -17,19 +17,20 @@ __global__ void __launch_bounds__(kThreads) cumsum_warp_kernel(const CumsumArgs 
   int turn = 0;
   for (int64_t index = blockIdx.x; index < a.sequences(); index += gridDim.x) {
     const Sequence<T> sequence(a, index);
-    Sum carry = 0;
+    CarryOf<T> carry = 0;
     for (int64_t first = 0; first < a.n; first += kThreads) {
       const int64_t j = first + tid;
       const Sum sum = warp_scan(j < a.n ? sequence.load(j) : Sum{0});
       if (lane == kWarp - 1) totals[turn][warp] = sum;
       __syncthreads();
-      Sum before = carry;
+      Sum before = 0, total = 0;  // of the tile, before this warp and in all
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        if (w < warp) before += totals[turn][w];
-        carry += totals[turn][w];
+        if (w == warp) before = total;
+        total += totals[turn][w];
       }
-      if (j < a.n) sequence.store(j, before + sum);
+      if (j < a.n) sequence.store(j, static_cast<Sum>(carry) + (before + sum));
+      carry += total;
       turn ^= 1;
     }
   }
