@@ -21,6 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # PyTorch's own remark on this build, and NumPy's on overflows that the interpreter computes.
     config.addinivalue_line("filterwarnings", "ignore:TF32 acceleration on top of oneDNN")
     config.addinivalue_line("filterwarnings", "ignore:.*encountered in:RuntimeWarning")
+    config.addinivalue_line("filterwarnings", "ignore:All-NaN slice encountered:RuntimeWarning")
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped, with the reason, elsewhere")
 
 

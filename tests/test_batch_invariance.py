@@ -14,6 +14,7 @@ from torch import Tensor
 
 import warpsmith
 from conftest import GPU
+from test_determinism import amid_noise
 from warpsmith import catalogue, dispatch, testing
 from warpsmith.catalogue import DTYPES
 
@@ -24,6 +25,8 @@ class Promise:
 
     op: str
     rest: tuple[Any, ...]
+    #: Whether its Triton twin promises the same.
+    twin: bool = False
     dtypes: tuple[str, ...] = ("f32", "bf16")
 
     def __str__(self) -> str:
@@ -35,12 +38,14 @@ class Promise:
 
 #: Operators whose rows do not depend on each other, to the last bit.
 PROMISES = (
-    Promise("sum", (-1, False, True)),
-    Promise("mean", (-1, False, True)),
-    Promise("var", (-1, 1, False, True)),
-    Promise("amax", (-1,)),
-    Promise("argmax", (-1,)),
+    Promise("sum", (-1, False, True), twin=True),
+    Promise("mean", (-1, False, True), twin=True),
+    Promise("var", (-1, 1, False, True), twin=True),
+    Promise("amax", (-1,), twin=True),
+    Promise("argmax", (-1,), twin=True),
     Promise("rms_norm", (None,)),
+    Promise("softmax", (-1,)),
+    Promise("log_softmax", (-1,)),
 )
 #: Of rows: each is served by another rung of the reductions.
 LENGTHS = (257, 1000, 4096, 20000, 40000)
@@ -102,12 +107,14 @@ def test_kernels(promise: Promise, dtype: str, length: int) -> None:
     assert_invariant(promise, rows_of(length, dtype, "cuda"))
 
 
-@pytest.mark.parametrize(
-    ("promise", "dtype", "length"), [case for case in CASES if case.values[2] <= INTERPRETED]
-)
+@pytest.mark.parametrize(("promise", "dtype", "length"), CASES)
 def test_triton_twins(promise: Promise, dtype: str, length: int) -> None:
+    if not promise.twin:
+        pytest.skip("the twin promises nothing")
     if not dispatch.triton_available():
         pytest.skip("needs Triton")
+    if not GPU and length > INTERPRETED:
+        pytest.skip("too long for Triton's interpreter")
     op = catalogue.get(promise.op)
     twin = lambda x: testing.run_triton(op, (x, *promise.rest))  # noqa: E731
     assert_invariant(twin, rows_of(length, dtype, "cuda" if GPU else "cpu"))
@@ -174,3 +181,15 @@ def test_strides_and_alignment_do_not_matter(op: str) -> None:
         wanted = bits(function(few))
         assert torch.equal(bits(function(padded[:, 3:-2])), wanted), "misaligned"
         assert torch.equal(bits(function(few.t().contiguous().t())), wanted), "transposed"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["sum", "mean", "var", "cumsum"])
+@pytest.mark.parametrize("shape", [(3, 1 << 20), (64, 1 << 16), (4096, 1000)], ids=str)
+def test_the_same_bits_in_every_run(op: str, shape: tuple[int, int]) -> None:
+    """Whatever else the GPU does; nothing here is added by atomics."""
+    x = rows_of(shape[1], "f32", "cuda")[torch.arange(shape[0]) % FEW]
+    function = amid_noise(getattr(warpsmith, op))
+    for dim in (0, 1):
+        wanted = bits(function(x, dim))
+        assert all(torch.equal(bits(function(x, dim)), wanted) for _ in range(10))

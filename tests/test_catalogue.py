@@ -18,7 +18,8 @@ OPS = list(catalogue.load().values())
 SEEDS = (Path(__file__).parent / "seed_rows.txt").read_text().split()
 LADDERS = sorted({(op.family, op.source_dir) for op in OPS})
 DTYPE = "|".join(DTYPES)
-VARIANT = re.compile(rf"({DTYPE})(x\d+)?(_pack)?(_[a-z][a-z0-9]*)*?(_({DTYPE}))?")
+ACCUMULATOR = rf"{DTYPE}|i64"
+VARIANT = re.compile(rf"({DTYPE})(x\d+)?(_pack)?(_[a-z][a-z0-9]*)*?(_({ACCUMULATOR}))?")
 REGISTERED = re.compile(r'Register<\w+>\s+\w+\{\s*"([^"]+)",\s*(?:/\*min_sm=\*/)?\s*(\d+)')
 
 
@@ -133,6 +134,7 @@ def test_spec_is_complete(op: Op) -> None:
         assert not (sample.small and sample.huge), sample.label
     for dtype in op.dtypes:
         assert op.samples_for(dtype)
+    assert set(op.saves_inputs or ()) <= set(op.argument_names)
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)

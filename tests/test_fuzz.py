@@ -76,28 +76,34 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
     needs_row = one_input_gate or not {"bias", "weight"}.isdisjoint(names)
     shape = draw(shapes(int(needs_row), 2 if one_input_gate else 1))
     other = shape
-    if names == ("x", "y"):
+    if op.name == "dot":
+        shape = other = (draw(st.sampled_from((0, 1, 2, 7, 31, 64, 257, 1000))),)
+    elif names == ("x", "y"):
         shape, other = draw(st.sampled_from(broadcasts(shape)))
-    tensors = {
+    tensors: dict[str, Callable[[], Any]] = {
         "x": lambda: tensor(shape, 1),
         "y": lambda: tensor(other, 2),
         "up": lambda: None if one_input_gate else tensor(shape, 2),
         "bias": lambda: tensor(shape[-1:], 3),
         "weight": lambda: tensor(shape[-1:], 3) if draw(st.booleans()) else None,
         "grad": lambda: tensor((*shape[:-1], shape[-1] // 2) if one_input_gate else shape, 4),
+        "residual": lambda: tensor(shape, 5) if draw(st.booleans()) else None,
+        "h": lambda: tensor(shape, 6),
+        "grad_h": lambda: tensor(shape, 7) if draw(st.booleans()) else None,
+        "zero_centered": lambda: draw(st.booleans()),
+        "separate_x": lambda: draw(st.booleans()),
     }
     drawn = {name: tensors[name]() for name in names if name in tensors}
-    rank = max(len(shape), 1)
-    settings_of = {
-        "dim": st.integers(-rank, rank - 1),
-        "correction": st.integers(0, 2),
-        **dict.fromkeys(("keepdim", "reverse", "batch_invariant"), st.booleans()),
-    }
-    for name in names:
-        if name in settings_of:
-            drawn[name] = draw(settings_of[name])
-            described.append(f"{name} {drawn[name]}")
     defaults = dict(zip(names, dispatch.normalise(op, ()), strict=True))
+    if "dim" in names:
+        rank = max(len(shape), 1)
+        drawn["dim"] = draw(st.integers(-rank, rank - 1))
+        described.append(f"dim {drawn['dim']}")
+    options = {"correction": st.integers(0, 2)}
+    options |= dict.fromkeys(("keepdim", "reverse", "batch_invariant"), st.booleans())
+    for name in [name for name in names if name in options]:
+        drawn[name] = draw(options[name])
+        described.append(f"{name} {drawn[name]}")
     floats = {"eps": 1e-6}
     args = tuple(drawn[n] if n in drawn else defaults[n] or floats.get(n, 1.0) for n in names)
     return dtype, args, ", ".join(described)
@@ -114,8 +120,9 @@ def broadcasts(shape: Shape) -> list[tuple[Shape, Shape]]:
 
 
 def known_arguments(op: Op) -> bool:
-    known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd"}
-    known |= {"dim", "keepdim", "correction", "reverse", "batch_invariant"}
+    known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd", "dim"}
+    known |= {"residual", "h", "grad_h", "zero_centered", "separate_x"}
+    known |= {"keepdim", "correction", "reverse", "batch_invariant"}
     return set(op.argument_names) <= known
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -217,6 +218,16 @@ def test_integers_have_no_tolerance() -> None:
     assert not testing.compare(DOUBLE, y * 2 + (y == 3), (y,)).ok
 
 
+def test_one_float32_answer_is_credited_with_one_ulp() -> None:
+    """That PyTorch is exact at the only answer of a reduction is luck."""
+    exact = torch.tensor([0.75], dtype=torch.float64)
+    theirs = exact.float()
+    step = 2.0**-24
+    for ulps, right in ((3, True), (4, False), (-3, True), (-4, False)):
+        ours = (exact + ulps * step).float()
+        assert testing.compare_tensors(ours, exact, theirs, elementwise=False).ok == right, ulps
+
+
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 def test_reductions_are_judged_against_the_largest(name: str) -> None:
     x = inputs(name, 20, 500)
@@ -243,11 +254,61 @@ def test_low_precision_accumulator_is_bounded(name: str) -> None:
     assert not testing.compare(TOTAL, far, (x,), variant=variant).ok
 
 
+EVERYTHING = Op(
+    "everything(Tensor x) -> Tensor",
+    family="reduce",
+    reference=lambda x: x.sum(),
+    ladder=(Rung("pack", "a few values a thread", dtypes=("e4m3",), accumulators=("f16",)),),
+    triton="none:none",
+    fake=lambda x: x.new_empty((), dtype=torch.float32),
+    accumulates=True,
+    terms=lambda x: x.flatten(),
+    low_precision_terms=64,
+)
+
+
+def test_low_precision_terms_bound_a_sum_in_16_bits() -> None:
+    """By the depth that the operator names, however many terms there are."""
+    variant = EVERYTHING.variants[0]
+    assert variant.low_precision
+    x = Inputs(torch.float8_e4m3fn).plain(300, 200)
+    x = x.float().abs().to(x.dtype)
+    exact = testing.gold(EVERYTHING, (x,))[0]
+    allowed = 64 * torch.finfo(torch.float16).eps / 2
+    near, far = ((exact * (1 - share * allowed)).float() for share in (0.9, 1.1))
+    assert testing.compare(EVERYTHING, near, (x,), variant=variant).ok
+    assert not testing.compare(EVERYTHING, near, (x,)).ok
+    assert not testing.compare(EVERYTHING, far, (x,), variant=variant).ok
+
+
+def test_low_precision_terms_that_fit_are_judged() -> None:
+    """64 values of 448 stay below half of 65504, so an overflow is wrong; of twice that, they may
+    not.
+    """
+    variant = EVERYTHING.variants[0]
+    x = torch.full((1000,), 448.0).to(torch.float8_e4m3fn)
+    infinite = torch.tensor(math.inf)
+    assert not testing.compare(EVERYTHING, infinite, (x,), variant=variant).ok
+    larger = dataclasses.replace(EVERYTHING, terms=lambda x: 2 * x.flatten())
+    assert testing.compare(larger, infinite, (x,), variant=variant).ok
+
+
 def test_overflowing_accumulator_is_not_judged() -> None:
     variant = Variant(TOTAL, TOTAL.ladder[0], "f16", "f16")
     x = torch.full((2, 64), 1e4, dtype=torch.float16)
     assert testing.compare(TOTAL, torch.full((2,), math.inf).half(), (x,), variant=variant).ok
     assert not testing.compare(TOTAL, torch.zeros(2).half(), (x,)).ok
+
+
+def test_beyond_what_a_rung_is_valid_for_only_the_layout_counts() -> None:
+    timid = Rung("timid", "right below 10", valid=lambda x: bool((x < 10).all()))
+    variant = Variant(TOTAL, timid, "f32", "f32")
+    small, large = torch.ones(2, 64), torch.full((2, 64), 20.0)
+    assert testing.compare(TOTAL, torch.full((2,), 64.0), (small,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(2), (small,), variant=variant).ok
+    assert testing.compare(TOTAL, torch.zeros(2), (large,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(3), (large,), variant=variant).ok
+    assert not testing.compare(TOTAL, torch.zeros(2), (large,)).ok
 
 
 def test_cancelling_formulas_are_judged_by_their_kind() -> None:

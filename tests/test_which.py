@@ -13,7 +13,26 @@ from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import DTYPES, Inputs
 
 EPS = 1e-6
+
+
+def rows(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Logits and a target for each of their rows."""
+    return logits, torch.zeros(logits.shape[0], dtype=torch.int64)
+
+
+def gradients(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The same, and what the backward pass is given per row."""
+    return *rows(logits), *(torch.zeros(logits.shape[0]) for _ in range(3))
+
+
 Make = Callable[[Inputs], tuple[Any, ...]]
+
+E4M3 = torch.float8_e4m3fn
+
+
+def pair(i: Inputs, *shape: int) -> tuple[Any, ...]:
+    return i.plain(*shape), i.plain(*shape, salt=1)
+
 
 #: operator, dtype, SM, what the call looks like, its arguments, the rung that must serve it
 CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
@@ -57,6 +76,43 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("cumsum", "i32", 80, "a long row", lambda i: (i.plain(1 << 16),), "look_back"),
     ("cumsum", "bf16", 90, "columns", lambda i: (i.plain(64, 128), 0), "columns"),
     ("rms_norm", "bf16", 90, "odd rows", lambda i: (i.plain(8, 1001), None, EPS), "unroll"),
+    ("softmax", "bf16", 90, "short odd rows", lambda i: (i.plain(8, 1001), -1), "warp"),
+    ("softmax", "bf16", 90, "odd rows", lambda i: (i.plain(2, 50257), -1), "shared"),
+    ("softmax", "f32", 90, "long odd rows", lambda i: (i.plain(2, 50257), -1), "online"),
+    ("softmax", "bf16", 90, "longer rows", lambda i: (i.plain(1, 1 << 22), -1), "online_pack"),
+    ("softmax", "bf16", 90, "columns", lambda i: (i.plain(8, 64, 24), 1), "columns"),
+    ("softmax", "bf16", 90, "a copy of columns", lambda i: (i.plain(8, 1001).t(), 0), "columns"),
+    ("log_softmax", "f16", 80, "misaligned", lambda i: (i.misaligned(8, 64), -1), "warp"),
+    ("softmax_backward", "bf16", 90, "odd rows", lambda i: (*[i.plain(2, 5001)] * 2, -1), "naive"),
+    ("softmax_backward", "bf16", 90, "columns", lambda i: (*[i.plain(8, 64)] * 2, 0), "columns"),
+    ("add_rms_norm", "bf16", 90, "4096", lambda i: pair(i, 8, 4096), "registers"),
+    ("add_rms_norm", "bf16", 80, "long rows", lambda i: pair(i, 2, 65536), "pack"),
+    ("add_rms_norm", "bf16", 90, "long rows", lambda i: pair(i, 2, 65536), "cluster"),
+    ("add_rms_norm", "bf16", 90, "odd rows", lambda i: pair(i, 8, 1001), "naive"),
+    ("add_layer_norm", "f16", 90, "no residual", lambda i: (i.plain(8, 256), None), "registers"),
+    (
+        "rms_norm_fp8",
+        "bf16",
+        90,
+        "4096",
+        lambda i: (i.plain(8, 4096), None, None, E4M3),
+        "registers",
+    ),
+    ("cross_entropy", "bf16", 90, "short", lambda i: rows(i.plain(512, 1000)), "warp"),
+    ("cross_entropy", "f32", 80, "misaligned", lambda i: rows(i.misaligned(512, 1001)), "warp"),
+    ("cross_entropy", "bf16", 90, "long", lambda i: rows(i.plain(300, 50257)), "unroll"),
+    ("cross_entropy", "bf16", 90, "few and long", lambda i: rows(i.plain(2, 50257)), "cluster"),
+    ("cross_entropy", "bf16", 89, "few and long", lambda i: rows(i.plain(2, 50257)), "unroll"),
+    ("cross_entropy_with_grad", "bf16", 90, "odd", lambda i: rows(i.plain(9, 1001)), "registers"),
+    ("cross_entropy_with_grad", "f32", 90, "long", lambda i: rows(i.plain(2, 50257)), "cluster"),
+    ("cross_entropy_with_grad", "f32", 80, "long", lambda i: rows(i.plain(2, 50257)), "pack"),
+    ("cross_entropy_with_grad", "f32", 90, "skew", lambda i: rows(i.misaligned(2, 64)), "naive"),
+    ("cross_entropy_backward", "bf16", 90, "odd", lambda i: gradients(i.plain(9, 1001)), "pack"),
+    ("cross_entropy_backward", "f16", 90, "t", lambda i: gradients(i.plain(64, 9).t()), "pack"),
+    ("cross_entropy_backward", "f16", 80, "x", lambda i: gradients(i.misaligned(9, 64)), "naive"),
+    ("bce_with_logits", "bf16", 90, "mean", lambda i: (i.plain(99), i.plain(99), 1), "unroll"),
+    ("bce_with_logits", "bf16", 90, "none", lambda i: (i.plain(99), i.plain(99), 0), "pack"),
+    ("bce_with_logits", "f32", 80, "skew", lambda i: (i.misaligned(9), i.plain(9), 2), "naive"),
 )
 
 
@@ -108,11 +164,12 @@ def test_bad_calls_raise_here_too() -> None:
         warpsmith.which("no_such_operator", torch.ones(3))
 
 
-def test_reduced_accumulation_is_never_chosen() -> None:
+def test_what_may_overflow_is_never_chosen() -> None:
     for op in catalogue.load().values():
         for dtype in op.dtypes:
             for sample in [s for s in op.samples_for(dtype) if s.small][:4]:
                 args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype])))
                 variant = dispatch.pick(op, args, 90)
-                if variant is not None and op.accumulates:
-                    assert variant.accumulator == "f32"
+                if variant is not None:
+                    assert not (op.accumulates and variant.low_precision)
+                    assert variant.rung.valid is catalogue.everywhere

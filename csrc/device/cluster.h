@@ -83,7 +83,7 @@ __device__ __forceinline__ float cluster_sum(float value, ClusterReduceStorage<t
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   value = warp_reduce(value);
   if (lane < cluster) ptx::store_async(&shared.partial[cluster_rank() * warps + warp], &shared.arrived, lane, value);
-  ptx::mbarrier_wait(&shared.arrived, 0);
+  ptx::mbarrier_wait_cluster(&shared.arrived, 0);
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < cluster * (threads / kWarp); i += kWarp) {

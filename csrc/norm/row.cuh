@@ -1,23 +1,12 @@
 // Device side of the row-wise normalisations: block sums, the scale of a row, weights in registers.
 #pragma once
 
+#include "device/add.h"
 #include "device/convert.h"
 #include "device/vec.h"
 #include "device/warp.h"
 
 namespace warpsmith {
-
-// Addition in the accumulator's own arithmetic.
-struct Add {
-  template <class A>
-  __device__ __forceinline__ A operator()(A a, A b) const {
-    if constexpr (std::is_same_v<A, float>) {
-      return a + b;
-    } else {
-      return __hadd(a, b);
-    }
-  }
-};
 
 // Sum over the block, by shuffles and one value per warp; every thread gets it. Two calls in a row need a barrier
 // between them, or two buffers.
@@ -45,20 +34,20 @@ __device__ __forceinline__ void keep_packed(Vec<T, n>& x) {
   asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w));
 }
 
-// n weights of a row as they lie in memory; ones where there is no weight.
+// n weights of a row as they lie in memory, or n times what stands for a weight that there is not.
 template <class W, int n>
 struct WeightPack {
   static constexpr int kMost = 16 / static_cast<int>(sizeof(W)), kWidth = n < kMost ? n : kMost;
   Vec<W, kWidth> part[n / kWidth];
 
-  __device__ __forceinline__ void load_from(const W* weight, int64_t col) {
+  __device__ __forceinline__ void load_from(const W* weight, int64_t col, float absent = 1.0f) {
 #pragma unroll
     for (int i = 0; i < n / kWidth; ++i) {
       if (weight != nullptr) {
         load(part[i], weight + col + i * kWidth);
       } else {
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) part[i][j] = from_float<W>(1.0f);
+        for (int j = 0; j < kWidth; ++j) part[i][j] = from_float<W>(absent);
       }
     }
   }

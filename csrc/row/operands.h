@@ -37,23 +37,45 @@ inline RowShape as_rows(Tensor& tensor) {
   return {rows, cols, cols};
 }
 
-inline void check_rows(std::string_view op, const Tensor& x) {
-  check_floating(op, "x", x);
-  if (x.dim() == 0) fail(op, "expected at least 1 dimension in x, got shape ()");
+inline void check_rows(std::string_view op, const Tensor& x, std::string_view name = "x") {
+  check_floating(op, name, x);
+  if (x.dim() == 0) fail(op, "expected at least 1 dimension in ", name, ", got shape ()");
 }
 
-// One weight per column, in the dtype of x or in f32.
-inline void check_weight(std::string_view op, const Tensor& weight, const Tensor& x) {
-  check_same_device(op, "weight", weight, x);
+inline void check_device_like(std::string_view op, std::string_view name, const Tensor& tensor, const Tensor& x,
+                              std::string_view like) {
+  if (tensor.is_cuda() == x.is_cuda() && tensor.get_device_index() == x.get_device_index()) return;
+  fail(op, "expected ", name, " to be on ", device_text(x), " like ", like, ", got ", device_text(tensor));
+}
+
+// One weight per column, in the dtype of x or in f32. `like` is how messages call x.
+inline void check_weight(std::string_view op, const Tensor& weight, const Tensor& x, std::string_view name = "weight",
+                         std::string_view like = "x") {
+  check_device_like(op, name, weight, x, like);
   const int64_t n = x.size(x.dim() - 1);
   if (weight.dim() != 1 || weight.size(0) != n) {
-    fail(op, "expected weight to have shape (", std::to_string(n), ",), the last dimension of x, got ",
+    fail(op, "expected ", name, " to have shape (", std::to_string(n), ",), the last dimension of ", like, ", got ",
          shape_text(weight.sizes()));
   }
   const ScalarType type = weight.scalar_type();
   if (type == x.scalar_type() || type == ScalarType::Float) return;
-  fail(op, "expected weight to have dtype ", dtype_name(x.scalar_type()),
+  fail(op, "expected ", name, " to have dtype ", dtype_name(x.scalar_type()),
        x.scalar_type() == ScalarType::Float ? "" : " or torch.float32", ", got ", dtype_name(type));
+}
+
+// As a weight, and of the dtype of the weight where there is one.
+inline void check_bias(std::string_view op, const Tensor& bias, const std::optional<Tensor>& weight, const Tensor& x,
+                       std::string_view like = "x") {
+  check_weight(op, bias, x, "bias", like);
+  if (!weight || bias.scalar_type() == weight->scalar_type()) return;
+  fail(op, "expected bias to have dtype ", dtype_name(weight->scalar_type()), " like weight, got ",
+       dtype_name(bias.scalar_type()));
+}
+
+// The tensor or, where its values do not lie side by side, a copy.
+inline std::optional<Tensor> dense(const std::optional<Tensor>& tensor) {
+  if (!tensor || tensor->is_contiguous()) return tensor;
+  return torch::stable::contiguous(*tensor);
 }
 
 // f32, f16 and bf16 have kernels.

@@ -44,7 +44,7 @@ inline constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;  // what one grid d
 inline unsigned row_grid(int64_t blocks) { return static_cast<unsigned>(std::min<int64_t>(blocks, 1 << 30)); }
 
 // Threads for a row of `items` with `each` items to a thread: whole warps, at most `most`.
-inline unsigned row_threads(int64_t items, int each, int most) {
+constexpr unsigned row_threads(int64_t items, int each, int most) {
   const int64_t threads = (items + each - 1) / each;
   return static_cast<unsigned>(std::clamp<int64_t>((threads + 31) / 32 * 32, 32, most));
 }

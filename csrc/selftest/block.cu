@@ -51,6 +51,8 @@ std::string check_threads() {
   constexpr size_t kValues = size_t{kBlocks} * threads;
   return first_failure(
       [] { return check<threads>("int", whole_numbers<int>(kValues)); },
+      [] { return check<threads>("int64", wide_numbers<int64_t>(kValues)); },
+      [] { return check<threads>("double", wide_numbers<double>(kValues)); },
       [] { return check<threads>("float of whole numbers", whole_numbers<float>(kValues)); },
       [] { return check<threads>("float of fractions", fractions(kValues), within_sum_error(threads)); });
 }

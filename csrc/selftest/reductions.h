@@ -18,6 +18,15 @@ std::vector<T> whole_numbers(size_t size) {
   return values;
 }
 
+// Numbers that need both halves of 64 bits, and whose sums are exact all the same.
+template <class T>
+std::vector<T> wide_numbers(size_t size) {
+  constexpr T kFactor = std::is_same_v<T, double> ? T(1 + 0x1p-30) : T(int64_t{1} << 33);
+  std::vector<T> values = whole_numbers<T>(size);
+  for (T& value : values) value *= kFactor;
+  return values;
+}
+
 inline std::vector<float> fractions(size_t size) {
   Random random(4);
   std::vector<float> values(size);

@@ -9,10 +9,25 @@ from warpsmith import catalogue, dispatch
 from warpsmith.dispatch import Choice, FallbackWarning, which
 from warpsmith.elementwise import *  # noqa: F403
 from warpsmith.elementwise import __all__ as _elementwise
+from warpsmith.loss import *  # noqa: F403
+from warpsmith.loss import __all__ as _loss
 from warpsmith.norm import *  # noqa: F403
 from warpsmith.norm import __all__ as _norm
 from warpsmith.reduce import *  # noqa: F403
 from warpsmith.reduce import __all__ as _reduce
+from warpsmith.softmax import *  # noqa: F403
+from warpsmith.softmax import __all__ as _softmax
 
 __version__ = "0.1.0"
-__all__ = ["Choice", "FallbackWarning", "catalogue", "dispatch", "which", *_elementwise, *_norm, *_reduce]
+__all__ = [
+    "Choice",
+    "FallbackWarning",
+    "catalogue",
+    "dispatch",
+    "which",
+    *_elementwise,
+    *_loss,
+    *_norm,
+    *_softmax,
+    *_reduce,
+]

@@ -150,6 +150,11 @@ def always(*args: Any) -> str | None:
     return None
 
 
+def everywhere(*args: Any) -> bool:
+    """The domain of a kernel that is right for every input that it takes."""
+    return True
+
+
 @dataclass(frozen=True)
 class Rung:
     """One step of a ladder: one `.cu` file, one idea.
@@ -173,6 +178,9 @@ class Rung:
     min_sm: int = 80
     when: Condition = always
     suits: Condition = always
+    #: `valid(*args)`: whether the kernel's answer means anything for these values. Outside, where
+    #: its documentation says that it overflows, only shape, dtype and strides are judged.
+    valid: Callable[..., bool] = everywhere
     #: Rows of the seed list that a variant of this rung answers, beyond those that match by name.
     seeds: tuple[str, ...] = ()
     #: Why the kernel may use local memory or a stack; empty: the resource report fails on either.
@@ -210,6 +218,11 @@ class Variant:
             parts.append(self.accumulator)
         return "_".join(parts)
 
+    @property
+    def low_precision(self) -> bool:
+        """Accumulates in 16 bits, which is only ever done by name."""
+        return self.accumulator in ("f16", "bf16")
+
     @cached_property
     def op_name(self) -> str:
         """The torch op: `rms_norm_f16x8_pack_f32`."""
@@ -241,12 +254,29 @@ class Op:
     #: Raises on a call that no implementation may take. Runs before the reference, the fake and
     #: Triton.
     check: Callable[..., None] = always  # type: ignore[assignment]
-    #: `backward(inputs, grad_outputs...) -> gradients`, one per input (None where there is none).
+    #: `backward(inputs, needs, grad_outputs...) -> gradients`, one per input (None where there is
+    #: none).
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
+    #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`, and
+    #: None for the gradient of an output that nothing used.
+    saves_output: bool = False
+    #: Names of the tensors among the inputs that `backward` gets, the others are None and not kept;
+    #: None is all of them.
+    saves_inputs: tuple[str, ...] | None = None
+    #: `saves(inputs, outputs) -> kept`, where none of that will do: `backward(kept, needs, ...)`.
+    saves: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]] | None = None
+    #: Outputs, by position, that autograd takes for constants.
+    constants: tuple[int, ...] = ()
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.
     accumulates: bool = False
+    #: What a 16-bit accumulator sums along the last dimension, as a function of the arguments, so
+    #: that such variants are judged where they cannot overflow; None stands for the squares of each
+    #: argument.
+    terms: Callable[..., Tensor] | None = None
+    #: At most so many terms are added in 16 bits, before wider sums take over; 0: all of them.
+    low_precision_terms: int = 0
     #: Compared element by element (True), or relative to the largest output (False).
     elementwise: bool = False
     #: Other names under which the seed list and users know it.

@@ -211,7 +211,7 @@ def arguments_for(
 def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> str:
     if reason := dispatch.refusal(variant, values, sm) or variant.rung.suits(*values):
         return reason
-    return "only by name" if variant.accumulator == variant.dtype != "f32" else ""
+    return "only by name" if variant.low_precision else ""
 
 
 def which(args: argparse.Namespace) -> int:

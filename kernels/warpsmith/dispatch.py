@@ -73,8 +73,8 @@ def refusal(variant: Variant, args: tuple[Any, ...], sm: int | None) -> str | No
 def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:
     """The CUDA variant that serves the call on a GPU of compute capability `sm`."""
     for variant in reversed(op.variants):
-        if variant.accumulator == variant.dtype and variant.dtype != "f32":
-            continue  # low-precision accumulation is only ever asked for by name
+        if variant.low_precision:
+            continue
         if refusal(variant, args, sm) is None and variant.rung.suits(*args) is None:
             return variant
     return None
@@ -107,7 +107,10 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
             return Choice(
                 "reference", None, f"{tensor.device.type} tensors run the PyTorch reference"
             )
-        if any(isinstance(a, Tensor) and a.dtype not in DTYPE_NAMES for a in args):
+        if any(
+            isinstance(a, Tensor) and a.is_floating_point() and a.dtype not in DTYPE_NAMES
+            for a in args
+        ):
             return Choice(
                 "reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
             )
@@ -328,17 +331,36 @@ def _define(schema: str) -> None:
 def _register_autograd(op: Op, name: str) -> None:
     assert op.backward is not None
     derivative = op.backward
+    names = op.argument_names if op.saves_inputs is None else op.saves_inputs
+
+    def keep(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        if op.saves is not None:
+            return op.saves(inputs, outputs)
+        named = zip(op.argument_names, inputs, strict=True)
+        kept = tuple(a if n in names or not isinstance(a, Tensor) else None for n, a in named)
+        return kept + outputs if op.saves_output else kept
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.tensor_slots = [i for i, a in enumerate(inputs) if isinstance(a, Tensor)]
-        ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
-        ctx.others = [None if isinstance(a, Tensor) else a for a in inputs]
+        outputs = output if isinstance(output, tuple) else (output,)
+        kept = keep(inputs, outputs)
+        ctx.tensor_slots = [i for i, a in enumerate(kept) if isinstance(a, Tensor)]
+        ctx.save_for_backward(*(a for a in kept if isinstance(a, Tensor)))
+        ctx.mark_non_differentiable(*(outputs[i] for i in op.constants))
+        if op.saves is not None or op.saves_output:
+            ctx.set_materialize_grads(False)
+        ctx.others = [None if isinstance(a, Tensor) else a for a in kept]
 
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        inputs = list(ctx.others)
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        count = len(op.argument_names)
+        if all(g is None for g in grads):
+            return (None,) * count
+        kept = list(ctx.others)
         for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
-            inputs[slot] = tensor
-        return derivative(tuple(inputs), ctx.needs_input_grad, *grads)
+            kept[slot] = tensor
+        needs = ctx.needs_input_grad
+        if op.saves is None and op.saves_output:
+            return derivative(tuple(kept[:count]), needs, tuple(kept[count:]), *grads)
+        return derivative(tuple(kept), needs, *grads)
 
     torch.library.register_autograd(
         f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library
@@ -374,6 +396,73 @@ def register(op: Op) -> None:
     if op.backward is not None:
         for name in names:
             _register_autograd(op, name)
+
+
+def register_inplace(op: Op, index: int) -> None:
+    """Defines `<op>_`, which writes output `index` over the first argument and returns the others.
+
+    The compiled library of the family implements it for CUDA. It is not differentiable.
+
+    Args:
+        op: a registered operator, whose first argument is a tensor.
+        index: the output of that tensor's shape and dtype.
+    """
+    schema = torch._C.parse_schema(f"warpsmith::{op.schema}")
+    arguments, returns = op.schema[len(op.name) :].rsplit(" -> ", 1)
+    others = ["Tensor"] * (len(schema.returns) - 1)
+    returns = others[0] if len(others) == 1 else f"({', '.join(others)})"
+    name = f"{op.name}_"
+    _define(f"{name}{arguments.replace('(Tensor ', '(Tensor(a!) ', 1)} -> {returns}")
+
+    def rest(out: Any) -> Any:
+        kept = out if isinstance(out, tuple) else (out,)
+        kept = kept[:index] + kept[index + 1 :]
+        return None if not kept else kept[0] if len(kept) == 1 else kept
+
+    def written(implementation: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        target = args[0]
+        if any(
+            n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride(), strict=True)
+        ):
+            raise RuntimeError(
+                f"{op.name}: expected {op.argument_names[0]} that are not expanded, "
+                "as they are written to"
+            )
+        out = implementation(*args)
+        target.copy_(out[index] if isinstance(out, tuple) else out)
+        return rest(out)
+
+    def until_loaded(*args: Any) -> Any:
+        if load_family(op.family):
+            with _BelowAutograd():
+                return getattr(torch.ops.warpsmith, name)(*args)
+        _warn_once(op.family, build.why_not(op.family))
+        return written(getattr(torch.ops.warpsmith, op.name).fallback, args)
+
+    _library.impl(name, lambda *args: written(_cpu(op), args), "CPU")
+    _library.impl(name, lambda *args: rest(_meta(op)(*args)), "Meta")
+    _library.impl(name, until_loaded, "CompositeExplicitAutograd")
+
+
+def register_composite(
+    schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]
+) -> Any:
+    """Defines an operator that is written in Python on top of others, the same for every device. It
+    is not differentiable.
+
+    Args:
+        schema: as PyTorch writes it.
+        implementation: takes the operator's arguments.
+        fake: allocates its outputs.
+
+    Returns:
+        The operator.
+    """
+    name = catalogue.parse_name(schema)
+    _define(schema)
+    _library.impl(name, implementation, "CompositeExplicitAutograd")
+    _library.impl(name, fake, "Meta")
+    return getattr(torch.ops.warpsmith, name).default
 
 
 # --- the public functions -------------------------------------------------------------------------

@@ -14,18 +14,18 @@ class RetainedGraph:
 
     Args:
         forward: takes what follows the output's gradient in the benchmarked call, returns one
-            tensor.
+            tensor, or a tuple where the gradient is one.
 
     Returns of a call:
         The gradients of the tensors among the arguments, in order; an empty tensor for a None.
     """
 
-    def __init__(self, forward: Callable[..., Tensor]) -> None:
+    def __init__(self, forward: Callable[..., Any]) -> None:
         self.forward = forward
         self.shape: torch.Size | None = None
-        self.graphs: dict[tuple[int, ...], tuple[Tensor, list[Tensor]]] = {}
+        self.graphs: dict[tuple[int, ...], tuple[Any, list[Tensor]]] = {}
 
-    def _build(self, args: tuple[Any, ...]) -> tuple[Tensor, list[Tensor]]:
+    def _build(self, args: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
         given = [
             a.detach().requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a
             for a in args
@@ -34,7 +34,7 @@ class RetainedGraph:
             out = self.forward(*given)
         return out, [a for a in given if isinstance(a, Tensor) and a.requires_grad]
 
-    def __call__(self, grad: Tensor, *args: Any) -> Any:
+    def __call__(self, grad: Any, *args: Any) -> Any:
         first = next(a for a in args if isinstance(a, Tensor))
         if first.shape != self.shape:
             self.graphs.clear()
@@ -54,7 +54,7 @@ class RetainedGraph:
         out, leaves = self.graphs[key]
         gradients = iter(torch.autograd.grad(out, leaves, grad, retain_graph=True))
         found = tuple(
-            next(gradients) if isinstance(a, Tensor) else grad.new_empty(0)
+            next(gradients) if isinstance(a, Tensor) else first.new_empty(0)
             for a in args
             if a is None or (isinstance(a, Tensor) and a.is_floating_point())
         )

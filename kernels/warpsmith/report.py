@@ -14,6 +14,7 @@ The names: `headline` and `headline:<dtype>` (every operator at its largest case
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 from collections import Counter
@@ -189,6 +190,13 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
 # --- tables ---------------------------------------------------------------------------------------
 
 
+def largest_compared(record: dict[str, Any], dtype: str, op: Op) -> str | None:
+    """The largest case that a peer ran too, else the largest."""
+    compared = [case for case, impls in cases(record, dtype).items() if best_peer(impls, op)]
+    rows = [row for row in record["rows"] if row["case"] in compared]
+    return largest({**record, "rows": rows}, dtype) or largest(record, dtype)
+
+
 def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> str:
     """Every operator at its largest case, losses included."""
     header = [
@@ -208,7 +216,7 @@ def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> s
         if record is None:
             continue
         for name in [dtype] if dtype else dtypes(record):
-            case = largest(record, name)
+            case = largest_compared(record, name, op)
             if case is None:
                 continue
             impls = cases(record, name)[case]
@@ -374,6 +382,38 @@ def environment_line(results: Results) -> str:
     return "No records yet."
 
 
+def operators_table() -> str:
+    """The public functions and dtypes of every family."""
+    rows = ["| family | operators | dtypes |", "| :-- | :-- | :-- |"]
+    for family in catalogue.FAMILIES:
+        public = importlib.import_module(f"warpsmith.{family}").__all__
+        ops = [op for op in catalogue.load().values() if op.family == family]
+        listed_ops = [op for op in ops if op.name in public]
+        aliases = {op.name: [a for a in op.aliases if a in public] for op in listed_ops}
+        others = {a for found in aliases.values() for a in found}
+        names = []
+        for name in (name for name in public if name not in others):
+            beside = " ".join(f"`{a}`" for a in aliases.get(name, ()))
+            names.append(f"`{name}` ({beside})" if beside else f"`{name}`")
+        dtypes = {dtype for op in ops for dtype in op.dtypes}
+        listed = " ".join(dtype for dtype in catalogue.DTYPES if dtype in dtypes)
+        rows.append(f"| {family} | {' '.join(names)} | {listed} |")
+    return "\n".join(rows)
+
+
+def sources_table() -> str:
+    """Every folder of rungs, in ladder order."""
+    ladders: dict[str, tuple[str, ...]] = {}
+    for op in catalogue.load().values():
+        folder = f"{op.family}/{op.source_dir}"
+        ladders[folder] = max(tuple(r.name for r in op.ladder), ladders.get(folder, ()), key=len)
+    rows = ["| ladder | rungs, in order |", "| :-- | :-- |"]
+    for folder, rungs in ladders.items():
+        files = " ".join(f"`{rung}.cu`" for rung in rungs)
+        rows.append(f"| [csrc/{folder}](csrc/{folder}) | {files} |")
+    return "\n".join(rows)
+
+
 def block(name: str, results: Results) -> str:
     """The content that belongs between the markers `name`.
 
@@ -391,6 +431,8 @@ def block(name: str, results: Results) -> str:
     if kind in catalogue.load():
         return case_table(results, catalogue.get(kind))
     simple: dict[str, Callable[[], str]] = {
+        "operators": operators_table,
+        "sources": sources_table,
         "overhead": lambda: overhead_table(results, ops),
         "limits": lambda: limits_table(results),
         "environment": lambda: environment_line(results),

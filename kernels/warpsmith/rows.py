@@ -6,6 +6,33 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+#: What one dimension of a CUDA grid can count.
+MOST_ROWS = (1 << 31) - 1
+#: The longest row that the registers of a block hold, and the longest two of one length.
+HELD_BYTES, HELD_BYTES_2 = 128 << 10, 64 << 10
+#: The longest row, or two of one length, that a cluster streams.
+STREAMED_BYTES = 1 << 20
+
+
+def needs_held(rows: int, row_bytes: int, inputs: int = 1) -> str | None:
+    """Why the registers of a block do not hold rows of these bytes; `kMostRowBytes` in csrc/row."""
+    if rows > MOST_ROWS:
+        return "needs at most 2^31 - 1 rows"
+    most = HELD_BYTES if inputs == 1 else HELD_BYTES_2
+    return None if row_bytes <= most else f"needs rows of at most {most >> 10} KiB"
+
+
+def needs_streamed(rows: int, row_bytes: int) -> str | None:
+    """Why a cluster does not stream rows of these bytes; `kMostClusterBytes` in csrc/row."""
+    if rows > MOST_ROWS:
+        return "needs at most 2^31 - 1 rows"
+    return None if row_bytes <= STREAMED_BYTES else "needs rows of at most 1 MiB"
+
+
+def suits_streamed(row_bytes: int, inputs: int = 1) -> str | None:
+    most = HELD_BYTES if inputs == 1 else HELD_BYTES_2
+    return None if row_bytes > most else "the row fits a block's registers"
+
 
 @dataclass(frozen=True)
 class Rows:

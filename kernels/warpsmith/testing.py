@@ -11,6 +11,7 @@ output for the others. NaN, infinities, integers, shapes, dtypes and strides hav
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from warpsmith.accuracy import (
     ulp,
     worse,
 )
-from warpsmith.catalogue import DTYPE_NAMES, Op, Variant
+from warpsmith.catalogue import DTYPE_NAMES, DTYPES, Op, Variant, is_fp8
 
 __all__ = [
     "Comparison",
@@ -75,7 +76,14 @@ def gold(op: Op, args: Sequence[Any]) -> Outputs:
     """
     args = dispatch.normalise(op, _detached(args))
     with torch.no_grad():
-        return as_tuple(op.reference(*dispatch.upcast(args, torch.float64)))
+        return _exact(op, *dispatch.upcast(args, torch.float64))
+
+
+def _exact(op: Op, *args: Any) -> Outputs:
+    """The reference, in which what a call quantises to fp8 is counted as the numbers it stands
+    for.
+    """
+    return tuple(o.double() if is_fp8(o.dtype) else o for o in as_tuple(op.reference(*args)))
 
 
 def yardstick(op: Op, args: Sequence[Any]) -> Outputs:
@@ -122,40 +130,49 @@ class Expected:
 # --- sums in 16 bits ------------------------------------------------------------------------------
 
 
-def _low_precision(variant: Variant | None) -> bool:
-    if variant is None:
-        return False
-    return variant.accumulator == variant.dtype and variant.dtype in ("f16", "bf16")
+def _largest_sum(op: Op, args: tuple[Any, ...]) -> float:
+    """A bound on the magnitude of every sum that a 16-bit accumulator may hold."""
+    if op.terms is None:
+        # Sums of products, of which a square is the largest.
+        dtype = dispatch.first_tensor(args).dtype
+        wide = [a.double() for a in args if isinstance(a, Tensor) and a.dtype == dtype]
+        return max(float(w.square().sum(-1 if w.dim() else None).max()) for w in wide)
+    magnitude = op.terms(*dispatch.upcast(args, torch.float64)).abs()
+    largest = float(magnitude.sum(-1).max())
+    if op.low_precision_terms:
+        return min(largest, op.low_precision_terms * float(magnitude.max()))
+    return largest
 
 
-def _sum_slack(expected: Expected, index: int) -> float:
+def _sum_slack(expected: Expected, index: int, accumulator: torch.dtype) -> float:
     """What a sum held in 16 bits may cost, on top of the rule.
 
     A sum of terms t_i through additions of unit roundoff u, none of which has passed more than d
     additions, is off by at most d * u * sum|t_i| (Higham, Accuracy and Stability of Numerical
     Algorithms, section 4.2). A row of n terms is spread over at least 32 threads, so d <= n / 32 +
-    the depth of the tree that joins them. The reference on |arguments| bounds what sum|t_i|
-    contributes to an output. The error is capped at a quarter of that: rounding errors do not all
-    point the same way, and a kernel that is further off is of no use.
+    the depth of the tree that joins them, and no more than the operator's `low_precision_terms`.
+    The reference on |arguments| bounds what sum|t_i| contributes to an output. The error is capped
+    at a quarter of that: rounding errors do not all point the same way, and a kernel that is
+    further off is of no use.
 
     Raises:
         _SumOverflowsError: where the sum may leave the range of its dtype.
     """
     op, args = expected.op, expected.args
-    tensors = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
-    dtype = tensors[0].dtype
-    info = torch.finfo(dtype)
-    first = tensors[0]
+    info = torch.finfo(accumulator)
+    first = dispatch.first_tensor(args)
     if first.numel() == 0:
         return 0.0
-    # Sums of products, of which a square is the largest.
-    wide = [t.double() for t in tensors if t.dtype == dtype]
-    if max(float(w.square().sum(-1 if w.dim() else None).max()) for w in wide) > info.max / 2:
+    if _largest_sum(op, args) > info.max / 2:
         raise _SumOverflowsError
     produced = expected.gold[index].numel()
     terms = max(first.shape[-1] if first.dim() else 1, math.ceil(first.numel() / max(produced, 1)))
-    relative = min((terms / _MIN_THREADS + _TREE_DEPTH) * info.eps / 2, _MAX_SUM_ERROR)
-    absolute = gold(op, [a.abs() if isinstance(a, Tensor) else a for a in args])[index]
+    depth = terms / _MIN_THREADS + _TREE_DEPTH
+    if op.low_precision_terms:
+        depth = min(depth, op.low_precision_terms)
+    relative = min(depth * info.eps / 2, _MAX_SUM_ERROR)
+    wide = dispatch.upcast(args, torch.float64)
+    absolute = gold(op, [a.abs() if isinstance(a, Tensor) else a for a in wide])[index]
     scale = torch.where(absolute.isfinite(), absolute.abs(), 0.0)
     return relative * float(scale.max()) if scale.numel() else 0.0
 
@@ -195,7 +212,7 @@ def compare(
         out: what the implementation returned, a tensor or a tuple of them.
         args: the arguments that it was given.
         variant: the variant that ran, if one did; one that sums in 16 bits is allowed what such a
-            sum costs.
+            sum costs, and one that is not valid for these values answers for its layout only.
         label: names the sample in the message.
         expected: `Expected.of(op, args)`, where several implementations are judged by it.
 
@@ -214,6 +231,8 @@ def compare(
         if fault := _layout_fault(o, promise):
             which = f" output {i}" if len(outs) > 1 else ""
             return Comparison(False, f"{title}:{which} {fault}", bad=1.0)
+    if variant is not None and not variant.rung.valid(*args):
+        return Comparison(True)
     result = Comparison(True)
     if expected is None and (pieces := _pieces(op, outs, args)):
         for start, piece_out, piece_args in pieces:
@@ -230,7 +249,9 @@ def _compare_values(
     result = Comparison(True)
     for i, (o, exact, theirs) in enumerate(zip(outs, expected.gold, expected.torch, strict=True)):
         try:
-            slack = _sum_slack(expected, i) if _low_precision(variant) else 0.0
+            slack = 0.0
+            if variant is not None and variant.low_precision:
+                slack = _sum_slack(expected, i, DTYPES[variant.accumulator])
         except _SumOverflowsError:
             continue
         exact, theirs = exact.to(o.device), theirs.to(o.device)
@@ -238,7 +259,8 @@ def _compare_values(
         def floor(i: int = i, exact: Tensor = exact, theirs: Tensor = theirs) -> Tensor:
             with torch.no_grad():
                 wide = dispatch.upcast(expected.args, torch.float64)
-                least = conditioning(op.reference, wide, expected.gold)[i].to(exact.device)
+                exactly = functools.partial(_exact, op)
+                least = conditioning(exactly, wide, expected.gold)[i].to(exact.device)
             if theirs.dtype != torch.float32 or not op.elementwise:
                 return least
             return torch.maximum(least, same_magnitude(exact, theirs))

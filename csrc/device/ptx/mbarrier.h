@@ -28,8 +28,29 @@ __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int by
                : "memory");
 }
 
-// Returns once the phase of that parity has completed; what its stores brought is then visible.
+// One arrival; what this thread has read or written comes before it.
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Returns once the phase of that parity has completed; what copies and threads of this block brought is then visible.
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        "  .reg .pred complete;\n"
+        "  mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+        "  selp.u32 %0, 1, 0, complete;\n"
+        "}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  }
+}
+
+// The same where other blocks of the cluster stored here.
+__device__ __forceinline__ void mbarrier_wait_cluster(uint64_t* barrier, int parity) {
   uint32_t done = 0;
   while (done == 0) {
     asm volatile(

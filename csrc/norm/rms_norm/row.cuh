@@ -7,6 +7,7 @@
 #include "host/registry.h"
 #include "norm/rms_norm/rms_norm.h"
 #include "norm/row.cuh"
+#include "row/registers.cuh"
 
 namespace warpsmith {
 
@@ -113,5 +114,64 @@ __device__ __forceinline__ Vec<T, n> normalise(const Vec<T, n>& x, float scale, 
   from_float(y, values);
   return y;
 }
+
+// The row-wise operator behind `registers` and `cluster`; see row/registers.cuh.
+template <class T, class W>
+struct RmsNorm : RmsNormRows<T, W> {
+  using Value = T;
+  static constexpr int kInputs = 1;
+  struct Stats {
+    float squares;
+  };
+  using Total = float;  // what a value is multiplied with
+  struct Columns {
+    PackedColumns<T, W> weight;
+    __device__ __forceinline__ void load_from(const RmsNorm& row, int col) { weight.load_from(row.weight, col, 1.0f); }
+    __device__ __forceinline__ void keep(uint32_t zero) { weight.keep(zero); }
+  };
+  // Registers for the weights of eight packs in 16 bits; there are none for twice that.
+  template <int packs>
+  static constexpr bool kHoldsColumns = packs * sizeof(Columns) <= 8 * 16;
+
+  using RmsNormRows<T, W>::RmsNormRows;
+
+  __device__ static uint4 padding() { return {}; }
+  __device__ const T* input(int, int64_t row) const { return this->x_row(row); }
+
+  template <int lanes, int packs>
+  __device__ __forceinline__ Stats gather(const uint4 (&x)[packs][1], int) const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      float values[kPack<T>];
+      unpack<T>(values, x[i][0]);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) sum = fmaf(values[j], values[j], sum);
+    }
+    return {warp_reduce<lanes>(sum)};
+  }
+
+  __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
+    const int lane = threadIdx.x % kWarp;
+    float sum = 0.0f;
+    for (int i = lane; i < count; i += kWarp) sum += parts[i].squares;
+    return {warp_reduce(sum)};
+  }
+
+  __device__ __forceinline__ float total(const Stats& stats) const {
+    return reciprocal_rms(stats.squares, this->inverse_count, this->eps);
+  }
+
+  __device__ void keep(int64_t, float) const {}
+  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], float scale,
+                                         const Columns& columns) const {
+    float values[kPack<T>], weight[kPack<T>];
+    unpack<T>(values, x[0]);
+    columns.weight.unpack_to(weight);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) values[i] = values[i] * scale * weight[i];
+    ptx::store_streaming(reinterpret_cast<uint4*>(this->y_row(row) + col), pack<T>(values));
+  }
+};
 
 }  // namespace warpsmith

@@ -3,7 +3,8 @@
 //   practical length are read once; the row's two sums travel through distributed shared memory. Bound: DRAM; the
 //   longest f32 rows leave room for one row in the ring only, so loads pause while that row is reduced.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
-#include "norm/rms_norm_backward/persistent.cuh"
+#include "norm/backward_persistent.cuh"
+#include "norm/rms_norm_backward/row.cuh"
 
 namespace warpsmith {
 namespace {
@@ -22,7 +23,7 @@ constexpr int64_t kWorthwhileCols = 8192;
 void launch(const RmsNormBackwardArgs& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
     using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles, FloatTiles>;
-    launch_smallest_tile<T, W>(a, stream, Tiles{});
+    launch_smallest_tile<RmsNormBackward<T, W>>(a, stream, Tiles{});
   });
 }
 

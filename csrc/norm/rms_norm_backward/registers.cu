@@ -3,7 +3,8 @@
 //   meets, so dw costs one small workspace and a second, short kernel instead of another pass; the next rows are on
 //   their way while this one is reduced. Bound: DRAM, until a row needs more registers than a block has.
 // Liger and quack sum dw the same way: https://github.com/Dao-AILab/quack
-#include "norm/rms_norm_backward/persistent.cuh"
+#include "norm/backward_persistent.cuh"
+#include "norm/rms_norm_backward/row.cuh"
 
 namespace warpsmith {
 namespace {
@@ -22,7 +23,7 @@ static_assert(kMostCols == 4 * kMostPacksOf<FloatTiles>, "one limit for every dt
 void launch(const RmsNormBackwardArgs& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
     using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles, FloatTiles>;
-    launch_smallest_tile<T, W>(a, stream, Tiles{});
+    launch_smallest_tile<RmsNormBackward<T, W>>(a, stream, Tiles{});
   });
 }
 

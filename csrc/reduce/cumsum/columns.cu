@@ -148,11 +148,11 @@ template <class T, class Aligned>
 void launch_columns(const CumsumArgs& a, cudaStream_t stream) {
   const ColumnChunks plan(a);
   const int64_t threads = a.outer * plan.chunks * plan.packs;
-  const unsigned grid = row_grid(ceil_to(threads, kThreads));
+  const unsigned grid = row_grid(ceil_div(threads, kThreads));
   if (plan.chunks > 1) {
     warpsmith::launch<&cumsum_columns_chunks_kernel<T, Aligned>>({grid, kThreads}, stream, a, plan, threads);
     warpsmith::launch<&cumsum_columns_before_kernel<SumOf<T>>>(
-        {row_grid(ceil_to(a.sequences(), kThreads)), kThreads}, stream, static_cast<SumOf<T>*>(a.workspace),
+        {row_grid(ceil_div(a.sequences(), kThreads)), kThreads}, stream, static_cast<SumOf<T>*>(a.workspace),
         plan.chunks, a.inner, a.sequences());
   }
   warpsmith::launch<&cumsum_columns_kernel<T, Aligned>>({grid, kThreads}, stream, a, plan, threads);

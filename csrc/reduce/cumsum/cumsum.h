@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "reduce/ceil_div.h"
 #include "row/rows.h"
 
 namespace warpsmith {
@@ -20,8 +21,6 @@ struct CumsumArgs {
   constexpr int64_t sequences() const { return outer * inner; }
 };
 
-inline int64_t ceil_to(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Sums are held in f32, those of integers in int64.
 constexpr int sum_size(Dtype dtype) { return dtype == Dtype::i32 ? 8 : 4; }
 
@@ -36,9 +35,9 @@ struct TilesOfRow {
   int64_t tiles, groups, sets;
 
   explicit TilesOfRow(const CumsumArgs& a) {
-    tiles = ceil_to(a.n, int64_t{kLookBackThreads} * kLookBackPacks * (16 / size_of(a.dtype)));
-    groups = ceil_to(tiles, kFan);
-    sets = ceil_to(groups, kFan);
+    tiles = ceil_div(a.n, int64_t{kLookBackThreads} * kLookBackPacks * (16 / size_of(a.dtype)));
+    groups = ceil_div(tiles, kFan);
+    sets = ceil_div(groups, kFan);
   }
   constexpr int64_t words() const { return tiles + groups + sets; }
 };
@@ -59,10 +58,10 @@ struct ColumnChunks {
   // Enough threads to keep DRAM busy, and chunks long enough that their sums cost little.
   explicit ColumnChunks(const CumsumArgs& a) {
     constexpr int64_t kThreads = 1 << 16, kLeastChunk = 32, kMostChunks = 256;
-    packs = ceil_to(a.inner, 16 / size_of(a.dtype));
-    const int64_t most = std::min(ceil_to(a.n, kLeastChunk), kMostChunks);
-    chunk = ceil_to(a.n, std::clamp<int64_t>(ceil_to(kThreads, a.outer * packs), 1, most));
-    chunks = ceil_to(a.n, chunk);
+    packs = ceil_div(a.inner, 16 / size_of(a.dtype));
+    const int64_t most = std::min(ceil_div(a.n, kLeastChunk), kMostChunks);
+    chunk = ceil_div(a.n, std::clamp<int64_t>(ceil_div(kThreads, a.outer * packs), 1, most));
+    chunks = ceil_div(a.n, chunk);
   }
 };
 
@@ -76,7 +75,10 @@ inline int64_t workspace_bytes(const CumsumArgs& a, bool may_look_back) {
 
 // --- what the rungs take ----------------------------------------------------------------------------------------------
 
-inline const char* takes_all(const CumsumArgs&) { return nullptr; }
+// One value at a time and no more than a block to a sequence: beyond this length that would be of no use to anybody.
+inline const char* needs_short(const CumsumArgs& a) {
+  return a.n <= 1 << 20 ? nullptr : "needs at most 2^20 values along the dimension";
+}
 
 inline const char* needs_rows(const CumsumArgs& a) {
   return a.inner == 1 ? nullptr : "needs the dimension to be the last";

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kLookBackThreads, blocks_per_sm())
   using Sum = SumOf<T>;
   using Row = PackedRow<T, Reverse, Aligned>;
   using Tile = WarpTile<Row, kLookBackPacks>;
-  __shared__ uint4 packs[kLookBackPacks * kLookBackThreads];
+  __shared__ Pack<T> packs[kLookBackPacks * kLookBackThreads];
   __shared__ unsigned ticket;
   __shared__ Sum totals[kWarps], prefix;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kLookBackThreads, blocks_per_sm())
   // load
   const Row row(a, r);
   const int64_t first = (tile * kWarps + warp) * Tile::values;
-  uint4* slots = packs + threadIdx.x;
+  Pack<T>* slots = packs + threadIdx.x;
   Tile::fetch(row, first, slots, kLookBackThreads);
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();

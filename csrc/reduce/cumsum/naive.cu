@@ -23,11 +23,11 @@ __global__ void __launch_bounds__(kThreads) cumsum_naive_kernel(const CumsumArgs
 
 void launch(const CumsumArgs& a, cudaStream_t stream) {
   visit_scanned(a, [&]<class T>() {
-    warpsmith::launch<&cumsum_naive_kernel<T>>({row_grid(ceil_to(a.sequences(), kThreads)), kThreads}, stream, a);
+    warpsmith::launch<&cumsum_naive_kernel<T>>({row_grid(ceil_div(a.sequences(), kThreads)), kThreads}, stream, a);
   });
 }
 
-const Register<CumsumArgs> registered{"naive", /*min_sm=*/80, takes_all, launch};
+const Register<CumsumArgs> registered{"naive", /*min_sm=*/80, needs_short, launch};
 
 }  // namespace
 }  // namespace warpsmith

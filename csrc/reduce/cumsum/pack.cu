@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kMostThreads, blocks_per_sm<T, Looped>()) cums
   for (int64_t r = int64_t{blockIdx.x} * blockDim.y + threadIdx.y; r < a.outer; r += int64_t{gridDim.x} * blockDim.y) {
     const Row row(a, r);
     CarryOf<T> carry = 0;
-    uint4* slots = ring + threadIdx.y * blockDim.x + threadIdx.x;
-    uint4* next = slots + (Looped::value ? kPacks * threads : 0);
+    Pack<T>* slots = reinterpret_cast<Pack<T>*>(ring) + threadIdx.y * blockDim.x + threadIdx.x;
+    Pack<T>* next = slots + (Looped::value ? kPacks * threads : 0);
     Tile::fetch(row, int64_t{warp} * Tile::values, slots, threads);
     ptx::cp_async_commit();
     for (int64_t tile = 0; tile < a.n; tile += step) {
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kMostThreads, blocks_per_sm<T, Looped>()) cums
       // write
       own.store(row, first, slots, threads, static_cast<Sum>(carry), earlier);
       carry += total;
-      uint4* const done = slots;
+      Pack<T>* const done = slots;
       slots = next;
       next = done;
     }
@@ -79,10 +79,10 @@ __global__ void __launch_bounds__(kMostThreads, blocks_per_sm<T, Looped>()) cums
 
 void launch(const CumsumArgs& a, cudaStream_t stream) {
   visit_packed(a, [&]<class T, class Reverse, class Aligned>() {
-    const unsigned threads = row_threads(ceil_to(a.n, kPack<T>), kPacks, kMostThreads);
+    const unsigned threads = row_threads(ceil_div(a.n, kPack<T>), kPacks, kMostThreads);
     const unsigned rows = threads == kWarp ? kRowsPerBlock : 1;
     const bool looped = a.n > int64_t{threads} * kPacks * kPack<T>;
-    const LaunchConfig config{.grid = dim3(row_grid(ceil_to(a.outer, rows))),
+    const LaunchConfig config{.grid = dim3(row_grid(ceil_div(a.outer, rows))),
                               .block = dim3(threads, rows),
                               .dynamic_smem = static_cast<int>((looped ? 2 : 1) * kPacks * threads * rows * 16)};
     if (looped) {

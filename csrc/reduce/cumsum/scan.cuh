@@ -137,6 +137,7 @@ __device__ __forceinline__ void store_sums(OutOf<T>* to, const SumOf<T> (&sums)[
 template <class T, class Reverse, class Aligned>
 struct PackedRow {
   static constexpr int width = kPack<T>;
+  using Value = T;
   using Sum = SumOf<T>;
   using Out = OutOf<T>;
   const T* x;
@@ -148,31 +149,28 @@ struct PackedRow {
 
   // Starts bringing the pack whose first value is the `first` of the row to shared memory, in the order in which it lies
   // in global memory; zeros where the row is over.
-  __device__ __forceinline__ void fetch(uint4* slot, int64_t first) const {
+  __device__ __forceinline__ void fetch(Pack<T>* slot, int64_t first) const {
     const int64_t left = n - first;
     const T* from = Reverse::value ? x + (left - width) : x + first;
     if (left < width) {
-      *slot = uint4{};
 #pragma unroll 1
-      for (int i = 0; i < left; ++i) value_of(slot, i) = from[Reverse::value ? width - 1 - i : i];
+      for (int i = 0; i < width; ++i) (*slot)[in_memory(i)] = i < left ? from[in_memory(i)] : T{};
     } else if constexpr (Aligned::value) {
-      ptx::cp_async(slot, reinterpret_cast<const uint4*>(from));
+      ptx::cp_async(reinterpret_cast<uint4*>(slot), reinterpret_cast<const uint4*>(from));
     } else {
       Pack<T> pack;
 #pragma unroll
       for (int i = 0; i < width; ++i) pack[i] = from[i];
-      *slot = reinterpret_cast<const uint4&>(pack);
+      *slot = pack;
     }
   }
 
-  // The i-th value of a pack in the order of the row.
-  static __device__ T& value_of(uint4* slot, int i) {
-    return reinterpret_cast<T*>(slot)[Reverse::value ? width - 1 - i : i];
-  }
+  // Where the i-th value of a pack lies in it.
+  static __device__ int in_memory(int i) { return Reverse::value ? width - 1 - i : i; }
 
   // Sums of a pack up to each of its values.
-  static __device__ __forceinline__ void scan(Sum (&sums)[width], const uint4* slot) {
-    const Pack<T> pack = *reinterpret_cast<const Pack<T>*>(slot);
+  static __device__ __forceinline__ void scan(Sum (&sums)[width], const Pack<T>* slot) {
+    const Pack<T> pack = *slot;
     if constexpr (std::is_same_v<T, int32_t>) {
 #pragma unroll
       for (int i = 0; i < width; ++i) sums[i] = pack[i];
@@ -185,15 +183,15 @@ struct PackedRow {
   }
 
   // Writes the sums of a pack, `before` being what comes before it.
-  __device__ __forceinline__ void store(int64_t first, uint4* slot, Sum before) const {
+  __device__ __forceinline__ void store(int64_t first, const Pack<T>* slot, Sum before) const {
     const int64_t left = n - first;
     Out* to = Reverse::value ? y + (left - width) : y + first;
     if (left < width) {
       Sum sum = 0;
 #pragma unroll 1
       for (int i = 0; i < left; ++i) {
-        sum += widen(value_of(slot, i));
-        to[Reverse::value ? width - 1 - i : i] = narrow<T>(before + sum);
+        sum += widen((*slot)[in_memory(i)]);
+        to[in_memory(i)] = narrow<T>(before + sum);
       }
       return;
     }
@@ -216,6 +214,7 @@ struct PackedRow {
 // are on their way.
 template <class Row, int kPacks>
 struct WarpTile {
+  using Slots = Pack<typename Row::Value>*;
   using Sum = typename Row::Sum;
   static constexpr int values = kWarp * kPacks * Row::width;
   Sum before[kPacks];  // within the tile, before each of this lane's packs
@@ -224,12 +223,12 @@ struct WarpTile {
   static __device__ int64_t place(int64_t first, int k) { return first + (k * kWarp + threadIdx.x % kWarp) * Row::width; }
 
   // `slots`: this lane's, `stride` apart.
-  static __device__ __forceinline__ void fetch(const Row& row, int64_t first, uint4* slots, int stride) {
+  static __device__ __forceinline__ void fetch(const Row& row, int64_t first, Slots slots, int stride) {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) row.fetch(slots + k * stride, place(first, k));
   }
 
-  __device__ __forceinline__ void scan(const uint4* slots, int stride) {
+  __device__ __forceinline__ void scan(Slots slots, int stride) {
     total = 0;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
@@ -243,7 +242,7 @@ struct WarpTile {
 
   // `prefix`: the sum over the row before all warps' tiles; `earlier`: that of the warps before this one. Small sums meet
   // first, so that few roundings have the size of the large one.
-  __device__ __forceinline__ void store(const Row& row, int64_t first, uint4* slots, int stride, Sum prefix,
+  __device__ __forceinline__ void store(const Row& row, int64_t first, Slots slots, int stride, Sum prefix,
                                         Sum earlier) const {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) row.store(place(first, k), slots + k * stride, prefix + (earlier + before[k]));

@@ -45,7 +45,7 @@ void launch(const CumsumArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<CumsumArgs> registered{"shared", /*min_sm=*/80, takes_all, launch};
+const Register<CumsumArgs> registered{"shared", /*min_sm=*/80, needs_short, launch};
 
 }  // namespace
 }  // namespace warpsmith

@@ -35,7 +35,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<ReduceDimArgs> registered{"naive", /*min_sm=*/80, needs_positions, launch};
+const Register<ReduceDimArgs> registered{"naive", /*min_sm=*/80, needs_short, launch};
 
 }  // namespace
 }  // namespace warpsmith

@@ -10,7 +10,7 @@
 #include "host/launch.h"
 #include "host/registry.h"
 #include "reduce/reduce_dim/reduce_dim.h"
-#include "reduce/reduce_dim/reducers.h"
+#include "reduce/reduce_dim/reducers.cuh"
 
 namespace warpsmith {
 
@@ -129,7 +129,7 @@ void visit_reducer(const ReduceDimArgs& a, Body&& body) {
       using R = std::tuple_element_t<index, Reducers>;
       dispatch_float(a.dtype, [&]<class T>() { body.template operator()<R, T>(); });
     };
-    static_cast<void>(((a.reducer == static_cast<int>(i) ? (one.template operator()<i>(), true) : false) || ...));
+    static_cast<void>(((static_cast<size_t>(a.reduction) == i ? (one.template operator()<i>(), true) : false) || ...));
   }(std::make_index_sequence<std::tuple_size_v<Reducers>>{});
 }
 

@@ -5,7 +5,6 @@
 
 #include "host/registry.h"
 #include "reduce/dims.h"
-#include "reduce/reduce_dim/reducers.h"
 #include "row/operands.h"
 
 namespace warpsmith {
@@ -23,15 +22,6 @@ struct Request {
   bool keepdim = false;
   bool batch_invariant = false;
 };
-
-template <class R, size_t i = 0>
-constexpr int index_of() {
-  if constexpr (std::is_same_v<std::tuple_element_t<i, Reducers>, R>) {
-    return static_cast<int>(i);
-  } else {
-    return index_of<R, i + 1>();
-  }
-}
 
 std::vector<int64_t> output_shape(const Tensor& x, int64_t dim, bool keepdim) {
   const Sizes sizes = x.sizes();
@@ -68,10 +58,10 @@ DimView view_by_memory(Tensor& x, int64_t dim, bool& columns) {
 // Whether the dimension is the last one: what decides the layout where the answer must not depend on other rows.
 bool is_last(const Tensor& x, int64_t dim) { return dim + 1 >= x.dim(); }
 
-template <class R>
-Tensor empty_result(const Tensor& x, const std::vector<int64_t>& shape) {
-  const ScalarType type = R::finds_position ? ScalarType::Long : x.scalar_type();
-  return empty_contiguous(x, Sizes(shape.data(), shape.size()), type);
+double divisor(Reduction reduction, int64_t n, int64_t correction) {
+  if (reduction == Reduction::mean) return static_cast<double>(n);
+  if (reduction == Reduction::var) return static_cast<double>(std::max<int64_t>(n - correction, 0));
+  return 1.0;
 }
 
 ReduceDimArgs describe(Tensor& x, int64_t dim, bool batch_invariant) {
@@ -92,37 +82,38 @@ ReduceDimArgs describe(Tensor& x, int64_t dim, bool batch_invariant) {
 }
 
 // An empty optional: no rung takes the call.
-template <class R>
-std::optional<Tensor> run(const Tensor& x, const Request& request, Named rung) {
-  check_floating(R::name, "x", x);
-  const int64_t dim = check_dim(R::name, x, request.dim);
+std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& request, Named rung) {
+  const ReductionInfo& info = kReductions[static_cast<int>(reduction)];
+  check_floating(info.name, "x", x);
+  const int64_t dim = check_dim(info.name, x, request.dim);
   const int64_t n = x.dim() == 0 ? 1 : x.size(dim);
-  const std::vector<int64_t> shape = output_shape(x, dim, request.keepdim);
-  if (n == 0 && !R::takes_nothing) {
-    throw std::out_of_range(std::string(R::name) + ": expected dimension " + std::to_string(dim) +
+  if (n == 0 && !info.takes_nothing) {
+    throw std::out_of_range(std::string(info.name) + ": expected dimension " + std::to_string(dim) +
                             " of x, which is reduced, to have a size other than 0, got shape " + shape_text(x.sizes()));
   }
   if (!has_float_kernel(x)) {
-    if (rung != nullptr) fail(R::name, "no rung takes ", dtype_name(x.scalar_type()));
+    if (rung != nullptr) fail(info.name, "no rung takes ", dtype_name(x.scalar_type()));
     return std::nullopt;
   }
-  Tensor y = empty_result<R>(x, shape);
+  const std::vector<int64_t> shape = output_shape(x, dim, request.keepdim);
+  const ScalarType type = info.finds_position ? ScalarType::Long : x.scalar_type();
+  Tensor y = empty_contiguous(x, Sizes(shape.data(), shape.size()), type);
   if (y.numel() == 0) return y;
 
   const int device = x.get_device_index();
   const DeviceScope scope(device);
   Tensor input = x;
   ReduceDimArgs args = describe(input, dim, request.batch_invariant);
-  args.reducer = index_of<R>();
-  args.finds_position = R::finds_position;
+  args.reduction = reduction;
+  args.finds_position = info.finds_position;
   args.y = y.data_ptr();
-  args.divisor = static_cast<float>(R::divisor(n, request.correction));
+  args.divisor = static_cast<float>(divisor(reduction, n, request.correction));
   args.splits = 1;
   args.chunk = n;
   const int sm = device_info(device).sm;
   const cudaStream_t stream = current_stream(device);
   if (n == 0) {  // there is nothing that a rung could be good at
-    Ladder<ReduceDimArgs>::run_named(R::name, "naive", args, sm, stream);
+    Ladder<ReduceDimArgs>::run_named(info.name, "naive", args, sm, stream);
     return y;
   }
   args.columns ? plan_columns(args) : plan_rows(args);
@@ -133,7 +124,7 @@ std::optional<Tensor> run(const Tensor& x, const Request& request, Named rung) {
     args.partial = partial->data_ptr();
   }
   if (rung != nullptr) {
-    Ladder<ReduceDimArgs>::run_named(R::name, *rung, args, sm, stream);
+    Ladder<ReduceDimArgs>::run_named(info.name, *rung, args, sm, stream);
     return y;
   }
   const Rung<ReduceDimArgs>* best = Ladder<ReduceDimArgs>::choose(args, sm);
@@ -142,20 +133,21 @@ std::optional<Tensor> run(const Tensor& x, const Request& request, Named rung) {
   return y;
 }
 
-template <class R, class... Arguments>
-Tensor run_or_fall_back(const Tensor& x, const Request& request, Named rung, const Arguments&... arguments) {
-  static const std::string full_name = std::string("warpsmith::") + R::name;
-  std::optional<Tensor> y = run<R>(x, request, rung);
-  return y ? *y : call_fallback<Tensor>(full_name.c_str(), x, arguments...);
+template <class... Arguments>
+Tensor run_or_fall_back(Reduction reduction, const Tensor& x, const Request& request, Named rung,
+                        const Arguments&... arguments) {
+  if (const std::optional<Tensor> y = run(reduction, x, request, rung)) return *y;
+  const std::string op = std::string("warpsmith::") + kReductions[static_cast<int>(reduction)].name;
+  return call_fallback<Tensor>(op.c_str(), x, arguments...);
 }
 
-// --- registration: `op` and `op.rung` for every reducer ---------------------------------------------------------------
+// --- registration: `op` and `op.rung` for every reduction -------------------------------------------------------------
 
 // Order does not change the answer, so there is nothing to promise.
-template <class R>
+template <Reduction reduction>
 struct Exact {
   static Tensor run(const Tensor& x, int64_t dim, bool keepdim, Named rung) {
-    return run_or_fall_back<R>(x, {.dim = dim, .keepdim = keepdim}, rung, dim, keepdim);
+    return run_or_fall_back(reduction, x, {.dim = dim, .keepdim = keepdim}, rung, dim, keepdim);
   }
   static Tensor choose(const Tensor& x, int64_t dim, bool keepdim) { return run(x, dim, keepdim, nullptr); }
   static Tensor named(const Tensor& x, int64_t dim, bool keepdim, std::string rung, std::string) {
@@ -163,11 +155,11 @@ struct Exact {
   }
 };
 
-template <class R>
+template <Reduction reduction>
 struct Rounded {
   static Tensor run(const Tensor& x, int64_t dim, bool keepdim, bool batch_invariant, Named rung) {
-    return run_or_fall_back<R>(x, {.dim = dim, .keepdim = keepdim, .batch_invariant = batch_invariant}, rung, dim,
-                               keepdim, batch_invariant);
+    const Request request{.dim = dim, .keepdim = keepdim, .batch_invariant = batch_invariant};
+    return run_or_fall_back(reduction, x, request, rung, dim, keepdim, batch_invariant);
   }
   static Tensor choose(const Tensor& x, int64_t dim, bool keepdim, bool batch_invariant) {
     return run(x, dim, keepdim, batch_invariant, nullptr);
@@ -177,11 +169,11 @@ struct Rounded {
   }
 };
 
-template <class R>
+template <Reduction reduction>
 struct Corrected {
   static Tensor run(const Tensor& x, int64_t dim, int64_t correction, bool keepdim, bool batch_invariant, Named rung) {
     const Request request{dim, correction, keepdim, batch_invariant};
-    return run_or_fall_back<R>(x, request, rung, dim, correction, keepdim, batch_invariant);
+    return run_or_fall_back(reduction, x, request, rung, dim, correction, keepdim, batch_invariant);
   }
   static Tensor choose(const Tensor& x, int64_t dim, int64_t correction, bool keepdim, bool batch_invariant) {
     return run(x, dim, correction, keepdim, batch_invariant, nullptr);
@@ -192,20 +184,21 @@ struct Corrected {
   }
 };
 
-template <class R, template <class> class Binding>
+template <Reduction reduction, template <Reduction> class Binding>
 void bind(torch::stable::detail::StableLibrary& m) {
-  m.impl(R::name, TORCH_BOX(&Binding<R>::choose));
-  m.impl((std::string(R::name) + ".rung").c_str(), TORCH_BOX(&Binding<R>::named));
+  const std::string name = kReductions[static_cast<int>(reduction)].name;
+  m.impl(name.c_str(), TORCH_BOX(&Binding<reduction>::choose));
+  m.impl((name + ".rung").c_str(), TORCH_BOX(&Binding<reduction>::named));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<reducers::Sum, Rounded>(m);
-  bind<reducers::Mean, Rounded>(m);
-  bind<reducers::Amax, Exact>(m);
-  bind<reducers::Amin, Exact>(m);
-  bind<reducers::Argmax, Exact>(m);
-  bind<reducers::Argmin, Exact>(m);
-  bind<reducers::Var, Corrected>(m);
+  bind<Reduction::sum, Rounded>(m);
+  bind<Reduction::mean, Rounded>(m);
+  bind<Reduction::amax, Exact>(m);
+  bind<Reduction::amin, Exact>(m);
+  bind<Reduction::argmax, Exact>(m);
+  bind<Reduction::argmin, Exact>(m);
+  bind<Reduction::var, Corrected>(m);
 }
 
 }  // namespace

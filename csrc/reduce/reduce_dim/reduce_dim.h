@@ -4,15 +4,32 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "reduce/ceil_div.h"
 #include "row/rows.h"
 
 namespace warpsmith {
 
+enum class Reduction : int { sum, mean, amax, amin, argmax, argmin, var };
+
+// What a binding has to know of a reduction.
+struct ReductionInfo {
+  const char* name;
+  bool finds_position;  // answers with an int64 position instead of a value
+  bool takes_nothing;   // has an answer for no values at all
+};
+
+// In the order of `Reduction`.
+inline constexpr ReductionInfo kReductions[] = {
+    {"sum", false, true},    {"mean", false, true},    {"amax", false, false}, {"amin", false, false},
+    {"argmax", true, false}, {"argmin", true, false}, {"var", false, true},
+};
+inline constexpr int64_t kMostStateBytes = 16;  // of what a block leaves for another about an output
+
 struct ReduceDimArgs {
-  int reducer;    // index into Reducers
-  const void* x;  // [outer, n, inner]
-  void* y;        // [outer, inner], contiguous: the dtype of x, or int64 for positions
-  void* partial;  // [splits, outer, inner] states where a column is split, [outer, splits] where a row is; else null
+  Reduction reduction;
+  const void* x;         // [outer, n, inner]
+  void* y;               // [outer, inner], contiguous: the dtype of x, or int64 for positions
+  void* partial;         // [splits, outer, inner] states where a column is split, [outer, splits] where a row is; else null
   int64_t outer, n, inner;
   int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1
   bool columns;          // stride_inner is 1; otherwise rows: inner is 1, and so is stride_n
@@ -20,14 +37,13 @@ struct ReduceDimArgs {
   bool batch_invariant;  // the order in which a row's values meet depends on n alone
   int64_t splits;        // blocks that share the reduced dimension
   int64_t chunk;         // values along n for each of them, the last may get fewer
-  float divisor;         // what the reducer divides by in the end
+  float divisor;         // of the final result
   Dtype dtype;           // of x
 
   constexpr int64_t outputs() const { return outer * inner; }
   constexpr int64_t row_bytes() const { return n * size_of(dtype); }
 };
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t step) { return ceil_div(a, step) * step; }
 
 inline constexpr int kReduceThreads = 256;
@@ -84,6 +100,11 @@ inline void plan_columns(ReduceDimArgs& a) {
 }
 
 // --- what the rungs take ----------------------------------------------------------------------------------------------
+
+// One value at a time and one block to an output: beyond this length that would be of no use to anybody.
+inline const char* needs_short(const ReduceDimArgs& a) {
+  return a.n <= 1 << 28 ? nullptr : "needs at most 2^28 values along the dimension";
+}
 
 inline const char* needs_positions(const ReduceDimArgs& a) {
   const bool fit = !a.finds_position || a.n < int64_t{1} << 32;

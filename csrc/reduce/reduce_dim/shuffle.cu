@@ -31,7 +31,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<ReduceDimArgs> registered{"shuffle", /*min_sm=*/80, needs_positions, launch};
+const Register<ReduceDimArgs> registered{"shuffle", /*min_sm=*/80, needs_short, launch};
 
 }  // namespace
 }  // namespace warpsmith

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.norm import conditions
 from warpsmith.norm import rms_norm_cases as cases
-from warpsmith.norm.checks import check_like, check_rows, check_weight
+from warpsmith.norm.checks import check_like, check_rows, check_weight, wide_dtype
 from warpsmith.peers import PerInput, RetainedGraph
-from warpsmith.rows import tiles_rows, tiles_weight
 
 EPS = cases.EPS
 
@@ -24,6 +24,11 @@ EPS = cases.EPS
 def _check(x: Tensor, weight: Tensor | None, eps: float) -> None:
     check_rows("rms_norm", x)
     check_weight("rms_norm", weight, x)
+
+
+def _check_with_rstd(x: Tensor, weight: Tensor | None, eps: float) -> None:
+    check_rows("rms_norm_with_rstd", x)
+    check_weight("rms_norm_with_rstd", weight, x)
 
 
 def _check_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> None:
@@ -46,6 +51,14 @@ def _reference(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return F.rms_norm(x.to(wide), shape, weight.to(wide), eps).to(x.dtype)
 
 
+def _reference_with_rstd(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    y = _reference(x, weight, eps)
+    wide = wide_dtype(x.dtype)
+    if x.numel() == 0:
+        return y, torch.zeros(x.shape[:-1], dtype=wide, device=x.device)
+    return y, torch.rsqrt(x.detach().to(wide).square().mean(-1) + eps)
+
+
 def _reference_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -64,6 +77,10 @@ def _fake(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return x.new_empty(x.shape)
 
 
+def _fake_with_rstd(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape[:-1], dtype=wide_dtype(x.dtype))
+
+
 def _fake_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -79,71 +96,55 @@ def _derivative(
     return dx, None if weight is None else dw, None
 
 
+def _derivative_with_rstd(
+    inputs: tuple[Any, ...],
+    needs: tuple[bool, ...],
+    outputs: tuple[Tensor, ...],
+    grad: Tensor,
+    grad_rstd: Tensor,
+) -> tuple[Tensor | None, ...]:
+    _, weight, eps = inputs
+    y, rstd = outputs
+    dx, dw = torch.ops.warpsmith.rms_norm_backward_from_output(grad, y, weight, rstd, eps)
+    return dx, None if weight is None else dw, None
+
+
 # --- what the rungs take --------------------------------------------------------------------------
 
 
-def _pack(x: Tensor) -> int:
-    return PACK[catalogue.DTYPE_NAMES[x.dtype]]
-
-
 def _needs_pairs(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    if x.numel() == 0 or (tiles_rows(x, 2) and tiles_weight(weight, 2)):
+    if conditions.tiled(2, (x,), (weight,)):
         return None
     return "needs rows and weight aligned to 2 elements"
 
 
 def _needs_packs(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    if x.numel() == 0 or (tiles_rows(x, _pack(x)) and tiles_weight(weight, _pack(x))):
+    if conditions.tiled(conditions.pack_of(x), (x,), (weight,)):
         return None
     return "needs rows and weight aligned to 16 bytes"
 
 
-#: What one dimension of a CUDA grid can count.
-MOST_ROWS = (1 << 31) - 1
-
-
-def _rows(x: Tensor) -> int:
-    return x.numel() // x.shape[-1] if x.numel() else 0
-
-
-def _row_bytes(x: Tensor) -> int:
-    return x.shape[-1] * x.element_size() if x.numel() else 0
-
-
 def _needs_registers(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    if why := _needs_packs(x, weight, eps):
-        return why
-    if _rows(x) > MOST_ROWS:
-        return "needs at most 2^31 - 1 rows"
-    kib = 128 if x.dtype == torch.float32 else 64
-    return None if _row_bytes(x) <= kib << 10 else f"needs rows of at most {kib} KiB"
+    return _needs_packs(x, weight, eps) or conditions.needs_registers(x)
 
 
 def _needs_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    if why := _needs_packs(x, weight, eps):
-        return why
-    if _rows(x) > MOST_ROWS // 16:
-        return "needs at most 2^27 rows"
-    return None if _row_bytes(x) <= 1 << 20 else "needs rows of at most 1 MiB"
+    return _needs_packs(x, weight, eps) or conditions.needs_cluster(x)
 
 
 def _suits_cluster(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    held = (128 if x.dtype == torch.float32 else 64) << 10
-    return None if _row_bytes(x) > held else "the row fits a block's registers"
+    return conditions.suits_cluster(x)
 
 
 def _needs_packs_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    if x.numel() == 0 or (tiles_rows(grad, _pack(x)) and not _needs_packs(x, weight, eps)):
+    if conditions.tiled(conditions.pack_of(x), (x, grad), (weight,)):
         return None
     return "needs rows and weight aligned to 16 bytes"
 
 
 def _at_most(cols: int) -> Callable[..., str | None]:
     def condition(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-        if why := _needs_packs_backward(grad, x, weight, eps):
-            return why
-        fits = x.numel() == 0 or x.shape[-1] <= cols
-        return None if fits else f"needs at most {cols} columns"
+        return _needs_packs_backward(grad, x, weight, eps) or conditions.needs_columns(x, cols)
 
     return condition
 
@@ -151,7 +152,7 @@ def _at_most(cols: int) -> Callable[..., str | None]:
 def _suits_cluster_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
 ) -> str | None:
-    return None if x.shape[-1] > 8192 else "the row fits a block's registers"
+    return conditions.suits_cluster_backward(x)
 
 
 # --- peers ----------------------------------------------------------------------------------------
@@ -212,6 +213,10 @@ def _bytes(x: Tensor, weight: Tensor | None, eps: float) -> int:
     return 2 * x.numel() * x.element_size() + extra
 
 
+def _bytes_with_rstd(x: Tensor, weight: Tensor | None, eps: float) -> int:
+    return _bytes(x, weight, eps) + 4 * conditions.row_count(x)
+
+
 def _bytes_backward(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> int:
     extra = 0 if weight is None else 2 * weight.numel() * weight.element_size()
     return 3 * x.numel() * x.element_size() + extra
@@ -269,7 +274,7 @@ rms_norm_op = catalogue.add(
             ),
             Rung(
                 "cluster",
-                "long rows split over a cluster that keeps its weight and prefetches its rows",
+                "long rows streamed through a cluster, which keeps its weight and reads rows ahead",
                 width=PACK,
                 pack=True,
                 technique="cluster",
@@ -294,6 +299,54 @@ rms_norm_op = catalogue.add(
         bench=tuple(cases.bench(*shape) for shape in cases.BENCH_SHAPES),
         peers={"quack": _quack, "liger": _liger},
         eager=_eager,
+    )
+)
+
+rms_norm_with_rstd_op = catalogue.add(
+    Op(
+        "rms_norm_with_rstd(Tensor x, Tensor? weight=None, float eps=1e-6) -> (Tensor, Tensor)",
+        family="norm",
+        reference=_reference_with_rstd,
+        ladder=(
+            Rung("shuffle", "a block per row, summed by warp shuffles"),
+            Rung(
+                "pack",
+                "128-bit accesses, the row read twice",
+                width=PACK,
+                pack=True,
+                when=_needs_packs,
+            ),
+            Rung(
+                "registers",
+                "the row held in registers and read once, short rows sharing a block",
+                width=PACK,
+                pack=True,
+                technique="registers",
+                when=_needs_registers,
+            ),
+            Rung(
+                "cluster",
+                "long rows streamed through a cluster, which keeps its weight and reads rows ahead",
+                width=PACK,
+                pack=True,
+                technique="cluster",
+                min_sm=90,
+                when=_needs_cluster,
+                suits=_suits_cluster,
+            ),
+        ),
+        triton="rms_norm_triton:rms_norm_with_rstd",
+        fake=_fake_with_rstd,
+        check=_check_with_rstd,
+        backward=_derivative_with_rstd,
+        saves_output=True,
+        saves_inputs=("weight",),
+        constants=(1,),
+        accumulates=True,
+        samples=cases.with_rstd_samples(),
+        errors=cases.WITH_RSTD_ERRORS,
+        cost=Cost(bytes=_bytes_with_rstd, flops=lambda x, weight, eps: 4 * x.numel()),
+        bench=tuple(cases.bench(*shape) for shape in cases.BENCH_SHAPES),
     )
 )
 
@@ -341,12 +394,19 @@ rms_norm_backward_op = catalogue.add(
 )
 
 dispatch.register(rms_norm_op)
+dispatch.register(rms_norm_with_rstd_op)
 dispatch.register(rms_norm_backward_op)
 _rms_norm = dispatch.public(rms_norm_op)
+_rms_norm_with_rstd = dispatch.public(rms_norm_with_rstd_op)
 
 
 def rms_norm(
-    x: Tensor, weight: Tensor | None = None, eps: float = EPS, *, variant: str | None = None
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float = EPS,
+    *,
+    memory_efficient: bool = False,
+    variant: str | None = None,
 ) -> Tensor:
     """Divides every row by its root mean square: ``y = x / sqrt(mean(x^2) + eps) * weight``.
 
@@ -358,6 +418,10 @@ def rms_norm(
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
         weight: [n], in the dtype of x or f32; None for ones.
         eps: added to the mean before the root.
+        memory_efficient: keep y and one value per row for the backward pass instead of x, which
+            may then be freed: x / rms is recomputed as y / weight. It has the digits that y has
+            left; weights of a magnitude below eps are divided by as if they were eps, so that a
+            weight of 0 gets no gradient.
         variant: one rung by name instead of the best one, "f16x8_pack_f32". Variants that end in
             f16 or bf16 add squares in that dtype: in f16 the sum overflows, and the row becomes 0,
             once the squares of a thread's share pass 65504; in bf16 it keeps 8 bits.
@@ -374,4 +438,6 @@ def rms_norm(
         Zhang & Sennrich 2019, Root Mean Square Layer Normalization,
         https://arxiv.org/abs/1910.07467
     """
+    if memory_efficient:
+        return _rms_norm_with_rstd(variant, x, weight, eps)[0]
     return _rms_norm(variant, x, weight, eps)

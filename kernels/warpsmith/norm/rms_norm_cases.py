@@ -103,6 +103,47 @@ def _special(inputs: Inputs) -> Tensor:
     return x
 
 
+def with_rstd_samples() -> tuple[Sample, ...]:
+    """Weights around 1: from the output, x / rms comes with the digits of x."""
+
+    def of(x: Tensor, i: Inputs) -> tuple[Any, ...]:
+        return x, i.plain(x.shape[-1], scale=0.1, salt=1) + 1, EPS
+
+    def plain(m: int, n: int, *, small: bool) -> Sample:
+        return Sample(f"{m}x{n}", lambda i: of(i.plain(m, n), i), small=small)
+
+    sizes = ((5, 1), (3, 7), (4, 64), (7, 129), (19, 256), (3, 1000), (9, 1024))
+    long = (
+        (199, 512), (3, 12345), (5, 32768), (2, 65544), (2, 131072), (3, 262144), (2, 300001),
+        (1, 600000),
+    )  # fmt: skip
+    return (
+        *(plain(m, n, small=True) for m, n in sizes),
+        *(plain(m, n, small=False) for m, n in long),
+        Sample("no weight", lambda i: (i.plain(7, 256), None, EPS)),
+        Sample(
+            "f32 weight",
+            lambda i: (i.plain(5, 264), i.plain(264, salt=1).float().abs() + 1, EPS),
+            dtypes=("f16", "bf16"),
+        ),
+        Sample(
+            "f32 weight, long",
+            lambda i: (i.plain(3, 131072), i.plain(131072, salt=1).float().abs() + 1, EPS),
+            small=False,
+            dtypes=("f16", "bf16"),
+        ),
+        Sample("defaults", lambda i: (i.plain(4, 64),)),
+        Sample("1-d", lambda i: of(i.plain(768), i)),
+        Sample("3-d", lambda i: of(i.plain(2, 5, 128), i)),
+        Sample("no rows", lambda i: of(i.plain(0, 16), i)),
+        Sample("no columns", lambda i: of(i.plain(4, 0), i)),
+        Sample("row stride", lambda i: of(i.plain(9, 320)[:, :256], i)),
+        Sample("transposed", lambda i: of(i.plain(64, 24).t(), i)),
+        Sample("misaligned", lambda i: of(i.misaligned(5, 256), i)),
+        Sample("special", lambda i: of(_special(i), i)),
+    )
+
+
 def _with_gradient(sample: Sample) -> Sample:
     """The same call, backwards: a gradient like x in front."""
 
@@ -214,6 +255,31 @@ ERRORS = (
         lambda i: (Inputs(torch.float32, i.device).randn(2, 8), None, EPS),
         r"rms_norm_bf16x8_pack_f32: takes bf16, got f32",
         variant="bf16x8_pack_f32",
+    ),
+)
+
+WITH_RSTD_ERRORS = (
+    Bad(
+        "integers",
+        lambda i: (torch.ones(2, 8, dtype=torch.int32, device=i.device), None, EPS),
+        r"rms_norm_with_rstd: expected x to be a floating-point tensor, got torch\.int32",
+    ),
+    Bad(
+        "weight of another length",
+        lambda i: (i.randn(2, 8), i.randn(7), EPS),
+        r"rms_norm_with_rstd: expected weight to have shape \(8,\), .*, got \(7,\)",
+    ),
+    Bad(
+        "pack, misaligned",
+        lambda i: (Inputs(torch.float32, i.device).misaligned(2, 8), None, EPS),
+        r"rms_norm_with_rstd.*: .*needs rows and weight aligned to 16 bytes",
+        variant="f32x4_pack",
+    ),
+    Bad(
+        "registers, row too long",
+        lambda i: (Inputs(torch.float32, i.device).plain(1, 32772), None, EPS),
+        r"rms_norm_with_rstd.*: .*needs rows of at most 128 KiB",
+        variant="f32x4_pack_registers",
     ),
 )
 

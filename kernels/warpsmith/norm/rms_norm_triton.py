@@ -10,16 +10,19 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.catalogue import is_fp8
-from warpsmith.rows import as_rows
-
-# Elements of a tile; longer rows are walked in two sweeps.
-MOST_RESIDENT = 32768
-# Rows of at most this many values let a program keep its columns' share of dw in registers.
-MOST_PERSISTENT = 8192
-# Tile of the two-sweep kernels: 16 bytes a thread and load at 8 warps, several loads in flight.
-SWEEP = 8192
-# Short rows share a program, so that it has some 4096 values to load at once.
-SHARED_TILE = 4096
+from warpsmith.norm.launch_triton import (
+    MOST_PERSISTENT,
+    MOST_RESIDENT,
+    SHARED_TILE,
+    SWEEP,
+    empty_rstd,
+    multiprocessors,
+    on,
+    sum_partials_kernel,
+    unit_stride,
+    warps_for,
+    workspace,
+)
 
 
 @triton.jit
@@ -35,11 +38,13 @@ def rms_norm_resident_kernel(
     x_ptr,  # [rows, cols], x_stride elements from row to row
     weight_ptr,  # [cols]
     y_ptr,  # [rows, cols]
+    rstd_ptr,  # [rows] f32
     rows,
     cols,
     x_stride,
     eps,
     HAS_WEIGHT: tl.constexpr,
+    KEEP_RSTD: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -50,6 +55,8 @@ def rms_norm_resident_kernel(
     valid = (row < rows) & in_row
     x = tl.load(x_ptr + row * x_stride + col, mask=valid, other=0.0).to(tl.float32)
     scale = reciprocal_rms(tl.sum(x * x, axis=1, keep_dims=True), cols, eps)  # [ROWS, 1]
+    if KEEP_RSTD:
+        tl.store(rstd_ptr + row, scale, mask=row < rows)
     y = x * scale
     if HAS_WEIGHT:
         y *= tl.load(weight_ptr + col, mask=in_row, other=0.0).to(tl.float32)
@@ -61,10 +68,12 @@ def rms_norm_sweeps_kernel(
     x_ptr,  # [rows, cols], x_stride elements from row to row
     weight_ptr,  # [cols]
     y_ptr,  # [rows, cols]
+    rstd_ptr,  # [rows] f32
     cols,
     x_stride,
     eps,
     HAS_WEIGHT: tl.constexpr,
+    KEEP_RSTD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """A row per program, in two sweeps."""
@@ -75,6 +84,8 @@ def rms_norm_sweeps_kernel(
         x = tl.load(x_ptr + row * x_stride + col, mask=col < cols, other=0.0).to(tl.float32)
         squares += x * x
     scale = reciprocal_rms(tl.sum(squares, axis=0), cols, eps)
+    if KEEP_RSTD:
+        tl.store(rstd_ptr + row, scale)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
         in_row = col < cols
@@ -197,65 +208,42 @@ def rms_norm_backward_chunks_kernel(
     tl.store(partial_ptr + index * cols + col, sums, mask=in_row)
 
 
-@triton.jit
-def sum_partials_kernel(
-    partial_ptr,  # [partials, cols] f32
-    dw_ptr,  # [cols]
-    partials,
-    cols,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    col = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]
-    in_row = col < cols
-    sums = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-    for first in range(0, partials, ROWS):
-        row = (first + tl.arange(0, ROWS)[:, None]).to(tl.int64)  # [ROWS, 1]
-        sums += tl.load(partial_ptr + row * cols + col, mask=(row < partials) & in_row, other=0.0)
-    dw = tl.sum(sums, axis=0)[None, :]  # [1, BLOCK]
-    tl.store(dw_ptr + col, dw.to(dw_ptr.dtype.element_ty), mask=in_row)
-
-
-def _warps(values: int) -> int:
-    """Warps for a tile: 16 values a thread, which is two 128-bit loads of 16-bit values."""
-    return min(max(values // 512, 4), 16)
-
-
-def _multiprocessors(x: Tensor) -> int:
-    if x.device.type != "cuda":
-        return 2
-    return torch.cuda.get_device_properties(x.device).multi_processor_count
-
-
-def _unit_stride(x: Tensor) -> tuple[Tensor, int, int, int]:
-    """`x` (or a copy), its rows, columns, and the stride between rows."""
-    layout = as_rows(x)
-    return x.contiguous() if layout.copied else x, layout.rows, layout.cols, layout.stride
-
-
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    return _forward(x, weight, eps, keep_rstd=False)[0]
+
+
+def rms_norm_with_rstd(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    return _forward(x, weight, eps, keep_rstd=True)
+
+
+def _forward(
+    x: Tensor, weight: Tensor | None, eps: float, keep_rstd: bool
+) -> tuple[Tensor, Tensor]:
     if is_fp8(x.dtype):
         wide = None if weight is None else weight.float()
-        return rms_norm(x.float(), wide, eps).to(x.dtype)
+        y, rstd = _forward(x.float(), wide, eps, keep_rstd)
+        return y.to(x.dtype), rstd
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rstd = empty_rstd(x, keep_rstd)
     if x.numel() == 0:
-        return y
-    x, rows, cols, stride = _unit_stride(x)
+        return y, rstd.zero_()
+    x, rows, cols, stride = unit_stride(x)
     scale = x if weight is None else weight.contiguous()
     has_weight = weight is not None
     block = triton.next_power_of_2(cols)
-    with _on(x):
+    with on(x):
         if block <= MOST_RESIDENT:
             shared = min(max(SHARED_TILE // block, 1), triton.next_power_of_2(rows))
             rms_norm_resident_kernel[(triton.cdiv(rows, shared),)](
-                x, scale, y, rows, cols, stride, eps, has_weight, shared, block,
-                num_warps=_warps(shared * block),
+                x, scale, y, rstd, rows, cols, stride, eps, has_weight, keep_rstd, shared, block,
+                num_warps=warps_for(shared * block),
             )  # fmt: skip
         else:
             rms_norm_sweeps_kernel[(rows,)](
-                x, scale, y, cols, stride, eps, has_weight, SWEEP, num_warps=_warps(SWEEP)
-            )
-    return y
+                x, scale, y, rstd, cols, stride, eps, has_weight, keep_rstd, SWEEP,
+                num_warps=warps_for(SWEEP),
+            )  # fmt: skip
+    return y, rstd
 
 
 def rms_norm_backward(
@@ -270,28 +258,28 @@ def rms_norm_backward(
     dw = torch.zeros(0 if weight is None else x.shape[-1], dtype=like.dtype, device=x.device)
     if x.numel() == 0:
         return dx, dw
-    x, rows, cols, x_stride = _unit_stride(x)
-    grad, _, _, grad_stride = _unit_stride(grad)
+    x, rows, cols, x_stride = unit_stride(x)
+    grad, _, _, grad_stride = unit_stride(grad)
     scale = x if weight is None else weight.contiguous()
     has_weight = weight is not None
     block = triton.next_power_of_2(cols)
-    workers = 4 * _multiprocessors(x)
-    with _on(x):
+    workers = 4 * multiprocessors(x)
+    with on(x):
         if block <= MOST_PERSISTENT:
             shared = min(max(SHARED_TILE // 2 // block, 1), triton.next_power_of_2(rows))
             programs = min(triton.cdiv(rows, shared), workers)
-            partial = _workspace(x, programs, cols, has_weight)
+            partial = workspace(x, programs, cols, has_weight)
             rms_norm_backward_persistent_kernel[(programs,)](
                 grad, x, scale, dx, partial, rows, cols, grad_stride, x_stride, eps,
-                has_weight, shared, block, num_warps=_warps(shared * block),
+                has_weight, shared, block, num_warps=warps_for(shared * block),
             )  # fmt: skip
         else:
             chunks = min(rows, max(workers * 128 // triton.cdiv(cols, 128), 1), 64)
-            partial = _workspace(x, chunks, cols, has_weight)
+            partial = workspace(x, chunks, cols, has_weight)
             rstd = torch.empty(rows, dtype=torch.float32, device=x.device)
             rms_norm_backward_sweeps_kernel[(rows,)](
                 grad, x, scale, dx, rstd, cols, grad_stride, x_stride, eps,
-                has_weight, SWEEP, num_warps=_warps(SWEEP),
+                has_weight, SWEEP, num_warps=warps_for(SWEEP),
             )  # fmt: skip
             if has_weight:
                 rms_norm_backward_chunks_kernel[(triton.cdiv(cols, 256), chunks)](
@@ -303,13 +291,3 @@ def rms_norm_backward(
                 partial, dw, partial.shape[0], cols, 64, 64, num_warps=8
             )
     return dx, dw
-
-
-def _workspace(x: Tensor, partials: int, cols: int, has_weight: bool) -> Tensor:
-    size = (partials, cols) if has_weight else (0, cols)
-    return torch.empty(size, dtype=torch.float32, device=x.device)
-
-
-def _on(x: Tensor) -> torch.cuda.device:
-    """Launches go to the current device: make it that of the tensor."""
-    return torch.cuda.device(x.device if x.device.type == "cuda" else -1)

@@ -13,6 +13,7 @@ from warpsmith.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sam
 from warpsmith.reduce.dims import DimView, check_dim, view_by_shape
 
 DTYPES = ("f32", "f16", "bf16", "i32")
+ACCUMULATORS = {"f32": ("f32",), "f16": ("f32",), "bf16": ("f32",), "i32": ("i64",)}
 
 # --- checks and the reference ---------------------------------------------------------------------
 
@@ -65,6 +66,12 @@ def view(x: Tensor, dim: int) -> DimView:
     return view_by_shape(x, dim, columns=after != 1)
 
 
+def _needs_short(x: Tensor, dim: int, reverse: bool) -> str | None:
+    if x.numel() == 0 or x.dim() == 0 or x.shape[dim] <= 1 << 20:
+        return None
+    return "needs at most 2^20 values along the dimension"
+
+
 def _needs_rows(x: Tensor, dim: int, reverse: bool) -> str | None:
     columns = x.numel() > 0 and view(x, dim).columns
     return "needs the dimension to be the last" if columns else None
@@ -102,6 +109,8 @@ def _step(name: str, story: str) -> Rung:
         story,
         dtypes=DTYPES,
         technique=name,
+        accumulators=ACCUMULATORS,
+        when=_needs_short,
         seeds=(f"prefix_sum_{{dtype}}_{name}",),
     )
 
@@ -116,6 +125,7 @@ LADDER = (
         "pack",
         "128-bit accesses, the next tile on its way meanwhile, short rows a warp each",
         dtypes=DTYPES,
+        accumulators=ACCUMULATORS,
         width=PACK,
         pack=True,
         when=_needs_rows,
@@ -124,6 +134,7 @@ LADDER = (
         "look_back",
         "long rows in one pass over many blocks, their sums joined in a fixed tree",
         dtypes=DTYPES,
+        accumulators=ACCUMULATORS,
         width=PACK,
         pack=True,
         technique="look_back",
@@ -135,6 +146,7 @@ LADDER = (
         "columns",
         "a thread per pack of columns, which are cut where there are few",
         dtypes=DTYPES,
+        accumulators=ACCUMULATORS,
         width=PACK,
         pack=True,
         technique="columns",
@@ -258,7 +270,7 @@ SAMPLES = (
     Sample("past 2^31 elements", _call(_long, -1), small=False, huge=True, dtypes=("f16",)),
     Sample(
         "columns past 2^31 elements",
-        _call(lambda i: _long(i)[: 1 << 31].view(1 << 15, 1 << 16), 0),
+        _call(lambda i: _long(i)[: 1 << 31].view(1 << 21, 1 << 10), 0),
         small=False,
         huge=True,
         dtypes=("f16",),
@@ -281,13 +293,13 @@ ERRORS = (
     Bad(
         "dimension beyond the last",
         lambda i: (i.randn(2, 8), 2, False),
-        r"cumsum: expected dim to be in range \[-2, 1\], got 2",
+        r"cumsum: expected dim to lie in \[-2, 1\], got 2",
         error=(IndexError, RuntimeError),
     ),
     Bad(
         "dimension of a 0-d tensor",
         lambda i: (i.randn(), -2, False),
-        r"cumsum: expected dim to be in range \[-1, 0\], got -2",
+        r"cumsum: expected dim to lie in \[-1, 0\], got -2",
         error=(IndexError, RuntimeError),
     ),
     Bad(
@@ -305,8 +317,8 @@ ERRORS = (
     Bad(
         "variant of another dtype",
         lambda i: (Inputs(torch.float32, i.device).randn(2, 8), -1, False),
-        r"cumsum_bf16x8_pack: takes bf16, got f32",
-        variant="bf16x8_pack",
+        r"cumsum_bf16x8_pack_f32: takes bf16, got f32",
+        variant="bf16x8_pack_f32",
     ),
 )
 
@@ -359,6 +371,7 @@ op = catalogue.add(
         check=_check,
         backward=_backward,
         aliases=("prefix_sum",),
+        accumulates=True,
         samples=SAMPLES,
         errors=ERRORS,
         properties=(

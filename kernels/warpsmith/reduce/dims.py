@@ -21,7 +21,7 @@ def check_dim(op: str, x: Tensor, dim: int) -> int:
     """
     rank = max(x.dim(), 1)
     if not -rank <= dim < rank:
-        raise IndexError(f"{op}: expected dim to be in range [{-rank}, {rank - 1}], got {dim}")
+        raise IndexError(f"{op}: expected dim to lie in [{-rank}, {rank - 1}], got {dim}")
     return dim % rank
 
 

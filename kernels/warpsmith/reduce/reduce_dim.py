@@ -15,6 +15,7 @@ from torch import Tensor
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Cost, Inputs, Op, Property, Rung
 from warpsmith.reduce import reduce_dim_cases as cases
+from warpsmith.reduce.determinism import cancelling, deterministic
 from warpsmith.reduce.dims import (
     DimView,
     check_dim,
@@ -85,6 +86,12 @@ class Conditions:
             return "needs fewer than 2^32 values along the dimension"
         return None
 
+    def short(self, *args: Any) -> str | None:
+        x, dim = args[:2]
+        if x.numel() and size_along(x, dim) > 1 << 28:
+            return "needs at most 2^28 values along the dimension"
+        return None
+
     def rows(self, *args: Any) -> str | None:
         if args[0].numel() == 0:
             return None
@@ -101,7 +108,7 @@ class Conditions:
         columns = self.view(args).columns
         return None if columns else "needs the kept dimensions at unit stride"
 
-    def short(self, *args: Any) -> str | None:
+    def fits_warp(self, *args: Any) -> str | None:
         row_bytes = self.view(args).n * args[0].element_size()
         return None if row_bytes <= WARP_ROW_BYTES else "the row is long enough for a block"
 
@@ -121,13 +128,13 @@ def _ladder(takes: Conditions, seeds: tuple[str, ...] = ()) -> tuple[Rung, ...]:
             "naive",
             "a block per output, joined by a tree in shared memory",
             technique="naive",
-            when=takes.positions,
+            when=takes.short,
         ),
         Rung(
             "shuffle",
             "warp shuffles replace the tree: one barrier instead of eight",
             technique="shuffle",
-            when=takes.positions,
+            when=takes.short,
         ),
         Rung(
             "pack",
@@ -144,7 +151,7 @@ def _ladder(takes: Conditions, seeds: tuple[str, ...] = ()) -> tuple[Rung, ...]:
             pack=True,
             technique="warp",
             when=takes.rows,
-            suits=takes.short,
+            suits=takes.fits_warp,
         ),
         Rung(
             "split",
@@ -258,6 +265,9 @@ def _points_at_the_extreme(name: str) -> Callable[[Callable[..., Any], Inputs], 
     return check
 
 
+REPEATS = Property("same bits on every run", deterministic(lambda i: (cancelling(i, 1 << 18), 0)))
+
+
 def _var_of_equal_values(function: Callable[..., Any], inputs: Inputs) -> None:
     assert (function(inputs.randn(5, 1).expand(5, 64), -1) == 0).all()
 
@@ -305,6 +315,7 @@ def _add(
     samples: tuple[catalogue.Sample, ...] = (),
     seeds: tuple[str, ...] = (),
     flops: int = 1,
+    huge: bool = False,
 ) -> Callable[..., Any]:
     """Enters one reduction; `keepdim_at` and `invariant_at` find these two among the arguments."""
 
@@ -329,7 +340,7 @@ def _add(
         check=_check(name, takes_nothing),
         backward=backward,
         accumulates=accumulates,
-        samples=(*cases.samples(rest, takes_nothing=takes_nothing), *samples),
+        samples=(*cases.samples(rest, takes_nothing=takes_nothing, huge=huge), *samples),
         errors=cases.errors(name, rest, other, takes_nothing=takes_nothing),
         properties=properties,
         cost=Cost(bytes=moved, flops=lambda *args: flops * args[0].numel()),
@@ -360,8 +371,10 @@ _sum = _add(
     properties=(
         Property("ones count", _ones_count),
         Property("rows independent", _rows_independent),
+        REPEATS,
     ),
     samples=cases.invariant(_with_invariance(True)),
+    huge=True,
 )
 _mean = _add(
     "mean",
@@ -375,6 +388,7 @@ _mean = _add(
     properties=(
         Property("mean of equal values", _mean_of_equal_values),
         Property("rows independent", _rows_independent),
+        REPEATS,
     ),
     samples=cases.invariant(_with_invariance(True)),
     seeds=("batch_invariant_mean_{dtype}",),
@@ -389,6 +403,7 @@ _amax = _add(
     lambda x, dim, keepdim: torch.amax(x, dim, keepdim=keepdim),
     backward=_extreme_backward("amax"),
     properties=_EXTREME,
+    huge=True,
 )
 _amin = _add(
     "amin",
@@ -403,6 +418,7 @@ _argmax = _add(
     lambda x, dim, keepdim: torch.argmax(x, dim, keepdim=keepdim),
     position=True,
     properties=(Property("points at the largest", _points_at_the_extreme("amax")),),
+    huge=True,
 )
 _argmin = _add(
     "argmin",
@@ -427,12 +443,14 @@ _var = _add(
     properties=(
         Property("zero for equal values", _var_of_equal_values),
         Property("ignores a shift", _var_ignores_a_shift, ("f32",)),
+        REPEATS,
     ),
     samples=(
         *cases.invariant(_var_rest(batch_invariant=True)),
         *cases.corrections(lambda correction: _var_rest(correction)),
     ),
     flops=4,
+    huge=True,
 )
 
 
@@ -506,9 +524,7 @@ def mean(
     return _mean(variant, x, dim, keepdim, batch_invariant)
 
 
-def amax(
-    x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None
-) -> Tensor:
+def amax(x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
     """Largest value along a dimension; NaN where there is one.
 
     Order does not matter to it, so the answer never depends on other rows. Differentiable: values
@@ -534,9 +550,7 @@ def amax(
     return _amax(variant, x, dim, keepdim)
 
 
-def amin(
-    x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None
-) -> Tensor:
+def amin(x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
     """Smallest value along a dimension; NaN where there is one.
 
     Order does not matter to it, so the answer never depends on other rows. Differentiable: values

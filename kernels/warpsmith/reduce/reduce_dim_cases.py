@@ -116,16 +116,22 @@ def _late_outlier(inputs: Inputs) -> Tensor:
     return x
 
 
-def samples(rest: Rest, *, takes_nothing: bool) -> tuple[Sample, ...]:
+def _calls(rest: Rest) -> Callable[..., Callable[[Inputs], tuple[Any, ...]]]:
+    def call(make: Make, dim: int, keepdim: bool = False) -> Callable[[Inputs], tuple[Any, ...]]:
+        return lambda inputs: (make(inputs), *rest(dim, keepdim))
+
+    return call
+
+
+def samples(rest: Rest, *, takes_nothing: bool, huge: bool) -> tuple[Sample, ...]:
     """The calls of one operator.
 
     Args:
         rest: makes the arguments after the tensor.
         takes_nothing: whether it has an answer for a dimension of size 0.
+        huge: with tensors beyond 2^31 elements; the kernels are the same for all operators.
     """
-
-    def call(make: Make, dim: int, keepdim: bool = False) -> Callable[[Inputs], tuple[Any, ...]]:
-        return lambda inputs: (make(inputs), *rest(dim, keepdim))
+    call = _calls(rest)
 
     def shaped(shape: tuple[int, ...], dim: int, keepdim: bool, small: bool) -> Sample:
         label = f"{'x'.join(map(str, shape)) or '0-d'} along {dim}{', kept' if keepdim else ''}"
@@ -152,6 +158,13 @@ def samples(rest: Rest, *, takes_nothing: bool) -> tuple[Sample, ...]:
         Sample("far from zero", call(_far_from_zero, -1), dtypes=("f32",)),
         Sample("far from zero, columns", call(_far_columns, 0), dtypes=("f32",)),
         Sample("one outlier", call(_late_outlier, -1)),
+        *(_huge(rest) if huge else ()),
+    )
+
+
+def _huge(rest: Rest) -> tuple[Sample, ...]:
+    call = _calls(rest)
+    return (
         Sample(
             "rows past 2^31 elements",
             call(lambda i: i.plain(257, (1 << 23) + 8)[:, :1024], -1),
@@ -179,10 +192,7 @@ def samples(rest: Rest, *, takes_nothing: bool) -> tuple[Sample, ...]:
 
 def invariant(rest: Rest) -> tuple[Sample, ...]:
     """The same calls with the promise that no other row changes the answer; `rest` makes it."""
-
-    def call(make: Make, dim: int) -> Callable[[Inputs], tuple[Any, ...]]:
-        return lambda inputs: (make(inputs), *rest(dim, False))
-
+    call = _calls(rest)
     tensors: tuple[tuple[str, Make, int, bool], ...] = (
         ("7x257", lambda i: i.randn(7, 257), -1, True),
         ("transposed", lambda i: i.randn(257, 7).t(), -1, True),
@@ -263,19 +273,19 @@ def errors(op: str, rest: Rest, first: str, *, takes_nothing: bool) -> tuple[Bad
         Bad(
             "dimension beyond the last",
             lambda i: (i.randn(2, 8), *rest(2, False)),
-            rf"{op}: expected dim to be in range \[-2, 1\], got 2",
+            rf"{op}: expected dim to lie in \[-2, 1\], got 2",
             error=lookup,
         ),
         Bad(
             "dimension before the first",
             lambda i: (i.randn(2, 8), *rest(-3, False)),
-            rf"{op}: expected dim to be in range \[-2, 1\], got -3",
+            rf"{op}: expected dim to lie in \[-2, 1\], got -3",
             error=lookup,
         ),
         Bad(
             "dimension of a 0-d tensor",
             lambda i: (i.randn(), *rest(1, False)),
-            rf"{op}: expected dim to be in range \[-1, 0\], got 1",
+            rf"{op}: expected dim to lie in \[-1, 0\], got 1",
             error=lookup,
         ),
         *(() if takes_nothing else nothing),

@@ -6,6 +6,9 @@
 
 Kept indices run along one side of a tile, the reduced dimension along the other. Where outputs are
 few and the dimension long, programs share an output, and a second launch joins what they found.
+
+Where the answer must not depend on other outputs, each is a row of an aligned, contiguous copy: the
+compiler lays out a tile, and with it the order of additions, by what it knows of the strides.
 """
 
 # mypy: ignore-errors
@@ -19,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.catalogue import is_fp8
-from warpsmith.reduce.dims import DimView
+from warpsmith.reduce.dims import DimView, size_along
 from warpsmith.reduce.reduce_dim import view
 
 #: Values of a tile: 16 of 16 bits per thread at 8 warps, which is two 128-bit loads.
@@ -30,7 +33,7 @@ COLUMNS = 64
 PROGRAMS = 2048
 #: Tiles of an output that are worth a program; as many for each where the answer must not depend
 #: on the number of outputs.
-LEAST_TILES, INVARIANT_TILES = 4, 16
+LEAST_TILES, PROMISED_TILES = 4, 16
 #: Programs of one output, which the second dimension of a grid counts.
 MOST_SPLITS = 1 << 14
 
@@ -58,7 +61,9 @@ def larger(best, x):
 @triton.jit
 def largest(tile):
     nan = tl.max((tile != tile).to(tl.int32), axis=1)
-    return tl.where(nan > 0, float("nan"), tl.max(tl.where(tile != tile, -float("inf"), tile), axis=1))
+    return tl.where(
+        nan > 0, float("nan"), tl.max(tl.where(tile != tile, -float("inf"), tile), axis=1)
+    )
 
 
 @triton.jit
@@ -69,7 +74,9 @@ def smaller(best, x):
 @triton.jit
 def smallest(tile):
     nan = tl.max((tile != tile).to(tl.int32), axis=1)
-    return tl.where(nan > 0, float("nan"), tl.min(tl.where(tile != tile, float("inf"), tile), axis=1))
+    return tl.where(
+        nan > 0, float("nan"), tl.min(tl.where(tile != tile, float("inf"), tile), axis=1)
+    )
 
 
 TOTAL = (0.0, add, add_up)
@@ -93,14 +100,15 @@ def _place(kept, stride_batch, stride_kept, KEEP: tl.constexpr):
 @triton.jit
 def values_kernel(
     x_ptr,
-    y_ptr,  # [splits, batches * kept]
+    y_ptr,  # [batches * kept, splits] in these strides
     kept,
     n,
     stride_batch,
     stride_kept,
     stride_n,
     chunk,
-    outputs,
+    y_output,
+    y_split,
     divisor,
     F: tl.constexpr,
     KEEP: tl.constexpr,
@@ -116,7 +124,8 @@ def values_kernel(
         x = tl.load(x_ptr + base[:, None] + j[None, :] * stride_n, mask=valid, other=F[0])
         tile = F[1](tile, x.to(tl.float32))
     y = tl.div_rn(F[2](tile), tl.zeros([KEEP], dtype=tl.float32) + divisor)
-    tl.store(y_ptr + split * outputs + output, y.to(y_ptr.dtype.element_ty), mask=real)
+    to = y_ptr + output * y_output + split * y_split
+    tl.store(to, y.to(y_ptr.dtype.element_ty), mask=real)
 
 
 @triton.jit
@@ -170,15 +179,16 @@ def positions_kernel(
 def squares_kernel(
     x_ptr,
     mean_ptr,  # [batches * kept] f32
-    sum_ptr,  # [2, splits, batches * kept] f32: deviations, their squares
+    left_ptr,  # [batches * kept, splits] f32 in these strides: sums of deviations
+    square_ptr,  # of their squares
     kept,
     n,
     stride_batch,
     stride_kept,
     stride_n,
     chunk,
-    outputs,
-    splits,
+    y_output,
+    y_split,
     KEEP: tl.constexpr,
     ALONG: tl.constexpr,
 ):
@@ -195,9 +205,9 @@ def squares_kernel(
         centred = tl.where(valid, x.to(tl.float32) - mean[:, None], 0.0)
         deviations += centred
         squares += centred * centred
-    to = sum_ptr + split * outputs + output
-    tl.store(to, tl.sum(deviations, axis=1), mask=real)
-    tl.store(to + splits * outputs, tl.sum(squares, axis=1), mask=real)
+    to = output * y_output + split * y_split
+    tl.store(left_ptr + to, tl.sum(deviations, axis=1), mask=real)
+    tl.store(square_ptr + to, tl.sum(squares, axis=1), mask=real)
 
 
 @triton.jit
@@ -234,36 +244,40 @@ def var_resident_kernel(
 class _Call:
     """A tensor around its dimension, and the tiles that walk it."""
 
-    def __init__(self, x: Tensor, seen: DimView, batch_invariant: bool) -> None:
+    def __init__(self, x: Tensor, seen: DimView, promise: bool) -> None:
         self.x = x.contiguous() if seen.copied else x
         self.n, self.outputs = seen.n, seen.outputs
         if seen.columns:
             self.batches, self.kept = seen.outer, seen.inner
-            self.strides = (seen.stride_outer, seen.stride_inner, seen.stride_n)
-            few = COLUMNS if batch_invariant else min(COLUMNS, triton.next_power_of_2(seen.inner))
-            self.keep, self.along = few, min(TILE // few, triton.next_power_of_2(seen.n))
+            strides = (seen.stride_outer, seen.stride_inner, seen.stride_n)
+            self.keep = min(COLUMNS, triton.next_power_of_2(seen.inner))
+            self.along = min(TILE // self.keep, triton.next_power_of_2(seen.n))
         else:
             self.batches, self.kept = 1, seen.outer
-            self.strides = (0, seen.stride_outer, seen.stride_n)
+            strides = (0, seen.stride_outer, seen.stride_n)
             self.along = min(TILE, triton.next_power_of_2(seen.n))
             self.keep = TILE // self.along
+        self.sizes = (self.kept, self.n, *strides)
+        self.tile = {"KEEP": self.keep, "ALONG": self.along, "num_warps": 8}
         blocks = self.batches * triton.cdiv(self.kept, self.keep)
-        if batch_invariant:
-            splits = min(triton.cdiv(self.n, INVARIANT_TILES * self.along), MOST_SPLITS)
+        if promise:
+            splits = min(triton.cdiv(self.n, PROMISED_TILES * self.along), MOST_SPLITS)
         else:
             most = triton.cdiv(self.n, LEAST_TILES * self.along)
             splits = min(most, max(PROGRAMS // blocks, 1))
         self.chunk = triton.cdiv(triton.cdiv(self.n, splits), self.along) * self.along
         self.splits = triton.cdiv(self.n, self.chunk)
         self.grid = (blocks, self.splits)
+        # What programs leave of an output, as they write it, and as the second launch sees it.
+        if promise:
+            self.partial = (self.splits, 1)
+            self.joined = DimView(self.outputs, self.splits, 1, self.splits, 1, 0, False)
+        else:
+            self.partial = (1, self.outputs)
+            self.joined = DimView(1, self.splits, self.outputs, 0, self.outputs, 1, True)
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return (self.kept, self.n, *self.strides)
-
-    @property
-    def tile(self) -> dict[str, int]:
-        return {"KEEP": self.keep, "ALONG": self.along, "num_warps": 8}
+    def partials(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(self.splits * self.outputs, dtype=dtype, device=self.x.device)
 
 
 def _on(x: Tensor) -> torch.cuda.device:
@@ -271,26 +285,25 @@ def _on(x: Tensor) -> torch.cuda.device:
     return torch.cuda.device(x.device if x.device.type == "cuda" else -1)
 
 
-def _partials(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
-
-
-def _as_columns(partial: Tensor) -> DimView:
-    """What programs left of each output, [splits, outputs], joined as columns are."""
-    splits, outputs = partial.shape
-    return DimView(1, splits, outputs, 0, outputs, 1, True)
+def _seen(x: Tensor, dim: int, promise: bool) -> tuple[Tensor, DimView]:
+    if not promise:
+        return x, view(x, dim, False)
+    rows = x.movedim(dim, -1).contiguous() if x.dim() else x
+    rows = rows.clone() if rows.data_ptr() % 16 else rows
+    n = size_along(x, dim)
+    return rows, DimView(x.numel() // n, n, 1, n, 1, 0, False)
 
 
 def _fold(x: Tensor, seen: DimView, y: Tensor, fold: tuple, divisor: float, promise: bool) -> None:
     call = _Call(x, seen, promise)
     whole = call.splits == 1
-    to = y if whole else _partials(x, call.splits, call.outputs)
+    to = y if whole else call.partials()
     values_kernel[call.grid](
-        call.x, to, *call.sizes, call.chunk, call.outputs, divisor if whole else 1.0, fold,
+        call.x, to, *call.sizes, call.chunk, *call.partial, divisor if whole else 1.0, fold,
         **call.tile,
     )  # fmt: skip
     if not whole:
-        _fold(to, _as_columns(to), y, fold, divisor, promise)
+        _fold(to, call.joined, y, fold, divisor, promise)
 
 
 def _shape(x: Tensor, dim: int, keepdim: bool) -> list[int]:
@@ -309,7 +322,7 @@ def _values(fold: tuple, mean: bool = False) -> Callable[..., Tensor]:
         y = x.new_empty(_shape(x, dim, keepdim))
         if x.numel() == 0:
             return y.fill_(float("nan") if mean else 0.0)
-        seen = view(x, dim, batch_invariant)
+        x, seen = _seen(x, dim, batch_invariant)
         with _on(x):
             _fold(x, seen, y, fold, float(seen.n) if mean else 1.0, batch_invariant)
         return y
@@ -322,17 +335,13 @@ def _locate(
 ) -> None:
     call = _Call(x, seen, False)
     whole = call.splits == 1
-    if not whole:
-        to = _partials(x, call.splits, call.outputs)
-        where = torch.empty(to.shape, dtype=torch.int64, device=x.device)
-    else:
-        to, where = value, at
+    to, where = (value, at) if whole else (call.partials(), call.partials(torch.int64))
     positions_kernel[call.grid](
         call.x, at if source is None else source, to, where, *call.sizes, call.chunk, call.outputs,
         sign, source is not None, **call.tile,
     )  # fmt: skip
     if not whole:
-        _locate(to, _as_columns(to), where, value, at, sign)
+        _locate(to, call.joined, where, value, at, sign)
 
 
 def _positions(sign: float) -> Callable[..., Tensor]:
@@ -342,8 +351,9 @@ def _positions(sign: float) -> Callable[..., Tensor]:
         at = x.new_empty(_shape(x, dim, keepdim), dtype=torch.int64)
         if x.numel() == 0:
             return at
+        value = torch.empty(at.numel(), dtype=torch.float32, device=x.device)
         with _on(x):
-            _locate(x, view(x, dim, False), None, _partials(x, at.numel()), at, sign)
+            _locate(x, view(x, dim, False), None, value, at, sign)
         return at
 
     return run
@@ -355,23 +365,23 @@ def var(x: Tensor, dim: int, correction: int, keepdim: bool, batch_invariant: bo
     y = x.new_empty(_shape(x, dim, keepdim))
     if x.numel() == 0:
         return y.fill_(float("nan"))
-    seen = view(x, dim, batch_invariant)
+    x, seen = _seen(x, dim, batch_invariant)
     divisor = float(max(seen.n - correction, 0))
     call = _Call(x, seen, batch_invariant)
     with _on(x):
         if call.along >= call.n:
             var_resident_kernel[call.grid](call.x, y, *call.sizes, divisor, **call.tile)
             return y
-        mean = _partials(x, call.outputs)
-        _fold(call.x, seen, mean, TOTAL, float(seen.n), batch_invariant)
-        sums = _partials(x, 2, call.splits, call.outputs)
-        squares_kernel[call.grid](
-            call.x, mean, sums, *call.sizes, call.chunk, call.outputs, call.splits, **call.tile
+        mean, left, squares = (
+            torch.empty(call.outputs, dtype=torch.float32, device=x.device) for _ in range(3)
         )
-        joined = _partials(x, 2, call.outputs)
-        for part, to in zip(sums, joined, strict=True):
-            _fold(part, _as_columns(part), to, TOTAL, 1.0, batch_invariant)
-    left, squares = joined
+        _fold(call.x, seen, mean, TOTAL, float(seen.n), batch_invariant)
+        parts = call.partials(), call.partials()
+        squares_kernel[call.grid](
+            call.x, mean, *parts, *call.sizes, call.chunk, *call.partial, **call.tile
+        )
+        for part, to in zip(parts, (left, squares), strict=True):
+            _fold(part, call.joined, to, TOTAL, 1.0, batch_invariant)
     return y.copy_(((squares - left * left / seen.n) / divisor).view(y.shape))
 
 

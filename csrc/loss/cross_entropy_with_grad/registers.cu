@@ -1,0 +1,132 @@
+// Cross-entropy with its gradient, the row held in registers.
+//   Against `pack`: every value is read once. A thread holds two packs where it can, so that blocks stay small and a
+//   multiprocessor is full of them: rows that read overlap rows that write. Short rows share a warp. Bound: DRAM, until
+//   one row fills a multiprocessor.
+// Mapping after quack's "Getting Memory-bound Kernels to Speed-of-Light",
+// https://github.com/Dao-AILab/quack/blob/main/media/2025-07-10-membound-sol.md
+#include <tuple>
+
+#include "host/launch.h"
+#include "host/registry.h"
+#include "loss/cross_entropy_with_grad/row.cuh"
+#include "norm/row.cuh"
+
+namespace warpsmith {
+namespace {
+
+// threads of a block (at most) | threads that share a row, 0: the whole block, cut to what the row needs |
+// 128-bit packs of a row that each of them holds | blocks per multiprocessor that the registers must allow
+template <int threads_, int lanes_, int packs_, int min_blocks_>
+struct Tile {
+  static constexpr int threads = threads_, lanes = lanes_, packs = packs_, min_blocks = min_blocks_;
+  static constexpr int most_packs = (lanes > 0 ? lanes : threads) * packs;
+  static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
+};
+
+// The first that holds the row is taken.
+using Tiles = std::tuple<Tile<128, 4, 1, 10>, Tile<128, 8, 1, 10>, Tile<128, 8, 2, 10>, Tile<128, 16, 2, 10>,
+                         Tile<128, 32, 2, 10>, Tile<64, 0, 2, 20>, Tile<128, 0, 2, 10>, Tile<256, 0, 2, 5>,
+                         Tile<512, 0, 2, 2>, Tile<512, 0, 4, 2>, Tile<1024, 0, 4, 1>>;
+constexpr int kMostBytes = 16 * std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
+static_assert(kMostBytes == 64 * 1024, "the refusal names this size");
+
+template <class T, class Smooth, class Tile>
+__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
+    cross_entropy_with_grad_registers_kernel(const CrossEntropyWithGradArgs a, bool keep) {
+  constexpr bool kShared = Tile::lanes > 0;
+  constexpr int kPacks = Tile::packs, kLeastLanes = kShared ? Tile::lanes : kWarp;
+  constexpr int kEdges = (PeeledRow<T>::kEdges + kLeastLanes - 1) / kLeastLanes;  // that a thread may have to see to
+  __shared__ RowSums partial[kWarp];
+  const int lanes = kShared ? Tile::lanes : blockDim.x;
+  const int lane = kShared ? threadIdx.x % lanes : threadIdx.x;
+  const int group = kShared ? threadIdx.x / lanes : 0;
+  const int64_t row = int64_t{blockIdx.x} * Tile::rows_per_block + group;
+  const bool exists = row < a.in.rows;
+  const T* x = logits_row<T>(a.in, exists ? row : 0);  // [cols]
+  const PeeledRow<T> peeled = peel(a.in, x, exists);
+
+  // load
+  const uint64_t policy = load_policy(keep);
+  Pack<T> held[kPacks];
+  int count = 0;
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const int pack = i * lanes + lane;
+    fill_lowest(held[i]);
+    if (pack < peeled.packs) {
+      load_logits(held[i], x + peeled.col(pack), policy);
+      count = i + 1;
+    }
+  }
+  float at_edge[kEdges];
+#pragma unroll
+  for (int i = 0; i < kEdges; ++i) {
+    const int edge = peeled.edge(i * lanes + lane);
+    at_edge[i] = edge >= 0 ? to_float(x[edge]) : kLowest;
+  }
+  const int64_t target = exists ? target_of(a.in, row) : a.in.ignore_index;
+  const float grad_loss = exists ? grad_loss_of(a, row) : 0.0f;
+  const bool writes_loss = exists && lane == 0;
+  const float logit = writes_loss ? target_logit(a.in, x, target) : 0.0f;  // before it may be overwritten
+
+  // sum
+  RowSums sums = no_sums();
+#pragma unroll
+  for (int i = 0; i < kEdges; ++i) {
+    if (peeled.edge(i * lanes + lane) >= 0) absorb<Smooth>(sums, at_edge[i]);
+  }
+  absorb<Smooth>(sums, held, count);
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) keep_packed(held[i]);
+  if constexpr (kShared) {
+    sums = warp_join<Smooth, Tile::lanes>(sums);
+    __syncwarp();
+  } else {
+    sums = block_join<Smooth>(sums, partial);
+  }
+  if (writes_loss) write_loss(a.in, row, target, logit, sums, a.loss, a.lse);
+
+  // gradient
+  T* dx = dlogits_row<T>(a, exists ? row : 0);  // [cols], aligned like x
+  const RowGradient gradient = gradient_of(a.in, target, sums, grad_loss);
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const int pack = i * lanes + lane, col = peeled.col(pack);
+    if (pack < peeled.packs) store<Cache::streaming>(dx + col, gradient_at(held[i], gradient, col));
+  }
+#pragma unroll
+  for (int i = 0; i < kEdges; ++i) {
+    const int edge = peeled.edge(i * lanes + lane);
+    if (edge >= 0) dx[edge] = from_float<T>(gradient_at(at_edge[i], gradient, edge));
+  }
+}
+
+template <class T, class Smooth, class Tile>
+void launch_tile(const CrossEntropyWithGradArgs& a, cudaStream_t stream) {
+  const unsigned threads =
+      Tile::lanes > 0 ? Tile::threads : row_threads(a.in.cols / kPack<T>, Tile::packs, Tile::threads);
+  const unsigned grid = static_cast<unsigned>((a.in.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
+  warpsmith::launch<&cross_entropy_with_grad_registers_kernel<T, Smooth, Tile>>({grid, threads}, stream, a,
+                                                                                keeps_logits(a));
+}
+
+template <class T, class Smooth, class... Tile>
+void launch_smallest(const CrossEntropyWithGradArgs& a, cudaStream_t stream, std::tuple<Tile...>) {
+  bool done = false;
+  ((!done && a.in.cols / kPack<T> <= Tile::most_packs && (launch_tile<T, Smooth, Tile>(a, stream), done = true)), ...);
+}
+
+void launch(const CrossEntropyWithGradArgs& a, cudaStream_t stream) {
+  visit_smoothing(a.in, [&]<class T, class Smooth>() { launch_smallest<T, Smooth>(a, stream, Tiles{}); });
+}
+
+const char* takes(const CrossEntropyWithGradArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  if (a.in.rows > kMostRows) return "needs at most 2^31 - 1 rows";
+  return a.in.cols * size_of(a.in.dtype) <= kMostBytes ? nullptr : "needs rows of at most 64 KiB";
+}
+
+const Register<CrossEntropyWithGradArgs> registered{"registers", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

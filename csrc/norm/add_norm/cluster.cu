@@ -1,0 +1,18 @@
+// Residual norms, long rows split over a thread-block cluster.
+//   Against `registers`: several multiprocessors share a row, so that a thread still holds few packs of it. Clusters stay
+//   and walk over rows, the next of which arrives while this one is summed and written; partial sums travel through
+//   distributed shared memory by stores that signal their own arrival. Bound: DRAM.
+// CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
+#include "norm/add_norm/cluster.cuh"
+
+namespace warpsmith {
+namespace {
+
+void launch(const AddNormArgs& a, cudaStream_t stream) {
+  visit_add_norm(a, [&]<class Types>() { launch_cluster(AddNormRows<Types>(a), stream); });
+}
+
+const Register<AddNormArgs> registered{"cluster", /*min_sm=*/90, needs_cluster, launch, suits_cluster};
+
+}  // namespace
+}  // namespace warpsmith

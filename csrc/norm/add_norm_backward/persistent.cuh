@@ -1,0 +1,320 @@
+// The persistent kernel behind `registers` and `cluster`: a block, or a cluster of them, walks over rows, keeping its
+// slice of the weight, of dw and of db in registers, while the rows to come arrive in a ring in shared memory.
+#pragma once
+
+#include <tuple>
+
+#include "device/cluster_sums.h"
+#include "device/copy_async.h"
+#include "norm/add_norm_backward/row.cuh"
+#include "row/persistent.h"
+
+namespace warpsmith {
+
+// threads of a block (at most) | threads that share a row, 0: the block or cluster, cut to what the row needs |
+// packs of a row that a thread holds | rows in the ring | blocks per multiprocessor | blocks that share a row
+template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_, int cluster_ = 1>
+struct AddNormBackwardTile {
+  static constexpr int threads = threads_, lanes = lanes_, packs = packs_, stages = stages_;
+  static constexpr int min_blocks = min_blocks_, cluster = cluster_;
+  static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
+  static constexpr int64_t most_packs = int64_t{cluster} * (lanes > 0 ? lanes : threads) * packs;
+  static_assert(lanes == 0 || cluster == 1, "rows that share a warp are short");
+};
+
+// Bytes that every GPU from sm_80 on grants a block for its ring.
+inline constexpr int kCommonRing = 96 * 1024;
+
+// One row of the ring: grad, h and grad_h, each [packs, threads].
+template <class Rows, class Tile>
+struct AddNormBackwardRing {
+  using GradPack = Vec<typename Rows::T, Rows::kWidth>;
+  using HPack = Vec<typename Rows::H, Rows::kWidth>;
+
+  static constexpr int stage_bytes(int threads) {
+    return Tile::packs * threads * static_cast<int>(2 * sizeof(HPack) + sizeof(GradPack));
+  }
+  static constexpr int bytes(int threads) { return Tile::stages * stage_bytes(threads); }
+
+  char* stage;
+
+  __device__ __forceinline__ AddNormBackwardRing(uint4* ring, int index)
+      : stage(reinterpret_cast<char*>(ring) + index * stage_bytes(blockDim.x)) {}
+  __device__ __forceinline__ HPack* h(int i) const { return reinterpret_cast<HPack*>(stage) + slot(i); }
+  __device__ __forceinline__ HPack* grad_h(int i) const { return h(Tile::packs) + i * blockDim.x; }
+  __device__ __forceinline__ GradPack* grad(int i) const {
+    return reinterpret_cast<GradPack*>(reinterpret_cast<HPack*>(stage) + 2 * Tile::packs * blockDim.x) + slot(i);
+  }
+
+ private:
+  __device__ __forceinline__ int slot(int i) const { return i * blockDim.x + threadIdx.x; }
+};
+
+// Sums over everyone who shares a row, in turns counted from 0.
+template <class Tile>
+struct RowExchange {
+  static constexpr int kMost = 3;
+  float partial[2][kMost][kWarp];  // [buffer, value, warp]
+
+  __device__ __forceinline__ void prepare(int, int) {}
+
+  template <int n>
+  __device__ __forceinline__ void sum(float (&values)[n], int turn) {
+#pragma unroll
+    for (int k = 0; k < n; ++k) values[k] = warp_reduce<(Tile::lanes > 0 ? Tile::lanes : kWarp)>(values[k]);
+    const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+    if (Tile::lanes > 0 || warps == 1) return;
+    float (&mine)[kMost][kWarp] = partial[turn & 1];
+    if (lane == 0) {
+#pragma unroll
+      for (int k = 0; k < n; ++k) mine[k][threadIdx.x / kWarp] = values[k];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < n; ++k) values[k] = warp_reduce(lane < warps ? mine[k][lane] : 0.0f);
+  }
+};
+
+#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
+template <class Tile>
+  requires(Tile::cluster > 1)
+struct RowExchange<Tile> {
+  ClusterSums<Tile::threads, Tile::cluster, 3> sums;
+
+  __device__ __forceinline__ void prepare(int even, int odd) {
+    cluster_sums_prepare(sums, even, odd);
+    cluster_arrive_relaxed();
+    cluster_wait();
+  }
+
+  template <int n>
+  __device__ __forceinline__ void sum(float (&values)[n], int turn) {
+    cluster_sum(values, sums, turn);
+  }
+};
+#endif
+
+template <class Rows, class Tile>
+__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
+    add_norm_backward_persistent_kernel([[maybe_unused]] const Rows v) {
+#if defined(__CUDA_ARCH__)
+#if !WARPSMITH_HAS_CLUSTERS
+  if constexpr (Tile::cluster > 1) return;  // never launched there
+#endif
+  using T = typename Rows::T;
+  using H = typename Rows::H;
+  using Sums = AddNormSums<Rows::kLayer>;
+  using Ring = AddNormBackwardRing<Rows, Tile>;
+  constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = Rows::kWidth;
+  constexpr bool kShared = Tile::lanes > 0;  // several rows in a block
+  extern __shared__ uint4 ring[];            // [stages]; a thread reads its own copies only
+  __shared__ RowExchange<Tile> reduction;
+  reduction.prepare(Rows::kLayer ? 1 : Sums::kValues, Sums::kValues);
+
+  const int tid = threadIdx.x;
+  const int lanes = kShared ? Tile::lanes : blockDim.x;
+  const int lane = kShared ? tid % lanes : tid;
+  const int group = kShared ? tid / lanes : 0;
+  int rank = 0;
+#if WARPSMITH_HAS_CLUSTERS
+  if constexpr (kCluster > 1) rank = cluster_rank();
+#endif
+  const int packs = static_cast<int>(v.cols / kWidth);
+  const int slice = (packs + kCluster - 1) / kCluster;
+  const int own = min(packs - rank * slice, slice);  // packs of this block, none at the end of a short row
+  const int64_t first = int64_t{rank} * slice * kWidth;
+  const int64_t block = blockIdx.x / kCluster;
+  const int64_t step = int64_t{gridDim.x / kCluster} * Tile::rows_per_block;
+  const auto col = [&](int i) { return first + (i * lanes + lane) * kWidth; };
+
+  const uint64_t policy = v.load_policy();
+  const auto fetch = [&](int stage, int64_t row) {
+    const Ring to(ring, stage);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (row < v.rows && i * lanes + lane < own) {
+        copy_async(to.h(i), v.h_row(row) + col(i), policy);
+        copy_async(to.grad(i), v.grad_row(row) + col(i), policy);
+        if (v.grad_h != nullptr) copy_async(to.grad_h(i), v.grad_h_row(row) + col(i), policy);
+      }
+    }
+    ptx::cp_async_commit();
+  };
+
+  int64_t base = block * Tile::rows_per_block;
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) fetch(stage, base + group + stage * step);
+  // Few clusters fit the machine, so each adds up many rows: f32 keeps what rounding loses (Kahan 1965).
+  constexpr bool kCompensated = std::is_same_v<T, float> && kCluster > 1 && kPacks <= 4;
+  constexpr int kDbPacks = Rows::kLayer ? kPacks : 1;
+  // Where sums take most of the registers, the weight is read again for every row, from L1, where nothing else passes.
+  constexpr int kSums = (Rows::kLayer ? 2 : 1) * (kCompensated ? 2 : 1);  // registers for each column
+  constexpr float kWeights = sizeof(typename Rows::W) / 4.0f;
+  constexpr bool kHoldsWeight = kPacks <= 4 && kPacks * kWidth * (kSums + kWeights) <= 48;
+  WeightPack<typename Rows::W, kWidth> weight[kHoldsWeight ? kPacks : 1];
+  float dw[kPacks][kWidth] = {};
+  [[maybe_unused]] float db[kDbPacks][kWidth] = {};
+  [[maybe_unused]] float lost_dw[kCompensated ? kPacks : 1][kWidth] = {};
+  [[maybe_unused]] float lost_db[kCompensated ? kDbPacks : 1][kWidth] = {};
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    if (kHoldsWeight && i * lanes + lane < own) weight[i].load_from(v.weight, col(i));
+  }
+  const auto factors_of = [&](float (&factor)[kWidth], int i) {
+    if constexpr (!kHoldsWeight) weight[0].load_from(v.weight, col(i));
+    weight[kHoldsWeight ? i : 0].to_floats(factor);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) factor[j] += v.weight_offset;
+  };
+
+  int stage = 0, turn = 0;
+  for (; base < v.rows; base += step) {
+    const int64_t row = base + group;
+    const int limit = row < v.rows ? own : 0;
+    const Ring now(ring, stage);
+
+    // mean
+    ptx::cp_async_wait<kStages - 1>();
+    float mean[1] = {};
+    if constexpr (Rows::kLayer) {
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        if (i * lanes + lane >= limit) continue;
+        float h[kWidth];
+        to_float(h, *now.h(i));
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) mean[0] += h[j];
+      }
+      reduction.sum(mean, turn++);
+      mean[0] *= v.inverse_count;
+    }
+
+    // sums
+    Sums sums;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (i * lanes + lane >= limit) continue;
+      float h[kWidth], grad[kWidth], factor[kWidth];
+      to_float(h, *now.h(i));
+      to_float(grad, *now.grad(i));
+      factors_of(factor, i);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) sums.add(h[j] - mean[0], __fmul_rn(grad[j], factor[j]));
+    }
+    reduction.sum(sums.value, turn++);
+    const AddNormFactors factors(v, mean[0], sums);
+
+    // dh and dx, dw and db
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if constexpr (kHoldsWeight) weight[i].keep();
+      if (i * lanes + lane >= limit) continue;
+      float h[kWidth], grad[kWidth], factor[kWidth], d[kWidth];
+      to_float(h, *now.h(i));
+      to_float(grad, *now.grad(i));
+      factors_of(factor, i);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const float xhat = factors.xhat(h[j]);
+        d[j] = factors.dh(xhat, __fmul_rn(grad[j], factor[j]));  // rounded as in the sums
+        if constexpr (kCompensated) {
+          add_compensated(dw[i][j], lost_dw[i][j], grad[j] * xhat);
+          if constexpr (Rows::kLayer) add_compensated(db[i][j], lost_db[i][j], grad[j]);
+        } else {
+          dw[i][j] = fmaf(grad[j], xhat, dw[i][j]);
+          if constexpr (Rows::kLayer) db[i][j] += grad[j];
+        }
+      }
+      if (v.grad_h != nullptr) {
+        float grad_h[kWidth];
+        to_float(grad_h, *now.grad_h(i));
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) d[j] += grad_h[j];
+      }
+      Vec<H, kWidth> dh;
+      from_float(dh, d);
+      store<Cache::streaming>(v.dh_row(row) + col(i), dh);
+      if (v.dx != nullptr) {
+        Vec<T, kWidth> dx;
+        v.to_dx(d, row, col(i));
+        from_float(dx, d);
+        store<Cache::streaming>(v.dx_row(row) + col(i), dx);
+      }
+    }
+    fetch(stage, row + kStages * step);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+
+  // one partial dw and db per block or cluster
+  const auto write = [&](float (&sums)[kPacks][kWidth], float* partial) {
+    if (partial == nullptr) return;
+    partial += block * v.cols;
+    if constexpr (kShared) {
+      constexpr int kRowFloats = Tile::lanes * kPacks * kWidth;
+      static_assert(Tile::threads * kPacks * kWidth * sizeof(float) <= Ring::bytes(Tile::threads),
+                    "sums share the ring");
+      float* shared = reinterpret_cast<float*>(ring);  // [rows of the block, a row's columns]
+      ptx::cp_async_wait<0>();
+      __syncthreads();  // the ring is free
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+#pragma unroll
+        for (int j = 0; j < kWidth; j += 4) {
+          *reinterpret_cast<float4*>(&shared[group * kRowFloats + (i * lanes + lane) * kWidth + j]) =
+              float4{sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]};
+        }
+      }
+      __syncthreads();
+      for (int i = tid; i < packs * kWidth; i += blockDim.x) {
+        float sum = shared[i];
+#pragma unroll
+        for (int other = 1; other < Tile::rows_per_block; ++other) sum += shared[other * kRowFloats + i];
+        partial[i] = sum;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        if (i * lanes + lane >= own) continue;
+#pragma unroll
+        for (int j = 0; j < kWidth; j += 4) {
+          *reinterpret_cast<float4*>(partial + col(i) + j) =
+              float4{sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]};
+        }
+      }
+    }
+  };
+  write(dw, v.partial_dw);
+  if constexpr (Rows::kLayer) write(db, v.partial_db);
+#endif
+}
+
+template <class Rows, class Tile>
+void launch_persistent_tile(const AddNormBackwardArgs& a, const Rows& rows, cudaStream_t stream) {
+  using Ring = AddNormBackwardRing<Rows, Tile>;
+  constexpr auto kernel = &add_norm_backward_persistent_kernel<Rows, Tile>;
+  static_assert(Tile::cluster > 1 || Ring::bytes(Tile::threads) <= kCommonRing, "too large a ring for some GPUs");
+  const int64_t slice = (a.cols / Rows::kWidth + Tile::cluster - 1) / Tile::cluster;
+  LaunchConfig config;
+  config.block = dim3(Tile::lanes > 0 ? Tile::threads : row_threads(slice, Tile::packs, Tile::threads));
+  config.dynamic_smem = Ring::bytes(static_cast<int>(config.block.x));
+  config.cluster = Tile::cluster;
+  const int64_t batches = (a.rows + Tile::rows_per_block - 1) / Tile::rows_per_block;
+  const int64_t blocks = std::min({batches, a.most_partials, static_cast<int64_t>(resident_clusters<kernel>(config))});
+  config.grid = dim3(static_cast<unsigned>(blocks * Tile::cluster));
+  launch<kernel>(config, stream, rows);
+  sum_partials<typename Rows::W>(a, blocks, stream);
+}
+
+// The first tile that holds the row.
+template <class Rows, class... Tile>
+void launch_smallest_tile(const AddNormBackwardArgs& a, const Rows& rows, cudaStream_t stream, std::tuple<Tile...>) {
+  bool done = false;
+  ((!done && a.cols / Rows::kWidth <= Tile::most_packs &&
+    (launch_persistent_tile<Rows, Tile>(a, rows, stream), done = true)),
+   ...);
+}
+
+template <class Tiles>
+constexpr int64_t kMostPacksOf = std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
+
+}  // namespace warpsmith

@@ -1,0 +1,21 @@
+// Residual norm into fp8, long rows split over a thread-block cluster.
+//   Against `registers`: rows of any practical length, the next of which arrives while this one is summed, as `cluster`
+//   of add_norm has it. Bound: DRAM.
+#include "norm/add_norm/cluster.cuh"
+#include "norm/add_norm_fp8/row.cuh"
+
+namespace warpsmith {
+namespace {
+
+const char* takes(const AddNormFp8Args& a) { return needs_cluster(a); }
+
+bool suits(const AddNormFp8Args& a) { return suits_cluster(a); }
+
+void launch(const AddNormFp8Args& a, cudaStream_t stream) {
+  visit_add_norm_fp8(a, [&]<class Types>() { launch_cluster(AddNormFp8Rows<Types>(a), stream); });
+}
+
+const Register<AddNormFp8Args> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

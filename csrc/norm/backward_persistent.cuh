@@ -1,0 +1,391 @@
+// The persistent kernel behind `registers` and `cluster` of the norms' gradients: a block, or a cluster of them, walks
+// over rows, keeping its slice of the weight and of the weight's gradient in registers, while the rows to come arrive in
+// a ring in shared memory. `Norm` is what norm/backward.cuh describes.
+#pragma once
+
+#include <tuple>
+
+#include "device/cluster.h"
+#include "device/ptx/cp_async.h"
+#include "norm/backward.cuh"
+#include "row/persistent.h"
+
+namespace warpsmith {
+
+// threads of a block (at most) | threads that share a row, 0: the block or cluster, cut to what the row needs |
+// 128-bit packs of a row that a thread holds | rows in the ring | blocks per multiprocessor | blocks that share a row |
+// whether weight and bias are held in registers, or else in shared memory
+template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_, int cluster_ = 1, int held_ = 1>
+struct BackwardTile {
+  static constexpr int threads = threads_, lanes = lanes_, packs = packs_, stages = stages_;
+  static constexpr int min_blocks = min_blocks_, cluster = cluster_, held = held_;
+  static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
+  static constexpr int64_t most_packs = int64_t{cluster} * (lanes > 0 ? lanes : threads) * packs;
+  static_assert(lanes == 0 || cluster == 1, "rows that share a warp are short");
+
+  static constexpr int ring_bytes(int block_threads) { return stages * 2 * packs * block_threads * 16; }
+  using OneStage = BackwardTile<threads_, lanes_, packs_, 1, min_blocks_, cluster_, held_>;
+};
+
+// Bytes: what every GPU from sm_80 on grants a block at launch, and what the kernel declares besides.
+inline constexpr int kCommonSmem = 96 * 1024, kStaticSmem = 2048;
+
+// One row of the ring, as a thread sees it: its packs of x, then those of grad.
+template <class Tile>
+__device__ __forceinline__ int ring_slot(int stage, int tensor, int pack) {
+  return ((stage * 2 + tensor) * Tile::packs + pack) * blockDim.x + threadIdx.x;
+}
+
+// The weight of a pack's columns, and their bias where the norm reads it.
+template <class Norm>
+struct Columns {
+  static constexpr int n = kPack<typename Norm::Value>;
+  WeightPack<typename Norm::Weight, n> parameters[Norm::kReadsBias ? 2 : 1];
+
+  __device__ __forceinline__ void load_from(const Norm& v, int64_t col) {
+    parameters[0].load_from(v.weight, col);
+    if constexpr (Norm::kReadsBias) parameters[1].load_from(v.bias, col, 0.0f);
+  }
+  __device__ __forceinline__ void keep() {
+    for (auto& one : parameters) one.keep();
+  }
+  __device__ __forceinline__ void to_floats(float (&weight)[n], float (&bias)[n]) const {
+    parameters[0].to_floats(weight);
+    if constexpr (Norm::kReadsBias) parameters[1].to_floats(bias);
+  }
+};
+
+// The columns of a thread's packs, wherever the tile holds them.
+template <class Norm, class Tile>
+struct HeldColumns {
+  static constexpr int kBytes = 0;  // of shared memory per thread
+  Columns<Norm> held[Tile::packs];
+
+  __device__ explicit HeldColumns(uint4*) {}
+  __device__ __forceinline__ void put(int i, const Columns<Norm>& columns) { held[i] = columns; }
+  __device__ __forceinline__ Columns<Norm> get(int i) const { return held[i]; }
+  __device__ __forceinline__ void keep(int i) { held[i].keep(); }
+};
+
+template <class Norm, class Tile>
+struct SharedColumns {
+  static constexpr int kBytes = Tile::packs * sizeof(Columns<Norm>), kWords = sizeof(Columns<Norm>) / sizeof(uint4);
+  uint4* shelf;  // [packs, words, threads]; a thread reads what it has put there itself
+
+  __device__ explicit SharedColumns(uint4* shelf) : shelf(shelf) {}
+  __device__ __forceinline__ uint4& word(int i, int w) const {
+    return shelf[(i * kWords + w) * blockDim.x + threadIdx.x];
+  }
+  __device__ __forceinline__ void put(int i, const Columns<Norm>& columns) {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) word(i, w) = reinterpret_cast<const uint4(&)[kWords]>(columns)[w];
+  }
+  __device__ __forceinline__ Columns<Norm> get(int i) const {
+    Columns<Norm> columns;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) reinterpret_cast<uint4(&)[kWords]>(columns)[w] = word(i, w);
+    return columns;
+  }
+  __device__ __forceinline__ void keep(int) {}
+};
+
+template <class Norm, class Tile>
+using ColumnsOf = std::conditional_t<Tile::held, HeldColumns<Norm, Tile>, SharedColumns<Norm, Tile>>;
+
+template <class Norm, class Tile>
+constexpr int dynamic_smem(int block_threads) {
+  return Tile::ring_bytes(block_threads) + ColumnsOf<Norm, Tile>::kBytes * block_threads;
+}
+
+// Parts of a row live until every block has read them: with one row gathered ahead, a block may be three rows ahead of
+// another.
+inline constexpr int kPartsInFlight = 4;
+
+// What the warps that share a row hand each other.
+template <class Norm, class Tile>
+struct RowExchange {
+  static constexpr bool kCluster = Tile::cluster > 1;
+  static constexpr int kMost = kCluster ? Tile::cluster * (Tile::threads / kWarp) : kWarp;
+  typename Norm::Partial parts[kCluster ? kPartsInFlight : 2][kMost];  // [row, block of the cluster * warp]
+  uint64_t arrived[kPartsInFlight];                                    // mbarriers of a cluster: all parts are here
+};
+
+// A sum of products over many rows.
+struct PlainSum {
+  float sum = 0.0f;
+  __device__ __forceinline__ void add(float a, float b) { sum = fmaf(a, b, sum); }
+};
+
+// The same with what rounding loses carried along (Kahan 1965).
+struct CompensatedSum {
+  float sum = 0.0f, lost = 0.0f;
+  __device__ __forceinline__ void add(float a, float b) {
+    const float term = fmaf(a, b, -lost), next = sum + term;
+    lost = (next - sum) - term;
+    sum = next;
+  }
+};
+
+template <class Norm, class Tile>
+__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
+    norm_backward_persistent_kernel([[maybe_unused]] const Norm v) {
+#if defined(__CUDA_ARCH__)
+  using T = typename Norm::Value;
+  constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = kPack<T>;
+  constexpr bool kShared = Tile::lanes > 0;  // several rows in a block
+  extern __shared__ uint4 ring[];            // [stages, x and grad, packs, threads]; a thread reads its own copies only
+  __shared__ RowExchange<Norm, Tile> exchange;
+
+  const int tid = threadIdx.x;
+  const int lanes = kShared ? Tile::lanes : blockDim.x;
+  const int lane = kShared ? tid % lanes : tid;
+  const int group = kShared ? tid / lanes : 0;
+  int rank = 0;
+#if WARPSMITH_HAS_CLUSTERS
+  if constexpr (kCluster > 1) rank = cluster_rank();
+#endif
+  const int packs = static_cast<int>(v.cols / kWidth);
+  const int slice = (packs + kCluster - 1) / kCluster;
+  const int own = min(packs - rank * slice, slice);  // packs of this block, none at the end of a short row
+  const int64_t col = int64_t{rank} * slice * kWidth;
+  const int64_t block = blockIdx.x / kCluster;
+  const int64_t step = int64_t{gridDim.x / kCluster} * Tile::rows_per_block;
+
+  const auto fetch = [&](int stage, int64_t row) {
+    if (row < v.rows) {
+      const auto* x = reinterpret_cast<const uint4*>(v.x_row(row) + col);
+      const auto* grad = reinterpret_cast<const uint4*>(v.grad_row(row) + col);
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        const int pack = i * lanes + lane;
+        if (pack < own) {
+          ptx::cp_async(&ring[ring_slot<Tile>(stage, 0, i)], x + pack);
+          ptx::cp_async(&ring[ring_slot<Tile>(stage, 1, i)], grad + pack);
+        }
+      }
+    }
+    ptx::cp_async_commit();
+  };
+
+  int64_t base = block * Tile::rows_per_block;
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) fetch(stage, base + group + stage * step);
+  ColumnsOf<Norm, Tile> held(ring + kStages * 2 * kPacks * blockDim.x);
+  // Few clusters fit the machine, so each adds up many rows, and f32 has no digits to spare.
+  constexpr bool kCompensated = std::is_same_v<T, float> && kCluster > 1 && kPacks <= 4;
+  using Sum = std::conditional_t<kCompensated, CompensatedSum, PlainSum>;
+  Sum dw[kPacks][kWidth], db[Norm::kBiasGradient ? kPacks : 1][kWidth];
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const int pack = i * lanes + lane;
+    if (pack >= own) continue;
+    Columns<Norm> columns;
+    columns.load_from(v, col + int64_t{pack} * kWidth);
+    held.put(i, columns);
+  }
+  WarpShare share;
+  if constexpr (kShared) {
+    share = {static_cast<float>(v.cols), v.inverse_cols, 1.0f / static_cast<float>(min(own, lanes))};
+  } else {
+    share = WarpShare::of_block(max(own, 0), kWidth);
+  }
+#if WARPSMITH_HAS_CLUSTERS
+  if constexpr (kCluster > 1) {
+    if (tid == 0) {
+      for (int i = 0; i < kPartsInFlight; ++i) ptx::mbarrier_init(&exchange.arrived[i], 1);
+      ptx::fence_mbarrier_init();
+    }
+    cluster_sync();  // every block's barriers exist before anyone signals them
+  }
+#endif
+
+  // Columns in shared memory need no register each, and unrolling would only load them all at once.
+  constexpr int kUnrolled = Tile::held ? kPacks : 2;
+  // What this thread's warp knows of a row in the ring, of which it has `limit` packs.
+  const auto gather = [&](int stage, int limit) {
+    typename Norm::Sums sums{};
+    if constexpr (Norm::kShifted) {
+      float head = 0.0f;
+      if (lane < limit) head = to_float(reinterpret_cast<const T&>(ring[ring_slot<Tile>(stage, 0, 0)]));
+      sums.shift = warp_reduce<kShared ? Tile::lanes : kWarp>(head) * share.inverse_heads;
+    }
+#pragma unroll kUnrolled
+    for (int i = 0; i < kPacks; ++i) {
+      if (i * lanes + lane >= limit) continue;
+      const uint4 raw_x = ring[ring_slot<Tile>(stage, 0, i)], raw_grad = ring[ring_slot<Tile>(stage, 1, i)];
+      float x[kWidth], grad[kWidth], weight[kWidth], bias[kWidth] = {};
+      to_float(x, reinterpret_cast<const Pack<T>&>(raw_x));
+      to_float(grad, reinterpret_cast<const Pack<T>&>(raw_grad));
+      held.get(i).to_floats(weight, bias);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) v.add(sums, x[j], grad[j], weight[j], bias[j]);
+    }
+    return v.template over_lanes<kShared ? Tile::lanes : kWarp>(sums, share);
+  };
+
+  // dx, and what the row adds to dw and db
+  const auto finish = [&](int stage, int limit, int64_t row, const typename Norm::Factors& factors) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int pack = i * lanes + lane;
+      held.keep(i);
+      if (pack >= limit) continue;
+      const uint4 raw_x = ring[ring_slot<Tile>(stage, 0, i)], raw_grad = ring[ring_slot<Tile>(stage, 1, i)];
+      float x[kWidth], grad[kWidth], weight[kWidth], bias[kWidth] = {}, dx[kWidth];
+      to_float(x, reinterpret_cast<const Pack<T>&>(raw_x));
+      to_float(grad, reinterpret_cast<const Pack<T>&>(raw_grad));
+      held.get(i).to_floats(weight, bias);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const float xhat = v.xhat(x[j], weight[j], bias[j], factors);
+        dx[j] = v.dx(xhat, __fmul_rn(grad[j], weight[j]), factors);
+        dw[i][j].add(grad[j], xhat);
+        if constexpr (Norm::kBiasGradient) db[i][j].add(grad[j], 1.0f);
+      }
+      Pack<T> out;
+      from_float(out, dx);
+      store<Cache::streaming>(v.dx_row(row) + col + int64_t{pack} * kWidth, out);
+    }
+  };
+
+  const auto rstd_of = [&](int64_t row) {
+    if constexpr (Norm::kFromOutput) {
+      if (row < v.rows) return v.rstd[row];
+    }
+    return 0.0f;
+  };
+
+  if constexpr (kCluster > 1) {
+#if WARPSMITH_HAS_CLUSTERS
+    // A row's parts go to every block while the row before is finished: nobody waits for the exchange.
+    const int warps = blockDim.x / kWarp, in_warp = tid % kWarp, parts = kCluster * warps;
+    const auto send = [&](unsigned k) {
+      const unsigned slot = k % kPartsInFlight;
+      const typename Norm::Partial part = gather(k % kStages, own);
+      if (tid == 0) {
+        ptx::mbarrier_arrive_expect(&exchange.arrived[slot], parts * static_cast<int>(sizeof(typename Norm::Partial)));
+      }
+      if (in_warp < kCluster) {
+        auto* to = reinterpret_cast<float*>(&exchange.parts[slot][rank * warps + tid / kWarp]);
+#pragma unroll
+        for (int i = 0; i < kFloats<typename Norm::Partial>; ++i) {
+          ptx::store_async(to + i, &exchange.arrived[slot], in_warp, reinterpret_cast<const float*>(&part)[i]);
+        }
+      }
+    };
+
+    constexpr bool kAhead = kStages > 1;  // a ring of one row leaves no room for the next
+    if (kAhead && base < v.rows) {
+      ptx::cp_async_wait<kStages - 1>();
+      send(0);
+    }
+    for (unsigned k = 0; base < v.rows; ++k, base += step) {
+      if constexpr (kAhead) {
+        ptx::cp_async_wait<kStages - 2>();
+        if (base + step < v.rows) send(k + 1);
+      } else {
+        ptx::cp_async_wait<0>();
+        send(k);
+      }
+      const unsigned slot = k % kPartsInFlight;
+      const float rstd = rstd_of(base);
+      ptx::mbarrier_wait_cluster(&exchange.arrived[slot], k / kPartsInFlight % 2);
+      const typename Norm::Partial whole =
+          v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts);
+      finish(k % kStages, own, base, v.factors(whole, rstd));
+      fetch(k % kStages, base + kStages * step);
+    }
+    cluster_sync();  // nobody leaves while others may still send parts here
+#endif
+  } else {
+    int stage = 0, buffer = 0;
+    for (; base < v.rows; base += step) {
+      const int64_t row = base + group;
+      const int limit = row < v.rows ? own : 0;
+      const float rstd = rstd_of(row);
+      ptx::cp_async_wait<kStages - 1>();
+      typename Norm::Partial part = gather(stage, limit);
+      if constexpr (!kShared) part = block_combine(v, part, exchange.parts[buffer]);
+      finish(stage, limit, row, v.factors(part, rstd));
+      fetch(stage, row + kStages * step);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      buffer ^= 1;  // another warp may be one row ahead, never two
+    }
+  }
+
+  // one partial dw and db per block or cluster
+  if constexpr (kShared) ptx::cp_async_wait<0>();
+  const auto leave = [&](float* partial, const auto& sums) {
+    if (partial == nullptr) return;
+    float* out = partial + block * v.cols;
+    if constexpr (kShared) {
+      __syncthreads();                                 // the ring is free
+      float* shared = reinterpret_cast<float*>(ring);  // [rows of the block, a row's columns]
+      constexpr int kRowFloats = Tile::lanes * kPacks * kWidth;
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+#pragma unroll
+        for (int j = 0; j < kWidth; j += 4) {
+          *reinterpret_cast<float4*>(&shared[group * kRowFloats + (i * lanes + lane) * kWidth + j]) =
+              float4{sums[i][j].sum, sums[i][j + 1].sum, sums[i][j + 2].sum, sums[i][j + 3].sum};
+        }
+      }
+      __syncthreads();
+      for (int i = tid; i < packs * kWidth; i += blockDim.x) {
+        float sum = shared[i];
+#pragma unroll
+        for (int row = 1; row < Tile::rows_per_block; ++row) sum += shared[row * kRowFloats + i];
+        out[i] = sum;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        const int pack = i * lanes + lane;
+        if (pack >= own) continue;
+#pragma unroll
+        for (int j = 0; j < kWidth; j += 4) {
+          *reinterpret_cast<float4*>(out + col + int64_t{pack} * kWidth + j) =
+              float4{sums[i][j].sum, sums[i][j + 1].sum, sums[i][j + 2].sum, sums[i][j + 3].sum};
+        }
+      }
+    }
+  };
+  leave(v.partial_dw, dw);
+  if constexpr (Norm::kBiasGradient) leave(v.partial_db, db);
+#endif
+}
+
+template <class Norm, class Tile>
+void launch_backward_tile(const NormBackwardArgs& a, cudaStream_t stream) {
+  using T = typename Norm::Value;
+  constexpr auto kernel = &norm_backward_persistent_kernel<Norm, Tile>;
+  static_assert(Tile::lanes == 0 || sizeof(T) * Tile::stages * 2 >= sizeof(float), "dw must fit where the ring was");
+  const int64_t slice = (a.cols / kPack<T> + Tile::cluster - 1) / Tile::cluster;
+  LaunchConfig config;
+  config.block = dim3(Tile::lanes > 0 ? Tile::threads : row_threads(slice, Tile::packs, Tile::threads));
+  config.dynamic_smem = dynamic_smem<Norm, Tile>(static_cast<int>(config.block.x));
+  config.cluster = Tile::cluster;
+  if constexpr (Tile::cluster == 1 && Tile::stages > 1 && dynamic_smem<Norm, Tile>(Tile::threads) > kCommonSmem) {
+    if (config.dynamic_smem > kCommonSmem && config.dynamic_smem + kStaticSmem > block_smem_limit()) {
+      return launch_backward_tile<Norm, typename Tile::OneStage>(a, stream);
+    }
+  }
+  const int64_t batches = (a.rows + Tile::rows_per_block - 1) / Tile::rows_per_block;
+  const int64_t blocks = std::min({batches, a.most_partials, static_cast<int64_t>(resident_clusters<kernel>(config))});
+  config.grid = dim3(static_cast<unsigned>(blocks * Tile::cluster));
+  launch<kernel>(config, stream, Norm(a));
+  sum_partials<typename Norm::Weight>(a, blocks, stream);
+}
+
+// The first tile that holds the row.
+template <class Norm, class... Tile>
+void launch_smallest_tile(const NormBackwardArgs& a, cudaStream_t stream, std::tuple<Tile...>) {
+  bool done = false;
+  const int64_t packs = a.cols / kPack<typename Norm::Value>;
+  ((!done && packs <= Tile::most_packs && (launch_backward_tile<Norm, Tile>(a, stream), done = true)), ...);
+}
+
+template <class Tiles>
+constexpr int64_t kMostPacksOf = std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
+
+}  // namespace warpsmith

@@ -1,0 +1,32 @@
+// Layer norm, long rows streamed through a thread-block cluster.
+//   Against `registers`: the row is spread over several multiprocessors, which hold their slice of weight and bias in registers
+//   for all rows to come instead of fetching it from L2 for each, and read rows ahead while they finish the one before.
+//   Bound: DRAM.
+#include "norm/layer_norm/resident.cuh"
+#include "row/cluster.cuh"
+
+namespace warpsmith {
+namespace {
+
+// Beside weight and bias there is room for four packs; longer rows fetch both from L2.
+using Tiles = std::tuple<ClusterTile<512, 4, 4, 1, 8>, ClusterTile<512, 4, 4, 1, 16>, ClusterTile<512, 8, 3, 1, 16>>;
+static_assert(kMostClusterBytes == 16 * kMostRowPacks<Tiles>);
+
+void launch(const LayerNormArgs& a, cudaStream_t stream) {
+  visit_dtypes(a.dtype, a.weight_dtype,
+               [&]<class T, class W>() { launch_cluster(LayerNorm<T, W>(a), stream, Tiles{}); });
+}
+
+const char* takes(const LayerNormArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  if (a.accumulator != Dtype::f32) return "accumulates in f32";
+  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
+  return a.cols * size_of(a.dtype) <= kMostClusterBytes ? nullptr : "needs rows of at most 1 MiB";
+}
+
+bool suits(const LayerNormArgs& a) { return a.cols * size_of(a.dtype) > kMostRowBytes; }
+
+const Register<LayerNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

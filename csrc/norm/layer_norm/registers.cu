@@ -1,0 +1,25 @@
+// Layer norm, the row held in registers.
+//   Against `pack`: x is read once. A thread holds no more packs than keep a multiprocessor full of blocks, so that rows
+//   that read overlap rows that write; short rows share a warp. Bound: DRAM, until one row fills a multiprocessor.
+#include "norm/layer_norm/resident.cuh"
+
+namespace warpsmith {
+namespace {
+
+void launch(const LayerNormArgs& a, cudaStream_t stream) {
+  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
+    launch_row(LayerNorm<T, W>(a), stream, RowTilesOf<sizeof(W) == sizeof(T) ? 4 : 3>{});
+  });
+}
+
+const char* takes(const LayerNormArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  if (a.accumulator != Dtype::f32) return "accumulates in f32";
+  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
+  return a.cols * size_of(a.dtype) <= kMostRowBytes ? nullptr : "needs rows of at most 128 KiB";
+}
+
+const Register<LayerNormArgs> registered{"registers", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

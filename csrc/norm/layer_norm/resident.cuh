@@ -1,0 +1,103 @@
+// Layer norm for rows that stay on chip: what the engines in row/ need to know about it.
+#pragma once
+
+#include "norm/layer_norm/row.cuh"
+#include "row/registers.cuh"
+
+namespace warpsmith {
+
+template <class T, class W>
+struct LayerNorm : LayerNormRows<T, W> {
+  using Value = T;
+  static constexpr int kInputs = 1;
+  struct Stats {
+    float count, mean;
+    float square;  // sum of (x - mean)^2
+  };
+  using Total = RowStats;
+  struct Columns {
+    PackedColumns<T, W> weight, bias;
+    __device__ __forceinline__ void load_from(const LayerNorm& row, int col) {
+      weight.load_from(row.weight, col, 1.0f);
+      bias.load_from(row.bias, col, 0.0f);
+    }
+    __device__ __forceinline__ void keep(uint32_t zero) {
+      weight.keep(zero);
+      bias.keep(zero);
+    }
+  };
+  // Registers for the weights and biases of four packs.
+  template <int packs>
+  static constexpr bool kHoldsColumns = packs * sizeof(Columns) <= 4 * 32;
+
+  bool beyond_l2;  // x alone would fill L2
+
+  explicit LayerNorm(const LayerNormArgs& a)
+      : LayerNormRows<T, W>(a), beyond_l2(a.rows * a.cols * size_of(a.dtype) >= kL2Bytes) {}
+
+  __device__ static uint4 padding() { return {}; }
+  __device__ uint64_t load_policy() const { return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal(); }
+  __device__ const T* input(int, int64_t row) const { return this->x_row(row); }
+
+  // One pass, around a value near the mean: what the lanes hold first, averaged. Where it is far from the mean after all,
+  // the deviations add up to how far.
+  template <int lanes, int packs>
+  __device__ __forceinline__ Stats gather(const uint4 (&x)[packs][1], int valid) const {
+    float values[kPack<T>];
+    unpack<T>(values, x[0][0]);
+    const float heads = warp_reduce<lanes>(valid > 0 ? 1.0f : 0.0f);
+    const float shift =
+        heads > 0.0f ? __fdividef(warp_reduce<lanes>(valid > 0 ? values[0] : 0.0f), heads) : warp_reduce<lanes>(0.0f);
+    float deviation = 0.0f, square = 0.0f;
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      if (i < valid) {
+        unpack<T>(values, x[i][0]);
+#pragma unroll
+        for (int j = 0; j < kPack<T>; ++j) {
+          const float d = values[j] - shift;
+          deviation += d;
+          square = fmaf(d, d, square);
+        }
+      }
+    }
+    const float count = warp_reduce<lanes>(static_cast<float>(valid * kPack<T>));
+    deviation = warp_reduce<lanes>(deviation);
+    square = warp_reduce<lanes>(square);
+    if (count == 0.0f) return {};
+    const float distance = __fdividef(deviation, count);
+    return {count, shift + distance, fmaf(-distance, deviation, square)};
+  }
+
+  __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
+    const int lane = threadIdx.x % kWarp;
+    const float reference = parts[0].mean;
+    float moment = 0.0f;
+    for (int i = lane; i < count; i += kWarp) moment = fmaf(parts[i].count, parts[i].mean - reference, moment);
+    const float distance = warp_reduce(moment) * this->inverse_count;
+    float square = 0.0f;
+    for (int i = lane; i < count; i += kWarp) {
+      const float apart = (parts[i].mean - reference) - distance;
+      if (parts[i].count > 0.0f) square += fmaf(parts[i].count * apart, apart, parts[i].square);
+    }
+    return {static_cast<float>(this->cols), reference + distance, warp_reduce(square)};
+  }
+
+  __device__ __forceinline__ RowStats total(const Stats& stats) const {
+    const float variance = stats.square * this->inverse_count;
+    return {stats.mean, rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps)};  // NaN passes
+  }
+
+  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], const RowStats& stats,
+                                         const Columns& columns) const {
+    float values[kPack<T>], weight[kPack<T>], bias[kPack<T>];
+    unpack<T>(values, x[0]);
+    columns.weight.unpack_to(weight);
+    columns.bias.unpack_to(bias);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) values[i] = fmaf((values[i] - stats.mean) * stats.rstd, weight[i], bias[i]);
+    ptx::store_streaming(reinterpret_cast<uint4*>(this->y_row(row) + col), pack<T>(values));
+  }
+};
+
+}  // namespace warpsmith

@@ -1,0 +1,21 @@
+// Layer norm backward, two kernels: a block per row writes dx, then columns are summed for dw and db.
+//   The first sweeps its row twice, one value a load; the second reads grad and x again, in chunks of rows so that
+//   there is work for every multiprocessor, and a third adds the chunks up. Any alignment, any length. Bound: five
+//   passes over data that three would do.
+#include "norm/backward_naive.cuh"
+#include "norm/layer_norm_backward/row.cuh"
+
+namespace warpsmith {
+namespace {
+
+const char* takes(const LayerNormBackwardArgs&) { return nullptr; }
+
+void launch(const LayerNormBackwardArgs& a, cudaStream_t stream) {
+  visit_dtypes(a.dtype, a.weight_dtype,
+               [&]<class T, class W>() { launch_backward_naive<LayerNormBackward<T, W>>(a, stream); });
+}
+
+const Register<LayerNormBackwardArgs> registered{"naive", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

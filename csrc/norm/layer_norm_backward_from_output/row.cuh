@@ -1,0 +1,54 @@
+// Layer norm by its output to the kernels of the norms' gradients; see norm/backward.cuh.
+#pragma once
+
+#include "norm/backward.cuh"
+#include "norm/from_output.cuh"
+#include "norm/layer_norm_backward_from_output/layer_norm_backward_from_output.h"
+
+namespace warpsmith {
+
+template <class T, class W>
+struct LayerNormBackwardFromOutput : NormBackwardRows<T, W> {
+  static constexpr bool kShifted = false, kFromOutput = true, kReadsBias = true, kBiasGradient = true;
+  static constexpr int kStats = 0;
+  struct Sums {
+    float scaled = 0.0f;   // grad * weight
+    float product = 0.0f;  // grad * (y - bias)
+  };
+  using Partial = Sums;
+  struct Factors {
+    float rstd;
+    float mean_scaled;   // of grad * weight
+    float mean_product;  // of grad * (y - bias)
+  };
+
+  using NormBackwardRows<T, W>::NormBackwardRows;
+
+  __device__ __forceinline__ void add(Sums& sums, float y, float grad, float weight, float bias) const {
+    sums.scaled += __fmul_rn(grad, weight);
+    sums.product = fmaf(grad, y - bias, sums.product);
+  }
+  template <int lanes>
+  __device__ __forceinline__ Partial over_lanes(const Sums& sums, const WarpShare&) const {
+    return warp_sums<lanes>(sums);
+  }
+  template <int most>
+  __device__ __forceinline__ Partial combine(const Partial* parts, int count) const {
+    return total_of<most>(parts, count);
+  }
+  __device__ __forceinline__ Factors factors(const Partial& row, float rstd) const {
+    return {rstd, row.scaled * this->inverse_cols, row.product * this->inverse_cols};
+  }
+
+  __device__ __forceinline__ float xhat(float y, float weight, float bias, const Factors&) const {
+    return quotient<T>(y - bias, divisible(weight, this->eps));
+  }
+  __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
+    return row.rstd * fmaf(-xhat, row.mean_product, scaled - row.mean_scaled);
+  }
+
+  __device__ void keep(float*, const Factors&) const {}
+  __device__ Factors kept(const float*) const { return {}; }
+};
+
+}  // namespace warpsmith

@@ -1,0 +1,40 @@
+// RMS norm backward from the output, long rows split over a thread-block cluster.
+//   Against `registers`: each block of a cluster keeps its slice of weight and dw in registers, so rows of any
+//   practical length are read once; the row's sum travels through distributed shared memory. Bound: DRAM; the longest
+//   f32 rows leave room for one row in the ring only, so loads pause while that row is reduced.
+// CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
+#include "norm/backward_persistent.cuh"
+#include "norm/rms_norm_backward_from_output/row.cuh"
+
+namespace warpsmith {
+namespace {
+
+template <int... numbers>
+using Tile = BackwardTile<numbers...>;
+
+using HalfTiles = std::tuple<Tile<512, 0, 2, 3, 2, 2>, Tile<512, 0, 2, 3, 2, 4>, Tile<512, 0, 2, 3, 2, 8>,
+                             Tile<512, 0, 2, 3, 2, 16>, Tile<512, 0, 4, 3, 1, 16>>;
+using FloatTiles = std::tuple<Tile<512, 0, 4, 3, 1, 2>, Tile<512, 0, 4, 3, 1, 4>, Tile<512, 0, 4, 3, 1, 8>,
+                              Tile<512, 0, 4, 3, 1, 16>, Tile<512, 0, 8, 1, 1, 16>>;
+constexpr int64_t kMostCols = 8 * kMostPacksOf<HalfTiles>;
+static_assert(kMostCols == 4 * kMostPacksOf<FloatTiles>, "one limit for every dtype");
+constexpr int64_t kWorthwhileCols = 8192;
+
+void launch(const RmsNormBackwardFromOutputArgs& a, cudaStream_t stream) {
+  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
+    using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles, FloatTiles>;
+    launch_smallest_tile<RmsNormBackwardFromOutput<T, W>>(a, stream, Tiles{});
+  });
+}
+
+const char* takes(const RmsNormBackwardFromOutputArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  return a.cols <= kMostCols ? nullptr : "needs at most 262144 columns";
+}
+
+bool suits(const RmsNormBackwardFromOutputArgs& a) { return a.cols > kWorthwhileCols; }
+
+const Register<RmsNormBackwardFromOutputArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

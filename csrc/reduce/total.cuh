@@ -1,0 +1,68 @@
+// What the sums of threads and blocks are joined in, and how the last of them becomes the result.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/block.h"
+#include "host/dtype.h"
+#include "host/launch.h"
+
+namespace warpsmith {
+
+// A thread adds up a handful of values in 32 bits. From there on sums are few, and double costs nothing beside the
+// loads: the error stays that of the handful, and integers wrap where PyTorch's int64 does.
+template <class T>
+using Total = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+
+// The dtype of the result: that of the input; f32 for fp8, int64 for integers.
+template <class T>
+using Result = std::conditional_t<std::is_integral_v<T>, int64_t, std::conditional_t<sizeof(T) == 1, float, T>>;
+
+// Rounded once.
+template <class To, class From>
+__device__ __forceinline__ To rounded(From total) {
+  if constexpr (std::is_same_v<To, f16>) {
+    return __double2half(total);
+  } else if constexpr (std::is_same_v<To, bf16>) {
+    return __double2bfloat16(total);
+  } else {
+    return static_cast<To>(total);
+  }
+}
+
+// This thread's share of `count` sums, in a fixed order; kBatch loads are in flight together.
+template <int threads, class Sum>
+__device__ __forceinline__ Sum add_partials(const Sum* partial, int64_t count) {
+  constexpr int kBatch = 4;
+  Sum total{};
+  for (int64_t start = threadIdx.x; start < count; start += kBatch * threads) {
+    Sum batch[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      batch[i] = start + i * threads < count ? __ldcg(partial + start + i * threads) : Sum{};
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) total += batch[i];
+  }
+  return total;
+}
+
+namespace {
+
+constexpr int kTotalThreads = 1024;
+
+template <class To, class Sum>
+__global__ void __launch_bounds__(kTotalThreads) reduce_total_kernel(const Sum* partial, int64_t count, To* y) {
+  __shared__ BlockReduceStorage<Sum, kTotalThreads> shared;
+  const Sum total = block_reduce<kTotalThreads>(add_partials<kTotalThreads>(partial, count), shared);
+  if (threadIdx.x == 0) *y = rounded<To>(total);
+}
+
+// The second launch: one block adds up what the blocks of the first one left.
+template <class To, class Sum>
+void launch_total(const Sum* partial, int64_t count, void* y, cudaStream_t stream) {
+  launch<&reduce_total_kernel<To, Sum>>({1, kTotalThreads}, stream, partial, count, static_cast<To*>(y));
+}
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,198 @@
+// Long rows, streamed through the shared memory of a thread-block cluster: the kernel behind the rungs `cluster` of the
+// row-wise operators (sm_90).
+//
+// Clusters are persistent: each walks over rows, a block keeping the weights of its slice in registers. One warp of each
+// block does nothing but have rows copied in bulk into a ring, several rows ahead. The other warps gather the statistics
+// of row k + 1 and send them to every block of the cluster before they finish row k, whose statistics have arrived
+// meanwhile: nobody waits for the exchange.
+//
+// `Row` is what row/registers.cuh describes. CUDA C++ Programming Guide, "Thread Block Clusters", "Distributed Shared
+// Memory" and "Asynchronous Data Copies".
+#pragma once
+
+#include <tuple>
+
+#include "device/cluster.h"
+#include "device/ptx/bulk.h"
+#include "row/persistent.h"
+#include "row/registers.cuh"
+
+namespace warpsmith {
+
+// threads of a block that compute (at most) | 128-bit packs of each input's row that one of them handles | rows in the
+// ring | blocks per multiprocessor | blocks that share a row
+template <int threads_, int packs_, int stages_, int min_blocks_, int cluster_>
+struct ClusterTile {
+  static constexpr int threads = threads_, packs = packs_, stages = stages_, min_blocks = min_blocks_;
+  static constexpr int cluster = cluster_;
+  static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;
+};
+
+// Statistics of a row live until every block has read them: with one row gathered ahead, a block may be three rows ahead
+// of another.
+inline constexpr int kStatsInFlight = 4;
+
+template <class Row, class Tile>
+struct ClusterStorage {
+  static constexpr int kMostParts = Tile::cluster * (Tile::threads / kWarp);
+  typename Row::Stats parts[kStatsInFlight][kMostParts];  // [row, block of the cluster * warp]
+  uint64_t gathered[kStatsInFlight];                      // mbarriers: all parts of the row have landed here
+  uint64_t filled[Tile::stages];                          // the row's slice has landed
+  uint64_t drained[Tile::stages];                         // every warp has finished with it
+};
+
+template <class Row, class Tile>
+__global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
+    row_cluster_kernel([[maybe_unused]] const Row row) {
+#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
+  using T = typename Row::Value;
+  using Stats = typename Row::Stats;
+  constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = kPack<T>;
+  constexpr int kInputs = Row::kInputs, kStatsWords = sizeof(Stats) / sizeof(float);
+  extern __shared__ __align__(128) uint4 ring[];  // [stages, inputs, slice]; bulk copies want whole lines
+  __shared__ ClusterStorage<Row, Tile> shared;
+
+  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
+  const int threads = blockDim.x - kWarp, warps = threads / kWarp, parts = kCluster * warps;
+  const int rank = cluster_rank();
+  const int packs = static_cast<int>(row.cols / kWidth);
+  const int slice = (packs + kCluster - 1) / kCluster;
+  const int own = max(min(packs - rank * slice, slice), 0);  // packs of this block
+  const int first_col = rank * slice * kWidth;
+  const int64_t first_row = blockIdx.x / kCluster, step = gridDim.x / kCluster;
+  const int rows = static_cast<int>((row.rows - first_row + step - 1) / step);  // of this cluster
+
+  if (tid == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(&shared.filled[i], 1);
+      ptx::mbarrier_init(&shared.drained[i], warps);
+    }
+    for (int i = 0; i < kStatsInFlight; ++i) ptx::mbarrier_init(&shared.gathered[i], 1);
+    ptx::fence_mbarrier_init();
+  }
+  cluster_sync();  // every block's barriers exist before anyone signals them
+
+  if (warp == warps) {
+    if (lane == 0) {
+      const uint64_t policy = row.load_policy();
+      for (int k = 0; k < rows; ++k) {
+        const int stage = k % kStages;
+        if (k >= kStages) ptx::mbarrier_wait(&shared.drained[stage], (k / kStages - 1) % 2);
+        ptx::mbarrier_arrive_expect(&shared.filled[stage], kInputs * own * 16);
+        if (own == 0) continue;
+#pragma unroll
+        for (int i = 0; i < kInputs; ++i) {
+          ptx::bulk_load(&ring[(stage * kInputs + i) * slice], row.input(i, first_row + k * step) + first_col, own * 16,
+                         &shared.filled[stage], policy);
+        }
+      }
+    }
+  } else {
+    constexpr bool kHeld = Row::template kHoldsColumns<kPacks>;
+    typename Row::Columns held[kHeld ? kPacks : 1];
+    int valid = 0;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int pack = i * threads + tid;
+      if (pack < own) {
+        ++valid;
+        if constexpr (kHeld) held[i].load_from(row, first_col + pack * kWidth);
+      }
+    }
+    const auto read = [&](int stage, int i, uint4(&x)[kInputs]) {
+#pragma unroll
+      for (int k = 0; k < kInputs; ++k) {
+        x[k] = i < valid ? ring[(stage * kInputs + k) * slice + i * threads + tid] : Row::padding();
+      }
+    };
+
+    const auto gather = [&](int k) {
+      const int stage = k % kStages, slot = k % kStatsInFlight;
+      ptx::mbarrier_wait(&shared.filled[stage], k / kStages % 2);
+      uint4 x[kPacks][kInputs];
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) read(stage, i, x[i]);
+      const Stats stats = row.template gather<kWarp>(x, valid);
+      if (tid == 0) ptx::mbarrier_arrive_expect(&shared.gathered[slot], parts * static_cast<int>(sizeof(Stats)));
+      if (lane < kCluster) {
+        auto* to = reinterpret_cast<float*>(&shared.parts[slot][rank * warps + warp]);
+#pragma unroll
+        for (int i = 0; i < kStatsWords; ++i) {
+          ptx::store_async(to + i, &shared.gathered[slot], lane, reinterpret_cast<const float*>(&stats)[i]);
+        }
+      }
+    };
+
+    const auto finish = [&](int k) {
+      const int stage = k % kStages, slot = k % kStatsInFlight;
+      ptx::mbarrier_wait_cluster(&shared.gathered[slot], k / kStatsInFlight % 2);
+      const typename Row::Total total = row.total(row.combine(shared.parts[slot], parts));
+      if (rank == 0 && tid == 0) row.keep(first_row + k * step, total);
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        if (i < valid) {
+          const int col = first_col + (i * threads + tid) * kWidth;
+          uint4 x[kInputs];
+          read(stage, i, x);
+          typename Row::Columns columns;
+          if constexpr (kHeld) {
+            held[i].keep(detail::unknown_zero(row));
+            columns = held[i];
+          } else {
+            columns.load_from(row, col);
+          }
+          row.finish(first_row + k * step, col, x, total, columns);
+        }
+      }
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(&shared.drained[stage]);
+    };
+
+    constexpr bool kAhead = kStages > 1;  // a ring of one row leaves no room for the next
+    if (kAhead && rows > 0) gather(0);
+    for (int k = 0; k < rows; ++k) {
+      if constexpr (kAhead) {
+        if (k + 1 < rows) gather(k + 1);
+      } else {
+        gather(k);
+      }
+      finish(k);
+    }
+  }
+  cluster_sync();  // nobody leaves while others may still send statistics here
+#endif
+}
+
+template <class Row, class Tile>
+void launch_cluster_tile(const Row& row, cudaStream_t stream) {
+  const int64_t packs = row.cols / kPack<typename Row::Value>;
+  const int64_t slice = (packs + Tile::cluster - 1) / Tile::cluster;
+  LaunchConfig config;
+  config.block = dim3(row_threads(slice, Tile::packs, Tile::threads) + kWarp);
+  config.dynamic_smem = Tile::stages * Row::kInputs * Tile::packs * Tile::threads * 16;
+  config.cluster = Tile::cluster;
+  const int64_t clusters = std::min<int64_t>(row.rows, resident_clusters<&row_cluster_kernel<Row, Tile>>(config));
+  config.grid = dim3(static_cast<unsigned>(clusters * Tile::cluster));
+  launch<&row_cluster_kernel<Row, Tile>>(config, stream, row);
+}
+
+// Through the first tile that holds the row.
+template <class Row, class... Tile>
+void launch_cluster(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
+  const int64_t packs = row.cols / kPack<typename Row::Value>;
+  bool done = false;
+  ((!done && packs <= Tile::most_packs && (launch_cluster_tile<Row, Tile>(row, stream), done = true)), ...);
+}
+
+// One input of 16 bytes a pack: up to 1 MiB.
+using ClusterTiles =
+    std::tuple<ClusterTile<512, 8, 3, 1, 4>, ClusterTile<512, 8, 3, 1, 8>, ClusterTile<512, 8, 3, 1, 16>>;
+inline constexpr int64_t kMostClusterBytes = 16 * kMostRowPacks<ClusterTiles>;
+static_assert(kMostClusterBytes == 1024 * 1024);
+
+// Two inputs: as long.
+using ClusterTiles2 = std::tuple<ClusterTile<256, 4, 3, 2, 8>, ClusterTile<512, 4, 3, 1, 8>,
+                                 ClusterTile<512, 4, 3, 1, 16>, ClusterTile<512, 8, 1, 1, 16>>;
+static_assert(kMostClusterBytes == 16 * kMostRowPacks<ClusterTiles2>);
+
+}  // namespace warpsmith

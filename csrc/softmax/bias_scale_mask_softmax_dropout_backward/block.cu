@@ -1,0 +1,45 @@
+// Backward of bias, scale, mask, softmax and dropout, the row in the registers of a block.
+//   Against `warp`: rows that a warp cannot hold, joined through shared memory behind one barrier. Bound: as there.
+#include "softmax/bias_scale_mask_softmax_dropout_backward/row.cuh"
+
+namespace warpsmith {
+namespace {
+
+using HalfTiles = std::tuple<RowTile<256, 0, 2, 3>, RowTile<512, 0, 2, 1>, RowTile<512, 0, 4, 1>>;
+using FloatTiles =
+    std::tuple<RowTile<256, 0, 2, 4>, RowTile<512, 0, 2, 2>, RowTile<512, 0, 4, 1>, RowTile<1024, 0, 4, 1>>;
+constexpr int64_t kMostCols = 16384, kWarpBytes = 4096;
+static_assert(std::tuple_element_t<2, HalfTiles>::most_packs * 8 == kMostCols);
+static_assert(std::tuple_element_t<3, FloatTiles>::most_packs * 4 == kMostCols);
+
+template <class T, class Biased, class Tile>
+__global__ void __launch_bounds__(Tile::threads, min_blocks<Tile, Biased>())
+    bias_scale_mask_softmax_dropout_backward_block_kernel(const BiasScaleMaskSoftmaxDropoutBackwardRows<T> v) {
+  __shared__ GradientSums partial[kWarp];
+  dropout_backward_row<Tile, Biased>(v, [&](const GradientSums& own) { return block_sums(own, partial); });
+}
+
+const char* takes(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  if (const char* reason = needs_grid(a.logits.rows)) return reason;
+  return a.logits.cols <= kMostCols ? nullptr : "needs rows of at most 16384 columns";
+}
+
+bool suits(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {
+  return a.logits.cols * size_of(a.logits.dtype) > kWarpBytes;
+}
+
+void launch(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a, cudaStream_t stream) {
+  visit_logits(a.logits, [&]<class T, class Biased>() {
+    using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles, FloatTiles>;
+    launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, Tiles{}, [&]<class Tile>(const LaunchConfig& config) {
+      warpsmith::launch<&bias_scale_mask_softmax_dropout_backward_block_kernel<T, Biased, Tile>>(
+          config, stream, BiasScaleMaskSoftmaxDropoutBackwardRows<T>(a));
+    });
+  });
+}
+
+const Register<BiasScaleMaskSoftmaxDropoutBackwardArgs> registered{"block", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,293 @@
+// Device side of logits.h: where a row's operands lie, its logits one by one or in registers.
+#pragma once
+
+#include <type_traits>
+
+#include "device/convert.h"
+#include "device/ptx/load_cached.h"
+#include "device/ptx/math.h"
+#include "device/ptx/max_nan.h"
+#include "softmax/causal.cuh"
+#include "softmax/logits.h"
+#include "softmax/row_tile.cuh"
+
+namespace warpsmith {
+
+inline constexpr float kInfinity = __builtin_huge_valf();
+
+// e^(z - most), where `most` is the row's maximum; the first of a row without any logit is 0, and not e^(-inf + inf).
+__device__ __forceinline__ float exp_below(float z, float most) {
+  constexpr float kLog2e = 1.44269504f;
+  return ptx::exp2_approx_ftz((z - (most == -kInfinity ? 0.0f : most)) * kLog2e);
+}
+
+struct MaxNan {
+  __device__ __forceinline__ float operator()(float a, float b) const { return ptx::max_nan(a, b); }
+};
+
+// 1 / sum for the row's entries; 0 for a row without any logit.
+__device__ __forceinline__ float reciprocal_sum(float sum) { return sum == 0.0f ? 0.0f : __frcp_rn(sum); }
+
+// What one row reads.
+template <class T>
+struct LogitRow {
+  const T* x = nullptr;  // [cols]
+  int64_t bias = 0;      // offset of the row of the bias, in elements
+  int64_t mask = 0;      // the same of the mask
+  int64_t live = 0;      // columns before this one count; those behind it are excluded
+};
+
+template <class T>
+struct LogitRows {
+  const T* x;  // [rows, cols], x_stride elements apart
+  LeadingSizes leading;
+  BroadcastOperand bias, mask;
+  FastDivide queries;
+  int64_t rows, cols, x_stride;
+  float scale;
+  bool causal;
+  bool bias_is_f32;
+  bool beyond_l2;  // x alone would fill L2
+
+  explicit LogitRows(const LogitArgs& a)
+      : x(static_cast<const T*>(a.x)),
+        leading(a.leading),
+        bias(a.bias),
+        mask(a.mask),
+        queries(static_cast<uint64_t>(a.queries)),
+        rows(a.rows),
+        cols(a.cols),
+        x_stride(a.x_stride),
+        scale(a.scale),
+        causal(a.causal),
+        bias_is_f32(a.bias_dtype == Dtype::f32),
+        beyond_l2(a.rows * a.cols * size_of(a.dtype) >= kL2Bytes) {}
+
+  // Long streams leave L2 to what has to stay; bias and mask are read with the same policy, or x would push them out.
+  __device__ uint64_t load_policy() const { return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal(); }
+
+  // A row that the mask excludes as a whole has no live column. Rows past the last one have none either.
+  __device__ __forceinline__ LogitRow<T> row(int64_t row) const {
+    LogitRow<T> r;
+    if (row >= rows) return r;
+    r.x = x + row * x_stride;
+    r.live = causal ? causal_columns(row, cols, queries) : cols;
+    if (bias.data == nullptr && mask.data == nullptr) return r;
+    int64_t rest = row;
+#pragma unroll
+    for (int d = 0; d < kMostLeading; ++d) {
+      if (d >= leading.rank) break;
+      int64_t index = rest;
+      if (d + 1 < leading.rank) {
+        rest = static_cast<int64_t>(leading.size[d].quotient(rest));
+        index -= rest * static_cast<int64_t>(leading.size[d].divisor);
+      }
+      r.bias += index * bias.stride[d];
+      r.mask += index * mask.stride[d];
+    }
+    if (mask.data != nullptr && mask.one_per_row && static_cast<const uint8_t*>(mask.data)[r.mask] != 0) r.live = 0;
+    return r;
+  }
+
+  __device__ __forceinline__ bool masks_columns() const { return mask.data != nullptr && !mask.one_per_row; }
+
+  __device__ __forceinline__ float bias_at(int64_t i) const {
+    return bias_is_f32 ? static_cast<const float*>(bias.data)[i] : to_float(static_cast<const T*>(bias.data)[i]);
+  }
+
+  // The logit of a live column.
+  __device__ __forceinline__ float logit(const LogitRow<T>& r, int64_t col) const {
+    if (masks_columns() && static_cast<const uint8_t*>(mask.data)[r.mask + col] != 0) return -kInfinity;
+    const float value = to_float(r.x[col]);
+    if (bias.data == nullptr) return value * scale;
+    return fmaf(value, scale, bias_at(r.bias + (bias.one_per_row ? 0 : col)));
+  }
+};
+
+// n values of the mask as they lie in memory: as bytes, each would get a register of its own.
+template <int n>
+struct MaskPack {
+  uint32_t word[n / 4] = {};
+
+  __device__ __forceinline__ bool operator[](int i) const { return (word[i / 4] & 0xffu << i % 4 * 8) != 0; }
+
+  __device__ __forceinline__ void load_from(const void* mask, int64_t at, uint64_t policy) {
+    static_assert(n == 4 || n == 8, "an access moves 4 or 8 bytes");
+    const uint8_t* from = static_cast<const uint8_t*>(mask) + at;
+    if constexpr (n == 4) {
+      word[0] = ptx::load_cached(reinterpret_cast<const uint32_t*>(from), policy);
+    } else {
+      const uint2 both = ptx::load_cached(reinterpret_cast<const uint2*>(from), policy);
+      word[0] = both.x;
+      word[1] = both.y;
+    }
+  }
+};
+
+// 16 bytes of the bias.
+template <class B, int n>
+__device__ __forceinline__ void load_bias(Vec<B, n>& to, const void* bias, int64_t at, uint64_t policy) {
+  static_assert(sizeof(to) == 16);
+  const B* from = static_cast<const B*>(bias) + at;
+  reinterpret_cast<uint4&>(to) = ptx::load_cached(reinterpret_cast<const uint4*>(from), policy);
+}
+
+// The bias of the thread's packs.
+template <class Tile, class T>
+__device__ __forceinline__ void read_bias(float (&z)[Tile::packs][kPack<T>], const LogitRows<T>& v,
+                                          const LogitRow<T>& r, const RowPlace<Tile>& place, uint64_t policy) {
+  constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
+  const int live = static_cast<int>(r.live);
+  const int64_t at = r.bias + place.template col<T>(0);
+  if (v.bias.one_per_row) {
+    const float value = live > 0 ? v.bias_at(r.bias) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) z[i][j] = value;
+    }
+  } else if (v.bias_is_f32) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (place.template col<T>(i) >= live) continue;
+#pragma unroll
+      for (int j = 0; j < kWidth; j += 4) {
+        load_bias(reinterpret_cast<Vec<float, 4>&>(z[i][j]), v.bias.data, at + place.template first_col<T>(i) + j,
+                  policy);
+      }
+    }
+  } else {
+    Pack<T> raw[kPacks];
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      reinterpret_cast<uint4&>(raw[i]) = uint4{};
+      if (place.template col<T>(i) < live) {
+        load_bias(raw[i], v.bias.data, at + place.template first_col<T>(i), policy);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) to_float(z[i], raw[i]);
+  }
+}
+
+// The logits of the thread's packs, -inf behind the live columns; packs that lie there for all threads stay undefined.
+// Biased: whether there is a bias.
+template <class Tile, class Biased, class T>
+__device__ __forceinline__ void read_logits(float (&z)[Tile::packs][kPack<T>], const LogitRows<T>& v,
+                                            const LogitRow<T>& r, const RowPlace<Tile>& place) {
+  constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
+  const uint64_t policy = v.load_policy();
+  const int live = static_cast<int>(r.live), start = place.template col<T>(0);
+  const bool masked = v.masks_columns();
+
+  MaskPack<kWidth> hidden[kPacks];
+  const auto load_mask = [&] {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (masked && place.template col<T>(i) < live) {
+        hidden[i].load_from(v.mask.data, r.mask + start + place.template first_col<T>(i), policy);
+      }
+    }
+  };
+
+  // load
+  Pack<T> raw[kPacks];
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    reinterpret_cast<uint4&>(raw[i]) = uint4{};
+    if (place.template col<T>(i) < live) {
+      load_with_policy(raw[i], r.x + start + place.template first_col<T>(i), policy);
+    }
+  }
+  if constexpr (Biased::value) {
+    read_bias(z, v, r, place, policy);
+  } else {
+    load_mask();
+  }
+
+  // scale, add, mask
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    if (place.template first_col<T>(i) >= live) continue;
+    float value[kWidth];
+    to_float(value, raw[i]);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      z[i][j] = Biased::value ? fmaf(value[j], v.scale, z[i][j]) : value[j] * v.scale;
+    }
+  }
+  if constexpr (Biased::value) load_mask();  // not before: the bias takes the registers
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    if (place.template first_col<T>(i) >= live) continue;
+    if (masked) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) z[i][j] = hidden[i][j] ? -kInfinity : z[i][j];
+    }
+    const int left = live - place.template col<T>(i);
+    if (left < kWidth) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) z[i][j] = j >= left ? -kInfinity : z[i][j];
+    }
+  }
+}
+
+// A pack of logits that lies before the end of the live columns, or across it.
+template <class T, class Biased>
+__device__ __forceinline__ void read_pack(float (&z)[kPack<T>], const LogitRows<T>& v, const LogitRow<T>& r,
+                                          int64_t col) {
+  constexpr int kWidth = kPack<T>;
+  const uint64_t policy = ptx::policy_evict_normal();
+  Pack<T> raw;
+  load(raw, r.x + col);
+  MaskPack<kWidth> hidden;
+  if (v.masks_columns()) hidden.load_from(v.mask.data, r.mask + col, policy);
+  if constexpr (Biased::value) {
+    if (v.bias.one_per_row) {
+      const float value = v.bias_at(r.bias);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) z[j] = value;
+    } else if (v.bias_is_f32) {
+#pragma unroll
+      for (int j = 0; j < kWidth; j += 4) {
+        load_bias(reinterpret_cast<Vec<float, 4>&>(z[j]), v.bias.data, r.bias + col + j, policy);
+      }
+    } else {
+      Pack<T> bias;
+      load_bias(bias, v.bias.data, r.bias + col, policy);
+      to_float(z, bias);
+    }
+  }
+  float value[kWidth];
+  to_float(value, raw);
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    z[j] = Biased::value ? fmaf(value[j], v.scale, z[j]) : value[j] * v.scale;
+    z[j] = hidden[j] ? -kInfinity : z[j];
+  }
+  const int64_t left = r.live - col;
+  if (left < kWidth) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) z[j] = j >= left ? -kInfinity : z[j];
+  }
+}
+
+// A bias takes registers.
+template <class Tile, class Biased>
+constexpr int min_blocks() {
+  return Biased::value ? (Tile::min_blocks * 3 + 3) / 4 : Tile::min_blocks;
+}
+
+// Calls body.template operator()<T, Biased>().
+template <class Body>
+void visit_logits(const LogitArgs& a, Body&& body) {
+  dispatch_float(a.dtype, [&]<class T>() {
+    if (a.bias.data != nullptr) {
+      body.template operator()<T, std::true_type>();
+    } else {
+      body.template operator()<T, std::false_type>();
+    }
+  });
+}
+
+}  // namespace warpsmith

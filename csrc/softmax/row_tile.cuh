@@ -1,0 +1,66 @@
+// How rows are dealt out to threads that hold them in registers.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+
+#include "device/vec.h"
+#include "device/warp.h"
+#include "host/launch.h"
+#include "row/rows.h"
+
+namespace warpsmith {
+
+// threads of a block (at most) | threads that share a row, 0: the whole block, cut to what the row needs |
+// 128-bit packs of a row that each of them holds | blocks per multiprocessor that the registers must allow
+template <int threads_, int lanes_, int packs_, int min_blocks_>
+struct RowTile {
+  static constexpr int threads = threads_, lanes = lanes_, packs = packs_, min_blocks = min_blocks_;
+  static constexpr int group = lanes > 0 ? lanes : kWarp;  // threads of one row that shuffles reach
+  static constexpr int most_packs = (lanes > 0 ? lanes : threads) * packs;
+  static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
+};
+
+// A thread's place: its row, its number among those who share the row, how many they are.
+template <class Tile>
+struct RowPlace {
+  int64_t row;
+  int lane, lanes;
+
+  __device__ __forceinline__ RowPlace() {
+    if constexpr (Tile::lanes > 0) {
+      row = int64_t{blockIdx.x} * Tile::rows_per_block + threadIdx.x / Tile::lanes;
+      lane = threadIdx.x % Tile::lanes;
+      lanes = Tile::lanes;
+    } else {
+      row = blockIdx.x;
+      lane = threadIdx.x;
+      lanes = blockDim.x;
+    }
+  }
+
+  // First column of the thread's pack i, and of everyone's.
+  template <class T>
+  __device__ __forceinline__ int col(int i) const {
+    return (i * lanes + lane) * kPack<T>;
+  }
+  template <class T>
+  __device__ __forceinline__ int first_col(int i) const {
+    return i * lanes * kPack<T>;
+  }
+};
+
+// Calls body.template operator()<Tile>(config) for the first tile that holds a row of `packs`.
+template <class... Tile, class Body>
+void launch_smallest(int64_t rows, int64_t packs, std::tuple<Tile...>, Body&& body) {
+  const auto visit = [&]<class Each>() {
+    if (packs > Each::most_packs) return false;
+    const unsigned threads = Each::lanes > 0 ? Each::threads : row_threads(packs, Each::packs, Each::threads);
+    const unsigned grid = static_cast<unsigned>((rows + Each::rows_per_block - 1) / Each::rows_per_block);
+    body.template operator()<Each>(LaunchConfig{.grid = grid, .block = threads});
+    return true;
+  };
+  static_cast<void>((visit.template operator()<Tile>() || ...));
+}
+
+}  // namespace warpsmith

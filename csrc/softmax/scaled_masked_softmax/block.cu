@@ -1,0 +1,39 @@
+// Scaled masked softmax, the row in the registers of a block.
+//   Against `warp`: rows that a warp cannot hold. Each warp takes its own maximum and sum, and one exchange through
+//   shared memory, behind one barrier, joins them all. Bound: DRAM, until a row fills a multiprocessor.
+#include "softmax/scaled_masked_softmax/row.cuh"
+
+namespace warpsmith {
+namespace {
+
+using Tiles = std::tuple<RowTile<256, 0, 2, 4>, RowTile<256, 0, 4, 3>, RowTile<512, 0, 4, 1>, RowTile<1024, 0, 4, 1>>;
+static_assert(std::tuple_element_t<3, Tiles>::most_packs * 16 == kBlockBytes);
+
+template <class T, class Biased, class Tile>
+__global__ void __launch_bounds__(Tile::threads, min_blocks<Tile, Biased>())
+    scaled_masked_softmax_block_kernel(const ScaledMaskedSoftmaxRows<T> v) {
+  __shared__ RowTotals partial[kWarp];
+  softmax_row<Tile, Biased>(v, [&](const RowTotals& own) { return join_warps(own, partial); });
+}
+
+void launch(const ScaledMaskedSoftmaxArgs& a, cudaStream_t stream) {
+  visit_logits(a.logits, [&]<class T, class Biased>() {
+    launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, Tiles{}, [&]<class Tile>(const LaunchConfig& config) {
+      warpsmith::launch<&scaled_masked_softmax_block_kernel<T, Biased, Tile>>(config, stream,
+                                                                              ScaledMaskedSoftmaxRows<T>(a));
+    });
+  });
+}
+
+const char* takes(const ScaledMaskedSoftmaxArgs& a) {
+  if (const char* reason = needs_packs(a.logits)) return reason;
+  if (const char* reason = needs_grid(a.logits.rows)) return reason;
+  return a.logits.cols * size_of(a.logits.dtype) <= kBlockBytes ? nullptr : "needs rows of at most 64 KiB";
+}
+
+bool suits(const ScaledMaskedSoftmaxArgs& a) { return a.logits.cols > kWarpCols; }
+
+const Register<ScaledMaskedSoftmaxArgs> registered{"block", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

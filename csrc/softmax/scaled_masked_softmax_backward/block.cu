@@ -1,0 +1,40 @@
+// Scaled masked softmax backward, grad and y in the registers of a block.
+//   Against `warp`: rows that a warp cannot hold, joined through shared memory behind one barrier. Bound: DRAM, until a
+//   row fills a multiprocessor.
+#include "softmax/scaled_masked_softmax_backward/row.cuh"
+
+namespace warpsmith {
+namespace {
+
+using Tiles = std::tuple<RowTile<256, 0, 2, 5>, RowTile<512, 0, 2, 3>, RowTile<512, 0, 4, 2>, RowTile<1024, 0, 4, 1>>;
+constexpr int64_t kMostBytes = 64 * 1024, kWarpBytes = 4096;
+static_assert(std::tuple_element_t<3, Tiles>::most_packs * 16 == kMostBytes);
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
+    scaled_masked_softmax_backward_block_kernel(const ScaledMaskedSoftmaxBackwardRows<T> v) {
+  __shared__ float partial[kWarp];
+  softmax_backward_row<Tile>(v, [&](float sum) { return block_sum(sum, partial); });
+}
+
+const char* takes(const ScaledMaskedSoftmaxBackwardArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
+  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 64 KiB";
+}
+
+bool suits(const ScaledMaskedSoftmaxBackwardArgs& a) { return a.cols * size_of(a.dtype) > kWarpBytes; }
+
+void launch(const ScaledMaskedSoftmaxBackwardArgs& a, cudaStream_t stream) {
+  dispatch_float(a.dtype, [&]<class T>() {
+    launch_smallest(a.rows, a.cols / kPack<T>, Tiles{}, [&]<class Tile>(const LaunchConfig& config) {
+      warpsmith::launch<&scaled_masked_softmax_backward_block_kernel<T, Tile>>(config, stream,
+                                                                               ScaledMaskedSoftmaxBackwardRows<T>(a));
+    });
+  });
+}
+
+const Register<ScaledMaskedSoftmaxBackwardArgs> registered{"block", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

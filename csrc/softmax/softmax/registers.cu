@@ -1,0 +1,22 @@
+// Softmax, the row held in registers by as many lanes as it needs, up to a whole block.
+//   Against `shared`: nothing is written to shared memory and read back, accesses are 128 bits wide, and short rows share a
+//   warp. Bound: DRAM, until one row fills a multiprocessor.
+#include "softmax/softmax/resident.cuh"
+
+namespace warpsmith {
+namespace {
+
+void launch(const SoftmaxArgs& a, cudaStream_t stream) {
+  visit_answers(a, [&]<class T, class Answer>() { launch_row(Softmax<T, Answer>(a), stream, RowTiles{}); });
+}
+
+const char* takes(const SoftmaxArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
+  return a.cols * size_of(a.dtype) <= kMostRowBytes ? nullptr : "needs rows of at most 128 KiB";
+}
+
+const Register<SoftmaxArgs> registered{"registers", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

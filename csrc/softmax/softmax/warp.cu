@@ -1,0 +1,90 @@
+// Softmax, a warp or a part of one per row, the row held in registers: rows of at most 1024 values.
+//   Against `online_pack`: x is read once, nothing passes through shared memory, nobody waits at a barrier, and short rows
+//   share a warp. Lanes read neighbouring values one at a time, so any alignment will do. Bound: the number of load
+//   instructions for 16-bit data, DRAM for f32.
+#include <tuple>
+
+#include "softmax/softmax/answer.cuh"
+
+namespace warpsmith {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kMostCols = 1024;
+
+// lanes that share a row | values of it that each of them holds
+template <int lanes_, int values_>
+struct Tile {
+  static constexpr int lanes = lanes_, values = values_;
+  static constexpr int most_cols = lanes * values;
+  static constexpr int rows_per_block = kThreads / lanes;
+};
+
+// The first that holds the row is taken.
+using Tiles = std::tuple<Tile<4, 1>, Tile<8, 1>, Tile<16, 1>, Tile<32, 1>, Tile<32, 2>, Tile<32, 4>, Tile<32, 8>,
+                         Tile<32, 16>, Tile<32, 32>>;
+static_assert(std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_cols == kMostCols);
+
+template <class T, class Answer, class Tile>
+__global__ void __launch_bounds__(kThreads) softmax_warp_kernel(const SoftmaxRows<T> v) {
+  const int lane = threadIdx.x % Tile::lanes, group = threadIdx.x / Tile::lanes;
+  const int64_t step = int64_t{gridDim.x} * Tile::rows_per_block;
+  // Whole blocks go round, because every lane of a warp has to take part in its shuffles.
+  for (int64_t first = int64_t{blockIdx.x} * Tile::rows_per_block; first < v.rows; first += step) {
+    const int64_t row = first + group;
+    const int cols = row < v.rows ? static_cast<int>(v.cols) : 0;
+
+    // load
+    const T* x = v.x_row(row);
+    float values[Tile::values];
+#pragma unroll
+    for (int i = 0; i < Tile::values; ++i) {
+      const int col = i * Tile::lanes + lane;
+      values[i] = col < cols ? to_float(x[col]) : -INFINITY;
+    }
+
+    // maximum and sum
+    float max = kLowest, sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Tile::values; ++i) max = fmaxf(max, values[i]);
+    max = warp_reduce<Tile::lanes>(max, Largest{});
+#pragma unroll
+    for (int i = 0; i < Tile::values; ++i) sum += exponential<T>(values[i] - max);
+    sum = warp_reduce<Tile::lanes>(sum);
+
+    // answers
+    const Answer answer(max, sum);
+    T* y = v.y_row(row);
+#pragma unroll
+    for (int i = 0; i < Tile::values; ++i) {
+      const int col = i * Tile::lanes + lane;
+      if (col < cols) y[col] = from_float<T>(answer(values[i]));
+    }
+  }
+}
+
+template <class T, class Answer, class Tile>
+void launch_tile(const SoftmaxArgs& a, cudaStream_t stream) {
+  const unsigned grid = row_grid((a.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
+  warpsmith::launch<&softmax_warp_kernel<T, Answer, Tile>>({grid, kThreads}, stream, SoftmaxRows<T>(a));
+}
+
+template <class T, class Answer, class... Tile>
+void launch_smallest(const SoftmaxArgs& a, cudaStream_t stream, std::tuple<Tile...>) {
+  bool done = false;
+  ((!done && a.cols <= Tile::most_cols && (launch_tile<T, Answer, Tile>(a, stream), done = true)), ...);
+}
+
+void launch(const SoftmaxArgs& a, cudaStream_t stream) {
+  visit_answers(a, [&]<class T, class Answer>() { launch_smallest<T, Answer>(a, stream, Tiles{}); });
+}
+
+const char* takes(const SoftmaxArgs& a) {
+  if (const char* reason = needs_rows(a)) return reason;
+  return a.cols <= kMostCols ? nullptr : "needs at most 1024 columns";
+}
+
+const Register<SoftmaxArgs> registered{"warp", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,22 @@
+// Gradient of softmax, both rows held in registers by as many lanes as they need, up to a whole block.
+//   Against `pack`: grad and y are read once. Bound: DRAM, until one row fills a multiprocessor.
+#include "softmax/softmax_backward/resident.cuh"
+
+namespace warpsmith {
+namespace {
+
+void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
+  visit_gradients(a,
+                  [&]<class T, class Gradient>() { launch_row(SoftmaxBackward<T, Gradient>(a), stream, RowTiles2{}); });
+}
+
+const char* takes(const SoftmaxBackwardArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
+  return a.cols * size_of(a.dtype) <= kMostRowBytes2 ? nullptr : "needs rows of at most 64 KiB";
+}
+
+const Register<SoftmaxBackwardArgs> registered{"registers", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

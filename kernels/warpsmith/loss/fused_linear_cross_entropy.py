@@ -1,0 +1,317 @@
+"""A linear layer and the cross-entropy of its outputs, without ever holding all the logits.
+
+The rows of x go through in chunks: logits = x W^T by PyTorch's matrix product, then loss and
+gradient in one pass of `cross_entropy_with_grad_`, over the logits themselves, then dx = g W and
+dW += g^T x. Nothing of a chunk outlives it but its share of the gradients, which are thus there
+before the backward pass begins; it only scales them.
+
+The idea: Hsu et al. 2024, Liger Kernel, https://arxiv.org/abs/2410.10989.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from warpsmith import dispatch
+from warpsmith.loss.checks import check_reduction, check_target, wide_dtype
+
+_OP = "fused_linear_cross_entropy"
+#: Logits of a chunk take about this many bytes. Every chunk reads and writes the whole gradient of
+#: the weight, beside which the arithmetic of 2048 rows is long.
+CHUNK_BYTES = 512 << 20
+#: Chunks of fewer rows would keep the matrix products from their full speed.
+LEAST_ROWS = 1024
+#: Rows of matrix products come in tiles of this many.
+ROW_TILE = 128
+#: Logits of a chunk are laid out with rows of a multiple of this many bytes: matrix products are
+#: several times slower on rows that start anywhere, as those of 50257 classes would.
+ROW_BYTES = 128
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_like(name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.device != x.device:
+        raise RuntimeError(
+            f"{_OP}: expected {name} to be on {x.device} like x, got {tensor.device}"
+        )
+    if tensor.dtype != x.dtype:
+        raise RuntimeError(
+            f"{_OP}: expected {name} to have dtype {x.dtype} like x, got {tensor.dtype}"
+        )
+
+
+def _check(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, chunk_rows: int | None
+) -> None:
+    if not x.is_floating_point():
+        raise RuntimeError(f"{_OP}: expected x to be a floating-point tensor, got {x.dtype}")
+    if x.dim() != 2:
+        raise RuntimeError(f"{_OP}: expected x to have 2 dimensions, got shape {tuple(x.shape)}")
+    _check_like("weight", weight, x)
+    if weight.dim() != 2 or weight.shape[1] != x.shape[1]:
+        raise RuntimeError(
+            f"{_OP}: expected weight to have shape (v, {x.shape[1]}), got {tuple(weight.shape)}"
+        )
+    if weight.shape[0] == 0:
+        raise RuntimeError(
+            f"{_OP}: expected weight to have at least 1 class, got shape {tuple(weight.shape)}"
+        )
+    check_target(_OP, target, "x", x)
+    if bias is not None:
+        _check_like("bias", bias, x)
+        if bias.shape != weight.shape[:1]:
+            raise RuntimeError(
+                f"{_OP}: expected bias to have shape ({weight.shape[0]},), the classes of weight, "
+                f"got {tuple(bias.shape)}"
+            )
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ValueError(f"{_OP}: expected chunk_rows to be at least 1, got {chunk_rows}")
+
+
+# --- chunks ---------------------------------------------------------------------------------------
+
+
+def _default_chunk(rows: int, row_bytes: int) -> int:
+    """Rows of a chunk: as many as `CHUNK_BYTES` hold, spread evenly."""
+    most = max(CHUNK_BYTES // row_bytes // ROW_TILE * ROW_TILE, LEAST_ROWS)
+    chunks = max(-(-rows // most), 1)
+    return max(-(-rows // chunks // ROW_TILE), 1) * ROW_TILE
+
+
+def _chunks(rows: int, chunk: int) -> Iterator[slice]:
+    for start in range(0, rows, chunk):
+        yield slice(start, min(start + chunk, rows))
+
+
+class _WeightGradient:
+    """The sum over chunks of g^T x, in the dtype of the weight or in f32."""
+
+    def __init__(self, weight: Tensor, in_f32: bool) -> None:
+        self.dtype = wide_dtype(weight) if in_f32 else weight.dtype
+        self.sum = torch.empty(weight.shape, dtype=self.dtype, device=weight.device)
+        self.empty = True
+
+    def add(self, grad: Tensor, x: Tensor) -> None:
+        first, self.empty = self.empty, False
+        if self.dtype == x.dtype:
+            if first:
+                torch.mm(grad.t(), x, out=self.sum)
+            else:
+                torch.addmm(self.sum, grad.t(), x, out=self.sum)
+        elif x.is_cuda:  # 16-bit factors, f32 sums
+            if first:
+                torch.mm(grad.t(), x, out_dtype=self.dtype, out=self.sum)
+            else:
+                torch.addmm(self.sum, grad.t(), x, out_dtype=self.dtype, out=self.sum)
+        else:
+            product = grad.t().to(self.dtype) @ x.to(self.dtype)
+            self.sum = product if first else self.sum.add_(product)
+
+    def total(self, dtype: torch.dtype) -> Tensor:
+        return self.sum.zero_().to(dtype) if self.empty else self.sum.to(dtype)
+
+
+@torch.no_grad()
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    mean: bool,
+    chunk_rows: int | None,
+    accumulate_f32: bool,
+    grad_x: bool,
+    grad_weight: bool,
+    grad_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Loss, the gradients of the *sum* of the losses (empty where not asked for), and what takes
+    them to those of the loss. That comes last, in f32, because in f16 the gradient of a mean over
+    thousands of rows would be lost before it reached a matrix product.
+    """
+    _check(x, weight, target, bias, chunk_rows)
+    rows, count = x.shape[0], weight.shape[0]
+    options = (ignore_index, label_smoothing, z_loss)
+    width = ROW_BYTES // x.element_size()
+    padded = -(-count // width) * width
+    chunk = chunk_rows or _default_chunk(rows, padded * x.element_size())
+    buffer = torch.empty((min(chunk, rows), padded), dtype=x.dtype, device=x.device)
+    buffer[:, count:].zero_()  # oneDNN reads past the end of a row of bf16, and multiplies by zero
+    losses = torch.empty(rows, dtype=wide_dtype(x), device=x.device)
+    dx = torch.empty(x.shape if grad_x else (0,), dtype=x.dtype, device=x.device)
+    dweight = _WeightGradient(weight, accumulate_f32) if grad_weight else None
+    dbias = torch.zeros(count if grad_bias else 0, dtype=losses.dtype, device=x.device)
+
+    for part in _chunks(rows, chunk):
+        logits = buffer[: part.stop - part.start, :count]
+        if bias is None:
+            torch.mm(x[part], weight.t(), out=logits)
+        else:
+            torch.addmm(bias, x[part], weight.t(), out=logits)
+        if not (grad_x or grad_weight or grad_bias):
+            losses[part] = torch.ops.warpsmith.cross_entropy_forward(
+                logits, target[part], *options
+            )[0]
+            continue
+        losses[part] = torch.ops.warpsmith.cross_entropy_with_grad_(
+            logits, target[part], None, *options
+        )[0]
+        if grad_x:
+            torch.mm(logits, weight, out=dx[part])
+        if dweight is not None:
+            dweight.add(logits, x[part])
+        if grad_bias:
+            dbias += logits.sum(0, dtype=dbias.dtype)
+
+    del buffer  # before the gradient of the weight changes its dtype
+    loss = losses.sum()
+    scale = torch.ones_like(loss)
+    if mean:
+        valid = (target != ignore_index).sum().to(loss.dtype)
+        loss = loss / valid
+        scale = torch.where(valid > 0, 1.0 / valid, 0.0)
+    dw = x.new_empty(0) if dweight is None else dweight.total(weight.dtype)
+    return loss, dx, dw, dbias.to(x.dtype), scale
+
+
+def _fake(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    mean: bool,
+    chunk_rows: int | None,
+    accumulate_f32: bool,
+    grad_x: bool,
+    grad_weight: bool,
+    grad_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    _check(x, weight, target, bias, chunk_rows)
+    loss = x.new_empty((), dtype=wide_dtype(x))
+    return (
+        loss,
+        x.new_empty(x.shape if grad_x else (0,)),
+        x.new_empty(weight.shape if grad_weight else (0,)),
+        x.new_empty(weight.shape[0] if grad_bias else 0),
+        torch.empty_like(loss),
+    )
+
+
+_fused = dispatch.register_composite(
+    f"{_OP}(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, "
+    "float label_smoothing, float z_loss, bool mean, int? chunk_rows, bool accumulate_f32, "
+    "bool grad_x, bool grad_weight, bool grad_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _forward,
+    _fake,
+)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def _may_overwrite(saved: Tensor) -> bool:
+    """Whether nobody looks at a saved tensor again: the graph is neither traced nor retained for
+    another backward.
+    """
+    if torch.compiler.is_compiling() or type(saved) is not Tensor:
+        return False
+    graph_is_kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return graph_is_kept is not None and not graph_is_kept()
+
+
+class _FusedLinearCrossEntropy(torch.autograd.Function):
+    """Keeps the gradients that the operator returns, and scales them where they lie if it may."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, *options: Any
+    ) -> Tensor:
+        needs = (ctx.needs_input_grad[i] for i in (0, 1, 3))
+        loss, *gradients = _fused(x, weight, target, bias, *options, *needs)
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *gradients, scale = ctx.saved_tensors
+        factor = (grad * scale).reshape(1)  # a tensor of f32, so that the products are, too
+        found: dict[int, Tensor] = {}
+        for argument, g in zip((0, 1, 3), gradients, strict=True):
+            if ctx.needs_input_grad[argument]:
+                out = g if _may_overwrite(g) else torch.empty_like(g)
+                found[argument] = torch.mul(g, factor, out=out)
+        return tuple(found.get(argument) for argument in range(len(ctx.needs_input_grad)))
+
+
+# --- the public function --------------------------------------------------------------------------
+
+
+def fused_linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+    chunk_rows: int | None = None,
+    accumulate_f32: bool = False,
+) -> Tensor:
+    """``cross_entropy(x @ weight.T + bias, target)`` without ever holding all the logits.
+
+    Rows go through in chunks, whose logits turn into their gradients in place. Gradients are there
+    after the forward pass; the backward pass scales them, where they lie unless the graph is
+    retained, and asks the host for nothing. The logits of a vocabulary of 128256 in bf16 take 2 GiB
+    at 8192 rows; a chunk takes a quarter of that.
+
+    Args:
+        x: [n, d], f32, f16 or bf16 (f64 without a kernel of its own). Under autocast, cast it.
+        weight: [v, d], in the dtype of x.
+        target: [n], the index of a class, int64 or int32, as in `cross_entropy`.
+        bias: [v], in the dtype of x, or None.
+        ignore_index: rows of this target have loss and gradient 0.
+        label_smoothing: the share of the target's weight that is spread over all classes.
+        z_loss: the weight of lse^2.
+        reduction: "mean" over the rows that are not ignored (NaN where all are), or "sum".
+        chunk_rows: rows of a chunk; by default as many as 512 MiB of logits hold, at least 1024.
+        accumulate_f32: whether the gradient of the weight is summed over chunks in f32 instead of
+            the dtype of the weight, which needs memory for it.
+
+    Returns:
+        A scalar in f32 (f64 for f64 inputs), differentiable in x, weight and bias.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices do not fit.
+        ValueError: the reduction does not exist; chunk_rows is less than 1.
+
+    Reference:
+        `torch.nn.functional.linear` and `torch.nn.functional.cross_entropy`.
+    """
+    check_reduction(_OP, reduction, ("mean", "sum"))
+    return _FusedLinearCrossEntropy.apply(
+        x,
+        weight,
+        target,
+        bias,
+        ignore_index,
+        label_smoothing,
+        z_loss,
+        reduction == "mean",
+        chunk_rows,
+        accumulate_f32,
+    )

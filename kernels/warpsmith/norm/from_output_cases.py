@@ -1,0 +1,175 @@
+"""Calls on which the norms' gradients from their outputs are tested and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.norm.checks import wide_dtype
+from warpsmith.norm.rms_norm_cases import BENCH_SHAPES
+
+EPS = 1e-5
+
+#: Turns (x, weight, bias) into the operator's arguments behind the gradient.
+Saved = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Any, ...]]
+
+
+def _normalised(x: Tensor, centred: bool) -> tuple[Tensor, Tensor]:
+    """xhat and rstd, in f32 or wider."""
+    values = x.to(wide_dtype(x.dtype))
+    if x.numel() == 0:
+        return values, values.new_zeros(x.shape[:-1])
+    if centred:
+        values = values - values.mean(-1, keepdim=True)
+    rstd = torch.rsqrt(values.square().mean(-1, keepdim=True) + EPS)
+    return values * rstd, rstd.squeeze(-1)
+
+
+def saved_by_rms_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
+    xhat, rstd = _normalised(x, centred=False)
+    y = xhat if weight is None else xhat * weight
+    return y.to(x.dtype), weight, rstd, EPS
+
+
+def saved_by_layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
+    xhat, rstd = _normalised(x, centred=True)
+    y = xhat if weight is None else xhat * weight
+    y = y if bias is None else y + bias
+    return y.to(x.dtype), weight, bias, rstd, EPS
+
+
+def _parameters(inputs: Inputs, cols: int) -> tuple[Tensor, Tensor]:
+    """Of both signs, none near zero."""
+    weight = inputs.plain(cols, scale=0.1, salt=1) + 1
+    weight[::3] *= -1
+    return weight, inputs.plain(cols, scale=0.5, salt=3)
+
+
+def samples(saved: Saved) -> tuple[Sample, ...]:
+    def of(i: Inputs, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
+        return i.randn(*x.shape, salt=2), *saved(x, weight, bias)
+
+    def rows(m: int, n: int, *, small: bool = True) -> Sample:
+        return Sample(f"{m}x{n}", lambda i: of(i, i.randn(m, n), *_parameters(i, n)), small=small)
+
+    def relaid(label: str, lay_out: Callable[[Tensor], Tensor], m: int, n: int) -> Sample:
+        """The output in another layout than it was written in."""
+
+        def make(i: Inputs) -> tuple[Any, ...]:
+            grad, y, *rest = of(i, i.randn(m, n), *_parameters(i, n))
+            return lay_out(grad), lay_out(y), *rest
+
+        return Sample(label, make)
+
+    def misplaced(x: Tensor) -> Tensor:
+        return torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view(x.shape)
+
+    def strided(x: Tensor) -> Tensor:
+        return torch.cat([x, x.new_zeros(x.shape[0], 8)], dim=1)[:, : x.shape[1]]
+
+    def transposed(x: Tensor) -> Tensor:
+        return x.t().contiguous().t()
+
+    def zero_weights(i: Inputs) -> tuple[Any, ...]:
+        weight, bias = _parameters(i, 96)
+        weight[5:40:7] = 0.0
+        weight[6], weight[7] = EPS / 4, -EPS / 4
+        return of(i, i.randn(7, 96), weight, bias)
+
+    def wide(m: int, n: int) -> Callable[[Inputs], tuple[Any, ...]]:
+        return lambda i: of(i, i.randn(m, n), *(p.float() for p in _parameters(i, n)))
+
+    def special(i: Inputs) -> tuple[Any, ...]:
+        x = i.randn(5, 64)
+        x[0, 3], x[1, 5], x[3] = float("nan"), float("inf"), 0.0
+        return of(i, x, *_parameters(i, 64))
+
+    small = ((3, 1), (199, 2), (3, 7), (5, 63), (199, 64), (9, 255), (7, 256), (3, 1000), (5, 1024))
+    large = (
+        (199, 512), (1030, 96), (2500, 1024), (37, 1128), (5, 8192), (3, 12345), (3, 16384),
+        (3, 20000), (3, 32768), (5, 65536), (2, 131072), (3, 262144), (2, 300001),
+    )  # fmt: skip
+    return (
+        *(rows(m, n) for m, n in small),
+        *(rows(m, n, small=False) for m, n in large),
+        Sample("no parameters", lambda i: of(i, i.randn(7, 256), None, None)),
+        Sample("no weight", lambda i: of(i, i.randn(7, 129), None, _parameters(i, 129)[1])),
+        Sample("no bias", lambda i: of(i, i.randn(7, 256), _parameters(i, 256)[0], None)),
+        Sample("f32 parameters", wide(5, 1024), dtypes=("f16", "bf16")),
+        Sample("f32 parameters, many rows", wide(700, 8192), small=False, dtypes=("f16", "bf16")),
+        Sample("f32 parameters, long", wide(3, 65536), small=False, dtypes=("f16", "bf16")),
+        Sample("f32 parameters, longest", wide(3, 262144), small=False, dtypes=("f16", "bf16")),
+        Sample("1-d", lambda i: of(i, i.randn(768), *_parameters(i, 768))),
+        Sample("3-d", lambda i: of(i, i.randn(2, 5, 128), *_parameters(i, 128))),
+        Sample("no rows", lambda i: of(i, i.randn(0, 16), *_parameters(i, 16))),
+        Sample("no columns", lambda i: of(i, i.randn(4, 0), *_parameters(i, 0))),
+        relaid("misaligned", misplaced, 5, 256),
+        relaid("row stride", strided, 9, 256),
+        relaid("transposed", transposed, 24, 64),
+        Sample("weights of zero", zero_weights),
+        Sample("special", special),
+        Sample(
+            "many rows",
+            lambda i: of(i, i.randn(20011, 32), *_parameters(i, 32)),
+            small=False,
+        ),
+    )
+
+
+def bench(saved: Saved) -> tuple[Sample, ...]:
+    def make(rows: int, cols: int) -> Callable[[Inputs], tuple[Any, ...]]:
+        return lambda i: (
+            i.plain(rows, cols, salt=2),
+            *saved(i.plain(rows, cols), *_parameters(i, cols)),
+        )
+
+    return tuple(
+        Sample(f"{rows}x{cols}", make(rows, cols), small=False) for rows, cols in BENCH_SHAPES
+    )
+
+
+def errors(op: str, saved: Saved) -> tuple[Bad, ...]:
+    def call(i: Inputs, changed: int, to: Tensor) -> tuple[Any, ...]:
+        """A good call but for one argument."""
+        given = [i.randn(2, 8), *saved(i.randn(2, 8), None, None)]
+        given[changed] = to
+        return tuple(given)
+
+    grad, weight, rstd = 0, 2, -2
+    return (
+        Bad(
+            "gradient of another shape",
+            lambda i: call(i, grad, i.randn(2, 7)),
+            rf"{op}: expected grad to have shape \(2, 8\) like y, got \(2, 7\)",
+        ),
+        Bad(
+            "gradient of another dtype",
+            lambda i: call(i, grad, i.randn(2, 8).double()),
+            rf"{op}: expected grad to have dtype torch\.\w+ like y, got torch\.float64",
+        ),
+        Bad(
+            "weight of another length",
+            lambda i: call(i, weight, i.randn(7)),
+            rf"{op}: expected weight to have shape \(8,\), the last dimension of y, got \(7,\)",
+        ),
+        Bad(
+            "rstd of another shape",
+            lambda i: call(i, rstd, torch.ones(3, device=i.device)),
+            rf"{op}: expected rstd to have shape \(2,\), that of the rows of y, got \(3,\)",
+        ),
+        Bad(
+            "rstd of another dtype",
+            lambda i: call(i, rstd, torch.ones(2, device=i.device, dtype=torch.float64)),
+            rf"{op}: expected rstd to have dtype torch\.float32, got torch\.float64",
+        ),
+        Bad(
+            "rstd on the CPU",
+            lambda i: call(i, rstd, torch.ones(2)),
+            rf"{op}: expected rstd to be on cuda:\d+ like y, got cpu",
+            cuda_only=True,
+        ),
+    )
