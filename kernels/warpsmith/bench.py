@@ -496,6 +496,9 @@ def _planned_bytes(op: Op, sample: Sample, dtype: str) -> int:
 class _Planned(Inputs):
     """Inputs of the right shape and no content."""
 
+    def generator(self, shape: tuple[int, ...]) -> torch.Generator:
+        return torch.Generator()  # the meta device has none of its own, and takes the CPU's
+
     def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)
 
