@@ -64,9 +64,14 @@ double divisor(Reduction reduction, int64_t n, int64_t correction) {
   return 1.0;
 }
 
-ReduceDimArgs describe(Tensor& x, int64_t dim, bool batch_invariant) {
+ReduceDimArgs describe(Tensor& x, int64_t dim, bool batch_invariant, int64_t outputs) {
   ReduceDimArgs args{};
   args.dtype = *kernel_dtype(x.scalar_type());
+  if (x.numel() == 0) {  // outputs of no values each, which lie nowhere
+    args.outer = outputs;
+    args.inner = 1;
+    return args;
+  }
   args.columns = batch_invariant && !is_last(x, dim);
   args.batch_invariant = batch_invariant;
   const DimView view =
@@ -103,7 +108,7 @@ std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& r
   const int device = x.get_device_index();
   const DeviceScope scope(device);
   Tensor input = x;
-  ReduceDimArgs args = describe(input, dim, request.batch_invariant);
+  ReduceDimArgs args = describe(input, dim, request.batch_invariant, y.numel());
   args.reduction = reduction;
   args.finds_position = info.finds_position;
   args.y = y.data_ptr();

@@ -47,18 +47,19 @@ def _load(x_ptr, base, j, n, stride_n, valid, REVERSE: tl.constexpr, SUM: tl.con
 
 @triton.jit
 def _scan(x, KEEP: tl.constexpr, ALONG: tl.constexpr, RUN: tl.constexpr):
-    """Sums along a tile: within runs of neighbours, then over the runs before each."""
+    """Sums along a tile and of all of it: within runs of neighbours, then over the runs before."""
     RUNS: tl.constexpr = ALONG // RUN
     runs = tl.reshape(x, [KEEP, RUNS, RUN])
     within = tl.cumsum(runs, axis=2)
+    totals = tl.sum(runs, axis=2)  # [KEEP, RUNS]
     if RUNS == 1:
-        return tl.reshape(within, [KEEP, ALONG])
+        return tl.reshape(within, [KEEP, ALONG]), tl.sum(totals, axis=1)
     else:
         place = tl.arange(0, RUNS)
         earlier = (place[None, :] < place[:, None])[None, :, :]  # [1, RUNS, RUNS]
-        totals = tl.sum(runs, axis=2)[:, None, :]  # [KEEP, 1, RUNS]
-        before = tl.sum(tl.where(earlier, totals, 0), axis=2)  # [KEEP, RUNS]
-        return tl.reshape(before[:, :, None] + within, [KEEP, ALONG])
+        before = tl.sum(tl.where(earlier, totals[:, None, :], 0), axis=2)  # [KEEP, RUNS]
+        scanned = tl.reshape(before[:, :, None] + within, [KEEP, ALONG])
+        return scanned, tl.sum(totals, axis=1)
 
 
 @triton.jit
@@ -126,11 +127,13 @@ def cumsum_kernel(
         j = start + tl.arange(0, ALONG).to(tl.int64)  # [ALONG]
         valid = real[:, None] & (j < end)[None, :]
         x = _load(x_ptr, base, j, n, x_n, valid, REVERSE, SUM)
-        y = carry[:, None] + _scan(x, KEEP, ALONG, RUN)
+        # Triton 3.6 asserts where such a carry adds the tl.sum of what tl.load returned.
+        scanned, total = _scan(x, KEEP, ALONG, RUN)
+        y = carry[:, None] + scanned
         place = n - 1 - j if REVERSE else j
         to = y_ptr + y_base + k[:, None] * y_kept + place[None, :] * y_n
         tl.store(to, y.to(y_ptr.dtype.element_ty), mask=valid)
-        carry += tl.sum(x, axis=1)
+        carry += total
 
 
 def cumsum(x: Tensor, dim: int, reverse: bool) -> Tensor:

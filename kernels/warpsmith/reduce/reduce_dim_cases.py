@@ -140,6 +140,9 @@ def samples(rest: Rest, *, takes_nothing: bool, huge: bool) -> tuple[Sample, ...
     nothing = (
         Sample("along a size of 0", call(lambda i: i.randn(4, 0), 1)),
         Sample("along a size of 0, columns", call(lambda i: i.randn(0, 5), 0, True)),
+        Sample(
+            "along a size of 0, transposed", call(lambda i: i.randn(4, 5, 0).transpose(0, 1), 2)
+        ),
     )
     return (
         *(shaped(*case, small=True) for case in SHAPES),
