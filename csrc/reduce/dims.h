@@ -18,7 +18,8 @@ namespace warpsmith {
 inline int64_t check_dim(std::string_view op, const Tensor& x, int64_t dim) {
   const int64_t rank = std::max<int64_t>(x.dim(), 1);
   if (dim >= -rank && dim < rank) return dim < 0 ? dim + rank : dim;
-  throw std::out_of_range(std::string(op) + ": expected dim to lie in [" + std::to_string(-rank) + ", " + std::to_string(rank - 1) + "], got " + std::to_string(dim));
+  throw std::out_of_range(std::string(op) + ": expected dim to lie in [" + std::to_string(-rank) + ", " +
+                          std::to_string(rank - 1) + "], got " + std::to_string(dim));
 }
 
 // x[o, j, i], with j along the dimension.

@@ -31,8 +31,8 @@ __global__ void extremes_kernel(float* to, const float* a, const float* b, int s
 
 std::vector<float> points() {
   using Limits = std::numeric_limits<float>;
-  std::vector<float> values{0.0f, 1.0f, Limits::infinity(), Limits::max(), Limits::min(), Limits::denorm_min(),
-                            Limits::quiet_NaN()};
+  std::vector<float> values{
+      0.0f, 1.0f, Limits::infinity(), Limits::max(), Limits::min(), Limits::denorm_min(), Limits::quiet_NaN()};
   Random random(11);
   for (int i = 0; i < 20; ++i) values.push_back(random.uniform(0.0f, 100.0f));
   const size_t count = values.size();
@@ -57,8 +57,8 @@ std::string check() {
   const int size = static_cast<int>(a.size());
   DeviceArray<float> first(a), second(b), to(a.size());
   warpsmith::launch<&extremes_kernel<Function>>({dim3((size + kThreads - 1) / kThreads), kThreads}, kStream, to.data(),
-                                              static_cast<const float*>(first.data()),
-                                              static_cast<const float*>(second.data()), size);
+                                                static_cast<const float*>(first.data()),
+                                                static_cast<const float*>(second.data()), size);
   return compare(
       Function::name, expected, to.values(), [&](size_t i) { return text("of ", show(a[i]), " and ", show(b[i])); },
       right);

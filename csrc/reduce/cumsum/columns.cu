@@ -17,7 +17,7 @@ struct Columns {
   static constexpr int width = kPack<T>;
   using Sum = SumOf<T>;
   using Out = OutOf<T>;
-  const T* x;             // the pack in the first row of the chunk, in scan order
+  const T* x;  // the pack in the first row of the chunk, in scan order
   Out* y;
   int64_t x_step, y_step;  // from one row to the next, in scan order
   int64_t rows;            // of the chunk
@@ -151,9 +151,9 @@ void launch_columns(const CumsumArgs& a, cudaStream_t stream) {
   const unsigned grid = row_grid(ceil_div(threads, kThreads));
   if (plan.chunks > 1) {
     warpsmith::launch<&cumsum_columns_chunks_kernel<T, Aligned>>({grid, kThreads}, stream, a, plan, threads);
-    warpsmith::launch<&cumsum_columns_before_kernel<SumOf<T>>>(
-        {row_grid(ceil_div(a.sequences(), kThreads)), kThreads}, stream, static_cast<SumOf<T>*>(a.workspace),
-        plan.chunks, a.inner, a.sequences());
+    warpsmith::launch<&cumsum_columns_before_kernel<SumOf<T>>>({row_grid(ceil_div(a.sequences(), kThreads)), kThreads},
+                                                               stream, static_cast<SumOf<T>*>(a.workspace), plan.chunks,
+                                                               a.inner, a.sequences());
   }
   warpsmith::launch<&cumsum_columns_kernel<T, Aligned>>({grid, kThreads}, stream, a, plan, threads);
 }

@@ -10,10 +10,10 @@
 namespace warpsmith {
 
 struct CumsumArgs {
-  const void* x;    // [outer, n, inner]
-  void* y;          // [outer, n, inner], contiguous: the dtype of x, int64 for i32
-  void* workspace;  // sums of chunks of columns, or status words of tiles of rows; null where neither is needed
-  int64_t outer, n, inner;                       // rows have inner 1
+  const void* x;            // [outer, n, inner]
+  void* y;                  // [outer, n, inner], contiguous: the dtype of x, int64 for i32
+  void* workspace;          // sums of chunks of columns, or status words of tiles of rows; null where neither is needed
+  int64_t outer, n, inner;  // rows have inner 1
   int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1, else rows and columns have 1
   bool reverse;
   Dtype dtype;  // of x

@@ -7,7 +7,7 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kPacks = 4;         // of a thread in a tile
+constexpr int kPacks = 4;          // of a thread in a tile
 constexpr int kMostThreads = 512;  // that share a row
 constexpr int kRowsPerBlock = 4;   // of rows that have a warp each
 constexpr int kMostWarps = kMostThreads / kWarp;

@@ -220,7 +220,9 @@ struct WarpTile {
   Sum before[kPacks];  // within the tile, before each of this lane's packs
   Sum total;           // of the tile
 
-  static __device__ int64_t place(int64_t first, int k) { return first + (k * kWarp + threadIdx.x % kWarp) * Row::width; }
+  static __device__ int64_t place(int64_t first, int k) {
+    return first + (k * kWarp + threadIdx.x % kWarp) * Row::width;
+  }
 
   // `slots`: this lane's, `stride` apart.
   static __device__ __forceinline__ void fetch(const Row& row, int64_t first, Slots slots, int stride) {

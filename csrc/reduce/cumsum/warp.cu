@@ -37,9 +37,8 @@ __global__ void __launch_bounds__(kThreads) cumsum_warp_kernel(const CumsumArgs 
 }
 
 void launch(const CumsumArgs& a, cudaStream_t stream) {
-  visit_scanned(a, [&]<class T>() {
-    warpsmith::launch<&cumsum_warp_kernel<T>>({row_grid(a.sequences()), kThreads}, stream, a);
-  });
+  visit_scanned(
+      a, [&]<class T>() { warpsmith::launch<&cumsum_warp_kernel<T>>({row_grid(a.sequences()), kThreads}, stream, a); });
 }
 
 const Register<CumsumArgs> registered{"warp", /*min_sm=*/80, needs_short, launch};

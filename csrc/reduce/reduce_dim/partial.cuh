@@ -25,7 +25,8 @@ template <class R, class T>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_dim_partial_kernel(const ReduceDimArgs a, const int64_t output_stride, const int64_t split_stride) {
   __shared__ typename R::State shared[kReduceThreads];
-  for (int64_t first = int64_t{blockIdx.x} * blockDim.x; first < a.outputs(); first += int64_t{gridDim.x} * blockDim.x) {
+  for (int64_t first = int64_t{blockIdx.x} * blockDim.x; first < a.outputs();
+       first += int64_t{gridDim.x} * blockDim.x) {
     const int64_t output = first + threadIdx.x;
     const auto* partial = static_cast<const typename R::State*>(a.partial) + output * output_stride;
     typename R::State state = R::empty(0.0f);

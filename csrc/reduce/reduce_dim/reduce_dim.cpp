@@ -74,8 +74,7 @@ ReduceDimArgs describe(Tensor& x, int64_t dim, bool batch_invariant, int64_t out
   }
   args.columns = batch_invariant && !is_last(x, dim);
   args.batch_invariant = batch_invariant;
-  const DimView view =
-      batch_invariant ? view_by_shape(x, dim, !args.columns) : view_by_memory(x, dim, args.columns);
+  const DimView view = batch_invariant ? view_by_shape(x, dim, !args.columns) : view_by_memory(x, dim, args.columns);
   args.x = x.data_ptr();
   args.outer = view.outer;
   args.n = view.n;

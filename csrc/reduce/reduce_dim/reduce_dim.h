@@ -20,25 +20,25 @@ struct ReductionInfo {
 
 // In the order of `Reduction`.
 inline constexpr ReductionInfo kReductions[] = {
-    {"sum", false, true},    {"mean", false, true},    {"amax", false, false}, {"amin", false, false},
+    {"sum", false, true},    {"mean", false, true},   {"amax", false, false}, {"amin", false, false},
     {"argmax", true, false}, {"argmin", true, false}, {"var", false, true},
 };
 inline constexpr int64_t kMostStateBytes = 16;  // of what a block leaves for another about an output
 
 struct ReduceDimArgs {
   Reduction reduction;
-  const void* x;         // [outer, n, inner]
-  void* y;               // [outer, inner], contiguous: the dtype of x, or int64 for positions
-  void* partial;         // [splits, outer, inner] states where a column is split, [outer, splits] where a row is; else null
+  const void* x;  // [outer, n, inner]
+  void* y;        // [outer, inner], contiguous: the dtype of x, or int64 for positions
+  void* partial;  // [splits, outer, inner] states where a column is split, [outer, splits] where a row is; else null
   int64_t outer, n, inner;
   int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1
-  bool columns;          // stride_inner is 1; otherwise rows: inner is 1, and so is stride_n
-  bool finds_position;   // the answer is a position along n
-  bool batch_invariant;  // the order in which a row's values meet depends on n alone
-  int64_t splits;        // blocks that share the reduced dimension
-  int64_t chunk;         // values along n for each of them, the last may get fewer
-  float divisor;         // of the final result
-  Dtype dtype;           // of x
+  bool columns;                                  // stride_inner is 1; otherwise rows: inner is 1, and so is stride_n
+  bool finds_position;                           // the answer is a position along n
+  bool batch_invariant;                          // the order in which a row's values meet depends on n alone
+  int64_t splits;                                // blocks that share the reduced dimension
+  int64_t chunk;                                 // values along n for each of them, the last may get fewer
+  float divisor;                                 // of the final result
+  Dtype dtype;                                   // of x
 
   constexpr int64_t outputs() const { return outer * inner; }
   constexpr int64_t row_bytes() const { return n * size_of(dtype); }
@@ -50,7 +50,7 @@ inline constexpr int kReduceThreads = 256;
 
 // --- rows: what the ladder chooses, by the length of a row ------------------------------------------------------------
 
-inline constexpr int64_t kWarpRowBytes = 8 << 10;   // up to here a warp reads a row in a few accesses per lane
+inline constexpr int64_t kWarpRowBytes = 8 << 10;    // up to here a warp reads a row in a few accesses per lane
 inline constexpr int64_t kSplitRowBytes = 64 << 10;  // from here on a row is worth several blocks
 inline constexpr int64_t kManyRows = 2048;           // as many rows keep a GPU busy without being split
 

@@ -20,7 +20,8 @@ int lanes_for(int64_t packs) {
 template <class R, class T, class Aligned>
 __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceDimArgs a, const int lanes) {
   const int lane = threadIdx.x % lanes, rows_per_block = kThreads / lanes;
-  for (int64_t first = int64_t{blockIdx.x} * rows_per_block; first < a.outer; first += int64_t{gridDim.x} * rows_per_block) {
+  for (int64_t first = int64_t{blockIdx.x} * rows_per_block; first < a.outer;
+       first += int64_t{gridDim.x} * rows_per_block) {
     const int64_t row = first + threadIdx.x / lanes;
     const int64_t n = row < a.outer ? a.n : 0;  // lanes without a row take part in the shuffles
     const T* x = static_cast<const T*>(a.x) + (row < a.outer ? row : 0) * a.stride_outer;  // [n]
