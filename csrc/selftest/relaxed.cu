@@ -1,5 +1,5 @@
-// device/ptx/relaxed.h: a word handed from block to block, each of which adds to both of its halves: no block may see one
-// half without the other.
+// device/ptx/relaxed.h: a word handed from block to block, each of which adds to both of its halves: no block may see
+// one half without the other.
 #include "device/ptx/relaxed.h"
 
 #include "selftest/selftest.h"

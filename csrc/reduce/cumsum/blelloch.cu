@@ -1,6 +1,7 @@
 // Cumulative sum, a block per sequence, up and down a tree in shared memory.
-//   Against `double_buffered`: sums are built towards the root and handed down again, which takes 2n additions instead of
-//   n log n; padding keeps the strided tree accesses off each other's banks. Bound: twice as many barriers as levels.
+//   Against `double_buffered`: sums are built towards the root and handed down again, which takes 2n additions instead
+//   of n log n; padding keeps the strided tree accesses off each other's banks. Bound: twice as many barriers as
+//   levels.
 // Blelloch 1990, "Prefix Sums and Their Applications", https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf
 #include "reduce/cumsum/scan.cuh"
 

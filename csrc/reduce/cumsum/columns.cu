@@ -11,7 +11,8 @@ constexpr int kThreads = 128;
 constexpr int kUnroll = 8;
 constexpr int kBlocksPerSm = 4;  // that the registers must allow
 
-// A pack of columns over a chunk of rows. Aligned: std::true_type where packs of x and y start at 16 bytes and are whole.
+// A pack of columns over a chunk of rows. Aligned: std::true_type where packs of x and y start at 16 bytes and are
+// whole.
 template <class T, class Aligned>
 struct Columns {
   static constexpr int width = kPack<T>;

@@ -24,7 +24,7 @@ struct CumsumArgs {
 // Sums are held in f32, those of integers in int64.
 constexpr int sum_size(Dtype dtype) { return dtype == Dtype::i32 ? 8 : 4; }
 
-// --- rows in tiles, which look back at each other ---------------------------------------------------------------------
+// --- rows in tiles, which look back at each other --------------------------------------------------------------------
 
 inline constexpr int kLookBackThreads = 256;  // of a tile
 inline constexpr int kLookBackPacks = 8;      // of a thread
@@ -49,7 +49,7 @@ inline bool suits_look_back(const CumsumArgs& a) {
   return a.outer < kScanManyRows && a.n * size_of(a.dtype) >= kLookBackRowBytes;
 }
 
-// --- columns in chunks ------------------------------------------------------------------------------------------------
+// --- columns in chunks -----------------------------------------------------------------------------------------------
 
 struct ColumnChunks {
   int64_t packs;  // of a row of columns
@@ -73,7 +73,7 @@ inline int64_t workspace_bytes(const CumsumArgs& a, bool may_look_back) {
   return chunks > 1 ? chunks * a.sequences() * sum_size(a.dtype) : 0;
 }
 
-// --- what the rungs take ----------------------------------------------------------------------------------------------
+// --- what the rungs take ---------------------------------------------------------------------------------------------
 
 // One value at a time and no more than a block to a sequence: beyond this length that would be of no use to anybody.
 inline const char* needs_short(const CumsumArgs& a) {

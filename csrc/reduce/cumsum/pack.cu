@@ -1,7 +1,7 @@
 // Cumulative sum of rows, 128-bit accesses, four packs to a thread.
-//   Against `warp`: a lane adds up a pack before the warp scans the packs, and has four of them in shared memory; while a
-//   tile is scanned the next one is on its way. Short rows have a warp each and do without barriers. Bound: DRAM, where
-//   there are enough rows to fill the machine.
+//   Against `warp`: a lane adds up a pack before the warp scans the packs, and has four of them in shared memory; while
+//   a tile is scanned the next one is on its way. Short rows have a warp each and do without barriers. Bound: DRAM,
+//   where there are enough rows to fill the machine.
 #include "reduce/cumsum/scan.cuh"
 
 namespace warpsmith {

@@ -60,7 +60,7 @@ void visit_scanned(const CumsumArgs& a, Body&& body) {
   dispatch_float(a.dtype, body);
 }
 
-// --- one value at a time ----------------------------------------------------------------------------------------------
+// --- one value at a time ---------------------------------------------------------------------------------------------
 
 // A sequence of n values, the first of which is the last in memory where the call is reversed.
 template <class T>
@@ -81,7 +81,7 @@ struct Sequence {
   __device__ void store(int64_t j, SumOf<T> sum) const { y[j * y_step] = narrow<T>(sum); }
 };
 
-// --- a warp -----------------------------------------------------------------------------------------------------------
+// --- a warp ----------------------------------------------------------------------------------------------------------
 
 // Sum over this lane and those before it.
 template <class S>
@@ -102,7 +102,7 @@ __device__ __forceinline__ S before_lane(S scanned) {
   return threadIdx.x % kWarp == 0 ? S{0} : before;
 }
 
-// --- packs ------------------------------------------------------------------------------------------------------------
+// --- packs -----------------------------------------------------------------------------------------------------------
 
 template <class V, int n>
 __device__ __forceinline__ void flip(V (&values)[n]) {
@@ -147,8 +147,8 @@ struct PackedRow {
   __device__ PackedRow(const CumsumArgs& a, int64_t row)
       : x(static_cast<const T*>(a.x) + row * a.stride_outer), y(static_cast<Out*>(a.y) + row * a.n), n(a.n) {}
 
-  // Starts bringing the pack whose first value is the `first` of the row to shared memory, in the order in which it lies
-  // in global memory; zeros where the row is over.
+  // Starts bringing the pack whose first value is the `first` of the row to shared memory, in the order in which it
+  // lies in global memory; zeros where the row is over.
   __device__ __forceinline__ void fetch(Pack<T>* slot, int64_t first) const {
     const int64_t left = n - first;
     const T* from = Reverse::value ? x + (left - width) : x + first;
@@ -209,9 +209,9 @@ struct PackedRow {
   }
 };
 
-// A warp's share of a tile: kPacks packs per lane, of which the k-th of all lanes are neighbours in the row. They wait in
-// shared memory, where a lane reads what it fetched itself, so that neither registers nor barriers limit how many bytes
-// are on their way.
+// A warp's share of a tile: kPacks packs per lane, of which the k-th of all lanes are neighbours in the row. They wait
+// in shared memory, where a lane reads what it fetched itself, so that neither registers nor barriers limit how many
+// bytes are on their way.
 template <class Row, int kPacks>
 struct WarpTile {
   using Slots = Pack<typename Row::Value>*;
@@ -242,8 +242,8 @@ struct WarpTile {
     }
   }
 
-  // `prefix`: the sum over the row before all warps' tiles; `earlier`: that of the warps before this one. Small sums meet
-  // first, so that few roundings have the size of the large one.
+  // `prefix`: the sum over the row before all warps' tiles; `earlier`: that of the warps before this one. Small sums
+  // meet first, so that few roundings have the size of the large one.
   __device__ __forceinline__ void store(const Row& row, int64_t first, Slots slots, int stride, Sum prefix,
                                         Sum earlier) const {
 #pragma unroll

@@ -7,7 +7,8 @@
 namespace warpsmith {
 namespace {
 
-// A pack of columns. Where packs are not aligned, the last of a row may hold fewer: what lies beyond repeats the last one.
+// A pack of columns. Where packs are not aligned, the last of a row may hold fewer: what lies beyond repeats the last
+// one.
 template <class Aligned, class T>
 __device__ __forceinline__ void load_columns(Pack<T>& to, const T* from, int columns) {
   if constexpr (Aligned::value) {

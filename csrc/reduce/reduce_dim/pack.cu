@@ -1,7 +1,7 @@
 // Reduction of rows, a block per row, 128-bit accesses.
-//   Against `shuffle`: one load brings 16 bytes, and a thread has four on their way before it adds the first. A row that
-//   does not start at 16 bytes is read value by value, in the same order. Bound: DRAM, where rows are long enough to
-//   fill a block and many enough to fill the machine.
+//   Against `shuffle`: one load brings 16 bytes, and a thread has four on their way before it adds the first. A row
+//   that does not start at 16 bytes is read value by value, in the same order. Bound: DRAM, where rows are long enough
+//   to fill a block and many enough to fill the machine.
 #include "reduce/reduce_dim/reduce.cuh"
 
 namespace warpsmith {

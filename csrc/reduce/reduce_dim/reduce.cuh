@@ -48,7 +48,7 @@ __device__ __forceinline__ void take_one(typename R::State& state, const T& x, u
   R::take(state, value, at, 1);
 }
 
-// --- packs of a row ---------------------------------------------------------------------------------------------------
+// --- packs of a row --------------------------------------------------------------------------------------------------
 
 // A whole pack. Aligned: std::true_type where every row starts at 16 bytes.
 template <class Aligned, class T>
@@ -105,9 +105,10 @@ __device__ __forceinline__ void take_span(typename R::State& state, const T* row
   for (int64_t col = begin + whole * kWidth; col < end; ++col) take_one<R>(state, row[col], static_cast<uint32_t>(col));
 }
 
-// --- states across a block --------------------------------------------------------------------------------------------
+// --- states across a block -------------------------------------------------------------------------------------------
 
-// Merges the states of a block of whole warps; thread 0 gets the result. Two calls in a row need a barrier between them.
+// Merges the states of a block of whole warps; thread 0 gets the result. Two calls in a row need a barrier between
+// them.
 template <class R>
 __device__ __forceinline__ typename R::State merge_block(typename R::State state, typename R::State (&shared)[kWarp]) {
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
@@ -119,7 +120,7 @@ __device__ __forceinline__ typename R::State merge_block(typename R::State state
   return state;
 }
 
-// --- from a call to a kernel template ---------------------------------------------------------------------------------
+// --- from a call to a kernel template --------------------------------------------------------------------------------
 
 // Calls body.template operator()<R, T>() for the call's reducer and dtype.
 template <class Body>

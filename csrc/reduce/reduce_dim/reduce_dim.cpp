@@ -145,7 +145,7 @@ Tensor run_or_fall_back(Reduction reduction, const Tensor& x, const Request& req
   return call_fallback<Tensor>(op.c_str(), x, arguments...);
 }
 
-// --- registration: `op` and `op.rung` for every reduction -------------------------------------------------------------
+// --- registration: `op` and `op.rung` for every reduction ------------------------------------------------------------
 
 // Order does not change the answer, so there is nothing to promise.
 template <Reduction reduction>

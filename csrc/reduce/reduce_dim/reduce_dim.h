@@ -48,7 +48,7 @@ inline int64_t round_up(int64_t a, int64_t step) { return ceil_div(a, step) * st
 
 inline constexpr int kReduceThreads = 256;
 
-// --- rows: what the ladder chooses, by the length of a row ------------------------------------------------------------
+// --- rows: what the ladder chooses, by the length of a row -----------------------------------------------------------
 
 inline constexpr int64_t kWarpRowBytes = 8 << 10;    // up to here a warp reads a row in a few accesses per lane
 inline constexpr int64_t kSplitRowBytes = 64 << 10;  // from here on a row is worth several blocks
@@ -71,7 +71,7 @@ inline void plan_rows(ReduceDimArgs& a) {
   a.splits = ceil_div(a.n, a.chunk);
 }
 
-// --- columns ----------------------------------------------------------------------------------------------------------
+// --- columns ---------------------------------------------------------------------------------------------------------
 
 inline constexpr int kColumnThreads = 32;  // along inner, a pack of columns each, where inner is long enough
 inline constexpr int kColumnUnroll = 8;    // values of a column that a thread has on their way at once
@@ -99,7 +99,7 @@ inline void plan_columns(ReduceDimArgs& a) {
   a.splits = ceil_div(a.n, a.chunk);
 }
 
-// --- what the rungs take ----------------------------------------------------------------------------------------------
+// --- what the rungs take ---------------------------------------------------------------------------------------------
 
 // One value at a time and one block to an output: beyond this length that would be of no use to anybody.
 inline const char* needs_short(const ReduceDimArgs& a) {

@@ -1,5 +1,5 @@
-// The reductions along a dimension. A new one is a struct here and its name in `Reducers`, an entry in reduce_dim.h, a row
-// in the Python spec and a Triton function.
+// The reductions along a dimension. A new one is a struct here and its name in `Reducers`, an entry in reduce_dim.h, a
+// row in the Python spec and a Triton function.
 //
 // A reducer folds values, always as floats, into a State: `empty` stands for no values, `take` adds n values of which
 // the first is the `first` along the dimension and the others follow `step` apart, `merge` joins two states, `finish`

@@ -1,6 +1,6 @@
 // Reduction along a dimension, a block per output, joined by warp shuffles.
-//   Against `naive`: lanes exchange registers instead of shared memory, so one barrier replaces eight. Bound: the number
-//   of load instructions, one value each.
+//   Against `naive`: lanes exchange registers instead of shared memory, so one barrier replaces eight. Bound: the
+//   number of load instructions, one value each.
 #include "reduce/reduce_dim/reduce.cuh"
 
 namespace warpsmith {
