@@ -107,6 +107,11 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
         rank = max(len(shape), 1)
         drawn["dim"] = draw(st.integers(-rank, rank - 1))
         described.append(f"dim {drawn['dim']}")
+    options = {"correction": st.integers(0, 2)}
+    options |= dict.fromkeys(("keepdim", "reverse", "batch_invariant"), st.booleans())
+    for name in [name for name in names if name in options]:
+        drawn[name] = draw(options[name])
+        described.append(f"{name} {drawn[name]}")
     floats = {"eps": 1e-6}
     args = tuple(drawn[n] if n in drawn else defaults[n] or floats.get(n, 1.0) for n in names)
     return dtype, args, ", ".join(described)
@@ -128,7 +133,8 @@ def broadcasts(shape: Shape) -> list[tuple[Shape, Shape]]:
 
 def known_arguments(op: Op) -> bool:
     known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd", "dim"}
-    known |= {"residual", "h", "grad_h", "zero_centered", "separate_x", "groups", "activation"}
+    known |= {"residual", "h", "grad_h", "zero_centered", "separate_x"}
+    known |= {"keepdim", "correction", "reverse", "batch_invariant", "groups", "activation"}
     return set(op.argument_names) <= known
 
 
@@ -142,7 +148,7 @@ def test_random_calls(op: Op) -> None:
         dtype, args, label = call
         try:
             op.check(*args)
-        except RuntimeError:
+        except (IndexError, RuntimeError):
             hypothesis.assume(False)  # a call that no implementation may take
         expected = testing.Expected.of(op, args)
         for name, function, variant in implementations(run, dtype, args):

@@ -5,10 +5,9 @@
 #include <cstdint>
 
 #include "device/vec.h"
+#include "reduce/ceil_div.h"
 
 namespace warpsmith {
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class T, int width>
 struct Span {

@@ -8,8 +8,8 @@
 #include "device/ptx/math.h"
 #include "device/ptx/max_nan.h"
 #include "softmax/causal.cuh"
+#include "softmax/logit_tile.cuh"
 #include "softmax/logits.h"
-#include "softmax/row_tile.cuh"
 
 namespace warpsmith {
 
@@ -135,7 +135,7 @@ __device__ __forceinline__ void load_bias(Vec<B, n>& to, const void* bias, int64
 // The bias of the thread's packs.
 template <class Tile, class T>
 __device__ __forceinline__ void read_bias(float (&z)[Tile::packs][kPack<T>], const LogitRows<T>& v,
-                                          const LogitRow<T>& r, const RowPlace<Tile>& place, uint64_t policy) {
+                                          const LogitRow<T>& r, const LogitPlace<Tile>& place, uint64_t policy) {
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
   const int live = static_cast<int>(r.live);
   const int64_t at = r.bias + place.template col<T>(0);
@@ -174,7 +174,7 @@ __device__ __forceinline__ void read_bias(float (&z)[Tile::packs][kPack<T>], con
 // Biased: whether there is a bias.
 template <class Tile, class Biased, class T>
 __device__ __forceinline__ void read_logits(float (&z)[Tile::packs][kPack<T>], const LogitRows<T>& v,
-                                            const LogitRow<T>& r, const RowPlace<Tile>& place) {
+                                            const LogitRow<T>& r, const LogitPlace<Tile>& place) {
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
   const uint64_t policy = v.load_policy();
   const int live = static_cast<int>(r.live), start = place.template col<T>(0);

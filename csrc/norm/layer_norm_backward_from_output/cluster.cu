@@ -1,7 +1,7 @@
 // Layer norm backward from the output, long rows split over a thread-block cluster.
 //   Against `registers`: each block of a cluster keeps its slice of weight, bias, dw and db, so rows of any practical
 //   length are read once; what the row adds up to travels through distributed shared memory. Bound: DRAM; the longest
-//   f32 rows leave room for one row in the ring only, so loads pause while that row is reduced.
+//   16-bit rows under f32 weights leave room for one row in the ring only, so loads pause while that row is reduced.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include "norm/backward_persistent.cuh"
 #include "norm/layer_norm_backward_from_output/row.cuh"

@@ -5,9 +5,9 @@
 namespace warpsmith {
 namespace {
 
-using HalfTiles = std::tuple<RowTile<256, 0, 2, 3>, RowTile<512, 0, 2, 1>, RowTile<512, 0, 4, 1>>;
+using HalfTiles = std::tuple<LogitTile<256, 0, 2, 3>, LogitTile<512, 0, 2, 1>, LogitTile<512, 0, 4, 1>>;
 using FloatTiles =
-    std::tuple<RowTile<256, 0, 2, 4>, RowTile<512, 0, 2, 2>, RowTile<512, 0, 4, 1>, RowTile<1024, 0, 4, 1>>;
+    std::tuple<LogitTile<256, 0, 2, 4>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
 constexpr int64_t kMostCols = 16384, kWarpBytes = 4096;
 static_assert(std::tuple_element_t<2, HalfTiles>::most_packs * 8 == kMostCols);
 static_assert(std::tuple_element_t<3, FloatTiles>::most_packs * 4 == kMostCols);

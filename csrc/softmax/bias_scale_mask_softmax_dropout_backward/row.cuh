@@ -140,7 +140,7 @@ template <class Tile, class Biased, class T, class Reduce>
 __device__ __forceinline__ void dropout_backward_row(const BiasScaleMaskSoftmaxDropoutBackwardRows<T>& v,
                                                      Reduce reduce) {
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
-  const RowPlace<Tile> place;
+  const LogitPlace<Tile> place;
   const LogitRow<T> r = v.logits.row(place.row);
   const int live = static_cast<int>(r.live), offset = place.template col<T>(0);
   const int64_t start = place.row * v.logits.cols + offset;  // the thread's first element

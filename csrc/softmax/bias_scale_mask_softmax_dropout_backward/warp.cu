@@ -7,8 +7,8 @@
 namespace warpsmith {
 namespace {
 
-using Tiles = std::tuple<RowTile<128, 8, 1, 10>, RowTile<128, 16, 1, 10>, RowTile<128, 32, 1, 10>,
-                         RowTile<128, 32, 2, 7>, RowTile<128, 32, 4, 4>, RowTile<128, 32, 8, 3>>;
+using Tiles = std::tuple<LogitTile<128, 8, 1, 10>, LogitTile<128, 16, 1, 10>, LogitTile<128, 32, 1, 10>,
+                         LogitTile<128, 32, 2, 7>, LogitTile<128, 32, 4, 4>, LogitTile<128, 32, 8, 3>>;
 constexpr int64_t kMostBytes = 4096;
 static_assert(std::tuple_element_t<5, Tiles>::most_packs * 16 == kMostBytes);
 

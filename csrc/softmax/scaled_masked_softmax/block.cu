@@ -6,7 +6,8 @@
 namespace warpsmith {
 namespace {
 
-using Tiles = std::tuple<RowTile<256, 0, 2, 4>, RowTile<256, 0, 4, 3>, RowTile<512, 0, 4, 1>, RowTile<1024, 0, 4, 1>>;
+using Tiles =
+    std::tuple<LogitTile<256, 0, 2, 4>, LogitTile<256, 0, 4, 3>, LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
 static_assert(std::tuple_element_t<3, Tiles>::most_packs * 16 == kBlockBytes);
 
 template <class T, class Biased, class Tile>

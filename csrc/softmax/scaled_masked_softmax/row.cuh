@@ -72,7 +72,7 @@ __device__ __forceinline__ void write_pack(const ScaledMaskedSoftmaxRows<T>& v, 
 template <class Tile, class Biased, class T, class Join>
 __device__ __forceinline__ void softmax_row(const ScaledMaskedSoftmaxRows<T>& v, Join join) {
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
-  const RowPlace<Tile> place;
+  const LogitPlace<Tile> place;
   const LogitRow<T> r = v.logits.row(place.row);
   const int live = static_cast<int>(r.live);
   float z[kPacks][kWidth];

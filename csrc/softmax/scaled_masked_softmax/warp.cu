@@ -7,10 +7,10 @@
 namespace warpsmith {
 namespace {
 
-using HalfTiles = std::tuple<RowTile<128, 8, 1, 12>, RowTile<128, 16, 1, 12>, RowTile<128, 32, 1, 12>,
-                             RowTile<128, 32, 2, 10>, RowTile<128, 32, 4, 6>, RowTile<128, 32, 8, 4>>;
-using FloatTiles = std::tuple<RowTile<128, 8, 1, 12>, RowTile<128, 32, 1, 12>, RowTile<128, 32, 2, 12>,
-                              RowTile<128, 32, 4, 10>, RowTile<128, 32, 8, 6>, RowTile<128, 32, 16, 4>>;
+using HalfTiles = std::tuple<LogitTile<128, 8, 1, 12>, LogitTile<128, 16, 1, 12>, LogitTile<128, 32, 1, 12>,
+                             LogitTile<128, 32, 2, 10>, LogitTile<128, 32, 4, 6>, LogitTile<128, 32, 8, 4>>;
+using FloatTiles = std::tuple<LogitTile<128, 8, 1, 12>, LogitTile<128, 32, 1, 12>, LogitTile<128, 32, 2, 12>,
+                              LogitTile<128, 32, 4, 10>, LogitTile<128, 32, 8, 6>, LogitTile<128, 32, 16, 4>>;
 static_assert(std::tuple_element_t<5, HalfTiles>::most_packs * 8 == kWarpCols);
 static_assert(std::tuple_element_t<5, FloatTiles>::most_packs * 4 == kWarpCols);
 

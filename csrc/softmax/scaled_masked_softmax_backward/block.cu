@@ -6,7 +6,8 @@
 namespace warpsmith {
 namespace {
 
-using Tiles = std::tuple<RowTile<256, 0, 2, 5>, RowTile<512, 0, 2, 3>, RowTile<512, 0, 4, 2>, RowTile<1024, 0, 4, 1>>;
+using Tiles =
+    std::tuple<LogitTile<256, 0, 2, 5>, LogitTile<512, 0, 2, 3>, LogitTile<512, 0, 4, 2>, LogitTile<1024, 0, 4, 1>>;
 constexpr int64_t kMostBytes = 64 * 1024, kWarpBytes = 4096;
 static_assert(std::tuple_element_t<3, Tiles>::most_packs * 16 == kMostBytes);
 

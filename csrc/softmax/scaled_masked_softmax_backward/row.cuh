@@ -7,7 +7,7 @@
 #include "host/registry.h"
 #include "norm/row.cuh"
 #include "softmax/causal.cuh"
-#include "softmax/row_tile.cuh"
+#include "softmax/logit_tile.cuh"
 #include "softmax/scaled_masked_softmax_backward/scaled_masked_softmax_backward.h"
 
 namespace warpsmith {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void write_gradient(T* dx, const Pack<T>& grad, const
 template <class Tile, class T, class Reduce>
 __device__ __forceinline__ void softmax_backward_row(const ScaledMaskedSoftmaxBackwardRows<T>& v, Reduce reduce) {
   constexpr int kPacks = Tile::packs;
-  const RowPlace<Tile> place;
+  const LogitPlace<Tile> place;
   const int live = place.row < v.rows ? static_cast<int>(v.live_columns(place.row)) : 0;
   const int offset = place.template col<T>(0);
 

@@ -6,8 +6,8 @@
 namespace warpsmith {
 namespace {
 
-using Tiles = std::tuple<RowTile<128, 8, 1, 12>, RowTile<128, 16, 1, 12>, RowTile<128, 32, 1, 12>,
-                         RowTile<128, 32, 2, 10>, RowTile<128, 32, 4, 8>, RowTile<128, 32, 8, 5>>;
+using Tiles = std::tuple<LogitTile<128, 8, 1, 12>, LogitTile<128, 16, 1, 12>, LogitTile<128, 32, 1, 12>,
+                         LogitTile<128, 32, 2, 10>, LogitTile<128, 32, 4, 8>, LogitTile<128, 32, 8, 5>>;
 constexpr int64_t kMostBytes = 4096;
 static_assert(std::tuple_element_t<5, Tiles>::most_packs * 16 == kMostBytes);
 

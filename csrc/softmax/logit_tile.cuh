@@ -14,7 +14,7 @@ namespace warpsmith {
 // threads of a block (at most) | threads that share a row, 0: the whole block, cut to what the row needs |
 // 128-bit packs of a row that each of them holds | blocks per multiprocessor that the registers must allow
 template <int threads_, int lanes_, int packs_, int min_blocks_>
-struct RowTile {
+struct LogitTile {
   static constexpr int threads = threads_, lanes = lanes_, packs = packs_, min_blocks = min_blocks_;
   static constexpr int group = lanes > 0 ? lanes : kWarp;  // threads of one row that shuffles reach
   static constexpr int most_packs = (lanes > 0 ? lanes : threads) * packs;
@@ -23,11 +23,11 @@ struct RowTile {
 
 // A thread's place: its row, its number among those who share the row, how many they are.
 template <class Tile>
-struct RowPlace {
+struct LogitPlace {
   int64_t row;
   int lane, lanes;
 
-  __device__ __forceinline__ RowPlace() {
+  __device__ __forceinline__ LogitPlace() {
     if constexpr (Tile::lanes > 0) {
       row = int64_t{blockIdx.x} * Tile::rows_per_block + threadIdx.x / Tile::lanes;
       lane = threadIdx.x % Tile::lanes;

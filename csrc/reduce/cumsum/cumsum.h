@@ -1,0 +1,91 @@
+// Cumulative sums along one dimension: y[o, j, i] = sum of x[o, k, i] over k <= j, or over k >= j in reverse.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "reduce/ceil_div.h"
+#include "row/rows.h"
+
+namespace warpsmith {
+
+struct CumsumArgs {
+  const void* x;            // [outer, n, inner]
+  void* y;                  // [outer, n, inner], contiguous: the dtype of x, int64 for i32
+  void* workspace;          // sums of chunks of columns, or status words of tiles of rows; null where neither is needed
+  int64_t outer, n, inner;  // rows have inner 1
+  int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1, else rows and columns have 1
+  bool reverse;
+  Dtype dtype;  // of x
+
+  constexpr int64_t sequences() const { return outer * inner; }
+};
+
+// Sums are held in f32, those of integers in int64.
+constexpr int sum_size(Dtype dtype) { return dtype == Dtype::i32 ? 8 : 4; }
+
+// --- rows in tiles, which look back at each other --------------------------------------------------------------------
+
+inline constexpr int kLookBackThreads = 256;  // of a tile
+inline constexpr int kLookBackPacks = 8;      // of a thread
+inline constexpr int kFan = 32;               // sums that one warp looks at: tiles of a group, groups of a set
+
+// Status words: a ticket for all rows, then per row one word per tile, per group of tiles and per set of groups.
+struct TilesOfRow {
+  int64_t tiles, groups, sets;
+
+  explicit TilesOfRow(const CumsumArgs& a) {
+    tiles = ceil_div(a.n, int64_t{kLookBackThreads} * kLookBackPacks * (16 / size_of(a.dtype)));
+    groups = ceil_div(tiles, kFan);
+    sets = ceil_div(groups, kFan);
+  }
+  constexpr int64_t words() const { return tiles + groups + sets; }
+};
+
+inline constexpr int64_t kScanManyRows = 1024;          // as many rows keep a GPU busy with a block each
+inline constexpr int64_t kLookBackRowBytes = 64 << 10;  // from here on a row is worth several blocks
+
+inline bool suits_look_back(const CumsumArgs& a) {
+  return a.outer < kScanManyRows && a.n * size_of(a.dtype) >= kLookBackRowBytes;
+}
+
+// --- columns in chunks -----------------------------------------------------------------------------------------------
+
+struct ColumnChunks {
+  int64_t packs;  // of a row of columns
+  int64_t chunks, chunk;
+
+  // Enough threads to keep DRAM busy, and chunks long enough that their sums cost little.
+  explicit ColumnChunks(const CumsumArgs& a) {
+    constexpr int64_t kThreads = 1 << 16, kLeastChunk = 32, kMostChunks = 256;
+    packs = ceil_div(a.inner, 16 / size_of(a.dtype));
+    const int64_t most = std::min(ceil_div(a.n, kLeastChunk), kMostChunks);
+    chunk = ceil_div(a.n, std::clamp<int64_t>(ceil_div(kThreads, a.outer * packs), 1, most));
+    chunks = ceil_div(a.n, chunk);
+  }
+};
+
+inline int64_t workspace_bytes(const CumsumArgs& a, bool may_look_back) {
+  if (a.inner == 1) {
+    return may_look_back ? (1 + a.outer * TilesOfRow(a).words()) * static_cast<int64_t>(sizeof(uint64_t)) : 0;
+  }
+  const int64_t chunks = ColumnChunks(a).chunks;
+  return chunks > 1 ? chunks * a.sequences() * sum_size(a.dtype) : 0;
+}
+
+// --- what the rungs take ---------------------------------------------------------------------------------------------
+
+// One value at a time and no more than a block to a sequence: beyond this length that would be of no use to anybody.
+inline const char* needs_short(const CumsumArgs& a) {
+  return a.n <= 1 << 20 ? nullptr : "needs at most 2^20 values along the dimension";
+}
+
+inline const char* needs_rows(const CumsumArgs& a) {
+  return a.inner == 1 ? nullptr : "needs the dimension to be the last";
+}
+
+inline const char* needs_columns(const CumsumArgs& a) {
+  return a.inner > 1 ? nullptr : "needs a dimension that is not the last";
+}
+
+}  // namespace warpsmith

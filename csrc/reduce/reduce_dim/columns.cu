@@ -1,0 +1,109 @@
+// Reduction of columns: the kept dimensions have unit stride, the reduced one does not.
+//   Against `shuffle`, whose lanes lie along the reduced dimension: lanes lie along the kept ones, a pack of columns
+//   each, so that a warp reads 512 neighbouring bytes; the rest of the block shares the columns, and so do more blocks
+//   where there are few columns. A second kernel then joins the states in a fixed order. Bound: DRAM.
+#include "reduce/reduce_dim/partial.cuh"
+
+namespace warpsmith {
+namespace {
+
+// A pack of columns. Where packs are not aligned, the last of a row may hold fewer: what lies beyond repeats the last
+// one.
+template <class Aligned, class T>
+__device__ __forceinline__ void load_columns(Pack<T>& to, const T* from, int columns) {
+  if constexpr (Aligned::value) {
+    load<Cache::streaming>(to, from);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kPack<T>; ++k) to[k] = from[min(k, columns - 1)];
+  }
+}
+
+// Blocks per multiprocessor that the registers must allow: a thread holds the states of a pack of columns.
+template <class R, class Aligned>
+constexpr int blocks_per_sm() {
+  constexpr bool kSmall = sizeof(typename R::State) == 4, kLarge = sizeof(typename R::State) > 8;
+  return Aligned::value ? (kSmall ? 3 : 2) : (kLarge ? 1 : 2);
+}
+
+template <class R, class T, class Aligned>
+__global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, Aligned>())
+    reduce_dim_columns_kernel(const ReduceDimArgs a, const int64_t blocks_per_row, const int64_t blocks) {
+  constexpr int kWidth = kPack<T>, kUnroll = kColumnUnroll;
+  using State = typename R::State;
+  __shared__ State shared[kReduceThreads * kWidth];  // [threads along n, columns of the block]
+  const int width = blockDim.x * kWidth, tid = threadIdx.y * blockDim.x + threadIdx.x;
+  for (int64_t item = blockIdx.x; item < blocks * a.splits; item += gridDim.x) {
+    const int64_t split = item / blocks, block = item - split * blocks;
+    const int64_t o = block / blocks_per_row, first = (block - o * blocks_per_row) * width;
+    const int64_t col = first + threadIdx.x * kWidth;
+    const int columns = static_cast<int>(min(max(a.inner - col, int64_t{0}), int64_t{kWidth}));
+    const T* x = static_cast<const T*>(a.x) + o * a.stride_outer + col;  // [n, columns], rows stride_n apart
+    const int64_t end = columns == 0 ? 0 : min((split + 1) * a.chunk, a.n);
+
+    // take
+    State state[kWidth];
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) state[k] = columns == 0 ? R::empty(0.0f) : start<R>(x + min(k, columns - 1));
+    Pack<T> packs[kUnroll];
+    const int step = blockDim.y;
+    for (int64_t j = split * a.chunk + threadIdx.y; j < end; j += kUnroll * step) {
+      const T* from = x + j * a.stride_n;
+      const int rows = static_cast<int>(min(end - j, int64_t{kUnroll} * step));  // from here to the end of the chunk
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u * step < rows) load_columns<Aligned>(packs[u], from + u * (step * a.stride_n), columns);
+      }
+      const uint32_t at = static_cast<uint32_t>(j);
+      if ((kUnroll - 1) * step < rows) {
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+          float values[kUnroll];
+#pragma unroll
+          for (int u = 0; u < kUnroll; ++u) values[u] = to_float(packs[u][k]);
+          R::take(state[k], values, at, step);
+        }
+      } else {
+#pragma unroll
+        for (int u = 0; u < kUnroll - 1; ++u) {
+          if (u * step < rows) {
+#pragma unroll
+            for (int k = 0; k < kWidth; ++k) take_one<R>(state[k], packs[u][k], at + u * step);
+          }
+        }
+      }
+    }
+
+    // merge
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) shared[threadIdx.y * width + threadIdx.x * kWidth + k] = state[k];
+    __syncthreads();
+    for (int c = tid; c < width && first + c < a.inner; c += kReduceThreads) {
+      State joined = shared[c];
+      for (int y = 1; y < blockDim.y; ++y) joined = R::merge(joined, shared[y * width + c]);
+      const int64_t output = o * a.inner + first + c;
+      if (a.splits == 1) {
+        write<R, T>(a, output, joined);
+      } else {
+        static_cast<State*>(a.partial)[split * a.outputs() + output] = joined;
+      }
+    }
+    __syncthreads();  // the next columns overwrite shared
+  }
+}
+
+void launch(const ReduceDimArgs& a, cudaStream_t stream) {
+  visit_aligned_reducer(a, has_aligned_columns(a), [&]<class R, class T, class Aligned>() {
+    const int along_x = threads_along_inner(a);
+    const dim3 block(along_x, kReduceThreads / along_x);
+    const int64_t blocks = column_blocks(a);
+    warpsmith::launch<&reduce_dim_columns_kernel<R, T, Aligned>>({row_grid(blocks * a.splits), block}, stream, a,
+                                                                 blocks / a.outer, blocks);
+    if (a.splits > 1) launch_partial<R, T>(a, kColumnThreads, 1, a.outputs(), stream);
+  });
+}
+
+const Register<ReduceDimArgs> registered{"columns", /*min_sm=*/80, needs_columns, launch};
+
+}  // namespace
+}  // namespace warpsmith

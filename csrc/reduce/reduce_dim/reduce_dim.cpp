@@ -1,0 +1,209 @@
+// Reductions along a dimension: checks, the layout, allocation, and the operators `sum`, `mean`, `amax` ….
+#include "reduce/reduce_dim/reduce_dim.h"
+
+#include <utility>
+
+#include "host/registry.h"
+#include "reduce/dims.h"
+#include "row/operands.h"
+
+namespace warpsmith {
+namespace {
+
+const Ladder<ReduceDimArgs> ladder{"reduce_dim"};
+
+// Which rung: the ladder's own choice, or one named by a variant.
+using Named = const std::string*;
+
+// What a call asks for, beside the tensor.
+struct Request {
+  int64_t dim = -1;
+  int64_t correction = 0;
+  bool keepdim = false;
+  bool batch_invariant = false;
+};
+
+std::vector<int64_t> output_shape(const Tensor& x, int64_t dim, bool keepdim) {
+  const Sizes sizes = x.sizes();
+  std::vector<int64_t> shape(sizes.begin(), sizes.end());
+  if (shape.empty()) return shape;
+  if (keepdim) {
+    shape[static_cast<size_t>(dim)] = 1;
+  } else {
+    shape.erase(shape.begin() + dim);
+  }
+  return shape;
+}
+
+// As the tensor lies in memory: along the reduced dimension where that has unit stride, across it where a kept one has.
+// `columns` tells which.
+DimView view_by_memory(Tensor& x, int64_t dim, bool& columns) {
+  const AroundDim around(x, dim);
+  const detail::MergedDims kept = detail::merge_two(around.outer, around.inner);
+  columns = false;
+  if (kept.merges && around.stride_n == 1) return around.rows(kept);
+  if (around.outer.merges && around.inner.merges && around.inner.stride == 1) {
+    columns = true;
+    return around.columns(around.outer, around.inner);
+  }
+  if (kept.merges && kept.stride == 1) {
+    columns = true;
+    return around.columns({1, 0, true}, kept);
+  }
+  if (kept.merges && around.n == 1) return around.rows(kept);
+  columns = around.inner.size > 1;
+  return view_by_shape(x, dim, !columns);
+}
+
+// Whether the dimension is the last one: what decides the layout where the answer must not depend on other rows.
+bool is_last(const Tensor& x, int64_t dim) { return dim + 1 >= x.dim(); }
+
+double divisor(Reduction reduction, int64_t n, int64_t correction) {
+  if (reduction == Reduction::mean) return static_cast<double>(n);
+  if (reduction == Reduction::var) return static_cast<double>(std::max<int64_t>(n - correction, 0));
+  return 1.0;
+}
+
+ReduceDimArgs describe(Tensor& x, int64_t dim, bool batch_invariant, int64_t outputs) {
+  ReduceDimArgs args{};
+  args.dtype = *kernel_dtype(x.scalar_type());
+  if (x.numel() == 0) {  // outputs of no values each, which lie nowhere
+    args.outer = outputs;
+    args.inner = 1;
+    return args;
+  }
+  args.columns = batch_invariant && !is_last(x, dim);
+  args.batch_invariant = batch_invariant;
+  const DimView view = batch_invariant ? view_by_shape(x, dim, !args.columns) : view_by_memory(x, dim, args.columns);
+  args.x = x.data_ptr();
+  args.outer = view.outer;
+  args.n = view.n;
+  args.inner = view.inner;
+  args.stride_outer = view.stride_outer;
+  args.stride_n = view.stride_n;
+  args.stride_inner = view.stride_inner;
+  return args;
+}
+
+// An empty optional: no rung takes the call.
+std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& request, Named rung) {
+  const ReductionInfo& info = kReductions[static_cast<int>(reduction)];
+  check_floating(info.name, "x", x);
+  const int64_t dim = check_dim(info.name, x, request.dim);
+  const int64_t n = x.dim() == 0 ? 1 : x.size(dim);
+  if (n == 0 && !info.takes_nothing) {
+    throw std::out_of_range(std::string(info.name) + ": expected dimension " + std::to_string(dim) +
+                            " of x, which is reduced, to have a size other than 0, got shape " + shape_text(x.sizes()));
+  }
+  if (!has_float_kernel(x)) {
+    if (rung != nullptr) fail(info.name, "no rung takes ", dtype_name(x.scalar_type()));
+    return std::nullopt;
+  }
+  const std::vector<int64_t> shape = output_shape(x, dim, request.keepdim);
+  const ScalarType type = info.finds_position ? ScalarType::Long : x.scalar_type();
+  Tensor y = empty_contiguous(x, Sizes(shape.data(), shape.size()), type);
+  if (y.numel() == 0) return y;
+
+  const int device = x.get_device_index();
+  const DeviceScope scope(device);
+  Tensor input = x;
+  ReduceDimArgs args = describe(input, dim, request.batch_invariant, y.numel());
+  args.reduction = reduction;
+  args.finds_position = info.finds_position;
+  args.y = y.data_ptr();
+  args.divisor = static_cast<float>(divisor(reduction, n, request.correction));
+  args.splits = 1;
+  args.chunk = n;
+  const int sm = device_info(device).sm;
+  const cudaStream_t stream = current_stream(device);
+  if (n == 0) {  // there is nothing that a rung could be good at
+    Ladder<ReduceDimArgs>::run_named(info.name, "naive", args, sm, stream);
+    return y;
+  }
+  args.columns ? plan_columns(args) : plan_rows(args);
+  std::optional<Tensor> partial;
+  if (args.splits > 1) {
+    const int64_t bytes = args.splits * args.outputs() * kMostStateBytes;
+    partial = empty_contiguous(x, Sizes(&bytes, 1), ScalarType::Byte);
+    args.partial = partial->data_ptr();
+  }
+  if (rung != nullptr) {
+    Ladder<ReduceDimArgs>::run_named(info.name, *rung, args, sm, stream);
+    return y;
+  }
+  const Rung<ReduceDimArgs>* best = Ladder<ReduceDimArgs>::choose(args, sm);
+  if (best == nullptr) return std::nullopt;
+  Ladder<ReduceDimArgs>::run(*best, args, stream);
+  return y;
+}
+
+template <class... Arguments>
+Tensor run_or_fall_back(Reduction reduction, const Tensor& x, const Request& request, Named rung,
+                        const Arguments&... arguments) {
+  if (const std::optional<Tensor> y = run(reduction, x, request, rung)) return *y;
+  const std::string op = std::string("warpsmith::") + kReductions[static_cast<int>(reduction)].name;
+  return call_fallback<Tensor>(op.c_str(), x, arguments...);
+}
+
+// --- registration: `op` and `op.rung` for every reduction ------------------------------------------------------------
+
+// Order does not change the answer, so there is nothing to promise.
+template <Reduction reduction>
+struct Exact {
+  static Tensor run(const Tensor& x, int64_t dim, bool keepdim, Named rung) {
+    return run_or_fall_back(reduction, x, {.dim = dim, .keepdim = keepdim}, rung, dim, keepdim);
+  }
+  static Tensor choose(const Tensor& x, int64_t dim, bool keepdim) { return run(x, dim, keepdim, nullptr); }
+  static Tensor named(const Tensor& x, int64_t dim, bool keepdim, std::string rung, std::string) {
+    return run(x, dim, keepdim, &rung);
+  }
+};
+
+template <Reduction reduction>
+struct Rounded {
+  static Tensor run(const Tensor& x, int64_t dim, bool keepdim, bool batch_invariant, Named rung) {
+    const Request request{.dim = dim, .keepdim = keepdim, .batch_invariant = batch_invariant};
+    return run_or_fall_back(reduction, x, request, rung, dim, keepdim, batch_invariant);
+  }
+  static Tensor choose(const Tensor& x, int64_t dim, bool keepdim, bool batch_invariant) {
+    return run(x, dim, keepdim, batch_invariant, nullptr);
+  }
+  static Tensor named(const Tensor& x, int64_t dim, bool keepdim, bool batch_invariant, std::string rung, std::string) {
+    return run(x, dim, keepdim, batch_invariant, &rung);
+  }
+};
+
+template <Reduction reduction>
+struct Corrected {
+  static Tensor run(const Tensor& x, int64_t dim, int64_t correction, bool keepdim, bool batch_invariant, Named rung) {
+    const Request request{dim, correction, keepdim, batch_invariant};
+    return run_or_fall_back(reduction, x, request, rung, dim, correction, keepdim, batch_invariant);
+  }
+  static Tensor choose(const Tensor& x, int64_t dim, int64_t correction, bool keepdim, bool batch_invariant) {
+    return run(x, dim, correction, keepdim, batch_invariant, nullptr);
+  }
+  static Tensor named(const Tensor& x, int64_t dim, int64_t correction, bool keepdim, bool batch_invariant,
+                      std::string rung, std::string) {
+    return run(x, dim, correction, keepdim, batch_invariant, &rung);
+  }
+};
+
+template <Reduction reduction, template <Reduction> class Binding>
+void bind(torch::stable::detail::StableLibrary& m) {
+  const std::string name = kReductions[static_cast<int>(reduction)].name;
+  m.impl(name.c_str(), TORCH_BOX(&Binding<reduction>::choose));
+  m.impl((name + ".rung").c_str(), TORCH_BOX(&Binding<reduction>::named));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
+  bind<Reduction::sum, Rounded>(m);
+  bind<Reduction::mean, Rounded>(m);
+  bind<Reduction::amax, Exact>(m);
+  bind<Reduction::amin, Exact>(m);
+  bind<Reduction::argmax, Exact>(m);
+  bind<Reduction::argmin, Exact>(m);
+  bind<Reduction::var, Corrected>(m);
+}
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,124 @@
+// Reductions along one dimension: y[o, i] = reduction over j of x[o, j, i].
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "reduce/ceil_div.h"
+#include "row/rows.h"
+
+namespace warpsmith {
+
+enum class Reduction : int { sum, mean, amax, amin, argmax, argmin, var };
+
+// What a binding has to know of a reduction.
+struct ReductionInfo {
+  const char* name;
+  bool finds_position;  // answers with an int64 position instead of a value
+  bool takes_nothing;   // has an answer for no values at all
+};
+
+// In the order of `Reduction`.
+inline constexpr ReductionInfo kReductions[] = {
+    {"sum", false, true},    {"mean", false, true},   {"amax", false, false}, {"amin", false, false},
+    {"argmax", true, false}, {"argmin", true, false}, {"var", false, true},
+};
+inline constexpr int64_t kMostStateBytes = 16;  // of what a block leaves for another about an output
+
+struct ReduceDimArgs {
+  Reduction reduction;
+  const void* x;  // [outer, n, inner]
+  void* y;        // [outer, inner], contiguous: the dtype of x, or int64 for positions
+  void* partial;  // [splits, outer, inner] states where a column is split, [outer, splits] where a row is; else null
+  int64_t outer, n, inner;
+  int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1
+  bool columns;                                  // stride_inner is 1; otherwise rows: inner is 1, and so is stride_n
+  bool finds_position;                           // the answer is a position along n
+  bool batch_invariant;                          // the order in which a row's values meet depends on n alone
+  int64_t splits;                                // blocks that share the reduced dimension
+  int64_t chunk;                                 // values along n for each of them, the last may get fewer
+  float divisor;                                 // of the final result
+  Dtype dtype;                                   // of x
+
+  constexpr int64_t outputs() const { return outer * inner; }
+  constexpr int64_t row_bytes() const { return n * size_of(dtype); }
+};
+
+inline int64_t round_up(int64_t a, int64_t step) { return ceil_div(a, step) * step; }
+
+inline constexpr int kReduceThreads = 256;
+
+// --- rows: what the ladder chooses, by the length of a row -----------------------------------------------------------
+
+inline constexpr int64_t kWarpRowBytes = 8 << 10;    // up to here a warp reads a row in a few accesses per lane
+inline constexpr int64_t kSplitRowBytes = 64 << 10;  // from here on a row is worth several blocks
+inline constexpr int64_t kManyRows = 2048;           // as many rows keep a GPU busy without being split
+
+inline bool splits_rows(const ReduceDimArgs& a) {
+  if (a.batch_invariant) return a.row_bytes() > kSplitRowBytes;
+  return a.row_bytes() >= kSplitRowBytes && a.outer < kManyRows;
+}
+
+// Without a promise to keep, as many blocks per row as fill the machine a few times; otherwise as many as the row's
+// length asks for, whatever the number of rows.
+inline void plan_rows(ReduceDimArgs& a) {
+  constexpr int64_t kLeastChunkBytes = 32 << 10, kBlocks = 2 * kManyRows;
+  const int64_t step = kReduceThreads * 16 / size_of(a.dtype);  // values that a block reads in one access per thread
+  const int64_t most = std::max<int64_t>(a.row_bytes() / kLeastChunkBytes, 1);
+  const int64_t wanted = a.batch_invariant ? ceil_div(a.row_bytes(), kSplitRowBytes)
+                                           : std::clamp<int64_t>(ceil_div(kBlocks, a.outer), 1, most);
+  a.chunk = round_up(ceil_div(a.n, wanted), step);
+  a.splits = ceil_div(a.n, a.chunk);
+}
+
+// --- columns ---------------------------------------------------------------------------------------------------------
+
+inline constexpr int kColumnThreads = 32;  // along inner, a pack of columns each, where inner is long enough
+inline constexpr int kColumnUnroll = 8;    // values of a column that a thread has on their way at once
+
+// Threads along inner; the rest of the block shares the columns. With a promise to keep, it is the same for any inner.
+inline int threads_along_inner(const ReduceDimArgs& a) {
+  if (a.batch_invariant) return kColumnThreads;
+  const int64_t packs = ceil_div(a.inner, 16 / size_of(a.dtype));
+  int threads = 1;
+  while (threads < kColumnThreads && threads < packs) threads *= 2;
+  return threads;
+}
+
+inline int64_t column_blocks(const ReduceDimArgs& a) {
+  return a.outer * ceil_div(a.inner, threads_along_inner(a) * (16 / size_of(a.dtype)));
+}
+
+inline void plan_columns(ReduceDimArgs& a) {
+  constexpr int64_t kInvariantChunk = 512, kBlocks = 2048;
+  const int64_t step = kReduceThreads / threads_along_inner(a) * kColumnUnroll;  // rows that a block reads at once
+  const int64_t wanted = a.batch_invariant
+                             ? ceil_div(a.n, kInvariantChunk)
+                             : std::clamp<int64_t>(ceil_div(kBlocks, column_blocks(a)), 1, ceil_div(a.n, 2 * step));
+  a.chunk = round_up(ceil_div(a.n, wanted), step);
+  a.splits = ceil_div(a.n, a.chunk);
+}
+
+// --- what the rungs take ---------------------------------------------------------------------------------------------
+
+// One value at a time and one block to an output: beyond this length that would be of no use to anybody.
+inline const char* needs_short(const ReduceDimArgs& a) {
+  return a.n <= 1 << 28 ? nullptr : "needs at most 2^28 values along the dimension";
+}
+
+inline const char* needs_positions(const ReduceDimArgs& a) {
+  const bool fit = !a.finds_position || a.n < int64_t{1} << 32;
+  return fit ? nullptr : "needs fewer than 2^32 values along the dimension";
+}
+
+inline const char* needs_rows(const ReduceDimArgs& a) {
+  if (const char* reason = needs_positions(a)) return reason;
+  return a.columns ? "needs the reduced dimension at unit stride" : nullptr;
+}
+
+inline const char* needs_columns(const ReduceDimArgs& a) {
+  if (const char* reason = needs_positions(a)) return reason;
+  return a.columns ? nullptr : "needs the kept dimensions at unit stride";
+}
+
+}  // namespace warpsmith

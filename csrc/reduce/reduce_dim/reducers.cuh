@@ -1,0 +1,168 @@
+// The reductions along a dimension. A new one is a struct here and its name in `Reducers`, an entry in reduce_dim.h, a
+// row in the Python spec and a Triton function.
+//
+// A reducer folds values, always as floats, into a State: `empty` stands for no values, `take` adds n values of which
+// the first is the `first` along the dimension and the others follow `step` apart, `merge` joins two states, `finish`
+// turns the last one into the answer. `take` and `merge` are the whole order of additions: neither the width of a load
+// nor the number of rows enters it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+
+#include "device/moments.h"
+#include "device/ptx/max_nan.h"
+#include "device/ptx/min_nan.h"
+#include "reduce/reduce_dim/reduce_dim.h"
+
+namespace warpsmith::reducers {
+
+// Pairs first: the chain of dependent additions is log2(n) long.
+template <int n, class Join>
+__device__ __forceinline__ float join(const float (&values)[n], Join join_two) {
+  static_assert((n & (n - 1)) == 0, "a tree of pairs");
+  float tree[n];
+#pragma unroll
+  for (int i = 0; i < n; ++i) tree[i] = values[i];
+#pragma unroll
+  for (int half = n / 2; half > 0; half /= 2) {
+#pragma unroll
+    for (int i = 0; i < half; ++i) tree[i] = join_two(tree[i], tree[i + half]);
+  }
+  return tree[0];
+}
+
+template <int n>
+__device__ __forceinline__ float add_up(const float (&values)[n]) {
+  return join(values, [](float a, float b) { return a + b; });
+}
+
+// What most reducers have in common.
+struct Reducer {
+  static constexpr bool finds_position = false;  // answers with an int64 position instead of a value
+  static constexpr bool shifts = false;          // `empty` wants the first value along the dimension
+};
+
+struct Sum : Reducer {
+  struct State {
+    float sum;
+  };
+  __device__ static State empty(float) { return {0.0f}; }
+  template <int n>
+  __device__ static void take(State& state, const float (&values)[n], uint32_t, uint32_t) {
+    state.sum += add_up(values);
+  }
+  __device__ static State merge(const State& a, const State& b) { return {a.sum + b.sum}; }
+  __device__ static float finish(const State& state, float) { return state.sum; }
+};
+
+struct Mean : Sum {
+  __device__ static float finish(const State& state, float divisor) { return state.sum / divisor; }
+};
+
+struct Largest {
+  static constexpr float worst = -std::numeric_limits<float>::infinity();
+  __device__ static float of(float a, float b) { return ptx::max_nan(a, b); }
+  __device__ static bool beats(float a, float b) { return a > b; }
+};
+
+struct Smallest {
+  static constexpr float worst = std::numeric_limits<float>::infinity();
+  __device__ static float of(float a, float b) { return ptx::min_nan(a, b); }
+  __device__ static bool beats(float a, float b) { return a < b; }
+};
+
+// The extreme value; a NaN wins.
+template <class Order>
+struct Extreme : Reducer {
+  struct State {
+    float value;
+  };
+  __device__ static State empty(float) { return {Order::worst}; }
+  template <int n>
+  __device__ static void take(State& state, const float (&values)[n], uint32_t, uint32_t) {
+    const float best = join(values, [](float a, float b) { return Order::of(a, b); });
+    state.value = Order::of(state.value, best);
+  }
+  __device__ static State merge(const State& a, const State& b) { return {Order::of(a.value, b.value)}; }
+  __device__ static float finish(const State& state, float) { return state.value; }
+};
+
+using Amax = Extreme<Largest>;
+using Amin = Extreme<Smallest>;
+
+// Where the extreme value stands for the first time; the first NaN wins.
+template <class Order>
+struct Position : Reducer {
+  static constexpr bool finds_position = true;
+  static constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
+  struct State {
+    float value;
+    uint32_t at;
+  };
+  __device__ static bool is_nan(float x) { return x != x; }
+  __device__ static bool beats(float a, float b) { return Order::beats(a, b) || (is_nan(a) && !is_nan(b)); }
+
+  __device__ static State empty(float) { return {Order::worst, kNone}; }
+  // A thread meets its values in order, so an equal one comes too late. Most packs hold nothing better than what the
+  // thread has seen, which one comparison tells.
+  template <int n>
+  __device__ static void take(State& state, const float (&values)[n], uint32_t first, uint32_t step) {
+    const float best = join(values, [](float a, float b) { return Order::of(a, b); });
+    if (!beats(best, state.value) && state.at != kNone) return;
+    state.value = best;
+#pragma unroll
+    for (int i = n - 1; i >= 0; --i) {
+      // Where the best is NaN, no value equals it; where it is not, no value is NaN.
+      if (values[i] == best || is_nan(values[i])) state.at = first + i * step;
+    }
+  }
+  __device__ static State merge(const State& a, const State& b) {
+    const bool same = a.value == b.value || (is_nan(a.value) && is_nan(b.value));
+    return beats(b.value, a.value) || (same && b.at < a.at) ? b : a;
+  }
+  __device__ static int64_t finish(const State& state, float) { return state.at; }
+};
+
+using Argmax = Position<Largest>;
+using Argmin = Position<Smallest>;
+
+// Moments of groups of values, joined around their means. Values count from the first one along the dimension: it is as
+// large as the others, so their differences are small numbers, and a mean far from zero costs no digits.
+struct Var : Reducer {
+  static constexpr bool shifts = true;
+  struct State {
+    Moments moments;  // of values less the shift; the count is exact below 2^24 accesses of a thread
+    float shift;
+  };
+
+  __device__ static State empty(float shift) { return {{0.0f, 0.0f, 0.0f}, shift}; }
+  template <int n>
+  __device__ static void take(State& state, const float (&values)[n], uint32_t, uint32_t) {
+    float shifted[n];
+#pragma unroll
+    for (int i = 0; i < n; ++i) shifted[i] = values[i] - state.shift;
+    state.moments = warpsmith::merge(state.moments, moments_of(shifted));
+  }
+  __device__ static State merge(const State& a, const State& b) {
+    return {warpsmith::merge(a.moments, b.moments), a.shift};
+  }
+  __device__ static float finish(const State& state, float divisor) { return state.moments.m2 / divisor; }
+};
+
+}  // namespace warpsmith::reducers
+
+namespace warpsmith {
+
+// In the order of `Reduction`.
+using Reducers = std::tuple<reducers::Sum, reducers::Mean, reducers::Amax, reducers::Amin, reducers::Argmax,
+                            reducers::Argmin, reducers::Var>;
+static_assert(std::tuple_size_v<Reducers> == std::size(kReductions));
+static_assert(sizeof(reducers::Var::State) <= kMostStateBytes, "the largest of all states");
+
+}  // namespace warpsmith

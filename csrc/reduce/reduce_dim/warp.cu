@@ -1,0 +1,52 @@
+// Reduction of short rows, a warp or a part of one per row.
+//   Against `pack`: no shared memory and no barrier, and short rows share a warp, so that its loads are all in flight
+//   at once and no lane is idle. Bound: DRAM; long rows leave too few warps with too long a chain of loads each.
+#include "reduce/reduce_dim/reduce.cuh"
+
+namespace warpsmith {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kUnroll = 8;
+
+// Lanes that share a row, each with four packs of it where the row has them.
+int lanes_for(int64_t packs) {
+  if (packs <= 2) return static_cast<int>(packs);
+  int lanes = 4;
+  while (lanes < kWarp && lanes * 4 < packs) lanes *= 2;
+  return lanes;
+}
+
+template <class R, class T, class Aligned>
+__global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceDimArgs a, const int lanes) {
+  const int lane = threadIdx.x % lanes, rows_per_block = kThreads / lanes;
+  for (int64_t first = int64_t{blockIdx.x} * rows_per_block; first < a.outer;
+       first += int64_t{gridDim.x} * rows_per_block) {
+    const int64_t row = first + threadIdx.x / lanes;
+    const int64_t n = row < a.outer ? a.n : 0;  // lanes without a row take part in the shuffles
+    const T* x = static_cast<const T*>(a.x) + (row < a.outer ? row : 0) * a.stride_outer;  // [n]
+
+    // take
+    typename R::State state = start<R>(x);
+    take_span<R, Aligned, kUnroll>(state, x, 0, n, lane, lanes);
+
+    // merge
+    state = merge_lanes(state, lanes, Merge<R>{});
+    if (lane == 0 && row < a.outer) write<R, T>(a, row, state);
+  }
+}
+
+void launch(const ReduceDimArgs& a, cudaStream_t stream) {
+  visit_aligned_reducer(a, has_aligned_rows(a), [&]<class R, class T, class Aligned>() {
+    const int lanes = lanes_for(ceil_div(a.n, kPack<T>));
+    const unsigned grid = row_grid(ceil_div(a.outer, kThreads / lanes));
+    warpsmith::launch<&reduce_dim_warp_kernel<R, T, Aligned>>({grid, kThreads}, stream, a, lanes);
+  });
+}
+
+bool suits(const ReduceDimArgs& a) { return a.row_bytes() <= kWarpRowBytes; }
+
+const Register<ReduceDimArgs> registered{"warp", /*min_sm=*/80, needs_rows, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

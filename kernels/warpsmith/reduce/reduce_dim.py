@@ -1,0 +1,669 @@
+"""Reductions along one dimension: sum, mean, amax, amin, argmax, argmin, var.
+
+They share one set of kernels, csrc/reduce/reduce_dim, whose parameter is the reducer. None uses
+atomics: every answer is bitwise the same from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import PACK, Cost, Inputs, Op, Property, Rung
+from warpsmith.reduce import reduce_dim_cases as cases
+from warpsmith.reduce.determinism import cancelling, deterministic
+from warpsmith.reduce.dims import (
+    DimView,
+    check_dim,
+    is_last,
+    size_along,
+    view_by_memory,
+    view_by_shape,
+)
+
+Arguments = tuple[Any, ...]
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check(op: str, takes_nothing: bool) -> Callable[..., None]:
+    def check(x: Tensor, dim: int, *rest: Any) -> None:
+        if not x.is_floating_point():
+            raise RuntimeError(f"{op}: expected x to be a floating-point tensor, got {x.dtype}")
+        dim = check_dim(op, x, dim)
+        if size_along(x, dim) == 0 and not takes_nothing:
+            raise IndexError(
+                f"{op}: expected dimension {dim} of x, which is reduced, to have a size other "
+                f"than 0, got shape {tuple(x.shape)}"
+            )
+
+    return check
+
+
+# --- what the rungs take --------------------------------------------------------------------------
+
+#: Up to here a warp reads a row in a few accesses per lane.
+WARP_ROW_BYTES = 8 << 10
+#: From here on a row is worth several blocks ...
+SPLIT_ROW_BYTES = 64 << 10
+#: ... where there are fewer rows than this.
+MANY_ROWS = 2048
+
+
+def view(x: Tensor, dim: int, batch_invariant: bool) -> DimView:
+    """How kernels see a call."""
+    dim = dim % max(x.dim(), 1)
+    if batch_invariant:
+        return view_by_shape(x, dim, columns=not is_last(x, dim))
+    return view_by_memory(x, dim)
+
+
+class Conditions:
+    """What the rungs take, for one operator.
+
+    Args:
+        position: whether it answers with positions.
+        invariant: finds `batch_invariant` among the arguments; None where there is none.
+    """
+
+    def __init__(self, position: bool = False, invariant: int | None = None) -> None:
+        self.position = position
+        self.invariant = invariant
+
+    def promised(self, args: Arguments) -> bool:
+        return self.invariant is not None and bool(args[self.invariant])
+
+    def view(self, args: Arguments) -> DimView:
+        return view(args[0], args[1], self.promised(args))
+
+    def positions(self, *args: Any) -> str | None:
+        x, dim = args[:2]
+        if self.position and x.numel() and size_along(x, dim) >= 1 << 32:
+            return "needs fewer than 2^32 values along the dimension"
+        return None
+
+    def short(self, *args: Any) -> str | None:
+        x, dim = args[:2]
+        if x.numel() and size_along(x, dim) > 1 << 28:
+            return "needs at most 2^28 values along the dimension"
+        return None
+
+    def rows(self, *args: Any) -> str | None:
+        if args[0].numel() == 0:
+            return None
+        if why := self.positions(*args):
+            return why
+        columns = self.view(args).columns
+        return "needs the reduced dimension at unit stride" if columns else None
+
+    def columns(self, *args: Any) -> str | None:
+        if args[0].numel() == 0:
+            return None
+        if why := self.positions(*args):
+            return why
+        columns = self.view(args).columns
+        return None if columns else "needs the kept dimensions at unit stride"
+
+    def fits_warp(self, *args: Any) -> str | None:
+        row_bytes = self.view(args).n * args[0].element_size()
+        return None if row_bytes <= WARP_ROW_BYTES else "the row is long enough for a block"
+
+    def few_long(self, *args: Any) -> str | None:
+        seen = self.view(args)
+        row_bytes = seen.n * args[0].element_size()
+        if self.promised(args):
+            return None if row_bytes > SPLIT_ROW_BYTES else "the row is too short to be split"
+        if row_bytes < SPLIT_ROW_BYTES:
+            return "the row is too short to be split"
+        return None if seen.outer < MANY_ROWS else "there are enough rows for all blocks"
+
+
+def _ladder(takes: Conditions, seeds: tuple[str, ...] = ()) -> tuple[Rung, ...]:
+    return (
+        Rung(
+            "naive",
+            "a block per output, joined by a tree in shared memory",
+            technique="naive",
+            when=takes.short,
+        ),
+        Rung(
+            "shuffle",
+            "warp shuffles replace the tree: one barrier instead of eight",
+            technique="shuffle",
+            when=takes.short,
+        ),
+        Rung(
+            "pack",
+            "128-bit accesses, four on their way per thread",
+            width=PACK,
+            pack=True,
+            when=takes.rows,
+            seeds=seeds,
+        ),
+        Rung(
+            "warp",
+            "a warp or a part of one per short row",
+            width=PACK,
+            pack=True,
+            technique="warp",
+            when=takes.rows,
+            suits=takes.fits_warp,
+        ),
+        Rung(
+            "split",
+            "several blocks per long row, joined in a fixed order",
+            width=PACK,
+            pack=True,
+            technique="split",
+            when=takes.rows,
+            suits=takes.few_long,
+        ),
+        Rung(
+            "columns",
+            "lanes along the kept dimensions, the reduced one shared by a block or several",
+            width=PACK,
+            pack=True,
+            technique="columns",
+            when=takes.columns,
+        ),
+    )
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def _spread(grad: Tensor, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    """A gradient of the output, in the shape of the input."""
+    if not keepdim and x.dim():
+        grad = grad.unsqueeze(dim)
+    return grad.expand(x.shape)
+
+
+def _sum_backward(
+    inputs: Arguments, needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    x, dim, keepdim, _ = inputs
+    return _spread(grad, x, dim, keepdim), None, None, None
+
+
+def _mean_backward(
+    inputs: Arguments, needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    x, dim, keepdim, _ = inputs
+    return _spread(grad, x, dim, keepdim) / size_along(x, dim), None, None, None
+
+
+def _extreme_backward(name: str) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Values that share the extreme share its gradient, as in PyTorch."""
+
+    def backward(
+        inputs: Arguments, needs: tuple[bool, ...], grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x, dim, keepdim = inputs
+        extreme = x == getattr(torch.ops.warpsmith, name)(x, dim, True)
+        dx = _spread(grad, x, dim, keepdim) * extreme / extreme.sum(dim, keepdim=True)
+        return dx, None, None
+
+    return backward
+
+
+def _var_backward(
+    inputs: Arguments, needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    x, dim, correction, keepdim, batch_invariant = inputs
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    centred = wide - torch.ops.warpsmith.mean(wide, dim, True, batch_invariant)
+    freedom = size_along(x, dim) - correction
+    factor = 2 / freedom if freedom else float("inf")
+    dx = factor * _spread(grad, x, dim, keepdim).to(wide.dtype) * centred
+    return dx.to(x.dtype), None, None, None, None
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+
+def _permutation_changes_nothing(function: Callable[..., Any], inputs: Inputs) -> None:
+    x = inputs.randn(9, 300)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0)).to(x.device)
+    assert torch.equal(function(x, -1, False), function(x[:, order], -1, False))
+
+
+def _rows_independent(function: Callable[..., Any], inputs: Inputs) -> None:
+    x = inputs.randn(6, 264)
+    changed = x.clone()
+    changed[2] = inputs.randn(264, salt=3)
+    rest = [0, 1, 3, 4, 5]
+    assert torch.equal(function(x, -1)[rest], function(changed, -1)[rest])
+
+
+def _ones_count(function: Callable[..., Any], inputs: Inputs) -> None:
+    for shape, dim in (((3, 255), -1), ((255, 3), 0)):
+        ones = torch.ones(shape, device=inputs.device).to(inputs.dtype)
+        assert (function(ones, dim) == 255).all()
+
+
+def _mean_of_equal_values(function: Callable[..., Any], inputs: Inputs) -> None:
+    x = inputs.plain(5, 1).mul(8).round()  # whole numbers, so that sums are exact
+    assert torch.equal(function(x.expand(5, 64), -1), x[:, 0])
+
+
+def _is_among_the_values(function: Callable[..., Any], inputs: Inputs) -> None:
+    x = inputs.randn(9, 300)
+    assert (function(x, -1, True) == x).any(-1).all()
+
+
+def _points_at_the_extreme(name: str) -> Callable[[Callable[..., Any], Inputs], None]:
+    def check(function: Callable[..., Any], inputs: Inputs) -> None:
+        x = inputs.randn(9, 300)
+        found = x.gather(-1, function(x, -1, True))
+        assert torch.equal(found, getattr(torch, name)(x, -1, True))
+
+    return check
+
+
+REPEATS = Property("same bits on every run", deterministic(lambda i: (cancelling(i, 1 << 18), 0)))
+
+
+def _var_of_equal_values(function: Callable[..., Any], inputs: Inputs) -> None:
+    assert (function(inputs.randn(5, 1).expand(5, 64), -1) == 0).all()
+
+
+def _var_ignores_a_shift(function: Callable[..., Any], inputs: Inputs) -> None:
+    """Whole numbers, so that the shift itself rounds nothing."""
+    x = inputs.plain(5, 1000).mul(4).round()
+    torch.testing.assert_close(function(x + 4096, -1), function(x, -1), rtol=1e-6, atol=0.0)
+
+
+# --- the operators --------------------------------------------------------------------------------
+
+
+def _shape(x: Tensor, dim: int, keepdim: bool) -> list[int]:
+    shape = list(x.shape)
+    if not shape:
+        return shape
+    if keepdim:
+        shape[dim] = 1
+    else:
+        del shape[dim]
+    return shape
+
+
+def _outputs(x: Tensor, dim: int) -> int:
+    size = 1
+    for n in _shape(x, dim, False):
+        size *= n
+    return size
+
+
+def _add(
+    name: str,
+    schema: str,
+    reference: Callable[..., Tensor],
+    *,
+    keepdim_at: int = 2,
+    invariant_at: int | None = None,
+    rest: cases.Rest = lambda dim, keepdim: (dim, keepdim),
+    position: bool = False,
+    takes_nothing: bool = False,
+    accumulates: bool = False,
+    backward: Callable[..., tuple[Tensor | None, ...]] | None = None,
+    properties: tuple[Property, ...] = (),
+    samples: tuple[catalogue.Sample, ...] = (),
+    seeds: tuple[str, ...] = (),
+    flops: int = 1,
+    huge: bool = False,
+) -> Callable[..., Any]:
+    """Enters one reduction; `keepdim_at` and `invariant_at` find these two among the arguments."""
+
+    def fake(*args: Any) -> Tensor:
+        x, dim, keepdim = args[0], args[1], args[keepdim_at]
+        return x.new_empty(_shape(x, dim, keepdim), dtype=torch.int64 if position else x.dtype)
+
+    def moved(*args: Any) -> int:
+        x, dim = args[:2]
+        size = x.element_size()
+        return x.numel() * size + _outputs(x, dim) * (8 if position else size)
+
+    other = "bf16x8_pack_f32" if accumulates else "bf16x8_pack"
+    op = Op(
+        schema,
+        family="reduce",
+        source="reduce_dim",
+        reference=reference,
+        ladder=_ladder(Conditions(position, invariant_at), seeds),
+        triton=f"reduce_dim_triton:{name}",
+        fake=fake,
+        check=_check(name, takes_nothing),
+        backward=backward,
+        accumulates=accumulates,
+        samples=(*cases.samples(rest, takes_nothing=takes_nothing, huge=huge), *samples),
+        errors=cases.errors(name, rest, other, takes_nothing=takes_nothing),
+        properties=properties,
+        cost=Cost(bytes=moved, flops=lambda *args: flops * args[0].numel()),
+        bench=cases.bench(rest),
+    )
+    catalogue.add(op)
+    dispatch.register(op)
+    return dispatch.public(op)
+
+
+def _with_invariance(batch_invariant: bool) -> cases.Rest:
+    return lambda dim, keepdim: (dim, keepdim, batch_invariant)
+
+
+def _var_rest(correction: int = 1, batch_invariant: bool = False) -> cases.Rest:
+    return lambda dim, keepdim: (dim, correction, keepdim, batch_invariant)
+
+
+_sum = _add(
+    "sum",
+    "sum(Tensor x, int dim=-1, bool keepdim=False, bool batch_invariant=False) -> Tensor",
+    lambda x, dim, keepdim, _: torch.sum(x, dim, keepdim=keepdim),
+    invariant_at=3,
+    rest=_with_invariance(False),
+    takes_nothing=True,
+    accumulates=True,
+    backward=_sum_backward,
+    properties=(
+        Property("ones count", _ones_count),
+        Property("rows independent", _rows_independent),
+        REPEATS,
+    ),
+    samples=cases.invariant(_with_invariance(True)),
+    huge=True,
+)
+_mean = _add(
+    "mean",
+    "mean(Tensor x, int dim=-1, bool keepdim=False, bool batch_invariant=False) -> Tensor",
+    lambda x, dim, keepdim, _: torch.mean(x, dim, keepdim=keepdim),
+    invariant_at=3,
+    rest=_with_invariance(False),
+    takes_nothing=True,
+    accumulates=True,
+    backward=_mean_backward,
+    properties=(
+        Property("mean of equal values", _mean_of_equal_values),
+        Property("rows independent", _rows_independent),
+        REPEATS,
+    ),
+    samples=cases.invariant(_with_invariance(True)),
+    seeds=("batch_invariant_mean_{dtype}",),
+)
+_EXTREME = (
+    Property("order does not matter", _permutation_changes_nothing),
+    Property("one of the values", _is_among_the_values),
+)
+_amax = _add(
+    "amax",
+    "amax(Tensor x, int dim=-1, bool keepdim=False) -> Tensor",
+    lambda x, dim, keepdim: torch.amax(x, dim, keepdim=keepdim),
+    backward=_extreme_backward("amax"),
+    properties=_EXTREME,
+    huge=True,
+)
+_amin = _add(
+    "amin",
+    "amin(Tensor x, int dim=-1, bool keepdim=False) -> Tensor",
+    lambda x, dim, keepdim: torch.amin(x, dim, keepdim=keepdim),
+    backward=_extreme_backward("amin"),
+    properties=_EXTREME,
+)
+_argmax = _add(
+    "argmax",
+    "argmax(Tensor x, int dim=-1, bool keepdim=False) -> Tensor",
+    lambda x, dim, keepdim: torch.argmax(x, dim, keepdim=keepdim),
+    position=True,
+    properties=(Property("points at the largest", _points_at_the_extreme("amax")),),
+    huge=True,
+)
+_argmin = _add(
+    "argmin",
+    "argmin(Tensor x, int dim=-1, bool keepdim=False) -> Tensor",
+    lambda x, dim, keepdim: torch.argmin(x, dim, keepdim=keepdim),
+    position=True,
+    properties=(Property("points at the smallest", _points_at_the_extreme("amin")),),
+)
+_var = _add(
+    "var",
+    "var(Tensor x, int dim=-1, int correction=1, bool keepdim=False, bool batch_invariant=False)"
+    " -> Tensor",
+    lambda x, dim, correction, keepdim, _: torch.var(
+        x, dim, correction=correction, keepdim=keepdim
+    ),
+    keepdim_at=3,
+    invariant_at=4,
+    rest=_var_rest(),
+    takes_nothing=True,
+    accumulates=True,
+    backward=_var_backward,
+    properties=(
+        Property("zero for equal values", _var_of_equal_values),
+        Property("ignores a shift", _var_ignores_a_shift, ("f32",)),
+        REPEATS,
+    ),
+    samples=(
+        *cases.invariant(_var_rest(batch_invariant=True)),
+        *cases.corrections(lambda correction: _var_rest(correction)),
+    ),
+    flops=4,
+    huge=True,
+)
+
+
+def sum(
+    x: Tensor,
+    dim: int = -1,
+    keepdim: bool = False,
+    batch_invariant: bool = False,
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """Sum along a dimension, added in float32 and rounded once.
+
+    The answer is bitwise the same from run to run. Differentiable.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16 (float64 and fp8 without a kernel of
+            their own).
+        dim: the dimension that is summed; negative counts from the back.
+        keepdim: whether it stays, with size 1.
+        batch_invariant: whether the sum of a row shall have the same bits whatever other rows the
+            tensor holds. The order of additions then depends on the size of the dimension alone,
+            and on whether it is the last one: a tensor whose strides say otherwise is copied.
+        variant: one rung by name instead of the best one, "f16x8_pack_f32".
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, without the dimension; 0 where it has size 0.
+
+    Raises:
+        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        IndexError: `x` has no such dimension.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.sum`.
+    """
+    return _sum(variant, x, dim, keepdim, batch_invariant)
+
+
+def mean(
+    x: Tensor,
+    dim: int = -1,
+    keepdim: bool = False,
+    batch_invariant: bool = False,
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """Mean along a dimension, summed in float32 and rounded once.
+
+    The answer is bitwise the same from run to run. Differentiable.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is averaged; negative counts from the back.
+        keepdim: whether it stays, with size 1.
+        batch_invariant: whether the mean of a row shall have the same bits whatever other rows the
+            tensor holds, as in `sum`.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, without the dimension; NaN where it has size 0.
+
+    Raises:
+        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        IndexError: `x` has no such dimension.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.mean`.
+    """
+    return _mean(variant, x, dim, keepdim, batch_invariant)
+
+
+def amax(x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
+    """Largest value along a dimension; NaN where there is one.
+
+    Order does not matter to it, so the answer never depends on other rows. Differentiable: values
+    that share the maximum share its gradient.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is reduced; negative counts from the back.
+        keepdim: whether it stays, with size 1.
+        variant: one rung by name instead of the best one, "f16x8_pack".
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, without the dimension.
+
+    Raises:
+        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        IndexError: `x` has no such dimension, or it has size 0.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.amax`.
+    """
+    return _amax(variant, x, dim, keepdim)
+
+
+def amin(x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
+    """Smallest value along a dimension; NaN where there is one.
+
+    Order does not matter to it, so the answer never depends on other rows. Differentiable: values
+    that share the minimum share its gradient.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is reduced; negative counts from the back.
+        keepdim: whether it stays, with size 1.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, without the dimension.
+
+    Raises:
+        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        IndexError: `x` has no such dimension, or it has size 0.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.amin`.
+    """
+    return _amin(variant, x, dim, keepdim)
+
+
+def argmax(
+    x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None
+) -> Tensor:
+    """Where the largest value along a dimension stands: the first of equal ones, the first NaN.
+
+    Order does not matter to it, so the answer never depends on other rows.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is reduced; negative counts from the back.
+        keepdim: whether it stays, with size 1.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous int64 tensor without the dimension.
+
+    Raises:
+        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        IndexError: `x` has no such dimension, or it has size 0.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.argmax`.
+    """
+    return _argmax(variant, x, dim, keepdim)
+
+
+def argmin(
+    x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None
+) -> Tensor:
+    """Where the smallest value along a dimension stands: the first of equal ones, the first NaN.
+
+    Order does not matter to it, so the answer never depends on other rows.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is reduced; negative counts from the back.
+        keepdim: whether it stays, with size 1.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous int64 tensor without the dimension.
+
+    Raises:
+        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        IndexError: `x` has no such dimension, or it has size 0.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.argmin`.
+    """
+    return _argmin(variant, x, dim, keepdim)
+
+
+def var(
+    x: Tensor,
+    dim: int = -1,
+    correction: int = 1,
+    keepdim: bool = False,
+    batch_invariant: bool = False,
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """Variance along a dimension, ``sum((x - mean)^2) / max(n - correction, 0)``, in one pass.
+
+    Means and squared deviations of groups of values are joined in float32, counted from the first
+    value along the dimension, so that a mean far from zero costs no digits. The answer is bitwise
+    the same from run to run. Differentiable.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is reduced; negative counts from the back.
+        correction: 1 for the estimate from a sample, 0 for the variance of the values themselves.
+        keepdim: whether the dimension stays, with size 1.
+        batch_invariant: whether the variance of a row shall have the same bits whatever other rows
+            the tensor holds, as in `sum`.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, without the dimension; NaN or infinite where
+        `correction` leaves nothing to divide by.
+
+    Raises:
+        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        IndexError: `x` has no such dimension.
+        ValueError: the variant does not exist.
+
+    Reference:
+        Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
+    """
+    return _var(variant, x, dim, correction, keepdim, batch_invariant)

@@ -1,0 +1,195 @@
+"""A row's answer has the same bits alone and among any number of other rows, where an operator
+promises so, and not where it does not: reductions without the promise split few long rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import warpsmith
+from conftest import GPU
+from test_determinism import amid_noise
+from warpsmith import catalogue, dispatch, testing
+from warpsmith.catalogue import DTYPES
+
+
+@dataclass(frozen=True)
+class Promise:
+    """An operator over the last dimension; `rest` are the arguments after the tensor."""
+
+    op: str
+    rest: tuple[Any, ...]
+    #: Whether its Triton twin promises the same.
+    twin: bool = False
+    dtypes: tuple[str, ...] = ("f32", "bf16")
+
+    def __str__(self) -> str:
+        return self.op
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return getattr(warpsmith, self.op)(x, *self.rest)
+
+
+#: Operators whose rows do not depend on each other, to the last bit.
+PROMISES = (
+    Promise("sum", (-1, False, True), twin=True),
+    Promise("mean", (-1, False, True), twin=True),
+    Promise("var", (-1, 1, False, True), twin=True),
+    Promise("amax", (-1,), twin=True),
+    Promise("argmax", (-1,), twin=True),
+    Promise("rms_norm", (None,)),
+    Promise("softmax", (-1,)),
+    Promise("log_softmax", (-1,)),
+)
+#: Of rows: each is served by another rung of the reductions.
+LENGTHS = (257, 1000, 4096, 20000, 40000)
+#: The longest that Triton's interpreter takes in reasonable time.
+INTERPRETED = 4096
+BATCHES = (7, 4096) if GPU else (7, 64)
+FEW = 7
+LONG = 65536
+
+
+def rows_of(length: int, dtype: str, device: str) -> Tensor:
+    """Values of many magnitudes, so that another order of additions rounds otherwise."""
+    generator = torch.Generator().manual_seed(length)
+    x = torch.randn(FEW, length, generator=generator)
+    x *= torch.exp2(torch.randint(-8, 9, x.shape, generator=generator).float())
+    return x.to(DTYPES[dtype]).to(device)
+
+
+def places(rows: int) -> Tensor:
+    """Where the few rows stand in a batch: at both ends and in between."""
+    return torch.arange(FEW) * (rows - 1) // (FEW - 1)
+
+
+def batch_of(rows: int, few: Tensor) -> Tensor:
+    """The few rows among others."""
+    generator = torch.Generator().manual_seed(rows)
+    order = torch.randint(FEW, (rows,), generator=generator).to(few.device)
+    batch = few[order].roll(1, dims=-1)
+    batch[places(rows).to(few.device)] = few
+    return batch
+
+
+def bits(x: Tensor) -> Tensor:
+    return x.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+
+
+def assert_invariant(function: Callable[[Tensor], Tensor], few: Tensor) -> None:
+    alone = [function(few[i : i + 1].clone())[0] for i in range(FEW)]
+    wanted = bits(torch.stack(alone))
+    one_dimension = [function(few[i].clone()) for i in range(FEW)]
+    assert torch.equal(bits(torch.stack(one_dimension)), wanted), "one dimension"
+    for rows in BATCHES:
+        batch = function(batch_of(rows, few))
+        found = bits(batch[places(rows).to(batch.device)])
+        assert torch.equal(found, wanted), f"alone and among {rows} rows"
+
+
+CASES = [
+    pytest.param(promise, dtype, length, id=f"{promise}-{dtype}-{length}")
+    for promise in PROMISES
+    for dtype in promise.dtypes
+    for length in LENGTHS
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("promise", "dtype", "length"), CASES)
+def test_kernels(promise: Promise, dtype: str, length: int) -> None:
+    assert_invariant(promise, rows_of(length, dtype, "cuda"))
+
+
+@pytest.mark.parametrize(("promise", "dtype", "length"), CASES)
+def test_triton_twins(promise: Promise, dtype: str, length: int) -> None:
+    if not promise.twin:
+        pytest.skip("the twin promises nothing")
+    if not dispatch.triton_available():
+        pytest.skip("needs Triton")
+    if not GPU and length > INTERPRETED:
+        pytest.skip("too long for Triton's interpreter")
+    op = catalogue.get(promise.op)
+    twin = lambda x: testing.run_triton(op, (x, *promise.rest))  # noqa: E731
+    assert_invariant(twin, rows_of(length, dtype, "cuda" if GPU else "cpu"))
+
+
+@pytest.mark.parametrize(("promise", "dtype", "length"), CASES)
+def test_the_choice_of_the_kernel(promise: Promise, dtype: str, length: int) -> None:
+    """Without a GPU: the rung that serves a row is the same in every batch."""
+
+    def rung(rows: int) -> str:
+        x = torch.empty(rows, length, dtype=DTYPES[dtype], device="meta")
+        choice = warpsmith.which(promise.op, x, *promise.rest, sm=90)
+        assert choice.variant is not None
+        return choice.variant.rung.name
+
+    if promise.op in ("amax", "argmax"):
+        pytest.skip("the order in which values meet does not change the answer")
+    assert len({rung(rows) for rows in (1, 7, 4096, 1 << 20)}) == 1
+
+
+def test_without_the_promise_few_long_rows_are_split() -> None:
+    def rung(rows: int) -> str:
+        x = torch.empty(rows, LONG, device="meta")
+        choice = warpsmith.which("sum", x, -1, False, False, sm=90)
+        assert choice.variant is not None
+        return choice.variant.rung.name
+
+    assert (rung(1), rung(7), rung(4096)) == ("split", "split", "pack")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_without_the_promise_other_rows_change_the_answer(op: str) -> None:
+    """What the promise is about; this also shows that the data tell one order from another."""
+    few = rows_of(LONG, "f32", "cuda")
+    function = lambda x: getattr(warpsmith, op)(x, -1)  # noqa: E731
+    with pytest.raises(AssertionError, match="alone and among 4096 rows"):
+        assert_invariant(function, few)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["sum", "mean", "var"])
+@pytest.mark.parametrize("length", [512, 4099, 40000])
+def test_columns(op: str, length: int) -> None:
+    """The same for columns, whose neighbours come and go."""
+    few = rows_of(length, "f32", "cuda")
+
+    def along_columns(rows: Tensor) -> Tensor:
+        columns = rows.reshape(-1, length).t().contiguous()
+        found = getattr(warpsmith, op)(columns, 0, batch_invariant=True)
+        return found.view(rows.shape[:-1])
+
+    assert_invariant(along_columns, few)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["sum", "mean", "var"])
+def test_strides_and_alignment_do_not_matter(op: str) -> None:
+    function = lambda x: getattr(warpsmith, op)(x, -1, batch_invariant=True)  # noqa: E731
+    for length in LENGTHS:
+        few = rows_of(length, "f32", "cuda")
+        padded = torch.empty(FEW, length + 5, device="cuda")
+        padded[:, 3:-2] = few
+        wanted = bits(function(few))
+        assert torch.equal(bits(function(padded[:, 3:-2])), wanted), "misaligned"
+        assert torch.equal(bits(function(few.t().contiguous().t())), wanted), "transposed"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["sum", "mean", "var", "cumsum"])
+@pytest.mark.parametrize("shape", [(3, 1 << 20), (64, 1 << 16), (4096, 1000)], ids=str)
+def test_the_same_bits_in_every_run(op: str, shape: tuple[int, int]) -> None:
+    """Whatever else the GPU does; nothing here is added by atomics."""
+    x = rows_of(shape[1], "f32", "cuda")[torch.arange(shape[0]) % FEW]
+    function = amid_noise(getattr(warpsmith, op))
+    for dim in (0, 1):
+        wanted = bits(function(x, dim))
+        assert all(torch.equal(bits(function(x, dim)), wanted) for _ in range(10))
