@@ -46,6 +46,8 @@ def lay_out(layout: str, shape: Shape, inputs: Inputs, salt: int) -> Tensor:
         return inputs.randn(*shape[:-1], shape[-1] + 3, salt=salt)[..., 1 : shape[-1] + 1]
     if layout == "expanded" and rank >= 1:
         return inputs.randn(*shape[1:], salt=salt).expand(*shape)
+    if layout == "channels last" and rank >= 3:
+        return inputs.randn(shape[0], *shape[2:], shape[1], salt=salt).movedim(-1, 1)
     return inputs.randn(*shape, salt=salt)
 
 
@@ -66,16 +68,20 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
     inputs = Inputs(DTYPES[dtype], DEVICE, draw(st.integers(0, 99)))
     described: list[str] = [dtype]
 
+    names = op.argument_names
+    layouts = (*LAYOUTS, "channels last") if "groups" in names else LAYOUTS
+
     def tensor(shape: Shape, salt: int) -> Tensor:
-        layout = draw(st.sampled_from(LAYOUTS))
+        layout = draw(st.sampled_from(layouts))
         described.append(f"{layout} {shape}")
         return lay_out(layout, shape, inputs, salt)
 
-    names = op.argument_names
     one_input_gate = "up" in names and draw(st.booleans())
     needs_row = one_input_gate or not {"bias", "weight"}.isdisjoint(names)
-    shape = draw(shapes(int(needs_row), 2 if one_input_gate else 1))
+    least_rank = 2 if "groups" in names else int(needs_row)
+    shape = draw(shapes(least_rank, 2 if one_input_gate else 1))
     other = shape
+    columns = shape[1:2] if "groups" in names else shape[-1:]
     if op.name == "dot":
         shape = other = (draw(st.sampled_from((0, 1, 2, 7, 31, 64, 257, 1000))),)
     elif names == ("x", "y"):
@@ -84,14 +90,16 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
         "x": lambda: tensor(shape, 1),
         "y": lambda: tensor(other, 2),
         "up": lambda: None if one_input_gate else tensor(shape, 2),
-        "bias": lambda: tensor(shape[-1:], 3),
-        "weight": lambda: tensor(shape[-1:], 3) if draw(st.booleans()) else None,
+        "bias": lambda: tensor(columns, 3),
+        "weight": lambda: tensor(columns, 3) if draw(st.booleans()) else None,
         "grad": lambda: tensor((*shape[:-1], shape[-1] // 2) if one_input_gate else shape, 4),
         "residual": lambda: tensor(shape, 5) if draw(st.booleans()) else None,
         "h": lambda: tensor(shape, 6),
         "grad_h": lambda: tensor(shape, 7) if draw(st.booleans()) else None,
         "zero_centered": lambda: draw(st.booleans()),
         "separate_x": lambda: draw(st.booleans()),
+        "groups": lambda: draw(st.sampled_from(divisors(shape[1]))),
+        "activation": lambda: draw(st.sampled_from(("none", "silu", "mish"))),
     }
     drawn = {name: tensors[name]() for name in names if name in tensors}
     defaults = dict(zip(names, dispatch.normalise(op, ()), strict=True))
@@ -109,6 +117,10 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
     return dtype, args, ", ".join(described)
 
 
+def divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0] or [1]
+
+
 def broadcasts(shape: Shape) -> list[tuple[Shape, Shape]]:
     """Pairs of shapes that broadcast to `shape`."""
     pairs = [(shape, shape), (shape, ()), ((), shape)]
@@ -122,7 +134,7 @@ def broadcasts(shape: Shape) -> list[tuple[Shape, Shape]]:
 def known_arguments(op: Op) -> bool:
     known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd", "dim"}
     known |= {"residual", "h", "grad_h", "zero_centered", "separate_x"}
-    known |= {"keepdim", "correction", "reverse", "batch_invariant"}
+    known |= {"keepdim", "correction", "reverse", "batch_invariant", "groups", "activation"}
     return set(op.argument_names) <= known
 
 

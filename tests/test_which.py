@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import warpsmith
 from warpsmith import catalogue, dispatch
@@ -32,6 +33,11 @@ E4M3 = torch.float8_e4m3fn
 
 def pair(i: Inputs, *shape: int) -> tuple[Any, ...]:
     return i.plain(*shape), i.plain(*shape, salt=1)
+
+
+def last(x: Tensor) -> Tensor:
+    """The same values with their channels as neighbours in memory."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
 #: operator, dtype, SM, what the call looks like, its arguments, the rung that must serve it
@@ -98,6 +104,16 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
         lambda i: (i.plain(8, 4096), None, None, E4M3),
         "registers",
     ),
+    ("group_norm", "bf16", 90, "short", lambda i: (i.plain(140, 8, 4, 4), 2), "registers"),
+    ("group_norm", "bf16", 90, "few", lambda i: (i.plain(1, 32, 64, 64), 2), "spread"),
+    ("group_norm", "bf16", 80, "few", lambda i: (i.plain(1, 32, 64, 64), 2), "registers"),
+    ("group_norm", "f32", 80, "few and long", lambda i: (i.plain(1, 32, 64, 64), 2), "split"),
+    ("group_norm", "f32", 90, "long", lambda i: (i.plain(140, 1, 32800), 1), "cluster"),
+    ("group_norm", "bf16", 90, "odd channels", lambda i: (i.plain(2, 16, 9), 2), "pack"),
+    ("group_norm", "bf16", 90, "odd groups", lambda i: (i.plain(2, 6, 9), 2), "naive"),
+    ("group_norm", "f16", 90, "nhwc", lambda i: (last(i.plain(2, 64, 9)), 2), "nhwc_cluster"),
+    ("group_norm", "f16", 80, "nhwc", lambda i: (last(i.plain(2, 64, 9)), 2), "nhwc_split"),
+    ("group_norm", "f16", 90, "odd nhwc", lambda i: (last(i.plain(2, 12, 9)), 2), "naive"),
     ("cross_entropy", "bf16", 90, "short", lambda i: rows(i.plain(512, 1000)), "warp"),
     ("cross_entropy", "f32", 80, "misaligned", lambda i: rows(i.misaligned(512, 1001)), "warp"),
     ("cross_entropy", "bf16", 90, "long", lambda i: rows(i.plain(300, 50257)), "unroll"),

@@ -1,0 +1,112 @@
+// Device side of group normalisation: activations, values per channel, the places of a group's values.
+#pragma once
+
+#include <type_traits>
+
+#include "device/convert.h"
+#include "device/fast_divide.h"
+#include "device/moments.h"
+#include "elementwise/map/functions.h"
+#include "host/launch.h"
+#include "host/registry.h"
+#include "norm/group.h"
+
+namespace warpsmith {
+
+struct NoActivation {
+  template <bool exact>
+  __device__ static float forward(float x, float) {
+    return x;
+  }
+  template <bool exact>
+  __device__ static float backward(float g, float, float) {
+    return g;
+  }
+};
+
+// f32 data take PyTorch's own formulas, 16-bit data shorter ones.
+template <class Activation, class T>
+__device__ __forceinline__ float activate(float z) {
+  return Activation::template forward<std::is_same_v<T, float>>(z, 0.0f);
+}
+
+// grad * activation'(z)
+template <class Activation, class T>
+__device__ __forceinline__ float activate_backward(float grad, float z) {
+  return Activation::template backward<std::is_same_v<T, float>>(grad, z, 0.0f);
+}
+
+// Calls body.template operator()<T, Activation>().
+template <class Body>
+void visit_activations(Dtype dtype, GroupActivation activation, Body&& body) {
+  dispatch_float(dtype, [&]<class T>() {
+    switch (activation) {
+      case GroupActivation::none:
+        return body.template operator()<T, NoActivation>();
+      case GroupActivation::silu:
+        return body.template operator()<T, Silu>();
+      case GroupActivation::mish:
+        return body.template operator()<T, Mish>();
+    }
+  });
+}
+
+// A value per channel as float, whatever it is stored in; `neutral` where there is no vector.
+template <class T>
+struct PerChannel {
+  const T* narrow;    // [c] or null
+  const float* wide;  // [c] or null
+  float neutral;
+
+  PerChannel(const ChannelVector& vector, float neutral)
+      : narrow(vector.dtype == Dtype::f32 ? nullptr : static_cast<const T*>(vector.data)),
+        wide(vector.dtype == Dtype::f32 ? static_cast<const float*>(vector.data) : nullptr),
+        neutral(neutral) {}
+
+  __device__ __forceinline__ float operator[](int64_t channel) const {
+    if (wide != nullptr) return wide[channel];
+    return narrow != nullptr ? to_float(narrow[channel]) : neutral;
+  }
+};
+
+// What a group's statistics make of its values: xhat = (x - mean) * rstd.
+struct Normaliser {
+  float mean, rstd;
+};
+
+// 1 / sqrt(variance + eps) within 2 ulp, as PyTorch computes it.
+__device__ __forceinline__ Normaliser normaliser(const Moments& moments, float eps) {
+  return {moments.mean, rsqrtf(moments.m2 / moments.count + eps)};
+}
+
+// Where the values of a group lie, in either layout, and whose channel they belong to.
+struct GroupElements {
+  int64_t groups, group_channels, size, sample, group_stride, outer_stride;
+  FastDivide inner;  // values in a run: positions of a channel, or channels of a position
+  bool channels_last;
+
+  explicit GroupElements(const GroupShape& s)
+      : groups(s.groups),
+        group_channels(s.group_channels()),
+        size(s.row_size()),
+        sample(s.c * s.spatial),
+        group_stride(s.channels_last ? s.group_channels() : s.row_size()),
+        outer_stride(s.channels_last ? s.c : s.spatial),
+        inner(s.channels_last ? s.group_channels() : s.spatial),
+        channels_last(s.channels_last) {}
+
+  __device__ int64_t start(int64_t row) const { return row / groups * sample + row % groups * group_stride; }
+  __device__ int64_t first_channel(int64_t row) const { return row % groups * group_channels; }
+
+  struct Place {
+    int64_t offset;   // from the group's start
+    int64_t channel;  // from the group's first
+  };
+
+  __device__ __forceinline__ Place place(int64_t i) const {
+    const int64_t run = inner.quotient(i), within = i - run * static_cast<int64_t>(inner.divisor);
+    return {run * outer_stride + within, channels_last ? within : run};
+  }
+};
+
+}  // namespace warpsmith

@@ -1,0 +1,66 @@
+// Group norm for groups that stay on chip: what the engines in row/ need to know about it.
+#pragma once
+
+#include "norm/group_norm/rows.cuh"
+#include "row/registers.cuh"
+
+namespace warpsmith {
+
+template <class T, class Activation>
+struct GroupNorm : GroupNormRows<T> {
+  using Value = T;
+  static constexpr int kInputs = 1;
+  using Stats = Moments;
+  using Total = Normaliser;
+  // Weight and bias are one value each for a pack, and others for the next group.
+  struct Columns {
+    __device__ void load_from(const GroupNorm&, int) {}
+    __device__ void keep(uint32_t) {}
+  };
+  template <int packs>
+  static constexpr bool kHoldsColumns = false;
+
+  using GroupNormRows<T>::GroupNormRows;
+
+  __device__ static uint4 padding() { return {}; }
+  __device__ const T* input(int, int64_t row) const { return this->x + row * this->cols; }
+
+  template <int lanes, int packs>
+  __device__ __forceinline__ Stats gather(const uint4 (&x)[packs][1], int valid) const {
+    Moments moments{};
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      if (i < valid) moments = merge(moments, pack_moments<T>(x[i][0]));
+    }
+    return warp_merge<lanes>(moments);
+  }
+
+  // As `merge`, with all parts at once: around one of their means, nothing cancels either.
+  __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
+    const int lane = threadIdx.x % kWarp;
+    const auto size = static_cast<float>(this->cols);
+    const float reference = parts[0].mean;
+    float moment = 0.0f;
+    for (int i = lane; i < count; i += kWarp) moment = fmaf(parts[i].count, parts[i].mean - reference, moment);
+    const float distance = warp_reduce(moment) / size;
+    float m2 = 0.0f;
+    for (int i = lane; i < count; i += kWarp) {
+      const float apart = (parts[i].mean - reference) - distance;
+      m2 += fmaf(parts[i].count * apart, apart, parts[i].m2);
+    }
+    return {size, reference + distance, warp_reduce(m2)};
+  }
+
+  __device__ __forceinline__ Total total(const Stats& stats) const { return normaliser(stats, this->eps); }
+
+  __device__ void keep(int64_t, const Total&) const {}
+  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], const Total& total,
+                                         const Columns&) const {
+    const int at = col / kPack<T>;
+    const int64_t channel = this->channel(row, at);
+    const uint4 y = normalise<Activation, T>(x[0], total, this->weight[channel], this->bias[channel]);
+    ptx::store_streaming(this->y_packs(row) + at, y);
+  }
+};
+
+}  // namespace warpsmith

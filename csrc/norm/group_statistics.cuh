@@ -1,0 +1,114 @@
+// Mean and variance of groups too large for one block: the moments of pieces, merged by a second kernel in a fixed
+// order. Both layouts, forward and backward.
+#pragma once
+
+#include "norm/columns.cuh"
+#include "norm/group_statistics.h"
+
+namespace warpsmith {
+
+// The workspace.
+struct GroupStatistics {
+  Moments* pieces;     // [rows, pieces]
+  Normaliser* groups;  // [rows]
+
+  GroupStatistics(float* workspace, const GroupShape& s, const Pieces& p)
+      : pieces(reinterpret_cast<Moments*>(workspace)),
+        groups(reinterpret_cast<Normaliser*>(workspace + 3 * s.rows() * p.count)) {}
+};
+
+inline constexpr int kPieceThreads = 256;
+
+// Contiguous: block i takes piece i % count of group i / count.
+template <class T>
+__global__ void __launch_bounds__(kPieceThreads)
+    group_norm_moments_kernel(Moments* to, const T* x, int64_t packs, const Pieces pieces) {
+  constexpr int kWidth = kPack<T>;
+  __shared__ Moments partial[kWarp];
+  const int64_t row = blockIdx.x / pieces.count, first = (blockIdx.x - row * pieces.count) * pieces.length;
+  const int64_t end = min(first + pieces.length, packs);
+  const T* gX = x + row * packs * kWidth;  // [packs * kWidth]
+  Moments moments{};
+#pragma unroll 4
+  for (int64_t pack = first + threadIdx.x; pack < end; pack += kPieceThreads) {
+    Pack<T> raw;
+    float values[kWidth];
+    load<Cache::streaming>(raw, gX + pack * kWidth);
+    to_float(values, raw);
+    moments = merge(moments, moments_of(values));
+  }
+  moments = block_merge(moments, partial);
+  if (threadIdx.x == 0) to[blockIdx.x] = moments;
+}
+
+// Channels last: block (i, tile) takes slab i % count of sample i / count.
+template <class T>
+__global__ void __launch_bounds__(kTileThreads)
+    group_norm_nhwc_moments_kernel(Moments* to, const T* x, const ColumnTiling tiling, const Pieces slabs) {
+  constexpr int kWidth = kPack<T>;
+  __shared__ LaneMoments<kWidth> lanes;
+  const int tile = blockIdx.y;
+  const Column column(tiling, tile);
+  const int64_t sample = blockIdx.x / slabs.count, slab = blockIdx.x - sample * slabs.count;
+  const int positions = static_cast<int>(min(slabs.length, tiling.spatial - slab * slabs.length));
+  const T* gX = x + (sample * tiling.spatial + slab * slabs.length) * tiling.c +
+                (int64_t{tile} * tiling.columns + column.at) * kWidth;  // [positions, c], at the thread's column
+  PackMoments<kWidth> moments;
+  if (column.active) {
+#pragma unroll 4
+    for (int position = column.lane; position < positions; position += column.lanes) {
+      Pack<T> raw;
+      float values[kWidth];
+      load<Cache::streaming>(raw, gX + position * tiling.c);
+      to_float(values, raw);
+      moments.add(values);
+    }
+  }
+  const int64_t first = sample * tiling.groups + int64_t{tile} * tiling.columns * kWidth / tiling.group_channels;
+  merge_groups(moments, lanes, column, positions, tiling.group_channels, [&](int group, const Moments& merged) {
+    if (threadIdx.x % kWarp == 0) to[(first + group) * slabs.count + slab] = merged;
+  });
+}
+
+// A block per group merges its pieces.
+template <int threads>
+__global__ void __launch_bounds__(threads)
+    group_norm_statistics_kernel(Normaliser* to, const Moments* pieces, int64_t count, float eps) {
+  __shared__ Moments partial[kWarp];
+  Moments moments{};
+  for (int64_t i = threadIdx.x; i < count; i += threads) moments = merge(moments, pieces[blockIdx.x * count + i]);
+  moments = block_merge(moments, partial);
+  if (threadIdx.x == 0) to[blockIdx.x] = normaliser(moments, eps);
+}
+
+inline void merge_pieces(const GroupStatistics& to, const GroupShape& s, const Pieces& pieces, float eps,
+                         cudaStream_t stream) {
+  constexpr int kThreads = 128;
+  launch<&group_norm_statistics_kernel<kThreads>>({static_cast<unsigned>(s.rows()), kThreads}, stream, to.groups,
+                                                  static_cast<const Moments*>(to.pieces), pieces.count, eps);
+}
+
+// Statistics of a contiguous x.
+template <class T>
+GroupStatistics launch_statistics(const T* x, const GroupShape& s, const Pieces& pieces, float eps, float* workspace,
+                                  cudaStream_t stream) {
+  const GroupStatistics statistics(workspace, s, pieces);
+  const auto blocks = static_cast<unsigned>(s.rows() * pieces.count);
+  launch<&group_norm_moments_kernel<T>>({blocks, kPieceThreads}, stream, statistics.pieces, x, s.row_size() / kPack<T>,
+                                        pieces);
+  merge_pieces(statistics, s, pieces, eps, stream);
+  return statistics;
+}
+
+// Statistics of a channels-last x.
+template <class T>
+GroupStatistics launch_statistics(const T* x, const GroupShape& s, const ColumnTiling& tiling, const Pieces& slabs,
+                                  float eps, float* workspace, cudaStream_t stream) {
+  const GroupStatistics statistics(workspace, s, slabs);
+  const dim3 grid(static_cast<unsigned>(s.n * slabs.count), static_cast<unsigned>(tiling.tiles));
+  launch<&group_norm_nhwc_moments_kernel<T>>({grid, tiling.threads()}, stream, statistics.pieces, x, tiling, slabs);
+  merge_pieces(statistics, s, slabs, eps, stream);
+  return statistics;
+}
+
+}  // namespace warpsmith
