@@ -103,4 +103,11 @@ inline const char* needs_operand_packs_16(const GemmArgs& p) {
   return whole ? nullptr : "needs a and b in packs of 16 bytes";
 }
 
+// Batches of tiny products can have more tiles than a grid has blocks.
+inline const char* needs_tiles_in_grid(const GemmArgs& p) {
+  constexpr int64_t kLeastTile = 64, kMostBlocks = 0x7fffffff;
+  const bool fits = ceil_div(p.m, kLeastTile) * ceil_div(p.n, kLeastTile) * p.batch <= kMostBlocks;
+  return fits ? nullptr : "needs fewer than 2^31 tiles of 64 x 64";
+}
+
 }  // namespace warpsmith

@@ -19,7 +19,8 @@ __device__ __forceinline__ const T* matrix_of(const Matrix& x, int64_t batch) {
 template <class T, class Tile, int threads>
 class TileCopy {
   static constexpr int kChunk = 16 / static_cast<int>(sizeof(T)), kPerLine = Tile::length / kChunk;
-  static constexpr int kChunks = Tile::lines * kPerLine, kStep = threads / kPerLine;
+  static constexpr int kChunks = Tile::lines * kPerLine, kLines = threads / kPerLine;
+  static constexpr int kStep = kLines < Tile::lines ? kLines : Tile::lines;
   static_assert(threads % kPerLine == 0 && (kChunks % threads == 0 || kChunks < threads), "an even share");
   static_assert(kStep % 8 == 0 || kChunks <= threads, "lines that swizzle alike");
 
@@ -33,7 +34,6 @@ class TileCopy {
     to_ = Tile::at(line, i);
     k_ = kAlongK ? i : line;
     step_ = kStep * x.ld;
-    tile_ = kAlongK ? Tile::k : Tile::k * x.ld;
     from_ = matrix_of<T>(x, batch) + (kAlongK ? (mn + line) * x.ld + k + i : (k + line) * x.ld + mn + i);
     inside_ = 0;
 #pragma unroll
@@ -44,44 +44,57 @@ class TileCopy {
 
   // Starts copying part `part` of `parts` of the tile at hand, of which `k_left` values of k exist.
   __device__ __forceinline__ void start(T* tile, int64_t k_left, int part = 0, int parts = 1) {
-    if (kChunks < threads && static_cast<int>(threadIdx.x) >= kChunks) return;
+    if (idle()) return;
+    const int left = clipped(k_left);
 #pragma unroll
     for (int r = kRounds * part / parts; r < kRounds * (part + 1) / parts; ++r) {
-      const T* from = from_ + r * step_;
-      ptx::cp_async_zfill(chunk(tile, r), reinterpret_cast<const uint4*>(from), valid(r, k_left));
+      ptx::cp_async_zfill(chunk(tile, r), reinterpret_cast<const uint4*>(from_), valid(r, left));
+      from_ += step_;
     }
   }
 
   // The same through registers: waits for the loads.
   __device__ __forceinline__ void copy(T* tile, int64_t k_left) {
-    if (kChunks < threads && static_cast<int>(threadIdx.x) >= kChunks) return;
+    if (idle()) return;
+    const int left = clipped(k_left);
     uint4 values[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      values[r] = valid(r, k_left) ? *reinterpret_cast<const uint4*>(from_ + r * step_) : uint4{};
+      values[r] = valid(r, left) ? *reinterpret_cast<const uint4*>(from_) : uint4{};
+      from_ += step_;
     }
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) *chunk(tile, r) = values[r];
   }
 
-  // On to the next tile.
-  __device__ __forceinline__ void advance() { from_ += tile_; }
+  // On to the next tile, after all of the one at hand. Along m or n, the lines of the next follow.
+  __device__ __forceinline__ void advance() {
+    if (Tile::along == Along::k) from_ += Tile::k - kRounds * step_;
+  }
 
  private:
+  __device__ __forceinline__ static bool idle() {
+    return kChunks < threads && static_cast<int>(threadIdx.x) >= kChunks;
+  }
+
+  __device__ __forceinline__ static int clipped(int64_t k_left) {
+    return static_cast<int>(k_left < Tile::k ? k_left : Tile::k);
+  }
+
   __device__ __forceinline__ static constexpr int k_step(int r) { return Tile::along == Along::k ? 0 : r * kStep; }
 
-  __device__ __forceinline__ bool valid(int r, int64_t k_left) const {
-    return (inside_ >> r & 1u) != 0 && k_ + k_step(r) < k_left;
+  __device__ __forceinline__ bool valid(int r, int left) const {
+    return (inside_ >> r & 1u) != 0 && k_ + k_step(r) < left;
   }
 
   __device__ __forceinline__ uint4* chunk(T* tile, int r) const {
     return reinterpret_cast<uint4*>(tile + Tile::moved(to_, r * kStep, 0));
   }
 
-  const T* from_;        // the first chunk of the tile at hand
-  int64_t step_, tile_;  // elements from one of the thread's lines to the next, from tile to tile
-  int to_, k_;           // where the first chunk goes, and its k in the tile
-  uint32_t inside_;      // bit r: line r is within m or n
+  const T* from_;    // the first chunk of the tile at hand
+  int64_t step_;     // elements from one of the thread's lines to the next
+  int to_, k_;       // where the first chunk goes, and its k in the tile
+  uint32_t inside_;  // bit r: line r is within m or n
 };
 
 }  // namespace warpsmith

@@ -27,4 +27,26 @@ __device__ __forceinline__ Origin origin_by_groups(const GemmArgs& p) {
   return {tile.m * Tile::bm, tile.n * Tile::bn};
 }
 
+// Of a batch: the grid's x runs over all tiles of one product after those of another.
+template <class Tile>
+class Place {
+ public:
+  __device__ __forceinline__ explicit Place(const GemmArgs& p) {
+    constexpr int kGroup = 8;
+    const int64_t down = ceil_div(p.m, Tile::bm), across = ceil_div(p.n, Tile::bn);
+    const uint32_t tiles = static_cast<uint32_t>(down * across);
+    const TileCoord tile = grouped_tile(blockIdx.x % tiles, down, across, kGroup);
+    batch_ = blockIdx.x / tiles;
+    tile_m_ = static_cast<uint32_t>(tile.m);
+    tile_n_ = static_cast<uint32_t>(tile.n);
+  }
+
+  __device__ __forceinline__ int64_t batch() const { return batch_; }
+  __device__ __forceinline__ int64_t m() const { return int64_t{tile_m_} * Tile::bm; }
+  __device__ __forceinline__ int64_t n() const { return int64_t{tile_n_} * Tile::bn; }
+
+ private:
+  uint32_t batch_, tile_m_, tile_n_;  // kept through the main loop, in as few registers as can be
+};
+
 }  // namespace warpsmith
