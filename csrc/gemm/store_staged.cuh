@@ -19,6 +19,14 @@ struct StorePatch {
   static constexpr int bytes = rows * stride * static_cast<int>(sizeof(float));
 };
 
+// Dynamic shared memory of a block that loads through a ring of Tile::stages, which the patches reuse.
+template <class Tile, class Stage>
+constexpr int ring_bytes() {
+  constexpr int kRing = Tile::stages * static_cast<int>(sizeof(Stage));
+  constexpr int kPatches = Share<Tile>::warps * StorePatch<Tile>::bytes;
+  return kRing > kPatches ? kRing : kPatches;
+}
+
 // Where the sums go, and what becomes of them first.
 enum class Finish {
   round,   // d = a b
@@ -56,6 +64,13 @@ struct Destination {
   int64_t slice, batch;  // of k, of products
   int64_t m, n;          // of the warp's first sum
 };
+
+// How the call finishes its sums.
+__device__ __forceinline__ Finish finish_of(const GemmArgs& p, const Split& split) {
+  if (split.count > 1) return Finish::partial;
+  const bool alone = p.c.data == nullptr && p.alpha == 1.0f && p.activation == Activation::none;
+  return alone ? Finish::round : Finish::all;
+}
 
 // Stores the warp's sums. `patch`: StorePatch::bytes that this warp alone uses.
 template <class T, class Acc, class Tile>

@@ -5,8 +5,6 @@
 //   Occupancy: `Large` 8 warps of up to 255 registers in 144 KB, one block on sm_80 and sm_90; `Medium` 4 warps of up to
 //   255 registers in 48 KB, two blocks on sm_80, sm_89 and sm_90; `Small` 4 warps of up to 128 registers in 48 KB, three
 //   blocks on sm_80, two on sm_89, four on sm_90. Bound: the tensor cores as mma.sync reaches them.
-#include <algorithm>
-
 #include "device/pipeline.h"
 #include "gemm/split.cuh"
 #include "gemm/store_staged.cuh"
@@ -35,8 +33,7 @@ struct Config {
   using TileA = OperandTile<a, Tile::bm, Tile::bk, Swizzled>;
   using TileB = OperandTile<b, Tile::bn, Tile::bk, Swizzled>;
   static constexpr int threads = Share<Tile>::threads;
-  static constexpr int shared = std::max(Tile::stages * static_cast<int>(sizeof(Stage<uint16_t, TileA, TileB>)),
-                                         Share<Tile>::warps* StorePatch<Tile>::bytes);
+  static constexpr int shared = ring_bytes<Tile, Stage<uint16_t, TileA, TileB>>();
 };
 
 template <class T, class Acc, class Config>
@@ -104,9 +101,8 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
   // write
   ptx::cp_async_wait<0>();
   __syncthreads();  // the ring is free
-  const bool alone = p.c.data == nullptr && p.alpha == 1.0f && p.activation == Activation::none;
   const Destination destination{
-      .finish = split.count > 1 ? Finish::partial : (alone ? Finish::round : Finish::all),
+      .finish = finish_of(p, split),
       .slice = blockIdx.y,
       .batch = block.batch(),
       .m = block.m() + warp.m,
