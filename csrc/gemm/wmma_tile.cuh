@@ -7,8 +7,10 @@
 #include <mma.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "device/convert.h"
+#include "device/ptx/wmma.h"
 #include "gemm/operand_tile.h"
 #include "gemm/warp_mma.cuh"
 
@@ -62,6 +64,15 @@ __device__ __forceinline__ void store_fragment(const GemmArgs& p, const Fragment
   __syncwarp();  // the next fragment overwrites the patch
 }
 
+template <class Fragment, class T>
+__device__ __forceinline__ void load_fragment(Fragment& to, const T* from, unsigned stride) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    ptx::wmma_load(to, from, stride);
+  } else {
+    nvcuda::wmma::load_matrix_sync(to, from, stride);
+  }
+}
+
 // a along k, b along n.
 template <class T, class Acc, class Tile, class TileA, class TileB, class Shape = Wmma16x16>
 class WmmaSums {
@@ -85,11 +96,11 @@ class WmmaSums {
       wmma::fragment<wmma::matrix_b, Shape::m, Shape::n, 16, T, wmma::row_major> b[kTilesN];
 #pragma unroll
       for (int i = 0; i < kTilesM; ++i) {
-        wmma::load_matrix_sync(a[i], stage.a + TileA::at(place_.m + i * Shape::m, k), TileA::stride);
+        load_fragment(a[i], stage.a + TileA::at(place_.m + i * Shape::m, k), TileA::stride);
       }
 #pragma unroll
       for (int j = 0; j < kTilesN; ++j) {
-        wmma::load_matrix_sync(b[j], stage.b + TileB::at(k, place_.n + j * Shape::n), TileB::stride);
+        load_fragment(b[j], stage.b + TileB::at(k, place_.n + j * Shape::n), TileB::stride);
       }
 #pragma unroll
       for (int i = 0; i < kTilesM; ++i) {

@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kThreads) matmul_wmma_naive_kernel(const GemmA
     // multiply
     wmma::fragment<wmma::matrix_a, kSide, kSide, kSide, T, wmma::row_major> a_fragment;
     wmma::fragment<wmma::matrix_b, kSide, kSide, kSide, T, wmma::row_major> b_fragment;
-    wmma::load_matrix_sync(a_fragment, &own.a[0][0], kSide);
-    wmma::load_matrix_sync(b_fragment, &own.b[0][0], kSide);
+    load_fragment(a_fragment, &own.a[0][0], kSide);
+    load_fragment(b_fragment, &own.b[0][0], kSide);
     wmma::mma_sync(sums, a_fragment, b_fragment, sums);
   }
   store_fragment<T, Acc, Wmma16x16>(p, sums, own.patch, m, n);
