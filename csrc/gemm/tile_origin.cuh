@@ -32,7 +32,7 @@ template <class Tile>
 class Place {
  public:
   __device__ __forceinline__ explicit Place(const GemmArgs& p) {
-    constexpr int kGroup = 8;
+    constexpr int kGroup = 2048 / Tile::bm;  // about as high as a wave of a GPU's blocks is then wide
     const int64_t down = ceil_div(p.m, Tile::bm), across = ceil_div(p.n, Tile::bn);
     const uint32_t tiles = static_cast<uint32_t>(down * across);
     const TileCoord tile = grouped_tile(blockIdx.x % tiles, down, across, kGroup);

@@ -142,7 +142,7 @@ MMA: tuple[Rung, ...] = (
     ),
     _rung(
         "mma_tn",
-        "`mma_dsmem` with b column-major",
+        "b column-major, padded as in mma_dsmem",
         TN,
         "mma_m16n8k16_mma2x4_warp4x4_stages_dsmem_tn",
     ),
