@@ -221,7 +221,9 @@ def in_packs(x: Matrix, rows: int, cols: int, size: int, width: int) -> bool:
     column.
     """
     extent = cols if x.by_rows else rows
-    return all(count % width == 0 for count in (x.address, x.ld * size, x.batch * size, extent * size))
+    return all(
+        count % width == 0 for count in (x.address, x.ld * size, x.batch * size, extent * size)
+    )
 
 
 def operands_in_packs(p: Problem, width: int) -> bool:
@@ -238,6 +240,16 @@ def needs_packs_8(p: Problem) -> str | None:
 
 def needs_packs_16(p: Problem) -> str | None:
     return None if operands_in_packs(p, 16) else "needs a, b and the product in packs of 16 bytes"
+
+
+def needs_operand_packs_16(p: Problem) -> str | None:
+    whole = in_packs(p.a, p.m, p.k, p.size, 16) and in_packs(p.b, p.k, p.n, p.size, 16)
+    return None if whole else "needs a and b in packs of 16 bytes"
+
+
+def needs_tiles_in_grid(p: Problem) -> str | None:
+    tiles = math.ceil(p.m / 64) * math.ceil(p.n / 64) * p.batch
+    return None if tiles < 2**31 else "needs fewer than 2^31 tiles of 64 x 64"
 
 
 @dataclass(frozen=True)
