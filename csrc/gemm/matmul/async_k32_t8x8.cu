@@ -1,5 +1,5 @@
 // Matrix product of 16-bit operands, a thread per 8 x 8 values, slices of 32 k, copies in the background.
-//   Against `async_8x8`: twice the slice halves the barriers.
+//   Against `async_t8x8`: twice the slice halves the barriers.
 //   Bound: issue slots.
 #include "gemm/async_packs.cuh"
 #include "host/registry.h"
@@ -14,9 +14,12 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
                         : launch_async_packs<bf16, float, Tile>(p, stream);
 }
 
-const char* takes(const GemmArgs& p) { return p.dtype == Dtype::f32 ? "takes f16 and bf16" : needs_packed_rows(p); }
+const char* takes(const GemmArgs& p) {
+  if (const char* reason = needs_16_bits(p)) return reason;
+  return needs_packed_rows(p);
+}
 
-const Register<GemmArgs> registered{"async_k32_8x8", /*min_sm=*/80, takes, launch};
+const Register<GemmArgs> registered{"async_k32_t8x8", /*min_sm=*/80, takes, launch};
 
 }  // namespace
 }  // namespace warpsmith

@@ -1,5 +1,5 @@
 // Matrix product in f32, a thread per 8 x 16 values, copies in the background.
-//   Against `async_8x8`: six loads from shared memory serve 128 multiplications; the 24 registers that six packs would
+//   Against `async_t8x8`: six loads from shared memory serve 128 multiplications; the 24 registers that six packs would
 //   take hold values to multiply instead.
 //   Bound: barriers, at which the one block of a multiprocessor waits.
 #include "gemm/async_packs.cuh"
@@ -14,7 +14,7 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
 
 const char* takes(const GemmArgs& p) { return p.dtype == Dtype::f32 ? needs_packed_rows(p) : "takes f32"; }
 
-const Register<GemmArgs> registered{"async_8x16", /*min_sm=*/80, takes, launch};
+const Register<GemmArgs> registered{"async_t8x16", /*min_sm=*/80, takes, launch};
 
 }  // namespace
 }  // namespace warpsmith

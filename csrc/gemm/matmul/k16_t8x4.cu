@@ -14,7 +14,7 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
 
 const char* takes(const GemmArgs& p) { return p.dtype == Dtype::f32 ? needs_packed_rows(p) : "takes f32"; }
 
-const Register<GemmArgs> registered{"k16_8x4", /*min_sm=*/80, takes, launch};
+const Register<GemmArgs> registered{"k16_t8x4", /*min_sm=*/80, takes, launch};
 
 }  // namespace
 }  // namespace warpsmith

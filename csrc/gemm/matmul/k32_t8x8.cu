@@ -14,9 +14,12 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
                         : launch_double_buffered<bf16, float, Tile>(p, stream);
 }
 
-const char* takes(const GemmArgs& p) { return p.dtype == Dtype::f32 ? "takes f16 and bf16" : needs_packed_rows(p); }
+const char* takes(const GemmArgs& p) {
+  if (const char* reason = needs_16_bits(p)) return reason;
+  return needs_packed_rows(p);
+}
 
-const Register<GemmArgs> registered{"k32_8x8", /*min_sm=*/80, takes, launch};
+const Register<GemmArgs> registered{"k32_t8x8", /*min_sm=*/80, takes, launch};
 
 }  // namespace
 }  // namespace warpsmith
