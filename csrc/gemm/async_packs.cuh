@@ -73,8 +73,9 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>)) matmul_as
 
 template <class T, class Acc, class Tile>
 void launch_async_packs(const GemmArgs& p, cudaStream_t stream) {
-  const LaunchConfig config{static_cast<unsigned>(tiles_of<Tile>(p)), Tile::threads,
-                            static_cast<int>(sizeof(AsyncShared<T, Acc, Tile>))};
+  constexpr int kBytes = static_cast<int>(sizeof(AsyncShared<T, Acc, Tile>));
+  static_assert(kBytes <= kMostSharedBytes);
+  const LaunchConfig config{static_cast<unsigned>(tiles_of<Tile>(p)), Tile::threads, kBytes};
   launch<&matmul_async_packs_kernel<T, Acc, Tile>>(config, stream, p);
 }
 

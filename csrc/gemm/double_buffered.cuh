@@ -44,8 +44,9 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, float>))
 
 template <class T, class Acc, class Tile>
 void launch_double_buffered(const GemmArgs& p, cudaStream_t stream) {
-  const LaunchConfig config{static_cast<unsigned>(tiles_of<Tile>(p)), Tile::threads,
-                            2 * static_cast<int>(sizeof(SharedTile<Tile, Acc>))};
+  constexpr int kBytes = 2 * static_cast<int>(sizeof(SharedTile<Tile, Acc>));
+  static_assert(kBytes <= kMostSharedBytes);
+  const LaunchConfig config{static_cast<unsigned>(tiles_of<Tile>(p)), Tile::threads, kBytes};
   launch<&matmul_double_buffered_kernel<T, Acc, Tile>>(config, stream, p);
 }
 

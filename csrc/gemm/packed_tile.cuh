@@ -222,6 +222,9 @@ inline const char* needs_packed_rows(const GemmArgs& p) {
   return needs_packs_16(p);
 }
 
+// What a block has of shared memory on every GPU from sm_80 on; sm_89 has no more.
+inline constexpr int kMostSharedBytes = 99 * 1024;
+
 template <class Tile>
 int64_t tiles_of(const GemmArgs& p) {
   return ceil_div(p.m, Tile::bm) * ceil_div(p.n, Tile::bn);
