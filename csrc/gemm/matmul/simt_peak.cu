@@ -1,9 +1,10 @@
 // Matrix product in f32 on the CUDA cores, at their peak.
 //   Against `async_t8x16`: a warp computes 64 x 64, so a value read from shared memory is multiplied 8 or 16 times and
-//   multiplications are more than nine instructions in ten; four buffers of copies hide DRAM; operands in either order
+//   multiplications are nine instructions in ten; four buffers of copies hide DRAM; operands in either order
 //   and at any alignment are copied straight into [k, row] order, 4 bytes at a time where they must be turned; tiles are
 //   walked in groups that share L2; smaller tiles and slices of k fill the GPU where 128 x 128 do not. Takes every call.
-//   Occupancy: two blocks of 128 threads x 255 registers and 33 KB, three of 128 threads x 168 registers and 26 KB.
+//   Occupancy: two blocks of 128 threads x 255 registers and 33 KB; of the smaller tiles three of 168 and 25 KB or four
+//   of 128 and 17 KB.
 //   Bound: issue slots of FFMA.
 #include "device/block_order.h"
 #include "device/ptx/cp_async.h"
