@@ -27,12 +27,9 @@ class NarrowCopy {
   // `pack`: widest_pack(). The rest as in TileCopy.
   __device__ __forceinline__ NarrowCopy(const Matrix& x, int pack, int64_t batch, int64_t extent, int64_t mn, int64_t k)
       : pack_(pack), step_(kStep * x.ld) {
-    const int line = static_cast<int>(threadIdx.x) / kPerLine, i = static_cast<int>(threadIdx.x) % kPerLine * kChunk;
-    to_ = Tile::at(line, i);
-    line_ = line;
-    i_ = i;
     mn_left_ = static_cast<int>(extent - mn < Tile::mn ? extent - mn : Tile::mn);
-    from_ = matrix_of<T>(x, batch) + (kAlongK ? (mn + line) * x.ld + k + i : (k + line) * x.ld + mn + i);
+    from_ =
+        matrix_of<T>(x, batch) + (kAlongK ? (mn + line()) * x.ld + k + along() : (k + line()) * x.ld + mn + along());
   }
 
   // Loads the next tile, of which `k_left` values of k exist.
@@ -53,7 +50,7 @@ class NarrowCopy {
   __device__ __forceinline__ void put(T* tile) const {
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      *reinterpret_cast<uint4*>(tile + Tile::moved(to_, r * kStep, 0)) = values_[r];
+      *reinterpret_cast<uint4*>(tile + Tile::moved(Tile::at(line(), along()), r * kStep, 0)) = values_[r];
     }
   }
 
@@ -64,11 +61,11 @@ class NarrowCopy {
     const int lines_left = kAlongK ? mn_left_ : k_left, along_left = kAlongK ? k_left : mn_left_;
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      const bool inside = line_ + r * kStep < lines_left;
+      const bool inside = line() + r * kStep < lines_left;
       Word words[kChunk / kWidth];
 #pragma unroll
       for (int j = 0; j < kChunk / kWidth; ++j) {
-        words[j] = inside && i_ + j * kWidth < along_left ? reinterpret_cast<const Word*>(from_)[j] : Word{};
+        words[j] = inside && along() + j * kWidth < along_left ? reinterpret_cast<const Word*>(from_)[j] : Word{};
       }
       values_[r] = *reinterpret_cast<const uint4*>(words);
       from_ += step_;
@@ -76,8 +73,12 @@ class NarrowCopy {
     if (kAlongK) from_ += Tile::k - kRounds * step_;
   }
 
+  // Where the thread's first chunk is in the tile; cheaper to compute again than to keep.
+  __device__ __forceinline__ static int line() { return static_cast<int>(threadIdx.x) / kPerLine; }
+  __device__ __forceinline__ static int along() { return static_cast<int>(threadIdx.x) % kPerLine * kChunk; }
+
   const T* from_;
-  int pack_, to_, line_, i_, mn_left_;
+  int pack_, mn_left_;
   int64_t step_;
   uint4 values_[kRounds];
 };

@@ -31,9 +31,9 @@ __device__ __forceinline__ Origin origin_by_groups(const GemmArgs& p) {
 template <class Tile>
 class Place {
  public:
-  __device__ __forceinline__ explicit Place(const GemmArgs& p) {
+  __device__ __forceinline__ Place(int64_t product_m, int64_t product_n) {
     constexpr int kGroup = 2048 / Tile::bm;  // about as high as a wave of a GPU's blocks is then wide
-    const int64_t down = ceil_div(p.m, Tile::bm), across = ceil_div(p.n, Tile::bn);
+    const int64_t down = ceil_div(product_m, Tile::bm), across = ceil_div(product_n, Tile::bn);
     const uint32_t tiles = static_cast<uint32_t>(down * across);
     const TileCoord tile = grouped_tile(blockIdx.x % tiles, down, across, kGroup);
     batch_ = blockIdx.x / tiles;

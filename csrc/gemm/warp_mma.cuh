@@ -19,7 +19,7 @@ namespace warpsmith {
 */
 template <class T, class Acc>
 struct MmaSum {
-  static_assert(std::is_same_v<Acc, float>, "f32, or f16 of f16");
+  static_assert(std::is_same_v<Acc, float> && sizeof(T) == 2, "f32 of 16-bit operands, or one of those below");
   float value[4] = {};
 
   __device__ __forceinline__ void add(const uint32_t (&a)[4], const uint32_t (&b)[2]) {
@@ -37,6 +37,39 @@ struct MmaSum<f16, f16> {
   }
   __device__ __forceinline__ float2 pair(int half) const {
     return __half22float2(reinterpret_cast<const __half2&>(value[half]));
+  }
+};
+
+// 8-bit operands: m16n8k32, whose fragments are those of m16n8k16 for pairs of values.
+template <>
+struct MmaSum<e4m3, float> {
+  float value[4] = {};
+
+  __device__ __forceinline__ void add(const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    ptx::mma_m16n8k32_e4m3(value, a, b);
+  }
+  __device__ __forceinline__ float2 pair(int half) const { return {value[2 * half], value[2 * half + 1]}; }
+};
+
+template <>
+struct MmaSum<e5m2, float> {
+  float value[4] = {};
+
+  __device__ __forceinline__ void add(const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    ptx::mma_m16n8k32_e5m2(value, a, b);
+  }
+  __device__ __forceinline__ float2 pair(int half) const { return {value[2 * half], value[2 * half + 1]}; }
+};
+
+template <>
+struct MmaSum<int8_t, int32_t> {
+  int32_t value[4] = {};
+
+  __device__ __forceinline__ void add(const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    ptx::mma_m16n8k32_s8(value, a, b);
+  }
+  __device__ __forceinline__ float2 pair(int half) const {
+    return {static_cast<float>(value[2 * half]), static_cast<float>(value[2 * half + 1])};
   }
 };
 

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(128) uint4 ring[];
   auto* stages = reinterpret_cast<Stage<T, TileA, TileB>*>(ring);  // [2]
 
-  const Place<Tile> block(p);
+  const Place<Tile> block(p.m, p.n);
   const int64_t first_k = blockIdx.y * split.depth;
   const int64_t depth = p.k - first_k < split.depth ? p.k - first_k : split.depth;
   const WarpPlace<Tile> warp;
@@ -49,22 +49,24 @@ __global__ void __launch_bounds__(kThreads, 2)
   const FragmentReader<Side::b, TileB> read_b(warp.n);
   WarpSums<T, Acc, Tile> warp_sums;
 
-  const auto fetch = [&](int64_t k_left) {
-    const int left = static_cast<int>(k_left < Tile::bk ? k_left : Tile::bk);
-    copy_a.fetch(left);
-    copy_b.fetch(left);
-  };
   const auto put = [&](int slot) {
     copy_a.put(stages[slot].a);
     copy_b.put(stages[slot].b);
   };
-  fetch(depth);
+  const int tiles = static_cast<int>(ceil_div(depth, Tile::bk));
+  const int tail = static_cast<int>(depth - int64_t{tiles - 1} * Tile::bk);
+  const auto fetch = [&](int tile) {
+    const int k_left = tile < tiles - 1 ? Tile::bk : (tile == tiles - 1 ? tail : 0);
+    copy_a.fetch(k_left);
+    copy_b.fetch(k_left);
+  };
+  fetch(0);
   put(0);
   __syncthreads();
 
   int slot = 0;
-  for (int64_t k_left = depth; k_left > 0; k_left -= Tile::bk) {
-    fetch(k_left - Tile::bk);
+  for (int tile = 0; tile < tiles; ++tile) {
+    fetch(tile + 1);
 
     // multiply
 #pragma unroll
