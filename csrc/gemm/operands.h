@@ -5,10 +5,12 @@
 
 #include <array>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "gemm/gemm.h"
 #include "host/tensor.h"
+#include "row/operands.h"
 
 namespace warpsmith {
 
@@ -125,6 +127,15 @@ inline Matrix as_matrices(Tensor& tensor, Reading reading, const Batch& batch) {
   matrix.data = tensor.data_ptr();
   if (!walk()) throw std::logic_error("one stride walks a contiguous tensor");
   return matrix;
+}
+
+// Device and dtype of `x`, which messages call `like`.
+inline void check_alike(std::string_view op, std::string_view name, const Tensor& tensor, const Tensor& x,
+                        std::string_view like) {
+  check_device_like(op, name, tensor, x, like);
+  if (tensor.scalar_type() == x.scalar_type()) return;
+  fail(op, "expected ", name, " to have dtype ", dtype_name(x.scalar_type()), " like ", like, ", got ",
+       dtype_name(tensor.scalar_type()));
 }
 
 inline bool broadcasts_to(Sizes from, Sizes to) {

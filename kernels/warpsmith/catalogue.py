@@ -277,6 +277,8 @@ class Op:
     terms: Callable[..., Tensor] | None = None
     #: At most so many terms are added in 16 bits, before wider sums take over; 0: all of them.
     low_precision_terms: int = 0
+    #: A sum in 16 bits is spread over at least so many threads.
+    low_precision_threads: int = 32
     #: Compared element by element (True), or relative to the largest output (False).
     elementwise: bool = False
     #: Other names under which the seed list and users know it.

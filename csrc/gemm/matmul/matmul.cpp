@@ -5,7 +5,6 @@
 #include "gemm/gemm.h"
 #include "gemm/operands.h"
 #include "host/registry.h"
-#include "row/operands.h"
 
 namespace warpsmith {
 namespace {
@@ -72,8 +71,7 @@ Tensor run_matmul(const Tensor& a, const Tensor& b, const Named* named) {
   constexpr const char* kOp = "matmul";
   check_operand(kOp, "a", a, 1);
   check_operand(kOp, "b", b, 1);
-  check_same_device(kOp, "b", b, a);
-  check_same_dtype(kOp, "b", b, a);
+  check_alike(kOp, "b", b, a, "a");
   const Layout left = layout_of(a, Reading::left), right = layout_of(b, Reading::right);
   Batch batch;
   if (left.cols() != right.rows() || !broadcast(batch, left, right)) {
@@ -126,15 +124,13 @@ Tensor run_linear(const Tensor& x, const Tensor& weight, const std::optional<Ten
   check_operand(kOp, "x", x, 1);
   check_operand(kOp, "weight", weight, 2);
   if (weight.dim() != 2) fail(kOp, "expected weight to be 2-D, got shape ", shape_text(weight.sizes()));
-  check_same_device(kOp, "weight", weight, x);
-  check_same_dtype(kOp, "weight", weight, x);
+  check_alike(kOp, "weight", weight, x, "x");
   const Layout left = layout_of(x, Reading::left), right = layout_of(weight, Reading::transposed);
   if (left.cols() != right.rows()) {
     fail(kOp, "cannot multiply shapes ", shape_text(x.sizes()), " and ", shape_text(weight.sizes()), " transposed");
   }
   if (bias) {
-    check_same_device(kOp, "bias", *bias, x);
-    check_same_dtype(kOp, "bias", *bias, x);
+    check_alike(kOp, "bias", *bias, x, "x");
     if (bias->dim() != 1 || bias->size(0) != right.cols()) {
       fail(kOp, "expected bias to have shape (", std::to_string(right.cols()), ",), the rows of weight, got ",
            shape_text(bias->sizes()));
@@ -187,10 +183,8 @@ Tensor run_addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta,
   check_operand(kOp, "a", a, 2);
   check_operand(kOp, "b", b, 2);
   check_floating(kOp, "c", c);
-  check_same_device(kOp, "b", b, a);
-  check_same_dtype(kOp, "b", b, a);
-  check_same_device(kOp, "c", c, a);
-  check_same_dtype(kOp, "c", c, a);
+  check_alike(kOp, "b", b, a, "a");
+  check_alike(kOp, "c", c, a, "a");
   const Layout left = layout_of(a, Reading::left), right = layout_of(b, Reading::right);
   Batch batch;
   if (left.cols() != right.rows() || !broadcast(batch, left, right)) {
