@@ -1,0 +1,327 @@
+// TF32 product, mma.m16n8k8, a ring of tiles and fragments in two sets of registers.
+//   Against `mma`: warp tiles of 64 x 64, which read a third less shared memory for each product; operands of any layout
+//   at four values an instruction, without transposing (operand.cuh); while a warp multiplies one k-step, it loads the
+//   next and rounds it to TF32 between the multiplications, so one barrier a tile remains; rounding in two instructions
+//   a value, 64 beside the 32 multiplications of a k-step. Tiles by cost, split-K where they are few (split.h); values
+//   that cannot be copied in fours come one by one. Every layout, alignment and size.
+//   Bound: shared memory, busy five sixths of the time that mma.sync takes, which on sm_90 is 0.62 of what wgmma reaches.
+//   Occupancy: large, 255 registers x 256 threads and 144 KiB, 1 block; square, 255 x 128 and 64 KiB, 2 blocks (1 on
+//   sm_89); small, 128 x 128 and 48 KiB, 4 blocks (2 on sm_89).
+#include <algorithm>
+
+#include "device/block_order.h"
+#include "device/pipeline.h"
+#include "device/ptx/mma.h"
+#include "device/vec.h"
+#include "gemm/matmul_tf32/matmul_tf32.h"
+#include "gemm/matmul_tf32/operand.cuh"
+#include "gemm/split.cuh"
+#include "gemm/split.h"
+#include "host/launch.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+// Tiles of a column that neighbouring blocks take together.
+constexpr int kGroup = 16;
+
+struct Large {
+  static constexpr int bm = 128, bn = 256, bk = 32, wm = 64, wn = 64, stages = 3, blocks = 1;
+};
+
+struct Square {
+  static constexpr int bm = 128, bn = 128, bk = 16, wm = 64, wn = 64, stages = 4, blocks = 2;
+};
+
+struct Small {
+  static constexpr int bm = 64, bn = 64, bk = 32, wm = 32, wn = 32, stages = 3, blocks = 3;
+};
+
+// How the operands lie: `width` values a copy.
+template <Order a_, Order b_, int width_>
+struct Operands {
+  static constexpr Order a = a_, b = b_;
+  static constexpr int width = width_;
+};
+
+template <class Block, class Operands>
+struct Config {
+  static constexpr int warps_m = Block::bm / Block::wm, warps_n = Block::bn / Block::wn;
+  static constexpr int threads_ = warps_m * warps_n * 32;
+
+  struct A {
+    static constexpr Side side = Side::a;
+    static constexpr int extent = Block::bm, bk = Block::bk, width = Operands::width, threads = threads_;
+    static constexpr bool k_inner = Operands::a == Order::rows;
+  };
+  struct B {
+    static constexpr Side side = Side::b;
+    static constexpr int extent = Block::bn, bk = Block::bk, width = Operands::width, threads = threads_;
+    static constexpr bool k_inner = Operands::b == Order::columns;
+  };
+
+  static constexpr int threads = threads_;
+  static constexpr int stage = OperandTile<A>::size + OperandTile<B>::size;  // values
+  static constexpr int shared = Block::stages * stage * static_cast<int>(sizeof(float));
+  static constexpr int steps = Block::bk / kStepDepth;
+  static_assert(steps % 2 == 0, "fragments take turns in the same order in every tile");
+};
+
+// Of a launch, beside the problem.
+template <class Block, class Operands>
+struct Plan {
+  Split split;
+  int tiles_m, tiles_n;
+  typename TileCopies<typename Config<Block, Operands>::A>::Steps steps_a;
+  typename TileCopies<typename Config<Block, Operands>::B>::Steps steps_b;
+};
+
+// What a warp computes, as mma leaves it.
+template <class Block>
+struct Sums {
+  static constexpr int tiles_m = Block::wm / 16, tiles_n = Block::wn / 8;
+  float value[tiles_m][tiles_n][4];
+
+  __device__ void clear() {
+#pragma unroll
+    for (auto& row : value) {
+#pragma unroll
+      for (auto& tile : row) {
+#pragma unroll
+        for (float& x : tile) x = 0.0f;
+      }
+    }
+  }
+};
+
+template <class Block>
+struct Fragments {
+  Fragment<Block::wm / 16> a;
+  Fragment<Block::wn / 16> b;
+  static constexpr int pairs = decltype(a)::pairs + decltype(b)::pairs;
+
+  __device__ __forceinline__ void round(int pair) {
+    if (pair < decltype(a)::pairs) {
+      round_fragment(a, pair);
+    } else {
+      round_fragment(b, pair - decltype(a)::pairs);
+    }
+  }
+};
+
+// One k-step, with the rounding of the next one's fragments in its gaps.
+template <class Block>
+__device__ __forceinline__ void multiply(Sums<Block>& sums, const Fragments<Block>& x, Fragments<Block>& next) {
+  constexpr int kRows = Sums<Block>::tiles_m, kPairs = Fragments<Block>::pairs;
+  static_assert(kPairs % kRows == 0, "every row rounds as much");
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < Sums<Block>::tiles_n; ++j) {
+      const uint32_t b[2] = {x.b.value[j / 2][j % 2 * 2], x.b.value[j / 2][j % 2 * 2 + 1]};
+      ptx::mma_m16n8k8_tf32(sums.value[i][j], x.a.value[i], b);
+    }
+#pragma unroll
+    for (int pair = i * kPairs / kRows; pair < (i + 1) * kPairs / kRows; ++pair) next.round(pair);
+  }
+}
+
+// Writes the sums, or adds them to what is there: 64 neighbouring bytes of a row by four lanes. `out` is where the warp's
+// part begins, in a matrix of rows of `pitch`, of which so many rows and columns are left.
+template <class Block>
+__device__ __forceinline__ void write(float* out, int64_t pitch, int rows_left, int cols_left, const Sums<Block>& sums,
+                                      bool add) {
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  asm volatile("" : "+r"(lane));  // or else addresses are computed, and kept, before the multiplications
+  const bool packed = pitch % 4 == 0;
+#pragma unroll
+  for (int i = 0; i < 2 * Sums<Block>::tiles_m; ++i) {  // rows of this lane: a group's four slots, group by group
+    const int row = i / kSlots * kGroupRows + row_of(lane / 4) + i % kSlots;
+    if (row >= rows_left) continue;
+#pragma unroll
+    for (int j = 0; j < Sums<Block>::tiles_n / kSlots * 2; ++j) {
+      const int col = j / 2 * kGroupRows + row_of(lane % 4 * 2 + j % 2);
+      float* to = out + row * pitch + col;
+      Vec<float, 4> values;
+#pragma unroll
+      for (int s = 0; s < kSlots; ++s) values[s] = sums.value[i / 2][j / 2 * kSlots + s][i % 2 * 2 + j % 2];
+      if (packed) {
+        if (col >= cols_left) continue;
+        if (add) {
+          Vec<float, 4> before;
+          load(before, to);
+#pragma unroll
+          for (int s = 0; s < kSlots; ++s) values[s] += before[s];
+        }
+        store(to, values);
+      } else {
+#pragma unroll
+        for (int s = 0; s < kSlots; ++s) {
+          if (col + s < cols_left) to[s] = add ? to[s] + values[s] : values[s];
+        }
+      }
+    }
+  }
+}
+
+template <class Block, class Operands>
+__global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::blocks)
+    matmul_tf32_mma_peak_kernel(const Tf32Args p, const Plan<Block, Operands> plan) {
+  using Config = Config<Block, Operands>;
+  using TileA = typename Config::A;
+  using TileB = typename Config::B;
+  const Split& split = plan.split;
+  extern __shared__ uint4 shared[];
+  float* ring = reinterpret_cast<float*>(shared);  // [stages, tile of a and tile of b]
+  const auto sA = [&](int slot) { return ring + slot * Config::stage; };
+  const auto sB = [&](int slot) { return ring + slot * Config::stage + OperandTile<TileA>::size; };
+
+  // which part of which product
+  const uint32_t tiles = static_cast<uint32_t>(plan.tiles_m) * static_cast<uint32_t>(plan.tiles_n);
+  const int64_t batch = blockIdx.x / tiles, slice = blockIdx.y;
+  const TileCoord tile = grouped_tile(blockIdx.x % tiles, plan.tiles_m, plan.tiles_n, kGroup);
+  const int64_t block_row = tile.m * Block::bm, block_col = tile.n * Block::bn;
+  const int64_t k_first = slice * split.depth, k_size = min(p.k - k_first, split.depth);
+  const int depth = static_cast<int>(ceil_div(k_size, Block::bk));  // in tiles
+  const int k_last = static_cast<int>(k_size - int64_t{depth - 1} * Block::bk);
+
+  // of which this warp computes
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_row = warp % Config::warps_m * Block::wm, warp_col = warp / Config::warps_m * Block::wn;
+  const int rows_left = static_cast<int>(min(p.m - block_row - warp_row, int64_t{Block::wm}));
+  const int cols_left = static_cast<int>(min(p.n - block_col - warp_col, int64_t{Block::wn}));
+  float* out = split.count > 1 ? partial_sums(p, slice, batch) : static_cast<float*>(p.d) + batch * p.m * p.n;
+  out += (block_row + warp_row) * p.n + block_col + warp_col;
+
+  TileCopies<TileA> gA(p.a, batch, block_row, p.m, k_first);
+  TileCopies<TileB> gB(p.b, batch, block_col, p.n, k_first);
+  constexpr int kCopies = TileCopies<TileA>::count + TileCopies<TileB>::count;
+  const auto copy = [&](int slot, int tile, int i) {
+    const int k_here = tile < depth - 1 ? Block::bk : tile < depth ? k_last : 0;
+    if (i < TileCopies<TileA>::count) {
+      gA.start(sA(slot), i, k_here, plan.steps_a);
+    } else {
+      gB.start(sB(slot), i - TileCopies<TileA>::count, k_here, plan.steps_b);
+    }
+  };
+  const auto end_tile = [&] {
+    gA.advance(plan.steps_a);
+    gB.advance(plan.steps_b);
+    ptx::cp_async_commit();
+  };
+  Fragments<Block> fragments[2];
+  const int lane_a = first_fragment<TileA>(warp_row), lane_b = first_fragment<TileB>(warp_col);
+  const auto fetch = [&](Fragments<Block>& to, int slot, int step) {
+    load_fragment<TileA>(to.a, sA(slot), lane_a, step);
+    load_fragment<TileB>(to.b, sB(slot), lane_b, step);
+  };
+
+  // fill the ring, but for one slot
+  RingSlot<Block::stages> filled, used;
+  for (; filled.slot < Block::stages - 1; filled.advance()) {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) copy(filled.slot, filled.slot, i);
+    end_tile();
+  }
+  ptx::cp_async_wait<Block::stages - 2>();
+  __syncthreads();
+  fetch(fragments[0], used.slot, 0);
+#pragma unroll
+  for (int pair = 0; pair < Fragments<Block>::pairs; ++pair) fragments[0].round(pair);
+
+  // multiply
+  Sums<Block> sums;
+  for (int done = 0; done < depth;) {
+    const bool add = done > 0;
+    const int stop = min(depth, done + kLongTensorCoreDepth / Block::bk);
+    sums.clear();
+    for (; done < stop; ++done) {
+#pragma unroll
+      for (int step = 0; step < Config::steps; ++step) {
+        // The slot that is filled was read for the last time before the barrier of the tile before.
+        constexpr int kShare = (kCopies + Config::steps - 2) / (Config::steps - 1);
+        fetch(fragments[(step + 1) % 2], used.slot, (step + 1) % Config::steps);
+#pragma unroll
+        for (int i = step * kShare; i < min((step + 1) * kShare, kCopies); ++i) {
+          copy(filled.slot, done + Block::stages - 1, i);
+        }
+        multiply(sums, fragments[step % 2], fragments[(step + 1) % 2]);
+        if (step == Config::steps - 2) {
+          end_tile();
+          ptx::cp_async_wait<Block::stages - 2>();
+          __syncthreads();
+          filled.advance();
+          used.advance();
+        }
+      }
+    }
+    write(out, p.n, rows_left, cols_left, sums, add);
+  }
+}
+
+// --- the choice of the tile ---------------------------------------------------------------------------------------
+
+// Rates relative to mma.sync's own, 0.62 of 1024 multiplications a clock on sm_90.
+constexpr float kRate = 1.1e6f;
+
+template <class Block>
+constexpr TileCost cost_of(float alone, float full, float fill) {
+  return {Block::bm, Block::bn, Block::bk, Block::blocks, alone, full, fill, kRate};
+}
+
+constexpr TileCost kLarge = cost_of<Large>(0.75f, 0.75f, 70.0f);
+constexpr TileCost kSquare = cost_of<Square>(0.45f, 0.68f, 80.0f);
+constexpr TileCost kSmall = cost_of<Small>(0.2f, 0.45f, 120.0f);
+
+template <class Block, class Operands>
+void launch_tile(const Tf32Args& p, const Split& split, cudaStream_t stream) {
+  using Config = Config<Block, Operands>;
+  const Plan<Block, Operands> plan{
+      .split = split,
+      .tiles_m = static_cast<int>(ceil_div(p.m, Block::bm)),
+      .tiles_n = static_cast<int>(ceil_div(p.n, Block::bn)),
+      .steps_a = TileCopies<typename Config::A>::steps(p.a),
+      .steps_b = TileCopies<typename Config::B>::steps(p.b),
+  };
+  const dim3 grid(static_cast<unsigned>(p.batch * plan.tiles_m * plan.tiles_n), static_cast<unsigned>(split.count));
+  warpsmith::launch<&matmul_tf32_mma_peak_kernel<Block, Operands>>({grid, Config::threads, Config::shared}, stream, p,
+                                                                   plan);
+  if (split.count > 1) sum_splits<float>(p, split.count, stream);
+}
+
+template <class Body>
+void dispatch_orders(const Tf32Args& p, Body&& body) {
+  const auto with_b = [&]<Order a>() {
+    p.b.order == Order::rows ? body.template operator()<a, Order::rows>()
+                             : body.template operator()<a, Order::columns>();
+  };
+  p.a.order == Order::rows ? with_b.template operator()<Order::rows>() : with_b.template operator()<Order::columns>();
+}
+
+const char* takes(const Tf32Args&) { return nullptr; }
+
+void launch(const Tf32Args& p, cudaStream_t stream) {
+  const bool packed = in_packs(p.a, p.m, p.k, p.dtype, 16) && in_packs(p.b, p.k, p.n, p.dtype, 16);
+  // 144 KiB of shared memory for a block: sm_80, sm_90 and sm_100 and their siblings, but not sm_86, sm_89 and sm_120.
+  const bool roomy = p.sm == 80 || p.sm == 87 || (p.sm >= 90 && p.sm < 120);
+  Split split;
+  dispatch_orders(p, [&]<Order a, Order b>() {
+    if (!packed) {
+      using Single = Operands<a, b, 1>;
+      return best_tile(p, {kSmall, kSquare}, split) == 0 ? launch_tile<Small, Single>(p, split, stream)
+                                                         : launch_tile<Square, Single>(p, split, stream);
+    }
+    using Packed = Operands<a, b, 4>;
+    const int best =
+        roomy ? best_tile(p, {kSmall, kSquare, kLarge}, split) : best_tile(p, {kSmall, kSquare}, split);
+    if (best == 0) return launch_tile<Small, Packed>(p, split, stream);
+    if (best == 1) return launch_tile<Square, Packed>(p, split, stream);
+    launch_tile<Large, Packed>(p, split, stream);
+  });
+}
+
+const Register<Tf32Args> registered{"mma_peak", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith
