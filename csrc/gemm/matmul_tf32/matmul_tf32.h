@@ -9,13 +9,13 @@ namespace warpsmith {
 // d = a b and nothing else: c, alpha, beta and activation stay at their neutral values.
 struct Tf32Args : GemmArgs {};
 
-// Tensor cores add by truncation, which biases a sum towards zero by half an ulp every eight values of k. So they add
-// up this many values at most; such sums are joined by ordinary additions, rounded to nearest.
+// Tensor cores add by truncation, which pulls a sum towards zero by half an ulp every eight values of k. So they add up
+// this many values at most; such sums are joined by ordinary additions, rounded to nearest, in the product itself.
 //   Fasi et al. 2021, Numerical behavior of NVIDIA tensor cores, https://doi.org/10.7717/peerj-cs.330
-inline constexpr int kTensorCoreDepth = 512;
+inline constexpr int kTensorCoreDepth = 1024;
 
-// The same where each join is a round trip to memory. Truncation then costs a sum of n(0, 1) products some 5e-3, less
-// than what rounding its operands does when they move by an ulp of f32.
+// The same where the time of a join counts. Truncation then costs sums of n(0, 1) products some 5e-3 at most, which is
+// less than they move when the operands move by an ulp of f32 and some of them are rounded the other way.
 inline constexpr int kLongTensorCoreDepth = 4096;
 
 }  // namespace warpsmith

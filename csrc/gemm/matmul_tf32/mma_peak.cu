@@ -11,10 +11,7 @@
 
 #include "device/block_order.h"
 #include "device/pipeline.h"
-#include "device/ptx/mma.h"
-#include "device/vec.h"
-#include "gemm/matmul_tf32/matmul_tf32.h"
-#include "gemm/matmul_tf32/operand.cuh"
+#include "gemm/matmul_tf32/tile.cuh"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
 #include "host/launch.h"
@@ -38,36 +35,6 @@ struct Small {
   static constexpr int bm = 64, bn = 64, bk = 32, wm = 32, wn = 32, stages = 3, blocks = 3;
 };
 
-// How the operands lie: `width` values a copy.
-template <Order a_, Order b_, int width_>
-struct Operands {
-  static constexpr Order a = a_, b = b_;
-  static constexpr int width = width_;
-};
-
-template <class Block, class Operands>
-struct Config {
-  static constexpr int warps_m = Block::bm / Block::wm, warps_n = Block::bn / Block::wn;
-  static constexpr int threads_ = warps_m * warps_n * 32;
-
-  struct A {
-    static constexpr Side side = Side::a;
-    static constexpr int extent = Block::bm, bk = Block::bk, width = Operands::width, threads = threads_;
-    static constexpr bool k_inner = Operands::a == Order::rows;
-  };
-  struct B {
-    static constexpr Side side = Side::b;
-    static constexpr int extent = Block::bn, bk = Block::bk, width = Operands::width, threads = threads_;
-    static constexpr bool k_inner = Operands::b == Order::columns;
-  };
-
-  static constexpr int threads = threads_;
-  static constexpr int stage = OperandTile<A>::size + OperandTile<B>::size;  // values
-  static constexpr int shared = Block::stages * stage * static_cast<int>(sizeof(float));
-  static constexpr int steps = Block::bk / kStepDepth;
-  static_assert(steps % 2 == 0, "fragments take turns in the same order in every tile");
-};
-
 // Of a launch, beside the problem.
 template <class Block, class Operands>
 struct Plan {
@@ -77,94 +44,6 @@ struct Plan {
   typename TileCopies<typename Config<Block, Operands>::B>::Steps steps_b;
 };
 
-// What a warp computes, as mma leaves it.
-template <class Block>
-struct Sums {
-  static constexpr int tiles_m = Block::wm / 16, tiles_n = Block::wn / 8;
-  float value[tiles_m][tiles_n][4];
-
-  __device__ void clear() {
-#pragma unroll
-    for (auto& row : value) {
-#pragma unroll
-      for (auto& tile : row) {
-#pragma unroll
-        for (float& x : tile) x = 0.0f;
-      }
-    }
-  }
-};
-
-template <class Block>
-struct Fragments {
-  Fragment<Block::wm / 16> a;
-  Fragment<Block::wn / 16> b;
-  static constexpr int pairs = decltype(a)::pairs + decltype(b)::pairs;
-
-  __device__ __forceinline__ void round(int pair) {
-    if (pair < decltype(a)::pairs) {
-      round_fragment(a, pair);
-    } else {
-      round_fragment(b, pair - decltype(a)::pairs);
-    }
-  }
-};
-
-// One k-step, with the rounding of the next one's fragments in its gaps.
-template <class Block>
-__device__ __forceinline__ void multiply(Sums<Block>& sums, const Fragments<Block>& x, Fragments<Block>& next) {
-  constexpr int kRows = Sums<Block>::tiles_m, kPairs = Fragments<Block>::pairs;
-  static_assert(kPairs % kRows == 0, "every row rounds as much");
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-    for (int j = 0; j < Sums<Block>::tiles_n; ++j) {
-      const uint32_t b[2] = {x.b.value[j / 2][j % 2 * 2], x.b.value[j / 2][j % 2 * 2 + 1]};
-      ptx::mma_m16n8k8_tf32(sums.value[i][j], x.a.value[i], b);
-    }
-#pragma unroll
-    for (int pair = i * kPairs / kRows; pair < (i + 1) * kPairs / kRows; ++pair) next.round(pair);
-  }
-}
-
-// Writes the sums, or adds them to what is there: 64 neighbouring bytes of a row by four lanes. `out` is where the warp's
-// part begins, in a matrix of rows of `pitch`, of which so many rows and columns are left.
-template <class Block>
-__device__ __forceinline__ void write(float* out, int64_t pitch, int rows_left, int cols_left, const Sums<Block>& sums,
-                                      bool add) {
-  int lane = static_cast<int>(threadIdx.x) % 32;
-  asm volatile("" : "+r"(lane));  // or else addresses are computed, and kept, before the multiplications
-  const bool packed = pitch % 4 == 0;
-#pragma unroll
-  for (int i = 0; i < 2 * Sums<Block>::tiles_m; ++i) {  // rows of this lane: a group's four slots, group by group
-    const int row = i / kSlots * kGroupRows + row_of(lane / 4) + i % kSlots;
-    if (row >= rows_left) continue;
-#pragma unroll
-    for (int j = 0; j < Sums<Block>::tiles_n / kSlots * 2; ++j) {
-      const int col = j / 2 * kGroupRows + row_of(lane % 4 * 2 + j % 2);
-      float* to = out + row * pitch + col;
-      Vec<float, 4> values;
-#pragma unroll
-      for (int s = 0; s < kSlots; ++s) values[s] = sums.value[i / 2][j / 2 * kSlots + s][i % 2 * 2 + j % 2];
-      if (packed) {
-        if (col >= cols_left) continue;
-        if (add) {
-          Vec<float, 4> before;
-          load(before, to);
-#pragma unroll
-          for (int s = 0; s < kSlots; ++s) values[s] += before[s];
-        }
-        store(to, values);
-      } else {
-#pragma unroll
-        for (int s = 0; s < kSlots; ++s) {
-          if (col + s < cols_left) to[s] = add ? to[s] + values[s] : values[s];
-        }
-      }
-    }
-  }
-}
-
 template <class Block, class Operands>
 __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::blocks)
     matmul_tf32_mma_peak_kernel(const Tf32Args p, const Plan<Block, Operands> plan) {
@@ -172,6 +51,8 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
   using TileA = typename Config::A;
   using TileB = typename Config::B;
   const Split& split = plan.split;
+  static_assert(Config::steps % 2 == 0, "fragments take turns in the same order in every tile");
+  static_assert(Fragments<Block>::pairs % Sums<Block>::tiles_m == 0, "after every row as much is rounded");
   extern __shared__ uint4 shared[];
   float* ring = reinterpret_cast<float*>(shared);  // [stages, tile of a and tile of b]
   const auto sA = [&](int slot) { return ring + slot * Config::stage; };
@@ -228,7 +109,7 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
   __syncthreads();
   fetch(fragments[0], used.slot, 0);
 #pragma unroll
-  for (int pair = 0; pair < Fragments<Block>::pairs; ++pair) fragments[0].round(pair);
+  for (int i = 0; i < Fragments<Block>::pairs; ++i) round_in_place(fragments[0].pair(i));
 
   // multiply
   Sums<Block> sums;
@@ -241,12 +122,17 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
       for (int step = 0; step < Config::steps; ++step) {
         // The slot that is filled was read for the last time before the barrier of the tile before.
         constexpr int kShare = (kCopies + Config::steps - 2) / (Config::steps - 1);
-        fetch(fragments[(step + 1) % 2], used.slot, (step + 1) % Config::steps);
+        Fragments<Block>& next = fragments[(step + 1) % 2];
+        fetch(next, used.slot, (step + 1) % Config::steps);
 #pragma unroll
         for (int i = step * kShare; i < min((step + 1) * kShare, kCopies); ++i) {
           copy(filled.slot, done + Block::stages - 1, i);
         }
-        multiply(sums, fragments[step % 2], fragments[(step + 1) % 2]);
+        multiply(sums, fragments[step % 2], [&](int row) {
+          constexpr int kPairs = Fragments<Block>::pairs / Sums<Block>::tiles_m;
+#pragma unroll
+          for (int i = 0; i < kPairs; ++i) round_in_place(next.pair(row * kPairs + i));
+        });
         if (step == Config::steps - 2) {
           end_tile();
           ptx::cp_async_wait<Block::stages - 2>();
@@ -290,15 +176,6 @@ void launch_tile(const Tf32Args& p, const Split& split, cudaStream_t stream) {
   if (split.count > 1) sum_splits<float>(p, split.count, stream);
 }
 
-template <class Body>
-void dispatch_orders(const Tf32Args& p, Body&& body) {
-  const auto with_b = [&]<Order a>() {
-    p.b.order == Order::rows ? body.template operator()<a, Order::rows>()
-                             : body.template operator()<a, Order::columns>();
-  };
-  p.a.order == Order::rows ? with_b.template operator()<Order::rows>() : with_b.template operator()<Order::columns>();
-}
-
 const char* takes(const Tf32Args&) { return nullptr; }
 
 void launch(const Tf32Args& p, cudaStream_t stream) {
@@ -313,8 +190,7 @@ void launch(const Tf32Args& p, cudaStream_t stream) {
                                                          : launch_tile<Square, Single>(p, split, stream);
     }
     using Packed = Operands<a, b, 4>;
-    const int best =
-        roomy ? best_tile(p, {kSmall, kSquare, kLarge}, split) : best_tile(p, {kSmall, kSquare}, split);
+    const int best = roomy ? best_tile(p, {kSmall, kSquare, kLarge}, split) : best_tile(p, {kSmall, kSquare}, split);
     if (best == 0) return launch_tile<Small, Packed>(p, split, stream);
     if (best == 1) return launch_tile<Square, Packed>(p, split, stream);
     launch_tile<Large, Packed>(p, split, stream);

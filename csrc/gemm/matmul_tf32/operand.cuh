@@ -98,14 +98,15 @@ class TileCopies {
   struct Steps {
     int64_t copy, tile;
   };
-  static Steps steps(const Matrix& x) {
+  __host__ __device__ static Steps steps(const Matrix& x) {
     const int64_t copy = kRowStep * x.ld;
     return {copy, Tile::k_inner ? Tile::bk - count * copy : 0};  // with k outermost the copies lead there already
   }
 
   // From [first, k_first] on, where `first` counts the operand's own index, which ends at `extent`.
   __device__ TileCopies(const Matrix& x, int64_t batch, int64_t first, int64_t extent, int64_t k_first) {
-    const int row = static_cast<int>(threadIdx.x) / kPerRow, col = static_cast<int>(threadIdx.x) % kPerRow * Tile::width;
+    const int row = static_cast<int>(threadIdx.x) / kPerRow,
+              col = static_cast<int>(threadIdx.x) % kPerRow * Tile::width;
     const int left = static_cast<int>(min(extent - first, int64_t{Tile::extent}));
     rows_left_ = Tile::k_inner ? left - row : col < left ? -row : kNone;
     col_ = col;
@@ -194,13 +195,12 @@ __device__ __forceinline__ void load_fragment(Fragment<pairs>& to, const float* 
   }
 }
 
-// Rounds a pair of slots to TF32. Tensor cores ignore the low 13 bits, so half of their worth is added and nothing cut
-// off: that is two instructions a value, where cvt.rna.tf32 is expanded to three. Infinities and NaN stay.
-template <int pairs>
-__device__ __forceinline__ void round_fragment(Fragment<pairs>& x, int pair) {
+// Rounds to TF32. Tensor cores ignore the low 13 bits, so half of their worth is added and nothing cut off: that is two
+// instructions a value, where cvt.rna.tf32 is expanded to three. Infinities and NaN stay.
+__device__ __forceinline__ void round_in_place(uint32_t (&values)[4]) {
   constexpr uint32_t kHalf = 1u << 12;
 #pragma unroll
-  for (uint32_t& value : x.value[pair]) {
+  for (uint32_t& value : values) {
     if (fabsf(__uint_as_float(value)) < __int_as_float(0x7f800000)) value += kHalf;
   }
 }
