@@ -4,6 +4,7 @@
 
 #include "gemm/gemm.h"
 #include "gemm/operands.h"
+#include "gemm/split.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -33,6 +34,12 @@ bool run(const char* op, GemmArgs& p, const Tensor& out, const Named* named) {
   p.accumulator = named != nullptr ? accumulator_of(op, *named, p.dtype) : Dtype::f32;
   p.sm = info.sm;
   p.sm_count = info.sm_count;
+  Tensor workspace;
+  if (const int64_t bytes = split_workspace_bytes(p); bytes > 0) {
+    const int64_t sums = bytes / static_cast<int64_t>(sizeof(float));
+    workspace = empty_contiguous(out, Sizes(&sums, 1), ScalarType::Float);
+    p.workspace = workspace.data_ptr();
+  }
   const cudaStream_t stream = current_stream(device);
   if (named != nullptr) {
     Ladder<GemmArgs>::run_named(op, named->rung, p, info.sm, stream);
