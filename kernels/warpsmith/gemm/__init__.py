@@ -2,5 +2,6 @@
 
 from warpsmith.gemm.linear import addmm, linear
 from warpsmith.gemm.matmul import matmul
+from warpsmith.gemm.matmul_tf32 import matmul_tf32
 
-__all__ = ["addmm", "linear", "matmul"]
+__all__ = ["addmm", "linear", "matmul", "matmul_tf32"]

@@ -221,7 +221,9 @@ def in_packs(x: Matrix, rows: int, cols: int, size: int, width: int) -> bool:
     column.
     """
     extent = cols if x.by_rows else rows
-    return all(count % width == 0 for count in (x.address, x.ld * size, x.batch * size, extent * size))
+    return all(
+        count % width == 0 for count in (x.address, x.ld * size, x.batch * size, extent * size)
+    )
 
 
 def operands_in_packs(p: Problem, width: int) -> bool:
