@@ -14,8 +14,8 @@ struct Tf32Args : GemmArgs {};
 //   Fasi et al. 2021, Numerical behavior of NVIDIA tensor cores, https://doi.org/10.7717/peerj-cs.330
 inline constexpr int kTensorCoreDepth = 1024;
 
-// The same where the time of a join counts. Truncation then costs sums of n(0, 1) products some 5e-3 at most, which is
-// less than they move when the operands move by an ulp of f32 and some of them are rounded the other way.
+// The same where the time of a join counts. Of products of n(0, 1), truncation then costs a sum 5e-3 at most, less than
+// what it moves by when the operands move by an ulp of f32 and one of them is rounded the other way.
 inline constexpr int kLongTensorCoreDepth = 4096;
 
 }  // namespace warpsmith

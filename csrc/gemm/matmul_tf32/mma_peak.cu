@@ -1,12 +1,13 @@
-// TF32 product, mma.m16n8k8, a ring of tiles and fragments in two sets of registers.
-//   Against `mma`: warp tiles of 64 x 64, which read a third less shared memory for each product; operands of any layout
-//   at four values an instruction, without transposing (operand.cuh); while a warp multiplies one k-step, it loads the
-//   next and rounds it to TF32 between the multiplications, so one barrier a tile remains; rounding in two instructions
-//   a value, 64 beside the 32 multiplications of a k-step. Tiles by cost, split-K where they are few (split.h); values
-//   that cannot be copied in fours come one by one. Every layout, alignment and size.
-//   Bound: shared memory, busy five sixths of the time that mma.sync takes, which on sm_90 is 0.62 of what wgmma reaches.
-//   Occupancy: large, 255 registers x 256 threads and 144 KiB, 1 block; square, 255 x 128 and 64 KiB, 2 blocks (1 on
-//   sm_89); small, 128 x 128 and 48 KiB, 4 blocks (2 on sm_89).
+// TF32 product, mma.m16n8k8, fragments in two sets of registers.
+//   Against `mma`: warp tiles of 64 x 64, which read a sixth less shared memory for each product; while a warp multiplies
+//   one k-step, it loads the next and rounds it between the multiplications, so that one barrier a tile remains, and
+//   that without a wait for fragments behind it. Rounding takes two instructions a value, 64 beside the 32
+//   multiplications of a k-step. Tiles by cost, split k where they are few (split.h); values that cannot be copied in
+//   fours come one by one. Batches, and every layout, alignment and size.
+//   Bound: shared memory, busy five sixths of the time that mma.sync takes, which on sm_90 reaches 0.62 of the rate of
+//   wgmma.
+//   Occupancy: large, 250 registers x 256 threads and 144 KiB, 1 block; square, 244 x 128 and 64 KiB, 2 blocks (1 on
+//   sm_89); single, 188 x 256 and 64 KiB, 1 block; small, 168 x 128 and 48 KiB, 3 blocks (2 on sm_89).
 #include <algorithm>
 
 #include "device/block_order.h"
@@ -23,16 +24,22 @@ namespace {
 // Tiles of a column that neighbouring blocks take together.
 constexpr int kGroup = 16;
 
+// `join`: after so many k-steps, sums leave the tensor cores to be added in registers (0: they never do).
 struct Large {
-  static constexpr int bm = 128, bn = 256, bk = 32, wm = 64, wn = 64, stages = 3, blocks = 1;
+  static constexpr int bm = 128, bn = 256, bk = 32, wm = 64, wn = 64, stages = 3, blocks = 1, join = 0;
 };
 
 struct Square {
-  static constexpr int bm = 128, bn = 128, bk = 16, wm = 64, wn = 64, stages = 4, blocks = 2;
+  static constexpr int bm = 128, bn = 128, bk = 16, wm = 64, wn = 64, stages = 4, blocks = 2, join = 0;
+};
+
+// For values that are copied one by one, by twice the threads.
+struct Single {
+  static constexpr int bm = 128, bn = 128, bk = 16, wm = 32, wn = 64, stages = 4, blocks = 1, join = 0;
 };
 
 struct Small {
-  static constexpr int bm = 64, bn = 64, bk = 32, wm = 32, wn = 32, stages = 3, blocks = 3;
+  static constexpr int bm = 64, bn = 64, bk = 32, wm = 32, wn = 32, stages = 3, blocks = 3, join = 2;
 };
 
 // Of a launch, beside the problem.
@@ -52,6 +59,7 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
   using TileB = typename Config::B;
   const Split& split = plan.split;
   static_assert(Config::steps % 2 == 0, "fragments take turns in the same order in every tile");
+  static_assert(Block::join == 0 || Config::steps % std::max(Block::join, 1) == 0, "nothing is left to be joined");
   static_assert(Fragments<Block>::pairs % Sums<Block>::tiles_m == 0, "after every row as much is rounded");
   extern __shared__ uint4 shared[];
   float* ring = reinterpret_cast<float*>(shared);  // [stages, tile of a and tile of b]
@@ -112,11 +120,12 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
   for (int i = 0; i < Fragments<Block>::pairs; ++i) round_in_place(fragments[0].pair(i));
 
   // multiply
-  Sums<Block> sums;
+  Sums<Block> sums, joined;
   for (int done = 0; done < depth;) {
     const bool add = done > 0;
-    const int stop = min(depth, done + kLongTensorCoreDepth / Block::bk);
+    const int stop = Block::join > 0 ? depth : min(depth, done + kLongTensorCoreDepth / Block::bk);
     sums.clear();
+    joined.clear();
     for (; done < stop; ++done) {
 #pragma unroll
       for (int step = 0; step < Config::steps; ++step) {
@@ -133,6 +142,12 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
 #pragma unroll
           for (int i = 0; i < kPairs; ++i) round_in_place(next.pair(row * kPairs + i));
         });
+        if constexpr (Block::join > 0) {
+          if ((step + 1) % Block::join == 0) {
+            joined.add(sums);
+            sums.clear();
+          }
+        }
         if (step == Config::steps - 2) {
           end_tile();
           ptx::cp_async_wait<Block::stages - 2>();
@@ -142,7 +157,7 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
         }
       }
     }
-    write(out, p.n, rows_left, cols_left, sums, add);
+    write(out, p.n, rows_left, cols_left, Block::join > 0 ? joined : sums, add);
   }
 }
 
@@ -158,7 +173,8 @@ constexpr TileCost cost_of(float alone, float full, float fill) {
 
 constexpr TileCost kLarge = cost_of<Large>(0.75f, 0.75f, 70.0f);
 constexpr TileCost kSquare = cost_of<Square>(0.45f, 0.68f, 80.0f);
-constexpr TileCost kSmall = cost_of<Small>(0.2f, 0.45f, 120.0f);
+constexpr TileCost kSingle = cost_of<Single>(0.4f, 0.4f, 80.0f);
+constexpr TileCost kSmall = cost_of<Small>(0.2f, 0.4f, 120.0f);
 
 template <class Block, class Operands>
 void launch_tile(const Tf32Args& p, const Split& split, cudaStream_t stream) {
@@ -185,9 +201,9 @@ void launch(const Tf32Args& p, cudaStream_t stream) {
   Split split;
   dispatch_orders(p, [&]<Order a, Order b>() {
     if (!packed) {
-      using Single = Operands<a, b, 1>;
-      return best_tile(p, {kSmall, kSquare}, split) == 0 ? launch_tile<Small, Single>(p, split, stream)
-                                                         : launch_tile<Square, Single>(p, split, stream);
+      using OneByOne = Operands<a, b, 1>;
+      return best_tile(p, {kSmall, kSingle}, split) == 0 ? launch_tile<Small, OneByOne>(p, split, stream)
+                                                         : launch_tile<Single, OneByOne>(p, split, stream);
     }
     using Packed = Operands<a, b, 4>;
     const int best = roomy ? best_tile(p, {kSmall, kSquare, kLarge}, split) : best_tile(p, {kSmall, kSquare}, split);

@@ -30,9 +30,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t a_row = a_rows ? p.a.ld : 1, a_col = a_rows ? 1 : p.a.ld;
   const int64_t b_row = b_rows ? p.b.ld : 1, b_col = b_rows ? 1 : p.b.ld;
 
-  WmmaSums sums;
-  wmma::fill_fragment(sums, 0.0f);
-  bool add = false;
+  WmmaSums total;
+  wmma::fill_fragment(total, 0.0f);
   for (int64_t k = 0; k < p.k; k += kWmmaDepth) {
     // load
     for (int i = static_cast<int>(threadIdx.x); i < kWmmaRows * kWmmaDepth; i += kThreads) {
@@ -46,20 +45,20 @@ __global__ void __launch_bounds__(kThreads)
     // multiply
     WmmaA rA;
     WmmaB rB;
+    WmmaSums sums;
     wmma::load_matrix_sync(rA, sA, kWmmaDepth);
     wmma::load_matrix_sync(rB, sB, kWmmaRows);
     round_to_tf32(rA);
     round_to_tf32(rB);
+    wmma::fill_fragment(sums, 0.0f);
     wmma::mma_sync(sums, rA, rB, sums);
     __syncwarp();
 
-    // write
-    const int64_t next = k + kWmmaDepth;
-    if (next < p.k && next % kTensorCoreDepth != 0) continue;
-    write_tile(d, p, first_row, first_col, sums, sD, add);
-    wmma::fill_fragment(sums, 0.0f);
-    add = true;
+    // add: here rounded to nearest, which in the tensor cores would be cut off
+#pragma unroll
+    for (int i = 0; i < sums.num_elements; ++i) total.x[i] += sums.x[i];
   }
+  write_tile(d, p, first_row, first_col, total, sD, false);
 }
 
 const char* takes(const Tf32Args&) { return nullptr; }

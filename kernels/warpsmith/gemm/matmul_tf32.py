@@ -187,9 +187,9 @@ def matmul_tf32(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
 
     Args:
         a: [..., m, k], or [k] for a row; f32 (f64 by the reference, rounded alike), any strides.
-        b: [..., k, n], or [k] for a column; of the dtype and device of a, any strides. Row-major and
-            column-major operands are read as they lie, in any combination. The dimensions before
-            the last two are broadcast.
+        b: [..., k, n], or [k] for a column; of the dtype and device of a, any strides. Row-major
+            and column-major operands are read as they lie, in any combination. The dimensions
+            before the last two are broadcast.
         variant: one rung by name instead of the best one, "f32x4_mma".
 
     Returns:
