@@ -196,7 +196,7 @@ __device__ __forceinline__ void load_fragment(Fragment<pairs>& to, const float* 
 }
 
 // Rounds to TF32. Tensor cores ignore the low 13 bits, so half of their worth is added and nothing cut off: that is two
-// instructions a value, where cvt.rna.tf32 is expanded to three. Infinities and NaN stay.
+// instructions a value, where cvt.rna.tf32 is expanded to three. Infinities and quiet NaN stay.
 __device__ __forceinline__ void round_in_place(uint32_t (&values)[4]) {
   constexpr uint32_t kHalf = 1u << 12;
 #pragma unroll

@@ -112,8 +112,8 @@ LADDER = (
         technique="wmma_stages",
         when=_TILED,
         seeds=(
-            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages",
-            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_dsmem",
+            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_{dtype}",
+            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_dsmem_{dtype}",
         ),
     ),
     Rung(
@@ -124,8 +124,8 @@ LADDER = (
         technique="wmma_swizzle",
         when=_TILED,
         seeds=(
-            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_swizzle",
-            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_dsmem_swizzle",
+            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_swizzle_{dtype}",
+            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_dsmem_swizzle_{dtype}",
         ),
     ),
     Rung(
