@@ -94,4 +94,20 @@ inline const char* needs_f32_accumulator(const GemmArgs& p) {
   return p.accumulator == Dtype::f32 ? nullptr : "accumulates in f32";
 }
 
+// Tensor cores multiply values of 16 bits here.
+inline const char* needs_16_bits(const GemmArgs& p) { return p.dtype == Dtype::f32 ? "takes f16 and bf16" : nullptr; }
+
+// Of a and b alone.
+inline const char* needs_operand_packs_16(const GemmArgs& p) {
+  const bool whole = in_packs(p.a, p.m, p.k, p.dtype, 16) && in_packs(p.b, p.k, p.n, p.dtype, 16);
+  return whole ? nullptr : "needs a and b in packs of 16 bytes";
+}
+
+// Batches of tiny products can have more tiles than a grid has blocks.
+inline const char* needs_tiles_in_grid(const GemmArgs& p) {
+  constexpr int64_t kLeastTile = 64, kMostBlocks = 0x7fffffff;
+  const bool fits = ceil_div(p.m, kLeastTile) * ceil_div(p.n, kLeastTile) * p.batch <= kMostBlocks;
+  return fits ? nullptr : "needs fewer than 2^31 tiles of 64 x 64";
+}
+
 }  // namespace warpsmith

@@ -2,6 +2,8 @@
 // bank: a is turned, so that both are [k][row of a or column of b].
 #pragma once
 
+#include <numeric>
+
 #include "device/vec.h"
 #include "gemm/gemm.h"
 #include "gemm/thread_tile.cuh"
@@ -45,14 +47,16 @@ struct SharedTile {
   alignas(16) Acc b[Tile::bk * b_stride];
 };
 
-// Adds the products of a tile.
-template <class Tile, class Acc>
+// Adds the products of part `part` of `parts` of a tile's k.
+template <int parts = 1, class Tile, class Acc>
 __device__ __forceinline__ void multiply(Sums<Acc, Tile::tm, Tile::tn>& sums, const SharedTile<Tile, Acc>& shared,
-                                         const ThreadPlace<Tile, Acc>& place) {
+                                         const ThreadPlace<Tile, Acc>& place, int part = 0) {
   using Shared = SharedTile<Tile, Acc>;
   using Place = ThreadPlace<Tile, Acc>;
+  constexpr int kDepth = Tile::bk / parts;
 #pragma unroll
-  for (int k = 0; k < Tile::bk; ++k) {
+  for (int i = 0; i < kDepth; ++i) {
+    const int k = part * kDepth + i;
     Acc a[Tile::tm], b[Tile::tn];
     load_chunks(a, shared.a + k * Shared::a_stride + place.row, Place::row_step);
     load_chunks(b, shared.b + k * Shared::b_stride + place.col, Place::col_step);
@@ -62,57 +66,64 @@ __device__ __forceinline__ void multiply(Sums<Acc, Tile::tm, Tile::tn>& sums, co
 
 // --- packs ------------------------------------------------------------------------------------------------------
 
-// Which packs of the tiles a thread brings. Two lanes bring neighbouring packs of a row of a where these are 4 values,
-// which the padding keeps apart; where they are 8, the lanes of a warp bring 32 rows.
+// Which packs of the tiles a thread brings: of one row of a and of one column of b, some k apart. Two lanes bring
+// neighbouring packs of a row of a where these are 4 values, which the padding keeps apart in shared memory; where they
+// are 8, the lanes of a warp bring 32 rows.
 template <class Tile, class T>
 struct ThreadPacks {
-  static constexpr int width = kPack<T>;
-  static constexpr int pair = width == 4 ? 2 : 1;
-  static constexpr int a_packs = Tile::bm * Tile::bk / width / Tile::threads;
-  static constexpr int b_packs = Tile::bn * Tile::bk / width / Tile::threads;
-  static_assert(a_packs > 0 && b_packs > 0 && Tile::bk % (pair * width) == 0, "every thread brings packs");
+  static constexpr int width = kPack<T>, pair = width == 4 ? 2 : 1, across = Tile::bn / width;
+  static constexpr int a_step = Tile::threads * width / Tile::bm, b_step = Tile::threads * width / Tile::bn;  // of k
+  static constexpr int a_packs = Tile::bk / a_step, b_packs = Tile::bk / b_step;
+  static_assert(Tile::threads % (pair * Tile::bm) == 0 && a_packs * a_step == Tile::bk, "packs of one row");
+  static_assert(Tile::threads % across == 0 && b_packs * b_step == Tile::bk, "packs of one column");
+  // A tile can be brought in parts.
+  static constexpr int parts = std::gcd(a_packs, b_packs), a_part = a_packs / parts, b_part = b_packs / parts;
 
-  __device__ static int at(int i) { return static_cast<int>(threadIdx.x) + i * Tile::threads; }
-  __device__ static int a_row(int i) { return at(i) / pair % Tile::bm; }
-  __device__ static int a_k(int i) { return (at(i) / (pair * Tile::bm) * pair + at(i) % pair) * width; }
-  __device__ static int b_k(int i) { return at(i) / (Tile::bn / width); }
-  __device__ static int b_col(int i) { return at(i) % (Tile::bn / width) * width; }
+  // The first pack.
+  __device__ static int a_row() { return static_cast<int>(threadIdx.x) / pair % Tile::bm; }
+  __device__ static int a_k() {
+    const int thread = static_cast<int>(threadIdx.x);
+    return (thread / (pair * Tile::bm) * pair + thread % pair) * width;
+  }
+  __device__ static int b_k() { return static_cast<int>(threadIdx.x) / across; }
+  __device__ static int b_col() { return static_cast<int>(threadIdx.x) % across * width; }
 };
 
-// The thread's packs of the tile at hand in global memory.
+// Where the thread's packs of the tile at hand lie in global memory.
 template <class Tile, class T>
 struct PackSource {
   using Packs = ThreadPacks<Tile, T>;
-  const T* a;  // of the first row and the first k of the tile
-  const T* b;  // of the first k and the first column
-  int64_t a_ld, b_ld;
-  int rows, cols;  // inside, from the first on
-  int64_t left;    // values of k from the first on
+  const T* a;
+  const T* b;
+  int64_t b_ld;
+  int64_t left;  // values of k from the tile's first on
+  int a_k, b_k;  // of the first packs; past the tile where row or column are outside
 
   __device__ PackSource(const GemmArgs& p, int64_t first_row, int64_t first_col)
-      : a(static_cast<const T*>(p.a.data) + first_row * p.a.ld),
-        b(static_cast<const T*>(p.b.data) + first_col),
-        a_ld(p.a.ld),
+      : a(static_cast<const T*>(p.a.data) + (first_row + Packs::a_row()) * p.a.ld + Packs::a_k()),
+        b(static_cast<const T*>(p.b.data) + Packs::b_k() * p.b.ld + first_col + Packs::b_col()),
         b_ld(p.b.ld),
-        rows(static_cast<int>(min(p.m - first_row, int64_t{Tile::bm}))),
-        cols(static_cast<int>(min(p.n - first_col, int64_t{Tile::bn}))),
-        left(p.k) {}
+        left(p.k),
+        a_k(first_row + Packs::a_row() < p.m ? Packs::a_k() : Tile::bk),
+        b_k(first_col + Packs::b_col() < p.n ? Packs::b_k() : Tile::bk) {}
 
-  // Calls body(i, address, inside) for each pack of a, and of b.
+  // Calls body(i, address, inside) for each pack of a, and of b, of a part of the tile.
   template <class Body>
-  __device__ void each_a(Body&& body) const {
+  __device__ void each_a(int part, Body&& body) const {
+    const int depth = static_cast<int>(min(left, int64_t{Tile::bk}));
 #pragma unroll
-    for (int i = 0; i < Packs::a_packs; ++i) {
-      const int row = Packs::a_row(i), k = Packs::a_k(i);
-      body(i, a + row * a_ld + k, row < rows && k < left);
+    for (int own = 0; own < Packs::a_part; ++own) {
+      const int i = part * Packs::a_part + own;
+      body(i, a + i * Packs::a_step, a_k + i * Packs::a_step < depth);
     }
   }
   template <class Body>
-  __device__ void each_b(Body&& body) const {
+  __device__ void each_b(int part, Body&& body) const {
+    const int depth = static_cast<int>(min(left, int64_t{Tile::bk}));
 #pragma unroll
-    for (int i = 0; i < Packs::b_packs; ++i) {
-      const int k = Packs::b_k(i), col = Packs::b_col(i);
-      body(i, b + k * b_ld + col, col < cols && k < left);
+    for (int own = 0; own < Packs::b_part; ++own) {
+      const int i = part * Packs::b_part + own;
+      body(i, b + i * Packs::b_step * b_ld, b_k + i * Packs::b_step < depth);
     }
   }
 
@@ -127,7 +138,7 @@ struct PackSource {
 template <class Tile, class Acc, class T>
 __device__ __forceinline__ void put_turned(SharedTile<Tile, Acc>& shared, const Pack<T>& values, int i) {
   using Packs = ThreadPacks<Tile, T>;
-  Acc* const to = shared.a + Packs::a_k(i) * SharedTile<Tile, Acc>::a_stride + Packs::a_row(i);
+  Acc* const to = shared.a + (Packs::a_k() + i * Packs::a_step) * SharedTile<Tile, Acc>::a_stride + Packs::a_row();
 #pragma unroll
   for (int c = 0; c < Packs::width; ++c) {
     if constexpr (std::is_same_v<T, Acc>) {
@@ -141,7 +152,7 @@ __device__ __forceinline__ void put_turned(SharedTile<Tile, Acc>& shared, const 
 template <class Tile, class Acc, class T>
 __device__ __forceinline__ void put_straight(SharedTile<Tile, Acc>& shared, const Pack<T>& values, int i) {
   using Packs = ThreadPacks<Tile, T>;
-  Acc* const to = shared.b + Packs::b_k(i) * SharedTile<Tile, Acc>::b_stride + Packs::b_col(i);
+  Acc* const to = shared.b + (Packs::b_k() + i * Packs::b_step) * SharedTile<Tile, Acc>::b_stride + Packs::b_col();
   if constexpr (std::is_same_v<T, Acc>) {
     store(to, values);
   } else {
@@ -159,27 +170,27 @@ __device__ __forceinline__ void put_straight(SharedTile<Tile, Acc>& shared, cons
   }
 }
 
-// Packs in registers, on their way from global to shared memory.
+// The packs of a part of a tile, in registers on their way from global to shared memory.
 template <class Tile, class T>
 struct HeldPacks {
   using Packs = ThreadPacks<Tile, T>;
-  Pack<T> a[Packs::a_packs], b[Packs::b_packs];
+  Pack<T> a[Packs::a_part], b[Packs::b_part];
 
-  __device__ void load_from(const PackSource<Tile, T>& from) {
+  __device__ void load_from(const PackSource<Tile, T>& from, int part) {
     const auto fetch = [](Pack<T>& to, const T* address, bool inside) {
       to = {};
       if (inside) load(to, address);
     };
-    from.each_a([&](int i, const T* address, bool inside) { fetch(a[i], address, inside); });
-    from.each_b([&](int i, const T* address, bool inside) { fetch(b[i], address, inside); });
+    from.each_a(part, [&](int i, const T* address, bool inside) { fetch(a[i % Packs::a_part], address, inside); });
+    from.each_b(part, [&](int i, const T* address, bool inside) { fetch(b[i % Packs::b_part], address, inside); });
   }
 
   template <class Acc>
-  __device__ void store_to(SharedTile<Tile, Acc>& shared) const {
+  __device__ void store_to(SharedTile<Tile, Acc>& shared, int part) const {
 #pragma unroll
-    for (int i = 0; i < Packs::a_packs; ++i) put_turned(shared, a[i], i);
+    for (int i = 0; i < Packs::a_part; ++i) put_turned(shared, a[i], part * Packs::a_part + i);
 #pragma unroll
-    for (int i = 0; i < Packs::b_packs; ++i) put_straight(shared, b[i], i);
+    for (int i = 0; i < Packs::b_part; ++i) put_straight(shared, b[i], part * Packs::b_part + i);
   }
 };
 
@@ -210,6 +221,9 @@ inline const char* needs_packed_rows(const GemmArgs& p) {
   if (const char* reason = needs_row_major(p)) return reason;
   return needs_packs_16(p);
 }
+
+// What a block has of shared memory on every GPU from sm_80 on; sm_89 has no more.
+inline constexpr int kMostSharedBytes = 99 * 1024;
 
 template <class Tile>
 int64_t tiles_of(const GemmArgs& p) {

@@ -25,17 +25,21 @@ __global__ void __launch_bounds__(RowTile::threads, 2) matmul_thread_tile_kernel
   const int64_t first_row = blockIdx.x / tiles_n * kSize, first_col = blockIdx.x % tiles_n * kSize;
   const int a_row = thread / (kDepth / kWidth), a_k = thread % (kDepth / kWidth) * kWidth;
   const int b_k = thread / (kSize / kWidth), b_col = thread % (kSize / kWidth) * kWidth;
-  const bool a_inside = first_row + a_row < p.m, b_inside = first_col + b_col < p.n;
-  const T* const a = static_cast<const T*>(p.a.data) + (first_row + a_row) * p.a.ld;
-  const T* const b = static_cast<const T*>(p.b.data) + first_col + b_col;
+  const T* a = static_cast<const T*>(p.a.data) + (first_row + a_row) * p.a.ld + a_k;
+  const T* b = static_cast<const T*>(p.b.data) + b_k * p.b.ld + first_col + b_col;
+  // Which k of a slice this thread brings; past the slice where its row or column is outside.
+  const int a_from = first_row + a_row < p.m ? a_k : kDepth, b_from = first_col + b_col < p.n ? b_k : kDepth;
   const int row = thread / RowTile::side * kOwn, col = thread % RowTile::side * kOwn;
 
   Sums<Acc, kOwn, kOwn> sums;
-  for (int64_t first_k = 0; first_k < p.k; first_k += kDepth) {
-    Load::template pass<T, Acc>(&sA[a_row][a_k], a + first_k + a_k, a_inside && first_k + a_k < p.k);
-    Load::template pass<T, Acc>(&sB[b_k][b_col], b + (first_k + b_k) * p.b.ld, b_inside && first_k + b_k < p.k);
+  for (int64_t left = p.k; left > 0; left -= kDepth) {
+    const int depth = static_cast<int>(min(left, int64_t{kDepth}));
+    Load::template pass<T, Acc>(&sA[a_row][a_k], a, a_from < depth);
+    Load::template pass<T, Acc>(&sB[b_k][b_col], b, b_from < depth);
+    a += kDepth;
+    b += kDepth * p.b.ld;
     __syncthreads();
-#pragma unroll
+#pragma unroll 2
     for (int k = 0; k < kDepth; k += kChunkWidth) {
       Vec<Acc, kChunkWidth> left[kOwn];
 #pragma unroll

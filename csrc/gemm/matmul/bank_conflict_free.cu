@@ -18,10 +18,11 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>))
   const ThreadPlace<Tile, Acc> place;
   PackSource<Tile, T> source(p, first_row, first_col);
   HeldPacks<Tile, T> packs;
+  static_assert(ThreadPacks<Tile, T>::parts == 1);
   Sums<Acc, Tile::tm, Tile::tn> sums;
   for (; source.left > 0; source.advance()) {
-    packs.load_from(source);
-    packs.store_to(shared);
+    packs.load_from(source, 0);
+    packs.store_to(shared, 0);
     __syncthreads();
     multiply(sums, shared, place);
     __syncthreads();  // the next slice overwrites this one

@@ -1,9 +1,10 @@
 // Matrix product in f32 on the CUDA cores, at their peak.
-//   Against `async_8x16`: a warp computes 64 x 64, so a value read from shared memory is multiplied 8 or 16 times and
-//   multiplications are more than nine instructions in ten; four buffers of copies hide DRAM; operands in either order
+//   Against `async_t8x16`: a warp computes 64 x 64, so a value read from shared memory is multiplied 8 or 16 times and
+//   multiplications are nine instructions in ten; four buffers of copies hide DRAM; operands in either order
 //   and at any alignment are copied straight into [k, row] order, 4 bytes at a time where they must be turned; tiles are
 //   walked in groups that share L2; smaller tiles and slices of k fill the GPU where 128 x 128 do not. Takes every call.
-//   Occupancy: two blocks of 128 threads x 255 registers and 33 KB, three of 128 threads x 168 registers and 26 KB.
+//   Occupancy: two blocks of 128 threads x 255 registers and 33 KB; of the smaller tiles three of 168 and 25 KB or four
+//   of 128 and 17 KB.
 //   Bound: issue slots of FFMA.
 #include "device/block_order.h"
 #include "device/ptx/cp_async.h"
@@ -289,8 +290,6 @@ constexpr TileCost kTiles[] = {
     {Small::bm, Small::bn, Small::bk, Small::blocks, 0.45f, 0.75f, 32.0f, kRate},
 };
 
-constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
-
 template <class Tile, class OfA, class OfB>
 void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
   const int64_t blocks = ceil_div(p.m, Tile::bm) * ceil_div(p.n, Tile::bn) * p.batch * split.count;
@@ -325,11 +324,7 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
   });
 }
 
-const char* takes(const GemmArgs& p) {
-  if (p.dtype != Dtype::f32) return "takes f32";
-  const int64_t tiles = ceil_div(p.m, Small::bm) * ceil_div(p.n, Small::bn) * p.batch;
-  return tiles <= kMostBlocks ? nullptr : "needs at most 2^31 - 1 tiles of 64 x 64";
-}
+const char* takes(const GemmArgs& p) { return p.dtype == Dtype::f32 ? needs_tiles_in_grid(p) : "takes f32"; }
 
 const Register<GemmArgs> registered{"simt_peak", /*min_sm=*/80, takes, launch};
 

@@ -15,7 +15,7 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
 }
 
 const char* takes(const GemmArgs& p) {
-  if (p.dtype == Dtype::f32) return "takes f16 and bf16";
+  if (const char* reason = needs_16_bits(p)) return reason;
   if (const char* reason = needs_plain(p)) return reason;
   if (const char* reason = needs_row_major(p)) return reason;
   return needs_packs_16(p);

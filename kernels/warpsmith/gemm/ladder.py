@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from warpsmith.catalogue import Rung
+from warpsmith.gemm import ladder_mma, ladder_simt
 from warpsmith.gemm.problem import OnProblem, Problem
 
 ACCUMULATORS = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",)}
@@ -18,10 +19,10 @@ NAIVE = Rung(
     seeds=("sgemm_naive_{dtype}", "hgemm_naive_{dtype}"),
 )
 
-LADDER: tuple[Rung, ...] = (NAIVE,)
+LADDER: tuple[Rung, ...] = (NAIVE, *ladder_simt.SIMT, *ladder_mma.WMMA, *ladder_mma.MMA)
 
 #: The rungs that take everything: epilogues, batches, any layout.
-WHOLE = ("naive",)
+WHOLE = ("naive", *ladder_simt.WHOLE, *ladder_mma.WHOLE)
 
 
 def on(problem: Callable[..., Problem], rung: Rung) -> Rung:

@@ -242,6 +242,16 @@ def needs_packs_16(p: Problem) -> str | None:
     return None if operands_in_packs(p, 16) else "needs a, b and the product in packs of 16 bytes"
 
 
+def needs_operand_packs_16(p: Problem) -> str | None:
+    whole = in_packs(p.a, p.m, p.k, p.size, 16) and in_packs(p.b, p.k, p.n, p.size, 16)
+    return None if whole else "needs a and b in packs of 16 bytes"
+
+
+def needs_tiles_in_grid(p: Problem) -> str | None:
+    tiles = math.ceil(p.m / 64) * math.ceil(p.n / 64) * p.batch
+    return None if tiles < 2**31 else "needs fewer than 2^31 tiles of 64 x 64"
+
+
 @dataclass(frozen=True)
 class OnProblem:
     """A condition of a rung, by the checks that every operator over its ladder shares."""
