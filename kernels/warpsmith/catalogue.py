@@ -140,6 +140,8 @@ class Cost:
 
     bytes: Callable[..., int]
     flops: Callable[..., int] = lambda *args: 0
+    #: Whose matrix rate limits the operations ("tf32"), where it is not that of the call's dtype.
+    matrix: str = ""
 
 
 Condition = Callable[..., "str | None"]
@@ -295,6 +297,10 @@ class Op:
     #: imports the peer (an ImportError leaves it out) and returns a function with the operator's
     #: arguments.
     peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
+    #: A peer whose error is at most this many times PyTorch's is compared with, if at a remark.
+    peer_error_ratio: float = 8.0
+    #: Rounds its arguments, so that finite differences say nothing about its gradient.
+    steps: bool = False
     #: What "torch" and "compile" run where the reference is not what a PyTorch user would write.
     eager: Callable[..., Any] | None = None
 

@@ -109,9 +109,7 @@ linear_op = catalogue.add(
         samples=cases.linear_samples(),
         errors=cases.LINEAR_ERRORS,
         properties=(Property("bias alone", cases.bias_alone),),
-        cost=Cost(
-            bytes=_linear_bytes, flops=lambda x, weight, *_: operations(x, weight.t())
-        ),
+        cost=Cost(bytes=_linear_bytes, flops=lambda x, weight, *_: operations(x, weight.t())),
         bench=cases.linear_bench(),
         bench_dtypes=FLOATS,
     )

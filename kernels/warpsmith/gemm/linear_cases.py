@@ -176,16 +176,13 @@ def addmm_samples() -> tuple[Sample, ...]:
         _scaled((33, 24), 1.0, 0.0),
         Sample("128s", lambda i: _added(i, (128, 128), 128, 128, 128, 1.0, 1.0)),
         Sample("odd", lambda i: _added(i, (129, 127), 129, 127, 65, 0.5, 2.0)),
-        Sample(
-            "large", lambda i: _added(i, (1000, 1000), 1000, 1000, 1000, 0.5, 2.0), small=False
-        ),
+        Sample("large", lambda i: _added(i, (1000, 1000), 1000, 1000, 1000, 0.5, 2.0), small=False),
         Sample("c unread", lambda i: (_nan(i, 33, 24), i.randn(33, 40), i.randn(40, 24), 0.0, 1.0)),
         Sample("c transposed", lambda i: (i.randn(24, 33).t(), i.randn(33, 40), i.randn(40, 24))),
+        Sample("c misaligned", lambda i: (i.misaligned(40, 64), i.randn(40, 32), i.randn(32, 64))),
         Sample(
-            "c misaligned", lambda i: (i.misaligned(40, 64), i.randn(40, 32), i.randn(32, 64))
-        ),
-        Sample(
-            "batch", lambda i: (i.randn(3, 33, 24), i.randn(3, 33, 40), i.randn(3, 40, 24), 2.0, 1.0)
+            "batch",
+            lambda i: (i.randn(3, 33, 24), i.randn(3, 33, 40), i.randn(3, 40, 24), 2.0, 1.0),
         ),
         Sample(
             "c over the batch", lambda i: (i.randn(33, 24), i.randn(3, 33, 40), i.randn(3, 40, 24))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,10 +69,16 @@ def _check(a: Tensor, b: Tensor) -> None:
 
 
 def gradients(
-    a: Tensor, b: Tensor, needs: tuple[bool, bool], grad: Tensor
+    a: Tensor,
+    b: Tensor,
+    needs: tuple[bool, bool],
+    grad: Tensor,
+    matmul: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Of a product: grad b^T and a^T grad, summed over what was broadcast."""
-    matmul = torch.ops.warpsmith.matmul
+    """Of a product: grad b^T and a^T grad, summed over what was broadcast; by products of the same
+    kind.
+    """
+    matmul = matmul or torch.ops.warpsmith.matmul
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
     if a.dim() == 1:

@@ -120,7 +120,9 @@ def samples() -> tuple[Sample, ...]:
         Sample("row stride", lambda i: (left(i, 33, 96)[:, :40], right(i, 40, 72)[:, 8:40])),
         Sample("odd row stride", lambda i: (left(i, 33, 95)[:, :40], right(i, 40, 71)[:, :32])),
         Sample("both strides", lambda i: (left(i, 33, 80)[:, ::2], right(i, 40, 64)[:, ::2])),
-        Sample("expanded", lambda i: (left(i, 1, 40).expand(33, 40), right(i, 40, 1).expand(40, 24))),
+        Sample(
+            "expanded", lambda i: (left(i, 1, 40).expand(33, 40), right(i, 40, 1).expand(40, 24))
+        ),
         Sample("special values", _special),
         Sample("cancelling", _cancelling, small=False),
         Sample("k = 65536", lambda i: (left(i, 5, 65536), right(i, 65536, 3)), small=False),

@@ -49,6 +49,16 @@ SINGLES: Mapping[str, Tile] = {
     "small": Tile(64, 64, 16, 4, 3),
     "flat": Tile(16, 64, 32, 4, 3),
 }
+#: f32 operands as TF32: half of HALVES' depth for the same bytes, and twice the sums (see DEPTH).
+TF32S: Mapping[str, Tile] = {
+    "wide": Tile(128, 256, 32, 16, 3),
+    "square": Tile(128, 128, 32, 8, 3),
+    "half": Tile(128, 64, 32, 4, 4),
+    "small": Tile(64, 64, 32, 4, 4),
+    "flat": Tile(16, 64, 64, 4, 4),
+}
+#: Values of k that tensor cores add up to f32, which they do by truncation (matmul_tf32.h).
+DEPTH = 1024
 #: From so many multiplications on, trying all tiles pays.
 TUNED_FROM = 1 << 30
 #: Tiles of a column that neighbouring programs take together, so that they share rows of b in L2.
@@ -75,6 +85,14 @@ def finish(
 
 
 @triton.jit
+def round_to_tf32(x):
+    """To 10 bits of mantissa, to nearest, ties away from zero; NaN and infinities stay."""
+    bits = x.to(tl.int32, bitcast=True)
+    finite = (bits & 0x7F800000) != 0x7F800000
+    return tl.where(finite, (bits + 0x1000) & -0x2000, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def matmul_kernel(
     a_ptr,  # [batch, m, k]
     b_ptr,  # [batch, k, n]
@@ -84,9 +102,12 @@ def matmul_kernel(
     a_batch, a_row, a_col, b_batch, b_row, b_col, c_batch, c_row, c_col,
     alpha, beta,
     HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, FORMAT: tl.constexpr, SPLIT: tl.constexpr,
+    TF32: tl.constexpr, DEPTH: tl.constexpr,
     GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one product per program; of a part of k where SPLIT."""
+    """A tile of one product per program; of a part of k where SPLIT. With TF32 operands, sums of
+    DEPTH values are joined outside of the tensor cores.
+    """
     # The tile: GROUP rows of tiles are walked column by column.
     tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
     index = tl.program_id(0)
@@ -105,17 +126,29 @@ def matmul_kernel(
     a_ptr += batch * a_batch + row * a_row + inner[None, :].to(tl.int64) * a_col  # [BM, BK]
     b_ptr += batch * b_batch + inner[:, None].to(tl.int64) * b_row + col * b_col  # [BK, BN]
     total = tl.zeros([BM, BN], dtype=tl.float32)
-    for start in range(first, last, BK):
-        left = last - start
-        within = tl.arange(0, BK) < left
-        a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0)
-        b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0)
-        if INTERPRETED:
-            total += tl.dot(decode(a, FORMAT, False), decode(b, FORMAT, False))
-        else:
-            total = tl.dot(a, b, total, input_precision="ieee")
-        a_ptr += tl.cast(a_col, tl.int64) * BK
-        b_ptr += tl.cast(b_row, tl.int64) * BK
+    if TF32:
+        for begin in range(first, last, DEPTH):
+            sums = tl.zeros([BM, BN], dtype=tl.float32)
+            for start in range(begin, tl.minimum(begin + DEPTH, last), BK):
+                within = tl.arange(0, BK) < last - start
+                a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0.0)
+                b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0.0)
+                sums = tl.dot(round_to_tf32(a), round_to_tf32(b), sums, input_precision="tf32")
+                a_ptr += tl.cast(a_col, tl.int64) * BK
+                b_ptr += tl.cast(b_row, tl.int64) * BK
+            total += sums
+    else:
+        for start in range(first, last, BK):
+            left = last - start
+            within = tl.arange(0, BK) < left
+            a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0)
+            b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0)
+            if INTERPRETED:
+                total += tl.dot(decode(a, FORMAT, False), decode(b, FORMAT, False))
+            else:
+                total = tl.dot(a, b, total, input_precision="ieee")
+            a_ptr += tl.cast(a_col, tl.int64) * BK
+            b_ptr += tl.cast(b_row, tl.int64) * BK
 
     inside = (row < m) & (col < n)
     if SPLIT:
@@ -156,6 +189,7 @@ def sum_parts_kernel(
 _KEY = ["m", "n", "k", "a_col", "b_col"]
 _tuned_halves = triton.autotune([t.config() for t in HALVES.values()], key=_KEY)(matmul_kernel)
 _tuned_singles = triton.autotune([t.config() for t in SINGLES.values()], key=_KEY)(matmul_kernel)
+_tuned_tf32s = triton.autotune([t.config() for t in TF32S.values()], key=_KEY)(matmul_kernel)
 _ACTIVATIONS = {
     "none": None,
     "relu": functions.relu,
@@ -189,6 +223,7 @@ def _run(
     alpha: float = 1.0,
     beta: float = 0.0,
     activation: str = "none",
+    tf32: bool = False,
 ) -> Tensor:
     """`a` and `b` have at least two dimensions; `out_shape` is that of the answer."""
     out = torch.empty(out_shape, dtype=a.dtype, device=a.device)
@@ -211,15 +246,17 @@ def _run(
         "ACTIVATION": _ACTIVATIONS[activation],
         "FORMAT": "bf16" if integers else "",
     }
+    operands = {"TF32": tf32, "DEPTH": DEPTH}
     c_strides = (0, 0, 0) if c is None else c.stride()
     scales = (alpha, beta)
-    tiles = SINGLES if a.dtype == torch.float32 else HALVES
+    tiles, tuned = HALVES, _tuned_halves
+    if a.dtype == torch.float32:
+        tiles, tuned = (TF32S, _tuned_tf32s) if tf32 else (SINGLES, _tuned_singles)
     with torch.cuda.device_of(out):
         if m * n * k * batch >= TUNED_FROM and not INTERPRETED.value:
-            tuned = _tuned_singles if tiles is SINGLES else _tuned_halves
             tuned[lambda t: (triton.cdiv(m, t["BM"]) * triton.cdiv(n, t["BN"]), batch, 1)](
                 a, b, added, d, m, n, k, k, *a.stride(), *b.stride(), *c_strides, *scales,
-                **epilogue, SPLIT=False, GROUP=GROUP,
+                **epilogue, **operands, SPLIT=False, GROUP=GROUP,
             )  # fmt: skip
             return out
         tile = _tile(tiles, m, n)
@@ -233,7 +270,7 @@ def _run(
         grid = (triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n), batch, parts)
         matmul_kernel[grid](
             a, b, added, target, m, n, k, part, *a.stride(), *b.stride(), *c_strides, *scales,
-            **epilogue, SPLIT=parts > 1, GROUP=GROUP, BM=tile.m, BN=tile.n, BK=tile.k,
+            **epilogue, **operands, SPLIT=parts > 1, GROUP=GROUP, BM=tile.m, BN=tile.n, BK=tile.k,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         if parts > 1:
@@ -244,7 +281,7 @@ def _run(
     return out
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
+def matmul(a: Tensor, b: Tensor, *, tf32: bool = False) -> Tensor:
     rows = a.shape[-2:-1] if a.dim() > 1 else ()
     cols = b.shape[-1:] if b.dim() > 1 else ()
     left = a if a.dim() > 1 else a.unsqueeze(0)
@@ -252,7 +289,11 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     if right.dim() == 2 and left.dim() > 2:
         left = left.reshape(-1, left.shape[-1])  # one product with more rows
-    return _run(left, right, (*lead, *rows, *cols))
+    return _run(left, right, (*lead, *rows, *cols), tf32=tf32)
+
+
+def matmul_tf32(a: Tensor, b: Tensor) -> Tensor:
+    return matmul(a, b, tf32=True)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
