@@ -1,0 +1,288 @@
+// Weights times up to 16 vectors, the weights streamed through shared memory.
+//   Each warp fills a ring of its own with copies that need no registers, so that far more is under way than registers
+//   hold, and no warp waits for another before the end of a tile. A tile is 32 rows; the warps of a block share its k, and
+//   the ring runs on from one tile to the next, so that DRAM has work while sums are added up. The weights are the left
+//   operand of the tensor cores (16 x k), the vectors the right one (k x 8): the other way round, 8 to 15 of 16 rows of
+//   every product would be padding. f32 keeps to fused multiply-adds, of 8 x 4 results to a thread.
+#pragma once
+
+#include "device/pipeline.h"
+#include "device/ptx/cp_async.h"
+#include "device/ptx/cp_async_zfill.h"
+#include "device/ptx/mma.h"
+#include "device/swizzle.h"
+#include "device/warp.h"
+#include "gemm/skinny_sum.cuh"
+#include "host/launch.h"
+
+namespace warpsmith {
+
+// vectors: those of the call, rounded up
+template <int vectors_, int warps_, int stages_>
+struct SkinnyRingTile {
+  static constexpr int vectors = vectors_, warps = warps_, stages = stages_, threads = warps * kWarp;
+  static constexpr int chunks = kRingRowBytes / kChunkBytes;   // of a row, in one slot of a ring
+  static constexpr int slot = (kRingRows + vectors) * chunks;  // weights, then vectors
+  static constexpr int pitch = kRingRows + 4;                  // of the warps' sums, against bank conflicts
+  static constexpr int ring_bytes = warps * stages * slot * kChunkBytes;
+  static constexpr int shared_bytes = ring_bytes + warps * vectors * pitch * static_cast<int>(sizeof(float));
+};
+
+// Where chunk `chunk` of row `row` of a slot lies.
+__host__ __device__ constexpr int ring_place(int row, int chunk) {
+  constexpr int kChunks = kRingRowBytes / kChunkBytes;
+  return TileSwizzle<uint4, kChunks>{}(row * kChunks + chunk);
+}
+
+// How the lanes of a warp share rows of chunks. Of the values of a slot, any order along k will do as long as weights and
+// vectors have the same: chunks are dealt out so that eight lanes that read together meet in no bank.
+struct MmaLanes {
+  static constexpr int steps = 2;
+  static constexpr int row(int lane) { return lane / 4; }
+  static constexpr int chunk(int lane, int step) { return lane % 4 * 2 + step; }
+};
+
+template <int along_k>
+struct FmaLanes {
+  static constexpr int rows = 4, steps = 8 / along_k;
+  static constexpr int row(int lane) { return lane / along_k % rows; }
+  static constexpr int chunk(int lane, int step) { return lane % along_k * steps + step; }
+};
+
+template <class Lanes>
+constexpr bool reads_without_conflicts() {
+  for (int step = 0; step < Lanes::steps; ++step) {
+    for (int lane = 0; lane < kWarp; lane += 8) {
+      unsigned banks = 0;
+      for (int i = lane; i < lane + 8; ++i) banks |= 1u << ring_place(Lanes::row(i), Lanes::chunk(i, step)) % 8;
+      if (banks != 0xff) return false;
+    }
+  }
+  return true;
+}
+
+static_assert(reads_without_conflicts<MmaLanes>());
+static_assert(reads_without_conflicts<FmaLanes<2>>() && reads_without_conflicts<FmaLanes<4>>() &&
+              reads_without_conflicts<FmaLanes<8>>());
+
+// The 32 x vectors sums of a warp: 16-bit weights on the tensor cores.
+template <class T, int vectors>
+class WarpSums {
+  static constexpr int kTilesM = kRingRows / 16, kTilesN = vectors / 8;
+  static_assert(vectors % 8 == 0, "columns come in eights");
+  float sum_[kTilesM][kTilesN][4]{};
+
+ public:
+  __device__ __forceinline__ void add(const uint4* slot) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int step = 0; step < MmaLanes::steps; ++step) {
+      const int row = MmaLanes::row(lane), chunk = MmaLanes::chunk(lane, step);
+      uint4 b[kTilesN];
+#pragma unroll
+      for (int n = 0; n < kTilesN; ++n) b[n] = slot[ring_place(kRingRows + 8 * n + row, chunk)];
+#pragma unroll
+      for (int m = 0; m < kTilesM; ++m) {
+        const uint4 top = slot[ring_place(16 * m + row, chunk)];
+        const uint4 bottom = slot[ring_place(16 * m + 8 + row, chunk)];
+        const uint32_t first[4] = {top.x, bottom.x, top.y, bottom.y};
+        const uint32_t second[4] = {top.z, bottom.z, top.w, bottom.w};
+#pragma unroll
+        for (int n = 0; n < kTilesN; ++n) {
+          ptx::mma_m16n8k16<T>(sum_[m][n], first, {b[n].x, b[n].y});
+          ptx::mma_m16n8k16<T>(sum_[m][n], second, {b[n].z, b[n].w});
+        }
+      }
+    }
+  }
+
+  // to: [vectors, pitch]
+  template <int pitch>
+  __device__ __forceinline__ void store(float* to) const {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+      for (int n = 0; n < kTilesN; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          to[(8 * n + lane % 4 * 2 + i % 2) * pitch + 16 * m + lane / 4 + i / 2 * 8] = sum_[m][n][i];
+        }
+      }
+    }
+  }
+};
+
+// In f32, by fused multiply-adds: lanes share k, rows and vectors.
+template <int vectors>
+class WarpSums<float, vectors> {
+  static constexpr int kVectors = 4,
+                       kGroups = vectors / kVectors;  // vectors of a lane, groups of lanes for all of them
+  static constexpr int kAlongK = 8 / kGroups;
+  using Lanes = FmaLanes<kAlongK>;
+  static constexpr int kRows = kRingRows / Lanes::rows;
+  static_assert(kAlongK * Lanes::rows * kGroups == kWarp && kGroups * kVectors == vectors, "every lane has a share");
+  float sum_[kRows][kVectors]{};
+
+ public:
+  __device__ __forceinline__ void add(const uint4* slot) {
+    const int lane = threadIdx.x % kWarp, row = Lanes::row(lane), group = lane / (kAlongK * Lanes::rows);
+    const auto* values = reinterpret_cast<const float4*>(slot);
+#pragma unroll
+    for (int step = 0; step < Lanes::steps; ++step) {
+      const int chunk = Lanes::chunk(lane, step);
+      float4 x[kVectors];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) x[v] = values[ring_place(kRingRows + group * kVectors + v, chunk)];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const float4 w = values[ring_place(i * Lanes::rows + row, chunk)];
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          float& sum = sum_[i][v];
+          sum = fmaf(w.x, x[v].x, sum);
+          sum = fmaf(w.y, x[v].y, sum);
+          sum = fmaf(w.z, x[v].z, sum);
+          sum = fmaf(w.w, x[v].w, sum);
+        }
+      }
+    }
+  }
+
+  template <int pitch>
+  __device__ __forceinline__ void store(float* to) const {
+    const int lane = threadIdx.x % kWarp, row = Lanes::row(lane), group = lane / (kAlongK * Lanes::rows);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const float total = warp_reduce<kAlongK>(sum_[i][v]);
+        if (lane % kAlongK == 0) to[(group * kVectors + v) * pitch + i * Lanes::rows + row] = total;
+      }
+    }
+  }
+};
+
+namespace {
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const SkinnyArgs a) {
+  extern __shared__ __align__(128) uint4 shared[];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  uint4* ring = shared + warp * Tile::stages * Tile::slot;                            // [stages, slot]
+  float* sums = reinterpret_cast<float*>(shared) + Tile::ring_bytes / sizeof(float);  // [warps, vectors, pitch]
+
+  // this block's slice of k, in slots; those of a tile are dealt out to the warps
+  const int64_t packs = a.k / kPack<T>, split = blockIdx.y;
+  const int64_t slots = (packs + Tile::chunks - 1) / Tile::chunks;
+  const int begin = static_cast<int>(slots * split / a.splits) + warp;
+  const int end = static_cast<int>(slots * (split + 1) / a.splits);
+  const int64_t tiles = (a.m + kRingRows - 1) / kRingRows;
+
+  // vectors that there are not are zeros, once and for all
+  for (int i = lane; i < Tile::stages * Tile::vectors * Tile::chunks; i += kWarp) {
+    const int row = i / Tile::chunks % Tile::vectors;
+    if (row < a.vectors) continue;
+    ring[i / (Tile::vectors * Tile::chunks) * Tile::slot + ring_place(kRingRows + row, i % Tile::chunks)] = {};
+  }
+
+  // copies ahead of the products, tile by tile
+  constexpr int kRowsAtOnce = kWarp / Tile::chunks;
+  const int copy_row = lane / Tile::chunks, copy_chunk = lane % Tile::chunks;
+  int64_t next_tile = begin < end ? blockIdx.x : tiles;
+  int next = begin;
+  RingSlot<Tile::stages> fill;
+  const auto fetch = [&] {
+    if (next_tile < tiles) {
+      uint4* slot = ring + fill.slot * Tile::slot;
+      const int64_t pack = int64_t{next} * Tile::chunks + copy_chunk;
+      const int64_t first_row = next_tile * kRingRows + copy_row;
+      const T* weights = static_cast<const T*>(a.a) + first_row * a.a_row + pack * kPack<T>;
+      const T* x = static_cast<const T*>(a.x) + copy_row * a.x_row + pack * kPack<T>;
+#pragma unroll
+      for (int i = 0; i < kRingRows; i += kRowsAtOnce) {
+        ptx::cp_async_zfill(slot + ring_place(i + copy_row, copy_chunk),
+                            reinterpret_cast<const uint4*>(weights + i * a.a_row), pack < packs && first_row + i < a.m);
+      }
+#pragma unroll
+      for (int i = 0; i < Tile::vectors; i += kRowsAtOnce) {
+        if (i + copy_row < a.vectors) {
+          ptx::cp_async_zfill(slot + ring_place(kRingRows + i + copy_row, copy_chunk),
+                              reinterpret_cast<const uint4*>(x + i * a.x_row), pack < packs);
+        }
+      }
+      next += Tile::warps;
+      if (next >= end) {
+        next = begin;
+        next_tile += gridDim.x;
+      }
+    }
+    ptx::cp_async_commit();
+    fill.advance();
+  };
+#pragma unroll
+  for (int i = 0; i < Tile::stages - 1; ++i) fetch();
+
+  RingSlot<Tile::stages> use;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    // multiply and add
+    WarpSums<T, Tile::vectors> sum;
+    for (int at = begin; at < end; at += Tile::warps) {
+      ptx::cp_async_wait<Tile::stages - 2>();
+      __syncwarp();  // all lanes' copies have landed, and all have read what is overwritten next
+      fetch();
+      sum.add(ring + use.slot * Tile::slot);
+      use.advance();
+    }
+
+    // add up the warps
+    sum.template store<Tile::pitch>(sums + warp * Tile::vectors * Tile::pitch);
+    __syncthreads();
+    for (int i = threadIdx.x; i < Tile::vectors * kRingRows; i += Tile::threads) {
+      const int vector = i / kRingRows;
+      const int64_t row = tile * kRingRows + i % kRingRows;
+      if (vector >= a.vectors || row >= a.m) continue;
+      const float* from = sums + vector * Tile::pitch + i % kRingRows;
+      float total = from[0];
+#pragma unroll
+      for (int w = 1; w < Tile::warps; ++w) total += from[w * Tile::vectors * Tile::pitch];
+      put_sum<T>(a, static_cast<int>(split), vector, row, total);
+    }
+    __syncthreads();  // the next tile overwrites the sums
+  }
+  ptx::cp_async_wait<0>();
+}
+
+// The larger of two rings that the GPU has room for.
+template <class T, int vectors>
+void launch_skinny_ring_of(const SkinnyArgs& a, int sm_count, int shared_limit, cudaStream_t stream) {
+  using Large = SkinnyRingTile<vectors, 8, 4>;
+  using Small = SkinnyRingTile<vectors, 4, 3>;
+  static_assert(Large::shared_bytes <= 227 << 10 && Small::shared_bytes <= 99 << 10, "sm_90; sm_80 and sm_89");
+  const int64_t tiles = (a.m + kRingRows - 1) / kRingRows;
+  const auto launch_tile = [&]<class Tile>(int blocks_per_sm) {
+    const int64_t blocks = std::clamp<int64_t>(int64_t{sm_count} * blocks_per_sm / a.splits, 1, tiles);
+    launch<&skinny_ring_kernel<T, Tile>>(
+        {{static_cast<unsigned>(blocks), static_cast<unsigned>(a.splits)}, Tile::threads, Tile::shared_bytes}, stream,
+        a);
+  };
+  if (shared_limit >= Large::shared_bytes) {
+    launch_tile.template operator()<Large>(1);
+  } else {
+    launch_tile.template operator()<Small>(shared_limit >= 2 * Small::shared_bytes ? 2 : 1);
+  }
+  if (a.partial != nullptr) launch_skinny_sum<T>(a, stream);
+}
+
+// T: of weights, vectors and results. `shared_limit`: bytes of shared memory that a block may be given.
+template <class T>
+void launch_skinny_ring(const SkinnyArgs& a, int sm_count, int shared_limit, cudaStream_t stream) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (a.vectors <= 4) return launch_skinny_ring_of<T, 4>(a, sm_count, shared_limit, stream);
+  }
+  if (a.vectors <= 8) return launch_skinny_ring_of<T, 8>(a, sm_count, shared_limit, stream);
+  launch_skinny_ring_of<T, 16>(a, sm_count, shared_limit, stream);
+}
+
+}  // namespace
+}  // namespace warpsmith

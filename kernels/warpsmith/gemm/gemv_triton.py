@@ -1,0 +1,73 @@
+"""A matrix times a few vectors in Triton."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+#: Values of a tile: rows * vectors * columns.
+TILE = 8192
+
+
+@triton.jit
+def gemv_kernel(
+    a_ptr,  # [m, k], any strides
+    x_ptr,  # [vectors, k], any strides
+    y_ptr,  # [vectors, m]
+    m,
+    k,
+    a_row,
+    a_col,
+    x_row,
+    x_col,
+    VECTORS,
+    ROWS: tl.constexpr,
+    COUNT: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    """ROWS rows and all vectors per program; k lane by lane, then the lanes."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # [ROWS]
+    vector = tl.arange(0, COUNT).to(tl.int64)  # [COUNT]
+    lanes = tl.zeros([COUNT, ROWS, COLS], dtype=tl.float32)
+    in_rows, in_vectors = row < m, vector < VECTORS
+    for start in range(0, k, COLS):
+        col = start + tl.arange(0, COLS).to(tl.int64)  # [COLS]
+        in_k = col < k
+        a_at = a_ptr + row[:, None] * a_row + col[None, :] * a_col
+        a = tl.load(a_at, mask=in_rows[:, None] & in_k[None, :], other=0).to(tl.float32)
+        x_at = x_ptr + vector[:, None] * x_row + col[None, :] * x_col
+        x = tl.load(x_at, mask=in_vectors[:, None] & in_k[None, :], other=0).to(tl.float32)
+        lanes += a[None, :, :] * x[:, None, :]
+    y = tl.sum(lanes, axis=2)  # [COUNT, ROWS]
+    y_at = y_ptr + vector[:, None] * m + row[None, :]
+    tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=in_vectors[:, None] & in_rows[None, :])
+
+
+def gemv(a: Tensor, x: Tensor) -> Tensor:
+    m, k = a.shape
+    y = torch.empty((*x.shape[:-1], m), dtype=a.dtype, device=a.device)
+    if y.numel() == 0:
+        return y
+    x = x.unsqueeze(0) if x.dim() == 1 else x
+    count = triton.next_power_of_2(len(x))
+    rows = 4 if count <= 4 else 2
+    cols = min(TILE // (rows * count), triton.next_power_of_2(max(k, 16)))
+    with torch.cuda.device_of(a):
+        gemv_kernel[(triton.cdiv(m, rows),)](
+            a,
+            x,
+            y,
+            m,
+            k,
+            *a.stride(),
+            *x.stride(),
+            len(x),
+            ROWS=rows,
+            COUNT=count,
+            COLS=cols,
+        )
+    return y
