@@ -3,9 +3,6 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include <array>
-#include <atomic>
-
 #include "gemm/skinny.h"
 #include "host/tensor.h"
 #include "row/operands.h"
@@ -54,19 +51,6 @@ inline Tensor aligned_vectors(const Tensor& x, Dtype dtype, int width) {
       (k == 1 || step == 1) && tiles_rows(x.data_ptr(), vector_count(x), k, vector_stride(x), dtype, width);
   if (fits) return x;
   return x.is_contiguous() ? torch::stable::clone(x) : torch::stable::contiguous(x);
-}
-
-// Bytes of shared memory that a block on `device` may be given.
-inline int shared_limit(int device) {
-  constexpr int kMostDevices = 64;
-  static std::array<std::atomic<int>, kMostDevices> limits{};  // 0: not asked yet
-  if (device < 0 || device >= kMostDevices) throw std::out_of_range("device index out of range");
-  int limit = limits[device].load(std::memory_order_relaxed);
-  if (limit == 0) {
-    check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "shared_limit");
-    limits[device].store(limit, std::memory_order_relaxed);
-  }
-  return limit;
 }
 
 }  // namespace warpsmith

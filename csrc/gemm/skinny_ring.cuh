@@ -12,18 +12,24 @@
 #include "device/ptx/mma.h"
 #include "device/swizzle.h"
 #include "device/warp.h"
+#include "gemm/packs.cuh"
 #include "gemm/skinny_sum.cuh"
 #include "host/launch.h"
+#include "row/persistent.h"
 
 namespace warpsmith {
 
-// vectors: those of the call, rounded up
-template <int vectors_, int warps_, int stages_>
+// vectors: those of the call, rounded up | planes: bytes of a value of x over those of a weight
+template <int vectors_, int planes_, int warps_, int stages_>
 struct SkinnyRingTile {
-  static constexpr int vectors = vectors_, warps = warps_, stages = stages_, threads = warps * kWarp;
-  static constexpr int chunks = kRingRowBytes / kChunkBytes;   // of a row, in one slot of a ring
-  static constexpr int slot = (kRingRows + vectors) * chunks;  // weights, then vectors
-  static constexpr int pitch = kRingRows + 4;                  // of the warps' sums, against bank conflicts
+  static constexpr int vectors = vectors_, planes = planes_, warps = warps_, stages = stages_;
+  static constexpr int threads = warps * kWarp;
+  static constexpr int chunks = kRingRowBytes / kChunkBytes;  // of a row, in one slot of a ring
+  // Rows of a slot: those of the weights, then the vectors. Where a chunk of weights meets several chunks of a vector,
+  // each of them lies in a plane of its own, in the place that the weights have among theirs.
+  static constexpr int rows = kRingRows + vectors * planes;
+  static constexpr int slot = rows * chunks;
+  static constexpr int pitch = kRingRows + 4;  // of the warps' sums, against bank conflicts
   static constexpr int ring_bytes = warps * stages * slot * kChunkBytes;
   static constexpr int shared_bytes = ring_bytes + warps * vectors * pitch * static_cast<int>(sizeof(float));
 };
@@ -65,10 +71,10 @@ static_assert(reads_without_conflicts<MmaLanes>());
 static_assert(reads_without_conflicts<FmaLanes<2>>() && reads_without_conflicts<FmaLanes<4>>() &&
               reads_without_conflicts<FmaLanes<8>>());
 
-// The 32 x vectors sums of a warp: 16-bit weights on the tensor cores.
-template <class T, int vectors>
+// The 32 x vectors sums of a warp, on the tensor cores for vectors of 16 bits.
+template <class W, class X, int vectors>
 class WarpSums {
-  static constexpr int kTilesM = kRingRows / 16, kTilesN = vectors / 8;
+  static constexpr int kTilesM = kRingRows / 16, kTilesN = vectors / 8, kPlanes = sizeof(X) / sizeof(W);
   static_assert(vectors % 8 == 0, "columns come in eights");
   float sum_[kTilesM][kTilesN][4]{};
 
@@ -78,19 +84,29 @@ class WarpSums {
 #pragma unroll
     for (int step = 0; step < MmaLanes::steps; ++step) {
       const int row = MmaLanes::row(lane), chunk = MmaLanes::chunk(lane, step);
-      uint4 b[kTilesN];
+      uint4 b[kPlanes][kTilesN];
 #pragma unroll
-      for (int n = 0; n < kTilesN; ++n) b[n] = slot[ring_place(kRingRows + 8 * n + row, chunk)];
-#pragma unroll
-      for (int m = 0; m < kTilesM; ++m) {
-        const uint4 top = slot[ring_place(16 * m + row, chunk)];
-        const uint4 bottom = slot[ring_place(16 * m + 8 + row, chunk)];
-        const uint32_t first[4] = {top.x, bottom.x, top.y, bottom.y};
-        const uint32_t second[4] = {top.z, bottom.z, top.w, bottom.w};
+      for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma unroll
         for (int n = 0; n < kTilesN; ++n) {
-          ptx::mma_m16n8k16<T>(sum_[m][n], first, {b[n].x, b[n].y});
-          ptx::mma_m16n8k16<T>(sum_[m][n], second, {b[n].z, b[n].w});
+          b[plane][n] = slot[ring_place(kRingRows + plane * vectors + 8 * n + row, chunk)];
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < kTilesM; ++m) {
+        uint32_t top[4 * kPlanes], bottom[4 * kPlanes];
+        convert_weights<W, X>(top, slot[ring_place(16 * m + row, chunk)]);
+        convert_weights<W, X>(bottom, slot[ring_place(16 * m + 8 + row, chunk)]);
+#pragma unroll
+        for (int plane = 0; plane < kPlanes; ++plane) {
+          const int i = 4 * plane;
+          const uint32_t first[4] = {top[i], bottom[i], top[i + 1], bottom[i + 1]};
+          const uint32_t second[4] = {top[i + 2], bottom[i + 2], top[i + 3], bottom[i + 3]};
+#pragma unroll
+          for (int n = 0; n < kTilesN; ++n) {
+            ptx::mma_m16n8k16<X>(sum_[m][n], first, {b[plane][n].x, b[plane][n].y});
+            ptx::mma_m16n8k16<X>(sum_[m][n], second, {b[plane][n].z, b[plane][n].w});
+          }
         }
       }
     }
@@ -115,7 +131,7 @@ class WarpSums {
 
 // In f32, by fused multiply-adds: lanes share k, rows and vectors.
 template <int vectors>
-class WarpSums<float, vectors> {
+class WarpSums<float, float, vectors> {
   static constexpr int kVectors = 4,
                        kGroups = vectors / kVectors;  // vectors of a lane, groups of lanes for all of them
   static constexpr int kAlongK = 8 / kGroups;
@@ -165,7 +181,7 @@ class WarpSums<float, vectors> {
 
 namespace {
 
-template <class T, class Tile>
+template <class W, class X, class Tile>
 __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const SkinnyArgs a) {
   extern __shared__ __align__(128) uint4 shared[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -173,17 +189,19 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
   float* sums = reinterpret_cast<float*>(shared) + Tile::ring_bytes / sizeof(float);  // [warps, vectors, pitch]
 
   // this block's slice of k, in slots; those of a tile are dealt out to the warps
-  const int64_t packs = a.k / kPack<T>, split = blockIdx.y;
+  const int64_t packs = a.k / kPack<W>, split = blockIdx.y;
   const int64_t slots = (packs + Tile::chunks - 1) / Tile::chunks;
   const int begin = static_cast<int>(slots * split / a.splits) + warp;
   const int end = static_cast<int>(slots * (split + 1) / a.splits);
   const int64_t tiles = (a.m + kRingRows - 1) / kRingRows;
 
   // vectors that there are not are zeros, once and for all
-  for (int i = lane; i < Tile::stages * Tile::vectors * Tile::chunks; i += kWarp) {
-    const int row = i / Tile::chunks % Tile::vectors;
-    if (row < a.vectors) continue;
-    ring[i / (Tile::vectors * Tile::chunks) * Tile::slot + ring_place(kRingRows + row, i % Tile::chunks)] = {};
+  for (int stage = 0; stage < Tile::stages; ++stage) {
+    for (int i = lane; i < (Tile::rows - kRingRows) * Tile::chunks; i += kWarp) {
+      const int row = i / Tile::chunks;
+      if (row % Tile::vectors < a.vectors) continue;
+      ring[stage * Tile::slot + ring_place(kRingRows + row, i % Tile::chunks)] = {};
+    }
   }
 
   // copies ahead of the products, tile by tile
@@ -197,8 +215,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
       uint4* slot = ring + fill.slot * Tile::slot;
       const int64_t pack = int64_t{next} * Tile::chunks + copy_chunk;
       const int64_t first_row = next_tile * kRingRows + copy_row;
-      const T* weights = static_cast<const T*>(a.a) + first_row * a.a_row + pack * kPack<T>;
-      const T* x = static_cast<const T*>(a.x) + copy_row * a.x_row + pack * kPack<T>;
+      const W* weights = static_cast<const W*>(a.a) + first_row * a.a_row + pack * kPack<W>;
 #pragma unroll
       for (int i = 0; i < kRingRows; i += kRowsAtOnce) {
         ptx::cp_async_zfill(slot + ring_place(i + copy_row, copy_chunk),
@@ -206,9 +223,13 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
       }
 #pragma unroll
       for (int i = 0; i < Tile::vectors; i += kRowsAtOnce) {
-        if (i + copy_row < a.vectors) {
-          ptx::cp_async_zfill(slot + ring_place(kRingRows + i + copy_row, copy_chunk),
-                              reinterpret_cast<const uint4*>(x + i * a.x_row), pack < packs);
+        const int vector = i + copy_row;
+        if (vector >= a.vectors) continue;
+        const X* x = static_cast<const X*>(a.x) + vector * a.x_row + pack * kPack<W>;
+#pragma unroll
+        for (int plane = 0; plane < Tile::planes; ++plane) {
+          ptx::cp_async_zfill(slot + ring_place(kRingRows + plane * Tile::vectors + vector, copy_chunk),
+                              reinterpret_cast<const uint4*>(x + plane * kPack<X>), pack < packs);
         }
       }
       next += Tile::warps;
@@ -226,7 +247,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
   RingSlot<Tile::stages> use;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     // multiply and add
-    WarpSums<T, Tile::vectors> sum;
+    WarpSums<W, X, Tile::vectors> sum;
     for (int at = begin; at < end; at += Tile::warps) {
       ptx::cp_async_wait<Tile::stages - 2>();
       __syncwarp();  // all lanes' copies have landed, and all have read what is overwritten next
@@ -246,7 +267,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
       float total = from[0];
 #pragma unroll
       for (int w = 1; w < Tile::warps; ++w) total += from[w * Tile::vectors * Tile::pitch];
-      put_sum<T>(a, static_cast<int>(split), vector, row, total);
+      put_sum<X>(a, static_cast<int>(split), vector, row, total);
     }
     __syncthreads();  // the next tile overwrites the sums
   }
@@ -254,34 +275,37 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
 }
 
 // The larger of two rings that the GPU has room for.
-template <class T, int vectors>
-void launch_skinny_ring_of(const SkinnyArgs& a, int sm_count, int shared_limit, cudaStream_t stream) {
-  using Large = SkinnyRingTile<vectors, 8, 4>;
-  using Small = SkinnyRingTile<vectors, 4, 3>;
+template <class W, class X, int vectors>
+void launch_skinny_ring_of(const SkinnyArgs& a, int sm_count, cudaStream_t stream) {
+  constexpr int kPlanes = sizeof(X) / sizeof(W);
+  constexpr bool kWide = vectors * kPlanes > 16;  // slots so large that fewer must do
+  using Large = SkinnyRingTile<vectors, kPlanes, 8, kWide ? 3 : 4>;
+  using Small = SkinnyRingTile<vectors, kPlanes, 4, kWide ? 2 : 3>;
   static_assert(Large::shared_bytes <= 227 << 10 && Small::shared_bytes <= 99 << 10, "sm_90; sm_80 and sm_89");
   const int64_t tiles = (a.m + kRingRows - 1) / kRingRows;
   const auto launch_tile = [&]<class Tile>(int blocks_per_sm) {
     const int64_t blocks = std::clamp<int64_t>(int64_t{sm_count} * blocks_per_sm / a.splits, 1, tiles);
-    launch<&skinny_ring_kernel<T, Tile>>(
+    launch<&skinny_ring_kernel<W, X, Tile>>(
         {{static_cast<unsigned>(blocks), static_cast<unsigned>(a.splits)}, Tile::threads, Tile::shared_bytes}, stream,
         a);
   };
-  if (shared_limit >= Large::shared_bytes) {
+  const int limit = block_smem_limit();
+  if (limit >= Large::shared_bytes) {
     launch_tile.template operator()<Large>(1);
   } else {
-    launch_tile.template operator()<Small>(shared_limit >= 2 * Small::shared_bytes ? 2 : 1);
+    launch_tile.template operator()<Small>(limit >= 2 * Small::shared_bytes ? 2 : 1);
   }
-  if (a.partial != nullptr) launch_skinny_sum<T>(a, stream);
+  if (a.partial != nullptr) launch_skinny_sum<X>(a, stream);
 }
 
-// T: of weights, vectors and results. `shared_limit`: bytes of shared memory that a block may be given.
-template <class T>
-void launch_skinny_ring(const SkinnyArgs& a, int sm_count, int shared_limit, cudaStream_t stream) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (a.vectors <= 4) return launch_skinny_ring_of<T, 4>(a, sm_count, shared_limit, stream);
+// W: of the weights. X: of vectors and results, f16 or bf16, or f32 like W.
+template <class W, class X>
+void launch_skinny_ring(const SkinnyArgs& a, int sm_count, cudaStream_t stream) {
+  if constexpr (std::is_same_v<X, float>) {
+    if (a.vectors <= 4) return launch_skinny_ring_of<W, X, 4>(a, sm_count, stream);
   }
-  if (a.vectors <= 8) return launch_skinny_ring_of<T, 8>(a, sm_count, shared_limit, stream);
-  launch_skinny_ring_of<T, 16>(a, sm_count, shared_limit, stream);
+  if (a.vectors <= 8) return launch_skinny_ring_of<W, X, 8>(a, sm_count, stream);
+  launch_skinny_ring_of<W, X, 16>(a, sm_count, stream);
 }
 
 }  // namespace

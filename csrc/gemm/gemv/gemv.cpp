@@ -79,7 +79,6 @@ Tensor run(const Tensor& a, const Tensor& x, const Named* named) {
       .a_col = a.stride(1),
       .x_row = vector_stride(x),
       .sm_count = info.sm_count,
-      .shared_limit = shared_limit(device),
       .dtype = dtype,
       .accumulator = accumulator,
   };

@@ -21,7 +21,6 @@ struct GemvArgs {
   int64_t a_col;     // elements from one column of a to the next
   int64_t x_row;     // elements from one vector to the next
   int sm_count;
-  int shared_limit;   // bytes of shared memory that a block may be given
   Dtype dtype;        // of a, x and y
   Dtype accumulator;  // f32, or f16 of f16
 };

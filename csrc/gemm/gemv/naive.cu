@@ -10,7 +10,7 @@ namespace warpsmith {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRun = 64;  // products that are added to each other, before the total: a long sum in f32 drifts
+constexpr int kRun = 64;  // products added up in f32; their sums in f64, as one thread's long sum would drift
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) gemv_naive_kernel(const GemvArgs a) {
@@ -19,17 +19,14 @@ __global__ void __launch_bounds__(kThreads) gemv_naive_kernel(const GemvArgs a) 
   const T* weights = static_cast<const T*>(a.a) + row * a.a_row;            // [k], a.a_col apart
   const T* x = static_cast<const T*>(a.x) + int64_t{blockIdx.y} * a.x_row;  // [k]
 
-  float total = 0.0f, lost = 0.0f;  // lost: what rounding took from the total
+  double total = 0.0;
   for (int64_t start = 0; start < a.k; start += kRun) {
     const int64_t end = start + kRun < a.k ? start + kRun : a.k;
     float sum = 0.0f;
     for (int64_t i = start; i < end; ++i) sum = fmaf(to_float(weights[i * a.a_col]), to_float(x[i]), sum);
-    sum += lost;
-    lost = sum - (total + sum - total);
-    if (!isfinite(lost)) lost = 0.0f;
     total += sum;
   }
-  static_cast<T*>(a.y)[int64_t{blockIdx.y} * a.m + row] = from_float<T>(total);
+  static_cast<T*>(a.y)[int64_t{blockIdx.y} * a.m + row] = from_float<T>(static_cast<float>(total));
 }
 
 const char* takes(const GemvArgs& a) {

@@ -16,7 +16,7 @@ const char* takes(const GemvArgs& a) {
 
 void launch(const GemvArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = as_skinny(a, skinny_slices(a));
-  dispatch_float(a.dtype, [&]<class T>() { launch_skinny_ring<T>(args, a.sm_count, a.shared_limit, stream); });
+  dispatch_float(a.dtype, [&]<class T>() { launch_skinny_ring<T, T>(args, a.sm_count, stream); });
 }
 
 // Shorter rows leave warps without a share.
