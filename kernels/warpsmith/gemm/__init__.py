@@ -1,5 +1,6 @@
 """Matrix products: a matrix times a few vectors."""
 
 from warpsmith.gemm.gemv import gemv
+from warpsmith.gemm.gemv_scaled import gemv_scaled
 
-__all__ = ["gemv"]
+__all__ = ["gemv", "gemv_scaled"]

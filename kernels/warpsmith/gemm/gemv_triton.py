@@ -17,6 +17,7 @@ TILE = 8192
 def gemv_kernel(
     a_ptr,  # [m, k], any strides
     x_ptr,  # [vectors, k], any strides
+    scale_ptr,  # [m], or one value; of those that SCALED
     y_ptr,  # [vectors, m]
     m,
     k,
@@ -24,7 +25,9 @@ def gemv_kernel(
     a_col,
     x_row,
     x_col,
-    VECTORS,
+    scale_step,
+    vectors,
+    SCALED: tl.constexpr,
     ROWS: tl.constexpr,
     COUNT: tl.constexpr,
     COLS: tl.constexpr,
@@ -33,7 +36,7 @@ def gemv_kernel(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # [ROWS]
     vector = tl.arange(0, COUNT).to(tl.int64)  # [COUNT]
     lanes = tl.zeros([COUNT, ROWS, COLS], dtype=tl.float32)
-    in_rows, in_vectors = row < m, vector < VECTORS
+    in_rows, in_vectors = row < m, vector < vectors
     for start in range(0, k, COLS):
         col = start + tl.arange(0, COLS).to(tl.int64)  # [COLS]
         in_k = col < k
@@ -43,13 +46,16 @@ def gemv_kernel(
         x = tl.load(x_at, mask=in_vectors[:, None] & in_k[None, :], other=0).to(tl.float32)
         lanes += a[None, :, :] * x[:, None, :]
     y = tl.sum(lanes, axis=2)  # [COUNT, ROWS]
+    if SCALED:
+        y *= tl.load(scale_ptr + row * scale_step, mask=in_rows, other=0)[None, :]
     y_at = y_ptr + vector[:, None] * m + row[None, :]
     tl.store(y_at, y.to(y_ptr.dtype.element_ty), mask=in_vectors[:, None] & in_rows[None, :])
 
 
-def gemv(a: Tensor, x: Tensor) -> Tensor:
+def product(a: Tensor, x: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """`scale` is None, one value, or one per row; `dtype` that of the result."""
     m, k = a.shape
-    y = torch.empty((*x.shape[:-1], m), dtype=a.dtype, device=a.device)
+    y = torch.empty((*x.shape[:-1], m), dtype=dtype, device=a.device)
     if y.numel() == 0:
         return y
     x = x.unsqueeze(0) if x.dim() == 1 else x
@@ -60,14 +66,21 @@ def gemv(a: Tensor, x: Tensor) -> Tensor:
         gemv_kernel[(triton.cdiv(m, rows),)](
             a,
             x,
+            scale,
             y,
             m,
             k,
             *a.stride(),
             *x.stride(),
+            scale.stride(0) if scale is not None and scale.dim() else 0,
             len(x),
+            SCALED=scale is not None,
             ROWS=rows,
             COUNT=count,
             COLS=cols,
         )
     return y
+
+
+def gemv(a: Tensor, x: Tensor) -> Tensor:
+    return product(a, x, None, a.dtype)
