@@ -9,8 +9,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from warpsmith.catalogue import is_fp8
+from warpsmith.dispatch import interpreting
+from warpsmith.elementwise.convert_triton import decode
+
 #: Values of a tile: rows * vectors * columns.
 TILE = 8192
+#: fp8 travels as bytes.
+_FORMATS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 
 
 @triton.jit
@@ -28,6 +34,8 @@ def gemv_kernel(
     scale_step,
     vectors,
     SCALED: tl.constexpr,
+    FORMAT: tl.constexpr,
+    HARDWARE: tl.constexpr,
     ROWS: tl.constexpr,
     COUNT: tl.constexpr,
     COLS: tl.constexpr,
@@ -41,7 +49,8 @@ def gemv_kernel(
         col = start + tl.arange(0, COLS).to(tl.int64)  # [COLS]
         in_k = col < k
         a_at = a_ptr + row[:, None] * a_row + col[None, :] * a_col
-        a = tl.load(a_at, mask=in_rows[:, None] & in_k[None, :], other=0).to(tl.float32)
+        a = tl.load(a_at, mask=in_rows[:, None] & in_k[None, :], other=0)
+        a = decode(a, FORMAT, HARDWARE)
         x_at = x_ptr + vector[:, None] * x_row + col[None, :] * x_col
         x = tl.load(x_at, mask=in_vectors[:, None] & in_k[None, :], other=0).to(tl.float32)
         lanes += a[None, :, :] * x[:, None, :]
@@ -64,7 +73,7 @@ def product(a: Tensor, x: Tensor, scale: Tensor | None, dtype: torch.dtype) -> T
     cols = min(TILE // (rows * count), triton.next_power_of_2(max(k, 16)))
     with torch.cuda.device_of(a):
         gemv_kernel[(triton.cdiv(m, rows),)](
-            a,
+            a.view(torch.uint8) if is_fp8(a.dtype) else a,
             x,
             scale,
             y,
@@ -75,6 +84,8 @@ def product(a: Tensor, x: Tensor, scale: Tensor | None, dtype: torch.dtype) -> T
             scale.stride(0) if scale is not None and scale.dim() else 0,
             len(x),
             SCALED=scale is not None,
+            FORMAT=_FORMATS.get(a.dtype, ""),
+            HARDWARE=not interpreting() and torch.cuda.get_device_capability(a.device) >= (8, 9),
             ROWS=rows,
             COUNT=count,
             COLS=cols,
