@@ -1,6 +1,6 @@
 // Weights times up to 16 vectors, the weights streamed through shared memory.
 //   Each warp fills a ring of its own with copies that need no registers, so that far more is under way than registers
-//   hold, and no warp waits for another before the end of a tile. A tile is 32 rows; the warps of a block share its k, and
+//   hold, and no warp waits for another before the end of a tile. A tile is 32 rows or 64; the warps of a block share its k, and
 //   the ring runs on from one tile to the next, so that DRAM has work while sums are added up. The weights are the left
 //   operand of the tensor cores (16 x k), the vectors the right one (k x 8): the other way round, 8 to 15 of 16 rows of
 //   every product would be padding. f32 keeps to fused multiply-adds, of 8 x 4 results to a thread.
@@ -19,17 +19,23 @@
 
 namespace warpsmith {
 
-// vectors: those of the call, rounded up | planes: bytes of a value of x over those of a weight
-template <int vectors_, int planes_, int warps_, int stages_>
-struct SkinnyRingTile {
-  static constexpr int vectors = vectors_, planes = planes_, warps = warps_, stages = stages_;
+// rows of weights | vectors of the call, rounded up | bytes of a value of x over those of a weight
+template <int rows_, int vectors_, int planes_>
+struct SkinnyRingShape {
+  static constexpr int rows = rows_, vectors = vectors_, planes = planes_;
+};
+
+template <class Shape, int warps_, int stages_>
+struct SkinnyRingTile : Shape {
+  using Shape::planes, Shape::rows, Shape::vectors;
+  static constexpr int warps = warps_, stages = stages_;
   static constexpr int threads = warps * kWarp;
   static constexpr int chunks = kRingRowBytes / kChunkBytes;  // of a row, in one slot of a ring
   // Rows of a slot: those of the weights, then the vectors. Where a chunk of weights meets several chunks of a vector,
   // each of them lies in a plane of its own, in the place that the weights have among theirs.
-  static constexpr int rows = kRingRows + vectors * planes;
-  static constexpr int slot = rows * chunks;
-  static constexpr int pitch = kRingRows + 4;  // of the warps' sums, against bank conflicts
+  static constexpr int slot_rows = rows + vectors * planes;
+  static constexpr int slot = slot_rows * chunks;
+  static constexpr int pitch = rows + 4;  // of the warps' sums, against bank conflicts
   static constexpr int ring_bytes = warps * stages * slot * kChunkBytes;
   static constexpr int shared_bytes = ring_bytes + warps * vectors * pitch * static_cast<int>(sizeof(float));
 };
@@ -71,10 +77,10 @@ static_assert(reads_without_conflicts<MmaLanes>());
 static_assert(reads_without_conflicts<FmaLanes<2>>() && reads_without_conflicts<FmaLanes<4>>() &&
               reads_without_conflicts<FmaLanes<8>>());
 
-// The 32 x vectors sums of a warp, on the tensor cores for vectors of 16 bits.
-template <class W, class X, int vectors>
+// The rows x vectors sums of a warp, on the tensor cores for vectors of 16 bits.
+template <class W, class X, int rows, int vectors>
 class WarpSums {
-  static constexpr int kTilesM = kRingRows / 16, kTilesN = vectors / 8, kPlanes = sizeof(X) / sizeof(W);
+  static constexpr int kTilesM = rows / 16, kTilesN = vectors / 8, kPlanes = sizeof(X) / sizeof(W);
   static_assert(vectors % 8 == 0, "columns come in eights");
   float sum_[kTilesM][kTilesN][4]{};
 
@@ -89,7 +95,7 @@ class WarpSums {
       for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma unroll
         for (int n = 0; n < kTilesN; ++n) {
-          b[plane][n] = slot[ring_place(kRingRows + plane * vectors + 8 * n + row, chunk)];
+          b[plane][n] = slot[ring_place(rows + plane * vectors + 8 * n + row, chunk)];
         }
       }
 #pragma unroll
@@ -130,13 +136,13 @@ class WarpSums {
 };
 
 // In f32, by fused multiply-adds: lanes share k, rows and vectors.
-template <int vectors>
-class WarpSums<float, float, vectors> {
+template <int rows, int vectors>
+class WarpSums<float, float, rows, vectors> {
   static constexpr int kVectors = 4,
                        kGroups = vectors / kVectors;  // vectors of a lane, groups of lanes for all of them
   static constexpr int kAlongK = 8 / kGroups;
   using Lanes = FmaLanes<kAlongK>;
-  static constexpr int kRows = kRingRows / Lanes::rows;
+  static constexpr int kRows = rows / Lanes::rows;
   static_assert(kAlongK * Lanes::rows * kGroups == kWarp && kGroups * kVectors == vectors, "every lane has a share");
   float sum_[kRows][kVectors]{};
 
@@ -149,7 +155,7 @@ class WarpSums<float, float, vectors> {
       const int chunk = Lanes::chunk(lane, step);
       float4 x[kVectors];
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) x[v] = values[ring_place(kRingRows + group * kVectors + v, chunk)];
+      for (int v = 0; v < kVectors; ++v) x[v] = values[ring_place(rows + group * kVectors + v, chunk)];
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         const float4 w = values[ring_place(i * Lanes::rows + row, chunk)];
@@ -193,14 +199,14 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
   const int64_t slots = (packs + Tile::chunks - 1) / Tile::chunks;
   const int begin = static_cast<int>(slots * split / a.splits) + warp;
   const int end = static_cast<int>(slots * (split + 1) / a.splits);
-  const int64_t tiles = (a.m + kRingRows - 1) / kRingRows;
+  const int64_t tiles = (a.m + Tile::rows - 1) / Tile::rows;
 
   // vectors that there are not are zeros, once and for all
   for (int stage = 0; stage < Tile::stages; ++stage) {
-    for (int i = lane; i < (Tile::rows - kRingRows) * Tile::chunks; i += kWarp) {
+    for (int i = lane; i < (Tile::slot_rows - Tile::rows) * Tile::chunks; i += kWarp) {
       const int row = i / Tile::chunks;
       if (row % Tile::vectors < a.vectors) continue;
-      ring[stage * Tile::slot + ring_place(kRingRows + row, i % Tile::chunks)] = {};
+      ring[stage * Tile::slot + ring_place(Tile::rows + row, i % Tile::chunks)] = {};
     }
   }
 
@@ -214,10 +220,10 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
     if (next_tile < tiles) {
       uint4* slot = ring + fill.slot * Tile::slot;
       const int64_t pack = int64_t{next} * Tile::chunks + copy_chunk;
-      const int64_t first_row = next_tile * kRingRows + copy_row;
+      const int64_t first_row = next_tile * Tile::rows + copy_row;
       const W* weights = static_cast<const W*>(a.a) + first_row * a.a_row + pack * kPack<W>;
 #pragma unroll
-      for (int i = 0; i < kRingRows; i += kRowsAtOnce) {
+      for (int i = 0; i < Tile::rows; i += kRowsAtOnce) {
         ptx::cp_async_zfill(slot + ring_place(i + copy_row, copy_chunk),
                             reinterpret_cast<const uint4*>(weights + i * a.a_row), pack < packs && first_row + i < a.m);
       }
@@ -228,7 +234,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
         const X* x = static_cast<const X*>(a.x) + vector * a.x_row + pack * kPack<W>;
 #pragma unroll
         for (int plane = 0; plane < Tile::planes; ++plane) {
-          ptx::cp_async_zfill(slot + ring_place(kRingRows + plane * Tile::vectors + vector, copy_chunk),
+          ptx::cp_async_zfill(slot + ring_place(Tile::rows + plane * Tile::vectors + vector, copy_chunk),
                               reinterpret_cast<const uint4*>(x + plane * kPack<X>), pack < packs);
         }
       }
@@ -247,7 +253,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
   RingSlot<Tile::stages> use;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     // multiply and add
-    WarpSums<W, X, Tile::vectors> sum;
+    WarpSums<W, X, Tile::rows, Tile::vectors> sum;
     for (int at = begin; at < end; at += Tile::warps) {
       ptx::cp_async_wait<Tile::stages - 2>();
       __syncwarp();  // all lanes' copies have landed, and all have read what is overwritten next
@@ -259,11 +265,11 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
     // add up the warps
     sum.template store<Tile::pitch>(sums + warp * Tile::vectors * Tile::pitch);
     __syncthreads();
-    for (int i = threadIdx.x; i < Tile::vectors * kRingRows; i += Tile::threads) {
-      const int vector = i / kRingRows;
-      const int64_t row = tile * kRingRows + i % kRingRows;
+    for (int i = threadIdx.x; i < Tile::vectors * Tile::rows; i += Tile::threads) {
+      const int vector = i / Tile::rows;
+      const int64_t row = tile * Tile::rows + i % Tile::rows;
       if (vector >= a.vectors || row >= a.m) continue;
-      const float* from = sums + vector * Tile::pitch + i % kRingRows;
+      const float* from = sums + vector * Tile::pitch + i % Tile::rows;
       float total = from[0];
 #pragma unroll
       for (int w = 1; w < Tile::warps; ++w) total += from[w * Tile::vectors * Tile::pitch];
@@ -274,26 +280,34 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
   ptx::cp_async_wait<0>();
 }
 
-// The larger of two rings that the GPU has room for.
+template <class W, class X, class Tile>
+void launch_skinny_ring_tile(const SkinnyArgs& a, int most_blocks, cudaStream_t stream) {
+  const int64_t tiles = (a.m + Tile::rows - 1) / Tile::rows;
+  const int64_t blocks = std::clamp<int64_t>(most_blocks / a.splits, 1, tiles);
+  launch<&skinny_ring_kernel<W, X, Tile>>(
+      {{static_cast<unsigned>(blocks), static_cast<unsigned>(a.splits)}, Tile::threads, Tile::shared_bytes}, stream, a);
+}
+
+// The largest ring that the GPU has room for, in one block per multiprocessor if it is the large one.
 template <class W, class X, int vectors>
 void launch_skinny_ring_of(const SkinnyArgs& a, int sm_count, cudaStream_t stream) {
   constexpr int kPlanes = sizeof(X) / sizeof(W);
   constexpr bool kWide = vectors * kPlanes > 16;  // slots so large that fewer must do
-  using Large = SkinnyRingTile<vectors, kPlanes, 8, kWide ? 3 : 4>;
-  using Small = SkinnyRingTile<vectors, kPlanes, 4, kWide ? 2 : 3>;
-  static_assert(Large::shared_bytes <= 227 << 10 && Small::shared_bytes <= 99 << 10, "sm_90; sm_80 and sm_89");
-  const int64_t tiles = (a.m + kRingRows - 1) / kRingRows;
-  const auto launch_tile = [&]<class Tile>(int blocks_per_sm) {
-    const int64_t blocks = std::clamp<int64_t>(int64_t{sm_count} * blocks_per_sm / a.splits, 1, tiles);
-    launch<&skinny_ring_kernel<W, X, Tile>>(
-        {{static_cast<unsigned>(blocks), static_cast<unsigned>(a.splits)}, Tile::threads, Tile::shared_bytes}, stream,
-        a);
-  };
+  using Shape = SkinnyRingShape<kRingRows, vectors, kPlanes>;
+  using Large = SkinnyRingTile<Shape, 8, kWide ? 3 : 4>;
+  using Small = SkinnyRingTile<Shape, 4, kWide ? 2 : 3>;
+  using Tall = SkinnyRingTile<SkinnyRingShape<2 * kRingRows, vectors, kPlanes>, 4, kWide ? 4 : 5>;
+  constexpr int kSm90 = 227 << 10, kSm89 = 99 << 10;
+  static_assert(Large::shared_bytes <= kSm90 && Tall::shared_bytes <= kSm90 && Small::shared_bytes <= kSm89);
   const int limit = block_smem_limit();
-  if (limit >= Large::shared_bytes) {
-    launch_tile.template operator()<Large>(1);
+  if (limit < Large::shared_bytes) {
+    const int blocks = limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count;
+    launch_skinny_ring_tile<W, X, Small>(a, blocks, stream);
+  } else if (vectors == 16 && sizeof(X) == 2 && limit >= Tall::shared_bytes && a.m >= int64_t{Tall::rows} * sm_count) {
+    // Every tile reads all vectors, from L2: with so many of them, as few tiles as keep the GPU busy.
+    if constexpr (vectors == 16 && sizeof(X) == 2) launch_skinny_ring_tile<W, X, Tall>(a, sm_count, stream);
   } else {
-    launch_tile.template operator()<Small>(limit >= 2 * Small::shared_bytes ? 2 : 1);
+    launch_skinny_ring_tile<W, X, Large>(a, sm_count, stream);
   }
   if (a.partial != nullptr) launch_skinny_sum<X>(a, stream);
 }

@@ -1,7 +1,7 @@
 // GEMV with weights that lie column by column, as those of a transposed view do.
 //   A thread has neighbouring rows of the result, in packs where columns are aligned, and walks along k, which the warps of
 //   a block and several blocks share; a second launch adds up what the blocks leave. Nothing is transposed or copied.
-//   Bound: DRAM; several vectors read the weights again, two at a time.
+//   Bound: DRAM; more than eight vectors read the weights again.
 #include "device/vec.h"
 #include "device/warp.h"
 #include "gemm/gemv/gemv.h"
@@ -11,11 +11,13 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp, kUnroll = 4;
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
 // `width` rows of the result per thread, from columns of whole vectors of as many values.
 template <class T, int width, int vectors>
-__global__ void __launch_bounds__(kThreads, 3) gemv_columns_kernel(const SkinnyArgs a, const int64_t a_col) {
+__global__ void __launch_bounds__(kThreads, vectors == 1 ? 3 : 2)
+    gemv_columns_kernel(const SkinnyArgs a, const int64_t a_col) {
+  constexpr int kUnroll = vectors == 8 ? 2 : 4;
   constexpr int kRows = kColumnsLanes * width;
   __shared__ float shared[kWarps][kRows];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -96,7 +98,8 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() {
     const auto launch_width = [&]<int width>() {
       if (a.vectors == 1) return launch_columns<T, width, 1>(args, a.a_col, stream);
-      launch_columns<T, width, 2>(args, a.a_col, stream);
+      if (a.vectors <= 4) return launch_columns<T, width, 4>(args, a.a_col, stream);
+      launch_columns<T, width, 8>(args, a.a_col, stream);
     };
     if (columns_in_packs(a)) return launch_width.template operator()<kPack<T>>();
     launch_width.template operator()<1>();
