@@ -97,7 +97,7 @@ __device__ __forceinline__ void convert_weights(uint32_t (&to)[4 * sizeof(X) / s
 
 // As many values of X as a pack of W holds: one or more packs, which stay in caches because every row needs them.
 template <class W, class X>
-struct Values {
+struct PackValues {
   static constexpr int kParts = kPack<W> / kPack<X>;
   static_assert(kParts * kPack<X> == kPack<W>, "X is W or wider");
   uint4 part[kParts];

@@ -48,21 +48,21 @@ __host__ __device__ constexpr int ring_place(int row, int chunk) {
 
 // How the lanes of a warp share rows of chunks. Of the values of a slot, any order along k will do as long as weights and
 // vectors have the same: chunks are dealt out so that eight lanes that read together meet in no bank.
-struct MmaLanes {
+struct RingMmaLanes {
   static constexpr int steps = 2;
   static constexpr int row(int lane) { return lane / 4; }
   static constexpr int chunk(int lane, int step) { return lane % 4 * 2 + step; }
 };
 
 template <int along_k>
-struct FmaLanes {
+struct RingFmaLanes {
   static constexpr int rows = 4, steps = 8 / along_k;
   static constexpr int row(int lane) { return lane / along_k % rows; }
   static constexpr int chunk(int lane, int step) { return lane % along_k * steps + step; }
 };
 
 template <class Lanes>
-constexpr bool reads_without_conflicts() {
+constexpr bool ring_reads_without_conflicts() {
   for (int step = 0; step < Lanes::steps; ++step) {
     for (int lane = 0; lane < kWarp; lane += 8) {
       unsigned banks = 0;
@@ -73,13 +73,13 @@ constexpr bool reads_without_conflicts() {
   return true;
 }
 
-static_assert(reads_without_conflicts<MmaLanes>());
-static_assert(reads_without_conflicts<FmaLanes<2>>() && reads_without_conflicts<FmaLanes<4>>() &&
-              reads_without_conflicts<FmaLanes<8>>());
+static_assert(ring_reads_without_conflicts<RingMmaLanes>());
+static_assert(ring_reads_without_conflicts<RingFmaLanes<2>>() && ring_reads_without_conflicts<RingFmaLanes<4>>() &&
+              ring_reads_without_conflicts<RingFmaLanes<8>>());
 
 // The rows x vectors sums of a warp, on the tensor cores for vectors of 16 bits.
 template <class W, class X, int rows, int vectors>
-class WarpSums {
+class RingSums {
   static constexpr int kTilesM = rows / 16, kTilesN = vectors / 8, kPlanes = sizeof(X) / sizeof(W);
   static_assert(vectors % 8 == 0, "columns come in eights");
   float sum_[kTilesM][kTilesN][4]{};
@@ -88,8 +88,8 @@ class WarpSums {
   __device__ __forceinline__ void add(const uint4* slot) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
-    for (int step = 0; step < MmaLanes::steps; ++step) {
-      const int row = MmaLanes::row(lane), chunk = MmaLanes::chunk(lane, step);
+    for (int step = 0; step < RingMmaLanes::steps; ++step) {
+      const int row = RingMmaLanes::row(lane), chunk = RingMmaLanes::chunk(lane, step);
       uint4 b[kPlanes][kTilesN];
 #pragma unroll
       for (int plane = 0; plane < kPlanes; ++plane) {
@@ -137,11 +137,11 @@ class WarpSums {
 
 // In f32, by fused multiply-adds: lanes share k, rows and vectors.
 template <int rows, int vectors>
-class WarpSums<float, float, rows, vectors> {
+class RingSums<float, float, rows, vectors> {
   static constexpr int kVectors = 4,
                        kGroups = vectors / kVectors;  // vectors of a lane, groups of lanes for all of them
   static constexpr int kAlongK = 8 / kGroups;
-  using Lanes = FmaLanes<kAlongK>;
+  using Lanes = RingFmaLanes<kAlongK>;
   static constexpr int kRows = rows / Lanes::rows;
   static_assert(kAlongK * Lanes::rows * kGroups == kWarp && kGroups * kVectors == vectors, "every lane has a share");
   float sum_[kRows][kVectors]{};
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
   RingSlot<Tile::stages> use;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     // multiply and add
-    WarpSums<W, X, Tile::rows, Tile::vectors> sum;
+    RingSums<W, X, Tile::rows, Tile::vectors> sum;
     for (int at = begin; at < end; at += Tile::warps) {
       ptx::cp_async_wait<Tile::stages - 2>();
       __syncwarp();  // all lanes' copies have landed, and all have read what is overwritten next

@@ -22,7 +22,7 @@ __device__ __forceinline__ void slice_dot(float (&sum)[Tile::rows][Tile::vectors
   const auto step = [&](int64_t at, auto is_there) {
     // load
     uint4 packs[Tile::packs][Tile::rows];
-    Values<W, X> values[Tile::packs][Tile::vectors];
+    PackValues<W, X> values[Tile::packs][Tile::vectors];
 #pragma unroll
     for (int p = 0; p < Tile::packs; ++p) {
 #pragma unroll

@@ -1,7 +1,7 @@
 // GEMV: checks, allocation, the choice of the rung.
 #include "gemm/gemv/gemv.h"
 
-#include "gemm/operands.h"
+#include "gemm/vectors.h"
 #include "host/registry.h"
 
 namespace warpsmith {

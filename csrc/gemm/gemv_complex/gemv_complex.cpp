@@ -1,7 +1,7 @@
 // Complex GEMV: checks, allocation, the choice of the rung.
 #include "gemm/gemv_complex/gemv_complex.h"
 
-#include "gemm/operands.h"
+#include "gemm/vectors.h"
 #include "host/registry.h"
 
 namespace warpsmith {

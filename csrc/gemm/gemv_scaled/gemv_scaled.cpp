@@ -1,7 +1,7 @@
 // GEMV with 8-bit weights: checks, allocation, the choice of the rung.
 #include "gemm/gemv_scaled/gemv_scaled.h"
 
-#include "gemm/operands.h"
+#include "gemm/vectors.h"
 #include "host/registry.h"
 
 namespace warpsmith {

@@ -13,10 +13,10 @@ def gemv_complex(a: Tensor, x: Tensor) -> Tensor:
     of the vector for the real part, and that pair turned by i for the imaginary one.
     """
     m, k = a.shape[:2]
-    one = x.dim() == 2
-    real = torch.stack((x[..., 0], -x[..., 1]), -1).reshape(-1, 2 * k)
-    imaginary = torch.stack((x[..., 1], x[..., 0]), -1).reshape(-1, 2 * k)
-    values = torch.stack((real, imaginary), 1).reshape(-1, 2 * k)  # [vectors * 2, 2 k]
+    if a.numel() == 0 or x.numel() == 0:
+        return x.new_zeros((*x.shape[:-2], m, 2))
+    real = torch.stack((x[..., 0], -x[..., 1]), -1)
+    imaginary = torch.stack((x[..., 1], x[..., 0]), -1)
+    values = torch.stack((real, imaginary), -3).reshape(-1, 2 * k)  # [vectors * 2, 2 k]
     y = product(a.reshape(m, 2 * k), values, None, a.dtype)
-    y = y.reshape(-1, 2, m).transpose(1, 2).contiguous()
-    return y[0] if one else y
+    return y.reshape(*x.shape[:-2], 2, m).transpose(-1, -2).contiguous()

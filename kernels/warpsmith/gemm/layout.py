@@ -1,4 +1,4 @@
-"""How weights lie in memory; mirrors csrc/gemm/gemv/gemv.h and csrc/gemm/operands.h."""
+"""How weights lie in memory; mirrors csrc/gemm/gemv/gemv.h and csrc/gemm/vectors.h."""
 
 from __future__ import annotations
 
