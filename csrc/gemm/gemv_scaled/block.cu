@@ -21,7 +21,7 @@ void launch(const GemvScaledArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = with_slices(a.call, 1);
   dispatch_scaled(a, [&]<class W, class X>() {
     if (args.vectors == 1) return launch_tile<W, X, SliceTile<8, 1, 1>, 2>(args, stream);
-    launch_tile<W, X, SliceTile<4, 2, 1>, 3>(args, stream);
+    launch_tile<W, X, SliceTile<4, 2, 1>, 2>(args, stream);
   });
 }
 

@@ -9,7 +9,7 @@ namespace warpsmith {
 namespace {
 
 template <int vectors>
-using Tile = SkinnyBlockTile<SliceTile<4, vectors, 1>, 256, 3>;
+using Tile = SkinnyBlockTile<SliceTile<4, vectors, 1>, 256, 2>;
 
 void launch(const GemvScaledArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = with_slices(a.call, split_k_slices(a));
