@@ -60,6 +60,7 @@ __device__ __forceinline__ void slice_dot(float (&sum)[Tile::rows][Tile::vectors
   };
   constexpr int kStep = Tile::packs * threads;
   int64_t at = first;
+#pragma unroll 1
   for (; at + kStep - threads < end; at += kStep) step(at, [](int) { return true; });
   if (at < end) step(at, [&](int p) { return at + p * threads < end; });
 }

@@ -26,7 +26,7 @@ const char* takes(const GemvArgs& a) {
 void launch(const GemvArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = as_skinny(a, 1);
   dispatch_float(a.dtype, [&]<class T>() {
-    if (a.vectors == 1) return launch_tile<T, SliceTile<4, 1, 2>, sizeof(T) == 4 ? 3 : 4>(args, stream);
+    if (a.vectors == 1) return launch_tile<T, SliceTile<4, 1, 2>, 4>(args, stream);
     launch_tile<T, SliceTile<4, 2, 2>, 2>(args, stream);
   });
 }

@@ -19,8 +19,7 @@ const char* takes(const GemvArgs& a) {
 void launch(const GemvArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = as_skinny(a, split_k_slices(a));
   dispatch_float(a.dtype, [&]<class T>() {
-    if (a.vectors == 1)
-      return launch_skinny_block<T, T, Tile<SliceTile<kSplitRows, 1, 2>, sizeof(T) == 4 ? 3 : 4>>(args, stream);
+    if (a.vectors == 1) return launch_skinny_block<T, T, Tile<SliceTile<kSplitRows, 1, 2>, 4>>(args, stream);
     launch_skinny_block<T, T, Tile<SliceTile<kSplitRows, 2, 2>, 2>>(args, stream);
   });
 }
