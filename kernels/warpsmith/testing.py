@@ -161,12 +161,12 @@ def _sum_slack(expected: Expected, index: int, accumulator: torch.dtype) -> floa
     op, args = expected.op, expected.args
     info = torch.finfo(accumulator)
     first = dispatch.first_tensor(args)
-    if first.numel() == 0 or expected.gold[index].numel() == 0:
+    produced = expected.gold[index].numel()
+    if first.numel() == 0 or produced == 0:
         return 0.0
     if _largest_sum(op, args) > info.max / 2:
         raise _SumOverflowsError
-    produced = expected.gold[index].numel()
-    terms = max(first.shape[-1] if first.dim() else 1, math.ceil(first.numel() / max(produced, 1)))
+    terms = max(first.shape[-1] if first.dim() else 1, math.ceil(first.numel() / produced))
     depth = terms / op.low_precision_threads + _TREE_DEPTH
     if op.low_precision_terms:
         depth = min(depth, op.low_precision_terms)
