@@ -69,8 +69,8 @@ def _reference_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation
     """The activation of the sum before it is rounded, as a fused kernel computes it."""
     if activation == "none" or x.dtype not in (torch.float16, torch.bfloat16):
         return _linear(x, weight, bias, activation)
-    wide = (t if t is None else t.float() for t in (x, weight, bias))
-    return _linear(*wide, activation).to(x.dtype)  # type: ignore[arg-type]
+    wide_bias = None if bias is None else bias.float()
+    return _linear(x.float(), weight.float(), wide_bias, activation).to(x.dtype)
 
 
 def _linear_problem(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Problem:

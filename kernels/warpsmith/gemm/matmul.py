@@ -155,9 +155,9 @@ def matmul(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
 
     Args:
         a: [..., m, k], or [k] for a row; f32, f16 or bf16 (f64 by the reference), any strides.
-        b: [..., k, n], or [k] for a column; of the dtype and device of a, any strides. Row-major and
-            column-major operands are read as they lie, in any combination. The dimensions before
-            the last two are broadcast.
+        b: [..., k, n], or [k] for a column; of the dtype and device of a, any strides. Row-major
+            and column-major operands are read as they lie, in any combination. The dimensions
+            before the last two are broadcast.
         variant: one rung by name instead of the best one, "f16_mma_peak_f32". Those that end in
             `_f16` hold their sums in f16: they overflow beyond 65504, and keep 11 bits.
 

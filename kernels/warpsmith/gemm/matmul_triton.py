@@ -177,7 +177,7 @@ def sum_parts_kernel(
     inside = at < total
     value = tl.zeros([BLOCK], dtype=tl.float32)
     for p in range(parts):
-        value += tl.load(part_ptr + p.to(tl.int64) * total + at, mask=inside, other=0.0)
+        value += tl.load(part_ptr + tl.cast(p, tl.int64) * total + at, mask=inside, other=0.0)
     col, row, batch = at % n, at // n % m, at // n // m
     value = finish(
         value, c_ptr, batch, row, col, inside, c_batch, c_row, c_col, alpha, beta,
