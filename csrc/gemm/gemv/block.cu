@@ -9,15 +9,6 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kShortPacks = 256;  // of a row: half of the threads will do
-
-template <class T, class Slice, int blocks>
-void launch_tile(const SkinnyArgs& a, cudaStream_t stream) {
-  if (a.k / kPack<T> <= kShortPacks)
-    return launch_skinny_block<T, T, SkinnyBlockTile<Slice, 128, 2 * blocks>>(a, stream);
-  launch_skinny_block<T, T, SkinnyBlockTile<Slice, 256, blocks>>(a, stream);
-}
-
 const char* takes(const GemvArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
   return needs_f32_accumulator(a);
@@ -25,14 +16,11 @@ const char* takes(const GemvArgs& a) {
 
 void launch(const GemvArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = as_skinny(a, 1);
-  dispatch_float(a.dtype, [&]<class T>() {
-    if (a.vectors == 1) return launch_tile<T, SliceTile<4, 1, 2>, 4>(args, stream);
-    launch_tile<T, SliceTile<4, 2, 2>, 2>(args, stream);
-  });
+  dispatch_float(a.dtype, [&]<class T>() { launch_few_vectors<T>(args, stream); });
 }
 
 // Shorter rows leave threads without a pack; more vectors pay for being kept in shared memory.
-bool suits(const GemvArgs& a) { return a.vectors <= 2 && a.k * size_of(a.dtype) >= 2048; }
+bool suits(const GemvArgs& a) { return a.vectors <= kMostBlockVectors && a.k * size_of(a.dtype) >= 2048; }
 
 const Register<GemvArgs> registered{"block", /*min_sm=*/80, takes, launch, suits};
 

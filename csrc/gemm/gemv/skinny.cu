@@ -20,7 +20,7 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 }
 
 // Shorter rows leave warps without a share.
-bool suits(const GemvArgs& a) { return a.vectors > 2 && a.k * size_of(a.dtype) >= 8 * kRingRowBytes; }
+bool suits(const GemvArgs& a) { return a.vectors > kMostBlockVectors && a.k * size_of(a.dtype) >= 8 * kRingRowBytes; }
 
 const Register<GemvArgs> registered{"skinny", /*min_sm=*/80, takes, launch, suits};
 
