@@ -15,6 +15,12 @@ namespace {
 
 constexpr int kThreads = 32;
 
+// Each lane its own part.
+__device__ __forceinline__ void add(WmmaSums& to, const WmmaSums& x) {
+#pragma unroll
+  for (int i = 0; i < x.num_elements; ++i) to.x[i] += x.x[i];
+}
+
 __global__ void __launch_bounds__(kThreads)
     matmul_tf32_wmma_naive_kernel(const Tf32Args p, const int64_t tiles_m, const int64_t tiles_n) {
   __shared__ alignas(32) float sA[kWmmaRows * kWmmaDepth];  // [16, 8]
@@ -30,8 +36,9 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t a_row = a_rows ? p.a.ld : 1, a_col = a_rows ? 1 : p.a.ld;
   const int64_t b_row = b_rows ? p.b.ld : 1, b_col = b_rows ? 1 : p.b.ld;
 
-  WmmaSums total;
+  WmmaSums total, part;
   wmma::fill_fragment(total, 0.0f);
+  wmma::fill_fragment(part, 0.0f);
   for (int64_t k = 0; k < p.k; k += kWmmaDepth) {
     // load
     for (int i = static_cast<int>(threadIdx.x); i < kWmmaRows * kWmmaDepth; i += kThreads) {
@@ -55,9 +62,12 @@ __global__ void __launch_bounds__(kThreads)
     __syncwarp();
 
     // add: here rounded to nearest, which in the tensor cores would be cut off
-#pragma unroll
-    for (int i = 0; i < sums.num_elements; ++i) total.x[i] += sums.x[i];
+    add(part, sums);
+    if ((k / kWmmaDepth + 1) % (kTensorCoreDepth / kWmmaDepth) != 0) continue;
+    add(total, part);
+    wmma::fill_fragment(part, 0.0f);
   }
+  add(total, part);
   write_tile(d, p, first_row, first_col, total, sD, false);
 }
 
