@@ -73,7 +73,7 @@ Tensor run(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor
   }
 
   const DeviceInfo& info = device_info(device);
-  const Batch batch;
+  Batch batch;
   Tensor dense_a = a, dense_b = b;
   const Tensor scales_a = scale_a.is_contiguous() ? scale_a : torch::stable::contiguous(scale_a);
   const Tensor scales_b = scale_b.is_contiguous() ? scale_b : torch::stable::contiguous(scale_b);
