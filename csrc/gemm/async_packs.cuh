@@ -35,10 +35,19 @@ struct AsyncShared {
       return pack;
     };
     ptx::cp_async_wait<0>();
+#pragma unroll 1  // all packs at once would take too many registers
+    for (int part = 0; part < Packs::parts; ++part) {
 #pragma unroll
-    for (int i = 0; i < Packs::a_packs; ++i) put_turned(tile, fetch(a[i][threadIdx.x]), i);
+      for (int own = 0; own < Packs::a_part; ++own) {
+        const int i = part * Packs::a_part + own;
+        put_turned(tile, fetch(a[i][threadIdx.x]), i);
+      }
 #pragma unroll
-    for (int i = 0; i < Packs::b_packs; ++i) put_straight(tile, fetch(b[i][threadIdx.x]), i);
+      for (int own = 0; own < Packs::b_part; ++own) {
+        const int i = part * Packs::b_part + own;
+        put_straight(tile, fetch(b[i][threadIdx.x]), i);
+      }
+    }
   }
 };
 

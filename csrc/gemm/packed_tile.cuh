@@ -2,6 +2,7 @@
 // bank: a is turned, so that both are [k][row of a or column of b].
 #pragma once
 
+#include <algorithm>
 #include <numeric>
 
 #include "device/vec.h"
@@ -54,7 +55,9 @@ __device__ __forceinline__ void multiply(Sums<Acc, Tile::tm, Tile::tn>& sums, co
   using Shared = SharedTile<Tile, Acc>;
   using Place = ThreadPlace<Tile, Acc>;
   constexpr int kDepth = Tile::bk / parts;
-#pragma unroll
+  // So many multiplications as the instruction cache holds.
+  constexpr int kUnroll = std::min(kDepth, 1024 / (Tile::tm * Tile::tn));
+#pragma unroll kUnroll
   for (int i = 0; i < kDepth; ++i) {
     const int k = part * kDepth + i;
     Acc a[Tile::tm], b[Tile::tn];
