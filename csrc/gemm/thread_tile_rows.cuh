@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(RowTile::threads, 2) matmul_thread_tile_kernel
     a += kDepth;
     b += kDepth * p.b.ld;
     __syncthreads();
-#pragma unroll 2
+#pragma unroll(kDepth / kChunkWidth <= 2 ? 2 : 1)  // unrolled further, it outgrows the registers
     for (int k = 0; k < kDepth; k += kChunkWidth) {
       Vec<Acc, kChunkWidth> left[kOwn];
 #pragma unroll
