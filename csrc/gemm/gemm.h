@@ -43,6 +43,10 @@ struct GemmArgs {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Products that the simplest rungs add up in one sum: rounding errors grow with its length, so longer sums are sums of
+// such sums.
+inline constexpr int64_t kMostTerms = 512;
+
 // --- conditions -------------------------------------------------------------------------------------------------
 
 inline const char* needs_product_alone(const GemmArgs& p) {

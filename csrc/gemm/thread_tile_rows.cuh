@@ -12,9 +12,20 @@ struct RowTile {
   static constexpr int side = 16, threads = side * side, own = 8, size = side * own;
 };
 
+// Blocks that a multiprocessor holds, by their registers. Before sm_90, eight f32 values a load need a few more than two
+// blocks leave.
+template <class Acc, class Load>
+constexpr int row_tile_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  if (sizeof(Acc) == 4 && Load::width == 8) return 1;
+#endif
+  return 2;
+}
+
 // Load: `width` values that one thread brings at a time, of each operand, and the instructions that do.
 template <class T, class Acc, class Load>
-__global__ void __launch_bounds__(RowTile::threads, 2) matmul_thread_tile_kernel(const GemmArgs p) {
+__global__ void __launch_bounds__(RowTile::threads, row_tile_blocks<Acc, Load>())
+    matmul_thread_tile_kernel(const GemmArgs p) {
   constexpr int kOwn = RowTile::own, kSize = RowTile::size, kChunkWidth = kChunk<Acc>;
   constexpr int kWidth = Load::width, kDepth = RowTile::threads * kWidth / kSize;
   static_assert(kDepth % kChunkWidth == 0, "a is read in chunks along k");

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads) matmul_block_1d_kernel(const GemmArg
   // and which it computes
   const int row = thread / kTile * kRows, col = thread % kTile;
 
-  float sum[kRows] = {};
+  float total[kRows] = {}, sum[kRows] = {};
   for (int64_t first_k = 0; first_k < p.k; first_k += kDepth) {
     sA[a_k][a_row] = a.at<float>(first_row + a_row, first_k + a_k);
     sB[b_k][b_col] = b.at<float>(first_k + b_k, first_col + b_col);
@@ -42,6 +42,13 @@ __global__ void __launch_bounds__(kThreads) matmul_block_1d_kernel(const GemmArg
 #pragma unroll
       for (int i = 0; i < kRows; ++i) sum[i] = fmaf(column[i], value, sum[i]);
     }
+    if ((first_k + kDepth) % kMostTerms == 0 || first_k + kDepth >= p.k) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        total[i] += sum[i];
+        sum[i] = 0.0f;
+      }
+    }
     __syncthreads();  // the next slice overwrites this one
   }
   if (first_col + col >= p.n) return;
@@ -49,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) matmul_block_1d_kernel(const GemmArg
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int64_t at = first_row + row + i;
-    if (at < p.m) d[at * p.n] = sum[i];
+    if (at < p.m) d[at * p.n] = total[i];
   }
 }
 

@@ -24,15 +24,20 @@ __global__ void __launch_bounds__(kThreads) matmul_naive_kernel(const GemmArgs p
   a += a_rows ? row * p.a.ld : row;  // [k]
   b += b_rows ? col : col * p.b.ld;  // [k]
 
-  Acc sum = from_float<Acc>(0.0f);
-  for (int64_t k = 0; k < p.k; ++k) {
-    if constexpr (sizeof(Acc) == 4) {
-      sum = fmaf(to_float(a[k * a_step]), to_float(b[k * b_step]), sum);
-    } else {
-      sum = __hfma(a[k * a_step], b[k * b_step], sum);
+  Acc total = from_float<Acc>(0.0f);
+  for (int64_t first = 0; first < p.k; first += kMostTerms) {
+    const int64_t last = min(first + kMostTerms, p.k);
+    Acc sum = from_float<Acc>(0.0f);
+    for (int64_t k = first; k < last; ++k) {
+      if constexpr (sizeof(Acc) == 4) {
+        sum = fmaf(to_float(a[k * a_step]), to_float(b[k * b_step]), sum);
+      } else {
+        sum = __hfma(a[k * a_step], b[k * b_step], sum);
+      }
     }
+    total = total + sum;
   }
-  static_cast<T*>(p.d)[index] = finish<T>(p, to_float(sum), batch, row, col);
+  static_cast<T*>(p.d)[index] = finish<T>(p, to_float(total), batch, row, col);
 }
 
 const char* takes(const GemmArgs&) { return nullptr; }

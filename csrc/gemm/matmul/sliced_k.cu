@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(kTile* kTile) matmul_sliced_k_kernel(const Gem
   const bool a_rows = p.a.order == Order::rows, b_rows = p.b.order == Order::rows;
   const int a_row = a_rows ? y : x, a_k = a_rows ? x : y, b_k = b_rows ? y : x, b_col = b_rows ? x : y;
 
-  Acc sum = from_float<Acc>(0.0f);
+  const Acc zero = from_float<Acc>(0.0f);
+  Acc total = zero, sum = zero;
   for (int64_t first_k = 0; first_k < p.k; first_k += kTile) {
     sA[a_row][a_k] = a.template at<Acc>(first_row + a_row, first_k + a_k);
     sB[b_k][b_col] = b.template at<Acc>(first_k + b_k, first_col + b_col);
@@ -44,10 +45,15 @@ __global__ void __launch_bounds__(kTile* kTile) matmul_sliced_k_kernel(const Gem
         }
       }
     }
+    if ((first_k + kTile) % kMostTerms == 0) {
+      total = total + sum;
+      sum = zero;
+    }
     __syncthreads();  // the next slice overwrites this one
   }
+  total = total + sum;
   const int64_t row = first_row + y, col = first_col + x;
-  if (row < p.m && col < p.n) static_cast<T*>(p.d)[row * p.n + col] = from_float<T>(to_float(sum));
+  if (row < p.m && col < p.n) static_cast<T*>(p.d)[row * p.n + col] = from_float<T>(to_float(total));
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
