@@ -487,20 +487,8 @@ def largest_case(op: Op, dtype: str) -> str | None:
 
 def _planned_bytes(op: Op, sample: Sample, dtype: str) -> int:
     assert op.cost is not None
-    args = dispatch.normalise(op, sample.make(_Planned(DTYPES[dtype], "meta")))
+    args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "meta")))
     return int(op.cost.bytes(*args))
-
-
-class _Planned(Inputs):
-    """Inputs of the right shape and no content."""
-
-    def generator(self, shape: tuple[int, ...]) -> torch.Generator:
-        return torch.Generator()  # the meta device has none of its own, and takes the CPU's
-
-    def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
-
-    randn = plain
 
 
 def count_cases(ops: Sequence[Op], plan: Plan) -> int:

@@ -54,7 +54,9 @@ class Inputs:
 
     def generator(self, shape: tuple[int, ...]) -> torch.Generator:
         key = zlib.crc32(repr((shape, self.seed)).encode())
-        return torch.Generator(device=self.device).manual_seed(key)
+        # The meta device has no generator of its own, and takes the CPU's.
+        device = "cpu" if torch.device(self.device).type == "meta" else self.device
+        return torch.Generator(device=device).manual_seed(key)
 
     def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
         """Normal values, no outliers: what benchmarks use. Integers are uniform, of magnitude 1000
