@@ -122,6 +122,7 @@ struct CompensatedSum {
   __device__ __forceinline__ void add(float a, float b) {
     const float term = fmaf(a, b, -lost), next = sum + term;
     lost = (next - sum) - term;
+    lost = lost == lost ? lost : 0.0f;  // an infinite sum has lost nothing
     sum = next;
   }
 };

@@ -1,4 +1,4 @@
-// Hands the self tests to PyTorch: a list of their names, and one run.
+// Hands the self tests and the measurements to PyTorch: a list of their names, and one run.
 #include "selftest/selftest.h"
 
 #include <torch/csrc/stable/library.h>
@@ -8,14 +8,18 @@
 namespace warpsmith::selftest {
 namespace {
 
-std::string names() {
+template <class Entries>
+std::string names_of(const Entries& entries) {
   std::string list;
-  for (const SelfTest& test : self_tests()) {
+  for (const auto& entry : entries) {
     if (!list.empty()) list += ',';
-    list += test.name;
+    list += entry.name;
   }
   return list;
 }
+
+std::string names() { return names_of(self_tests()); }
+std::string measurement_names() { return names_of(measurements()); }
 
 std::string run(std::string name) {
   for (const SelfTest& test : self_tests()) {
@@ -24,14 +28,25 @@ std::string run(std::string name) {
   throw std::invalid_argument("_selftest: expected name to be one of " + names() + ", got '" + name + "'");
 }
 
+double measure(std::string name) {
+  for (const Measurement& measurement : measurements()) {
+    if (measurement.name == name) return measurement.run();
+  }
+  throw std::invalid_argument("_measure: expected name to be one of " + measurement_names() + ", got '" + name + "'");
+}
+
 STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) {
   m.def("_selftest_names() -> str");
   m.def("_selftest(str name) -> str");
+  m.def("_measurement_names() -> str");
+  m.def("_measure(str name) -> float");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) {
   m.impl("_selftest_names", TORCH_BOX(&names));
   m.impl("_selftest", TORCH_BOX(&run));
+  m.impl("_measurement_names", TORCH_BOX(&measurement_names));
+  m.impl("_measure", TORCH_BOX(&measure));
 }
 
 }  // namespace

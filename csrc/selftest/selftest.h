@@ -35,6 +35,23 @@ struct SelfTestEntry {
   SelfTestEntry(std::string_view name, std::string (*run)()) { self_tests().push_back({name, run}); }
 };
 
+// What a GPU's units can do at best, in operations a second. A measurement enters itself like a test:
+//
+//   const MeasurementEntry entered{"mma_f16_f32", run};
+struct Measurement {
+  std::string_view name;
+  double (*run)();
+};
+
+inline std::vector<Measurement>& measurements() {
+  static std::vector<Measurement> list;
+  return list;
+}
+
+struct MeasurementEntry {
+  MeasurementEntry(std::string_view name, double (*run)()) { measurements().push_back({name, run}); }
+};
+
 // The legacy default stream, which orders a test's launches and copies.
 inline constexpr cudaStream_t kStream = nullptr;
 

@@ -9,6 +9,8 @@ from warpsmith import catalogue, dispatch
 from warpsmith.dispatch import Choice, FallbackWarning, which
 from warpsmith.elementwise import *  # noqa: F403
 from warpsmith.elementwise import __all__ as _elementwise
+from warpsmith.gemm import *  # noqa: F403
+from warpsmith.gemm import __all__ as _gemm
 from warpsmith.loss import *  # noqa: F403
 from warpsmith.loss import __all__ as _loss
 from warpsmith.norm import *  # noqa: F403
@@ -26,6 +28,7 @@ __all__ = [
     "dispatch",
     "which",
     *_elementwise,
+    *_gemm,
     *_loss,
     *_norm,
     *_softmax,

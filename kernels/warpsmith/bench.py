@@ -30,9 +30,6 @@ from warpsmith.catalogue import DTYPES, Inputs, Op, Sample
 #: Tensors of about this many elements are used to time the host's part of a call.
 OVERHEAD_ELEMENTS = 4096
 
-#: A peer whose error is at most this many times PyTorch's is compared with; beyond, its answer
-#: counts as wrong.
-PEER_ERROR_RATIO = 8.0
 #: Elementwise answers of more elements than this are judged piece by piece.
 SHARED_JUDGEMENT = 1 << 26
 
@@ -322,7 +319,7 @@ def gate(case: Case, say: Progress) -> None:
     with them.
 
     Ours have to satisfy the accuracy rule. A peer only has to compute the same thing: one that
-    misses the rule by less than `PEER_ERROR_RATIO` keeps its number, and a remark.
+    misses the rule by less than the operator's `peer_error_ratio` keeps its number, and a remark.
     """
     op, args = case.op, case.sets[0]
     variants = {variant.name: variant for variant in op.variants}
@@ -344,7 +341,7 @@ def gate(case: Case, say: Progress) -> None:
             )
             if math.isfinite(verdict.error_ratio):
                 row["error_ratio"] = _round(verdict.error_ratio)
-            if not verdict.ok and not ours and 0 < verdict.error_ratio <= PEER_ERROR_RATIO:
+            if not verdict.ok and not ours and 0 < verdict.error_ratio <= op.peer_error_ratio:
                 row["remark"] = _brief(verdict.message)
             elif not verdict.ok:
                 row["error"] = _brief(verdict.message)
@@ -400,7 +397,8 @@ def measure_case(case: Case, plan: Plan, known: dict[str, Any], say: Progress) -
         times = timing.measure(calls, sets=len(case.sets), seconds=plan.seconds)
     for name, time in times.items():
         row = case.rows[name]
-        fill_row(row, time, known, case.dtype, moved, flops)
+        ceiling = (op.cost.matrix if op.cost else "") or case.dtype
+        fill_row(row, time, known, ceiling, moved, flops)
         if not case.cold:
             row["cache"] = "warm"
     if plan.sustained:
@@ -489,20 +487,8 @@ def largest_case(op: Op, dtype: str) -> str | None:
 
 def _planned_bytes(op: Op, sample: Sample, dtype: str) -> int:
     assert op.cost is not None
-    args = dispatch.normalise(op, sample.make(_Planned(DTYPES[dtype], "meta")))
+    args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "meta")))
     return int(op.cost.bytes(*args))
-
-
-class _Planned(Inputs):
-    """Inputs of the right shape and no content."""
-
-    def generator(self, shape: tuple[int, ...]) -> torch.Generator:
-        return torch.Generator()  # the meta device has none of its own, and takes the CPU's
-
-    def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
-
-    randn = plain
 
 
 def count_cases(ops: Sequence[Op], plan: Plan) -> int:

@@ -54,7 +54,9 @@ class Inputs:
 
     def generator(self, shape: tuple[int, ...]) -> torch.Generator:
         key = zlib.crc32(repr((shape, self.seed)).encode())
-        return torch.Generator(device=self.device).manual_seed(key)
+        # The meta device has no generator of its own, and takes the CPU's.
+        device = "cpu" if torch.device(self.device).type == "meta" else self.device
+        return torch.Generator(device=device).manual_seed(key)
 
     def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
         """Normal values, no outliers: what benchmarks use. Integers are uniform, of magnitude 1000
@@ -140,6 +142,8 @@ class Cost:
 
     bytes: Callable[..., int]
     flops: Callable[..., int] = lambda *args: 0
+    #: Whose matrix rate limits the operations ("tf32"), where it is not that of the call's dtype.
+    matrix: str = ""
 
 
 Condition = Callable[..., "str | None"]
@@ -277,6 +281,8 @@ class Op:
     terms: Callable[..., Tensor] | None = None
     #: At most so many terms are added in 16 bits, before wider sums take over; 0: all of them.
     low_precision_terms: int = 0
+    #: A sum in 16 bits is spread over at least so many threads.
+    low_precision_threads: int = 32
     #: Compared element by element (True), or relative to the largest output (False).
     elementwise: bool = False
     #: Other names under which the seed list and users know it.
@@ -293,6 +299,10 @@ class Op:
     #: imports the peer (an ImportError leaves it out) and returns a function with the operator's
     #: arguments.
     peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
+    #: A peer whose error is at most this many times PyTorch's is compared with, if at a remark.
+    peer_error_ratio: float = 8.0
+    #: Rounds its arguments, so that finite differences say nothing about its gradient.
+    steps: bool = False
     #: What "torch" and "compile" run where the reference is not what a PyTorch user would write.
     eager: Callable[..., Any] | None = None
 

@@ -50,8 +50,7 @@ __all__ = [
 
 Outputs = tuple[Tensor, ...]
 
-#: A sum in 16 bits is spread over at least this many threads, then joined in a tree of this depth.
-_MIN_THREADS = 32
+#: Depth of the tree that joins the threads over which a sum in 16 bits is spread.
 _TREE_DEPTH = 12
 #: Beyond this relative error, a sum in 16 bits is of no use to anybody.
 _MAX_SUM_ERROR = 0.25
@@ -149,8 +148,9 @@ def _sum_slack(expected: Expected, index: int, accumulator: torch.dtype) -> floa
 
     A sum of terms t_i through additions of unit roundoff u, none of which has passed more than d
     additions, is off by at most d * u * sum|t_i| (Higham, Accuracy and Stability of Numerical
-    Algorithms, section 4.2). A row of n terms is spread over at least 32 threads, so d <= n / 32 +
-    the depth of the tree that joins them, and no more than the operator's `low_precision_terms`.
+    Algorithms, section 4.2). A row of n terms is spread over t threads, the operator's
+    `low_precision_threads` at least, so d <= n / t + the depth of the tree that joins them, and no
+    more than its `low_precision_terms`.
     The reference on |arguments| bounds what sum|t_i| contributes to an output. The error is capped
     at a quarter of that: rounding errors do not all point the same way, and a kernel that is
     further off is of no use.
@@ -161,13 +161,13 @@ def _sum_slack(expected: Expected, index: int, accumulator: torch.dtype) -> floa
     op, args = expected.op, expected.args
     info = torch.finfo(accumulator)
     first = dispatch.first_tensor(args)
-    if first.numel() == 0:
+    produced = expected.gold[index].numel()
+    if first.numel() == 0 or produced == 0:
         return 0.0
     if _largest_sum(op, args) > info.max / 2:
         raise _SumOverflowsError
-    produced = expected.gold[index].numel()
-    terms = max(first.shape[-1] if first.dim() else 1, math.ceil(first.numel() / max(produced, 1)))
-    depth = terms / _MIN_THREADS + _TREE_DEPTH
+    terms = max(first.shape[-1] if first.dim() else 1, math.ceil(first.numel() / produced))
+    depth = terms / op.low_precision_threads + _TREE_DEPTH
     if op.low_precision_terms:
         depth = min(depth, op.low_precision_terms)
     relative = min(depth * info.eps / 2, _MAX_SUM_ERROR)

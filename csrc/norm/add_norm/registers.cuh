@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_regi
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    h[i] = v.add(x[i], h[i], row, col(i));
     if (inside(i)) {
+      h[i] = v.add(x[i], h[i], row, col(i));
       if (v.h != nullptr) store<Cache::streaming>(v.h_row(row) + col(i), h[i]);
       sum = first_sum<Rows>(sum, h[i]);
     }

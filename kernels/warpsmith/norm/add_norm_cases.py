@@ -231,7 +231,19 @@ def backward_samples(norm: Norm) -> tuple[Sample, ...]:
             small=False,
         ),
         Sample("special", lambda i: _gradients(norm, i.randn(5, 64), None, _special(i))),
+        Sample(
+            "one infinite gradient",
+            lambda i: _gradients(norm, _one_infinity(i, 300, 64), None, i.randn(300, 64, salt=4)),
+            small=False,
+        ),
     )
+
+
+def _one_infinity(i: Inputs, rows: int, cols: int) -> Tensor:
+    """In the first row; those that the same block adds to its sums afterwards are ordinary."""
+    x = i.randn(rows, cols)
+    x[0, cols // 3] = float("inf")
+    return x
 
 
 def _gradients(norm: Norm, grad: Tensor, grad_h: Tensor | None, h: Tensor) -> tuple[Any, ...]:

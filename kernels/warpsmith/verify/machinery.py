@@ -41,11 +41,17 @@ def _opcheck(run: Run, function: Any, args: tuple[Any, ...], dtype: str) -> None
     torch.library.opcheck(function, args, test_utils=tests)
 
 
+def _few_dtypes(run: Run) -> tuple[str, ...]:
+    """Those of slow checks; of an operator that has none of them, its last."""
+    if not set(COMPILED_DTYPES) & set(run.op.dtypes):
+        return run.dtypes[-1:]
+    return tuple(d for d in COMPILED_DTYPES if d in run.dtypes)
+
+
 def opcheck_checks(run: Run) -> None:
     if not run.wants("opcheck"):
         return
-    dtypes = run.dtypes if run.on_gpu else tuple(d for d in run.dtypes if d in COMPILED_DTYPES)
-    for dtype in dtypes:
+    for dtype in run.dtypes if run.on_gpu else _few_dtypes(run):
         usable = [p for p in usable_samples(run, dtype) if elements(p[1]) <= 5000]
         strided = [p for p in usable if not all(t.is_contiguous() for t in tensors(p[1]))]
         plain = [p for p in plain_samples(run, dtype) if elements(p[1]) <= 5000]
@@ -73,8 +79,8 @@ def compile_checks(run: Run) -> None:
     if not run.wants("compile"):
         return
     backend = "inductor" if run.on_gpu else "aot_eager"
-    for dtype in COMPILED_DTYPES:
-        found = plain_samples(run, dtype) if dtype in run.dtypes else []
+    for dtype in _few_dtypes(run):
+        found = plain_samples(run, dtype)
         if not found:
             continue
         first = found[0][1]

@@ -1,0 +1,65 @@
+// Fragments of nvcuda::wmma from shared memory, where the compiler does not know it for shared memory: nvcc 13 reads
+// bf16 fragments a word at a time from generic addresses, while f16 ones become ldmatrix.
+// PTX ISA, "wmma.load":
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-ld
+#pragma once
+
+#include <mma.h>
+
+#include <cstdint>
+
+#include "host/dtype.h"
+
+namespace warpsmith::ptx {
+
+template <int words, class Fragment>
+__device__ __forceinline__ uint32_t (&words_of(Fragment& fragment)) [words] {
+  static_assert(sizeof(fragment.x) == words * sizeof(uint32_t), "the instruction's registers");
+  return reinterpret_cast<uint32_t (&)[words]>(fragment.x);
+}
+
+namespace fragments {
+  using nvcuda::wmma::fragment;
+  using nvcuda::wmma::matrix_a;
+  using nvcuda::wmma::matrix_b;
+  using nvcuda::wmma::row_major;
+  using A16x16 = fragment<matrix_a, 16, 16, 16, bf16, row_major>;
+  using B16x16 = fragment<matrix_b, 16, 16, 16, bf16, row_major>;
+  using A32x8 = fragment<matrix_a, 32, 8, 16, bf16, row_major>;
+  using B32x8 = fragment<matrix_b, 32, 8, 16, bf16, row_major>;
+}  // namespace fragments
+
+// As nvcuda::wmma::load_matrix_sync: `from` is aligned to 32 bytes, `stride` a multiple of 8 values.
+__device__ __forceinline__ void wmma_load(fragments::A16x16& to, const bf16* from, unsigned stride) {
+  uint32_t (&x)[4] = words_of<4>(to);
+  asm volatile("wmma.load.a.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(stride)
+               : "memory");
+}
+
+__device__ __forceinline__ void wmma_load(fragments::B16x16& to, const bf16* from, unsigned stride) {
+  uint32_t (&x)[4] = words_of<4>(to);
+  asm volatile("wmma.load.b.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(stride)
+               : "memory");
+}
+
+__device__ __forceinline__ void wmma_load(fragments::A32x8& to, const bf16* from, unsigned stride) {
+  uint32_t (&x)[8] = words_of<8>(to);
+  asm volatile("wmma.load.a.sync.aligned.row.m32n8k16.shared.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]), "=r"(x[4]), "=r"(x[5]), "=r"(x[6]), "=r"(x[7])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(stride)
+               : "memory");
+}
+
+__device__ __forceinline__ void wmma_load(fragments::B32x8& to, const bf16* from, unsigned stride) {
+  uint32_t (&x)[2] = words_of<2>(to);
+  asm volatile("wmma.load.b.sync.aligned.row.m32n8k16.shared.bf16 {%0, %1}, [%2], %3;"
+               : "=r"(x[0]), "=r"(x[1])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(stride)
+               : "memory");
+}
+
+}  // namespace warpsmith::ptx

@@ -1,0 +1,91 @@
+// The kernel of `async_…`: packs are copied into shared memory in the background, each where its thread finds it again,
+// and from there turned and converted into the buffers that are multiplied.
+#pragma once
+
+#include "device/ptx/cp_async.h"
+#include "device/ptx/cp_async_zfill.h"
+#include "gemm/packed_tile.cuh"
+#include "host/launch.h"
+
+namespace warpsmith {
+
+template <class T, class Acc, class Tile>
+struct AsyncShared {
+  using Packs = ThreadPacks<Tile, T>;
+  SharedTile<Tile, Acc> tiles[2];
+  // A pack is read by the thread that copied it: it waits for its own copies, no barrier is needed.
+  uint4 a[Packs::a_packs][Tile::threads], b[Packs::b_packs][Tile::threads];
+
+  __device__ void copy(const PackSource<Tile, T>& from) {
+    const auto copy_pack = [](uint4& to, const T* address, bool inside) {
+      ptx::cp_async_zfill(&to, reinterpret_cast<const uint4*>(address), inside);
+    };
+#pragma unroll
+    for (int part = 0; part < Packs::parts; ++part) {
+      from.each_a(part, [&](int i, auto... pack) { copy_pack(a[i][threadIdx.x], pack...); });
+      from.each_b(part, [&](int i, auto... pack) { copy_pack(b[i][threadIdx.x], pack...); });
+    }
+    ptx::cp_async_commit();
+  }
+
+  __device__ void unpack_to(SharedTile<Tile, Acc>& tile) const {
+    const auto fetch = [](const uint4& from) {
+      Pack<T> pack;
+      load(pack, reinterpret_cast<const T*>(&from));
+      return pack;
+    };
+    ptx::cp_async_wait<0>();
+#pragma unroll 1  // all packs at once would take too many registers
+    for (int part = 0; part < Packs::parts; ++part) {
+#pragma unroll
+      for (int own = 0; own < Packs::a_part; ++own) {
+        const int i = part * Packs::a_part + own;
+        put_turned(tile, fetch(a[i][threadIdx.x]), i);
+      }
+#pragma unroll
+      for (int own = 0; own < Packs::b_part; ++own) {
+        const int i = part * Packs::b_part + own;
+        put_straight(tile, fetch(b[i][threadIdx.x]), i);
+      }
+    }
+  }
+};
+
+template <class T, class Acc, class Tile>
+__global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>)) matmul_async_packs_kernel(const GemmArgs p) {
+  extern __shared__ uint4 dynamic[];
+  auto& shared = *reinterpret_cast<AsyncShared<T, Acc, Tile>*>(dynamic);
+  const int64_t tiles_n = ceil_div(p.n, Tile::bn);
+  const int64_t first_row = blockIdx.x / tiles_n * Tile::bm, first_col = blockIdx.x % tiles_n * Tile::bn;
+  const ThreadPlace<Tile, Acc> place;
+  PackSource<Tile, T> source(p, first_row, first_col);
+  Sums<Acc, Tile::tm, Tile::tn> sums;
+
+  // Unpacks the slice that was copied and asks for the one after it, which has the time of a slice to arrive.
+  const auto prepare = [&](int buffer) {
+    shared.unpack_to(shared.tiles[buffer]);
+    source.advance();
+    if (source.left > 0) shared.copy(source);
+    __syncthreads();  // this slice is complete, and nobody reads the one before any longer
+  };
+  shared.copy(source);
+  prepare(0);
+  int buffer = 0;
+  while (source.left > 0) {
+    multiply(sums, shared.tiles[buffer], place);
+    buffer ^= 1;
+    prepare(buffer);
+  }
+  multiply(sums, shared.tiles[buffer], place);
+  store_tile<T>(p, sums, place, first_row, first_col);
+}
+
+template <class T, class Acc, class Tile>
+void launch_async_packs(const GemmArgs& p, cudaStream_t stream) {
+  constexpr int kBytes = static_cast<int>(sizeof(AsyncShared<T, Acc, Tile>));
+  static_assert(kBytes <= kMostSharedBytes);
+  const LaunchConfig config{static_cast<unsigned>(tiles_of<Tile>(p)), Tile::threads, kBytes};
+  launch<&matmul_async_packs_kernel<T, Acc, Tile>>(config, stream, p);
+}
+
+}  // namespace warpsmith

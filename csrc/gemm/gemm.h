@@ -1,0 +1,117 @@
+// Matrix products, as every kernel of the climb is given them:
+//   d = activation(alpha * a b + beta * c), with a [m, k], b [k, n], c and d [m, n], a batch of them in one call.
+// The conditions below are what rungs refuse a call with; kernels/warpsmith/gemm/problem.py says them in the same words.
+#pragma once
+
+#include <cstdint>
+
+#include "host/dtype.h"
+
+namespace warpsmith {
+
+// Which of its rows or columns lie side by side in memory.
+enum class Order : int { rows, columns };
+
+struct Matrix {
+  const void* data;
+  int64_t ld;     // elements from one row to the next (Order::rows) or column to the next; 0 where there is one only
+  int64_t batch;  // elements from one matrix of the batch to the next; 0 where the whole batch shares one
+  Order order;
+};
+
+// Added to the product; strides of 0 repeat it.
+struct Addend {
+  const void* data;  // nullptr: nothing is added
+  int64_t batch, row, col;
+};
+
+enum class Activation : int { none, relu, gelu, gelu_tanh, silu };
+
+struct GemmArgs {
+  Matrix a;                // [batch, m, k]
+  Matrix b;                // [batch, k, n]
+  Addend c;                // [batch, m, n]
+  void* d;                 // [batch, m, n], contiguous
+  void* workspace;         // split_workspace_bytes() of split.h, aligned to 16 bytes; nullptr where those are 0
+  int64_t batch, m, n, k;  // each at least 1
+  float alpha, beta;
+  Activation activation;
+  Dtype dtype;        // of a, b, c and d
+  Dtype accumulator;  // f32, or f16 of f16
+  int sm, sm_count;   // of the GPU: its compute capability and its multiprocessors
+};
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Products that the simplest rungs add up in one sum: rounding errors grow with its length, so longer sums are sums of
+// such sums.
+inline constexpr int64_t kMostTerms = 512;
+
+// --- conditions -------------------------------------------------------------------------------------------------
+
+inline const char* needs_product_alone(const GemmArgs& p) {
+  const bool alone = p.c.data == nullptr && p.alpha == 1.0f && p.activation == Activation::none;
+  return alone ? nullptr : "computes the product alone";
+}
+
+inline const char* needs_one_product(const GemmArgs& p) {
+  return p.batch == 1 ? nullptr : "takes one product at a time";
+}
+
+// What the teaching rungs compute: d = a b, once.
+inline const char* needs_plain(const GemmArgs& p) {
+  if (const char* reason = needs_product_alone(p)) return reason;
+  return needs_one_product(p);
+}
+
+inline const char* needs_row_major(const GemmArgs& p) {
+  return p.a.order == Order::rows && p.b.order == Order::rows ? nullptr : "needs a and b row-major";
+}
+
+// The layout that BLAS calls TN.
+inline const char* needs_b_column_major(const GemmArgs& p) {
+  return p.a.order == Order::rows && p.b.order == Order::columns ? nullptr : "needs a row-major and b column-major";
+}
+
+// Whether a matrix of rows x cols splits into accesses of `bytes`, none of which crosses the end of a row or column.
+inline bool in_packs(const Matrix& x, int64_t rows, int64_t cols, Dtype dtype, int bytes) {
+  const int64_t size = size_of(dtype), extent = x.order == Order::rows ? cols : rows;
+  return reinterpret_cast<uintptr_t>(x.data) % bytes == 0 && x.ld * size % bytes == 0 && x.batch * size % bytes == 0 &&
+         extent * size % bytes == 0;
+}
+
+inline bool operands_in_packs(const GemmArgs& p, int bytes) {
+  return in_packs(p.a, p.m, p.k, p.dtype, bytes) && in_packs(p.b, p.k, p.n, p.dtype, bytes) &&
+         p.n * size_of(p.dtype) % bytes == 0;
+}
+
+// Of a, b and the rows of d, for vector accesses on either side.
+inline const char* needs_packs_8(const GemmArgs& p) {
+  return operands_in_packs(p, 8) ? nullptr : "needs a, b and the product in packs of 8 bytes";
+}
+
+inline const char* needs_packs_16(const GemmArgs& p) {
+  return operands_in_packs(p, 16) ? nullptr : "needs a, b and the product in packs of 16 bytes";
+}
+
+inline const char* needs_f32_accumulator(const GemmArgs& p) {
+  return p.accumulator == Dtype::f32 ? nullptr : "accumulates in f32";
+}
+
+// Tensor cores multiply values of 16 bits here.
+inline const char* needs_16_bits(const GemmArgs& p) { return p.dtype == Dtype::f32 ? "takes f16 and bf16" : nullptr; }
+
+// Of a and b alone.
+inline const char* needs_operand_packs_16(const GemmArgs& p) {
+  const bool whole = in_packs(p.a, p.m, p.k, p.dtype, 16) && in_packs(p.b, p.k, p.n, p.dtype, 16);
+  return whole ? nullptr : "needs a and b in packs of 16 bytes";
+}
+
+// Batches of tiny products can have more tiles than a grid has blocks.
+inline const char* needs_tiles_in_grid(const GemmArgs& p) {
+  constexpr int64_t kLeastTile = 64, kMostBlocks = 0x7fffffff;
+  const bool fits = ceil_div(p.m, kLeastTile) * ceil_div(p.n, kLeastTile) * p.batch <= kMostBlocks;
+  return fits ? nullptr : "needs fewer than 2^31 tiles of 64 x 64";
+}
+
+}  // namespace warpsmith

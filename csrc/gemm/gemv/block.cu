@@ -1,0 +1,28 @@
+// GEMV, four rows per block.
+//   Against `rows`: all threads of a block share its rows, each with a few packs of each, so that blocks are many and
+//   short and each sweeps over one stretch of memory; up to two vectors are served by one read of the weights. Bound:
+//   DRAM.
+#include "gemm/gemv/gemv.h"
+#include "gemm/skinny_block.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+const char* takes(const GemvArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  return needs_f32_accumulator(a);
+}
+
+void launch(const GemvArgs& a, cudaStream_t stream) {
+  const SkinnyArgs args = as_skinny(a, 1);
+  dispatch_float(a.dtype, [&]<class T>() { launch_few_vectors<T>(args, stream); });
+}
+
+// Shorter rows leave threads without a pack; more vectors pay for being kept in shared memory.
+bool suits(const GemvArgs& a) { return a.vectors <= kMostBlockVectors && a.k * size_of(a.dtype) >= 2048; }
+
+const Register<GemvArgs> registered{"block", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,114 @@
+// GEMV with weights that lie column by column, as those of a transposed view do.
+//   A thread has neighbouring rows of the result, in packs where columns are aligned, and walks along k, which the warps of
+//   a block and several blocks share; a second launch adds up what the blocks leave. Nothing is transposed or copied.
+//   Bound: DRAM; more than eight vectors read the weights again.
+#include "device/vec.h"
+#include "device/warp.h"
+#include "gemm/gemv/gemv.h"
+#include "gemm/skinny_sum.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+
+// `width` rows of the result per thread, from columns of whole vectors of as many values.
+template <class T, int width, int vectors>
+__global__ void __launch_bounds__(kThreads, vectors == 1 ? 3 : 2)
+    gemv_columns_kernel(const SkinnyArgs a, const int64_t a_col) {
+  constexpr int kUnroll = vectors == 8 ? 2 : 4;
+  constexpr int kRows = kColumnsLanes * width;
+  __shared__ float shared[kWarps][kRows];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int first_vector = static_cast<int>(blockIdx.y) * vectors, split = static_cast<int>(blockIdx.z);
+  const int64_t first_row = int64_t{blockIdx.x} * kRows, row = first_row + lane * width;
+  const int begin = static_cast<int>(a.k * split / a.splits), end = static_cast<int>(a.k * (split + 1) / a.splits);
+  const T* weights = static_cast<const T*>(a.a) + (row < a.m ? row : 0);
+  const T* x[vectors];
+#pragma unroll
+  for (int v = 0; v < vectors; ++v) {
+    const int vector = first_vector + v < a.vectors ? first_vector + v : a.vectors - 1;
+    x[v] = static_cast<const T*>(a.x) + vector * a.x_row;
+  }
+
+  float sum[vectors][width] = {};
+  for (int64_t start = begin + warp; start < end; start += kWarps * kUnroll) {
+    // load
+    Vec<T, width> columns[kUnroll];
+    float values[kUnroll][vectors];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t col = start + u * kWarps;
+      const int64_t readable = col < end ? col : start;
+      load<Cache::streaming>(columns[u], weights + readable * a_col);
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) values[u][v] = to_float(x[v][readable]);
+    }
+
+    // multiply and add
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (start + u * kWarps >= end) break;
+      float column[width];
+      to_float(column, columns[u]);
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) {
+#pragma unroll
+        for (int i = 0; i < width; ++i) sum[v][i] = fmaf(column[i], values[u][v], sum[v][i]);
+      }
+    }
+  }
+
+  // add up the warps
+#pragma unroll
+  for (int v = 0; v < vectors; ++v) {
+    if (v > 0) __syncthreads();  // the sums of the vector before have been read
+#pragma unroll
+    for (int i = 0; i < width; ++i) shared[warp][lane * width + i] = sum[v][i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < kRows; i += kThreads) {
+      if (first_row + i >= a.m || first_vector + v >= a.vectors) break;
+      float total = shared[0][i];
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w) total += shared[w][i];
+      put_sum<T>(a, split, first_vector + v, first_row + i, total);
+    }
+  }
+}
+
+template <class T, int width, int vectors>
+void launch_columns(const SkinnyArgs& a, int64_t a_col, cudaStream_t stream) {
+  constexpr int kRows = kColumnsLanes * width;
+  const auto blocks = static_cast<unsigned>((a.m + kRows - 1) / kRows);
+  const auto groups = static_cast<unsigned>((a.vectors + vectors - 1) / vectors);
+  launch<&gemv_columns_kernel<T, width, vectors>>({{blocks, groups, static_cast<unsigned>(a.splits)}, kThreads}, stream,
+                                                  a, a_col);
+  if (a.partial != nullptr) launch_skinny_sum<T>(a, stream);
+}
+
+const char* takes(const GemvArgs& a) {
+  if (const char* reason = needs_countable(a)) return reason;
+  if (!has_contiguous_columns(a)) return "needs weights with contiguous columns";
+  return needs_f32_accumulator(a);
+}
+
+void launch(const GemvArgs& a, cudaStream_t stream) {
+  const SkinnyArgs args = as_skinny(a, columns_slices(a));
+  dispatch_float(a.dtype, [&]<class T>() {
+    const auto launch_width = [&]<int width>() {
+      if (a.vectors == 1) return launch_columns<T, width, 1>(args, a.a_col, stream);
+      if (a.vectors <= 4) return launch_columns<T, width, 4>(args, a.a_col, stream);
+      launch_columns<T, width, 8>(args, a.a_col, stream);
+    };
+    if (columns_in_packs(a)) return launch_width.template operator()<kPack<T>>();
+    launch_width.template operator()<1>();
+  });
+}
+
+bool suits(const GemvArgs& a) { return !has_contiguous_rows(a); }
+
+const Register<GemvArgs> registered{"columns", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,120 @@
+// GEMV: checks, allocation, the choice of the rung.
+#include "gemm/gemv/gemv.h"
+
+#include "gemm/vectors.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+constexpr const char* kOp = "gemv";
+const Ladder<GemvArgs> ladder{kOp};
+
+// Which rung and accumulator: the ladder's own choice, or what a variant names.
+struct Named {
+  std::string rung, accumulator;
+};
+
+Dtype accumulator_of(const Named& named, Dtype dtype) {
+  if (named.accumulator == "f32") return Dtype::f32;
+  if (named.accumulator == "f16" && dtype == Dtype::f16) return Dtype::f16;
+  fail(kOp, "no accumulator '", named.accumulator, "' for ", name_of(dtype));
+}
+
+void check(const Tensor& a, const Tensor& x) {
+  check_floating(kOp, "a", a);
+  const auto dtype = kernel_dtype(a.scalar_type());
+  if (dtype && is_fp8(*dtype)) {
+    fail(kOp, "expected a to have at least 16 bits an element, got ", dtype_name(a.scalar_type()));
+  }
+  check_matrix(kOp, a);
+  check_device_like(kOp, "x", x, a, "a");
+  check_same_dtype_as_a(kOp, x, a);
+  check_vectors(kOp, x, a);
+}
+
+// Of the weights, as many values as every access to them and to x may have.
+int access_width(const GemvArgs& a) {
+  for (const int width : {16 / size_of(a.dtype), 4}) {
+    if (tiles_weights(a, width)) return width;
+  }
+  return 1;
+}
+
+// For the rungs that cut k into slices.
+int slices_of(std::string_view rung, const GemvArgs& a) {
+  if (rung == "split_k") return split_k_slices(a);
+  if (rung == "columns") return columns_slices(a);
+  if (rung == "skinny") return skinny_slices(a);
+  return 1;
+}
+
+Tensor run(const Tensor& a, const Tensor& x, const Named* named) {
+  check(a, x);
+  if (!has_float_kernel(a)) {
+    if (named != nullptr) fail(kOp, "no rung takes ", dtype_name(a.scalar_type()));
+    return call_fallback<Tensor>("warpsmith::gemv", a, x);
+  }
+  const Dtype dtype = *kernel_dtype(a.scalar_type());
+  const Dtype accumulator = named != nullptr ? accumulator_of(*named, dtype) : Dtype::f32;
+  Tensor y = empty_product(a, x, a.scalar_type());
+  if (y.numel() == 0) return y;
+  const int device = a.get_device_index();
+  const DeviceScope scope(device);
+  if (a.size(1) == 0) {
+    torch::stable::zero_(y);
+    return y;
+  }
+
+  const DeviceInfo& info = device_info(device);
+  GemvArgs args{
+      .a = a.data_ptr(),
+      .x = x.data_ptr(),
+      .y = y.data_ptr(),
+      .workspace = nullptr,
+      .m = a.size(0),
+      .k = a.size(1),
+      .vectors = vector_count(x),
+      .a_row = a.stride(0),
+      .a_col = a.stride(1),
+      .x_row = vector_stride(x),
+      .sm_count = info.sm_count,
+      .dtype = dtype,
+      .accumulator = accumulator,
+  };
+  const Tensor values = aligned_vectors(x, dtype, access_width(args));
+  args.x = values.data_ptr();
+  args.x_row = vector_stride(values);
+
+  const Rung<GemvArgs>* best = named != nullptr ? nullptr : Ladder<GemvArgs>::choose(args, info.sm);
+  if (named == nullptr && best == nullptr) return call_fallback<Tensor>("warpsmith::gemv", a, x);
+  const int slices = slices_of(best != nullptr ? best->name : std::string_view(named->rung), args);
+  std::optional<Tensor> workspace;
+  if (slices > 1) {
+    const int64_t floats = args.m * args.vectors * slices;
+    workspace = empty_contiguous(a, Sizes(&floats, 1), ScalarType::Float);
+    args.workspace = static_cast<float*>(workspace->data_ptr());
+  }
+  const cudaStream_t stream = current_stream(device);
+  if (best != nullptr) {
+    Ladder<GemvArgs>::run(*best, args, stream);
+  } else {
+    Ladder<GemvArgs>::run_named(kOp, named->rung, args, info.sm, stream);
+  }
+  return y;
+}
+
+Tensor gemv(const Tensor& a, const Tensor& x) { return run(a, x, nullptr); }
+
+Tensor gemv_rung(const Tensor& a, const Tensor& x, std::string rung, std::string accumulator) {
+  const Named named{std::move(rung), std::move(accumulator)};
+  return run(a, x, &named);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
+  m.impl("gemv", TORCH_BOX(&gemv));
+  m.impl("gemv.rung", TORCH_BOX(&gemv_rung));
+}
+
+}  // namespace
+}  // namespace warpsmith

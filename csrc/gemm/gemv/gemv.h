@@ -1,0 +1,102 @@
+// Matrix times a few vectors: y[v, row] = a[row, 0] x[v, 0] + ... + a[row, k - 1] x[v, k - 1].
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gemm/skinny.h"
+#include "host/dtype.h"
+#include "row/rows.h"
+
+namespace warpsmith {
+
+struct GemvArgs {
+  const void* a;     // [m, k], the weights, any strides
+  const void* x;     // [vectors, k], columns contiguous; its rows are as aligned as those of the weights
+  void* y;           // [vectors, m], contiguous
+  float* workspace;  // [slices of k, vectors, m] for rungs that cut k into slices
+  int64_t m, k;      // not 0
+  int vectors;       // 1 to kMostVectors
+  int64_t a_row;     // elements from one row of a to the next
+  int64_t a_col;     // elements from one column of a to the next
+  int64_t x_row;     // elements from one vector to the next
+  int sm_count;
+  Dtype dtype;        // of a, x and y
+  Dtype accumulator;  // f32, or f16 of f16
+};
+
+// --- what rungs take ------------------------------------------------------------------------------
+
+inline const char* needs_f32_accumulator(const GemvArgs& a) {
+  return a.accumulator == Dtype::f32 ? nullptr : "accumulates in f32";
+}
+
+inline bool has_contiguous_rows(const GemvArgs& a) { return a.k == 1 || a.a_col == 1; }
+inline bool has_contiguous_columns(const GemvArgs& a) { return a.m == 1 || a.a_row == 1; }
+
+// A grid counts the rows, an int the values of a row.
+inline const char* needs_countable(const GemvArgs& a) {
+  return a.m <= kMostRows && a.k <= kMostRows ? nullptr : "needs m and k of at most 2^31 - 1";
+}
+
+inline const char* needs_rows(const GemvArgs& a) {
+  if (const char* reason = needs_countable(a)) return reason;
+  return has_contiguous_rows(a) ? nullptr : "needs weights with contiguous rows";
+}
+
+inline bool tiles_weights(const GemvArgs& a, int width) {
+  return has_contiguous_rows(a) && tiles_rows(a.a, a.m, a.k, a.a_row, a.dtype, width);
+}
+
+inline const char* needs_packs(const GemvArgs& a) {
+  if (const char* reason = needs_rows(a)) return reason;
+  return tiles_weights(a, 16 / size_of(a.dtype)) ? nullptr : "needs rows aligned to 16 bytes";
+}
+
+// --- how k is cut into slices ---------------------------------------------------------------------
+
+inline constexpr int kSplitRows = 4;      // rows of a block of split_k
+inline constexpr int kColumnsLanes = 32;  // packs, or single values, along m that a block of columns holds
+
+inline int split_k_slices(const GemvArgs& a) {
+  constexpr int kLeastBytes = 8192;  // of each row in a slice
+  return slices_of_k((a.m + kSplitRows - 1) / kSplitRows, 8 * a.sm_count, a.k * size_of(a.dtype) / kLeastBytes);
+}
+
+// Columns are read in packs where they are aligned to 16 bytes and whole packs long.
+inline bool columns_in_packs(const GemvArgs& a) {
+  return tiles_rows(a.a, a.k, a.m, a.a_col, a.dtype, 16 / size_of(a.dtype));
+}
+
+inline int64_t columns_of_block(const GemvArgs& a) {
+  return kColumnsLanes * (columns_in_packs(a) ? 16 / size_of(a.dtype) : 1);
+}
+
+inline int columns_slices(const GemvArgs& a) {
+  constexpr int kLeast = 64;  // values of k in a slice
+  const int64_t columns = columns_of_block(a);
+  return slices_of_k((a.m + columns - 1) / columns, 4 * a.sm_count, a.k / kLeast);
+}
+
+inline int skinny_slices(const GemvArgs& a) { return skinny_ring_slices(a.m, a.k * size_of(a.dtype), a.sm_count); }
+
+// The call as kernels for row-major weights see it.
+inline SkinnyArgs as_skinny(const GemvArgs& a, int slices) {
+  return {
+      .a = a.a,
+      .x = a.x,
+      .y = a.y,
+      .scale = nullptr,
+      .partial = slices > 1 ? a.workspace : nullptr,
+      .m = a.m,
+      .k = a.k,
+      .vectors = a.vectors,
+      .splits = slices,
+      .a_row = a.a_row,
+      .x_row = a.x_row,
+      .y_row = a.m,
+      .scale_step = 0,
+  };
+}
+
+}  // namespace warpsmith

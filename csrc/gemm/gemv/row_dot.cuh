@@ -1,0 +1,55 @@
+// The dot product of a row and a vector by a group of lanes, in f32 or in the arithmetic of f16.
+#pragma once
+
+#include "device/add.h"
+#include "device/convert.h"
+#include "device/vec.h"
+#include "device/warp.h"
+#include "gemm/gemv/gemv.h"
+#include "host/launch.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+
+// A product and its addition round once together.
+template <class A, class T>
+__device__ __forceinline__ A multiply_add(T a, T b, A sum) {
+  if constexpr (std::is_same_v<A, float>) {
+    return fmaf(to_float(a), to_float(b), sum);
+  } else {
+    return __hfma(a, b, sum);
+  }
+}
+
+// This lane's share of a[0] x[0] + ... + a[k - 1] x[k - 1] in A: every `lanes`-th vector of `width` values, each of whose
+// places has a sum of its own.
+template <class A, class T, int lanes, int width>
+__device__ __forceinline__ A lane_dot(const T* a, const T* x, int k, int lane) {
+  A sum[width];
+#pragma unroll
+  for (int i = 0; i < width; ++i) sum[i] = from_float<A>(0.0f);
+#pragma unroll 4
+  for (int64_t i = lane * width; i < k; i += lanes * width) {
+    Vec<T, width> weights, values;
+    load(weights, a + i);
+    load(values, x + i);
+#pragma unroll
+    for (int j = 0; j < width; ++j) sum[j] = multiply_add(weights[j], values[j], sum[j]);
+  }
+#pragma unroll
+  for (int i = 1; i < width; ++i) sum[0] = Add{}(sum[0], sum[i]);
+  return sum[0];
+}
+
+// Calls body.template operator()<T, A>() for the dtype and the accumulator.
+template <class Body>
+void dispatch_accumulator(const GemvArgs& a, Body&& body) {
+  dispatch_float(a.dtype, [&]<class T>() {
+    if constexpr (std::is_same_v<T, f16>) {
+      if (a.accumulator == Dtype::f16) return body.template operator()<f16, f16>();
+    }
+    body.template operator()<T, float>();
+  });
+}
+
+}  // namespace warpsmith

@@ -1,0 +1,28 @@
+// GEMV with several vectors: weights streamed once for all of them.
+//   Against `block`: weights and vectors pass through rings in shared memory, and every value of either that a thread
+//   reads from there is used several times: by tensor cores in 16 bits, in tiles of registers in f32. See
+//   gemm/skinny_ring.cuh. Bound: DRAM; in f32 with more than 8 vectors the multiply-adds come close.
+#include "gemm/gemv/gemv.h"
+#include "gemm/skinny_ring.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+const char* takes(const GemvArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  return needs_f32_accumulator(a);
+}
+
+void launch(const GemvArgs& a, cudaStream_t stream) {
+  const SkinnyArgs args = as_skinny(a, skinny_slices(a));
+  dispatch_float(a.dtype, [&]<class T>() { launch_skinny_ring<T, T>(args, a.sm_count, stream); });
+}
+
+// Shorter rows leave warps without a share.
+bool suits(const GemvArgs& a) { return a.vectors > kMostBlockVectors && a.k * size_of(a.dtype) >= 8 * kRingRowBytes; }
+
+const Register<GemvArgs> registered{"skinny", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

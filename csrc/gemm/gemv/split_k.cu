@@ -1,0 +1,33 @@
+// GEMV for few long rows: k is cut into slices.
+//   Against `block`: the rows alone would leave multiprocessors without a block, so that several share a row, and a second
+//   launch adds up what they leave, always in the same order. Bound: the second launch, for which the GPU drains.
+#include "gemm/gemv/gemv.h"
+#include "gemm/skinny_block.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+template <class Slice, int blocks>
+using Tile = SkinnyBlockTile<Slice, 256, blocks>;
+
+const char* takes(const GemvArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  return needs_f32_accumulator(a);
+}
+
+void launch(const GemvArgs& a, cudaStream_t stream) {
+  const SkinnyArgs args = as_skinny(a, split_k_slices(a));
+  dispatch_float(a.dtype, [&]<class T>() {
+    if (a.vectors == 1) return launch_skinny_block<T, T, Tile<SliceTile<kSplitRows, 1, 2>, 4>>(args, stream);
+    launch_skinny_block<T, T, Tile<SliceTile<kSplitRows, 2, 2>, 2>>(args, stream);
+  });
+}
+
+// As many rows as this fill the GPUs we know.
+bool suits(const GemvArgs& a) { return a.vectors <= 2 && a.m <= 1024 && a.k * size_of(a.dtype) >= 16384; }
+
+const Register<GemvArgs> registered{"split_k", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,33 @@
+// GEMV with 8-bit weights, eight rows per block.
+//   Against `pack`: all threads of a block share its rows, and what a thread has read of one vector, and widened to f32,
+//   serves all eight; with two vectors they are four. Bound: DRAM, with the widening of the weights close behind.
+#include "gemm/gemv_scaled/gemv_scaled.h"
+#include "gemm/skinny_block.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+constexpr int kShortPacks = 128;  // of a row: half of the threads will do
+
+template <class W, class X, class Slice, int blocks>
+void launch_tile(const SkinnyArgs& a, cudaStream_t stream) {
+  if (a.k / kPack<W> <= kShortPacks)
+    return launch_skinny_block<W, X, SkinnyBlockTile<Slice, 128, 2 * blocks>>(a, stream);
+  launch_skinny_block<W, X, SkinnyBlockTile<Slice, 256, blocks>>(a, stream);
+}
+
+void launch(const GemvScaledArgs& a, cudaStream_t stream) {
+  const SkinnyArgs args = with_slices(a.call, 1);
+  dispatch_scaled(a, [&]<class W, class X>() {
+    if (args.vectors == 1) return launch_tile<W, X, SliceTile<8, 1, 1>, 2>(args, stream);
+    launch_tile<W, X, SliceTile<4, 2, 1>, 2>(args, stream);
+  });
+}
+
+bool suits(const GemvScaledArgs& a) { return a.call.k >= 1024; }
+
+const Register<GemvScaledArgs> registered{"block", /*min_sm=*/80, needs_packs, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,28 @@
+// GEMV with 8-bit weights for few long rows: k is cut into slices.
+//   Against `block`: several blocks share a row, and a second launch adds up and scales what they leave, always in the
+//   same order. Bound: the second launch, for which the GPU drains.
+#include "gemm/gemv_scaled/gemv_scaled.h"
+#include "gemm/skinny_block.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+template <int vectors>
+using Tile = SkinnyBlockTile<SliceTile<4, vectors, 1>, 256, 2>;
+
+void launch(const GemvScaledArgs& a, cudaStream_t stream) {
+  const SkinnyArgs args = with_slices(a.call, split_k_slices(a));
+  dispatch_scaled(a, [&]<class W, class X>() {
+    if (args.vectors == 1) return launch_skinny_block<W, X, Tile<1>>(args, stream);
+    launch_skinny_block<W, X, Tile<2>>(args, stream);
+  });
+}
+
+// As many rows as this fill the GPUs we know.
+bool suits(const GemvScaledArgs& a) { return a.call.vectors <= 2 && a.call.m <= 1024 && a.call.k >= 16384; }
+
+const Register<GemvScaledArgs> registered{"split_k", /*min_sm=*/80, needs_packs, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

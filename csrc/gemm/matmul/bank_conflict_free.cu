@@ -1,0 +1,44 @@
+// Matrix product, a thread per 8 x 8 values, shared memory without bank conflicts.
+//   Against `thread_tile`: a is turned when it is stored, and the rows and columns of a thread lie apart, so that lanes
+//   read neighbouring chunks of 16 bytes; packs of 16 bytes are loaded. Bound: the latency of global memory, every slice
+//   of k is waited for.
+#include "gemm/packed_tile.cuh"
+#include "host/launch.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+template <class T, class Acc, class Tile>
+__global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>))
+    matmul_bank_conflict_free_kernel(const GemmArgs p) {
+  __shared__ SharedTile<Tile, Acc> shared;
+  const int64_t tiles_n = ceil_div(p.n, Tile::bn);
+  const int64_t first_row = blockIdx.x / tiles_n * Tile::bm, first_col = blockIdx.x % tiles_n * Tile::bn;
+  const ThreadPlace<Tile, Acc> place;
+  PackSource<Tile, T> source(p, first_row, first_col);
+  HeldPacks<Tile, T> packs;
+  static_assert(ThreadPacks<Tile, T>::parts == 1);
+  Sums<Acc, Tile::tm, Tile::tn> sums;
+  for (; source.left > 0; source.advance()) {
+    packs.load_from(source, 0);
+    packs.store_to(shared, 0);
+    __syncthreads();
+    multiply(sums, shared, place);
+    __syncthreads();  // the next slice overwrites this one
+  }
+  store_tile<T>(p, sums, place, first_row, first_col);
+}
+
+void launch(const GemmArgs& p, cudaStream_t stream) {
+  visit_types(p, [&]<class T, class Acc>() {
+    using Tile = PackedTile<8, 8, 2 * kPack<T>>;
+    const LaunchConfig config{static_cast<unsigned>(tiles_of<Tile>(p)), Tile::threads};
+    warpsmith::launch<&matmul_bank_conflict_free_kernel<T, Acc, Tile>>(config, stream, p);
+  });
+}
+
+const Register<GemmArgs> registered{"bank_conflict_free", /*min_sm=*/80, needs_packed_rows, launch};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,97 @@
+// Matrix product by mma.sync for all four layouts, batches and epilogues: what m16n8k16 can do.
+//   Against `mma_tn_stages_swizzle`: tiles up to 128 x 256, whose eight warps share more of what they load; copies of a
+//   stage ahead spread between the groups of mma; operands that run along m or n are transposed by ldmatrix; results
+//   leave in whole lines; the tile and the slices of k (split-K) are chosen by the shape and the GPU.
+//   Occupancy: the large tile 8 warps of up to 255 registers in 144 KB, one block on sm_80 and sm_90; the medium one 4
+//   warps of up to 255 registers in 48 KB, two blocks on sm_80, sm_89 and sm_90; the small one 4 warps of up to 128
+//   registers in 48 KB, three blocks on sm_80, two on sm_89, four on sm_90.
+//   Bound: the tensor cores as mma.sync reaches them.
+#include "gemm/mma_tile.cuh"
+#include "gemm/split.cuh"
+#include "gemm/store_staged.cuh"
+#include "gemm/tensor_core.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+template <class T, class Acc, class Config>
+__global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
+    matmul_mma_peak_kernel(const GemmArgs p, const Split split) {
+  using Tile = typename Config::Tile;
+  extern __shared__ __align__(128) uint4 ring[];
+  const Place<Tile> block(p.m, p.n);
+  const WarpPlace<Tile> warp;
+  const int64_t first_k = blockIdx.y * split.depth;
+  const int64_t depth = p.k - first_k < split.depth ? p.k - first_k : split.depth;
+
+  WarpSums<T, Acc, Tile> sums;
+  multiply_tile<Config, T>(sums, ring, {p.a, p.b, p.m, p.n, first_k, depth}, block, warp);
+
+  const Destination destination{
+      .finish = finish_of(p, split),
+      .slice = blockIdx.y,
+      .batch = block.batch(),
+      .m = block.m() + warp.m,
+      .n = block.n() + warp.n,
+  };
+  auto* patch = reinterpret_cast<char*>(ring) + threadIdx.x / kWarp * StorePatch<Tile>::bytes;
+  store_staged(p, sums, patch, destination);
+}
+
+const char* takes(const GemmArgs& p) {
+  if (const char* reason = needs_16_bits(p)) return reason;
+  if (const char* reason = needs_operand_packs_16(p)) return reason;
+  return needs_tiles_in_grid(p);
+}
+
+// Estimates; compared with each other, they choose the tile.
+template <class Tile>
+TileCost cost_of(const GemmArgs& p, int blocks, float alone, float full) {
+  const float rate = p.sm == 80 ? 1.44e6f : (p.sm < 90 ? 1.28e6f : 2.1e6f);
+  return {.bm = Tile::bm,
+          .bn = Tile::bn,
+          .bk = Tile::bk,
+          .blocks = blocks,
+          .alone = alone,
+          .full = full,
+          .fill = 128.0f,
+          .rate = rate};
+}
+
+template <class Tile>
+void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
+  dispatch_tensor_core(p, [&]<class T, class Acc>() {
+    dispatch_layout(p, [&]<Along a, Along b>() {
+      using Config = MmaConfig<Tile, a, b>;
+      warpsmith::launch<&matmul_mma_peak_kernel<T, Acc, Config>>(
+          split_grid<Tile>(p, split, Config::threads, Config::shared), stream, p, split);
+    });
+    if (split.count > 1) sum_splits<T>(p, split.count, stream);
+  });
+}
+
+void launch(const GemmArgs& p, cudaStream_t stream) {
+  Split split;
+  const TileCost medium = cost_of<MediumTile>(p, 2, 0.5f, 0.76f);
+  if (has_little_shared_memory(p.sm)) {
+    const TileCost tiles[] = {medium, cost_of<SmallTile>(p, 2, 0.3f, 0.55f)};
+    return best_tile(p, tiles, split) == 0 ? launch_tile<MediumTile>(p, split, stream)
+                                           : launch_tile<SmallTile>(p, split, stream);
+  }
+  const TileCost tiles[] = {cost_of<LargeTile>(p, 1, 0.8f, 0.8f), medium,
+                            cost_of<SmallTile>(p, p.sm == 80 ? 3 : 4, 0.2f, 0.52f)};
+  switch (best_tile(p, tiles, split)) {
+    case 0:
+      return launch_tile<LargeTile>(p, split, stream);
+    case 1:
+      return launch_tile<MediumTile>(p, split, stream);
+    default:
+      return launch_tile<SmallTile>(p, split, stream);
+  }
+}
+
+const Register<GemmArgs> registered{"mma_peak", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,54 @@
+// Matrix product, a thread per element.
+//   Neighbouring threads compute neighbouring columns: a row of b is read side by side, a value of a by all at once.
+//   Every value of a is read n times and every value of b m times, mostly from the caches. Takes every call.
+//   Bound: load instructions, two for each multiplication.
+#include "gemm/epilogue.cuh"
+#include "gemm/gemm.h"
+#include "host/launch.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T, class Acc>
+__global__ void __launch_bounds__(kThreads) matmul_naive_kernel(const GemmArgs p) {
+  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (index >= p.batch * p.m * p.n) return;
+  const int64_t col = index % p.n, row = index / p.n % p.m, batch = index / p.n / p.m;
+  const auto* a = static_cast<const T*>(p.a.data) + batch * p.a.batch;
+  const auto* b = static_cast<const T*>(p.b.data) + batch * p.b.batch;
+  const bool a_rows = p.a.order == Order::rows, b_rows = p.b.order == Order::rows;
+  const int64_t a_step = a_rows ? 1 : p.a.ld, b_step = b_rows ? p.b.ld : 1;
+  a += a_rows ? row * p.a.ld : row;  // [k]
+  b += b_rows ? col : col * p.b.ld;  // [k]
+
+  Acc total = from_float<Acc>(0.0f);
+  for (int64_t first = 0; first < p.k; first += kMostTerms) {
+    const int64_t last = min(first + kMostTerms, p.k);
+    Acc sum = from_float<Acc>(0.0f);
+    for (int64_t k = first; k < last; ++k) {
+      if constexpr (sizeof(Acc) == 4) {
+        sum = fmaf(to_float(a[k * a_step]), to_float(b[k * b_step]), sum);
+      } else {
+        sum = __hfma(a[k * a_step], b[k * b_step], sum);
+      }
+    }
+    total = total + sum;
+  }
+  static_cast<T*>(p.d)[index] = finish<T>(p, to_float(total), batch, row, col);
+}
+
+const char* takes(const GemmArgs&) { return nullptr; }
+
+void launch(const GemmArgs& p, cudaStream_t stream) {
+  const LaunchConfig config{static_cast<unsigned>(ceil_div(p.batch * p.m * p.n, kThreads)), kThreads};
+  if (p.accumulator == Dtype::f16) return warpsmith::launch<&matmul_naive_kernel<f16, f16>>(config, stream, p);
+  dispatch_float(p.dtype, [&]<class T>() { warpsmith::launch<&matmul_naive_kernel<T, float>>(config, stream, p); });
+}
+
+const Register<GemmArgs> registered{"naive", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

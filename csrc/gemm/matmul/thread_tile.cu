@@ -1,0 +1,26 @@
+// Matrix product, a thread per 8 x 8 values, four values a load.
+//   Against `block_2d`: a thread's rows and columns are neighbours, so that it reads shared memory 16 bytes at a time:
+//   eight values of b, and of a several k of each row. 16-bit operands come in pairs and are converted once, when stored
+//   to shared memory. Bound: those reads, threads 8 rows or columns apart meet in the same banks.
+#include "gemm/gemm.h"
+#include "gemm/thread_tile_rows.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+void launch(const GemmArgs& p, cudaStream_t stream) {
+  visit_types(
+      p, [&]<class T, class Acc>() { launch_row_tiles<T, Acc, VectorLoad<4, sizeof(T) == 4 ? 4 : 2>>(p, stream); });
+}
+
+const char* takes(const GemmArgs& p) {
+  if (const char* reason = needs_plain(p)) return reason;
+  if (const char* reason = needs_row_major(p)) return reason;
+  return p.dtype == Dtype::f32 ? needs_packs_16(p) : needs_packs_8(p);
+}
+
+const Register<GemmArgs> registered{"thread_tile", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,27 @@
+// Matrix product of 16-bit operands, a thread per 8 x 8 values, eight values a load.
+//   Against `thread_tile_pack`: one load brings 16 bytes, so the slice of k doubles to 16 and barriers are half as many.
+//   Bound: shared memory, whose banks threads 8 rows or columns apart share.
+#include "gemm/gemm.h"
+#include "gemm/thread_tile_rows.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+void launch(const GemmArgs& p, cudaStream_t stream) {
+  if (p.accumulator == Dtype::f16) return launch_row_tiles<f16, f16, VectorLoad<8, 8>>(p, stream);
+  p.dtype == Dtype::f16 ? launch_row_tiles<f16, float, VectorLoad<8, 8>>(p, stream)
+                        : launch_row_tiles<bf16, float, VectorLoad<8, 8>>(p, stream);
+}
+
+const char* takes(const GemmArgs& p) {
+  if (const char* reason = needs_16_bits(p)) return reason;
+  if (const char* reason = needs_plain(p)) return reason;
+  if (const char* reason = needs_row_major(p)) return reason;
+  return needs_packs_16(p);
+}
+
+const Register<GemmArgs> registered{"thread_tile_pack8", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

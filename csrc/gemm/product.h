@@ -1,0 +1,111 @@
+// What bindings of products share: checks, the output, the choice of the rung. `Args` is GemmArgs or a struct of its own
+// that adds nothing, where an operator has a ladder of its own.
+#pragma once
+
+#include <string>
+
+#include "gemm/operands.h"
+#include "gemm/split.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+
+// Which rung and accumulator: the ladder's own choice, or what a variant names.
+struct Named {
+  std::string rung, accumulator;
+};
+
+inline Dtype accumulator_of(const char* op, const Named& named, Dtype dtype) {
+  if (named.accumulator == "f32") return Dtype::f32;
+  if (named.accumulator == "f16" && dtype == Dtype::f16) return Dtype::f16;
+  fail(op, "no accumulator '", named.accumulator, "' for ", name_of(dtype));
+}
+
+// Runs the rung on `out`; false where the ladder has none for the call.
+template <class Args>
+bool run(const char* op, Args& p, const Tensor& out, const Named* named) {
+  const int device = out.get_device_index();
+  const DeviceScope scope(device);
+  const DeviceInfo& info = device_info(device);
+  merge_batch_into_rows(p);
+  p.d = out.data_ptr();
+  p.dtype = *kernel_dtype(out.scalar_type());
+  p.accumulator = named != nullptr ? accumulator_of(op, *named, p.dtype) : Dtype::f32;
+  p.sm = info.sm;
+  p.sm_count = info.sm_count;
+  Tensor workspace;
+  if (const int64_t bytes = split_workspace_bytes(p); bytes > 0) {
+    const int64_t sums = bytes / static_cast<int64_t>(sizeof(float));
+    workspace = empty_contiguous(out, Sizes(&sums, 1), ScalarType::Float);
+    p.workspace = workspace.data_ptr();
+  }
+  const cudaStream_t stream = current_stream(device);
+  if (named != nullptr) {
+    Ladder<Args>::run_named(op, named->rung, p, info.sm, stream);
+    return true;
+  }
+  const Rung<Args>* best = Ladder<Args>::choose(p, info.sm);
+  if (best == nullptr) return false;
+  Ladder<Args>::run(*best, p, stream);
+  return true;
+}
+
+inline void check_operand(const char* op, const char* name, const Tensor& x, int least) {
+  check_floating(op, name, x);
+  const auto dtype = kernel_dtype(x.scalar_type());
+  if (dtype && is_fp8(*dtype)) {
+    fail(op, "expected ", name, " to have at least 16 bits an element, got ", dtype_name(x.scalar_type()));
+  }
+  if (x.dim() < least) {
+    fail(op, "expected at least ", std::to_string(least), " dimension", least > 1 ? "s" : "", " in ", name,
+         ", got shape ", shape_text(x.sizes()));
+  }
+}
+
+// The shape of the product: the batch, then rows and columns where the operand is no vector.
+inline Tensor empty_product(const Tensor& a, const Batch& batch, const Layout& left, const Layout& right, bool rows,
+                            bool cols) {
+  Batch shape = batch;
+  if (rows) shape.size[shape.rank++] = left.rows();
+  if (cols) shape.size[shape.rank++] = right.cols();
+  return empty_contiguous(a, Sizes(shape.size.data(), shape.rank), a.scalar_type());
+}
+
+// a b with the shapes of torch.matmul, by operator `op`: by the rung that is named, by one of its ladder's choice, or by
+// its fallback where the ladder has none.
+template <class Args>
+Tensor multiply(const char* op, const Tensor& a, const Tensor& b, const Named* named) {
+  check_operand(op, "a", a, 1);
+  check_operand(op, "b", b, 1);
+  check_alike(op, "b", b, a, "a");
+  const Layout left = layout_of(a, Reading::left), right = layout_of(b, Reading::right);
+  Batch batch;
+  if (left.cols() != right.rows() || !broadcast(batch, left, right)) {
+    fail(op, "cannot multiply shapes ", shape_text(a.sizes()), " and ", shape_text(b.sizes()));
+  }
+  const auto fall_back = [&] { return call_fallback<Tensor>((std::string("warpsmith::") + op).c_str(), a, b); };
+  if (!has_float_kernel(a)) {
+    if (named != nullptr) fail(op, "no rung takes ", dtype_name(a.scalar_type()));
+    return fall_back();
+  }
+  Tensor out = empty_product(a, batch, left, right, a.dim() > 1, b.dim() > 1);
+  if (out.numel() == 0) return out;
+  if (left.cols() == 0) {
+    torch::stable::zero_(out);
+    return out;
+  }
+  Tensor dense_a = a, dense_b = b;
+  Args args;
+  static_cast<GemmArgs&>(args) = {
+      .a = as_matrices(dense_a, Reading::left, batch),
+      .b = as_matrices(dense_b, Reading::right, batch),
+      .batch = batch.count(),
+      .m = left.rows(),
+      .n = right.cols(),
+      .k = left.cols(),
+      .alpha = 1.0f,
+  };
+  return run(op, args, out, named) ? out : fall_back();
+}
+
+}  // namespace warpsmith

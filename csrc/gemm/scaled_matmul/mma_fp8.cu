@@ -1,0 +1,34 @@
+// Scaled product of fp8 matrices by mma.sync m16n8k32.
+//   Against `naive`: the pipeline of matmul's `mma_peak`. sm_89 multiplies fp8 at twice the rate of f16. sm_90 has fp8
+//   tensor cores for wgmma only: there the compiler widens fragments to f16, so that only memory is saved, and a warp's
+//   share of 32 x 32 leaves registers for that. One block of 256 threads in 72 KB for the wide tile.
+//   Bound: tensor cores.
+#include "gemm/scaled_matmul/mma.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+struct WideTile {
+  static constexpr int bm = 128, bn = 64, bk = 64, warps_m = 4, warps_n = 2, stages = 3, blocks = 1;
+};
+struct NarrowTile {
+  static constexpr int bm = 64, bn = 64, bk = 64, warps_m = 2, warps_n = 2, stages = 3, blocks = 2;
+};
+
+const char* takes(const ScaledMatmulArgs& p) { return is_fp8(p.dtype) ? needs_scaled_mma(p) : "takes e4m3 and e5m2"; }
+
+void launch(const ScaledMatmulArgs& p, cudaStream_t stream) {
+  dispatch_fp8(p.dtype, [&]<class Q>() {
+    dispatch_out(p.out, [&]<class Out>() {
+      using Types = ScaledTypes<Q, float, Out>;
+      if (fills_gpu<WideTile>(p)) return launch_scaled<Types, WideTile>(p, stream);
+      launch_scaled<Types, NarrowTile>(p, stream);
+    });
+  });
+}
+
+const Register<ScaledMatmulArgs> registered{"mma_fp8", /*min_sm=*/89, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

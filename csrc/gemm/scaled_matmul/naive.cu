@@ -1,0 +1,64 @@
+// Scaled product of 8-bit matrices, a thread per element.
+//   Neighbouring threads compute neighbouring columns. Runs of products are added in f32, their sums in f64, as one
+//   thread's long sum would drift. Any layout and alignment. Bound: load instructions, two for each multiplication.
+#include "device/convert.h"
+#include "gemm/scaled_matmul/scaled_matmul.h"
+#include "host/launch.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRun = 64;
+
+template <class Q>
+__device__ __forceinline__ float value_of(Q x) {
+  if constexpr (std::is_same_v<Q, int8_t>) {
+    return static_cast<float>(x);
+  } else {
+    return to_float(x);
+  }
+}
+
+template <class Q, class Out>
+__global__ void __launch_bounds__(kThreads) scaled_matmul_naive_kernel(const ScaledMatmulArgs p) {
+  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (index >= p.m * p.n) return;
+  const int64_t col = index % p.n, row = index / p.n;
+  const bool a_rows = p.a.order == Order::rows, b_rows = p.b.order == Order::rows;
+  const int64_t a_step = a_rows ? 1 : p.a.ld, b_step = b_rows ? p.b.ld : 1;
+  const Q* a = static_cast<const Q*>(p.a.data) + (a_rows ? row * p.a.ld : row);  // [k]
+  const Q* b = static_cast<const Q*>(p.b.data) + (b_rows ? col : col * p.b.ld);  // [k]
+
+  double total = 0.0;
+  for (int64_t start = 0; start < p.k; start += kRun) {
+    const int64_t end = start + kRun < p.k ? start + kRun : p.k;
+    float sum = 0.0f;
+    for (int64_t k = start; k < end; ++k) sum = fmaf(value_of(a[k * a_step]), value_of(b[k * b_step]), sum);
+    total += sum;
+  }
+  const float scale = p.scale_a[row * p.scale_a_step] * p.scale_b[col * p.scale_b_step];
+  static_cast<Out*>(p.d)[index] = from_float<Out>(static_cast<float>(total) * scale);
+}
+
+const char* takes(const ScaledMatmulArgs&) { return nullptr; }
+
+bool suits(const ScaledMatmulArgs& p) {
+  constexpr int64_t kMostProducts = 1 << 24;
+  return p.m * p.n <= kMostProducts / p.k;
+}
+
+void launch(const ScaledMatmulArgs& p, cudaStream_t stream) {
+  const LaunchConfig config{static_cast<unsigned>(ceil_div(p.m * p.n, kThreads)), kThreads};
+  dispatch_out(p.out, [&]<class Out>() {
+    if (p.dtype == Dtype::i8) return warpsmith::launch<&scaled_matmul_naive_kernel<int8_t, Out>>(config, stream, p);
+    dispatch_fp8(p.dtype,
+                 [&]<class Q>() { warpsmith::launch<&scaled_matmul_naive_kernel<Q, Out>>(config, stream, p); });
+  });
+}
+
+const Register<ScaledMatmulArgs> registered{"naive", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

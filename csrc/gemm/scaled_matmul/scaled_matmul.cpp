@@ -1,0 +1,123 @@
+// Scaled products of 8-bit matrices: checks, allocation, the choice of the rung.
+#include "gemm/scaled_matmul/scaled_matmul.h"
+
+#include <string>
+
+#include "gemm/operands.h"
+#include "host/registry.h"
+#include "row/operands.h"
+
+namespace warpsmith {
+namespace {
+
+constexpr const char* kOp = "scaled_matmul";
+const Ladder<ScaledMatmulArgs> ladder{kOp};
+
+void check_matrix(std::string_view name, const Tensor& x) {
+  if (!is_floating(x.scalar_type()) && x.scalar_type() != ScalarType::Char) {
+    fail(kOp, "expected ", name, " to be a floating-point or int8 tensor, got ", dtype_name(x.scalar_type()));
+  }
+  if (x.dim() != 2) fail(kOp, "expected ", name, " to be 2-D, got shape ", shape_text(x.sizes()));
+}
+
+void check_scale(std::string_view name, const Tensor& scale, const Tensor& a, int64_t count, const char* of) {
+  check_device_like(kOp, name, scale, a, "a");
+  if (scale.scalar_type() != ScalarType::Float && scale.scalar_type() != ScalarType::Double) {
+    fail(kOp, "expected ", name, " to have dtype torch.float32, got ", dtype_name(scale.scalar_type()));
+  }
+  const bool one = scale.dim() == 0, each = scale.dim() == 1 && scale.size(0) == count;
+  if (!one && !each) {
+    fail(kOp, "expected ", name, " to have shape () or (", std::to_string(count), ",), one value per ", of, ", got ",
+         shape_text(scale.sizes()));
+  }
+}
+
+ScalarType out_type(const std::string& name) {
+  if (name == "f16") return ScalarType::Half;
+  if (name == "bf16") return ScalarType::BFloat16;
+  fail(kOp, "expected out_dtype to be 'f16' or 'bf16', got '", name, "'");
+}
+
+Tensor run(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor& scale_b, const std::string& out_dtype,
+           const std::string* rung) {
+  check_matrix("a", a);
+  check_matrix("b", b);
+  check_device_like(kOp, "b", b, a, "a");
+  if (b.scalar_type() != a.scalar_type()) {
+    fail(kOp, "expected b to have dtype ", dtype_name(a.scalar_type()), " like a, got ", dtype_name(b.scalar_type()));
+  }
+  if (a.size(1) != b.size(0)) {
+    fail(kOp, "cannot multiply shapes ", shape_text(a.sizes()), " and ", shape_text(b.sizes()));
+  }
+  check_scale("scale_a", scale_a, a, a.size(0), "row of a");
+  check_scale("scale_b", scale_b, a, b.size(1), "column of b");
+  const ScalarType type = out_type(out_dtype);
+  const auto fall_back = [&] {
+    return call_fallback<Tensor>("warpsmith::scaled_matmul", a, b, scale_a, scale_b, out_dtype);
+  };
+  const auto dtype = kernel_dtype(a.scalar_type());
+  const bool narrow = dtype && (is_fp8(*dtype) || *dtype == Dtype::i8);
+  const bool single = scale_a.scalar_type() == ScalarType::Float && scale_b.scalar_type() == ScalarType::Float;
+  if (!narrow || !single) {
+    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(narrow ? ScalarType::Double : a.scalar_type()));
+    return fall_back();
+  }
+  const int64_t shape[2] = {a.size(0), b.size(1)};
+  Tensor d = empty_contiguous(a, Sizes(shape, 2), type);
+  if (d.numel() == 0) return d;
+  const int device = a.get_device_index();
+  const DeviceScope scope(device);
+  if (a.size(1) == 0) {
+    torch::stable::zero_(d);
+    return d;
+  }
+
+  const DeviceInfo& info = device_info(device);
+  Batch batch;
+  Tensor dense_a = a, dense_b = b;
+  const Tensor scales_a = scale_a.is_contiguous() ? scale_a : torch::stable::contiguous(scale_a);
+  const Tensor scales_b = scale_b.is_contiguous() ? scale_b : torch::stable::contiguous(scale_b);
+  const ScaledMatmulArgs args{
+      .a = as_matrices(dense_a, Reading::left, batch),
+      .b = as_matrices(dense_b, Reading::right, batch),
+      .scale_a = static_cast<const float*>(scales_a.data_ptr()),
+      .scale_b = static_cast<const float*>(scales_b.data_ptr()),
+      .scale_a_step = scale_a.dim(),
+      .scale_b_step = scale_b.dim(),
+      .d = d.data_ptr(),
+      .m = a.size(0),
+      .n = b.size(1),
+      .k = a.size(1),
+      .dtype = *dtype,
+      .out = type == ScalarType::Half ? Dtype::f16 : Dtype::bf16,
+      .sm = info.sm,
+      .sm_count = info.sm_count,
+  };
+  const cudaStream_t stream = current_stream(device);
+  if (rung != nullptr) {
+    Ladder<ScaledMatmulArgs>::run_named(kOp, *rung, args, info.sm, stream);
+    return d;
+  }
+  const Rung<ScaledMatmulArgs>* best = Ladder<ScaledMatmulArgs>::choose(args, info.sm);
+  if (best == nullptr) return fall_back();
+  Ladder<ScaledMatmulArgs>::run(*best, args, stream);
+  return d;
+}
+
+Tensor scaled_matmul(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor& scale_b,
+                     std::string out_dtype) {
+  return run(a, b, scale_a, scale_b, out_dtype, nullptr);
+}
+
+Tensor scaled_matmul_rung(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor& scale_b,
+                          std::string out_dtype, std::string rung, std::string) {
+  return run(a, b, scale_a, scale_b, out_dtype, &rung);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
+  m.impl("scaled_matmul", TORCH_BOX(&scaled_matmul));
+  m.impl("scaled_matmul.rung", TORCH_BOX(&scaled_matmul_rung));
+}
+
+}  // namespace
+}  // namespace warpsmith

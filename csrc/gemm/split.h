@@ -1,0 +1,103 @@
+// Split-K: where the tiles of the product do not fill the GPU, several blocks share a tile, each with a slice of k.
+// They leave partial sums in the workspace, which a second kernel adds up in order (split.cuh): the result is the same
+// on every run.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "gemm/gemm.h"
+
+namespace warpsmith {
+
+// Partial sums for which the workspace has room, for each multiprocessor: as many as its registers accumulate at most.
+inline constexpr int64_t kPartialsPerSm = 32 * 1024;
+inline constexpr int64_t kMostSplits = 64;
+inline constexpr int64_t kLeastDepth = 64;  // values of k that are worth a block
+
+// How many slices of k the workspace has room for; depends on the shape alone, so that every rung shares it.
+inline int64_t most_splits(const GemmArgs& p) {
+  const int64_t room = p.sm_count * kPartialsPerSm / (p.batch * p.m * p.n);
+  return std::max<int64_t>(1, std::min({room, p.k / kLeastDepth, kMostSplits}));
+}
+
+// f32 [splits, batch, m, n].
+inline int64_t split_workspace_bytes(const GemmArgs& p) {
+  const int64_t splits = most_splits(p);
+  return splits == 1 ? 0 : splits * p.batch * p.m * p.n * static_cast<int64_t>(sizeof(float));
+}
+
+// The slices of k: `depth` values each, the last one what is left. One slice: no partial sums, no second kernel.
+struct Split {
+  int count;
+  int64_t depth;  // a multiple of the tile's bk, unless there is one slice only
+};
+
+// A kernel's tile, and what it is worth. Costs are counted in multiplications on one multiprocessor.
+struct TileCost {
+  int bm, bn, bk;
+  int blocks;   // of this tile that a multiprocessor holds
+  float alone;  // part of the peak rate that a block reaches on its own,
+  float full;   // and that `blocks` of them reach together
+  float fill;   // a block's time before its first product and after its last, in values of k
+  float rate;   // multiplications of a multiprocessor in a microsecond at the peak
+};
+
+struct TilePlan {
+  Split split;
+  float cost;
+};
+
+namespace detail {
+
+inline float cost_of(const GemmArgs& p, const TileCost& tile, int64_t tiles, const Split& split) {
+  constexpr float kSecondKernel = 2.0f;                              // microseconds
+  constexpr float kPartialsPerMicrosecond = 4e5f;                    // written and read back, mostly in L2
+  const int64_t rounds = ceil_div(tiles * split.count, p.sm_count);  // blocks of the busiest multiprocessor
+  const float together = static_cast<float>(std::min<int64_t>(rounds, tile.blocks)) - 1.0f;
+  const float gained = tile.blocks > 1 ? together / static_cast<float>(tile.blocks - 1) : 1.0f;
+  const float efficiency = tile.alone + (tile.full - tile.alone) * gained;
+  const float depth = static_cast<float>(split.depth) + tile.fill;
+  float cost = static_cast<float>(rounds) * depth * static_cast<float>(tile.bm * tile.bn) / efficiency;
+  if (split.count > 1) {
+    const float partials = static_cast<float>(split.count) * static_cast<float>(p.batch * p.m * p.n);
+    cost += tile.rate * (kSecondKernel + partials / kPartialsPerMicrosecond);
+  }
+  return cost;
+}
+
+}  // namespace detail
+
+// The split that finishes first. `plan_tile(...).cost` also compares tiles of different sizes.
+inline TilePlan plan_tile(const GemmArgs& p, const TileCost& tile) {
+  const int64_t tiles = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * p.batch;
+  TilePlan best{.split = {1, p.k}};
+  best.cost = detail::cost_of(p, tile, tiles, best.split);
+  // More slices than fill the GPU once more only cost.
+  const int64_t most = std::min(most_splits(p), ceil_div(2 * int64_t{tile.blocks} * p.sm_count, tiles));
+  for (int64_t wanted = 2; wanted <= most; ++wanted) {
+    const int64_t depth = ceil_div(ceil_div(p.k, wanted), tile.bk) * tile.bk;
+    const Split split{static_cast<int>(ceil_div(p.k, depth)), depth};
+    if (split.count < 2) continue;
+    const float cost = detail::cost_of(p, tile, tiles, split);
+    if (cost < best.cost) best = {split, cost};
+  }
+  return best;
+}
+
+// Of several tiles the index of the one that finishes first, with its split.
+template <int n>
+int best_tile(const GemmArgs& p, const TileCost (&tiles)[n], Split& split) {
+  int best = 0;
+  float least = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < n; ++i) {
+    const TilePlan plan = plan_tile(p, tiles[i]);
+    if (plan.cost >= least) continue;
+    best = i;
+    least = plan.cost;
+    split = plan.split;
+  }
+  return best;
+}
+
+}  // namespace warpsmith

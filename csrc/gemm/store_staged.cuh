@@ -1,0 +1,147 @@
+// A warp's sums from the registers of mma.sync to the product, 16 bytes a store.
+//   Lanes hold pairs of neighbours. Each warp puts its sums in order in a patch of shared memory of its own, and then
+//   writes whole lines of memory. On the way from there, where a lane has eight neighbours at hand, sums are finished.
+#pragma once
+
+#include "device/convert.h"
+#include "device/vec.h"
+#include "gemm/epilogue.cuh"
+#include "gemm/split.cuh"
+#include "gemm/warp_mma.cuh"
+
+namespace warpsmith {
+
+// As many rows as are staged at once; eight more columns keep the rows that lanes write at once in different banks.
+template <class Tile>
+struct StorePatch {
+  static constexpr int wn = Share<Tile>::wn, rows = 32, stride = wn + 8;
+  static_assert(Share<Tile>::wm % rows == 0, "whole passes");
+  static constexpr int bytes = rows * stride * static_cast<int>(sizeof(float));
+};
+
+// Dynamic shared memory of a block that loads through a ring of Tile::stages, which the patches reuse.
+template <class Tile, class Stage>
+constexpr int ring_bytes() {
+  constexpr int kRing = Tile::stages * static_cast<int>(sizeof(Stage));
+  constexpr int kPatches = Share<Tile>::warps * StorePatch<Tile>::bytes;
+  return kRing > kPatches ? kRing : kPatches;
+}
+
+// Where the sums go, and what becomes of them first.
+enum class Finish {
+  round,   // d = a b
+  all,     // alpha, c and the activation
+  partial  // f32 to the workspace, for split.cuh to add up
+};
+
+// Eight sums of one row, finished. c comes in one access where it can.
+template <class T>
+__device__ __forceinline__ void finish_pack(Vec<T, 8>& to, const GemmArgs& p, const float (&sums)[8], int64_t batch,
+                                            int64_t row, int64_t col) {
+  float values[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = p.alpha * sums[i];
+  if (p.c.data != nullptr) {
+    const T* c = static_cast<const T*>(p.c.data) + batch * p.c.batch + row * p.c.row + col * p.c.col;
+    Vec<T, 8> pack;
+    if (p.c.col == 1 && reinterpret_cast<uintptr_t>(c) % sizeof(pack) == 0) {
+      load(pack, c);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) pack[i] = c[i * p.c.col];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = fmaf(p.beta, to_float(pack[i]), values[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = activate<false>(p.activation, values[i]);
+  from_float(to, values);
+}
+
+// Where a warp's sums go.
+struct Destination {
+  Finish finish;
+  int64_t slice, batch;  // of k, of products
+  int64_t m, n;          // of the warp's first sum
+};
+
+// How the call finishes its sums.
+__device__ __forceinline__ Finish finish_of(const GemmArgs& p, const Split& split) {
+  if (split.count > 1) return Finish::partial;
+  const bool alone = p.c.data == nullptr && p.alpha == 1.0f && p.activation == Activation::none;
+  return alone ? Finish::round : Finish::all;
+}
+
+// Stores the warp's sums. `patch`: StorePatch::bytes that this warp alone uses.
+template <class T, class Acc, class Tile>
+__device__ __forceinline__ void store_staged(const GemmArgs& p, const WarpSums<T, Acc, Tile>& warp, void* patch,
+                                             const Destination& to) {
+  using Patch = StorePatch<Tile>;
+  constexpr int kPacks = Patch::wn / 8, kRowsAtOnce = kWarp / kPacks;
+  static_assert(kWarp % kPacks == 0, "whole rows");
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t col = to.n + lane % kPacks * 8;
+  auto* wide = static_cast<float*>(patch);  // [rows, stride]
+  auto* narrow = static_cast<T*>(patch);    // [rows, stride], where sums are rounded at once
+  float* partial = to.finish == Finish::partial ? partial_sums(p, to.slice, to.batch) : nullptr;
+  T* d = static_cast<T*>(p.d) + to.batch * p.m * p.n;
+  const bool packs = p.n % 8 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
+
+#pragma unroll
+  for (int pass = 0; pass < warp.wm / Patch::rows; ++pass) {
+    __syncwarp();  // the pass before has been read
+#pragma unroll
+    for (int i = 0; i < Patch::rows / 16; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < warp.wn / 8; ++j) {
+          const float2 sums = warp.sums[pass * (Patch::rows / 16) + i][j].pair(half);
+          const int at = (16 * i + 8 * half + lane / 4) * Patch::stride + 8 * j + lane % 4 * 2;
+          if (to.finish == Finish::round) {
+            Vec<T, 2> pair;
+            from_float(pair, {sums.x, sums.y});
+            store(narrow + at, pair);
+          } else {
+            *reinterpret_cast<float2*>(wide + at) = sums;
+          }
+        }
+      }
+    }
+    __syncwarp();
+
+#pragma unroll 1
+    for (int line = lane / kPacks; line < Patch::rows; line += kRowsAtOnce) {
+      const int64_t row = to.m + pass * Patch::rows + line, index = row * p.n + col;
+      if (row >= p.m || col >= p.n) continue;
+      const float* sums = wide + line * Patch::stride + lane % kPacks * 8;
+      const T* rounded = narrow + line * Patch::stride + lane % kPacks * 8;
+      if (!packs) {
+        const int count = static_cast<int>(p.n - col < 8 ? p.n - col : 8);
+        for (int i = 0; i < count; ++i) {
+          if (to.finish == Finish::partial) {
+            partial[index + i] = sums[i];
+          } else {
+            d[index + i] = to.finish == Finish::round ? rounded[i] : finish<T>(p, sums[i], to.batch, row, col + i);
+          }
+        }
+      } else if (to.finish == Finish::round) {
+        store(d + index, *reinterpret_cast<const Vec<T, 8>*>(rounded));
+      } else {
+        const auto low = *reinterpret_cast<const Vec<float, 4>*>(sums);
+        const auto high = *reinterpret_cast<const Vec<float, 4>*>(sums + 4);
+        if (to.finish == Finish::partial) {
+          store(partial + index, low);
+          store(partial + index + 4, high);
+        } else {
+          const float values[8] = {low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
+          Vec<T, 8> pack;
+          finish_pack(pack, p, values, to.batch, row, col);
+          store(d + index, pack);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace warpsmith

@@ -1,0 +1,52 @@
+// Which tile of the product a block computes.
+#pragma once
+
+#include <cstdint>
+
+#include "device/block_order.h"
+#include "gemm/gemm.h"
+
+namespace warpsmith {
+
+struct Origin {
+  int64_t m, n;  // of the tile's first value
+};
+
+// Tiles row by row.
+template <class Tile>
+__device__ __forceinline__ Origin origin_by_rows(const GemmArgs& p) {
+  const uint32_t across = static_cast<uint32_t>(ceil_div(p.n, Tile::bn));
+  return {int64_t{blockIdx.x / across} * Tile::bm, int64_t{blockIdx.x % across} * Tile::bn};
+}
+
+// Groups of rows of tiles, each column by column. Eight rows: as wide as high when a wave of a GPU's blocks runs.
+template <class Tile>
+__device__ __forceinline__ Origin origin_by_groups(const GemmArgs& p) {
+  constexpr int kGroup = 8;
+  const TileCoord tile = grouped_tile(blockIdx.x, ceil_div(p.m, Tile::bm), ceil_div(p.n, Tile::bn), kGroup);
+  return {tile.m * Tile::bm, tile.n * Tile::bn};
+}
+
+// Of a batch: the grid's x runs over all tiles of one product after those of another.
+template <class Tile>
+class Place {
+ public:
+  __device__ __forceinline__ Place(int64_t product_m, int64_t product_n) {
+    constexpr int kGroup = 2048 / Tile::bm;  // about as high as a wave of a GPU's blocks is then wide
+    const int64_t down = ceil_div(product_m, Tile::bm), across = ceil_div(product_n, Tile::bn);
+    const uint32_t tiles = static_cast<uint32_t>(down * across);
+    const TileCoord tile = grouped_tile(blockIdx.x % tiles, down, across, kGroup);
+    batch_ = blockIdx.x / tiles;
+    tile_m_ = static_cast<uint32_t>(tile.m);
+    tile_n_ = static_cast<uint32_t>(tile.n);
+  }
+
+  __device__ __forceinline__ int64_t batch() const { return batch_; }
+  __device__ __forceinline__ int64_t m() const { return int64_t{tile_m_} * Tile::bm; }
+  __device__ __forceinline__ int64_t n() const { return int64_t{tile_n_} * Tile::bn; }
+
+ private:
+  uint32_t batch_, tile_m_, tile_n_;  // kept through the main loop, in as few registers as can be
+};
+
+}  // namespace warpsmith

@@ -1,0 +1,130 @@
+// A warp's share of a tile, multiplied through CUDA's own fragments (nvcuda::wmma) from operands in shared memory.
+//   Which lane holds which value of a fragment is not documented, so that sums leave through shared memory too.
+// CUDA C++ Programming Guide, "Warp Matrix Functions":
+// https://docs.nvidia.com/cuda/cuda-c-programming-guide/#warp-matrix-functions
+#pragma once
+
+#include <mma.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/convert.h"
+#include "device/ptx/wmma.h"
+#include "gemm/operand_tile.h"
+#include "gemm/warp_mma.cuh"
+
+namespace warpsmith {
+
+// Panels of 8 values across all lines, one panel after the other: fragments of 8 columns start on 32 bytes, as
+// load_matrix_sync demands.
+template <int lines_, int length_>
+struct Panels {
+  static constexpr int lines = lines_, length = length_, stride = 8;
+  static constexpr int panel = lines * stride + 16,
+                       size = length / stride * panel;  // copies of a line spread over banks
+
+  __host__ __device__ static constexpr int at(int line, int i) {
+    return i / stride * panel + line * stride + i % stride;
+  }
+  __host__ __device__ static constexpr int moved(int from, int by_lines, int /*by_values*/) {
+    return from + by_lines * stride;
+  }
+};
+
+// The instruction's m and n; k is 16.
+struct Wmma16x16 {
+  static constexpr int m = 16, n = 16;
+};
+struct Wmma32x8 {
+  static constexpr int m = 32, n = 8;
+};
+
+// One instruction's sums as a row-major matrix in shared memory.
+template <class Acc>
+struct alignas(32) WmmaPatch {
+  static constexpr int values = 256;  // either shape
+  Acc value[values];
+};
+
+// Writes the instruction's sums to the product, from m, n on: 8 values a lane, in columns that are multiples of 8.
+template <class T, class Acc, class Shape, class Fragment>
+__device__ __forceinline__ void store_fragment(const GemmArgs& p, const Fragment& sums, WmmaPatch<Acc>& patch,
+                                               int64_t m, int64_t n) {
+  nvcuda::wmma::store_matrix_sync(patch.value, sums, Shape::n, nvcuda::wmma::mem_row_major);
+  __syncwarp();
+  const int first = static_cast<int>(threadIdx.x) % kWarp * 8;
+  const int64_t row = m + first / Shape::n, col = n + first % Shape::n;
+  if (row < p.m && col < p.n) {
+    Vec<T, 8> out;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = from_float<T>(to_float(patch.value[first + i]));
+    store(static_cast<T*>(p.d) + row * p.n + col, out);
+  }
+  __syncwarp();  // the next fragment overwrites the patch
+}
+
+template <class Fragment, class T>
+__device__ __forceinline__ void load_fragment(Fragment& to, const T* from, unsigned stride) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    ptx::wmma_load(to, from, stride);
+  } else {
+    nvcuda::wmma::load_matrix_sync(to, from, stride);
+  }
+}
+
+// a along k, b along n.
+template <class T, class Acc, class Tile, class TileA, class TileB, class Shape = Wmma16x16>
+class WmmaSums {
+  static constexpr int kTilesM = Share<Tile>::wm / Shape::m, kTilesN = Share<Tile>::wn / Shape::n;
+
+ public:
+  __device__ __forceinline__ WmmaSums() {
+#pragma unroll
+    for (auto& row : sums_) {
+#pragma unroll
+      for (auto& sum : row) nvcuda::wmma::fill_fragment(sum, from_float<Acc>(0.0f));
+    }
+  }
+
+  // One stage of the operands.
+  __device__ __forceinline__ void add(const Stage<T, TileA, TileB>& stage) {
+    namespace wmma = nvcuda::wmma;
+#pragma unroll
+    for (int k = 0; k < Tile::bk; k += 16) {
+      wmma::fragment<wmma::matrix_a, Shape::m, Shape::n, 16, T, wmma::row_major> a[kTilesM];
+      wmma::fragment<wmma::matrix_b, Shape::m, Shape::n, 16, T, wmma::row_major> b[kTilesN];
+#pragma unroll
+      for (int i = 0; i < kTilesM; ++i) {
+        load_fragment(a[i], stage.a + TileA::at(place_.m + i * Shape::m, k), TileA::stride);
+      }
+#pragma unroll
+      for (int j = 0; j < kTilesN; ++j) {
+        load_fragment(b[j], stage.b + TileB::at(k, place_.n + j * Shape::n), TileB::stride);
+      }
+#pragma unroll
+      for (int i = 0; i < kTilesM; ++i) {
+#pragma unroll
+        for (int j = 0; j < kTilesN; ++j) wmma::mma_sync(sums_[i][j], a[i], b[j], sums_[i][j]);
+      }
+    }
+  }
+
+  // The product alone, of the tile that starts at m, n. `patches`: one for each warp.
+  __device__ __forceinline__ void store(const GemmArgs& p, WmmaPatch<Acc>* patches, int64_t m, int64_t n) const {
+#pragma unroll
+    for (int i = 0; i < kTilesM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kTilesN; ++j) {
+        store_fragment<T, Acc, Shape>(p, sums_[i][j], patches[threadIdx.x / kWarp], m + place_.m + i * Shape::m,
+                                      n + place_.n + j * Shape::n);
+      }
+    }
+  }
+
+ private:
+  WarpPlace<Tile> place_;
+  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, Shape::m, Shape::n, 16, Acc> sums_[kTilesM][kTilesN];
+};
+
+}  // namespace warpsmith

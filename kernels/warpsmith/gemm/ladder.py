@@ -1,0 +1,76 @@
+"""The climb of matrix products, and the ladder that each operator over it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from warpsmith.catalogue import Rung
+from warpsmith.gemm import ladder_mma, ladder_simt
+from warpsmith.gemm.problem import (
+    OnProblem,
+    Problem,
+    condition,
+    needs_b_column_major,
+    needs_operand_packs_16,
+    needs_plain,
+)
+
+ACCUMULATORS = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",)}
+
+NAIVE = Rung(
+    "naive",
+    "a thread per element, any layout",
+    technique="naive",
+    accumulators=ACCUMULATORS,
+    seeds=("sgemm_naive_{dtype}", "hgemm_naive_{dtype}"),
+)
+
+MOST_VECTORS = 16
+MOST_SIZE = 2**31 - 1
+
+
+def _needs_few(p: Problem) -> str | None:
+    if p.m > MOST_VECTORS and p.n > 1:
+        return "needs at most 16 rows, or one column"
+    return None if max(p.m, p.n, p.k) <= MOST_SIZE else "needs sizes of at most 2^31 - 1"
+
+
+def _suits_long_rows(p: Problem) -> str | None:
+    return None if p.k * p.size >= 1024 else "such short rows leave warps without a share"
+
+
+SKINNY = Rung(
+    "skinny",
+    "few rows or one column: the larger operand streamed once, as in gemv",
+    technique="skinny",
+    when=condition(needs_plain, needs_b_column_major, _needs_few, needs_operand_packs_16),
+    suits=condition(_suits_long_rows),
+)
+
+LADDER: tuple[Rung, ...] = (
+    NAIVE,
+    *ladder_simt.SIMT,
+    *ladder_mma.WMMA,
+    *ladder_mma.MMA,
+    SKINNY,
+)
+
+#: The rungs of operators that do more than multiply. All but `skinny`, which serves them where the
+#: product is all there is to do, take epilogues, batches and any layout.
+WHOLE = ("naive", *ladder_simt.WHOLE, *ladder_mma.WHOLE, "skinny")
+
+
+def on(problem: Callable[..., Problem], rung: Rung) -> Rung:
+    """The rung with its conditions on the arguments of an operator, of which `problem` makes the
+    product.
+    """
+    when = rung.when.of(problem) if isinstance(rung.when, OnProblem) else rung.when
+    suits = rung.suits.of(problem) if isinstance(rung.suits, OnProblem) else rung.suits
+    return replace(rung, when=when, suits=suits)
+
+
+def whole(problem: Callable[..., Problem]) -> tuple[Rung, ...]:
+    """The ladder of an operator that does more than multiply; accumulates in f32 only."""
+    rungs = (rung for rung in LADDER if rung.name in WHOLE)
+    return tuple(replace(on(problem, rung), accumulators=("f32",), seeds=()) for rung in rungs)

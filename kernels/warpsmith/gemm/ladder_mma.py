@@ -1,0 +1,174 @@
+"""The rungs of the matrix product that use tensor cores, by `nvcuda::wmma` and by `mma.sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from warpsmith.catalogue import Rung
+from warpsmith.gemm.problem import (
+    OnProblem,
+    condition,
+    needs_b_column_major,
+    needs_operand_packs_16,
+    needs_packs_16,
+    needs_plain,
+    needs_row_major,
+    needs_tiles_in_grid,
+)
+
+HALVES = ("f16", "bf16")
+ACCUMULATORS: Mapping[str, tuple[str, ...]] = {"f16": ("f32", "f16"), "bf16": ("f32",)}
+
+NN = condition(needs_plain, needs_row_major, needs_packs_16)
+TN = condition(needs_plain, needs_b_column_major, needs_packs_16)
+
+
+def _rung(name: str, story: str, when: OnProblem, *seeds: str) -> Rung:
+    return Rung(
+        name,
+        story,
+        dtypes=HALVES,
+        technique=name,
+        accumulators=ACCUMULATORS,
+        when=when,
+        seeds=tuple(f"hgemm_{seed}_{{dtype}}" for seed in seeds),
+    )
+
+
+WMMA: tuple[Rung, ...] = (
+    _rung("wmma_naive", "a fragment of 16 x 16 a warp", NN, "wmma_m16n16k16_naive"),
+    _rung(
+        "wmma_mma4x2",
+        "4 x 2 warps share what their block loads",
+        NN,
+        "wmma_m16n16k16_mma4x2",
+    ),
+    _rung(
+        "wmma_warp2x4",
+        "2 x 4 fragments a warp, tiles of 128 x 128",
+        NN,
+        "wmma_m16n16k16_mma4x2_warp2x4",
+    ),
+    _rung(
+        "wmma_dbuf_async",
+        "two stages, filled by cp.async",
+        NN,
+        "wmma_m16n16k16_mma4x2_warp2x4_dbuf_async",
+    ),
+    _rung(
+        "wmma_m32n8k16",
+        "the instruction's other shape",
+        NN,
+        "wmma_m32n8k16_mma2x4_warp2x4_dbuf_async",
+    ),
+    _rung(
+        "wmma_stages",
+        "a ring of four stages",
+        NN,
+        "wmma_m16n16k16_mma4x2_warp2x4_stages",
+    ),
+    _rung(
+        "wmma_dsmem",
+        "the ring in dynamic shared memory, twice as deep",
+        NN,
+        "wmma_m16n16k16_mma4x2_warp2x4_stages_dsmem",
+    ),
+    _rung(
+        "wmma_block_swizzle",
+        "tiles in groups, for L2",
+        NN,
+        "wmma_m16n16k16_mma4x2_warp2x4_stages_dsmem_swizzle",
+    ),
+    _rung(
+        "wmma_warp4x4",
+        "4 x 4 fragments a warp, tiles of 256 x 128",
+        NN,
+        "wmma_m16n16k16_mma4x2_warp4x4_stages_dsmem",
+    ),
+    _rung(
+        "wmma_mma4x4",
+        "4 x 4 warps on tiles of 256 x 128",
+        NN,
+        "wmma_m16n16k16_mma4x4",
+        "wmma_m16n16k16_mma4x4_warp4x4_stages_dsmem",
+    ),
+)
+
+MMA: tuple[Rung, ...] = (
+    _rung("mma_naive", "a tile of 16 x 8 a warp, by ldmatrix", NN, "mma_m16n8k16_naive"),
+    _rung(
+        "mma_mma2x4",
+        "2 x 4 warps share what their block loads",
+        NN,
+        "mma_m16n8k16_mma2x4",
+    ),
+    _rung(
+        "mma_warp4x4",
+        "4 x 4 tiles a warp, blocks of 128 x 128",
+        NN,
+        "mma_m16n8k16_mma2x4_warp4x4",
+    ),
+    _rung(
+        "mma_stages",
+        "a ring of four stages, filled by cp.async",
+        NN,
+        "mma_m16n8k16_mma2x4_warp4x4_stages",
+    ),
+    _rung(
+        "mma_dsmem",
+        "the ring in dynamic shared memory, twice as deep",
+        NN,
+        "mma_m16n8k16_mma2x4_warp4x4_stages_dsmem",
+        "mma_m16n8k16_mma2x4_warp4x4x2_stages_dsmem",
+        "mma_m16n8k16_mma2x4_warp4x4x2_stages_dsmem_x4",
+    ),
+    _rung(
+        "mma_block_swizzle",
+        "tiles in groups, for L2",
+        NN,
+        "mma_m16n8k16_mma2x4_warp4x4_stages_swizzle",
+    ),
+    _rung(
+        "mma_swizzle",
+        "operands swizzled in shared memory instead of padded",
+        NN,
+        "mma_m16n8k16_mma2x4_warp4x4x2_stages_dsmem_swizzle",
+    ),
+    _rung(
+        "mma_register_dbuf",
+        "fragments double-buffered in registers, 64 x 64 a warp",
+        NN,
+        "mma_m16n8k16_mma2x4_warp4x4x2_stages_dsmem_rr",
+    ),
+    _rung(
+        "mma_tn",
+        "b column-major, padded as in mma_dsmem",
+        TN,
+        "mma_m16n8k16_mma2x4_warp4x4_stages_dsmem_tn",
+    ),
+    _rung(
+        "mma_tn_swizzle",
+        "b column-major, swizzled",
+        TN,
+        "mma_m16n8k16_mma2x4_warp4x4x2_stages_dsmem_tn_swizzle_x4",
+    ),
+    _rung(
+        "mma_tn_stages_swizzle",
+        "b column-major, swizzled, double-buffered in registers, 64 along k a step",
+        TN,
+        "mma_stages_swizzle_tn_cute",
+    ),
+    _rung(
+        "mma_unaligned",
+        "any alignment and layout, loads through registers, split-K",
+        condition(needs_tiles_in_grid),
+    ),
+    _rung(
+        "mma_peak",
+        "any layout, tiles up to 128 x 256, split-K, whole lines stored",
+        condition(needs_operand_packs_16, needs_tiles_in_grid),
+    ),
+)
+
+#: Those that take epilogues and batches.
+WHOLE = ("mma_unaligned", "mma_peak")

@@ -1,0 +1,269 @@
+"""Matrix products with something done to the result before it is written: linear and addmm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import FLOATS, Cost, Op, Property
+from warpsmith.gemm import linear_cases as cases
+from warpsmith.gemm.ladder import whole
+from warpsmith.gemm.matmul import (
+    check_alike,
+    check_operand,
+    gradients,
+    moved_bytes,
+    operations,
+    product_shape,
+)
+from warpsmith.gemm.problem import Problem, product
+from warpsmith.norm.checks import shape_text
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+# --- linear ---------------------------------------------------------------------------------------
+
+
+def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> None:
+    check_operand("linear", "x", x, 1)
+    check_operand("linear", "weight", weight, 2)
+    if weight.dim() != 2:
+        raise RuntimeError(f"linear: expected weight to be 2-D, got shape {shape_text(weight)}")
+    check_alike("linear", "weight", weight, x, "x")
+    if x.shape[-1] != weight.shape[1]:
+        raise RuntimeError(
+            f"linear: cannot multiply shapes {shape_text(x)} and {shape_text(weight)} transposed"
+        )
+    if bias is not None:
+        check_alike("linear", "bias", bias, x, "x")
+        n = weight.shape[0]
+        if bias.dim() != 1 or bias.shape[0] != n:
+            raise RuntimeError(
+                f"linear: expected bias to have shape ({n},), the rows of weight, "
+                f"got {shape_text(bias)}"
+            )
+    if activation not in ACTIVATIONS:
+        raise RuntimeError(
+            "linear: expected activation to be 'none', 'relu', 'gelu', 'gelu_tanh' or 'silu', "
+            f"got '{activation}'"
+        )
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    return ACTIVATIONS[activation](F.linear(x, weight, bias))
+
+
+def _reference_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """The activation of the sum before it is rounded, as a fused kernel computes it."""
+    if activation == "none" or x.dtype not in (torch.float16, torch.bfloat16):
+        return _linear(x, weight, bias, activation)
+    wide_bias = None if bias is None else bias.float()
+    return _linear(x.float(), weight.float(), wide_bias, activation).to(x.dtype)
+
+
+def _linear_problem(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Problem:
+    return product(x, weight, transposed=True, c=bias, activation=activation)
+
+
+def _linear_derivative(
+    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    x, weight, bias, activation = inputs
+    if activation != "none":
+        before = torch.ops.warpsmith.linear(x, weight, bias, "none")
+        grad = getattr(torch.ops.warpsmith, f"{activation}_backward")(grad, before)
+    grad_x, grad_w = gradients(x, weight.t(), (needs[0], needs[1]), grad)
+    grad_bias = grad.sum_to_size(bias.shape) if bias is not None and needs[2] else None
+    return grad_x, None if grad_w is None else grad_w.t(), grad_bias, None
+
+
+def _linear_bytes(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> int:
+    more = 0 if bias is None else bias.numel() * bias.element_size()
+    return moved_bytes(x, weight.t()) + more
+
+
+linear_op = catalogue.add(
+    Op(
+        'linear(Tensor x, Tensor weight, Tensor? bias=None, str activation="none") -> Tensor',
+        family="gemm",
+        source="matmul",
+        reference=_reference_linear,
+        eager=_linear,
+        ladder=whole(_linear_problem),
+        triton="matmul_triton:linear",
+        fake=lambda x, weight, *_: x.new_empty((*x.shape[:-1], weight.shape[0])),
+        check=_check_linear,
+        backward=_linear_derivative,
+        samples=cases.linear_samples(),
+        errors=cases.LINEAR_ERRORS,
+        properties=(Property("bias alone", cases.bias_alone),),
+        cost=Cost(bytes=_linear_bytes, flops=lambda x, weight, *_: operations(x, weight.t())),
+        bench=cases.linear_bench(),
+        bench_dtypes=FLOATS,
+    )
+)
+dispatch.register(linear_op)
+_run_linear = dispatch.public(linear_op)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str = "none",
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """A linear layer and its activation in one kernel: `activation(x weight^T + bias)`.
+
+    Everything is computed in f32 and rounded once; f32 operands are multiplied as they are, without
+    TF32. Differentiable in x, weight and bias; with an activation, the backward computes the sum in
+    front of it again.
+
+    Args:
+        x: [..., k], f32, f16 or bf16 (f64 by the reference), any strides.
+        weight: [n, k], of the dtype and device of x, any strides.
+        bias: [n], likewise; None adds nothing.
+        activation: "none", "relu", "gelu" (by erf), "gelu_tanh" or "silu".
+        variant: one rung by name instead of the best one, "bf16_mma_peak".
+
+    Returns:
+        A contiguous tensor [..., n] of the dtype of x.
+
+    Raises:
+        RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
+            fit; the activation is unknown; the variant cannot take the input.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.nn.functional.linear`, followed by the activation.
+    """
+    return _run_linear(variant, x, weight, bias, activation)
+
+
+# --- addmm ----------------------------------------------------------------------------------------
+
+
+def _check_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> None:
+    check_operand("addmm", "a", a, 2)
+    check_operand("addmm", "b", b, 2)
+    if not c.is_floating_point():
+        raise RuntimeError(f"addmm: expected c to be a floating-point tensor, got {c.dtype}")
+    check_alike("addmm", "b", b, a, "a")
+    check_alike("addmm", "c", c, a, "a")
+    shape = product_shape("addmm", a, b)
+    try:
+        fits = torch.broadcast_shapes(c.shape, shape) == shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise RuntimeError(
+            f"addmm: expected c to be broadcastable to the shape {tuple(shape)} of the product, "
+            f"got {shape_text(c)}"
+        )
+
+
+def _addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    """As `torch.addmm`, `torch.baddbmm`; broadcasts like `torch.matmul`."""
+    if a.dim() == b.dim() == 2 and c.dim() <= 2:
+        return torch.addmm(c, a, b, beta=beta, alpha=alpha)
+    value = alpha * torch.matmul(a, b)
+    return value if beta == 0 else value + beta * c
+
+
+def _reference_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    if a.dtype not in (torch.float16, torch.bfloat16):
+        return _addmm(c, a, b, beta, alpha)
+    return _addmm(c.float(), a.float(), b.float(), beta, alpha).to(a.dtype)
+
+
+def _addmm_problem(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Problem:
+    return product(a, b, c=None if beta == 0 else c, alpha=alpha)
+
+
+def _addmm_derivative(
+    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    c, a, b, beta, alpha = inputs
+    grad_c = (grad * beta).sum_to_size(c.shape) if needs[0] else None
+    grad_a, grad_b = gradients(a, b, (needs[1], needs[2]), grad * alpha if alpha != 1 else grad)
+    return grad_c, grad_a, grad_b, None, None
+
+
+def _addmm_bytes(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> int:
+    return moved_bytes(a, b) + (0 if beta == 0 else c.numel() * c.element_size())
+
+
+def _addmm_operations(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> int:
+    return operations(a, b) + 2 * math.prod(product_shape("addmm", a, b))
+
+
+addmm_op = catalogue.add(
+    Op(
+        "addmm(Tensor c, Tensor a, Tensor b, float beta=1.0, float alpha=1.0) -> Tensor",
+        family="gemm",
+        source="matmul",
+        reference=_reference_addmm,
+        eager=_addmm,
+        ladder=whole(_addmm_problem),
+        triton="matmul_triton:addmm",
+        fake=lambda c, a, b, beta, alpha: a.new_empty(product_shape("addmm", a, b)),
+        check=_check_addmm,
+        backward=_addmm_derivative,
+        samples=cases.addmm_samples(),
+        errors=cases.ADDMM_ERRORS,
+        cost=Cost(bytes=_addmm_bytes, flops=_addmm_operations),
+        bench=cases.addmm_bench(),
+        bench_dtypes=FLOATS,
+    )
+)
+dispatch.register(addmm_op)
+_run_addmm = dispatch.public(addmm_op)
+
+
+def addmm(
+    c: Tensor,
+    a: Tensor,
+    b: Tensor,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """A matrix product, scaled and added to: `beta * c + alpha * a b`.
+
+    Everything is computed in f32 and rounded once; f32 operands are multiplied as they are, without
+    TF32. Differentiable in c, a and b.
+
+    Args:
+        c: broadcastable to the product, of the dtype and device of a; not read where beta is 0.
+        a: [..., m, k], f32, f16 or bf16 (f64 by the reference), any strides.
+        b: [..., k, n], of the dtype and device of a, any strides.
+        beta: what c is multiplied by.
+        alpha: what the product is multiplied by.
+        variant: one rung by name instead of the best one, "bf16_mma_peak".
+
+    Returns:
+        A contiguous tensor [..., m, n] of the dtype of a.
+
+    Raises:
+        RuntimeError: an operand is not floating-point, or fp8, or has fewer than two dimensions;
+            the dtypes, devices or shapes do not fit; the variant cannot take the input.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.addmm`; with more than two dimensions `torch.baddbmm`, broadcast as `torch.matmul`.
+    """
+    return _run_addmm(variant, c, a, b, beta, alpha)

@@ -1,0 +1,176 @@
+"""The matrix product, of tensors as `torch.matmul` takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import FLOATS, Cost, Op, Property
+from warpsmith.gemm import matmul_cases as cases
+from warpsmith.gemm.ladder import LADDER, on
+from warpsmith.gemm.problem import product
+from warpsmith.norm.checks import check_device, shape_text
+
+
+def check_operand(op: str, name: str, x: Tensor, least: int) -> None:
+    if not x.is_floating_point():
+        raise RuntimeError(f"{op}: expected {name} to be a floating-point tensor, got {x.dtype}")
+    if catalogue.is_fp8(x.dtype):
+        raise RuntimeError(
+            f"{op}: expected {name} to have at least 16 bits an element, got {x.dtype}"
+        )
+    if x.dim() < least:
+        raise RuntimeError(
+            f"{op}: expected at least {least} dimension{'s' if least > 1 else ''} in {name}, "
+            f"got shape {shape_text(x)}"
+        )
+
+
+def check_alike(op: str, name: str, tensor: Tensor, x: Tensor, like: str) -> None:
+    """Device and dtype of `x`, which messages call `like`."""
+    check_device(op, name, tensor, x, like)
+    if tensor.dtype != x.dtype:
+        raise RuntimeError(
+            f"{op}: expected {name} to have dtype {x.dtype} like {like}, got {tensor.dtype}"
+        )
+
+
+def product_shape(op: str, a: Tensor, b: Tensor) -> torch.Size:
+    """That of `torch.matmul(a, b)`.
+
+    Raises:
+        RuntimeError: the shapes do not multiply.
+    """
+    left = a.shape if a.dim() > 1 else (1, *a.shape)
+    right = b.shape if b.dim() > 1 else (*b.shape, 1)
+    try:
+        if left[-1] != right[-2]:
+            raise RuntimeError
+        batch = torch.broadcast_shapes(left[:-2], right[:-2])
+    except RuntimeError:
+        raise RuntimeError(
+            f"{op}: cannot multiply shapes {shape_text(a)} and {shape_text(b)}"
+        ) from None
+    rows = left[-2:-1] if a.dim() > 1 else ()
+    cols = right[-1:] if b.dim() > 1 else ()
+    return torch.Size((*batch, *rows, *cols))
+
+
+def _check(a: Tensor, b: Tensor) -> None:
+    check_operand("matmul", "a", a, 1)
+    check_operand("matmul", "b", b, 1)
+    check_alike("matmul", "b", b, a, "a")
+    product_shape("matmul", a, b)
+
+
+def gradients(
+    a: Tensor,
+    b: Tensor,
+    needs: tuple[bool, bool],
+    grad: Tensor,
+    matmul: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of a product: grad b^T and a^T grad, summed over what was broadcast; by products of the same
+    kind.
+    """
+    matmul = matmul or torch.ops.warpsmith.matmul
+    left = a.unsqueeze(0) if a.dim() == 1 else a
+    right = b.unsqueeze(1) if b.dim() == 1 else b
+    if a.dim() == 1:
+        grad = grad.unsqueeze(-1 if b.dim() == 1 else -2)
+    if b.dim() == 1:
+        grad = grad.unsqueeze(-1)
+    grad_a = grad_b = None
+    if needs[0]:
+        grad_a = matmul(grad, right.mT).sum_to_size(left.shape).reshape(a.shape)
+    if needs[1]:
+        if right.dim() == 2 and left.dim() > 2:
+            # One long sum over the rows of the whole batch, instead of a sum of products.
+            left, grad = left.reshape(-1, left.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        grad_b = matmul(left.mT, grad).sum_to_size(right.shape).reshape(b.shape)
+    return grad_a, grad_b
+
+
+def _derivative(
+    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    a, b = inputs
+    return gradients(a, b, (needs[0], needs[1]), grad)
+
+
+def _magnitudes(a: Tensor, b: Tensor) -> Tensor:
+    """The largest that a sum within the product can become, for each of its elements."""
+    return torch.matmul(a.abs(), b.abs()).unsqueeze(-1)
+
+
+def moved_bytes(a: Tensor, b: Tensor) -> int:
+    return (a.numel() + b.numel() + math.prod(product_shape("matmul", a, b))) * a.element_size()
+
+
+def operations(a: Tensor, b: Tensor) -> int:
+    return 2 * math.prod(product_shape("matmul", a, b)) * a.shape[-1]
+
+
+matmul_op = catalogue.add(
+    Op(
+        "matmul(Tensor a, Tensor b) -> Tensor",
+        family="gemm",
+        reference=torch.matmul,
+        ladder=tuple(on(product, rung) for rung in LADDER),
+        triton="matmul_triton:matmul",
+        fake=lambda a, b: a.new_empty(product_shape("matmul", a, b)),
+        check=_check,
+        backward=_derivative,
+        accumulates=True,
+        terms=_magnitudes,
+        low_precision_threads=1,
+        aliases=("gemm",),
+        samples=cases.samples(),
+        errors=cases.errors("matmul"),
+        properties=(
+            Property("identity", cases.identity),
+            Property("whole numbers are exact", cases.whole_numbers),
+            Property("deterministic", cases.deterministic),
+        ),
+        cost=Cost(bytes=moved_bytes, flops=operations),
+        bench=cases.bench(),
+        bench_dtypes=FLOATS,
+    )
+)
+dispatch.register(matmul_op)
+_matmul = dispatch.public(matmul_op)
+
+
+def matmul(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
+    """The matrix product, of batches where there are more than two dimensions.
+
+    Sums are held in f32 and rounded once, unless a variant's name ends in `_f16`; f32 operands are
+    multiplied as they are, without TF32. The same inputs give the same bits on every run.
+    Differentiable in a and b.
+
+    Args:
+        a: [..., m, k], or [k] for a row; f32, f16 or bf16 (f64 by the reference), any strides.
+        b: [..., k, n], or [k] for a column; of the dtype and device of a, any strides. Row-major
+            and column-major operands are read as they lie, in any combination. The dimensions
+            before the last two are broadcast.
+        variant: one rung by name instead of the best one, "f16_mma_peak_f32". Those that end in
+            `_f16` hold their sums in f16: they overflow beyond 65504, and keep 11 bits.
+
+    Returns:
+        A contiguous tensor [..., m, n] of the dtype of a; without m where a is a vector, without n
+        where b is one.
+
+    Raises:
+        RuntimeError: an operand is not floating-point, or fp8, or has no dimension; the dtypes,
+            devices or shapes do not fit; the variant cannot take the input.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.matmul`.
+    """
+    return _matmul(variant, a, b)

@@ -1,0 +1,247 @@
+"""Calls on which matrix products are tested and measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith.catalogue import Bad, Inputs, Sample
+
+Function = Callable[..., Any]
+
+#: m, n, k: every size of {1, 7, 16, 33, 127, 128, 129} beside every other in some place.
+_SMALL = (
+    (1, 1, 1),
+    (7, 16, 33),
+    (16, 33, 7),
+    (33, 7, 16),
+    (1, 128, 127),
+    (128, 1, 129),
+    (127, 33, 1),
+    (127, 128, 129),
+    (128, 129, 16),
+    (129, 127, 128),
+    (128, 128, 128),
+    (64, 256, 32),
+)
+_LARGE = (
+    (1000, 1000, 1000),
+    (1, 4097, 1000),
+    (4097, 16, 129),
+    (129, 4097, 33),
+    (33, 127, 4097),
+    (1000, 7, 4097),
+    (512, 512, 512),
+    (256, 384, 1024),
+    (4097, 1000, 128),
+)
+
+
+def left(inputs: Inputs, *shape: int) -> Tensor:
+    return inputs.randn(*shape)
+
+
+def right(inputs: Inputs, *shape: int) -> Tensor:
+    return inputs.randn(*shape, salt=1)
+
+
+def _plain(m: int, n: int, k: int, *, small: bool = True) -> Sample:
+    label = f"{m}x{n}x{k}"
+    return Sample(label, lambda i: (left(i, m, k), right(i, k, n)), small=small)
+
+
+def _layouts(m: int, n: int, k: int, *, small: bool = True) -> tuple[Sample, ...]:
+    """The same product with one operand or both column-major."""
+
+    def sample(name: str, a: bool, b: bool) -> Sample:
+        def make(i: Inputs) -> tuple[Any, ...]:
+            x = left(i, k, m).t() if a else left(i, m, k)
+            y = right(i, n, k).t() if b else right(i, k, n)
+            return x, y
+
+        return Sample(f"{name} {m}x{n}x{k}", make, small=small)
+
+    return sample("TN", False, True), sample("NT", True, False), sample("TT", True, True)
+
+
+def _special(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """NaN, infinities, and infinity times zero, each in rows and columns of their own."""
+    a, b = inputs.plain(40, 72), inputs.plain(72, 24, salt=1)
+    a[3, 71] = math.nan
+    a[5, 0] = math.inf
+    a[7, 8], a[7, 9] = math.inf, -math.inf
+    a[9, 17] = math.inf
+    b[17, 11] = 0.0
+    b[70, 13] = -math.inf
+    return a, b
+
+
+def _cancelling(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Long sums whose terms cancel but for a few."""
+    half = inputs.plain(17, 2048)
+    return torch.cat((half, -half, inputs.plain(17, 24, salt=2)), 1), torch.cat(
+        (inputs.plain(2048, 9, salt=1),) * 2 + (inputs.plain(24, 9, salt=3),)
+    )
+
+
+def samples() -> tuple[Sample, ...]:
+    return (
+        *(_plain(*size) for size in _SMALL),
+        *(_plain(*size, small=False) for size in _LARGE),
+        *_layouts(7, 16, 33),
+        *_layouts(128, 128, 64),
+        *_layouts(129, 136, 72),
+        *_layouts(1000, 129, 520, small=False),
+        *_layouts(1, 40, 1024)[:1],
+        *_layouts(2, 33, 2048)[:1],
+        *_layouts(16, 70, 1536)[:1],
+        *_layouts(5, 1000, 4096, small=False)[:1],
+        Sample("long column", lambda i: (left(i, 70, 1032), right(i, 1032))),
+        Sample("long row", lambda i: (left(i, 1032), right(i, 70, 1032).t())),
+        Sample("k = 0", lambda i: (left(i, 5, 0), right(i, 0, 7))),
+        Sample("m = 0", lambda i: (left(i, 0, 5), right(i, 5, 7))),
+        Sample("n = 0", lambda i: (left(i, 3, 5), right(i, 5, 0))),
+        Sample("vector times matrix", lambda i: (left(i, 40), right(i, 40, 24))),
+        Sample("matrix times vector", lambda i: (left(i, 24, 40), right(i, 40))),
+        Sample("vector times vector", lambda i: (left(i, 100), right(i, 100))),
+        Sample("strided vector", lambda i: (left(i, 80)[::2], right(i, 40, 24))),
+        Sample("batch", lambda i: (left(i, 3, 33, 40), right(i, 3, 40, 24))),
+        Sample("batch of two dimensions", lambda i: (left(i, 2, 3, 9, 16), right(i, 2, 3, 16, 8))),
+        Sample("rows of a batch", lambda i: (left(i, 3, 5, 40), right(i, 40, 24))),
+        Sample("matrix times batch", lambda i: (left(i, 33, 40), right(i, 3, 40, 24))),
+        Sample("broadcast batch", lambda i: (left(i, 2, 1, 9, 16), right(i, 3, 16, 8))),
+        Sample("batch times vector", lambda i: (left(i, 3, 9, 16), right(i, 16))),
+        Sample("batch of none", lambda i: (left(i, 0, 9, 16), right(i, 0, 16, 8))),
+        Sample("batch, transposed", lambda i: (left(i, 3, 40, 32).mT, right(i, 3, 24, 40).mT)),
+        Sample("heads", lambda i: (left(i, 2, 9, 3, 16).transpose(1, 2), right(i, 2, 3, 16, 8))),
+        Sample("misaligned", lambda i: (i.misaligned(64, 64), i.misaligned(64, 64, salt=1))),
+        Sample(
+            "misaligned, transposed",
+            lambda i: (i.misaligned(64, 72).t(), i.misaligned(40, 64, offset=3, salt=1).t()),
+        ),
+        Sample("row stride", lambda i: (left(i, 33, 96)[:, :40], right(i, 40, 72)[:, 8:40])),
+        Sample("odd row stride", lambda i: (left(i, 33, 95)[:, :40], right(i, 40, 71)[:, :32])),
+        Sample("both strides", lambda i: (left(i, 33, 80)[:, ::2], right(i, 40, 64)[:, ::2])),
+        Sample(
+            "expanded", lambda i: (left(i, 1, 40).expand(33, 40), right(i, 40, 1).expand(40, 24))
+        ),
+        Sample("special values", _special),
+        Sample("cancelling", _cancelling, small=False),
+        Sample("k = 65536", lambda i: (left(i, 5, 65536), right(i, 65536, 3)), small=False),
+        Sample(
+            "beyond f16 half way",
+            lambda i: (i.plain(17, 4096, scale=100.0), i.plain(4096, 9, scale=10.0, salt=1)),
+            small=False,
+        ),
+        Sample(
+            "past 2^31 elements of a",
+            lambda i: (i.plain(70000, 32768), i.plain(32768, 8, salt=1)),
+            small=False,
+            huge=True,
+            dtypes=("f16", "bf16"),
+        ),
+        Sample(
+            "past 2^31 elements of the product",
+            lambda i: (i.plain(50000, 16), i.plain(16, 50000, salt=1)),
+            small=False,
+            huge=True,
+            dtypes=("f16", "bf16"),
+        ),
+    )
+
+
+def errors(op: str) -> tuple[Bad, ...]:
+    """Of an operator that takes two operands and nothing else."""
+    return (
+        Bad("0-d", lambda i: (i.randn(), i.randn(3)), rf"{op}: .*at least 1 dimension.* in a"),
+        Bad("0-d b", lambda i: (i.randn(3), i.randn()), rf"{op}: .*at least 1 dimension.* in b"),
+        Bad(
+            "inner sizes",
+            lambda i: (i.randn(3, 4), i.randn(5, 6)),
+            rf"{op}: cannot multiply shapes \(3, 4\) and \(5, 6\)",
+        ),
+        Bad(
+            "batches",
+            lambda i: (i.randn(2, 3, 4), i.randn(3, 4, 5)),
+            rf"{op}: cannot multiply shapes \(2, 3, 4\) and \(3, 4, 5\)",
+        ),
+        Bad(
+            "integers",
+            lambda i: (torch.ones(3, 3, device=i.device).int(),) * 2,
+            rf"{op}: expected a to be a floating-point tensor, got torch.int32",
+        ),
+        Bad(
+            "dtypes differ",
+            lambda i: (i.randn(3, 3), i.randn(3, 3).double()),
+            rf"{op}: expected b to have dtype torch.\w+ like a, got torch.float64",
+        ),
+        Bad(
+            "devices differ",
+            lambda i: (i.randn(3, 3), i.randn(3, 3).cpu()),
+            rf"{op}: expected b to be on cuda:\d+ like a, got cpu",
+            cuda_only=True,
+        ),
+    )
+
+
+# --- mathematical facts ---------------------------------------------------------------------------
+
+
+def identity(matmul: Function, inputs: Inputs) -> None:
+    """Every product but one is zero: exact in any precision."""
+    x = inputs.randn(129, 65)
+    one = torch.eye(65, dtype=x.dtype, device=x.device)
+    assert torch.equal(matmul(x, one), x)
+
+
+def whole_numbers(matmul: Function, inputs: Inputs) -> None:
+    """Sums of small integers are exact, in every order of additions."""
+    generator = torch.Generator().manual_seed(inputs.seed)
+    a = torch.randint(-3, 4, (130, 70), generator=generator).to(inputs.device, inputs.dtype)
+    b = torch.randint(-2, 3, (70, 50), generator=generator).to(inputs.device, inputs.dtype)
+    exact = (a.double() @ b.double()).to(inputs.dtype)
+    assert torch.equal(matmul(a, b), exact)
+
+
+def deterministic(matmul: Function, inputs: Inputs) -> None:
+    """A long k over few tiles, which is what gets split."""
+    a, b = inputs.plain(40, 9000), inputs.plain(9000, 72, salt=1)
+    first = matmul(a, b)
+    assert all(torch.equal(first, matmul(a, b)) for _ in range(5))
+
+
+# --- benchmarks -----------------------------------------------------------------------------------
+
+
+def _case(m: int, n: int, k: int, layout: str, dtypes: tuple[str, ...] | None = None) -> Sample:
+    def make(i: Inputs) -> tuple[Any, ...]:
+        b = i.plain(n, k, salt=1).t() if layout == "TN" else i.plain(k, n, salt=1)
+        return i.plain(m, k), b
+
+    return Sample(f"{m}x{n}x{k} {layout}", make, small=False, dtypes=dtypes)
+
+
+_HALVES = ("f16", "bf16")
+#: Rows of tokens through the weights of a Llama-3-8B layer and of a 70B one.
+_TOKENS = tuple(
+    (m, n, k)
+    for n, k in ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336))
+    for m in (16, 128, 1024, 4096)
+    if (m, n, k) != (4096, 4096, 4096)
+)
+
+
+def bench() -> tuple[Sample, ...]:
+    cubes = (1024, 2048, 4096, 8192)
+    return (
+        *(_case(n, n, n, "NN") for n in cubes),
+        *(_case(n, n, n, "TN", _HALVES) for n in cubes),
+        _case(1000, 1000, 1000, "NN"),
+        _case(4097, 5000, 3001, "NN"),
+        *(_case(*size, "TN", _HALVES) for size in _TOKENS),
+        _case(8192, 28672, 8192, "TN", _HALVES),
+    )

@@ -1,0 +1,208 @@
+"""The matrix product of f32 on tensor cores, which multiply TF32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import Cost, Op, Property, Rung
+from warpsmith.gemm import matmul_cases
+from warpsmith.gemm import matmul_tf32_cases as cases
+from warpsmith.gemm.ladder import on
+from warpsmith.gemm.matmul import (
+    check_alike,
+    check_operand,
+    gradients,
+    moved_bytes,
+    operations,
+    product_shape,
+)
+from warpsmith.gemm.problem import (
+    condition,
+    needs_packs_16,
+    needs_plain,
+    needs_row_major,
+    product,
+)
+
+
+def _check(a: Tensor, b: Tensor) -> None:
+    op = cases.OP
+    check_operand(op, "a", a, 1)
+    if a.dtype not in (torch.float32, torch.float64):
+        raise RuntimeError(f"{op}: expected a to have dtype torch.float32, got {a.dtype}")
+    check_operand(op, "b", b, 1)
+    check_alike(op, "b", b, a, "a")
+    product_shape(op, a, b)
+
+
+def _rounded_product(a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(cases.round_to_tf32(a), cases.round_to_tf32(b))
+
+
+class _Product(torch.autograd.Function):
+    """The product of what is left of the operands; its gradients are products of the same kind, as
+    if nothing had been rounded.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return _rounded_product(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        a, b = ctx.saved_tensors
+        needs_a, needs_b = ctx.needs_input_grad
+        return gradients(a, b, (needs_a, needs_b), grad, _rounded_product)
+
+
+def _reference(a: Tensor, b: Tensor) -> Tensor:
+    return _Product.apply(a, b)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _derivative(
+    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    a, b = inputs
+    return gradients(a, b, (needs[0], needs[1]), grad, torch.ops.warpsmith.matmul_tf32)
+
+
+# --- peers ----------------------------------------------------------------------------------------
+
+
+def _with_tf32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """PyTorch multiplies TF32 where it is told that this is precise enough."""
+
+    def run(a: Tensor, b: Tensor) -> Tensor:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            return function(a, b)
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return run
+
+
+def _compiled() -> Callable[..., Tensor]:
+    return _with_tf32(torch.compile(torch.matmul, dynamic=False))
+
+
+# --- the operator ---------------------------------------------------------------------------------
+
+_TILED = condition(needs_plain, needs_row_major, needs_packs_16)
+
+LADDER = (
+    Rung(
+        "wmma_naive",
+        "a warp per 16 x 16 tile, WMMA, any layout",
+        dtypes=("f32",),
+        technique="wmma_naive",
+    ),
+    Rung(
+        "wmma_stages",
+        "tiles of 128 x 128 through a ring of four stages",
+        dtypes=("f32",),
+        width=4,
+        technique="wmma_stages",
+        when=_TILED,
+        seeds=(
+            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_{dtype}",
+            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_dsmem_{dtype}",
+        ),
+    ),
+    Rung(
+        "wmma_swizzle",
+        "blocks in an order that shares operands in L2",
+        dtypes=("f32",),
+        width=4,
+        technique="wmma_swizzle",
+        when=_TILED,
+        seeds=(
+            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_swizzle_{dtype}",
+            "sgemm_wmma_m16n16k8_mma4x2_warp2x4_stages_dsmem_swizzle_{dtype}",
+        ),
+    ),
+    Rung(
+        "mma",
+        "mma.sync on fragments that leave swizzled tiles four values at a time, any order",
+        dtypes=("f32",),
+        width=4,
+        technique="mma",
+        when=condition(needs_plain, needs_packs_16),
+    ),
+    Rung(
+        "mma_peak",
+        "fragments rounded between multiplications, tiles by cost, split k, any call",
+        dtypes=("f32",),
+        width=4,
+        technique="mma_peak",
+    ),
+)
+
+matmul_tf32_op = catalogue.add(
+    Op(
+        "matmul_tf32(Tensor a, Tensor b) -> Tensor",
+        family="gemm",
+        reference=_reference,
+        eager=_with_tf32(torch.matmul),
+        ladder=tuple(on(product, rung) for rung in LADDER),
+        triton="matmul_triton:matmul_tf32",
+        fake=lambda a, b: a.new_empty(product_shape(cases.OP, a, b)),
+        check=_check,
+        backward=_derivative,
+        steps=True,
+        samples=cases.samples(),
+        errors=cases.errors(),
+        properties=(
+            Property("rounds its operands", cases.rounds_operands),
+            Property("ignores what it cuts off", cases.ignores_what_it_cuts_off),
+            Property("whole numbers are exact", matmul_cases.whole_numbers),
+            Property("deterministic", matmul_cases.deterministic),
+        ),
+        cost=Cost(bytes=moved_bytes, flops=operations, matrix="tf32"),
+        bench=cases.bench(),
+        bench_dtypes=("f32",),
+        # A peer may cut off what is here rounded: twice the error of an operand, and a biased one,
+        # where PyTorch's own product of f32 has none.
+        peer_error_ratio=4096.0,
+        peers={"compile": _compiled},
+    )
+)
+dispatch.register(matmul_tf32_op)
+_matmul_tf32 = dispatch.public(matmul_tf32_op)
+
+
+def matmul_tf32(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
+    """The matrix product on tensor cores, which multiply TF32: 10 bits of mantissa, 8 of exponent.
+
+    Each operand is rounded to nearest, ties away from zero, on its way to the multiplication; the
+    operands in memory are not written. Products are exact, sums are held in f32. The same inputs
+    give the same bits on every run. Differentiable in a and b, by products of the same kind.
+
+    Args:
+        a: [..., m, k], or [k] for a row; f32 (f64 by the reference, rounded alike), any strides.
+        b: [..., k, n], or [k] for a column; of the dtype and device of a, any strides. Row-major
+            and column-major operands are read as they lie, in any combination. The dimensions
+            before the last two are broadcast.
+        variant: one rung by name instead of the best one, "f32x4_mma".
+
+    Returns:
+        A contiguous tensor [..., m, n] of the dtype of a; without m where a is a vector, without n
+        where b is one.
+
+    Raises:
+        RuntimeError: an operand is not f32, or has no dimension; the dtypes, devices or shapes do
+            not fit; the variant cannot take the input.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.matmul` under `torch.set_float32_matmul_precision("high")`, but for how the operands
+        are rounded.
+    """
+    return _matmul_tf32(variant, a, b)

@@ -1,0 +1,308 @@
+"""Matrix products in Triton: tiles in grouped order, k split where the tiles are too few."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from warpsmith.elementwise import functions_triton as functions
+from warpsmith.elementwise.convert_triton import decode, encode
+from warpsmith.elementwise.functions_triton import INTERPRETED
+
+
+class Tile(NamedTuple):
+    """Of the product, what a program computes."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+    def config(self) -> triton.Config:
+        meta = {"BM": self.m, "BN": self.n, "BK": self.k}
+        return triton.Config(meta, num_warps=self.warps, num_stages=self.stages)
+
+
+#: 16-bit operands, for tensor cores.
+HALVES: Mapping[str, Tile] = {
+    "wide": Tile(128, 256, 64, 8, 3),  # the most arithmetic for a byte of shared memory
+    "tall": Tile(256, 128, 64, 8, 3),  # the same where m is the larger
+    "square": Tile(128, 128, 64, 4, 3),  # two blocks on a multiprocessor hide each other's epilogue
+    "deep": Tile(128, 128, 32, 4, 5),  # shorter steps, more of them under way
+    "half": Tile(128, 64, 64, 4, 4),  # twice the tiles, where they fill the last wave badly
+    "small": Tile(64, 64, 64, 4, 4),  # few tiles in all
+    "flat": Tile(16, 64, 128, 4, 4),  # a handful of rows: bound by the weights
+}
+#: f32 operands, which no tensor core multiplies exactly.
+SINGLES: Mapping[str, Tile] = {
+    "square": Tile(128, 128, 16, 8, 3),  # 64 sums a thread
+    "wide": Tile(64, 128, 16, 4, 3),
+    "small": Tile(64, 64, 16, 4, 3),
+    "flat": Tile(16, 64, 32, 4, 3),
+}
+#: f32 operands as TF32: half of HALVES' depth for the same bytes, and twice the sums (see DEPTH).
+TF32S: Mapping[str, Tile] = {
+    "wide": Tile(128, 256, 32, 16, 3),
+    "square": Tile(128, 128, 32, 8, 3),
+    "half": Tile(128, 64, 32, 4, 4),
+    "small": Tile(64, 64, 32, 4, 4),
+    "flat": Tile(16, 64, 64, 4, 4),
+}
+#: Values of k that tensor cores add up to f32, which they do by truncation (matmul_tf32.h).
+DEPTH = 1024
+#: From so many multiplications on, trying all tiles pays.
+TUNED_FROM = 1 << 30
+#: Tiles of a column that neighbouring programs take together, so that they share rows of b in L2.
+GROUP = 8
+#: A part of k shorter than this is not worth a program and a sum over the parts.
+SHORTEST_PART = 512
+#: Elements that a program of the sum over the parts takes.
+BLOCK = 1024
+
+
+@triton.jit
+def finish(
+    value, c_ptr, batch, row, col, mask, c_batch, c_row, c_col, alpha, beta,
+    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, FORMAT: tl.constexpr,
+):  # fmt: skip
+    """activation(alpha value + beta c)"""
+    value *= alpha
+    if HAS_C:
+        c = tl.load(c_ptr + batch * c_batch + row * c_row + col * c_col, mask=mask, other=0.0)
+        value += beta * decode(c, FORMAT, False)
+    if ACTIVATION is not None:
+        value = ACTIVATION(value, 0.0, c_ptr.dtype.element_ty == tl.float32)
+    return value
+
+
+@triton.jit
+def round_to_tf32(x):
+    """To 10 bits of mantissa, to nearest, ties away from zero; NaN and infinities stay."""
+    bits = x.to(tl.int32, bitcast=True)
+    finite = (bits & 0x7F800000) != 0x7F800000
+    return tl.where(finite, (bits + 0x1000) & -0x2000, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def matmul_kernel(
+    a_ptr,  # [batch, m, k]
+    b_ptr,  # [batch, k, n]
+    c_ptr,  # [batch, m, n], strides may be 0
+    d_ptr,  # [batch, m, n], or [parts, batch, m, n] f32
+    m, n, k, part,
+    a_batch, a_row, a_col, b_batch, b_row, b_col, c_batch, c_row, c_col,
+    alpha, beta,
+    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, FORMAT: tl.constexpr, SPLIT: tl.constexpr,
+    TF32: tl.constexpr, DEPTH: tl.constexpr,
+    GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """A tile of one product per program; of a part of k where SPLIT. With TF32 operands, sums of
+    DEPTH values are joined outside of the tensor cores.
+    """
+    # The tile: GROUP rows of tiles are walked column by column.
+    tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
+    index = tl.program_id(0)
+    group = index // (GROUP * tiles_n)
+    rows = tl.minimum(tiles_m - group * GROUP, GROUP)
+    in_group = index % (GROUP * tiles_n)
+    tile_m, tile_n = group * GROUP + in_group % rows, in_group // rows
+    batch = tl.program_id(1).to(tl.int64)
+    split = tl.program_id(2)
+
+    row = (tile_m.to(tl.int64) * BM + tl.arange(0, BM))[:, None]  # [BM, 1]
+    col = (tile_n.to(tl.int64) * BN + tl.arange(0, BN))[None, :]  # [1, BN]
+    first = split * part
+    last = tl.minimum(first + part, k)
+    inner = first + tl.arange(0, BK)
+    a_ptr += batch * a_batch + row * a_row + inner[None, :].to(tl.int64) * a_col  # [BM, BK]
+    b_ptr += batch * b_batch + inner[:, None].to(tl.int64) * b_row + col * b_col  # [BK, BN]
+    total = tl.zeros([BM, BN], dtype=tl.float32)
+    if TF32:
+        for begin in range(first, last, DEPTH):
+            sums = tl.zeros([BM, BN], dtype=tl.float32)
+            for start in range(begin, tl.minimum(begin + DEPTH, last), BK):
+                within = tl.arange(0, BK) < last - start
+                a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0.0)
+                b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0.0)
+                sums = tl.dot(round_to_tf32(a), round_to_tf32(b), sums, input_precision="tf32")
+                a_ptr += tl.cast(a_col, tl.int64) * BK
+                b_ptr += tl.cast(b_row, tl.int64) * BK
+            total += sums
+    else:
+        for start in range(first, last, BK):
+            left = last - start
+            within = tl.arange(0, BK) < left
+            a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0)
+            b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0)
+            if INTERPRETED:
+                total += tl.dot(decode(a, FORMAT, False), decode(b, FORMAT, False))
+            else:
+                total = tl.dot(a, b, total, input_precision="ieee")
+            a_ptr += tl.cast(a_col, tl.int64) * BK
+            b_ptr += tl.cast(b_row, tl.int64) * BK
+
+    inside = (row < m) & (col < n)
+    if SPLIT:
+        plane = (split * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
+        tl.store(d_ptr + (plane * m + row) * n + col, total, mask=inside)
+    else:
+        value = finish(
+            total, c_ptr, batch, row, col, inside, c_batch, c_row, c_col, alpha, beta,
+            HAS_C, ACTIVATION, FORMAT,
+        )  # fmt: skip
+        d = encode(value, FORMAT, False, d_ptr.dtype.element_ty)
+        tl.store(d_ptr + (batch * m + row) * n + col, d, mask=inside)
+
+
+@triton.jit
+def sum_parts_kernel(
+    part_ptr,  # [parts, batch, m, n] f32
+    c_ptr,
+    d_ptr,  # [batch, m, n]
+    parts, total, m, n,
+    c_batch, c_row, c_col, alpha, beta,
+    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, FORMAT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The parts of k added in order, and the epilogue."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < total
+    value = tl.zeros([BLOCK], dtype=tl.float32)
+    for p in range(parts):
+        value += tl.load(part_ptr + tl.cast(p, tl.int64) * total + at, mask=inside, other=0.0)
+    col, row, batch = at % n, at // n % m, at // n // m
+    value = finish(
+        value, c_ptr, batch, row, col, inside, c_batch, c_row, c_col, alpha, beta,
+        HAS_C, ACTIVATION, FORMAT,
+    )  # fmt: skip
+    tl.store(d_ptr + at, encode(value, FORMAT, False, d_ptr.dtype.element_ty), mask=inside)
+
+
+_KEY = ["m", "n", "k", "a_col", "b_col"]
+_tuned_halves = triton.autotune([t.config() for t in HALVES.values()], key=_KEY)(matmul_kernel)
+_tuned_singles = triton.autotune([t.config() for t in SINGLES.values()], key=_KEY)(matmul_kernel)
+_tuned_tf32s = triton.autotune([t.config() for t in TF32S.values()], key=_KEY)(matmul_kernel)
+_ACTIVATIONS = {
+    "none": None,
+    "relu": functions.relu,
+    "gelu": functions.gelu,
+    "gelu_tanh": functions.gelu_tanh,
+    "silu": functions.silu,
+}
+
+
+def _tile(tiles: Mapping[str, Tile], m: int, n: int) -> Tile:
+    if m <= tiles["flat"].m:
+        return tiles["flat"]
+    least = tiles["square"].m
+    return tiles["small"] if m < least or n < least else tiles["square"]
+
+
+def _parts(tile: Tile, m: int, n: int, k: int, batch: int, x: Tensor) -> int:
+    """Into how many parts k is split, so that the programs fill the GPU."""
+    if INTERPRETED.value:
+        return 2 if k >= 2 * SHORTEST_PART else 1
+    programs = math.ceil(m / tile.m) * math.ceil(n / tile.n) * batch
+    room = torch.cuda.get_device_properties(x.device).multi_processor_count // programs
+    return max(1, min(room, k // SHORTEST_PART))
+
+
+def _run(
+    a: Tensor,
+    b: Tensor,
+    out_shape: tuple[int, ...],
+    c: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    activation: str = "none",
+    tf32: bool = False,
+) -> Tensor:
+    """`a` and `b` have at least two dimensions; `out_shape` is that of the answer."""
+    out = torch.empty(out_shape, dtype=a.dtype, device=a.device)
+    if out.numel() == 0:
+        return out
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = math.prod(lead)
+    a = a.expand(*lead, m, k).reshape(batch, m, k)
+    b = b.expand(*lead, k, n).reshape(batch, k, n)
+    c = None if c is None else c.expand(*lead, m, n).reshape(batch, m, n)
+    integers = INTERPRETED.value and a.dtype == torch.bfloat16
+    d = out
+    if integers:
+        a, b, d = (t.view(torch.int16) for t in (a, b, d))
+        c = None if c is None else c.view(torch.int16)
+    added = d if c is None else c
+    epilogue = {
+        "HAS_C": c is not None,
+        "ACTIVATION": _ACTIVATIONS[activation],
+        "FORMAT": "bf16" if integers else "",
+    }
+    operands = {"TF32": tf32, "DEPTH": DEPTH}
+    c_strides = (0, 0, 0) if c is None else c.stride()
+    scales = (alpha, beta)
+    tiles, tuned = HALVES, _tuned_halves
+    if a.dtype == torch.float32:
+        tiles, tuned = (TF32S, _tuned_tf32s) if tf32 else (SINGLES, _tuned_singles)
+    with torch.cuda.device_of(out):
+        if m * n * k * batch >= TUNED_FROM and not INTERPRETED.value:
+            tuned[lambda t: (triton.cdiv(m, t["BM"]) * triton.cdiv(n, t["BN"]), batch, 1)](
+                a, b, added, d, m, n, k, k, *a.stride(), *b.stride(), *c_strides, *scales,
+                **epilogue, **operands, SPLIT=False, GROUP=GROUP,
+            )  # fmt: skip
+            return out
+        tile = _tile(tiles, m, n)
+        parts = _parts(tile, m, n, k, batch, out)
+        part = triton.cdiv(triton.cdiv(k, parts), tile.k) * tile.k
+        parts = max(1, triton.cdiv(k, part)) if part else 1
+        target = d
+        if parts > 1:
+            shape = (parts, batch, m, n)
+            target = torch.empty(shape, dtype=torch.float32, device=out.device)
+        grid = (triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n), batch, parts)
+        matmul_kernel[grid](
+            a, b, added, target, m, n, k, part, *a.stride(), *b.stride(), *c_strides, *scales,
+            **epilogue, **operands, SPLIT=parts > 1, GROUP=GROUP, BM=tile.m, BN=tile.n, BK=tile.k,
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+        if parts > 1:
+            total = out.numel()
+            sum_parts_kernel[(triton.cdiv(total, BLOCK),)](
+                target, added, d, parts, total, m, n, *c_strides, *scales, **epilogue, BLOCK=BLOCK
+            )
+    return out
+
+
+def matmul(a: Tensor, b: Tensor, *, tf32: bool = False) -> Tensor:
+    rows = a.shape[-2:-1] if a.dim() > 1 else ()
+    cols = b.shape[-1:] if b.dim() > 1 else ()
+    left = a if a.dim() > 1 else a.unsqueeze(0)
+    right = b if b.dim() > 1 else b.unsqueeze(1)
+    lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    if right.dim() == 2 and left.dim() > 2:
+        left = left.reshape(-1, left.shape[-1])  # one product with more rows
+    return _run(left, right, (*lead, *rows, *cols), tf32=tf32)
+
+
+def matmul_tf32(a: Tensor, b: Tensor) -> Tensor:
+    return matmul(a, b, tf32=True)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    shape = (*x.shape[:-1], weight.shape[0])
+    return _run(rows, weight.t(), shape, bias, beta=1.0, activation=activation)
+
+
+def addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*lead, a.shape[-2], b.shape[-1])
+    return _run(a, b, shape, None if beta == 0 else c, alpha=alpha, beta=beta)

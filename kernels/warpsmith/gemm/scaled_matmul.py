@@ -1,0 +1,174 @@
+"""The product of two 8-bit matrices with scales."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import FP8, Cost, Op, Property, Rung
+from warpsmith.gemm import scaled_matmul_cases as cases
+from warpsmith.gemm.problem import (
+    Problem,
+    condition,
+    needs_b_column_major,
+    needs_operand_packs_16,
+    product,
+)
+from warpsmith.norm.checks import check_device, shape_text
+
+OUT_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+_DTYPES = (*FP8, "i8")
+
+
+def _check_scale(name: str, scale: Tensor, a: Tensor, count: int, of: str) -> None:
+    op = "scaled_matmul"
+    check_device(op, name, scale, a, "a")
+    if scale.dtype not in (torch.float32, torch.float64):
+        raise RuntimeError(f"{op}: expected {name} to have dtype torch.float32, got {scale.dtype}")
+    if scale.shape not in ((), (count,)):
+        raise RuntimeError(
+            f"{op}: expected {name} to have shape () or ({count},), one value per {of}, "
+            f"got {shape_text(scale)}"
+        )
+
+
+def _check(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> None:
+    op = "scaled_matmul"
+    for name, x in (("a", a), ("b", b)):
+        if not x.is_floating_point() and x.dtype != torch.int8:
+            raise RuntimeError(
+                f"{op}: expected {name} to be a floating-point or int8 tensor, got {x.dtype}"
+            )
+        if x.dim() != 2:
+            raise RuntimeError(f"{op}: expected {name} to be 2-D, got shape {shape_text(x)}")
+    check_device(op, "b", b, a, "a")
+    if b.dtype != a.dtype:
+        raise RuntimeError(f"{op}: expected b to have dtype {a.dtype} like a, got {b.dtype}")
+    if a.shape[1] != b.shape[0]:
+        raise RuntimeError(f"{op}: cannot multiply shapes {shape_text(a)} and {shape_text(b)}")
+    _check_scale("scale_a", scale_a, a, a.shape[0], "row of a")
+    _check_scale("scale_b", scale_b, a, b.shape[1], "column of b")
+    if out_dtype not in OUT_DTYPES:
+        raise RuntimeError(f"{op}: expected out_dtype to be 'f16' or 'bf16', got '{out_dtype}'")
+
+
+def result_dtype(scale_a: Tensor, out_dtype: str) -> torch.dtype:
+    """Scales of f64 ask for the answer in f64."""
+    return torch.float64 if scale_a.dtype == torch.float64 else OUT_DTYPES[out_dtype]
+
+
+def _reference(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> Tensor:
+    wide = scale_a.dtype
+    scale = scale_a.unsqueeze(-1) * scale_b.to(wide) if scale_a.dim() else scale_a * scale_b
+    total = torch.matmul(a.to(wide), b.to(wide)) * scale
+    return total.to(result_dtype(scale_a, out_dtype)).contiguous()
+
+
+def _eager(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> Tensor:
+    """Dequantisation before the product, as PyTorch users write it."""
+    dtype = OUT_DTYPES[out_dtype]
+    left = a.to(dtype) * scale_a.to(dtype).unsqueeze(-1)
+    return torch.matmul(left, b.to(dtype) * scale_b.to(dtype))
+
+
+def _needs_countable_sums(p: Problem) -> str | None:
+    return None if p.k <= 131071 else "needs k of at most 131071"
+
+
+def _suits_naive(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str
+) -> str | None:
+    few = a.numel() == 0 or a.shape[0] * b.shape[1] <= 2**24 // a.shape[1]
+    return None if few else "the product is large"
+
+
+_MMA = condition(needs_b_column_major, needs_operand_packs_16, _needs_countable_sums).of(
+    lambda a, b, *_: product(a, b)
+)
+_LADDER = (
+    Rung("naive", "a thread per element, any layout", dtypes=_DTYPES, suits=_suits_naive),
+    Rung(
+        "mma_fp8",
+        "tensor cores, m16n8k32 of fp8; native on sm_89",
+        dtypes=FP8,
+        technique="mma",
+        min_sm=89,
+        when=_MMA,
+    ),
+    Rung("mma_i8", "tensor cores, m16n8k32 of int8", dtypes=("i8",), technique="mma", when=_MMA),
+)
+
+scaled_matmul_op = catalogue.add(
+    Op(
+        "scaled_matmul(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, "
+        "str out_dtype='bf16') -> Tensor",
+        family="gemm",
+        reference=_reference,
+        ladder=_LADDER,
+        triton="scaled_matmul_triton:scaled_matmul",
+        fake=lambda a, b, scale_a, scale_b, out_dtype: a.new_empty(
+            (a.shape[0], b.shape[1]), dtype=result_dtype(scale_a, out_dtype)
+        ),
+        check=_check,
+        samples=cases.samples(),
+        errors=cases.ERRORS,
+        properties=(
+            Property("whole numbers are exact", cases.whole_numbers),
+            Property("deterministic", cases.deterministic),
+        ),
+        cost=Cost(
+            bytes=lambda a, b, scale_a, scale_b, out_dtype: (
+                a.numel()
+                + b.numel()
+                + 2 * a.shape[0] * b.shape[1]
+                + 4 * (scale_a.numel() + scale_b.numel())
+            ),
+            flops=lambda a, b, *_: cases.operations(a, b),
+        ),
+        bench=cases.bench(),
+        bench_dtypes=_DTYPES,
+        eager=_eager,
+        peers={"scaled_mm": lambda: cases.scaled_mm},
+    )
+)
+dispatch.register(scaled_matmul_op)
+_scaled_matmul = dispatch.public(scaled_matmul_op)
+
+
+def scaled_matmul(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    out_dtype: str = "bf16",
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """The product of two quantised matrices:
+    `d[i, j] = scale_a[i] * scale_b[j] * (a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + ...)`.
+
+    Products are exact; sums are held in f32 (fp8) or int32 (int8), scaled once and rounded once.
+    Not differentiable.
+
+    Args:
+        a: [m, k], e4m3, e5m2 or int8, any strides; best row-major, with k a multiple of 16.
+        b: [k, n], of the dtype and device of a, any strides; best column-major, `weight.t()`.
+        scale_a: f32, one value per row of a, [m], or one for all of them, of shape ().
+        scale_b: f32, one value per column of b, [n], or one for all of them, of shape ().
+        out_dtype: "f16" or "bf16".
+        variant: one rung by name instead of the best one, "i8_mma".
+
+    Returns:
+        A contiguous tensor [m, n] of dtype `out_dtype`; zeros where k is 0.
+
+    Raises:
+        RuntimeError: a or b is neither floating-point nor int8, or not 2-D; dtypes, devices or
+            shapes do not fit; a scale is not f32, or of another shape; out_dtype is neither; the
+            variant cannot take the input.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch._scaled_mm`; for int8 `(a.float() @ b.float()) * scale_a[:, None] * scale_b`.
+    """
+    return _scaled_matmul(variant, a, b, scale_a, scale_b, out_dtype)

@@ -1,0 +1,196 @@
+"""Calls on which scaled_matmul is tested and measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith.catalogue import Bad, Inputs, Sample, is_fp8
+
+Call = tuple[Tensor, Tensor, Tensor, Tensor, str]
+
+
+def matrix(inputs: Inputs, rows: int, cols: int, *, salt: int = 0) -> Tensor:
+    """With outliers where the dtype is floating; every int8 otherwise."""
+    if inputs.dtype == torch.int8:
+        generator = inputs.generator((rows, cols, salt))
+        return torch.randint(
+            -128, 128, (rows, cols), generator=generator, device=inputs.device, dtype=torch.int8
+        )
+    return inputs.randn(rows, cols, salt=salt)
+
+
+def columns(inputs: Inputs, k: int, n: int) -> Tensor:
+    """[k, n], column-major: the layout of weights, and what tensor cores read."""
+    return matrix(inputs, n, k, salt=1).t()
+
+
+def scales(inputs: Inputs, *shape: int, salt: int = 2) -> Tensor:
+    """Of either sign, over two orders of magnitude, small enough for f16 results."""
+    plain = Inputs(torch.float32, inputs.device, inputs.seed).plain(*shape, salt=salt)
+    return plain.sign() * (plain - 4).exp()
+
+
+def call(inputs: Inputs, m: int, n: int, k: int, *, out: str = "bf16", each: bool = True) -> Call:
+    """`each`: a scale for every row and column, or one for all."""
+    scale_a = scales(inputs, m) if each else scales(inputs)
+    scale_b = scales(inputs, n, salt=3) if each else scales(inputs, salt=3)
+    return matrix(inputs, m, k), columns(inputs, k, n), scale_a, scale_b, out
+
+
+_SMALL = (
+    (1, 1, 1, "bf16"),
+    (7, 16, 33, "f16"),
+    (16, 33, 64, "bf16"),
+    (33, 7, 16, "f16"),
+    (127, 33, 48, "bf16"),
+    (1, 128, 160, "bf16"),
+    (128, 1, 144, "f16"),
+    (129, 127, 128, "bf16"),
+    (64, 136, 272, "bf16"),
+)
+_LARGE = (
+    (1000, 1000, 1008, "bf16"),
+    (257, 4097, 400, "f16"),
+    (33, 127, 4112, "bf16"),
+    (1500, 2304, 512, "bf16"),
+    (4096, 1536, 256, "f16"),
+)
+
+
+def _shaped(m: int, n: int, k: int, out: str, small: bool) -> Sample:
+    return Sample(f"{m}x{n}x{k} to {out}", lambda i: call(i, m, n, k, out=out), small=small)
+
+
+def _replaced(i: Inputs, a: Tensor, b: Tensor) -> Call:
+    return a, b, *call(i, a.shape[0], b.shape[1], 1)[2:]
+
+
+def samples() -> tuple[Sample, ...]:
+    return (
+        *(_shaped(*shape, small=True) for shape in _SMALL),
+        *(_shaped(*shape, small=False) for shape in _LARGE),
+        Sample("one scale for all", lambda i: call(i, 40, 72, 96, each=False)),
+        Sample("expanded scales", _expanded),
+        Sample("both row-major", lambda i: _replaced(i, matrix(i, 20, 64), matrix(i, 64, 48))),
+        Sample("both column-major", lambda i: _replaced(i, columns(i, 20, 64), columns(i, 64, 48))),
+        Sample("row stride", lambda i: _replaced(i, matrix(i, 20, 96)[:, :64], columns(i, 64, 33))),
+        Sample(
+            "odd row stride", lambda i: _replaced(i, matrix(i, 20, 65)[:, :64], columns(i, 64, 9))
+        ),
+        Sample(
+            "misaligned",
+            lambda i: _replaced(i, matrix(i, 1, 1025)[0, 1:].view(16, 64), columns(i, 64, 9)),
+        ),
+        Sample("no rows", lambda i: call(i, 0, 8, 16)),
+        Sample("no columns", lambda i: call(i, 8, 0, 16)),
+        Sample("k of 0", lambda i: call(i, 5, 6, 0)),
+        Sample("nan and infinities", _nonfinite, dtypes=("e4m3", "e5m2")),
+    )
+
+
+def _expanded(inputs: Inputs) -> Call:
+    a, b, _, _, out = call(inputs, 20, 24, 64)
+    return a, b, scales(inputs, 1).expand(20), scales(inputs, 48)[::2], out
+
+
+def _nonfinite(inputs: Inputs) -> Call:
+    """e4m3 has a NaN, e5m2 infinities too."""
+    a, b, scale_a, scale_b, out = call(inputs, 40, 24, 64)
+    a.view(torch.uint8)[3, 7] = 0x7C if inputs.dtype == torch.float8_e5m2 else 0x7F
+    b.t().view(torch.uint8)[5, 63] = 0xFF
+    return a, b, scale_a, scale_b, out
+
+
+def bench() -> tuple[Sample, ...]:
+    shapes = ((1024, 4096, 4096), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 4096, 14336))
+
+    def make(inputs: Inputs, m: int, n: int, k: int) -> Call:
+        a, b = inputs.plain(m, k), inputs.plain(n, k, salt=1).t()
+        return a, b, scales(inputs, m), scales(inputs, n, salt=3), "bf16"
+
+    def case(m: int, n: int, k: int) -> Sample:
+        return Sample(f"{m}x{n}x{k}", lambda i: make(i, m, n, k), small=False)
+
+    return tuple(case(*shape) for shape in shapes)
+
+
+def _with(inputs: Inputs, **changed: Any) -> tuple[Any, ...]:
+    values = dict(
+        zip(("a", "b", "scale_a", "scale_b", "out"), call(inputs, 8, 16, 32), strict=True)
+    )
+    return tuple((values | changed).values())
+
+
+ERRORS = (
+    Bad(
+        "int32",
+        lambda i: _with(i, a=torch.ones(8, 32, device=i.device, dtype=torch.int32)),
+        r"scaled_matmul: expected a to be a floating-point or int8 tensor, got torch\.int32",
+    ),
+    Bad(
+        "1-D a",
+        lambda i: _with(i, a=matrix(i, 1, 32)[0]),
+        r"scaled_matmul: expected a to be 2-D, got shape \(32,\)",
+    ),
+    Bad(
+        "two dtypes",
+        lambda i: _with(i, b=torch.ones(32, 16, device=i.device)),
+        r"scaled_matmul: expected b to have dtype .* like a, got torch\.float32",
+    ),
+    Bad(
+        "shapes",
+        lambda i: _with(i, b=columns(i, 31, 16)),
+        r"scaled_matmul: cannot multiply shapes \(8, 32\) and \(31, 16\)",
+    ),
+    Bad(
+        "scales per column of a",
+        lambda i: _with(i, scale_a=scales(i, 32)),
+        r"scaled_matmul: expected scale_a to have shape \(\) or \(8,\), one value per row of a",
+    ),
+    Bad(
+        "half scales",
+        lambda i: _with(i, scale_b=scales(i, 16).half()),
+        r"scaled_matmul: expected scale_b to have dtype torch\.float32, got torch\.float16",
+    ),
+    Bad(
+        "result of f32",
+        lambda i: _with(i, out="f32"),
+        r"scaled_matmul: expected out_dtype to be 'f16' or 'bf16', got 'f32'",
+    ),
+)
+
+
+def whole_numbers(function: Callable[..., Any], inputs: Inputs) -> None:
+    """Products of small whole numbers add up exactly, and scales are powers of two."""
+    generator = torch.Generator(device=inputs.device).manual_seed(inputs.seed)
+    for m, n, k in ((67, 40, 208), (130, 129, 96)):
+        drawn = torch.randint(-2, 3, (m + n, k), generator=generator, device=inputs.device)
+        a, b = drawn[:m].double(), drawn[m:].double()
+        scale = torch.full((), 0.25, device=inputs.device)
+        out = function(a.to(inputs.dtype), b.to(inputs.dtype).t(), scale, scale, "f16")
+        assert torch.equal(out, (a @ b.t() / 16).half()), f"{m}x{n}x{k}"
+
+
+def deterministic(function: Callable[..., Any], inputs: Inputs) -> None:
+    args = call(inputs, 200, 136, 512)
+    first = function(*args)
+    assert all(torch.equal(function(*args), first) for _ in range(3)), "two runs differ"
+
+
+def operations(a: Tensor, b: Tensor) -> int:
+    return 2 * math.prod((*a.shape, b.shape[1]))
+
+
+def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out: str) -> Tensor:
+    """cuBLASLt through PyTorch; fp8 only."""
+    if not is_fp8(a.dtype):
+        raise NotImplementedError("torch._scaled_mm takes fp8")
+    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[out]
+    return torch._scaled_mm(
+        a, b, scale_a=scale_a.unsqueeze(-1), scale_b=scale_b.unsqueeze(0), out_dtype=dtype
+    )

@@ -1,0 +1,104 @@
+"""The product of two 8-bit matrices with scales in Triton."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from warpsmith.catalogue import is_fp8
+from warpsmith.dispatch import interpreting
+from warpsmith.elementwise.convert_triton import decode, encode
+
+#: fp8 travels as bytes.
+_FORMATS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+_OUT_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+GROUP = 8
+
+
+@triton.jit
+def scaled_matmul_kernel(
+    a_ptr,  # [m, k], any strides
+    b_ptr,  # [k, n], any strides
+    scale_a_ptr,  # [m], or one value
+    scale_b_ptr,  # [n], or one value
+    d_ptr,  # [m, n]
+    m, n, k, a_row, a_col, b_row, b_col, scale_a_step, scale_b_step,
+    FORMAT: tl.constexpr, OUT: tl.constexpr, HARDWARE: tl.constexpr, GROUP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """A tile per program, GROUP rows of tiles column by column. 8-bit values are exact in f16."""
+    tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
+    index = tl.program_id(0)
+    group = index // (GROUP * tiles_n)
+    rows = tl.minimum(tiles_m - group * GROUP, GROUP)
+    in_group = index % (GROUP * tiles_n)
+    tile_m, tile_n = group * GROUP + in_group % rows, in_group // rows
+    row = (tile_m.to(tl.int64) * BM + tl.arange(0, BM))[:, None]  # [BM, 1]
+    col = (tile_n.to(tl.int64) * BN + tl.arange(0, BN))[None, :]  # [1, BN]
+    inner = tl.arange(0, BK).to(tl.int64)
+    a_ptr += row * a_row + inner[None, :] * a_col  # [BM, BK]
+    b_ptr += inner[:, None] * b_row + col * b_col  # [BK, BN]
+    total = tl.zeros([BM, BN], dtype=tl.float32)
+    for start in range(0, k, BK):
+        within = start + tl.arange(0, BK) < k
+        a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0)
+        b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0)
+        left, right = decode(a, FORMAT, HARDWARE), decode(b, FORMAT, HARDWARE)
+        if OUT == "":
+            total = tl.dot(left.to(tl.float16), right.to(tl.float16), total)
+        else:
+            total += tl.dot(left, right)
+        a_ptr += tl.cast(a_col, tl.int64) * BK
+        b_ptr += tl.cast(b_row, tl.int64) * BK
+    scale_a = tl.load(scale_a_ptr + row * scale_a_step, mask=row < m, other=0.0)
+    scale_b = tl.load(scale_b_ptr + col * scale_b_step, mask=col < n, other=0.0)
+    inside = (row < m) & (col < n)
+    total *= scale_a * scale_b
+    d = encode(total, "bf16" if OUT == "bf16" else "", False, d_ptr.dtype.element_ty)
+    tl.store(d_ptr + row * n + col, d, mask=inside)
+
+
+def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> Tensor:
+    if scale_a.dtype == torch.float64 or a.dtype == torch.float64:  # wider than the kernel's sums
+        scale = scale_a.unsqueeze(-1) * scale_b if scale_a.dim() else scale_a * scale_b
+        wide = scale_a.dtype
+        total = torch.matmul(a.to(wide), b.to(wide)) * scale
+        narrow = total if wide == torch.float64 else total.to(_OUT_DTYPES[out_dtype])
+        return narrow.contiguous()
+    (m, k), n = a.shape, b.shape[1]
+    out = torch.empty((m, n), dtype=_OUT_DTYPES[out_dtype], device=a.device)
+    if out.numel() == 0:
+        return out
+    operands = (a.view(torch.uint8), b.view(torch.uint8)) if is_fp8(a.dtype) else (a, b)
+    simulated = interpreting()
+    by_bits = simulated and out_dtype == "bf16"
+    capable = not simulated and torch.cuda.get_device_capability(a.device) >= (8, 9)
+    large = m >= 128 and n >= 128 and not simulated
+    side, depth, warps = (128, 64, 8) if large else (64, 64, 4)
+    with torch.cuda.device_of(a):
+        scaled_matmul_kernel[(triton.cdiv(m, side) * triton.cdiv(n, side),)](
+            *operands,
+            scale_a,
+            scale_b,
+            out.view(torch.int16) if by_bits else out,
+            m,
+            n,
+            k,
+            *a.stride(),
+            *b.stride(),
+            scale_a.stride(0) if scale_a.dim() else 0,
+            scale_b.stride(0) if scale_b.dim() else 0,
+            FORMAT=_FORMATS.get(a.dtype, ""),
+            OUT=out_dtype if simulated else "",
+            HARDWARE=capable,
+            GROUP=GROUP,
+            BM=side,
+            BN=side,
+            BK=depth,
+            num_warps=warps,
+        )
+    return out
