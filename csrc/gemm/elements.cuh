@@ -6,6 +6,10 @@
 
 namespace warpsmith {
 
+// PyTorch compiles its extensions without the operators of f16.
+__device__ __forceinline__ float plus(float a, float b) { return a + b; }
+__device__ __forceinline__ f16 plus(f16 a, f16 b) { return __hadd(a, b); }
+
 template <class T>
 struct Elements {
   const T* data;

@@ -15,7 +15,7 @@ using Tile = SliceTile<4, 1, 2>;
 constexpr int kRows = kThreads / kWarp * Tile::rows;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, 8) gemv_rows_kernel(const GemvArgs a) {
+__global__ void __launch_bounds__(kThreads, 6) gemv_rows_kernel(const GemvArgs a) {
   const int64_t first = int64_t{blockIdx.x} * kRows + threadIdx.x / kWarp * Tile::rows;
   const T* x = static_cast<const T*>(a.x) + int64_t{blockIdx.y} * a.x_row;  // [k]
   const uint4* weights[Tile::rows];

@@ -2,6 +2,7 @@
 //   Neighbouring threads compute neighbouring columns: a row of b is read side by side, a value of a by all at once.
 //   Every value of a is read n times and every value of b m times, mostly from the caches. Takes every call.
 //   Bound: load instructions, two for each multiplication.
+#include "gemm/elements.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/gemm.h"
 #include "host/launch.h"
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) matmul_naive_kernel(const GemmArgs p
         sum = __hfma(a[k * a_step], b[k * b_step], sum);
       }
     }
-    total = total + sum;
+    total = plus(total, sum);
   }
   static_cast<T*>(p.d)[index] = finish<T>(p, to_float(total), batch, row, col);
 }

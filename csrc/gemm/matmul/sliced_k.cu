@@ -46,12 +46,12 @@ __global__ void __launch_bounds__(kTile* kTile) matmul_sliced_k_kernel(const Gem
       }
     }
     if ((first_k + kTile) % kMostTerms == 0) {
-      total = total + sum;
+      total = plus(total, sum);
       sum = zero;
     }
     __syncthreads();  // the next slice overwrites this one
   }
-  total = total + sum;
+  total = plus(total, sum);
   const int64_t row = first_row + y, col = first_col + x;
   if (row < p.m && col < p.n) static_cast<T*>(p.d)[row * p.n + col] = from_float<T>(to_float(total));
 }
