@@ -117,6 +117,39 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
     return dtype, args, ", ".join(described)
 
 
+@st.composite
+def products(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
+    """The same for the operators that multiply matrices."""
+    dtype = draw(st.sampled_from(op.dtypes))
+    inputs = Inputs(DTYPES[dtype], DEVICE, draw(st.integers(0, 99)))
+    described: list[str] = [dtype]
+
+    def tensor(salt: int, *shape: int) -> Tensor:
+        layout = draw(st.sampled_from(LAYOUTS))
+        described.append(f"{layout} {shape}")
+        return lay_out(layout, shape, inputs, salt)
+
+    m, n, k = (draw(st.sampled_from((1, 2, 3, 8, 16, 31, 64, 129))) for _ in "mnk")
+    if op.name == "linear":
+        batch = draw(st.sampled_from(((), (m,), (2, m), (0, m))))
+        bias = tensor(3, n) if draw(st.booleans()) else None
+        activation = draw(st.sampled_from(("none", "relu", "gelu", "gelu_tanh", "silu")))
+        described.append(activation)
+        return dtype, (tensor(1, *batch, k), tensor(2, n, k), bias, activation), ", ".join(described)
+    if op.name == "gemv":
+        columns = draw(st.sampled_from(((), (1,), (3,), (16,))))
+        return dtype, (tensor(1, m, k), tensor(2, *columns, k)), ", ".join(described)
+    if op.name == "addmm":
+        c = tensor(3, *draw(st.sampled_from(((m, n), (1, n), (m, 1), (n,), ()))))
+        beta, alpha = (draw(st.sampled_from((0.0, 1.0, -0.5))) for _ in "cd")
+        described.append(f"beta {beta}, alpha {alpha}")
+        return dtype, (c, tensor(1, m, k), tensor(2, k, n), beta, alpha), ", ".join(described)
+    batches = (((), ()), ((3,), ()), ((), (3,)), ((2, 1), (3,)), ((3,), (3,)), ((0,), ()))
+    left, right = draw(st.sampled_from(batches))
+    a, b = tensor(1, *left, m, k), tensor(2, *right, k, n)
+    return dtype, (a, b), ", ".join(described)
+
+
 def divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0] or [1]
 
@@ -138,12 +171,17 @@ def known_arguments(op: Op) -> bool:
     return set(op.argument_names) <= known
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if known_arguments(op)], ids=str)
+PRODUCTS = ("matmul", "matmul_tf32", "linear", "addmm", "gemv")
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in OPS if op.name in PRODUCTS or known_arguments(op)], ids=str
+)
 def test_random_calls(op: Op) -> None:
     run = Run(op, torch.device(DEVICE), frozenset(), op.dtypes, [])
 
     @SETTINGS
-    @given(calls(op))
+    @given(products(op) if op.name in PRODUCTS else calls(op))
     def check(call: tuple[str, tuple[Any, ...], str]) -> None:
         dtype, args, label = call
         try:

@@ -22,6 +22,8 @@ PIECE = 1 << 26
 _F32_EPS = 2.0**-23
 #: Directions in which the inputs are moved to see how much the answer depends on them.
 _DRAWS = 4
+#: How many inputs next to the given ones are asked how far off PyTorch is there.
+_NEIGHBOURS = 8
 #: Fewer answers than these do not show the error that a function has.
 _FEW = 64
 
@@ -199,6 +201,39 @@ def conditioning(
         for total, peak in zip(moved, most, strict=True):
             total.add_(peak)
     return moved
+
+
+def neighbouring_error(
+    theirs: Callable[..., Any],
+    exactly: Callable[..., Any],
+    args: Sequence[Any],
+    index: int,
+) -> float:
+    """PyTorch's largest error in one answer over inputs that differ from `args` in their last bit.
+
+    Where few answers cancel, their largest error is one draw from a wide distribution. Inputs next
+    to the given ones are as hard, and show what else PyTorch draws from it.
+
+    Args:
+        theirs: PyTorch's computation at the dtype of its arguments.
+        exactly: the same in float64, given the same arguments.
+        args: float32 tensors, and whatever else the function takes.
+        index: which answer.
+    """
+    largest = 0.0
+    for draw in range(_NEIGHBOURS):
+        generator = torch.Generator().manual_seed(draw)
+
+        def neighbour(a: Any, generator: torch.Generator = generator) -> Any:
+            if not (isinstance(a, Tensor) and a.is_floating_point()):
+                return a
+            signs = torch.randint(0, 2, a.shape, generator=generator).to(a.device) * 2 - 1
+            return a * (1 + signs * torch.finfo(a.dtype).eps)
+
+        moved = tuple(neighbour(a) for a in args)
+        error = as_tuple(theirs(*moved))[index].double() - as_tuple(exactly(*moved))[index]
+        largest = max(largest, float(error.abs().nan_to_num(0.0, 0.0, 0.0).max()))
+    return largest
 
 
 def same_magnitude(exact: Tensor, theirs: Tensor) -> Tensor:

@@ -130,6 +130,8 @@ def _reference(
     for vector in (weight, bias):
         wide = wide if vector is None else torch.promote_types(wide, vector.dtype)
     w, b = (None if v is None else v.to(wide) for v in (weight, bias))
+    if w is None and b is not None:
+        w = torch.ones_like(b)  # PyTorch's gradient of a bias alone fails in 16 bits on the CPU
     # F.group_norm refuses groups of one value.
     z = torch.group_norm(x.to(wide), groups, w, b, eps)
     return ACTIVATIONS[activation](z).to(x.dtype)
