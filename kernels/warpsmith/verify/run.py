@@ -37,7 +37,7 @@ CUDA_KINDS: tuple[str, ...] = ("graph", "stream", "device")
 #: The interpreter and opcheck walk through Python: their samples stay below this.
 FEW_ELEMENTS = 20_000
 #: A CPU, which runs the reference, learns nothing from more.
-MANY_ELEMENTS = 1 << 20
+MANY_ELEMENTS = 1 << 17
 #: Where each dtype would cost seconds.
 COMPILED_DTYPES = ("f32", "bf16")
 
