@@ -29,9 +29,9 @@ def _run(connection: Connection, task: Task, share: Share | None, crowded: bool)
     except Exception as error:
         fault = f"{error!r}"[:2000]
     gc.collect()
-    if torch.cuda.is_initialized():
+    if share is not None:
         try:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(share.device)
             torch.cuda.empty_cache()
         except RuntimeError as error:
             return "ended", fault or f"{error!r}"[:2000]

@@ -60,7 +60,8 @@ def verify(
         progress: called with each result as it is known.
         kinds: a selection from `KINDS`; all by default.
         dtypes: a selection of dtype names; every dtype of each operator by default.
-        jobs: how many worker processes share the work. With one, this process does it all.
+        jobs: how many worker processes share the work. With one, or under the sanitizer, this
+            process does it all.
         timeout: seconds after which a worker that finds no result is stopped.
 
     Returns:
