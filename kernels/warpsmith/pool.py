@@ -193,6 +193,11 @@ class _Worker:
         self.log.close()
 
 
+def _stop(workers: list[_Worker]) -> None:
+    while workers:
+        workers.pop().stop()
+
+
 # --- all of them ----------------------------------------------------------------------------------
 
 
@@ -235,8 +240,6 @@ class _Crowd:
 
     def work(self, indices: Sequence[int], jobs: int, outcomes: dict[int, Outcome]) -> list[int]:
         """Runs some of the tasks; returns those for which memory was short beside others."""
-        gpu = self.device is not None and self.device.type == "cuda"
-        share = Share(self.device.index or 0, jobs) if gpu and self.device else None
         waiting = sorted(indices, key=lambda index: -self.tasks[index].cost)
         crowded: list[int] = []
         idle: list[_Worker] = []
@@ -245,10 +248,15 @@ class _Crowd:
             while waiting or busy:
                 while len(busy) < jobs and (index := self._next(waiting, busy)) is not None:
                     waiting.remove(index)
-                    busy.append(idle.pop() if idle else _Worker(jobs))
-                    busy[-1].give(index, self.tasks[index], share, jobs > 1)
-                while idle:  # nothing left for them; their memory may serve others
-                    idle.pop().stop()
+                    worker = idle.pop() if idle else _Worker(jobs)
+                    # Where nothing else can start until it is done, it may have the whole GPU.
+                    alone = not busy and all(self.tasks[i].large for i in waiting)
+                    if alone:
+                        _stop(idle)
+                    share = self._share(1 if alone else jobs)
+                    worker.give(index, self.tasks[index], share, jobs > 1 and not alone)
+                    busy.append(worker)
+                _stop(idle)  # there is nothing for them now; their memory may serve others
                 ready = multiprocessing.connection.wait([w.connection for w in busy], 0.5)
                 for worker in list(busy):
                     state = self._listen(worker) if worker.connection in ready else "running"
@@ -267,9 +275,14 @@ class _Crowd:
                     else:
                         idle.append(worker)
         finally:
-            for worker in (*busy, *idle):
-                worker.stop()
+            _stop(busy)
+            _stop(idle)
         return crowded
+
+    def _share(self, jobs: int) -> Share | None:
+        if self.device is None or self.device.type != "cuda":
+            return None
+        return Share(self.device.index or 0, jobs)
 
     def _next(self, waiting: list[int], busy: list[_Worker]) -> int | None:
         """The costliest task that may start now; a large one wherever none is running."""
