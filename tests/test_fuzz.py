@@ -135,7 +135,11 @@ def products(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
         bias = tensor(3, n) if draw(st.booleans()) else None
         activation = draw(st.sampled_from(("none", "relu", "gelu", "gelu_tanh", "silu")))
         described.append(activation)
-        return dtype, (tensor(1, *batch, k), tensor(2, n, k), bias, activation), ", ".join(described)
+        return (
+            dtype,
+            (tensor(1, *batch, k), tensor(2, n, k), bias, activation),
+            ", ".join(described),
+        )
     if op.name == "gemv":
         columns = draw(st.sampled_from(((), (1,), (3,), (16,))))
         return dtype, (tensor(1, m, k), tensor(2, *columns, k)), ", ".join(described)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import json
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, verify
-from warpsmith.catalogue import Variant
-from warpsmith.verify import sanitizer
+from warpsmith import bench, catalogue, cli, pool, report, verify, warm
+from warpsmith.catalogue import DTYPES, Variant
+from warpsmith.verify import sanitizer, units
 from warpsmith.verify.run import Run
 
 Function = Callable[..., Any]
@@ -114,6 +120,181 @@ def test_cuda_kinds_are_left_out_on_a_cpu() -> None:
     assert verify.verify(["relu"], device="cpu", kinds=verify.CUDA_KINDS) == []
 
 
+# --- worker processes -----------------------------------------------------------------------------
+
+#: A worker in which some operators misbehave: gelu crashes, and relu finds the GPU's memory taken
+#: for as long as there are others.
+BROKEN_WORKER = """
+import os
+import torch
+from warpsmith import worker
+from warpsmith.verify.run import Run
+
+real = Run.function
+
+def function(self, variant=None):
+    if self.op.name == "gelu":
+        os.abort()
+    if self.op.name == "relu" and self.crowded:
+        open(__file__ + ".crowded", "w").close()
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+    return real(self, variant)
+
+Run.function = function
+worker.main()
+"""
+
+#: A task that needs no operator, and no time to import.
+SLEEPER = """
+import dataclasses, time
+
+@dataclasses.dataclass(frozen=True)
+class Sleeper:
+    seconds: float
+    cost: float
+    large: bool = False
+
+    def run(self, emit, crowded):
+        emit(self.seconds)
+        time.sleep(self.seconds)
+"""
+
+
+def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
+    ops, kinds, dtypes = ["relu", "dot"], ("samples", "refusals", "errors"), ("f16", "bf16")
+    alone = verify.verify(ops, device="cpu", kinds=kinds, dtypes=dtypes)
+    seen: list[verify.Result] = []
+    shared = verify.verify(
+        ops, device="cpu", kinds=kinds, dtypes=dtypes, jobs=2, progress=seen.append
+    )
+    assert shared == alone
+    assert sorted(map(repr, seen)) == sorted(map(repr, shared))
+    for name, results in (("alone", alone), ("shared", shared)):
+        report.record_verification(tmp_path / name, results)
+    assert (tmp_path / "alone").read_text() == (tmp_path / "shared").read_text()
+
+
+def verify_with_broken_workers(
+    ops: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, list[verify.Result]]:
+    script = folder / "worker.py"
+    script.write_text(BROKEN_WORKER)
+    monkeypatch.setattr(pool, "COMMAND", (*pool.COMMAND[:-2], str(script)))
+    results = verify.verify(ops, device="cpu", kinds=("errors",), dtypes=("f32",), jobs=2)
+    report.record_verification(folder / "verify.json", results)
+    return {name: [result for result in results if result.op == name] for name in ops}
+
+
+def errors_of(op: str) -> list[verify.Result]:
+    return verify.verify([op], device="cpu", kinds=("errors",), dtypes=("f32",))
+
+
+def test_a_crash_stays_with_its_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = verify_with_broken_workers(["gelu", "sigmoid"], tmp_path, monkeypatch)
+    (crashed,) = found["gelu"]
+    assert (crashed.kind, crashed.ok) == ("worker", False)
+    assert "its process ended (Aborted)" in crashed.detail
+    assert found["sigmoid"] == errors_of("sigmoid")
+    entries = json.loads((tmp_path / "verify.json").read_text())["ops"]
+    assert {name for name, entry in entries.items() if entry["failed"]} == {"gelu"}
+
+
+def test_a_hang_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    make = importlib.import_module("sleeper").Sleeper
+    tasks = [make(0.0, cost=1.0), make(3600.0, cost=2.0)]
+    quick, hung = pool.run(tasks, jobs=1, timeout=4.0)
+    assert hung == pool.Outcome([3600.0], "no result for 4 s, stopped")
+    assert quick == pool.Outcome([0.0])
+
+
+def test_lack_of_memory_beside_others_is_tried_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = verify_with_broken_workers(["relu", "sigmoid"], tmp_path, monkeypatch)
+    assert (tmp_path / "worker.py.crowded").exists()
+    assert found == {"relu": errors_of("relu"), "sigmoid": errors_of("sigmoid")}
+    assert all(result.ok for results in found.values() for result in results)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("jobs", [2, 16])
+def test_units_cover_every_check_once(device: str, jobs: int) -> None:
+    ops = list(catalogue.load().values())
+    found = units.divide(ops, torch.device(device), frozenset(verify.KINDS), tuple(DTYPES), jobs)
+    for op in ops:
+        parts = [
+            (check, d) for u in found if u.op == op.name for check in u.checks for d in u.dtypes
+        ]
+        assert len(parts) == len(set(parts)), op.name
+        needed = {(i, d) for i in range(len(units.CHECKS)) for d in op.dtypes}
+        for check, dtype in needed - set(parts):
+            assert units.CHECKS[check] is units.huge_checks, op.name
+            assert device == "cpu" or not any(s.huge for s in op.samples_for(dtype)), op.name
+    for unit in found:
+        assert unit.large == (unit.checks == (units.CHECKS.index(units.huge_checks),))
+    largest = max(unit.cost for unit in found if not unit.large)
+    assert largest < sum(unit.cost for unit in found if not unit.large) / jobs
+
+
+def test_results_before_a_crash_are_kept_and_in_order() -> None:
+    def result(kind: str, label: str) -> verify.Result:
+        return verify.Result("relu", kind, label, True)
+
+    def unit(dtype: str) -> units.Unit:
+        return units.Unit("relu", "cpu", frozenset(), ("f32", "f16"), (dtype,), (0, 5), 1.0)
+
+    first = pool.Outcome([(0, result("samples", "f32 7")), (5, result("opcheck", "f32"))])
+    second = pool.Outcome([(0, result("samples", "f16 7"))], fault="gone")
+    results = units.join(catalogue.get("relu"), [unit("f32"), unit("f16")], [first, second])
+    assert [r.label for r in results] == ["f32 7", "f16 7", "f32", "f16"]
+    assert results[-1].detail == "gone after samples f16 7"
+    assert [r.ok for r in results] == [True, True, True, False]
+
+
+def test_workers_need_an_operator_of_the_catalogue() -> None:
+    stranger = dataclasses.replace(catalogue.get("relu"))
+    with pytest.raises(ValueError, match="workers know the catalogue only, not relu"):
+        verify.verify([stranger], device="cpu", jobs=2)
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "many"])
+def test_number_of_jobs_is_checked(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", "relu", "--device", "cpu", f"--jobs={jobs}"]) == 2
+    assert "is no number of processes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("gib", "jobs"), [(140, 16), (80, 8), (24, 3)])
+def test_workers_cannot_take_each_others_memory(
+    gib: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = gib * pool.GIB
+    properties = SimpleNamespace(total_memory=total)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    share = pool.Share(0, jobs)
+    ordinary, large = share.fraction(False) * total, share.fraction(True) * total
+    assert ordinary == pytest.approx(pool.TASK_BYTES)
+    assert large > 2 * ordinary
+    assert (jobs - 1) * ordinary + large + jobs * pool.CONTEXT_BYTES <= total
+    assert pool.Share(0, 1).fraction(False) == 1.0
+
+
+def test_automatic_jobs() -> None:
+    assert 1 <= pool.sensible_jobs(torch.device("cpu")) <= (os.cpu_count() or 1)
+
+
+def test_every_case_is_compiled_beforehand() -> None:
+    ops = [catalogue.get(name) for name in ("rms_norm", "matmul", "add")]
+    plan = bench.Plan(dtypes=("bf16",), variants="all")
+    todo = warm.tasks(ops, plan)
+    assert len(todo) == bench.count_cases(ops, plan)
+    assert pickle.loads(pickle.dumps(todo)) == todo
+    assert {task.plan.variants for task in todo} == {"none"}
+    assert {task.large for task in todo} == {False, True}
+
+
 # --- compute-sanitizer ----------------------------------------------------------------------------
 
 
@@ -152,6 +333,31 @@ def test_sanitizer_that_finds_something(tmp_path: Path, monkeypatch: pytest.Monk
     assert not result.ok
     assert result.op == "relu"
     assert "Invalid __global__ write" in result.detail
+
+
+def test_sanitizer_in_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        'case "$*" in *gelu*) echo "========= Invalid read"; exit 99;; esac; echo "========= 0"'
+    )
+    path = fake_sanitizer(tmp_path, script)
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
+    seen: list[verify.Result] = []
+    tools = ("memcheck", "racecheck")
+    results = verify.run_sanitizer(["relu", "gelu"], tools=tools, jobs=2, progress=seen.append)
+    assert [(r.op, r.label, r.ok) for r in results] == [("2 operators", t, False) for t in tools]
+    assert len(seen) == 4
+    for result in results:
+        assert result.detail.startswith("gelu: exit status 99")
+        assert "relu: " not in result.detail.removeprefix("gelu: ")
+
+
+def test_operators_are_dealt_out_evenly() -> None:
+    ops = list(catalogue.load().values())
+    hands = sanitizer._deal(ops, 8)
+    assert sorted(op.name for hand in hands for op in hand) == sorted(op.name for op in ops)
+    costs = [sanitizer._cost(hand) for hand in hands]
+    assert max(costs) < 1.5 * min(costs)
+    assert sanitizer._deal(ops, 1) == [ops]
 
 
 def test_missing_sanitizer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,15 @@ from torch import Tensor
 
 from warpsmith import build, catalogue, dispatch
 from warpsmith.catalogue import DTYPES, Op
-from warpsmith.console import UsageError, print_json, print_table, progress_bar, say, write
+from warpsmith.console import (
+    UsageError,
+    print_json,
+    print_record,
+    print_table,
+    progress_bar,
+    say,
+    write,
+)
 
 # --- choosing operators ---------------------------------------------------------------------------
 
@@ -72,6 +80,17 @@ def parse_dtypes(text: str | None) -> tuple[str, ...] | None:
         if name not in DTYPES:
             raise UsageError(f"unknown dtype '{name}'; known: {', '.join(DTYPES)}")
     return names
+
+
+def parse_jobs(text: str, device: str) -> int:
+    """A number of processes, or `auto`."""
+    from warpsmith import pool
+
+    if text == "auto":
+        return pool.sensible_jobs(torch.device(device))
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"'{text}' is no number of processes; write 8, say, or auto")
+    return int(text)
 
 
 def need_gpu(command: str) -> None:
@@ -367,6 +386,8 @@ def verify(args: argparse.Namespace) -> int:
 
     kinds = args.kinds.split(",") if args.kinds else None
     dtypes = parse_dtypes(args.dtype)
+    jobs = parse_jobs(args.jobs, args.device)
+    limit = {} if args.timeout is None else {"timeout": args.timeout}
     with progress_bar("verify", None) as (bar, task):
 
         def step(result: verification.Result) -> None:
@@ -374,7 +395,7 @@ def verify(args: argparse.Namespace) -> int:
             bar.advance(task)
 
         if args.sanitize:
-            results = verification.run_sanitizer(ops, progress=step)
+            results = verification.run_sanitizer(ops, progress=step, jobs=jobs, **limit)
         else:
             try:
                 results = verification.verify(
@@ -384,6 +405,8 @@ def verify(args: argparse.Namespace) -> int:
                     progress=step,
                     kinds=kinds,
                     dtypes=dtypes,
+                    jobs=jobs,
+                    **limit,
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error
@@ -435,6 +458,12 @@ def bench(args: argparse.Namespace) -> int:
         overhead=not args.no_overhead,
         seconds=args.seconds,
     )
+    if args.warm:
+        from warpsmith import warm
+
+        jobs = parse_jobs(args.warm, "cuda")
+        with progress_bar("compiling", benchmarks.count_cases(ops, plan)) as (bar, task):
+            warm.warm(ops, plan, jobs=jobs, say=say, step=lambda case: bar.advance(task))
     with progress_bar("benchmarks", benchmarks.count_cases(ops, plan)) as (bar, task):
 
         def step(case: str) -> None:
@@ -447,37 +476,10 @@ def bench(args: argparse.Namespace) -> int:
         print_json(records)
         return 0
     for name, record in records.items():
-        _print_record(name, record or {})
+        print_record(name, record or {})
     for path in written:
         say(f"wrote {path}")
     return 0
-
-
-def _print_record(name: str, record: dict[str, Any]) -> None:
-    def shown(value: object, digits: int) -> str:
-        return f"{value:.{digits}f}" if isinstance(value, float | int) else ""
-
-    rows = []
-    for row in record.get("rows", []):
-        spread = f"{row['ms_low']:.4f}–{row['ms_high']:.4f}" if "ms_low" in row else ""
-        numbers = (
-            shown(row.get("ms"), 4),
-            spread,
-            shown(row.get("tbps"), 3),
-            shown(row.get("of_limit"), 3),
-        )
-        note = row.get("error") or row.get("note") or row.get("serves", "")
-        rows.append((row["case"], row["impl"], *numbers, shown(row.get("error_ratio"), 2), note))
-    print_table(
-        name, ("case", "impl", "ms", "p20–p80", "TB/s", "of limit", "error ratio", ""), rows
-    )
-    overhead = [
-        (row["case"], row["impl"], shown(row.get("cpu_us"), 1))
-        for row in record.get("overhead", [])
-    ]
-    if overhead:
-        print_table("host time per call", ("call", "impl", "µs"), overhead)
-    write("")
 
 
 # --- report ---------------------------------------------------------------------------------------
@@ -591,6 +593,17 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--dtype", help="comma list; every dtype by default")
     sub.add_argument("--out", help="folder for verify.json; benchmarks/results/<gpu> by default")
     sub.add_argument(
+        "--jobs",
+        default="1",
+        help="processes side by side, or auto: as many as cores and memory allow; 1 by default",
+    )
+    sub.add_argument(
+        "--timeout",
+        type=float,
+        help="seconds without a result after which one of several processes is stopped, 600 by "
+        "default; with --sanitize, seconds that a process may take, 3600 by default",
+    )
+    sub.add_argument(
         "--sanitizer",
         action="store_true",
         help="only the small samples, to run under compute-sanitizer",
@@ -620,6 +633,11 @@ def parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=0.25, help="device time per implementation and case"
     )
     sub.add_argument("--no-overhead", action="store_true", help="leave out the host time per call")
+    sub.add_argument(
+        "--warm",
+        metavar="JOBS",
+        help="first compile what is compared with, in so many processes, or auto",
+    )
     sub.add_argument("--limits", action="store_true", help="measure this GPU's limits again")
     sub.add_argument("--out", help="folder for the records; benchmarks/results/<gpu> by default")
 

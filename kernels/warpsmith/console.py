@@ -58,3 +58,32 @@ def write(text: str) -> None:
 def say(message: str) -> None:
     """A line for the user on standard error, beside a progress bar where there is one."""
     err.print(escape(message), soft_wrap=True)
+
+
+def print_record(name: str, record: dict[str, Any]) -> None:
+    """A benchmark record as tables."""
+
+    def shown(value: object, digits: int) -> str:
+        return f"{value:.{digits}f}" if isinstance(value, float | int) else ""
+
+    rows = []
+    for row in record.get("rows", []):
+        spread = f"{row['ms_low']:.4f}–{row['ms_high']:.4f}" if "ms_low" in row else ""
+        numbers = (
+            shown(row.get("ms"), 4),
+            spread,
+            shown(row.get("tbps"), 3),
+            shown(row.get("of_limit"), 3),
+        )
+        note = row.get("error") or row.get("note") or row.get("serves", "")
+        rows.append((row["case"], row["impl"], *numbers, shown(row.get("error_ratio"), 2), note))
+    print_table(
+        name, ("case", "impl", "ms", "p20–p80", "TB/s", "of limit", "error ratio", ""), rows
+    )
+    overhead = [
+        (row["case"], row["impl"], shown(row.get("cpu_us"), 1))
+        for row in record.get("overhead", [])
+    ]
+    if overhead:
+        print_table("host time per call", ("call", "impl", "µs"), overhead)
+    write("")

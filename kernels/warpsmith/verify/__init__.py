@@ -8,36 +8,22 @@ properties and its gradients. On a CPU the same checks run where they have a mea
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from warpsmith import build, catalogue
+from warpsmith import build, catalogue, pool
 from warpsmith.catalogue import DTYPES, Op
-from warpsmith.verify.calls import (
-    error_checks,
-    nonfinite_checks,
-    property_checks,
-    public_checks,
-    sample_checks,
-    wrong_dtype_checks,
-)
-from warpsmith.verify.gradients import gradient_checks
-from warpsmith.verify.machinery import (
-    compile_checks,
-    device_checks,
-    graph_checks,
-    opcheck_checks,
-    stream_checks,
-)
-from warpsmith.verify.run import CUDA_KINDS, KINDS, LostDeviceError, Progress, Result, Run
+from warpsmith.pool import LostDeviceError
+from warpsmith.verify.run import CUDA_KINDS, KINDS, Progress, Result, Run
 from warpsmith.verify.sanitizer import (
     SANITIZER_TOOLS,
     find_sanitizer,
     run_sanitizer,
     sanitizer_calls,
 )
+from warpsmith.verify.units import CHECKS, Unit, divide, guarded, join, on_device, report_loss
 
 __all__ = [
     "CUDA_KINDS",
@@ -52,21 +38,6 @@ __all__ = [
     "verify",
 ]
 
-_CHECKS: tuple[Callable[[Run], None], ...] = (
-    sample_checks,
-    wrong_dtype_checks,
-    nonfinite_checks,
-    public_checks,
-    opcheck_checks,
-    compile_checks,
-    graph_checks,
-    stream_checks,
-    device_checks,
-    error_checks,
-    property_checks,
-    gradient_checks,
-)
-
 
 def verify(
     ops: Sequence[Op | str],
@@ -76,6 +47,8 @@ def verify(
     progress: Progress | None = None,
     kinds: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
+    jobs: int = 1,
+    timeout: float = 600.0,
 ) -> list[Result]:
     """Verifies operators on a device.
 
@@ -87,13 +60,17 @@ def verify(
         progress: called with each result as it is known.
         kinds: a selection from `KINDS`; all by default.
         dtypes: a selection of dtype names; every dtype of each operator by default.
+        jobs: how many worker processes share the work. With one, or under the sanitizer, this
+            process does it all.
+        timeout: seconds after which a worker that finds no result is stopped.
 
     Returns:
         One result per check. After a kernel has broken the CUDA context the list ends with a
-        failure that says so.
+        failure that says so; with workers, that is the end of its operator only, and so is a crash
+        or a hang.
 
     Raises:
-        ValueError: for an unknown operator or kind.
+        ValueError: for an unknown operator or kind, or one that workers cannot find.
     """
     chosen = [catalogue.get(op) if isinstance(op, str) else op for op in ops]
     where = torch.device(device)
@@ -104,32 +81,82 @@ def verify(
         where = torch.device("cuda", where.index or 0)
     else:
         wanted -= set(CUDA_KINDS)
+    names = tuple(dtypes or DTYPES)
+    with_self_tests = (
+        where.type == "cuda" and len(chosen) == len(catalogue.load()) and kinds is None
+    )
+    if jobs > 1 and not sanitizer:
+        if strangers := [op.name for op in chosen if catalogue.load().get(op.name) is not op]:
+            raise ValueError(f"workers know the catalogue only, not {', '.join(strangers)}")
+        units = divide(chosen, where, wanted, names, jobs)
+        return _side_by_side(chosen, units, where, jobs, timeout, progress, with_self_tests)
     results: list[Result] = []
-    with torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext():
+    with on_device(where):
         for op in chosen:
-            run = Run(op, where, wanted, tuple(dtypes or DTYPES), results, progress)
+            run = Run(op, where, wanted, names, results, progress)
             if run.on_gpu and not run.compiled:
                 run.add("build", op.family, False, build.why_not(op.family))
             try:
-                for check in (sanitizer_calls,) if sanitizer else _CHECKS:
-                    _guarded(run, check)
+                for check in (sanitizer_calls,) if sanitizer else CHECKS:
+                    guarded(run, check)
             except LostDeviceError as error:
-                run.add("device lost", "the CUDA context is broken", False, str(error)[:2000])
+                report_loss(run, error)
                 return results
-        if where.type == "cuda" and len(chosen) == len(catalogue.load()) and kinds is None:
+        if with_self_tests:
             results += self_tests(progress)
     return results
 
 
-def _guarded(run: Run, check: Callable[[Run], None]) -> None:
-    """A sample or a reference that raises is a failure of its operator, not the end of the run."""
-    try:
-        check(run)
-    except LostDeviceError:
-        raise
-    except Exception as error:
-        run.add(check.__name__.strip("_"), "could not run", False, f"{error!r}"[:2000])
-        run.ensure_alive()
+def _side_by_side(
+    ops: Sequence[Op],
+    units: Sequence[Unit],
+    device: torch.device,
+    jobs: int,
+    timeout: float,
+    progress: Progress | None,
+    with_self_tests: bool,
+) -> list[Result]:
+    """The same by worker processes. What they only load is compiled here, before they start."""
+    announce: Progress = progress or (lambda result: None)
+    missing: dict[str, str] = {}
+    if device.type == "cuda":
+        families = [*(op.family for op in ops), *(["selftest"] if with_self_tests else [])]
+        for family in dict.fromkeys(families):
+            if build.library(family) is None:
+                missing[family] = build.why_not(family)
+    testing = with_self_tests and "selftest" not in missing
+    outcomes = pool.run(
+        [*units, *([SelfTests()] if testing else [])],
+        jobs=jobs,
+        device=device,
+        timeout=timeout,
+        progress=lambda item: announce(item[1]),
+    )
+    results: list[Result] = []
+    for op in ops:
+        if op.family in missing:
+            results.append(Result(op.name, "build", op.family, False, missing[op.family]))
+            announce(results[-1])
+        mine = [i for i, unit in enumerate(units) if unit.op == op.name]
+        results += join(op, [units[i] for i in mine], [outcomes[i] for i in mine])
+    if testing:
+        results += [result for _, result in outcomes[-1].items]
+        if fault := outcomes[-1].fault:
+            results.append(Result("selftest", "worker", "selftest", False, fault))
+    elif with_self_tests:
+        results += self_tests(progress)
+    return results
+
+
+@dataclass(frozen=True)
+class SelfTests:
+    """`self_tests` as a task of `pool`."""
+
+    cost: float = 0.0
+    large: bool = False
+
+    def run(self, emit: Callable[[tuple[int, Result]], None], crowded: bool) -> None:
+        self_tests(lambda result: emit((0, result)))
 
 
 def self_tests(progress: Progress | None = None) -> list[Result]:

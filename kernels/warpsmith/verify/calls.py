@@ -31,11 +31,21 @@ from warpsmith.verify.run import (
 
 
 def sample_checks(run: Run) -> None:
+    _samples(run, huge=False)
+
+
+def huge_checks(run: Run) -> None:
+    """The samples that need several GB."""
+    if run.on_gpu:
+        _samples(run, huge=True)
+
+
+def _samples(run: Run, huge: bool) -> None:
     if not run.wants("samples", "variants", "refusals", "triton"):
         return
     for dtype in run.dtypes:
         for sample in run.op.samples_for(dtype):
-            if sample.huge and not run.on_gpu:
+            if sample.huge != huge:
                 continue
             try:
                 _one_sample(run, dtype, sample)

@@ -43,9 +43,10 @@ def _opcheck(run: Run, function: Any, args: tuple[Any, ...], dtype: str) -> None
 
 def _few_dtypes(run: Run) -> tuple[str, ...]:
     """Those of slow checks; of an operator that has none of them, its last."""
-    if not set(COMPILED_DTYPES) & set(run.op.dtypes):
-        return run.dtypes[-1:]
-    return tuple(d for d in COMPILED_DTYPES if d in run.dtypes)
+    few: tuple[str, ...] = COMPILED_DTYPES
+    if not set(few) & set(run.op.dtypes):
+        few = run.all_dtypes[-1:]
+    return tuple(d for d in run.dtypes if d in few)
 
 
 def opcheck_checks(run: Run) -> None:

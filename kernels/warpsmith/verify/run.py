@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from warpsmith import dispatch, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op, Sample, Variant
+from warpsmith.pool import CrowdedError, LostDeviceError
 from warpsmith.testing import Expected
 
 #: What can be asked for, in the order in which it runs.
@@ -56,13 +58,9 @@ class Result:
 Progress = Callable[[Result], None]
 
 
-class LostDeviceError(RuntimeError):
-    """A kernel broke the CUDA context; nothing can run in this process any more."""
-
-
 @dataclass
 class Run:
-    """The verification of one operator on one device."""
+    """The verification of one operator on one device, or the share of it at some dtypes."""
 
     op: Op
     device: torch.device
@@ -70,11 +68,16 @@ class Run:
     dtypes: tuple[str, ...]
     results: list[Result]
     progress: Progress | None = None
+    #: The dtypes of the whole verification, where `dtypes` is a share.
+    all_dtypes: tuple[str, ...] = ()
+    #: Other processes work on the same GPU, so that it may lack memory for their sake alone.
+    crowded: bool = False
     compiled: bool = field(init=False, default=False)
     sm: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.dtypes = tuple(d for d in self.op.dtypes if d in self.dtypes)
+        self.all_dtypes = tuple(d for d in self.op.dtypes if d in (self.all_dtypes or self.dtypes))
         if self.on_gpu:
             self.sm = dispatch.device_sm(self.device)
             self.compiled = dispatch.load_family(self.op.family)
@@ -100,6 +103,7 @@ class Run:
         except torch.cuda.OutOfMemoryError:
             self.out_of_memory(kind, label, huge)
         except Exception as error:
+            self.blame_crowd(error)
             text = str(error) if isinstance(error, AssertionError) else f"{error!r}"
             self.add(kind, label, False, text[:2000])
             self.ensure_alive()
@@ -107,12 +111,23 @@ class Run:
             self.add(kind, label)
 
     def out_of_memory(self, kind: str, label: str, huge: bool) -> None:
-        """A huge sample may be too large for a GPU; any other must fit."""
+        """A huge sample may be too large for a GPU; any other must fit.
+
+        Raises:
+            CrowdedError: where others may be why.
+        """
         detail = "this GPU has too little memory"
+        if self.crowded:
+            raise CrowdedError(detail)
         if huge:
             self.add("skipped", f"{kind} {label}", detail=detail)
         else:
             self.add(kind, label, False, detail)
+
+    def blame_crowd(self, error: Exception) -> None:
+        """Raises `CrowdedError` for any other error behind which there may be a lack of memory."""
+        if self.crowded and re.search(r"out of memory|_ALLOC_FAILED", str(error)):
+            raise CrowdedError(str(error)) from error
 
     def ensure_alive(self) -> None:
         if not self.on_gpu:

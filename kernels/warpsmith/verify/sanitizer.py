@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from warpsmith import build, dispatch
+from warpsmith import build, catalogue, dispatch, pool
 from warpsmith.catalogue import DTYPES, Inputs, Op
 from warpsmith.verify.run import Progress, Result, Run
 
 SANITIZER_TOOLS: tuple[str, ...] = ("memcheck", "racecheck", "initcheck")
 #: Exit status that compute-sanitizer is asked to give where it found something.
 _FOUND = 99
+#: How a line begins that says what is wrong: the sanitizer's, and ours.
+_REPORTED = ("=========", "FAILED")
 
 
 def _copied_exactly(args: Sequence[Any], device: torch.device) -> tuple[Any, ...]:
@@ -78,57 +81,121 @@ def run_sanitizer(
     tools: Sequence[str] = SANITIZER_TOOLS,
     progress: Progress | None = None,
     timeout: float = 3600.0,
+    jobs: int = 1,
 ) -> list[Result]:
-    """Runs the small samples of every variant under compute-sanitizer, a process per tool.
+    """Runs the small samples of every variant under compute-sanitizer.
 
     Args:
         ops: operators, or their names.
         tools: which of the sanitizer's tools.
-        progress: called with each result as it is known.
-        timeout: seconds that one tool may take.
+        progress: called with the result of each process as it is known.
+        timeout: seconds that one process may take.
+        jobs: how many processes run side by side. With one, each tool gets one process for all
+            operators; with more, the operators are dealt out to as many for each tool.
 
     Returns:
         One result per tool; `op` lists the operators, `detail` what the tool found.
     """
-    names = [op if isinstance(op, str) else op.name for op in ops]
-    title = names[0] if len(names) == 1 else f"{len(names)} operators"
+    chosen = [catalogue.get(op) if isinstance(op, str) else op for op in ops]
+    title = chosen[0].name if len(chosen) == 1 else f"{len(chosen)} operators"
+    announce: Progress = progress or (lambda result: None)
     sanitizer = find_sanitizer()
-    results = []
-    for tool in tools:
-        if sanitizer is None:
-            why = "compute-sanitizer is neither on PATH nor in the CUDA toolkit"
-            result = Result(title, "sanitizer", tool, False, why)
-        else:
-            result = _run_tool(sanitizer, tool, names, title, timeout)
-        results.append(result)
-        if progress is not None:
-            progress(result)
-    return results
+    if sanitizer is None:
+        why = "compute-sanitizer is neither on PATH nor in the CUDA toolkit"
+        results = [Result(title, "sanitizer", tool, False, why) for tool in tools]
+        for result in results:
+            announce(result)
+        return results
+    runs = [
+        ToolRun(sanitizer, tool, tuple(op.name for op in hand), title, timeout, _cost(hand))
+        for tool in tools
+        for hand in _deal(chosen, jobs)
+    ]
+    found: list[Result] = []
+    if jobs == 1:
+        for tool_run in runs:
+            tool_run.run(found.append, crowded=False)
+            announce(found[-1])
+    else:
+        for family in dict.fromkeys(op.family for op in chosen):
+            build.library(family)
+        for tool_run, outcome in zip(
+            runs, pool.run(runs, jobs=jobs, progress=announce), strict=True
+        ):
+            found += outcome.items or [tool_run.result(False, outcome.fault)]
+    pairs = list(zip(runs, found, strict=True))
+    return [_joined(tool, [pair for pair in pairs if pair[0].tool == tool]) for tool in tools]
 
 
-def _run_tool(sanitizer: Path, tool: str, names: list[str], title: str, timeout: float) -> Result:
-    command = [str(sanitizer), "--tool", tool, "--error-exitcode", str(_FOUND)]
-    command += ["--print-limit", "20", sys.executable, "-m", "warpsmith", "verify", "--sanitizer"]
-    environment = dict(os.environ)
-    # Without the caching allocator every tensor is an allocation of its own, with borders to cross.
-    environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-    package = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (package, environment.get("PYTHONPATH")))
-    )
-    try:
-        done = subprocess.run(
-            [*command, *names],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
+def _cost(ops: Sequence[Op]) -> float:
+    return float(
+        sum(
+            sum(v.dtype == dtype for v in op.variants) + 1
+            for op in ops
+            for dtype in op.dtypes
+            for sample in op.samples_for(dtype)
+            if sample.small and not sample.huge
         )
-    except subprocess.TimeoutExpired:
-        return Result(title, "sanitizer", tool, False, f"no result after {timeout:.0f} s")
-    report = [line for line in done.stdout.splitlines() if line.startswith("=========")]
-    if done.returncode == 0:
-        return Result(title, "sanitizer", tool, True, report[-1] if report else "")
-    text = "\n".join(report[:60]) or (done.stdout + done.stderr)[-3000:]
-    return Result(title, "sanitizer", tool, False, f"exit status {done.returncode}\n{text}")
+    )
+
+
+def _deal(ops: Sequence[Op], hands: int) -> list[list[Op]]:
+    """Deals operators out so that every hand costs about the same; in catalogue order within."""
+    costs = {op: _cost([op]) for op in ops}
+    dealt: list[list[Op]] = [[] for _ in range(max(1, min(hands, len(ops))))]
+    for op in sorted(ops, key=lambda op: -costs[op]):
+        min(dealt, key=lambda hand: sum(costs[other] for other in hand)).append(op)
+    return [sorted(hand, key=ops.index) for hand in dealt]
+
+
+@dataclass(frozen=True)
+class ToolRun:
+    """One process of compute-sanitizer, with one of its tools: a task of `pool`."""
+
+    sanitizer: Path
+    tool: str
+    names: tuple[str, ...]
+    title: str
+    timeout: float
+    cost: float
+    large: bool = False
+
+    def run(self, emit: Callable[[Result], None], crowded: bool) -> None:
+        command = [str(self.sanitizer), "--tool", self.tool, "--error-exitcode", str(_FOUND)]
+        command += ["--print-limit", "20", sys.executable]
+        command += ["-m", "warpsmith", "verify", "--sanitizer", *self.names]
+        # Without the caching allocator every tensor is an allocation of its own, with borders to
+        # cross.
+        environment = pool.environment(PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=self.timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            emit(self.result(False, f"no result after {self.timeout:.0f} s"))
+            return
+        report = [line for line in done.stdout.splitlines() if line.startswith(_REPORTED)]
+        if done.returncode == 0:
+            emit(self.result(True, report[-1] if report else ""))
+            return
+        text = "\n".join(report[:60]) or (done.stdout + done.stderr)[-3000:]
+        if crowded and re.search("out of memory|too little memory", text):
+            raise pool.CrowdedError(text)
+        emit(self.result(False, f"exit status {done.returncode}\n{text}"))
+
+    def result(self, ok: bool, detail: str) -> Result:
+        return Result(self.title, "sanitizer", self.tool, ok, detail)
+
+
+def _joined(tool: str, parts: Sequence[tuple[ToolRun, Result]]) -> Result:
+    """What one tool found, in however many processes."""
+    if len(parts) == 1:
+        return parts[0][1]
+    bad = [f"{', '.join(run.names)}: {result.detail}" for run, result in parts if not result.ok]
+    details = bad or list(dict.fromkeys(result.detail for _, result in parts))
+    return Result(parts[0][0].title, "sanitizer", tool, not bad, "\n".join(details))

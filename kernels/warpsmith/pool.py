@@ -1,0 +1,311 @@
+"""Tasks in worker processes side by side, where one may crash, hang or lose its GPU and end no
+other.
+
+Every worker is a fresh interpreter (`python -m warpsmith.worker`) in a session of its own, which
+takes tasks one after another until one of them ends it. Tasks go from the costliest to the
+cheapest, at most one large one at a time. On a GPU each worker may allocate only its share of the
+memory, so that none starves another; a task that wants more is run again at the end, alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+GIB = 1 << 30
+#: What an ordinary task may allocate on a GPU: several times what the largest of them needs.
+TASK_BYTES = 3 * GIB
+#: What a worker's CUDA context and loaded kernels take beside it.
+CONTEXT_BYTES = GIB
+#: Memory of the host that a worker may need.
+HOST_BYTES = 4 * GIB
+#: Importing PyTorch may take so long where many workers start together.
+STARTUP_SECONDS = 180.0
+
+#: How a worker is started; the number of a file descriptor follows.
+COMMAND: tuple[str, ...] = (sys.executable, "-X", "faulthandler", "-m", "warpsmith.worker")
+
+Emit = Callable[[Any], None]
+
+
+class LostDeviceError(RuntimeError):
+    """A kernel broke the CUDA context; nothing can run in this process any more."""
+
+
+class CrowdedError(RuntimeError):
+    """The GPU's memory ran out while other workers had theirs of it, which says nothing about the
+    task.
+    """
+
+
+class Task(Protocol):
+    """What a worker does at a stretch; travels there by pickle."""
+
+    @property
+    def cost(self) -> float:
+        """An estimate, in any unit: the costliest are started first."""
+
+    @property
+    def large(self) -> bool:
+        """Whether it needs more of a GPU's memory than `TASK_BYTES`."""
+
+    def run(self, emit: Emit, crowded: bool) -> None:
+        """Does it; hands each piece of the answer to `emit` as it is known.
+
+        Raises:
+            CrowdedError: where `crowded` and the GPU's memory ran out.
+            LostDeviceError: the answer is complete, but the worker must end.
+        """
+
+
+@dataclass
+class Outcome:
+    """What became of a task: all that it emitted, and what ended it early, if something did."""
+
+    items: list[Any] = field(default_factory=list)
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A GPU, and by how many workers at a time it is used."""
+
+    device: int
+    jobs: int
+
+    def fraction(self, large: bool) -> float:
+        """How much of the GPU's memory a task may allocate."""
+        if self.jobs == 1:
+            return 1.0
+        total = torch.cuda.get_device_properties(self.device).total_memory
+        rest = total - self.jobs * (TASK_BYTES + CONTEXT_BYTES)
+        return min(1.0, max(TASK_BYTES, rest if large else 0) / total)
+
+
+# --- how many -------------------------------------------------------------------------------------
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    limit = Path("/sys/fs/cgroup/cpu.max")
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = limit.read_text().split()
+        count = min(count or 1, math.ceil(int(quota) / int(period)))
+    return max(1, count or 1)
+
+
+def _host_memory() -> float:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    return math.inf
+
+
+def sensible_jobs(device: torch.device) -> int:
+    """As many workers as there are cores and memory for; half of a GPU is left to large tasks."""
+    count = min(cores(), _host_memory() // HOST_BYTES)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        count = min(count, free // 2 // (TASK_BYTES + CONTEXT_BYTES))
+    return max(1, int(count))
+
+
+# --- one worker -----------------------------------------------------------------------------------
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment for another that is to import this same package."""
+    package = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, **changes}
+
+
+class _Worker:
+    """A worker process, the task that it is at, and when it was last heard of."""
+
+    def __init__(self, jobs: int) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115
+        self.index = -1
+        self.outcome = Outcome()
+        self.heard = time.monotonic()
+        self.started = False
+        self.process = subprocess.Popen(
+            [*COMMAND, str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            env=environment(
+                OMP_NUM_THREADS=str(max(1, cores() // jobs)),
+                TORCHINDUCTOR_COMPILE_THREADS="1",
+                WARPSMITH_BUILD="0",
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,
+        )
+        theirs.close()
+
+    def give(self, index: int, task: Task, share: Share | None, crowded: bool) -> None:
+        self.index, self.outcome, self.heard = index, Outcome(), time.monotonic()
+        with contextlib.suppress(OSError):  # a dead worker shows when it is listened to
+            self.connection.send((task, share, crowded))
+
+    def silent(self, timeout: float | None) -> bool:
+        if timeout is None:
+            return False
+        patience = timeout if self.started else max(timeout, STARTUP_SECONDS)
+        return time.monotonic() - self.heard > patience
+
+    def last_words(self) -> str:
+        """How the process ended, and the end of what it wrote."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=10)
+        status = self.process.poll()
+        how = f"exit status {status}"
+        if status is not None and status < 0:
+            how = signal.strsignal(-status) or f"signal {-status}"
+        self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - 1500))
+        return f"its process ended ({how})\n{self.log.read().decode(errors='replace')}".strip()
+
+    def stop(self) -> None:
+        """Ends the process and whatever it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=10)
+        self.connection.close()
+        self.log.close()
+
+
+def _stop(workers: list[_Worker]) -> None:
+    while workers:
+        workers.pop().stop()
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+def run(
+    tasks: Sequence[Task],
+    *,
+    jobs: int,
+    device: torch.device | None = None,
+    timeout: float | None = None,
+    progress: Emit | None = None,
+) -> list[Outcome]:
+    """Runs tasks in worker processes, which end with this call, however it ends.
+
+    Workers compile no library of kernels: those that the tasks need must be there.
+
+    Args:
+        tasks: what to run.
+        jobs: how many workers may run side by side.
+        device: the GPU whose memory they share, if they do.
+        timeout: seconds after which a worker that emits nothing is stopped; None waits for ever.
+        progress: called with each item as it is emitted. What a task emitted before it ran out of
+            memory beside others comes again when it is run alone.
+
+    Returns:
+        An outcome per task, in their order.
+    """
+    outcomes: dict[int, Outcome] = {}
+    crowd = _Crowd(tasks, device, timeout, progress)
+    crowded = crowd.work(range(len(tasks)), jobs, outcomes)
+    crowd.work(crowded, 1, outcomes)
+    return [outcomes[index] for index in range(len(tasks))]
+
+
+@dataclass(frozen=True)
+class _Crowd:
+    tasks: Sequence[Task]
+    device: torch.device | None
+    timeout: float | None
+    progress: Emit | None
+
+    def work(self, indices: Sequence[int], jobs: int, outcomes: dict[int, Outcome]) -> list[int]:
+        """Runs some of the tasks; returns those for which memory was short beside others."""
+        waiting = sorted(indices, key=lambda index: -self.tasks[index].cost)
+        crowded: list[int] = []
+        idle: list[_Worker] = []
+        busy: list[_Worker] = []
+        try:
+            while waiting or busy:
+                while len(busy) < jobs and (index := self._next(waiting, busy)) is not None:
+                    waiting.remove(index)
+                    worker = idle.pop() if idle else _Worker(jobs)
+                    # Where nothing else can start until it is done, it may have the whole GPU.
+                    alone = not busy and all(self.tasks[i].large for i in waiting)
+                    if alone:
+                        _stop(idle)
+                    share = self._share(1 if alone else jobs)
+                    worker.give(index, self.tasks[index], share, jobs > 1 and not alone)
+                    busy.append(worker)
+                _stop(idle)  # there is nothing for them now; their memory may serve others
+                ready = multiprocessing.connection.wait([w.connection for w in busy], 0.5)
+                for worker in list(busy):
+                    state = self._listen(worker) if worker.connection in ready else "running"
+                    if state == "running":
+                        if not worker.silent(self.timeout):
+                            continue
+                        worker.outcome.fault = f"no result for {self.timeout:.0f} s, stopped"
+                        state = "ended"
+                    busy.remove(worker)
+                    if state == "crowded":
+                        crowded.append(worker.index)
+                    else:
+                        outcomes[worker.index] = worker.outcome
+                    if state == "ended":
+                        worker.stop()
+                    else:
+                        idle.append(worker)
+        finally:
+            _stop(busy)
+            _stop(idle)
+        return crowded
+
+    def _share(self, jobs: int) -> Share | None:
+        if self.device is None or self.device.type != "cuda":
+            return None
+        return Share(self.device.index or 0, jobs)
+
+    def _next(self, waiting: list[int], busy: list[_Worker]) -> int | None:
+        """The costliest task that may start now; a large one wherever none is running."""
+        alone = not any(self.tasks[worker.index].large for worker in busy)
+        large = [index for index in waiting if self.tasks[index].large]
+        if alone and large:
+            return large[0]
+        return next((index for index in waiting if not self.tasks[index].large), None)
+
+    def _listen(self, worker: _Worker) -> str:
+        """Takes what a worker says; "running", "done", "crowded", or "ended" where it is lost."""
+        try:
+            while worker.connection.poll():
+                kind, content = worker.connection.recv()
+                worker.heard, worker.started = time.monotonic(), True
+                if kind == "item":
+                    worker.outcome.items.append(content)
+                    if self.progress is not None:
+                        self.progress(content)
+                elif kind != "ready":
+                    worker.outcome.fault = content
+                    return str(kind)
+        except (EOFError, OSError):
+            worker.outcome.fault = worker.last_words()
+            return "ended"
+        return "running"

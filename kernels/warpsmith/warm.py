@@ -1,0 +1,109 @@
+"""Compiles what a benchmark compares with (torch.compile, Triton twins, peers) before it is timed.
+
+Workers call every implementation but PyTorch's and our CUDA kernels once, on the arguments that
+will be timed, and so fill the caches on disk of Inductor and Triton. The benchmark itself stays one
+process, finds the compiled code there, and times nothing that was not run by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from warpsmith import bench, build, catalogue, dispatch, pool
+from warpsmith.bench import Case, Plan
+from warpsmith.catalogue import DTYPES, Inputs, Op, Sample
+
+#: Never compiled here.
+_READY = ("auto", "torch")
+#: Arguments and what implementations allocate beside them, relative to the arguments.
+_ROOM = 4
+
+
+@dataclass(frozen=True)
+class Warming:
+    """One case of an operator: a task of `pool`. It emits its label when it is done."""
+
+    op: str
+    dtype: str
+    sample: int
+    plan: Plan
+    large: bool
+    cost: float = 1.0
+
+    def run(self, emit: Callable[[str], None], crowded: bool) -> None:
+        op = catalogue.get(self.op)
+        sample = op.bench[self.sample]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            args = dispatch.normalise(op, sample.make(Inputs(DTYPES[self.dtype], "cuda")))
+            case = Case(op, self.dtype, sample, [args], cold=False)
+            functions = bench.implementations(case, self.plan, False, lambda message: None)
+            for name, function in functions.items():
+                if name not in _READY:
+                    _call(function, args, crowded)
+        emit(f"{op.name} {case.label}")
+
+
+def _call(function: bench.Function, args: tuple[object, ...], crowded: bool) -> None:
+    """What is wrong with an implementation is for the benchmark to say."""
+    try:
+        function(*args)
+    except torch.cuda.OutOfMemoryError:
+        if crowded:
+            raise
+    except Exception:
+        with contextlib.suppress(Exception):
+            torch.cuda.synchronize()
+
+
+def _bytes(op: Op, dtype: str, sample: Sample) -> int:
+    args = sample.make(Inputs(DTYPES[dtype], "meta"))
+    return sum(a.numel() * a.element_size() for a in args if isinstance(a, Tensor))
+
+
+def tasks(ops: Sequence[Op], plan: Plan) -> list[Warming]:
+    """A task per case that will be timed."""
+    bare = replace(plan, variants="none")
+    found = []
+    for op in ops:
+        for dtype in bench.bench_dtypes(op, plan):
+            for sample in bench.bench_cases(op, dtype, plan):
+                large = _ROOM * _bytes(op, dtype, sample) > pool.TASK_BYTES
+                found.append(Warming(op.name, dtype, op.bench.index(sample), bare, large))
+    return found
+
+
+def warm(
+    ops: Sequence[Op],
+    plan: Plan,
+    *,
+    jobs: int,
+    say: bench.Progress,
+    step: bench.Progress,
+    timeout: float = 600.0,
+) -> None:
+    """Compiles in worker processes what `bench(ops, plan)` will time.
+
+    Args:
+        ops: operators of the catalogue.
+        plan: what will be measured.
+        jobs: how many workers.
+        say: called with each message for the user.
+        step: called with the name of each case that is done.
+        timeout: seconds that one case may take.
+    """
+    for family in dict.fromkeys(op.family for op in ops):
+        build.library(family)
+    todo = tasks(ops, plan)
+    device = torch.device("cuda", torch.cuda.current_device())
+    outcomes = pool.run(todo, jobs=jobs, device=device, timeout=timeout, progress=step)
+    for task, outcome in zip(todo, outcomes, strict=True):
+        if outcome.fault:
+            label = f"{task.op} {task.dtype} {catalogue.get(task.op).bench[task.sample].label}"
+            say(f"{label}: not compiled beforehand: {outcome.fault.splitlines()[0]}")

@@ -1,0 +1,57 @@
+"""The process in which `warpsmith.pool` runs tasks: `python -m warpsmith.worker <descriptor>`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from multiprocessing.connection import Connection
+
+import torch
+
+from warpsmith import catalogue
+from warpsmith.pool import CrowdedError, LostDeviceError, Share, Task
+
+
+def _run(connection: Connection, task: Task, share: Share | None, crowded: bool) -> tuple[str, str]:
+    """Runs a task; how it ended and what went wrong, as `pool` understands it."""
+    state, fault = "done", ""
+    try:
+        if share is not None:
+            fraction = share.fraction(task.large)
+            torch.cuda.set_per_process_memory_fraction(fraction, share.device)
+        task.run(lambda item: connection.send(("item", item)), crowded)
+    except CrowdedError:
+        state = "crowded"
+    except LostDeviceError:
+        return "ended", ""
+    except torch.cuda.OutOfMemoryError as error:
+        state, fault = ("crowded", "") if crowded else ("done", f"{error!r}"[:2000])
+    except Exception as error:
+        fault = f"{error!r}"[:2000]
+    gc.collect()
+    if share is not None:
+        try:
+            torch.cuda.synchronize(share.device)
+            torch.cuda.empty_cache()
+        except RuntimeError as error:
+            return "ended", fault or f"{error!r}"[:2000]
+    return state, fault
+
+
+def main() -> None:
+    """Serves until the other end of the connection closes."""
+    connection = Connection(int(sys.argv[-1]))
+    catalogue.load()
+    connection.send(("ready", ""))
+    state = "done"
+    while state != "ended":
+        try:
+            task, share, crowded = connection.recv()
+        except EOFError:
+            return
+        state, fault = _run(connection, task, share, crowded)
+        connection.send((state, fault))
+
+
+if __name__ == "__main__":
+    main()
