@@ -6,20 +6,10 @@
 
 #include "gemm/operands.h"
 #include "gemm/split.h"
+#include "host/named.h"
 #include "host/registry.h"
 
 namespace warpsmith {
-
-// Which rung and accumulator: the ladder's own choice, or what a variant names.
-struct Named {
-  std::string rung, accumulator;
-};
-
-inline Dtype accumulator_of(const char* op, const Named& named, Dtype dtype) {
-  if (named.accumulator == "f32") return Dtype::f32;
-  if (named.accumulator == "f16" && dtype == Dtype::f16) return Dtype::f16;
-  fail(op, "no accumulator '", named.accumulator, "' for ", name_of(dtype));
-}
 
 // Runs the rung on `out`; false where the ladder has none for the call.
 template <class Args>

@@ -6,6 +6,7 @@
 #include "device/convert.h"
 #include "device/vec.h"
 #include "gemm/gemm.h"
+#include "gemm/types.h"
 
 namespace warpsmith {
 
@@ -75,13 +76,6 @@ __device__ __forceinline__ void store_sums(T* to, const Sums<Acc, tm, tn>& sums,
     from_float(out, values);
   }
   store(to, out);
-}
-
-// Calls body.template operator()<T, Acc>() for the types of the operands and of the sums.
-template <class Body>
-void visit_types(const GemmArgs& p, Body&& body) {
-  if (p.accumulator == Dtype::f16) return body.template operator()<f16, f16>();
-  dispatch_float(p.dtype, [&]<class T>() { body.template operator()<T, float>(); });
 }
 
 }  // namespace warpsmith

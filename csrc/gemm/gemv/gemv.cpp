@@ -2,6 +2,7 @@
 #include "gemm/gemv/gemv.h"
 
 #include "gemm/vectors.h"
+#include "host/named.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -9,17 +10,6 @@ namespace {
 
 constexpr const char* kOp = "gemv";
 const Ladder<GemvArgs> ladder{kOp};
-
-// Which rung and accumulator: the ladder's own choice, or what a variant names.
-struct Named {
-  std::string rung, accumulator;
-};
-
-Dtype accumulator_of(const Named& named, Dtype dtype) {
-  if (named.accumulator == "f32") return Dtype::f32;
-  if (named.accumulator == "f16" && dtype == Dtype::f16) return Dtype::f16;
-  fail(kOp, "no accumulator '", named.accumulator, "' for ", name_of(dtype));
-}
 
 void check(const Tensor& a, const Tensor& x) {
   check_floating(kOp, "a", a);
@@ -56,7 +46,7 @@ Tensor run(const Tensor& a, const Tensor& x, const Named* named) {
     return call_fallback<Tensor>("warpsmith::gemv", a, x);
   }
   const Dtype dtype = *kernel_dtype(a.scalar_type());
-  const Dtype accumulator = named != nullptr ? accumulator_of(*named, dtype) : Dtype::f32;
+  const Dtype accumulator = named != nullptr ? accumulator_of(kOp, *named, dtype) : Dtype::f32;
   Tensor y = empty_product(a, x, a.scalar_type());
   if (y.numel() == 0) return y;
   const int device = a.get_device_index();

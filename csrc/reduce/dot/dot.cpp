@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include "host/named.h"
 #include "host/registry.h"
 #include "row/operands.h"
 
@@ -12,17 +13,6 @@ namespace {
 constexpr const char* kOp = "dot";
 constexpr const char* kOnePass = "one_pass";
 const Ladder<DotArgs> ladder{kOp};
-
-// Which rung and accumulator: the ladder's own choice, or what a variant names.
-struct Named {
-  std::string rung, accumulator;
-};
-
-Dtype accumulator_of(const Named& named, Dtype dtype) {
-  if (named.accumulator == "f32") return Dtype::f32;
-  if (named.accumulator == "f16" && dtype == Dtype::f16) return Dtype::f16;
-  fail(kOp, "no accumulator '", named.accumulator, "' for ", name_of(dtype));
-}
 
 void check(const Tensor& x, const Tensor& y) {
   check_floating(kOp, "x", x);
@@ -43,7 +33,7 @@ Tensor run(const Tensor& x, const Tensor& y, const Named* named) {
     return call_fallback<Tensor>("warpsmith::dot", x, y);
   }
   const Dtype dtype = *kernel_dtype(x.scalar_type());
-  const Dtype accumulator = named != nullptr ? accumulator_of(*named, dtype) : Dtype::f32;
+  const Dtype accumulator = named != nullptr ? accumulator_of(kOp, *named, dtype) : Dtype::f32;
   Tensor out = empty_contiguous(x, Sizes(), x.scalar_type());
   const int64_t n = x.numel();
   if (n == 0) {
