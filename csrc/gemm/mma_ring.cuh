@@ -1,5 +1,6 @@
-// A block's tile of a product by mma.sync, its operands passed through a ring: the loops of `mma_stages` and of the rungs
-// after it, whose Config (operand_ring.cuh) says what each changes.
+// A block's tile of a product by mma.sync, its operands passed through a ring: the loops of `mma_stages` and the rungs
+// after it. What each changes stands in its Config (see operand_ring.cuh) and in its kernel: the block's shared memory and
+// the order of blocks.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace warpsmith {
 
-// Reads fragments of 16 along k and multiplies them.
+// The rungs up to `mma_swizzle`: fragments of 16 along k are read, then multiplied.
 template <class T, class Acc, class Config>
 __device__ __forceinline__ void multiply_ring(const GemmArgs& p, void* memory, Origin block) {
   const WarpPlace<Config> warp;
@@ -42,7 +43,8 @@ __device__ __forceinline__ void multiply_ring(const GemmArgs& p, void* memory, O
   store_pairs(p, sums, block.m + warp.m, block.n + warp.n);
 }
 
-// The same with two sets of fragments: the next 16 along k are read while these are multiplied, across the barrier too.
+// `mma_register_dbuf` and its like: of two sets of fragments, one is read while the other is multiplied, across the
+// barrier too.
 template <class T, class Acc, class Config>
 __device__ __forceinline__ void multiply_ring_ahead(const GemmArgs& p, void* memory, Origin block) {
   static_assert(Config::bk % 32 == 0, "fragments alternate");

@@ -1,4 +1,10 @@
 // Operands on their way while others are multiplied: a ring of stages in shared memory, which cp.async fills in turn.
+//
+// A rung's Config says what it is:
+//   bm, bn, bk        values of a block's tile and of a step along k
+//   warps_m, warps_n  the warps that share the tile
+//   stages            of the ring, a step each
+//   A, B              how the operands of a step lie in shared memory, an OperandTile each
 #pragma once
 
 #include <cstdint>
@@ -8,13 +14,6 @@
 
 namespace warpsmith {
 
-/* Config says what a rung is:
-
-     bm, bn, bk        values of a block and of a step along k
-     warps_m, warps_n  warps that share them
-     stages            of the ring
-     A, B              OperandTile, how the operands of a step lie in shared memory
-*/
 template <class Config>
 inline constexpr int kRingBytes =
     Config::stages * static_cast<int>(sizeof(Stage<uint16_t, typename Config::A, typename Config::B>));
@@ -34,8 +33,8 @@ class OperandRing {
   __device__ __forceinline__ OperandRing(const GemmArgs& p, void* memory, Origin block)
       : stages(static_cast<Stage*>(memory)), copy_a_(p.a, 0, p.m, block.m, 0), copy_b_(p.b, 0, p.n, block.n, 0) {}
 
-  // Starts copying the next step, of which `k_left` values of k exist. Past the last, there is nothing in the group that
-  // is waited for.
+  // Starts copying the next step, from which on `k_left` values of k exist. Past the last there is nothing to copy, but
+  // wait() counts the step.
   __device__ __forceinline__ void start(int slot, int64_t k_left) {
     copy_a_.start(stages[slot].a, k_left);
     copy_b_.start(stages[slot].b, k_left);
@@ -50,7 +49,7 @@ class OperandRing {
     for (int slot = 0; slot < Config::stages - 1; ++slot) start(slot, k - slot * Config::bk);
   }
 
-  // Waits for the oldest step under way, as far as this thread copies it.
+  // Waits for the oldest step under way: this thread's part of it.
   __device__ __forceinline__ static void wait() { ptx::cp_async_wait<Config::stages - 2>(); }
 
  private:

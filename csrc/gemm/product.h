@@ -6,6 +6,7 @@
 
 #include "gemm/operands.h"
 #include "gemm/split.h"
+#include "host/checks.h"
 #include "host/named.h"
 #include "host/registry.h"
 
@@ -41,11 +42,7 @@ bool run(const char* op, Args& p, const Tensor& out, const Named* named) {
 }
 
 inline void check_operand(const char* op, const char* name, const Tensor& x, int least) {
-  check_floating(op, name, x);
-  const auto dtype = kernel_dtype(x.scalar_type());
-  if (dtype && is_fp8(*dtype)) {
-    fail(op, "expected ", name, " to have at least 16 bits an element, got ", dtype_name(x.scalar_type()));
-  }
+  check_wide_floating(op, name, x);
   if (x.dim() < least) {
     fail(op, "expected at least ", std::to_string(least), " dimension", least > 1 ? "s" : "", " in ", name,
          ", got shape ", shape_text(x.sizes()));

@@ -5,6 +5,7 @@
 
 #include "device/convert.h"
 #include "device/vec.h"
+#include "gemm/chunks.cuh"
 #include "gemm/gemm.h"
 #include "gemm/types.h"
 
@@ -48,19 +49,6 @@ struct Sums<f16, tm, tn> {
 
   __device__ f16 at(int i, int j) const { return j % 2 == 0 ? value[i][j / 2].x : value[i][j / 2].y; }
 };
-
-// `count` values from shared memory, chunk by chunk, `step` values apart.
-template <class Acc, int count>
-__device__ __forceinline__ void load_chunks(Acc (&to)[count], const Acc* shared, int step) {
-  constexpr int kWidth = kChunk<Acc>;
-#pragma unroll
-  for (int i = 0; i < count; i += kWidth) {
-    Vec<Acc, kWidth> values;
-    load(values, shared + i / kWidth * step);
-#pragma unroll
-    for (int c = 0; c < kWidth; ++c) to[i + c] = values[c];
-  }
-}
 
 // Neighbouring values of a row of the product, rounded to T, from sums [i][j...].
 template <class T, int width, class Acc, int tm, int tn>

@@ -1,5 +1,6 @@
-// A block's tile of a product by wmma, its operands passed through a ring: the loop of `wmma_dbuf_async` and of the rungs
-// after it, whose Config (operand_ring.cuh) says what each changes.
+// A block's tile of a product by wmma, its operands passed through a ring: the loop of `wmma_dbuf_async` and the rungs
+// after it. What each changes stands in its Config (see operand_ring.cuh) and in its kernel: the block's shared memory and
+// the order of blocks.
 #pragma once
 
 #include <cstdint>

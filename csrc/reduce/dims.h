@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "host/dims.h"
+#include "host/checks.h"
 #include "host/tensor.h"
 
 namespace warpsmith {

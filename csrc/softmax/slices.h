@@ -3,7 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include "host/dims.h"
+#include "host/checks.h"
 #include "host/tensor.h"
 
 namespace warpsmith {

@@ -2,6 +2,7 @@
 #include "gemm/gemv/gemv.h"
 
 #include "gemm/vectors.h"
+#include "host/checks.h"
 #include "host/named.h"
 #include "host/registry.h"
 
@@ -12,11 +13,7 @@ constexpr const char* kOp = "gemv";
 const Ladder<GemvArgs> ladder{kOp};
 
 void check(const Tensor& a, const Tensor& x) {
-  check_floating(kOp, "a", a);
-  const auto dtype = kernel_dtype(a.scalar_type());
-  if (dtype && is_fp8(*dtype)) {
-    fail(kOp, "expected a to have at least 16 bits an element, got ", dtype_name(a.scalar_type()));
-  }
+  check_wide_floating(kOp, "a", a);
   check_matrix(kOp, a);
   check_device_like(kOp, "x", x, a, "a");
   check_same_dtype_as_a(kOp, x, a);

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include "host/checks.h"
 #include "host/named.h"
 #include "host/registry.h"
 #include "row/operands.h"
@@ -15,11 +16,7 @@ constexpr const char* kOnePass = "one_pass";
 const Ladder<DotArgs> ladder{kOp};
 
 void check(const Tensor& x, const Tensor& y) {
-  check_floating(kOp, "x", x);
-  const auto dtype = kernel_dtype(x.scalar_type());
-  if (dtype && is_fp8(*dtype)) {
-    fail(kOp, "expected x to have at least 16 bits an element, got ", dtype_name(x.scalar_type()));
-  }
+  check_wide_floating(kOp, "x", x);
   if (x.dim() != 1) fail(kOp, "expected x to be 1-D, got shape ", shape_text(x.sizes()));
   check_same_device(kOp, "y", y, x);
   check_same_dtype(kOp, "y", y, x);

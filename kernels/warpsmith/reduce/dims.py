@@ -1,6 +1,6 @@
 """A tensor seen around one of its dimensions: the checks and the layout of the operators along one.
 
-Mirrors host/dims.h, reduce/dims.h and the layout of reduce_dim.cpp in csrc; tests hold the two
+Mirrors host/checks.h, reduce/dims.h and the layout of reduce_dim.cpp in csrc; tests hold the two
 together.
 """
 

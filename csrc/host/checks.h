@@ -1,15 +1,26 @@
-// The argument that names a dimension.
+// Checks of arguments that bindings of several families make.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
+#include "host/dtype.h"
 #include "host/tensor.h"
 
 namespace warpsmith {
+
+// Floating-point values of 16 bits or more.
+inline void check_wide_floating(std::string_view op, std::string_view name, const Tensor& x) {
+  check_floating(op, name, x);
+  const std::optional<Dtype> dtype = kernel_dtype(x.scalar_type());
+  if (dtype && is_fp8(*dtype)) {
+    fail(op, "expected ", name, " to have at least 16 bits an element, got ", dtype_name(x.scalar_type()));
+  }
+}
 
 // `dim` counted from the front. As in PyTorch, a tensor without dimensions passes for one of size 1, and what Python
 // gets to see is an IndexError.
