@@ -1,14 +1,27 @@
 // An operand of a product, element by element, in either order.
 #pragma once
 
+#include <cstdint>
+#include <type_traits>
+
 #include "device/convert.h"
 #include "gemm/gemm.h"
 
 namespace warpsmith {
 
-// PyTorch compiles its extensions without the operators of f16.
+// PyTorch compiles its extensions without the operators of f16. (Not Add of device/add.h: the epilogue brings another.)
 __device__ __forceinline__ float plus(float a, float b) { return a + b; }
 __device__ __forceinline__ f16 plus(f16 a, f16 b) { return __hadd(a, b); }
+
+// In f32, exactly. Takes int8 too.
+template <class T>
+__device__ __forceinline__ float value_of(T x) {
+  if constexpr (std::is_same_v<T, int8_t>) {
+    return static_cast<float>(x);
+  } else {
+    return to_float(x);
+  }
+}
 
 template <class T>
 struct Elements {

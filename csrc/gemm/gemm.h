@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "host/ceil_div.h"
 #include "host/dtype.h"
 
 namespace warpsmith {
@@ -40,8 +41,6 @@ struct GemmArgs {
   Dtype accumulator;  // f32, or f16 of f16
   int sm, sm_count;   // of the GPU: its compute capability and its multiprocessors
 };
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Products that the simplest rungs add up in one sum: rounding errors grow with its length, so longer sums are sums of
 // such sums.
@@ -98,7 +97,6 @@ inline const char* needs_f32_accumulator(const GemmArgs& p) {
   return p.accumulator == Dtype::f32 ? nullptr : "accumulates in f32";
 }
 
-// Tensor cores multiply values of 16 bits here.
 inline const char* needs_16_bits(const GemmArgs& p) { return p.dtype == Dtype::f32 ? "takes f16 and bf16" : nullptr; }
 
 // Of a and b alone.
@@ -112,6 +110,27 @@ inline const char* needs_tiles_in_grid(const GemmArgs& p) {
   constexpr int64_t kLeastTile = 64, kMostBlocks = 0x7fffffff;
   const bool fits = ceil_div(p.m, kLeastTile) * ceil_div(p.n, kLeastTile) * p.batch <= kMostBlocks;
   return fits ? nullptr : "needs fewer than 2^31 tiles of 64 x 64";
+}
+
+// d = a b of row-major operands, 16 bytes an access.
+inline const char* needs_packed_rows(const GemmArgs& p) {
+  if (const char* reason = needs_plain(p)) return reason;
+  if (const char* reason = needs_row_major(p)) return reason;
+  return needs_packs_16(p);
+}
+
+// The same of 16-bit operands.
+inline const char* takes_nn(const GemmArgs& p) {
+  if (const char* reason = needs_16_bits(p)) return reason;
+  return needs_packed_rows(p);
+}
+
+// The same with b column-major.
+inline const char* takes_tn(const GemmArgs& p) {
+  if (const char* reason = needs_16_bits(p)) return reason;
+  if (const char* reason = needs_plain(p)) return reason;
+  if (const char* reason = needs_b_column_major(p)) return reason;
+  return needs_packs_16(p);
 }
 
 }  // namespace warpsmith

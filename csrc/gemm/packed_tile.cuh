@@ -219,12 +219,6 @@ __device__ __forceinline__ void store_tile(const GemmArgs& p, const Sums<Acc, Ti
 
 // --- calls ------------------------------------------------------------------------------------------------------
 
-inline const char* needs_packed_rows(const GemmArgs& p) {
-  if (const char* reason = needs_plain(p)) return reason;
-  if (const char* reason = needs_row_major(p)) return reason;
-  return needs_packs_16(p);
-}
-
 // What a block has of shared memory on every GPU from sm_80 on; sm_89 has no more.
 inline constexpr int kMostSharedBytes = 99 * 1024;
 

@@ -6,20 +6,11 @@
 
 #include "gemm/operands.h"
 #include "gemm/split.h"
+#include "host/checks.h"
+#include "host/named.h"
 #include "host/registry.h"
 
 namespace warpsmith {
-
-// Which rung and accumulator: the ladder's own choice, or what a variant names.
-struct Named {
-  std::string rung, accumulator;
-};
-
-inline Dtype accumulator_of(const char* op, const Named& named, Dtype dtype) {
-  if (named.accumulator == "f32") return Dtype::f32;
-  if (named.accumulator == "f16" && dtype == Dtype::f16) return Dtype::f16;
-  fail(op, "no accumulator '", named.accumulator, "' for ", name_of(dtype));
-}
 
 // Runs the rung on `out`; false where the ladder has none for the call.
 template <class Args>
@@ -51,11 +42,7 @@ bool run(const char* op, Args& p, const Tensor& out, const Named* named) {
 }
 
 inline void check_operand(const char* op, const char* name, const Tensor& x, int least) {
-  check_floating(op, name, x);
-  const auto dtype = kernel_dtype(x.scalar_type());
-  if (dtype && is_fp8(*dtype)) {
-    fail(op, "expected ", name, " to have at least 16 bits an element, got ", dtype_name(x.scalar_type()));
-  }
+  check_wide_floating(op, name, x);
   if (x.dim() < least) {
     fail(op, "expected at least ", std::to_string(least), " dimension", least > 1 ? "s" : "", " in ", name,
          ", got shape ", shape_text(x.sizes()));

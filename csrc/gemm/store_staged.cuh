@@ -7,6 +7,7 @@
 #include "device/vec.h"
 #include "gemm/epilogue.cuh"
 #include "gemm/split.cuh"
+#include "gemm/tile_origin.cuh"
 #include "gemm/warp_mma.cuh"
 
 namespace warpsmith {
@@ -58,13 +59,6 @@ __device__ __forceinline__ void finish_pack(Vec<T, 8>& to, const GemmArgs& p, co
   from_float(to, values);
 }
 
-// Where a warp's sums go.
-struct Destination {
-  Finish finish;
-  int64_t slice, batch;  // of k, of products
-  int64_t m, n;          // of the warp's first sum
-};
-
 // How the call finishes its sums.
 __device__ __forceinline__ Finish finish_of(const GemmArgs& p, const Split& split) {
   if (split.count > 1) return Finish::partial;
@@ -72,19 +66,23 @@ __device__ __forceinline__ Finish finish_of(const GemmArgs& p, const Split& spli
   return alone ? Finish::round : Finish::all;
 }
 
-// Stores the warp's sums. `patch`: StorePatch::bytes that this warp alone uses.
+// Stores the warp's sums of the block's tile and its slice of k, blockIdx.y. They pass through `ring`, the block's shared
+// memory, which nobody reads any longer.
 template <class T, class Acc, class Tile>
-__device__ __forceinline__ void store_staged(const GemmArgs& p, const WarpSums<T, Acc, Tile>& warp, void* patch,
-                                             const Destination& to) {
+__device__ __forceinline__ void store_staged(const GemmArgs& p, const Split& split, const WarpSums<T, Acc, Tile>& warp,
+                                             void* ring, const Place<Tile>& block, const WarpPlace<Tile>& place) {
   using Patch = StorePatch<Tile>;
   constexpr int kPacks = Patch::wn / 8, kRowsAtOnce = kWarp / kPacks;
   static_assert(kWarp % kPacks == 0, "whole rows");
+  const Finish how = finish_of(p, split);
+  const int64_t batch = block.batch(), first_row = block.m() + place.m;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t col = to.n + lane % kPacks * 8;
-  auto* wide = static_cast<float*>(patch);  // [rows, stride]
-  auto* narrow = static_cast<T*>(patch);    // [rows, stride], where sums are rounded at once
-  float* partial = to.finish == Finish::partial ? partial_sums(p, to.slice, to.batch) : nullptr;
-  T* d = static_cast<T*>(p.d) + to.batch * p.m * p.n;
+  const int64_t col = block.n() + place.n + lane % kPacks * 8;
+  void* patch = static_cast<char*>(ring) + threadIdx.x / kWarp * Patch::bytes;  // the warp's own: [rows, stride]
+  auto* wide = static_cast<float*>(patch);
+  auto* narrow = static_cast<T*>(patch);  // where sums are rounded at once
+  float* partial = how == Finish::partial ? partial_sums(p, blockIdx.y, batch) : nullptr;
+  T* d = static_cast<T*>(p.d) + batch * p.m * p.n;
   const bool packs = p.n % 8 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
 
 #pragma unroll
@@ -98,7 +96,7 @@ __device__ __forceinline__ void store_staged(const GemmArgs& p, const WarpSums<T
         for (int j = 0; j < warp.wn / 8; ++j) {
           const float2 sums = warp.sums[pass * (Patch::rows / 16) + i][j].pair(half);
           const int at = (16 * i + 8 * half + lane / 4) * Patch::stride + 8 * j + lane % 4 * 2;
-          if (to.finish == Finish::round) {
+          if (how == Finish::round) {
             Vec<T, 2> pair;
             from_float(pair, {sums.x, sums.y});
             store(narrow + at, pair);
@@ -112,31 +110,31 @@ __device__ __forceinline__ void store_staged(const GemmArgs& p, const WarpSums<T
 
 #pragma unroll 1
     for (int line = lane / kPacks; line < Patch::rows; line += kRowsAtOnce) {
-      const int64_t row = to.m + pass * Patch::rows + line, index = row * p.n + col;
+      const int64_t row = first_row + pass * Patch::rows + line, index = row * p.n + col;
       if (row >= p.m || col >= p.n) continue;
       const float* sums = wide + line * Patch::stride + lane % kPacks * 8;
       const T* rounded = narrow + line * Patch::stride + lane % kPacks * 8;
       if (!packs) {
         const int count = static_cast<int>(p.n - col < 8 ? p.n - col : 8);
         for (int i = 0; i < count; ++i) {
-          if (to.finish == Finish::partial) {
+          if (how == Finish::partial) {
             partial[index + i] = sums[i];
           } else {
-            d[index + i] = to.finish == Finish::round ? rounded[i] : finish<T>(p, sums[i], to.batch, row, col + i);
+            d[index + i] = how == Finish::round ? rounded[i] : finish<T>(p, sums[i], batch, row, col + i);
           }
         }
-      } else if (to.finish == Finish::round) {
+      } else if (how == Finish::round) {
         store(d + index, *reinterpret_cast<const Vec<T, 8>*>(rounded));
       } else {
         const auto low = *reinterpret_cast<const Vec<float, 4>*>(sums);
         const auto high = *reinterpret_cast<const Vec<float, 4>*>(sums + 4);
-        if (to.finish == Finish::partial) {
+        if (how == Finish::partial) {
           store(partial + index, low);
           store(partial + index + 4, high);
         } else {
           const float values[8] = {low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
           Vec<T, 8> pack;
-          finish_pack(pack, p, values, to.batch, row, col);
+          finish_pack(pack, p, values, batch, row, col);
           store(d + index, pack);
         }
       }

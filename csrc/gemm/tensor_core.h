@@ -1,4 +1,4 @@
-// What the tensor-core rungs of the climb share on the host: their conditions, types and grids.
+// What the tensor-core rungs of the climb share on the host: their grids, and the layouts of operands.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,33 +8,10 @@
 #include "gemm/gemm.h"
 #include "gemm/operand_tile.h"
 #include "gemm/split.h"
-#include "host/dtype.h"
+#include "gemm/types.h"
 #include "host/launch.h"
 
 namespace warpsmith {
-
-// d = a b of row-major operands, 16 bytes an access.
-inline const char* takes_nn(const GemmArgs& p) {
-  if (const char* reason = needs_16_bits(p)) return reason;
-  if (const char* reason = needs_plain(p)) return reason;
-  if (const char* reason = needs_row_major(p)) return reason;
-  return needs_packs_16(p);
-}
-
-// The same with b column-major.
-inline const char* takes_tn(const GemmArgs& p) {
-  if (const char* reason = needs_16_bits(p)) return reason;
-  if (const char* reason = needs_plain(p)) return reason;
-  if (const char* reason = needs_b_column_major(p)) return reason;
-  return needs_packs_16(p);
-}
-
-// Calls body.template operator()<T, Acc>() for the operands' type and the accumulator's.
-template <class Body>
-void dispatch_tensor_core(const GemmArgs& p, Body&& body) {
-  if (p.accumulator == Dtype::f16) return body.template operator()<f16, f16>();
-  p.dtype == Dtype::f16 ? body.template operator()<f16, float>() : body.template operator()<bf16, float>();
-}
 
 // A block for each tile of the product.
 template <class Tile>

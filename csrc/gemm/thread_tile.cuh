@@ -5,7 +5,9 @@
 
 #include "device/convert.h"
 #include "device/vec.h"
+#include "gemm/chunks.cuh"
 #include "gemm/gemm.h"
+#include "gemm/types.h"
 
 namespace warpsmith {
 
@@ -48,19 +50,6 @@ struct Sums<f16, tm, tn> {
   __device__ f16 at(int i, int j) const { return j % 2 == 0 ? value[i][j / 2].x : value[i][j / 2].y; }
 };
 
-// `count` values from shared memory, chunk by chunk, `step` values apart.
-template <class Acc, int count>
-__device__ __forceinline__ void load_chunks(Acc (&to)[count], const Acc* shared, int step) {
-  constexpr int kWidth = kChunk<Acc>;
-#pragma unroll
-  for (int i = 0; i < count; i += kWidth) {
-    Vec<Acc, kWidth> values;
-    load(values, shared + i / kWidth * step);
-#pragma unroll
-    for (int c = 0; c < kWidth; ++c) to[i + c] = values[c];
-  }
-}
-
 // Neighbouring values of a row of the product, rounded to T, from sums [i][j...].
 template <class T, int width, class Acc, int tm, int tn>
 __device__ __forceinline__ void store_sums(T* to, const Sums<Acc, tm, tn>& sums, int i, int j) {
@@ -75,13 +64,6 @@ __device__ __forceinline__ void store_sums(T* to, const Sums<Acc, tm, tn>& sums,
     from_float(out, values);
   }
   store(to, out);
-}
-
-// Calls body.template operator()<T, Acc>() for the types of the operands and of the sums.
-template <class Body>
-void visit_types(const GemmArgs& p, Body&& body) {
-  if (p.accumulator == Dtype::f16) return body.template operator()<f16, f16>();
-  dispatch_float(p.dtype, [&]<class T>() { body.template operator()<T, float>(); });
 }
 
 }  // namespace warpsmith

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "device/vec.h"
-#include "reduce/ceil_div.h"
+#include "host/ceil_div.h"
 
 namespace warpsmith {
 

@@ -3,9 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include <string>
-#include <string_view>
-
+#include "host/checks.h"
 #include "host/tensor.h"
 
 namespace warpsmith {
@@ -50,14 +48,6 @@ inline Slices as_slices(Tensor& tensor, int64_t dim) {
 // A workspace of that many words of 4 bytes.
 inline Tensor empty_words(const Tensor& like, int64_t words) {
   return empty_contiguous(like, Sizes(&words, 1), ScalarType::Float);
-}
-
-// `dim` counted from the front.
-inline int64_t check_dim(std::string_view op, const Tensor& x, int64_t dim) {
-  const int64_t rank = x.dim() > 0 ? x.dim() : 1;
-  if (dim >= -rank && dim < rank) return dim < 0 ? dim + rank : dim;
-  fail(op, "expected dim to lie in [", std::to_string(-rank), ", ", std::to_string(rank - 1), "], got ",
-       std::to_string(dim));
 }
 
 }  // namespace warpsmith

@@ -9,11 +9,6 @@
 namespace warpsmith {
 namespace {
 
-const char* takes(const GemvArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  return needs_f32_accumulator(a);
-}
-
 void launch(const GemvArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = as_skinny(a, 1);
   dispatch_float(a.dtype, [&]<class T>() { launch_few_vectors<T>(args, stream); });
@@ -22,7 +17,7 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 // Shorter rows leave threads without a pack; more vectors pay for being kept in shared memory.
 bool suits(const GemvArgs& a) { return a.vectors <= kMostBlockVectors && a.k * size_of(a.dtype) >= 2048; }
 
-const Register<GemvArgs> registered{"block", /*min_sm=*/80, takes, launch, suits};
+const Register<GemvArgs> registered{"block", /*min_sm=*/80, needs_packs_in_f32, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

@@ -2,6 +2,8 @@
 #include "gemm/gemv/gemv.h"
 
 #include "gemm/vectors.h"
+#include "host/checks.h"
+#include "host/named.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -10,23 +12,8 @@ namespace {
 constexpr const char* kOp = "gemv";
 const Ladder<GemvArgs> ladder{kOp};
 
-// Which rung and accumulator: the ladder's own choice, or what a variant names.
-struct Named {
-  std::string rung, accumulator;
-};
-
-Dtype accumulator_of(const Named& named, Dtype dtype) {
-  if (named.accumulator == "f32") return Dtype::f32;
-  if (named.accumulator == "f16" && dtype == Dtype::f16) return Dtype::f16;
-  fail(kOp, "no accumulator '", named.accumulator, "' for ", name_of(dtype));
-}
-
 void check(const Tensor& a, const Tensor& x) {
-  check_floating(kOp, "a", a);
-  const auto dtype = kernel_dtype(a.scalar_type());
-  if (dtype && is_fp8(*dtype)) {
-    fail(kOp, "expected a to have at least 16 bits an element, got ", dtype_name(a.scalar_type()));
-  }
+  check_wide_floating(kOp, "a", a);
   check_matrix(kOp, a);
   check_device_like(kOp, "x", x, a, "a");
   check_same_dtype_as_a(kOp, x, a);
@@ -56,7 +43,7 @@ Tensor run(const Tensor& a, const Tensor& x, const Named* named) {
     return call_fallback<Tensor>("warpsmith::gemv", a, x);
   }
   const Dtype dtype = *kernel_dtype(a.scalar_type());
-  const Dtype accumulator = named != nullptr ? accumulator_of(*named, dtype) : Dtype::f32;
+  const Dtype accumulator = named != nullptr ? accumulator_of(kOp, *named, dtype) : Dtype::f32;
   Tensor y = empty_product(a, x, a.scalar_type());
   if (y.numel() == 0) return y;
   const int device = a.get_device_index();

@@ -53,6 +53,11 @@ inline const char* needs_packs(const GemvArgs& a) {
   return tiles_weights(a, 16 / size_of(a.dtype)) ? nullptr : "needs rows aligned to 16 bytes";
 }
 
+inline const char* needs_packs_in_f32(const GemvArgs& a) {
+  if (const char* reason = needs_packs(a)) return reason;
+  return needs_f32_accumulator(a);
+}
+
 // --- how k is cut into slices ---------------------------------------------------------------------
 
 inline constexpr int kSplitRows = 4;      // rows of a block of split_k

@@ -11,15 +11,7 @@ constexpr int kMostValues = 128;
 
 template <class T, class A>
 __global__ void __launch_bounds__(kThreads) gemv_k16_kernel(const GemvArgs a) {
-  const int64_t row = int64_t{blockIdx.x} * kRows + threadIdx.x / kLanes;
-  const int64_t readable = row < a.m ? row : a.m - 1;                       // every lane takes part in the shuffles
-  const T* weights = static_cast<const T*>(a.a) + readable * a.a_row;       // [k]
-  const T* x = static_cast<const T*>(a.x) + int64_t{blockIdx.y} * a.x_row;  // [k]
-  const int lane = threadIdx.x % kLanes;
-  const A sum = warp_reduce<kLanes>(lane_dot<A, T, kLanes, kWidth>(weights, x, static_cast<int>(a.k), lane), Add{});
-  if (lane == 0 && row < a.m) {
-    static_cast<T*>(a.y)[int64_t{blockIdx.y} * a.m + row] = from_float<T>(to_float(sum));
-  }
+  dot_rows<T, A, kThreads, kLanes, kWidth>(a);
 }
 
 const char* takes(const GemvArgs& a) {

@@ -27,11 +27,6 @@ __global__ void __launch_bounds__(kThreads) gemv_pack_kernel(const GemvArgs a) {
   if (lane == 0) static_cast<T*>(a.y)[int64_t{blockIdx.y} * a.m + row] = from_float<T>(total);
 }
 
-const char* takes(const GemvArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  return needs_f32_accumulator(a);
-}
-
 void launch(const GemvArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() {
     const auto blocks = static_cast<unsigned>((a.m + kRows - 1) / kRows);
@@ -42,7 +37,7 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 // Below, most lanes have nothing to read.
 bool suits(const GemvArgs& a) { return a.k >= 128; }
 
-const Register<GemvArgs> registered{"pack", /*min_sm=*/80, takes, launch, suits};
+const Register<GemvArgs> registered{"pack", /*min_sm=*/80, needs_packs_in_f32, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

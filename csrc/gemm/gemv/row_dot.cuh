@@ -41,6 +41,20 @@ __device__ __forceinline__ A lane_dot(const T* a, const T* x, int k, int lane) {
   return sum[0];
 }
 
+// A group of lanes for each row, `width` values a load; blockIdx.y counts the vectors.
+template <class T, class A, int threads, int lanes, int width>
+__device__ __forceinline__ void dot_rows(const GemvArgs& a) {
+  const int64_t row = int64_t{blockIdx.x} * (threads / lanes) + threadIdx.x / lanes;
+  const int64_t readable = row < a.m ? row : a.m - 1;                       // every lane takes part in the shuffles
+  const T* weights = static_cast<const T*>(a.a) + readable * a.a_row;       // [k]
+  const T* x = static_cast<const T*>(a.x) + int64_t{blockIdx.y} * a.x_row;  // [k]
+  const int lane = threadIdx.x % lanes;
+  const A sum = warp_reduce<lanes>(lane_dot<A, T, lanes, width>(weights, x, static_cast<int>(a.k), lane), Add{});
+  if (lane == 0 && row < a.m) {
+    static_cast<T*>(a.y)[int64_t{blockIdx.y} * a.m + row] = from_float<T>(to_float(sum));
+  }
+}
+
 // Calls body.template operator()<T, A>() for the dtype and the accumulator.
 template <class Body>
 void dispatch_accumulator(const GemvArgs& a, Body&& body) {

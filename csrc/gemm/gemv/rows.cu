@@ -37,11 +37,6 @@ __global__ void __launch_bounds__(kThreads, 6) gemv_rows_kernel(const GemvArgs a
   }
 }
 
-const char* takes(const GemvArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  return needs_f32_accumulator(a);
-}
-
 void launch(const GemvArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() {
     const auto blocks = static_cast<unsigned>((a.m + kRows - 1) / kRows);
@@ -51,7 +46,7 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 
 bool suits(const GemvArgs& a) { return a.k >= 256; }
 
-const Register<GemvArgs> registered{"rows", /*min_sm=*/80, takes, launch, suits};
+const Register<GemvArgs> registered{"rows", /*min_sm=*/80, needs_packs_in_f32, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

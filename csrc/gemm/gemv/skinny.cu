@@ -9,11 +9,6 @@
 namespace warpsmith {
 namespace {
 
-const char* takes(const GemvArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  return needs_f32_accumulator(a);
-}
-
 void launch(const GemvArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = as_skinny(a, skinny_slices(a));
   dispatch_float(a.dtype, [&]<class T>() { launch_skinny_ring<T, T>(args, a.sm_count, stream); });
@@ -22,7 +17,7 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 // Shorter rows leave warps without a share.
 bool suits(const GemvArgs& a) { return a.vectors > kMostBlockVectors && a.k * size_of(a.dtype) >= 8 * kRingRowBytes; }
 
-const Register<GemvArgs> registered{"skinny", /*min_sm=*/80, takes, launch, suits};
+const Register<GemvArgs> registered{"skinny", /*min_sm=*/80, needs_packs_in_f32, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

@@ -11,11 +11,6 @@ namespace {
 template <class Slice, int blocks>
 using Tile = SkinnyBlockTile<Slice, 256, blocks>;
 
-const char* takes(const GemvArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  return needs_f32_accumulator(a);
-}
-
 void launch(const GemvArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = as_skinny(a, split_k_slices(a));
   dispatch_float(a.dtype, [&]<class T>() {
@@ -27,7 +22,7 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 // As many rows as this fill the GPUs we know.
 bool suits(const GemvArgs& a) { return a.vectors <= 2 && a.m <= 1024 && a.k * size_of(a.dtype) >= 16384; }
 
-const Register<GemvArgs> registered{"split_k", /*min_sm=*/80, takes, launch, suits};
+const Register<GemvArgs> registered{"split_k", /*min_sm=*/80, needs_packs_in_f32, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

@@ -2,6 +2,7 @@
 #include "gemm/gemv_complex/gemv_complex.h"
 
 #include "gemm/vectors.h"
+#include "host/checks.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -11,11 +12,7 @@ constexpr const char* kOp = "gemv_complex";
 const Ladder<GemvComplexArgs> ladder{kOp};
 
 void check(const Tensor& a, const Tensor& x) {
-  check_floating(kOp, "a", a);
-  const auto dtype = kernel_dtype(a.scalar_type());
-  if (dtype && is_fp8(*dtype)) {
-    fail(kOp, "expected a to have at least 16 bits an element, got ", dtype_name(a.scalar_type()));
-  }
+  check_wide_floating(kOp, "a", a);
   if (a.dim() != 3 || a.size(2) != 2) {
     fail(kOp, "expected a to have shape (m, k, 2), got shape ", shape_text(a.sizes()));
   }

@@ -2,6 +2,7 @@
 #include "gemm/gemv_scaled/gemv_scaled.h"
 
 #include "gemm/vectors.h"
+#include "host/checks.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -16,11 +17,7 @@ void check(const Tensor& a, const Tensor& x, const Tensor& scale) {
   }
   check_matrix(kOp, a);
   check_device_like(kOp, "x", x, a, "a");
-  check_floating(kOp, "x", x);
-  const auto dtype = kernel_dtype(x.scalar_type());
-  if (dtype && is_fp8(*dtype)) {
-    fail(kOp, "expected x to have at least 16 bits an element, got ", dtype_name(x.scalar_type()));
-  }
+  check_wide_floating(kOp, "x", x);
   check_vectors(kOp, x, a);
   check_device_like(kOp, "scale", scale, a, "a");
   const ScalarType wide = x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;

@@ -2,6 +2,7 @@
 //   A value at a time, weights of any strides; the sum is scaled once, at its end. Bound: each load brings 32 sectors of
 //   which it uses one value.
 #include "device/convert.h"
+#include "gemm/elements.cuh"
 #include "gemm/gemv_scaled/gemv_scaled.h"
 #include "host/launch.h"
 #include "host/registry.h"
@@ -11,15 +12,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kRun = 64;  // products added up in f32; their sums in f64, as one thread's long sum would drift
-
-template <class W>
-__device__ __forceinline__ float weight_value(W weight) {
-  if constexpr (std::is_same_v<W, int8_t>) {
-    return static_cast<float>(weight);
-  } else {
-    return to_float(weight);
-  }
-}
 
 template <class W, class X>
 __global__ void __launch_bounds__(kThreads) gemv_scaled_naive_kernel(const SkinnyArgs a, const int64_t a_col) {
@@ -32,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) gemv_scaled_naive_kernel(const Skinn
   for (int64_t start = 0; start < a.k; start += kRun) {
     const int64_t end = start + kRun < a.k ? start + kRun : a.k;
     float sum = 0.0f;
-    for (int64_t i = start; i < end; ++i) sum = fmaf(weight_value(weights[i * a_col]), to_float(x[i]), sum);
+    for (int64_t i = start; i < end; ++i) sum = fmaf(value_of(weights[i * a_col]), to_float(x[i]), sum);
     total += sum;
   }
   const float scaled = static_cast<float>(total) * a.scale[row * a.scale_step];

@@ -8,18 +8,10 @@ namespace warpsmith {
 namespace {
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  using Tile = PackedTile<8, 8, 32>;
-  if (p.accumulator == Dtype::f16) return launch_double_buffered<f16, f16, Tile>(p, stream);
-  p.dtype == Dtype::f16 ? launch_double_buffered<f16, float, Tile>(p, stream)
-                        : launch_double_buffered<bf16, float, Tile>(p, stream);
+  visit_16_bit_types(p, [&]<class T, class Acc>() { launch_double_buffered<T, Acc, PackedTile<8, 8, 32>>(p, stream); });
 }
 
-const char* takes(const GemmArgs& p) {
-  if (const char* reason = needs_16_bits(p)) return reason;
-  return needs_packed_rows(p);
-}
-
-const Register<GemmArgs> registered{"k32_t8x8", /*min_sm=*/80, takes, launch};
+const Register<GemmArgs> registered{"k32_t8x8", /*min_sm=*/80, takes_nn, launch};
 
 }  // namespace
 }  // namespace warpsmith

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) matmul_mma_naive_kernel(const GemmAr
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  dispatch_tensor_core(p, [&]<class T, class Acc>() {
+  visit_16_bit_types(p, [&]<class T, class Acc>() {
     warpsmith::launch<&matmul_mma_naive_kernel<T, Acc>>(block_per_tile<BlockTile>(p, kThreads), stream, p);
   });
 }

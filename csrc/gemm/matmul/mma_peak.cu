@@ -28,15 +28,7 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
   WarpSums<T, Acc, Tile> sums;
   multiply_tile<Config, T>(sums, ring, {p.a, p.b, p.m, p.n, first_k, depth}, block, warp);
 
-  const Destination destination{
-      .finish = finish_of(p, split),
-      .slice = blockIdx.y,
-      .batch = block.batch(),
-      .m = block.m() + warp.m,
-      .n = block.n() + warp.n,
-  };
-  auto* patch = reinterpret_cast<char*>(ring) + threadIdx.x / kWarp * StorePatch<Tile>::bytes;
-  store_staged(p, sums, patch, destination);
+  store_staged(p, split, sums, ring, block, warp);
 }
 
 const char* takes(const GemmArgs& p) {
@@ -61,7 +53,7 @@ TileCost cost_of(const GemmArgs& p, int blocks, float alone, float full) {
 
 template <class Tile>
 void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
-  dispatch_tensor_core(p, [&]<class T, class Acc>() {
+  visit_16_bit_types(p, [&]<class T, class Acc>() {
     dispatch_layout(p, [&]<Along a, Along b>() {
       using Config = MmaConfig<Tile, a, b>;
       warpsmith::launch<&matmul_mma_peak_kernel<T, Acc, Config>>(

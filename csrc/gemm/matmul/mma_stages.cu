@@ -2,68 +2,27 @@
 //   Against `mma_warp4x4`: a ring of four stages that cp.async fills three steps ahead, past the registers, and one
 //   barrier a step instead of two. Steps are 16 along k, so that the ring fits the 48 KB that every kernel may use.
 //   Bound: shared memory, which a step reads twice over, and the barrier of every step.
-#include "device/pipeline.h"
-#include "gemm/store_pairs.cuh"
-#include "gemm/tensor_core.h"
-#include "gemm/tile_copy.cuh"
-#include "gemm/tile_origin.cuh"
-#include "gemm/warp_mma.cuh"
-#include "host/registry.h"
+#include "gemm/mma_ring.cuh"
 
 namespace warpsmith {
 namespace {
 
-struct Tile {
+struct Config {
   static constexpr int bm = 128, bn = 128, bk = 16, warps_m = 2, warps_n = 4, stages = 4;
+  using A = OperandTile<Along::k, bm, bk, Padded>;
+  using B = OperandTile<Along::mn, bn, bk, Padded>;
 };
-constexpr int kThreads = Share<Tile>::threads;
-
-using TileA = OperandTile<Along::k, Tile::bm, Tile::bk, Padded>;
-using TileB = OperandTile<Along::mn, Tile::bn, Tile::bk, Padded>;
+constexpr int kThreads = Share<Config>::threads;
 
 template <class T, class Acc>
 __global__ void __launch_bounds__(kThreads, 2) matmul_mma_stages_kernel(const GemmArgs p) {
-  __shared__ Stage<T, TileA, TileB> stages[Tile::stages];
-  const Origin block = origin_by_rows<Tile>(p);
-  const WarpPlace<Tile> warp;
-  TileCopy<T, TileA, kThreads> copy_a(p.a, 0, p.m, block.m, 0);
-  TileCopy<T, TileB, kThreads> copy_b(p.b, 0, p.n, block.n, 0);
-  const FragmentReader<Side::a, TileA> read_a(warp.m);
-  const FragmentReader<Side::b, TileB> read_b(warp.n);
-  WarpSums<T, Acc, Tile> warp_sums;
-
-  const auto load = [&](int slot, int64_t k_left) {
-    copy_a.start(stages[slot].a, k_left);
-    copy_b.start(stages[slot].b, k_left);
-    ptx::cp_async_commit();
-    copy_a.advance();
-    copy_b.advance();
-  };
-#pragma unroll
-  for (int slot = 0; slot < Tile::stages - 1; ++slot) load(slot, p.k - slot * Tile::bk);
-
-  RingSlot<Tile::stages> at, ahead{Tile::stages - 1};
-  for (int64_t k_left = p.k; k_left > 0; k_left -= Tile::bk) {
-    ptx::cp_async_wait<Tile::stages - 2>();
-    __syncthreads();  // this step's operands are here, and the slot of the step before has been read
-    load(ahead.slot, k_left - (Tile::stages - 1) * Tile::bk);
-
-    // multiply
-#pragma unroll
-    for (int k = 0; k < Tile::bk; k += 16) {
-      Fragments<Share<Tile>::wm, Share<Tile>::wn> fragments;
-      fragments.read(read_a, stages[at.slot].a, read_b, stages[at.slot].b, k);
-      warp_sums.add(fragments);
-    }
-    at.advance();
-    ahead.advance();
-  }
-  store_pairs(p, warp_sums, block.m + warp.m, block.n + warp.n);
+  __shared__ Stage<T, Config::A, Config::B> ring[Config::stages];
+  multiply_ring<T, Acc, Config>(p, ring, origin_by_rows<Config>(p));
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  dispatch_tensor_core(p, [&]<class T, class Acc>() {
-    warpsmith::launch<&matmul_mma_stages_kernel<T, Acc>>(block_per_tile<Tile>(p, kThreads), stream, p);
+  visit_16_bit_types(p, [&]<class T, class Acc>() {
+    warpsmith::launch<&matmul_mma_stages_kernel<T, Acc>>(block_per_tile<Config>(p, kThreads), stream, p);
   });
 }
 

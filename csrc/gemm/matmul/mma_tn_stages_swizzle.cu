@@ -3,77 +3,28 @@
 //   of 64 along k, so that a line of either operand fills the banks. What a CuTe kernel with staged, swizzled copies
 //   does, written by hand. 96 KB a block: two on sm_90, one on sm_80 and sm_89.
 //   Bound: tensor cores, and the two warps a scheduler to keep them busy.
-#include "device/pipeline.h"
-#include "gemm/store_pairs.cuh"
-#include "gemm/tensor_core.h"
-#include "gemm/tile_copy.cuh"
-#include "gemm/tile_origin.cuh"
-#include "gemm/warp_mma.cuh"
-#include "host/registry.h"
+#include "gemm/mma_ring.cuh"
 
 namespace warpsmith {
 namespace {
 
-struct Tile {
+struct Config {
   static constexpr int bm = 128, bn = 128, bk = 64, warps_m = 2, warps_n = 2, stages = 3;
+  using A = OperandTile<Along::k, bm, bk, Swizzled>;
+  using B = OperandTile<Along::k, bn, bk, Swizzled>;
 };
-constexpr int kThreads = Share<Tile>::threads;
-
-using TileA = OperandTile<Along::k, Tile::bm, Tile::bk, Swizzled>;
-using TileB = OperandTile<Along::k, Tile::bn, Tile::bk, Swizzled>;
-
-template <class T>
-constexpr int kShared = Tile::stages * static_cast<int>(sizeof(Stage<T, TileA, TileB>));
+constexpr int kThreads = Share<Config>::threads;
 
 template <class T, class Acc>
 __global__ void __launch_bounds__(kThreads, 2) matmul_mma_tn_stages_swizzle_kernel(const GemmArgs p) {
   extern __shared__ __align__(128) uint4 ring[];
-  auto* stages = reinterpret_cast<Stage<T, TileA, TileB>*>(ring);  // [Tile::stages]
-  const Origin block = origin_by_groups<Tile>(p);
-  const WarpPlace<Tile> warp;
-  TileCopy<T, TileA, kThreads> copy_a(p.a, 0, p.m, block.m, 0);
-  TileCopy<T, TileB, kThreads> copy_b(p.b, 0, p.n, block.n, 0);
-  const FragmentReader<Side::a, TileA> read_a(warp.m);
-  const FragmentReader<Side::b, TileB> read_b(warp.n);
-  WarpSums<T, Acc, Tile> warp_sums;
-
-  const auto load = [&](int slot, int64_t k_left) {
-    copy_a.start(stages[slot].a, k_left);
-    copy_b.start(stages[slot].b, k_left);
-    ptx::cp_async_commit();
-    copy_a.advance();
-    copy_b.advance();
-  };
-#pragma unroll
-  for (int slot = 0; slot < Tile::stages - 1; ++slot) load(slot, p.k - slot * Tile::bk);
-  ptx::cp_async_wait<Tile::stages - 2>();
-  __syncthreads();
-
-  Fragments<Share<Tile>::wm, Share<Tile>::wn> fragments[2];
-  fragments[0].read(read_a, stages[0].a, read_b, stages[0].b, 0);
-  RingSlot<Tile::stages> at, ahead{Tile::stages - 1};
-  for (int64_t k_left = p.k; k_left > 0; k_left -= Tile::bk) {
-    load(ahead.slot, k_left - (Tile::stages - 1) * Tile::bk);
-#pragma unroll
-    for (int k = 0; k < Tile::bk; k += 16) {
-      const int next = (k + 16) % Tile::bk;
-      if (next == 0) {
-        at.advance();
-        ahead.advance();
-        ptx::cp_async_wait<Tile::stages - 2>();
-        __syncthreads();  // the next step's operands are here, and those of this one are in registers
-      }
-      fragments[next / 16 % 2].read(read_a, stages[at.slot].a, read_b, stages[at.slot].b, next);
-      warp_sums.add(fragments[k / 16 % 2]);
-    }
-  }
-  store_pairs(p, warp_sums, block.m + warp.m, block.n + warp.n);
+  multiply_ring_ahead<T, Acc, Config>(p, ring, origin_by_groups<Config>(p));
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  dispatch_tensor_core(p, [&]<class T, class Acc>() {
-    warpsmith::launch<&matmul_mma_tn_stages_swizzle_kernel<T, Acc>>(block_per_tile<Tile>(p, kThreads, kShared<T>),
-                                                                    stream, p);
+  visit_16_bit_types(p, [&]<class T, class Acc>() {
+    warpsmith::launch<&matmul_mma_tn_stages_swizzle_kernel<T, Acc>>(
+        block_per_tile<Config>(p, kThreads, kRingBytes<Config>), stream, p);
   });
 }
 

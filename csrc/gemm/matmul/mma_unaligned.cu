@@ -80,16 +80,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     __syncthreads();
   }
 
-  // write
-  const Destination destination{
-      .finish = finish_of(p, split),
-      .slice = blockIdx.y,
-      .batch = block.batch(),
-      .m = block.m() + warp.m,
-      .n = block.n() + warp.n,
-  };
-  auto* patch = reinterpret_cast<char*>(ring) + threadIdx.x / kWarp * StorePatch<Tile>::bytes;
-  store_staged(p, warp_sums, patch, destination);
+  store_staged(p, split, warp_sums, ring, block, warp);
 }
 
 const char* takes(const GemmArgs& p) {
@@ -108,7 +99,7 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
                       .rate = 2e6f};
   const Split split = plan_tile(p, cost).split;
   const Widths widths{widest_pack(p.a, p.m, p.k, p.dtype), widest_pack(p.b, p.k, p.n, p.dtype)};
-  dispatch_tensor_core(p, [&]<class T, class Acc>() {
+  visit_16_bit_types(p, [&]<class T, class Acc>() {
     dispatch_layout(p, [&]<Along a, Along b>() {
       using Chosen = Layouts<a, b>;
       warpsmith::launch<&matmul_mma_unaligned_kernel<T, Acc, Chosen>>(

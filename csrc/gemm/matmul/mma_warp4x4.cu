@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_mma_warp4x4_kernel(const G
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  dispatch_tensor_core(p, [&]<class T, class Acc>() {
+  visit_16_bit_types(p, [&]<class T, class Acc>() {
     warpsmith::launch<&matmul_mma_warp4x4_kernel<T, Acc>>(block_per_tile<Tile>(p, kThreads), stream, p);
   });
 }

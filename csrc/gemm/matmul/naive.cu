@@ -5,6 +5,7 @@
 #include "gemm/elements.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/gemm.h"
+#include "gemm/types.h"
 #include "host/launch.h"
 #include "host/registry.h"
 
@@ -45,8 +46,7 @@ const char* takes(const GemmArgs&) { return nullptr; }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
   const LaunchConfig config{static_cast<unsigned>(ceil_div(p.batch * p.m * p.n, kThreads)), kThreads};
-  if (p.accumulator == Dtype::f16) return warpsmith::launch<&matmul_naive_kernel<f16, f16>>(config, stream, p);
-  dispatch_float(p.dtype, [&]<class T>() { warpsmith::launch<&matmul_naive_kernel<T, float>>(config, stream, p); });
+  visit_types(p, [&]<class T, class Acc>() { warpsmith::launch<&matmul_naive_kernel<T, Acc>>(config, stream, p); });
 }
 
 const Register<GemmArgs> registered{"naive", /*min_sm=*/80, takes, launch};

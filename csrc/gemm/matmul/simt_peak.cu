@@ -10,6 +10,7 @@
 #include "device/ptx/cp_async.h"
 #include "device/ptx/cp_async_zfill.h"
 #include "device/vec.h"
+#include "gemm/chunks.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
@@ -186,17 +187,6 @@ __device__ __forceinline__ void store_sums(const GemmArgs& p, const Target& to, 
 }
 
 // --- the kernel -------------------------------------------------------------------------------------------------
-
-template <int count>
-__device__ __forceinline__ void load_chunks(float (&to)[count], const float* shared, int step) {
-#pragma unroll
-  for (int i = 0; i < count; i += kChunk) {
-    Vec<float, kChunk> values;
-    load(values, shared + i / kChunk * step);
-#pragma unroll
-    for (int c = 0; c < kChunk; ++c) to[i + c] = values[c];
-  }
-}
 
 template <class Tile, class OfA, class OfB>
 __global__ void __launch_bounds__(kThreads, Tile::blocks) matmul_simt_peak_kernel(const GemmArgs p, const Split split) {

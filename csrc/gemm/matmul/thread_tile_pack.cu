@@ -9,9 +9,7 @@ namespace warpsmith {
 namespace {
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  if (p.accumulator == Dtype::f16) return launch_row_tiles<f16, f16, VectorLoad<4, 4>>(p, stream);
-  p.dtype == Dtype::f16 ? launch_row_tiles<f16, float, VectorLoad<4, 4>>(p, stream)
-                        : launch_row_tiles<bf16, float, VectorLoad<4, 4>>(p, stream);
+  visit_16_bit_types(p, [&]<class T, class Acc>() { launch_row_tiles<T, Acc, VectorLoad<4, 4>>(p, stream); });
 }
 
 const char* takes(const GemmArgs& p) {

@@ -9,19 +9,10 @@ namespace warpsmith {
 namespace {
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  if (p.accumulator == Dtype::f16) return launch_row_tiles<f16, f16, VectorLoad<8, 8>>(p, stream);
-  p.dtype == Dtype::f16 ? launch_row_tiles<f16, float, VectorLoad<8, 8>>(p, stream)
-                        : launch_row_tiles<bf16, float, VectorLoad<8, 8>>(p, stream);
+  visit_16_bit_types(p, [&]<class T, class Acc>() { launch_row_tiles<T, Acc, VectorLoad<8, 8>>(p, stream); });
 }
 
-const char* takes(const GemmArgs& p) {
-  if (const char* reason = needs_16_bits(p)) return reason;
-  if (const char* reason = needs_plain(p)) return reason;
-  if (const char* reason = needs_row_major(p)) return reason;
-  return needs_packs_16(p);
-}
-
-const Register<GemmArgs> registered{"thread_tile_pack8", /*min_sm=*/80, takes, launch};
+const Register<GemmArgs> registered{"thread_tile_pack8", /*min_sm=*/80, takes_nn, launch};
 
 }  // namespace
 }  // namespace warpsmith

@@ -1,66 +1,28 @@
 // Matrix product by wmma, blocks in an order that L2 likes.
 //   Against `wmma_dsmem`: blocks that run together cover eight rows of tiles instead of one, so that they share rows of a
 //   and columns of b, and L2 serves what DRAM did. Bound: shared memory and barriers.
-#include "device/pipeline.h"
-#include "gemm/tensor_core.h"
-#include "gemm/tile_copy.cuh"
-#include "gemm/tile_origin.cuh"
-#include "gemm/wmma_tile.cuh"
-#include "host/registry.h"
+#include "gemm/wmma_ring.cuh"
 
 namespace warpsmith {
 namespace {
 
-struct Tile {
+struct Config {
   static constexpr int bm = 128, bn = 128, bk = 32, warps_m = 4, warps_n = 2, stages = 4;
+  using A = OperandTile<Along::k, bm, bk, Padded>;
+  using B = OperandTile<Along::mn, bn, bk, Padded>;
 };
-constexpr int kThreads = Share<Tile>::threads;
-
-using TileA = OperandTile<Along::k, Tile::bm, Tile::bk, Padded>;
-using TileB = OperandTile<Along::mn, Tile::bn, Tile::bk, Padded>;
-
-template <class T>
-constexpr int kShared = Tile::stages * static_cast<int>(sizeof(Stage<T, TileA, TileB>));
+constexpr int kThreads = Share<Config>::threads;
 
 template <class T, class Acc>
 __global__ void __launch_bounds__(kThreads, 2) matmul_wmma_block_swizzle_kernel(const GemmArgs p) {
-  extern __shared__ __align__(128) uint4 memory[];
-  auto* stages = reinterpret_cast<Stage<T, TileA, TileB>*>(memory);  // [Tile::stages]
-  const Origin block = origin_by_groups<Tile>(p);
-  TileCopy<T, TileA, kThreads> copy_a(p.a, 0, p.m, block.m, 0);
-  TileCopy<T, TileB, kThreads> copy_b(p.b, 0, p.n, block.n, 0);
-  WmmaSums<T, Acc, Tile, TileA, TileB> sums;
-
-  const auto load = [&](int slot, int64_t k_left) {
-    copy_a.start(stages[slot].a, k_left);
-    copy_b.start(stages[slot].b, k_left);
-    ptx::cp_async_commit();
-    copy_a.advance();
-    copy_b.advance();
-  };
-#pragma unroll
-  for (int slot = 0; slot < Tile::stages - 1; ++slot) load(slot, p.k - slot * Tile::bk);
-
-  RingSlot<Tile::stages> at, ahead{Tile::stages - 1};
-  for (int64_t k_left = p.k; k_left > 0; k_left -= Tile::bk) {
-    ptx::cp_async_wait<Tile::stages - 2>();
-    __syncthreads();  // this step's operands are here, and the slot of the step before has been read
-    load(ahead.slot, k_left - (Tile::stages - 1) * Tile::bk);
-    sums.add(stages[at.slot]);
-    at.advance();
-    ahead.advance();
-  }
-
-  // write
-  ptx::cp_async_wait<0>();
-  __syncthreads();  // the ring is free
-  sums.store(p, reinterpret_cast<WmmaPatch<Acc>*>(memory), block.m, block.n);
+  extern __shared__ __align__(128) uint4 ring[];
+  multiply_ring_wmma<T, Acc, Config>(p, ring, origin_by_groups<Config>(p));
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  dispatch_tensor_core(p, [&]<class T, class Acc>() {
-    warpsmith::launch<&matmul_wmma_block_swizzle_kernel<T, Acc>>(block_per_tile<Tile>(p, kThreads, kShared<T>), stream,
-                                                                 p);
+  visit_16_bit_types(p, [&]<class T, class Acc>() {
+    warpsmith::launch<&matmul_wmma_block_swizzle_kernel<T, Acc>>(
+        block_per_tile<Config>(p, kThreads, kRingBytes<Config>), stream, p);
   });
 }
 

@@ -1,54 +1,27 @@
 // Matrix product by wmma, tiles of 64 x 32: 4 x 2 warps, one fragment of 16 x 16 each.
 //   Against `wmma_naive`: the block copies its operands once for all its warps, so that a value of a is loaded for 32
 //   columns and one of b for 64 rows. Bound: the wait for loads and two barriers a step.
-#include "gemm/tensor_core.h"
-#include "gemm/tile_copy.cuh"
-#include "gemm/tile_origin.cuh"
-#include "gemm/wmma_tile.cuh"
-#include "host/registry.h"
+#include "gemm/wmma_turns.cuh"
 
 namespace warpsmith {
 namespace {
 
-struct Tile {
+struct Config {
   static constexpr int bm = 64, bn = 32, bk = 32, warps_m = 4, warps_n = 2;
+  using A = OperandTile<Along::k, bm, bk, Padded>;
+  using B = OperandTile<Along::mn, bn, bk, Padded>;
 };
-constexpr int kThreads = Share<Tile>::threads;
-
-using TileA = OperandTile<Along::k, Tile::bm, Tile::bk, Padded>;
-using TileB = OperandTile<Along::mn, Tile::bn, Tile::bk, Padded>;
-
-template <class T, class Acc>
-union Shared {
-  Stage<T, TileA, TileB> stage;
-  WmmaPatch<Acc> patches[Share<Tile>::warps];  // after the last step
-};
+constexpr int kThreads = Share<Config>::threads;
 
 template <class T, class Acc>
 __global__ void __launch_bounds__(kThreads, 4) matmul_wmma_mma4x2_kernel(const GemmArgs p) {
-  __shared__ Shared<T, Acc> shared;
-  const Origin block = origin_by_rows<Tile>(p);
-  TileCopy<T, TileA, kThreads> copy_a(p.a, 0, p.m, block.m, 0);
-  TileCopy<T, TileB, kThreads> copy_b(p.b, 0, p.n, block.n, 0);
-  WmmaSums<T, Acc, Tile, TileA, TileB> sums;
-
-  for (int64_t k_left = p.k; k_left > 0; k_left -= Tile::bk) {
-    // load
-    copy_a.copy(shared.stage.a, k_left);
-    copy_b.copy(shared.stage.b, k_left);
-    copy_a.advance();
-    copy_b.advance();
-    __syncthreads();
-
-    sums.add(shared.stage);
-    __syncthreads();  // the next step overwrites the operands
-  }
-  sums.store(p, shared.patches, block.m, block.n);
+  __shared__ TurnsMemory<T, Acc, Config> shared;
+  multiply_in_turns(p, shared, origin_by_rows<Config>(p));
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  dispatch_tensor_core(p, [&]<class T, class Acc>() {
-    warpsmith::launch<&matmul_wmma_mma4x2_kernel<T, Acc>>(block_per_tile<Tile>(p, kThreads), stream, p);
+  visit_16_bit_types(p, [&]<class T, class Acc>() {
+    warpsmith::launch<&matmul_wmma_mma4x2_kernel<T, Acc>>(block_per_tile<Config>(p, kThreads), stream, p);
   });
 }
 

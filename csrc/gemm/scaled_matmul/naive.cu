@@ -2,6 +2,7 @@
 //   Neighbouring threads compute neighbouring columns. Runs of products are added in f32, their sums in f64, as one
 //   thread's long sum would drift. Any layout and alignment. Bound: load instructions, two for each multiplication.
 #include "device/convert.h"
+#include "gemm/elements.cuh"
 #include "gemm/scaled_matmul/scaled_matmul.h"
 #include "host/launch.h"
 #include "host/registry.h"
@@ -11,15 +12,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kRun = 64;
-
-template <class Q>
-__device__ __forceinline__ float value_of(Q x) {
-  if constexpr (std::is_same_v<Q, int8_t>) {
-    return static_cast<float>(x);
-  } else {
-    return to_float(x);
-  }
-}
 
 template <class Q, class Out>
 __global__ void __launch_bounds__(kThreads) scaled_matmul_naive_kernel(const ScaledMatmulArgs p) {

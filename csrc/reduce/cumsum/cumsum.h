@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "reduce/ceil_div.h"
+#include "host/ceil_div.h"
 #include "row/rows.h"
 
 namespace warpsmith {

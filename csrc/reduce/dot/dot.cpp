@@ -3,6 +3,8 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include "host/checks.h"
+#include "host/named.h"
 #include "host/registry.h"
 #include "row/operands.h"
 
@@ -13,23 +15,8 @@ constexpr const char* kOp = "dot";
 constexpr const char* kOnePass = "one_pass";
 const Ladder<DotArgs> ladder{kOp};
 
-// Which rung and accumulator: the ladder's own choice, or what a variant names.
-struct Named {
-  std::string rung, accumulator;
-};
-
-Dtype accumulator_of(const Named& named, Dtype dtype) {
-  if (named.accumulator == "f32") return Dtype::f32;
-  if (named.accumulator == "f16" && dtype == Dtype::f16) return Dtype::f16;
-  fail(kOp, "no accumulator '", named.accumulator, "' for ", name_of(dtype));
-}
-
 void check(const Tensor& x, const Tensor& y) {
-  check_floating(kOp, "x", x);
-  const auto dtype = kernel_dtype(x.scalar_type());
-  if (dtype && is_fp8(*dtype)) {
-    fail(kOp, "expected x to have at least 16 bits an element, got ", dtype_name(x.scalar_type()));
-  }
+  check_wide_floating(kOp, "x", x);
   if (x.dim() != 1) fail(kOp, "expected x to be 1-D, got shape ", shape_text(x.sizes()));
   check_same_device(kOp, "y", y, x);
   check_same_dtype(kOp, "y", y, x);
@@ -43,7 +30,7 @@ Tensor run(const Tensor& x, const Tensor& y, const Named* named) {
     return call_fallback<Tensor>("warpsmith::dot", x, y);
   }
   const Dtype dtype = *kernel_dtype(x.scalar_type());
-  const Dtype accumulator = named != nullptr ? accumulator_of(*named, dtype) : Dtype::f32;
+  const Dtype accumulator = named != nullptr ? accumulator_of(kOp, *named, dtype) : Dtype::f32;
   Tensor out = empty_contiguous(x, Sizes(), x.scalar_type());
   const int64_t n = x.numel();
   if (n == 0) {

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include "host/named.h"
 #include "host/registry.h"
 #include "host/tensor.h"
 
@@ -12,11 +13,6 @@ namespace {
 constexpr const char* kOp = "reduce_sum";
 constexpr const char* kOnePass = "one_pass";
 const Ladder<ReduceSumArgs> ladder{kOp};
-
-// Which rung and accumulator: the ladder's own choice, or what a variant names.
-struct Named {
-  std::string rung, accumulator;
-};
 
 const char* wide_name(Dtype dtype) {
   if (dtype == Dtype::i8) return "i32";

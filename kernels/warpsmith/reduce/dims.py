@@ -1,6 +1,7 @@
 """A tensor seen around one of its dimensions: the checks and the layout of the operators along one.
 
-Mirrors dims.h and the layout of reduce_dim.cpp in csrc/reduce; tests hold the two together.
+Mirrors host/checks.h, reduce/dims.h and the layout of reduce_dim.cpp in csrc; tests hold the two
+together.
 """
 
 from __future__ import annotations

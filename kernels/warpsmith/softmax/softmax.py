@@ -12,6 +12,7 @@ from torch import Tensor
 
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Condition, Cost, Op, Property, Rung
+from warpsmith.reduce.dims import check_dim
 from warpsmith.rows import needs_held, needs_streamed, suits_streamed
 from warpsmith.softmax import softmax_cases as cases
 from warpsmith.softmax.slices import as_slices, tiles_slices
@@ -19,17 +20,11 @@ from warpsmith.softmax.slices import as_slices, tiles_slices
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _check_dim(op: str, x: Tensor, dim: int) -> None:
-    rank = max(x.dim(), 1)
-    if not -rank <= dim < rank:
-        raise RuntimeError(f"{op}: expected dim to lie in [{-rank}, {rank - 1}], got {dim}")
-
-
 def _check(op: str) -> Callable[..., None]:
     def check(x: Tensor, dim: int) -> None:
         if not x.is_floating_point():
             raise RuntimeError(f"{op}: expected x to be a floating-point tensor, got {x.dtype}")
-        _check_dim(op, x, dim)
+        check_dim(op, x, dim)
 
     return check
 
@@ -49,7 +44,7 @@ def _check_backward(op: str) -> Callable[..., None]:
                 f"{op}: expected grad to have shape {tuple(y.shape)} like y, "
                 f"got {tuple(grad.shape)}"
             )
-        _check_dim(op, y, dim)
+        check_dim(op, y, dim)
 
     return check
 
@@ -567,8 +562,8 @@ def softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
         A contiguous tensor of the shape and dtype of x.
 
     Raises:
-        RuntimeError: x is not floating-point; dim is out of range; the variant cannot take the
-            input.
+        RuntimeError: x is not floating-point; the variant cannot take the input.
+        IndexError: x has no such dimension.
         ValueError: the variant does not exist.
 
     Reference:
@@ -595,8 +590,8 @@ def log_softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tens
         A contiguous tensor of the shape and dtype of x.
 
     Raises:
-        RuntimeError: x is not floating-point; dim is out of range; the variant cannot take the
-            input.
+        RuntimeError: x is not floating-point; the variant cannot take the input.
+        IndexError: x has no such dimension.
         ValueError: the variant does not exist.
 
     Reference:

@@ -231,16 +231,19 @@ def errors(op: str) -> tuple[Bad, ...]:
             "dim beyond the last",
             lambda i: (i.randn(2, 8), 2),
             rf"{op}: expected dim to lie in \[-2, 1\], got 2",
+            error=(IndexError, RuntimeError),
         ),
         Bad(
             "dim before the first",
             lambda i: (i.randn(2, 8), -3),
             rf"{op}: expected dim to lie in \[-2, 1\], got -3",
+            error=(IndexError, RuntimeError),
         ),
         Bad(
             "dim of 0-d",
             lambda i: (i.randn(), 1),
             rf"{op}: expected dim to lie in \[-1, 0\], got 1",
+            error=(IndexError, RuntimeError),
         ),
         Bad(
             "pack, misaligned",
@@ -308,6 +311,7 @@ def backward_errors(op: str) -> tuple[Bad, ...]:
             "dim beyond the last",
             lambda i: (i.randn(2, 8), i.randn(2, 8), 2),
             rf"{op}: expected dim to lie in \[-2, 1\], got 2",
+            error=(IndexError, RuntimeError),
         ),
         Bad(
             "columns along the last dimension",

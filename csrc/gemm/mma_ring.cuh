@@ -1,0 +1,81 @@
+// A block's tile of a product by mma.sync, its operands passed through a ring: the loops of `mma_stages` and the rungs
+// after it. What each changes stands in its Config (see operand_ring.cuh) and in its kernel: the block's shared memory and
+// the order of blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "device/pipeline.h"
+#include "gemm/operand_ring.cuh"
+#include "gemm/store_pairs.cuh"
+#include "gemm/tensor_core.h"
+#include "gemm/warp_mma.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+
+// The rungs up to `mma_swizzle`: fragments of 16 along k are read, then multiplied.
+template <class T, class Acc, class Config>
+__device__ __forceinline__ void multiply_ring(const GemmArgs& p, void* memory, Origin block) {
+  const WarpPlace<Config> warp;
+  OperandRing<T, Config> ring(p, memory, block);
+  const FragmentReader<Side::a, typename Config::A> read_a(warp.m);
+  const FragmentReader<Side::b, typename Config::B> read_b(warp.n);
+  WarpSums<T, Acc, Config> sums;
+
+  ring.start_first(p.k);
+  RingSlot<Config::stages> at, ahead{Config::stages - 1};
+  for (int64_t k_left = p.k; k_left > 0; k_left -= Config::bk) {
+    ring.wait();
+    __syncthreads();  // this step's operands are here, and the slot of the step before has been read
+    ring.start(ahead.slot, k_left - (Config::stages - 1) * Config::bk);
+
+    // multiply
+#pragma unroll
+    for (int k = 0; k < Config::bk; k += 16) {
+      Fragments<sums.wm, sums.wn> fragments;
+      fragments.read(read_a, ring.stages[at.slot].a, read_b, ring.stages[at.slot].b, k);
+      sums.add(fragments);
+    }
+    at.advance();
+    ahead.advance();
+  }
+  store_pairs(p, sums, block.m + warp.m, block.n + warp.n);
+}
+
+// `mma_register_dbuf` and its like: of two sets of fragments, one is read while the other is multiplied, across the
+// barrier too.
+template <class T, class Acc, class Config>
+__device__ __forceinline__ void multiply_ring_ahead(const GemmArgs& p, void* memory, Origin block) {
+  static_assert(Config::bk % 32 == 0, "fragments alternate");
+  const WarpPlace<Config> warp;
+  OperandRing<T, Config> ring(p, memory, block);
+  const FragmentReader<Side::a, typename Config::A> read_a(warp.m);
+  const FragmentReader<Side::b, typename Config::B> read_b(warp.n);
+  WarpSums<T, Acc, Config> sums;
+  ring.start_first(p.k);
+  ring.wait();
+  __syncthreads();
+
+  Fragments<sums.wm, sums.wn> fragments[2];
+  fragments[0].read(read_a, ring.stages[0].a, read_b, ring.stages[0].b, 0);
+  RingSlot<Config::stages> at, ahead{Config::stages - 1};
+  for (int64_t k_left = p.k; k_left > 0; k_left -= Config::bk) {
+    ring.start(ahead.slot, k_left - (Config::stages - 1) * Config::bk);
+#pragma unroll
+    for (int k = 0; k < Config::bk; k += 16) {
+      const int next = (k + 16) % Config::bk;
+      if (next == 0) {
+        at.advance();
+        ahead.advance();
+        ring.wait();
+        __syncthreads();  // the next step's operands are here, and those of this one are in registers
+      }
+      fragments[next / 16 % 2].read(read_a, ring.stages[at.slot].a, read_b, ring.stages[at.slot].b, next);
+      sums.add(fragments[k / 16 % 2]);
+    }
+  }
+  store_pairs(p, sums, block.m + warp.m, block.n + warp.n);
+}
+
+}  // namespace warpsmith
