@@ -114,4 +114,13 @@ inline const char* needs_tiles_in_grid(const GemmArgs& p) {
   return fits ? nullptr : "needs fewer than 2^31 tiles of 64 x 64";
 }
 
+// For rungs written with CuTe, which are compiled where the build finds the headers of CUTLASS.
+inline const char* needs_cutlass(const GemmArgs&) {
+#ifdef WARPSMITH_CUTLASS
+  return nullptr;
+#else
+  return "was built without the headers of CUTLASS: pip install 'warpsmith[cutlass]'";
+#endif
+}
+
 }  // namespace warpsmith
