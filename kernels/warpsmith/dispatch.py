@@ -261,7 +261,7 @@ _cutlass: dict[str, str] = {}
 
 
 def built_with_cutlass(family: str) -> bool | None:
-    """Whether the family's library was built with the headers of CUTLASS; None until it is loaded."""
+    """Whether the family's library was built with CUTLASS; None until it is loaded."""
     return bool(_cutlass[family]) if family in _cutlass else None
 
 
