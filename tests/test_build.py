@@ -1,16 +1,23 @@
-"""The first-use build: one compile for racing processes, and a failure that keeps its words."""
+"""The first-use build: one compile for racing processes, and a failure that keeps its words; the
+headers that a build can do without.
+"""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.utils import cpp_extension
 
 from warpsmith import build
 
 FAMILY = "elementwise"
+#: Has sources that want the headers of CUTLASS.
+CUTE_FAMILY = "gemm"
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +25,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path))
     monkeypatch.delenv("WARPSMITH_LIBRARY_DIR", raising=False)
     monkeypatch.delenv("WARPSMITH_BUILD", raising=False)
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path / "no_cutlass"))
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(build, "_failures", {})
 
@@ -72,3 +80,95 @@ def test_no_compile_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("WARPSMITH_BUILD", "0")
     assert build.library(FAMILY) is None
     assert "WARPSMITH_BUILD=0" in build.why_not(FAMILY)
+
+
+# --- headers that need not be there ---------------------------------------------------------------
+
+
+def put_cutlass(folder: Path, version: str) -> Path:
+    """A folder with the one header of CUTLASS that the search reads."""
+    header = folder / "include" / "cutlass" / "version.h"
+    header.parent.mkdir(parents=True)
+    lines = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+    header.write_text("".join(f"#define CUTLASS_{part} {number}\n" for part, number in lines))
+    return folder
+
+
+def flags_of(monkeypatch: pytest.MonkeyPatch, family: str) -> dict[str, list[str]]:
+    """What the compilers of a family are called with."""
+    home = Path("/opt/cuda")
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(home))
+    monkeypatch.setattr(build, "cuda_home", lambda: home)
+    extension: Any = build.extension(family, ["80"])
+    return extension.extra_compile_args
+
+
+def test_cutlass_is_found_by_its_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert build.find_cutlass() is None
+    monkeypatch.setenv("CUTLASS_PATH", str(put_cutlass(tmp_path / "cutlass", "4.3.1")))
+    found = build.find_cutlass()
+    assert found is not None
+    assert found.version == "4.3.1"
+    assert found.include == (tmp_path / "cutlass" / "include").resolve()
+
+
+def test_cutlass_is_found_in_its_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CUTLASS_PATH")
+    package = tmp_path / "site" / "cutlass_library"
+    put_cutlass(package / "source", "4.2.0")
+    (package / "__init__.py").write_text("raise ImportError('only its headers are wanted')")
+    monkeypatch.syspath_prepend(str(package.parent))
+    found = build.find_cutlass()
+    assert found is not None
+    assert found.include == (package / "source" / "include").resolve()
+
+
+def test_an_old_cutlass_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUTLASS_PATH", str(put_cutlass(tmp_path / "cutlass", "3.9.2")))
+    assert build.find_cutlass() is None
+
+
+def test_a_build_does_without_cutlass(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags in flags_of(monkeypatch, CUTE_FAMILY).values():
+        assert not any("CUTLASS" in flag or flag == "-isystem" for flag in flags)
+
+
+def test_a_build_takes_cutlass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = put_cutlass(tmp_path / "cutlass", "4.2.0")
+    monkeypatch.setenv("CUTLASS_PATH", str(folder))
+    for flags in flags_of(monkeypatch, CUTE_FAMILY).values():
+        assert "-DWARPSMITH_CUTLASS=4.2.0" in flags
+        assert flags[flags.index("-isystem") + 1] == str((folder / "include").resolve())
+    for flags in flags_of(monkeypatch, FAMILY).values():  # nothing there is written with CuTe
+        assert not any("CUTLASS" in flag for flag in flags)
+
+
+def test_the_cache_tells_headers_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def names() -> tuple[str, str]:
+        return build.cache_name(CUTE_FAMILY, "90a"), build.cache_name(FAMILY, "90a")
+
+    without, other = names()
+    found = []
+    for folder, version in (("a", "4.2.0"), ("b", "4.2.0"), ("c", "4.3.0")):
+        monkeypatch.setenv("CUTLASS_PATH", str(put_cutlass(tmp_path / folder, version)))
+        name, same = names()
+        assert same == other
+        found.append(name)
+    assert found[0] == found[1]  # wherever they lie
+    assert len({without, *found}) == 3
+
+
+@pytest.mark.parametrize("cutlass", ["", "4.2.0"])
+def test_a_wheel_keeps_the_headers_it_was_built_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cutlass: str
+) -> None:
+    lib = tmp_path / "package" / "lib"
+    lib.mkdir(parents=True)
+    (lib / f"warpsmith_{CUTE_FAMILY}.so").touch()
+    key = build._key(CUTE_FAMILY, ["90a"], cutlass)
+    manifest = {"family": CUTE_FAMILY, "archs": ["90a"], "cutlass": cutlass, "key": key}
+    (lib / f"{CUTE_FAMILY}.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(build, "PACKAGE", lib.parent)
+    assert build.status(CUTE_FAMILY).origin == "wheel"
+    monkeypatch.setenv("CUTLASS_PATH", str(put_cutlass(tmp_path / "cutlass", "4.4.0")))
+    assert build.status(CUTE_FAMILY).origin == "wheel"

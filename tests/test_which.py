@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith import catalogue, dispatch
+from warpsmith import build, catalogue, dispatch
 from warpsmith.catalogue import DTYPES, Inputs
 
 EPS = 1e-6
@@ -189,3 +189,40 @@ def test_what_may_overflow_is_never_chosen() -> None:
                 if variant is not None:
                     assert not (op.accumulates and variant.low_precision)
                     assert variant.rung.valid is catalogue.everywhere
+
+
+CUTE = "f16_cute_tn_stages_swizzle_f32"
+
+
+def column_major(*shape: int) -> tuple[Tensor, Tensor]:
+    """Operands of a matrix product [m, n, k] of which b lies along k."""
+    m, n, k = shape
+    i = Inputs(torch.float16)
+    return i.plain(m, k), i.plain(n, k).t()
+
+
+def test_a_library_without_cutlass_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    variant = catalogue.get("matmul").variant(CUTE)
+    args = column_major(16, 24, 8)
+    assert dispatch.refusal(variant, args, 80) is None  # until a library is loaded
+    monkeypatch.setitem(dispatch._cutlass, "gemm", "4.2.0")
+    assert dispatch.refusal(variant, args, 80) is None
+    monkeypatch.setitem(dispatch._cutlass, "gemm", "")
+    why = dispatch.refusal(variant, args, 80)
+    assert why is not None
+    assert "pip install 'warpsmith[cutlass]'" in why
+    assert why in (build.CSRC / "gemm" / "gemm.h").read_text()
+    with pytest.raises(RuntimeError, match=rf"matmul_{CUTE}: was built without"):
+        warpsmith.matmul(*args, variant=CUTE)
+    assert dispatch.refusal(variant, column_major(0, 24, 8), 80) is None  # no kernel is asked
+
+
+def test_cute_is_never_chosen() -> None:
+    """What serves a call does not depend on the headers that its library was built with."""
+    op = catalogue.get("matmul")
+    for dtype in ("f16", "bf16"):
+        for sample in op.samples_for(dtype):
+            if sample.small:
+                variant = dispatch.pick(op, sample.make(Inputs(DTYPES[dtype])), 90)
+                assert variant is None or not variant.rung.name.startswith("cute_")
+    assert warpsmith.which("matmul", *column_major(64, 64, 64), sm=80).name != f"matmul_{CUTE}"

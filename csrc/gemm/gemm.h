@@ -133,4 +133,13 @@ inline const char* takes_tn(const GemmArgs& p) {
   return needs_packs_16(p);
 }
 
+// For rungs written with CuTe, which are compiled where the build finds the headers of CUTLASS.
+inline const char* needs_cutlass(const GemmArgs&) {
+#ifdef WARPSMITH_CUTLASS
+  return nullptr;
+#else
+  return "was built without the headers of CUTLASS: pip install 'warpsmith[cutlass]'";
+#endif
+}
+
 }  // namespace warpsmith

@@ -32,16 +32,27 @@ void set_ladder(std::string source, std::string order) {
 
 std::string get_last_rung() { return std::string(last_rung); }
 
+// The version of CUTLASS whose headers the library was built with; empty where there were none, or no need of them.
+std::string get_cutlass() {
+#ifdef WARPSMITH_CUTLASS
+  return WARPSMITH_STRING(WARPSMITH_CUTLASS);
+#else
+  return "";
+#endif
+}
+
 STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) {
   const std::string family = kFamily;
   m.def(("_" + family + "_ladder(str source, str order) -> ()").c_str());
   m.def(("_" + family + "_last_rung() -> str").c_str());
+  m.def(("_" + family + "_cutlass() -> str").c_str());
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) {
   const std::string family = kFamily;
   m.impl(("_" + family + "_ladder").c_str(), TORCH_BOX(&set_ladder));
   m.impl(("_" + family + "_last_rung").c_str(), TORCH_BOX(&get_last_rung));
+  m.impl(("_" + family + "_cutlass").c_str(), TORCH_BOX(&get_cutlass));
 }
 
 }  // namespace

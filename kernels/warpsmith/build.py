@@ -11,6 +11,9 @@ wins:
                                 ($WARPSMITH_CACHE, ~/.cache/warpsmith)
 
 The last two are used only while they match the sources they were built from.
+
+Sources called `cute_*` are written with the headers of CUTLASS, which need not be there: without
+them such a source compiles to a rung that refuses every call.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ CSRC = PACKAGE / "csrc" if (PACKAGE / "csrc").is_dir() else PACKAGE.parent.paren
 #: H200.
 RELEASE_ARCHS: tuple[str, ...] = ("80", "89", "90a")
 MIN_TORCH = (2, 11)
+MIN_CUTLASS = (4, 2)
 _ABI_TARGET = f"0x{MIN_TORCH[0]:02x}{MIN_TORCH[1]:02x}000000000000"
 
 CXX_FLAGS = [
@@ -124,9 +128,62 @@ def source_hash(family: str, source_dir: str | None = None) -> str:
     return _digest(sorted({*code, *kernels}))
 
 
-def _key(family: str, archs: Sequence[str]) -> str:
+def _key(family: str, archs: Sequence[str], cutlass: str) -> str:
+    """Identifies a library: its sources, the flags, the architectures, and the version of CUTLASS
+    that it is built with (empty: without).
+    """
     code = sorted(_with_includes(_code(CSRC / family, CSRC / "host")))
-    return _digest(code, *CXX_FLAGS, *NVCC_FLAGS, *archs)
+    return _digest(code, *CXX_FLAGS, *NVCC_FLAGS, *archs, cutlass)
+
+
+# --- headers that need not be there ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cutlass:
+    """The headers of CUTLASS, CuTe's among them."""
+
+    include: Path
+    version: str
+
+    @property
+    def flags(self) -> list[str]:
+        return ["-isystem", str(self.include), f"-DWARPSMITH_CUTLASS={self.version}"]
+
+
+def _cutlass_includes() -> Iterable[Path]:
+    if value := os.environ.get("CUTLASS_PATH"):
+        yield Path(value) / "include"
+        return
+    spec = importlib.util.find_spec("cutlass_library")  # of the PyPI package nvidia-cutlass
+    for root in spec.submodule_search_locations or () if spec else ():
+        yield Path(root) / "source" / "include"
+
+
+def find_cutlass() -> Cutlass | None:
+    """CUTLASS_PATH and nothing else where that is set; otherwise the wheel of `warpsmith[cutlass]`.
+    None where there are no headers, or older ones than the sources are written for.
+    """
+    for include in _cutlass_includes():
+        header = include / "cutlass" / "version.h"
+        if header.is_file():
+            found = re.findall(
+                r"^#define CUTLASS_(?:MAJOR|MINOR|PATCH) +(\d+)", header.read_text(), re.MULTILINE
+            )
+            if tuple(map(int, found)) >= MIN_CUTLASS:
+                return Cutlass(include.resolve(), ".".join(found))
+    return None
+
+
+def cutlass_for(family: str) -> Cutlass | None:
+    """The headers that the family is built with; None also where no source of it needs them."""
+    needed = any(path.name.startswith("cute_") for path in sources(family))
+    return find_cutlass() if needed else None
+
+
+def _cutlass_version(family: str) -> str:
+    found = cutlass_for(family)
+    return found.version if found else ""
 
 
 # --- the compiler ---------------------------------------------------------------------------------
@@ -196,14 +253,15 @@ def extension(family: str, archs: Sequence[str]) -> object:
     if home is None:
         raise BuildError("no CUDA compiler: set CUDA_HOME, or `pip install 'warpsmith[nvcc]'`")
     cpp_extension.CUDA_HOME = str(home)  # None on a CPU-only PyTorch even where a toolkit exists
-    define = f"-DWARPSMITH_FAMILY={family}"
+    cutlass = cutlass_for(family)
+    flags = [f"-DWARPSMITH_FAMILY={family}", *(cutlass.flags if cutlass else ())]
     built = cpp_extension.CUDAExtension(
         f"warpsmith_{family}",
         [str(path) for path in sources(family)],
         include_dirs=[str(CSRC)],
         extra_compile_args={
-            "cxx": [*CXX_FLAGS, define],
-            "nvcc": [*NVCC_FLAGS, define, *(_gencode(arch) for arch in archs)],
+            "cxx": [*CXX_FLAGS, *flags],
+            "nvcc": [*NVCC_FLAGS, *flags, *(_gencode(arch) for arch in archs)],
         },
     )
     # The library must load beside any PyTorch, CPU-only ones included: the CUDA parts of libtorch
@@ -314,7 +372,13 @@ def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress
         partial = out / f".{name}.{os.getpid()}"
         shutil.copy2(Path(scratch) / name, partial)
         os.replace(partial, out / name)
-    manifest = {"family": family, "archs": list(archs), "key": _key(family, archs)}
+    cutlass = _cutlass_version(family)
+    manifest = {
+        "family": family,
+        "archs": list(archs),
+        "cutlass": cutlass,
+        "key": _key(family, archs, cutlass),
+    }
     (out / f"{family}.json").write_text(json.dumps(manifest, indent=1) + "\n")
     return out / name
 
@@ -372,8 +436,13 @@ def _gpu_arch() -> str | None:
     return "90a" if (major, minor) == (9, 0) else f"{major}{minor}"
 
 
+def cache_name(family: str, arch: str) -> str:
+    """The folder of a library in the cache: another one for other sources, flags or headers."""
+    return f"{family}-sm{arch}-{_key(family, [arch], _cutlass_version(family))}"
+
+
 def _cache_dir(family: str, arch: str) -> Path:
-    return cache_root() / f"{family}-sm{arch}-{_key(family, [arch])}"
+    return cache_root() / cache_name(family, arch)
 
 
 def _runs_on(archs: Sequence[str], arch: str | None) -> bool:
@@ -404,7 +473,8 @@ def status(family: str) -> Status:
     if (wheel / name).exists():
         manifest = _manifest(wheel, family)
         archs = tuple(map(str, manifest.get("archs", ())))  # type: ignore[call-overload]
-        if manifest.get("key") != _key(family, archs):
+        # A wheel keeps what it was built with, whatever headers are here.
+        if manifest.get("key") != _key(family, archs, str(manifest.get("cutlass", ""))):
             detail = "the wheel's library is older than the sources; "
         elif not _runs_on(archs, arch):
             detail = f"the wheel's library has no code for sm_{arch}; "

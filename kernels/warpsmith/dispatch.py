@@ -252,7 +252,17 @@ def load_family(family: str) -> bool:
     set_order = getattr(torch.ops.warpsmith, f"_{family}_ladder")
     for source_dir, order in ladder_orders(family).items():
         set_order(source_dir, ",".join(order))
+    _cutlass[family] = getattr(torch.ops.warpsmith, f"_{family}_cutlass")()
     return True
+
+
+#: The CUTLASS that each loaded library was built with; empty where it was built without.
+_cutlass: dict[str, str] = {}
+
+
+def built_with_cutlass(family: str) -> bool | None:
+    """Whether the family's library was built with CUTLASS; None until it is loaded."""
+    return bool(_cutlass[family]) if family in _cutlass else None
 
 
 def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:

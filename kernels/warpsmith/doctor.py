@@ -59,6 +59,7 @@ def examine() -> dict[str, Any]:
     """Facts about the machine and the families, each with what to do about it."""
     gpu, gpu_advice = _gpu_facts()
     nvcc = build.find_nvcc()
+    cutlass = build.find_cutlass()
     triton = _version_of("triton")
     checks = [
         ("GPU", gpu, gpu_advice),
@@ -68,6 +69,11 @@ def examine() -> dict[str, Any]:
             "nvcc",
             f"{build.nvcc_version()} ({nvcc})" if nvcc else "not found",
             "" if nvcc else "pip install 'warpsmith[nvcc]', or set CUDA_HOME",
+        ),
+        (
+            "CUTLASS headers",
+            f"{cutlass.version} ({cutlass.include})" if cutlass else "not found",
+            "" if cutlass else "for the rungs written with CuTe: pip install 'warpsmith[cutlass]'",
         ),
         ("C++ compiler", shutil.which("c++") or shutil.which("g++") or "not found", ""),
         ("Triton", triton or "not found", "" if triton else "pip install triton"),

@@ -279,7 +279,7 @@ def library_for(family: str, arch: str | None = None) -> Path:
     if arch is None and (path := build.library(family)) is not None:
         return path
     wanted = arch or "90a"
-    folder = build.cache_root() / "inspect" / f"{family}-sm{wanted}-{build.source_hash(family)}"
+    folder = build.cache_root() / "inspect" / build.cache_name(family, wanted)
     path = folder / f"warpsmith_{family}.so"
     if not path.is_file():
         try:
@@ -466,9 +466,11 @@ def ptx(op: Op, arch: str = "90a") -> Iterator[tuple[Path, str]]:
     nvcc = build.find_nvcc()
     if nvcc is None:
         raise InspectionError("no CUDA compiler: set CUDA_HOME, or `pip install 'warpsmith[nvcc]'`")
+    cutlass = build.cutlass_for(op.family)
     for rung in op.ladder:
         path = build.CSRC / op.family / op.source_dir / f"{rung.name}.cu"
         command = [str(nvcc), "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-I{build.CSRC}"]
+        command += cutlass.flags if cutlass else []
         command += [f"-arch=compute_{arch}", "-ptx", str(path), "-o", "-"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

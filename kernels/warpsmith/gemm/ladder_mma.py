@@ -9,6 +9,7 @@ from warpsmith.gemm.problem import (
     OnProblem,
     condition,
     needs_b_column_major,
+    needs_cutlass,
     needs_operand_packs_16,
     needs_packs_16,
     needs_plain,
@@ -156,6 +157,11 @@ MMA: tuple[Rung, ...] = (
         "mma_tn_stages_swizzle",
         "b column-major, swizzled, double-buffered in registers, 64 along k a step",
         TN,
+    ),
+    _rung(
+        "cute_tn_stages_swizzle",
+        "the same written with CuTe, whole lines stored",
+        condition(needs_cutlass, *TN.checks),
         "mma_stages_swizzle_tn_cute",
     ),
     _rung(

@@ -96,6 +96,7 @@ def samples() -> tuple[Sample, ...]:
         *_layouts(128, 128, 64),
         *_layouts(129, 136, 72),
         *_layouts(1000, 129, 520, small=False),
+        *_layouts(200, 264, 456, small=False)[:1],
         *_layouts(1, 40, 1024)[:1],
         *_layouts(2, 33, 2048)[:1],
         *_layouts(16, 70, 1536)[:1],
@@ -124,6 +125,9 @@ def samples() -> tuple[Sample, ...]:
             lambda i: (i.misaligned(64, 72).t(), i.misaligned(40, 64, offset=3, salt=1).t()),
         ),
         Sample("row stride", lambda i: (left(i, 33, 96)[:, :40], right(i, 40, 72)[:, 8:40])),
+        Sample(
+            "row stride, TN", lambda i: (left(i, 33, 96)[:, :40], right(i, 24, 72)[:, 8:48].t())
+        ),
         Sample("odd row stride", lambda i: (left(i, 33, 95)[:, :40], right(i, 40, 71)[:, :32])),
         Sample("both strides", lambda i: (left(i, 33, 80)[:, ::2], right(i, 40, 64)[:, ::2])),
         Sample(

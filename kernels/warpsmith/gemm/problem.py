@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpsmith import dispatch
 from warpsmith.catalogue import Condition
 from warpsmith.rows import address
 
@@ -250,6 +251,13 @@ def needs_operand_packs_16(p: Problem) -> str | None:
 def needs_tiles_in_grid(p: Problem) -> str | None:
     tiles = math.ceil(p.m / 64) * math.ceil(p.n / 64) * p.batch
     return None if tiles < 2**31 else "needs fewer than 2^31 tiles of 64 x 64"
+
+
+def needs_cutlass(p: Problem) -> str | None:
+    """Asks the compiled library, where it is loaded."""
+    if dispatch.built_with_cutlass("gemm") is False:
+        return "was built without the headers of CUTLASS: pip install 'warpsmith[cutlass]'"
+    return None
 
 
 @dataclass(frozen=True)
