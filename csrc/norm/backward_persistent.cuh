@@ -14,26 +14,31 @@ namespace warpsmith {
 
 // threads of a block (at most) | threads that share a row, 0: the block or cluster, cut to what the row needs |
 // 128-bit packs of a row that a thread holds | rows in the ring | blocks per multiprocessor | blocks that share a row |
-// whether weight and bias are held in registers, or else in shared memory
-template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_, int cluster_ = 1, int held_ = 1>
+// whether weight and bias are held in registers, or else in shared memory | packs of a further row in the ring
+template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_, int cluster_ = 1, int held_ = 1,
+          int spare_ = 0>
 struct BackwardTile {
   static constexpr int threads = threads_, lanes = lanes_, packs = packs_, stages = stages_;
-  static constexpr int min_blocks = min_blocks_, cluster = cluster_, held = held_;
+  static constexpr int min_blocks = min_blocks_, cluster = cluster_, held = held_, spare = spare_;
+  static constexpr int ring_packs = stages * packs + spare;
   static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
   static constexpr int64_t most_packs = int64_t{cluster} * (lanes > 0 ? lanes : threads) * packs;
   static_assert(lanes == 0 || cluster == 1, "rows that share a warp are short");
+  static_assert(spare == 0 || (stages == 1 && cluster > 1 && spare < packs), "a part of the row after the only one");
 
-  static constexpr int ring_bytes(int block_threads) { return stages * 2 * packs * block_threads * 16; }
+  static constexpr int ring_bytes(int block_threads) { return ring_packs * 2 * block_threads * 16; }
   using OneStage = BackwardTile<threads_, lanes_, packs_, 1, min_blocks_, cluster_, held_>;
 };
 
 // Bytes: what every GPU from sm_80 on grants a block at launch, and what the kernel declares besides.
 inline constexpr int kCommonSmem = 96 * 1024, kStaticSmem = 2048;
 
-// One row of the ring, as a thread sees it: its packs of x, then those of grad.
+// Where a thread's pack of x (tensor 0) or grad (1) lies in the ring, of a row whose first pack is the ring's `first`.
 template <class Tile>
-__device__ __forceinline__ int ring_slot(int stage, int tensor, int pack) {
-  return ((stage * 2 + tensor) * Tile::packs + pack) * blockDim.x + threadIdx.x;
+__device__ __forceinline__ int ring_slot(int first, int tensor, int pack) {
+  int place = first + pack;
+  if constexpr (Tile::spare > 0) place = place >= Tile::ring_packs ? place - Tile::ring_packs : place;
+  return (place * 2 + tensor) * blockDim.x + threadIdx.x;
 }
 
 // The weight of a pack's columns, and their bias where the norm reads it.
@@ -134,7 +139,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   using T = typename Norm::Value;
   constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = kPack<T>;
   constexpr bool kShared = Tile::lanes > 0;  // several rows in a block
-  extern __shared__ uint4 ring[];            // [stages, x and grad, packs, threads]; a thread reads its own copies only
+  extern __shared__ uint4 ring[];            // [packs, x and grad, threads]; a thread reads its own copies only
   __shared__ RowExchange<Norm, Tile> exchange;
 
   const int tid = threadIdx.x;
@@ -152,18 +157,16 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   const int64_t block = blockIdx.x / kCluster;
   const int64_t step = int64_t{gridDim.x / kCluster} * Tile::rows_per_block;
 
+  const auto fetch_pack = [&](int first, int64_t row, int i) {
+    const int pack = i * lanes + lane;
+    if (pack >= own) return;
+    ptx::cp_async(&ring[ring_slot<Tile>(first, 0, i)], reinterpret_cast<const uint4*>(v.x_row(row) + col) + pack);
+    ptx::cp_async(&ring[ring_slot<Tile>(first, 1, i)], reinterpret_cast<const uint4*>(v.grad_row(row) + col) + pack);
+  };
   const auto fetch = [&](int stage, int64_t row) {
     if (row < v.rows) {
-      const auto* x = reinterpret_cast<const uint4*>(v.x_row(row) + col);
-      const auto* grad = reinterpret_cast<const uint4*>(v.grad_row(row) + col);
 #pragma unroll
-      for (int i = 0; i < kPacks; ++i) {
-        const int pack = i * lanes + lane;
-        if (pack < own) {
-          ptx::cp_async(&ring[ring_slot<Tile>(stage, 0, i)], x + pack);
-          ptx::cp_async(&ring[ring_slot<Tile>(stage, 1, i)], grad + pack);
-        }
-      }
+      for (int i = 0; i < kPacks; ++i) fetch_pack(stage * kPacks, row, i);
     }
     ptx::cp_async_commit();
   };
@@ -171,7 +174,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   int64_t base = block * Tile::rows_per_block;
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) fetch(stage, base + group + stage * step);
-  ColumnsOf<Norm, Tile> held(ring + kStages * 2 * kPacks * blockDim.x);
+  ColumnsOf<Norm, Tile> held(ring + Tile::ring_packs * 2 * blockDim.x);
   // Few clusters fit the machine, so each adds up many rows, and f32 has no digits to spare.
   constexpr bool kCompensated = std::is_same_v<T, float> && kCluster > 1 && kPacks <= 4;
   using Sum = std::conditional_t<kCompensated, CompensatedSum, PlainSum>;
@@ -203,17 +206,17 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   // Columns in shared memory need no register each, and unrolling would only load them all at once.
   constexpr int kUnrolled = Tile::held ? kPacks : 2;
   // What this thread's warp knows of a row in the ring, of which it has `limit` packs.
-  const auto gather = [&](int stage, int limit) {
+  const auto gather = [&](int first, int limit) {
     typename Norm::Sums sums{};
     if constexpr (Norm::kShifted) {
       float head = 0.0f;
-      if (lane < limit) head = to_float(reinterpret_cast<const T&>(ring[ring_slot<Tile>(stage, 0, 0)]));
+      if (lane < limit) head = to_float(reinterpret_cast<const T&>(ring[ring_slot<Tile>(first, 0, 0)]));
       sums.shift = warp_reduce<kShared ? Tile::lanes : kWarp>(head) * share.inverse_heads;
     }
 #pragma unroll kUnrolled
     for (int i = 0; i < kPacks; ++i) {
       if (i * lanes + lane >= limit) continue;
-      const uint4 raw_x = ring[ring_slot<Tile>(stage, 0, i)], raw_grad = ring[ring_slot<Tile>(stage, 1, i)];
+      const uint4 raw_x = ring[ring_slot<Tile>(first, 0, i)], raw_grad = ring[ring_slot<Tile>(first, 1, i)];
       float x[kWidth], grad[kWidth], weight[kWidth], bias[kWidth] = {};
       to_float(x, reinterpret_cast<const Pack<T>&>(raw_x));
       to_float(grad, reinterpret_cast<const Pack<T>&>(raw_grad));
@@ -224,30 +227,33 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     return v.template over_lanes<kShared ? Tile::lanes : kWarp>(sums, share);
   };
 
-  // dx, and what the row adds to dw and db
-  const auto finish = [&](int stage, int limit, int64_t row, const typename Norm::Factors& factors) {
+  // dx, and what the row adds to dw and db; then `left(i)`, as the ring's place of a pack is free.
+  const auto finish = [&](int first, int limit, int64_t row, const typename Norm::Factors& factors, auto&& left) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       const int pack = i * lanes + lane;
       held.keep(i);
-      if (pack >= limit) continue;
-      const uint4 raw_x = ring[ring_slot<Tile>(stage, 0, i)], raw_grad = ring[ring_slot<Tile>(stage, 1, i)];
-      float x[kWidth], grad[kWidth], weight[kWidth], bias[kWidth] = {}, dx[kWidth];
-      to_float(x, reinterpret_cast<const Pack<T>&>(raw_x));
-      to_float(grad, reinterpret_cast<const Pack<T>&>(raw_grad));
-      held.get(i).to_floats(weight, bias);
+      if (pack < limit) {
+        const uint4 raw_x = ring[ring_slot<Tile>(first, 0, i)], raw_grad = ring[ring_slot<Tile>(first, 1, i)];
+        float x[kWidth], grad[kWidth], weight[kWidth], bias[kWidth] = {}, dx[kWidth];
+        to_float(x, reinterpret_cast<const Pack<T>&>(raw_x));
+        to_float(grad, reinterpret_cast<const Pack<T>&>(raw_grad));
+        held.get(i).to_floats(weight, bias);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        const float xhat = v.xhat(x[j], weight[j], bias[j], factors);
-        dx[j] = v.dx(xhat, __fmul_rn(grad[j], weight[j]), factors);
-        dw[i][j].add(grad[j], xhat);
-        if constexpr (Norm::kBiasGradient) db[i][j].add(grad[j], 1.0f);
+        for (int j = 0; j < kWidth; ++j) {
+          const float xhat = v.xhat(x[j], weight[j], bias[j], factors);
+          dx[j] = v.dx(xhat, __fmul_rn(grad[j], weight[j]), factors);
+          dw[i][j].add(grad[j], xhat);
+          if constexpr (Norm::kBiasGradient) db[i][j].add(grad[j], 1.0f);
+        }
+        Pack<T> out;
+        from_float(out, dx);
+        store<Cache::streaming>(v.dx_row(row) + col + int64_t{pack} * kWidth, out);
       }
-      Pack<T> out;
-      from_float(out, dx);
-      store<Cache::streaming>(v.dx_row(row) + col + int64_t{pack} * kWidth, out);
+      left(i);
     }
   };
+  constexpr auto kNothing = [](int) {};
 
   const auto rstd_of = [&](int64_t row) {
     if constexpr (Norm::kFromOutput) {
@@ -260,9 +266,9 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #if WARPSMITH_HAS_CLUSTERS
     // A row's parts go to every block while the row before is finished: nobody waits for the exchange.
     const int warps = blockDim.x / kWarp, in_warp = tid % kWarp, parts = kCluster * warps;
-    const auto send = [&](unsigned k) {
+    const auto send = [&](unsigned k, int first) {
       const unsigned slot = k % kPartsInFlight;
-      const typename Norm::Partial part = gather(k % kStages, own);
+      const typename Norm::Partial part = gather(first, own);
       if (tid == 0) {
         ptx::mbarrier_arrive_expect(&exchange.arrived[slot], parts * static_cast<int>(sizeof(typename Norm::Partial)));
       }
@@ -275,26 +281,53 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       }
     };
 
-    constexpr bool kAhead = kStages > 1;  // a ring of one row leaves no room for the next
-    if (kAhead && base < v.rows) {
-      ptx::cp_async_wait<kStages - 1>();
-      send(0);
-    }
-    for (unsigned k = 0; base < v.rows; ++k, base += step) {
-      if constexpr (kAhead) {
-        ptx::cp_async_wait<kStages - 2>();
-        if (base + step < v.rows) send(k + 1);
-      } else {
-        ptx::cp_async_wait<0>();
-        send(k);
-      }
+    const auto total = [&](unsigned k) {
       const unsigned slot = k % kPartsInFlight;
       const float rstd = rstd_of(base);
       ptx::mbarrier_wait_cluster(&exchange.arrived[slot], k / kPartsInFlight % 2);
-      const typename Norm::Partial whole =
-          v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts);
-      finish(k % kStages, own, base, v.factors(whole, rstd));
-      fetch(k % kStages, base + kStages * step);
+      return v.factors(v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts), rstd);
+    };
+
+    if constexpr (kStages > 1) {
+      if (base < v.rows) {
+        ptx::cp_async_wait<kStages - 1>();
+        send(0, 0);
+      }
+      for (unsigned k = 0; base < v.rows; ++k, base += step) {
+        ptx::cp_async_wait<kStages - 2>();
+        if (base + step < v.rows) send(k + 1, (k + 1) % kStages * kPacks);
+        finish(k % kStages * kPacks, own, base, total(k), kNothing);
+        fetch(k % kStages, base + kStages * step);
+      }
+    } else {
+      // The ring holds a row and the first packs of the next. Each pack that is finished leaves its place to the next
+      // one that is missing there, so that loads pause as little as the room allows.
+      constexpr int kMissing = kPacks - Tile::spare;
+      const auto fetch_packs = [&](int first, int64_t row, int from, int to) {
+        if (row >= v.rows) return;
+        for (int i = from; i < to; ++i) fetch_pack(first, row, i);
+      };
+      const auto after = [](int first) {
+        return first + kPacks >= Tile::ring_packs ? first + kPacks - Tile::ring_packs : first + kPacks;
+      };
+      fetch_packs(after(0), base + step, 0, Tile::spare);
+      ptx::cp_async_commit();
+      int first = 0;
+      for (unsigned k = 0; base < v.rows; ++k, base += step) {
+        ptx::cp_async_wait<1>();
+        send(k, first);
+        const int second = after(first), third = after(second);
+        finish(first, own, base, total(k), [&](int i) {
+          if (i < kMissing) {
+            fetch_packs(second, base + step, i + Tile::spare, i + Tile::spare + 1);
+          } else {
+            fetch_packs(third, base + 2 * step, i - kMissing, i - kMissing + 1);
+          }
+          if (i == kMissing - 1) ptx::cp_async_commit();
+        });
+        ptx::cp_async_commit();
+        first = second;
+      }
     }
     cluster_sync();  // nobody leaves while others may still send parts here
 #endif
@@ -305,9 +338,9 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       const int limit = row < v.rows ? own : 0;
       const float rstd = rstd_of(row);
       ptx::cp_async_wait<kStages - 1>();
-      typename Norm::Partial part = gather(stage, limit);
+      typename Norm::Partial part = gather(stage * kPacks, limit);
       if constexpr (!kShared) part = block_combine(v, part, exchange.parts[buffer]);
-      finish(stage, limit, row, v.factors(part, rstd));
+      finish(stage * kPacks, limit, row, v.factors(part, rstd), kNothing);
       fetch(stage, row + kStages * step);
       stage = stage + 1 == kStages ? 0 : stage + 1;
       buffer ^= 1;  // another warp may be one row ahead, never two

@@ -1,7 +1,7 @@
 // RMS norm backward from the output, long rows split over a thread-block cluster.
 //   Against `registers`: each block of a cluster keeps its slice of weight and dw in registers, so rows of any
-//   practical length are read once; the row's sum travels through distributed shared memory. Bound: DRAM; the longest
-//   f32 rows leave room for one row in the ring only, so loads pause while that row is reduced.
+//   practical length are read once; the row's sum travels through distributed shared memory. Bound: DRAM; of the
+//   longest f32 rows the ring holds one and a half, so loads run low while a row is reduced.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include "norm/backward_persistent.cuh"
 #include "norm/rms_norm_backward_from_output/row.cuh"
@@ -15,7 +15,7 @@ using Tile = BackwardTile<numbers...>;
 using HalfTiles = std::tuple<Tile<512, 0, 2, 3, 2, 2>, Tile<512, 0, 2, 3, 2, 4>, Tile<512, 0, 2, 3, 2, 8>,
                              Tile<512, 0, 2, 3, 2, 16>, Tile<512, 0, 4, 3, 1, 16>>;
 using FloatTiles = std::tuple<Tile<512, 0, 4, 3, 1, 2>, Tile<512, 0, 4, 3, 1, 4>, Tile<512, 0, 4, 3, 1, 8>,
-                              Tile<512, 0, 4, 3, 1, 16>, Tile<512, 0, 8, 1, 1, 16>>;
+                              Tile<512, 0, 4, 3, 1, 16>, Tile<512, 0, 8, 1, 1, 16, 1, 4>>;
 constexpr int64_t kMostCols = 8 * kMostPacksOf<HalfTiles>;
 static_assert(kMostCols == 4 * kMostPacksOf<FloatTiles>, "one limit for every dtype");
 constexpr int64_t kWorthwhileCols = 8192;
