@@ -187,8 +187,8 @@ class RingSums<float, float, rows, vectors> {
 
 namespace {
 
-template <class W, class X, class Tile>
-__global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const SkinnyArgs a) {
+template <class W, class X, class Tile, class Args>
+__global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Args a) {
   extern __shared__ __align__(128) uint4 shared[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   uint4* ring = shared + warp * Tile::stages * Tile::slot;                            // [stages, slot]
@@ -250,8 +250,24 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
 #pragma unroll
   for (int i = 0; i < Tile::stages - 1; ++i) fetch();
 
+  // the results of a tile that this thread finishes
+  constexpr int kResults = (Tile::vectors * Tile::rows + Tile::threads - 1) / Tile::threads;
+  const auto for_each_result = [&](int64_t tile, auto do_it) {
+#pragma unroll
+    for (int i = 0; i < kResults; ++i) {
+      const int at = static_cast<int>(threadIdx.x) + i * Tile::threads, vector = at / Tile::rows;
+      const int64_t row = tile * Tile::rows + at % Tile::rows;
+      if (vector < a.vectors && row < a.m) do_it(i, at, vector, row);
+    }
+  };
+
   RingSlot<Tile::stages> use;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    float ahead[kResults];
+    if (a.partial == nullptr) {
+      for_each_result(tile, [&](int i, int, int vector, int64_t row) { ahead[i] = read_ahead<X>(a, vector, row); });
+    }
+
     // multiply and add
     RingSums<W, X, Tile::rows, Tile::vectors> sum;
     for (int at = begin; at < end; at += Tile::warps) {
@@ -265,32 +281,29 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Ski
     // add up the warps
     sum.template store<Tile::pitch>(sums + warp * Tile::vectors * Tile::pitch);
     __syncthreads();
-    for (int i = threadIdx.x; i < Tile::vectors * Tile::rows; i += Tile::threads) {
-      const int vector = i / Tile::rows;
-      const int64_t row = tile * Tile::rows + i % Tile::rows;
-      if (vector >= a.vectors || row >= a.m) continue;
-      const float* from = sums + vector * Tile::pitch + i % Tile::rows;
+    for_each_result(tile, [&](int i, int at, int vector, int64_t row) {
+      const float* from = sums + vector * Tile::pitch + at % Tile::rows;
       float total = from[0];
 #pragma unroll
       for (int w = 1; w < Tile::warps; ++w) total += from[w * Tile::vectors * Tile::pitch];
-      put_sum<X>(a, static_cast<int>(split), vector, row, total);
-    }
+      put_sum<X>(a, static_cast<int>(split), vector, row, total, ahead[i]);
+    });
     __syncthreads();  // the next tile overwrites the sums
   }
   ptx::cp_async_wait<0>();
 }
 
-template <class W, class X, class Tile>
-void launch_skinny_ring_tile(const SkinnyArgs& a, int most_blocks, cudaStream_t stream) {
+template <class W, class X, class Tile, class Args>
+void launch_skinny_ring_tile(const Args& a, int most_blocks, cudaStream_t stream) {
   const int64_t tiles = (a.m + Tile::rows - 1) / Tile::rows;
   const int64_t blocks = std::clamp<int64_t>(most_blocks / a.splits, 1, tiles);
-  launch<&skinny_ring_kernel<W, X, Tile>>(
+  launch<&skinny_ring_kernel<W, X, Tile, Args>>(
       {{static_cast<unsigned>(blocks), static_cast<unsigned>(a.splits)}, Tile::threads, Tile::shared_bytes}, stream, a);
 }
 
 // The largest ring that the GPU has room for, in one block per multiprocessor if it is the large one.
-template <class W, class X, int vectors>
-void launch_skinny_ring_of(const SkinnyArgs& a, int sm_count, cudaStream_t stream) {
+template <class W, class X, int vectors, class Args>
+void launch_skinny_ring_of(const Args& a, int sm_count, cudaStream_t stream) {
   constexpr int kPlanes = sizeof(X) / sizeof(W);
   constexpr bool kWide = vectors * kPlanes > 16;  // slots so large that fewer must do
   using Shape = SkinnyRingShape<kRingRows, vectors, kPlanes>;
@@ -313,8 +326,8 @@ void launch_skinny_ring_of(const SkinnyArgs& a, int sm_count, cudaStream_t strea
 }
 
 // W: of the weights. X: of vectors and results, f16 or bf16, or f32 like W.
-template <class W, class X>
-void launch_skinny_ring(const SkinnyArgs& a, int sm_count, cudaStream_t stream) {
+template <class W, class X, class Args>
+void launch_skinny_ring(const Args& a, int sm_count, cudaStream_t stream) {
   if constexpr (std::is_same_v<X, float>) {
     if (a.vectors <= 4) return launch_skinny_ring_of<W, X, 4>(a, sm_count, stream);
   }

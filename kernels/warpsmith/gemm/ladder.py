@@ -12,8 +12,8 @@ from warpsmith.gemm.problem import (
     Problem,
     condition,
     needs_b_column_major,
+    needs_one_product,
     needs_operand_packs_16,
-    needs_plain,
 )
 
 ACCUMULATORS = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",)}
@@ -44,7 +44,7 @@ SKINNY = Rung(
     "skinny",
     "few rows or one column: the larger operand streamed once, as in gemv",
     technique="skinny",
-    when=condition(needs_plain, needs_b_column_major, _needs_few, needs_operand_packs_16),
+    when=condition(needs_one_product, needs_b_column_major, _needs_few, needs_operand_packs_16),
     suits=condition(_suits_long_rows),
 )
 
@@ -56,8 +56,8 @@ LADDER: tuple[Rung, ...] = (
     SKINNY,
 )
 
-#: The rungs of operators that do more than multiply. All but `skinny`, which serves them where the
-#: product is all there is to do, take epilogues, batches and any layout.
+#: The rungs of operators that do more than multiply: they take epilogues and, but for `skinny`,
+#: batches and any layout.
 WHOLE = ("naive", *ladder_simt.WHOLE, *ladder_mma.WHOLE, "skinny")
 
 
