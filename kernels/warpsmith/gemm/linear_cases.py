@@ -34,8 +34,14 @@ def _decoded(m: int, n: int, k: int, activation: str = "none", **options: Any) -
     return _sample((m, k), n, activation=activation, **options)
 
 
+def _transposed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same layer, its weight in memory as [k, n]."""
+    x, weight, *rest = arguments
+    return x, weight.t().contiguous().t(), *rest
+
+
 def _special_tokens(inputs: Inputs) -> tuple[Any, ...]:
-    x, weight, bias, activation = _layer(inputs, (3, 1024), 33, "relu")
+    x, weight, bias, activation = _layer(inputs, (3, 1024), 40, "relu")
     x[1, 7], weight[5, 1023], weight[32, 0], bias[11] = math.nan, math.inf, -math.inf, math.nan
     return x, weight, bias, activation
 
@@ -88,7 +94,18 @@ def linear_samples() -> tuple[Sample, ...]:
                 "relu",
             ),
         ),
+        *(
+            Sample(
+                f"{m} tokens, weight transposed, {name}",
+                lambda i, m=m, name=name: _transposed(_layer(i, (m, 1024), 72, name)),
+            )
+            for m, name in ((1, "silu"), (2, "none"), (8, "gelu"), (16, "relu"), (17, "gelu_tanh"))
+        ),
         Sample("tokens, special values", _special_tokens),
+        Sample(
+            "tokens, special values, weight transposed",
+            lambda i: _transposed(_special_tokens(i)),
+        ),
         Sample("k = 0", lambda i: _layer(i, (5, 0), 7, "relu")),
         Sample("no rows", lambda i: _layer(i, (0, 16), 7, "relu")),
         Sample("no columns", lambda i: _layer(i, (4, 16), 0, "relu")),
@@ -238,6 +255,24 @@ def addmm_samples() -> tuple[Sample, ...]:
         _rows(17, 65, 1024, (17, 65), 0.5, 2.0),
         _rows(70, 1, 1024, (70, 1), 0.5, 2.0),
         _rows(70, 1, 1024, (1,), 1.0, 1.0),
+        *(
+            Sample(
+                f"row-major b, {m}x72x1024, beta {beta}, alpha {alpha}",
+                lambda i, m=m, beta=beta, alpha=alpha: _added(i, (72,), m, 72, 1024, beta, alpha),
+            )
+            for m, beta, alpha in ((1, 1.0, 1.0), (5, 0.5, -2.0), (16, 0.0, 2.0), (17, 1.0, 0.5))
+        ),
+        Sample("row-major b, c of its own", lambda i: _added(i, (9, 72), 9, 72, 4096, 0.5, 2.0)),
+        Sample(
+            "column of columns",
+            lambda i: (
+                i.randn(72, 1),
+                i.randn(1024, 72, salt=1).t(),
+                i.randn(1024, 1, salt=2),
+                0.5,
+                2.0,
+            ),
+        ),
         Sample(
             "few rows, c transposed",
             lambda i: (
