@@ -15,17 +15,16 @@ inline constexpr int kMostVectors = 16;
 inline constexpr int kMostBlockVectors = 2;
 
 struct SkinnyArgs {
-  const void* a;       // [m, k], columns contiguous, rows aligned to 16 bytes and whole packs long
-  const void* x;       // [vectors, k], columns contiguous, rows aligned to 16 bytes
-  void* y;             // [vectors, m], columns contiguous, of the dtype of x
-  const float* scale;  // [m], or one value where scale_step is 0; nullptr for 1
-  float* partial;      // [splits, vectors, m], or nullptr where splits is 1
-  int64_t m, k;        // at most 2^31 - 1, not 0
-  int vectors;         // 1 to kMostVectors
-  int splits;          // slices of k, each the work of other blocks
-  int64_t a_row, x_row,
-      y_row;           // elements from one row to the next; a_row from column to column in skinny_ring_columns.cuh
-  int64_t scale_step;  // 1 or 0
+  const void* a;                // [m, k], columns contiguous, rows aligned to 16 bytes and whole packs long
+  const void* x;                // [vectors, k], columns contiguous, rows aligned to 16 bytes
+  void* y;                      // [vectors, m], columns contiguous, of the dtype of x
+  const float* scale;           // [m], or one value where scale_step is 0; nullptr for 1
+  float* partial;               // [splits, vectors, m], or nullptr where splits is 1
+  int64_t m, k;                 // at most 2^31 - 1, not 0
+  int vectors;                  // 1 to kMostVectors
+  int splits;                   // slices of k, each the work of other blocks
+  int64_t a_row, x_row, y_row;  // elements from one row to the next; in skinny_ring_columns.cuh a_row between columns
+  int64_t scale_step;           // 1 or 0
 };
 
 // Slices of k, at most `most`: as many as it takes until `blocks` blocks a slice come to `wanted`. A fixed function of the

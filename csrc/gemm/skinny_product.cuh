@@ -1,5 +1,5 @@
-// A matrix product with few rows as the kernels that stream weights see it: the rows of a are the vectors, the columns of b
-// the rows of the weights.
+// A matrix product with few rows as the kernels that stream weights see it: the rows of a are the vectors, the columns
+// of b the rows of the weights.
 #pragma once
 
 #include <utility>

@@ -1,7 +1,7 @@
 // Weights times up to 16 vectors, where rows of weights lie side by side.
-//   The ring of skinny_ring_kernel.cuh with tiles of 32 rows or 64. The weights are the left operand of the tensor cores
-//   (16 x k), the vectors the right one (k x 8): the other way round, 8 to 15 of 16 rows of every product would be padding.
-//   f32 keeps to fused multiply-adds, of 8 x 4 results to a thread.
+//   The ring of skinny_ring_kernel.cuh with tiles of 32 rows or 64. The weights are the left operand of the tensor
+//   cores (16 x k), the vectors the right one (k x 8): the other way round, 8 to 15 of 16 rows of every product would be
+//   padding. f32 keeps to fused multiply-adds, of 8 x 4 results to a thread.
 #pragma once
 
 #include "device/ptx/mma.h"

@@ -1,6 +1,6 @@
 // Weights times up to 16 vectors of 16 bits, where columns of weights lie side by side: x w with w [k, n] row-major.
-//   The ring of skinny_ring_kernel.cuh with tiles of 64 rows of weights, which are 128 neighbouring bytes of every column.
-//   ldmatrix transposes them on their way to the tensor cores, whose left operand they are.
+//   The ring of skinny_ring_kernel.cuh with tiles of 64 rows of weights, which are 128 neighbouring bytes of every
+//   column. ldmatrix transposes them on their way to the tensor cores, whose left operand they are.
 #pragma once
 
 #include "device/ptx/ldmatrix.h"

@@ -1,7 +1,7 @@
-// What becomes of a finished sum, and the second launch where k was cut into slices: it adds up what they left, always in
-// the same order.
-//   Kernels are compiled for `Args`: SkinnyArgs, or what derives from it and finishes sums in a way of its own, by overloads
-//   of `read_ahead` and `finish_sum`.
+// What becomes of a finished sum, and the second launch where k was cut into slices: it adds up what they left, always
+// in the same order.
+//   Kernels are compiled for `Args`: SkinnyArgs, or what derives from it and finishes sums in a way of its own, by
+//   overloads of `read_ahead` and `finish_sum`.
 #pragma once
 
 #include "device/convert.h"

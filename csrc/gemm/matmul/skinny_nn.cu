@@ -1,6 +1,6 @@
 // Matrix product with few rows and b row-major, or with one column and a column-major.
-//   Against `skinny`: the weights lie the other way round, k after k; see gemm/skinny_ring_columns.cuh. Tensor cores serve
-//   any number of rows, a single one too: there is no time that they would lose. Bound: DRAM.
+//   Against `skinny`: the weights lie the other way round, column by column; see gemm/skinny_ring_columns.cuh. Tensor
+//   cores serve any number of rows, a single one too: DRAM is slower still. Bound: DRAM.
 #include "gemm/skinny_product.cuh"
 #include "gemm/skinny_ring_columns.cuh"
 #include "host/registry.h"

@@ -34,10 +34,16 @@ def _decoded(m: int, n: int, k: int, activation: str = "none", **options: Any) -
     return _sample((m, k), n, activation=activation, **options)
 
 
-def _transposed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def _with_columns(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Any, ...]:
     """The same layer, its weight in memory as [k, n]."""
-    x, weight, *rest = arguments
     return x, weight.t().contiguous().t(), *rest
+
+
+def _transposed(m: int, activation: str) -> Sample:
+    def make(i: Inputs) -> tuple[Any, ...]:
+        return _with_columns(*_layer(i, (m, 1024), 72, activation))
+
+    return Sample(f"{m} tokens, weight transposed, {activation}", make)
 
 
 def _special_tokens(inputs: Inputs) -> tuple[Any, ...]:
@@ -94,17 +100,15 @@ def linear_samples() -> tuple[Sample, ...]:
                 "relu",
             ),
         ),
-        *(
-            Sample(
-                f"{m} tokens, weight transposed, {name}",
-                lambda i, m=m, name=name: _transposed(_layer(i, (m, 1024), 72, name)),
-            )
-            for m, name in ((1, "silu"), (2, "none"), (8, "gelu"), (16, "relu"), (17, "gelu_tanh"))
-        ),
+        _transposed(1, "silu"),
+        _transposed(2, "none"),
+        _transposed(8, "gelu"),
+        _transposed(16, "relu"),
+        _transposed(17, "gelu_tanh"),
         Sample("tokens, special values", _special_tokens),
         Sample(
             "tokens, special values, weight transposed",
-            lambda i: _transposed(_special_tokens(i)),
+            lambda i: _with_columns(*_special_tokens(i)),
         ),
         Sample("k = 0", lambda i: _layer(i, (5, 0), 7, "relu")),
         Sample("no rows", lambda i: _layer(i, (0, 16), 7, "relu")),
@@ -224,6 +228,12 @@ def _scaled(c: tuple[int, ...], beta: float, alpha: float) -> Sample:
     return Sample(label, lambda i: _added(i, c, 33, 24, 40, beta, alpha))
 
 
+def _few_rows(m: int, c: tuple[int, ...], beta: float, alpha: float) -> Sample:
+    """Few rows times a row-major b."""
+    label = f"{m} rows, c {c}, beta {beta}, alpha {alpha}"
+    return Sample(label, lambda i: _added(i, c, m, 72, 4096, beta, alpha))
+
+
 def _rows(m: int, n: int, k: int, c: tuple[int, ...], *scales: float) -> Sample:
     """Few rows times a column-major b."""
 
@@ -255,14 +265,11 @@ def addmm_samples() -> tuple[Sample, ...]:
         _rows(17, 65, 1024, (17, 65), 0.5, 2.0),
         _rows(70, 1, 1024, (70, 1), 0.5, 2.0),
         _rows(70, 1, 1024, (1,), 1.0, 1.0),
-        *(
-            Sample(
-                f"row-major b, {m}x72x1024, beta {beta}, alpha {alpha}",
-                lambda i, m=m, beta=beta, alpha=alpha: _added(i, (72,), m, 72, 1024, beta, alpha),
-            )
-            for m, beta, alpha in ((1, 1.0, 1.0), (5, 0.5, -2.0), (16, 0.0, 2.0), (17, 1.0, 0.5))
-        ),
-        Sample("row-major b, c of its own", lambda i: _added(i, (9, 72), 9, 72, 4096, 0.5, 2.0)),
+        _few_rows(1, (72,), 1.0, 1.0),
+        _few_rows(5, (5, 72), 0.5, -2.0),
+        _few_rows(9, (9, 1), 0.5, 2.0),
+        _few_rows(16, (72,), 0.0, 2.0),
+        _few_rows(17, (72,), 1.0, 0.5),
         Sample(
             "column of columns",
             lambda i: (
