@@ -24,15 +24,24 @@ __device__ __forceinline__ float activate(Activation activation, float x) {
   }
 }
 
-// The result at [batch, row, col] of a sum held in f32, rounded once.
+// What is added at [batch, row, col]. Where nothing is, nothing is read.
+template <class T>
+__device__ __forceinline__ float addend_at(const GemmArgs& p, int64_t batch, int64_t row, int64_t col) {
+  if (p.c.data == nullptr) return 0.0f;
+  return to_float(static_cast<const T*>(p.c.data)[batch * p.c.batch + row * p.c.row + col * p.c.col]);
+}
+
+// The result of a sum held in f32, with what `addend_at` read for it; rounded once.
+template <class T>
+__device__ __forceinline__ T finish(const GemmArgs& p, float sum, float addend) {
+  float value = p.alpha * sum;
+  if (p.c.data != nullptr) value = fmaf(p.beta, addend, value);
+  return from_float<T>(activate<sizeof(T) == 4>(p.activation, value));
+}
+
 template <class T>
 __device__ __forceinline__ T finish(const GemmArgs& p, float sum, int64_t batch, int64_t row, int64_t col) {
-  float value = p.alpha * sum;
-  if (p.c.data != nullptr) {
-    const int64_t at = batch * p.c.batch + row * p.c.row + col * p.c.col;
-    value = fmaf(p.beta, to_float(static_cast<const T*>(p.c.data)[at]), value);
-  }
-  return from_float<T>(activate<sizeof(T) == 4>(p.activation, value));
+  return finish<T>(p, sum, addend_at<T>(p, batch, row, col));
 }
 
 }  // namespace warpsmith

@@ -23,7 +23,7 @@ struct SkinnyArgs {
   int64_t m, k;                 // at most 2^31 - 1, not 0
   int vectors;                  // 1 to kMostVectors
   int splits;                   // slices of k, each the work of other blocks
-  int64_t a_row, x_row, y_row;  // elements from one row to the next
+  int64_t a_row, x_row, y_row;  // elements from one row to the next; in skinny_ring_columns.cuh a_row between columns
   int64_t scale_step;           // 1 or 0
 };
 

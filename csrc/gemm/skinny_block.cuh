@@ -18,8 +18,8 @@ struct SkinnyBlockTile {
 
 namespace {
 
-template <class W, class X, class Tile>
-__global__ void __launch_bounds__(Tile::threads, Tile::blocks) skinny_block_kernel(const SkinnyArgs a) {
+template <class W, class X, class Tile, class Args>
+__global__ void __launch_bounds__(Tile::threads, Tile::blocks) skinny_block_kernel(const Args a) {
   constexpr int kWarps = Tile::threads / kWarp, kSums = Tile::rows * Tile::vectors;
   static_assert(kSums <= Tile::threads, "a thread finishes a sum");
   __shared__ float shared[kWarps][kSums];
@@ -46,33 +46,35 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks) skinny_block_kern
   slice_dot<W, X, typename Tile::Slice, Tile::threads>(sum, weights, x, begin + static_cast<int>(threadIdx.x), end);
 
   // lanes, then warps
+  const int64_t row = first_row + threadIdx.x / Tile::vectors;
+  const int vector = first_vector + threadIdx.x % Tile::vectors;
+  const bool finishes = threadIdx.x < kSums && row < a.m && vector < a.vectors;
+  const float ahead = finishes && a.partial == nullptr ? read_ahead<X>(a, vector, row) : 0.0f;
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
     const float total = warp_reduce(sum[i / Tile::vectors][i % Tile::vectors]);
     if (lane == 0) shared[warp][i] = total;
   }
   __syncthreads();
-  if (threadIdx.x >= kSums) return;
+  if (!finishes) return;
   float total = shared[0][threadIdx.x];
 #pragma unroll
   for (int i = 1; i < kWarps; ++i) total += shared[i][threadIdx.x];
-  const int64_t row = first_row + threadIdx.x / Tile::vectors;
-  const int vector = first_vector + threadIdx.x % Tile::vectors;
-  if (row < a.m && vector < a.vectors) put_sum<X>(a, static_cast<int>(split), vector, row, total);
+  put_sum<X>(a, static_cast<int>(split), vector, row, total, ahead);
 }
 
-template <class W, class X, class Tile>
-void launch_skinny_block(const SkinnyArgs& a, cudaStream_t stream) {
+template <class W, class X, class Tile, class Args>
+void launch_skinny_block(const Args& a, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>((a.m + Tile::rows - 1) / Tile::rows);
   const auto vectors = static_cast<unsigned>((a.vectors + Tile::vectors - 1) / Tile::vectors);
-  launch<&skinny_block_kernel<W, X, Tile>>({{rows, vectors, static_cast<unsigned>(a.splits)}, Tile::threads}, stream,
-                                           a);
+  launch<&skinny_block_kernel<W, X, Tile, Args>>({{rows, vectors, static_cast<unsigned>(a.splits)}, Tile::threads},
+                                                 stream, a);
   if (a.partial != nullptr) launch_skinny_sum<X>(a, stream);
 }
 
 // One vector, or two by one read of the weights, with tiles that suit the length of the rows.
-template <class T>
-void launch_few_vectors(const SkinnyArgs& a, cudaStream_t stream) {
+template <class T, class Args>
+void launch_few_vectors(const Args& a, cudaStream_t stream) {
   constexpr int kShortPacks = 256;  // of a row: half of the threads will do
   const auto launch_tile = [&]<class Slice, int blocks>() {
     if (a.k / kPack<T> <= kShortPacks)

@@ -12,8 +12,8 @@ from warpsmith.gemm.problem import (
     Problem,
     condition,
     needs_b_column_major,
+    needs_one_product,
     needs_operand_packs_16,
-    needs_plain,
 )
 
 ACCUMULATORS = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",)}
@@ -40,11 +40,31 @@ def _suits_long_rows(p: Problem) -> str | None:
     return None if p.k * p.size >= 1024 else "such short rows leave warps without a share"
 
 
+def _needs_row_major_few(p: Problem) -> str | None:
+    """Read as a product with few rows: of one column, d^T = b^T a^T."""
+    by_rows = p.m <= MOST_VECTORS
+    fits = p.a.by_rows == by_rows and p.b.by_rows == by_rows
+    return None if fits else "needs a and b row-major, or for one column both column-major"
+
+
+def _suits_deep(p: Problem) -> str | None:
+    return None if p.k >= 512 else "such a short k leaves warps without a share"
+
+
+SKINNY_NN = Rung(
+    "skinny_nn",
+    "few rows times a row-major b, which is streamed once through tensor cores",
+    dtypes=ladder_mma.HALVES,
+    technique="skinny_nn",
+    when=condition(needs_one_product, _needs_few, _needs_row_major_few, needs_operand_packs_16),
+    suits=condition(_suits_deep),
+)
+
 SKINNY = Rung(
     "skinny",
     "few rows or one column: the larger operand streamed once, as in gemv",
     technique="skinny",
-    when=condition(needs_plain, needs_b_column_major, _needs_few, needs_operand_packs_16),
+    when=condition(needs_one_product, needs_b_column_major, _needs_few, needs_operand_packs_16),
     suits=condition(_suits_long_rows),
 )
 
@@ -53,12 +73,13 @@ LADDER: tuple[Rung, ...] = (
     *ladder_simt.SIMT,
     *ladder_mma.WMMA,
     *ladder_mma.MMA,
+    SKINNY_NN,
     SKINNY,
 )
 
-#: The rungs of operators that do more than multiply. All but `skinny`, which serves them where the
-#: product is all there is to do, take epilogues, batches and any layout.
-WHOLE = ("naive", *ladder_simt.WHOLE, *ladder_mma.WHOLE, "skinny")
+#: The rungs of operators that do more than multiply: they take epilogues and, but for those with
+#: few rows, batches and any layout.
+WHOLE = ("naive", *ladder_simt.WHOLE, *ladder_mma.WHOLE, "skinny_nn", "skinny")
 
 
 def on(problem: Callable[..., Problem], rung: Rung) -> Rung:

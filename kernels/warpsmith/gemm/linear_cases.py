@@ -29,6 +29,29 @@ def _sample(x: tuple[int, ...], n: int, *, small: bool = True, **options: Any) -
     return Sample(f"{shape} to {n}, {text}", lambda i: _layer(i, x, n, **options), small=small)
 
 
+def _decoded(m: int, n: int, k: int, activation: str = "none", **options: Any) -> Sample:
+    """A token of each of a few sequences, at once."""
+    return _sample((m, k), n, activation=activation, **options)
+
+
+def _with_columns(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Any, ...]:
+    """The same layer, its weight in memory as [k, n]."""
+    return x, weight.t().contiguous().t(), *rest
+
+
+def _transposed(m: int, activation: str) -> Sample:
+    def make(i: Inputs) -> tuple[Any, ...]:
+        return _with_columns(*_layer(i, (m, 1024), 72, activation))
+
+    return Sample(f"{m} tokens, weight transposed, {activation}", make)
+
+
+def _special_tokens(inputs: Inputs) -> tuple[Any, ...]:
+    x, weight, bias, activation = _layer(inputs, (3, 1024), 40, "relu")
+    x[1, 7], weight[5, 1023], weight[32, 0], bias[11] = math.nan, math.inf, -math.inf, math.nan
+    return x, weight, bias, activation
+
+
 def _special(inputs: Inputs) -> tuple[Any, ...]:
     x, weight, bias, activation = _layer(inputs, (20, 40), 24, "silu")
     x[3, 7], x[5, 0], weight[2, 39], bias[11] = math.nan, math.inf, -math.inf, math.nan
@@ -47,6 +70,46 @@ def linear_samples() -> tuple[Sample, ...]:
         _sample((1000, 1000), 1000, activation="silu", small=False),
         _sample((5, 4097), 129, activation="none", small=False),
         _sample((257, 512), 1024, activation="relu", small=False),
+        *(_decoded(1, 33, 1032, name) for name in _ACTIVATIONS),
+        *(_decoded(2, 7, 1024, name) for name in ("gelu", "silu")),
+        *(_decoded(5, 67, 1024, name) for name in _ACTIVATIONS),
+        *(_decoded(8, 129, 1032, name) for name in ("none", "silu")),
+        *(_decoded(16, 65, 1024, name) for name in _ACTIVATIONS),
+        *(_decoded(m, 31, 1024, "gelu_tanh", bias=False) for m in (1, 4, 16)),
+        _decoded(17, 65, 1024, "gelu"),
+        _decoded(70, 1, 1032, "silu"),
+        *(_decoded(m, 5, 8192, "relu") for m in (3, 16)),
+        _decoded(16, 9000, 1024, "silu", small=False),
+        _decoded(8, 4099, 4096, "gelu", small=False),
+        Sample("tokens of a batch", lambda i: _layer(i, (5, 1, 1024), 33, "silu")),
+        Sample(
+            "tokens, misaligned weights",
+            lambda i: (
+                i.randn(8, 1024),
+                i.misaligned(33, 1024, salt=1),
+                i.randn(33, salt=2),
+                "silu",
+            ),
+        ),
+        Sample(
+            "tokens, row strides",
+            lambda i: (
+                i.randn(5, 1040)[:, :1024],
+                i.randn(33, 1032, salt=1)[:, 8:],
+                i.randn(66, salt=2)[::2],
+                "relu",
+            ),
+        ),
+        _transposed(1, "silu"),
+        _transposed(2, "none"),
+        _transposed(8, "gelu"),
+        _transposed(16, "relu"),
+        _transposed(17, "gelu_tanh"),
+        Sample("tokens, special values", _special_tokens),
+        Sample(
+            "tokens, special values, weight transposed",
+            lambda i: _with_columns(*_special_tokens(i)),
+        ),
         Sample("k = 0", lambda i: _layer(i, (5, 0), 7, "relu")),
         Sample("no rows", lambda i: _layer(i, (0, 16), 7, "relu")),
         Sample("no columns", lambda i: _layer(i, (4, 16), 0, "relu")),
@@ -127,23 +190,27 @@ def bias_alone(linear: Callable[..., Any], inputs: Inputs) -> None:
 
 def linear_bench() -> tuple[Sample, ...]:
     """The projections of a Llama-3-8B layer, for a prompt and for a few sequences at once."""
-    shapes = tuple(
-        (m, n, k, activation)
-        for n, k, activation in (
-            (4096, 4096, "none"),
-            (14336, 4096, "silu"),
-            (14336, 4096, "gelu"),
-            (4096, 14336, "none"),
-        )
-        for m in (128, 4096)
+    layers = (
+        (4096, 4096, "none"),
+        (14336, 4096, "silu"),
+        (14336, 4096, "gelu"),
+        (4096, 14336, "none"),
     )
 
-    def case(m: int, n: int, k: int, activation: str) -> Sample:
+    def case(
+        m: int, n: int, k: int, activation: str, dtypes: tuple[str, ...] | None = None
+    ) -> Sample:
         return Sample(
-            f"{m}x{n}x{k} {activation}", lambda i: _layer(i, (m, k), n, activation), small=False
+            f"{m}x{n}x{k} {activation}",
+            lambda i: _layer(i, (m, k), n, activation),
+            small=False,
+            dtypes=dtypes,
         )
 
-    return tuple(case(*shape) for shape in shapes)
+    return (
+        *(case(m, *layer) for layer in layers for m in (128, 4096)),
+        *(case(m, *layer, ("bf16",)) for layer in layers for m in (1, 8, 16)),
+    )
 
 
 # --- addmm ----------------------------------------------------------------------------------------
@@ -161,6 +228,21 @@ def _scaled(c: tuple[int, ...], beta: float, alpha: float) -> Sample:
     return Sample(label, lambda i: _added(i, c, 33, 24, 40, beta, alpha))
 
 
+def _few_rows(m: int, c: tuple[int, ...], beta: float, alpha: float) -> Sample:
+    """Few rows times a row-major b."""
+    label = f"{m} rows, c {c}, beta {beta}, alpha {alpha}"
+    return Sample(label, lambda i: _added(i, c, m, 72, 4096, beta, alpha))
+
+
+def _rows(m: int, n: int, k: int, c: tuple[int, ...], *scales: float) -> Sample:
+    """Few rows times a column-major b."""
+
+    def make(i: Inputs) -> tuple[Any, ...]:
+        return i.randn(*c), i.randn(m, k, salt=1), i.randn(n, k, salt=2).t(), *scales
+
+    return Sample(f"{m}x{n}x{k}, c {c}, beta and alpha {scales}", make)
+
+
 def _nan(inputs: Inputs, *shape: int) -> Tensor:
     return inputs.plain(*shape).fill_(math.nan)
 
@@ -174,6 +256,42 @@ def addmm_samples() -> tuple[Sample, ...]:
         _scaled((1, 24), 2.0, 1.0),
         _scaled((), 1.0, 1.0),
         _scaled((33, 24), 1.0, 0.0),
+        _rows(1, 33, 1024, (33,), 1.0, 1.0),
+        _rows(2, 33, 1024, (2, 33), 0.5, -2.0),
+        _rows(5, 67, 1032, (5, 1), 2.0, 1.0),
+        _rows(8, 129, 1024, (8, 129), 0.0, 0.5),
+        _rows(16, 65, 1024, (16, 65), -1.0, 0.25),
+        _rows(16, 3, 8192, (16, 3), 0.5, 2.0),
+        _rows(17, 65, 1024, (17, 65), 0.5, 2.0),
+        _rows(70, 1, 1024, (70, 1), 0.5, 2.0),
+        _rows(70, 1, 1024, (1,), 1.0, 1.0),
+        _few_rows(1, (72,), 1.0, 1.0),
+        _few_rows(5, (5, 72), 0.5, -2.0),
+        _few_rows(9, (9, 1), 0.5, 2.0),
+        _few_rows(16, (72,), 0.0, 2.0),
+        _few_rows(17, (72,), 1.0, 0.5),
+        Sample(
+            "column of columns",
+            lambda i: (
+                i.randn(72, 1),
+                i.randn(1024, 72, salt=1).t(),
+                i.randn(1024, 1, salt=2),
+                0.5,
+                2.0,
+            ),
+        ),
+        Sample(
+            "few rows, c transposed",
+            lambda i: (
+                i.randn(33, 5).t(),
+                i.randn(5, 1024, salt=1),
+                i.randn(33, 1024, salt=2).t(),
+            ),
+        ),
+        Sample(
+            "few rows, c unread",
+            lambda i: (_nan(i, 33), i.randn(5, 1024), i.randn(33, 1024, salt=2).t(), 0.0, 2.0),
+        ),
         Sample("128s", lambda i: _added(i, (128, 128), 128, 128, 128, 1.0, 1.0)),
         Sample("odd", lambda i: _added(i, (129, 127), 129, 127, 65, 0.5, 2.0)),
         Sample("large", lambda i: _added(i, (1000, 1000), 1000, 1000, 1000, 0.5, 2.0), small=False),
@@ -230,10 +348,18 @@ ADDMM_ERRORS = (
 
 
 def addmm_bench() -> tuple[Sample, ...]:
+    """Cubes, and a few tokens through a layer of bias c."""
+
     def case(n: int) -> Sample:
         def make(i: Inputs) -> tuple[Any, ...]:
             return i.plain(n, n), i.plain(n, n, salt=1), i.plain(n, n, salt=2), 0.5, 2.0
 
         return Sample(f"{n}x{n}x{n}", make, small=False)
 
-    return tuple(case(n) for n in (1024, 4096, 8192))
+    def tokens(m: int, n: int, k: int) -> Sample:
+        def make(i: Inputs) -> tuple[Any, ...]:
+            return i.plain(n), i.plain(m, k, salt=1), i.plain(n, k, salt=2).t(), 1.0, 1.0
+
+        return Sample(f"{m}x{n}x{k} TN, c of one row", make, small=False, dtypes=("bf16",))
+
+    return *(case(n) for n in (1024, 4096, 8192)), tokens(1, 4096, 4096), tokens(16, 14336, 4096)

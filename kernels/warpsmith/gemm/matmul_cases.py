@@ -101,6 +101,16 @@ def samples() -> tuple[Sample, ...]:
         *_layouts(2, 33, 2048)[:1],
         *_layouts(16, 70, 1536)[:1],
         *_layouts(5, 1000, 4096, small=False)[:1],
+        *(_plain(m, 136, 1024) for m in (1, 2, 8, 9, 16, 17)),
+        _plain(5, 64, 520),
+        _plain(16, 8, 8192),
+        _plain(3, 200, 4096),
+        _plain(5, 131, 1024),
+        _plain(16, 9000, 1032, small=False),
+        Sample(
+            "few rows, row stride", lambda i: (left(i, 5, 1032)[:, 8:], right(i, 1024, 80)[:, :72])
+        ),
+        Sample("long column of columns", lambda i: (left(i, 1032, 72).t(), right(i, 1032))),
         Sample("long column", lambda i: (left(i, 70, 1032), right(i, 1032))),
         Sample("long row", lambda i: (left(i, 1032), right(i, 70, 1032).t())),
         Sample("k = 0", lambda i: (left(i, 5, 0), right(i, 0, 7))),
@@ -231,11 +241,9 @@ def _case(m: int, n: int, k: int, layout: str, dtypes: tuple[str, ...] | None = 
 
 _HALVES = ("f16", "bf16")
 #: Rows of tokens through the weights of a Llama-3-8B layer and of a 70B one.
+_LAYERS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336))
 _TOKENS = tuple(
-    (m, n, k)
-    for n, k in ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336))
-    for m in (16, 128, 1024, 4096)
-    if (m, n, k) != (4096, 4096, 4096)
+    (m, n, k) for n, k in _LAYERS for m in (16, 128, 1024, 4096) if (m, n, k) != (4096, 4096, 4096)
 )
 
 
@@ -247,5 +255,6 @@ def bench() -> tuple[Sample, ...]:
         _case(1000, 1000, 1000, "NN"),
         _case(4097, 5000, 3001, "NN"),
         *(_case(*size, "TN", _HALVES) for size in _TOKENS),
+        *(_case(m, n, k, "NN", ("bf16",)) for m in (1, 16) for n, k in _LAYERS),
         _case(8192, 28672, 8192, "TN", _HALVES),
     )

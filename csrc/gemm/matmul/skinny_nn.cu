@@ -1,0 +1,35 @@
+// Matrix product with few rows and b row-major, or with one column and a column-major.
+//   Against `skinny`: the weights lie the other way round, column by column; see gemm/skinny_ring_columns.cuh. Tensor
+//   cores serve any number of rows, a single one too: DRAM is slower still. Bound: DRAM.
+#include "gemm/skinny_product.cuh"
+#include "gemm/skinny_ring_columns.cuh"
+#include "host/registry.h"
+
+namespace warpsmith {
+namespace {
+
+const char* takes(const GemmArgs& p) {
+  if (const char* reason = needs_16_bits(p)) return reason;
+  if (const char* reason = needs_one_product(p)) return reason;
+  if (const char* reason = needs_few_rows(p)) return reason;
+  const GemmArgs few = with_few_rows(p);
+  if (needs_row_major(few) != nullptr) return "needs a and b row-major, or for one column both column-major";
+  if (const char* reason = needs_operand_packs_16(p)) return reason;
+  return needs_f32_accumulator(p);
+}
+
+void launch(const GemmArgs& call, cudaStream_t stream) {
+  const GemmArgs p = with_few_rows(call);
+  const ProductArgs args = skinny_args(p, skinny_columns_slices(p.n, p.k, p.sm_count));
+  dispatch_float(p.dtype, [&]<class T>() {
+    if constexpr (sizeof(T) == 2) launch_skinny_columns<T>(args, p.sm_count, stream);
+  });
+}
+
+// Two steps for every warp.
+bool suits(const GemmArgs& p) { return p.k >= 512; }
+
+const Register<GemmArgs> registered{"skinny_nn", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,117 @@
+// Weights times up to 16 vectors of 16 bits, where columns of weights lie side by side: x w with w [k, n] row-major.
+//   The ring of skinny_ring_kernel.cuh with tiles of 64 rows of weights, which are 128 neighbouring bytes of every
+//   column. ldmatrix transposes them on their way to the tensor cores, whose left operand they are.
+#pragma once
+
+#include "device/ptx/ldmatrix.h"
+#include "device/ptx/mma.h"
+#include "gemm/skinny_mma_sums.cuh"
+#include "gemm/skinny_ring_kernel.cuh"
+#include "row/persistent.h"
+
+namespace warpsmith {
+
+// A step of 32 columns of a tile, and the values of the vectors that they meet.
+template <class T, int vectors_>
+struct ColumnsSlot {
+  static constexpr int rows = kRingRowBytes / static_cast<int>(sizeof(T)), vectors = vectors_, depth = 32;
+  static constexpr int pack = kChunkBytes / static_cast<int>(sizeof(T));
+  static constexpr int column_chunks = rows / pack, vector_chunks = depth / pack;
+  static constexpr int weight_chunks = depth * column_chunks, chunks = weight_chunks + vectors * vector_chunks;
+  static_assert(sizeof(T) == 2 && chunks % 8 == 0, "16-bit values; slots that swizzle alike");
+
+  // Where chunk `chunk` of vector `vector` lies.
+  __host__ __device__ static constexpr int vector_place(int vector, int chunk) {
+    return weight_chunks + TileSwizzle<uint4, vector_chunks>{}(vector * vector_chunks + chunk);
+  }
+  static_assert(conflict_free<uint4, vectors, vector_chunks>(TileSwizzle<uint4, vector_chunks>{}));
+
+  class Sums : public MmaRingSums<rows, vectors> {
+    using Base = MmaRingSums<rows, vectors>;
+    using Base::kTilesM, Base::kTilesN, Base::sum_;
+
+   public:
+    __device__ __forceinline__ void add(const uint4* slot) {
+      const int lane = threadIdx.x % kWarp;
+      uint32_t x[kTilesN][4];
+#pragma unroll
+      for (int n = 0; n < kTilesN; ++n) ptx::ldmatrix(x[n], slot + vector_place(8 * n + lane % 8, lane / 8));
+#pragma unroll
+      for (int k = 0; k < depth / 16; ++k) {
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) {
+          uint32_t weights[4];
+          const int column = 16 * k + lane / 16 * 8 + lane % 8, chunk = 2 * m + lane / 8 % 2;
+          ptx::ldmatrix_trans(weights, slot + ring_place(column, chunk));
+#pragma unroll
+          for (int n = 0; n < kTilesN; ++n) {
+            ptx::mma_m16n8k16<T>(sum_[m][n], weights, {x[n][2 * k], x[n][2 * k + 1]});
+          }
+        }
+      }
+    }
+  };
+  using Vector = T;
+
+  __device__ __forceinline__ static void clear(uint4* slot, int count) {
+    for (int i = threadIdx.x % kWarp; i < vectors * vector_chunks; i += kWarp) {
+      if (i / vector_chunks >= count) slot[vector_place(i / vector_chunks, i % vector_chunks)] = {};
+    }
+  }
+
+  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, int64_t tile, int step) {
+    constexpr int kColumnsAtOnce = kWarp / column_chunks, kVectorsAtOnce = kWarp / vector_chunks;
+    const int lane = threadIdx.x % kWarp;
+    const int column = lane / column_chunks, chunk = lane % column_chunks;
+    const int64_t row = tile * rows + chunk * pack, first_k = int64_t{step} * depth;
+    const T* weights = static_cast<const T*>(a.a) + (first_k + column) * a.a_row + row;
+#pragma unroll
+    for (int i = 0; i < depth; i += kColumnsAtOnce) {
+      ptx::cp_async_zfill(slot + ring_place(i + column, chunk), reinterpret_cast<const uint4*>(weights + i * a.a_row),
+                          row < a.m && first_k + column + i < a.k);
+    }
+    const int64_t k = first_k + lane % vector_chunks * pack;
+#pragma unroll
+    for (int i = 0; i < vectors; i += kVectorsAtOnce) {
+      const int vector = i + lane / vector_chunks;
+      if (vector >= a.vectors) continue;
+      const T* x = static_cast<const T*>(a.x) + vector * a.x_row + k;
+      ptx::cp_async_zfill(slot + vector_place(vector, lane % vector_chunks), reinterpret_cast<const uint4*>(x),
+                          k < a.k);
+    }
+  }
+};
+
+// Slices of k for `m` rows of weights.
+inline int64_t skinny_columns_slices(int64_t m, int64_t k, int sm_count) {
+  constexpr int64_t kRows = ColumnsSlot<f16, 8>::rows, kLeast = 512;  // values of k in a slice
+  return slices_of_k((m + kRows - 1) / kRows, sm_count, k / kLeast);
+}
+
+namespace {
+
+// The larger ring where the GPU has room for it, with one block per multiprocessor.
+template <class T, int vectors, class Args>
+void launch_skinny_columns_of(const Args& a, int sm_count, cudaStream_t stream) {
+  using Large = SkinnyRingTile<ColumnsSlot<T, vectors>, 8, 4>;
+  using Small = SkinnyRingTile<ColumnsSlot<T, vectors>, 4, 3>;
+  constexpr int kSm90 = 227 << 10, kSm89 = 99 << 10;
+  static_assert(Large::shared_bytes <= kSm90 && Small::shared_bytes <= kSm89);
+  const int limit = block_smem_limit();
+  if (limit >= Large::shared_bytes) {
+    launch_skinny_ring_tile<Large>(a, sm_count, stream);
+  } else {
+    launch_skinny_ring_tile<Small>(a, limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count, stream);
+  }
+  if (a.partial != nullptr) launch_skinny_sum<T>(a, stream);
+}
+
+// Columns of weights aligned to 16 bytes and whole packs long, `a_row` apart.
+template <class T, class Args>
+void launch_skinny_columns(const Args& a, int sm_count, cudaStream_t stream) {
+  if (a.vectors <= 8) return launch_skinny_columns_of<T, 8>(a, sm_count, stream);
+  launch_skinny_columns_of<T, 16>(a, sm_count, stream);
+}
+
+}  // namespace
+}  // namespace warpsmith
