@@ -61,13 +61,36 @@ __device__ __forceinline__ void load_chunks(Acc (&to)[count], const Acc* shared,
   }
 }
 
-// Neighbouring values of a row of the product, rounded to T, from sums [i][j...].
+// Where sums are cut after kMostTerms of k: results of 16 bits hide what a longer sum in f32 loses.
+template <class T>
+inline constexpr bool kCutsSums = std::is_same_v<T, float>;
+
+// Whether sums over `done` values of k, of which `left` are to come, are to leave for the product and to start again
+// there: registers have no room for a second set.
+template <class T>
+__device__ __forceinline__ bool ends_sum(int64_t done, int64_t left) {
+  return kCutsSums<T> && left > 0 && done % kMostTerms == 0;
+}
+
+// Whether sums that end after `done` values of k are added to what the product holds.
+template <class T>
+__device__ __forceinline__ bool continues_sum(int64_t done) {
+  return kCutsSums<T> && done > kMostTerms;
+}
+
+// Neighbouring values of a row of the product, rounded to T, from sums [i][j...]; `add`ed to those that are there.
 template <class T, int width, class Acc, int tm, int tn>
-__device__ __forceinline__ void store_sums(T* to, const Sums<Acc, tm, tn>& sums, int i, int j) {
+__device__ __forceinline__ void store_sums(T* to, const Sums<Acc, tm, tn>& sums, int i, int j, bool add) {
   Vec<T, width> out;
   if constexpr (std::is_same_v<Acc, T>) {
 #pragma unroll
     for (int c = 0; c < width; ++c) out[c] = sums.at(i, j + c);
+    if constexpr (kCutsSums<T>) {
+      Vec<T, width> before = {};
+      if (add) load(before, to);
+#pragma unroll
+      for (int c = 0; c < width; ++c) out[c] += before[c];
+    }
   } else {
     float values[width];
 #pragma unroll
