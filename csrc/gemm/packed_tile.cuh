@@ -204,7 +204,7 @@ template <class T, class Tile, class Acc>
 __device__ __forceinline__ void store_tile(const GemmArgs& p, const Sums<Acc, Tile::tm, Tile::tn>& sums,
                                            const ThreadPlace<Tile, Acc>& place, int64_t first_row, int64_t first_col,
                                            int64_t done) {
-  const bool add = continues_sum<T>(done);
+  const bool add = kCutsSums<T> && done > kMostTerms;
   int own_row = place.row;
   asm volatile("" : "+r"(own_row));  // or else addresses are computed, and kept, before the multiplications
   constexpr int kWidth = kChunk<Acc>;
@@ -228,8 +228,9 @@ __device__ __forceinline__ void cut_sums(const GemmArgs& p, Sums<Acc, Tile::tm, 
                                          const ThreadPlace<Tile, Acc>& place, int64_t first_row, int64_t first_col,
                                          int64_t left) {
   static_assert(kMostTerms % Tile::bk == 0, "sums end where slices do");
-  if (!ends_sum<T>(p.k - left, left)) return;
-  store_tile<T>(p, sums, place, first_row, first_col, p.k - left);
+  const int64_t done = p.k - left;
+  if (!kCutsSums<T> || left <= 0 || done % kMostTerms != 0) return;
+  store_tile<T>(p, sums, place, first_row, first_col, done);
   sums = {};
 }
 

@@ -61,22 +61,10 @@ __device__ __forceinline__ void load_chunks(Acc (&to)[count], const Acc* shared,
   }
 }
 
-// Where sums are cut after kMostTerms of k: results of 16 bits hide what a longer sum in f32 loses.
+// Whether sums leave for the product after kMostTerms of k, and the next ones are added to it there, as registers have no
+// room for a second set. Results of 16 bits hide what longer sums lose.
 template <class T>
 inline constexpr bool kCutsSums = std::is_same_v<T, float>;
-
-// Whether sums over `done` values of k, of which `left` are to come, are to leave for the product and to start again
-// there: registers have no room for a second set.
-template <class T>
-__device__ __forceinline__ bool ends_sum(int64_t done, int64_t left) {
-  return kCutsSums<T> && left > 0 && done % kMostTerms == 0;
-}
-
-// Whether sums that end after `done` values of k are added to what the product holds.
-template <class T>
-__device__ __forceinline__ bool continues_sum(int64_t done) {
-  return kCutsSums<T> && done > kMostTerms;
-}
 
 // Neighbouring values of a row of the product, rounded to T, from sums [i][j...]; `add`ed to those that are there.
 template <class T, int width, class Acc, int tm, int tn>
