@@ -73,11 +73,12 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>)) matmul_as
   int buffer = 0;
   while (source.left > 0) {
     multiply(sums, shared.tiles[buffer], place);
+    cut_sums<T>(p, sums, place, first_row, first_col, source.left);
     buffer ^= 1;
     prepare(buffer);
   }
   multiply(sums, shared.tiles[buffer], place);
-  store_tile<T>(p, sums, place, first_row, first_col);
+  store_tile<T>(p, sums, place, first_row, first_col, p.k);
 }
 
 template <class T, class Acc, class Tile>

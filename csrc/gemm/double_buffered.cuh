@@ -36,10 +36,11 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, float>))
       multiply<kParts>(sums, shared[buffer], place, part);
       packs.store_to(shared[buffer ^ 1], part);
     }
+    cut_sums<T>(p, sums, place, first_row, first_col, source.left);
     __syncthreads();  // the next slice is complete, and nobody reads this one any longer
   }
   multiply(sums, shared[buffer], place);
-  store_tile<T>(p, sums, place, first_row, first_col);
+  store_tile<T>(p, sums, place, first_row, first_col, p.k);
 }
 
 template <class T, class Acc, class Tile>

@@ -42,9 +42,9 @@ struct GemmArgs {
   int sm, sm_count;   // of the GPU: its compute capability and its multiprocessors
 };
 
-// Products that the simplest rungs add up in one sum: rounding errors grow with its length, so longer sums are sums of
-// such sums.
-inline constexpr int64_t kMostTerms = 512;
+// Products that the rungs of the CUDA cores add up in one sum: rounding errors grow with its length, so longer sums are
+// sums of such sums. They grow with the number of sums too; about the square root of a long k is best.
+inline constexpr int64_t kMostTerms = 256;
 
 // --- conditions -------------------------------------------------------------------------------------------------
 

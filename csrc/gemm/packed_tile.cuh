@@ -199,22 +199,39 @@ struct HeldPacks {
 
 // --- results ----------------------------------------------------------------------------------------------------
 
+// Sums that end after `done` values of k.
 template <class T, class Tile, class Acc>
 __device__ __forceinline__ void store_tile(const GemmArgs& p, const Sums<Acc, Tile::tm, Tile::tn>& sums,
-                                           const ThreadPlace<Tile, Acc>& place, int64_t first_row, int64_t first_col) {
+                                           const ThreadPlace<Tile, Acc>& place, int64_t first_row, int64_t first_col,
+                                           int64_t done) {
+  const bool add = kCutsSums<T> && done > kMostTerms;
+  int own_row = place.row;
+  asm volatile("" : "+r"(own_row));  // or else addresses are computed, and kept, before the multiplications
   constexpr int kWidth = kChunk<Acc>;
   using Place = ThreadPlace<Tile, Acc>;
 #pragma unroll
   for (int i = 0; i < Tile::tm; ++i) {
-    const int64_t row = first_row + place.row + i / kWidth * Place::row_step + i % kWidth;
+    const int64_t row = first_row + own_row + i / kWidth * Place::row_step + i % kWidth;
     if (row >= p.m) continue;
     T* const d = static_cast<T*>(p.d) + row * p.n;
 #pragma unroll
     for (int j = 0; j < Tile::tn; j += kWidth) {
       const int64_t col = first_col + place.col + j / kWidth * Place::col_step;
-      if (col < p.n) store_sums<T, kWidth>(d + col, sums, i, j);
+      if (col < p.n) store_sums<T, kWidth>(d + col, sums, i, j, add);
     }
   }
+}
+
+// After a slice, before the last `left` values of k: where sums end, stores them and begins the next.
+template <class T, class Tile, class Acc>
+__device__ __forceinline__ void cut_sums(const GemmArgs& p, Sums<Acc, Tile::tm, Tile::tn>& sums,
+                                         const ThreadPlace<Tile, Acc>& place, int64_t first_row, int64_t first_col,
+                                         int64_t left) {
+  static_assert(kMostTerms % Tile::bk == 0, "sums end where slices do");
+  const int64_t done = p.k - left;
+  if (!kCutsSums<T> || left <= 0 || done % kMostTerms != 0) return;
+  store_tile<T>(p, sums, place, first_row, first_col, done);
+  sums = {};
 }
 
 // --- calls ------------------------------------------------------------------------------------------------------

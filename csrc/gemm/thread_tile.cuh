@@ -50,13 +50,24 @@ struct Sums<f16, tm, tn> {
   __device__ f16 at(int i, int j) const { return j % 2 == 0 ? value[i][j / 2].x : value[i][j / 2].y; }
 };
 
-// Neighbouring values of a row of the product, rounded to T, from sums [i][j...].
+// Whether sums leave for the product after kMostTerms of k, and the next ones are added to it there, as registers have no
+// room for a second set. Results of 16 bits hide what longer sums lose.
+template <class T>
+inline constexpr bool kCutsSums = std::is_same_v<T, float>;
+
+// Neighbouring values of a row of the product, rounded to T, from sums [i][j...]; `add`ed to those that are there.
 template <class T, int width, class Acc, int tm, int tn>
-__device__ __forceinline__ void store_sums(T* to, const Sums<Acc, tm, tn>& sums, int i, int j) {
+__device__ __forceinline__ void store_sums(T* to, const Sums<Acc, tm, tn>& sums, int i, int j, bool add) {
   Vec<T, width> out;
   if constexpr (std::is_same_v<Acc, T>) {
 #pragma unroll
     for (int c = 0; c < width; ++c) out[c] = sums.at(i, j + c);
+    if constexpr (kCutsSums<T>) {
+      Vec<T, width> before = {};
+      if (add) load(before, to);
+#pragma unroll
+      for (int c = 0; c < width; ++c) out[c] += before[c];
+    }
   } else {
     float values[width];
 #pragma unroll

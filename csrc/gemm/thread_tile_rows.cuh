@@ -42,43 +42,54 @@ __global__ void __launch_bounds__(RowTile::threads, row_tile_blocks<Acc, Load>()
   const int a_from = first_row + a_row < p.m ? a_k : kDepth, b_from = first_col + b_col < p.n ? b_k : kDepth;
   const int row = thread / RowTile::side * kOwn, col = thread % RowTile::side * kOwn;
 
-  Sums<Acc, kOwn, kOwn> sums;
-  for (int64_t left = p.k; left > 0; left -= kDepth) {
-    const int depth = static_cast<int>(min(left, int64_t{kDepth}));
-    Load::template pass<T, Acc>(&sA[a_row][a_k], a, a_from < depth);
-    Load::template pass<T, Acc>(&sB[b_k][b_col], b, b_from < depth);
-    a += kDepth;
-    b += kDepth * p.b.ld;
-    __syncthreads();
+  static_assert(kMostTerms % kDepth == 0, "sums end where slices do");
+  constexpr int kMostSlices = static_cast<int>(kMostTerms) / kDepth;
+  const int slices = static_cast<int>(ceil_div(p.k, kDepth));
+  int slice = 0;
+  do {
+    Sums<Acc, kOwn, kOwn> sums;
+    while (slice < slices) {
+      const int depth = static_cast<int>(min(p.k - int64_t{slice} * kDepth, int64_t{kDepth}));
+      Load::template pass<T, Acc>(&sA[a_row][a_k], a, a_from < depth);
+      Load::template pass<T, Acc>(&sB[b_k][b_col], b, b_from < depth);
+      a += kDepth;
+      b += kDepth * p.b.ld;
+      __syncthreads();
 #pragma unroll(kDepth / kChunkWidth <= 2 ? 2 : 1)  // unrolled further, it outgrows the registers
-    for (int k = 0; k < kDepth; k += kChunkWidth) {
-      Vec<Acc, kChunkWidth> left[kOwn];
+      for (int k = 0; k < kDepth; k += kChunkWidth) {
+        Vec<Acc, kChunkWidth> left[kOwn];
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) load(left[i], &sA[row + i][k]);
+        for (int i = 0; i < kOwn; ++i) load(left[i], &sA[row + i][k]);
 #pragma unroll
-      for (int c = 0; c < kChunkWidth; ++c) {
-        Acc column[kOwn], across[kOwn];
-        load_chunks(across, &sB[k + c][col], kChunkWidth);
+        for (int c = 0; c < kChunkWidth; ++c) {
+          Acc column[kOwn], across[kOwn];
+          load_chunks(across, &sB[k + c][col], kChunkWidth);
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) column[i] = left[i][c];
-        sums.add_products(column, across);
+          for (int i = 0; i < kOwn; ++i) column[i] = left[i][c];
+          sums.add_products(column, across);
+        }
+      }
+      __syncthreads();  // the next slice overwrites this one
+      ++slice;
+      if (kCutsSums<T> && slice % kMostSlices == 0) break;
+    }
+
+    unsigned block = blockIdx.x;
+    asm volatile("" : "+r"(block));  // or else addresses are computed, and kept, before the multiplications
+    const int64_t first_row = block / tiles_n * kSize, first_col = block % tiles_n * kSize;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int64_t to_row = first_row + row + i;
+      if (to_row >= p.m) break;
+      T* const d = static_cast<T*>(p.d) + to_row * p.n;
+      constexpr int kStore = Load::width < kPack<T> ? Load::width : kPack<T>;
+#pragma unroll
+      for (int j = 0; j < kOwn; j += kStore) {
+        const int64_t to_col = first_col + col + j;
+        if (to_col < p.n) store_sums<T, kStore>(d + to_col, sums, i, j, kCutsSums<T> && slice > kMostSlices);
       }
     }
-    __syncthreads();  // the next slice overwrites this one
-  }
-
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    const int64_t to_row = first_row + row + i;
-    if (to_row >= p.m) break;
-    T* const d = static_cast<T*>(p.d) + to_row * p.n;
-    constexpr int kStore = Load::width < kPack<T> ? Load::width : kPack<T>;
-#pragma unroll
-    for (int j = 0; j < kOwn; j += kStore) {
-      const int64_t to_col = first_col + col + j;
-      if (to_col < p.n) store_sums<T, kStore>(d + to_col, sums, i, j);
-    }
-  }
+  } while (slice < slices);
 }
 
 // Zeros where not `inside`; converted, if shared memory holds f32.

@@ -25,9 +25,10 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>))
     packs.store_to(shared, 0);
     __syncthreads();
     multiply(sums, shared, place);
+    cut_sums<T>(p, sums, place, first_row, first_col, source.left - Tile::bk);
     __syncthreads();  // the next slice overwrites this one
   }
-  store_tile<T>(p, sums, place, first_row, first_col);
+  store_tile<T>(p, sums, place, first_row, first_col, p.k);
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
