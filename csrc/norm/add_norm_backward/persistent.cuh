@@ -128,16 +128,17 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   const auto col = [&](int i) { return first + (i * lanes + lane) * kWidth; };
 
   const uint64_t policy = v.load_policy();
+  const auto fetch_pack = [&](const Ring& to, int64_t row, int i) {
+    if (row < v.rows && i * lanes + lane < own) {
+      copy_async(to.h(i), v.h_row(row) + col(i), policy);
+      copy_async(to.grad(i), v.grad_row(row) + col(i), policy);
+      if (v.grad_h != nullptr) copy_async(to.grad_h(i), v.grad_h_row(row) + col(i), policy);
+    }
+  };
   const auto fetch = [&](int stage, int64_t row) {
     const Ring to(ring, stage);
 #pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      if (row < v.rows && i * lanes + lane < own) {
-        copy_async(to.h(i), v.h_row(row) + col(i), policy);
-        copy_async(to.grad(i), v.grad_row(row) + col(i), policy);
-        if (v.grad_h != nullptr) copy_async(to.grad_h(i), v.grad_h_row(row) + col(i), policy);
-      }
-    }
+    for (int i = 0; i < kPacks; ++i) fetch_pack(to, row, i);
     ptx::cp_async_commit();
   };
 
@@ -208,40 +209,47 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       if constexpr (kHoldsWeight) weight[i].keep();
-      if (i * lanes + lane >= limit) continue;
-      float h[kWidth], grad[kWidth], factor[kWidth], d[kWidth];
-      to_float(h, *now.h(i));
-      to_float(grad, *now.grad(i));
-      factors_of(factor, i);
+      if (i * lanes + lane < limit) {
+        float h[kWidth], grad[kWidth], factor[kWidth], d[kWidth];
+        to_float(h, *now.h(i));
+        to_float(grad, *now.grad(i));
+        factors_of(factor, i);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        const float xhat = factors.xhat(h[j]);
-        d[j] = factors.dh(xhat, __fmul_rn(grad[j], factor[j]));  // rounded as in the sums
-        if constexpr (kCompensated) {
-          add_compensated(dw[i][j], lost_dw[i][j], grad[j] * xhat);
-          if constexpr (Rows::kLayer) add_compensated(db[i][j], lost_db[i][j], grad[j]);
-        } else {
-          dw[i][j] = fmaf(grad[j], xhat, dw[i][j]);
-          if constexpr (Rows::kLayer) db[i][j] += grad[j];
+        for (int j = 0; j < kWidth; ++j) {
+          const float xhat = factors.xhat(h[j]);
+          d[j] = factors.dh(xhat, __fmul_rn(grad[j], factor[j]));  // rounded as in the sums
+          if constexpr (kCompensated) {
+            add_compensated(dw[i][j], lost_dw[i][j], grad[j] * xhat);
+            if constexpr (Rows::kLayer) add_compensated(db[i][j], lost_db[i][j], grad[j]);
+          } else {
+            dw[i][j] = fmaf(grad[j], xhat, dw[i][j]);
+            if constexpr (Rows::kLayer) db[i][j] += grad[j];
+          }
+        }
+        if (v.grad_h != nullptr) {
+          float grad_h[kWidth];
+          to_float(grad_h, *now.grad_h(i));
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j) d[j] += grad_h[j];
+        }
+        Vec<H, kWidth> dh;
+        from_float(dh, d);
+        store<Cache::streaming>(v.dh_row(row) + col(i), dh);
+        if (v.dx != nullptr) {
+          Vec<T, kWidth> dx;
+          v.to_dx(d, row, col(i));
+          from_float(dx, d);
+          store<Cache::streaming>(v.dx_row(row) + col(i), dx);
         }
       }
-      if (v.grad_h != nullptr) {
-        float grad_h[kWidth];
-        to_float(grad_h, *now.grad_h(i));
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) d[j] += grad_h[j];
-      }
-      Vec<H, kWidth> dh;
-      from_float(dh, d);
-      store<Cache::streaming>(v.dh_row(row) + col(i), dh);
-      if (v.dx != nullptr) {
-        Vec<T, kWidth> dx;
-        v.to_dx(d, row, col(i));
-        from_float(dx, d);
-        store<Cache::streaming>(v.dx_row(row) + col(i), dx);
-      }
+      // A ring of one row: what is finished leaves its place to the next row at once.
+      if constexpr (kStages == 1) fetch_pack(now, row + step, i);
     }
-    fetch(stage, row + kStages * step);
+    if constexpr (kStages == 1) {
+      ptx::cp_async_commit();
+    } else {
+      fetch(stage, row + kStages * step);
+    }
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 
