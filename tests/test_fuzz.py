@@ -19,6 +19,8 @@ from warpsmith.verify.run import Run, implementations
 
 OPS = list(catalogue.load().values())
 DEVICE = "cuda" if GPU else "cpu"
+#: Those that multiply matrices have shapes of their own.
+PRODUCTS = ("matmul", "matmul_tf32", "linear", "addmm", "gemv")
 LAYOUTS = ("contiguous", "offset", "transposed", "stepped", "cropped", "expanded", "permuted")
 SETTINGS = settings(
     max_examples=60 if GPU else 8,
@@ -119,7 +121,7 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
 
 @st.composite
 def products(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
-    """The same for the operators that multiply matrices."""
+    """The same for a[..., m, k] b[..., k, n], whatever an operator calls them."""
     dtype = draw(st.sampled_from(op.dtypes))
     inputs = Inputs(DTYPES[dtype], DEVICE, draw(st.integers(0, 99)))
     described: list[str] = [dtype]
@@ -129,7 +131,8 @@ def products(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
         described.append(f"{layout} {shape}")
         return lay_out(layout, shape, inputs, salt)
 
-    m, n, k = (draw(st.sampled_from((1, 2, 3, 8, 16, 31, 64, 129))) for _ in "mnk")
+    size, scale = st.sampled_from((1, 2, 3, 8, 16, 31, 64, 129)), st.sampled_from((0.0, 1.0, -0.5))
+    m, n, k = draw(st.tuples(size, size, size))
     if op.name == "linear":
         batch = draw(st.sampled_from(((), (m,), (2, m), (0, m))))
         bias = tensor(3, n) if draw(st.booleans()) else None
@@ -145,7 +148,7 @@ def products(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
         return dtype, (tensor(1, m, k), tensor(2, *columns, k)), ", ".join(described)
     if op.name == "addmm":
         c = tensor(3, *draw(st.sampled_from(((m, n), (1, n), (m, 1), (n,), ()))))
-        beta, alpha = (draw(st.sampled_from((0.0, 1.0, -0.5))) for _ in "cd")
+        beta, alpha = draw(st.tuples(scale, scale))
         described.append(f"beta {beta}, alpha {alpha}")
         return dtype, (c, tensor(1, m, k), tensor(2, k, n), beta, alpha), ", ".join(described)
     batches = (((), ()), ((3,), ()), ((), (3,)), ((2, 1), (3,)), ((3,), (3,)), ((0,), ()))
@@ -173,9 +176,6 @@ def known_arguments(op: Op) -> bool:
     known |= {"residual", "h", "grad_h", "zero_centered", "separate_x"}
     known |= {"keepdim", "correction", "reverse", "batch_invariant", "groups", "activation"}
     return set(op.argument_names) <= known
-
-
-PRODUCTS = ("matmul", "matmul_tf32", "linear", "addmm", "gemv")
 
 
 @pytest.mark.parametrize(

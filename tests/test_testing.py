@@ -356,6 +356,32 @@ def test_pieces_of_a_reduction_share_the_tolerance(monkeypatch: pytest.MonkeyPat
     assert whole.torch_error == pieces.torch_error
 
 
+def test_errors_nearby_are_those_of_inputs_that_differ_in_their_last_bit() -> None:
+    eps = 2.0**-23
+    at, count = torch.ones(8), torch.arange(8)
+    # 1 + 10000 is exact in float32; the numbers next to 1 lose all of their distance from it.
+    nearby = accuracy.neighbouring_error(
+        lambda x, _: (x + 10000 - 10000,), lambda x, _: (x.double(),), (at, count), 0
+    )
+    assert nearby == eps
+    exact = accuracy.neighbouring_error(
+        lambda x, _: (x * 2,), lambda x, _: (x.double() * 2,), (at, count), 0
+    )
+    assert exact == 0.0
+
+
+def test_few_answers_are_allowed_the_errors_nearby_and_no_more() -> None:
+    def lucky(x: Tensor) -> Tensor:
+        """x, but in float32 off by 1e-4 everywhere beside 1."""
+        return x if x.dtype == torch.float64 else torch.where(x == 1, x, x + 1e-4)
+
+    op = dataclasses.replace(TOTAL, reference=lucky, fake=torch.empty_like)
+    few, many = torch.ones(100), torch.ones(5000)
+    assert testing.compare(op, few + 1.5e-4, (few,)).ok
+    assert not testing.compare(op, few + 3e-4, (few,)).ok
+    assert not testing.compare(op, many + 1.5e-4, (many,)).ok
+
+
 def test_unchanged_sees_writes_beside_the_view() -> None:
     base = torch.zeros(16)
     with testing.unchanged((base[2:5], 3)):

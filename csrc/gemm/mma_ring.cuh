@@ -14,7 +14,7 @@
 
 namespace warpsmith {
 
-// The rungs up to `mma_swizzle`: fragments of 16 along k are read, then multiplied.
+// `mma_stages` and its like: fragments of 16 along k are read, then multiplied.
 template <class T, class Acc, class Config>
 __device__ __forceinline__ void multiply_ring(const GemmArgs& p, void* memory, Origin block) {
   const WarpPlace<Config> warp;

@@ -167,6 +167,12 @@ def _judge(
     return _Verdict(bad, allowed, worst_o, extent)
 
 
+def _moved(a: Tensor, generator: torch.Generator) -> Tensor:
+    """Each element by one float32 ulp, in a direction of its own."""
+    signs = torch.randint(0, 2, a.shape, generator=generator, device=a.device) * 2 - 1
+    return a * (1 + signs * _F32_EPS)
+
+
 def conditioning(
     function: Callable[..., Any], args: Sequence[Any], exact: Sequence[Tensor]
 ) -> list[Tensor]:
@@ -194,8 +200,7 @@ def conditioning(
         generator = torch.Generator(device=a.device).manual_seed(i)
         most = [torch.zeros_like(e) for e in exact]
         for _ in range(_DRAWS):
-            signs = torch.randint(0, 2, a.shape, generator=generator, device=a.device) * 2 - 1
-            shifted = as_tuple(function(*args[:i], a * (1 + signs * _F32_EPS), *args[i + 1 :]))
+            shifted = as_tuple(function(*args[:i], _moved(a, generator), *args[i + 1 :]))
             for peak, s, e in zip(most, shifted, exact, strict=True):
                 peak.copy_(torch.maximum(peak, (s - e).abs().nan_to_num(0.0, 0.0, 0.0)))
         for total, peak in zip(moved, most, strict=True):
@@ -222,15 +227,11 @@ def neighbouring_error(
     """
     largest = 0.0
     for draw in range(_NEIGHBOURS):
-        generator = torch.Generator().manual_seed(draw)
-
-        def neighbour(a: Any, generator: torch.Generator = generator) -> Any:
-            if not (isinstance(a, Tensor) and a.dtype in (torch.float32, torch.float64)):
-                return a
-            signs = torch.randint(0, 2, a.shape, generator=generator).to(a.device) * 2 - 1
-            return a * (1 + signs * torch.finfo(a.dtype).eps)
-
-        moved = tuple(neighbour(a) for a in args)
+        moved = list(args)
+        for i, a in enumerate(args):
+            if isinstance(a, Tensor) and a.dtype == torch.float32:
+                seed = draw * len(args) + i
+                moved[i] = _moved(a, torch.Generator(device=a.device).manual_seed(seed))
         error = as_tuple(theirs(*moved))[index].double() - as_tuple(exactly(*moved))[index]
         largest = max(largest, float(error.abs().nan_to_num(0.0, 0.0, 0.0).max()))
     return largest
