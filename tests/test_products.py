@@ -101,3 +101,11 @@ def test_products_of_16_bits_are_judged_alone() -> None:
     right = torch.matmul(*args)
     assert testing.compare(op, right, args).ok
     assert not testing.compare(op, right + 1, args).ok
+
+
+def test_sums_of_the_twin_end_where_tiles_do() -> None:
+    pytest.importorskip("triton")
+    from warpsmith.gemm import matmul_triton as twin
+
+    for tile in (*twin.SINGLES.values(), *twin.TF32S.values()):
+        assert twin.DEPTH % tile.k == twin.LONG_DEPTH % tile.k == 0

@@ -2,6 +2,8 @@
 // of the kernels that hold everything in registers.
 #pragma once
 
+#include <type_traits>
+
 #include "gemm/packs.cuh"
 
 namespace warpsmith {

@@ -74,9 +74,7 @@ def _reference_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation
     return _linear(x.float(), weight.float(), wide_bias, activation).to(x.dtype)
 
 
-def _linear_among_others(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
-) -> Tensor:
+def _linear_among_others(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     more_bias = None if bias is None else repeated(bias, 0)
     out = among_others(

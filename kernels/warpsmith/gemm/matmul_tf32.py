@@ -91,8 +91,8 @@ def _with_tf32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-#: Of operands that are rounded already, the reference on tensor cores. The reference itself takes none
-#: of them, and its sums are rounded to nearest where theirs are truncated.
+#: The reference, whose operands are TF32 already, as PyTorch computes it on tensor cores: they
+#: truncate the sums that CUDA cores round to nearest.
 _on_tensor_cores = _with_tf32(_rounded_product)
 
 

@@ -143,7 +143,7 @@ def matmul_kernel(
             sums = tl.dot(a, b, sums, input_precision="ieee")
         a_ptr += tl.cast(a_col, tl.int64) * BK
         b_ptr += tl.cast(b_row, tl.int64) * BK
-        if DEPTH > 0:
+        if DEPTH > 0:  # noqa: SIM102 (without it, no condition is compiled)
             if (start + BK - first) % DEPTH == 0:
                 total += sums
                 sums = tl.zeros([BM, BN], dtype=tl.float32)
