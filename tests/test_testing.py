@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -359,15 +361,42 @@ def test_pieces_of_a_reduction_share_the_tolerance(monkeypatch: pytest.MonkeyPat
 def test_errors_nearby_are_those_of_inputs_that_differ_in_their_last_bit() -> None:
     eps = 2.0**-23
     at, count = torch.ones(8), torch.arange(8)
+
+    def largest(way: Callable[..., Any], exactly: Callable[..., Any], **options: int) -> float:
+        return accuracy.largest_error((way,), exactly, (at, count), 0, **options)
+
     # 1 + 10000 is exact in float32; the numbers next to 1 lose all of their distance from it.
-    nearby = accuracy.neighbouring_error(
-        lambda x, _: (x + 10000 - 10000,), lambda x, _: (x.double(),), (at, count), 0
-    )
-    assert nearby == eps
-    exact = accuracy.neighbouring_error(
-        lambda x, _: (x * 2,), lambda x, _: (x.double() * 2,), (at, count), 0
-    )
-    assert exact == 0.0
+    assert largest(lambda x, _: (x + 10000 - 10000,), lambda x, _: (x.double(),)) == eps
+    assert largest(lambda x, _: x + 10000 - 10000, lambda x, _: x.double(), neighbours=0) == 0.0
+    assert largest(lambda x, _: (x * 2,), lambda x, _: (x.double() * 2,)) == 0.0
+
+
+def test_the_largest_error_is_that_of_the_worst_way() -> None:
+    x = torch.ones(8)
+    ways = [lambda x, e=e: x + e for e in (0.25, -0.5, math.nan, math.inf, 0.125)]
+    assert accuracy.largest_error(ways, lambda x: x.double(), (x,), 0, neighbours=0) == 0.5
+
+
+@pytest.mark.parametrize("count", [100, 5000])
+def test_answers_are_allowed_the_errors_of_alternatives_and_no_more(count: int) -> None:
+    asked = []
+
+    def alternative(x: Tensor) -> Tensor:
+        asked.append(x.shape)
+        return x + 1e-4
+
+    plain = dataclasses.replace(TOTAL, reference=lambda x: x, fake=torch.empty_like)
+    op = dataclasses.replace(plain, alternatives=(alternative,))
+    x = torch.ones(count)
+    assert testing.compare(op, x + 1e-7, (x,)).ok
+    assert not asked, "a right answer needs no second opinion"
+    assert testing.compare(op, x + 1.9e-4, (x,)).ok
+    assert asked
+    assert not testing.compare(op, x + 2.1e-4, (x,)).ok
+    assert not testing.compare(op, x + 1e-3, (x,)).ok
+    assert not testing.compare(plain, x + 1.9e-4, (x,)).ok
+    elementwise = dataclasses.replace(op, elementwise=True)
+    assert not testing.compare(elementwise, x + 1.9e-4, (x,)).ok
 
 
 def test_few_answers_are_allowed_the_errors_nearby_and_no_more() -> None:

@@ -94,10 +94,25 @@ class RingSums<float, float, rows, vectors> {
   using Lanes = RingFmaLanes<kAlongK>;
   static constexpr int kRows = rows / Lanes::rows;
   static_assert(kAlongK * Lanes::rows * kGroups == kWarp && kGroups * kVectors == vectors, "every lane has a share");
-  float sum_[kRows][kVectors]{};
+  // Slots that are added up by themselves: rounding errors grow with the length of a sum.
+  static constexpr int kMostSlots = 8;
+  float sum_[kRows][kVectors]{}, total_[kRows][kVectors]{};
+  int slots_ = 0;  // in sum_
 
  public:
   __device__ __forceinline__ void add(const uint4* slot) {
+    if (slots_ == kMostSlots) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          total_[i][v] += sum_[i][v];
+          sum_[i][v] = 0.0f;
+        }
+      }
+      slots_ = 0;
+    }
+    ++slots_;
     const int lane = threadIdx.x % kWarp, row = Lanes::row(lane), group = lane / (kAlongK * Lanes::rows);
     const auto* values = reinterpret_cast<const float4*>(slot);
 #pragma unroll
@@ -128,7 +143,7 @@ class RingSums<float, float, rows, vectors> {
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const float total = warp_reduce<kAlongK>(sum_[i][v]);
+        const float total = warp_reduce<kAlongK>(total_[i][v] + sum_[i][v]);
         if (lane % kAlongK == 0) to[(group * kVectors + v) * pitch + i * Lanes::rows + row] = total;
       }
     }

@@ -2,6 +2,8 @@
 // of the kernels that hold everything in registers.
 #pragma once
 
+#include <type_traits>
+
 #include "gemm/packs.cuh"
 
 namespace warpsmith {
@@ -14,11 +16,14 @@ struct SliceTile {
 
 // Adds to sum[row][vector] what packs first, first + threads, … below `end` contribute. Rows and vectors may repeat each
 // other: what stands in for one that does not exist is dropped afterwards.
+//   In f32, what is under way together is added up by itself, as rounding errors grow with the length of a sum; results of
+//   16 bits hide what longer sums lose.
 template <class W, class X, class Tile, int threads>
 __device__ __forceinline__ void slice_dot(float (&sum)[Tile::rows][Tile::vectors],
                                           const uint4* const (&weights)[Tile::rows],
                                           const uint4* const (&x)[Tile::vectors], int first, int end) {
   constexpr int kWidth = kPack<W>;
+  constexpr bool kCutsSums = std::is_same_v<X, float>;
   const auto step = [&](int64_t at, auto is_there) {
     // load
     uint4 packs[Tile::packs][Tile::rows];
@@ -41,6 +46,8 @@ __device__ __forceinline__ void slice_dot(float (&sum)[Tile::rows][Tile::vectors
     }
 
     // multiply and add
+    float part[Tile::rows][Tile::vectors] = {};
+    auto& to = kCutsSums ? part : sum;
 #pragma unroll
     for (int p = 0; p < Tile::packs; ++p) {
       float b[Tile::vectors][kWidth];
@@ -53,8 +60,15 @@ __device__ __forceinline__ void slice_dot(float (&sum)[Tile::rows][Tile::vectors
 #pragma unroll
         for (int v = 0; v < Tile::vectors; ++v) {
 #pragma unroll
-          for (int i = 0; i < kWidth; ++i) sum[row][v] = fmaf(a[i], b[v][i], sum[row][v]);
+          for (int i = 0; i < kWidth; ++i) to[row][v] = fmaf(a[i], b[v][i], to[row][v]);
         }
+      }
+    }
+    if constexpr (kCutsSums) {
+#pragma unroll
+      for (int row = 0; row < Tile::rows; ++row) {
+#pragma unroll
+        for (int v = 0; v < Tile::vectors; ++v) sum[row][v] += part[row][v];
       }
     }
   };

@@ -23,7 +23,7 @@ _F32_EPS = 2.0**-23
 #: Directions in which the inputs are moved to see how much the answer depends on them.
 _DRAWS = 4
 #: How many inputs next to the given ones are asked how far off PyTorch is there.
-_NEIGHBOURS = 8
+NEIGHBOURS = 8
 #: Fewer answers than these do not show the error that a function has.
 _FEW = 64
 
@@ -208,32 +208,36 @@ def conditioning(
     return moved
 
 
-def neighbouring_error(
-    theirs: Callable[..., Any],
+def largest_error(
+    ways: Sequence[Callable[..., Any]],
     exactly: Callable[..., Any],
     args: Sequence[Any],
     index: int,
+    neighbours: int = NEIGHBOURS,
 ) -> float:
-    """PyTorch's largest error in one answer over inputs that differ from `args` in their last bit.
+    """PyTorch's largest error in one answer, over its ways to compute it and over inputs nearby.
 
     Where few answers cancel, their largest error is one draw from a wide distribution. Inputs next
     to the given ones are as hard, and show what else PyTorch draws from it.
 
     Args:
-        theirs: PyTorch's computation at the dtype of its arguments.
+        ways: PyTorch's computations at the dtype of their arguments.
         exactly: the same in float64, given the same arguments.
         args: of which float32 tensors move.
         index: which answer.
+        neighbours: so many inputs that differ from `args` in their last bit are asked as well.
     """
     largest = 0.0
-    for draw in range(_NEIGHBOURS):
+    for draw in range(-1, neighbours):
         moved = list(args)
         for i, a in enumerate(args):
-            if isinstance(a, Tensor) and a.dtype == torch.float32:
+            if draw >= 0 and isinstance(a, Tensor) and a.dtype == torch.float32:
                 seed = draw * len(args) + i
                 moved[i] = _moved(a, torch.Generator(device=a.device).manual_seed(seed))
-        error = as_tuple(theirs(*moved))[index].double() - as_tuple(exactly(*moved))[index]
-        largest = max(largest, float(error.abs().nan_to_num(0.0, 0.0, 0.0).max()))
+        exact = as_tuple(exactly(*moved))[index]
+        for way in ways:
+            error = as_tuple(way(*moved))[index].double() - exact
+            largest = max(largest, float(error.abs().nan_to_num(0.0, 0.0, 0.0).max()))
     return largest
 
 

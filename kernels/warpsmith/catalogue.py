@@ -285,6 +285,9 @@ class Op:
     low_precision_threads: int = 32
     #: Compared element by element (True), or relative to the largest output (False).
     elementwise: bool = False
+    #: PyTorch's other ways to the same answers, functions of the arguments: where an answer in f32
+    #: that is not elementwise would be wrong, their errors count as PyTorch's too.
+    alternatives: tuple[Callable[..., Any], ...] = ()
     #: Other names under which the seed list and users know it.
     aliases: tuple[str, ...] = ()
     samples: tuple[Sample, ...] = ()

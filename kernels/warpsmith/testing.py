@@ -26,7 +26,7 @@ from warpsmith.accuracy import (
     as_tuple,
     compare_tensors,
     conditioning,
-    neighbouring_error,
+    largest_error,
     same_magnitude,
     ulp,
     worse,
@@ -267,9 +267,14 @@ def _compare_values(
             if theirs.dtype != torch.float32:
                 return least
             if not op.elementwise:
-                if exact.numel() <= _FEW_ANSWERS:
-                    error = neighbouring_error(
-                        lambda *a: yardstick(op, a), lambda *a: gold(op, a), expected.args, i
+                few = exact.numel() <= _FEW_ANSWERS
+                if few or op.alternatives:
+                    error = largest_error(
+                        (lambda *a: yardstick(op, a), *op.alternatives),
+                        lambda *a: gold(op, a),
+                        expected.args,
+                        i,
+                        accuracy.NEIGHBOURS if few else 0,
                     )
                     least = least.clamp(min=error)
                 return least

@@ -2,6 +2,8 @@
 //   A thread has neighbouring rows of the result, in packs where columns are aligned, and walks along k, which the warps of
 //   a block and several blocks share; a second launch adds up what the blocks leave. Nothing is transposed or copied.
 //   Bound: DRAM; more than eight vectors read the weights again.
+#include <type_traits>
+
 #include "device/vec.h"
 #include "device/warp.h"
 #include "gemm/gemv/gemv.h"
@@ -32,8 +34,25 @@ __global__ void __launch_bounds__(kThreads, vectors == 1 ? 3 : 2)
     x[v] = static_cast<const T*>(a.x) + vector * a.x_row;
   }
 
-  float sum[vectors][width] = {};
+  // In f32, so many rounds are added up by themselves: rounding errors grow with the length of a sum. Results of 16 bits
+  // hide what longer sums lose.
+  constexpr bool kCutsSums = std::is_same_v<T, float>;
+  constexpr int kMostRounds = 32;
+  float sum[vectors][width] = {}, total[vectors][width] = {};
+  const auto end_part = [&] {
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+#pragma unroll
+      for (int i = 0; i < width; ++i) {
+        total[v][i] += sum[v][i];
+        sum[v][i] = 0.0f;
+      }
+    }
+  };
+  int rounds = 0;
   for (int64_t start = begin + warp; start < end; start += kWarps * kUnroll) {
+    if (kCutsSums && rounds++ % kMostRounds == 0) end_part();
+
     // load
     Vec<T, width> columns[kUnroll];
     float values[kUnroll][vectors];
@@ -61,18 +80,20 @@ __global__ void __launch_bounds__(kThreads, vectors == 1 ? 3 : 2)
   }
 
   // add up the warps
+  if constexpr (kCutsSums) end_part();
+  const auto& own = kCutsSums ? total : sum;
 #pragma unroll
   for (int v = 0; v < vectors; ++v) {
     if (v > 0) __syncthreads();  // the sums of the vector before have been read
 #pragma unroll
-    for (int i = 0; i < width; ++i) shared[warp][lane * width + i] = sum[v][i];
+    for (int i = 0; i < width; ++i) shared[warp][lane * width + i] = own[v][i];
     __syncthreads();
     for (int i = threadIdx.x; i < kRows; i += kThreads) {
       if (first_row + i >= a.m || first_vector + v >= a.vectors) break;
-      float total = shared[0][i];
+      float y = shared[0][i];
 #pragma unroll
-      for (int w = 1; w < kWarps; ++w) total += shared[w][i];
-      put_sum<T>(a, split, first_vector + v, first_row + i, total);
+      for (int w = 1; w < kWarps; ++w) y += shared[w][i];
+      put_sum<T>(a, split, first_vector + v, first_row + i, y);
     }
   }
 }

@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256, kLanes = 32, kWidth = 4, kRows = kThreads / kLanes;
 
 template <class T, class A>
-__global__ void __launch_bounds__(kThreads) gemv_k128_kernel(const GemvArgs a) {
+__global__ void __launch_bounds__(kThreads, 8) gemv_k128_kernel(const GemvArgs a) {
   dot_rows<T, A, kThreads, kLanes, kWidth>(a);
 }
 

@@ -21,24 +21,38 @@ __device__ __forceinline__ A multiply_add(T a, T b, A sum) {
   }
 }
 
+// Vectors of values that a lane adds up by themselves: rounding errors grow with the length of a sum.
+inline constexpr int kMostVectorsOfSum = 64;
+
 // This lane's share of a[0] x[0] + ... + a[k - 1] x[k - 1] in A: every `lanes`-th vector of `width` values, each of whose
 // places has a sum of its own.
 template <class A, class T, int lanes, int width>
 __device__ __forceinline__ A lane_dot(const T* a, const T* x, int k, int lane) {
-  A sum[width];
+  constexpr int kStep = lanes * width;
+  a += lane * width;
+  x += lane * width;
+  A total = from_float<A>(0.0f);
+#pragma unroll 1
+  for (int left = k - lane * width; left > 0; left -= kMostVectorsOfSum * kStep) {
+    A sum[width];
 #pragma unroll
-  for (int i = 0; i < width; ++i) sum[i] = from_float<A>(0.0f);
+    for (int i = 0; i < width; ++i) sum[i] = from_float<A>(0.0f);
+    const int end = min(left, kMostVectorsOfSum * kStep);
 #pragma unroll 4
-  for (int64_t i = lane * width; i < k; i += lanes * width) {
-    Vec<T, width> weights, values;
-    load(weights, a + i);
-    load(values, x + i);
+    for (int i = 0; i < end; i += kStep) {
+      Vec<T, width> weights, values;
+      load(weights, a);
+      load(values, x);
+      a += kStep;
+      x += kStep;
 #pragma unroll
-    for (int j = 0; j < width; ++j) sum[j] = multiply_add(weights[j], values[j], sum[j]);
+      for (int j = 0; j < width; ++j) sum[j] = multiply_add(weights[j], values[j], sum[j]);
+    }
+#pragma unroll
+    for (int i = 1; i < width; ++i) sum[0] = Add{}(sum[0], sum[i]);
+    total = Add{}(total, sum[0]);
   }
-#pragma unroll
-  for (int i = 1; i < width; ++i) sum[0] = Add{}(sum[0], sum[i]);
-  return sum[0];
+  return total;
 }
 
 // A group of lanes for each row, `width` values a load; blockIdx.y counts the vectors.

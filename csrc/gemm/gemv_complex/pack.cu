@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kThreads, 3) gemv_complex_pack_kernel(const Ge
       if (there) values[p] = __ldg(x + at + p * kWarp);
     }
 
-    // multiply and add
+    // multiply and add: these products by themselves, as rounding errors grow with the length of a sum
+    float real_part[kRows] = {}, imaginary_part[kRows] = {};
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       float b[kPack<T>];
@@ -55,10 +56,15 @@ __global__ void __launch_bounds__(kThreads, 3) gemv_complex_pack_kernel(const Ge
         unpack<T>(w, held[p][row]);
 #pragma unroll
         for (int i = 0; i < kPack<T>; i += 2) {
-          real[row] = fmaf(w[i], b[i], fmaf(-w[i + 1], b[i + 1], real[row]));
-          imaginary[row] = fmaf(w[i], b[i + 1], fmaf(w[i + 1], b[i], imaginary[row]));
+          real_part[row] = fmaf(w[i], b[i], fmaf(-w[i + 1], b[i + 1], real_part[row]));
+          imaginary_part[row] = fmaf(w[i], b[i + 1], fmaf(w[i + 1], b[i], imaginary_part[row]));
         }
       }
+    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      real[row] += real_part[row];
+      imaginary[row] += imaginary_part[row];
     }
   }
 

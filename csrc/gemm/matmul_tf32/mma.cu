@@ -60,10 +60,10 @@ __global__ void __launch_bounds__(Config<Tile, Operands>::threads, Tile::blocks)
   const int rows_left = static_cast<int>(min(p.m - block_row - warp_row, int64_t{Tile::wm}));
   const int cols_left = static_cast<int>(min(p.n - block_col - warp_col, int64_t{Tile::wn}));
   float* out = static_cast<float*>(p.d) + (block_row + warp_row) * p.n + block_col + warp_col;
-  Sums<Tile> sums;
+  Sums<Tile> sums, joined;
+  joined.clear();
   const int depth = static_cast<int>(ceil_div(p.k, Tile::bk));  // in tiles
   for (int done = 0; done < depth;) {
-    const bool add = done > 0;
     const int stop = min(depth, done + kTensorCoreDepth / Tile::bk);
     sums.clear();
     for (; done < stop; ++done) {
@@ -86,8 +86,9 @@ __global__ void __launch_bounds__(Config<Tile, Operands>::threads, Tile::blocks)
       filled.advance();
       used.advance();
     }
-    write(out, p.n, rows_left, cols_left, sums, add);
+    joined.add(sums);
   }
+  write(out, p.n, rows_left, cols_left, joined, false);
 }
 
 const char* takes(const Tf32Args& p) {

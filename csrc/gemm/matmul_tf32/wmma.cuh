@@ -28,19 +28,23 @@ __device__ __forceinline__ void round_to_tf32(Fragment& x) {
   for (int i = 0; i < x.num_elements; ++i) x.x[i] = wmma::__float_to_tf32(x.x[i]);
 }
 
-// Writes a 16 x 16 tile of the product, or adds it to what is there, as far as it is inside. By way of `shared`
-// [16, 16], of this warp: which lane holds which element of a fragment is not specified.
+// Each lane its own part.
+__device__ __forceinline__ void add(WmmaSums& to, const WmmaSums& x) {
+#pragma unroll
+  for (int i = 0; i < x.num_elements; ++i) to.x[i] += x.x[i];
+}
+
+// Writes a 16 x 16 tile of the product as far as it is inside. By way of `shared` [16, 16], of this warp: which lane holds
+// which element of a fragment is not specified.
 __device__ __forceinline__ void write_tile(float* d, const GemmArgs& p, int64_t first_row, int64_t first_col,
-                                           const WmmaSums& sums, float* shared, bool add) {
+                                           const WmmaSums& sums, float* shared) {
   wmma::store_matrix_sync(shared, sums, kWmmaRows, wmma::mem_row_major);
   __syncwarp();
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int i = lane; i < kWmmaRows * kWmmaRows; i += 32) {
     const int64_t row = first_row + i / kWmmaRows, col = first_col + i % kWmmaRows;
-    if (row >= p.m || col >= p.n) continue;
-    float& to = d[row * p.n + col];
-    to = add ? to + shared[i] : shared[i];
+    if (row < p.m && col < p.n) d[row * p.n + col] = shared[i];
   }
   __syncwarp();
 }
@@ -97,13 +101,17 @@ __global__ void __launch_bounds__(WmmaTile::threads)
   for (; filled.slot < Tile::stages - 1; filled.advance()) copy_tile(filled.slot, int64_t{filled.slot} * Tile::bk);
 
   constexpr int kRows = Tile::wm / kWmmaRows, kCols = Tile::wn / kWmmaRows;
-  WmmaSums sums[kRows][kCols];
-  for (int64_t first = 0; first < p.k; first += kTensorCoreDepth) {
+  WmmaSums sums[kRows][kCols], joined[kRows][kCols];
+  const auto for_each_sum = [](auto&& what) {
 #pragma unroll
-    for (auto& row : sums) {
+    for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-      for (WmmaSums& sum : row) wmma::fill_fragment(sum, 0.0f);
+      for (int j = 0; j < kCols; ++j) what(i, j);
     }
+  };
+  for_each_sum([&](int i, int j) { wmma::fill_fragment(joined[i][j], 0.0f); });
+  for (int64_t first = 0; first < p.k; first += kTensorCoreDepth) {
+    for_each_sum([&](int i, int j) { wmma::fill_fragment(sums[i][j], 0.0f); });
     const int64_t end = min(first + kTensorCoreDepth, p.k);
     for (int64_t k = first; k < end; k += Tile::bk) {
       ptx::cp_async_wait<Tile::stages - 2>();
@@ -125,29 +133,22 @@ __global__ void __launch_bounds__(WmmaTile::threads)
           wmma::load_matrix_sync(rB[j], sB + step * Tile::pitch_b + j * kWmmaRows, Tile::pitch_b);
           round_to_tf32(rB[j]);
         }
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-          for (int j = 0; j < kCols; ++j) wmma::mma_sync(sums[i][j], rA[i], rB[j], sums[i][j]);
-        }
+        for_each_sum([&](int i, int j) { wmma::mma_sync(sums[i][j], rA[i], rB[j], sums[i][j]); });
       }
       filled.advance();
       used.advance();
     }
-
-    // write, by way of the slot that was read last: the next copies go elsewhere
-    __syncthreads();
-    const int last = used.slot == 0 ? Tile::stages - 1 : used.slot - 1;
-    float* own = ring + last * Tile::stage + warp * kWmmaRows * kWmmaRows;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kCols; ++j) {
-        write_tile(static_cast<float*>(p.d), p, block_row + warp_row + i * kWmmaRows,
-                   block_col + warp_col + j * kWmmaRows, sums[i][j], own, first > 0);
-      }
-    }
+    for_each_sum([&](int i, int j) { add(joined[i][j], sums[i][j]); });
   }
+
+  // write, by way of the slot that was read last: the last copies went elsewhere
+  __syncthreads();
+  const int last = used.slot == 0 ? Tile::stages - 1 : used.slot - 1;
+  float* own = ring + last * Tile::stage + warp * kWmmaRows * kWmmaRows;
+  for_each_sum([&](int i, int j) {
+    write_tile(static_cast<float*>(p.d), p, block_row + warp_row + i * kWmmaRows, block_col + warp_col + j * kWmmaRows,
+               joined[i][j], own);
+  });
 }
 
 inline const char* wmma_ring_takes(const Tf32Args& p) {

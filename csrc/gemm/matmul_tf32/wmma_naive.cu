@@ -15,12 +15,6 @@ namespace {
 
 constexpr int kThreads = 32;
 
-// Each lane its own part.
-__device__ __forceinline__ void add(WmmaSums& to, const WmmaSums& x) {
-#pragma unroll
-  for (int i = 0; i < x.num_elements; ++i) to.x[i] += x.x[i];
-}
-
 __global__ void __launch_bounds__(kThreads)
     matmul_tf32_wmma_naive_kernel(const Tf32Args p, const int64_t tiles_m, const int64_t tiles_n) {
   __shared__ alignas(32) float sA[kWmmaRows * kWmmaDepth];  // [16, 8]
@@ -68,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
     wmma::fill_fragment(part, 0.0f);
   }
   add(total, part);
-  write_tile(d, p, first_row, first_col, total, sD, false);
+  write_tile(d, p, first_row, first_col, total, sD);
 }
 
 const char* takes(const Tf32Args&) { return nullptr; }

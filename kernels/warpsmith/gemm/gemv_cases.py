@@ -67,6 +67,7 @@ _LARGE = (
     (3, 65536, 0),
     (64, 40960, 4),
     (64, 40960, 13),
+    (4224, 4104, 13),
 )
 
 
@@ -92,6 +93,13 @@ def samples() -> tuple[Sample, ...]:
         Sample("transposed, odd", lambda i: (i.randn(129, 33).t(), i.randn(3, 129, salt=1))),
         Sample("transposed, 5 vectors", lambda i: _transposed(i, 520, 1000, 5), small=False),
         Sample("transposed, long", lambda i: _transposed(i, 4097, 96, 1), small=False),
+        Sample(
+            "transposed, long and wide",
+            lambda i: _transposed(i, 4104, 33_800, 3),
+            small=False,
+            huge=True,
+            dtypes=("f32",),
+        ),
         Sample("transposed, column stride", lambda i: _columns(i)),
         Sample("transposed, misaligned", lambda i: (i.misaligned(65, 40).t(), i.randn(65, salt=1))),
         Sample("every second value", lambda i: (i.randn(19, 130)[:, ::2], i.randn(65, salt=1))),

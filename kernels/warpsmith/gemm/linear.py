@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import FLOATS, Cost, Op, Property
 from warpsmith.gemm import linear_cases as cases
+from warpsmith.gemm.company import among_others, repeated
 from warpsmith.gemm.ladder import whole
 from warpsmith.gemm.matmul import (
     check_alike,
@@ -73,6 +74,15 @@ def _reference_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation
     return _linear(x.float(), weight.float(), wide_bias, activation).to(x.dtype)
 
 
+def _linear_among_others(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    more_bias = None if bias is None else repeated(bias, 0)
+    out = among_others(
+        lambda a, b: _reference_linear(a, b.t(), more_bias, activation), rows, weight.t()
+    )
+    return out.reshape(*x.shape[:-1], weight.shape[0])
+
+
 def _linear_problem(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Problem:
     return product(x, weight, transposed=True, c=bias, activation=activation)
 
@@ -106,6 +116,7 @@ linear_op = catalogue.add(
         fake=lambda x, weight, *_: x.new_empty((*x.shape[:-1], weight.shape[0])),
         check=_check_linear,
         backward=_linear_derivative,
+        alternatives=(_linear_among_others,),
         samples=cases.linear_samples(),
         errors=cases.LINEAR_ERRORS,
         properties=(Property("bias alone", cases.bias_alone),),
@@ -189,6 +200,11 @@ def _reference_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float)
     return _addmm(c.float(), a.float(), b.float(), beta, alpha).to(a.dtype)
 
 
+def _addmm_among_others(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    more_c = repeated(repeated(c.expand(product_shape("addmm", a, b)), -2), -1)
+    return among_others(lambda x, y: _reference_addmm(more_c, x, y, beta, alpha), a, b)
+
+
 def _addmm_problem(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Problem:
     return product(a, b, c=None if beta == 0 else c, alpha=alpha)
 
@@ -222,6 +238,7 @@ addmm_op = catalogue.add(
         fake=lambda c, a, b, beta, alpha: a.new_empty(product_shape("addmm", a, b)),
         check=_check_addmm,
         backward=_addmm_derivative,
+        alternatives=(_addmm_among_others,),
         samples=cases.addmm_samples(),
         errors=cases.ADDMM_ERRORS,
         cost=Cost(bytes=_addmm_bytes, flops=_addmm_operations),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import FLOATS, Cost, Op, Property
 from warpsmith.gemm import matmul_cases as cases
+from warpsmith.gemm.company import among_others
 from warpsmith.gemm.ladder import LADDER, on
 from warpsmith.gemm.problem import product
 from warpsmith.norm.checks import check_device, shape_text
@@ -129,6 +131,7 @@ matmul_op = catalogue.add(
         accumulates=True,
         terms=_magnitudes,
         low_precision_threads=1,
+        alternatives=(functools.partial(among_others, torch.matmul),),
         aliases=("gemm",),
         samples=cases.samples(),
         errors=cases.errors("matmul"),

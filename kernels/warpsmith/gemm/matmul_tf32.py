@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import Cost, Op, Property, Rung
 from warpsmith.gemm import matmul_cases
 from warpsmith.gemm import matmul_tf32_cases as cases
+from warpsmith.gemm.company import among_others
 from warpsmith.gemm.ladder import on
 from warpsmith.gemm.matmul import (
     check_alike,
@@ -89,6 +91,11 @@ def _with_tf32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
+#: The reference, whose operands are TF32 already, as PyTorch computes it on tensor cores: they
+#: truncate the sums that CUDA cores round to nearest.
+_on_tensor_cores = _with_tf32(_rounded_product)
+
+
 def _compiled() -> Callable[..., Tensor]:
     return _with_tf32(torch.compile(torch.matmul, dynamic=False))
 
@@ -157,6 +164,7 @@ matmul_tf32_op = catalogue.add(
         check=_check,
         backward=_derivative,
         steps=True,
+        alternatives=(_on_tensor_cores, functools.partial(among_others, _on_tensor_cores)),
         samples=cases.samples(),
         errors=cases.errors(),
         properties=(

@@ -57,8 +57,12 @@ TF32S: Mapping[str, Tile] = {
     "small": Tile(64, 64, 32, 4, 4),
     "flat": Tile(16, 64, 64, 4, 4),
 }
-#: Values of k that tensor cores add up to f32, which they do by truncation (matmul_tf32.h).
-DEPTH = 1024
+#: Values of k of f32 operands that are added up by themselves: rounding errors grow with the length
+#: of a sum, in tensor cores all the more, which add by truncation (matmul_tf32.h). A multiple of
+#: every tile's k.
+DEPTH = 128
+#: The same on tensor cores, where the time of a join counts.
+LONG_DEPTH = 1024
 #: From so many multiplications on, trying all tiles pays.
 TUNED_FROM = 1 << 30
 #: Tiles of a column that neighbouring programs take together, so that they share rows of b in L2.
@@ -105,8 +109,8 @@ def matmul_kernel(
     TF32: tl.constexpr, DEPTH: tl.constexpr,
     GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one product per program; of a part of k where SPLIT. With TF32 operands, sums of
-    DEPTH values are joined outside of the tensor cores.
+    """A tile of one product per program; of a part of k where SPLIT. Unless DEPTH is 0, sums are of
+    DEPTH values of k, and sums of such sums.
     """
     # The tile: GROUP rows of tiles are walked column by column.
     tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
@@ -126,29 +130,24 @@ def matmul_kernel(
     a_ptr += batch * a_batch + row * a_row + inner[None, :].to(tl.int64) * a_col  # [BM, BK]
     b_ptr += batch * b_batch + inner[:, None].to(tl.int64) * b_row + col * b_col  # [BK, BN]
     total = tl.zeros([BM, BN], dtype=tl.float32)
-    if TF32:
-        for begin in range(first, last, DEPTH):
-            sums = tl.zeros([BM, BN], dtype=tl.float32)
-            for start in range(begin, tl.minimum(begin + DEPTH, last), BK):
-                within = tl.arange(0, BK) < last - start
-                a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0.0)
-                b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0.0)
-                sums = tl.dot(round_to_tf32(a), round_to_tf32(b), sums, input_precision="tf32")
-                a_ptr += tl.cast(a_col, tl.int64) * BK
-                b_ptr += tl.cast(b_row, tl.int64) * BK
-            total += sums
-    else:
-        for start in range(first, last, BK):
-            left = last - start
-            within = tl.arange(0, BK) < left
-            a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0)
-            b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0)
-            if INTERPRETED:
-                total += tl.dot(decode(a, FORMAT, False), decode(b, FORMAT, False))
-            else:
-                total = tl.dot(a, b, total, input_precision="ieee")
-            a_ptr += tl.cast(a_col, tl.int64) * BK
-            b_ptr += tl.cast(b_row, tl.int64) * BK
+    sums = tl.zeros([BM, BN], dtype=tl.float32)
+    for start in range(first, last, BK):
+        within = tl.arange(0, BK) < last - start
+        a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0)
+        b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0)
+        if TF32:
+            sums = tl.dot(round_to_tf32(a), round_to_tf32(b), sums, input_precision="tf32")
+        elif INTERPRETED:
+            sums += tl.dot(decode(a, FORMAT, False), decode(b, FORMAT, False))
+        else:
+            sums = tl.dot(a, b, sums, input_precision="ieee")
+        a_ptr += tl.cast(a_col, tl.int64) * BK
+        b_ptr += tl.cast(b_row, tl.int64) * BK
+        if DEPTH > 0:  # noqa: SIM102 (without it, no condition is compiled)
+            if (start + BK - first) % DEPTH == 0:
+                total += sums
+                sums = tl.zeros([BM, BN], dtype=tl.float32)
+    total = total + sums if DEPTH > 0 else sums
 
     inside = (row < m) & (col < n)
     if SPLIT:
@@ -246,14 +245,17 @@ def _run(
         "ACTIVATION": _ACTIVATIONS[activation],
         "FORMAT": "bf16" if integers else "",
     }
-    operands = {"TF32": tf32, "DEPTH": DEPTH}
+    singles = a.dtype == torch.float32
+    long = m * n * k * batch >= TUNED_FROM and not INTERPRETED.value
+    depth = (LONG_DEPTH if tf32 and long else DEPTH) if singles else 0
+    operands = {"TF32": tf32, "DEPTH": depth}
     c_strides = (0, 0, 0) if c is None else c.stride()
     scales = (alpha, beta)
     tiles, tuned = HALVES, _tuned_halves
-    if a.dtype == torch.float32:
+    if singles:
         tiles, tuned = (TF32S, _tuned_tf32s) if tf32 else (SINGLES, _tuned_singles)
     with torch.cuda.device_of(out):
-        if m * n * k * batch >= TUNED_FROM and not INTERPRETED.value:
+        if long:
             tuned[lambda t: (triton.cdiv(m, t["BM"]) * triton.cdiv(n, t["BN"]), batch, 1)](
                 a, b, added, d, m, n, k, k, *a.stride(), *b.stride(), *c_strides, *scales,
                 **epilogue, **operands, SPLIT=False, GROUP=GROUP,

@@ -1,0 +1,37 @@
+"""Products whose rows and columns stand among others.
+
+Of the same numbers, PyTorch's errors depend on how many rows and columns a call has: a row alone is
+multiplied by kernels that spread its sums over many threads, and are nearly exact, a few rows by
+others that split k, and only larger products by the kernels whose errors users know. For the
+accuracy of a row it must not matter which of them PyTorch chose for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+#: Rows and columns from which libraries take the kernels that they have for large products.
+LARGE = 128
+
+
+def repeated(x: Tensor, dim: int) -> Tensor:
+    """x over and over along a dimension that is shorter than LARGE, up to that size."""
+    size = x.shape[dim]
+    if size == 0 or size >= LARGE:
+        return x
+    return x.index_select(dim, torch.arange(LARGE, device=x.device) % size)
+
+
+def among_others(multiply: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """`multiply(a, b)` for operands as `torch.matmul` takes them, computed as part of a product
+    with LARGE rows and columns at least, in which those of a and b are repeated.
+    """
+    left = a.unsqueeze(0) if a.dim() == 1 else a
+    right = b.unsqueeze(1) if b.dim() == 1 else b
+    product = multiply(repeated(left, -2), repeated(right, -1))
+    own = product[..., : left.shape[-2], : right.shape[-1]]
+    own = own.squeeze(-2) if a.dim() == 1 else own
+    return own.squeeze(-1) if b.dim() == 1 else own
