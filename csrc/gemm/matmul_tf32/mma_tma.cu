@@ -27,13 +27,11 @@ struct Block {
   static constexpr int bm = 128, bn = 128, bk = 32, wm = 64, wn = 64, stages = 3, blocks = 2;
 };
 
-constexpr int kGroup = 16;  // tiles of a column that neighbouring blocks take together
 constexpr int kWarpsM = Block::bm / Block::wm, kWarps = kWarpsM * (Block::bn / Block::wn), kThreads = 32 * kWarps;
-constexpr int kSteps = Block::bk / kStepDepth;
 
 // Boxes have lines of 32 values: 128 bytes, of which the 16-byte chunks are swizzled by the number of the line. A tile
 // of a is one box, of b one for every 32 columns.
-constexpr int kLine = 32, kBox = 32 * kLine;
+constexpr int kLine = 32;
 static_assert(Block::bk == kLine && Block::bn == 32 * kWarps, "a warp brings a box of b");
 constexpr int kTileA = Block::bm * kLine, kStage = kTileA + Block::bn * kLine;  // values
 constexpr int kStageBytes = kStage * static_cast<int>(sizeof(float));
@@ -56,7 +54,9 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
                                [[maybe_unused]] const __grid_constant__ CUtensorMap map_b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr bool kInnerB = order_b == Order::columns;  // k is innermost
-  extern __shared__ __align__(1024) float ring[];      // [stages, tile of a and tile of b], then the barriers
+  constexpr int kGroup = 16;                           // tiles of a column that neighbouring blocks take together
+  constexpr int kSteps = Block::bk / kStepDepth, kBox = 32 * kLine;
+  extern __shared__ __align__(1024) float ring[];  // [stages, tile of a and tile of b], then the barriers
   uint64_t* full = reinterpret_cast<uint64_t*>(ring + Block::stages * kStage);
   const auto sA = [&](int slot) { return ring + slot * kStage; };
   const auto sB = [&](int slot) { return ring + slot * kStage + kTileA; };

@@ -20,6 +20,16 @@ struct Turned : Block {
   static constexpr int wm = Block::wn, wn = Block::wm;
 };
 
+template <class Block, class Operands>
+struct TurnedConfig : Config<Block, Operands> {
+  struct A : Config<Block, Operands>::A {
+    static constexpr Side side = Side::b;
+  };
+  struct B : Config<Block, Operands>::B {
+    static constexpr Side side = Side::a;
+  };
+};
+
 // How values get to TF32. Tensor cores ignore the low 13 bits.
 struct RoundedBefore {};  // by whoever brought them to shared memory
 struct RoundedInUse {};
