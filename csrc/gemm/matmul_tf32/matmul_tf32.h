@@ -1,5 +1,5 @@
 // Products of f32 matrices on tensor cores, which multiply TF32: each operand rounded to 10 bits of mantissa, to
-// nearest, ties away from zero. Sums are f32.
+// nearest, ties away from zero or to even, whichever costs a rung less. Sums are f32.
 #pragma once
 
 #include "gemm/gemm.h"

@@ -1,18 +1,17 @@
 // TF32 product, mma.m16n8k8, fragments in two sets of registers.
 //   Against `mma`: warp tiles of 64 x 64, which read a sixth less shared memory for each product; while a warp multiplies
-//   one k-step, it loads the next and rounds it between the multiplications, so that one barrier a tile remains, and
-//   that without a wait for fragments behind it. Rounding takes two instructions a value, 64 beside the 32
-//   multiplications of a k-step. Tiles by cost, split k where they are few (split.h); values that cannot be copied in
-//   fours come one by one. Batches, and every layout, alignment and size.
-//   Bound: shared memory, busy five sixths of the time that mma.sync takes, which on sm_90 reaches 0.62 of the rate of
-//   wgmma.
-//   Occupancy: large, 250 registers x 256 threads and 144 KiB, 1 block; square, 244 x 128 and 64 KiB, 2 blocks (1 on
-//   sm_89); single, 188 x 256 and 64 KiB, 1 block; small, 168 x 128 and 48 KiB, 3 blocks (2 on sm_89).
-#include <algorithm>
-
+//   one k-step, it loads the next, so that one barrier a tile remains, and that without a wait for fragments behind it.
+//   The product is computed as d^T = b^T a^T, which takes a row-major b as it comes, and values are rounded as they are
+//   used, by one instruction on sm_90 and two before: 74 other instructions to 32 products, where moves and rounding by
+//   predicates made it 149. Tiles by cost, split k where they are few (split.h); values that cannot be copied in fours
+//   come one by one. Batches, and every layout, alignment and size.
+//   Bound: shared memory, busy five sixths of the time that mma.sync takes, and the issue of instructions beside it.
+//   Occupancy: large, 250 registers x 256 threads and 144 KiB, 1 block; square, 255 x 128 and 96 KiB, 2 blocks (1 below
+//   sm_90); half, 164 x 128 and 72 KiB, 3 blocks (2 on sm_80, 1 on sm_89); small, 123 x 128 and 48 KiB, 4 blocks (3 and
+//   2); single, 186 x 256 and 64 KiB, 1 block.
 #include "device/block_order.h"
 #include "device/pipeline.h"
-#include "gemm/matmul_tf32/tile.cuh"
+#include "gemm/matmul_tf32/turned.cuh"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
 #include "host/launch.h"
@@ -21,25 +20,30 @@
 namespace warpsmith {
 namespace {
 
-// Tiles of a column that neighbouring blocks take together.
-constexpr int kGroup = 16;
-
-// `join`: after so many k-steps, sums leave the tensor cores to be added in registers (0: they never do).
+// `group`: tiles of a column that neighbouring blocks take together.
 struct Large {
-  static constexpr int bm = 128, bn = 256, bk = 32, wm = 64, wn = 64, stages = 3, blocks = 1, join = 0;
+  static constexpr int bm = 128, bn = 256, bk = 32, wm = 64, wn = 64, stages = 3, blocks = 1, group = 8;
 };
 
 struct Square {
-  static constexpr int bm = 128, bn = 128, bk = 16, wm = 64, wn = 64, stages = 4, blocks = 2, join = 0;
+  static constexpr int bm = 128, bn = 128, bk = 32, wm = 64, wn = 64, stages = 3, blocks = 2, group = 16;
 };
 
-// For values that are copied one by one, by twice the threads.
-struct Single {
-  static constexpr int bm = 128, bn = 128, bk = 16, wm = 32, wn = 64, stages = 4, blocks = 1, join = 0;
+struct Half {
+  static constexpr int bm = 128, bn = 64, bk = 32, wm = 64, wn = 32, stages = 3, blocks = 3, group = 16;
 };
 
 struct Small {
-  static constexpr int bm = 64, bn = 64, bk = 32, wm = 32, wn = 32, stages = 3, blocks = 3, join = 2;
+  static constexpr int bm = 64, bn = 64, bk = 32, wm = 32, wn = 32, stages = 3, blocks = 4, group = 16;
+};
+
+// For values that are copied one by one; the larger by twice the threads.
+struct SmallSingle : Small {
+  static constexpr int blocks = 3;
+};
+
+struct Single {
+  static constexpr int bm = 128, bn = 128, bk = 16, wm = 32, wn = 64, stages = 4, blocks = 1, group = 16;
 };
 
 // Of a launch, beside the problem.
@@ -47,20 +51,20 @@ template <class Block, class Operands>
 struct Plan {
   Split split;
   int tiles_m, tiles_n;
-  typename TileCopies<typename Config<Block, Operands>::A>::Steps steps_a;
-  typename TileCopies<typename Config<Block, Operands>::B>::Steps steps_b;
+  typename TileCopies<typename TurnedConfig<Block, Operands>::A>::Steps steps_a;
+  typename TileCopies<typename TurnedConfig<Block, Operands>::B>::Steps steps_b;
 };
 
 template <class Block, class Operands>
-__global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::blocks)
+__global__ void __launch_bounds__(TurnedConfig<Block, Operands>::threads, Block::blocks)
     matmul_tf32_mma_peak_kernel(const Tf32Args p, const Plan<Block, Operands> plan) {
-  using Config = Config<Block, Operands>;
+  using Config = TurnedConfig<Block, Operands>;
   using TileA = typename Config::A;
   using TileB = typename Config::B;
-  const Split& split = plan.split;
+  constexpr bool kPairs = !TileB::k_inner;
+  static_assert(!kPairs || pairs_conflict_free(OperandTile<TileB>::at, TileB::bk, TileB::extent));
   static_assert(Config::steps % 2 == 0, "fragments take turns in the same order in every tile");
-  static_assert(Block::join == 0 || Config::steps % std::max(Block::join, 1) == 0, "nothing is left to be joined");
-  static_assert(Fragments<Block>::pairs % Sums<Block>::tiles_m == 0, "after every row as much is rounded");
+  const Split& split = plan.split;
   extern __shared__ uint4 shared[];
   float* ring = reinterpret_cast<float*>(shared);  // [stages, tile of a and tile of b]
   const auto sA = [&](int slot) { return ring + slot * Config::stage; };
@@ -69,7 +73,7 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
   // which part of which product
   const uint32_t tiles = static_cast<uint32_t>(plan.tiles_m) * static_cast<uint32_t>(plan.tiles_n);
   const int64_t batch = blockIdx.x / tiles, slice = blockIdx.y;
-  const TileCoord tile = grouped_tile(blockIdx.x % tiles, plan.tiles_m, plan.tiles_n, kGroup);
+  const TileCoord tile = grouped_tile(blockIdx.x % tiles, plan.tiles_m, plan.tiles_n, Block::group);
   const int64_t block_row = tile.m * Block::bm, block_col = tile.n * Block::bn;
   const int64_t k_first = slice * split.depth, k_size = min(p.k - k_first, split.depth);
   const int depth = static_cast<int>(ceil_div(k_size, Block::bk));  // in tiles
@@ -100,10 +104,20 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
     ptx::cp_async_commit();
   };
   Fragments<Block> fragments[2];
-  const int lane_a = first_fragment<TileA>(warp_row), lane_b = first_fragment<TileB>(warp_col);
+  const int lane_a = first_fragment<TileA>(warp_row);
+  const int lane_b = first_fragment<TileB>(warp_col) + (kPairs && takes_high_pair_first() ? 2 : 0);
   const auto fetch = [&](Fragments<Block>& to, int slot, int step) {
     load_fragment<TileA>(to.a, sA(slot), lane_a, step);
-    load_fragment<TileB>(to.b, sB(slot), lane_b, step);
+    if constexpr (kPairs) {
+#pragma unroll
+      for (int i = 0; i < Block::wn / 16; ++i) {
+        constexpr int kLine = OperandTile<TileB>::cols;
+        const float* from = sB(slot) + (lane_b ^ i % 2 * 2) + step * kStepDepth * kLine + i / 2 * kGroupRows;
+        load_pairs(to.b.value[i], from, from + 4 * kLine);
+      }
+    } else {
+      load_fragment<TileB>(to.b, sB(slot), lane_b, step);
+    }
   };
 
   // fill the ring, but for one slot
@@ -116,38 +130,24 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
   ptx::cp_async_wait<Block::stages - 2>();
   __syncthreads();
   fetch(fragments[0], used.slot, 0);
-#pragma unroll
-  for (int i = 0; i < Fragments<Block>::pairs; ++i) round_in_place(fragments[0].pair(i));
 
   // multiply
-  Sums<Block> sums, joined;
+  Sums<Turned<Block>> sums;
   for (int done = 0; done < depth;) {
     const bool add = done > 0;
-    const int stop = Block::join > 0 ? depth : min(depth, done + kLongTensorCoreDepth / Block::bk);
+    const int stop = min(depth, done + kLongTensorCoreDepth / Block::bk);
     sums.clear();
-    joined.clear();
     for (; done < stop; ++done) {
 #pragma unroll
       for (int step = 0; step < Config::steps; ++step) {
         // The slot that is filled was read for the last time before the barrier of the tile before.
         constexpr int kShare = (kCopies + Config::steps - 2) / (Config::steps - 1);
-        Fragments<Block>& next = fragments[(step + 1) % 2];
-        fetch(next, used.slot, (step + 1) % Config::steps);
+        fetch(fragments[(step + 1) % 2], used.slot, (step + 1) % Config::steps);
 #pragma unroll
         for (int i = step * kShare; i < min((step + 1) * kShare, kCopies); ++i) {
           copy(filled.slot, done + Block::stages - 1, i);
         }
-        multiply(sums, fragments[step % 2], [&](int row) {
-          constexpr int kPairs = Fragments<Block>::pairs / Sums<Block>::tiles_m;
-#pragma unroll
-          for (int i = 0; i < kPairs; ++i) round_in_place(next.pair(row * kPairs + i));
-        });
-        if constexpr (Block::join > 0) {
-          if ((step + 1) % Block::join == 0) {
-            joined.add(sums);
-            sums.clear();
-          }
-        }
+        multiply_turned<RoundedInUse>(sums, fragments[step % 2]);
         if (step == Config::steps - 2) {
           end_tile();
           ptx::cp_async_wait<Block::stages - 2>();
@@ -157,7 +157,8 @@ __global__ void __launch_bounds__(Config<Block, Operands>::threads, Block::block
         }
       }
     }
-    write(out, p.n, rows_left, cols_left, Block::join > 0 ? joined : sums, add);
+    constexpr Columns kColumns = kPairs ? Columns::turned_slots : Columns::slots;
+    write_turned<false, kColumns, Block>(out, p.n, rows_left, cols_left, sums, add);
   }
 }
 
@@ -171,14 +172,18 @@ constexpr TileCost cost_of(float alone, float full, float fill) {
   return {Block::bm, Block::bn, Block::bk, Block::blocks, alone, full, fill, kRate};
 }
 
-constexpr TileCost kLarge = cost_of<Large>(0.75f, 0.75f, 70.0f);
-constexpr TileCost kSquare = cost_of<Square>(0.45f, 0.68f, 80.0f);
-constexpr TileCost kSingle = cost_of<Single>(0.4f, 0.4f, 80.0f);
-constexpr TileCost kSmall = cost_of<Small>(0.2f, 0.4f, 120.0f);
+constexpr TileCost kLarge = cost_of<Large>(0.77f, 0.77f, 70.0f);
+constexpr TileCost kSquare = cost_of<Square>(0.62f, 0.7f, 80.0f);
+constexpr TileCost kLoneSquare{Square::bm, Square::bn, Square::bk, 1, 0.62f, 0.62f, 80.0f, kRate};
+constexpr TileCost kHalf = cost_of<Half>(0.48f, 0.6f, 90.0f);
+constexpr TileCost kSmall = cost_of<Small>(0.4f, 0.52f, 140.0f);
+// of values that are copied one by one
+constexpr TileCost kSingle = cost_of<Single>(0.37f, 0.37f, 80.0f);
+constexpr TileCost kSmallSingle = cost_of<SmallSingle>(0.2f, 0.27f, 120.0f);
 
 template <class Block, class Operands>
 void launch_tile(const Tf32Args& p, const Split& split, cudaStream_t stream) {
-  using Config = Config<Block, Operands>;
+  using Config = TurnedConfig<Block, Operands>;
   const Plan<Block, Operands> plan{
       .split = split,
       .tiles_m = static_cast<int>(ceil_div(p.m, Block::bm)),
@@ -196,19 +201,23 @@ const char* takes(const Tf32Args&) { return nullptr; }
 
 void launch(const Tf32Args& p, cudaStream_t stream) {
   const bool packed = in_packs(p.a, p.m, p.k, p.dtype, 16) && in_packs(p.b, p.k, p.n, p.dtype, 16);
-  // 144 KiB of shared memory for a block: sm_80, sm_90 and sm_100 and their siblings, but not sm_86, sm_89 and sm_120.
-  const bool roomy = p.sm == 80 || p.sm == 87 || (p.sm >= 90 && p.sm < 120);
+  // Shared memory: 144 KiB for a block fit sm_80, sm_90 and sm_100 and their siblings, but not sm_86, sm_89 and sm_120;
+  // 96 KiB for each of two blocks fit those from sm_90 on.
+  const bool two_squares = p.sm >= 90 && p.sm < 120, roomy = two_squares || p.sm == 80 || p.sm == 87;
+  const TileCost& square = two_squares ? kSquare : kLoneSquare;
   Split split;
   dispatch_orders(p, [&]<Order a, Order b>() {
     if (!packed) {
       using OneByOne = Operands<a, b, 1>;
-      return best_tile(p, {kSmall, kSingle}, split) == 0 ? launch_tile<Small, OneByOne>(p, split, stream)
-                                                         : launch_tile<Single, OneByOne>(p, split, stream);
+      return best_tile(p, {kSmallSingle, kSingle}, split) == 0 ? launch_tile<SmallSingle, OneByOne>(p, split, stream)
+                                                               : launch_tile<Single, OneByOne>(p, split, stream);
     }
     using Packed = Operands<a, b, 4>;
-    const int best = roomy ? best_tile(p, {kSmall, kSquare, kLarge}, split) : best_tile(p, {kSmall, kSquare}, split);
+    const int best =
+        roomy ? best_tile(p, {kSmall, kHalf, square, kLarge}, split) : best_tile(p, {kSmall, kHalf, square}, split);
     if (best == 0) return launch_tile<Small, Packed>(p, split, stream);
-    if (best == 1) return launch_tile<Square, Packed>(p, split, stream);
+    if (best == 1) return launch_tile<Half, Packed>(p, split, stream);
+    if (best == 2) return launch_tile<Square, Packed>(p, split, stream);
     launch_tile<Large, Packed>(p, split, stream);
   });
 }

@@ -24,7 +24,7 @@ inline constexpr int kSlots = 4;
 inline constexpr int kGroupRows = 32;  // of eight numbers and four slots
 inline constexpr int kStepDepth = 8;   // k of one mma
 
-enum class Side : int { a, b };
+enum class Side : int { a, b };  // which operand of mma it becomes
 
 // Row of slot 0 of the number, within the 32.
 __host__ __device__ constexpr int row_of(int number) { return 16 * (number % 2) + 4 * (number / 2); }
@@ -44,7 +44,7 @@ struct OperandTile {
   // Chunks of four values change places: those of 8 rows that are 4 apart, or of 4 neighbouring rows.
   using Layout = std::conditional_t<Tile::k_inner, Swizzle<3, 2, kRowBits>, Swizzle<2, 2, kRowBits - 2>>;
 
-  __device__ static int at(int row, int col) { return Layout{}(row * cols + col); }
+  __host__ __device__ static constexpr int at(int row, int col) { return Layout{}(row * cols + col); }
 };
 
 namespace detail {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,10 @@ from warpsmith.gemm.matmul import (
     product_shape,
 )
 from warpsmith.gemm.problem import (
+    Matrix,
+    Problem,
     condition,
+    needs_one_product,
     needs_packs_16,
     needs_plain,
     needs_row_major,
@@ -104,6 +108,32 @@ def _compiled() -> Callable[..., Tensor]:
 
 _TILED = condition(needs_plain, needs_row_major, needs_packs_16)
 
+
+def _needs_a_by_rows(p: Problem) -> str | None:
+    return None if p.a.by_rows else "needs a row-major"
+
+
+def _needs_maps(p: Problem) -> str | None:
+    """Of the copy engine, as `can_map` of host/tensor_map.h has it."""
+
+    def can_map(x: Matrix, rows: int, cols: int) -> bool:
+        lines, length = (rows, cols) if x.by_rows else (cols, rows)
+        if x.address % 16 != 0 or max(lines, length) >= 2**31:
+            return False
+        pitch = x.ld * p.size
+        return lines == 1 or (x.ld >= length and pitch % 16 == 0 and pitch < 2**40)
+
+    if can_map(p.a, p.m, p.k) and can_map(p.b, p.k, p.n):
+        return None
+    return "needs a and b in lines that begin at multiples of 16 bytes, and sizes below 2^31"
+
+
+def _suits_large(p: Problem) -> str | None:
+    tiles = math.ceil(p.m / 128) * math.ceil(p.n / 128)
+    large = p.m > 64 and p.n > 64 and p.k >= 256 and tiles > 64
+    return None if large else "smaller tiles waste less, or fill the GPU"
+
+
 LADDER = (
     Rung(
         "wmma_naive",
@@ -150,6 +180,16 @@ LADDER = (
         width=4,
         technique="mma_peak",
     ),
+    Rung(
+        "mma_tma",
+        "tiles brought and rounded by the copy engine",
+        dtypes=("f32",),
+        width=4,
+        technique="mma_tma",
+        min_sm=90,
+        when=condition(needs_one_product, _needs_a_by_rows, _needs_maps),
+        suits=condition(_suits_large),
+    ),
 )
 
 matmul_tf32_op = catalogue.add(
@@ -191,9 +231,10 @@ _matmul_tf32 = dispatch.public(matmul_tf32_op)
 def matmul_tf32(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
     """The matrix product on tensor cores, which multiply TF32: 10 bits of mantissa, 8 of exponent.
 
-    Each operand is rounded to nearest, ties away from zero, on its way to the multiplication; the
-    operands in memory are not written. Products are exact, sums are held in f32. The same inputs
-    give the same bits on every run. Differentiable in a and b, by products of the same kind.
+    Each operand is rounded to nearest on its way to the multiplication, ties away from zero or to
+    even as comes cheapest; the operands in memory are not written. Products are exact, sums are
+    held in f32. The same inputs give the same bits on every run. Differentiable in a and b, by
+    products of the same kind.
 
     Args:
         a: [..., m, k], or [k] for a row; f32 (f64 by the reference, rounded alike), any strides.
