@@ -33,6 +33,18 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// The same on the barrier of that name in block `rank` of the cluster.
+__device__ __forceinline__ void mbarrier_arrive_remote(uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n"
+      "  .reg .b32 remote;\n"
+      "  mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "  mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
 // Returns once the phase of that parity has completed; what copies and threads of this block brought is then visible.
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
   uint32_t done = 0;
