@@ -3,8 +3,9 @@
 //   stage ahead spread between the groups of mma; operands that run along m or n are transposed by ldmatrix; results
 //   leave in whole lines; the tile and the slices of k (split-K) are chosen by the shape and the GPU.
 //   Occupancy: the large tile 8 warps of up to 255 registers in 144 KB, one block on sm_80 and sm_90; the medium one 4
-//   warps of up to 255 registers in 48 KB, two blocks on sm_80 and sm_89, or in 96 KB, two blocks on sm_90; the small one
-//   4 warps of up to 128 registers in 48 KB, three blocks on sm_80, two on sm_89, four on sm_90.
+//   warps of up to 255 registers in 48 KB, two blocks on sm_80 and sm_89, or in 96 KB, two blocks on sm_90; the narrow one
+//   4 warps of up to 168 registers in 72 KB, three blocks on sm_90; the small one 4 warps of up to 128 registers in 48 KB,
+//   three blocks on sm_80, two on sm_89, four on sm_90.
 //   Bound: the tensor cores as mma.sync reaches them; large products on sm_90 the power, which lowers the clock.
 #include "gemm/mma_tile.cuh"
 #include "gemm/split.cuh"
@@ -71,15 +72,28 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
     return best_tile(p, tiles, split) == 0 ? launch_tile<MediumTile>(p, split, stream)
                                            : launch_tile<SmallTile>(p, split, stream);
   }
-  const bool deep = p.sm >= 90;  // whose multiprocessors have room for two blocks of 96 KB
-  const TileCost tiles[] = {cost_of<LargeTile>(p, 1, 0.9f, 0.9f, 192.0f),
-                            deep ? cost_of<MediumDeepTile>(p, 2, 0.62f, 0.86f, 104.0f) : medium,
-                            cost_of<SmallTile>(p, p.sm == 80 ? 3 : 4, 0.36f, 0.54f, 160.0f)};
+  const TileCost large = cost_of<LargeTile>(p, 1, 0.9f, 0.9f, 192.0f),
+                 small = cost_of<SmallTile>(p, p.sm == 80 ? 3 : 4, 0.36f, 0.54f, 160.0f);
+  if (p.sm < 90) {
+    const TileCost tiles[] = {large, medium, small};
+    switch (best_tile(p, tiles, split)) {
+      case 0:
+        return launch_tile<LargeTile>(p, split, stream);
+      case 1:
+        return launch_tile<MediumTile>(p, split, stream);
+      default:
+        return launch_tile<SmallTile>(p, split, stream);
+    }
+  }
+  const TileCost tiles[] = {large, cost_of<MediumDeepTile>(p, 2, 0.62f, 0.86f, 104.0f),
+                            cost_of<NarrowTile>(p, 3, 0.32f, 0.76f, 120.0f), small};
   switch (best_tile(p, tiles, split)) {
     case 0:
       return launch_tile<LargeTile>(p, split, stream);
     case 1:
-      return deep ? launch_tile<MediumDeepTile>(p, split, stream) : launch_tile<MediumTile>(p, split, stream);
+      return launch_tile<MediumDeepTile>(p, split, stream);
+    case 2:
+      return launch_tile<NarrowTile>(p, split, stream);
     default:
       return launch_tile<SmallTile>(p, split, stream);
   }

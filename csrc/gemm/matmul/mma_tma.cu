@@ -2,7 +2,8 @@
 //   Against `mma_peak`: a thread names a box of 64 along k, and the engine (TMA) copies and swizzles it, zeros where the
 //   matrix ends; barriers in shared memory, where copies and warps sign off, take the place of __syncthreads, so that
 //   warps drift apart; clusters of two blocks share b, each fetching half of it for both; blocks stay for tile after
-//   tile, and the next one's operands come while the one before is stored.
+//   tile, and the next one's operands come while the one before is stored; a last wave of few tiles is cut into slices of
+//   k, whose partial sums a second kernel adds up.
 //   Occupancy: one block of 8 warps, of up to 255 registers, in 210 KB.
 //   Bound: power, hence whatever moves less: the tensor cores are as busy in a clock as in `mma_peak`, but the clock falls
 //   less, as the cluster reads a third less from L2. Sums of 16 bits leave registers for tiles of 256 x 256.
@@ -12,15 +13,14 @@
 #include "gemm/mma_tile.cuh"
 #include "gemm/store_staged.cuh"
 #include "gemm/tensor_core.h"
+#include "gemm/waves.h"
 #include "host/registry.h"
 #include "host/tensor_map.h"
 
 namespace warpsmith {
 namespace {
 
-constexpr int kCluster = 2;             // blocks, whose tiles lie below each other
-constexpr int kMultiprocessors = 132;   // of the H100 and the H200
-constexpr int kBoxBytes = 64 * 64 * 2;  // of b, row-major
+constexpr int kCluster = 2;  // blocks, whose tiles lie below each other
 
 struct WideTile {
   static constexpr int bm = 128, bn = 256, bk = 64, warps_m = 2, warps_n = 4, stages = 4;
@@ -31,9 +31,21 @@ struct SquareTile {  // for sums of 16 bits
 
 // What the thread that starts copies is at. It lies in shared memory: its registers would be every thread's.
 struct Cursor {
-  int unit;        // tile of the cluster
-  int m, n, step;  // what is copied next, in values; steps along k
+  int item;
+  int m, n, step, last_step;  // what is copied next; steps along k
   int slot, phase;
+};
+
+// An item of Waves: a tile of the cluster, and its part of k, in steps.
+struct Item {
+  int tile, first_step, steps;
+
+  __device__ __forceinline__ Item(const Waves& waves, int64_t k, int item) {
+    const int all = static_cast<int>(ceil_div(k, kPairStep)), piece = item - waves.whole;
+    tile = piece < 0 ? item : waves.whole + piece / waves.slices;
+    first_step = piece < 0 ? 0 : piece % waves.slices * waves.steps;
+    steps = piece < 0 ? all : min(waves.steps, all - first_step);
+  }
 };
 
 template <class T, class Acc, class Tile_, Along along_b_>
@@ -54,13 +66,19 @@ struct TmaConfig {
     uint16_t b[Tile::bn * Tile::bk];  // [bn, 64] along k; boxes [bn / 64][64 k][64 n] otherwise
   };
   struct Shared {
-    Stage ring[stages];
+    alignas(1024) Stage ring[stages];  // swizzles repeat every 1024 bytes
     alignas(16) char patches[Share<Tile>::warps * Patch::bytes];
     uint64_t full[stages];   // the copies of both blocks have landed here
     uint64_t empty[stages];  // the warps of both blocks have read theirs
     Cursor cursor;
   };
 };
+
+// Sums of block `rank` for slice `piece` of the cut tiles: [bm, bn].
+template <class Tile>
+__device__ __forceinline__ float* partial_tile(const GemmArgs& p, int piece, int rank) {
+  return static_cast<float*>(p.workspace) + (int64_t{piece} * kCluster + rank) * (Tile::bm * Tile::bn);
+}
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
 
@@ -71,8 +89,8 @@ class Copies {
 
  public:
   __device__ __forceinline__ Copies(typename Config::Shared& shared, const CUtensorMap& a, const CUtensorMap& b,
-                                    const GemmArgs& p, int units)
-      : shared_(shared), a_(a), b_(b), p_(p), units_(units) {}
+                                    const GemmArgs& p, const Waves& waves)
+      : shared_(shared), a_(a), b_(b), p_(p), waves_(waves) {}
 
   __device__ __forceinline__ void start_first(int count) {
     volatile Cursor& cursor = shared_.cursor;
@@ -85,7 +103,7 @@ class Copies {
   // The next stage, into a slot that both blocks have read.
   __device__ __forceinline__ void start() {
     volatile Cursor& cursor = shared_.cursor;
-    if (cursor.unit >= units_) return;
+    if (cursor.item >= waves_.items) return;
     const int slot = cursor.slot, phase = cursor.phase, step = cursor.step, m = cursor.m, n = cursor.n;
     const int rank = cluster_rank(), k = step * Tile::bk;
     uint64_t* full = shared_.full + slot;
@@ -107,28 +125,30 @@ class Copies {
     const bool wraps = slot + 1 == Config::stages;
     cursor.slot = wraps ? 0 : slot + 1;
     cursor.phase = wraps ? phase ^ 1 : phase;
-    if (k + Tile::bk < p_.k) {
+    if (step < cursor.last_step) {
       cursor.step = step + 1;
     } else {
-      enter(cursor.unit + static_cast<int>(gridDim.x) / kCluster);
+      enter(cursor.item + static_cast<int>(gridDim.x) / kCluster);
     }
   }
 
  private:
-  __device__ __forceinline__ void enter(int unit) {
+  __device__ __forceinline__ void enter(int index) {
     volatile Cursor& cursor = shared_.cursor;
-    cursor.unit = unit;
-    if (unit >= units_) return;
-    const Place<Tile> block(p_.m, p_.n, unit, kCluster, cluster_rank());
+    cursor.item = index;
+    if (index >= waves_.items) return;
+    const Item item(waves_, p_.k, index);
+    const Place<Tile> block(p_.m, p_.n, item.tile, kCluster, cluster_rank());
     cursor.m = static_cast<int>(block.m());
     cursor.n = static_cast<int>(block.n());
-    cursor.step = 0;
+    cursor.step = item.first_step;
+    cursor.last_step = item.first_step + item.steps - 1;
   }
 
   typename Config::Shared& shared_;
   const CUtensorMap &a_, &b_;
   const GemmArgs& p_;
-  int units_;
+  const Waves& waves_;
 };
 
 // The ring as the warps see it.
@@ -248,19 +268,66 @@ struct RollingRows {
   }
 };
 
+template <class T, class Acc, class Tile>
+__device__ __forceinline__ void store_partial(float* tile, const WarpSums<T, Acc, Tile>& warp,
+                                              const WarpPlace<Tile>& place) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float* to = tile + (place.m + lane / 4) * Tile::bn + place.n + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < warp.wm / 8; ++i) {
+#pragma unroll
+    for (int j = 0; j < warp.wn / 8; ++j) {
+      *reinterpret_cast<float2*>(to + 8 * i * Tile::bn + 8 * j) = warp.sums[i / 2][j].pair(i % 2);
+    }
+  }
+}
+
 #endif
+
+// Adds up the slices of the cut tiles, in order: four neighbours a thread.
+template <class T, class Tile>
+__global__ void __launch_bounds__(kSumThreads) sum_last_wave_kernel(const GemmArgs p, const Waves waves) {
+  constexpr int kWidth = 4, kPerRow = Tile::bn / kWidth, kRows = kSumThreads / kPerRow;
+  constexpr int kParts = Tile::bm / kRows;  // blocks of a tile
+  static_assert(kSumThreads % kPerRow == 0 && Tile::bm % kRows == 0, "whole rows");
+  const int part = static_cast<int>(blockIdx.x) % kParts, tile = static_cast<int>(blockIdx.x) / kParts;
+  const int cut = tile / kCluster, rank = tile % kCluster;
+  const int row_in = part * kRows + static_cast<int>(threadIdx.x) / kPerRow;
+  const int col_in = static_cast<int>(threadIdx.x) % kPerRow * kWidth;
+  const Place<Tile> block(p.m, p.n, waves.whole + cut, kCluster, rank);
+  const int64_t row = block.m() + row_in, col = block.n() + col_in;
+  if (row >= p.m || col >= p.n) return;
+
+  float sum[kWidth] = {};
+#pragma unroll 4
+  for (int slice = 0; slice < waves.slices; ++slice) {
+    Vec<float, kWidth> values;
+    load(values, partial_tile<Tile>(p, cut * waves.slices + slice, rank) + row_in * Tile::bn + col_in);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum[i] += values[i];
+  }
+  T* d = static_cast<T*>(p.d) + row * p.n + col;
+  if (p.n % kWidth == 0 && reinterpret_cast<uintptr_t>(p.d) % (kWidth * sizeof(T)) == 0) {
+    Vec<T, kWidth> out;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) out[i] = finish<T>(p, sum[i], 0, row, col + i);
+    store(d, out);
+  } else {
+    for (int i = 0; i < kWidth && col + i < p.n; ++i) d[i] = finish<T>(p, sum[i], 0, row, col + i);
+  }
+}
 
 template <class T, class Acc, class Config>
 __global__ void __launch_bounds__(Config::threads, 1)
     matmul_mma_tma_kernel([[maybe_unused]] const __grid_constant__ CUtensorMap map_a,
                           [[maybe_unused]] const __grid_constant__ CUtensorMap map_b, [[maybe_unused]] const GemmArgs p,
-                          [[maybe_unused]] const int units) {
+                          [[maybe_unused]] const Waves waves) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   using Tile = typename Config::Tile;
   using Shared = typename Config::Shared;
   extern __shared__ __align__(1024) uint4 memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  Copies<Config> copies(shared, map_a, map_b, p, units);
+  Copies<Config> copies(shared, map_a, map_b, p, waves);
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_a);
     ptx::prefetch_tensor_map(&map_b);
@@ -281,12 +348,12 @@ __global__ void __launch_bounds__(Config::threads, 1)
   std::conditional_t<std::is_same_v<Acc, float>, TwoSets<Config>, RollingRows<Config>> operands;
   ring.wait();
   operands.first(reader, ring.stage());
-  const int steps = static_cast<int>(ceil_div(p.k, Tile::bk)), clusters = static_cast<int>(gridDim.x) / kCluster;
-  for (int unit = static_cast<int>(blockIdx.x) / kCluster; unit < units; unit += clusters) {
+  const int clusters = static_cast<int>(gridDim.x) / kCluster;
+  for (int index = static_cast<int>(blockIdx.x) / kCluster; index < waves.items; index += clusters) {
     WarpSums<T, Acc, Tile> sums;
 #pragma unroll 1
-    for (int left = steps; left > 0; --left) {
-      const bool more = left > 1 || unit + clusters < units;
+    for (int left = Item(waves, p.k, index).steps; left > 0; --left) {
+      const bool more = left > 1 || index + clusters < waves.items;
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         if (step == 1) {
@@ -296,17 +363,15 @@ __global__ void __launch_bounds__(Config::threads, 1)
         operands.multiply(sums, reader, ring, step, more);
       }
     }
-    const Place<Tile> block(p.m, p.n, unit, kCluster, cluster_rank());
-    store_staged<Config::Patch::rows>(p, {1, p.k}, sums, shared.patches, block, warp);
+    if (index < waves.whole) {
+      const Place<Tile> block(p.m, p.n, index, kCluster, cluster_rank());
+      store_staged<Config::Patch::rows>(p, {1, p.k}, sums, shared.patches, block, warp);
+    } else {
+      store_partial(partial_tile<Tile>(p, index - waves.whole, cluster_rank()), sums, warp);
+    }
   }
   cluster_sync();  // neither block ends before the other has sent it all
 #endif
-}
-
-// Tiles of both blocks.
-template <class Tile>
-int64_t units_of(const GemmArgs& p) {
-  return ceil_div(p.m, kCluster * Tile::bm) * ceil_div(p.n, Tile::bn);
 }
 
 const char* needs_maps(const GemmArgs& p) {
@@ -325,12 +390,16 @@ const char* takes(const GemmArgs& p) {
   return needs_maps(p);
 }
 
-// Where the clusters of an H200 go through their tiles in several waves, the last of which is well filled.
+// Whether the clusters of an H200 are busy for most of the time.
 bool suits(const GemmArgs& p) {
-  constexpr int64_t kClusters = kMultiprocessors / kCluster;
-  const int64_t units = units_of<WideTile>(p), waves = ceil_div(units, kClusters);
-  const int64_t places = waves * kClusters * (kCluster * WideTile::bm * WideTile::bn);
-  return waves > 1 && p.k >= 512 && p.m * p.n * 8 >= places * 7;
+  constexpr int kClusters = 66;
+  constexpr int64_t kSecondKernel = 640;  // with the partial sums, in values of k
+  const Waves waves = waves_of(pair_tiles(p), p.k, kClusters);
+  const bool cut = waves.items > waves.whole;
+  const int64_t depth = ceil_div(waves.whole, kClusters) * p.k + (cut ? waves.steps * kPairStep + kSecondKernel : 0);
+  const double busy = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  const double paid = static_cast<double>(depth) * (kClusters * kPairTile * kPairTile);
+  return waves.items > kClusters && p.k >= 512 && busy >= 0.875 * paid;
 }
 
 template <class T, class Acc, class Tile, Along along_b>
@@ -352,12 +421,21 @@ void launch_tile(const GemmArgs& p, cudaStream_t stream) {
                                     .ld = p.b.ld,
                                     .box_rows = kAlongK ? Tile::bn / kCluster : Tile::bk,
                                     .box_cols = kAlongK ? Tile::bk : Config::wn});
-  const int64_t units = units_of<Tile>(p), most = std::max(1, p.sm_count / kCluster);
-  const LaunchConfig config{.grid = static_cast<unsigned>(std::min(units, most) * kCluster),
+  constexpr bool kCuts = kCluster * Tile::bm == kPairTile;  // otherwise there is no room for partial sums
+  const int64_t tiles = ceil_div(p.m, kCluster * Tile::bm) * ceil_div(p.n, Tile::bn);
+  const int clusters = clusters_of(p);
+  const Waves waves = kCuts && may_cut_waves(p) ? waves_of(tiles, p.k, clusters) : uncut_waves(tiles, p.k);
+  const LaunchConfig config{.grid = static_cast<unsigned>(std::min(waves.items, clusters) * kCluster),
                             .block = Config::threads,
                             .dynamic_smem = sizeof(typename Config::Shared),
                             .cluster = kCluster};
-  warpsmith::launch<&matmul_mma_tma_kernel<T, Acc, Config>>(config, stream, a, b, p, static_cast<int>(units));
+  warpsmith::launch<&matmul_mma_tma_kernel<T, Acc, Config>>(config, stream, a, b, p, waves);
+  if constexpr (kCuts) {
+    if (waves.items == waves.whole) return;
+    const int cut = (waves.items - waves.whole) / waves.slices * kCluster;
+    const LaunchConfig sums{static_cast<unsigned>(cut * (Tile::bm * Tile::bn / 4 / kSumThreads)), kSumThreads};
+    warpsmith::launch<&sum_last_wave_kernel<T, Tile>>(sums, stream, p, waves);
+  }
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {

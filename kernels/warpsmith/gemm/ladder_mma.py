@@ -62,13 +62,22 @@ def _needs_maps(p: Problem) -> str | None:
 
 
 def _suits_waves(p: Problem) -> str | None:
-    """Of the 66 pairs of multiprocessors of an H200, each with a tile of 256 x 256."""
+    """Of the 66 pairs of multiprocessors of an H200, each with a tile of 256 x 256
+    (csrc/gemm/waves.h).
+    """
     if p.k < 512:
         return "so short a k leaves the copies of a tile nothing to overlap with"
-    pairs, tile = 66, 256 * 256
-    waves = math.ceil(math.ceil(p.m / 256) * math.ceil(p.n / 256) / pairs)
-    fits = waves > 1 and p.m * p.n * 8 >= waves * pairs * tile * 7
-    return None if fits else "its large tiles do not fill the GPU evenly"
+    pairs, tile, step = 66, 256, 64
+    tiles, steps = math.ceil(p.m / tile) * math.ceil(p.n / tile), math.ceil(p.k / step)
+    whole, last = divmod(tiles, pairs)
+    slices = min(pairs // last, steps // 4) if whole and last else 1
+    if slices > 1:
+        depth = whole * p.k + math.ceil(steps / slices) * step + 640
+    else:
+        depth = math.ceil(tiles / pairs) * p.k
+    busy, paid = float(p.m) * float(p.n) * float(p.k), float(depth) * (pairs * tile * tile)
+    fits = tiles > pairs and busy >= 0.875 * paid
+    return None if fits else "its large tiles do not keep the GPU busy"
 
 
 def _rung(
