@@ -18,6 +18,14 @@ struct LargeTile {
 struct MediumTile {
   static constexpr int bm = 128, bn = 128, bk = 32, warps_m = 2, warps_n = 2, stages = 3, blocks = 2;
 };
+// The same with half as many barriers, in twice the shared memory.
+struct MediumDeepTile {
+  static constexpr int bm = 128, bn = 128, bk = 64, warps_m = 2, warps_n = 2, stages = 3, blocks = 2;
+};
+// Three blocks, for products that are a few waves of tiles.
+struct NarrowTile {
+  static constexpr int bm = 64, bn = 128, bk = 64, warps_m = 1, warps_n = 4, stages = 3, blocks = 3;
+};
 struct SmallTile {
   static constexpr int bm = 64, bn = 64, bk = 64, warps_m = 2, warps_n = 2, stages = 3, blocks = 4;
 };

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "gemm/gemm.h"
+#include "gemm/waves.h"
 
 namespace warpsmith {
 
@@ -21,10 +22,12 @@ inline int64_t most_splits(const GemmArgs& p) {
   return std::max<int64_t>(1, std::min({room, p.k / kLeastDepth, kMostSplits}));
 }
 
-// f32 [splits, batch, m, n].
+// f32 [splits, batch, m, n], or what waves.h needs.
 inline int64_t split_workspace_bytes(const GemmArgs& p) {
   const int64_t splits = most_splits(p);
-  return splits == 1 ? 0 : splits * p.batch * p.m * p.n * static_cast<int64_t>(sizeof(float));
+  if (splits == 1) return waves_workspace_bytes(p);
+  const int64_t partial = splits * p.batch * p.m * p.n * static_cast<int64_t>(sizeof(float));
+  return std::max(partial, waves_workspace_bytes(p));
 }
 
 // The slices of k: `depth` values each, the last one what is left. One slice: no partial sums, no second kernel.

@@ -13,10 +13,10 @@
 namespace warpsmith {
 
 // As many rows as are staged at once; eight more columns keep the rows that lanes write at once in different banks.
-template <class Tile>
+template <class Tile, int rows_ = 32>
 struct StorePatch {
-  static constexpr int wn = Share<Tile>::wn, rows = 32, stride = wn + 8;
-  static_assert(Share<Tile>::wm % rows == 0, "whole passes");
+  static constexpr int wn = Share<Tile>::wn, rows = rows_, stride = wn + 8;
+  static_assert(rows % 8 == 0 && Share<Tile>::wm % rows == 0, "whole passes");
   static constexpr int bytes = rows * stride * static_cast<int>(sizeof(float));
 };
 
@@ -66,19 +66,19 @@ __device__ __forceinline__ Finish finish_of(const GemmArgs& p, const Split& spli
   return alone ? Finish::round : Finish::all;
 }
 
-// Stores the warp's sums of the block's tile and its slice of k, blockIdx.y. They pass through `ring`, the block's shared
-// memory, which nobody reads any longer.
-template <class T, class Acc, class Tile>
+// Stores the warp's sums of the block's tile and its slice of k, blockIdx.y. They pass through `patches`, a StorePatch for
+// each warp in shared memory that nobody else uses any longer.
+template <int rows = 32, class T, class Acc, class Tile>
 __device__ __forceinline__ void store_staged(const GemmArgs& p, const Split& split, const WarpSums<T, Acc, Tile>& warp,
-                                             void* ring, const Place<Tile>& block, const WarpPlace<Tile>& place) {
-  using Patch = StorePatch<Tile>;
+                                             void* patches, const Place<Tile>& block, const WarpPlace<Tile>& place) {
+  using Patch = StorePatch<Tile, rows>;
   constexpr int kPacks = Patch::wn / 8, kRowsAtOnce = kWarp / kPacks;
   static_assert(kWarp % kPacks == 0, "whole rows");
   const Finish how = finish_of(p, split);
   const int64_t batch = block.batch(), first_row = block.m() + place.m;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t col = block.n() + place.n + lane % kPacks * 8;
-  void* patch = static_cast<char*>(ring) + threadIdx.x / kWarp * Patch::bytes;  // the warp's own: [rows, stride]
+  void* patch = static_cast<char*>(patches) + threadIdx.x / kWarp * Patch::bytes;  // the warp's own: [rows, stride]
   auto* wide = static_cast<float*>(patch);
   auto* narrow = static_cast<T*>(patch);  // where sums are rounded at once
   float* partial = how == Finish::partial ? partial_sums(p, blockIdx.y, batch) : nullptr;
@@ -89,20 +89,18 @@ __device__ __forceinline__ void store_staged(const GemmArgs& p, const Split& spl
   for (int pass = 0; pass < warp.wm / Patch::rows; ++pass) {
     __syncwarp();  // the pass before has been read
 #pragma unroll
-    for (int i = 0; i < Patch::rows / 16; ++i) {
+    for (int line = 0; line < Patch::rows; line += 8) {
+      const int row = pass * Patch::rows + line;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < warp.wn / 8; ++j) {
-          const float2 sums = warp.sums[pass * (Patch::rows / 16) + i][j].pair(half);
-          const int at = (16 * i + 8 * half + lane / 4) * Patch::stride + 8 * j + lane % 4 * 2;
-          if (how == Finish::round) {
-            Vec<T, 2> pair;
-            from_float(pair, {sums.x, sums.y});
-            store(narrow + at, pair);
-          } else {
-            *reinterpret_cast<float2*>(wide + at) = sums;
-          }
+      for (int j = 0; j < warp.wn / 8; ++j) {
+        const float2 sums = warp.sums[row / 16][j].pair(row / 8 % 2);
+        const int at = (line + lane / 4) * Patch::stride + 8 * j + lane % 4 * 2;
+        if (how == Finish::round) {
+          Vec<T, 2> pair;
+          from_float(pair, {sums.x, sums.y});
+          store(narrow + at, pair);
+        } else {
+          *reinterpret_cast<float2*>(wide + at) = sums;
         }
       }
     }

@@ -31,13 +31,23 @@ __device__ __forceinline__ Origin origin_by_groups(const GemmArgs& p) {
 template <class Tile>
 class Place {
  public:
+  static constexpr int kGroupRows = 2048;  // about as high as a wave of a GPU's blocks is then wide
+
   __device__ __forceinline__ Place(int64_t product_m, int64_t product_n) {
-    constexpr int kGroup = 2048 / Tile::bm;  // about as high as a wave of a GPU's blocks is then wide
     const int64_t down = ceil_div(product_m, Tile::bm), across = ceil_div(product_n, Tile::bn);
     const uint32_t tiles = static_cast<uint32_t>(down * across);
-    const TileCoord tile = grouped_tile(blockIdx.x % tiles, down, across, kGroup);
+    const TileCoord tile = grouped_tile(blockIdx.x % tiles, down, across, kGroupRows / Tile::bm);
     batch_ = blockIdx.x / tiles;
     tile_m_ = static_cast<uint32_t>(tile.m);
+    tile_n_ = static_cast<uint32_t>(tile.n);
+  }
+
+  // Of one product: tile `linear` for a cluster of `blocks`, whose tiles lie below each other, this block's at `rank`.
+  __device__ __forceinline__ Place(int64_t product_m, int64_t product_n, int64_t linear, int blocks, int rank) {
+    const TileCoord tile = grouped_tile(linear, ceil_div(product_m, blocks * Tile::bm), ceil_div(product_n, Tile::bn),
+                                        kGroupRows / (blocks * Tile::bm));
+    batch_ = 0;
+    tile_m_ = static_cast<uint32_t>(tile.m) * blocks + rank;
     tile_n_ = static_cast<uint32_t>(tile.n);
   }
 

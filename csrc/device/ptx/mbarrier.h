@@ -33,13 +33,14 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// The same on the barrier of that name in block `rank` of the cluster.
+// The same on the barrier of that name in block `rank` of the cluster. What this thread has read comes before it; its
+// writes to other blocks would need release.cluster, which costs a fence of all memory.
 __device__ __forceinline__ void mbarrier_arrive_remote(uint64_t* barrier, int rank) {
   asm volatile(
       "{\n"
       "  .reg .b32 remote;\n"
       "  mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "  mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "  mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");

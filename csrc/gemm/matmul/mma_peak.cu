@@ -3,9 +3,10 @@
 //   stage ahead spread between the groups of mma; operands that run along m or n are transposed by ldmatrix; results
 //   leave in whole lines; the tile and the slices of k (split-K) are chosen by the shape and the GPU.
 //   Occupancy: the large tile 8 warps of up to 255 registers in 144 KB, one block on sm_80 and sm_90; the medium one 4
-//   warps of up to 255 registers in 48 KB, two blocks on sm_80, sm_89 and sm_90; the small one 4 warps of up to 128
-//   registers in 48 KB, three blocks on sm_80, two on sm_89, four on sm_90.
-//   Bound: the tensor cores as mma.sync reaches them.
+//   warps of up to 255 registers in 48 KB, two blocks on sm_80 and sm_89, or in 96 KB, two blocks on sm_90; the narrow one
+//   4 warps of up to 168 registers in 72 KB, three blocks on sm_90; the small one 4 warps of up to 128 registers in 48 KB,
+//   three blocks on sm_80, two on sm_89, four on sm_90.
+//   Bound: the tensor cores as mma.sync reaches them; large products on sm_90 the power, which lowers the clock.
 #include "gemm/mma_tile.cuh"
 #include "gemm/split.cuh"
 #include "gemm/store_staged.cuh"
@@ -39,7 +40,7 @@ const char* takes(const GemmArgs& p) {
 
 // Estimates; compared with each other, they choose the tile.
 template <class Tile>
-TileCost cost_of(const GemmArgs& p, int blocks, float alone, float full) {
+TileCost cost_of(const GemmArgs& p, int blocks, float alone, float full, float fill) {
   const float rate = p.sm == 80 ? 1.44e6f : (p.sm < 90 ? 1.28e6f : 2.1e6f);
   return {.bm = Tile::bm,
           .bn = Tile::bn,
@@ -47,7 +48,7 @@ TileCost cost_of(const GemmArgs& p, int blocks, float alone, float full) {
           .blocks = blocks,
           .alone = alone,
           .full = full,
-          .fill = 128.0f,
+          .fill = fill,
           .rate = rate};
 }
 
@@ -65,19 +66,34 @@ void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
   Split split;
-  const TileCost medium = cost_of<MediumTile>(p, 2, 0.5f, 0.76f);
+  const TileCost medium = cost_of<MediumTile>(p, 2, 0.56f, 0.8f, 120.0f);
   if (has_little_shared_memory(p.sm)) {
-    const TileCost tiles[] = {medium, cost_of<SmallTile>(p, 2, 0.3f, 0.55f)};
+    const TileCost tiles[] = {medium, cost_of<SmallTile>(p, 2, 0.36f, 0.54f, 160.0f)};
     return best_tile(p, tiles, split) == 0 ? launch_tile<MediumTile>(p, split, stream)
                                            : launch_tile<SmallTile>(p, split, stream);
   }
-  const TileCost tiles[] = {cost_of<LargeTile>(p, 1, 0.8f, 0.8f), medium,
-                            cost_of<SmallTile>(p, p.sm == 80 ? 3 : 4, 0.2f, 0.52f)};
+  const TileCost large = cost_of<LargeTile>(p, 1, 0.9f, 0.9f, 192.0f),
+                 small = cost_of<SmallTile>(p, p.sm == 80 ? 3 : 4, 0.36f, 0.54f, 160.0f);
+  if (p.sm < 90) {
+    const TileCost tiles[] = {large, medium, small};
+    switch (best_tile(p, tiles, split)) {
+      case 0:
+        return launch_tile<LargeTile>(p, split, stream);
+      case 1:
+        return launch_tile<MediumTile>(p, split, stream);
+      default:
+        return launch_tile<SmallTile>(p, split, stream);
+    }
+  }
+  const TileCost tiles[] = {large, cost_of<MediumDeepTile>(p, 2, 0.62f, 0.86f, 104.0f),
+                            cost_of<NarrowTile>(p, 3, 0.32f, 0.76f, 120.0f), small};
   switch (best_tile(p, tiles, split)) {
     case 0:
       return launch_tile<LargeTile>(p, split, stream);
     case 1:
-      return launch_tile<MediumTile>(p, split, stream);
+      return launch_tile<MediumDeepTile>(p, split, stream);
+    case 2:
+      return launch_tile<NarrowTile>(p, split, stream);
     default:
       return launch_tile<SmallTile>(p, split, stream);
   }

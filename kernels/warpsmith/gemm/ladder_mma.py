@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping
 
-from warpsmith.catalogue import Rung
+import torch
+
+from warpsmith.catalogue import Condition, Rung, always
 from warpsmith.gemm.problem import (
+    Matrix,
     OnProblem,
+    Problem,
     condition,
     needs_b_column_major,
     needs_cutlass,
+    needs_one_product,
     needs_operand_packs_16,
     needs_packs_16,
     needs_plain,
@@ -24,7 +31,63 @@ NN = condition(needs_plain, needs_row_major, needs_packs_16)
 TN = condition(needs_plain, needs_b_column_major, needs_packs_16)
 
 
-def _rung(name: str, story: str, when: OnProblem, *seeds: str) -> Rung:
+@functools.cache
+def _little_shared_memory() -> bool:
+    """Of this machine's GPU, where there is one; the condition is about no other."""
+    if not torch.cuda.is_available():
+        return False
+    major, minor = torch.cuda.get_device_capability()
+    return (major, minor) in ((8, 6), (8, 9)) or major >= 12
+
+
+def _needs_shared_memory(p: Problem) -> str | None:
+    return "needs more than 99 KB of shared memory in a block" if _little_shared_memory() else None
+
+
+def _needs_a_row_major(p: Problem) -> str | None:
+    return None if p.a.by_rows else "needs a row-major"
+
+
+def _needs_maps(p: Problem) -> str | None:
+    """Of a and b, by which the copy engine finds its way (host/tensor_map.h)."""
+
+    def can_map(x: Matrix, rows: int, cols: int) -> bool:
+        lines, length = (rows, cols) if x.by_rows else (cols, rows)
+        apart = lines == 1 or length <= x.ld < 2**40 // p.size
+        return max(lines, length) < 2**31 and apart
+
+    if can_map(p.a, p.m, p.k) and can_map(p.b, p.k, p.n):
+        return None
+    return "needs sizes of at most 2^31 - 1 and lines of a and b that do not overlap"
+
+
+def _suits_waves(p: Problem) -> str | None:
+    """Of the 66 pairs of multiprocessors of an H200, each with a tile of 256 x 256
+    (csrc/gemm/waves.h).
+    """
+    if p.k < 512:
+        return "so short a k leaves the copies of a tile nothing to overlap with"
+    pairs, tile, step = 66, 256, 64
+    tiles, steps = math.ceil(p.m / tile) * math.ceil(p.n / tile), math.ceil(p.k / step)
+    whole, last = divmod(tiles, pairs)
+    slices = min(pairs // last, steps // 4) if whole and last else 1
+    if slices > 1:
+        depth = whole * p.k + math.ceil(steps / slices) * step + 640
+    else:
+        depth = math.ceil(tiles / pairs) * p.k
+    busy, paid = float(p.m) * float(p.n) * float(p.k), float(depth) * (pairs * tile * tile)
+    fits = tiles > pairs and busy >= 0.875 * paid
+    return None if fits else "its large tiles do not keep the GPU busy"
+
+
+def _rung(
+    name: str,
+    story: str,
+    when: OnProblem,
+    *seeds: str,
+    suits: Condition = always,
+    min_sm: int = 80,
+) -> Rung:
     return Rung(
         name,
         story,
@@ -32,6 +95,8 @@ def _rung(name: str, story: str, when: OnProblem, *seeds: str) -> Rung:
         technique=name,
         accumulators=ACCUMULATORS,
         when=when,
+        suits=suits,
+        min_sm=min_sm,
         seeds=tuple(f"hgemm_{seed}_{{dtype}}" for seed in seeds),
     )
 
@@ -174,7 +239,20 @@ MMA: tuple[Rung, ...] = (
         "any layout, tiles up to 128 x 256, split-K, whole lines stored",
         condition(needs_operand_packs_16, needs_tiles_in_grid),
     ),
+    _rung(
+        "mma_tma",
+        "large products: the copy engine brings operands, b for a cluster of two",
+        condition(
+            needs_one_product,
+            _needs_shared_memory,
+            _needs_a_row_major,
+            needs_operand_packs_16,
+            _needs_maps,
+        ),
+        suits=condition(_suits_waves),
+        min_sm=90,
+    ),
 )
 
-#: Those that take epilogues and batches.
-WHOLE = ("mma_unaligned", "mma_peak")
+#: Those that take epilogues and, but for mma_tma, batches.
+WHOLE = ("mma_unaligned", "mma_peak", "mma_tma")

@@ -1,0 +1,55 @@
+// How clusters of two blocks that stay on the GPU share out the tiles of a product, wave by wave. Where a last wave would
+// keep few of them busy, each of its tiles is cut into slices of k: partial sums go to the workspace, and a second kernel
+// adds them up in order.
+#pragma once
+
+#include <algorithm>
+
+#include "gemm/gemm.h"
+
+namespace warpsmith {
+
+inline constexpr int kPairTile = 256;  // rows and columns of a cluster's tile: one block's above the other's
+inline constexpr int kPairStep = 64;   // of k
+
+// Items, one after another for each cluster in turn: tiles as they are, then slices.
+struct Waves {
+  int whole;   // tiles that are not cut, all of them or whole waves
+  int slices;  // of each tile after those,
+  int steps;   // of kPairStep each, the last one what is left
+  int items;
+};
+
+inline Waves uncut_waves(int64_t tiles, int64_t k) {
+  return {static_cast<int>(tiles), 1, static_cast<int>(ceil_div(k, kPairStep)), static_cast<int>(tiles)};
+}
+
+inline Waves waves_of(int64_t tiles, int64_t k, int clusters) {
+  constexpr int kLeastSteps = 4;  // that are worth the partial sums
+  const Waves uncut = uncut_waves(tiles, k);
+  const int last = uncut.whole % clusters, whole = uncut.whole - last;
+  if (whole == 0 || last == 0) return uncut;
+  const int wanted = std::min(clusters / last, uncut.steps / kLeastSteps);
+  if (wanted < 2) return uncut;
+  const int steps = ceil_div(uncut.steps, wanted), slices = ceil_div(uncut.steps, steps);
+  return {.whole = whole, .slices = slices, .steps = steps, .items = whole + last * slices};
+}
+
+inline int64_t pair_tiles(const GemmArgs& p) { return ceil_div(p.m, kPairTile) * ceil_div(p.n, kPairTile); }
+
+inline int clusters_of(const GemmArgs& p) { return std::max(1, p.sm_count / 2); }
+
+// Whether a rung that cuts the last wave might serve the call.
+inline bool may_cut_waves(const GemmArgs& p) {
+  return p.sm >= 90 && p.batch == 1 && p.dtype != Dtype::f32 && p.accumulator == Dtype::f32 &&
+         p.a.order == Order::rows && std::max({p.m, p.n, p.k}) <= 0x7fffffff;
+}
+
+// f32 [slice of a tile, kPairTile, kPairTile].
+inline int64_t waves_workspace_bytes(const GemmArgs& p) {
+  if (!may_cut_waves(p)) return 0;
+  const Waves waves = waves_of(pair_tiles(p), p.k, clusters_of(p));
+  return int64_t{waves.items - waves.whole} * kPairTile * kPairTile * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace warpsmith
