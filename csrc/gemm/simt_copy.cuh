@@ -5,15 +5,17 @@
 //   may bring fewer values of k, with zeros behind them; so all others are whole, and need no test of k.
 #pragma once
 
-#include "device/ptx/cp_async.h"
+#include <cstdint>
+#include <type_traits>
+
 #include "device/ptx/cp_async_if.h"
 #include "device/ptx/cp_async_zfill.h"
 #include "gemm/gemm.h"
 
 namespace warpsmith {
 
-constexpr int kCopyDepth = 8;  // values of k
-constexpr int kCopyPack = 4;   // values of a 16-byte access
+inline constexpr int kCopyDepth = 8;  // values of k
+inline constexpr int kCopyPack = 4;   // values of a 16-byte access
 
 // Places in a ring are counted in bytes, as its addresses are: an addition finds one.
 template <class T>
@@ -35,7 +37,7 @@ struct TurningCopy {
   static constexpr int stride = rows + kCopyPack;
   static constexpr int per_pass = threads / kCopyDepth, passes = rows / per_pass;
   static_assert(passes * per_pass == rows, "whole passes");
-  const float* from[passes];
+  const float* from[passes];  // of the copy before: moved first, a pointer needs no second pair of registers
   float* to;
   int k;
 
@@ -59,7 +61,7 @@ struct TurningCopy {
     }
   }
 
-  // The next kCopyDepth values, if `go`.
+  // The next kCopyDepth values, if `go`, to `at` bytes from the first ones.
   __device__ void next(int at, bool go) {
     float* const here = bytes_on(to, at);
 #pragma unroll

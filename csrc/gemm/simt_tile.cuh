@@ -9,12 +9,12 @@ namespace warpsmith {
 // A warp's lanes stand 8 x 4, so lane pairs at distance 1 share rows of a, those at distance 2 share columns of b:
 // shared memory then answers a 16-byte read of half a warp at once. A thread's rows and columns come in chunks of four,
 // a chunk of each lane side by side.
-constexpr int kLaneRows = 8, kLaneCols = 4, kLaneChunk = 4;
-constexpr int kRowStep = kLaneRows * kLaneChunk, kColStep = kLaneCols * kLaneChunk;  // from chunk to chunk
+inline constexpr int kLaneRows = 8, kLaneCols = 4, kLaneChunk = 4;
+inline constexpr int kRowStep = kLaneRows * kLaneChunk, kColStep = kLaneCols * kLaneChunk;  // from chunk to chunk
 __device__ __forceinline__ int lane_row(int lane) { return lane >> 1 & 7; }
 __device__ __forceinline__ int lane_col(int lane) { return (lane >> 4) << 1 | (lane & 1); }
 
-// `groups` of warps share the tile, each with a slice of k.
+// `groups` of warps share the tile, each with its own slice of k.
 template <int bm_, int bn_, int warps_m_, int warps_n_, int groups_, int blocks_>
 struct SimtTile {
   static constexpr int bm = bm_, bn = bn_, bk = 8, stages = 4;

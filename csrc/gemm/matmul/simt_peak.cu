@@ -1,5 +1,20 @@
 // Matrix product in f32 on the CUDA cores, at their peak.
+//   Against `async_t8x16`: a warp computes 64 x 64, so a value read from shared memory is multiplied 8 or 16 times and
+//   multiplications are nine instructions in ten; four buffers of copies hide DRAM; operands in either order
+//   and at any alignment are copied straight into [k, row] order, 4 bytes at a time where they must be turned. Only the
+//   first tile of k may be partial: the loop over the others is one basic block without a test of k.
+//   A multiplication reads three registers, and two banks give one each a cycle. So columns of a thread's sums are
+//   walked up and down, which lets the operand caches hold what the next one needs, and sums leave one at a time, which
+//   leaves the compiler free to keep them out of the bank that b's values stand in.
+//   Tiles are walked in an order that shares L2. Where large tiles do not fill the GPU, smaller ones do, or slices of k,
+//   of the block's groups of warps or of several blocks. Takes every call.
+//   Occupancy: one block of 256 threads x up to 255 registers and 50 KB, or two of 128 and 33 KB; of the smaller tiles
+//   one of 384 x 168 and 77 KB, three of 128 x 168 and 25 KB or four of 128 x 128 and 17 KB.
+//   Bound: issue slots of FFMA, then register ports.
+#include <algorithm>
+
 #include "device/block_order.h"
+#include "device/ptx/cp_async.h"
 #include "device/ptx/named_barrier.h"
 #include "gemm/chunks.cuh"
 #include "gemm/simt_copy.cuh"
@@ -13,6 +28,7 @@ namespace {
 
 constexpr int kGroup = 8;  // rows of tiles that are walked column by column
 
+// m, n, warps along both, groups of warps, blocks on a multiprocessor
 using Huge = SimtTile<256, 128, 4, 2, 1, 1>;
 using Large = SimtTile<128, 128, 2, 2, 1, 2>;
 using Shared = SimtTile<128, 64, 2, 2, 3, 1>;
@@ -21,7 +37,7 @@ using Small = SimtTile<64, 64, 2, 2, 1, 4>;
 
 // Shared memory of a block: a ring of tiles of both operands for each group of warps, later the way out of the sums.
 template <class Tile, class CopyA, class CopyB>
-struct Memory {
+struct RingMemory {
   static constexpr int of_a = Tile::bk * CopyA::stride, stage = of_a + Tile::bk * CopyB::stride;  // floats
   static constexpr int ring = Tile::stages * stage;
   static constexpr int floats = std::max(Tile::groups * ring, SimtPatch<Tile>::of_block);
@@ -44,8 +60,8 @@ __device__ __forceinline__ Slice slice_of(int64_t first, int64_t depth, int grou
   return {first + head + (before - 1) * int64_t{Tile::bk}, min(each, steps - before), Tile::bk};
 }
 
-// Sums += a b of one k. Of the three registers that a multiplication reads, the sum is new each time, b's value stays
-// for a column, and where columns turn, a's does too: the operand caches hold them, and the two register banks keep up.
+// sums += a b for one k. Of the three registers that a multiplication reads, b's is the one before for a whole column,
+// and at its end a's is too.
 template <int tm, int tn>
 __device__ __forceinline__ void multiply(float (&sums)[tm][tn], const float (&a)[tm], const float (&b)[tn]) {
 #pragma unroll
@@ -63,7 +79,7 @@ __global__ void __launch_bounds__(Tile::threads* Tile::groups, Tile::blocks)
     matmul_simt_peak_kernel(const GemmArgs p, const Split split) {
   using CopyA = typename OfA::template Copy<Tile::bm, Tile::threads>;
   using CopyB = typename OfB::template Copy<Tile::bn, Tile::threads>;
-  using Memory = Memory<Tile, CopyA, CopyB>;
+  using Memory = RingMemory<Tile, CopyA, CopyB>;
   constexpr int kDepth = Tile::bk;
   static_assert(kDepth == kCopyDepth);
   extern __shared__ __align__(16) float shared[];
@@ -173,7 +189,7 @@ void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
   using CopyA = typename OfA::template Copy<Tile::bm, Tile::threads>;
   using CopyB = typename OfB::template Copy<Tile::bn, Tile::threads>;
   const int64_t blocks = ceil_div(p.m, Tile::bm) * ceil_div(p.n, Tile::bn) * p.batch * split.count;
-  constexpr int kBytes = Memory<Tile, CopyA, CopyB>::floats * static_cast<int>(sizeof(float));
+  constexpr int kBytes = RingMemory<Tile, CopyA, CopyB>::floats * static_cast<int>(sizeof(float));
   static_assert(Tile::blocks * (kBytes + 1024) <= 100 * 1024, "what the smallest multiprocessors have");
   warpsmith::launch<&matmul_simt_peak_kernel<Tile, OfA, OfB>>(
       {static_cast<unsigned>(blocks), Tile::threads * Tile::groups, kBytes}, stream, p, split);
