@@ -1,0 +1,115 @@
+// A block's tile of a product on the CUDA cores, and how its sums leave.
+#pragma once
+
+#include "gemm/epilogue.cuh"
+#include "gemm/gemm.h"
+
+namespace warpsmith {
+
+// A warp's lanes stand 8 x 4, so lane pairs at distance 1 share rows of a, those at distance 2 share columns of b:
+// shared memory then answers a 16-byte read of half a warp at once. A thread's rows and columns come in chunks of four,
+// a chunk of each lane side by side.
+inline constexpr int kLaneRows = 8, kLaneCols = 4, kLaneChunk = 4;
+inline constexpr int kRowStep = kLaneRows * kLaneChunk, kColStep = kLaneCols * kLaneChunk;  // from chunk to chunk
+__device__ __forceinline__ int lane_row(int lane) { return lane >> 1 & 7; }
+__device__ __forceinline__ int lane_col(int lane) { return (lane >> 4) << 1 | (lane & 1); }
+
+// `groups` of warps share the tile, each with its own slice of k.
+template <int bm_, int bn_, int warps_m_, int warps_n_, int groups_, int blocks_>
+struct SimtTile {
+  static constexpr int bm = bm_, bn = bn_, bk = 8, stages = 4;
+  static constexpr int warps_n = warps_n_, warps = warps_m_ * warps_n, threads = 32 * warps;  // of a group
+  static constexpr int groups = groups_;
+  static constexpr int blocks = blocks_;                          // on a multiprocessor
+  static constexpr int wm = bm / warps_m_, wn = bn / warps_n;     // of a warp
+  static constexpr int tm = wm / kLaneRows, tn = wn / kLaneCols;  // of a thread
+};
+
+// Where a warp's sums go.
+struct SimtTarget {
+  float* data;  // of its first row and column: of d, or of the partial sums of a slice
+  int64_t batch, row, col;
+  int rows, cols;  // left from there
+  bool finished;   // sums are results already
+};
+
+// Shared memory through which a warp's sums leave: a row of each lane at a time. With the flip, lanes that write at once
+// meet in no bank.
+template <class Tile>
+struct SimtPatch {
+  static constexpr int stride = Tile::wn + 16, floats = kLaneRows * stride;
+  static constexpr int of_group = Tile::warps * floats, of_block = Tile::groups * of_group;
+  static __device__ __forceinline__ int at(int row, int col) { return row * stride + (col ^ (row >> 1 & 3)); }
+};
+
+// Stores row `i` of each lane from the patch of a warp's first group, adding up those of all groups. Groups take turns
+// at the rows.
+template <class Tile, bool finished>
+__device__ __forceinline__ void store_lane_rows(const GemmArgs& p, const SimtTarget& to, const float* patch, int group,
+                                                int i) {
+  using Patch = SimtPatch<Tile>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll(finished ? kLaneRows : 1)
+  for (int pass = 0; pass < ceil_div(kLaneRows, Tile::groups); ++pass) {
+    const int from = pass * Tile::groups + group;
+    const int row = from * kLaneChunk + i / kLaneChunk * kRowStep + i % kLaneChunk;
+    if (from >= kLaneRows || row >= to.rows) continue;
+    float* const out = to.data + row * p.n;
+#pragma unroll(finished ? Tile::wn / 32 : 1)
+    for (int first = 0; first < Tile::wn; first += 32) {
+      const int col = first + lane;
+      float sum = patch[Patch::at(from, col)];
+#pragma unroll
+      for (int other = 1; other < Tile::groups; ++other) sum += patch[other * Patch::of_group + Patch::at(from, col)];
+      if (col >= to.cols) continue;
+      out[col] = finished ? sum : finish<float>(p, sum, to.batch, to.row + row, to.col + col);
+    }
+  }
+}
+
+// Stores the sums of a warp, of its group `group`. One at a time through `shared`, which all of the block have left:
+// stores of packs would tie neighbouring columns to neighbouring registers, and so to the register banks of b's values.
+template <class Tile>
+__device__ __forceinline__ void store_sums(const GemmArgs& p, const SimtTarget& to, float* shared, int group, int warp,
+                                           float (&sums)[Tile::tm][Tile::tn]) {
+  using Patch = SimtPatch<Tile>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float* const patch = shared + warp * Patch::floats;
+  float* const mine = shared + group * Patch::of_group + warp * Patch::floats;
+  const auto sync = [] {
+    if constexpr (Tile::groups == 1) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+  };
+  const auto pass = [&]<bool finished>(int i, const float (&row)[Tile::tn]) {
+#pragma unroll
+    for (int j = 0; j < Tile::tn; ++j) {
+      const int col = lane_col(lane) * kLaneChunk + j / kLaneChunk * kColStep + j % kLaneChunk;
+      mine[Patch::at(lane_row(lane), col)] = row[j];
+    }
+    sync();
+    store_lane_rows<Tile, finished>(p, to, patch, group, i);
+    sync();
+  };
+
+  if (to.finished) {
+#pragma unroll
+    for (int i = 0; i < Tile::tm; ++i) pass.template operator()<true>(i, sums[i]);
+    return;
+  }
+  // The formulas of the activations are long: the code for one row serves all, and since registers cannot be indexed,
+  // the rows move up.
+#pragma unroll 1
+  for (int i = 0; i < Tile::tm; ++i) {
+    pass.template operator()<false>(i, sums[0]);
+#pragma unroll
+    for (int next = 1; next < Tile::tm; ++next) {
+#pragma unroll
+      for (int j = 0; j < Tile::tn; ++j) sums[next - 1][j] = sums[next][j];
+    }
+  }
+}
+
+}  // namespace warpsmith
