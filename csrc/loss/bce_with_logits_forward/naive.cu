@@ -10,7 +10,7 @@ __global__ void __launch_bounds__(kBceThreads) bce_with_logits_forward_naive_ker
   const T* x = static_cast<const T*>(a.x);            // [n]
   const T* target = static_cast<const T*>(a.target);  // [n]
   const int64_t step = int64_t{kBceThreads} * gridDim.x;
-  float sum = 0.0f;
+  double sum = 0.0;
 #pragma unroll 4
   for (int64_t i = int64_t{kBceThreads} * blockIdx.x + threadIdx.x; i < a.n; i += step) {
     const float loss = bce_with_logits(to_float(x[i]), to_float(target[i]));

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kBceThreads) bce_with_logits_forward_pack_kern
   const T* target = static_cast<const T*>(a.target);  // [n]
   const int64_t thread = int64_t{kBceThreads} * blockIdx.x + threadIdx.x, threads = int64_t{kBceThreads} * gridDim.x;
   const int64_t packs = a.n / kWidth;
-  float sum = 0.0f;
+  double sum = 0.0;
 #pragma unroll 1
   for (int64_t pack = thread; pack < packs; pack += threads) {
     Pack<T> logits, targets;

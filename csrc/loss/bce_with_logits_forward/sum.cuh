@@ -1,4 +1,5 @@
-// How the rungs of bce_with_logits_forward sum: a thread in f32, blocks in f64 and in an order that is always the same.
+// How the rungs of bce_with_logits_forward sum: a thread the losses of one access in f32, and these in f64, which costs
+// nothing beside the loads; blocks in f64 and in an order that is always the same.
 #pragma once
 
 #include "device/block.h"
@@ -12,9 +13,9 @@ namespace warpsmith {
 inline constexpr int kBceThreads = 256;
 
 // Every thread of the block must call.
-__device__ __forceinline__ void leave_partial(const BceWithLogitsForwardArgs& a, float sum) {
+__device__ __forceinline__ void leave_partial(const BceWithLogitsForwardArgs& a, double sum) {
   __shared__ BlockReduceStorage<double, kBceThreads> shared;
-  const double total = block_reduce(static_cast<double>(sum), shared);
+  const double total = block_reduce(sum, shared);
   if (threadIdx.x == 0) a.partial[blockIdx.x] = total;
 }
 

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kBceThreads, kMinBlocks)
   const T* x = static_cast<const T*>(a.x);            // [n]
   const T* target = static_cast<const T*>(a.target);  // [n]
   const int64_t packs = a.n / kWidth, step = int64_t{kBceThreads} * kPacks * gridDim.x;
-  float sum = 0.0f;
+  double sum = 0.0;
 #pragma unroll 1
   for (int64_t first = int64_t{kBceThreads} * kPacks * blockIdx.x + threadIdx.x; first < packs; first += step) {
     Pack<T> logits[kPacks], targets[kPacks];

@@ -107,22 +107,35 @@ inline PartialSums partial_sums(const GroupNormBackwardArgs& a, std::string_view
 inline constexpr int kParameterThreads = 512;
 
 // dw (y = 0) and db (y = 1): a block is [lanes, columns] threads: lane by lane down the parts, then a tree over the
-// lanes, always in the same order.
+// lanes, always in the same order. As there are parts without end, only a batch of them is added up in f32.
 template <class T>
 __global__ void __launch_bounds__(kParameterThreads)
     group_norm_backward_parameters_kernel(const ChannelOutput<T> dw, const ChannelOutput<T> db, const PartialSums from,
                                           int columns) {
-  __shared__ float sums[kParameterThreads];  // [lanes, columns]
+  constexpr int kBatch = 8;
+  __shared__ double sums[kParameterThreads];  // [lanes, columns]
   const ChannelOutput<T> to = blockIdx.y == 0 ? dw : db;
   if (!to.wanted()) return;
   const int tid = threadIdx.x, lanes = kParameterThreads / columns;
   const int column = tid % columns, lane = tid / columns;
   const int64_t channel = int64_t{blockIdx.x} * columns + column;
   const float* data = from.data + blockIdx.y * from.parts * from.c;  // [parts, c]
-  float sum = 0.0f;
+  double sum = 0.0;
   if (channel < from.c) {
-#pragma unroll 8
-    for (int64_t part = lane; part < from.parts; part += lanes) sum += data[part * from.c + channel];
+    for (int64_t first = lane; first < from.parts; first += kBatch * lanes) {
+      float batch[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int64_t part = first + i * lanes;
+        batch[i] = part < from.parts ? data[part * from.c + channel] : 0.0f;
+      }
+#pragma unroll
+      for (int half = kBatch / 2; half > 0; half /= 2) {
+#pragma unroll
+        for (int i = 0; i < half; ++i) batch[i] += batch[i + half];
+      }
+      sum += batch[0];
+    }
   }
   sums[tid] = sum;
   __syncthreads();
@@ -130,7 +143,7 @@ __global__ void __launch_bounds__(kParameterThreads)
     if (lane < half) sums[tid] += sums[tid + half * columns];
     __syncthreads();
   }
-  if (lane == 0 && channel < from.c) to.write(channel, sums[tid]);
+  if (lane == 0 && channel < from.c) to.write(channel, static_cast<float>(sums[tid]));
 }
 
 template <class T>

@@ -23,7 +23,7 @@ inline constexpr ReductionInfo kReductions[] = {
     {"sum", false, true},    {"mean", false, true},   {"amax", false, false}, {"amin", false, false},
     {"argmax", true, false}, {"argmin", true, false}, {"var", false, true},
 };
-inline constexpr int64_t kMostStateBytes = 16;  // of what a block leaves for another about an output
+inline constexpr int64_t kMostStateBytes = 20;  // of what a block leaves for another about an output
 
 struct ReduceDimArgs {
   Reduction reduction;

@@ -133,26 +133,46 @@ using Argmax = Position<Largest>;
 using Argmin = Position<Smallest>;
 
 // Moments of groups of values, joined around their means. Values count from the first one along the dimension: it is as
-// large as the others, so their differences are small numbers, and a mean far from zero costs no digits.
+// large as the others, so their differences are small numbers, and a mean far from zero costs no digits. What a group
+// adds to m2 is mostly small, never negative and soon far below m2, so that rounding cuts off more than it adds and a
+// long row loses digits: what is cut off is kept.
+// Kahan 1965, "Further remarks on reducing truncation errors", https://doi.org/10.1145/363707.363723
 struct Var : Reducer {
   static constexpr bool shifts = true;
   struct State {
     Moments moments;  // of values less the shift; the count is exact below 2^24 accesses of a thread
+    float cut;        // what rounding has cut off m2
     float shift;
   };
 
-  __device__ static State empty(float shift) { return {{0.0f, 0.0f, 0.0f}, shift}; }
+  __device__ static State empty(float shift) { return {{0.0f, 0.0f, 0.0f}, 0.0f, shift}; }
   template <int n>
   __device__ static void take(State& state, const float (&values)[n], uint32_t, uint32_t) {
     float shifted[n];
 #pragma unroll
     for (int i = 0; i < n; ++i) shifted[i] = values[i] - state.shift;
-    state.moments = warpsmith::merge(state.moments, moments_of(shifted));
+    join(state, moments_of(shifted));
   }
   __device__ static State merge(const State& a, const State& b) {
-    return {warpsmith::merge(a.moments, b.moments), a.shift};
+    State both = a;
+    join(both, b.moments);
+    both.cut += b.cut;
+    return both;
   }
-  __device__ static float finish(const State& state, float divisor) { return state.moments.m2 / divisor; }
+  __device__ static float finish(const State& state, float divisor) {
+    const float m2 = state.moments.m2;  // infinite where it has overflowed, and then nothing but NaN was cut off
+    return (fabsf(m2) <= std::numeric_limits<float>::max() ? m2 + state.cut : m2) / divisor;
+  }
+
+ private:
+  __device__ static void join(State& state, const Moments& group) {
+    const float before = state.moments.m2;
+    state.moments.m2 = 0.0f;
+    state.moments = warpsmith::merge(state.moments, group);
+    const float added = state.moments.m2;
+    state.moments.m2 = before + added;
+    state.cut += added - (state.moments.m2 - before);
+  }
 };
 
 }  // namespace warpsmith::reducers

@@ -180,21 +180,25 @@ def _saves(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, .
     return outputs[1], residual is not None, x.dtype, x if wanted else None, *rest
 
 
-def _derivative(backward: str, layer: bool) -> Callable[..., tuple[Tensor | None, ...]]:
+def _derivative(backward: str) -> Callable[..., tuple[Tensor | None, ...]]:
     def derivative(
         kept: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor | None, grad_h: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         h, added, dtype, x, *rest = kept
-        affine, (row_scale, p, seed, offset, eps, zero_centered) = rest[:-6], rest[-6:]
+        affine, (row_scale, *numbers) = rest[:-6], rest[-6:]
         if grad is None:  # nobody used y
             grad = torch.zeros(h.shape, dtype=dtype, device=h.device)
-        dh, dx, *of_affine = getattr(torch.ops.warpsmith, backward)(grad, grad_h, h, *rest)
+        run = getattr(torch.ops.warpsmith, backward)
+        dh, dx, *of_affine = run(grad, grad_h, h, *rest)
         of_affine = [d if a is not None else None for d, a in zip(of_affine, affine, strict=True)]
         of_scale = None
         if x is not None:
-            weight, bias = (*affine, None)[:2]
-            exact, *_ = norm_backward(grad, grad_h, h, weight, bias, eps, zero_centered, layer)
-            of_scale = (_drop(exact, p, seed, offset) * x).sum(-1).to(row_scale.dtype)
+            # The gradient of what dropout leaves of x, unrounded. The operator itself is asked: the
+            # generator written out in PyTorch is an expression that a compiler would expand.
+            wide = widest(grad, h)
+            wider = [t if t is None else t.to(wide) for t in (grad, grad_h, h, *affine)]
+            _, of_x, *_ = run(*wider, None, *numbers)
+            of_scale = (of_x * x).sum(-1).to(row_scale.dtype)
         return dx, dh if added else None, *of_affine, of_scale, *[None] * 5
 
     return derivative
@@ -289,7 +293,7 @@ dropout_add_rms_norm_op = catalogue.add(
         triton="add_norm_triton:dropout_add_rms_norm",
         fake=_fake,
         check=_with_bias(_check("dropout_add_rms_norm")),
-        backward=_derivative("dropout_add_rms_norm_backward", layer=False),
+        backward=_derivative("dropout_add_rms_norm_backward"),
         saves=_saves,
         accumulates=True,
         samples=cases.samples(cases.RMS),
@@ -317,7 +321,7 @@ dropout_add_layer_norm_op = catalogue.add(
         triton="add_norm_triton:dropout_add_layer_norm",
         fake=_fake,
         check=_check("dropout_add_layer_norm"),
-        backward=_derivative("dropout_add_layer_norm_backward", layer=True),
+        backward=_derivative("dropout_add_layer_norm_backward"),
         saves=_saves,
         accumulates=True,
         samples=cases.samples(cases.LAYER),

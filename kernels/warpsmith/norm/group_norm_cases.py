@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from warpsmith.accuracy import ulp
 from warpsmith.catalogue import Bad, Inputs, Sample
 
 EPS = 1e-5
@@ -472,12 +474,21 @@ def repeatable(function: Callable[..., Any], inputs: Inputs) -> None:
 
 
 def layouts_agree(function: Callable[..., Any], inputs: Inputs) -> None:
+    """Within a few float32 ulp of the terms that a value is the sum of: (x - mean) * rstd * weight
+    and bias. The layouts add in different orders, so mean and rstd differ in their last bits, and
+    that stays where the terms cancel. PyTorch is as far from the exact answer.
+    """
     x = inputs.plain(2, 40, 9, 8)
     last = x.new_empty(2, 9, 8, 40).movedim(-1, 1).copy_(x)
     one, other = (function(*call(inputs, given, 4, "silu")) for given in (x, last))
     assert other.stride(1) == 1
-    eps = torch.finfo(inputs.dtype).eps
-    torch.testing.assert_close(one, other, rtol=2 * eps, atol=2 * eps)
+    weight, bias = (v.double().abs().view(-1, 1, 1) for v in _vectors(inputs, 40))
+    # of x, and as much again of the mean: both in units of the standard deviation
+    terms = (F.group_norm(x.double(), 4).abs() + 1.0) * weight + bias
+    rounding = ulp(one.double(), inputs.dtype)
+    allowed = rounding + 4 * torch.finfo(torch.float32).eps * terms
+    excess = (one.double() - other.double()).abs() - allowed
+    assert not bool((excess > 0).any()), f"{float(excess.max()):.3g} more than allowed"
 
 
 def normalised(function: Callable[..., Any], inputs: Inputs) -> None:
