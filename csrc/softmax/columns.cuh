@@ -7,6 +7,7 @@
 #pragma once
 
 #include "device/fast_divide.h"
+#include "host/ceil_div.h"
 #include "host/launch.h"
 #include "softmax/chunks.h"
 #include "softmax/row.cuh"
@@ -44,11 +45,11 @@ struct ColumnPlace {
 
 // The lanes of a whole tensor.
 struct ColumnLanes {
-  int64_t count;         // outer * inner / width
-  FastDivide per_outer;  // inner / width
+  int64_t count;         // outer * ceil(inner / width)
+  FastDivide per_outer;  // ceil(inner / width)
 
   ColumnLanes(int64_t rows, int64_t inner, int width)
-      : count(rows / width), per_outer(static_cast<uint64_t>(inner / width)) {}
+      : count(rows / inner * ceil_div(inner, width)), per_outer(static_cast<uint64_t>(ceil_div(inner, width))) {}
 
   // Stays below 2^31 for whatever fits in memory: blocks with few lanes have long columns.
   template <class Tile>
@@ -57,8 +58,8 @@ struct ColumnLanes {
   }
 
   template <class Tile, int width>
-  __device__ __forceinline__ ColumnPlace place() const {
-    const int64_t lane = int64_t{blockIdx.x} * Tile::lanes + threadIdx.x % Tile::lanes;
+  __device__ __forceinline__ ColumnPlace place(int64_t block = blockIdx.x) const {
+    const int64_t lane = block * Tile::lanes + threadIdx.x % Tile::lanes;
     const int64_t outer = static_cast<int64_t>(per_outer.quotient(static_cast<uint64_t>(lane)));
     const int64_t inner = (lane - outer * static_cast<int64_t>(per_outer.divisor)) * width;
     return {outer, inner, lane < count};

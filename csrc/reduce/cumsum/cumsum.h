@@ -16,7 +16,8 @@ struct CumsumArgs {
   int64_t outer, n, inner;  // rows have inner 1
   int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1, else rows and columns have 1
   bool reverse;
-  Dtype dtype;  // of x
+  Dtype dtype;   // of x
+  int sm_count;  // multiprocessors of the GPU
 
   constexpr int64_t sequences() const { return outer * inner; }
 };
@@ -24,10 +25,30 @@ struct CumsumArgs {
 // Sums are held in f32, those of integers in int64.
 constexpr int sum_size(Dtype dtype) { return dtype == Dtype::i32 ? 8 : 4; }
 
+// --- rows in packs -----------------------------------------------------------------------------------------------------
+
+constexpr int pack_width(Dtype dtype) { return 16 / size_of(dtype); }
+
+// Whether every row of x is as far from a boundary of 16 bytes as its sums are, counted in values.
+inline bool lies_alike(const CumsumArgs& a) {
+  const int out_size = a.dtype == Dtype::i32 ? 8 : size_of(a.dtype);
+  const auto x = reinterpret_cast<uintptr_t>(a.x) / static_cast<uintptr_t>(size_of(a.dtype));
+  const auto y = reinterpret_cast<uintptr_t>(a.y) / static_cast<uintptr_t>(out_size);
+  const int width = pack_width(a.dtype);
+  return (x - y) % static_cast<uintptr_t>(width) == 0 && (a.outer == 1 || (a.stride_outer - a.n) % width == 0);
+}
+
+// The most packs that a row touches: it need not start where a pack does.
+inline int64_t packs_of_row(const CumsumArgs& a) {
+  const int width = pack_width(a.dtype);
+  const bool starts_whole = is_aligned(a.x, 16) && a.n % width == 0;
+  return ceil_div(a.n + (starts_whole ? 0 : width - 1), width);
+}
+
 // --- rows in tiles, which look back at each other --------------------------------------------------------------------
 
-inline constexpr int kLookBackThreads = 256;  // of a tile
-inline constexpr int kLookBackPacks = 8;      // of a thread
+inline constexpr int kLookBackThreads = 512;  // of a tile
+inline constexpr int kLookBackPacks = 4;      // of a thread
 inline constexpr int kFan = 32;               // sums that one warp looks at: tiles of a group, groups of a set
 
 // Status words: a ticket for all rows, then per row one word per tile, per group of tiles and per set of groups.
@@ -35,7 +56,7 @@ struct TilesOfRow {
   int64_t tiles, groups, sets;
 
   explicit TilesOfRow(const CumsumArgs& a) {
-    tiles = ceil_div(a.n, int64_t{kLookBackThreads} * kLookBackPacks * (16 / size_of(a.dtype)));
+    tiles = ceil_div(packs_of_row(a), int64_t{kLookBackThreads} * kLookBackPacks);
     groups = ceil_div(tiles, kFan);
     sets = ceil_div(groups, kFan);
   }

@@ -83,10 +83,9 @@ struct Sequence {
 
 // --- a warp ----------------------------------------------------------------------------------------------------------
 
-// Sum over this lane and those before it.
+// Sum over this lane and those before it, `lane` counting from the first of them.
 template <class S>
-__device__ __forceinline__ S warp_scan(S sum) {
-  const int lane = threadIdx.x % kWarp;
+__device__ __forceinline__ S warp_scan(S sum, int lane) {
 #pragma unroll
   for (int distance = 1; distance < kWarp; distance *= 2) {
     const S before = __shfl_up_sync(kAllLanes, sum, distance);
@@ -95,11 +94,21 @@ __device__ __forceinline__ S warp_scan(S sum) {
   return sum;
 }
 
+template <class S>
+__device__ __forceinline__ S warp_scan(S sum) {
+  return warp_scan(sum, static_cast<int>(threadIdx.x % kWarp));
+}
+
 // Of what warp_scan returned: the sum over the lanes before this one.
 template <class S>
-__device__ __forceinline__ S before_lane(S scanned) {
+__device__ __forceinline__ S before_lane(S scanned, int lane) {
   const S before = __shfl_up_sync(kAllLanes, scanned, 1);
-  return threadIdx.x % kWarp == 0 ? S{0} : before;
+  return lane == 0 ? S{0} : before;
+}
+
+template <class S>
+__device__ __forceinline__ S before_lane(S scanned) {
+  return before_lane(scanned, static_cast<int>(threadIdx.x % kWarp));
 }
 
 // --- packs -----------------------------------------------------------------------------------------------------------
@@ -132,8 +141,9 @@ __device__ __forceinline__ void store_sums(OutOf<T>* to, const SumOf<T> (&sums)[
   }
 }
 
-// A row of n values in packs, the first of which is the last in memory where Reverse is std::true_type. Aligned:
-// std::true_type where every whole pack starts at 16 bytes, in x and in y.
+// A row in packs, the first of which is the last in memory where Reverse is std::true_type. Aligned: std::true_type where
+// x and y lie alike, so that packs can start at 16 bytes in both: the row is then preceded by `skip` places that belong
+// to others, which make its first pack whole. Places count in scan order.
 template <class T, class Reverse, class Aligned>
 struct PackedRow {
   static constexpr int width = kPack<T>;
@@ -142,35 +152,75 @@ struct PackedRow {
   using Out = OutOf<T>;
   const T* x;
   Out* y;
-  int64_t n;
+  int64_t n;  // places
+  int skip;
 
   __device__ PackedRow(const CumsumArgs& a, int64_t row)
-      : x(static_cast<const T*>(a.x) + row * a.stride_outer), y(static_cast<Out*>(a.y) + row * a.n), n(a.n) {}
-
-  // Starts bringing the pack whose first value is the `first` of the row to shared memory, in the order in which it
-  // lies in global memory; zeros where the row is over.
-  __device__ __forceinline__ void fetch(Pack<T>* slot, int64_t first) const {
-    const int64_t left = n - first;
-    const T* from = Reverse::value ? x + (left - width) : x + first;
-    if (left < width) {
-#pragma unroll 1
-      for (int i = 0; i < width; ++i) (*slot)[in_memory(i)] = i < left ? from[in_memory(i)] : T{};
-    } else if constexpr (Aligned::value) {
-      ptx::cp_async(reinterpret_cast<uint4*>(slot), reinterpret_cast<const uint4*>(from));
+      : x(static_cast<const T*>(a.x) + row * a.stride_outer),
+        y(static_cast<Out*>(a.y) + row * a.n),
+        n(a.n),
+        skip(Aligned::value ? past_boundary(Reverse::value ? x + n : x) : 0) {
+    if constexpr (Reverse::value) {
+      skip = skip == 0 ? 0 : width - skip;
     } else {
-      Pack<T> pack;
-#pragma unroll
-      for (int i = 0; i < width; ++i) pack[i] = from[i];
-      *slot = pack;
+      x -= skip, y -= skip;
     }
+    n += skip;
+  }
+
+  static __device__ int past_boundary(const T* at) {
+    return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % width);
   }
 
   // Where the i-th value of a pack lies in it.
   static __device__ int in_memory(int i) { return Reverse::value ? width - 1 - i : i; }
 
+  // A pack by its first place.
+  __device__ __forceinline__ const T* from(int64_t first) const { return x + offset(first); }
+  __device__ __forceinline__ Out* to(int64_t first) const { return y + offset(first); }
+  __device__ __forceinline__ int64_t offset(int64_t first) const { return Reverse::value ? n - first - width : first; }
+  __device__ __forceinline__ bool is_whole(int64_t first) const { return first >= skip && n - first >= width; }
+
+  // The values of a pack that the row holds: [begin, end).
+  struct Held {
+    int begin, end;
+    __device__ __forceinline__ bool operator()(int i) const { return i >= begin && i < end; }
+  };
+  __device__ __forceinline__ Held held(int64_t first) const {
+    return {first < skip ? skip : 0, static_cast<int>(min(n - first, int64_t{width}))};
+  }
+
+  // Starts bringing a pack to shared memory, in the order in which it lies in global memory; zeros in place of what the
+  // row does not hold.
+  __device__ __forceinline__ void fetch(Pack<T>* slot, int64_t first) const {
+    if (!is_whole(first)) {
+      *slot = Pack<T>{};
+      const Held held = this->held(first);
+#pragma unroll 1
+      for (int i = held.begin; i < held.end; ++i) (*slot)[in_memory(i)] = from(first)[in_memory(i)];
+    } else if constexpr (Aligned::value) {
+      ptx::cp_async(reinterpret_cast<uint4*>(slot), reinterpret_cast<const uint4*>(from(first)));
+    } else {
+      Pack<T> pack;
+#pragma unroll
+      for (int i = 0; i < width; ++i) pack[i] = from(first)[i];
+      *slot = pack;
+    }
+  }
+
+  // The same into registers.
+  __device__ __forceinline__ void load(Pack<T>& pack, int64_t first) const {
+    if (Aligned::value && is_whole(first)) {
+      warpsmith::load<Cache::streaming>(pack, from(first));
+      return;
+    }
+    const Held held = this->held(first);
+#pragma unroll
+    for (int i = 0; i < width; ++i) pack[in_memory(i)] = held(i) ? from(first)[in_memory(i)] : T{};
+  }
+
   // Sums of a pack up to each of its values.
-  static __device__ __forceinline__ void scan(Sum (&sums)[width], const Pack<T>* slot) {
-    const Pack<T> pack = *slot;
+  static __device__ __forceinline__ void scan(Sum (&sums)[width], const Pack<T>& pack) {
     if constexpr (std::is_same_v<T, int32_t>) {
 #pragma unroll
       for (int i = 0; i < width; ++i) sums[i] = pack[i];
@@ -183,28 +233,35 @@ struct PackedRow {
   }
 
   // Writes the sums of a pack, `before` being what comes before it.
-  __device__ __forceinline__ void store(int64_t first, const Pack<T>* slot, Sum before) const {
-    const int64_t left = n - first;
-    Out* to = Reverse::value ? y + (left - width) : y + first;
-    if (left < width) {
-      Sum sum = 0;
-#pragma unroll 1
-      for (int i = 0; i < left; ++i) {
-        sum += widen((*slot)[in_memory(i)]);
-        to[in_memory(i)] = narrow<T>(before + sum);
-      }
-      return;
-    }
-    Sum sums[width];
-    scan(sums, slot);
+  __device__ __forceinline__ void store(int64_t first, Sum (&sums)[width], Sum before) const {
 #pragma unroll
     for (int i = 0; i < width; ++i) sums[i] = before + sums[i];
-    if constexpr (Reverse::value) flip(sums);
-    if constexpr (!Aligned::value) {
+    if (Aligned::value && is_whole(first)) {
+      if constexpr (Reverse::value) flip(sums);
+      store_sums<T>(to(first), sums);
+      return;
+    }
+    const Held held = this->held(first);
 #pragma unroll
-      for (int i = 0; i < width; ++i) to[i] = narrow<T>(sums[i]);
-    } else {
-      store_sums<T>(to, sums);
+    for (int i = 0; i < width; ++i) {
+      if (held(i)) to(first)[in_memory(i)] = narrow<T>(sums[i]);
+    }
+  }
+
+  // The same of a pack in shared memory.
+  __device__ __forceinline__ void store(int64_t first, const Pack<T>* slot, Sum before) const {
+    if (is_whole(first)) {
+      Sum sums[width];
+      scan(sums, *slot);
+      store(first, sums, before);
+      return;
+    }
+    const Held held = this->held(first);
+    Sum sum = 0;
+#pragma unroll 1
+    for (int i = held.begin; i < held.end; ++i) {
+      sum += widen((*slot)[in_memory(i)]);
+      to(first)[in_memory(i)] = narrow<T>(before + sum);
     }
   }
 };
@@ -235,7 +292,7 @@ struct WarpTile {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       Sum sums[Row::width];
-      Row::scan(sums, slots + k * stride);
+      Row::scan(sums, slots[k * stride]);
       const Sum scanned = warp_scan(sums[Row::width - 1]);
       before[k] = total + before_lane(scanned);
       total += __shfl_sync(kAllLanes, scanned, kWarp - 1);
@@ -251,17 +308,10 @@ struct WarpTile {
   }
 };
 
-// Whether whole packs start at 16 bytes. A reversed row counts its packs from the end.
-inline bool has_aligned_packs(const CumsumArgs& a) {
-  const int64_t width = 16 / size_of(a.dtype);
-  const bool whole = a.n % width == 0;
-  return is_aligned(a.x, 16) && a.stride_outer % width == 0 && (whole || (a.outer == 1 && !a.reverse));
-}
-
 // Calls body.template operator()<T, Reverse, Aligned>().
 template <class Body>
 void visit_packed(const CumsumArgs& a, Body&& body) {
-  const bool aligned = has_aligned_packs(a);
+  const bool aligned = lies_alike(a);
   visit_scanned(a, [&]<class T>() {
     const auto directed = [&]<class Reverse>() {
       if (aligned) {

@@ -7,6 +7,8 @@
 namespace warpsmith {
 namespace {
 
+constexpr int kJoinedOutputs = 8;  // of a block of the second kernel: few, since there may be many splits to an output
+
 // A pack of columns. Where packs are not aligned, the last of a row may hold fewer: what lies beyond repeats the last
 // one.
 template <class Aligned, class T>
@@ -19,19 +21,30 @@ __device__ __forceinline__ void load_columns(Pack<T>& to, const T* from, int col
   }
 }
 
+// How states of a block lie in shared memory while they wait to be joined: those of one place in the packs side by side,
+// and the next place so far behind that neither the threads that write packs nor those that read columns meet in a bank.
+template <int width>
+struct StateTile {
+  static constexpr int size = kReduceThreads / kColumnThreads * width * (kColumnThreads + kWarp / width);
+  static_assert(size >= kReduceThreads * width, "narrow blocks fit too");
+  int stride = blockDim.x == kColumnThreads ? kColumnThreads + kWarp / width : blockDim.x;
+
+  __device__ __forceinline__ int at(int y, int x, int k) const { return (y * width + k) * stride + x; }
+};
+
 // Blocks per multiprocessor that the registers must allow: a thread holds the states of a pack of columns.
-template <class R, class Aligned>
+template <class R, class T, class Aligned>
 constexpr int blocks_per_sm() {
   constexpr bool kSmall = sizeof(typename R::State) == 4, kLarge = sizeof(typename R::State) > 8;
-  return Aligned::value ? (kSmall ? 3 : 2) : (kLarge ? 1 : 2);
+  return Aligned::value ? (kSmall ? (sizeof(T) == 2 ? 4 : 3) : 2) : (kLarge ? 1 : 2);
 }
 
 template <class R, class T, class Aligned>
-__global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, Aligned>())
+__global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, T, Aligned>())
     reduce_dim_columns_kernel(const ReduceDimArgs a, const int64_t blocks_per_row, const int64_t blocks) {
   constexpr int kWidth = kPack<T>, kUnroll = kColumnUnroll;
   using State = typename R::State;
-  __shared__ State shared[kReduceThreads * kWidth];  // [threads along n, columns of the block]
+  __shared__ State shared[StateTile<kWidth>::size];
   const int width = blockDim.x * kWidth, tid = threadIdx.y * blockDim.x + threadIdx.x;
   for (int64_t item = blockIdx.x; item < blocks * a.splits; item += gridDim.x) {
     const int64_t split = item / blocks, block = item - split * blocks;
@@ -75,12 +88,15 @@ __global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, Aligned>())
     }
 
     // merge
+    const StateTile<kWidth> tile;
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) shared[threadIdx.y * width + threadIdx.x * kWidth + k] = state[k];
+    for (int k = 0; k < kWidth; ++k) shared[tile.at(threadIdx.y, threadIdx.x, k)] = state[k];
     __syncthreads();
     for (int c = tid; c < width && first + c < a.inner; c += kReduceThreads) {
-      State joined = shared[c];
-      for (int y = 1; y < blockDim.y; ++y) joined = R::merge(joined, shared[y * width + c]);
+      State joined = shared[tile.at(0, c / kWidth, c % kWidth)];
+      for (int y = 1; y < blockDim.y; ++y) {
+        joined = R::merge(joined, shared[tile.at(y, c / kWidth, c % kWidth)]);
+      }
       const int64_t output = o * a.inner + first + c;
       if (a.splits == 1) {
         write<R, T>(a, output, joined);
@@ -99,7 +115,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
     const int64_t blocks = column_blocks(a);
     warpsmith::launch<&reduce_dim_columns_kernel<R, T, Aligned>>({row_grid(blocks * a.splits), block}, stream, a,
                                                                  blocks / a.outer, blocks);
-    if (a.splits > 1) launch_partial<R, T>(a, kColumnThreads, 1, a.outputs(), stream);
+    if (a.splits > 1) launch_partial<R, T>(a, kJoinedOutputs, 1, a.outputs(), stream);
   });
 }
 

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     const auto* partial = static_cast<const typename R::State*>(a.partial) + output * output_stride;
     typename R::State state = R::empty(0.0f);
     if (output < a.outputs()) {
-#pragma unroll 4
+#pragma unroll 8
       for (int64_t i = threadIdx.y; i < a.splits; i += blockDim.y) state = R::merge(state, partial[i * split_stride]);
     }
     state = merge_along_y<R>(state, shared);

@@ -32,7 +32,7 @@ const char* takes(const ScaledMaskedSoftmaxArgs& a) {
   return a.logits.cols * size_of(a.logits.dtype) <= kBlockBytes ? nullptr : "needs rows of at most 64 KiB";
 }
 
-bool suits(const ScaledMaskedSoftmaxArgs& a) { return a.logits.cols > kWarpCols; }
+bool suits(const ScaledMaskedSoftmaxArgs& a) { return a.logits.cols > most_warp_cols(a.logits); }
 
 const Register<ScaledMaskedSoftmaxArgs> registered{"block", /*min_sm=*/80, takes, launch, suits};
 

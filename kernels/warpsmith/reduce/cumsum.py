@@ -50,7 +50,7 @@ def _backward(
 # --- what the rungs take --------------------------------------------------------------------------
 
 #: Values of 16 bytes that a tile of the look-back holds.
-TILE_PACKS = 256 * 8
+TILE_PACKS = 512 * 4
 #: As many rows keep a GPU busy with a block each ...
 MANY_ROWS = 1024
 #: ... and from here on a row is worth several.
@@ -123,7 +123,7 @@ LADDER = (
     _step("warp", "warp shuffles, one barrier a tile"),
     Rung(
         "pack",
-        "128-bit accesses, the next tile on its way meanwhile, short rows a warp each",
+        "128-bit accesses, the next tile on its way meanwhile, short rows sharing a warp",
         dtypes=DTYPES,
         accumulators=ACCUMULATORS,
         width=PACK,
@@ -188,6 +188,10 @@ SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((5, 1000), -1),
     ((3, 1023), -1),
     ((9, 3), -1),
+    ((67, 33), -1),
+    ((41, 130), -1),
+    ((19, 259), -1),
+    ((5, 2047), -1),
     ((6, 1), 1),
     ((1, 40), 0),
     ((65, 64), -2),

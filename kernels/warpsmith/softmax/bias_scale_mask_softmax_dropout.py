@@ -197,8 +197,11 @@ def _needs_block(x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: A
     return None if row_bytes(x) <= 64 << 10 else "needs rows of at most 64 KiB"
 
 
-def _suits_block(x: Tensor, *others: Any) -> str | None:
-    return None if x.shape[-1] > logits.WARP_COLS else "the row fits a warp's registers"
+def _suits_block(
+    x: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float, causal: bool, *others: Any
+) -> str | None:
+    most = logits.most_warp_cols(x, causal)
+    return None if x.shape[-1] > most else "the row fits a warp's registers"
 
 
 def _needs_packs_backward(

@@ -29,6 +29,11 @@ _LEAST_SCALE = 2.0**-8
 # --- checks ---------------------------------------------------------------------------------------
 
 
+def most_warp_cols(x: Tensor, causal: bool) -> int:
+    """Columns of the longest row of which a warp makes better work than a block."""
+    return WARP_COLS // 2 if x.dtype == torch.float32 and not causal else WARP_COLS
+
+
 def check_rows(op: str, x: Tensor, name: str = "x") -> None:
     if not x.is_floating_point():
         raise RuntimeError(f"{op}: expected {name} to be a floating-point tensor, got {x.dtype}")

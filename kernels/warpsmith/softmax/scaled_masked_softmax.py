@@ -124,7 +124,8 @@ def _needs_block(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> 
 
 
 def _suits_block(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
-    return None if x.shape[-1] > logits.WARP_COLS else "the row fits a warp's registers"
+    most = logits.most_warp_cols(x, causal)
+    return None if x.shape[-1] > most else "the row fits a warp's registers"
 
 
 def _needs_warp_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:

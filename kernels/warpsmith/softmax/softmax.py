@@ -107,6 +107,23 @@ def _needs_columns(x: Tensor, dim: int) -> str | None:
     return "works along another dimension than the last"
 
 
+#: Values of a column that the strips of a cluster hold, of all inputs together ...
+_STRIP_COLUMNS = 8192
+#: ... and up to here caches hold a column well enough.
+_FEW_COLUMNS = 64
+
+
+def _needs_strip(x: Tensor, dim: int, inputs: int = 1) -> str | None:
+    if why := _needs_columns(x, dim):
+        return why
+    most = _STRIP_COLUMNS // inputs
+    return None if _cols(x, dim) <= most else f"needs at most {most} columns"
+
+
+def _suits_strip(x: Tensor, dim: int) -> str | None:
+    return None if _cols(x, dim) > _FEW_COLUMNS else "caches hold a short column well enough"
+
+
 def _needs_width(width: Callable[[Tensor], int], reason: str) -> Condition:
     def when(x: Tensor, dim: int) -> str | None:
         if why := _needs_rows(x, dim):
@@ -178,6 +195,10 @@ def _needs_registers_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
 
 def _needs_cluster_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
     return _needs_packs_backward(grad, y, dim) or needs_streamed(_rows(y, dim), _row_bytes(y, dim))
+
+
+def _needs_strip_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
+    return _needs_strip(y, dim, inputs=2)
 
 
 def _suits_cluster_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
@@ -330,6 +351,14 @@ def _safe(names: str) -> tuple[Rung, ...]:
             technique="columns",
             when=_needs_columns,
         ),
+        Rung(
+            "columns_cluster",
+            "strips of columns in the shared memory of a block or a cluster, read once",
+            technique="columns_cluster",
+            min_sm=90,
+            when=_needs_strip,
+            suits=_suits_strip,
+        ),
     )
 
 
@@ -375,6 +404,14 @@ _BACKWARD = (
         "other dimensions in place, neighbouring threads on neighbouring columns",
         technique="columns",
         when=_of_output(_needs_columns),
+    ),
+    Rung(
+        "columns_cluster",
+        "strips of columns in the shared memory of a block or a cluster, read once",
+        technique="columns_cluster",
+        min_sm=90,
+        when=_needs_strip_backward,
+        suits=_of_output(_suits_strip),
     ),
 )
 
