@@ -248,34 +248,46 @@ class StreamBlock {
     return {col < cols_ ? copy.x[col] : reinterpret_cast<const T&>(padding), copy.offset + col};
   }
 
+  // The packs of this thread from element `first` of each image on, padding from the chunk's pack `count` on. The loads
+  // come before all else, so that they are under way together.
   template <bool straddles>
-  __device__ __forceinline__ uint4 read(const uint4* packs, int phase) const {
-    if constexpr (!straddles) return packs[0];
-    return straddling_pack<T>(packs[0], packs[1], phase);
-  }
-
-  __device__ __forceinline__ void gather(int s) {
+  __device__ __forceinline__ void read(uint4 (&x)[Tile::chunk_packs][kInputs], int slot, const int (&first)[kInputs],
+                                       int count) const {
     constexpr int kPacks = Tile::chunk_packs;
-    const int slot = s % kSlots, chunk = s % kChunks, k = s / kChunks, lane = threadIdx.x % kWarp;
-    const int packs = packs_of(chunk);
-    int phase[kInputs] = {};
-    if constexpr (kAnywhere) {
-#pragma unroll
-      for (int i = 0; i < kInputs; ++i) phase[i] = phase_of(row_.input(i, row_of(s)));
-    }
-    ptx::mbarrier_wait(&shared_.filled[slot], s / kSlots % 2);
-    uint4 x[kPacks][kInputs];
-    int valid = 0;
+    uint4 next[straddles ? kPacks : 1][kInputs];
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       const int pack = i * threads_ + threadIdx.x;
-      const bool inside = pack < packs;
-      valid += inside;
 #pragma unroll
-      for (int j = 0; j < kInputs; ++j) {
-        x[i][j] = inside ? read<kAnywhere>(image(slot, j) + pack, phase[j]) : Row::padding();
+      for (int k = 0; k < kInputs; ++k) {
+        const uint4* from = image(slot, k) + first[k] / kWidth + pack;
+        x[i][k] = pack < count ? from[0] : Row::padding();
+        if constexpr (straddles) next[i][k] = pack < count ? from[1] : Row::padding();
       }
     }
+    if constexpr (straddles) {
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+#pragma unroll
+        for (int k = 0; k < kInputs; ++k) x[i][k] = straddling_pack<T>(x[i][k], next[i][k], first[k] % kWidth);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void gather(int s) {
+    const int slot = s % kSlots, chunk = s % kChunks, k = s / kChunks, lane = threadIdx.x % kWarp;
+    const int packs = packs_of(chunk);
+    int first[kInputs] = {};
+    if constexpr (kAnywhere) {
+#pragma unroll
+      for (int i = 0; i < kInputs; ++i) first[i] = phase_of(row_.input(i, row_of(s)));
+    }
+    ptx::mbarrier_wait(&shared_.filled[slot], s / kSlots % 2);
+    uint4 x[Tile::chunk_packs][kInputs];
+    read<kAnywhere>(x, slot, first, packs);
+    int valid = 0;
+#pragma unroll
+    for (int i = 0; i < Tile::chunk_packs; ++i) valid += i * threads_ + static_cast<int>(threadIdx.x) < packs;
     const Stats stats = row_.template gather<kWarp>(x, valid);
     if (lane == 0) {
       const int warps = threads_ / kWarp, at = k % kStreamedRows;
@@ -319,17 +331,12 @@ class StreamBlock {
   __device__ __forceinline__ void finish_packs(int slot, int chunk, int64_t r, int head, int packs,
                                                const int (&first)[kInputs], const Total& total) {
     const int begin = pack_of(chunk), count = min(packs - begin, packs_of(chunk));
+    uint4 x[Tile::chunk_packs][kInputs];
+    read<straddles>(x, slot, first, count);
 #pragma unroll
     for (int i = 0; i < Tile::chunk_packs; ++i) {
       const int pack = i * threads_ + threadIdx.x;
-      if (pack < count) {
-        uint4 x[kInputs];
-#pragma unroll
-        for (int k = 0; k < kInputs; ++k) {
-          x[k] = read<straddles>(image(slot, k) + first[k] / kWidth + pack, first[k] % kWidth);
-        }
-        row_.finish(r, head + (begin + pack) * kWidth, x, total, {});
-      }
+      if (pack < count) row_.finish(r, head + (begin + pack) * kWidth, x[i], total, {});
     }
   }
 
@@ -402,7 +409,7 @@ void launch_stream(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
 }
 
 // Rows that begin anywhere, one input: up to 1 MiB.
-using StreamTiles = std::tuple<StreamTile<128, 8, 8, 3, 4, 1, true>, StreamTile<256, 8, 8, 3, 2, 1, true>,
+using StreamTiles = std::tuple<StreamTile<128, 8, 4, 6, 4, 1, true>, StreamTile<256, 8, 4, 6, 2, 1, true>,
                                StreamTile<256, 8, 4, 6, 2, 2, true>, StreamTile<256, 8, 4, 6, 2, 4, true>,
                                StreamTile<256, 8, 4, 6, 2, 8, true>, StreamTile<512, 8, 4, 6, 1, 8, true>,
                                StreamTile<512, 8, 4, 6, 1, 16, true>>;
@@ -412,7 +419,7 @@ constexpr int64_t kMostStreamedPacks = std::tuple_element_t<std::tuple_size_v<Ti
 static_assert(16 * kMostStreamedPacks<StreamTiles> == kMostStreamBytes);
 
 // Two inputs: as long.
-using StreamTiles2 = std::tuple<StreamTile<128, 4, 4, 3, 4, 1, true>, StreamTile<256, 4, 4, 3, 2, 1, true>,
+using StreamTiles2 = std::tuple<StreamTile<128, 4, 2, 6, 4, 1, true>, StreamTile<256, 4, 4, 3, 2, 1, true>,
                                 StreamTile<256, 4, 4, 3, 2, 2, true>, StreamTile<256, 4, 4, 3, 2, 4, true>,
                                 StreamTile<256, 4, 4, 3, 2, 8, true>, StreamTile<512, 4, 4, 3, 1, 8, true>,
                                 StreamTile<512, 4, 4, 3, 1, 16, true>, StreamTile<512, 8, 1, 13, 1, 16, true>>;

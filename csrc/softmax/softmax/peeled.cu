@@ -17,8 +17,8 @@ const char* takes(const SoftmaxArgs& a) {
   return a.cols * size_of(a.dtype) <= kMostStreamBytes ? nullptr : "needs rows of at most 1 MiB";
 }
 
-// Shorter rows fit the registers of a warp.
-bool suits(const SoftmaxArgs& a) { return a.cols > 1024; }
+// Of shorter rows `shared` has so many on a multiprocessor that they hide each other's waits as well.
+bool suits(const SoftmaxArgs& a) { return a.cols * size_of(a.dtype) > 32 * 1024; }
 
 const Register<SoftmaxArgs> registered{"peeled", /*min_sm=*/90, takes, launch, suits};
 

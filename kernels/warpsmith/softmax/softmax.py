@@ -153,6 +153,10 @@ def _needs_peeled(x: Tensor, dim: int) -> str | None:
     return _needs_rows(x, dim) or needs_streamed(_rows(x, dim), _row_bytes(x, dim))
 
 
+def _suits_peeled(x: Tensor, dim: int) -> str | None:
+    return None if _row_bytes(x, dim) > 32 << 10 else "many rows fit a multiprocessor"
+
+
 def _needs_registers(x: Tensor, dim: int) -> str | None:
     return _needs_packs(x, dim) or needs_held(_rows(x, dim), _row_bytes(x, dim))
 
@@ -318,7 +322,7 @@ def _safe(names: str) -> tuple[Rung, ...]:
             technique="peeled",
             min_sm=90,
             when=_needs_peeled,
-            suits=_suits_block,
+            suits=_suits_peeled,
         ),
         Rung(
             "registers",
