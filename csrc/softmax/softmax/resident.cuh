@@ -52,6 +52,7 @@ struct Softmax : SoftmaxRows<T> {
   }
   __device__ uint64_t load_policy() const { return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal(); }
   __device__ const T* input(int, int64_t row) const { return this->x_row(row); }
+  __device__ T* output(int64_t row) const { return this->y_row(row); }
 
   template <int lanes, int packs>
   __device__ __forceinline__ MaxSum gather(const uint4 (&x)[packs][1], int) const {
@@ -95,6 +96,9 @@ struct Softmax : SoftmaxRows<T> {
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) values[i] = answer(values[i]);
     ptx::store_streaming(reinterpret_cast<uint4*>(this->y_row(row) + col), pack<T>(values));
+  }
+  __device__ __forceinline__ void finish_one(int64_t row, int col, const T (&x)[1], const Answer& answer) const {
+    this->y_row(row)[col] = from_float<T>(answer(to_float(x[0])));
   }
 };
 

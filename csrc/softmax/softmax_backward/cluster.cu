@@ -1,16 +1,28 @@
 // Gradient of softmax, long rows streamed through a thread-block cluster.
 //   Against `registers`: the rows are spread over several multiprocessors, which exchange one sum a warp, and are read ahead
-//   while those before are finished. Bound: DRAM; f32 rows beyond 512 KiB leave room for one row only, so loads pause
-//   while it is reduced.
+//   while those before are finished. Beyond 512 KiB there is no room for three rows: they pass through the ring in chunks,
+//   and each that is finished makes room for one of the rows to come. Bound: DRAM.
 #include "row/cluster.cuh"
+#include "row/stream.cuh"
 #include "softmax/softmax_backward/resident.cuh"
 
 namespace warpsmith {
 namespace {
 
+using ShortTiles =
+    std::tuple<ClusterTile<256, 4, 3, 2, 8>, ClusterTile<512, 4, 3, 1, 8>, ClusterTile<512, 4, 3, 1, 16>>;
+using LongTiles = std::tuple<StreamTile<512, 8, 1, 13, 1, 16, false>>;
+static_assert(16 * kMostStreamedPacks<LongTiles> == kMostClusterBytes);
+
 void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
-  visit_gradients(
-      a, [&]<class T, class Gradient>() { launch_cluster(SoftmaxBackward<T, Gradient>(a), stream, ClusterTiles2{}); });
+  visit_gradients(a, [&]<class T, class Gradient>() {
+    const SoftmaxBackward<T, Gradient> row(a);
+    if (a.cols / kPack<T> <= kMostRowPacks<ShortTiles>) {
+      launch_cluster(row, stream, ShortTiles{});
+    } else {
+      launch_stream(row, stream, LongTiles{});
+    }
+  });
 }
 
 const char* takes(const SoftmaxBackwardArgs& a) {

@@ -32,6 +32,7 @@ struct SoftmaxBackward : SoftmaxBackwardRows<T> {
   __device__ const T* input(int which, int64_t row) const {
     return which == 0 ? this->grad_row(row) : this->y_row(row);
   }
+  __device__ T* output(int64_t row) const { return this->dx_row(row); }
 
   template <int lanes, int packs>
   __device__ __forceinline__ Stats gather(const uint4 (&x)[packs][2], int) const {
@@ -63,6 +64,9 @@ struct SoftmaxBackward : SoftmaxBackwardRows<T> {
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) y[i] = Gradient::finish(grad[i], y[i], sum);
     ptx::store_streaming(reinterpret_cast<uint4*>(this->dx_row(row) + col), pack<T>(y));
+  }
+  __device__ __forceinline__ void finish_one(int64_t row, int col, const T (&x)[2], float sum) const {
+    this->dx_row(row)[col] = from_float<T>(Gradient::finish(to_float(x[0]), to_float(x[1]), sum));
   }
 };
 

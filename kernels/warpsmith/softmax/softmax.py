@@ -154,7 +154,7 @@ def _needs_shared(x: Tensor, dim: int) -> str | None:
     return None if fits else "needs rows of at most 98.5 KiB"
 
 
-def _suits_shared(x: Tensor, dim: int) -> str | None:
+def _suits_block(x: Tensor, dim: int) -> str | None:
     return None if _cols(x, dim) > 1024 else "the row fits the registers of a warp"
 
 
@@ -164,6 +164,14 @@ def _rows(x: Tensor, dim: int) -> int:
 
 def _row_bytes(x: Tensor, dim: int) -> int:
     return _cols(x, dim) * x.element_size()
+
+
+def _needs_peeled(x: Tensor, dim: int) -> str | None:
+    return _needs_rows(x, dim) or needs_streamed(_rows(x, dim), _row_bytes(x, dim))
+
+
+def _suits_peeled(x: Tensor, dim: int) -> str | None:
+    return None if _row_bytes(x, dim) > 32 << 10 else "many rows fit a multiprocessor"
 
 
 def _needs_registers(x: Tensor, dim: int) -> str | None:
@@ -324,8 +332,18 @@ def _safe(names: str) -> tuple[Rung, ...]:
             "the row in shared memory and read once, in packs at any alignment",
             technique="shared",
             when=_needs_shared,
-            suits=_suits_shared,
+            suits=_suits_block,
             seeds=(f"{names} block in shared memory",),
+        ),
+        Rung(
+            "peeled",
+            "rows that begin anywhere streamed in packs, the next one gathered while one is finished",
+            width=PACK,
+            pack=True,
+            technique="peeled",
+            min_sm=90,
+            when=_needs_peeled,
+            suits=_suits_peeled,
         ),
         Rung(
             "registers",
@@ -380,6 +398,16 @@ _BACKWARD = (
         "a warp per row, both rows in registers and read once, short rows sharing a warp",
         technique="warp",
         when=_of_output(_needs_warp),
+    ),
+    Rung(
+        "peeled",
+        "rows that begin anywhere streamed in packs, the next one gathered while one is finished",
+        width=PACK,
+        pack=True,
+        technique="peeled",
+        min_sm=90,
+        when=_of_output(_needs_peeled),
+        suits=_of_output(_suits_block),
     ),
     Rung(
         "registers",

@@ -33,8 +33,8 @@ def samples() -> tuple[Sample, ...]:
             _along_last(m, n, small=False)
             for m, n in (
                 (199, 512), (40001, 3), (1030, 96), (2500, 1024), (37, 1128), (5, 8192), (3, 12345),
-                (3, 25216), (3, 25217), (3, 50257), (3, 50432), (3, 50434), (3, 65536), (2, 131072),
-                (3, 262144), (2, 300001),
+                (3, 25216), (3, 25217), (3, 50257), (3, 50432), (3, 50434), (3, 65536), (3, 100003),
+                (2, 131072), (2, 262143), (3, 262144), (2, 300001), (2600, 1029), (150, 50257),
             )
         ),
         Sample("defaults", lambda i: (i.randn(4, 64),)),
@@ -70,6 +70,8 @@ def samples() -> tuple[Sample, ...]:
         Sample("misaligned", lambda i: (i.misaligned(5, 256), -1)),
         Sample("misaligned pairs", lambda i: (i.misaligned(5, 64, offset=2), -1)),
         Sample("misaligned, long", lambda i: (i.misaligned(3, 12000), -1), small=False),
+        Sample("misaligned, odd", lambda i: (i.misaligned(5, 12345, offset=3), -1), small=False),
+        Sample("misaligned, very long", lambda i: (i.misaligned(2, 70000), -1), small=False),
         Sample("column stride", lambda i: (i.randn(3, 20, 40)[:, :, :24], 1)),
         Sample("odd column stride", lambda i: (i.randn(3, 20, 41)[:, :, 1:25], 1)),
         Sample("every other column", lambda i: (i.randn(3, 40, 16)[:, ::2], 1)),
@@ -173,6 +175,7 @@ def backward_samples(function: Function) -> tuple[Sample, ...]:
         with_grad("expanded gradient", lambda i: i.randn(64, salt=2).expand(9, 64), -1),
         with_grad("gradient of a sum", lambda i: i.randn(1, salt=2).expand(9, 64), -1),
         with_grad("misaligned gradient", lambda i: i.misaligned(5, 64, salt=2), -1),
+        with_grad("misaligned odd gradient", lambda i: i.misaligned(3, 2049, salt=2), -1),
         with_grad("transposed gradient", lambda i: i.randn(64, 24, salt=2).t(), -1),
         with_grad("strided gradient along 1", lambda i: i.randn(3, 20, 40)[:, :, :24], 1),
         with_grad("expanded gradient along 1", lambda i: i.randn(24).expand(3, 20, 24), 1),
@@ -262,6 +265,12 @@ def errors(op: str) -> tuple[Bad, ...]:
             lambda i: (_f32(i).plain(2, 25217), -1),
             rf"{op}.*: .*needs rows of at most 98\.5 KiB",
             variant="f32_shared",
+        ),
+        Bad(
+            "peeled, row too long",
+            lambda i: (_f32(i).plain(1, 262145), -1),
+            rf"{op}.*: .*needs rows of at most 1 MiB|sm_90",
+            variant="f32x4_pack_peeled",
         ),
         Bad(
             "rows along the first dimension",

@@ -1,0 +1,27 @@
+// Gradient of softmax, rows that begin anywhere streamed through a block or a cluster.
+//   Against `warp`: both rows are read once however long they are, and in packs between 16-byte borders, ahead while those
+//   before are finished. Bound: DRAM.
+#include "row/stream.cuh"
+#include "softmax/softmax_backward/resident.cuh"
+
+namespace warpsmith {
+namespace {
+
+void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
+  visit_gradients(
+      a, [&]<class T, class Gradient>() { launch_stream(SoftmaxBackward<T, Gradient>(a), stream, StreamTiles2{}); });
+}
+
+const char* takes(const SoftmaxBackwardArgs& a) {
+  if (const char* reason = needs_rows(a)) return reason;
+  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
+  return a.cols * size_of(a.dtype) <= kMostStreamBytes ? nullptr : "needs rows of at most 1 MiB";
+}
+
+// Shorter rows fit the registers of a warp.
+bool suits(const SoftmaxBackwardArgs& a) { return a.cols > 1024; }
+
+const Register<SoftmaxBackwardArgs> registered{"peeled", /*min_sm=*/90, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith
