@@ -46,41 +46,6 @@ inline void check_cuda(cudaError_t status, std::string_view what) {
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
 }
 
-// Facts about a GPU, asked for once.
-struct DeviceInfo {
-  int sm;        // compute capability, 90 for 9.0
-  int sm_count;  // multiprocessors
-  int smem;      // shared memory that a block may have, static and dynamic, in bytes
-};
-
-constexpr int kMaxDevices = 64;
-
-inline const DeviceInfo& device_info(int device) {
-  static DeviceInfo infos[kMaxDevices];
-  static std::atomic<bool> known[kMaxDevices];
-  if (device < 0 || device >= kMaxDevices) throw std::out_of_range("device index out of range");
-  if (!known[device].load(std::memory_order_acquire)) {
-    const auto ask = [&](cudaDeviceAttr attribute) {
-      int value = 0;
-      check_cuda(cudaDeviceGetAttribute(&value, attribute, device), "device_info");
-      return value;
-    };
-    infos[device] = {
-        .sm = ask(cudaDevAttrComputeCapabilityMajor) * 10 + ask(cudaDevAttrComputeCapabilityMinor),
-        .sm_count = ask(cudaDevAttrMultiProcessorCount),
-        .smem = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin),
-    };
-    known[device].store(true, std::memory_order_release);
-  }
-  return infos[device];
-}
-
-inline int current_device() {
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  return device;
-}
-
 struct LaunchConfig {
   dim3 grid;
   dim3 block;
@@ -88,32 +53,20 @@ struct LaunchConfig {
   int cluster = 1;       // blocks per cluster, along x
 };
 
+constexpr int kDefaultSmemLimit = 48 * 1024;
 constexpr int kPortableCluster = 8;
-
-// Lets a kernel have all the dynamic shared memory that its static one leaves of a block's, once per device: without
-// asking, both together end at 48 KiB. Never a limit for one launch: another thread's might be lower.
-template <auto kernel>
-void raise_smem_limit() {
-  static std::atomic<bool> raised[kMaxDevices];
-  const int device = current_device(), most = device_info(device).smem;
-  if (raised[device].load(std::memory_order_relaxed)) return;
-  constexpr std::string_view name = detail::spelling<kernel>();
-  const auto function = reinterpret_cast<const void*>(kernel);
-  cudaFuncAttributes attributes{};
-  check_cuda(cudaFuncGetAttributes(&attributes, function), name);
-  check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most - static_cast<int>(attributes.sharedSizeBytes)),
-             name);
-  raised[device].store(true, std::memory_order_relaxed);
-}
 
 template <auto kernel, class... Params>
 void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... params) {
   static_cast<void>(detail::Enter<kernel>::entered);
   constexpr std::string_view name = detail::spelling<kernel>();
 
-  if (config.dynamic_smem > 0) raise_smem_limit<kernel>();
-  // Belongs to the function, on each device; setting it again costs no more than asking.
+  // Both attributes belong to the function, on each device; setting them again costs no more than asking.
+  if (config.dynamic_smem > kDefaultSmemLimit) {
+    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    config.dynamic_smem),
+               name);
+  }
   if (config.cluster > kPortableCluster) {
     check_cuda(
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
@@ -133,6 +86,28 @@ void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... pa
     launch_config.numAttrs = 1;
   }
   check_cuda(cudaLaunchKernelEx(&launch_config, kernel, params...), name);
+}
+
+// Facts about a GPU, asked for once.
+struct DeviceInfo {
+  int sm;        // compute capability, 90 for 9.0
+  int sm_count;  // multiprocessors
+};
+
+inline const DeviceInfo& device_info(int device) {
+  constexpr int kMaxDevices = 64;
+  static DeviceInfo infos[kMaxDevices];
+  static std::atomic<bool> known[kMaxDevices];
+  if (device < 0 || device >= kMaxDevices) throw std::out_of_range("device index out of range");
+  if (!known[device].load(std::memory_order_acquire)) {
+    int major = 0, minor = 0, count = 0;
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device_info");
+    check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device_info");
+    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "device_info");
+    infos[device] = {major * 10 + minor, count};
+    known[device].store(true, std::memory_order_release);
+  }
+  return infos[device];
 }
 
 // Makes `device` current for a scope; costs one query where it is current already.

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 
@@ -10,29 +11,41 @@
 
 namespace warpsmith {
 
-// Shared memory that one block may have on the current device, in bytes.
-inline int block_smem_limit() { return device_info(current_device()).smem; }
+// Shared memory that one block may ask for on the current device, in bytes.
+inline int block_smem_limit() {
+  int device = 0, bytes = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "shared memory limit");
+  return bytes;
+}
 
 // Clusters (blocks where config.cluster is 1) of `kernel` that fit on the current device together. The block size
 // must determine the shared memory; the answer is asked for once per device and block size.
 template <auto kernel>
 int resident_clusters(LaunchConfig config) {
-  constexpr int kMaxWarps = 32;
+  constexpr int kMaxDevices = 64, kMaxWarps = 32;
   static std::atomic<int> known[kMaxDevices][kMaxWarps + 1];
-  const int device = current_device();
-  const DeviceInfo& info = device_info(device);
-  std::atomic<int>& count = known[device][config.block.x / 32];
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  std::atomic<int>& count = known[device % kMaxDevices][config.block.x / 32];
   if (const int clusters = count.load(std::memory_order_relaxed)) return clusters;
 
   const auto function = reinterpret_cast<const void*>(kernel);
-  if (config.dynamic_smem > 0) raise_smem_limit<kernel>();
+  // The default limit holds for static and dynamic shared memory together; a limit once raised must not fall again.
+  cudaFuncAttributes attributes;
+  check_cuda(cudaFuncGetAttributes(&attributes, function), "attributes of a persistent kernel");
+  if (config.dynamic_smem + static_cast<int>(attributes.sharedSizeBytes) > kDefaultSmemLimit) {
+    check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    std::max(config.dynamic_smem, attributes.maxDynamicSharedSizeBytes)),
+               "shared memory of a persistent kernel");
+  }
   int clusters = 0;
   if (config.cluster == 1) {
     int blocks = 0;
     check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, static_cast<int>(config.block.x),
                                                              static_cast<size_t>(config.dynamic_smem)),
                "occupancy");
-    clusters = blocks * info.sm_count;
+    clusters = blocks * device_info(device).sm_count;
   } else {
     if (config.cluster > kPortableCluster) {
       check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cluster size");
