@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kUnroll = 8;
+constexpr int kMostPacks = 64;  // that a lane takes one after another; a longer chain of additions loses digits
 
 // Lanes that share a row, each with four packs of it where the row has them.
 int lanes_for(int64_t packs) {
@@ -27,8 +28,13 @@ __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceD
     const T* x = static_cast<const T*>(a.x) + (row < a.outer ? row : 0) * a.stride_outer;  // [n]
 
     // take
+    constexpr int64_t kSpan = kMostPacks * kWarp * kPack<T>;
     typename R::State state = start<R>(x);
-    take_span<R, Aligned, kUnroll>(state, x, 0, n, lane, lanes);
+    for (int64_t begin = 0; begin < n; begin += kSpan) {
+      typename R::State part = start<R>(x);
+      take_span<R, Aligned, kUnroll>(part, x, begin, min(n, begin + kSpan), lane, lanes);
+      state = R::merge(state, part);
+    }
 
     // merge
     state = merge_lanes(state, lanes, Merge<R>{});
