@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(Config<Tile, Operands>::threads, Tile::blocks)
         for (int i = 0; i < Fragments<Tile>::pairs; ++i) {
           for (uint32_t& value : fragments.pair(i)) value = ptx::tf32_from_float(__uint_as_float(value));
         }
-        multiply(sums, fragments, [](int) {});
+        multiply(sums, fragments);
       }
       filled.advance();
       used.advance();

@@ -1,7 +1,7 @@
 // TF32 product, mma.m16n8k8, tiles brought and rounded by the copy engine.
 //   Against `mma_peak`: cp.async.bulk.tensor brings whole boxes of an operand, swizzled, with zeros where it ends, and as
 //   CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 rounds them on the way (to nearest, ties to even). Nothing is left to the warps but
-//   loads of fragments and products: 36 other instructions to 32 products, where rounding alone takes 32 in `mma_peak`.
+//   loads of fragments and products: 34 other instructions to 32 products, where rounding alone takes 32 in `mma_peak`.
 //   Tiles of 128 x 128, of which a multiprocessor holds two: one block multiplies while the other begins or ends. A
 //   row-major; b in either order; one product at a time.
 //   Bound: shared memory, whose fragments take four fifths of the time of the products; wgmma, which reads operands

@@ -195,14 +195,4 @@ __device__ __forceinline__ void load_fragment(Fragment<pairs>& to, const float* 
   }
 }
 
-// Rounds to TF32. Tensor cores ignore the low 13 bits, so half of their worth is added and nothing cut off: that is two
-// instructions a value, where cvt.rna.tf32 is expanded to three. Infinities and quiet NaN stay.
-__device__ __forceinline__ void round_in_place(uint32_t (&values)[4]) {
-  constexpr uint32_t kHalf = 1u << 12;
-#pragma unroll
-  for (uint32_t& value : values) {
-    if (fabsf(__uint_as_float(value)) < __int_as_float(0x7f800000)) value += kHalf;
-  }
-}
-
 }  // namespace warpsmith

@@ -58,17 +58,6 @@ struct Sums {
       }
     }
   }
-
-  __device__ void add(const Sums& other) {
-#pragma unroll
-    for (int i = 0; i < tiles_m; ++i) {
-#pragma unroll
-      for (int j = 0; j < tiles_n; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) value[i][j][e] += other.value[i][j][e];
-      }
-    }
-  }
 };
 
 template <class Block>
@@ -82,9 +71,9 @@ struct Fragments {
   }
 };
 
-// One k-step. `between(i)` runs after row `i` of products, for what is to happen in the gaps between them.
-template <class Block, class Between>
-__device__ __forceinline__ void multiply(Sums<Block>& sums, const Fragments<Block>& x, Between&& between) {
+// One k-step.
+template <class Block>
+__device__ __forceinline__ void multiply(Sums<Block>& sums, const Fragments<Block>& x) {
 #pragma unroll
   for (int i = 0; i < Sums<Block>::tiles_m; ++i) {
 #pragma unroll
@@ -92,7 +81,6 @@ __device__ __forceinline__ void multiply(Sums<Block>& sums, const Fragments<Bloc
       const uint32_t b[2] = {x.b.value[j / 2][j % 2 * 2], x.b.value[j / 2][j % 2 * 2 + 1]};
       ptx::mma_m16n8k8_tf32(sums.value[i][j], x.a.value[i], b);
     }
-    between(i);
   }
 }
 

@@ -175,7 +175,7 @@ LADDER = (
     ),
     Rung(
         "mma_peak",
-        "fragments rounded between multiplications, tiles by cost, split k, any call",
+        "turned products, values rounded as they are used, tiles by cost, split k, any call",
         dtypes=("f32",),
         width=4,
         technique="mma_peak",
