@@ -22,8 +22,7 @@ struct Tile {
 };
 
 // The first that holds the row is taken.
-using Tiles =
-    std::tuple<Tile<512, 4, 2, 2>, Tile<512, 4, 2, 4>, Tile<512, 4, 2, 8>, Tile<1024, 4, 1, 8>, Tile<1024, 4, 1, 16>>;
+using Tiles = std::tuple<Tile<512, 8, 2, 2>, Tile<512, 8, 2, 4>, Tile<512, 8, 2, 8>, Tile<1024, 8, 1, 8>>;
 constexpr int64_t kMostBytes = 16 * std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
 static_assert(kMostBytes == 1 << 20, "the refusal names this size");
 

@@ -40,14 +40,34 @@ struct GradientSums {
   float peaks = 0.0f;        // how many entries hold most of the row: at most one, unless lse is very coarse
   float peak_exponential = 0.0f, peak_product = 0.0f, peak_grad = 0.0f;  // of those; the sums above leave them out
 
+  static constexpr float kPeak = 0.75f;
+
   __device__ __forceinline__ void add(float e, float grad) {
-    const bool peak = e > 0.75f;
+    const bool peak = e > kPeak;
     exponential += peak ? 0.0f : e;
     product = peak ? product : fmaf(e, grad, product);
     peaks += peak ? 1.0f : 0.0f;
     peak_exponential += peak ? e : 0.0f;
     peak_product = peak ? fmaf(e, grad, peak_product) : peak_product;
     peak_grad += peak ? grad : 0.0f;
+  }
+
+  // The same to the bit, at a third of the price where none of them is a peak.
+  template <int n>
+  __device__ __forceinline__ void add(const float (&e)[n], const float (&grad)[n]) {
+    float most = e[0];
+#pragma unroll
+    for (int j = 1; j < n; ++j) most = fmaxf(most, e[j]);
+    if (most > kPeak) {
+#pragma unroll
+      for (int j = 0; j < n; ++j) add(e[j], grad[j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        exponential += e[j];
+        product = fmaf(e[j], grad[j], product);
+      }
+    }
   }
 };
 
@@ -114,8 +134,9 @@ __device__ __forceinline__ void add_pack(GradientSums& sums, float (&z)[kPack<T>
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) {
     z[j] = exp_below(z[j], lse);
-    sums.add(z[j], __fmul_rn(g[j], keep_scale));
+    g[j] = __fmul_rn(g[j], keep_scale);
   }
+  sums.add(z, g);
 }
 
 // dx of a pack from e and grad; NaN stays before `left`.
