@@ -316,7 +316,7 @@ def _safe(names: str) -> tuple[Rung, ...]:
         ),
         Rung(
             "peeled",
-            "rows that begin anywhere streamed in packs, the next one gathered while one is finished",
+            "rows that begin anywhere, streamed in packs, the next one gathered meanwhile",
             width=PACK,
             pack=True,
             technique="peeled",
@@ -372,7 +372,7 @@ _BACKWARD = (
     ),
     Rung(
         "peeled",
-        "rows that begin anywhere streamed in packs, the next one gathered while one is finished",
+        "rows that begin anywhere, streamed in packs, the next one gathered meanwhile",
         width=PACK,
         pack=True,
         technique="peeled",
