@@ -337,7 +337,7 @@ def _safe(names: str) -> tuple[Rung, ...]:
         ),
         Rung(
             "peeled",
-            "rows that begin anywhere streamed in packs, the next one gathered while one is finished",
+            "rows that begin anywhere, streamed in packs, the next one gathered meanwhile",
             width=PACK,
             pack=True,
             technique="peeled",
@@ -401,7 +401,7 @@ _BACKWARD = (
     ),
     Rung(
         "peeled",
-        "rows that begin anywhere streamed in packs, the next one gathered while one is finished",
+        "rows that begin anywhere, streamed in packs, the next one gathered meanwhile",
         width=PACK,
         pack=True,
         technique="peeled",
