@@ -14,7 +14,7 @@
 //     uint64_t load_policy() const;
 //     const Value* input(int which, int64_t row) const;
 //     Stats gather<lanes>(const uint4 (&x)[packs][kInputs], int valid) const;  // over `lanes` neighbours
-//     Stats combine(const Stats* parts, int count) const;  // run by whole warps
+//     Stats combine(const Stats* parts, int count) const;  // at most 32; run by whole warps
 //     Total total(const Stats&) const;
 //     void keep(int64_t row, const Total&) const;  // run by one thread of a row
 //     void finish(int64_t row, int col, const uint4 (&x)[kInputs], const Total&, const Columns&) const;
