@@ -11,7 +11,7 @@
 //     struct Factors { ... };              // what xhat and dx of a row take
 //     void add(Sums&, float x, float grad, float weight, float bias) const;
 //     Partial over_lanes<lanes>(const Sums&, const WarpShare&) const;     // over `lanes` neighbours
-//     Partial combine<most>(const Partial* parts, int count) const;       // count <= most; run by whole warps
+//     Partial combine(const Partial* parts, int count) const;             // at most 32; run by whole warps
 //     Factors factors(const Partial& row, float rstd) const;
 //     float xhat(float x, float weight, float bias, const Factors&) const;
 //     float dx(float xhat, float scaled, const Factors&) const;           // scaled: grad * weight
@@ -102,21 +102,11 @@ __device__ __forceinline__ Floats warp_sums(Floats sums) {
   return sums;
 }
 
-// The same over `count` of them in shared memory, at most `most`.
-template <int most, class Floats>
+// The same over `count` of them in shared memory, at most 32.
+template <class Floats>
 __device__ __forceinline__ Floats total_of(const Floats* parts, int count) {
   const int lane = threadIdx.x % kWarp;
-  Floats sums = lane < count ? parts[lane] : Floats{};
-  auto& each = reinterpret_cast<float (&)[kFloats<Floats>]>(sums);
-#pragma unroll
-  for (int i = kWarp; i < most; i += kWarp) {
-    if (i + lane >= count) continue;
-    const Floats part = parts[i + lane];
-    const auto& more = reinterpret_cast<const float (&)[kFloats<Floats>]>(part);
-#pragma unroll
-    for (int k = 0; k < kFloats<Floats>; ++k) each[k] += more[k];
-  }
-  return warp_sums(sums);
+  return warp_sums(lane < count ? parts[lane] : Floats{});
 }
 
 // Over the block; every thread gets the row's Partial. Two calls in a row need two buffers.
@@ -127,7 +117,7 @@ __device__ __forceinline__ typename Norm::Partial block_combine(const Norm& v, c
   if (warps == 1) return mine;
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = mine;
   __syncthreads();
-  return v.template combine<kWarp>(parts, warps);
+  return v.combine(parts, warps);
 }
 
 // --- dw and db from their partial sums ---

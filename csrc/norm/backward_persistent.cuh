@@ -24,7 +24,7 @@ struct BackwardTile {
   static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
   static constexpr int64_t most_packs = int64_t{cluster} * (lanes > 0 ? lanes : threads) * packs;
   static_assert(lanes == 0 || cluster == 1, "rows that share a warp are short");
-  static_assert(spare == 0 || (stages == 1 && cluster > 1 && spare < packs), "a part of the row after the only one");
+  static_assert(spare == 0 || (stages == 1 && cluster > 1 && spare <= packs), "a part of the row after the only one");
 
   static constexpr int ring_bytes(int block_threads) { return ring_packs * 2 * block_threads * 16; }
   using OneStage = BackwardTile<threads_, lanes_, packs_, 1, min_blocks_, cluster_, held_>;
@@ -110,9 +110,12 @@ inline constexpr int kPartsInFlight = 4;
 template <class Norm, class Tile>
 struct RowExchange {
   static constexpr bool kCluster = Tile::cluster > 1;
-  static constexpr int kMost = kCluster ? Tile::cluster * (Tile::threads / kWarp) : kWarp;
-  typename Norm::Partial parts[kCluster ? kPartsInFlight : 2][kMost];  // [row, block of the cluster * warp]
-  uint64_t arrived[kPartsInFlight];                                    // mbarriers of a cluster: all parts are here
+  static constexpr int kRows = kCluster ? kPartsInFlight : 2;
+  typename Norm::Partial parts[kRows][kCluster ? Tile::threads / kWarp : kWarp];  // [row, warp]
+  typename Norm::Partial slices[kRows][kCluster ? Tile::cluster : 1];             // [row, block of the cluster]
+  // mbarriers of a cluster
+  uint64_t gathered[kPartsInFlight];  // all parts of the block are here
+  uint64_t arrived[kPartsInFlight];   // all slices of the row are here
 };
 
 // A sum of products over many rows.
@@ -196,7 +199,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #if WARPSMITH_HAS_CLUSTERS
   if constexpr (kCluster > 1) {
     if (tid == 0) {
-      for (int i = 0; i < kPartsInFlight; ++i) ptx::mbarrier_init(&exchange.arrived[i], 1);
+      for (int i = 0; i < kPartsInFlight; ++i) {
+        ptx::mbarrier_init(&exchange.gathered[i], blockDim.x / kWarp);
+        ptx::mbarrier_init(&exchange.arrived[i], 1);
+      }
       ptx::fence_mbarrier_init();
     }
     cluster_sync();  // every block's barriers exist before anyone signals them
@@ -253,7 +259,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       left(i);
     }
   };
-  constexpr auto kNothing = [](int) {};
+  // What is finished leaves its place to the same pack of a later row.
+  const auto refill = [&](int first, int64_t row) {
+    return [=, &fetch_pack, &v](int i) {
+      if (row < v.rows) fetch_pack(first, row, i);
+    };
+  };
 
   const auto rstd_of = [&](int64_t row) {
     if constexpr (Norm::kFromOutput) {
@@ -264,19 +275,28 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 
   if constexpr (kCluster > 1) {
 #if WARPSMITH_HAS_CLUSTERS
-    // A row's parts go to every block while the row before is finished: nobody waits for the exchange.
-    const int warps = blockDim.x / kWarp, in_warp = tid % kWarp, parts = kCluster * warps;
+    // A block's share of a row goes to every block while the row before is finished: nobody waits for the exchange.
+    // One warp adds it up: were every part sent, every warp would add up all parts of the cluster.
+    const int warps = blockDim.x / kWarp, in_warp = tid % kWarp;
     const auto send = [&](unsigned k, int first) {
       const unsigned slot = k % kPartsInFlight;
       const typename Norm::Partial part = gather(first, own);
-      if (tid == 0) {
-        ptx::mbarrier_arrive_expect(&exchange.arrived[slot], parts * static_cast<int>(sizeof(typename Norm::Partial)));
+      if (in_warp == 0) {
+        exchange.parts[slot][tid / kWarp] = part;
+        ptx::mbarrier_arrive(&exchange.gathered[slot]);
       }
-      if (in_warp < kCluster) {
-        auto* to = reinterpret_cast<float*>(&exchange.parts[slot][rank * warps + tid / kWarp]);
+      if (tid >= kWarp) return;
+      ptx::mbarrier_wait(&exchange.gathered[slot], k / kPartsInFlight % 2);
+      const typename Norm::Partial share = v.combine(exchange.parts[slot], warps);
+      if (tid == 0) {
+        constexpr int kBytes = kCluster * static_cast<int>(sizeof(typename Norm::Partial));
+        ptx::mbarrier_arrive_expect(&exchange.arrived[slot], kBytes);
+      }
+      if (tid < kCluster) {
+        auto* to = reinterpret_cast<float*>(&exchange.slices[slot][rank]);
 #pragma unroll
         for (int i = 0; i < kFloats<typename Norm::Partial>; ++i) {
-          ptx::store_async(to + i, &exchange.arrived[slot], in_warp, reinterpret_cast<const float*>(&part)[i]);
+          ptx::store_async(to + i, &exchange.arrived[slot], tid, reinterpret_cast<const float*>(&share)[i]);
         }
       }
     };
@@ -285,7 +305,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       const unsigned slot = k % kPartsInFlight;
       const float rstd = rstd_of(base);
       ptx::mbarrier_wait_cluster(&exchange.arrived[slot], k / kPartsInFlight % 2);
-      return v.factors(v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts), rstd);
+      return v.factors(v.combine(exchange.slices[slot], kCluster), rstd);
     };
 
     if constexpr (kStages > 1) {
@@ -296,8 +316,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       for (unsigned k = 0; base < v.rows; ++k, base += step) {
         ptx::cp_async_wait<kStages - 2>();
         if (base + step < v.rows) send(k + 1, (k + 1) % kStages * kPacks);
-        finish(k % kStages * kPacks, own, base, total(k), kNothing);
-        fetch(k % kStages, base + kStages * step);
+        finish(k % kStages * kPacks, own, base, total(k), refill(k % kStages * kPacks, base + kStages * step));
+        ptx::cp_async_commit();
       }
     } else {
       // The ring holds a row and the first packs of the next. Each pack that is finished leaves its place to the next
@@ -340,8 +360,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       ptx::cp_async_wait<kStages - 1>();
       typename Norm::Partial part = gather(stage * kPacks, limit);
       if constexpr (!kShared) part = block_combine(v, part, exchange.parts[buffer]);
-      finish(stage * kPacks, limit, row, v.factors(part, rstd), kNothing);
-      fetch(stage, row + kStages * step);
+      finish(stage * kPacks, limit, row, v.factors(part, rstd), refill(stage * kPacks, row + kStages * step));
+      ptx::cp_async_commit();
       stage = stage + 1 == kStages ? 0 : stage + 1;
       buffer ^= 1;  // another warp may be one row ahead, never two
     }

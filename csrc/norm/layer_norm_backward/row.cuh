@@ -54,32 +54,19 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
             .product = fmaf(-distance, scaled, warp_reduce<lanes>(sums.product))};
   }
 
-  template <int most>
   __device__ __forceinline__ Partial combine(const Partial* parts, int count) const {
     const int lane = threadIdx.x % kWarp;
-    const float reference = parts[0].mean;
-    float moment = 0.0f;
-#pragma unroll
-    for (int i = 0; i < most; i += kWarp) {
-      if (i + lane < count) moment = fmaf(parts[i + lane].count, parts[i + lane].mean - reference, moment);
-    }
-    const float distance = warp_reduce(moment) * this->inverse_cols;  // of the mean from the reference
-
-    float square = 0.0f, scaled = 0.0f, product = 0.0f;
-#pragma unroll
-    for (int i = 0; i < most; i += kWarp) {
-      if (i + lane >= count) continue;
-      const Partial part = parts[i + lane];
-      const float apart = (part.mean - reference) - distance;
-      square += fmaf(part.count * apart, apart, part.square);
-      scaled += part.scaled;
-      product += fmaf(part.scaled, apart, part.product);
-    }
-    return {.count = static_cast<float>(this->cols),
+    const Partial part = lane < count ? parts[lane] : Partial{};
+    const float reference = __shfl_sync(kAllLanes, part.mean, 0);
+    const auto total = static_cast<float>(__reduce_add_sync(kAllLanes, static_cast<int>(part.count)));
+    const float moment = warp_reduce(part.count * (part.mean - reference));
+    const float distance = total > 0.0f ? __fdividef(moment, total) : 0.0f;  // of the mean from the reference
+    const float apart = (part.mean - reference) - distance;
+    return {.count = total,
             .mean = reference + distance,
-            .square = warp_reduce(square),
-            .scaled = warp_reduce(scaled),
-            .product = warp_reduce(product)};
+            .square = warp_reduce(fmaf(part.count * apart, apart, part.square)),
+            .scaled = warp_reduce(part.scaled),
+            .product = warp_reduce(fmaf(part.scaled, apart, part.product))};
   }
 
   __device__ __forceinline__ Factors factors(const Partial& row, float) const {
