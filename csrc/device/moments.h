@@ -64,7 +64,8 @@ __device__ __forceinline__ Moments warp_merge_around(const Moments& mine) {
   if (count == 0.0f) return {};
   const float distance = __fdividef(moment, count);
   const float apart = (mine.mean - reference) - distance;
-  return {count, reference + distance, warp_reduce(mine.count > 0.0f ? fmaf(mine.count * apart, apart, mine.m2) : 0.0f)};
+  return {count, reference + distance,
+          warp_reduce(mine.count > 0.0f ? fmaf(mine.count * apart, apart, mine.m2) : 0.0f)};
 }
 
 // Over the block; every thread gets the same bits. Two calls in a row need a barrier between them, or two buffers.

@@ -11,7 +11,8 @@
 //     struct Factors { ... };              // what xhat and dx of a row take
 //     void add(Sums&, float x, float grad, float weight, float bias) const;
 //     Partial over_lanes<lanes>(const Sums&, const WarpShare&) const;     // over `lanes` neighbours
-//     Partial combine(const Partial* parts, int count) const;             // at most 32; run by whole warps
+//     Partial combine<most>(const Partial* parts, int count) const;       // count <= most; run by whole warps
+//     Partial combine_some(const Partial* parts, int count) const;        // of those not all, at most 32; for `merged`
 //     Factors factors(const Partial& row, float rstd) const;
 //     float xhat(float x, float weight, float bias, const Factors&) const;
 //     float dx(float xhat, float scaled, const Factors&) const;           // scaled: grad * weight
@@ -102,11 +103,21 @@ __device__ __forceinline__ Floats warp_sums(Floats sums) {
   return sums;
 }
 
-// The same over `count` of them in shared memory, at most 32.
-template <class Floats>
+// The same over `count` of them in shared memory, at most `most`.
+template <int most, class Floats>
 __device__ __forceinline__ Floats total_of(const Floats* parts, int count) {
   const int lane = threadIdx.x % kWarp;
-  return warp_sums(lane < count ? parts[lane] : Floats{});
+  Floats sums = lane < count ? parts[lane] : Floats{};
+  auto& each = reinterpret_cast<float (&)[kFloats<Floats>]>(sums);
+#pragma unroll
+  for (int i = kWarp; i < most; i += kWarp) {
+    if (i + lane >= count) continue;
+    const Floats part = parts[i + lane];
+    const auto& more = reinterpret_cast<const float (&)[kFloats<Floats>]>(part);
+#pragma unroll
+    for (int k = 0; k < kFloats<Floats>; ++k) each[k] += more[k];
+  }
+  return warp_sums(sums);
 }
 
 // Over the block; every thread gets the row's Partial. Two calls in a row need two buffers.
@@ -117,7 +128,7 @@ __device__ __forceinline__ typename Norm::Partial block_combine(const Norm& v, c
   if (warps == 1) return mine;
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = mine;
   __syncthreads();
-  return v.combine(parts, warps);
+  return v.template combine<kWarp>(parts, warps);
 }
 
 // --- dw and db from their partial sums ---

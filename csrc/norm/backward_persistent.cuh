@@ -14,17 +14,20 @@ namespace warpsmith {
 
 // threads of a block (at most) | threads that share a row, 0: the block or cluster, cut to what the row needs |
 // 128-bit packs of a row that a thread holds | rows in the ring | blocks per multiprocessor | blocks that share a row |
-// whether weight and bias are held in registers, or else in shared memory | packs of a further row in the ring
+// whether weight and bias are held in registers, or else in shared memory | packs of a further row in the ring | whether
+// one warp puts the parts of its block together before they leave it: less work for all, but they wait for it
 template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_, int cluster_ = 1, int held_ = 1,
-          int spare_ = 0>
+          int spare_ = 0, int merged_ = 0>
 struct BackwardTile {
   static constexpr int threads = threads_, lanes = lanes_, packs = packs_, stages = stages_;
   static constexpr int min_blocks = min_blocks_, cluster = cluster_, held = held_, spare = spare_;
+  static constexpr int merged = merged_;
   static constexpr int ring_packs = stages * packs + spare;
   static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
   static constexpr int64_t most_packs = int64_t{cluster} * (lanes > 0 ? lanes : threads) * packs;
   static_assert(lanes == 0 || cluster == 1, "rows that share a warp are short");
-  static_assert(spare == 0 || (stages == 1 && cluster > 1 && spare <= packs), "a part of the row after the only one");
+  static_assert(merged == 0 || cluster > 1, "a block alone puts its sums together in any case");
+  static_assert(spare == 0 || (stages == 1 && cluster > 1 && spare < packs), "a part of the row after the only one");
 
   static constexpr int ring_bytes(int block_threads) { return ring_packs * 2 * block_threads * 16; }
   using OneStage = BackwardTile<threads_, lanes_, packs_, 1, min_blocks_, cluster_, held_>;
@@ -110,12 +113,17 @@ inline constexpr int kPartsInFlight = 4;
 template <class Norm, class Tile>
 struct RowExchange {
   static constexpr bool kCluster = Tile::cluster > 1;
-  static constexpr int kRows = kCluster ? kPartsInFlight : 2;
-  typename Norm::Partial parts[kRows][kCluster ? Tile::threads / kWarp : kWarp];  // [row, warp]
-  typename Norm::Partial slices[kRows][kCluster ? Tile::cluster : 1];             // [row, block of the cluster]
-  // mbarriers of a cluster
-  uint64_t gathered[kPartsInFlight];  // all parts of the block are here
-  uint64_t arrived[kPartsInFlight];   // all slices of the row are here
+  static constexpr int kOfBlock = Tile::merged ? 1 : Tile::threads / kWarp;
+  static constexpr int kMost = kCluster ? Tile::cluster * kOfBlock : kWarp;
+  typename Norm::Partial parts[kCluster ? kPartsInFlight : 2][kMost];  // [row, block of the cluster * part of it]
+  uint64_t arrived[kPartsInFlight];                                    // mbarriers of a cluster: all parts are here
+};
+
+// And what those of a block hand to the one that puts their parts together.
+template <class Norm, class Tile>
+struct MergedExchange : RowExchange<Norm, Tile> {
+  typename Norm::Partial of_warps[kPartsInFlight][Tile::threads / kWarp];
+  uint64_t gathered[kPartsInFlight];  // mbarriers: those of all warps are here
 };
 
 // A sum of products over many rows.
@@ -143,7 +151,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = kPack<T>;
   constexpr bool kShared = Tile::lanes > 0;  // several rows in a block
   extern __shared__ uint4 ring[];            // [packs, x and grad, threads]; a thread reads its own copies only
-  __shared__ RowExchange<Norm, Tile> exchange;
+  __shared__ std::conditional_t<Tile::merged, MergedExchange<Norm, Tile>, RowExchange<Norm, Tile>> exchange;
 
   const int tid = threadIdx.x;
   const int lanes = kShared ? Tile::lanes : blockDim.x;
@@ -178,7 +186,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) fetch(stage, base + group + stage * step);
   ColumnsOf<Norm, Tile> held(ring + Tile::ring_packs * 2 * blockDim.x);
-  // Few clusters fit the machine, so each adds up many rows, and f32 has no digits to spare.
+  // Few clusters fit the machine, so each adds up many rows, and f32 has no digits to spare. Eight packs a thread leave no
+  // registers for it; rows of that length are fewer.
   constexpr bool kCompensated = std::is_same_v<T, float> && kCluster > 1 && kPacks <= 4;
   using Sum = std::conditional_t<kCompensated, CompensatedSum, PlainSum>;
   Sum dw[kPacks][kWidth], db[Norm::kBiasGradient ? kPacks : 1][kWidth];
@@ -200,8 +209,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   if constexpr (kCluster > 1) {
     if (tid == 0) {
       for (int i = 0; i < kPartsInFlight; ++i) {
-        ptx::mbarrier_init(&exchange.gathered[i], blockDim.x / kWarp);
         ptx::mbarrier_init(&exchange.arrived[i], 1);
+        if constexpr (Tile::merged) ptx::mbarrier_init(&exchange.gathered[i], blockDim.x / kWarp);
       }
       ptx::fence_mbarrier_init();
     }
@@ -259,12 +268,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       left(i);
     }
   };
-  // What is finished leaves its place to the same pack of a later row.
-  const auto refill = [&](int first, int64_t row) {
-    return [=, &fetch_pack, &v](int i) {
-      if (row < v.rows) fetch_pack(first, row, i);
-    };
-  };
+  constexpr auto kNothing = [](int) {};
 
   const auto rstd_of = [&](int64_t row) {
     if constexpr (Norm::kFromOutput) {
@@ -275,28 +279,29 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 
   if constexpr (kCluster > 1) {
 #if WARPSMITH_HAS_CLUSTERS
-    // A block's share of a row goes to every block while the row before is finished: nobody waits for the exchange.
-    // One warp adds it up: were every part sent, every warp would add up all parts of the cluster.
-    const int warps = blockDim.x / kWarp, in_warp = tid % kWarp;
+    // A row's parts go to every block while the row before is finished: nobody waits for the exchange.
+    const int warps = blockDim.x / kWarp, in_warp = tid % kWarp, of_block = Tile::merged ? 1 : warps;
+    const int parts = kCluster * of_block;
     const auto send = [&](unsigned k, int first) {
       const unsigned slot = k % kPartsInFlight;
-      const typename Norm::Partial part = gather(first, own);
-      if (in_warp == 0) {
-        exchange.parts[slot][tid / kWarp] = part;
-        ptx::mbarrier_arrive(&exchange.gathered[slot]);
+      typename Norm::Partial part = gather(first, own);
+      if constexpr (Tile::merged) {
+        if (in_warp == 0) {
+          exchange.of_warps[slot][tid / kWarp] = part;
+          ptx::mbarrier_arrive(&exchange.gathered[slot]);
+        }
+        if (tid >= kWarp) return;
+        ptx::mbarrier_wait(&exchange.gathered[slot], k / kPartsInFlight % 2);
+        part = v.combine_some(exchange.of_warps[slot], warps);
       }
-      if (tid >= kWarp) return;
-      ptx::mbarrier_wait(&exchange.gathered[slot], k / kPartsInFlight % 2);
-      const typename Norm::Partial share = v.combine(exchange.parts[slot], warps);
       if (tid == 0) {
-        constexpr int kBytes = kCluster * static_cast<int>(sizeof(typename Norm::Partial));
-        ptx::mbarrier_arrive_expect(&exchange.arrived[slot], kBytes);
+        ptx::mbarrier_arrive_expect(&exchange.arrived[slot], parts * static_cast<int>(sizeof(typename Norm::Partial)));
       }
-      if (tid < kCluster) {
-        auto* to = reinterpret_cast<float*>(&exchange.slices[slot][rank]);
+      if (in_warp < kCluster) {
+        auto* to = reinterpret_cast<float*>(&exchange.parts[slot][rank * of_block + tid / kWarp]);
 #pragma unroll
         for (int i = 0; i < kFloats<typename Norm::Partial>; ++i) {
-          ptx::store_async(to + i, &exchange.arrived[slot], tid, reinterpret_cast<const float*>(&share)[i]);
+          ptx::store_async(to + i, &exchange.arrived[slot], in_warp, reinterpret_cast<const float*>(&part)[i]);
         }
       }
     };
@@ -305,7 +310,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       const unsigned slot = k % kPartsInFlight;
       const float rstd = rstd_of(base);
       ptx::mbarrier_wait_cluster(&exchange.arrived[slot], k / kPartsInFlight % 2);
-      return v.factors(v.combine(exchange.slices[slot], kCluster), rstd);
+      return v.factors(v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts), rstd);
     };
 
     if constexpr (kStages > 1) {
@@ -316,8 +321,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       for (unsigned k = 0; base < v.rows; ++k, base += step) {
         ptx::cp_async_wait<kStages - 2>();
         if (base + step < v.rows) send(k + 1, (k + 1) % kStages * kPacks);
-        finish(k % kStages * kPacks, own, base, total(k), refill(k % kStages * kPacks, base + kStages * step));
-        ptx::cp_async_commit();
+        finish(k % kStages * kPacks, own, base, total(k), kNothing);
+        fetch(k % kStages, base + kStages * step);
       }
     } else {
       // The ring holds a row and the first packs of the next. Each pack that is finished leaves its place to the next
@@ -360,8 +365,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       ptx::cp_async_wait<kStages - 1>();
       typename Norm::Partial part = gather(stage * kPacks, limit);
       if constexpr (!kShared) part = block_combine(v, part, exchange.parts[buffer]);
-      finish(stage * kPacks, limit, row, v.factors(part, rstd), refill(stage * kPacks, row + kStages * step));
-      ptx::cp_async_commit();
+      finish(stage * kPacks, limit, row, v.factors(part, rstd), kNothing);
+      fetch(stage, row + kStages * step);
       stage = stage + 1 == kStages ? 0 : stage + 1;
       buffer ^= 1;  // another warp may be one row ahead, never two
     }

@@ -46,6 +46,25 @@ struct ClusterStorage {
   uint64_t drained[Tile::stages];      // every warp has finished with it
 };
 
+// A thread's packs of a row in the ring; [pack][input].
+template <class Row>
+struct RingRow {
+  const uint4* first;
+  int slice, threads, valid;
+
+  struct Inputs {
+    const uint4* first;
+    int slice;
+    bool valid;
+    __device__ __forceinline__ uint4 operator[](int k) const { return valid ? first[k * slice] : Row::padding(); }
+  };
+  __device__ __forceinline__ Inputs operator[](int i) const { return {first + i * threads, slice, i < valid}; }
+};
+
+// Whether gather() takes a RingRow: for rows beside whose weights no registers are left to hold packs.
+template <class Row, int packs>
+concept GathersFromRing = requires { requires Row::template kGathersFromRing<packs>; };
+
 template <class Row, class Tile>
 __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
     row_cluster_kernel([[maybe_unused]] const Row row) {
@@ -136,20 +155,27 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
         if constexpr (kHeld) held[i].load_from(row, first_col + pack * kWidth);
       }
     }
-    const auto read = [&](int stage, int i, uint4(&x)[kInputs]) {
+    const auto row_of = [&](int stage) {
+      return RingRow<Row>{ring + stage * kInputs * slice + tid, slice, threads, valid};
+    };
+    const auto read = [&](const RingRow<Row>& from, int i, uint4(&x)[kInputs]) {
 #pragma unroll
-      for (int k = 0; k < kInputs; ++k) {
-        x[k] = i < valid ? ring[(stage * kInputs + k) * slice + i * threads + tid] : Row::padding();
-      }
+      for (int k = 0; k < kInputs; ++k) x[k] = from[i][k];
     };
 
     const auto gather = [&](int k) {
       const int stage = k % kStages, slot = k % kStatsInFlight;
       ptx::mbarrier_wait(&shared.filled[stage], k / kStages % 2);
-      uint4 x[kPacks][kInputs];
+      const RingRow<Row> from = row_of(stage);
+      Stats stats;
+      if constexpr (GathersFromRing<Row, kPacks>) {
+        stats = row.template gather<kWarp, kPacks>(from, valid);
+      } else {
+        uint4 x[kPacks][kInputs];
 #pragma unroll
-      for (int i = 0; i < kPacks; ++i) read(stage, i, x[i]);
-      const Stats stats = row.template gather<kWarp>(x, valid);
+        for (int i = 0; i < kPacks; ++i) read(from, i, x[i]);
+        stats = row.template gather<kWarp, kPacks>(x, valid);
+      }
       if (lane == 0) {
         shared.parts[slot][warp] = stats;
         ptx::mbarrier_arrive(&shared.gathered[slot]);
@@ -165,7 +191,7 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
         if (i < valid) {
           const int col = first_col + (i * threads + tid) * kWidth;
           uint4 x[kInputs];
-          read(stage, i, x);
+          read(row_of(stage), i, x);
           typename Row::Columns columns;
           if constexpr (kHeld) {
             held[i].keep(detail::unknown_zero(row));

@@ -24,9 +24,12 @@ struct LayerNorm : LayerNormRows<T, W> {
       bias.keep(zero);
     }
   };
-  // Registers for weight and bias of nine packs, of four where they take twice the room.
+  // Registers for weight and bias of nine packs. Those wider than x would take twice as many.
   template <int packs>
-  static constexpr bool kHoldsColumns = packs * sizeof(Columns) <= 9 * 32;
+  static constexpr bool kHoldsColumns = sizeof(W) == sizeof(T) && packs <= 9;
+  // Beside those of more than four there are none for the packs of a row.
+  template <int packs>
+  static constexpr bool kGathersFromRing = kHoldsColumns<packs> && packs > 4;
 
   bool beyond_l2;  // x alone would fill L2
 
@@ -39,17 +42,15 @@ struct LayerNorm : LayerNormRows<T, W> {
 
   // One pass, around a value near the mean: what the lanes hold first, averaged. Where it is far from the mean after all,
   // the deviations add up to how far.
-  template <int lanes, int packs>
-  __device__ __forceinline__ Stats gather(const uint4 (&x)[packs][1], int valid) const {
+  template <int lanes, int packs, class X>
+  __device__ __forceinline__ Stats gather(const X& x, int valid) const {
     float values[kPack<T>];
     unpack<T>(values, x[0][0]);
     // Lanes that are but a part of a warp share a whole row.
     const auto cols = static_cast<int>(this->cols);
-    const int heads =
-        lanes < kWarp ? min(cols / kPack<T>, lanes) : __popc(__ballot_sync(kAllLanes, valid > 0));
+    const int heads = lanes < kWarp ? min(cols / kPack<T>, lanes) : __popc(__ballot_sync(kAllLanes, valid > 0));
     const int count = lanes < kWarp ? cols : __reduce_add_sync(kAllLanes, valid) * kPack<T>;
-    const float shift =
-        __fdividef(warp_reduce<lanes>(valid > 0 ? values[0] : 0.0f), static_cast<float>(max(heads, 1)));
+    const float shift = __fdividef(warp_reduce<lanes>(valid > 0 ? values[0] : 0.0f), static_cast<float>(max(heads, 1)));
     float deviation = 0.0f, square = 0.0f;
 #pragma unroll
     for (int i = 0; i < packs; ++i) {

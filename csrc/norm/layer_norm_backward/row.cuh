@@ -5,6 +5,7 @@
 // Chan, Golub & LeVeque 1983, "Algorithms for Computing the Sample Variance: Analysis and Recommendations".
 #pragma once
 
+#include "device/moments.h"
 #include "norm/backward.cuh"
 #include "norm/layer_norm_backward/layer_norm_backward.h"
 
@@ -54,17 +55,43 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
             .product = fmaf(-distance, scaled, warp_reduce<lanes>(sums.product))};
   }
 
+  template <int most>
   __device__ __forceinline__ Partial combine(const Partial* parts, int count) const {
     const int lane = threadIdx.x % kWarp;
-    const Partial part = lane < count ? parts[lane] : Partial{};
-    const float reference = __shfl_sync(kAllLanes, part.mean, 0);
-    const auto total = static_cast<float>(__reduce_add_sync(kAllLanes, static_cast<int>(part.count)));
-    const float moment = warp_reduce(part.count * (part.mean - reference));
-    const float distance = total > 0.0f ? __fdividef(moment, total) : 0.0f;  // of the mean from the reference
-    const float apart = (part.mean - reference) - distance;
-    return {.count = total,
+    const float reference = parts[0].mean;
+    float moment = 0.0f;
+#pragma unroll
+    for (int i = 0; i < most; i += kWarp) {
+      if (i + lane < count) moment = fmaf(parts[i + lane].count, parts[i + lane].mean - reference, moment);
+    }
+    const float distance = warp_reduce(moment) * this->inverse_cols;  // of the mean from the reference
+
+    float square = 0.0f, scaled = 0.0f, product = 0.0f;
+#pragma unroll
+    for (int i = 0; i < most; i += kWarp) {
+      if (i + lane >= count) continue;
+      const Partial part = parts[i + lane];
+      const float apart = (part.mean - reference) - distance;
+      square += fmaf(part.count * apart, apart, part.square);
+      scaled += part.scaled;
+      product += fmaf(part.scaled, apart, part.product);
+    }
+    return {.count = static_cast<float>(this->cols),
             .mean = reference + distance,
-            .square = warp_reduce(fmaf(part.count * apart, apart, part.square)),
+            .square = warp_reduce(square),
+            .scaled = warp_reduce(scaled),
+            .product = warp_reduce(product)};
+  }
+
+  // Of some of the row's parts, which may be empty.
+  __device__ __forceinline__ Partial combine_some(const Partial* parts, int count) const {
+    const int lane = threadIdx.x % kWarp;
+    const Partial part = lane < count ? parts[lane] : Partial{};
+    const Moments moments = warp_merge_around({part.count, part.mean, part.square});
+    const float apart = part.count > 0.0f ? part.mean - moments.mean : 0.0f;
+    return {.count = moments.count,
+            .mean = moments.mean,
+            .square = moments.m2,
             .scaled = warp_reduce(part.scaled),
             .product = warp_reduce(fmaf(part.scaled, apart, part.product))};
   }

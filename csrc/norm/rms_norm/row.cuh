@@ -153,7 +153,9 @@ struct RmsNorm : RmsNormRows<T, W> {
 
   __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
     const int lane = threadIdx.x % kWarp;
-    return {warp_reduce(lane < count ? parts[lane].squares : 0.0f)};
+    float sum = 0.0f;
+    for (int i = lane; i < count; i += kWarp) sum += parts[i].squares;
+    return {warp_reduce(sum)};
   }
 
   __device__ __forceinline__ float total(const Stats& stats) const {

@@ -28,8 +28,9 @@ struct RmsNormBackwardFromOutput : NormBackwardRows<T, W> {
   __device__ __forceinline__ Partial over_lanes(const Sums& sums, const WarpShare&) const {
     return warp_sums<lanes>(sums);
   }
+  template <int most>
   __device__ __forceinline__ Partial combine(const Partial* parts, int count) const {
-    return total_of(parts, count);
+    return total_of<most>(parts, count);
   }
   __device__ __forceinline__ Factors factors(const Partial& row, float rstd) const {
     return {rstd, row.product * this->inverse_cols};
