@@ -12,6 +12,7 @@
 //     void add(Sums&, float x, float grad, float weight, float bias) const;
 //     Partial over_lanes<lanes>(const Sums&, const WarpShare&) const;     // over `lanes` neighbours
 //     Partial combine<most>(const Partial* parts, int count) const;       // count <= most; run by whole warps
+//     Partial combine_some(const Partial* parts, int count) const;        // of those not all, at most 32; for `merged`
 //     Factors factors(const Partial& row, float rstd) const;
 //     float xhat(float x, float weight, float bias, const Factors&) const;
 //     float dx(float xhat, float scaled, const Factors&) const;           // scaled: grad * weight

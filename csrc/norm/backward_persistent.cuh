@@ -14,16 +14,19 @@ namespace warpsmith {
 
 // threads of a block (at most) | threads that share a row, 0: the block or cluster, cut to what the row needs |
 // 128-bit packs of a row that a thread holds | rows in the ring | blocks per multiprocessor | blocks that share a row |
-// whether weight and bias are held in registers, or else in shared memory | packs of a further row in the ring
+// whether weight and bias are held in registers, or else in shared memory | packs of a further row in the ring | whether
+// one warp puts the parts of its block together before they leave it: less work for all, but they wait for it
 template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_, int cluster_ = 1, int held_ = 1,
-          int spare_ = 0>
+          int spare_ = 0, int merged_ = 0>
 struct BackwardTile {
   static constexpr int threads = threads_, lanes = lanes_, packs = packs_, stages = stages_;
   static constexpr int min_blocks = min_blocks_, cluster = cluster_, held = held_, spare = spare_;
+  static constexpr int merged = merged_;
   static constexpr int ring_packs = stages * packs + spare;
   static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
   static constexpr int64_t most_packs = int64_t{cluster} * (lanes > 0 ? lanes : threads) * packs;
   static_assert(lanes == 0 || cluster == 1, "rows that share a warp are short");
+  static_assert(merged == 0 || cluster > 1, "a block alone puts its sums together in any case");
   static_assert(spare == 0 || (stages == 1 && cluster > 1 && spare < packs), "a part of the row after the only one");
 
   static constexpr int ring_bytes(int block_threads) { return ring_packs * 2 * block_threads * 16; }
@@ -110,9 +113,17 @@ inline constexpr int kPartsInFlight = 4;
 template <class Norm, class Tile>
 struct RowExchange {
   static constexpr bool kCluster = Tile::cluster > 1;
-  static constexpr int kMost = kCluster ? Tile::cluster * (Tile::threads / kWarp) : kWarp;
-  typename Norm::Partial parts[kCluster ? kPartsInFlight : 2][kMost];  // [row, block of the cluster * warp]
+  static constexpr int kOfBlock = Tile::merged ? 1 : Tile::threads / kWarp;
+  static constexpr int kMost = kCluster ? Tile::cluster * kOfBlock : kWarp;
+  typename Norm::Partial parts[kCluster ? kPartsInFlight : 2][kMost];  // [row, block of the cluster * part of it]
   uint64_t arrived[kPartsInFlight];                                    // mbarriers of a cluster: all parts are here
+};
+
+// And what those of a block hand to the one that puts their parts together.
+template <class Norm, class Tile>
+struct MergedExchange : RowExchange<Norm, Tile> {
+  typename Norm::Partial of_warps[kPartsInFlight][Tile::threads / kWarp];
+  uint64_t gathered[kPartsInFlight];  // mbarriers: those of all warps are here
 };
 
 // A sum of products over many rows.
@@ -140,7 +151,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = kPack<T>;
   constexpr bool kShared = Tile::lanes > 0;  // several rows in a block
   extern __shared__ uint4 ring[];            // [packs, x and grad, threads]; a thread reads its own copies only
-  __shared__ RowExchange<Norm, Tile> exchange;
+  __shared__ std::conditional_t<Tile::merged, MergedExchange<Norm, Tile>, RowExchange<Norm, Tile>> exchange;
 
   const int tid = threadIdx.x;
   const int lanes = kShared ? Tile::lanes : blockDim.x;
@@ -175,7 +186,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) fetch(stage, base + group + stage * step);
   ColumnsOf<Norm, Tile> held(ring + Tile::ring_packs * 2 * blockDim.x);
-  // Few clusters fit the machine, so each adds up many rows, and f32 has no digits to spare.
+  // Few clusters fit the machine, so each adds up many rows, and f32 has no digits to spare. Eight packs a thread leave no
+  // registers for it; rows of that length are fewer.
   constexpr bool kCompensated = std::is_same_v<T, float> && kCluster > 1 && kPacks <= 4;
   using Sum = std::conditional_t<kCompensated, CompensatedSum, PlainSum>;
   Sum dw[kPacks][kWidth], db[Norm::kBiasGradient ? kPacks : 1][kWidth];
@@ -196,7 +208,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #if WARPSMITH_HAS_CLUSTERS
   if constexpr (kCluster > 1) {
     if (tid == 0) {
-      for (int i = 0; i < kPartsInFlight; ++i) ptx::mbarrier_init(&exchange.arrived[i], 1);
+      for (int i = 0; i < kPartsInFlight; ++i) {
+        ptx::mbarrier_init(&exchange.arrived[i], 1);
+        if constexpr (Tile::merged) ptx::mbarrier_init(&exchange.gathered[i], blockDim.x / kWarp);
+      }
       ptx::fence_mbarrier_init();
     }
     cluster_sync();  // every block's barriers exist before anyone signals them
@@ -265,15 +280,25 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   if constexpr (kCluster > 1) {
 #if WARPSMITH_HAS_CLUSTERS
     // A row's parts go to every block while the row before is finished: nobody waits for the exchange.
-    const int warps = blockDim.x / kWarp, in_warp = tid % kWarp, parts = kCluster * warps;
+    const int warps = blockDim.x / kWarp, in_warp = tid % kWarp, of_block = Tile::merged ? 1 : warps;
+    const int parts = kCluster * of_block;
     const auto send = [&](unsigned k, int first) {
       const unsigned slot = k % kPartsInFlight;
-      const typename Norm::Partial part = gather(first, own);
+      typename Norm::Partial part = gather(first, own);
+      if constexpr (Tile::merged) {
+        if (in_warp == 0) {
+          exchange.of_warps[slot][tid / kWarp] = part;
+          ptx::mbarrier_arrive(&exchange.gathered[slot]);
+        }
+        if (tid >= kWarp) return;
+        ptx::mbarrier_wait(&exchange.gathered[slot], k / kPartsInFlight % 2);
+        part = v.combine_some(exchange.of_warps[slot], warps);
+      }
       if (tid == 0) {
         ptx::mbarrier_arrive_expect(&exchange.arrived[slot], parts * static_cast<int>(sizeof(typename Norm::Partial)));
       }
       if (in_warp < kCluster) {
-        auto* to = reinterpret_cast<float*>(&exchange.parts[slot][rank * warps + tid / kWarp]);
+        auto* to = reinterpret_cast<float*>(&exchange.parts[slot][rank * of_block + tid / kWarp]);
 #pragma unroll
         for (int i = 0; i < kFloats<typename Norm::Partial>; ++i) {
           ptx::store_async(to + i, &exchange.arrived[slot], in_warp, reinterpret_cast<const float*>(&part)[i]);

@@ -2,9 +2,10 @@
 // row-wise operators (sm_90).
 //
 // Clusters are persistent: each walks over rows, a block keeping the weights of its slice in registers. One warp of each
-// block does nothing but have rows copied in bulk into a ring, several rows ahead. The other warps gather the statistics
-// of row k + 1 and send them to every block of the cluster before they finish row k, whose statistics have arrived
-// meanwhile: nobody waits for the exchange.
+// block has rows copied in bulk into a ring, several rows ahead, and merges the statistics that the others leave to it:
+// first those of the block and then, exchanged, of the cluster. The others gather the statistics of row k + 1 before they
+// finish row k, whose total is known meanwhile: nobody waits for the exchange, and nobody merges what one warp can merge
+// for all.
 //
 // `Row` is what row/registers.cuh describes. CUDA C++ Programming Guide, "Thread Block Clusters", "Distributed Shared
 // Memory" and "Asynchronous Data Copies".
@@ -28,18 +29,41 @@ struct ClusterTile {
   static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;
 };
 
-// Statistics of a row live until every block has read them: with one row gathered ahead, a block may be three rows ahead
-// of another.
-inline constexpr int kStatsInFlight = 4;
+// Nobody hands anything on about row k + 2 before the total of row k is known to it, and nobody knows that before all
+// that was handed on about row k has been read.
+inline constexpr int kStatsInFlight = 2;
 
 template <class Row, class Tile>
 struct ClusterStorage {
-  static constexpr int kMostParts = Tile::cluster * (Tile::threads / kWarp);
-  typename Row::Stats parts[kStatsInFlight][kMostParts];  // [row, block of the cluster * warp]
-  uint64_t gathered[kStatsInFlight];                      // mbarriers: all parts of the row have landed here
-  uint64_t filled[Tile::stages];                          // the row's slice has landed
-  uint64_t drained[Tile::stages];                         // every warp has finished with it
+  typename Row::Stats parts[kStatsInFlight][Tile::threads / kWarp];  // [row, warp]
+  typename Row::Stats slices[kStatsInFlight][Tile::cluster];         // [row, block of the cluster]
+  typename Row::Stats merged[kStatsInFlight];                        // [row]
+  // mbarriers
+  uint64_t gathered[kStatsInFlight];   // the block's parts of the row are here
+  uint64_t exchanged[kStatsInFlight];  // the cluster's slices are here
+  uint64_t known[kStatsInFlight];      // what they add up to is
+  uint64_t filled[Tile::stages];       // the row's slice has landed
+  uint64_t drained[Tile::stages];      // every warp has finished with it
 };
+
+// A thread's packs of a row in the ring; [pack][input].
+template <class Row>
+struct RingRow {
+  const uint4* first;
+  int slice, threads, valid;
+
+  struct Inputs {
+    const uint4* first;
+    int slice;
+    bool valid;
+    __device__ __forceinline__ uint4 operator[](int k) const { return valid ? first[k * slice] : Row::padding(); }
+  };
+  __device__ __forceinline__ Inputs operator[](int i) const { return {first + i * threads, slice, i < valid}; }
+};
+
+// Whether gather() takes a RingRow: for rows beside whose weights no registers are left to hold packs.
+template <class Row, int packs>
+concept GathersFromRing = requires { requires Row::template kGathersFromRing<packs>; };
 
 template <class Row, class Tile>
 __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
@@ -48,12 +72,13 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
   using T = typename Row::Value;
   using Stats = typename Row::Stats;
   constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = kPack<T>;
+  constexpr bool kAhead = kStages > 1;  // a ring of one row leaves no room for the next
   constexpr int kInputs = Row::kInputs, kStatsWords = sizeof(Stats) / sizeof(float);
   extern __shared__ __align__(128) uint4 ring[];  // [stages, inputs, slice]; bulk copies want whole lines
   __shared__ ClusterStorage<Row, Tile> shared;
 
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  const int threads = blockDim.x - kWarp, warps = threads / kWarp, parts = kCluster * warps;
+  const int threads = blockDim.x - kWarp, warps = threads / kWarp;
   const int rank = cluster_rank();
   const int packs = static_cast<int>(row.cols / kWidth);
   const int slice = (packs + kCluster - 1) / kCluster;
@@ -67,25 +92,56 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
       ptx::mbarrier_init(&shared.filled[i], 1);
       ptx::mbarrier_init(&shared.drained[i], warps);
     }
-    for (int i = 0; i < kStatsInFlight; ++i) ptx::mbarrier_init(&shared.gathered[i], 1);
+    for (int i = 0; i < kStatsInFlight; ++i) {
+      ptx::mbarrier_init(&shared.gathered[i], warps);
+      ptx::mbarrier_init(&shared.exchanged[i], 1);
+      ptx::mbarrier_init(&shared.known[i], 1);
+    }
     ptx::fence_mbarrier_init();
   }
   cluster_sync();  // every block's barriers exist before anyone signals them
 
   if (warp == warps) {
-    if (lane == 0) {
-      const uint64_t policy = row.load_policy();
-      for (int k = 0; k < rows; ++k) {
-        const int stage = k % kStages;
-        if (k >= kStages) ptx::mbarrier_wait(&shared.drained[stage], (k / kStages - 1) % 2);
-        ptx::mbarrier_arrive_expect(&shared.filled[stage], kInputs * own * 16);
-        if (own == 0) continue;
+    const uint64_t policy = row.load_policy();
+    const auto copy = [&](int k) {
+      const int stage = k % kStages;
+      if (k >= kStages) ptx::mbarrier_wait(&shared.drained[stage], (k / kStages - 1) % 2);
+      if (lane != 0) return;
+      ptx::mbarrier_arrive_expect(&shared.filled[stage], kInputs * own * 16);
+      if (own == 0) return;
 #pragma unroll
-        for (int i = 0; i < kInputs; ++i) {
-          ptx::bulk_load(&ring[(stage * kInputs + i) * slice], row.input(i, first_row + k * step) + first_col, own * 16,
-                         &shared.filled[stage], policy);
+      for (int i = 0; i < kInputs; ++i) {
+        ptx::bulk_load(&ring[(stage * kInputs + i) * slice], row.input(i, first_row + k * step) + first_col, own * 16,
+                       &shared.filled[stage], policy);
+      }
+    };
+    const auto merge = [&](int k) {
+      const int slot = k % kStatsInFlight, parity = k / kStatsInFlight % 2;
+      ptx::mbarrier_wait(&shared.gathered[slot], parity);
+      const Stats stats = row.combine(shared.parts[slot], warps);
+      if (lane == 0) ptx::mbarrier_arrive_expect(&shared.exchanged[slot], kCluster * static_cast<int>(sizeof(Stats)));
+      if (lane < kCluster) {
+        auto* to = reinterpret_cast<float*>(&shared.slices[slot][rank]);
+#pragma unroll
+        for (int i = 0; i < kStatsWords; ++i) {
+          ptx::store_async(to + i, &shared.exchanged[slot], lane, reinterpret_cast<const float*>(&stats)[i]);
         }
       }
+      ptx::mbarrier_wait_cluster(&shared.exchanged[slot], parity);
+      const Stats merged = row.combine(shared.slices[slot], kCluster);
+      if (lane == 0) {
+        shared.merged[slot] = merged;
+        ptx::mbarrier_arrive(&shared.known[slot]);
+        if (rank == 0) row.keep(first_row + k * step, row.total(merged));
+      }
+    };
+
+    for (int k = 0; k < min(rows, kStages); ++k) copy(k);
+    if (kAhead && rows > 0) merge(0);
+    for (int k = 0; k < rows; ++k) {
+      if (!kAhead) merge(k);
+      if (kAhead && k + 1 < rows) merge(k + 1);
+      if (k + kStages < rows) copy(k + kStages);
     }
   } else {
     constexpr bool kHeld = Row::template kHoldsColumns<kPacks>;
@@ -99,41 +155,43 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
         if constexpr (kHeld) held[i].load_from(row, first_col + pack * kWidth);
       }
     }
-    const auto read = [&](int stage, int i, uint4(&x)[kInputs]) {
+    const auto row_of = [&](int stage) {
+      return RingRow<Row>{ring + stage * kInputs * slice + tid, slice, threads, valid};
+    };
+    const auto read = [&](const RingRow<Row>& from, int i, uint4(&x)[kInputs]) {
 #pragma unroll
-      for (int k = 0; k < kInputs; ++k) {
-        x[k] = i < valid ? ring[(stage * kInputs + k) * slice + i * threads + tid] : Row::padding();
-      }
+      for (int k = 0; k < kInputs; ++k) x[k] = from[i][k];
     };
 
     const auto gather = [&](int k) {
       const int stage = k % kStages, slot = k % kStatsInFlight;
       ptx::mbarrier_wait(&shared.filled[stage], k / kStages % 2);
-      uint4 x[kPacks][kInputs];
+      const RingRow<Row> from = row_of(stage);
+      Stats stats;
+      if constexpr (GathersFromRing<Row, kPacks>) {
+        stats = row.template gather<kWarp, kPacks>(from, valid);
+      } else {
+        uint4 x[kPacks][kInputs];
 #pragma unroll
-      for (int i = 0; i < kPacks; ++i) read(stage, i, x[i]);
-      const Stats stats = row.template gather<kWarp>(x, valid);
-      if (tid == 0) ptx::mbarrier_arrive_expect(&shared.gathered[slot], parts * static_cast<int>(sizeof(Stats)));
-      if (lane < kCluster) {
-        auto* to = reinterpret_cast<float*>(&shared.parts[slot][rank * warps + warp]);
-#pragma unroll
-        for (int i = 0; i < kStatsWords; ++i) {
-          ptx::store_async(to + i, &shared.gathered[slot], lane, reinterpret_cast<const float*>(&stats)[i]);
-        }
+        for (int i = 0; i < kPacks; ++i) read(from, i, x[i]);
+        stats = row.template gather<kWarp, kPacks>(x, valid);
+      }
+      if (lane == 0) {
+        shared.parts[slot][warp] = stats;
+        ptx::mbarrier_arrive(&shared.gathered[slot]);
       }
     };
 
     const auto finish = [&](int k) {
       const int stage = k % kStages, slot = k % kStatsInFlight;
-      ptx::mbarrier_wait_cluster(&shared.gathered[slot], k / kStatsInFlight % 2);
-      const typename Row::Total total = row.total(row.combine(shared.parts[slot], parts));
-      if (rank == 0 && tid == 0) row.keep(first_row + k * step, total);
+      ptx::mbarrier_wait(&shared.known[slot], k / kStatsInFlight % 2);
+      const typename Row::Total total = row.total(shared.merged[slot]);
 #pragma unroll
       for (int i = 0; i < kPacks; ++i) {
         if (i < valid) {
           const int col = first_col + (i * threads + tid) * kWidth;
           uint4 x[kInputs];
-          read(stage, i, x);
+          read(row_of(stage), i, x);
           typename Row::Columns columns;
           if constexpr (kHeld) {
             held[i].keep(detail::unknown_zero(row));
@@ -148,7 +206,6 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
       if (lane == 0) ptx::mbarrier_arrive(&shared.drained[stage]);
     };
 
-    constexpr bool kAhead = kStages > 1;  // a ring of one row leaves no room for the next
     if (kAhead && rows > 0) gather(0);
     for (int k = 0; k < rows; ++k) {
       if constexpr (kAhead) {

@@ -13,8 +13,8 @@
 //     static uint4 padding();                              // the bits of a pack beyond the end of the row
 //     uint64_t load_policy() const;
 //     const Value* input(int which, int64_t row) const;
-//     Stats gather<lanes>(const uint4 (&x)[packs][kInputs], int valid) const;  // over `lanes` neighbours
-//     Stats combine(const Stats* parts, int count) const;  // run by whole warps
+//     Stats gather<lanes, packs>(const uint4 (&x)[packs][kInputs], int valid) const;  // over `lanes` neighbours
+//     Stats combine(const Stats* parts, int count) const;  // at most 32; run by whole warps
 //     Total total(const Stats&) const;
 //     void keep(int64_t row, const Total&) const;  // run by one thread of a row
 //     void finish(int64_t row, int col, const uint4 (&x)[kInputs], const Total&, const Columns&) const;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()
   }
 
   // gather
-  typename Row::Stats stats = row.template gather<kShared ? Tile::lanes : kWarp>(x, valid);
+  typename Row::Stats stats = row.template gather<kShared ? Tile::lanes : kWarp, kPacks>(x, valid);
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
 #pragma unroll
@@ -165,13 +165,10 @@ void launch_row(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
   ((!done && packs <= Tile::most_packs && (launch_row_tile<Row, Tile>(row, stream), done = true)), ...);
 }
 
-// One input: up to 128 KiB. Measured on an H200: two packs a thread up to 16 KiB, then eight. `blocks` is how many of the
-// former a multiprocessor must hold: four leave 32 registers a thread, which wide weights do not get by with.
-template <int blocks>
-using RowTilesOf = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>,
-                              RowTile<128, 16, 2, 12>, RowTile<128, 32, 2, 12>, RowTile<512, 0, 2, blocks>,
-                              RowTile<256, 0, 8, 4>, RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
-using RowTiles = RowTilesOf<4>;
+// One input: up to 128 KiB. Measured on an H200: two packs a thread up to 16 KiB, then eight.
+using RowTiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>,
+                            RowTile<128, 16, 2, 12>, RowTile<128, 32, 2, 12>, RowTile<512, 0, 2, 4>,
+                            RowTile<256, 0, 8, 4>, RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
 inline constexpr int64_t kMostRowBytes = 16 * kMostRowPacks<RowTiles>;
 static_assert(kMostRowBytes == 128 * 1024);
 

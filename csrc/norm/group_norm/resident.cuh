@@ -35,20 +35,9 @@ struct GroupNorm : GroupNormRows<T> {
     return warp_merge<lanes>(moments);
   }
 
-  // As `merge`, with all parts at once: around one of their means, nothing cancels either.
   __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
     const int lane = threadIdx.x % kWarp;
-    const auto size = static_cast<float>(this->cols);
-    const float reference = parts[0].mean;
-    float moment = 0.0f;
-    for (int i = lane; i < count; i += kWarp) moment = fmaf(parts[i].count, parts[i].mean - reference, moment);
-    const float distance = warp_reduce(moment) / size;
-    float m2 = 0.0f;
-    for (int i = lane; i < count; i += kWarp) {
-      const float apart = (parts[i].mean - reference) - distance;
-      m2 += fmaf(parts[i].count * apart, apart, parts[i].m2);
-    }
-    return {size, reference + distance, warp_reduce(m2)};
+    return warp_merge_around(lane < count ? parts[lane] : Moments{});
   }
 
   __device__ __forceinline__ Total total(const Stats& stats) const { return normaliser(stats, this->eps); }

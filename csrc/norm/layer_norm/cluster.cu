@@ -8,9 +8,11 @@
 namespace warpsmith {
 namespace {
 
-// Beside weight and bias there is room for four packs; longer rows fetch both from L2.
-using Tiles = std::tuple<ClusterTile<512, 4, 4, 1, 8>, ClusterTile<512, 4, 4, 1, 16>, ClusterTile<512, 8, 3, 1, 16>>;
-static_assert(kMostClusterBytes == 16 * kMostRowPacks<Tiles>);
+// Of 480 threads each has registers for weight and bias of nine packs. Those wider than x come from L2.
+using Tiles = std::tuple<ClusterTile<512, 4, 4, 1, 4>, ClusterTile<512, 4, 4, 1, 8>, ClusterTile<512, 4, 4, 1, 16>,
+                         ClusterTile<480, 9, 3, 1, 16>>;
+static_assert(kMostClusterBytes <= 16 * kMostRowPacks<Tiles>);
+constexpr int64_t kWorthwhileBytes = 64 * 1024;
 
 void launch(const LayerNormArgs& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype,
@@ -24,7 +26,7 @@ const char* takes(const LayerNormArgs& a) {
   return a.cols * size_of(a.dtype) <= kMostClusterBytes ? nullptr : "needs rows of at most 1 MiB";
 }
 
-bool suits(const LayerNormArgs& a) { return a.cols * size_of(a.dtype) > kMostRowBytes; }
+bool suits(const LayerNormArgs& a) { return a.cols * size_of(a.dtype) > kWorthwhileBytes; }
 
 const Register<LayerNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
 

@@ -1,14 +1,24 @@
 // Layer norm, the row held in registers.
-//   Against `pack`: x is read once. A thread holds no more packs than keep a multiprocessor full of blocks, so that rows
-//   that read overlap rows that write; short rows share a warp. Bound: DRAM, until one row fills a multiprocessor.
+//   Against `pack`: x is read once. A thread holds no more packs than leave a multiprocessor several rows, so that rows
+//   that read overlap rows that write, but four where the row has as many: merging statistics costs a warp the same
+//   however much it has gathered. Short rows share a warp. Bound: DRAM, until one row fills a multiprocessor.
 #include "norm/layer_norm/resident.cuh"
 
 namespace warpsmith {
 namespace {
 
+// Measured on an H200. `blocks` is how many of 128 threads a multiprocessor must hold.
+template <int blocks>
+using Tiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>,
+                         RowTile<128, 8, 4, blocks>, RowTile<128, 16, 4, blocks>, RowTile<128, 32, 4, blocks>,
+                         RowTile<64, 0, 4, 2 * blocks>, RowTile<128, 0, 4, blocks>, RowTile<256, 0, 4, blocks / 2>,
+                         RowTile<512, 0, 4, blocks / 4>, RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
+static_assert(kMostRowBytes == 16 * kMostRowPacks<Tiles<12>>, "what `takes` says");
+
 void launch(const LayerNormArgs& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
-    launch_row(LayerNorm<T, W>(a), stream, RowTilesOf<sizeof(W) == sizeof(T) ? 4 : 3>{});
+    constexpr int kBlocks = sizeof(W) == sizeof(T) ? 12 : 8;  // wide weights take more registers
+    launch_row(LayerNorm<T, W>(a), stream, Tiles<kBlocks>{});
   });
 }
 

@@ -1,6 +1,7 @@
 // Layer norm for rows that stay on chip: what the engines in row/ need to know about it.
 #pragma once
 
+#include "device/moments.h"
 #include "norm/layer_norm/row.cuh"
 #include "row/registers.cuh"
 
@@ -10,10 +11,7 @@ template <class T, class W>
 struct LayerNorm : LayerNormRows<T, W> {
   using Value = T;
   static constexpr int kInputs = 1;
-  struct Stats {
-    float count, mean;
-    float square;  // sum of (x - mean)^2
-  };
+  using Stats = Moments;
   using Total = RowStats;
   struct Columns {
     PackedColumns<T, W> weight, bias;
@@ -26,9 +24,12 @@ struct LayerNorm : LayerNormRows<T, W> {
       bias.keep(zero);
     }
   };
-  // Registers for the weights and biases of four packs.
+  // Registers for weight and bias of nine packs. Those wider than x would take twice as many.
   template <int packs>
-  static constexpr bool kHoldsColumns = packs * sizeof(Columns) <= 4 * 32;
+  static constexpr bool kHoldsColumns = sizeof(W) == sizeof(T) && packs <= 9;
+  // Beside those of more than four there are none for the packs of a row.
+  template <int packs>
+  static constexpr bool kGathersFromRing = kHoldsColumns<packs> && packs > 4;
 
   bool beyond_l2;  // x alone would fill L2
 
@@ -41,13 +42,15 @@ struct LayerNorm : LayerNormRows<T, W> {
 
   // One pass, around a value near the mean: what the lanes hold first, averaged. Where it is far from the mean after all,
   // the deviations add up to how far.
-  template <int lanes, int packs>
-  __device__ __forceinline__ Stats gather(const uint4 (&x)[packs][1], int valid) const {
+  template <int lanes, int packs, class X>
+  __device__ __forceinline__ Stats gather(const X& x, int valid) const {
     float values[kPack<T>];
     unpack<T>(values, x[0][0]);
-    const float heads = warp_reduce<lanes>(valid > 0 ? 1.0f : 0.0f);
-    const float shift =
-        heads > 0.0f ? __fdividef(warp_reduce<lanes>(valid > 0 ? values[0] : 0.0f), heads) : warp_reduce<lanes>(0.0f);
+    // Lanes that are but a part of a warp share a whole row.
+    const auto cols = static_cast<int>(this->cols);
+    const int heads = lanes < kWarp ? min(cols / kPack<T>, lanes) : __popc(__ballot_sync(kAllLanes, valid > 0));
+    const int count = lanes < kWarp ? cols : __reduce_add_sync(kAllLanes, valid) * kPack<T>;
+    const float shift = __fdividef(warp_reduce<lanes>(valid > 0 ? values[0] : 0.0f), static_cast<float>(max(heads, 1)));
     float deviation = 0.0f, square = 0.0f;
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
@@ -61,30 +64,19 @@ struct LayerNorm : LayerNormRows<T, W> {
         }
       }
     }
-    const float count = warp_reduce<lanes>(static_cast<float>(valid * kPack<T>));
     deviation = warp_reduce<lanes>(deviation);
     square = warp_reduce<lanes>(square);
-    if (count == 0.0f) return {};
-    const float distance = __fdividef(deviation, count);
-    return {count, shift + distance, fmaf(-distance, deviation, square)};
+    const float distance = __fdividef(deviation, static_cast<float>(max(count, 1)));
+    return {static_cast<float>(count), shift + distance, fmaf(-distance, deviation, square)};
   }
 
   __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
     const int lane = threadIdx.x % kWarp;
-    const float reference = parts[0].mean;
-    float moment = 0.0f;
-    for (int i = lane; i < count; i += kWarp) moment = fmaf(parts[i].count, parts[i].mean - reference, moment);
-    const float distance = warp_reduce(moment) * this->inverse_count;
-    float square = 0.0f;
-    for (int i = lane; i < count; i += kWarp) {
-      const float apart = (parts[i].mean - reference) - distance;
-      if (parts[i].count > 0.0f) square += fmaf(parts[i].count * apart, apart, parts[i].square);
-    }
-    return {static_cast<float>(this->cols), reference + distance, warp_reduce(square)};
+    return warp_merge_around(lane < count ? parts[lane] : Moments{});
   }
 
   __device__ __forceinline__ RowStats total(const Stats& stats) const {
-    const float variance = stats.square * this->inverse_count;
+    const float variance = stats.m2 * this->inverse_count;
     return {stats.mean, rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps)};  // NaN passes
   }
 

@@ -1,7 +1,7 @@
 // Layer norm backward, long rows split over a thread-block cluster.
 //   Against `registers`: each block of a cluster keeps its slice of weight, dw and db in registers, so rows of any
-//   practical length are read once; what the row adds up to travels through distributed shared memory. Bound: DRAM; the
-//   longest f32 rows leave room for one row in the ring only, so loads pause while that row is reduced.
+//   practical length are read once; what the row adds up to travels through distributed shared memory. Bound: DRAM; of
+//   the longest f32 rows the ring holds one and a quarter, so loads run low while a row is reduced.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include "norm/backward_persistent.cuh"
 #include "norm/layer_norm_backward/row.cuh"
@@ -13,11 +13,11 @@ template <int... numbers>
 using Tile = BackwardTile<numbers...>;
 
 using HalfTiles = std::tuple<Tile<256, 0, 4, 3, 2, 2>, Tile<256, 0, 4, 3, 2, 4>, Tile<256, 0, 4, 3, 2, 8>,
-                             Tile<256, 0, 4, 3, 2, 16>, Tile<512, 0, 4, 2, 1, 16, 0>>;
+                             Tile<512, 0, 4, 3, 1, 8>, Tile<512, 0, 4, 3, 1, 16, 1, 0, 1>>;
 using MixedTiles = std::tuple<Tile<512, 0, 2, 3, 1, 2>, Tile<512, 0, 2, 3, 1, 4>, Tile<512, 0, 2, 3, 1, 8>,
                               Tile<512, 0, 2, 3, 1, 16>, Tile<512, 0, 4, 2, 1, 16, 0>>;
 using FloatTiles = std::tuple<Tile<512, 0, 4, 3, 1, 2>, Tile<512, 0, 4, 3, 1, 4>, Tile<512, 0, 4, 3, 1, 8>,
-                              Tile<512, 0, 4, 3, 1, 16>, Tile<512, 0, 8, 1, 1, 16, 0>>;
+                              Tile<512, 0, 8, 1, 1, 8, 0, 2, 1>, Tile<512, 0, 8, 1, 1, 16, 0, 2, 1>>;
 constexpr int64_t kMostCols = 8 * kMostPacksOf<HalfTiles>;
 static_assert(kMostCols == 8 * kMostPacksOf<MixedTiles> && kMostCols == 4 * kMostPacksOf<FloatTiles>,
               "one limit for every dtype");

@@ -5,6 +5,7 @@
 // Chan, Golub & LeVeque 1983, "Algorithms for Computing the Sample Variance: Analysis and Recommendations".
 #pragma once
 
+#include "device/moments.h"
 #include "norm/backward.cuh"
 #include "norm/layer_norm_backward/layer_norm_backward.h"
 
@@ -80,6 +81,19 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
             .square = warp_reduce(square),
             .scaled = warp_reduce(scaled),
             .product = warp_reduce(product)};
+  }
+
+  // Of some of the row's parts, which may be empty.
+  __device__ __forceinline__ Partial combine_some(const Partial* parts, int count) const {
+    const int lane = threadIdx.x % kWarp;
+    const Partial part = lane < count ? parts[lane] : Partial{};
+    const Moments moments = warp_merge_around({part.count, part.mean, part.square});
+    const float apart = part.count > 0.0f ? part.mean - moments.mean : 0.0f;
+    return {.count = moments.count,
+            .mean = moments.mean,
+            .square = moments.m2,
+            .scaled = warp_reduce(part.scaled),
+            .product = warp_reduce(fmaf(part.scaled, apart, part.product))};
   }
 
   __device__ __forceinline__ Factors factors(const Partial& row, float) const {

@@ -19,6 +19,8 @@ from warpsmith.norm.checks import check_like, check_parameters, check_rows, wide
 from warpsmith.peers import PerInput, RetainedGraph
 
 EPS = cases.EPS
+#: Longer rows go to a cluster; `kWorthwhileBytes` in csrc/norm/layer_norm/cluster.cu.
+_HELD_BYTES = 64 << 10
 
 Parameter = Tensor | None
 
@@ -155,7 +157,8 @@ def _needs_cluster(x: Tensor, weight: Parameter, bias: Parameter, eps: float) ->
 
 
 def _suits_cluster(x: Tensor, weight: Parameter, bias: Parameter, eps: float) -> str | None:
-    return conditions.suits_cluster(x)
+    longer = conditions.row_bytes(x) > _HELD_BYTES
+    return None if longer else "the row fits a block's registers"
 
 
 def _at_most(cols: int) -> Callable[..., str | None]:
