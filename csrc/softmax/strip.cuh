@@ -6,7 +6,7 @@
 #pragma once
 
 #include "device/cluster.h"
-#include "device/ptx/cp_async.h"
+#include "device/copy_async.h"
 #include "softmax/columns.cuh"
 #include "softmax/strip.h"
 
@@ -60,15 +60,20 @@ struct StripStorage {
 
 // Starts bringing a pack to shared memory; zeros in place of what lies beyond `count` values.
 template <class Aligned, class T>
-__device__ __forceinline__ void fetch_pack(Pack<T>* slot, const T* from, int count) {
+__device__ __forceinline__ void fetch_pack(Pack<T>* slot, const T* from, int count, uint64_t policy) {
   if constexpr (Aligned::value) {
-    ptx::cp_async(reinterpret_cast<uint4*>(slot), reinterpret_cast<const uint4*>(from));
+    copy_async(slot, from, policy);
   } else {
     Pack<T> pack;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) pack[i] = i < count ? from[i] : T{};
     *slot = pack;
   }
+}
+
+// As elsewhere, inputs that alone would fill L2 stay there longest, so that the results leave at once.
+__device__ __forceinline__ uint64_t strip_policy(bool beyond_l2) {
+  return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal();
 }
 
 template <class Aligned, class T>

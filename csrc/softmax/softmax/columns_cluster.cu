@@ -8,7 +8,7 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kTogether = 4;  // values of a column that enter the maximum and sum at once
+[[maybe_unused]] constexpr int kTogether = 4;  // values of a column that enter the maximum and sum at once
 
 template <class T>
 struct Strips {
@@ -17,6 +17,7 @@ struct Strips {
   int64_t cols, inner, x_stride, col_stride;
   ColumnLanes lanes;
   int cluster;
+  bool beyond_l2;  // x alone would fill L2
 
   explicit Strips(const SoftmaxArgs& a)
       : x(static_cast<const T*>(a.x)),
@@ -26,7 +27,8 @@ struct Strips {
         x_stride(a.x_stride),
         col_stride(a.col_stride),
         lanes(a.rows, a.inner, kPack<T>),
-        cluster(strip_cluster(a.cols, 1)) {}
+        cluster(strip_cluster(a.cols, 1)),
+        beyond_l2(a.rows * a.cols * size_of(a.dtype) >= kL2Bytes) {}
 };
 
 template <class T, class Answer, class Tile, class Aligned>
@@ -47,8 +49,9 @@ __global__ void __launch_bounds__(Tile::threads, kStripBlocks)
 
   // load
   const T* x = v.x + at.outer * v.x_stride + share.begin * v.col_stride + at.inner;
+  const uint64_t policy = strip_policy(v.beyond_l2);
   for (int row = first; row < rows; row += Tile::sharers) {
-    fetch_pack<Aligned>(slots + row * Tile::lanes, x + row * v.col_stride, columns);
+    fetch_pack<Aligned>(slots + row * Tile::lanes, x + row * v.col_stride, columns, policy);
   }
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();

@@ -18,6 +18,7 @@ struct Strips {
   int64_t cols, inner, grad_stride, y_stride, grad_columns, y_columns;
   ColumnLanes lanes;
   int cluster;
+  bool beyond_l2;  // one input alone would fill L2
 
   explicit Strips(const SoftmaxBackwardArgs& a)
       : grad(static_cast<const T*>(a.grad)),
@@ -30,7 +31,8 @@ struct Strips {
         grad_columns(a.grad_columns),
         y_columns(a.y_columns),
         lanes(a.rows, a.inner, kPack<T>),
-        cluster(strip_cluster(a.cols, kInputs)) {}
+        cluster(strip_cluster(a.cols, kInputs)),
+        beyond_l2(a.rows * a.cols * size_of(a.dtype) >= kL2Bytes) {}
 };
 
 template <class T, class Gradient, class Tile, class Aligned>
@@ -53,9 +55,10 @@ __global__ void __launch_bounds__(Tile::threads, kStripBlocks)
   // load
   const T* grad = v.grad + at.outer * v.grad_stride + share.begin * v.grad_columns + at.inner;
   const T* y = v.y + at.outer * v.y_stride + share.begin * v.y_columns + at.inner;
+  const uint64_t policy = strip_policy(v.beyond_l2);
   for (int row = first; row < rows; row += Tile::sharers) {
-    fetch_pack<Aligned>(slot(row, 0), grad + row * v.grad_columns, columns);
-    fetch_pack<Aligned>(slot(row, 1), y + row * v.y_columns, columns);
+    fetch_pack<Aligned>(slot(row, 0), grad + row * v.grad_columns, columns, policy);
+    fetch_pack<Aligned>(slot(row, 1), y + row * v.y_columns, columns, policy);
   }
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
