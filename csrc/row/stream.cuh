@@ -43,8 +43,8 @@ struct StreamTile {
   static_assert(slots > chunks + 1, "a row, one chunk of the next, and one on its way");
 
   // Packs from the start of a chunk in the ring to the next. Output borders lie up to a pack behind the chunk's own, and
-  // the chunk up to a pack behind those of the input.
-  static constexpr int image_packs(int block_threads) { return chunk_packs * block_threads + (anywhere ? 2 : 0); }
+  // the chunk up to a pack behind those of the input: two packs more, in whole lines, as bulk copies want them.
+  static constexpr int image_packs(int block_threads) { return chunk_packs * block_threads + (anywhere ? 8 : 0); }
 };
 
 // Warps of a block that compute nothing.
