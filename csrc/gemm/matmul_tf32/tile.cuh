@@ -58,6 +58,17 @@ struct Sums {
       }
     }
   }
+
+  __device__ void add(const Sums& other) {
+#pragma unroll
+    for (int i = 0; i < tiles_m; ++i) {
+#pragma unroll
+      for (int j = 0; j < tiles_n; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) value[i][j][e] += other.value[i][j][e];
+      }
+    }
+  }
 };
 
 template <class Block>
