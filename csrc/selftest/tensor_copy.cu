@@ -134,7 +134,7 @@ std::string check_boxes(const char* what, CUtensorMapDataType type) {
     const std::string failure = first_failure([&] { return check_box(what, values, values, x, 0, 0); },
                                               [&] { return check_box(what, values, values, x, 13, 8); },
                                               [&] { return check_box(what, values, values, x, 64, 96); },
-                                              [&] { return check_box(what, values, values, x, -3, -5); },
+                                              [&] { return check_box(what, values, values, x, -3, -8); },
                                               [&] { return check_box(what, values, values, x, 200, 0); });
     if (!failure.empty()) return failure;
   }

@@ -51,7 +51,6 @@ Tensor run(const Tensor& x, int64_t dim, bool reverse, const std::string* rung) 
       .stride_inner = view.stride_inner,
       .reverse = reverse,
       .dtype = dtype,
-      .sm_count = device_info(device).sm_count,
   };
   std::optional<Tensor> workspace;
   const int64_t bytes = workspace_bytes(args, /*may_look_back=*/rung != nullptr || suits_look_back(args));

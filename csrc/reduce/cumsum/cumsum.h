@@ -16,8 +16,7 @@ struct CumsumArgs {
   int64_t outer, n, inner;  // rows have inner 1
   int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1, else rows and columns have 1
   bool reverse;
-  Dtype dtype;   // of x
-  int sm_count;  // multiprocessors of the GPU
+  Dtype dtype;  // of x
 
   constexpr int64_t sequences() const { return outer * inner; }
 };
@@ -47,8 +46,8 @@ inline int64_t packs_of_row(const CumsumArgs& a) {
 
 // --- rows in tiles, which look back at each other --------------------------------------------------------------------
 
-inline constexpr int kLookBackThreads = 512;  // of a tile
-inline constexpr int kLookBackPacks = 4;      // of a thread
+inline constexpr int kLookBackThreads = 256;  // of a tile
+inline constexpr int kLookBackPacks = 8;      // of a thread
 inline constexpr int kFan = 32;               // sums that one warp looks at: tiles of a group, groups of a set
 
 // Status words: a ticket for all rows, then per row one word per tile, per group of tiles and per set of groups.

@@ -18,7 +18,11 @@ int lanes_for(int64_t packs) {
   return lanes;
 }
 
-template <class R, class T, class Aligned>
+template <class T>
+constexpr int64_t kSpan = int64_t{kMostPacks} * kWarp * kPack<T>;
+
+// Long: std::true_type where rows are longer than a span.
+template <class R, class T, class Aligned, class Long>
 __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceDimArgs a, const int lanes) {
   const int lane = threadIdx.x % lanes, rows_per_block = kThreads / lanes;
   for (int64_t first = int64_t{blockIdx.x} * rows_per_block; first < a.outer;
@@ -28,12 +32,15 @@ __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceD
     const T* x = static_cast<const T*>(a.x) + (row < a.outer ? row : 0) * a.stride_outer;  // [n]
 
     // take
-    constexpr int64_t kSpan = kMostPacks * kWarp * kPack<T>;
     typename R::State state = start<R>(x);
-    for (int64_t begin = 0; begin < n; begin += kSpan) {
-      typename R::State part = start<R>(x);
-      take_span<R, Aligned, kUnroll>(part, x, begin, min(n, begin + kSpan), lane, lanes);
-      state = R::merge(state, part);
+    if constexpr (Long::value) {
+      for (int64_t begin = 0; begin < n; begin += kSpan<T>) {
+        typename R::State part = start<R>(x);
+        take_span<R, Aligned, kUnroll>(part, x, begin, min(n, begin + kSpan<T>), lane, lanes);
+        state = R::merge(state, part);
+      }
+    } else {
+      take_span<R, Aligned, kUnroll>(state, x, 0, n, lane, lanes);
     }
 
     // merge
@@ -46,7 +53,12 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   visit_aligned_reducer(a, has_aligned_rows(a), [&]<class R, class T, class Aligned>() {
     const int lanes = lanes_for(ceil_div(a.n, kPack<T>));
     const unsigned grid = row_grid(ceil_div(a.outer, kThreads / lanes));
-    warpsmith::launch<&reduce_dim_warp_kernel<R, T, Aligned>>({grid, kThreads}, stream, a, lanes);
+    const LaunchConfig config{grid, kThreads};
+    if (a.n > kSpan<T>) {
+      warpsmith::launch<&reduce_dim_warp_kernel<R, T, Aligned, std::true_type>>(config, stream, a, lanes);
+    } else {
+      warpsmith::launch<&reduce_dim_warp_kernel<R, T, Aligned, std::false_type>>(config, stream, a, lanes);
+    }
   });
 }
 

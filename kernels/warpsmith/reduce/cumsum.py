@@ -50,7 +50,7 @@ def _backward(
 # --- what the rungs take --------------------------------------------------------------------------
 
 #: Values of 16 bytes that a tile of the look-back holds.
-TILE_PACKS = 512 * 4
+TILE_PACKS = 256 * 8
 #: As many rows keep a GPU busy with a block each ...
 MANY_ROWS = 1024
 #: ... and from here on a row is worth several.

@@ -40,6 +40,8 @@ def _gradients(
 
 
 def _starts_from_output(op: Op) -> bool:
+    if op.saves is not None:  # as operators do that keep one of several outputs
+        return True
     return op.saves_output and op.argument_names[0] not in (op.saves_inputs or op.argument_names)
 
 
