@@ -81,7 +81,8 @@ int swizzled(CUtensorMapSwizzle swizzle, int row, int chunk) {
   }
 }
 
-// A box whose rows are lines of the swizzle, as it should arrive. Zeros lie outside the matrix.
+// A box whose rows are lines of the swizzle, as it should arrive. Zeros lie outside the matrix. `col` is a multiple of 16
+// bytes, outside the matrix too: elsewhere the copy is an illegal instruction.
 template <class T>
 std::vector<T> expected_box(const std::vector<T>& values, const MappedMatrix& x, int row, int col) {
   std::vector<T> box(static_cast<size_t>(x.box_rows) * x.box_cols, T{});

@@ -21,8 +21,7 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
 }
 
 // The box whose first value is [row, col] to this block's shared memory, counted on `barrier`. Swizzled boxes begin at a
-// multiple of eight lines of the swizzle: 1024 bytes for lines of 128. In the matrix a box begins at a multiple of 16
-// bytes along its row, outside it too; elsewhere the copy is an illegal instruction.
+// multiple of eight lines of the swizzle: 1024 bytes for lines of 128.
 __device__ __forceinline__ void tensor_load(void* shared, const CUtensorMap* map, int row, int col, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
