@@ -36,7 +36,12 @@ struct StateTile {
 template <class R, class T, class Aligned>
 constexpr int blocks_per_sm() {
   constexpr bool kSmall = sizeof(typename R::State) == 4, kLarge = sizeof(typename R::State) > 8;
-  return Aligned::value ? (kSmall ? (sizeof(T) == 2 ? 4 : 3) : 2) : (kLarge ? 1 : 2);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  constexpr int kOfSmall = 3;
+#else
+  constexpr int kOfSmall = sizeof(T) == 2 ? 4 : 3;
+#endif
+  return Aligned::value ? (kSmall ? kOfSmall : 2) : (kLarge ? 1 : 2);
 }
 
 template <class R, class T, class Aligned>
