@@ -225,6 +225,14 @@ def test_stale(results: report.Results) -> None:
     assert any(m.startswith("relu: its record") for m in report.stale(results))
 
 
+def test_tables_mark_stale_records(results: report.Results) -> None:
+    blocks = ("headline:bf16", "ladder:relu", "cases:relu")
+    assert not any(report.AGED in report.block(name, results) for name in blocks)
+    results.records["relu"]["source"] = "0"
+    assert all(report.AGED in report.block(name, results) for name in blocks)
+    assert "| `relu` † | bf16 256Mi |" in report.block("headline:bf16", results)
+
+
 def test_plots(results: report.Results, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from warpsmith import plots

@@ -29,6 +29,9 @@ from warpsmith.catalogue import DTYPES, Op
 #: Not a peer that a user could have chosen instead.
 OURS = ("auto", "triton")
 BASELINES = ("torch", "compile")
+#: Beside numbers of sources that have changed since.
+AGED = "Measured before the last change of the sources."
+
 LABELS = {
     "auto": "warpsmith",
     "torch": "PyTorch",
@@ -190,6 +193,11 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
 # --- tables ---------------------------------------------------------------------------------------
 
 
+def is_stale(record: dict[str, Any], op: Op) -> bool:
+    """Whether the operator's sources have changed since it was measured."""
+    return bool(record["source"] != bench.source_of(op))
+
+
 def largest_compared(record: dict[str, Any], dtype: str, op: Op) -> str | None:
     """The largest case that a peer ran too, else the largest."""
     compared = [case for case, impls in cases(record, dtype).items() if best_peer(impls, op)]
@@ -210,15 +218,18 @@ def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> s
         "vs best other",
     ]
     rows: Table = []
+    aged = False
     ratios: dict[str, list[float]] = {"torch": [], "compile": [], "best": []}
     for op in ops:
         record = results.records.get(op.name)
         if record is None:
             continue
+        mark = " †" if is_stale(record, op) else ""
         for name in [dtype] if dtype else dtypes(record):
             case = largest_compared(record, name, op)
             if case is None:
                 continue
+            aged |= bool(mark)
             impls = cases(record, name)[case]
             auto = impls.get("auto", {})
             rival = best_peer(impls, op)
@@ -229,18 +240,17 @@ def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> s
                     ratios[key].append(value)
             beside = f"{_times(against['best'])} ({LABELS.get(rival, rival)})" if rival else "–"
             if "error" in auto:
-                rows.append(
-                    [f"`{op.name}`", case, f"no number: {auto['error']}", "–", "–", "–", "–", "–"]
-                )
+                rows.append([f"`{op.name}`{mark}", case, f"no number: {auto['error']}", *["–"] * 5])
                 continue
             ours = [_duration(auto.get("ms")), _rate(auto), _percent(auto.get("of_limit"))]
             theirs = [_times(against["torch"]), _times(against["compile"]), beside]
-            rows.append([f"`{op.name}`", case, *ours, *theirs])
+            rows.append([f"`{op.name}`{mark}", case, *ours, *theirs])
     if not rows:
         return "No records yet."
     means = [_times(geomean(ratios[key])) for key in ("torch", "compile", "best")]
     rows.append(["geometric mean", "", "", "", "", *means])
-    return markdown(header, rows, left=2)
+    table = markdown(header, rows, left=2)
+    return f"{table}\n\n† {AGED}" if aged else table
 
 
 def ladder(results: Results, op: Op) -> str:
@@ -280,7 +290,8 @@ def ladder(results: Results, op: Op) -> str:
                 *(_ladder_cell(tables[name].get(impl)) for name, _ in columns),
             ]
         )
-    return markdown(header, rows, left=2)
+    table = markdown(header, rows, left=2)
+    return f"{table}\n\n{AGED}" if is_stale(record, op) else table
 
 
 def _ladder_cell(row: Row | None) -> str:
@@ -325,6 +336,8 @@ def case_table(results: Results, op: Op) -> str:
         for row in record.get("rows", [])
         if (remark := row.get("error") or row.get("note") or row.get("remark"))
     ]
+    if is_stale(record, op):
+        notes.append(f"- {AGED}")
     return "\n".join([markdown(header, lines), *(["", *notes] if notes else [])])
 
 
@@ -535,7 +548,7 @@ def stale(results: Results) -> list[str]:
         record = results.records.get(op.name)
         if record is None:
             messages.append(f"{op.name}: no record for {results.gpu}")
-        elif record["source"] != bench.source_of(op):
+        elif is_stale(record, op):
             messages.append(
                 f"{op.name}: its record ({record['environment']['date']}) is older than its sources"
             )
