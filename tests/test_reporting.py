@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -129,11 +131,29 @@ def test_a_row_carries_rate_and_fraction() -> None:
     assert "method" not in made
 
 
-def test_every_case_has_a_largest() -> None:
+def test_every_operator_has_a_case_for_its_ladder() -> None:
     for op in catalogue.load().values():
         for dtype in op.bench_dtypes:
             labels = [s.label for s in op.bench if s.dtypes is None or dtype in s.dtypes]
-            assert bench.largest_case(op, dtype) in (labels or [None])
+            chosen = bench.ladder_cases(op, dtype)
+            assert set(chosen) <= set(labels)
+            assert bool(chosen) == bool(labels)
+
+
+def test_an_operator_may_name_the_cases_of_its_ladder() -> None:
+    matmul = catalogue.get("matmul")
+    cube = "8192x8192x8192"
+    assert bench.ladder_cases(matmul, "f32") == (f"{cube} NN",)
+    assert bench.ladder_cases(matmul, "bf16") == (f"{cube} NN", f"{cube} TN")
+
+
+@pytest.mark.parametrize("replays", [0.01, 1.5, 20, 1000])
+def test_turns_are_spread_evenly(replays: float) -> None:
+    takes = timing.turns_of(replays)
+    for turns in range(takes, timing.MAX_TURNS + 1):
+        taken = [turn for turn in range(turns) if timing.takes_part(turn, takes, turns)]
+        assert len(taken) == takes
+        assert max(b - a for a, b in itertools.pairwise(taken)) <= math.ceil(turns / takes)
 
 
 def test_sources_cover_spec_and_triton() -> None:

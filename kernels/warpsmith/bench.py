@@ -41,9 +41,9 @@ Function = Callable[..., Any]
 class Plan:
     """What to measure.
 
-    `variants` is "largest" (the ladder at the largest case of each dtype), "all", "none", or names
-    of variants. `peers` None is every peer of the operator; "torch", "compile" and "triton" count
-    as peers here.
+    `variants` is "largest" (the ladder at the cases that the operator names for it, or at its
+    largest of each dtype), "all", "none", or names of variants. `peers` None is every peer of the
+    operator; "torch", "compile" and "triton" count as peers here.
     """
 
     dtypes: tuple[str, ...] | None = None
@@ -222,9 +222,9 @@ def compiled_function(op: Op, args: tuple[Any, ...]) -> Function:
 
 
 def chosen_variants(
-    op: Op, args: tuple[Any, ...], plan: Plan, largest: bool
+    op: Op, args: tuple[Any, ...], plan: Plan, ladder: bool
 ) -> Iterator[catalogue.Variant]:
-    if plan.variants == "none" or (plan.variants == "largest" and not largest):
+    if plan.variants == "none" or (plan.variants == "largest" and not ladder):
         return
     named = None
     if not isinstance(plan.variants, str):
@@ -236,7 +236,7 @@ def chosen_variants(
             yield variant
 
 
-def implementations(case: Case, plan: Plan, largest: bool, say: Progress) -> dict[str, Function]:
+def implementations(case: Case, plan: Plan, ladder: bool, say: Progress) -> dict[str, Function]:
     """Everything to time in a case: name -> function of the operator's arguments."""
     op = case.op
     functions: dict[str, Function] = {"auto": torch_op(op.name)}
@@ -256,7 +256,7 @@ def implementations(case: Case, plan: Plan, largest: bool, say: Progress) -> dic
         except ImportError as error:
             say(f"{op.name}: {name} is left out: {error}")
     if dispatch.load_family(op.family):
-        for variant in chosen_variants(op, case.sets[0], plan, largest):
+        for variant in chosen_variants(op, case.sets[0], plan, ladder):
             functions[variant.name] = torch_op(variant.op_name)
     return functions
 
@@ -473,16 +473,21 @@ def bench_cases(op: Op, dtype: str, plan: Plan) -> tuple[Sample, ...]:
     return tuple(s for s in fitting if plan.cases is None or plan.cases in f"{dtype} {s.label}")
 
 
-def largest_case(op: Op, dtype: str) -> str | None:
-    """Label of the case that moves the most bytes, judged without allocating it."""
+def ladder_cases(op: Op, dtype: str) -> tuple[str, ...]:
+    """Labels of the cases at which every variant is timed: those named for it, or the one that
+    moves the most bytes, judged without allocating it.
+    """
+    named = tuple(s.label for s in op.bench if s.ladder and dtype in (s.dtypes or op.dtypes))
+    if named or not op.bench:
+        return named
     if op.cost is None:
-        return op.bench[-1].label if op.bench else None
+        return (op.bench[-1].label,)
     sizes: dict[str, int] = {}
     for sample in op.bench:
         if sample.dtypes is None or dtype in sample.dtypes:
             sizes[sample.label] = _planned_bytes(op, sample, dtype)
     # The last of equals, as the spec lists its cases from small to large.
-    return max(reversed(list(sizes)), key=sizes.__getitem__) if sizes else None
+    return (max(reversed(list(sizes)), key=sizes.__getitem__),) if sizes else ()
 
 
 def _planned_bytes(op: Op, sample: Sample, dtype: str) -> int:
@@ -503,7 +508,7 @@ def bench_op(
     l2 = timing.l2_bytes(torch.cuda.current_device())
     for dtype in bench_dtypes(op, plan):
         cases = bench_cases(op, dtype, plan)
-        largest = largest_case(op, dtype) if cases else None
+        ladders = ladder_cases(op, dtype) if cases else ()
         for sample in cases:
             step(f"{op.name} {dtype} {sample.label}")
             timing.stream().wait_stream(torch.cuda.current_stream())
@@ -513,7 +518,7 @@ def bench_op(
                     warnings.simplefilter("ignore", dispatch.FallbackWarning)
                     sets, cold = make_sets(sample, dtype, op, l2)
                     case = Case(op, dtype, sample, sets, cold)
-                    case.functions = implementations(case, plan, sample.label == largest, say)
+                    case.functions = implementations(case, plan, sample.label in ladders, say)
                     rows += measure_case(case, plan, known, say)
             except torch.cuda.OutOfMemoryError:
                 say(f"{op.name} {dtype} {sample.label}: skipped, this GPU has too little memory")

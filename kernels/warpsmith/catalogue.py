@@ -102,6 +102,8 @@ class Sample:
     huge: bool = False
     #: Restricts the dtypes; None is every dtype of the operator.
     dtypes: tuple[str, ...] | None = None
+    #: A benchmark that times every variant; without any, the largest case of an operator does.
+    ladder: bool = False
 
     def __str__(self) -> str:
         return self.label

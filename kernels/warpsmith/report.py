@@ -133,6 +133,19 @@ def ladder_case(record: dict[str, Any], op: Op, dtype: str) -> str | None:
     return best
 
 
+def ladder_cases(record: dict[str, Any], op: Op, dtype: str) -> list[str]:
+    """The cases that the operator names for its ladder and that are on record, or the one with the
+    most rungs.
+    """
+    names = {variant.name for variant in op.variants}
+    named = {f"{dtype} {sample.label}" for sample in op.bench if sample.ladder}
+    found = [c for c, rows in cases(record, dtype).items() if c in named and names & rows.keys()]
+    if found:
+        return found
+    case = ladder_case(record, op, dtype)
+    return [case] if case else []
+
+
 def speedup(rows: dict[str, Row], against: str) -> float | None:
     ours, theirs = rows.get("auto", {}).get("ms"), rows.get(against, {}).get("ms")
     return theirs / ours if ours and theirs else None
@@ -258,19 +271,19 @@ def ladder(results: Results, op: Op) -> str:
     record = results.records.get(op.name)
     if record is None:
         return "No records yet."
-    columns = [(name, case) for name in dtypes(record) if (case := ladder_case(record, op, name))]
+    columns = [(name, c) for name in dtypes(record) for c in ladder_cases(record, op, name)]
     if not columns:
         return "No rung is on record yet."
-    tables = {name: cases(record, name)[case] for name, case in columns}
-    header = ["rung", "the idea", *(case for _, case in columns)]
+    tables = {case: cases(record, name)[case] for name, case in columns}
+    header = ["rung", "the idea", *tables]
     rows: Table = []
     for rung in op.ladder:
         cells = []
-        for name, _ in columns:
+        for name, case in columns:
             timed = [
-                tables[name][variant.name]
+                tables[case][variant.name]
                 for variant in op.variants
-                if variant.rung is rung and variant.dtype == name and variant.name in tables[name]
+                if variant.rung is rung and variant.dtype == name and variant.name in tables[case]
             ]
             cells.append(
                 _ladder_cell(min(timed, key=lambda row: row.get("ms", math.inf), default=None))
@@ -278,20 +291,20 @@ def ladder(results: Results, op: Op) -> str:
         rows.append([f"`{rung.name}`", rung.story, *cells])
     others = dict.fromkeys(
         impl
-        for name, _ in columns
-        for impl in ("auto", "triton", *peers(tables[name], op))
-        if impl in tables[name]
+        for table in tables.values()
+        for impl in ("auto", "triton", *peers(table, op))
+        if impl in table
     )
     for impl in others:
         rows.append(
             [
                 LABELS.get(impl, impl),
                 "",
-                *(_ladder_cell(tables[name].get(impl)) for name, _ in columns),
+                *(_ladder_cell(table.get(impl)) for table in tables.values()),
             ]
         )
-    table = markdown(header, rows, left=2)
-    return f"{table}\n\n{AGED}" if is_stale(record, op) else table
+    climb = markdown(header, rows, left=2)
+    return f"{climb}\n\n{AGED}" if is_stale(record, op) else climb
 
 
 def _ladder_cell(row: Row | None) -> str:

@@ -37,6 +37,10 @@ MAX_SETS = 256
 #: disappears.
 REPLAY_MS = 2.0
 MAX_CALLS_PER_GRAPH = 512
+#: Turns that an implementation takes; where one turn alone lasts longer than the time asked for,
+#: the smaller number has to do.
+MIN_TURNS, MAX_TURNS = 7, 40
+SLOW_TURNS = 3
 
 Implementation = Callable[[int], Any]
 
@@ -213,6 +217,18 @@ def _measuring() -> Iterator[None]:
     torch.cuda.current_stream().wait_stream(side)
 
 
+def turns_of(replays: float) -> int:
+    """Turns of an implementation that could be replayed `replays` times in the time asked for."""
+    if replays < 1:
+        return SLOW_TURNS
+    return min(MAX_TURNS, max(MIN_TURNS, math.ceil(replays)))
+
+
+def takes_part(turn: int, takes: int, turns: int) -> bool:
+    """Whether an implementation that takes `takes` of all `turns`, evenly spread, has this one."""
+    return (turn + 1) * takes // turns > turn * takes // turns
+
+
 def measure(
     functions: Mapping[str, Implementation],
     *,
@@ -227,7 +243,8 @@ def measure(
         functions: name -> `call(i)`, which runs on buffer set `i` and returns its outputs.
         sets: number of buffer sets; see `sets_for`.
         seconds: device time to spend on each implementation.
-        rounds: turns that each implementation takes; chosen from `seconds` by default.
+        rounds: turns that each implementation takes; chosen from `seconds` by default, and fewer
+            for those that a single turn takes longer than that.
         graph: capture calls in CUDA graphs (a loop of calls where that fails).
 
     Returns:
@@ -244,19 +261,17 @@ def measure(
         for program in programs.values():
             program.record(1)
         torch.cuda.synchronize()
-        plan: dict[str, int] = {}
-        turns = 0
+        replays: dict[str, float] = {}
         for name, program in programs.items():
             program.collect()
-            replay_ms = max(program.samples.pop() * program.calls, 1e-3)
-            replays = max(seconds * 1e3 / replay_ms, 1)
-            turns = max(turns, min(40, max(7, math.ceil(replays))))
-            plan[name] = round(replays)
-        turns = rounds or turns
+            replays[name] = seconds * 1e3 / max(program.samples.pop() * program.calls, 1e-3)
+        takes = {name: rounds or turns_of(count) for name, count in replays.items()}
+        turns = max(takes.values(), default=0)
         for turn in range(turns):
             order = list(programs) if turn % 2 == 0 else list(reversed(programs))
             for name in order:
-                programs[name].record(max(1, round(plan[name] / turns)))
+                if takes_part(turn, takes[name], turns):
+                    programs[name].record(max(1, round(replays[name] / takes[name])))
         torch.cuda.synchronize()
         for program in programs.values():
             program.collect()

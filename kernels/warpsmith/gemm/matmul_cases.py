@@ -240,10 +240,13 @@ def _case(m: int, n: int, k: int, layout: str, dtypes: tuple[str, ...] | None = 
         b = i.plain(n, k, salt=1).t() if layout == "TN" else i.plain(k, n, salt=1)
         return i.plain(m, k), b
 
-    return Sample(f"{m}x{n}x{k} {layout}", make, small=False, dtypes=dtypes)
+    ladder = m == n == k == LADDER
+    return Sample(f"{m}x{n}x{k} {layout}", make, small=False, dtypes=dtypes, ladder=ladder)
 
 
 _HALVES = ("f16", "bf16")
+#: The cube at which all rungs are timed: the one that others of this field give figures for.
+LADDER = 8192
 #: Rows of tokens through the weights of a Llama-3-8B layer and of a 70B one.
 _LAYERS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336))
 _TOKENS = tuple(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.gemm import matmul_cases
-from warpsmith.gemm.matmul_cases import Function, left, right
+from warpsmith.gemm.matmul_cases import LADDER, Function, left, right
 
 OP = "matmul_tf32"
 
@@ -148,7 +148,8 @@ def _case(m: int, n: int, k: int, layout: str) -> Sample:
         b = i.plain(n, k, salt=1).t() if layout == "TN" else i.plain(k, n, salt=1)
         return i.plain(m, k), b
 
-    return Sample(f"{m}x{n}x{k} {layout}", make, small=False)
+    ladder = m == n == k == LADDER
+    return Sample(f"{m}x{n}x{k} {layout}", make, small=False, ladder=ladder)
 
 
 def bench() -> tuple[Sample, ...]:
