@@ -41,14 +41,13 @@ Function = Callable[..., Any]
 class Plan:
     """What to measure.
 
-    `variants` is "largest" (the ladder at the cases that the operator names for it, or at its
-    largest of each dtype), "all", "none", or names of variants. `peers` None is every peer of the
-    operator; "torch", "compile" and "triton" count as peers here.
+    `variants` is "ladder" (at the cases of `ladder_cases`), "all", "none", or names of variants.
+    `peers` None is every peer of the operator; "torch", "compile" and "triton" count as peers here.
     """
 
     dtypes: tuple[str, ...] | None = None
     cases: str | None = None
-    variants: str | tuple[str, ...] = "largest"
+    variants: str | tuple[str, ...] = "ladder"
     peers: tuple[str, ...] | None = None
     sustained: bool = False
     overhead: bool = True
@@ -224,7 +223,7 @@ def compiled_function(op: Op, args: tuple[Any, ...]) -> Function:
 def chosen_variants(
     op: Op, args: tuple[Any, ...], plan: Plan, ladder: bool
 ) -> Iterator[catalogue.Variant]:
-    if plan.variants == "none" or (plan.variants == "largest" and not ladder):
+    if plan.variants == "none" or (plan.variants == "ladder" and not ladder):
         return
     named = None
     if not isinstance(plan.variants, str):
@@ -473,27 +472,53 @@ def bench_cases(op: Op, dtype: str, plan: Plan) -> tuple[Sample, ...]:
     return tuple(s for s in fitting if plan.cases is None or plan.cases in f"{dtype} {s.label}")
 
 
-def ladder_cases(op: Op, dtype: str) -> tuple[str, ...]:
-    """Labels of the cases at which every variant is timed: those named for it, or the one that
-    moves the most bytes, judged without allocating it.
+def ladder_cases(op: Op, dtype: str, sm: int | None = None) -> tuple[str, ...]:
+    """Labels of the cases at which every variant is timed: those that the operator names, or the
+    one that moves the most bytes; then as few others as show each rung where it is at home, or at
+    least where it takes a case.
+
+    Args:
+        op: an operator.
+        dtype: the dtype of the cases.
+        sm: compute capability of the GPU; None stands for any.
+
+    Returns:
+        The labels, judged without allocating a case.
     """
-    named = tuple(s.label for s in op.bench if s.ladder and dtype in (s.dtypes or op.dtypes))
-    if named or not op.bench:
-        return named
-    if op.cost is None:
-        return (op.bench[-1].label,)
-    sizes: dict[str, int] = {}
-    for sample in op.bench:
-        if sample.dtypes is None or dtype in sample.dtypes:
-            sizes[sample.label] = _planned_bytes(op, sample, dtype)
+    samples = [s for s in op.bench if s.dtypes is None or dtype in s.dtypes]
+    takes = {sample.label: _rungs_for(op, sample, dtype, sm) for sample in samples}
+    sizes = {sample.label: _planned_bytes(op, sample, dtype) for sample in samples}
     # The last of equals, as the spec lists its cases from small to large.
-    return (max(reversed(list(sizes)), key=sizes.__getitem__),) if sizes else ()
+    by_size = sorted(sizes, key=sizes.__getitem__)[::-1]
+    chosen = [sample.label for sample in samples if sample.ladder] or by_size[:1]
+    for strict in (True, False):
+        shown = {
+            n: {r for r, at_home in found.items() if at_home or not strict}
+            for n, found in takes.items()
+        }
+        missing = set[str]().union(*shown.values()).difference(*(shown[n] for n in chosen))
+        while missing:
+            chosen.append(max(by_size, key=lambda label: len(shown[label] & missing)))
+            missing -= shown[chosen[-1]]
+    return tuple(label for label in takes if label in chosen)
+
+
+def _rungs_for(op: Op, sample: Sample, dtype: str, sm: int | None) -> dict[str, bool]:
+    """Names of the rungs that take a case, and whether it suits them."""
+    args = _planned(op, sample, dtype)
+    return {
+        v.rung.name: v.rung.suits(*args) is None
+        for v in op.variants
+        if dispatch.refusal(v, args, sm) is None
+    }
+
+
+def _planned(op: Op, sample: Sample, dtype: str) -> tuple[Any, ...]:
+    return dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "meta")))
 
 
 def _planned_bytes(op: Op, sample: Sample, dtype: str) -> int:
-    assert op.cost is not None
-    args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "meta")))
-    return int(op.cost.bytes(*args))
+    return int(op.cost.bytes(*_planned(op, sample, dtype))) if op.cost else 0
 
 
 def count_cases(ops: Sequence[Op], plan: Plan) -> int:
@@ -505,10 +530,11 @@ def bench_op(
 ) -> list[Row]:
     """Rows of one operator."""
     rows: list[Row] = []
-    l2 = timing.l2_bytes(torch.cuda.current_device())
+    device = torch.device("cuda", torch.cuda.current_device())
+    l2, sm = timing.l2_bytes(device.index), dispatch.device_sm(device)
     for dtype in bench_dtypes(op, plan):
         cases = bench_cases(op, dtype, plan)
-        ladders = ladder_cases(op, dtype) if cases else ()
+        ladders = ladder_cases(op, dtype, sm) if cases else ()
         for sample in cases:
             step(f"{op.name} {dtype} {sample.label}")
             timing.stream().wait_stream(torch.cuda.current_stream())

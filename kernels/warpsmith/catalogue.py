@@ -102,7 +102,7 @@ class Sample:
     huge: bool = False
     #: Restricts the dtypes; None is every dtype of the operator.
     dtypes: tuple[str, ...] | None = None
-    #: A benchmark that times every variant; without any, the largest case of an operator does.
+    #: A benchmark at which every variant is timed, instead of the largest.
     ladder: bool = False
 
     def __str__(self) -> str:

@@ -447,7 +447,7 @@ def bench(args: argparse.Namespace) -> int:
         dtypes=parse_dtypes(args.dtype),
         cases=args.cases,
         variants=args.variants
-        if args.variants in ("largest", "all", "none")
+        if args.variants in ("ladder", "all", "none")
         else tuple(args.variants.split(",")),
         peers=None
         if args.peers is None
@@ -618,8 +618,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
     sub.add_argument(
         "--variants",
-        default="largest",
-        help="largest, all, none, or names: the ladder at which cases",
+        default="ladder",
+        help="ladder (every rung at the largest case that it takes), all, none, or names",
     )
     sub.add_argument("--dtype", help="comma list; the operator's own choice by default")
     sub.add_argument("--cases", help="only cases whose name contains this")

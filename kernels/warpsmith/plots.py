@@ -60,33 +60,53 @@ def _of_limit_axis(axes: Any, along: str) -> None:
 
 
 def ladder_plot(results: Results, op: Op, path: Path) -> Path | None:
-    """A bar for each rung, then the Triton twin and the peers. None where no rung is on record."""
+    """A bar for each rung, then the Triton twin and the peers, at each case that the ladder needs.
+    None where no rung is on record.
+    """
     record = results.records.get(op.name, {})
-    dtype = next((d for d in PREFERRED_DTYPES if report.ladder_case(record, op, d)), None)
-    case = report.ladder_case(record, op, dtype) if dtype else None
-    if dtype is None or case is None:
+    dtype = next((d for d in PREFERRED_DTYPES if report.ladder_cases(record, op, d)), None)
+    if dtype is None:
         return None
-    rows = report.cases(record, dtype)[case]
-    bars: list[tuple[str, float, str]] = []
-    for variant in op.variants:
-        if variant.dtype == dtype and "of_limit" in rows.get(variant.name, {}):
-            bars.append((variant.name, rows[variant.name]["of_limit"], RUNG_COLOUR))
+    table = report.cases(record, dtype)
+    bars = {
+        case: _ladder_bars(table[case], op, dtype)
+        for case in report.ladder_cases(record, op, dtype)
+    }
+    bars = {case: found for case, found in bars.items() if found}
+    if not bars:
+        return None
+    counts = [len(found) for found in bars.values()]
+    pyplot = _pyplot()
+    figure, columns = pyplot.subplots(
+        len(bars),
+        squeeze=False,
+        figsize=(7.5, sum(0.9 + 0.32 * count for count in counts)),
+        height_ratios=[count + 1 for count in counts],
+    )
+    for axes, (case, found) in zip(columns[:, 0], bars.items(), strict=True):
+        names, values, colours = zip(*found, strict=True)
+        drawn = axes.barh(range(len(found)), values, color=colours)
+        axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
+        axes.set_xlim(0, max(1.12, 1.1 * max(values)))
+        axes.set_yticks(range(len(found)), names, fontsize=8)
+        axes.invert_yaxis()
+        _of_limit_axis(axes, "x")
+        axes.set_title(f"{op.name}, {case}, {results.device}", fontsize=10)
+    return _finish(pyplot, figure, path)
+
+
+def _ladder_bars(rows: dict[str, report.Row], op: Op, dtype: str) -> list[tuple[str, float, str]]:
+    """Name, fraction of the limit and colour."""
+    bars = [
+        (variant.name, rows[variant.name]["of_limit"], RUNG_COLOUR)
+        for variant in op.variants
+        if variant.dtype == dtype and "of_limit" in rows.get(variant.name, {})
+    ]
     for index, impl in enumerate(("auto", "triton", *report.peers(rows, op))):
         if "of_limit" in rows.get(impl, {}):
-            bars.append(
-                (report.LABELS.get(impl, impl), rows[impl]["of_limit"], _colour(impl, index))
-            )
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(figsize=(7.5, 0.9 + 0.32 * len(bars)))
-    names, values, colours = zip(*bars, strict=True)
-    drawn = axes.barh(range(len(bars)), values, color=colours)
-    axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
-    axes.set_xlim(0, max(1.12, 1.1 * max(values)))
-    axes.set_yticks(range(len(bars)), names, fontsize=8)
-    axes.invert_yaxis()
-    _of_limit_axis(axes, "x")
-    axes.set_title(f"{op.name}, {case}, {results.device}", fontsize=10)
-    return _finish(pyplot, figure, path)
+            label = report.LABELS.get(impl, impl)
+            bars.append((label, rows[impl]["of_limit"], _colour(impl, index)))
+    return bars
 
 
 def sizes_plot(results: Results, op: Op, path: Path) -> Path | None:

@@ -30,6 +30,9 @@ from warpsmith.catalogue import DTYPES, Op
 OURS = ("auto", "triton")
 BASELINES = ("torch", "compile")
 #: Beside numbers of sources that have changed since.
+#: Operations for a byte above which arithmetic is what takes the time, and its rate what tells.
+COMPUTE_BOUND = 32
+
 AGED = "Measured before the last change of the sources."
 
 LABELS = {
@@ -122,28 +125,17 @@ def largest(record: dict[str, Any], dtype: str) -> str | None:
     return best
 
 
-def ladder_case(record: dict[str, Any], op: Op, dtype: str) -> str | None:
-    """The case with the most rungs on record, the largest of those."""
-    names = {variant.name for variant in op.variants}
-    best, most = None, 0
-    for case, rows in cases(record, dtype).items():
-        count = len(names & rows.keys())
-        if count and count >= most:
-            best, most = case, count
-    return best
-
-
 def ladder_cases(record: dict[str, Any], op: Op, dtype: str) -> list[str]:
-    """The cases that the operator names for its ladder and that are on record, or the one with the
-    most rungs.
+    """The cases of an operator's ladder that are on record with rungs; without any, the case with
+    the most rungs (the last of equals).
     """
     names = {variant.name for variant in op.variants}
-    named = {f"{dtype} {sample.label}" for sample in op.bench if sample.ladder}
-    found = [c for c, rows in cases(record, dtype).items() if c in named and names & rows.keys()]
-    if found:
+    rungs = {case: len(names & rows.keys()) for case, rows in cases(record, dtype).items()}
+    planned = {f"{dtype} {label}" for label in bench.ladder_cases(op, dtype)}
+    found = [case for case, count in rungs.items() if count and case in planned]
+    if found or not any(rungs.values()):
         return found
-    case = ladder_case(record, op, dtype)
-    return [case] if case else []
+    return [max(reversed(rungs), key=rungs.__getitem__)]
 
 
 def speedup(rows: dict[str, Row], against: str) -> float | None:
@@ -189,7 +181,7 @@ def _duration(ms: float | None) -> str:
 
 
 def _rate(row: Row) -> str:
-    if "tbps" in row:
+    if "tbps" in row and row.get("tflops", 0.0) < COMPUTE_BOUND * row["tbps"]:
         return f"{row['tbps']:.2f} TB/s"
     return f"{row['tflops']:.0f} TFLOP/s" if "tflops" in row else "–"
 
@@ -504,7 +496,7 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
     for op in ops:
         parts += [f"### `{op.name}`", case_table(results, op)]
         if any(
-            ladder_case(results.records[op.name], op, name)
+            ladder_cases(results.records[op.name], op, name)
             for name in dtypes(results.records[op.name])
         ):
             parts.append(ladder(results, op))

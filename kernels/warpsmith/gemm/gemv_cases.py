@@ -188,7 +188,7 @@ def _bench(m: int, k: int, vectors: int) -> Sample:
         x = inputs.plain(vectors, k, salt=1) if vectors > 1 else inputs.plain(k, salt=1)
         return inputs.plain(m, k), x
 
-    return Sample(label, make, small=False)
+    return Sample(label, make, small=False, ladder=vectors == 1 and (m, k) == _SHAPES[-1])
 
 
 def bench() -> tuple[Sample, ...]:

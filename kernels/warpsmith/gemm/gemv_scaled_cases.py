@@ -179,7 +179,7 @@ def _bench(m: int, k: int, vectors: int) -> Sample:
         x = narrow.plain(vectors, k, salt=1) if vectors > 1 else narrow.plain(k, salt=1)
         return inputs.plain(m, k), x, scales(inputs, m)
 
-    return Sample(label, make, small=False)
+    return Sample(label, make, small=False, ladder=vectors == 1 and (m, k) == _SHAPES[-1])
 
 
 def bench() -> tuple[Sample, ...]:
