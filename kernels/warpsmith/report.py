@@ -29,10 +29,9 @@ from warpsmith.catalogue import DTYPES, Op
 #: Not a peer that a user could have chosen instead.
 OURS = ("auto", "triton")
 BASELINES = ("torch", "compile")
-#: Beside numbers of sources that have changed since.
 #: Operations for a byte above which arithmetic is what takes the time, and its rate what tells.
 COMPUTE_BOUND = 32
-
+#: Beside numbers of sources that have changed since.
 AGED = "Measured before the last change of the sources."
 
 LABELS = {
