@@ -362,13 +362,21 @@ def test_errors_nearby_are_those_of_inputs_that_differ_in_their_last_bit() -> No
     eps = 2.0**-23
     at, count = torch.ones(8), torch.arange(8)
 
-    def largest(way: Callable[..., Any], exactly: Callable[..., Any], **options: int) -> float:
+    def largest(way: Callable[..., Any], exactly: Callable[..., Any], **options: Any) -> float:
         return accuracy.largest_error((way,), exactly, (at, count), 0, **options)
 
     # 1 + 10000 is exact in float32; the numbers next to 1 lose all of their distance from it.
     assert largest(lambda x, _: (x + 10000 - 10000,), lambda x, _: (x.double(),)) == eps
     assert largest(lambda x, _: x + 10000 - 10000, lambda x, _: x.double(), neighbours=0) == 0.0
     assert largest(lambda x, _: (x * 2,), lambda x, _: (x.double() * 2,)) == 0.0
+
+    # Who rounds to bfloat16 takes no note of a bit of float32, but of one of bfloat16.
+    def narrow(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return x.bfloat16().float() - 1
+
+    assert largest(narrow, lambda x, _: x.bfloat16().double()) == 1.0
+    assert largest(narrow, lambda x, _: x.bfloat16().double() - 1, eps=2.0**-7) == 0.0
+    assert largest(lambda x, _: narrow(x, _) * 2, lambda x, _: x.double() - 1, eps=2.0**-7) > 0.007
 
 
 def test_the_largest_error_is_that_of_the_worst_way() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 #: Larger answers are judged piece by piece, because the rule works in float64.
 PIECE = 1 << 26
 #: Spacing of float32, the precision in which 16-bit and fp8 kernels compute.
-_F32_EPS = 2.0**-23
+F32_EPS = 2.0**-23
 #: Directions in which the inputs are moved to see how much the answer depends on them.
 _DRAWS = 4
 #: How many inputs next to the given ones are asked how far off PyTorch is there.
@@ -167,10 +167,10 @@ def _judge(
     return _Verdict(bad, allowed, worst_o, extent)
 
 
-def _moved(a: Tensor, generator: torch.Generator) -> Tensor:
-    """Each element by one float32 ulp, in a direction of its own."""
+def _moved(a: Tensor, generator: torch.Generator, eps: float = F32_EPS) -> Tensor:
+    """Each element by one ulp (of float32), in a direction of its own."""
     signs = torch.randint(0, 2, a.shape, generator=generator, device=a.device) * 2 - 1
-    return a * (1 + signs * _F32_EPS)
+    return a * (1 + signs * eps)
 
 
 def conditioning(
@@ -214,6 +214,7 @@ def largest_error(
     args: Sequence[Any],
     index: int,
     neighbours: int = NEIGHBOURS,
+    eps: float = F32_EPS,
 ) -> float:
     """PyTorch's largest error in one answer, over its ways to compute it and over inputs nearby.
 
@@ -226,6 +227,7 @@ def largest_error(
         args: of which float32 tensors move.
         index: which answer.
         neighbours: so many inputs that differ from `args` in their last bit are asked as well.
+        eps: what the last bit of an input is worth, relative to the input.
     """
     largest = 0.0
     for draw in range(-1, neighbours):
@@ -233,7 +235,7 @@ def largest_error(
         for i, a in enumerate(args):
             if draw >= 0 and isinstance(a, Tensor) and a.dtype == torch.float32:
                 seed = draw * len(args) + i
-                moved[i] = _moved(a, torch.Generator(device=a.device).manual_seed(seed))
+                moved[i] = _moved(a, torch.Generator(device=a.device).manual_seed(seed), eps)
         exact = as_tuple(exactly(*moved))[index]
         for way in ways:
             error = as_tuple(way(*moved))[index].double() - exact

@@ -290,6 +290,9 @@ class Op:
     #: PyTorch's other ways to the same answers, functions of the arguments: where an answer in f32
     #: that is not elementwise would be wrong, their errors count as PyTorch's too.
     alternatives: tuple[Callable[..., Any], ...] = ()
+    #: What the last bit of an f32 input that the operator takes note of is worth, relative to the
+    #: input: more than that of f32 where it rounds its inputs.
+    input_eps: float = 2.0**-23
     #: Other names under which the seed list and users know it.
     aliases: tuple[str, ...] = ()
     samples: tuple[Sample, ...] = ()

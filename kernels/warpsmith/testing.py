@@ -275,6 +275,7 @@ def _compare_values(
                         expected.args,
                         i,
                         accuracy.NEIGHBOURS if few else 0,
+                        op.input_eps,
                     )
                     least = least.clamp(min=error)
                 return least

@@ -1,6 +1,6 @@
 // GEMV, four rows per block.
 //   Against `rows`: all threads of a block share its rows, each with a few packs of each, so that blocks are many and
-//   short and each sweeps over one stretch of memory; up to two vectors are served by one read of the weights. Bound:
+//   short and each sweeps over one stretch of memory; two vectors are served by one read of the weights. Bound:
 //   DRAM.
 #include "gemm/gemv/gemv.h"
 #include "gemm/skinny_block.cuh"
@@ -15,7 +15,7 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 }
 
 // Shorter rows leave threads without a pack; more vectors pay for being kept in shared memory.
-bool suits(const GemvArgs& a) { return a.vectors <= kMostBlockVectors && a.k * size_of(a.dtype) >= 2048; }
+bool suits(const GemvArgs& a) { return a.vectors <= most_block_vectors(a.dtype) && a.k * size_of(a.dtype) >= 2048; }
 
 const Register<GemvArgs> registered{"block", /*min_sm=*/80, needs_packs_in_f32, launch, suits};
 

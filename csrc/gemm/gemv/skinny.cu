@@ -15,7 +15,9 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 }
 
 // Shorter rows leave warps without a share.
-bool suits(const GemvArgs& a) { return a.vectors > kMostBlockVectors && a.k * size_of(a.dtype) >= 8 * kRingRowBytes; }
+bool suits(const GemvArgs& a) {
+  return a.vectors > most_block_vectors(a.dtype) && a.k * size_of(a.dtype) >= 8 * kRingRowBytes;
+}
 
 const Register<GemvArgs> registered{"skinny", /*min_sm=*/80, needs_packs_in_f32, launch, suits};
 

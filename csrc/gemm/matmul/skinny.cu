@@ -1,7 +1,7 @@
 // Matrix product with few rows, or with one column: bound by the larger operand, which is streamed once.
-//   Against `mma_peak`: no tile is filled with rows that are not there. One vector or two are multiplied as GEMV's
-//   `block` does it, more as its `skinny` does; see gemm/skinny_block.cuh and gemm/skinny_ring.cuh. What is added to a
-//   product is on its way while the product is summed; products alone have kernels of their own, as GEMV has them.
+//   Against `mma_peak`: no tile is filled with rows that are not there. One vector, in f32 two, is multiplied as
+//   GEMV's `block` does it, more as its `skinny` does; see gemm/skinny_block.cuh and gemm/skinny_ring.cuh. What is added
+//   to a product is on its way while the product is summed; products alone have kernels of their own, as GEMV has them.
 //   Bound: DRAM.
 #include "gemm/skinny_block.cuh"
 #include "gemm/skinny_product.cuh"
@@ -21,7 +21,7 @@ const char* takes(const GemmArgs& p) {
 
 void launch(const GemmArgs& call, cudaStream_t stream) {
   const GemmArgs p = with_few_rows(call);
-  const bool ring = p.m > kMostBlockVectors;
+  const bool ring = p.m > most_block_vectors(p.dtype);
   const ProductArgs product = skinny_args(p, ring ? skinny_ring_slices(p.n, p.k * size_of(p.dtype), p.sm_count) : 1);
   dispatch_float(p.dtype, [&]<class T>() {
     const auto launch_args = [&](const auto& args) {

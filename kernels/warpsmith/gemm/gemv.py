@@ -74,6 +74,10 @@ def _row_bytes(a: Tensor) -> int:
     return a.shape[1] * a.element_size()
 
 
+def _most_block_vectors(a: Tensor) -> int:
+    return 1 if a.element_size() == 2 else 2
+
+
 def _suits(good: Callable[[Tensor, int], bool], why_not: str) -> Condition:
     return lambda a, x: None if good(a, layout.vector_count(x)) else why_not
 
@@ -143,8 +147,8 @@ _LADDER = (
         technique="block",
         when=_when(layout.needs_packs),
         suits=_suits(
-            lambda a, n: n <= 2 and _row_bytes(a) >= 2048,
-            "rows of less than 2 KiB, or more than two vectors",
+            lambda a, n: n <= _most_block_vectors(a) and _row_bytes(a) >= 2048,
+            "rows of less than 2 KiB, or more vectors than one, two in f32",
         ),
     ),
     Rung(
@@ -168,8 +172,8 @@ _LADDER = (
         technique="skinny",
         when=_when(layout.needs_packs),
         suits=_suits(
-            lambda a, n: n > 2 and _row_bytes(a) >= 1024,
-            "at most two vectors, or rows of less than 1 KiB",
+            lambda a, n: n > _most_block_vectors(a) and _row_bytes(a) >= 1024,
+            "one vector, in f32 at most two, or rows of less than 1 KiB",
         ),
     ),
 )

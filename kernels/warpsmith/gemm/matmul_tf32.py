@@ -205,6 +205,7 @@ matmul_tf32_op = catalogue.add(
         backward=_derivative,
         steps=True,
         alternatives=(_on_tensor_cores, functools.partial(among_others, _on_tensor_cores)),
+        input_eps=2.0**-10,
         samples=cases.samples(),
         errors=cases.errors(),
         properties=(
