@@ -15,12 +15,22 @@ from torch import Tensor
 from conftest import GPU
 from warpsmith import catalogue, dispatch, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op
+from warpsmith.gemm.scaled_matmul_cases import scales
 from warpsmith.verify.run import Run, implementations
 
 OPS = list(catalogue.load().values())
 DEVICE = "cuda" if GPU else "cpu"
 #: Those that multiply matrices have shapes of their own.
-PRODUCTS = ("matmul", "matmul_tf32", "linear", "addmm", "gemv")
+PRODUCTS = (
+    "matmul",
+    "matmul_tf32",
+    "scaled_matmul",
+    "linear",
+    "addmm",
+    "gemv",
+    "gemv_complex",
+    "gemv_scaled",
+)
 LAYOUTS = ("contiguous", "offset", "transposed", "stepped", "cropped", "expanded", "permuted")
 SETTINGS = settings(
     max_examples=60 if GPU else 8,
@@ -28,6 +38,9 @@ SETTINGS = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+#: What 8-bit weights are multiplied with.
+COMPUTED = (torch.float32, torch.float16, torch.bfloat16)
 
 Shape = tuple[int, ...]
 Draw = Callable[..., Any]
@@ -143,9 +156,20 @@ def products(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
             (tensor(1, *batch, k), tensor(2, n, k), bias, activation),
             ", ".join(described),
         )
-    if op.name == "gemv":
-        columns = draw(st.sampled_from(((), (1,), (3,), (16,))))
-        return dtype, (tensor(1, m, k), tensor(2, *columns, k)), ", ".join(described)
+    if op.name.startswith("gemv"):
+        columns = draw(st.sampled_from(((), (1,), (2,), (3,), (16,))))
+        pair = (2,) if op.name == "gemv_complex" else ()
+        a = tensor(1, m, k, *pair)
+        if op.name == "gemv_scaled":
+            inputs = Inputs(draw(st.sampled_from(COMPUTED)), DEVICE, inputs.seed)
+        x = tensor(2, *columns, k, *pair)
+        factors = (scales(inputs, draw(st.sampled_from((m, 1)))),)
+        return dtype, (a, x, *factors[: len(op.argument_names) - 2]), ", ".join(described)
+    if op.name == "scaled_matmul":
+        out = draw(st.sampled_from(("f16", "bf16")))
+        described.append(out)
+        factors = (scales(inputs, m), scales(inputs, n, salt=3))
+        return dtype, (tensor(1, m, k), tensor(2, k, n), *factors, out), ", ".join(described)
     if op.name == "addmm":
         c = tensor(3, *draw(st.sampled_from(((m, n), (1, n), (m, 1), (n,), ()))))
         beta, alpha = draw(st.tuples(scale, scale))
