@@ -53,7 +53,7 @@ Tensor run(const Tensor& x, int64_t dim, bool reverse, const std::string* rung) 
       .dtype = dtype,
   };
   std::optional<Tensor> workspace;
-  const int64_t bytes = workspace_bytes(args, /*may_look_back=*/rung != nullptr || suits_look_back(args));
+  const int64_t bytes = workspace_bytes(args, /*may_tile=*/rung != nullptr || has_few_long_rows(args));
   if (bytes > 0) {
     workspace = empty_contiguous(x, Sizes(&bytes, 1), ScalarType::Byte);
     args.workspace = workspace->data_ptr();

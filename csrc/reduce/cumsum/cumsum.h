@@ -44,29 +44,29 @@ inline int64_t packs_of_row(const CumsumArgs& a) {
   return ceil_div(a.n + (starts_whole ? 0 : width - 1), width);
 }
 
-// --- rows in tiles, which look back at each other --------------------------------------------------------------------
+// --- rows in tiles, by several blocks --------------------------------------------------------------------------------
 
-inline constexpr int kLookBackThreads = 256;  // of a tile
-inline constexpr int kLookBackPacks = 8;      // of a thread
-inline constexpr int kFan = 32;               // sums that one warp looks at: tiles of a group, groups of a set
+inline constexpr int kTileThreads = 256;  // of a tile
+inline constexpr int kTilePacks = 8;      // of a thread
+inline constexpr int kFan = 32;           // sums that one warp looks at: tiles of a group, groups of a set
 
 // Status words: a ticket for all rows, then per row one word per tile, per group of tiles and per set of groups.
 struct TilesOfRow {
   int64_t tiles, groups, sets;
 
   explicit TilesOfRow(const CumsumArgs& a) {
-    tiles = ceil_div(packs_of_row(a), int64_t{kLookBackThreads} * kLookBackPacks);
+    tiles = ceil_div(packs_of_row(a), int64_t{kTileThreads} * kTilePacks);
     groups = ceil_div(tiles, kFan);
     sets = ceil_div(groups, kFan);
   }
   constexpr int64_t words() const { return tiles + groups + sets; }
 };
 
-inline constexpr int64_t kScanManyRows = 1024;          // as many rows keep a GPU busy with a block each
-inline constexpr int64_t kLookBackRowBytes = 64 << 10;  // from here on a row is worth several blocks
+inline constexpr int64_t kScanManyRows = 1024;       // as many rows keep a GPU busy with a block each
+inline constexpr int64_t kTiledRowBytes = 64 << 10;  // from here on a row is worth several blocks
 
-inline bool suits_look_back(const CumsumArgs& a) {
-  return a.outer < kScanManyRows && a.n * size_of(a.dtype) >= kLookBackRowBytes;
+inline bool has_few_long_rows(const CumsumArgs& a) {
+  return a.outer < kScanManyRows && a.n * size_of(a.dtype) >= kTiledRowBytes;
 }
 
 // --- columns in chunks -----------------------------------------------------------------------------------------------
@@ -85,9 +85,9 @@ struct ColumnChunks {
   }
 };
 
-inline int64_t workspace_bytes(const CumsumArgs& a, bool may_look_back) {
+inline int64_t workspace_bytes(const CumsumArgs& a, bool may_tile) {
   if (a.inner == 1) {
-    return may_look_back ? (1 + a.outer * TilesOfRow(a).words()) * static_cast<int64_t>(sizeof(uint64_t)) : 0;
+    return may_tile ? (1 + a.outer * TilesOfRow(a).words()) * static_cast<int64_t>(sizeof(uint64_t)) : 0;
   }
   const int64_t chunks = ColumnChunks(a).chunks;
   return chunks > 1 ? chunks * a.sequences() * sum_size(a.dtype) : 0;
@@ -102,6 +102,12 @@ inline const char* needs_short(const CumsumArgs& a) {
 
 inline const char* needs_rows(const CumsumArgs& a) {
   return a.inner == 1 ? nullptr : "needs the dimension to be the last";
+}
+
+inline const char* needs_tiles(const CumsumArgs& a) {
+  if (const char* reason = needs_rows(a)) return reason;
+  if (a.dtype == Dtype::i32 && a.n > int64_t{1} << 31) return "needs rows of at most 2^31 values";
+  return a.outer * TilesOfRow(a).tiles <= kMostRows ? nullptr : "needs at most 2^31 - 1 tiles";
 }
 
 inline const char* needs_columns(const CumsumArgs& a) {

@@ -209,9 +209,10 @@ struct PackedRow {
   }
 
   // The same into registers.
+  template <Cache cache = Cache::streaming>
   __device__ __forceinline__ void load(Pack<T>& pack, int64_t first) const {
     if (Aligned::value && is_whole(first)) {
-      warpsmith::load<Cache::streaming>(pack, from(first));
+      warpsmith::load<cache>(pack, from(first));
       return;
     }
     const Held held = this->held(first);

@@ -55,6 +55,8 @@ TILE_PACKS = 256 * 8
 MANY_ROWS = 1024
 #: ... and from here on a row is worth several.
 LOOK_BACK_ROW_BYTES = 64 << 10
+#: From so many values on, in 32 bits, `two_pass` outruns it.
+TWO_PASS_VALUES = 16 << 20
 
 
 def view(x: Tensor, dim: int) -> DimView:
@@ -82,6 +84,10 @@ def _needs_columns(x: Tensor, dim: int, reverse: bool) -> str | None:
     return "needs a dimension that is not the last" if rows else None
 
 
+def _tiles(x: Tensor, seen: DimView) -> int:
+    return seen.outer * -(-seen.n // (TILE_PACKS * (16 // x.element_size())))
+
+
 def _needs_tiles(x: Tensor, dim: int, reverse: bool) -> str | None:
     if x.numel() == 0:
         return None
@@ -90,8 +96,14 @@ def _needs_tiles(x: Tensor, dim: int, reverse: bool) -> str | None:
     seen = view(x, dim)
     if x.dtype == torch.int32 and seen.n > 1 << 31:
         return "needs rows of at most 2^31 values"
-    tiles = seen.outer * -(-seen.n // (TILE_PACKS * (16 // x.element_size())))
-    return None if tiles < 1 << 31 else "needs at most 2^31 - 1 tiles"
+    return None if _tiles(x, seen) < 1 << 31 else "needs at most 2^31 - 1 tiles"
+
+
+def _needs_fewer_tiles(x: Tensor, dim: int, reverse: bool) -> str | None:
+    if why := _needs_tiles(x, dim, reverse):
+        return why
+    few = x.numel() == 0 or _tiles(x, view(x, dim)) <= 1 << 30
+    return None if few else "needs at most 2^30 tiles"
 
 
 def _few_long(x: Tensor, dim: int, reverse: bool) -> str | None:
@@ -100,6 +112,14 @@ def _few_long(x: Tensor, dim: int, reverse: bool) -> str | None:
         return "there are enough rows for all blocks"
     long = seen.n * x.element_size() >= LOOK_BACK_ROW_BYTES
     return None if long else "the row is too short for several blocks"
+
+
+def _many_waves(x: Tensor, dim: int, reverse: bool) -> str | None:
+    if why := _few_long(x, dim, reverse):
+        return why
+    if x.element_size() != 4:
+        return "values of 16 bits would be bound by arithmetic"
+    return None if x.numel() >= TWO_PASS_VALUES else "the rows keep the GPU busy for few waves"
 
 
 def _step(name: str, story: str) -> Rung:
@@ -141,6 +161,17 @@ LADDER = (
         when=_needs_tiles,
         suits=_few_long,
         seeds=("prefix_sum_{dtype}_look_back",),
+    ),
+    Rung(
+        "two_pass",
+        "every tile read twice, but from DRAM once: summed up shortly before it is scanned",
+        dtypes=DTYPES,
+        accumulators=ACCUMULATORS,
+        width=PACK,
+        pack=True,
+        technique="two_pass",
+        when=_needs_fewer_tiles,
+        suits=_many_waves,
     ),
     Rung(
         "columns",
