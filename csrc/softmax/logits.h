@@ -17,7 +17,7 @@ inline constexpr int kMostLeading = 4;  // dimensions before the last that a row
 // A row's number as indices, the innermost first.
 struct LeadingSizes {
   int rank = 1;
-  FastDivide size[kMostLeading];  // that of the outermost is not needed
+  FastDivide size[kMostLeading];
 };
 
 // An operand that is broadcast over the rows of x.

@@ -1,5 +1,6 @@
 // Backward of bias, scale, mask, softmax and dropout, the row in the registers of a block.
-//   Against `warp`: rows that a warp cannot hold, joined through shared memory behind one barrier. Bound: as there.
+//   Against `warp`: rows that a warp cannot hold, or of which it leaves a multiprocessor too few, joined through shared
+//   memory behind one barrier. Bound: as there.
 #include "softmax/bias_scale_mask_softmax_dropout_backward/row.cuh"
 
 namespace warpsmith {
@@ -8,7 +9,7 @@ namespace {
 using HalfTiles = std::tuple<LogitTile<128, 0, 4, 5>, LogitTile<512, 0, 2, 1>, LogitTile<512, 0, 4, 1>>;
 using FloatTiles =
     std::tuple<LogitTile<128, 0, 4, 8>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
-constexpr int64_t kMostCols = 16384, kMostWarpBytes = 2048;  // a warp works on longer rows too, but too few of them
+constexpr int64_t kMostCols = 16384, kMostWarpBytes = 2048;  // a warp holds longer ones too, but few
 static_assert(std::tuple_element_t<2, HalfTiles>::most_packs * 8 == kMostCols);
 static_assert(std::tuple_element_t<3, FloatTiles>::most_packs * 4 == kMostCols);
 

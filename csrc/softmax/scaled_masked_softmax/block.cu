@@ -1,6 +1,7 @@
 // Scaled masked softmax, the row in the registers of a block.
-//   Against `warp`: rows that a warp cannot hold, or holds at the expense of other warps. Each warp takes its own maximum and sum, and one exchange through
-//   shared memory, behind one barrier, joins them all. Bound: DRAM, until a row fills a multiprocessor.
+//   Against `warp`: rows that a warp cannot hold, or of which it leaves a multiprocessor too few. Each warp takes its own
+//   maximum and sum, and one exchange through shared memory, behind one barrier, joins them all. Bound: DRAM, until a row
+//   fills a multiprocessor.
 #include "softmax/scaled_masked_softmax/row.cuh"
 
 namespace warpsmith {
