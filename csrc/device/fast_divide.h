@@ -27,10 +27,24 @@ struct FastDivide {
 #ifdef __CUDACC__
   __device__ __forceinline__ uint64_t quotient(uint64_t n) const {
     if (n < (uint64_t{1} << 31) && fast()) {
-      const uint32_t small = static_cast<uint32_t>(n);
-      return (__umulhi(small, multiplier) + small) >> shift;
+      return small_quotient(static_cast<uint32_t>(n));
     }
     return n / divisor;
+  }
+
+  // Of n and a divisor that are known to be smaller than 2^31.
+  __device__ __forceinline__ uint32_t small_quotient(uint32_t n) const {
+    return (__umulhi(n, multiplier) + n) >> shift;
+  }
+
+  // In the type of n; 32 bits are for small_quotient().
+  template <class Int>
+  __device__ __forceinline__ Int quotient_as(Int n) const {
+    if constexpr (sizeof(Int) == 4) {
+      return static_cast<Int>(small_quotient(static_cast<uint32_t>(n)));
+    } else {
+      return static_cast<Int>(quotient(static_cast<uint64_t>(n)));
+    }
   }
 #endif
 };

@@ -13,16 +13,21 @@ namespace warpsmith {
 __host__ __device__ __forceinline__ uint32_t low_word(uint64_t x) { return static_cast<uint32_t>(x); }
 __host__ __device__ __forceinline__ uint32_t high_word(uint64_t x) { return static_cast<uint32_t>(x >> 32); }
 
+inline constexpr int kPhiloxRounds = 10;
+inline constexpr uint64_t kPhiloxMultiplierX = 0xd2511f53, kPhiloxMultiplierZ = 0xcd9e8d57;
+inline constexpr uint32_t kPhiloxWeylX = 0x9e3779b9, kPhiloxWeylY = 0xbb67ae85;
+
+__host__ __device__ __forceinline__ uint4 philox_round(uint4 counter, uint2 key) {
+  const uint64_t x = kPhiloxMultiplierX * counter.x, z = kPhiloxMultiplierZ * counter.z;
+  return {high_word(z) ^ counter.y ^ key.x, low_word(z), high_word(x) ^ counter.w ^ key.y, low_word(x)};
+}
+
 __host__ __device__ __forceinline__ uint4 philox4x32(uint4 counter, uint2 key) {
-  constexpr int kRounds = 10;
-  constexpr uint64_t kMultiplierX = 0xd2511f53, kMultiplierZ = 0xcd9e8d57;
-  constexpr uint32_t kWeylX = 0x9e3779b9, kWeylY = 0xbb67ae85;
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const uint64_t x = kMultiplierX * counter.x, z = kMultiplierZ * counter.z;
-    counter = {high_word(z) ^ counter.y ^ key.x, low_word(z), high_word(x) ^ counter.w ^ key.y, low_word(x)};
-    key.x += kWeylX;
-    key.y += kWeylY;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    counter = philox_round(counter, key);
+    key.x += kPhiloxWeylX;
+    key.y += kPhiloxWeylY;
   }
   return counter;
 }
@@ -31,26 +36,38 @@ __host__ __device__ __forceinline__ uint4 philox4x32(uint4 counter, uint2 key) {
 // philox4x32(counter = {i / 4, offset}, key = seed) is greater than `last_dropped`. It depends on nothing else, so every
 // kernel, whatever its tiling, and the backward pass drop the same elements. kernels/warpsmith/philox.py says the same.
 struct Dropout {
-  uint64_t seed = 0, offset = 0;
   uint32_t last_dropped = 0;
-  bool active = false;  // whether any word drops its element
-  float scale = 1.0f;   // of what is kept
+  bool active = false;             // whether any word drops its element
+  float scale = 1.0f;              // of what is kept
+  uint2 keys[kPhiloxRounds] = {};  // of the generator's rounds; the offset's upper word is in the first
+  uint2 first = {};                // of the first round's result, what does not depend on the element: words x and y
 
   Dropout() = default;
 
   // p: the probability of dropping an element, in [0, 1].
-  __host__ Dropout(double p, int64_t seed_, int64_t offset_)
-      : seed(static_cast<uint64_t>(seed_)), offset(static_cast<uint64_t>(offset_)) {
+  __host__ Dropout(double p, int64_t seed, int64_t offset) {
     const int64_t dropped = std::llrint(p * 0x1p32);  // words of 2^32
     active = dropped > 0;
     last_dropped = static_cast<uint32_t>(dropped - 1);
     scale = p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f;
+    uint2 key = {low_word(seed), high_word(seed)};
+    for (uint2& round_key : keys) {
+      round_key = key;
+      key.x += kPhiloxWeylX;
+      key.y += kPhiloxWeylY;
+    }
+    const uint64_t z = kPhiloxMultiplierZ * low_word(offset);
+    first = {high_word(z) ^ keys[0].x, low_word(z)};
+    keys[0].y ^= high_word(offset);
   }
 
-  // The words of elements 4 * group to 4 * group + 3.
+  // The words of elements 4 * group to 4 * group + 3: philox4x32 without what is the same for all of them.
   __host__ __device__ __forceinline__ uint4 words(uint64_t group) const {
-    return philox4x32({low_word(group), high_word(group), low_word(offset), high_word(offset)},
-                      {low_word(seed), high_word(seed)});
+    const uint64_t product = kPhiloxMultiplierX * low_word(group);
+    uint4 counter = {first.x ^ high_word(group), first.y, high_word(product) ^ keys[0].y, low_word(product)};
+#pragma unroll
+    for (int round = 1; round < kPhiloxRounds; ++round) counter = philox_round(counter, keys[round]);
+    return counter;
   }
 
   __host__ __device__ __forceinline__ bool keeps(uint64_t element) const {

@@ -15,6 +15,11 @@
 //     Value* output(int64_t row) const;
 //     void finish_one(int64_t row, int col, const Value (&x)[kInputs], const Total&) const;
 //
+// and, where a thread does better to keep statistics of its own until the row ends, instead of gather()
+//
+//     Stats include(const Stats& seen, const uint4 (&x)[packs][kInputs]) const;  // from Stats::empty() on
+//     Stats reduce(const Stats& own) const;                                      // over a warp
+//
 // PTX ISA, "cp.async.bulk" and "mbarrier"; CUDA C++ Programming Guide, "Distributed Shared Memory".
 #pragma once
 
@@ -53,10 +58,17 @@ inline constexpr int kStreamHelpers = 2;
 // Of a row, statistics live until every warp knows the total.
 inline constexpr int kStreamedRows = 4;
 
+// Whether threads keep statistics of their own: warps then have one part for the whole row, instead of one a chunk.
+template <class Row>
+concept KeepsOwnStats = requires(const Row& row, const typename Row::Stats& own) { row.reduce(own); };
+
+template <class Row, class Tile>
+constexpr int kPartsOfWarp = KeepsOwnStats<Row> ? 1 : Tile::chunks;
+
 template <class Row, class Tile>
 struct StreamStorage {
-  static constexpr int kParts = Tile::chunks * (Tile::threads / kWarp);
-  typename Row::Stats own[kStreamedRows][kParts];         // [row, chunk * warp] of this block
+  static constexpr int kParts = kPartsOfWarp<Row, Tile> * (Tile::threads / kWarp);
+  typename Row::Stats own[kStreamedRows][kParts];         // [row, part * warp] of this block
   typename Row::Stats all[kStreamedRows][Tile::cluster];  // [row, block]
   typename Row::Total total[kStreamedRows];
   uint64_t gathered[kStreamedRows];  // mbarriers: every warp has left its part in `own`
@@ -164,7 +176,7 @@ class StreamBlock {
     for (int k = 0; k < rows_; ++k) {
       const int at = k % kStreamedRows, parity = k / kStreamedRows % 2;
       ptx::mbarrier_wait(&shared_.gathered[at], parity);
-      Stats stats = row_.combine(shared_.own[at], kChunks * (threads_ / kWarp));
+      Stats stats = row_.combine(shared_.own[at], kPartsOfWarp<Row, Tile> * (threads_ / kWarp));
       if constexpr (kCluster > 1) {
         if (lane == 0) ptx::mbarrier_arrive_expect(&shared_.arrived[at], kCluster * static_cast<int>(sizeof(Stats)));
         if (lane < kCluster) {
@@ -288,10 +300,17 @@ class StreamBlock {
     int valid = 0;
 #pragma unroll
     for (int i = 0; i < Tile::chunk_packs; ++i) valid += i * threads_ + static_cast<int>(threadIdx.x) < packs;
-    const Stats stats = row_.template gather<kWarp>(x, valid);
+    Stats stats;
+    if constexpr (KeepsOwnStats<Row>) {
+      own_ = row_.include(chunk == 0 ? Stats::empty() : own_, x);
+      if (chunk < kChunks - 1) return;
+      stats = row_.reduce(own_);
+    } else {
+      stats = row_.template gather<kWarp>(x, valid);
+    }
     if (lane == 0) {
-      const int warps = threads_ / kWarp, at = k % kStreamedRows;
-      shared_.own[at][chunk * warps + threadIdx.x / kWarp] = stats;
+      const int warps = threads_ / kWarp, at = k % kStreamedRows, part = KeepsOwnStats<Row> ? 0 : chunk;
+      shared_.own[at][part * warps + threadIdx.x / kWarp] = stats;
       if (chunk == kChunks - 1) ptx::mbarrier_arrive(&shared_.gathered[at]);
     }
   }
@@ -363,6 +382,7 @@ class StreamBlock {
   int threads_, image_, cols_, rank_, rows_;
   int first_pack_, packs_;  // the slice of this block
   int64_t first_row_, row_step_;
+  Stats own_;  // of this thread's share of the row that is being gathered, where it keeps any
 };
 
 #endif
@@ -408,15 +428,20 @@ void launch_stream(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
   ((!done && packs <= Tile::most_packs && (launch_stream_tile<Row, Tile>(row, packs, stream), done = true)), ...);
 }
 
-// Rows that begin anywhere, one input: up to 1 MiB.
-using StreamTiles = std::tuple<StreamTile<128, 8, 4, 6, 4, 1, true>, StreamTile<256, 8, 4, 6, 2, 1, true>,
-                               StreamTile<256, 8, 4, 6, 2, 2, true>, StreamTile<256, 8, 4, 6, 2, 4, true>,
-                               StreamTile<256, 8, 4, 6, 2, 8, true>, StreamTile<512, 8, 4, 6, 1, 8, true>,
-                               StreamTile<512, 8, 4, 6, 1, 16, true>>;
-inline constexpr int64_t kMostStreamBytes = 1 << 20;
 template <class Tiles>
 constexpr int64_t kMostStreamedPacks = std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
-static_assert(16 * kMostStreamedPacks<StreamTiles> == kMostStreamBytes);
+
+// Rows that begin anywhere: up to 1 MiB.
+inline constexpr int64_t kMostStreamBytes = 1 << 20;
+
+// One input, of threads that keep statistics of their own: as many warps as a multiprocessor's registers allow, as each is
+// a chain of instructions that wait for one another; chunks of 16-bit packs hold four for each, of f32 packs two.
+template <class T, int cluster>
+using StreamTile1 = StreamTile<800, 8, sizeof(T) == 2 ? 4 : 2, sizeof(T) == 2 ? 4 : 8, 1, cluster, true>;
+template <class T>
+using StreamTiles1 =
+    std::tuple<StreamTile1<T, 1>, StreamTile1<T, 2>, StreamTile1<T, 4>, StreamTile1<T, 8>, StreamTile1<T, 16>>;
+static_assert(16 * kMostStreamedPacks<StreamTiles1<float>> >= kMostStreamBytes);
 
 // Two inputs: as long.
 using StreamTiles2 = std::tuple<StreamTile<128, 4, 2, 6, 4, 1, true>, StreamTile<256, 4, 4, 3, 2, 1, true>,

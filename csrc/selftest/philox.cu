@@ -62,14 +62,18 @@ __global__ void dropout_kernel(int* to, Dropout dropout, uint64_t first, int ele
   }
 }
 
-// Held against the host's own run of the same code, one element at a time.
+// Held against the generator itself, one element at a time.
 std::string check_dropout(double p, int64_t seed, int64_t offset, uint64_t first) {
   constexpr int kElements = 1 << 14;
   const Dropout dropout(p, seed, offset);
   std::vector<int> expected(2 * kElements);
   int64_t kept = 0;
   for (int i = 0; i < kElements; ++i) {
-    const bool keeps = !dropout.active || dropout.keeps(first + i);
+    const uint64_t group = (first + i) / 4, key = static_cast<uint64_t>(seed), run = static_cast<uint64_t>(offset);
+    const uint4 four =
+        philox4x32({low_word(group), high_word(group), low_word(run), high_word(run)}, {low_word(key), high_word(key)});
+    const uint32_t words[] = {four.x, four.y, four.z, four.w};
+    const bool keeps = !dropout.active || words[(first + i) % 4] > dropout.last_dropped;
     expected[i] = expected[kElements + i] = keeps;
     kept += keeps;
   }

@@ -9,10 +9,12 @@
 namespace warpsmith {
 
 // Columns up to the diagonal in a row of matrices [queries, cols]: query i sees keys up to i + cols - queries.
-__device__ __forceinline__ int64_t causal_columns(int64_t row, int64_t cols, const FastDivide& queries) {
-  const int64_t count = static_cast<int64_t>(queries.divisor);
-  const int64_t query = row - static_cast<int64_t>(queries.quotient(row)) * count;
-  return max(int64_t{0}, min(query + 1 + cols - count, cols));
+// Int: int where row and queries.divisor are smaller than 2^31, and cols is at most 2^30; otherwise int64_t.
+template <class Int>
+__device__ __forceinline__ Int causal_columns(Int row, Int cols, const FastDivide& queries) {
+  const Int count = static_cast<Int>(queries.divisor);
+  const Int query = row - queries.quotient_as(row) * count;
+  return max(Int{0}, min(query - count + 1 + cols, cols));
 }
 
 template <class T>

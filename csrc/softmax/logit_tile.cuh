@@ -12,10 +12,12 @@
 namespace warpsmith {
 
 // threads of a block (at most) | threads that share a row, 0: the whole block, cut to what the row needs |
-// 128-bit packs of a row that each of them holds | blocks per multiprocessor that the registers must allow
-template <int threads_, int lanes_, int packs_, int min_blocks_>
+// 128-bit packs of a row that each of them holds | blocks per multiprocessor that the registers must allow | whether a
+// causal row's packs behind the diagonal are jumped over, or computed in straight code, for nothing, and not written
+template <int threads_, int lanes_, int packs_, int min_blocks_, bool jumps_ = true>
 struct LogitTile {
   static constexpr int threads = threads_, lanes = lanes_, packs = packs_, min_blocks = min_blocks_;
+  static constexpr bool jumps = jumps_;
   static constexpr int group = lanes > 0 ? lanes : kWarp;  // threads of one row that shuffles reach
   static constexpr int most_packs = (lanes > 0 ? lanes : threads) * packs;
   static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
@@ -47,6 +49,11 @@ struct LogitPlace {
   template <class T>
   __device__ __forceinline__ int first_col(int i) const {
     return i * lanes * kPack<T>;
+  }
+  // Whether nobody computes pack i, as it lies behind the live columns.
+  template <class T>
+  __device__ __forceinline__ bool jumps_over(int i, int live) const {
+    return Tile::jumps && first_col<T>(i) >= live;
   }
 };
 

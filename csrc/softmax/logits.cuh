@@ -47,7 +47,9 @@ struct LogitRows {
   float scale;
   bool causal;
   bool bias_is_f32;
-  bool beyond_l2;  // x alone would fill L2
+  bool beyond_l2;      // x alone would fill L2
+  FastDivide repeats;  // how many rows share each row of the bias, `period` rows apart; 1 where they need no turns
+  int64_t period;
 
   explicit LogitRows(const LogitArgs& a)
       : x(static_cast<const T*>(a.x)),
@@ -61,29 +63,53 @@ struct LogitRows {
         scale(a.scale),
         causal(a.causal),
         bias_is_f32(a.bias_dtype == Dtype::f32),
-        beyond_l2(a.rows * a.cols * size_of(a.dtype) >= kL2Bytes) {}
+        beyond_l2(a.rows * a.cols * size_of(a.dtype) >= kL2Bytes),
+        repeats(static_cast<uint64_t>(far_repeats(a))),
+        period(a.rows / static_cast<int64_t>(repeats.divisor)) {}
+
+  // A bias of a quarter of L2 or more is gone from there when its rows are asked for again. Short rows are read best in
+  // the order in which they lie, all the same.
+  static int64_t far_repeats(const LogitArgs& a) {
+    constexpr int64_t kLeastRowBytes = 1024;
+    if (a.bias.data == nullptr || a.bias.one_per_row || a.cols * size_of(a.dtype) < kLeastRowBytes) return 1;
+    int rank = a.leading.rank;
+    while (rank > 0 && a.bias.stride[rank - 1] == 0) --rank;
+    int64_t distinct = 1;
+    for (int d = 0; d < rank; ++d) distinct *= static_cast<int64_t>(a.leading.size[d].divisor);
+    return distinct * a.cols * size_of(a.bias_dtype) >= kL2Bytes / 4 ? a.rows / distinct : 1;
+  }
+
+  // The row whose turn comes at place `at`, of fewer than 2^31: those that share a row of the bias come together, so that
+  // it is read from DRAM once.
+  __device__ __forceinline__ int64_t turn(int64_t at) const {
+    if (repeats.divisor == 1 || at >= rows) return at;
+    const uint32_t place = static_cast<uint32_t>(at), first = repeats.small_quotient(place);
+    return (place - first * static_cast<uint32_t>(repeats.divisor)) * period + first;
+  }
 
   // Long streams leave L2 to what has to stay; bias and mask are read with the same policy, or x would push them out.
   __device__ uint64_t load_policy() const { return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal(); }
 
   // A row that the mask excludes as a whole has no live column. Rows past the last one have none either.
+  // Int: what numbers of rows and columns are computed in; int for fewer than 2^31 rows of at most kBlockBytes.
+  template <class Int = int64_t>
   __device__ __forceinline__ LogitRow<T> row(int64_t row) const {
     LogitRow<T> r;
     if (row >= rows) return r;
     r.x = x + row * x_stride;
-    r.live = causal ? causal_columns(row, cols, queries) : cols;
+    r.live = causal ? causal_columns(static_cast<Int>(row), static_cast<Int>(cols), queries) : cols;
     if (bias.data == nullptr && mask.data == nullptr) return r;
-    int64_t rest = row;
+    Int rest = static_cast<Int>(row);
 #pragma unroll
     for (int d = 0; d < kMostLeading; ++d) {
-      if (d >= leading.rank) break;
-      int64_t index = rest;
+      Int index = rest;
       if (d + 1 < leading.rank) {
-        rest = static_cast<int64_t>(leading.size[d].quotient(rest));
-        index -= rest * static_cast<int64_t>(leading.size[d].divisor);
+        rest = leading.size[d].quotient_as(rest);
+        index -= rest * static_cast<Int>(leading.size[d].divisor);
       }
       r.bias += index * bias.stride[d];
       r.mask += index * mask.stride[d];
+      if (d + 1 >= leading.rank) break;
     }
     if (mask.data != nullptr && mask.one_per_row && static_cast<const uint8_t*>(mask.data)[r.mask] != 0) r.live = 0;
     return r;
@@ -170,7 +196,7 @@ __device__ __forceinline__ void read_bias(float (&z)[Tile::packs][kPack<T>], con
   }
 }
 
-// The logits of the thread's packs, -inf behind the live columns; packs that lie there for all threads stay undefined.
+// The logits of the thread's packs, -inf behind the live columns; packs that are jumped over stay undefined.
 // Biased: whether there is a bias.
 template <class Tile, class Biased, class T>
 __device__ __forceinline__ void read_logits(float (&z)[Tile::packs][kPack<T>], const LogitRows<T>& v,
@@ -208,7 +234,7 @@ __device__ __forceinline__ void read_logits(float (&z)[Tile::packs][kPack<T>], c
   // scale, add, mask
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (place.template first_col<T>(i) >= live) continue;
+    if (place.template jumps_over<T>(i, live)) continue;
     float value[kWidth];
     to_float(value, raw[i]);
 #pragma unroll
@@ -219,7 +245,7 @@ __device__ __forceinline__ void read_logits(float (&z)[Tile::packs][kPack<T>], c
   if constexpr (Biased::value) load_mask();  // not before: the bias takes the registers
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (place.template first_col<T>(i) >= live) continue;
+    if (place.template jumps_over<T>(i, live)) continue;
     if (masked) {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) z[i][j] = hidden[i][j] ? -kInfinity : z[i][j];

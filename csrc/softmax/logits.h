@@ -17,7 +17,7 @@ inline constexpr int kMostLeading = 4;  // dimensions before the last that a row
 // A row's number as indices, the innermost first.
 struct LeadingSizes {
   int rank = 1;
-  FastDivide size[kMostLeading];  // that of the outermost is not needed
+  FastDivide size[kMostLeading];
 };
 
 // An operand that is broadcast over the rows of x.
@@ -85,10 +85,10 @@ inline const char* needs_grid(int64_t rows) { return rows <= kMostRows ? nullptr
 inline constexpr int64_t kWarpCols = 2048;
 inline constexpr int64_t kBlockBytes = 64 * 1024;
 
-// The longest row of which a warp makes better work than a block: sixteen packs of x to a lane, and what belongs to
-// them, leave room for few warps. Half of a causal row is not there.
-inline int64_t most_warp_cols(const LogitArgs& a) {
-  return a.dtype == Dtype::f32 && !a.causal ? kWarpCols / 2 : kWarpCols;
+// The longest row of which a warp makes better work than a block: many packs to a lane, and what belongs to them, leave
+// room for few warps. Where half of a causal row need not draw what is dropped, a warp jumps over more of it.
+inline int64_t most_warp_cols(const LogitArgs& a, bool drops) {
+  return a.dtype != Dtype::f32 && a.causal && drops ? kWarpCols : kWarpCols / 2;
 }
 
 }  // namespace warpsmith

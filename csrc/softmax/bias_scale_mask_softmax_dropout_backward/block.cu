@@ -1,19 +1,20 @@
 // Backward of bias, scale, mask, softmax and dropout, the row in the registers of a block.
-//   Against `warp`: rows that a warp cannot hold, joined through shared memory behind one barrier. Bound: as there.
+//   Against `warp`: rows that a warp cannot hold, or of which it leaves a multiprocessor too few, joined through shared
+//   memory behind one barrier. Bound: as there.
 #include "softmax/bias_scale_mask_softmax_dropout_backward/row.cuh"
 
 namespace warpsmith {
 namespace {
 
-using HalfTiles = std::tuple<LogitTile<256, 0, 2, 3>, LogitTile<512, 0, 2, 1>, LogitTile<512, 0, 4, 1>>;
+using HalfTiles = std::tuple<LogitTile<128, 0, 4, 5>, LogitTile<512, 0, 2, 1>, LogitTile<512, 0, 4, 1>>;
 using FloatTiles =
-    std::tuple<LogitTile<256, 0, 2, 4>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
-constexpr int64_t kMostCols = 16384, kWarpBytes = 4096;
+    std::tuple<LogitTile<128, 0, 4, 8>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
+constexpr int64_t kMostCols = 16384, kMostWarpBytes = 2048;  // a warp holds longer ones too, but few
 static_assert(std::tuple_element_t<2, HalfTiles>::most_packs * 8 == kMostCols);
 static_assert(std::tuple_element_t<3, FloatTiles>::most_packs * 4 == kMostCols);
 
 template <class T, class Biased, class Tile>
-__global__ void __launch_bounds__(Tile::threads, min_blocks<Tile, Biased>())
+__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     bias_scale_mask_softmax_dropout_backward_block_kernel(const BiasScaleMaskSoftmaxDropoutBackwardRows<T> v) {
   __shared__ GradientSums partial[kWarp];
   dropout_backward_row<Tile, Biased>(v, [&](const GradientSums& own) { return block_sums(own, partial); });
@@ -26,7 +27,7 @@ const char* takes(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {
 }
 
 bool suits(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {
-  return a.logits.cols * size_of(a.logits.dtype) > kWarpBytes;
+  return a.logits.cols * size_of(a.logits.dtype) > kMostWarpBytes;
 }
 
 void launch(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a, cudaStream_t stream) {

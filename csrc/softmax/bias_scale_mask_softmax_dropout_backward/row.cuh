@@ -52,27 +52,49 @@ struct GradientSums {
     peak_grad += peak ? grad : 0.0f;
   }
 
-  // The same to the bit, at a third of the price where none of them is a peak.
+  __device__ __forceinline__ void add_peaks(const GradientSums& other) {
+    peaks += other.peaks;
+    peak_exponential += other.peak_exponential;
+    peak_product += other.peak_product;
+    peak_grad += other.peak_grad;
+  }
+
+  // A pack in two chains of additions, at a third of the price where none of its entries is a peak. The entries that are
+  // none are added up in the same order either way.
   template <int n>
   __device__ __forceinline__ void add(const float (&e)[n], const float (&grad)[n]) {
     float most = e[0];
 #pragma unroll
     for (int j = 1; j < n; ++j) most = fmaxf(most, e[j]);
+    GradientSums even, odd;
     if (most > kPeak) {
 #pragma unroll
-      for (int j = 0; j < n; ++j) add(e[j], grad[j]);
+      for (int j = 0; j < n; j += 2) {
+        even.add(e[j], grad[j]);
+        odd.add(e[j + 1], grad[j + 1]);
+      }
+      add_peaks(even);
+      add_peaks(odd);
     } else {
 #pragma unroll
-      for (int j = 0; j < n; ++j) {
-        exponential += e[j];
-        product = fmaf(e[j], grad[j], product);
+      for (int j = 0; j < n; j += 2) {
+        even.exponential += e[j];
+        odd.exponential += e[j + 1];
+        even.product = fmaf(e[j], grad[j], even.product);
+        odd.product = fmaf(e[j + 1], grad[j + 1], odd.product);
       }
     }
+    exponential += even.exponential + odd.exponential;
+    product += even.product + odd.product;
   }
 };
 
+// Peaks are rare: a vote spares most warps their sums, which would be 0.
 template <int lanes>
 __device__ __forceinline__ GradientSums warp_sums(const GradientSums& own) {
+  if (!__any_sync(kAllLanes, own.peaks != 0.0f)) {
+    return {warp_reduce<lanes>(own.exponential), warp_reduce<lanes>(own.product)};
+  }
   return {warp_reduce<lanes>(own.exponential),  warp_reduce<lanes>(own.product),
           warp_reduce<lanes>(own.peaks),        warp_reduce<lanes>(own.peak_exponential),
           warp_reduce<lanes>(own.peak_product), warp_reduce<lanes>(own.peak_grad)};
@@ -161,8 +183,9 @@ template <class Tile, class Biased, class T, class Reduce>
 __device__ __forceinline__ void dropout_backward_row(const BiasScaleMaskSoftmaxDropoutBackwardRows<T>& v,
                                                      Reduce reduce) {
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
-  const LogitPlace<Tile> place;
-  const LogitRow<T> r = v.logits.row(place.row);
+  LogitPlace<Tile> place;
+  if constexpr (Biased::value) place.row = v.logits.turn(place.row);
+  const LogitRow<T> r = v.logits.template row<int>(place.row);
   const int live = static_cast<int>(r.live), offset = place.template col<T>(0);
   const int64_t start = place.row * v.logits.cols + offset;  // the thread's first element
 
@@ -184,7 +207,7 @@ __device__ __forceinline__ void dropout_backward_row(const BiasScaleMaskSoftmaxD
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int first = place.template first_col<T>(i);
-    if (first >= live) continue;
+    if (place.template jumps_over<T>(i, live)) continue;
     if (v.dropout.active) drop<T>(grad[i], v.dropout, start + first);
     add_pack<T>(sums, z[i], grad[i], lse, v.dropout.scale, live - place.template col<T>(i));
     keep_packed(grad[i]);

@@ -8,12 +8,12 @@ namespace warpsmith {
 namespace {
 
 using Tiles = std::tuple<LogitTile<128, 8, 1, 10>, LogitTile<128, 16, 1, 10>, LogitTile<128, 32, 1, 10>,
-                         LogitTile<128, 32, 2, 7>, LogitTile<128, 32, 4, 4>, LogitTile<128, 32, 8, 3>>;
+                         LogitTile<128, 16, 4, 5>, LogitTile<128, 32, 4, 5>, LogitTile<128, 32, 8, 3>>;
 constexpr int64_t kMostBytes = 4096;
 static_assert(std::tuple_element_t<5, Tiles>::most_packs * 16 == kMostBytes);
 
 template <class T, class Biased, class Tile>
-__global__ void __launch_bounds__(Tile::threads, min_blocks<Tile, Biased>())
+__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     bias_scale_mask_softmax_dropout_backward_warp_kernel(const BiasScaleMaskSoftmaxDropoutBackwardRows<T> v) {
   dropout_backward_row<Tile, Biased>(v, [](const GradientSums& own) { return warp_sums<Tile::lanes>(own); });
 }

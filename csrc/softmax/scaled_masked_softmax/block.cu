@@ -1,14 +1,21 @@
 // Scaled masked softmax, the row in the registers of a block.
-//   Against `warp`: rows that a warp cannot hold. Each warp takes its own maximum and sum, and one exchange through
-//   shared memory, behind one barrier, joins them all. Bound: DRAM, until a row fills a multiprocessor.
+//   Against `warp`: rows that a warp cannot hold, or of which it leaves a multiprocessor too few. Each warp takes its own
+//   maximum and sum, and one exchange through shared memory, behind one barrier, joins them all. Bound: DRAM, until a row
+//   fills a multiprocessor.
 #include "softmax/scaled_masked_softmax/row.cuh"
 
 namespace warpsmith {
 namespace {
 
+// Fewest warps to a row, many rows on a multiprocessor. Without a bias, packs of f32 leave registers for more of them.
+template <class T, class Biased>
+using ShortTile =
+    std::conditional_t<sizeof(T) == 2, LogitTile<128, 0, 4, 8, false>,
+                       std::conditional_t<Biased::value, LogitTile<128, 0, 4, 8>, LogitTile<128, 0, 8, 6>>>;
+template <class T, class Biased>
 using Tiles =
-    std::tuple<LogitTile<256, 0, 2, 4>, LogitTile<256, 0, 4, 3>, LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
-static_assert(std::tuple_element_t<3, Tiles>::most_packs * 16 == kBlockBytes);
+    std::tuple<ShortTile<T, Biased>, LogitTile<256, 0, 4, 3>, LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
+static_assert(std::tuple_element_t<3, Tiles<float, std::false_type>>::most_packs * 16 == kBlockBytes);
 
 template <class T, class Biased, class Tile>
 __global__ void __launch_bounds__(Tile::threads, min_blocks<Tile, Biased>())
@@ -19,10 +26,11 @@ __global__ void __launch_bounds__(Tile::threads, min_blocks<Tile, Biased>())
 
 void launch(const ScaledMaskedSoftmaxArgs& a, cudaStream_t stream) {
   visit_logits(a.logits, [&]<class T, class Biased>() {
-    launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, Tiles{}, [&]<class Tile>(const LaunchConfig& config) {
-      warpsmith::launch<&scaled_masked_softmax_block_kernel<T, Biased, Tile>>(config, stream,
-                                                                              ScaledMaskedSoftmaxRows<T>(a));
-    });
+    launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, Tiles<T, Biased>{},
+                    [&]<class Tile>(const LaunchConfig& config) {
+                      warpsmith::launch<&scaled_masked_softmax_block_kernel<T, Biased, Tile>>(
+                          config, stream, ScaledMaskedSoftmaxRows<T>(a));
+                    });
   });
 }
 
@@ -32,7 +40,7 @@ const char* takes(const ScaledMaskedSoftmaxArgs& a) {
   return a.logits.cols * size_of(a.logits.dtype) <= kBlockBytes ? nullptr : "needs rows of at most 64 KiB";
 }
 
-bool suits(const ScaledMaskedSoftmaxArgs& a) { return a.logits.cols > most_warp_cols(a.logits); }
+bool suits(const ScaledMaskedSoftmaxArgs& a) { return a.logits.cols > most_warp_cols(a.logits, a.dropout.active); }
 
 const Register<ScaledMaskedSoftmaxArgs> registered{"block", /*min_sm=*/80, takes, launch, suits};
 

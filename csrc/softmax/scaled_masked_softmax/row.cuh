@@ -72,8 +72,9 @@ __device__ __forceinline__ void write_pack(const ScaledMaskedSoftmaxRows<T>& v, 
 template <class Tile, class Biased, class T, class Join>
 __device__ __forceinline__ void softmax_row(const ScaledMaskedSoftmaxRows<T>& v, Join join) {
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
-  const LogitPlace<Tile> place;
-  const LogitRow<T> r = v.logits.row(place.row);
+  LogitPlace<Tile> place;
+  if constexpr (Biased::value) place.row = v.logits.turn(place.row);
+  const LogitRow<T> r = v.logits.template row<int>(place.row);
   const int live = static_cast<int>(r.live);
   float z[kPacks][kWidth];
   read_logits<Tile, Biased>(z, v.logits, r, place);
@@ -82,23 +83,31 @@ __device__ __forceinline__ void softmax_row(const ScaledMaskedSoftmaxRows<T>& v,
   RowTotals own;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (place.template first_col<T>(i) >= live) continue;
+    if (place.template jumps_over<T>(i, live)) continue;
+    float most[kWidth / 2];
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) own.most = ptx::max_nan(own.most, z[i][j]);
+    for (int j = 0; j < kWidth / 2; ++j) most[j] = ptx::max_nan(z[i][j], z[i][j + kWidth / 2]);
+#pragma unroll
+    for (int n = kWidth / 4; n > 0; n /= 2) {
+#pragma unroll
+      for (int j = 0; j < n; ++j) most[j] = ptx::max_nan(most[j], most[j + n]);
+    }
+    own.most = ptx::max_nan(own.most, most[0]);
   }
   own.most = warp_reduce<Tile::group>(own.most, MaxNan{});
 
-  // exponentials and their sum
+  // exponentials and their sum, in four chains of additions
+  float sums[4] = {};
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (place.template first_col<T>(i) >= live) continue;
+    if (place.template jumps_over<T>(i, live)) continue;
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       z[i][j] = exp_below(z[i][j], own.most);
-      own.sum += z[i][j];
+      sums[j % 4] += z[i][j];
     }
   }
-  own.sum = warp_reduce<Tile::group>(own.sum);
+  own.sum = warp_reduce<Tile::group>((sums[0] + sums[1]) + (sums[2] + sums[3]));
   const RowTotals all = join(own);
   if (place.row >= v.logits.rows) return;
   if (place.lane == 0) write_lse(v.lse, place.row, all);

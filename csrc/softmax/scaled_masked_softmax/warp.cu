@@ -7,11 +7,13 @@
 namespace warpsmith {
 namespace {
 
-using HalfTiles = std::tuple<LogitTile<128, 8, 1, 12>, LogitTile<128, 16, 1, 12>, LogitTile<128, 32, 1, 12>,
-                             LogitTile<128, 32, 2, 10>, LogitTile<128, 32, 4, 6>, LogitTile<128, 32, 8, 4>>;
+template <class Biased>
+using HalfTiles =
+    std::tuple<LogitTile<128, 8, 1, 12>, LogitTile<128, 16, 1, 12>, LogitTile<128, 32, 1, 12>,
+               LogitTile<128, 16, 4, 8, !Biased::value>, LogitTile<128, 32, 4, 8>, LogitTile<128, 32, 8, 4>>;
 using FloatTiles = std::tuple<LogitTile<128, 8, 1, 12>, LogitTile<128, 32, 1, 12>, LogitTile<128, 32, 2, 12>,
                               LogitTile<128, 32, 4, 10>, LogitTile<128, 32, 8, 6>, LogitTile<128, 32, 16, 4>>;
-static_assert(std::tuple_element_t<5, HalfTiles>::most_packs * 8 == kWarpCols);
+static_assert(std::tuple_element_t<5, HalfTiles<std::false_type>>::most_packs * 8 == kWarpCols);
 static_assert(std::tuple_element_t<5, FloatTiles>::most_packs * 4 == kWarpCols);
 
 template <class T, class Biased, class Tile>
@@ -22,7 +24,7 @@ __global__ void __launch_bounds__(Tile::threads, min_blocks<Tile, Biased>())
 
 void launch(const ScaledMaskedSoftmaxArgs& a, cudaStream_t stream) {
   visit_logits(a.logits, [&]<class T, class Biased>() {
-    using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles, FloatTiles>;
+    using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles<Biased>, FloatTiles>;
     launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, Tiles{}, [&]<class Tile>(const LaunchConfig& config) {
       warpsmith::launch<&scaled_masked_softmax_warp_kernel<T, Biased, Tile>>(config, stream,
                                                                              ScaledMaskedSoftmaxRows<T>(a));

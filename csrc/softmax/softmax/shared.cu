@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kValuesPerThread = 16;
 constexpr int kMostThreads = 1024;
-constexpr int64_t kMostBytes = 98 * 1024 + 512;  // of a row; sm_89 gives a block 99 KiB
 
 // A row as packs between 16-byte borders, and the single values before and after them.
 template <class T>
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kMostThreads) softmax_shared_kernel(const Soft
 
 const char* takes(const SoftmaxArgs& a) {
   if (const char* reason = needs_rows(a)) return reason;
-  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 98.5 KiB";
+  return a.cols * size_of(a.dtype) <= kMostSharedBytes ? nullptr : "needs rows of at most 98.5 KiB";
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {

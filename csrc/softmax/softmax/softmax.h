@@ -40,6 +40,9 @@ inline const char* needs_packs(const SoftmaxArgs& a) {
   return tiles(a, 16 / size_of(a.dtype)) ? nullptr : "needs rows aligned to 16 bytes";
 }
 
+// The longest row of `shared`: sm_89 gives a block 99 KiB of shared memory.
+inline constexpr int64_t kMostSharedBytes = 98 * 1024 + 512;
+
 // `fence` and `unsafe` have no logarithm: the spec leaves them out of that ladder.
 inline const char* needs_softmax(const SoftmaxArgs& a) { return a.log ? "has no logarithm" : nullptr; }
 

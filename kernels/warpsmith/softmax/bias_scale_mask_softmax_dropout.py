@@ -198,9 +198,15 @@ def _needs_block(x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: A
 
 
 def _suits_block(
-    x: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float, causal: bool, *others: Any
+    x: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    scale: float,
+    causal: bool,
+    p: float,
+    *others: Any,
 ) -> str | None:
-    most = logits.most_warp_cols(x, causal)
+    most = logits.most_warp_cols(x, causal, drops=philox.threshold(p) > 0)
     return None if x.shape[-1] > most else "the row fits a warp's registers"
 
 
@@ -232,7 +238,7 @@ def _needs_block_backward(
 
 
 def _suits_block_backward(grad: Tensor, x: Tensor, *others: Any) -> str | None:
-    return None if row_bytes(x) > 4 << 10 else "the row fits a warp's registers"
+    return None if row_bytes(x) > 2 << 10 else "the row fits a warp's registers"
 
 
 # --- peers ----------------------------------------------------------------------------------------

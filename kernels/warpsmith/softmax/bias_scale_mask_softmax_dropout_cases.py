@@ -185,6 +185,18 @@ def samples() -> tuple[Sample, ...]:
             dtypes=("f16", "bf16"),
         ),
         Sample(
+            "bias beyond L2, repeated",
+            lambda i: (
+                i.plain(3, 5, 1639, 1024),
+                i.plain(5, 1639, 1024, salt=1),
+                hidden(i, 3, 1, 1, 1024),
+                SCALE,
+                False,
+                *DROPS,
+            ),
+            small=False,
+        ),
+        Sample(
             "bias of queries",
             lambda i: (i.randn(2, 5, 64), i.randn(5, 1, salt=1), None, 0.5, False, *DROPS),
         ),

@@ -29,9 +29,9 @@ _LEAST_SCALE = 2.0**-8
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def most_warp_cols(x: Tensor, causal: bool) -> int:
+def most_warp_cols(x: Tensor, causal: bool, drops: bool = False) -> int:
     """Columns of the longest row of which a warp makes better work than a block."""
-    return WARP_COLS // 2 if x.dtype == torch.float32 and not causal else WARP_COLS
+    return WARP_COLS if x.dtype != torch.float32 and causal and drops else WARP_COLS // 2
 
 
 def check_rows(op: str, x: Tensor, name: str = "x") -> None:

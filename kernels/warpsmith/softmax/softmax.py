@@ -107,6 +107,8 @@ def _needs_columns(x: Tensor, dim: int) -> str | None:
     return "works along another dimension than the last"
 
 
+#: Of a row that `shared` holds: sm_89 gives a block 99 KiB.
+_MOST_SHARED_BYTES = 98 * 1024 + 512
 #: Values of a column that the strips of a cluster hold, of all inputs together ...
 _STRIP_COLUMNS = 8192
 #: ... and up to here caches hold a column well enough.
@@ -150,8 +152,7 @@ def _needs_warp(x: Tensor, dim: int) -> str | None:
 def _needs_shared(x: Tensor, dim: int) -> str | None:
     if why := _needs_rows(x, dim):
         return why
-    fits = _cols(x, dim) * x.element_size() <= 98 * 1024 + 512
-    return None if fits else "needs rows of at most 98.5 KiB"
+    return None if _row_bytes(x, dim) <= _MOST_SHARED_BYTES else "needs rows of at most 98.5 KiB"
 
 
 def _suits_block(x: Tensor, dim: int) -> str | None:
@@ -171,7 +172,8 @@ def _needs_peeled(x: Tensor, dim: int) -> str | None:
 
 
 def _suits_peeled(x: Tensor, dim: int) -> str | None:
-    return None if _row_bytes(x, dim) > 32 << 10 else "many rows fit a multiprocessor"
+    most = 32 << 10 if x.dtype == torch.float32 else _MOST_SHARED_BYTES
+    return None if _row_bytes(x, dim) > most else "the row fits shared memory well"
 
 
 def _needs_registers(x: Tensor, dim: int) -> str | None:
