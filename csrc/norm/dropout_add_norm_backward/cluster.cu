@@ -11,7 +11,7 @@ namespace {
 template <int... numbers>
 using Tile = ChunkTile<numbers...>;
 
-using HalfTiles = std::tuple<Tile<512, 2, 6, 1, 2, 0>, Tile<256, 8, 8, 1, 8, 0>, Tile<256, 8, 8, 1, 16, 0>>;
+using HalfTiles = std::tuple<Tile<256, 8, 8, 1, 2, 0>, Tile<256, 8, 8, 1, 8, 0>, Tile<256, 8, 8, 1, 16, 0>>;
 using FloatTiles = std::tuple<Tile<512, 4, 6, 1, 2, 0>, Tile<512, 4, 6, 1, 8, 0>, Tile<256, 16, 6, 1, 16, 0>>;
 template <class Types>
 using TilesFor = std::conditional_t<sizeof(typename Types::H) == 2, HalfTiles, FloatTiles>;
