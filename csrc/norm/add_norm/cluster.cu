@@ -1,7 +1,7 @@
 // Residual norms, long rows split over a thread-block cluster.
-//   Against `registers`: several multiprocessors share a row, so that a thread still holds few packs of it. Clusters stay
-//   and walk over rows, the next of which arrives while this one is summed and written; partial sums travel through
-//   distributed shared memory by stores that signal their own arrival. Bound: DRAM.
+//   Against `registers`: several multiprocessors share a row. Clusters stay and walk over rows, which pass through shared
+//   memory in chunks; each that is finished makes room for another, so that loads never pause while a row's sums travel
+//   through distributed shared memory. Bound: DRAM.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include "norm/add_norm/cluster.cuh"
 

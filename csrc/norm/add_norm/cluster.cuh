@@ -1,153 +1,157 @@
-// The kernel behind `cluster`: clusters of blocks walk over rows, each block holding its slice of one. As soon as a slice
-// has left the ring for the registers, the same slice of the cluster's next row is on its way, so that memory stays busy
-// while the row's sums travel and its results are written.
+// The rungs `cluster` of the residual norms: rows streamed through row/chunks.cuh. h, once added, takes the place of
+// residual in the ring.
 #pragma once
 
-#include <tuple>
-
-#include "device/cluster_sums.h"
 #include "device/copy_async.h"
+#include "device/moments.h"
 #include "norm/add_norm/row.cuh"
-#include "row/persistent.h"
+#include "row/chunks.cuh"
 
 namespace warpsmith {
 
-// threads of a block (at most) | packs of a row that a thread holds | blocks per multiprocessor |
-// blocks that share a row | every thread of every block holds all of its packs
-template <int threads_, int packs_, int min_blocks_, int cluster_, bool exact_ = false>
-struct AddNormClusterTile {
-  static constexpr int threads = threads_, packs = packs_, min_blocks = min_blocks_, cluster = cluster_;
-  static constexpr bool exact = exact_;
-  static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;  // of a row
-  using Exact = AddNormClusterTile<threads_, packs_, min_blocks_, cluster_, true>;
+template <class Rows>
+struct ChunkedAddNorm : Rows {
+  using Rows::kLayer;
+  using typename Rows::R;
+  using typename Rows::T;
+  using typename Rows::W;
+  using typename Rows::Y;
+  static constexpr int kWidth = Rows::kWidth;
+  struct Square {
+    float sum;
+  };
+  using Stats = std::conditional_t<kLayer, Moments, Square>;
+  using Total = RowStatistics;
+
+  explicit ChunkedAddNorm(const Rows& rows) : Rows(rows) {}
+
+  __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
+    const int lane = threadIdx.x % kWarp;
+    const Stats part = lane < count ? parts[lane] : Stats{};
+    if constexpr (kLayer) {
+      return warp_merge_around(part);
+    } else {
+      return {warp_reduce(part.sum)};
+    }
+  }
+  __device__ __forceinline__ Total total(const Stats& s) const {
+    if constexpr (kLayer) {
+      const float variance = s.m2 * this->inverse_count;
+      return {s.mean, rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps)};
+    } else {
+      return {0.0f, reciprocal_rms(s.sum, this->inverse_count, this->eps)};
+    }
+  }
+
+  template <class Tile>
+  struct Work {
+    using XPack = Vec<T, kWidth>;
+    using HPack = Vec<R, kWidth>;
+    using WPack = WeightPack<W, kWidth>;
+    static constexpr int kThreads = Tile::threads;
+    static constexpr int kEarlyBytes = kThreads * sizeof(HPack), kFirstBytes = kThreads * sizeof(XPack);
+    static constexpr int kLateBytes = 0, kShelfBytes = 0;
+    static constexpr bool kResums = false;
+
+    const ChunkedAddNorm& v;
+    ChunkShare<kWidth, Tile> at;
+    uint64_t policy;
+    WPack weight[Tile::held], bias[kLayer ? Tile::held : 1];
+    float shift, deviation, square;  // the sums are around the shift, near the mean of the warp's values
+    float count, inverse;            // of the warp's values
+    float inverse_heads;             // of its lanes that have any
+
+    __device__ __forceinline__ Work(const ChunkedAddNorm& op, int rank, char*)
+        : v(op), at(op.cols, rank), policy(op.load_policy()) {
+#pragma unroll
+      for (int i = 0; i < Tile::held; ++i) {
+        if (!at.inside(i)) continue;
+        weight[i].load_from(v.weight, at.col(i));
+        if constexpr (kLayer) bias[i].load_from(v.bias, at.col(i), 0.0f);
+      }
+      count = static_cast<float>(at.values());
+      inverse = count > 0.0f ? 1.0f / count : 0.0f;
+      inverse_heads = at.lanes(0) > 0 ? 1.0f / static_cast<float>(at.lanes(0)) : 0.0f;
+    }
+    __device__ __forceinline__ static HPack* h_of(char* slot) { return reinterpret_cast<HPack*>(slot) + threadIdx.x; }
+    __device__ __forceinline__ static XPack* x_of(char* slot) { return reinterpret_cast<XPack*>(slot) + threadIdx.x; }
+    __device__ __forceinline__ void fetch(int i, char* early, char* first, int64_t row) const {
+      if (!at.inside(i)) return;
+      copy_async(x_of(first), v.x_row(row) + at.col(i), policy);
+      if (v.residual != nullptr) copy_async(h_of(early), v.residual_row(row) + at.col(i), policy);
+    }
+    __device__ __forceinline__ void gather(int i, char* early, char* first, int64_t row) {
+      HPack h{};
+      if (at.inside(i)) {
+        if (v.residual != nullptr) h = *h_of(early);
+        h = v.add(*x_of(first), h, row, at.col(i));
+        if (v.h != nullptr) store<Cache::streaming>(v.h_row(row) + at.col(i), h);
+        *h_of(early) = h;
+      }
+      if (i == 0) {
+        shift = deviation = square = 0.0f;
+        if constexpr (kLayer) shift = warp_reduce(to_float(h[0])) * inverse_heads;
+      }
+      if (!at.inside(i)) return;
+      float values[kWidth];
+      to_float(values, h);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const float d = kLayer ? values[j] - shift : values[j];
+        square = fmaf(d, d, square);
+        if constexpr (kLayer) deviation += d;
+      }
+    }
+    __device__ __forceinline__ Stats stats() const {
+      if constexpr (kLayer) {
+        const float off = warp_reduce(deviation), distance = off * inverse;
+        return {count, shift + distance, fmaf(-distance, off, warp_reduce(square))};
+      } else {
+        return {warp_reduce(square)};
+      }
+    }
+    __device__ __forceinline__ void finish(int i, char* early, char*, int64_t row, const Total& total) {
+      if (i < Tile::held) {
+        weight[i].keep();
+        if constexpr (kLayer) bias[i].keep();
+      }
+      if (!at.inside(i)) return;
+      WPack w, b;
+      if (i < Tile::held) {
+        w = weight[i];
+        if constexpr (kLayer) b = bias[i];
+      } else {
+        w.load_from(v.weight, at.col(i));
+        if constexpr (kLayer) b.load_from(v.bias, at.col(i), 0.0f);
+      }
+      float values[kWidth], factors[kWidth], offsets[kWidth];
+      to_float(values, *h_of(early));
+      w.to_floats(factors);
+      if constexpr (kLayer) b.to_floats(offsets);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const float centred = kLayer ? values[j] - total.mean : values[j], f = factors[j] + v.weight_offset;
+        values[j] = kLayer ? fmaf(centred * total.rstd, f, offsets[j]) : centred * total.rstd * f;
+      }
+      store<Cache::streaming>(v.y_row(row) + at.col(i), v.round(values));
+    }
+    __device__ __forceinline__ void leave(int64_t) const {}
+  };
 };
 
-template <class Rows, class Tile>
-__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
-    add_norm_cluster_kernel([[maybe_unused]] const Rows v) {
-#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
-  using T = typename Rows::T;
-  using R = typename Rows::R;
-  constexpr int kCluster = Tile::cluster, kPacks = Tile::packs, kWidth = Rows::kWidth;
-  using XPack = Vec<T, kWidth>;
-  using RPack = Vec<R, kWidth>;
-  extern __shared__ uint4 ring[];
-  __shared__ ClusterSums<Tile::threads, kCluster> sums;
-  cluster_sums_prepare(sums);
-  cluster_arrive_relaxed();
-
-  const int tid = threadIdx.x, threads = Tile::exact ? Tile::threads : blockDim.x;
-  RPack* sResidual = reinterpret_cast<RPack*>(ring);                   // [kPacks, threads]
-  XPack* sX = reinterpret_cast<XPack*>(sResidual + kPacks * threads);  // [kPacks, threads]
-  const int rank = cluster_rank();
-  const int packs = static_cast<int>(v.cols / kWidth);
-  const int slice = Tile::exact ? Tile::threads * kPacks : (packs + kCluster - 1) / kCluster;
-  const int own = min(packs - rank * slice, slice);  // packs of this block, none at the end of a short row
-  const int64_t first = int64_t{rank} * slice * kWidth, step = gridDim.x / kCluster;
-  const auto inside = [&](int i) { return Tile::exact || i * threads + tid < own; };
-  const auto col = [&](int i) { return first + (i * threads + tid) * kWidth; };
-
-  // A thread copies what it will read itself, so that no barrier stands between the two.
-  const uint64_t policy = v.load_policy();
-  const auto fetch = [&](int i, int64_t row) {
-    const int slot = i * threads + tid;
-    copy_async(&sX[slot], v.x_row(row) + col(i), policy);
-    if (v.residual != nullptr) copy_async(&sResidual[slot], v.residual_row(row) + col(i), policy);
-  };
-
-  int64_t row = blockIdx.x / kCluster;
-#pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    if (inside(i)) fetch(i, row);
-  }
-  ptx::cp_async_commit();
-  cluster_wait();  // every block expects what is sent from now on
-
-  for (int turn = 0; row < v.rows; row += step) {
-    // add
-    ptx::cp_async_wait<0>();
-    RPack h[kPacks];
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      h[i] = {};
-      if (inside(i)) {
-        const int slot = i * threads + tid;
-        if (v.residual != nullptr) h[i] = sResidual[slot];
-        h[i] = v.add(sX[slot], h[i], row, col(i));
-        if (v.h != nullptr) store<Cache::streaming>(v.h_row(row) + col(i), h[i]);
-        if (row + step < v.rows) fetch(i, row + step);
-        sum = first_sum<Rows>(sum, h[i]);
-      }
-      keep_packed(h[i]);
-    }
-    ptx::cp_async_commit();
-    sum = cluster_sum(sum, sums, turn++);
-
-    // sum
-    RowStatistics statistics{};
-    if constexpr (Rows::kLayer) {
-      statistics.mean = sum * v.inverse_count;
-      sum = 0.0f;
-#pragma unroll
-      for (int i = 0; i < kPacks; ++i) {
-        if (inside(i)) sum = second_sum(sum, h[i], statistics.mean);
-        keep_packed(h[i]);
-      }
-      sum = cluster_sum(sum, sums, turn++);
-    }
-    statistics.rstd = reciprocal_rms(sum, v.inverse_count, v.eps);
-
-    // normalise
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      if (inside(i)) store<Cache::streaming>(v.y_row(row) + col(i), normalise(v, h[i], statistics, col(i)));
-    }
-  }
-#endif
-}
-
-// The first that holds the row is taken. Fewer of them serve the rarer dtypes.
-using AddNormClusterTiles =
-    std::tuple<AddNormClusterTile<512, 4, 2, 2>, AddNormClusterTile<512, 4, 2, 4>, AddNormClusterTile<512, 4, 2, 8>,
-               AddNormClusterTile<512, 4, 2, 16>, AddNormClusterTile<1024, 4, 1, 16>>;
-using AddNormFewClusterTiles =
-    std::tuple<AddNormClusterTile<512, 4, 2, 2>, AddNormClusterTile<512, 4, 2, 8>, AddNormClusterTile<1024, 4, 1, 16>>;
-
-template <class Tile, class Rows>
-void launch_cluster_kernel(const Rows& rows, unsigned threads, cudaStream_t stream) {
-  constexpr auto kernel = &add_norm_cluster_kernel<Rows, Tile>;
-  constexpr int kPackBytes = Rows::kWidth * static_cast<int>(sizeof(typename Rows::T) + sizeof(typename Rows::R));
-  LaunchConfig config{
-      .block = threads, .dynamic_smem = static_cast<int>(threads) * Tile::packs * kPackBytes, .cluster = Tile::cluster};
-  const int64_t clusters = std::min<int64_t>(rows.rows, resident_clusters<kernel>(config));
-  config.grid = static_cast<unsigned>(clusters * Tile::cluster);
-  launch<kernel>(config, stream, rows);
-}
-
-template <class Tile, class Rows>
-void launch_cluster_tile(const Rows& rows, cudaStream_t stream) {
-  const int64_t packs = rows.cols / Rows::kWidth;
-  if constexpr (Rows::kCommon) {
-    if (packs == Tile::most_packs) {
-      return launch_cluster_kernel<typename Tile::Exact>(rows, Tile::threads, stream);
-    }
-  }
-  const int64_t slice = (packs + Tile::cluster - 1) / Tile::cluster;
-  launch_cluster_kernel<Tile>(rows, row_threads(slice, Tile::packs, Tile::threads), stream);
-}
-
-template <class Rows, class... Tile>
-void launch_cluster_smallest(const Rows& rows, cudaStream_t stream, std::tuple<Tile...>) {
-  bool done = false;
-  ((!done && rows.cols / Rows::kWidth <= Tile::most_packs && (launch_cluster_tile<Tile>(rows, stream), done = true)),
-   ...);
-}
+// The first that holds the row is taken. Fewer of them serve the rarer dtypes, which hold fewer columns in registers too.
+using AddNormHalfTiles = std::tuple<ChunkTile<512, 4, 8, 1, 2>, ChunkTile<512, 4, 8, 1, 4>, ChunkTile<512, 4, 8, 1, 8>,
+                                    ChunkTile<512, 4, 8, 1, 16>, ChunkTile<512, 8, 8, 1, 16, 4>>;
+using AddNormFloatTiles = std::tuple<ChunkTile<512, 4, 8, 1, 2>, ChunkTile<512, 8, 8, 1, 2>, ChunkTile<512, 8, 8, 1, 4>,
+                                     ChunkTile<512, 8, 8, 1, 8>, ChunkTile<512, 8, 8, 1, 16>>;
+using AddNormFewTiles =
+    std::tuple<ChunkTile<512, 4, 8, 1, 2, 2>, ChunkTile<512, 4, 8, 1, 8, 2>, ChunkTile<512, 8, 8, 1, 16, 2>>;
 
 template <class Rows>
 void launch_cluster(const Rows& rows, cudaStream_t stream) {
-  using Tiles = std::conditional_t<Rows::kCommon, AddNormClusterTiles, AddNormFewClusterTiles>;
-  launch_cluster_smallest(rows, stream, Tiles{});
+  using Common = std::conditional_t<sizeof(typename Rows::R) == 4, AddNormFloatTiles, AddNormHalfTiles>;
+  using Tiles = std::conditional_t<Rows::kCommon, Common, AddNormFewTiles>;
+  launch_chunks(ChunkedAddNorm<Rows>(rows), rows.cols / Rows::kWidth, rows.rows, stream, Tiles{});
 }
 
 }  // namespace warpsmith

@@ -1,31 +1,38 @@
 // Residual norms backward, long rows split over a thread-block cluster.
-//   Against `registers`: each block of a cluster keeps its slice of weight, dw and db in registers, so rows of any practical
-//   length are read once; the row's sums travel through distributed shared memory by stores that signal their own arrival.
-//   Bound: DRAM; the longest rows leave room for one row in the ring only, so loads pause while that row is reduced.
+//   Against `registers`: each block of a cluster keeps its slice of dw and db in registers, so rows of any practical length
+//   are read once. A row passes through shared memory in chunks, and each that is finished makes room for another: loads
+//   never pause while the row's sums travel through distributed shared memory. Bound: DRAM; layer norm at 16 bits:
+//   instructions.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
-#include "norm/add_norm_backward/persistent.cuh"
+#include "norm/add_norm_backward/cluster.cuh"
 
 namespace warpsmith {
 namespace {
 
 template <int... numbers>
-using Tile = AddNormBackwardTile<numbers...>;
+using Tile = ChunkTile<numbers...>;
 
-using RmsHalfTiles = std::tuple<Tile<512, 0, 2, 2, 2, 2>, Tile<512, 0, 2, 2, 2, 4>, Tile<512, 0, 2, 2, 2, 8>,
-                                Tile<512, 0, 2, 2, 2, 16>, Tile<512, 0, 4, 2, 1, 16>>;
-using LayerHalfTiles = std::tuple<Tile<512, 0, 2, 3, 1, 2>, Tile<512, 0, 2, 3, 1, 4>, Tile<512, 0, 2, 3, 1, 8>,
-                                  Tile<512, 0, 2, 3, 1, 16>, Tile<512, 0, 4, 2, 1, 16>>;
-using FloatTiles = std::tuple<Tile<512, 0, 4, 2, 1, 2>, Tile<512, 0, 4, 2, 1, 4>, Tile<512, 0, 4, 2, 1, 8>,
-                              Tile<512, 0, 4, 2, 1, 16>, Tile<512, 0, 8, 1, 1, 16>>;
+using RmsHalfTiles = std::tuple<Tile<512, 2, 6, 0, 2>, Tile<512, 2, 6, 0, 4>, Tile<512, 4, 6, 1, 4>,
+                                Tile<512, 4, 6, 1, 8>, Tile<512, 4, 6, 1, 16>>;
+// Registers are left for few of the weights.
+template <int... held>
+using LayerHalfTiles = std::tuple<Tile<512, 2, 6, 1, 2>, Tile<512, 4, 5, 1, 2, held...>, Tile<512, 4, 5, 1, 4, held...>,
+                                  Tile<512, 4, 5, 1, 8, held...>, Tile<512, 4, 4, 2, 16, held...>>;
+using RmsFloatTiles = std::tuple<Tile<512, 4, 6, 1, 2>, Tile<512, 4, 6, 1, 4>, Tile<512, 4, 6, 1, 8>,
+                                 Tile<512, 4, 6, 1, 16>, Tile<512, 8, 3, 1, 16>>;
+using LayerFloatTiles = std::tuple<Tile<512, 4, 6, 1, 2>, Tile<512, 4, 6, 1, 4>, Tile<512, 4, 6, 1, 8>,
+                                   Tile<256, 16, 6, 1, 8, 12, 4>, Tile<256, 16, 6, 1, 16, 12, 4>>;
 template <class Types>
-using TilesFor = std::conditional_t<sizeof(typename Types::H) == 4, FloatTiles,
-                                    std::conditional_t<Types::kLayer, LayerHalfTiles, RmsHalfTiles>>;
+using LayerHalfTilesFor =
+    std::conditional_t<sizeof(typename Types::W) == 2, LayerHalfTiles<2, 2>, LayerHalfTiles<0, 1>>;
+template <class Types>
+using TilesFor = std::conditional_t<sizeof(typename Types::H) == 2,
+                                    std::conditional_t<Types::kLayer, LayerHalfTilesFor<Types>, RmsHalfTiles>,
+                                    std::conditional_t<Types::kLayer, LayerFloatTiles, RmsFloatTiles>>;
 
 void launch(const AddNormBackwardArgs& a, cudaStream_t stream) {
-  visit_add_norm_backward(a, [&]<class Types>() {
-    static_assert(Types::kWidth * kMostPacksOf<TilesFor<Types>> == 262144, "one limit for every dtype");
-    launch_smallest_tile(a, AddNormBackwardRows<Types>(a), stream, TilesFor<Types>{});
-  });
+  visit_add_norm_backward(
+      a, [&]<class Types>() { launch_cluster(a, AddNormBackwardRows<Types>(a), stream, TilesFor<Types>{}); });
 }
 
 const char* takes(const AddNormBackwardArgs& a) {

@@ -1,25 +1,23 @@
-// The persistent kernel behind `registers` and `cluster`: a block, or a cluster of them, walks over rows, keeping its
-// slice of the weight, of dw and of db in registers, while the rows to come arrive in a ring in shared memory.
+// The persistent kernel behind `registers`: a block walks over rows, keeping the weight, dw and db in registers, while the
+// rows to come arrive in a ring in shared memory.
 #pragma once
 
 #include <tuple>
 
-#include "device/cluster_sums.h"
 #include "device/copy_async.h"
 #include "norm/add_norm_backward/row.cuh"
 #include "row/persistent.h"
 
 namespace warpsmith {
 
-// threads of a block (at most) | threads that share a row, 0: the block or cluster, cut to what the row needs |
-// packs of a row that a thread holds | rows in the ring | blocks per multiprocessor | blocks that share a row
-template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_, int cluster_ = 1>
+// threads of a block (at most) | threads that share a row, 0: the block, cut to what the row needs |
+// packs of a row that a thread holds | rows in the ring | blocks per multiprocessor
+template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_>
 struct AddNormBackwardTile {
   static constexpr int threads = threads_, lanes = lanes_, packs = packs_, stages = stages_;
-  static constexpr int min_blocks = min_blocks_, cluster = cluster_;
+  static constexpr int min_blocks = min_blocks_;
   static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
-  static constexpr int64_t most_packs = int64_t{cluster} * (lanes > 0 ? lanes : threads) * packs;
-  static_assert(lanes == 0 || cluster == 1, "rows that share a warp are short");
+  static constexpr int64_t most_packs = int64_t{lanes > 0 ? lanes : threads} * packs;
 };
 
 // Bytes that every GPU from sm_80 on grants a block for its ring.
@@ -56,8 +54,6 @@ struct RowExchange {
   static constexpr int kMost = 3;
   float partial[2][kMost][kWarp];  // [buffer, value, warp]
 
-  __device__ __forceinline__ void prepare(int, int) {}
-
   template <int n>
   __device__ __forceinline__ void sum(float (&values)[n], int turn) {
 #pragma unroll
@@ -75,61 +71,28 @@ struct RowExchange {
   }
 };
 
-#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
-template <class Tile>
-  requires(Tile::cluster > 1)
-struct RowExchange<Tile> {
-  ClusterSums<Tile::threads, Tile::cluster, 3> sums;
-
-  __device__ __forceinline__ void prepare(int even, int odd) {
-    cluster_sums_prepare(sums, even, odd);
-    cluster_arrive_relaxed();
-    cluster_wait();
-  }
-
-  template <int n>
-  __device__ __forceinline__ void sum(float (&values)[n], int turn) {
-    cluster_sum(values, sums, turn);
-  }
-};
-#endif
-
 template <class Rows, class Tile>
-__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
-    add_norm_backward_persistent_kernel([[maybe_unused]] const Rows v) {
-#if defined(__CUDA_ARCH__)
-#if !WARPSMITH_HAS_CLUSTERS
-  if constexpr (Tile::cluster > 1) return;  // never launched there
-#endif
+__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_backward_persistent_kernel(const Rows v) {
   using T = typename Rows::T;
   using H = typename Rows::H;
   using Sums = AddNormSums<Rows::kLayer>;
   using Ring = AddNormBackwardRing<Rows, Tile>;
-  constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = Rows::kWidth;
+  constexpr int kPacks = Tile::packs, kStages = Tile::stages, kWidth = Rows::kWidth;
   constexpr bool kShared = Tile::lanes > 0;  // several rows in a block
   extern __shared__ uint4 ring[];            // [stages]; a thread reads its own copies only
   __shared__ RowExchange<Tile> reduction;
-  reduction.prepare(Rows::kLayer ? 1 : Sums::kValues, Sums::kValues);
 
   const int tid = threadIdx.x;
   const int lanes = kShared ? Tile::lanes : blockDim.x;
   const int lane = kShared ? tid % lanes : tid;
   const int group = kShared ? tid / lanes : 0;
-  int rank = 0;
-#if WARPSMITH_HAS_CLUSTERS
-  if constexpr (kCluster > 1) rank = cluster_rank();
-#endif
   const int packs = static_cast<int>(v.cols / kWidth);
-  const int slice = (packs + kCluster - 1) / kCluster;
-  const int own = min(packs - rank * slice, slice);  // packs of this block, none at the end of a short row
-  const int64_t first = int64_t{rank} * slice * kWidth;
-  const int64_t block = blockIdx.x / kCluster;
-  const int64_t step = int64_t{gridDim.x / kCluster} * Tile::rows_per_block;
-  const auto col = [&](int i) { return first + (i * lanes + lane) * kWidth; };
+  const int64_t block = blockIdx.x, step = int64_t{gridDim.x} * Tile::rows_per_block;
+  const auto col = [&](int i) { return (i * lanes + lane) * kWidth; };
 
   const uint64_t policy = v.load_policy();
   const auto fetch_pack = [&](const Ring& to, int64_t row, int i) {
-    if (row < v.rows && i * lanes + lane < own) {
+    if (row < v.rows && i * lanes + lane < packs) {
       copy_async(to.h(i), v.h_row(row) + col(i), policy);
       copy_async(to.grad(i), v.grad_row(row) + col(i), policy);
       if (v.grad_h != nullptr) copy_async(to.grad_h(i), v.grad_h_row(row) + col(i), policy);
@@ -145,21 +108,17 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   int64_t base = block * Tile::rows_per_block;
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) fetch(stage, base + group + stage * step);
-  // Few clusters fit the machine, so each adds up many rows: f32 keeps what rounding loses (Kahan 1965).
-  constexpr bool kCompensated = std::is_same_v<T, float> && kCluster > 1 && kPacks <= 4;
   constexpr int kDbPacks = Rows::kLayer ? kPacks : 1;
   // Where sums take most of the registers, the weight is read again for every row, from L1, where nothing else passes.
-  constexpr int kSums = (Rows::kLayer ? 2 : 1) * (kCompensated ? 2 : 1);  // registers for each column
+  constexpr int kSums = Rows::kLayer ? 2 : 1;  // registers for each column
   constexpr float kWeights = sizeof(typename Rows::W) / 4.0f;
   constexpr bool kHoldsWeight = kPacks <= 4 && kPacks * kWidth * (kSums + kWeights) <= 48;
   WeightPack<typename Rows::W, kWidth> weight[kHoldsWeight ? kPacks : 1];
   float dw[kPacks][kWidth] = {};
   [[maybe_unused]] float db[kDbPacks][kWidth] = {};
-  [[maybe_unused]] float lost_dw[kCompensated ? kPacks : 1][kWidth] = {};
-  [[maybe_unused]] float lost_db[kCompensated ? kDbPacks : 1][kWidth] = {};
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (kHoldsWeight && i * lanes + lane < own) weight[i].load_from(v.weight, col(i));
+    if (kHoldsWeight && i * lanes + lane < packs) weight[i].load_from(v.weight, col(i));
   }
   const auto factors_of = [&](float (&factor)[kWidth], int i) {
     if constexpr (!kHoldsWeight) weight[0].load_from(v.weight, col(i));
@@ -171,7 +130,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   int stage = 0, turn = 0;
   for (; base < v.rows; base += step) {
     const int64_t row = base + group;
-    const int limit = row < v.rows ? own : 0;
+    const int limit = row < v.rows ? packs : 0;
     const Ring now(ring, stage);
 
     // mean
@@ -218,13 +177,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
         for (int j = 0; j < kWidth; ++j) {
           const float xhat = factors.xhat(h[j]);
           d[j] = factors.dh(xhat, __fmul_rn(grad[j], factor[j]));  // rounded as in the sums
-          if constexpr (kCompensated) {
-            add_compensated(dw[i][j], lost_dw[i][j], grad[j] * xhat);
-            if constexpr (Rows::kLayer) add_compensated(db[i][j], lost_db[i][j], grad[j]);
-          } else {
-            dw[i][j] = fmaf(grad[j], xhat, dw[i][j]);
-            if constexpr (Rows::kLayer) db[i][j] += grad[j];
-          }
+          dw[i][j] = fmaf(grad[j], xhat, dw[i][j]);
+          if constexpr (Rows::kLayer) db[i][j] += grad[j];
         }
         if (v.grad_h != nullptr) {
           float grad_h[kWidth];
@@ -253,7 +207,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 
-  // one partial dw and db per block or cluster
+  // one partial dw and db per block
   const auto write = [&](float (&sums)[kPacks][kWidth], float* partial) {
     if (partial == nullptr) return;
     partial += block * v.cols;
@@ -282,7 +236,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     } else {
 #pragma unroll
       for (int i = 0; i < kPacks; ++i) {
-        if (i * lanes + lane >= own) continue;
+        if (i * lanes + lane >= packs) continue;
 #pragma unroll
         for (int j = 0; j < kWidth; j += 4) {
           *reinterpret_cast<float4*>(partial + col(i) + j) =
@@ -293,22 +247,19 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   };
   write(dw, v.partial_dw);
   if constexpr (Rows::kLayer) write(db, v.partial_db);
-#endif
 }
 
 template <class Rows, class Tile>
 void launch_persistent_tile(const AddNormBackwardArgs& a, const Rows& rows, cudaStream_t stream) {
   using Ring = AddNormBackwardRing<Rows, Tile>;
   constexpr auto kernel = &add_norm_backward_persistent_kernel<Rows, Tile>;
-  static_assert(Tile::cluster > 1 || Ring::bytes(Tile::threads) <= kCommonRing, "too large a ring for some GPUs");
-  const int64_t slice = (a.cols / Rows::kWidth + Tile::cluster - 1) / Tile::cluster;
+  static_assert(Ring::bytes(Tile::threads) <= kCommonRing, "too large a ring for some GPUs");
   LaunchConfig config;
-  config.block = dim3(Tile::lanes > 0 ? Tile::threads : row_threads(slice, Tile::packs, Tile::threads));
+  config.block = dim3(Tile::lanes > 0 ? Tile::threads : row_threads(a.cols / Rows::kWidth, Tile::packs, Tile::threads));
   config.dynamic_smem = Ring::bytes(static_cast<int>(config.block.x));
-  config.cluster = Tile::cluster;
   const int64_t batches = (a.rows + Tile::rows_per_block - 1) / Tile::rows_per_block;
   const int64_t blocks = std::min({batches, a.most_partials, static_cast<int64_t>(resident_clusters<kernel>(config))});
-  config.grid = dim3(static_cast<unsigned>(blocks * Tile::cluster));
+  config.grid = dim3(static_cast<unsigned>(blocks));
   launch<kernel>(config, stream, rows);
   sum_partials<typename Rows::W>(a, blocks, stream);
 }

@@ -1,5 +1,5 @@
 // Residual norm into fp8, long rows split over a thread-block cluster.
-//   Against `registers`: rows of any practical length, the next of which arrives while this one is summed, as `cluster`
+//   Against `registers`: rows of any practical length, in chunks that make room for the next at once, as `cluster`
 //   of add_norm has it. Bound: DRAM.
 #include "norm/add_norm/cluster.cuh"
 #include "norm/add_norm_fp8/row.cuh"

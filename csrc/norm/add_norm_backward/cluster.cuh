@@ -1,0 +1,255 @@
+// The rungs `cluster` of the residual norms backward: rows streamed through row/chunks.cuh, each block keeping its slice of
+// dw and db in registers.
+#pragma once
+
+#include "device/copy_async.h"
+#include "device/moments.h"
+#include "norm/add_norm_backward/row.cuh"
+#include "row/chunks.cuh"
+
+namespace warpsmith {
+
+// Sums over a row or a part of it: layer norm's are around the part's own mean.
+template <bool layer>
+struct ChunkedGradientStats {
+  float square, product;  // of h * h, of g * h
+};
+
+template <>
+struct ChunkedGradientStats<true> {
+  float count, mean, square, scaled, product;  // scaled: of g
+};
+
+template <class Rows>
+struct ChunkedAddNormBackward : Rows {
+  using Rows::kLayer;
+  using typename Rows::H;
+  using typename Rows::T;
+  using typename Rows::W;
+  static constexpr int kWidth = Rows::kWidth;
+  using Stats = ChunkedGradientStats<kLayer>;
+  struct Total {
+    float mean, rstd;
+    float shift;  // mean of g; 0 in RMS norm
+    float slope;  // mean of g * xhat
+  };
+
+  explicit ChunkedAddNormBackward(const Rows& rows) : Rows(rows) {}
+
+  __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
+    const int lane = threadIdx.x % kWarp;
+    const Stats part = lane < count ? parts[lane] : Stats{};
+    if constexpr (kLayer) {
+      const Moments m = warp_merge_around({part.count, part.mean, part.square});
+      const float apart = part.count > 0.0f ? part.mean - m.mean : 0.0f;
+      return {m.count, m.mean, m.m2, warp_reduce(part.scaled), warp_reduce(fmaf(part.scaled, apart, part.product))};
+    } else {
+      return {warp_reduce(part.square), warp_reduce(part.product)};
+    }
+  }
+  __device__ __forceinline__ Total total(const Stats& s) const {
+    if constexpr (kLayer) {
+      const float variance = s.square * this->inverse_count;
+      const float rstd = rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps);
+      return {s.mean, rstd, s.scaled * this->inverse_count, rstd * s.product * this->inverse_count};
+    } else {
+      const float rstd = reciprocal_rms(s.square, this->inverse_count, this->eps);
+      return {0.0f, rstd, 0.0f, rstd * s.product * this->inverse_count};
+    }
+  }
+
+  template <class Tile>
+  struct Work {
+    using HPack = Vec<H, kWidth>;
+    using GPack = Vec<T, kWidth>;
+    using WPack = WeightPack<W, kWidth>;
+    static constexpr int kPacks = Tile::packs, kThreads = Tile::threads;
+    static constexpr int kEarlyBytes = kThreads * (sizeof(HPack) + sizeof(GPack)), kFirstBytes = 0;
+    static constexpr int kLateBytes = kThreads * sizeof(HPack);
+    using Word = std::conditional_t<sizeof(WPack) % 16 == 0, uint4, uint2>;
+    static constexpr int kWords = sizeof(WPack) / sizeof(Word);
+    static constexpr int kShelfBytes = Tile::shelf * kThreads * sizeof(WPack);
+    static constexpr bool kResums = kLayer;
+    // Where instructions bound, one fewer a value.
+    static constexpr bool kLean = sizeof(H) == 2;
+    // Few clusters fit the machine, so each adds up many rows: f32 keeps what rounding loses (Kahan 1965).
+    static constexpr bool kCompensated = std::is_same_v<T, float> && kPacks <= 4;
+    const ChunkedAddNormBackward& v;
+    ChunkShare<kWidth, Tile> at;
+    uint64_t policy;
+    Word* shelf;  // [pack, word, thread]
+    WPack held[Tile::held > 0 ? Tile::held : 1];
+    float dw[kPacks][kWidth] = {}, db[kLayer ? kPacks : 1][kWidth] = {};
+    float lost_dw[kCompensated ? kPacks : 1][kWidth] = {}, lost_db[kCompensated && kLayer ? kPacks : 1][kWidth] = {};
+    float shift, deviation, square, scaled, product;  // sums around the shift, near the mean of the warp's values
+    float count, inverse;                             // of the warp's values
+    float inverse_heads;                              // of its lanes that have any
+
+    __device__ __forceinline__ Work(const ChunkedAddNormBackward& op, int rank, char* free)
+        : v(op), at(op.cols, rank), policy(op.load_policy()), shelf(reinterpret_cast<Word*>(free) + threadIdx.x) {
+#pragma unroll
+      for (int i = 0; i < Tile::held + Tile::shelf; ++i) {
+        if (!at.inside(i)) continue;
+        if (i < Tile::held) {
+          held[i].load_from(v.weight, at.col(i));
+        } else {
+          WPack w;
+          w.load_from(v.weight, at.col(i));
+#pragma unroll
+          for (int j = 0; j < kWords; ++j) {
+            shelf[((i - Tile::held) * kWords + j) * kThreads] = reinterpret_cast<const Word*>(&w)[j];
+          }
+        }
+      }
+      count = static_cast<float>(at.values());
+      inverse = count > 0.0f ? 1.0f / count : 0.0f;
+      inverse_heads = at.lanes(0) > 0 ? 1.0f / static_cast<float>(at.lanes(0)) : 0.0f;
+    }
+    __device__ __forceinline__ static HPack* h_of(char* slot) { return reinterpret_cast<HPack*>(slot) + threadIdx.x; }
+    __device__ __forceinline__ static GPack* grad_of(char* slot) {
+      return reinterpret_cast<GPack*>(slot + kThreads * sizeof(HPack)) + threadIdx.x;
+    }
+    __device__ __forceinline__ void factors_of(float (&factor)[kWidth], int i) const {
+      WPack w;
+      if (i < Tile::held) {
+        w = held[i];
+      } else if (i < Tile::held + Tile::shelf) {
+#pragma unroll
+        for (int j = 0; j < kWords; ++j) {
+          reinterpret_cast<Word*>(&w)[j] = shelf[((i - Tile::held) * kWords + j) * kThreads];
+        }
+      } else {
+        w.load_from(v.weight, at.col(i));
+      }
+      w.to_floats(factor);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) factor[j] += v.weight_offset;
+    }
+    __device__ __forceinline__ void fetch(int i, char* slot, char*, int64_t row) const {
+      if (!at.inside(i)) return;
+      copy_async(h_of(slot), v.h_row(row) + at.col(i), policy);
+      copy_async(grad_of(slot), v.grad_row(row) + at.col(i), policy);
+    }
+    __device__ __forceinline__ void fetch_late(int i, char* slot, int64_t row) const {
+      if (v.grad_h != nullptr && at.inside(i)) copy_async(h_of(slot), v.grad_h_row(row) + at.col(i), policy);
+    }
+    __device__ __forceinline__ void gather(int i, char* slot, char*, int64_t) {
+      if (i == 0) {
+        deviation = square = scaled = product = shift = 0.0f;
+        if constexpr (kLayer) {
+          shift = warp_reduce(at.inside(0) ? to_float((*h_of(slot))[0]) : 0.0f) * inverse_heads;
+        }
+      }
+      if (!at.inside(i)) return;
+      float h[kWidth], grad[kWidth], factor[kWidth];
+      to_float(h, *h_of(slot));
+      to_float(grad, *grad_of(slot));
+      factors_of(factor, i);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const float d = kLayer ? h[j] - shift : h[j], g = __fmul_rn(grad[j], factor[j]);
+        square = fmaf(d, d, square);
+        product = fmaf(g, d, product);
+        if constexpr (kLayer) {
+          deviation += d;
+          scaled += g;
+        }
+      }
+    }
+    __device__ __forceinline__ Stats stats() const {
+      if constexpr (kLayer) {
+        const float off = warp_reduce(deviation), s = warp_reduce(scaled), distance = off * inverse;
+        return {count, shift + distance, fmaf(-distance, off, warp_reduce(square)), s,
+                fmaf(-distance, s, warp_reduce(product))};
+      } else {
+        return {warp_reduce(square), warp_reduce(product)};
+      }
+    }
+    // Sums around a shift lose the sign of infinite ones, which those around the mean have.
+    __device__ __forceinline__ bool lost(const Total& total) const {
+      return !(fabsf(total.shift) + fabsf(total.slope) < INFINITY);
+    }
+    __device__ __forceinline__ float resum(int i, char* slot, const Total& total) const {
+      if (!at.inside(i)) return 0.0f;
+      float h[kWidth], grad[kWidth], factor[kWidth];
+      to_float(h, *h_of(slot));
+      to_float(grad, *grad_of(slot));
+      WPack w;
+      w.load_from(v.weight, at.col(i));
+      w.to_floats(factor);
+      float sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        sum = fmaf(__fmul_rn(grad[j], factor[j] + v.weight_offset), h[j] - total.mean, sum);
+      }
+      return sum;
+    }
+    __device__ __forceinline__ void mend(Total& total, float sum) const {
+      total.slope = total.rstd * sum * v.inverse_count;
+    }
+    __device__ __forceinline__ void finish(int i, char* slot, char* late, int64_t row, const Total& total) {
+      if (i < Tile::held) held[i].keep();
+      if (!at.inside(i)) return;
+      float h[kWidth], grad[kWidth], factor[kWidth], more[kWidth] = {}, d[kWidth];
+      to_float(h, *h_of(slot));
+      to_float(grad, *grad_of(slot));
+      if (v.grad_h != nullptr) to_float(more, *h_of(late));
+      factors_of(factor, i);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const float xhat = (kLayer ? h[j] - total.mean : h[j]) * total.rstd, g = __fmul_rn(grad[j], factor[j]);
+        if constexpr (kLean) {
+          const float c = kLayer ? fmaf(-total.rstd, total.shift, more[j]) : more[j];
+          d[j] = fmaf(xhat, -total.rstd * total.slope, fmaf(g, total.rstd, c));
+        } else {
+          d[j] = total.rstd * fmaf(-xhat, total.slope, kLayer ? g - total.shift : g);
+          d[j] += more[j];
+        }
+        if constexpr (kCompensated) {
+          add_compensated(dw[i][j], lost_dw[i][j], grad[j] * xhat);
+          if constexpr (kLayer) add_compensated(db[i][j], lost_db[i][j], grad[j]);
+        } else {
+          dw[i][j] = fmaf(grad[j], xhat, dw[i][j]);
+          if constexpr (kLayer) db[i][j] += grad[j];
+        }
+      }
+      HPack dh;
+      from_float(dh, d);
+      store<Cache::streaming>(v.dh_row(row) + at.col(i), dh);
+      if (v.dx != nullptr) {
+        GPack dx;
+        v.to_dx(d, row, at.col(i));
+        from_float(dx, d);
+        store<Cache::streaming>(v.dx_row(row) + at.col(i), dx);
+      }
+    }
+    __device__ __forceinline__ void leave(int64_t cluster) const {
+      const auto write = [&](const float (&sums)[kPacks][kWidth], float* partial) {
+        if (partial == nullptr) return;
+        partial += cluster * v.cols;
+#pragma unroll
+        for (int i = 0; i < kPacks; ++i) {
+          if (!at.inside(i)) continue;
+#pragma unroll
+          for (int j = 0; j < kWidth; j += 4) {
+            *reinterpret_cast<float4*>(partial + at.col(i) + j) =
+                float4{sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]};
+          }
+        }
+      };
+      write(dw, v.partial_dw);
+      if constexpr (kLayer) write(db, v.partial_db);
+    }
+  };
+};
+
+template <class Rows, class Tiles>
+void launch_cluster(const AddNormBackwardArgs& a, const Rows& rows, cudaStream_t stream, Tiles tiles) {
+  constexpr int64_t kMostPacks = std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
+  static_assert(Rows::kWidth * kMostPacks == 262144, "one limit for every dtype");
+  const int64_t partials =
+      launch_chunks(ChunkedAddNormBackward<Rows>(rows), a.cols / Rows::kWidth, a.most_partials, stream, tiles);
+  sum_partials<typename Rows::W>(a, partials, stream);
+}
+
+}  // namespace warpsmith
