@@ -360,6 +360,17 @@ def _resident(size: int, text: str) -> Callable[..., str | None]:
     return condition
 
 
+def _needs_stream_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
+    if x.numel() == 0:
+        return None
+    if why := _whole_channels_backward(grad, x, groups):
+        return why
+    if as_groups(x, groups).spatial * x.element_size() % 512:
+        return "needs channels of a multiple of 512 bytes"
+    fits = _row_bytes(x, groups) <= MIB
+    return None if fits else "needs groups of at most 1 MiB"
+
+
 def _suits_cluster_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
@@ -562,6 +573,15 @@ group_norm_backward_op = catalogue.add(
                 min_sm=90,
                 when=_resident(1536 * KIB, "1.5 MiB"),
                 suits=_suits_cluster_backward,
+            ),
+            Rung(
+                "stream",
+                "groups streamed through a cluster, which reads groups ahead",
+                width=PACK,
+                pack=True,
+                technique="stream",
+                min_sm=90,
+                when=_needs_stream_backward,
             ),
             Rung(
                 "nhwc_split",
