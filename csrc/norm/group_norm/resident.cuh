@@ -64,8 +64,9 @@ struct GroupNorm : GroupNormRows<T> {
   }
 
   __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
-    const int lane = threadIdx.x % kWarp;
-    return warp_merge_around(lane < count ? parts[lane] : Moments{});
+    Moments mine{};
+    for (int i = threadIdx.x % kWarp; i < count; i += kWarp) mine = merge(mine, parts[i]);
+    return warp_merge_around(mine);
   }
 
   __device__ __forceinline__ Total total(const Stats& stats) const { return normaliser(stats, this->eps); }
