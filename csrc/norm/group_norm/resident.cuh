@@ -1,4 +1,4 @@
-// Group norm for groups that stay on chip: what the engines in row/ need to know about it.
+// Group norm for groups that stay on chip: what the engine in row/registers.cuh needs to know about it.
 #pragma once
 
 #include "norm/group_norm/rows.cuh"
@@ -64,9 +64,8 @@ struct GroupNorm : GroupNormRows<T> {
   }
 
   __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
-    Moments mine{};
-    for (int i = threadIdx.x % kWarp; i < count; i += kWarp) mine = merge(mine, parts[i]);
-    return warp_merge_around(mine);
+    const int lane = threadIdx.x % kWarp;
+    return warp_merge_around(lane < count ? parts[lane] : Moments{});
   }
 
   __device__ __forceinline__ Total total(const Stats& stats) const { return normaliser(stats, this->eps); }

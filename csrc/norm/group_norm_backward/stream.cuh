@@ -14,11 +14,10 @@
 namespace warpsmith {
 
 // threads of a block that compute (at most) | 128-bit packs of x that one of them holds, as many of grad | blocks per
-// multiprocessor | blocks that share a group | whether gz stays in registers, in f32, or is computed twice
-template <int threads_, int packs_, int min_blocks_, int cluster_, bool holds_, bool rereads_>
+// multiprocessor | blocks that share a group
+template <int threads_, int packs_, int min_blocks_, int cluster_>
 struct GradTile {
   static constexpr int threads = threads_, packs = packs_, min_blocks = min_blocks_, cluster = cluster_;
-  static constexpr bool holds = holds_, rereads = rereads_;
   static constexpr int warps = threads / kWarp;
   static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;
   static constexpr int ring_bytes = 216 * 1024 / min_blocks;
@@ -29,9 +28,9 @@ inline constexpr int kGradSlots = 16;   // slices of x or of grad in the ring, a
 
 // How a group is cut: in blocks, and in spans of a warp's packs that lie together. Channels are whole spans.
 struct GradSlices {
-  int packs;     // of a block, whole spans; the last may have fewer
-  int slots;     // slices in the ring
-  int team;      // lanes that add up a channel's spans together, a power of two
+  int packs;  // of a block, whole spans; the last may have fewer
+  int slots;  // slices in the ring
+  int team;   // lanes that add up a channel's spans together, a power of two
   FastDivide channel_spans;
 
   __device__ __forceinline__ int channel(int span) const {
@@ -43,10 +42,10 @@ struct GradSlices {
 template <class Tile>
 struct GradStorage {
   // Of the row at hand: nobody hands on sums before all moments are read, nor moments of the next before all sums are.
-  Moments moments[Tile::warps];          // [warp]
-  Moments all_moments[Tile::cluster];    // [block]
+  Moments moments[Tile::warps];              // [warp]
+  Moments all_moments[Tile::cluster];        // [block]
   GradSums sums[Tile::warps * Tile::packs];  // [span]; a channel's in the last of a warp's spans in it, else 0
-  GradSums all_sums[Tile::cluster];      // [block]
+  GradSums all_sums[Tile::cluster];          // [block]
   float2 affine[Tile::warps * Tile::packs];  // [span], {weight, bias}
   Normaliser normaliser;
   GradSums mean;
@@ -55,7 +54,7 @@ struct GradStorage {
   uint64_t exchanged[2];         // every block has sent its part
   uint64_t known[2];             // the result
   uint64_t filled[kGradSlots];   // the slice has landed
-  uint64_t drained[kGradSlots];  // every warp holds its part of it
+  uint64_t drained[kGradSlots];  // every warp is done with its part of it
 };
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
@@ -91,8 +90,7 @@ __device__ __forceinline__ void send_to_all(Value (&to)[cluster], uint64_t* exch
 template <class T, class Activation, class Tile>
 __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::min_blocks)
     group_norm_backward_stream_kernel([[maybe_unused]] const GroupNormBackwardRows<T> v,
-                                      [[maybe_unused]] const PartialSums to,
-                                      [[maybe_unused]] const GradSlices slices) {
+                                      [[maybe_unused]] const PartialSums to, [[maybe_unused]] const GradSlices slices) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   constexpr int kWidth = kPack<T>, kPacks = Tile::packs, kCluster = Tile::cluster;
   extern __shared__ __align__(128) uint4 ring[];  // [slots, slices.packs]
@@ -103,7 +101,8 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
   const int rank = cluster_rank();
   const int begin = rank * slices.packs;
   const int own = max(min(static_cast<int>(v.packs) - begin, slices.packs), 0);  // none at the end of a short group
-  const int first_span = begin / kWarp, spans = own / kWarp, channel_spans = static_cast<int>(slices.channel_spans.divisor);
+  const int first_span = begin / kWarp, spans = own / kWarp,
+            channel_spans = static_cast<int>(slices.channel_spans.divisor);
   const int64_t first_row = blockIdx.x / kCluster, step = gridDim.x / kCluster;
   const int rows = static_cast<int>((v.rows - first_row + step - 1) / step);  // of this cluster
 
@@ -133,7 +132,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
       }
       __syncwarp();
     }
-  } else if (warp == warps + 1) {  // exchanges
+  } else if (warp == warps + 1) {                                       // exchanges
     constexpr int kSpans = (Tile::warps * kPacks + kWarp - 1) / kWarp;  // that a lane adds up
     const float inverse_size = 1.0f / static_cast<float>(v.size);
     for (int k = 0; k < rows; ++k) {
@@ -194,8 +193,8 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
           sums = sums + shared.sums[span];
         }
         for (int distance = team / 2; distance > 0; distance /= 2) {
-          sums = sums + GradSums{__shfl_xor_sync(kAllLanes, sums.dw, distance),
-                                 __shfl_xor_sync(kAllLanes, sums.db, distance)};
+          sums = sums +
+                 GradSums{__shfl_xor_sync(kAllLanes, sums.dw, distance), __shfl_xor_sync(kAllLanes, sums.db, distance)};
         }
         if (member == 0 && channel < v.group_channels) {
           to.write(v.sample(row) * kCluster + rank, first + channel, sums);
@@ -207,7 +206,6 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
     const int first_own = warp * kPacks, valid = max(min(spans - first_own, kPacks), 0), last = max(valid - 1, 0);
     const int first_channel = slices.channel(first_span + first_own);  // of the group's
     const int first_left = (first_channel + 1) * channel_spans - first_span - first_own;
-    const uint32_t zero = static_cast<uint32_t>(static_cast<uint64_t>(v.size) >> 32);  // see keep_packed
     RingCursor at;
     const auto release = [&](int slot) {
       __syncwarp();
@@ -231,9 +229,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
       // mean and variance
       uint4 x[kPacks], grad[kPacks];
       const int x_slot = at.slot;
-      const uint4* held = take(x);
-      if constexpr (!Tile::rereads) release(x_slot);
-      const auto x_pack = [&](int i) { return Tile::rereads ? held[min(i, last) * kWarp] : x[i]; };
+      const uint4* held = take(x);  // and again for the sums and for dx: it needs no registers in between
       const auto count = static_cast<float>(valid * kWarp * kWidth);
       const float share = valid > 0 ? 1.0f / count : 0.0f;
       float mean = 0.0f, m2 = 0.0f;
@@ -259,8 +255,6 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
         shared.moments[warp] = {count, mean, m2};
         ptx::mbarrier_arrive(&shared.gathered[0]);
       }
-#pragma unroll
-      for (int i = 0; i < kPacks; ++i) keep_packed(x[i], zero);
 
       // sums over the positions of each channel
       const int grad_slot = at.slot;
@@ -268,7 +262,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
       release(grad_slot);
       ptx::mbarrier_wait(&shared.known[0], parity);
       const Normaliser n = shared.normaliser;
-      float gz[Tile::holds ? kPacks : 1][kWidth];
+      float gz[kPacks][kWidth];
       GradSums sums{};
       int left = first_left;
 #pragma unroll
@@ -276,7 +270,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
         const float2 affine = shared.affine[first_own + min(i, last)];
         const float scale = n.rstd * affine.x;
         float values[kWidth], g[kWidth];
-        unpack<T>(values, x_pack(i));
+        unpack<T>(values, held[min(i, last) * kWarp]);
         unpack<T>(g, grad[i]);
         GradSums part{};
 #pragma unroll
@@ -285,7 +279,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
           g[j] = activate_backward<Activation, T>(g[j], fmaf(deviation, scale, affine.y));
           part.dw = fmaf(g[j], deviation, part.dw);
           part.db += g[j];
-          if constexpr (Tile::holds) gz[i][j] = g[j];
+          gz[i][j] = g[j];
         }
         if (i < valid) {
           sums = sums + part;
@@ -302,11 +296,6 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
       }
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(&shared.gathered[1]);
-#pragma unroll
-      for (int i = 0; i < kPacks; ++i) {
-        keep_packed(x[i], zero);
-        if constexpr (!Tile::holds) keep_packed(grad[i], zero);
-      }
 
       // dx
       ptx::mbarrier_wait(&shared.known[1], parity);
@@ -316,22 +305,16 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
       for (int i = 0; i < kPacks; ++i) {
         const float2 affine = shared.affine[first_own + min(i, last)];
         const float scale = n.rstd * affine.x;
-        float values[kWidth], g[kWidth];
-        unpack<T>(values, x_pack(i));
-        if constexpr (!Tile::holds) unpack<T>(g, grad[i]);
+        float values[kWidth];
+        unpack<T>(values, held[min(i, last) * kWarp]);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           const float deviation = values[j] - n.mean;
-          if constexpr (Tile::holds) {
-            g[j] = gz[i][j];
-          } else {
-            g[j] = activate_backward<Activation, T>(g[j], fmaf(deviation, scale, affine.y));
-          }
-          g[j] = fmaf(g[j], scale, fmaf(deviation * n.rstd, along, shift));
+          gz[i][j] = fmaf(gz[i][j], scale, fmaf(deviation * n.rstd, along, shift));
         }
-        if (i < valid) ptx::store_streaming(gDx + i * kWarp, pack<T>(g));
+        if (i < valid) ptx::store_streaming(gDx + i * kWarp, pack<T>(gz[i]));
       }
-      if constexpr (Tile::rereads) release(x_slot);
+      release(x_slot);
     }
   }
   cluster_sync();  // nobody leaves while others may still send to it
