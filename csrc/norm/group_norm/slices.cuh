@@ -1,5 +1,5 @@
-// Groups of one size in the registers of one block, or of the blocks of a cluster, each with a slice: the kernel behind
-// `registers` for all but small groups, and behind `cluster`.
+// Groups in registers, one in those of a block, or a slice of it in each block of a cluster: the kernel behind
+// `registers`, for all but small groups, and behind `cluster`.
 //
 // A multiprocessor holds two or more such blocks, and groups that load overlap groups that are finished. Weights and
 // biases of a slice are asked for before x and wait in shared memory, so that nothing is read between two stores.
