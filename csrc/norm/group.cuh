@@ -24,7 +24,46 @@ struct NoActivation {
   }
 };
 
-// f32 data take PyTorch's own formulas, 16-bit data shorter ones.
+// SiLU without branches, in fewer instructions than Silu takes: beside the statistics of a group they set the pace.
+struct GroupSilu {
+  template <bool exact>
+  __device__ __forceinline__ static float forward(float x, float) {
+    if constexpr (exact) {
+      const Logistic of = logistic_parts(x);
+      return (x < 0.0f ? x * of.e : x) * of.r;
+    }
+    return x * quick_logistic(x);
+  }
+  template <bool exact>
+  __device__ __forceinline__ static float backward(float g, float x, float) {
+    if constexpr (exact) {
+      const Logistic of = logistic_parts(x);
+      return g * fmaf(x, of.e * of.r * of.r, x < 0.0f ? of.e * of.r : of.r);
+    }
+    const float s = quick_logistic(x);
+    return g * (s * fmaf(x, 1.0f - s, 1.0f));
+  }
+
+ private:
+  struct Logistic {
+    float e, r;  // exp(-|x|), 1 / (1 + e)
+  };
+  // A Newton step in place of a division: the denominator is between 1 and 2.
+  __device__ __forceinline__ static Logistic logistic_parts(float x) {
+    const float e = expf(-fabsf(x)), d = 1.0f + e;
+    const float r = ptx::reciprocal_approx_ftz(d);
+    return {e, fmaf(r, fmaf(-d, r, 1.0f), r)};
+  }
+  // The denominator is scaled by 2^-20, so that its reciprocal is not flushed to zero before x takes it below 16 bits.
+  __device__ __forceinline__ static float quick_logistic(float x) {
+    constexpr int kShift = 20;
+    constexpr float kScale = 1.0f / (1 << kShift);
+    const float e = ptx::exp2_approx_ftz(fmaf(x, -kLog2e, -static_cast<float>(kShift)));
+    return ptx::reciprocal_approx_ftz(e + kScale) * kScale;
+  }
+};
+
+// f32 data take formulas of f32 accuracy, 16-bit data shorter ones.
 template <class Activation, class T>
 __device__ __forceinline__ float activate(float z) {
   return Activation::template forward<std::is_same_v<T, float>>(z, 0.0f);
@@ -44,7 +83,7 @@ void visit_activations(Dtype dtype, GroupActivation activation, Body&& body) {
       case GroupActivation::none:
         return body.template operator()<T, NoActivation>();
       case GroupActivation::silu:
-        return body.template operator()<T, Silu>();
+        return body.template operator()<T, GroupSilu>();
       case GroupActivation::mish:
         return body.template operator()<T, Mish>();
     }

@@ -1,23 +1,29 @@
-// Group norm of contiguous tensors, large groups streamed through a thread-block cluster.
-//   Against `registers`: the group is spread over several multiprocessors, which read groups ahead while they finish the
-//   one before. Bound: DRAM, as long as groups are many and a cluster holds two of them.
-#include "norm/group_norm/resident.cuh"
-#include "row/cluster.cuh"
+// Group norm of contiguous tensors, a group held in the registers of a thread-block cluster.
+//   Against `registers`: slices stay so small that every multiprocessor holds three or four of them, whatever the group;
+//   what registers have no room for waits in shared memory, and one exchange joins the moments. Bound: DRAM.
+// CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
+#include "norm/group_norm/slices.cuh"
 
 namespace warpsmith {
 namespace {
 
-constexpr int64_t kRegisterBytes = 128 * 1024;  // up to here `registers` holds the group
+constexpr int64_t kRegisterBytes = 80 * 1024;  // up to here `registers` has two groups on a multiprocessor
+
+// Measured on an H200, at the longest groups of the second and of the last two.
+using Tiles = std::tuple<SliceTile<256, 6, 0, 0, 4, 4>, SliceTile<256, 10, 5, 4, 4, 4>, SliceTile<256, 10, 5, 4, 4, 8>,
+                         SliceTile<256, 16, 8, 7, 3, 8>, SliceTile<256, 16, 8, 7, 3, 16>>;
+constexpr int64_t kMostBytes = 16 * kMostRowPacks<Tiles>;
+static_assert(kMostBytes == 1024 * 1024, "what `takes` says");
+static_assert(detail::full_packs_are_full(0, Tiles{}), "a tile's full packs must fit every group it is given");
 
 void launch(const GroupNormArgs& a, cudaStream_t stream) {
-  visit_activations(a.dtype, a.activation, [&]<class T, class Activation>() {
-    launch_cluster(GroupNorm<T, Activation>(a), stream, ClusterTiles{});
-  });
+  visit_activations(a.dtype, a.activation,
+                    [&]<class T, class Activation>() { launch_slices(GroupNorm<T, Activation>(a), stream, Tiles{}); });
 }
 
 const char* takes(const GroupNormArgs& a) {
   if (const char* reason = needs_whole_channels(a)) return reason;
-  return a.row_bytes() <= kMostClusterBytes ? nullptr : "needs groups of at most 1 MiB";
+  return a.row_bytes() <= kMostBytes ? nullptr : "needs groups of at most 1 MiB";
 }
 
 bool suits(const GroupNormArgs& a) { return a.row_bytes() > kRegisterBytes; }

@@ -1,21 +1,26 @@
 // Group norm of contiguous tensors, the group held in registers.
 //   Against `pack`: x is read once. A thread holds no more packs than keep a multiprocessor full of blocks, so that groups
 //   that read overlap groups that write; small groups share a warp. Bound: DRAM, until one group fills a multiprocessor.
-#include "norm/group_norm/resident.cuh"
+#include "norm/group_norm/slices.cuh"
 
 namespace warpsmith {
 namespace {
 
 // As RowTiles, in larger steps: activation and affine map ask for more registers than a weight does.
-using Tiles =
-    std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 16, 1, 12>, RowTile<128, 16, 2, 10>, RowTile<128, 32, 2, 10>,
-               RowTile<512, 0, 2, 3>, RowTile<256, 0, 8, 4>, RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
-constexpr int64_t kMostBytes = 16 * kMostRowPacks<Tiles>;
+using SmallTiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 16, 1, 12>, RowTile<128, 16, 2, 10>,
+                              RowTile<128, 32, 2, 10>, RowTile<512, 0, 2, 3>>;
+using Tiles = std::tuple<SliceTile<256, 8, 4, 1, 4, 1>, SliceTile<512, 10, 4, 2, 2, 1>, SliceTile<1024, 8, 5, 0, 1, 1>>;
+constexpr int64_t kSmallPacks = kMostRowPacks<SmallTiles>, kMostBytes = 16 * kMostRowPacks<Tiles>;
 static_assert(kMostBytes == 128 * 1024, "what `takes` says");
+static_assert(detail::full_packs_are_full(kSmallPacks, Tiles{}),
+              "a tile's full packs must fit every group it is given");
 
 void launch(const GroupNormArgs& a, cudaStream_t stream) {
-  visit_activations(a.dtype, a.activation,
-                    [&]<class T, class Activation>() { launch_row(GroupNorm<T, Activation>(a), stream, Tiles{}); });
+  visit_activations(a.dtype, a.activation, [&]<class T, class Activation>() {
+    const GroupNorm<T, Activation> groups(a);
+    if (groups.packs() <= kSmallPacks) return launch_row(groups, stream, SmallTiles{});
+    launch_slices(groups, stream, Tiles{});
+  });
 }
 
 const char* takes(const GroupNormArgs& a) {

@@ -41,6 +41,11 @@ struct GroupNormRows {
   __device__ __forceinline__ int64_t first_channel(int64_t row) const {
     return (row - static_cast<int64_t>(groups.quotient(row) * groups.divisor)) * group_channels;
   }
+  // The same as the quotient by channel_packs, of groups of fewer than 2^31 packs.
+  __device__ __forceinline__ int small_quotient(int pack) const {
+    const auto n = static_cast<uint32_t>(pack);
+    return static_cast<int>((__umulhi(n, channel_packs.multiplier) + n) >> channel_packs.shift);
+  }
   // Of a pack that lies in one.
   __device__ __forceinline__ int64_t channel(int64_t row, int64_t pack) const {
     return first_channel(row) + static_cast<int64_t>(channel_packs.quotient(pack));

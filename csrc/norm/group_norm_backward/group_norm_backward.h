@@ -47,7 +47,7 @@ inline int64_t pass_floats(std::string_view rung, const GroupNormBackwardArgs& a
 // Then follow the sums of gz * xhat and of gz, so many of each per sample and channel.
 inline int64_t sums_per_channel(std::string_view rung, const GroupNormBackwardArgs& a) {
   if (rung == "shared") return 1;
-  if (rung == "cluster") return kMostResidentBlocks;
+  if (rung == "cluster" || rung == "stream") return kMostResidentBlocks;
   if (rung == "split") return channel_pieces_of(a.shape, a.dtype).count;
   return rung == "nhwc_split" ? pieces_of(a.shape, a.dtype).count : 0;
 }

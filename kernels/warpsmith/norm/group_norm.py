@@ -360,6 +360,28 @@ def _resident(size: int, text: str) -> Callable[..., str | None]:
     return condition
 
 
+def _needs_stream_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
+    if x.numel() == 0:
+        return None
+    if why := _whole_channels_backward(grad, x, groups):
+        return why
+    if as_groups(x, groups).spatial * x.element_size() % 512:
+        return "needs channels of a multiple of 512 bytes"
+    if rest[-1] == "mish":
+        return "needs no activation, or SiLU"
+    fits = as_groups(x, groups).row_size <= 1 << 18
+    return None if fits else "needs groups of at most 2^18 values"
+
+
+def _suits_stream_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
+    if x.numel() == 0:
+        return None
+    least = 64 * KIB if x.element_size() == 2 else 160 * KIB + 1
+    return (
+        None if _row_bytes(x, groups) >= least else "`cluster` has no more to compute than to wait"
+    )
+
+
 def _suits_cluster_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
@@ -471,13 +493,13 @@ group_norm_op = catalogue.add(
             ),
             Rung(
                 "cluster",
-                "large groups streamed through a cluster, which reads groups ahead",
+                "a group held in the registers of a cluster, several on a multiprocessor",
                 width=PACK,
                 pack=True,
                 technique="cluster",
                 min_sm=90,
                 when=_at_most(MIB, "1 MiB"),
-                suits=_longer_than(128 * KIB, "the group fits a block's registers"),
+                suits=_longer_than(80 * KIB, "two groups fit a multiprocessor's registers"),
             ),
             Rung(
                 "spread",
@@ -562,6 +584,16 @@ group_norm_backward_op = catalogue.add(
                 min_sm=90,
                 when=_resident(1536 * KIB, "1.5 MiB"),
                 suits=_suits_cluster_backward,
+            ),
+            Rung(
+                "stream",
+                "groups streamed through a cluster, which reads groups ahead",
+                width=PACK,
+                pack=True,
+                technique="stream",
+                min_sm=90,
+                when=_needs_stream_backward,
+                suits=_suits_stream_backward,
             ),
             Rung(
                 "nhwc_split",
