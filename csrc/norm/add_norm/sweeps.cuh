@@ -10,10 +10,12 @@
 namespace warpsmith {
 
 inline constexpr int kMostSweepThreads = 512;
+// Registers for fewer resident threads than fit, or a generator of random bits spills one.
+inline constexpr int kSweepBlocks = 3;
 
 // Width: values an access, as a std::integral_constant.
 template <class Rows, class Width>
-__global__ void __launch_bounds__(kMostSweepThreads) add_norm_sweeps_kernel(const Rows v) {
+__global__ void __launch_bounds__(kMostSweepThreads, kSweepBlocks) add_norm_sweeps_kernel(const Rows v) {
   using T = typename Rows::T;
   using R = typename Rows::R;
   constexpr int kWidth = Width::value;
