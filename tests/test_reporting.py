@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -372,6 +373,37 @@ def test_resource_report_finds_problems(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(found.problems) == 2
     assert "stack 24 B, local 8 B" in found.problems[0]
     assert "C7510" in found.problems[1]
+
+
+#: nvcc takes it: the call is in a template.
+MISTAKE = """
+struct Rows {
+  int n;
+  __device__ int size() const { return n; }
+};
+template <class Body> void visit(Body&& body) { body.template operator()<Rows>(); }
+extern "C" bool is_long(int n) {
+  bool found = false;
+  visit([&]<class T>() { found = T{n}.size() > 3; });
+  return found;
+}
+"""
+
+
+@pytest.mark.parametrize("source", [MISTAKE, MISTAKE.replace("__device__", "")])
+def test_resource_report_finds_device_functions_called_by_the_host(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = build.find_nvcc()
+    if nvcc is None or shutil.which("nm") is None:
+        pytest.skip("needs nvcc and nm")
+    code, library = tmp_path / "mistake.cu", tmp_path / "mistake.so"
+    code.write_text(source)
+    flags = ["-std=c++20", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC"]
+    subprocess.run([nvcc, *flags, code, "-o", library], check=True)
+    monkeypatch.setattr(inspection, "resources", lambda library: [])
+    problems = inspection.resource_report([library]).problems
+    assert len(problems) == (source is MISTAKE)
 
 
 KERNEL = """

@@ -514,10 +514,21 @@ def _allowance(kernel: Kernel) -> str:
     return rung.local_memory
 
 
+def imports(library: Path) -> set[str]:
+    """Names of the functions that a library takes from others; none where binutils are missing."""
+    nm = shutil.which("nm")
+    if nm is None:
+        return set()
+    command = [nm, "--dynamic", "--undefined-only", str(library)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    return {line.split()[-1].partition("@")[0] for line in lines if line.strip()}
+
+
 def resource_report(
     libraries: Sequence[Path], logs: Sequence[Path] | None = None
 ) -> ResourceReport:
-    """Checks compiled libraries for spills, local memory and serialised wgmma.
+    """Checks compiled libraries for spills, local memory, serialised wgmma and host code that calls
+    a device function, in place of which nvcc ends the process.
 
     Args:
         libraries: `warpsmith_<family>.so` files.
@@ -531,6 +542,8 @@ def resource_report(
     problems: list[str] = []
     allowed: list[str] = []
     for library in libraries:
+        if "exit" in imports(library):
+            problems.append(f"{library.name}: host code calls a __device__ function")
         for kernel in resources(library):
             kernels.append(kernel)
             if kernel.stack == 0 and kernel.local == 0:
