@@ -11,9 +11,9 @@ namespace warpsmith {
 
 // Vectors of one call; more are a matrix product.
 inline constexpr int kMostVectors = 16;
-// From registers of skinny_block.cuh; more pay for being kept in shared memory, by skinny_ring.cuh: in 16 bits from two
-// on, as tensor cores take over there.
-constexpr int most_block_vectors(Dtype dtype) { return size_of(dtype) == 2 ? 1 : 2; }
+// From registers of skinny_block.cuh; more pay for being kept in shared memory, by skinny_ring.cuh: with weights of 16
+// bits from two on, as tensor cores take over there.
+constexpr int most_block_vectors(int weight_bytes) { return weight_bytes == 2 ? 1 : 2; }
 
 struct SkinnyArgs {
   const void* a;                // [m, k], columns contiguous, rows aligned to 16 bytes and whole packs long

@@ -581,7 +581,9 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--out", default="build/lib", help="folder for the libraries and logs")
     sub.add_argument(
-        "--report", action="store_true", help="fail on spills, local memory and serialised wgmma"
+        "--report",
+        action="store_true",
+        help="fail on spills, local memory, serialised wgmma, host code that calls device code",
     )
 
     sub = command("verify", verify, "every variant against its reference on this GPU")
@@ -619,7 +621,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--variants",
         default="ladder",
-        help="ladder (every rung at the largest case that it takes), all, none, or names",
+        help="ladder (at the cases that show every rung), all, none, or names",
     )
     sub.add_argument("--dtype", help="comma list; the operator's own choice by default")
     sub.add_argument("--cases", help="only cases whose name contains this")

@@ -64,13 +64,13 @@ def ladder_plot(results: Results, op: Op, path: Path) -> Path | None:
     None where no rung is on record.
     """
     record = results.records.get(op.name, {})
-    dtype = next((d for d in PREFERRED_DTYPES if report.ladder_cases(record, op, d)), None)
+    dtype = next((d for d in PREFERRED_DTYPES if report.ladder_cases(results, op, d)), None)
     if dtype is None:
         return None
     table = report.cases(record, dtype)
     bars = {
         case: _ladder_bars(table[case], op, dtype)
-        for case in report.ladder_cases(record, op, dtype)
+        for case in report.ladder_cases(results, op, dtype)
     }
     bars = {case: found for case, found in bars.items() if found}
     if not bars:

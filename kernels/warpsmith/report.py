@@ -29,8 +29,9 @@ from warpsmith.catalogue import DTYPES, Op
 #: Not a peer that a user could have chosen instead.
 OURS = ("auto", "triton")
 BASELINES = ("torch", "compile")
-#: Operations for a byte above which arithmetic is what takes the time, and its rate what tells.
-COMPUTE_BOUND = 32
+#: Operations for a byte above which rates are given in operations: more than any operator needs
+#: that is not a matrix product.
+OPERATIONS_TELL = 32
 #: Beside numbers of sources that have changed since.
 AGED = "Measured before the last change of the sources."
 
@@ -124,13 +125,15 @@ def largest(record: dict[str, Any], dtype: str) -> str | None:
     return best
 
 
-def ladder_cases(record: dict[str, Any], op: Op, dtype: str) -> list[str]:
+def ladder_cases(results: Results, op: Op, dtype: str) -> list[str]:
     """The cases of an operator's ladder that are on record with rungs; without any, the case with
     the most rungs (the last of equals).
     """
+    record = results.records.get(op.name, {"rows": []})
+    sm = int(results.limits["device"]["sm"]) if results.limits else None
     names = {variant.name for variant in op.variants}
     rungs = {case: len(names & rows.keys()) for case, rows in cases(record, dtype).items()}
-    planned = {f"{dtype} {label}" for label in bench.ladder_cases(op, dtype)}
+    planned = {f"{dtype} {label}" for label in bench.ladder_cases(op, dtype, sm)}
     found = [case for case, count in rungs.items() if count and case in planned]
     if found or not any(rungs.values()):
         return found
@@ -180,7 +183,7 @@ def _duration(ms: float | None) -> str:
 
 
 def _rate(row: Row) -> str:
-    if "tbps" in row and row.get("tflops", 0.0) < COMPUTE_BOUND * row["tbps"]:
+    if "tbps" in row and row.get("tflops", 0.0) < OPERATIONS_TELL * row["tbps"]:
         return f"{row['tbps']:.2f} TB/s"
     return f"{row['tflops']:.0f} TFLOP/s" if "tflops" in row else "–"
 
@@ -262,7 +265,7 @@ def ladder(results: Results, op: Op) -> str:
     record = results.records.get(op.name)
     if record is None:
         return "No records yet."
-    columns = [(name, c) for name in dtypes(record) for c in ladder_cases(record, op, name)]
+    columns = [(name, c) for name in dtypes(record) for c in ladder_cases(results, op, name)]
     if not columns:
         return "No rung is on record yet."
     tables = {case: cases(record, name)[case] for name, case in columns}
@@ -494,10 +497,7 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
     ]
     for op in ops:
         parts += [f"### `{op.name}`", case_table(results, op)]
-        if any(
-            ladder_cases(results.records[op.name], op, name)
-            for name in dtypes(results.records[op.name])
-        ):
+        if any(ladder_cases(results, op, name) for name in dtypes(results.records[op.name])):
             parts.append(ladder(results, op))
         parts += [
             f"![{p.stem}]({p.relative_to(docs).as_posix()})"

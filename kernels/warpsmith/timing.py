@@ -331,6 +331,12 @@ class Telemetry:
     side. `reading` stays empty without nvidia-ml-py.
     """
 
+    QUERIES = (
+        ("clock_mhz", torch.cuda.clock_rate, 1),
+        ("power_w", torch.cuda.power_draw, 1000),
+        ("temperature_c", torch.cuda.temperature, 1),
+    )
+
     def __init__(self, delay: float) -> None:
         self._thread = threading.Thread(target=self._read, args=(delay,), daemon=True)
         self._left = threading.Event()
@@ -348,9 +354,6 @@ class Telemetry:
     def _read(self, delay: float) -> None:
         if self._left.wait(delay):
             return
-        with contextlib.suppress(Exception):  # no library, or a driver that tells nothing
-            self.reading = {
-                "clock_mhz": float(torch.cuda.clock_rate(self._device)),
-                "power_w": torch.cuda.power_draw(self._device) / 1000,
-                "temperature_c": float(torch.cuda.temperature(self._device)),
-            }
+        for name, query, unit in self.QUERIES:
+            with contextlib.suppress(Exception):  # no library, or a driver that does not tell
+                self.reading[name] = query(self._device) / unit

@@ -15,7 +15,9 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 }
 
 // Shorter rows leave threads without a pack; more vectors pay for being kept in shared memory.
-bool suits(const GemvArgs& a) { return a.vectors <= most_block_vectors(a.dtype) && a.k * size_of(a.dtype) >= 2048; }
+bool suits(const GemvArgs& a) {
+  return a.vectors <= most_block_vectors(size_of(a.dtype)) && a.k * size_of(a.dtype) >= 2048;
+}
 
 const Register<GemvArgs> registered{"block", /*min_sm=*/80, needs_packs_in_f32, launch, suits};
 

@@ -16,7 +16,7 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 
 // Shorter rows leave warps without a share.
 bool suits(const GemvArgs& a) {
-  return a.vectors > most_block_vectors(a.dtype) && a.k * size_of(a.dtype) >= 8 * kRingRowBytes;
+  return a.vectors > most_block_vectors(size_of(a.dtype)) && a.k * size_of(a.dtype) >= 8 * kRingRowBytes;
 }
 
 const Register<GemvArgs> registered{"skinny", /*min_sm=*/80, needs_packs_in_f32, launch, suits};

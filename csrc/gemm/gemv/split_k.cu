@@ -20,7 +20,9 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
 }
 
 // As many rows as this fill the GPUs we know.
-bool suits(const GemvArgs& a) { return a.vectors <= 2 && a.m <= 1024 && a.k * size_of(a.dtype) >= 16384; }
+bool suits(const GemvArgs& a) {
+  return a.vectors <= most_block_vectors(size_of(a.dtype)) && a.m <= 1024 && a.k * size_of(a.dtype) >= 16384;
+}
 
 const Register<GemvArgs> registered{"split_k", /*min_sm=*/80, needs_packs_in_f32, launch, suits};
 

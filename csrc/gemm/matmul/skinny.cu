@@ -21,12 +21,12 @@ const char* takes(const GemmArgs& p) {
 
 void launch(const GemmArgs& call, cudaStream_t stream) {
   const GemmArgs p = with_few_rows(call);
-  const bool ring = p.m > most_block_vectors(p.dtype);
+  const bool ring = p.m > most_block_vectors(size_of(p.dtype));
   const ProductArgs product = skinny_args(p, ring ? skinny_ring_slices(p.n, p.k * size_of(p.dtype), p.sm_count) : 1);
   dispatch_float(p.dtype, [&]<class T>() {
     const auto launch_args = [&](const auto& args) {
       if (ring) return launch_skinny_ring<T, T>(args, p.sm_count, stream);
-      launch_few_vectors<T>(args, stream);
+      launch_few_vectors<T, most_block_vectors(sizeof(T))>(args, stream);
     };
     needs_product_alone(p) == nullptr ? launch_args(static_cast<const SkinnyArgs&>(product)) : launch_args(product);
   });

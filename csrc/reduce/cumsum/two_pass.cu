@@ -1,5 +1,5 @@
 // Cumulative sum of few long rows, each tile read twice, but from DRAM once.
-//   Against `look_back`: no tile waits for those before it. A block sums up a tile that will be scanned a little later,
+//   Against `look_back`: tiles hardly ever wait for those before them. A block sums up a tile that will be scanned a little later,
 //   and scans one that was summed up a little earlier: by then the sums of all tiles before it are there, and its values
 //   are still in L2. Bound: DRAM.
 #include "reduce/cumsum/tile_sums.cuh"

@@ -159,8 +159,10 @@ _LADDER = (
         technique="split_k",
         when=_when(layout.needs_packs),
         suits=_suits(
-            lambda a, n: n <= 2 and a.shape[0] <= 1024 and _row_bytes(a) >= 16384,
-            "the rows fill the GPU, or are short",
+            lambda a, n: (
+                n <= _most_block_vectors(a) and a.shape[0] <= 1024 and _row_bytes(a) >= 16384
+            ),
+            "the rows fill the GPU, or are short, or more vectors than one, two in f32",
         ),
     ),
     Rung(

@@ -49,13 +49,13 @@ def _backward(
 
 # --- what the rungs take --------------------------------------------------------------------------
 
-#: Values of 16 bytes that a tile of the look-back holds.
+#: Packs of 16 bytes in a tile, where a row is the work of several blocks.
 TILE_PACKS = 256 * 8
 #: As many rows keep a GPU busy with a block each ...
 MANY_ROWS = 1024
 #: ... and from here on a row is worth several.
-LOOK_BACK_ROW_BYTES = 64 << 10
-#: From so many values on, in 32 bits, `two_pass` outruns it.
+TILED_ROW_BYTES = 64 << 10
+#: From so many values of 32 bits on, `two_pass` outruns `look_back`.
 TWO_PASS_VALUES = 16 << 20
 
 
@@ -110,7 +110,7 @@ def _few_long(x: Tensor, dim: int, reverse: bool) -> str | None:
     seen = view(x, dim)
     if seen.outer >= MANY_ROWS:
         return "there are enough rows for all blocks"
-    long = seen.n * x.element_size() >= LOOK_BACK_ROW_BYTES
+    long = seen.n * x.element_size() >= TILED_ROW_BYTES
     return None if long else "the row is too short for several blocks"
 
 
@@ -241,6 +241,8 @@ LARGER: tuple[tuple[tuple[int, ...], int], ...] = (
     ((1, 1 << 21), -1),
     ((3, 300001), -1),
     ((2, (1 << 20) + 8), -1),
+    ((1, (9 << 20) + 8), -1),
+    ((2, (1 << 24) + 8), -1),
     ((4099, 264), 0),
     ((20011, 33), 0),
     ((3, 1000, 130), 1),
@@ -283,9 +285,13 @@ def _extreme_integers(inputs: Inputs) -> Tensor:
 
 
 def _long(inputs: Inputs) -> Tensor:
-    """More values than a 32-bit index can count; sums stay small and are exact in f32."""
+    """More values than a 32-bit index can count; sums stay small, are exact in f32, and differ from
+    tile to tile.
+    """
     pattern = torch.tensor([1.0, -1.0, 2.0, -2.0], device=inputs.device).to(inputs.dtype)
-    return pattern.repeat((1 << 29) + 256)
+    x = pattern.repeat((1 << 29) + 256)
+    x[:: 1 << 21] += 1
+    return x
 
 
 SAMPLES = (
