@@ -4,7 +4,9 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -53,20 +55,37 @@ struct LaunchConfig {
   int cluster = 1;       // blocks per cluster, along x
 };
 
-constexpr int kDefaultSmemLimit = 48 * 1024;
 constexpr int kPortableCluster = 8;
+
+// Lets `kernel` ask for so much dynamic shared memory on the current device. By default it may ask for what its static
+// memory leaves of 48 KiB. The limit is only ever raised: a launch on another thread may count on it.
+template <auto kernel>
+void allow_dynamic_smem(int bytes, std::string_view what) {
+  constexpr int kMaxDevices = 64;
+  static std::atomic<int> allowed[kMaxDevices];
+  static std::mutex mutex;
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), what);
+  std::atomic<int>& limit = allowed[device % kMaxDevices];
+  if (bytes <= limit.load(std::memory_order_acquire)) return;
+
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto function = reinterpret_cast<const void*>(kernel);
+  cudaFuncAttributes attributes;
+  check_cuda(cudaFuncGetAttributes(&attributes, function), what);
+  if (bytes > attributes.maxDynamicSharedSizeBytes) {
+    check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), what);
+  }
+  limit.store(std::max(bytes, attributes.maxDynamicSharedSizeBytes), std::memory_order_release);
+}
 
 template <auto kernel, class... Params>
 void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... params) {
   static_cast<void>(detail::Enter<kernel>::entered);
   constexpr std::string_view name = detail::spelling<kernel>();
 
-  // Both attributes belong to the function, on each device; setting them again costs no more than asking.
-  if (config.dynamic_smem > kDefaultSmemLimit) {
-    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    config.dynamic_smem),
-               name);
-  }
+  if (config.dynamic_smem > 0) allow_dynamic_smem<kernel>(config.dynamic_smem, name);
+  // It belongs to the function, on each device; setting it again costs no more than asking.
   if (config.cluster > kPortableCluster) {
     check_cuda(
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1),

@@ -31,14 +31,7 @@ int resident_clusters(LaunchConfig config) {
   if (const int clusters = count.load(std::memory_order_relaxed)) return clusters;
 
   const auto function = reinterpret_cast<const void*>(kernel);
-  // The default limit holds for static and dynamic shared memory together; a limit once raised must not fall again.
-  cudaFuncAttributes attributes;
-  check_cuda(cudaFuncGetAttributes(&attributes, function), "attributes of a persistent kernel");
-  if (config.dynamic_smem + static_cast<int>(attributes.sharedSizeBytes) > kDefaultSmemLimit) {
-    check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    std::max(config.dynamic_smem, attributes.maxDynamicSharedSizeBytes)),
-               "shared memory of a persistent kernel");
-  }
+  if (config.dynamic_smem > 0) allow_dynamic_smem<kernel>(config.dynamic_smem, "shared memory of a persistent kernel");
   int clusters = 0;
   if (config.cluster == 1) {
     int blocks = 0;

@@ -106,12 +106,11 @@ struct AddNormFactors {
   __device__ __forceinline__ float dh(float xhat, float g) const { return rstd * fmaf(-xhat, slope, g - shift); }
 };
 
-// sum + term, with what rounding loses kept for the next term (Kahan 1965). Beside an infinite sum that is NaN, and
-// nothing is kept.
+// sum + term, with what rounding loses kept for the next term (Kahan 1965). Beside an infinite sum nothing is kept.
 __device__ __forceinline__ void add_compensated(float& sum, float& lost, float term) {
   const float wanted = term - lost, next = sum + wanted;
   lost = (next - sum) - wanted;
-  lost = lost == lost ? lost : 0.0f;
+  lost = fabsf(lost) < INFINITY ? lost : 0.0f;
   sum = next;
 }
 

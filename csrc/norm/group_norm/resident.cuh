@@ -17,9 +17,6 @@ struct GroupNorm : GroupNormRows<T> {
     __device__ void load_from(const GroupNorm&, int) {}
     __device__ void keep(uint32_t) {}
   };
-  template <int packs>
-  static constexpr bool kHoldsColumns = false;
-
   using GroupNormRows<T>::GroupNormRows;
 
   __device__ static uint4 padding() { return {}; }
@@ -30,7 +27,7 @@ struct GroupNorm : GroupNormRows<T> {
   __device__ __forceinline__ Stats gather(const uint4 (&x)[packs][1], int valid) const {
     const auto count = static_cast<float>(valid * kPack<T>);
     const float share = valid > 0 ? 1.0f / count : 0.0f;
-    float mean = 0.0f, m2[2] = {};
+    float mean = 0.0f, deviations[2] = {}, m2[2] = {};
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
       if (i < valid) {
@@ -54,11 +51,12 @@ struct GroupNorm : GroupNormRows<T> {
 #pragma unroll
         for (int j = 0; j < kPack<T>; ++j) {
           const float deviation = values[j] - mean;
+          deviations[j % 2] += deviation;
           m2[j % 2] = fmaf(deviation, deviation, m2[j % 2]);
         }
       }
     }
-    const Moments moments{count, mean, m2[0] + m2[1]};
+    const Moments moments = moments_around(count, mean, deviations[0] + deviations[1], m2[0] + m2[1]);
     if constexpr (lanes == kWarp) return warp_merge_around(moments);
     return warp_merge<lanes>(moments);
   }

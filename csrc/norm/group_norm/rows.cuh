@@ -7,6 +7,13 @@
 
 namespace warpsmith {
 
+// Of `count` values, by the sums of their deviations from what is nearly their mean and of the squares of these.
+__device__ __forceinline__ Moments moments_around(float count, float around, float deviations, float squares) {
+  const float off = count > 0.0f ? __fdividef(deviations, count) : 0.0f;
+  const float m2 = fmaf(-off, deviations, squares);
+  return {count, around + off, m2 < 0.0f ? 0.0f : m2};
+}
+
 template <class T>
 struct GroupNormRows {
   const T* x;  // [rows, cols]
@@ -43,8 +50,7 @@ struct GroupNormRows {
   }
   // The same as the quotient by channel_packs, of groups of fewer than 2^31 packs.
   __device__ __forceinline__ int small_quotient(int pack) const {
-    const auto n = static_cast<uint32_t>(pack);
-    return static_cast<int>((__umulhi(n, channel_packs.multiplier) + n) >> channel_packs.shift);
+    return static_cast<int>(channel_packs.small_quotient(static_cast<uint32_t>(pack)));
   }
   // Of a pack that lies in one.
   __device__ __forceinline__ int64_t channel(int64_t row, int64_t pack) const {

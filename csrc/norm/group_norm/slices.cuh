@@ -1,8 +1,9 @@
 // Groups in registers, one in those of a block, or a slice of it in each block of a cluster: the kernel behind
 // `registers`, for all but small groups, and behind `cluster`.
 //
-// A multiprocessor holds two or more such blocks, and groups that load overlap groups that are finished. Weights and
-// biases of a slice are asked for before x and wait in shared memory, so that nothing is read between two stores.
+// A multiprocessor holds two or more such blocks (the longest groups of one block aside), and groups that load overlap
+// groups that are finished. Weights and biases of a slice are asked for before x and wait in shared memory, so that
+// nothing is read between two stores.
 #pragma once
 
 #include <algorithm>
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   // gather, in two passes
   const auto count = static_cast<float>(valid * kWidth);
   const float share = valid > 0 ? 1.0f / count : 0.0f;
-  float mean[2] = {}, m2[2] = {};
+  float mean[2] = {}, deviations = 0.0f, m2[2] = {};
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     if (Tile::spare > 0 && i == kHeld) ptx::cp_async_wait<0>();
@@ -117,11 +118,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         const float deviation = values[j] - mean[0];
+        deviations += deviation;
         m2[j % 2] = fmaf(deviation, deviation, m2[j % 2]);
       }
     }
   }
-  Moments stats = warp_merge_around({count, mean[0], m2[0] + m2[1]});
+  Moments stats = warp_merge_around(moments_around(count, mean[0], deviations, m2[0] + m2[1]));
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) keep_packed(x[i], detail::unknown_zero(v));
   if (tid % kWarp == 0) partial[tid / kWarp] = stats;
@@ -150,7 +152,6 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 
 template <class T, class Activation, class Tile>
 void launch_slices_tile(const GroupNorm<T, Activation>& v, cudaStream_t stream) {
-  constexpr int kStatic = 1024;  // bytes of static shared memory, at most: the default limit is for both together
   const int64_t slice = ceil_of(v.cols / kPack<T>, Tile::cluster);
   // Of a slice that begins within a channel.
   const int64_t touched = (slice - 1) / static_cast<int64_t>(v.channel_packs.divisor) + 2;
@@ -159,7 +160,6 @@ void launch_slices_tile(const GroupNorm<T, Activation>& v, cudaStream_t stream) 
   config.grid = dim3(static_cast<unsigned>(v.rows * Tile::cluster));
   config.block = dim3(Tile::threads);
   config.dynamic_smem = static_cast<int>(Tile::spare * Tile::threads * sizeof(uint4) + channels * sizeof(float2));
-  if (config.dynamic_smem > kDefaultSmemLimit - kStatic) config.dynamic_smem += kStatic;
   config.cluster = Tile::cluster;
   launch<&group_norm_slices_kernel<T, Activation, Tile>>(config, stream, v);
 }

@@ -1,6 +1,6 @@
 // Group norm of contiguous tensors, a group spread over the shared memory of as many multiprocessors as it takes.
-//   Against `cluster`: a cluster lives for one group, so that all of its shared memory holds that group, up to 3 MiB of
-//   it; and few groups are spread over all of the machine. One exchange of moments joins the slices. Bound: DRAM; a slice
+//   Against `cluster`: all shared memory of a cluster holds its group, up to 3 MiB of it, and as many blocks share a group
+//   as it takes for few groups to be spread over all of the machine. One exchange of moments joins the slices. Bound: DRAM; a slice
 //   that fills its multiprocessor leaves nothing to overlap reads with writes.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include <utility>
@@ -16,12 +16,12 @@ namespace {
 constexpr int kMostThreads = 512;
 constexpr int kPacksPerThread = 4;  // before a block gets another warp
 constexpr int64_t kMostSlice = 192 * 1024, kMostBytes = kMostClusterBlocks * kMostSlice;
-constexpr int64_t kGoodSlice = 72 * 1024;        // three of them fit a multiprocessor
-constexpr int64_t kLeastSlice = 8 * 1024;        // less is not worth another block
-constexpr int64_t kEnoughBlocks = 256;           // two for each multiprocessor of an H100, or nearly
-constexpr int64_t kFewGroups = 132;              // fewer leave multiprocessors without one
-constexpr int64_t kFewBytes = 16 * 1024;         // a group of no more is not worth spreading
-constexpr int64_t kStreamedBytes = 1024 * 1024;  // up to here `cluster` streams groups
+constexpr int64_t kGoodSlice = 72 * 1024;       // three of them fit a multiprocessor
+constexpr int64_t kLeastSlice = 8 * 1024;       // less is not worth another block
+constexpr int64_t kEnoughBlocks = 256;          // two for each multiprocessor of an H100, or nearly
+constexpr int64_t kFewGroups = 132;             // fewer leave multiprocessors without one
+constexpr int64_t kFewBytes = 16 * 1024;        // a group of no more is not worth spreading
+constexpr int64_t kClusterBytes = 1024 * 1024;  // up to here registers of a cluster hold a group
 
 // How a group is spread over blocks.
 struct Slices {
@@ -99,7 +99,7 @@ const char* takes(const GroupNormArgs& a) {
 }
 
 bool suits(const GroupNormArgs& a) {
-  return a.row_bytes() > kStreamedBytes || (a.shape.rows() < kFewGroups && a.row_bytes() > kFewBytes);
+  return a.row_bytes() > kClusterBytes || (a.shape.rows() < kFewGroups && a.row_bytes() > kFewBytes);
 }
 
 void launch(const GroupNormArgs& a, cudaStream_t stream) {

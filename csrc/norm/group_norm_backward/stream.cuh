@@ -34,8 +34,7 @@ struct GradSlices {
   FastDivide channel_spans;
 
   __device__ __forceinline__ int channel(int span) const {
-    const auto n = static_cast<uint32_t>(span);
-    return static_cast<int>((__umulhi(n, channel_spans.multiplier) + n) >> channel_spans.shift);
+    return static_cast<int>(channel_spans.small_quotient(static_cast<uint32_t>(span)));
   }
 };
 

@@ -308,7 +308,7 @@ def _suits_spread(x: Tensor, groups: int, *rest: Any) -> str | None:
         return None
     size = _row_bytes(x, groups)
     few = as_groups(x, groups).rows < 132
-    return None if size > MIB or (few and size > 16 * KIB) else "there are many groups to stream"
+    return None if size > MIB or (few and size > 16 * KIB) else "the groups keep the GPU busy"
 
 
 def _suits_nhwc_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
@@ -536,7 +536,7 @@ group_norm_op = catalogue.add(
         check=_check,
         backward=_derivative,
         accumulates=True,
-        samples=cases.samples(),
+        samples=cases.forward_samples(),
         errors=cases.ERRORS,
         properties=(
             Property("groups independent", cases.groups_independent),

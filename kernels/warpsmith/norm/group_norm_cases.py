@@ -85,6 +85,8 @@ _CONTIGUOUS_LARGE = (
     ((2, 2100, 3, 8), 2, "silu"),
     ((17, 4, 256, 136), 1, "silu"),
     ((9, 4, 256, 264), 1, "silu"),
+    ((4, 384, 64, 64), 32, "silu"),
+    ((4, 192, 64, 64), 32, "none"),
 )
 _CHANNELS_LAST = (
     ((2, 4, 2, 2), 2, "silu"),
@@ -108,6 +110,23 @@ _CHANNELS_LAST_LARGE = (
     ((300, 64, 4, 4), 32, "silu"),
     ((2, 2560, 8, 8), 32, "none"),
 )
+
+
+#: Of 12 to 480 KiB in 16 bits.
+_CONSTANT = ((2, 4, 12, 128), (2, 8, 7, 512), (2, 8, 15, 512), (1, 8, 60, 512))
+
+
+def forward_samples() -> tuple[Sample, ...]:
+    """Those of `samples()`, and long groups of one value, whose mean has to be exact."""
+
+    def constant(shape: Shape) -> Sample:
+        return Sample(
+            f"constant {'x'.join(map(str, shape))}",
+            lambda i: call(i, torch.full_like(i.plain(*shape), 1000.0), 1, "silu"),
+            small=False,
+        )
+
+    return *samples(), *(constant(shape) for shape in _CONSTANT)
 
 
 def samples() -> tuple[Sample, ...]:
