@@ -2,6 +2,8 @@
 //   Against `cluster`: clusters are persistent and have x and grad copied ahead while they work on the group before; the
 //   gradient of the activation stays in registers between the sums and dx. Bound: DRAM, as long as groups are many.
 // CUDA C++ Programming Guide, "Thread Block Clusters", "Distributed Shared Memory" and "Asynchronous Data Copies".
+#include <algorithm>
+
 #include "norm/group_norm_backward/stream.cuh"
 
 namespace warpsmith {
@@ -32,6 +34,7 @@ bool suits(const GroupNormBackwardArgs& a) {
 // Through the first tile that holds the group.
 template <class T, class Activation, class... Tile>
 void launch_tiles(const GroupNormBackwardArgs& a, cudaStream_t stream, std::tuple<Tile...>) {
+  static_assert(std::max({Tile::most_packs...}) * kPack<T> >= kMostValues, "some tile must hold what `takes` lets in");
   const int64_t packs = a.row_bytes() / 16;
   bool done = false;
   const auto attempt = [&]<class One>() {

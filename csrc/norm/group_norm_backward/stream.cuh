@@ -21,6 +21,8 @@ struct GradTile {
   static constexpr int warps = threads / kWarp;
   static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;
   static constexpr int ring_bytes = 216 * 1024 / min_blocks;
+  static_assert(ring_bytes >= 2 * threads * packs * 16,
+                "a slice of x stays until the end of its row, beside one of grad");
 };
 
 inline constexpr int kGradHelpers = 2;  // warps of a block that compute nothing: one copies, one exchanges
