@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from warpsmith import bench, build, catalogue, cli, inspection, limits, report, timing
+from warpsmith import arguments, bench, build, catalogue, cli, inspection, limits, report, timing
+from warpsmith.console import UsageError
 from warpsmith.timing import Timing
 
 ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "13.0", "torch": "2.11", "triton": None}
@@ -150,6 +151,17 @@ def test_an_operator_may_name_the_cases_of_its_ladder() -> None:
     cube = "8192x8192x8192"
     assert f"{cube} NN" in bench.ladder_cases(matmul, "f32")
     assert {f"{cube} NN", f"{cube} TN"} <= set(bench.ladder_cases(matmul, "bf16"))
+
+
+def test_unknown_variants_are_refused() -> None:
+    ops = [catalogue.get("relu"), catalogue.get("rms_norm")]
+    assert arguments.parse_variants("ladder", ops) == "ladder"
+    names = "pack,f16x8_pack,rms_norm_bf16x8_pack_f32"
+    assert arguments.parse_variants(names, ops) == tuple(names.split(","))
+    with pytest.raises(UsageError, match=r"unknown variant 'largest'"):
+        arguments.parse_variants("largest", ops)
+    with pytest.raises(UsageError, match=r"unknown variant 'registrs'; did you mean registers"):
+        arguments.parse_variants("pack,registrs", ops)
 
 
 @pytest.mark.parametrize("replays", [0.01, 1.5, 20, 1000])

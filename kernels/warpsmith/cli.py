@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
-import fnmatch
 import sys
 import warnings
 from collections.abc import Sequence
@@ -21,6 +19,14 @@ import torch
 from torch import Tensor
 
 from warpsmith import build, catalogue, dispatch
+from warpsmith.arguments import (
+    find_families,
+    find_ops,
+    need_gpu,
+    parse_dtypes,
+    parse_jobs,
+    parse_variants,
+)
 from warpsmith.catalogue import DTYPES, Op
 from warpsmith.console import (
     UsageError,
@@ -31,74 +37,6 @@ from warpsmith.console import (
     say,
     write,
 )
-
-# --- choosing operators ---------------------------------------------------------------------------
-
-
-def find_ops(names: Sequence[str]) -> list[Op]:
-    """Operators by name, alias, family or pattern ("gelu*"); all of them for no name.
-
-    Raises:
-        UsageError: a name that fits nothing, with what may have been meant.
-    """
-    ops = catalogue.load()
-    if not names or list(names) == ["all"]:
-        return list(ops.values())
-    chosen: dict[str, Op] = {}
-    for name in names:
-        found = [
-            op
-            for op in ops.values()
-            if name in (op.name, op.family, *op.aliases) or fnmatch.fnmatchcase(op.name, name)
-        ]
-        if not found:
-            known = [
-                *ops,
-                *(alias for op in ops.values() for alias in op.aliases),
-                *catalogue.FAMILIES,
-            ]
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            hint = f"did you mean {', '.join(near)}?" if near else "`warpsmith list` shows them all"
-            raise UsageError(f"unknown operator '{name}'; {hint}")
-        chosen.update((op.name, op) for op in found)
-    return list(chosen.values())
-
-
-def find_families(names: Sequence[str]) -> list[str]:
-    known = build.all_families()
-    for name in names:
-        if name not in known:
-            raise UsageError(f"unknown family '{name}'; known: {', '.join(known)}")
-    return list(names or known)
-
-
-def parse_dtypes(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    names = tuple(text.split(","))
-    for name in names:
-        if name not in DTYPES:
-            raise UsageError(f"unknown dtype '{name}'; known: {', '.join(DTYPES)}")
-    return names
-
-
-def parse_jobs(text: str, device: str) -> int:
-    """A number of processes, or `auto`."""
-    from warpsmith import pool
-
-    if text == "auto":
-        return pool.sensible_jobs(torch.device(device))
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"'{text}' is no number of processes; write 8, say, or auto")
-    return int(text)
-
-
-def need_gpu(command: str) -> None:
-    if not torch.cuda.is_available():
-        raise UsageError(
-            f"{command} needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why"
-        )
-
 
 # --- doctor, list, which --------------------------------------------------------------------------
 
@@ -446,9 +384,7 @@ def bench(args: argparse.Namespace) -> int:
     plan = benchmarks.Plan(
         dtypes=parse_dtypes(args.dtype),
         cases=args.cases,
-        variants=args.variants
-        if args.variants in ("ladder", "all", "none")
-        else tuple(args.variants.split(",")),
+        variants=parse_variants(args.variants, ops),
         peers=None
         if args.peers is None
         else ()

@@ -1,0 +1,95 @@
+"""What arguments of the command line mean: operators, families, dtypes, variants, processes.
+
+Whatever fits nothing raises `UsageError`, with what may have been meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from warpsmith import build, catalogue
+from warpsmith.catalogue import DTYPES, Op
+from warpsmith.console import UsageError
+
+
+def _near(name: str, known: Iterable[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else otherwise
+
+
+def find_ops(names: Sequence[str]) -> list[Op]:
+    """Operators by name, alias, family or pattern ("gelu*"); all of them for no name."""
+    ops = catalogue.load()
+    if not names or list(names) == ["all"]:
+        return list(ops.values())
+    chosen: dict[str, Op] = {}
+    for name in names:
+        found = [
+            op
+            for op in ops.values()
+            if name in (op.name, op.family, *op.aliases) or fnmatch.fnmatchcase(op.name, name)
+        ]
+        if not found:
+            known = [
+                *ops,
+                *(alias for op in ops.values() for alias in op.aliases),
+                *catalogue.FAMILIES,
+            ]
+            hint = _near(name, known, "`warpsmith list` shows them all")
+            raise UsageError(f"unknown operator '{name}'; {hint}")
+        chosen.update((op.name, op) for op in found)
+    return list(chosen.values())
+
+
+def find_families(names: Sequence[str]) -> list[str]:
+    known = build.all_families()
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown family '{name}'; known: {', '.join(known)}")
+    return list(names or known)
+
+
+def parse_dtypes(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in DTYPES:
+            raise UsageError(f"unknown dtype '{name}'; known: {', '.join(DTYPES)}")
+    return names
+
+
+def parse_variants(text: str, ops: Sequence[Op]) -> str | tuple[str, ...]:
+    """`ladder`, `all`, `none`, or names of variants or rungs that some of the operators have."""
+    if text in ("ladder", "all", "none"):
+        return text
+    names = tuple(text.split(","))
+    variants = [variant for op in ops for variant in op.variants]
+    known = {name for v in variants for name in (v.name, v.op_name, v.rung.name)}
+    for name in names:
+        if name not in known:
+            hint = _near(name, known, "`warpsmith list --op` shows them; or ladder, all, none")
+            raise UsageError(f"unknown variant '{name}'; {hint}")
+    return names
+
+
+def parse_jobs(text: str, device: str) -> int:
+    """A number of processes, or `auto`."""
+    from warpsmith import pool
+
+    if text == "auto":
+        return pool.sensible_jobs(torch.device(device))
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"'{text}' is no number of processes; write 8, say, or auto")
+    return int(text)
+
+
+def need_gpu(command: str) -> None:
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"{command} needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why"
+        )
