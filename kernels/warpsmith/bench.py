@@ -583,6 +583,8 @@ def bench(
     if limits.load(folder) is None:
         say("measuring the limits of this GPU (about half a minute, once)")
     known = limits.ensure(folder)
+    if importlib.util.find_spec("pynvml") is None:
+        say("clocks, power and temperatures are left out: `pip install 'warpsmith[bench]'`")
     written = []
     for op in ops:
         rows = bench_op(op, plan, known, say, step)
