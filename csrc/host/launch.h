@@ -55,10 +55,11 @@ struct LaunchConfig {
   int cluster = 1;       // blocks per cluster, along x
 };
 
+constexpr int kDefaultSmemLimit = 48 * 1024;  // static and dynamic
 constexpr int kPortableCluster = 8;
 
 // Lets `kernel` ask for so much dynamic shared memory on the current device. By default it may ask for what its static
-// memory leaves of 48 KiB. The limit is only ever raised: a launch on another thread may count on it.
+// memory leaves of the limit. The limit is only ever raised: a launch on another thread may count on it.
 template <auto kernel>
 void allow_dynamic_smem(int bytes, std::string_view what) {
   constexpr int kMaxDevices = 64;
@@ -70,13 +71,15 @@ void allow_dynamic_smem(int bytes, std::string_view what) {
   if (bytes <= limit.load(std::memory_order_acquire)) return;
 
   const std::lock_guard<std::mutex> lock(mutex);
+  if (bytes <= limit.load(std::memory_order_relaxed)) return;
   const auto function = reinterpret_cast<const void*>(kernel);
   cudaFuncAttributes attributes;
   check_cuda(cudaFuncGetAttributes(&attributes, function), what);
-  if (bytes > attributes.maxDynamicSharedSizeBytes) {
+  const int by_default = kDefaultSmemLimit - static_cast<int>(attributes.sharedSizeBytes);
+  if (bytes > by_default) {
     check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), what);
   }
-  limit.store(std::max(bytes, attributes.maxDynamicSharedSizeBytes), std::memory_order_release);
+  limit.store(std::max(bytes, by_default), std::memory_order_release);
 }
 
 template <auto kernel, class... Params>
