@@ -1,4 +1,5 @@
-// host/launch.h: more shared memory than a kernel gets unasked, a launch that cannot be, and what comes after it.
+// host/launch.h: more shared memory than a kernel gets unasked, static memory included, a launch that cannot be, and what
+// comes after it.
 #include "host/launch.h"
 
 #include "selftest/selftest.h"
@@ -14,6 +15,33 @@ __global__ void launch_probe_kernel(uint32_t* to, int words) {
   for (int i = threadIdx.x; i < words; i += blockDim.x) buffer[i] = 3 * i + 1;
   __syncthreads();
   for (int i = threadIdx.x; i < words; i += blockDim.x) to[i] = buffer[words - 1 - i];
+}
+
+// Beside 2 KiB of static memory.
+__global__ void launch_static_probe_kernel(uint32_t* to, int words) {
+  constexpr int kOwn = 512;
+  __shared__ uint32_t own[kOwn];
+  extern __shared__ uint32_t buffer[];  // [words]
+  for (int i = threadIdx.x; i < kOwn; i += blockDim.x) own[i] = i;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) buffer[i] = 3 * i + 1;
+  __syncthreads();
+  for (int i = threadIdx.x; i < words; i += blockDim.x) to[i] = buffer[words - 1 - i] + own[i % kOwn] - i % kOwn;
+}
+
+// Up to the default limit and just beyond it with the static memory, and up and down again.
+std::string check_static_memory() {
+  for (const int words : {256, 46 * 256, 46 * 256 + 1, 48 * 256, 96 * 256, 47 * 256, 1}) {
+    std::vector<uint32_t> expected(words);
+    for (int i = 0; i < words; ++i) expected[i] = 3 * (words - 1 - i) + 1;
+    DeviceArray<uint32_t> to(words);
+    LaunchConfig config{1, kThreads};
+    config.dynamic_smem = static_cast<int>(words * sizeof(uint32_t));
+    warpsmith::launch<&launch_static_probe_kernel>(config, kStream, to.data(), words);
+    const std::string failure = compare(text(config.dynamic_smem, " bytes of dynamic shared memory beside static"),
+                                        expected, to.values(), [](size_t i) { return text("word ", i); });
+    if (!failure.empty()) return failure;
+  }
+  return "";
 }
 
 std::string check_shared_memory() {
@@ -39,7 +67,9 @@ std::string check_refusal() {
   return text("a block of ", kTooManyThreads, " threads: expected an error, got none");
 }
 
-std::string run() { return first_failure(check_shared_memory, check_refusal, check_shared_memory); }
+std::string run() {
+  return first_failure(check_static_memory, check_shared_memory, check_refusal, check_shared_memory);
+}
 
 const SelfTestEntry entered{"launch", run};
 
