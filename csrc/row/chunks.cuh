@@ -3,8 +3,9 @@
 // Clusters are persistent and walk over rows, a block having a slice of each. A row passes through a ring in chunks of one
 // pack a thread; a chunk that is finished leaves its place to another at once, so that the same number of bytes is on its
 // way at all times. The statistics of row k + 1, and of `lag` chunks of row k + 2, are gathered in between the chunks of
-// row k that are finished: the exchange over the cluster has that long to arrive. A thread copies what it will read
-// itself, and one warp merges the block's statistics: no barrier stands in the way of the others.
+// row k that are finished: a block's warps have `lag` chunks of time to hand theirs on, and the exchange over the cluster
+// has one or two to arrive. A thread copies what it will read itself, and one warp merges the block's statistics: no
+// barrier stands in the way of the others.
 //
 // `Op` is passed to the kernel and has
 //

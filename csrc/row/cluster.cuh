@@ -247,9 +247,4 @@ using ClusterTiles =
 inline constexpr int64_t kMostClusterBytes = 16 * kMostRowPacks<ClusterTiles>;
 static_assert(kMostClusterBytes == 1024 * 1024);
 
-// Two inputs: as long.
-using ClusterTiles2 = std::tuple<ClusterTile<256, 4, 3, 2, 8>, ClusterTile<512, 4, 3, 1, 8>,
-                                 ClusterTile<512, 4, 3, 1, 16>, ClusterTile<512, 8, 1, 1, 16>>;
-static_assert(kMostClusterBytes == 16 * kMostRowPacks<ClusterTiles2>);
-
 }  // namespace warpsmith

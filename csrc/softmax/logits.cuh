@@ -48,7 +48,7 @@ struct LogitRows {
   bool causal;
   bool bias_is_f32;
   bool beyond_l2;      // x alone would fill L2
-  FastDivide repeats;  // how many rows share each row of the bias, `period` rows apart; 1 where they need no turns
+  FastDivide repeats;  // how many rows, `period` apart, share each row of the bias; 1 where they need no turns
   int64_t period;
 
   explicit LogitRows(const LogitArgs& a)
@@ -74,9 +74,13 @@ struct LogitRows {
     if (a.bias.data == nullptr || a.bias.one_per_row || a.cols * size_of(a.dtype) < kLeastRowBytes) return 1;
     int rank = a.leading.rank;
     while (rank > 0 && a.bias.stride[rank - 1] == 0) --rank;
-    int64_t distinct = 1;
-    for (int d = 0; d < rank; ++d) distinct *= static_cast<int64_t>(a.leading.size[d].divisor);
-    return distinct * a.cols * size_of(a.bias_dtype) >= kL2Bytes / 4 ? a.rows / distinct : 1;
+    int64_t period = 1, distinct = 1;  // rows until the bias begins again, and rows of it among them
+    for (int d = 0; d < rank; ++d) {
+      const auto size = static_cast<int64_t>(a.leading.size[d].divisor);
+      period *= size;
+      if (a.bias.stride[d] != 0) distinct *= size;
+    }
+    return distinct * a.cols * size_of(a.bias_dtype) >= kL2Bytes / 4 ? a.rows / period : 1;
   }
 
   // The row whose turn comes at place `at`, of fewer than 2^31: those that share a row of the bias come together, so that

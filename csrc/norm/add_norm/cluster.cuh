@@ -90,7 +90,7 @@ struct ChunkedAddNorm : Rows {
       }
       if (i == 0) {
         shift = deviation = square = 0.0f;
-        if constexpr (kLayer) shift = warp_reduce(to_float(h[0])) * inverse_heads;
+        if constexpr (kLayer) shift = warp_reduce(to_float(h[0]) * inverse_heads);
       }
       if (!at.inside(i)) return;
       float values[kWidth];

@@ -137,7 +137,7 @@ struct ChunkedAddNormBackward : Rows {
       if (i == 0) {
         deviation = square = scaled = product = shift = 0.0f;
         if constexpr (kLayer) {
-          shift = warp_reduce(at.inside(0) ? to_float((*h_of(slot))[0]) : 0.0f) * inverse_heads;
+          shift = warp_reduce(at.inside(0) ? to_float((*h_of(slot))[0]) * inverse_heads : 0.0f);
         }
       }
       if (!at.inside(i)) return;

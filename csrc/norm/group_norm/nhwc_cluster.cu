@@ -59,21 +59,14 @@ struct Operands {
   bool beyond_l2;  // x alone would fill L2
 };
 
-// What a block shares beside its slab. In dynamic shared memory too: a launch raises the limit for that part alone.
-template <int width>
-struct alignas(16) Exchange {
-  LaneMoments<width> lanes;
-  Normaliser normalisers[kMostGroupsOfTile];
-};
-
 template <class T, class Activation>
 __global__ void __launch_bounds__(kTileThreads, 3)
     group_norm_nhwc_cluster_kernel([[maybe_unused]] const Operands<T> v) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   constexpr int kWidth = kPack<T>;
-  extern __shared__ uint4 shared[];
-  auto& [lanes, normalisers] = reinterpret_cast<Exchange<kWidth>&>(shared);
-  uint4* const slab = shared + sizeof(Exchange<kWidth>) / 16;  // [length, columns]; a thread reads its own copies only
+  extern __shared__ uint4 slab[];  // [length, columns]; a thread reads its own copies only
+  __shared__ LaneMoments<kWidth> lanes;
+  __shared__ Normaliser normalisers[kMostGroupsOfTile];
   cluster_arrive_relaxed();
 
   const ColumnTiling& tiling = v.spread.tiling;
@@ -171,7 +164,7 @@ void launch(const GroupNormArgs& a, cudaStream_t stream) {
     const Spread& s = operands.spread;
     const LaunchConfig config{.grid = dim3(static_cast<unsigned>(a.shape.n * s.tiling.tiles * s.cluster)),
                               .block = dim3(s.tiling.threads()),
-                              .dynamic_smem = static_cast<int>(sizeof(Exchange<kPack<T>>)) + s.smem(kPack<T>),
+                              .dynamic_smem = s.smem(kPack<T>),
                               .cluster = s.cluster};
     warpsmith::launch<&group_norm_nhwc_cluster_kernel<T, Activation>>(config, stream, operands);
   });

@@ -12,10 +12,13 @@ template <class T, class Biased>
 using ShortTile =
     std::conditional_t<sizeof(T) == 2, LogitTile<128, 0, 4, 8, false>,
                        std::conditional_t<Biased::value, LogitTile<128, 0, 4, 8>, LogitTile<128, 0, 8, 6>>>;
+using LongTile = LogitTile<1024, 0, 4, 1>;
 template <class T, class Biased>
 using Tiles =
-    std::tuple<ShortTile<T, Biased>, LogitTile<256, 0, 4, 3>, LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
-static_assert(std::tuple_element_t<3, Tiles<float, std::false_type>>::most_packs * 16 == kBlockBytes);
+    std::conditional_t<(ShortTile<T, Biased>::most_packs < LogitTile<256, 0, 4, 3>::most_packs),
+                       std::tuple<ShortTile<T, Biased>, LogitTile<256, 0, 4, 3>, LogitTile<512, 0, 4, 1>, LongTile>,
+                       std::tuple<ShortTile<T, Biased>, LogitTile<512, 0, 4, 1>, LongTile>>;
+static_assert(LongTile::most_packs * 16 == kBlockBytes);
 
 template <class T, class Biased, class Tile>
 __global__ void __launch_bounds__(Tile::threads, min_blocks<Tile, Biased>())
