@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -321,18 +322,29 @@ def test_sanitizer_that_finds_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     path = fake_sanitizer(tmp_path, 'echo "$@"; echo "========= ERROR SUMMARY: 0 errors"')
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
     results = verify.run_sanitizer(["relu", "gelu"])
-    assert [result.label for result in results] == list(verify.SANITIZER_TOOLS)
+    assert [(result.op, result.label) for result in results] == [
+        (op, tool) for op in ("relu", "gelu") for tool in verify.SANITIZER_TOOLS
+    ]
     assert all(result.ok for result in results)
     assert all("0 errors" in result.detail for result in results)
 
 
 def test_sanitizer_that_finds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = fake_sanitizer(tmp_path, 'echo "========= Invalid __global__ write"; exit 99')
+    script = 'case "$*" in *bf16*) echo "========= Invalid __global__ write"; exit 99;; esac'
+    path = fake_sanitizer(tmp_path, script)
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
     (result,) = verify.run_sanitizer(["relu"], tools=("memcheck",))
     assert not result.ok
     assert result.op == "relu"
-    assert "Invalid __global__ write" in result.detail
+    assert result.detail == "bf16: exit status 99\n========= Invalid __global__ write"
+
+
+def test_sanitizer_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake_sanitizer(tmp_path, "exec sleep 60")
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
+    (result,) = verify.run_sanitizer(["gelu_tanh_and_mul"], tools=("memcheck",), timeout=0.2)
+    assert not result.ok
+    assert "no result after 0 s" in result.detail
 
 
 def test_sanitizer_in_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,20 +356,36 @@ def test_sanitizer_in_several_processes(tmp_path: Path, monkeypatch: pytest.Monk
     seen: list[verify.Result] = []
     tools = ("memcheck", "racecheck")
     results = verify.run_sanitizer(["relu", "gelu"], tools=tools, jobs=2, progress=seen.append)
-    assert [(r.op, r.label, r.ok) for r in results] == [("2 operators", t, False) for t in tools]
-    assert len(seen) == 4
+    assert [(r.op, r.label, r.ok) for r in results] == [
+        (op, tool, op == "relu") for op in ("relu", "gelu") for tool in tools
+    ]
+    dtypes = {op: len(catalogue.get(op).dtypes) for op in ("relu", "gelu")}
+    assert Counter(result.op for result in seen) == {op: 2 * n for op, n in dtypes.items()}
     for result in results:
-        assert result.detail.startswith("gelu: exit status 99")
-        assert "relu: " not in result.detail.removeprefix("gelu: ")
+        assert result.detail.count("exit status 99") == (0 if result.ok else dtypes["gelu"])
+
+
+def test_a_process_that_ends_condemns_the_operators_it_had_not_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fake_sanitizer(tmp_path, "kill -9 $PPID; sleep 60")
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
+    results = verify.run_sanitizer(["dot", "gelu"], tools=("memcheck",), jobs=2)
+    assert [(r.op, r.ok) for r in results] == [("dot", False), ("gelu", False)]
+    assert all("its process ended (Killed)" in result.detail for result in results)
 
 
 def test_operators_are_dealt_out_evenly() -> None:
     ops = list(catalogue.load().values())
     hands = sanitizer._deal(ops, 8)
-    assert sorted(op.name for hand in hands for op in hand) == sorted(op.name for op in ops)
-    costs = [sanitizer._cost(hand) for hand in hands]
-    assert max(costs) < 1.5 * min(costs)
-    assert sanitizer._deal(ops, 1) == [ops]
+    assert sorted((op.name, dtype) for dtype, hand, _ in hands for op in hand) == sorted(
+        (op.name, dtype) for op in ops for dtype in op.dtypes
+    )
+    costs = [cost for _, _, cost in hands]
+    assert max(costs) < 1.2 * sum(costs) / 8
+    assert [dtype for dtype, _, _ in sanitizer._deal(ops, 1)] == list(
+        dict.fromkeys(dtype for op in ops for dtype in op.dtypes)
+    )
 
 
 def test_missing_sanitizer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

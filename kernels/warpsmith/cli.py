@@ -353,7 +353,7 @@ def verify(args: argparse.Namespace) -> int:
     if not partial:
         path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
         if args.sanitize:
-            reports.record_sanitizer(path, results, ops)
+            reports.record_sanitizer(path, results)
         else:
             reports.record_verification(path, results)
         say(f"wrote {path}")

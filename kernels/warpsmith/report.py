@@ -532,14 +532,18 @@ def record_verification(path: Path, results: Sequence[Any]) -> None:
     limits.write_json(path, {**record, "environment": environment, "ops": entries})
 
 
-def record_sanitizer(path: Path, results: Sequence[Any], ops: Sequence[Op]) -> None:
-    """Enters what compute-sanitizer found, a line for each of its tools, and for which sources."""
-    record = limits.read_json(path) or {"environment": limits.environment(), "ops": {}}
-    sources = {op.name: bench.source_of(op) for op in ops}
-    tools = {r.label: {"ok": r.ok, "detail": r.detail} for r in results}
-    date = limits.environment()["date"]
-    sanitizer = {"date": date, "tools": tools, "sources": sources}
-    limits.write_json(path, {**record, "sanitizer": sanitizer})
+def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
+    """Enters what compute-sanitizer found; operators not examined keep their entry."""
+    environment = limits.environment()
+    record = limits.read_json(path) or {"environment": environment, "ops": {}}
+    entries = record.get("sanitizer", {})
+    for name in dict.fromkeys(result.op for result in results):
+        entries[name] = {
+            "source": bench.source_of(catalogue.get(name)),
+            "date": environment["date"],
+            "tools": {r.label: {"ok": r.ok, "detail": r.detail} for r in results if r.op == name},
+        }
+    limits.write_json(path, {**record, "sanitizer": entries})
 
 
 # --- staleness ------------------------------------------------------------------------------------
@@ -565,9 +569,7 @@ def unverified(root: Path, gpu: str) -> list[str]:
     if record is None:
         return [f"no verification on record for {gpu}"]
     messages = []
-    examined = record.get("sanitizer", {}).get("sources", {})
-    failed = [k for k, v in record.get("sanitizer", {}).get("tools", {}).items() if not v["ok"]]
-    messages += [f"compute-sanitizer: {tool} found something on {gpu}" for tool in failed]
+    examined = record.get("sanitizer", {})
     for op in catalogue.load().values():
         source = bench.source_of(op)
         entry = record["ops"].get(op.name)
@@ -577,7 +579,13 @@ def unverified(root: Path, gpu: str) -> list[str]:
             messages.append(f"{op.name}: verification failed on {gpu}")
         elif entry["source"] != source:
             messages.append(f"{op.name}: verified on {gpu} before its sources changed")
-        if examined.get(op.name) != source:
+        found = examined.get(op.name, {})
+        messages += [
+            f"{op.name}: compute-sanitizer's {tool} found something on {gpu}"
+            for tool, result in found.get("tools", {}).items()
+            if not result["ok"]
+        ]
+        if found.get("source") != source:
             messages.append(f"{op.name}: these sources have not been under compute-sanitizer")
     return messages
 

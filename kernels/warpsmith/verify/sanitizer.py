@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -88,82 +89,98 @@ def run_sanitizer(
     Args:
         ops: operators, or their names.
         tools: which of the sanitizer's tools.
-        progress: called with the result of each process as it is known.
+        progress: called with what a tool found in an operator at a dtype, as it is known.
         timeout: seconds that one process may take.
-        jobs: how many processes run side by side. With one, each tool gets one process for all
-            operators; with more, the operators are dealt out to as many for each tool.
+        jobs: how many processes run side by side. Each takes some operators at one dtype; where a
+            tool finds something in several operators, each gets a process of its own.
 
     Returns:
-        One result per tool; `op` lists the operators, `detail` what the tool found.
+        One result per operator and tool, which is its `label`; `detail` says what the tool found.
     """
     chosen = [catalogue.get(op) if isinstance(op, str) else op for op in ops]
-    title = chosen[0].name if len(chosen) == 1 else f"{len(chosen)} operators"
-    announce: Progress = progress or (lambda result: None)
+    found: list[Result] = []
+
+    def note(result: Result) -> None:
+        found.append(result)
+        if progress is not None:
+            progress(result)
+
     sanitizer = find_sanitizer()
     if sanitizer is None:
         why = "compute-sanitizer is neither on PATH nor in the CUDA toolkit"
-        results = [Result(title, "sanitizer", tool, False, why) for tool in tools]
-        for result in results:
-            announce(result)
-        return results
+        for op in chosen:
+            for tool in tools:
+                note(Result(op.name, "sanitizer", tool, False, why))
+        return found
     runs = [
-        ToolRun(sanitizer, tool, tuple(op.name for op in hand), title, timeout, _cost(hand))
+        ToolRun(sanitizer, tool, dtype, tuple(op.name for op in hand), timeout, cost)
         for tool in tools
-        for hand in _deal(chosen, jobs)
+        for dtype, hand, cost in _deal(chosen, 2 * jobs)
     ]
-    found: list[Result] = []
     if jobs == 1:
-        for tool_run in runs:
-            tool_run.run(found.append, crowded=False)
-            announce(found[-1])
+        for run in runs:
+            run.run(note, crowded=False)
     else:
         for family in dict.fromkeys(op.family for op in chosen):
             build.library(family)
-        for tool_run, outcome in zip(
-            runs, pool.run(runs, jobs=jobs, progress=announce), strict=True
-        ):
-            found += outcome.items or [tool_run.result(False, outcome.fault)]
-    pairs = list(zip(runs, found, strict=True))
-    return [_joined(tool, [pair for pair in pairs if pair[0].tool == tool]) for tool in tools]
+        for run, outcome in zip(runs, pool.run(runs, jobs=jobs, progress=progress), strict=True):
+            told = {result.op for result in outcome.items}
+            found += outcome.items
+            found += [run.result(n, False, outcome.fault) for n in run.names if n not in told]
+    return [_joined(op, tool, found) for op in chosen for tool in tools]
 
 
-def _cost(ops: Sequence[Op]) -> float:
-    return float(
-        sum(
-            sum(v.dtype == dtype for v in op.variants) + 1
-            for op in ops
-            for dtype in op.dtypes
-            for sample in op.samples_for(dtype)
-            if sample.small and not sample.huge
-        )
-    )
+def _cost(op: Op, dtype: str) -> int:
+    samples = sum(sample.small and not sample.huge for sample in op.samples_for(dtype))
+    return samples * (1 + sum(variant.dtype == dtype for variant in op.variants))
 
 
-def _deal(ops: Sequence[Op], hands: int) -> list[list[Op]]:
-    """Deals operators out so that every hand costs about the same; in catalogue order within."""
-    costs = {op: _cost([op]) for op in ops}
-    dealt: list[list[Op]] = [[] for _ in range(max(1, min(hands, len(ops))))]
-    for op in sorted(ops, key=lambda op: -costs[op]):
-        min(dealt, key=lambda hand: sum(costs[other] for other in hand)).append(op)
-    return [sorted(hand, key=ops.index) for hand in dealt]
+def _deal(ops: Sequence[Op], hands: int) -> list[tuple[str, list[Op], int]]:
+    """Deals operators out in about so many hands of about the same cost.
+
+    Returns:
+        Each hand's dtype, its operators in their order, and its cost.
+    """
+    costs = {(op, dtype): _cost(op, dtype) for op in ops for dtype in op.dtypes}
+    fair = max(1, sum(costs.values()) / hands)
+    dealt: list[tuple[str, list[Op], int]] = []
+    for dtype in dict.fromkeys(dtype for _, dtype in costs):
+        mine = [op for op in ops if costs.get((op, dtype))]
+        count = min(len(mine), math.ceil(sum(costs[op, dtype] for op in mine) / fair))
+        piles: list[list[Op]] = [[] for _ in range(count)]
+        for op in sorted(mine, key=lambda op: -costs[op, dtype]):
+            min(piles, key=lambda pile: sum(costs[other, dtype] for other in pile)).append(op)
+        dealt += [
+            (dtype, sorted(pile, key=ops.index), sum(costs[op, dtype] for op in pile))
+            for pile in piles
+        ]
+    return dealt
 
 
 @dataclass(frozen=True)
 class ToolRun:
-    """One process of compute-sanitizer, with one of its tools: a task of `pool`."""
+    """A process of compute-sanitizer, with one of its tools: a task of `pool`."""
 
     sanitizer: Path
     tool: str
+    dtype: str
     names: tuple[str, ...]
-    title: str
     timeout: float
     cost: float
     large: bool = False
 
     def run(self, emit: Callable[[Result], None], crowded: bool) -> None:
+        ok, detail = self._examine(self.names, crowded)
+        for name in self.names:
+            if not ok and len(self.names) > 1:
+                emit(self.result(name, *self._examine((name,), crowded)))
+            else:
+                emit(self.result(name, ok, detail))
+
+    def _examine(self, names: Sequence[str], crowded: bool) -> tuple[bool, str]:
         command = [str(self.sanitizer), "--tool", self.tool, "--error-exitcode", str(_FOUND)]
-        command += ["--print-limit", "20", sys.executable]
-        command += ["-m", "warpsmith", "verify", "--sanitizer", *self.names]
+        command += ["--print-limit", "20", sys.executable, "-m", "warpsmith"]
+        command += ["verify", "--sanitizer", "--dtype", self.dtype, *names]
         # Without the caching allocator every tensor is an allocation of its own, with borders to
         # cross.
         environment = pool.environment(PYTORCH_NO_CUDA_MEMORY_CACHING="1")
@@ -177,25 +194,25 @@ class ToolRun:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            emit(self.result(False, f"no result after {self.timeout:.0f} s"))
-            return
+            return False, f"no result after {self.timeout:.0f} s"
         report = [line for line in done.stdout.splitlines() if line.startswith(_REPORTED)]
         if done.returncode == 0:
-            emit(self.result(True, report[-1] if report else ""))
-            return
+            return True, report[-1] if report else ""
         text = "\n".join(report[:60]) or (done.stdout + done.stderr)[-3000:]
         if crowded and re.search("out of memory|too little memory", text):
             raise pool.CrowdedError(text)
-        emit(self.result(False, f"exit status {done.returncode}\n{text}"))
+        return False, f"exit status {done.returncode}\n{text}"
 
-    def result(self, ok: bool, detail: str) -> Result:
-        return Result(self.title, "sanitizer", self.tool, ok, detail)
+    def result(self, op: str, ok: bool, detail: str) -> Result:
+        detail = detail if ok else f"{self.dtype}: {detail}"
+        return Result(op, "sanitizer", self.tool, ok, detail)
 
 
-def _joined(tool: str, parts: Sequence[tuple[ToolRun, Result]]) -> Result:
-    """What one tool found, in however many processes."""
-    if len(parts) == 1:
-        return parts[0][1]
-    bad = [f"{', '.join(run.names)}: {result.detail}" for run, result in parts if not result.ok]
-    details = bad or list(dict.fromkeys(result.detail for _, result in parts))
-    return Result(parts[0][0].title, "sanitizer", tool, not bad, "\n".join(details))
+def _joined(op: Op, tool: str, found: Sequence[Result]) -> Result:
+    """What one tool found in an operator, at all dtypes."""
+    mine = [result for result in found if (result.op, result.label) == (op.name, tool)]
+    bad = [result.detail for result in mine if not result.ok]
+    details = bad or list(dict.fromkeys(result.detail for result in mine))
+    if not mine:
+        return Result(op.name, "sanitizer", tool, False, "none of its samples is small")
+    return Result(op.name, "sanitizer", tool, not bad, "\n".join(details))
