@@ -158,7 +158,9 @@ __device__ __forceinline__ void to_float(float (&to)[n], const Vec<T, n>& from) 
       if constexpr (std::is_same_v<T, f16>) {
         pair = __half22float2(reinterpret_cast<const __half2&>(from[i]));
       } else if constexpr (std::is_same_v<T, bf16>) {
-        pair = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(from[i]));
+        // One instruction each, where __bfloat1622float2 takes three: a bfloat16 is the upper half of its float.
+        const uint32_t both = reinterpret_cast<const uint32_t&>(from[i]);
+        pair = {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
       } else {
         pair = decode_fp8x2<T>(reinterpret_cast<const uint16_t&>(from[i]));
       }
