@@ -10,12 +10,13 @@
 namespace warpsmith {
 
 inline constexpr int kMostSweepThreads = 512;
-// Registers for fewer resident threads than fit, or a generator of random bits spills one.
-inline constexpr int kSweepBlocks = 3;
+// Registers for fewer resident threads than fit, or a generator of random bits spills one; weights wider than x take more.
+template <class Rows>
+inline constexpr int kSweepBlocks = sizeof(typename Rows::W) > sizeof(typename Rows::T) ? 2 : 3;
 
 // Width: values an access, as a std::integral_constant.
 template <class Rows, class Width>
-__global__ void __launch_bounds__(kMostSweepThreads, kSweepBlocks) add_norm_sweeps_kernel(const Rows v) {
+__global__ void __launch_bounds__(kMostSweepThreads, kSweepBlocks<Rows>) add_norm_sweeps_kernel(const Rows v) {
   using T = typename Rows::T;
   using R = typename Rows::R;
   constexpr int kWidth = Width::value;
