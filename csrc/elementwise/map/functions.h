@@ -43,10 +43,11 @@ __device__ __forceinline__ float exponential_fine(float x) {
   return p * std::bit_cast<float>((low + 127) << 23) * std::bit_cast<float>((high + 127) << 23);
 }
 
+// 1/x for x from 1 to 2, where nothing is subnormal.
 template <bool exact>
 __device__ __forceinline__ float reciprocal(float x) {
   if constexpr (exact) return 1.0f / x;
-  return ptx::reciprocal_approx(x);
+  return ptx::reciprocal_approx_ftz(x);
 }
 
 template <bool exact>
@@ -186,11 +187,13 @@ struct GeluTanh {
   template <bool exact>
   __device__ static float backward(float g, float x, float) {
     const float square = fminf(x * x, kFlat);
-    const float u = kBeta * fmaf(kKappa * square, x, x);
-    const float slope = 2.0f * kBeta * fmaf(3.0f * kKappa, square, 1.0f);
-    const float e = exponential<exact>(-2.0f * fabsf(u)), r = reciprocal<exact>(1.0f + e);
-    const float s = u < 0.0f ? e * r : r;  // logistic(2u)
-    return g * (s + x * (e * r * r) * slope);
+    constexpr float kUnit = exact ? 1.0f : kLog2e;  // the fast formula takes powers of 2
+    const float twice = x * fmaf(2.0f * kBeta * kKappa * kUnit, square, 2.0f * kBeta * kUnit);  // 2u
+    const float slope = fmaf(6.0f * kBeta * kKappa, square, 2.0f * kBeta);                      // of 2u
+    const float e = exact ? expf(-fabsf(twice)) : ptx::exp2_approx(-fabsf(twice));
+    const float r = reciprocal<exact>(1.0f + e), falling = e * r;
+    const float s = twice < 0.0f ? falling : r;  // logistic(2u)
+    return g * fmaf(x * (falling * r), slope, s);
   }
 };
 
