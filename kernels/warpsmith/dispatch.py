@@ -95,6 +95,9 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
             the answer then says which compiled kernel would serve, whether or not it is built
             here.
 
+    It takes the GPU for a whole one. On a part of one that holds no cluster of so many blocks as a
+    rung wants, a call goes to the next rung that takes it.
+
     Returns:
         A `Choice`: implementation, variant and reason; `print` it.
     """
