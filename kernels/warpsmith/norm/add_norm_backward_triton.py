@@ -17,9 +17,9 @@ from warpsmith.norm.add_norm_triton import (
     affine,
     branched,
     floats,
-    share_of,
     of_branch,
     or_other,
+    share_of,
 )
 from warpsmith.norm.launch_triton import (
     MOST_PERSISTENT,
