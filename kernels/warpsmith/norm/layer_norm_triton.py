@@ -33,9 +33,11 @@ def mean_and_rstd(shift, deviations, squares, cols, eps):
 
 @triton.jit
 def stats_of_rows(x, valid, cols, eps):
-    """Mean and rstd of whole rows, [ROWS, 1], in two passes and with what the first was off by."""
+    """Mean and rstd of whole rows, [ROWS, 1]; each pass corrects what the one before was off by."""
     # shares of the mean, as the sum of x leaves the range where the mean does not
-    shift = tl.sum(x * (1.0 / cols), axis=1, keep_dims=True)
+    share = 1.0 / cols
+    shift = tl.sum(x * share, axis=1, keep_dims=True)
+    shift += tl.sum(tl.where(valid, x - shift, 0.0) * share, axis=1, keep_dims=True)
     d = tl.where(valid, x - shift, 0.0)
     deviations = tl.sum(d, axis=1, keep_dims=True)
     return mean_and_rstd(shift, deviations, tl.sum(d * d, axis=1, keep_dims=True), cols, eps)
