@@ -37,6 +37,15 @@ def test_rounding_is_to_nearest_and_ties_go_away_from_zero() -> None:
         assert torch.equal(round_to_tf32(values.double()), expected)
 
 
+def test_more_products_than_a_grid_has_blocks() -> None:
+    a = torch.ones(1, 2, 3)
+    for batch, served in ((1 << 31, "wmma_naive"), ((1 << 31) - 1, "mma_peak")):
+        batched = a.expand(batch, 2, 3)
+        choice = warpsmith.which("matmul_tf32", batched, batched.transpose(1, 2), sm=90)
+        assert choice.variant is not None
+        assert choice.variant.rung.name == served
+
+
 def test_what_rounding_leaves_alone() -> None:
     whole = bits(0x7F800000, 0xFF800000, 0x00000000, 0x80000000, 0x7F7FE000, 0x3F802000)
     assert torch.equal(round_to_tf32(whole).view(torch.int32), whole.view(torch.int32))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import warpsmith
 from warpsmith import catalogue, dispatch, verify
 from warpsmith.catalogue import Inputs, Op
 from warpsmith.verify.run import Run, as_tuple, requiring, usable_samples
@@ -102,6 +103,31 @@ def test_float64_runs_the_reference(op: Op) -> None:
         assert ours.dtype == wanted.dtype  # fp8, of which there is no comparison, where asked for
         torch.testing.assert_close(ours.double(), wanted.double(), rtol=1e-13, atol=1e-13)
     assert dispatch.which(op.name, *args).implementation == "reference"
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_what_is_no_tensor_in_memory_is_named(op: Op) -> None:
+    """None, which PyTorch lets pass for a tensor, and a tensor without strides."""
+    run = Run(op, torch.device("cpu"), frozenset(), op.dtypes, [])
+    args = dispatch.normalise(op, usable_samples(run, op.dtypes[0])[0][1])
+    call = getattr(torch.ops.warpsmith, op.name)
+    arguments = torch._C.parse_schema(f"warpsmith::{op.schema}").arguments
+    for i, (argument, given) in enumerate(zip(arguments, args, strict=True)):
+        if not isinstance(given, torch.Tensor):
+            continue
+        if str(argument.type) == "Tensor":
+            with pytest.raises(TypeError, match=f"{op.name}: expected {argument.name} to be a ten"):
+                call(*args[:i], None, *args[i + 1 :])
+        sparse = torch.sparse_coo_tensor(size=given.shape, dtype=given.dtype, check_invariants=True)
+        with pytest.raises(NotImplementedError, match=f"{op.name}: expected {argument.name} to be"):
+            call(*args[:i], sparse, *args[i + 1 :])
+
+
+def test_a_missing_tensor_is_named_by_public_functions() -> None:
+    with pytest.raises(TypeError, match="relu: expected x to be a tensor, got None"):
+        warpsmith.relu(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="rms_norm_backward: expected grad to be a tensor"):
+        warpsmith.which("rms_norm_backward", None, torch.ones(2, 3), None, 1e-6)
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)

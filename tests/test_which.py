@@ -179,9 +179,7 @@ def test_aliases_are_understood() -> None:
 
 
 def test_bad_calls_raise_here_too() -> None:
-    with pytest.raises(
-        (RuntimeError, TypeError, ValueError), match="relu: expected x to be a floating-point"
-    ):
+    with pytest.raises(RuntimeError, match="relu: expected x to be a floating-point"):
         warpsmith.which("relu", torch.ones(3, dtype=torch.int64), sm=90)
     with pytest.raises(ValueError, match="unknown operator"):
         warpsmith.which("no_such_operator", torch.ones(3))

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -20,6 +21,13 @@ inline void check_wide_floating(std::string_view op, std::string_view name, cons
   if (dtype && is_fp8(*dtype)) {
     fail(op, "expected ", name, " to have at least 16 bits an element, got ", dtype_name(x.scalar_type()));
   }
+}
+
+inline void check_share(std::string_view op, std::string_view name, double share) {
+  if (share >= 0.0 && share <= 1.0) return;  // not NaN
+  std::ostringstream number;
+  number << share;
+  fail(op, "expected ", name, " to be between 0 and 1, got ", number.str());
 }
 
 // `dim` counted from the front. As in PyTorch, a tensor without dimensions passes for one of size 1, and what Python

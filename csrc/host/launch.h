@@ -6,11 +6,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
+
+#include "host/rehearsal.h"
 
 namespace warpsmith {
 
@@ -82,18 +86,72 @@ void allow_dynamic_smem(int bytes, std::string_view what) {
   limit.store(std::max(bytes, by_default), std::memory_order_release);
 }
 
+// It belongs to the function, on each device; setting it again costs no more than asking.
+inline void allow_large_cluster(const void* function, int cluster, std::string_view what) {
+  if (cluster <= kPortableCluster) return;
+  check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), what);
+}
+
+inline cudaLaunchAttribute cluster_attribute(int cluster) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  return attribute;
+}
+
+// How many clusters of the kernel `function` the current device holds at a time. A launch of so much dynamic shared
+// memory must be allowed.
+inline cudaError_t count_clusters(int& clusters, const void* function, const LaunchConfig& config) {
+  cudaLaunchAttribute attribute = cluster_attribute(config.cluster);
+  cudaLaunchConfig_t query{};
+  query.gridDim = dim3(static_cast<unsigned>(config.cluster));
+  query.blockDim = config.block;
+  query.dynamicSmemBytes = static_cast<size_t>(config.dynamic_smem);
+  query.attrs = &attribute;
+  query.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(&clusters, function, &query);
+}
+
+// Whether it holds one at all: a part of a GPU need not have so many multiprocessors side by side, nor another GPU so much
+// shared memory. Asked for once.
+inline bool holds_cluster(const void* function, const LaunchConfig& config, std::string_view what) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int, const void*, int, unsigned, int>, bool> known;
+  int device = 0, limit = 0, clusters = 0;
+  check_cuda(cudaGetDevice(&device), what);
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto key = std::tuple(device, function, config.cluster, config.block.x, config.dynamic_smem);
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+
+  cudaFuncAttributes attributes;
+  check_cuda(cudaFuncGetAttributes(&attributes, function), what);
+  check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what);
+  const int most = limit - static_cast<int>(attributes.sharedSizeBytes);
+  if (config.dynamic_smem <= most) {
+    if (config.dynamic_smem > 0) {  // `most` at once, as the limit is only ever raised
+      check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most), what);
+    }
+    allow_large_cluster(function, config.cluster, what);
+    if (count_clusters(clusters, function, config) != cudaSuccess) {
+      cudaGetLastError();  // clears it
+      clusters = 0;
+    }
+  }
+  return known[key] = clusters > 0;
+}
+
 template <auto kernel, class... Params>
 void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... params) {
   static_cast<void>(detail::Enter<kernel>::entered);
   constexpr std::string_view name = detail::spelling<kernel>();
+  const auto function = reinterpret_cast<const void*>(kernel);
+  if (Rehearsal* rehearsal = Rehearsal::current()) {
+    if (config.cluster > 1 && !holds_cluster(function, config, name)) rehearsal->note_unheld(config.cluster);
+    return;
+  }
 
   if (config.dynamic_smem > 0) allow_dynamic_smem<kernel>(config.dynamic_smem, name);
-  // It belongs to the function, on each device; setting it again costs no more than asking.
-  if (config.cluster > kPortableCluster) {
-    check_cuda(
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-        name);
-  }
+  allow_large_cluster(function, config.cluster, name);
 
   cudaLaunchAttribute attribute{};
   cudaLaunchConfig_t launch_config{};
@@ -102,8 +160,7 @@ void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... pa
   launch_config.dynamicSmemBytes = config.dynamic_smem;
   launch_config.stream = stream;
   if (config.cluster > 1) {
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(config.cluster), 1, 1};
+    attribute = cluster_attribute(config.cluster);
     launch_config.attrs = &attribute;
     launch_config.numAttrs = 1;
   }

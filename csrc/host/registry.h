@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "host/rehearsal.h"
+
 namespace warpsmith {
 
 template <class Args>
@@ -23,6 +25,15 @@ struct Rung {
   const char* (*takes)(const Args&);  // nullptr: the kernel can take the call; otherwise the reason why not
   void (*launch)(const Args&, cudaStream_t);
   bool (*suits)(const Args&);  // a good choice for `auto`
+  bool clusters;               // whether its blocks come in clusters
+
+  // Blocks of the cluster that the call takes, where the current device does not hold one of them; otherwise 0.
+  int unheld_cluster(const Args& args) const {
+    if (!clusters) return 0;
+    const Rehearsal rehearsal;
+    launch(args, nullptr);
+    return rehearsal.unheld();
+  }
 };
 
 // Ladder order once the spec has spoken, link order before.
@@ -40,8 +51,9 @@ bool always_suits(const Args&) {
 template <class Args>
 struct Register {
   Register(std::string_view name, int min_sm, const char* (*takes)(const Args&),
-           void (*launch)(const Args&, cudaStream_t), bool (*suits)(const Args&) = always_suits<Args>) {
-    rungs<Args>().push_back({name, min_sm, takes, launch, suits});
+           void (*launch)(const Args&, cudaStream_t), bool (*suits)(const Args&) = always_suits<Args>,
+           bool clusters = false) {
+    rungs<Args>().push_back({name, min_sm, takes, launch, suits, clusters});
   }
 };
 
@@ -81,11 +93,12 @@ struct Ladder {
     return nullptr;
   }
 
-  // The last rung that can take the call and suits it; nullptr where none can.
+  // The last rung that can take the call, suits it and fits the current device; nullptr where none does.
   static const Rung<Args>* choose(const Args& args, int sm) {
     auto& list = rungs<Args>();
     for (auto rung = list.rbegin(); rung != list.rend(); ++rung) {
-      if (sm >= rung->min_sm && rung->takes(args) == nullptr && rung->suits(args)) return &*rung;
+      if (sm < rung->min_sm || rung->takes(args) != nullptr || !rung->suits(args)) continue;
+      if (rung->unheld_cluster(args) == 0) return &*rung;
     }
     return nullptr;
   }
@@ -105,6 +118,10 @@ struct Ladder {
                                std::to_string(sm));
     }
     if (const char* reason = rung->takes(args)) throw std::runtime_error(prefix + reason);
+    if (const int blocks = rung->unheld_cluster(args)) {
+      throw std::runtime_error(prefix + "needs clusters of " + std::to_string(blocks) +
+                               " blocks, of which this GPU (or this part of one) does not hold any");
+    }
     run(*rung, args, stream);
   }
 };

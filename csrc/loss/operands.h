@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "host/checks.h"
 #include "loss/cross_entropy.h"
 #include "row/operands.h"
 
@@ -18,7 +19,8 @@ inline void check_on_device_of(std::string_view op, std::string_view name, const
   fail(op, "expected ", name, " to be on ", device_text(other), " like ", like, ", got ", device_text(tensor));
 }
 
-inline void check_cross_entropy(std::string_view op, const Tensor& logits, const Tensor& target) {
+inline void check_cross_entropy(std::string_view op, const Tensor& logits, const Tensor& target,
+                                double label_smoothing) {
   check_floating(op, "logits", logits);
   if (logits.dim() != 2) fail(op, "expected logits to have 2 dimensions, got shape ", shape_text(logits.sizes()));
   if (logits.size(1) == 0) fail(op, "expected logits to have at least 1 class, got shape ", shape_text(logits.sizes()));
@@ -31,6 +33,7 @@ inline void check_cross_entropy(std::string_view op, const Tensor& logits, const
     fail(op, "expected target to have shape (", std::to_string(logits.size(0)), ",), one class per row of logits, got ",
          shape_text(target.sizes()));
   }
+  check_share(op, "label_smoothing", label_smoothing);
 }
 
 // One number per row of logits: f32, or f64 beside f64 logits.

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kNaiveThreads) norm_backward_naive_kernel(cons
     // the row's sums
     typename Norm::Sums sums{};
     if constexpr (Norm::kShifted) {
-      sums.shift = warp_reduce(threadIdx.x < v.cols ? to_float(x[threadIdx.x]) : 0.0f) * share.inverse_heads;
+      sums.shift = warp_reduce(threadIdx.x < v.cols ? to_float(x[threadIdx.x]) * share.inverse_heads : 0.0f);
     }
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) {

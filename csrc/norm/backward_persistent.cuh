@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     if constexpr (Norm::kShifted) {
       float head = 0.0f;
       if (lane < limit) head = to_float(reinterpret_cast<const T&>(ring[ring_slot<Tile>(first, 0, 0)]));
-      sums.shift = warp_reduce<kShared ? Tile::lanes : kWarp>(head) * share.inverse_heads;
+      sums.shift = warp_reduce<kShared ? Tile::lanes : kWarp>(head * share.inverse_heads);
     }
 #pragma unroll kUnrolled
     for (int i = 0; i < kPacks; ++i) {

@@ -20,9 +20,10 @@ inline int block_smem_limit() {
 }
 
 // Clusters (blocks where config.cluster is 1) of `kernel` that fit on the current device together. The block size
-// must determine the shared memory; the answer is asked for once per device and block size.
+// must determine the shared memory; the answer is asked for once per device and block size. In a rehearsal: 1.
 template <auto kernel>
 int resident_clusters(LaunchConfig config) {
+  if (Rehearsal::current() != nullptr) return 1;
   constexpr int kMaxDevices = 64, kMaxWarps = 32;
   static std::atomic<int> known[kMaxDevices][kMaxWarps + 1];
   int device = 0;
@@ -40,19 +41,8 @@ int resident_clusters(LaunchConfig config) {
                "occupancy");
     clusters = blocks * device_info(device).sm_count;
   } else {
-    if (config.cluster > kPortableCluster) {
-      check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cluster size");
-    }
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(config.cluster), 1, 1};
-    cudaLaunchConfig_t query{};
-    query.gridDim = dim3(static_cast<unsigned>(config.cluster));
-    query.blockDim = config.block;
-    query.dynamicSmemBytes = static_cast<size_t>(config.dynamic_smem);
-    query.attrs = &attribute;
-    query.numAttrs = 1;
-    check_cuda(cudaOccupancyMaxActiveClusters(&clusters, function, &query), "occupancy of clusters");
+    allow_large_cluster(function, config.cluster, "cluster size");
+    check_cuda(count_clusters(clusters, function, config), "occupancy of clusters");
   }
   if (clusters < 1) throw std::runtime_error("this GPU cannot hold a cluster of the kernel");
   count.store(clusters, std::memory_order_relaxed);

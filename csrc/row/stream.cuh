@@ -297,15 +297,15 @@ class StreamBlock {
     ptx::mbarrier_wait(&shared_.filled[slot], s / kSlots % 2);
     uint4 x[Tile::chunk_packs][kInputs];
     read<kAnywhere>(x, slot, first, packs);
-    int valid = 0;
-#pragma unroll
-    for (int i = 0; i < Tile::chunk_packs; ++i) valid += i * threads_ + static_cast<int>(threadIdx.x) < packs;
     Stats stats;
     if constexpr (KeepsOwnStats<Row>) {
       own_ = row_.include(chunk == 0 ? Stats::empty() : own_, x);
       if (chunk < kChunks - 1) return;
       stats = row_.reduce(own_);
     } else {
+      int valid = 0;
+#pragma unroll
+      for (int i = 0; i < Tile::chunk_packs; ++i) valid += i * threads_ + static_cast<int>(threadIdx.x) < packs;
       stats = row_.template gather<kWarp>(x, valid);
     }
     if (lane == 0) {

@@ -1,5 +1,5 @@
-// host/launch.h: more shared memory than a kernel gets unasked, static memory included, a launch that cannot be, and what
-// comes after it.
+// host/launch.h: more shared memory than a kernel gets unasked, static memory included, a launch that cannot be, what comes
+// after it, and launches that are rehearsed.
 #include "host/launch.h"
 
 #include "selftest/selftest.h"
@@ -67,8 +67,32 @@ std::string check_refusal() {
   return text("a block of ", kTooManyThreads, " threads: expected an error, got none");
 }
 
+// Clusters that there are on every GPU that has any, and that there are on none.
+std::string check_rehearsal() {
+  const auto unheld = [](int cluster, int bytes) {
+    const Rehearsal rehearsal;
+    LaunchConfig config{static_cast<unsigned>(cluster), kThreads};
+    config.dynamic_smem = bytes;
+    config.cluster = cluster;
+    warpsmith::launch<&launch_probe_kernel>(config, kStream, static_cast<uint32_t*>(nullptr), kWords);
+    return rehearsal.unheld();
+  };
+  constexpr int kBytes = kWords * sizeof(uint32_t), kTooMany = 1 << 20;
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  if (unheld(1, kBytes) != 0) return "a rehearsal without clusters finds fault with one";
+  if (device_info(device).sm >= 90 && unheld(2, kBytes) != 0)
+    return "this GPU holds clusters of 2, a rehearsal says no";
+  for (const int cluster : {2, 16}) {
+    const int found = unheld(cluster, kTooMany);
+    if (found != cluster) return text("blocks of 1 MiB: expected no cluster of ", cluster, ", found ", found);
+  }
+  const cudaError_t left = cudaDeviceSynchronize();
+  return left == cudaSuccess ? "" : text("a rehearsal has started or left something: ", cudaGetErrorString(left));
+}
+
 std::string run() {
-  return first_failure(check_static_memory, check_shared_memory, check_refusal, check_shared_memory);
+  return first_failure(check_static_memory, check_shared_memory, check_refusal, check_rehearsal, check_shared_memory);
 }
 
 const SelfTestEntry entered{"launch", run};

@@ -5,11 +5,11 @@
 
 #include <array>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "host/checks.h"
 #include "row/operands.h"
 #include "softmax/logits.h"
 
@@ -48,13 +48,6 @@ inline void check_bool_mask(std::string_view op, const Tensor& mask, const Tenso
   check_broadcasts(op, "mask", mask, x);
   const ScalarType type = mask.scalar_type();
   if (type != ScalarType::Bool) fail(op, "expected mask to have dtype torch.bool, got ", dtype_name(type));
-}
-
-inline void check_probability(std::string_view op, double p) {
-  if (p >= 0.0 && p <= 1.0) return;
-  std::ostringstream number;
-  number << p;
-  fail(op, "expected p to be between 0 and 1, got ", number.str());
 }
 
 // The rows of each matrix of x [..., queries, keys].

@@ -95,12 +95,14 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
             the answer then says which compiled kernel would serve, whether or not it is built
             here.
 
+    It takes the GPU for a whole one. On a part of one that holds no cluster of so many blocks as a
+    rung wants, a call goes to the next rung that takes it.
+
     Returns:
         A `Choice`: implementation, variant and reason; `print` it.
     """
     op = catalogue.get(name)
-    args = normalise(op, args)
-    op.check(*args)
+    args = checked(op, args)
     tensor = first_tensor(args)
     if sm is None:
         if tensor.device.type != "cuda":
@@ -133,6 +135,37 @@ def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
 
 
 # --- implementations ------------------------------------------------------------------------------
+
+
+def checked(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All arguments of a call that the operator takes; any other raises."""
+    args = normalise(op, args)
+    require_tensors(op, args)
+    op.check(*args)
+    return args
+
+
+def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
+    """Raises where a tensor is missing, which PyTorch lets pass, or has no strides.
+
+    Raises:
+        TypeError: None in place of a tensor.
+        NotImplementedError: a sparse tensor, say.
+    """
+    for name, needed, a in zip(op.argument_names, _tensors(op.schema), args, strict=True):
+        if a is None and needed:
+            raise TypeError(f"{op.name}: expected {name} to be a tensor, got None")
+        if isinstance(a, Tensor) and a.layout != torch.strided:
+            raise NotImplementedError(
+                f"{op.name}: expected {name} to be a strided tensor, got {a.layout}"
+            )
+
+
+@functools.cache
+def _tensors(schema: str) -> tuple[bool, ...]:
+    """Which arguments have to be tensors."""
+    parsed = torch._C.parse_schema(f"warpsmith::{schema}")
+    return tuple(isinstance(a.type, torch.TensorType) for a in parsed.arguments)
 
 
 def normalise(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -213,8 +246,7 @@ def _with_strides(out: Tensor, promised: Tensor) -> Tensor:
 
 def _cpu(op: Op) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
-        args = normalise(op, args)
-        op.check(*args)
+        args = checked(op, args)
         return _like_fake(op, args, reference(op, args))
 
     return run
@@ -222,8 +254,7 @@ def _cpu(op: Op) -> Callable[..., Any]:
 
 def _meta(op: Op) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
-        args = normalise(op, args)
-        op.check(*args)
+        args = checked(op, args)
         return op.fake(*args)
 
     return run
@@ -231,8 +262,7 @@ def _meta(op: Op) -> Callable[..., Any]:
 
 def _fallback(op: Op) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
-        args = normalise(op, args)
-        op.check(*args)
+        args = checked(op, args)
         if fallback_choice(op, args, "").implementation == "triton":
             return triton_function(op)(*args)
         return _like_fake(op, args, reference(op, args))
@@ -297,6 +327,15 @@ def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         packet = getattr(torch.ops.warpsmith, op.name)
+        require_tensors(op, normalise(op, args))
+        if not any(isinstance(a, Tensor) and a.is_cuda for a in args):
+            # the library would leave the call to this function again
+            if overload == "rung":
+                device = first_tensor(args).device
+                raise RuntimeError(
+                    f"{op.name}: the variant '{kwargs['rung']}' needs CUDA tensors, got {device}"
+                )
+            return packet.fallback(*args)
         if load_family(op.family):
             with _BelowAutograd():
                 return getattr(packet, overload)(*args, **kwargs)
@@ -316,8 +355,7 @@ def _variant(variant: Variant) -> Callable[..., Any]:
 
     def run(*args: Any) -> Any:
         op = variant.op
-        args = normalise(op, args)
-        op.check(*args)
+        args = checked(op, args)
         tensor = first_tensor(args)
         if tensor.device.type == "cuda":
             packet = getattr(torch.ops.warpsmith, op.name)
@@ -482,7 +520,8 @@ def public(op: Op) -> Callable[..., Any]:
     """The call behind a public function: `run(variant, *args)`.
 
     Below autograd when nothing needs a gradient, which saves 4 us a call; torch.compile always sees
-    the plain op.
+    the plain op. What the library says of a tensor that is missing names no argument: looked for
+    only when a call has failed, which costs the others nothing.
     """
     default = getattr(torch.ops.warpsmith, op.name).default
     direct = default._op
@@ -498,7 +537,11 @@ def public(op: Op) -> Callable[..., Any]:
             for a in args:
                 if isinstance(a, Tensor) and a.requires_grad:
                     return default(*args)
-        with _BelowAutograd():
-            return direct(*args)
+        try:
+            with _BelowAutograd():
+                return direct(*args)
+        except RuntimeError:
+            require_tensors(op, normalise(op, args))
+            raise
 
     return run

@@ -197,7 +197,7 @@ void launch_tile(const Tf32Args& p, const Split& split, cudaStream_t stream) {
   if (split.count > 1) sum_splits<float>(p, split.count, stream);
 }
 
-const char* takes(const Tf32Args&) { return nullptr; }
+const char* takes(const Tf32Args& p) { return needs_tiles_in_grid(p); }
 
 void launch(const Tf32Args& p, cudaStream_t stream) {
   const bool packed = in_packs(p.a, p.m, p.k, p.dtype, 16) && in_packs(p.b, p.k, p.n, p.dtype, 16);

@@ -17,7 +17,7 @@ struct Call {
   double label_smoothing, z_loss;
 
   void check() const {
-    check_cross_entropy(kOp, logits, target);
+    check_cross_entropy(kOp, logits, target, label_smoothing);
     check_per_row(kOp, "lse", lse, logits);
     check_per_row(kOp, "grad_loss", grad_loss, logits);
     check_per_row(kOp, "grad_lse", grad_lse, logits);

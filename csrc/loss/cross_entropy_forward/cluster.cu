@@ -75,7 +75,7 @@ bool suits(const CrossEntropyForwardArgs& a) {
   return a.in.rows <= kFewRows && a.in.cols * size_of(a.in.dtype) >= kLongBytes;
 }
 
-const Register<CrossEntropyForwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<CrossEntropyForwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

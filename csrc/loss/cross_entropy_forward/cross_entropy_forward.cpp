@@ -16,7 +16,7 @@ using Results = std::tuple<Tensor, Tensor>;
 
 Results run(const Tensor& logits, const Tensor& target, int64_t ignore_index, double label_smoothing, double z_loss,
             const std::string* rung) {
-  check_cross_entropy(kOp, logits, target);
+  check_cross_entropy(kOp, logits, target, label_smoothing);
   const auto fall_back = [&] {
     return call_fallback<Results>("warpsmith::cross_entropy_forward", logits, target, ignore_index, label_smoothing,
                                   z_loss);

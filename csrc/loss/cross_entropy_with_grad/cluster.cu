@@ -119,7 +119,7 @@ const char* takes(const CrossEntropyWithGradArgs& a) {
 
 bool suits(const CrossEntropyWithGradArgs& a) { return a.in.cols * size_of(a.in.dtype) > kWorthwhileBytes; }
 
-const Register<CrossEntropyWithGradArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<CrossEntropyWithGradArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

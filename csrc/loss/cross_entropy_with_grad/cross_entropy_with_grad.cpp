@@ -23,7 +23,7 @@ struct Call {
   double label_smoothing, z_loss;
 
   void check() const {
-    check_cross_entropy(kOp, logits, target);
+    check_cross_entropy(kOp, logits, target, label_smoothing);
     if (grad_loss) check_per_row(kOp, "grad_loss", *grad_loss, logits);
   }
 

@@ -48,9 +48,11 @@ inline const char* needs_registers(const AddNormArgs& a) {
   return row_bytes(a) <= 64 * 1024 ? nullptr : "needs rows of at most 64 KiB";
 }
 
+inline constexpr int64_t kMostClusterRowBytes = 1 << 20;
+
 inline const char* needs_cluster(const AddNormArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
-  return row_bytes(a) <= 1024 * 1024 ? nullptr : "needs rows of at most 1 MiB";
+  return row_bytes(a) <= kMostClusterRowBytes ? nullptr : "needs rows of at most 1 MiB";
 }
 
 // Shorter rows leave a block room for its neighbours.

@@ -12,7 +12,8 @@ void launch(const AddNormArgs& a, cudaStream_t stream) {
   visit_add_norm(a, [&]<class Types>() { launch_cluster(AddNormRows<Types>(a), stream); });
 }
 
-const Register<AddNormArgs> registered{"cluster", /*min_sm=*/90, needs_cluster, launch, suits_cluster};
+const Register<AddNormArgs> registered{"cluster", /*min_sm=*/90, needs_cluster,
+                                       launch,    suits_cluster, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -151,6 +151,7 @@ template <class Rows>
 void launch_cluster(const Rows& rows, cudaStream_t stream) {
   using Common = std::conditional_t<sizeof(typename Rows::R) == 4, AddNormFloatTiles, AddNormHalfTiles>;
   using Tiles = std::conditional_t<Rows::kCommon, Common, AddNormFewTiles>;
+  static_assert(16 * std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs == kMostClusterRowBytes);
   launch_chunks(ChunkedAddNorm<Rows>(rows), rows.cols / Rows::kWidth, rows.rows, stream, Tiles{});
 }
 

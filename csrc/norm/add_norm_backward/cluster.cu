@@ -42,7 +42,7 @@ const char* takes(const AddNormBackwardArgs& a) {
 
 bool suits(const AddNormBackwardArgs& a) { return a.cols > 8192; }
 
-const Register<AddNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<AddNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

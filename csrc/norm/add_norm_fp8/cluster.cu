@@ -15,7 +15,7 @@ void launch(const AddNormFp8Args& a, cudaStream_t stream) {
   visit_add_norm_fp8(a, [&]<class Types>() { launch_cluster(AddNormFp8Rows<Types>(a), stream); });
 }
 
-const Register<AddNormFp8Args> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<AddNormFp8Args> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -15,7 +15,7 @@ void launch(const DropoutAddNormArgs& a, cudaStream_t stream) {
   visit_add_norm(a, [&]<class Types>() { launch_cluster(DropoutAddNormRows<Types>(a), stream); });
 }
 
-const Register<DropoutAddNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<DropoutAddNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -1,9 +1,9 @@
 // What the bindings of the residual norms with dropout share, forward and backward.
 #pragma once
 
-#include <sstream>
 #include <string_view>
 
+#include "host/checks.h"
 #include "norm/add_norm/operands.h"
 
 namespace warpsmith {
@@ -24,10 +24,7 @@ inline void check_row_scale(std::string_view op, const Tensor& row_scale, const 
 
 inline void check_dropout(std::string_view op, const OptionalTensor& row_scale, double p, const Tensor& x) {
   if (row_scale) check_row_scale(op, *row_scale, x);
-  if (p >= 0.0 && p <= 1.0) return;
-  std::ostringstream number;
-  number << p;
-  fail(op, "expected p to be between 0 and 1, got ", number.str());
+  check_share(op, "p", p);
 }
 
 inline const float* floats_of(const OptionalTensor& tensor) {

@@ -28,7 +28,8 @@ const char* takes(const DropoutAddNormBackwardArgs& a) {
 
 bool suits(const DropoutAddNormBackwardArgs& a) { return a.cols > 8192; }
 
-const Register<DropoutAddNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<DropoutAddNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes,
+                                                      launch,    suits,         /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -28,7 +28,7 @@ const char* takes(const GroupNormArgs& a) {
 
 bool suits(const GroupNormArgs& a) { return a.row_bytes() > kRegisterBytes; }
 
-const Register<GroupNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<GroupNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -170,7 +170,7 @@ void launch(const GroupNormArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<GroupNormArgs> registered{"nhwc_cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<GroupNormArgs> registered{"nhwc_cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -42,7 +42,7 @@ void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {
   launch_resident<true>(a, GradSpread(a, cluster_size(a)), "cluster", stream);
 }
 
-const Register<GroupNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<GroupNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

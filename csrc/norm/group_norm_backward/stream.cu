@@ -55,7 +55,7 @@ void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<GroupNormBackwardArgs> registered{"stream", /*min_sm=*/90, takes, launch, suits};
+const Register<GroupNormBackwardArgs> registered{"stream", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -28,7 +28,7 @@ const char* takes(const LayerNormArgs& a) {
 
 bool suits(const LayerNormArgs& a) { return a.cols * size_of(a.dtype) > kWorthwhileBytes; }
 
-const Register<LayerNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<LayerNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

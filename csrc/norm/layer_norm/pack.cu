@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kMostThreads) layer_norm_pack_kernel(const Lay
     for (int64_t col = first; col < v.cols; col += step) {
       Pack<T> values;
       load(values, x + col);
-      sum = add_values(sum, values);
+      sum = v.add_values(sum, values);
     }
     const A mean = v.mean_of(block_sum(v.scaled(sum), sums));
 

@@ -40,8 +40,8 @@ struct LayerNorm : LayerNormRows<T, W> {
   __device__ uint64_t load_policy() const { return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal(); }
   __device__ const T* input(int, int64_t row) const { return this->x_row(row); }
 
-  // One pass, around a value near the mean: what the lanes hold first, averaged. Where it is far from the mean after all,
-  // the deviations add up to how far.
+  // One pass, around a value near the mean: what the lanes hold first, averaged, each divided before it is added lest the
+  // sum leave the range. Where the shift is far from the mean after all, the deviations add up to how far.
   template <int lanes, int packs, class X>
   __device__ __forceinline__ Stats gather(const X& x, int valid) const {
     float values[kPack<T>];
@@ -50,7 +50,8 @@ struct LayerNorm : LayerNormRows<T, W> {
     const auto cols = static_cast<int>(this->cols);
     const int heads = lanes < kWarp ? min(cols / kPack<T>, lanes) : __popc(__ballot_sync(kAllLanes, valid > 0));
     const int count = lanes < kWarp ? cols : __reduce_add_sync(kAllLanes, valid) * kPack<T>;
-    const float shift = __fdividef(warp_reduce<lanes>(valid > 0 ? values[0] : 0.0f), static_cast<float>(max(heads, 1)));
+    const float head = __fdividef(values[0], static_cast<float>(max(heads, 1)));
+    const float shift = warp_reduce<lanes>(valid > 0 ? head : 0.0f);
     float deviation = 0.0f, square = 0.0f;
 #pragma unroll
     for (int i = 0; i < packs; ++i) {

@@ -17,6 +17,9 @@ struct RowStats {
   float mean, rstd;
 };
 
+template <class T>
+using PairOf = std::conditional_t<std::is_same_v<T, f16>, __half2, __nv_bfloat162>;
+
 // Of x - shift, per thread or over the row.
 template <class A>
 struct Deviations {
@@ -67,10 +70,43 @@ struct LayerNormRows {
     }
   }
 
-  // Of the scaled sum over the row.
+  // A value on top of what becomes the mean. In f32 it is its share of the mean that is added: sums of values leave the
+  // range where their mean does not.
+  template <class A>
+  __device__ __forceinline__ A add_value(A sum, T x) const {
+    if constexpr (std::is_same_v<A, float>) {
+      return fmaf(to_float(x), inverse_count, sum);
+    } else {
+      return __hadd(sum, x);
+    }
+  }
+
+  // n of them; 16-bit accumulators take two an instruction.
+  template <class A, int n>
+  __device__ __forceinline__ A add_values(A sum, const Vec<T, n>& x) const {
+    if constexpr (std::is_same_v<A, float>) {
+      float values[n];
+      to_float(values, x);
+#pragma unroll
+      for (int i = 0; i < n; ++i) sum = fmaf(values[i], inverse_count, sum);
+      return sum;
+    } else {
+      using Pair = PairOf<T>;
+      Pair pairs = reinterpret_cast<const Pair&>(x[0]);
+#pragma unroll
+      for (int i = 2; i < n; i += 2) pairs = __hadd2(pairs, reinterpret_cast<const Pair&>(x[i]));
+      return __hadd(sum, __hadd(pairs.x, pairs.y));
+    }
+  }
+
+  // Of what these have added up over the row, scaled.
   template <class A>
   __device__ __forceinline__ A mean_of(A sum) const {
-    return from_float<A>(to_float(sum) * inverse_count);
+    if constexpr (std::is_same_v<A, float>) {
+      return sum;
+    } else {
+      return from_float<A>(to_float(sum) * inverse_count);
+    }
   }
 
   // Of the scaled sums over the row.
@@ -105,16 +141,6 @@ void visit_accumulators(const LayerNormArgs& a, Body&& body) {
   });
 }
 
-// One value in the accumulator's arithmetic.
-template <class A, class T>
-__device__ __forceinline__ A as(T x) {
-  if constexpr (std::is_same_v<A, float>) {
-    return to_float(x);
-  } else {
-    return x;
-  }
-}
-
 template <class A, class T>
 __device__ __forceinline__ void add_deviation(Deviations<A>& deviations, T x, A shift) {
   if constexpr (std::is_same_v<A, float>) {
@@ -125,27 +151,6 @@ __device__ __forceinline__ void add_deviation(Deviations<A>& deviations, T x, A 
     const A d = __hsub(x, shift);
     deviations.sum = __hadd(deviations.sum, d);
     deviations.square = __hfma(d, d, deviations.square);
-  }
-}
-
-template <class T>
-using PairOf = std::conditional_t<std::is_same_v<T, f16>, __half2, __nv_bfloat162>;
-
-// n values on top of `sum`; 16-bit accumulators take two values an instruction.
-template <class A, class T, int n>
-__device__ __forceinline__ A add_values(A sum, const Vec<T, n>& x) {
-  if constexpr (std::is_same_v<A, float>) {
-    float values[n];
-    to_float(values, x);
-#pragma unroll
-    for (int i = 0; i < n; ++i) sum += values[i];
-    return sum;
-  } else {
-    using Pair = PairOf<T>;
-    Pair pairs = reinterpret_cast<const Pair&>(x[0]);
-#pragma unroll
-    for (int i = 2; i < n; i += 2) pairs = __hadd2(pairs, reinterpret_cast<const Pair&>(x[i]));
-    return __hadd(sum, __hadd(pairs.x, pairs.y));
   }
 }
 

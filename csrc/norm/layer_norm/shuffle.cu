@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kMostThreads) layer_norm_shuffle_kernel(const 
 
     // mean
     A sum = from_float<A>(0.0f);
-    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) sum = Add{}(sum, as<A>(x[i]));
+    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) sum = v.add_value(sum, x[i]);
     const A mean = v.mean_of(block_sum(v.scaled(sum), sums));
 
     // deviations

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_tree_kernel(const LayerNo
 
     // mean
     A sum = from_float<A>(0.0f);
-    for (int64_t i = tid; i < v.cols; i += kThreads) sum = Add{}(sum, as<A>(x[i]));
+    for (int64_t i = tid; i < v.cols; i += kThreads) sum = v.add_value(sum, x[i]);
     const A mean = v.mean_of(tree_sum(v.scaled(sum), partial));
 
     // deviations

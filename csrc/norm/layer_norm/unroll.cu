@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kMostThreads, 2) layer_norm_unroll_kernel(cons
     A sum = from_float<A>(0.0f);
     for (int64_t col = threadIdx.x; col < v.cols; col += step) {
       A of_step = from_float<A>(0.0f);
-      for_step(x, col, v.cols, [&](T value, int64_t) { of_step = Add{}(of_step, as<A>(value)); });
+      for_step(x, col, v.cols, [&](T value, int64_t) { of_step = v.add_value(of_step, value); });
       sum = Add{}(sum, of_step);
     }
     const A mean = v.mean_of(block_sum(v.scaled(sum), sums));

@@ -19,13 +19,14 @@ __device__ __forceinline__ Moments moments_of(const Pack<T>& pack) {
   constexpr int kWidth = kPack<T>;
   float values[kWidth], sums[kWidth];
   to_float(values, pack);
-  to_float(sums, pack);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sums[i] = values[i] * (1.0f / kWidth);  // lest they add up beyond the range
 #pragma unroll
   for (int half = kWidth / 2; half > 0; half /= 2) {
 #pragma unroll
     for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
   }
-  const float mean = sums[0] * (1.0f / kWidth);
+  const float mean = sums[0];
   float m2 = 0.0f;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) m2 = fmaf(values[i] - mean, values[i] - mean, m2);

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kMostThreads) layer_norm_x2_kernel(const Layer
     A sum = from_float<A>(0.0f);
     for (int64_t col = first; col < v.cols; col += step) {
       load(values, x + col);
-      sum = add_values(sum, values);
+      sum = v.add_values(sum, values);
     }
     const A mean = v.mean_of(block_sum(v.scaled(sum), sums));
 

@@ -38,7 +38,7 @@ const char* takes(const LayerNormBackwardArgs& a) {
 
 bool suits(const LayerNormBackwardArgs& a) { return a.cols > kWorthwhileCols; }
 
-const Register<LayerNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<LayerNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -38,7 +38,8 @@ const char* takes(const LayerNormBackwardFromOutputArgs& a) {
 
 bool suits(const LayerNormBackwardFromOutputArgs& a) { return a.cols > kWorthwhileCols; }
 
-const Register<LayerNormBackwardFromOutputArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<LayerNormBackwardFromOutputArgs> registered{"cluster", /*min_sm=*/90, takes,
+                                                           launch,    suits,         /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -22,7 +22,7 @@ const char* takes(const RmsNormArgs& a) {
 
 bool suits(const RmsNormArgs& a) { return a.cols * size_of(a.dtype) > kMostRowBytes; }
 
-const Register<RmsNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<RmsNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -34,7 +34,7 @@ const char* takes(const RmsNormBackwardArgs& a) {
 
 bool suits(const RmsNormBackwardArgs& a) { return a.cols > kWorthwhileCols; }
 
-const Register<RmsNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<RmsNormBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

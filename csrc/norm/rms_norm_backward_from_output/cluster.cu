@@ -34,7 +34,8 @@ const char* takes(const RmsNormBackwardFromOutputArgs& a) {
 
 bool suits(const RmsNormBackwardFromOutputArgs& a) { return a.cols > kWorthwhileCols; }
 
-const Register<RmsNormBackwardFromOutputArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<RmsNormBackwardFromOutputArgs> registered{"cluster", /*min_sm=*/90, takes,
+                                                         launch,    suits,         /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

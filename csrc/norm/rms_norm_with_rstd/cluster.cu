@@ -19,7 +19,7 @@ const char* takes(const RmsNormWithRstdArgs& a) {
 
 bool suits(const RmsNormWithRstdArgs& a) { return a.cols * size_of(a.dtype) > kMostRowBytes; }
 
-const Register<RmsNormWithRstdArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<RmsNormWithRstdArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -41,7 +41,7 @@ Tensor run(const Tensor& grad, const Tensor& x, const std::optional<Tensor>& bia
   if (mask) check_bool_mask(kOp, *mask, x);
   check_per_row("lse", lse, x);
   if (grad_lse) check_per_row("grad_lse", *grad_lse, x);
-  check_probability(kOp, p);
+  check_share(kOp, "p", p);
   if (!has_float_kernel(x)) {
     if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
     return fall_back();

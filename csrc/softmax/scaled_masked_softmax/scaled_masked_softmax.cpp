@@ -81,7 +81,7 @@ WithLse run_dropout(const Tensor& x, const std::optional<Tensor>& bias, const st
   check_rows(kDropout, x);
   if (bias) check_bias(kDropout, *bias, x);
   if (mask) check_bool_mask(kDropout, *mask, x);
-  check_probability(kDropout, p);
+  check_share(kDropout, "p", p);
   if (!has_float_kernel(x)) {
     if (rung != nullptr) fail(kDropout, "no rung takes ", dtype_name(x.scalar_type()));
     return fall_back();

@@ -32,7 +32,7 @@ const char* takes(const SoftmaxArgs& a) {
 
 bool suits(const SoftmaxArgs& a) { return a.cols * size_of(a.dtype) > kMostRowBytes; }
 
-const Register<SoftmaxArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<SoftmaxArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

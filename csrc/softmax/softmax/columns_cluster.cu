@@ -123,7 +123,7 @@ void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<SoftmaxArgs> registered{"columns_cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<SoftmaxArgs> registered{"columns_cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

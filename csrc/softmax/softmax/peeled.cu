@@ -57,7 +57,7 @@ bool suits(const SoftmaxArgs& a) {
   return a.cols * size_of(a.dtype) > (a.dtype == Dtype::f32 ? 32 * 1024 : kMostSharedBytes);
 }
 
-const Register<SoftmaxArgs> registered{"peeled", /*min_sm=*/90, takes, launch, suits};
+const Register<SoftmaxArgs> registered{"peeled", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

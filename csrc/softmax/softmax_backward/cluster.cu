@@ -33,7 +33,7 @@ const char* takes(const SoftmaxBackwardArgs& a) {
 
 bool suits(const SoftmaxBackwardArgs& a) { return a.cols * size_of(a.dtype) > kMostRowBytes2; }
 
-const Register<SoftmaxBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<SoftmaxBackwardArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -127,7 +127,8 @@ void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<SoftmaxBackwardArgs> registered{"columns_cluster", /*min_sm=*/90, takes, launch, suits};
+const Register<SoftmaxBackwardArgs> registered{"columns_cluster", /*min_sm=*/90, takes, launch, suits,
+                                               /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

@@ -21,7 +21,7 @@ const char* takes(const SoftmaxBackwardArgs& a) {
 // Shorter rows fit the registers of a warp.
 bool suits(const SoftmaxBackwardArgs& a) { return a.cols > 1024; }
 
-const Register<SoftmaxBackwardArgs> registered{"peeled", /*min_sm=*/90, takes, launch, suits};
+const Register<SoftmaxBackwardArgs> registered{"peeled", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

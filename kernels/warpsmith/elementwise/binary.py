@@ -247,7 +247,8 @@ def add(x: Tensor, y: Tensor, *, variant: str | None = None) -> Tensor:
         A tensor of the broadcast shape, computed in float32 and rounded once.
 
     Raises:
-        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: for other dtypes, devices or shapes than these.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -268,7 +269,8 @@ def mul(x: Tensor, y: Tensor, *, variant: str | None = None) -> Tensor:
         A tensor of the broadcast shape, computed in float32 and rounded once.
 
     Raises:
-        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: for other dtypes, devices or shapes than these.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -292,8 +294,8 @@ def bias_gelu(
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for other dtypes, devices or shapes than these, another `approximate`, or an
-            unknown variant.
+        RuntimeError: for other dtypes, devices or shapes than these, or another `approximate`.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -303,7 +305,9 @@ def bias_gelu(
         return _bias_gelu(variant, x, bias)
     if approximate == "tanh":
         return _bias_gelu_tanh(variant, x, bias)
-    raise ValueError(f"bias_gelu: expected approximate to be 'none' or 'tanh', got '{approximate}'")
+    raise RuntimeError(
+        f"bias_gelu: expected approximate to be 'none' or 'tanh', got '{approximate}'"
+    )
 
 
 def bias_gelu_tanh(x: Tensor, bias: Tensor, *, variant: str | None = None) -> Tensor:
@@ -318,7 +322,8 @@ def bias_gelu_tanh(x: Tensor, bias: Tensor, *, variant: str | None = None) -> Te
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: for other dtypes, devices or shapes than these.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:

@@ -17,22 +17,24 @@ FLOATING = (
 
 def floating(op: str, name: str, tensor: Tensor) -> None:
     if tensor.dtype not in FLOATING:
-        raise ValueError(f"{op}: expected {name} to be a floating-point tensor, got {tensor.dtype}")
+        raise RuntimeError(
+            f"{op}: expected {name} to be a floating-point tensor, got {tensor.dtype}"
+        )
 
 
 def like(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
     """Same device and dtype as `x`."""
     if tensor.device != x.device:
-        raise ValueError(f"{op}: expected {name} to be on {x.device} like x, got {tensor.device}")
+        raise RuntimeError(f"{op}: expected {name} to be on {x.device} like x, got {tensor.device}")
     if tensor.dtype != x.dtype:
-        raise ValueError(
+        raise RuntimeError(
             f"{op}: expected {name} to have dtype {x.dtype} like x, got {tensor.dtype}"
         )
 
 
 def shaped(op: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(tensor.shape) != shape:
-        raise ValueError(
+        raise RuntimeError(
             f"{op}: expected {name} to have shape {shape} like x, got {tuple(tensor.shape)}"
         )
 
@@ -42,7 +44,7 @@ def broadcast_shape(op: str, x: Tensor, y: Tensor) -> tuple[int, ...]:
     try:
         return tuple(torch.broadcast_shapes(x.shape, y.shape))
     except RuntimeError:
-        raise ValueError(
+        raise RuntimeError(
             f"{op}: shapes {tuple(x.shape)} and {tuple(y.shape)} do not broadcast"
         ) from None
 
@@ -53,7 +55,7 @@ def bias(op: str, x: Tensor, bias: Tensor) -> None:
     like(op, "bias", bias, x)
     n = x.shape[-1]
     if bias.dim() != 1 or bias.shape[0] != n:
-        raise ValueError(
+        raise RuntimeError(
             f"{op}: expected bias to have shape ({n},), the last dimension of x, "
             f"got {tuple(bias.shape)}"
         )
@@ -61,7 +63,7 @@ def bias(op: str, x: Tensor, bias: Tensor) -> None:
 
 def at_least_one_dimension(op: str, x: Tensor) -> None:
     if x.dim() == 0:
-        raise ValueError(f"{op}: expected at least 1 dimension in x, got shape ()")
+        raise RuntimeError(f"{op}: expected at least 1 dimension in x, got shape ()")
 
 
 def gate_shape(op: str, x: Tensor, up: Tensor | None) -> tuple[int, ...]:
@@ -74,5 +76,5 @@ def gate_shape(op: str, x: Tensor, up: Tensor | None) -> tuple[int, ...]:
         return shape
     at_least_one_dimension(op, x)
     if shape[-1] % 2 != 0:
-        raise ValueError(f"{op}: expected the last dimension of x to be even, got shape {shape}")
+        raise RuntimeError(f"{op}: expected the last dimension of x to be even, got shape {shape}")
     return (*shape[:-1], shape[-1] // 2)

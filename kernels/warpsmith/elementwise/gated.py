@@ -212,7 +212,8 @@ def silu_and_mul(x: Tensor, up: Tensor | None = None, *, variant: str | None = N
         is dense, else contiguous.
 
     Raises:
-        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: for other dtypes, devices or shapes than these.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -242,8 +243,8 @@ def gelu_and_mul(
         is dense, else contiguous.
 
     Raises:
-        ValueError: for other dtypes, devices or shapes than these, another `approximate`, or an
-            unknown variant.
+        RuntimeError: for other dtypes, devices or shapes than these, or another `approximate`.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -253,7 +254,7 @@ def gelu_and_mul(
         return _gelu_and_mul(variant, x, up)
     if approximate == "tanh":
         return _gelu_tanh_and_mul(variant, x, up)
-    raise ValueError(
+    raise RuntimeError(
         f"gelu_and_mul: expected approximate to be 'none' or 'tanh', got '{approximate}'"
     )
 
@@ -272,7 +273,8 @@ def gelu_tanh_and_mul(x: Tensor, up: Tensor | None = None, *, variant: str | Non
         is dense, else contiguous.
 
     Raises:
-        ValueError: for other dtypes, devices or shapes than these, or an unknown variant.
+        RuntimeError: for other dtypes, devices or shapes than these.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:

@@ -249,7 +249,8 @@ def relu(x: Tensor, *, variant: str | None = None) -> Tensor:
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: for an `x` that is not floating-point.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -269,7 +270,8 @@ def sigmoid(x: Tensor, *, variant: str | None = None) -> Tensor:
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: for an `x` that is not floating-point.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -290,7 +292,8 @@ def elu(x: Tensor, alpha: float = 1.0, *, variant: str | None = None) -> Tensor:
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: for an `x` that is not floating-point.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -311,8 +314,8 @@ def gelu(x: Tensor, approximate: str = "none", *, variant: str | None = None) ->
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, another `approximate`, or an unknown
-            variant.
+        RuntimeError: for an `x` that is not floating-point, or another `approximate`.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -322,7 +325,7 @@ def gelu(x: Tensor, approximate: str = "none", *, variant: str | None = None) ->
         return _gelu(variant, x)
     if approximate == "tanh":
         return _gelu_tanh(variant, x)
-    raise ValueError(f"gelu: expected approximate to be 'none' or 'tanh', got '{approximate}'")
+    raise RuntimeError(f"gelu: expected approximate to be 'none' or 'tanh', got '{approximate}'")
 
 
 def gelu_tanh(x: Tensor, *, variant: str | None = None) -> Tensor:
@@ -336,7 +339,8 @@ def gelu_tanh(x: Tensor, *, variant: str | None = None) -> Tensor:
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: for an `x` that is not floating-point.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -356,7 +360,8 @@ def silu(x: Tensor, *, variant: str | None = None) -> Tensor:
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: for an `x` that is not floating-point.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -379,7 +384,8 @@ def hardswish(x: Tensor, *, variant: str | None = None) -> Tensor:
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: for an `x` that is not floating-point.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -400,7 +406,8 @@ def hardshrink(x: Tensor, lambd: float = 0.5, *, variant: str | None = None) -> 
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: for an `x` that is not floating-point.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -420,7 +427,8 @@ def quick_gelu(x: Tensor, *, variant: str | None = None) -> Tensor:
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: for an `x` that is not floating-point.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
@@ -440,7 +448,8 @@ def mish(x: Tensor, *, variant: str | None = None) -> Tensor:
         A tensor of the shape and dtype of `x`, with its strides where it is dense.
 
     Raises:
-        ValueError: for an `x` that is not floating-point, or an unknown variant.
+        RuntimeError: for an `x` that is not floating-point.
+        ValueError: for an unknown variant.
         RuntimeError: where the variant cannot take the call.
 
     Reference:

@@ -32,6 +32,7 @@ from warpsmith.gemm.problem import (
     needs_packs_16,
     needs_plain,
     needs_row_major,
+    needs_tiles_in_grid,
     product,
 )
 
@@ -179,6 +180,7 @@ LADDER = (
         dtypes=("f32",),
         width=4,
         technique="mma_peak",
+        when=condition(needs_tiles_in_grid),
     ),
     Rung(
         "mma_tma",

@@ -40,7 +40,7 @@ def check_target(op: str, target: Tensor, like: str, rows: Tensor) -> None:
         )
 
 
-def check_cross_entropy(op: str, logits: Tensor, target: Tensor) -> None:
+def check_cross_entropy(op: str, logits: Tensor, target: Tensor, label_smoothing: float) -> None:
     if not logits.is_floating_point():
         raise RuntimeError(
             f"{op}: expected logits to be a floating-point tensor, got {logits.dtype}"
@@ -54,6 +54,10 @@ def check_cross_entropy(op: str, logits: Tensor, target: Tensor) -> None:
             f"{op}: expected logits to have at least 1 class, got shape {tuple(logits.shape)}"
         )
     check_target(op, target, "logits", logits)
+    if not 0.0 <= label_smoothing <= 1.0:  # NaN is not either
+        raise RuntimeError(
+            f"{op}: expected label_smoothing to be between 0 and 1, got {label_smoothing:g}"
+        )
 
 
 def check_per_row(op: str, name: str, tensor: Tensor, logits: Tensor) -> None:

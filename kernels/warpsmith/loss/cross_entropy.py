@@ -31,15 +31,22 @@ IGNORE_INDEX = cases.IGNORE_INDEX
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _check(logits: Tensor, target: Tensor, *options: Any) -> None:
-    check_cross_entropy("cross_entropy_forward", logits, target)
+def _check(
+    logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, z_loss: float
+) -> None:
+    check_cross_entropy("cross_entropy_forward", logits, target, label_smoothing)
 
 
 def _check_with_grad(
-    logits: Tensor, target: Tensor, grad_loss: Tensor | None, *options: Any
+    logits: Tensor,
+    target: Tensor,
+    grad_loss: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
 ) -> None:
     op = "cross_entropy_with_grad"
-    check_cross_entropy(op, logits, target)
+    check_cross_entropy(op, logits, target, label_smoothing)
     if grad_loss is not None:
         check_per_row(op, "grad_loss", grad_loss, logits)
 
@@ -50,10 +57,12 @@ def _check_backward(
     lse: Tensor,
     grad_loss: Tensor,
     grad_lse: Tensor,
-    *options: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
 ) -> None:
     op = "cross_entropy_backward"
-    check_cross_entropy(op, logits, target)
+    check_cross_entropy(op, logits, target, label_smoothing)
     check_per_row(op, "lse", lse, logits)
     check_per_row(op, "grad_loss", grad_loss, logits)
     check_per_row(op, "grad_lse", grad_lse, logits)
@@ -548,7 +557,8 @@ def cross_entropy(
 
     Raises:
         RuntimeError: logits are not floating-point, not 2-d or without a class; target has another
-            shape, device or no integer dtype; the variant cannot take the input.
+            shape, device or no integer dtype; label_smoothing is not between 0 and 1; the variant
+            cannot take the input.
         ValueError: the reduction or the variant does not exist.
 
     Reference:

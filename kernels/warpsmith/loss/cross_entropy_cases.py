@@ -272,11 +272,22 @@ def bench_backward(rows: int, cols: int) -> Sample:
 # --- bad calls ------------------------------------------------------------------------------------
 
 
-def _errors(op: str, rest: Callable[[Inputs, int], tuple[Any, ...]]) -> tuple[Bad, ...]:
-    """What none of the operators takes; `rest` makes what follows the target, for so many rows."""
+def _errors(
+    op: str, rest: Callable[[Inputs, int], tuple[Any, ...]], between: tuple[None, ...] = ()
+) -> tuple[Bad, ...]:
+    """What none of the operators takes; `rest` makes what follows the target, for so many rows,
+    `between` stands for what else comes before the options.
+    """
 
     def target(inputs: Inputs, *values: int) -> Tensor:
         return torch.tensor(values, device=inputs.device)
+
+    def beyond(share: float) -> Bad:
+        return Bad(
+            f"label smoothing {share:g}",
+            lambda i: (i.randn(2, 8), target(i, 0, 1), *rest(i, 2), *between, IGNORE_INDEX, share),
+            rf"{op}: expected label_smoothing to be between 0 and 1, got {share:g}",
+        )
 
     return (
         Bad(
@@ -317,6 +328,7 @@ def _errors(op: str, rest: Callable[[Inputs, int], tuple[Any, ...]]) -> tuple[Ba
             rf"{op}: expected target to be on cuda:\d+ like logits, got cpu",
             cuda_only=True,
         ),
+        *(beyond(share) for share in (-0.5, 1.5, math.nan)),
     )
 
 
@@ -341,7 +353,7 @@ ERRORS = (
 )
 
 WITH_GRAD_ERRORS = (
-    *_errors("cross_entropy_with_grad", lambda i, rows: ()),
+    *_errors("cross_entropy_with_grad", lambda i, rows: (), between=(None,)),
     Bad(
         "weights of another dtype",
         lambda i: (*_call(i.randn(2, 8), i), per_row(i, 2, 3).double()),

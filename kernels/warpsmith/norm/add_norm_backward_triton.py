@@ -17,9 +17,9 @@ from warpsmith.norm.add_norm_triton import (
     affine,
     branched,
     floats,
-    mean_of,
     of_branch,
     or_other,
+    share_of,
 )
 from warpsmith.norm.launch_triton import (
     MOST_PERSISTENT,
@@ -83,7 +83,7 @@ def add_norm_backward_persistent_kernel(
         grad = tl.load(grad_ptr + row * grad_stride + col, mask=valid, other=0.0).to(tl.float32)
         g = affine(grad, weight_ptr, weight_ptr, col, in_row, HAS_WEIGHT, False, ZERO_CENTERED)
         if LAYER:
-            h = tl.where(valid, h - mean_of(tl.sum(h, axis=1, keep_dims=True), cols), 0.0)
+            h = tl.where(valid, h - tl.sum(share_of(h, cols), axis=1, keep_dims=True), 0.0)
         scale = reciprocal_rms(tl.sum(h * h, axis=1, keep_dims=True), cols, eps)
         xhat = h * scale
         dh = g - xhat * (tl.sum(g * xhat, axis=1, keep_dims=True) / cols)
@@ -149,10 +149,9 @@ def add_norm_backward_sweeps_kernel(
         total = tl.zeros([1, BLOCK], dtype=tl.float32)
         for start in range(0, cols, BLOCK):
             col = start + tl.arange(0, BLOCK)[None, :]
-            total += tl.load(h_ptr + row * h_stride + col, mask=col < cols, other=0.0).to(
-                tl.float32
-            )
-        mean = mean_of(tl.sum(total, axis=1, keep_dims=True), cols)
+            h = tl.load(h_ptr + row * h_stride + col, mask=col < cols, other=0.0)
+            total += share_of(h.to(tl.float32), cols)
+        mean = tl.sum(total, axis=1, keep_dims=True)
     squares = tl.zeros([1, BLOCK], dtype=tl.float32)
     products = tl.zeros([1, BLOCK], dtype=tl.float32)
     plain = tl.zeros([1, BLOCK], dtype=tl.float32)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.norm.layer_norm_cases import near_largest
 
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 HALVES = ("f16", "bf16")
@@ -163,6 +164,7 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
                 *_pair(5, 64)(i), i.randn(128, salt=2)[::2], i.randn(192, salt=3)[::3]
             ),
         ),
+        *(_NEAR_LARGEST if norm.has_bias else ()),
         *_mixed(norm),
         Sample(
             "rows past 2^31 elements",
@@ -172,6 +174,20 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
             dtypes=("f16",),
         ),
     )
+
+
+_NEAR_LARGEST = (
+    Sample(
+        "near the largest",
+        lambda i: LAYER.of(i, near_largest(i), None),
+        dtypes=("f32", "bf16"),
+    ),
+    Sample(
+        "near the largest, 516",
+        lambda i: LAYER.of(i, near_largest(i, 516), None),
+        dtypes=("f32",),
+    ),
+)
 
 
 def _mixed(norm: Norm) -> tuple[Sample, ...]:

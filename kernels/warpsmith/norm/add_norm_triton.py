@@ -29,8 +29,9 @@ from warpsmith.philox_triton import NOT_SPECIALISED, keeps, keeps_groups
 
 
 @triton.jit
-def mean_of(total, cols):
-    return tl.div_rn(total, tl.zeros_like(total) + cols)
+def share_of(x, cols):
+    """What x adds to the mean: a sum of x leaves the range where the mean does not."""
+    return tl.div_rn(x, tl.zeros_like(x) + cols)
 
 
 @triton.jit
@@ -161,7 +162,7 @@ def add_norm_resident_kernel(
         tl.store(h_ptr + row * cols + col, narrow, mask=valid)
         h = narrow.to(tl.float32)
     if LAYER:
-        h = tl.where(valid, h - mean_of(tl.sum(h, axis=1, keep_dims=True), cols), 0.0)
+        h = tl.where(valid, h - tl.sum(share_of(h, cols), axis=1, keep_dims=True), 0.0)
     y = h * reciprocal_rms(tl.sum(h * h, axis=1, keep_dims=True), cols, eps)
     y = affine(y, weight_ptr, bias_ptr, col, in_row, HAS_WEIGHT, HAS_BIAS, ZERO_CENTERED)
     y = rounded(y, scale_ptr, HAS_SCALE, FORMAT, HARDWARE, y_ptr.dtype.element_ty)
@@ -221,11 +222,11 @@ def add_norm_sweeps_kernel(
             narrow = h.to(h_ptr.dtype.element_ty)
             tl.store(h_ptr + row * cols + col, narrow, mask=in_row)
             h = narrow.to(tl.float32)
-        total += h if LAYER else h * h
+        total += share_of(h, cols) if LAYER else h * h
     tl.debug_barrier()  # what other threads wrote of h is read below
     mean = 0.0
     if LAYER:
-        mean = mean_of(tl.sum(total, axis=1, keep_dims=True), cols)
+        mean = tl.sum(total, axis=1, keep_dims=True)
         total = tl.zeros([1, BLOCK], dtype=tl.float32)
         for start in range(0, cols, BLOCK):
             col = start + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]

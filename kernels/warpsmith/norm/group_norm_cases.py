@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from warpsmith.accuracy import ulp
 from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.norm.layer_norm_cases import near_largest
 
 EPS = 1e-5
 
@@ -169,6 +170,11 @@ def samples() -> tuple[Sample, ...]:
             lambda i: (
                 i.randn(2, 8, 16), 4, i.misaligned(8, salt=1), i.misaligned(8, salt=2), EPS, "none"
             ),
+        ),
+        Sample(
+            "near the largest",
+            lambda i: call(i, near_largest(i).view(3, 4, 256), 2),
+            dtypes=("f32", "bf16"),
         ),
         Sample("no samples", lambda i: call(i, i.randn(0, 8, 4, 4), 4, "silu")),
         Sample("no positions", lambda i: call(i, i.randn(2, 8, 0, 4), 4)),

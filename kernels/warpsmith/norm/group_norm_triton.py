@@ -86,7 +86,7 @@ def merge_tile(count, mean, m2, x, valid, n):
 
     Chan, Golub & LeVeque 1983.
     """
-    tile_mean = tl.sum(tl.where(valid, x, 0.0), axis=0) / n
+    tile_mean = tl.sum(tl.where(valid, x, 0.0) * (1.0 / n), axis=0)
     deviation = tl.where(valid, x - tile_mean[None, :], 0.0)
     total = count + n
     delta = tile_mean - mean
@@ -126,7 +126,7 @@ def group_norm_resident_kernel(
     within = i - run * inner
     offset = start + run.to(tl.int64) * outer + within
     x = tl.load(x_ptr + offset, mask=valid, other=0.0).to(tl.float32)
-    deviation = tl.where(valid, x - tl.sum(x, axis=0) / size, 0.0)
+    deviation = tl.where(valid, x - tl.sum(x * (1.0 / size), axis=0), 0.0)
     # what rounding the mean has left: two values close to each other lie symmetrically around it
     deviation = tl.where(valid, deviation - tl.sum(deviation, axis=0) / size, 0.0)
     rstd = reciprocal_std(tl.sum(deviation * deviation, axis=0) / size, eps)

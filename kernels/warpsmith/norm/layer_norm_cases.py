@@ -123,6 +123,9 @@ def samples() -> tuple[Sample, ...]:
         ),
         Sample("half constant", lambda i: _of(_half_constant(i, 4, 2048), i)),
         Sample("special", lambda i: _of(_special(i), i)),
+        Sample("near the largest", lambda i: _of(near_largest(i), i), dtypes=("f32", "bf16")),
+        # On a CPU, PyTorch's own sums stay finite at lengths like this one.
+        Sample("near the largest, 516", lambda i: _of(near_largest(i, 516), i), dtypes=("f32",)),
         Sample(
             "rows past 2^31 elements",
             lambda i: _of(i.plain(257, (1 << 23) + 8)[:, :1024], i),
@@ -144,6 +147,12 @@ def _half_constant(inputs: Inputs, rows: int, cols: int) -> Tensor:
     x = inputs.plain(rows, cols)
     x[:, : cols // 2] = 200.0
     return x
+
+
+def near_largest(inputs: Inputs, cols: int = 1024) -> Tensor:
+    """Rows of one value each, of which two or more add up to infinity. Their mean is exact."""
+    values = torch.tensor([2.0**127, -1.5 * 2.0**126, 2.0**120], device=inputs.device)
+    return values[:, None].to(inputs.dtype).expand(3, cols).contiguous()
 
 
 def _special(inputs: Inputs) -> Tensor:

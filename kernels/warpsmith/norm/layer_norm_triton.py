@@ -33,9 +33,11 @@ def mean_and_rstd(shift, deviations, squares, cols, eps):
 
 @triton.jit
 def stats_of_rows(x, valid, cols, eps):
-    """Mean and rstd of whole rows, [ROWS, 1], in two passes and with what the first was off by."""
-    total = tl.sum(x, axis=1, keep_dims=True)
-    shift = tl.div_rn(total, tl.zeros_like(total) + cols)
+    """Mean and rstd of whole rows, [ROWS, 1]; each pass corrects what the one before was off by."""
+    # shares of the mean, as the sum of x leaves the range where the mean does not
+    share = 1.0 / cols
+    shift = tl.sum(x * share, axis=1, keep_dims=True)
+    shift += tl.sum(tl.where(valid, x - shift, 0.0) * share, axis=1, keep_dims=True)
     d = tl.where(valid, x - shift, 0.0)
     deviations = tl.sum(d, axis=1, keep_dims=True)
     return mean_and_rstd(shift, deviations, tl.sum(d * d, axis=1, keep_dims=True), cols, eps)
@@ -45,7 +47,7 @@ def stats_of_rows(x, valid, cols, eps):
 def shift_of_row(x_ptr, cols, BLOCK: tl.constexpr):
     """The mean of the first BLOCK values of a long row."""
     x = tl.load(x_ptr + tl.arange(0, BLOCK), mask=tl.arange(0, BLOCK) < cols, other=0.0)
-    return tl.sum(x.to(tl.float32), axis=0) / tl.minimum(BLOCK, cols)
+    return tl.sum(x.to(tl.float32) * (1.0 / tl.minimum(BLOCK, cols)), axis=0)
 
 
 @triton.jit
