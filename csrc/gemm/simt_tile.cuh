@@ -30,7 +30,6 @@ struct SimtTarget {
   float* data;  // of its first row and column: of d, or of the partial sums of a slice
   int64_t batch, row, col;
   int rows, cols;  // left from there
-  bool finished;   // sums are results already
 };
 
 // Shared memory through which a warp's sums leave: a row of each lane at a time. With the flip, lanes that write at once
@@ -42,39 +41,49 @@ struct SimtPatch {
   static __device__ __forceinline__ int at(int row, int col) { return row * stride + (col ^ (row >> 1 & 3)); }
 };
 
-// Stores row `i` of each lane from the patch of a warp's first group, adding up those of all groups. Groups take turns
-// at the rows.
-template <class Tile, bool finished>
-__device__ __forceinline__ void store_lane_rows(const GemmArgs& p, const SimtTarget& to, const float* patch, int group,
-                                                int i) {
-  using Patch = SimtPatch<Tile>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll(finished ? kLaneRows : 1)
-  for (int pass = 0; pass < ceil_div(kLaneRows, Tile::groups); ++pass) {
+// What a lane stores of row `i` of each lane of the warp. Groups take turns at the rows.
+template <class Tile>
+struct StoredValues {
+  static constexpr int passes = ceil_div(kLaneRows, Tile::groups), cols = Tile::wn / 32, count = passes * cols;
+
+  // Calls body(index, row, col, place in the patch) for those within the product, or for those of one pass.
+  template <class Body>
+  static __device__ __forceinline__ void each(const SimtTarget& to, int group, int i, Body&& body) {
+#pragma unroll
+    for (int pass = 0; pass < passes; ++pass) each_of(pass, to, group, i, body);
+  }
+  template <class Body>
+  static __device__ __forceinline__ void each_of(int pass, const SimtTarget& to, int group, int i, Body&& body) {
     const int from = pass * Tile::groups + group;
     const int row = from * kLaneChunk + i / kLaneChunk * kRowStep + i % kLaneChunk;
-    if (from >= kLaneRows || row >= to.rows) continue;
-    float* const out = to.data + row * p.n;
-#pragma unroll(finished ? Tile::wn / 32 : 1)
-    for (int first = 0; first < Tile::wn; first += 32) {
-      const int col = first + lane;
-      float sum = patch[Patch::at(from, col)];
+    if (from >= kLaneRows || row >= to.rows) return;
 #pragma unroll
-      for (int other = 1; other < Tile::groups; ++other) sum += patch[other * Patch::of_group + Patch::at(from, col)];
-      if (col >= to.cols) continue;
-      out[col] = finished ? sum : finish<float>(p, sum, to.batch, to.row + row, to.col + col);
+    for (int j = 0; j < cols; ++j) {
+      const int col = 32 * j + static_cast<int>(threadIdx.x) % 32;
+      if (col < to.cols) body(pass * cols + j, row, col, SimtPatch<Tile>::at(from, col));
     }
   }
+};
+
+// A value of the patch of a warp's first group, with those of all groups.
+template <class Tile>
+__device__ __forceinline__ float joined(const float* patch, int at) {
+  float sum = patch[at];
+#pragma unroll
+  for (int other = 1; other < Tile::groups; ++other) sum += patch[other * SimtPatch<Tile>::of_group + at];
+  return sum;
 }
 
 // Stores the sums of a warp, of its group `group`. One at a time through `shared`, which all of the block have left:
 // stores of packs would tie neighbouring columns to neighbouring registers, and so to the register banks of b's values.
-template <class Tile>
+// `Finished`: whether they are results already.
+template <class Tile, class Finished>
 __device__ __forceinline__ void store_sums(const GemmArgs& p, const SimtTarget& to, float* shared, int group, int warp,
                                            float (&sums)[Tile::tm][Tile::tn]) {
   using Patch = SimtPatch<Tile>;
+  using Stored = StoredValues<Tile>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float* const patch = shared + warp * Patch::floats;
+  float* const patch = shared + warp * Patch::floats;
   float* const mine = shared + group * Patch::of_group + warp * Patch::floats;
   const auto sync = [] {
     if constexpr (Tile::groups == 1) {
@@ -83,27 +92,57 @@ __device__ __forceinline__ void store_sums(const GemmArgs& p, const SimtTarget& 
       __syncthreads();
     }
   };
-  const auto pass = [&]<bool finished>(int i, const float (&row)[Tile::tn]) {
+  const auto put = [&](const float (&row)[Tile::tn]) {
 #pragma unroll
     for (int j = 0; j < Tile::tn; ++j) {
       const int col = lane_col(lane) * kLaneChunk + j / kLaneChunk * kColStep + j % kLaneChunk;
       mine[Patch::at(lane_row(lane), col)] = row[j];
     }
     sync();
-    store_lane_rows<Tile, finished>(p, to, patch, group, i);
-    sync();
   };
 
-  if (to.finished) {
+  if constexpr (Finished::value) {
 #pragma unroll
-    for (int i = 0; i < Tile::tm; ++i) pass.template operator()<true>(i, sums[i]);
+    for (int i = 0; i < Tile::tm; ++i) {
+      put(sums[i]);
+      Stored::each(to, group, i,
+                   [&](int, int row, int col, int at) { to.data[row * p.n + col] = joined<Tile>(patch, at); });
+      sync();
+    }
     return;
   }
-  // The formulas of the activations are long: the code for one row serves all, and since registers cannot be indexed,
-  // the rows move up.
+
+  float addends[Stored::count] = {};
+  const auto read_addends = [&](int i) {
+    if (p.c.data == nullptr) return;
+    Stored::each(to, group, i, [&](int index, int row, int col, int) {
+      addends[index] = addend_at<float>(p, to.batch, to.row + row, to.col + col);
+    });
+  };
+  read_addends(0);
+  // The code for one row serves all, and since registers cannot be indexed, the rows move up.
 #pragma unroll 1
   for (int i = 0; i < Tile::tm; ++i) {
-    pass.template operator()<false>(i, sums[0]);
+    put(sums[0]);
+    float values[Stored::count] = {};
+    Stored::each(to, group, i, [&](int index, int, int, int at) { values[index] = joined<Tile>(patch, at); });
+    scale_and_add(p, values, addends);
+    read_addends(i + 1);  // the last ones are not used
+    if (p.activation == Activation::none) {
+      Stored::each(to, group, i, [&](int index, int row, int col, int) { to.data[row * p.n + col] = values[index]; });
+    } else {
+      // The formulas of the activations are long: from the patch again, a pass at a time.
+      Stored::each(to, group, i, [&](int index, int, int, int at) { patch[at] = values[index]; });
+#pragma unroll 1
+      for (int pass = 0; pass < Stored::passes; ++pass) {
+        Stored::each_of(pass, to, group, i, [&](int, int row, int col, int at) {
+          float value[] = {patch[at]};
+          activate<true, 1>(p.activation, value);
+          to.data[row * p.n + col] = value[0];
+        });
+      }
+    }
+    sync();
 #pragma unroll
     for (int next = 1; next < Tile::tm; ++next) {
 #pragma unroll

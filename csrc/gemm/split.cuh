@@ -40,8 +40,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_splits_kernel(const GemmArgs 
 
   const int64_t col = first % p.n, row = first / p.n % p.m, batch = first / p.n / p.m;
   Vec<T, width> out;
-#pragma unroll
-  for (int j = 0; j < width; ++j) out[j] = finish<T>(p, sum[j], batch, row, col + j);
+  finish(out, p, sum, batch, row, col);
   store(static_cast<T*>(p.d) + first, out);
 }
 

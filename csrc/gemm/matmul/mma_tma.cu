@@ -48,9 +48,10 @@ struct Item {
   }
 };
 
-template <class T, class Acc, class Tile_, Along along_b_>
+template <class T, class Acc, class Tile_, Along along_b_, Finish finish_>
 struct TmaConfig {
   using Tile = Tile_;
+  static constexpr Finish finish = finish_;
   using Patch = StorePatch<Tile, 8>;
   static constexpr Along along_b = along_b_;
   static constexpr int threads = Share<Tile>::threads, stages = Tile::stages;
@@ -309,8 +310,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_last_wave_kernel(const GemmAr
   T* d = static_cast<T*>(p.d) + row * p.n + col;
   if (p.n % kWidth == 0 && reinterpret_cast<uintptr_t>(p.d) % (kWidth * sizeof(T)) == 0) {
     Vec<T, kWidth> out;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) out[i] = finish<T>(p, sum[i], 0, row, col + i);
+    finish(out, p, sum, 0, row, col);
     store(d, out);
   } else {
     for (int i = 0; i < kWidth && col + i < p.n; ++i) d[i] = finish<T>(p, sum[i], 0, row, col + i);
@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(Config::threads, 1)
     }
     if (index < waves.whole) {
       const Place<Tile> block(p.m, p.n, index, kCluster, cluster_rank());
-      store_staged<Config::Patch::rows>(p, {1, p.k}, sums, shared.patches, block, warp);
+      store_staged_as<Config::finish, Config::Patch::rows>(static_cast<T*>(p.d), p, sums, shared.patches, block, warp);
     } else {
       store_partial(partial_tile<Tile>(p, index - waves.whole, cluster_rank()), sums, warp);
     }
@@ -402,9 +402,9 @@ bool suits(const GemmArgs& p) {
   return waves.items > kClusters && p.k >= 512 && busy >= 0.875 * paid;
 }
 
-template <class T, class Acc, class Tile, Along along_b>
+template <class T, class Acc, class Tile, Along along_b, Finish finish>
 void launch_tile(const GemmArgs& p, cudaStream_t stream) {
-  using Config = TmaConfig<T, Acc, Tile, along_b>;
+  using Config = TmaConfig<T, Acc, Tile, along_b, finish>;
   constexpr bool kAlongK = along_b == Along::k;
   const CUtensorMapDataType type = tensor_map_type(p.dtype);
   const CUtensorMap a = tensor_map({.data = p.a.data,
@@ -441,8 +441,13 @@ void launch_tile(const GemmArgs& p, cudaStream_t stream) {
 void launch(const GemmArgs& p, cudaStream_t stream) {
   visit_16_bit_types(p, [&]<class T, class Acc>() {
     using Tile = std::conditional_t<std::is_same_v<Acc, float>, WideTile, SquareTile>;
-    p.b.order == Order::columns ? launch_tile<T, Acc, Tile, Along::k>(p, stream)
-                                : launch_tile<T, Acc, Tile, Along::mn>(p, stream);
+    const auto launch_finish = [&]<Finish finish>() {
+      p.b.order == Order::columns ? launch_tile<T, Acc, Tile, Along::k, finish>(p, stream)
+                                  : launch_tile<T, Acc, Tile, Along::mn, finish>(p, stream);
+    };
+    // Compiled apart, since what finishes a tile takes registers from the main loop.
+    needs_product_alone(p) == nullptr ? launch_finish.template operator()<Finish::round>()
+                                      : launch_finish.template operator()<Finish::all>();
   });
 }
 

@@ -12,6 +12,7 @@
 //   one of 384 x 168 and 77 KB, three of 128 x 168 and 25 KB or four of 128 x 128 and 17 KB.
 //   Bound: issue slots of FFMA, then register ports.
 #include <algorithm>
+#include <type_traits>
 
 #include "device/block_order.h"
 #include "device/ptx/cp_async.h"
@@ -74,7 +75,9 @@ __device__ __forceinline__ void multiply(float (&sums)[tm][tn], const float (&a)
   }
 }
 
-template <class Tile, class OfA, class OfB>
+// `Finished`: of the product alone, or where a second kernel finishes the sums of slices. Compiled apart: what finishes
+// sums would move those of the main loop to other register banks.
+template <class Tile, class OfA, class OfB, class Finished>
 __global__ void __launch_bounds__(Tile::threads* Tile::groups, Tile::blocks)
     matmul_simt_peak_kernel(const GemmArgs p, const Split split) {
   using CopyA = typename OfA::template Copy<Tile::bm, Tile::threads>;
@@ -161,16 +164,14 @@ __global__ void __launch_bounds__(Tile::threads* Tile::groups, Tile::blocks)
   __syncthreads();
 
   float* const data = split.count > 1 ? partial_sums(p, part, batch) : static_cast<float*>(p.d) + batch * p.m * p.n;
-  const bool finished = split.count > 1 || (p.c.data == nullptr && p.alpha == 1.0f && p.activation == Activation::none);
   const int64_t to_row = first_row + row, to_col = first_col + col;
   const SimtTarget to{data + to_row * p.n + to_col,
                       batch,
                       to_row,
                       to_col,
                       static_cast<int>(min(p.m - to_row, int64_t{Tile::wm})),
-                      static_cast<int>(min(p.n - to_col, int64_t{Tile::wn})),
-                      finished};
-  store_sums<Tile>(p, to, shared, group, warp, sums);
+                      static_cast<int>(min(p.n - to_col, int64_t{Tile::wn}))};
+  store_sums<Tile, Finished>(p, to, shared, group, warp, sums);
 }
 
 // --- the choice -------------------------------------------------------------------------------------------------
@@ -191,8 +192,12 @@ void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
   const int64_t blocks = ceil_div(p.m, Tile::bm) * ceil_div(p.n, Tile::bn) * p.batch * split.count;
   constexpr int kBytes = RingMemory<Tile, CopyA, CopyB>::floats * static_cast<int>(sizeof(float));
   static_assert(Tile::blocks * (kBytes + 1024) <= 100 * 1024, "what the smallest multiprocessors have");
-  warpsmith::launch<&matmul_simt_peak_kernel<Tile, OfA, OfB>>(
-      {static_cast<unsigned>(blocks), Tile::threads * Tile::groups, kBytes}, stream, p, split);
+  const LaunchConfig config{static_cast<unsigned>(blocks), Tile::threads * Tile::groups, kBytes};
+  if (split.count > 1 || needs_product_alone(p) == nullptr) {
+    warpsmith::launch<&matmul_simt_peak_kernel<Tile, OfA, OfB, std::true_type>>(config, stream, p, split);
+  } else {
+    warpsmith::launch<&matmul_simt_peak_kernel<Tile, OfA, OfB, std::false_type>>(config, stream, p, split);
+  }
   if (split.count > 1) sum_splits<float>(p, split.count, stream);
 }
 
