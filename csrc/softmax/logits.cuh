@@ -227,6 +227,7 @@ class LogitReader {
   __device__ __forceinline__ void load(float (&z)[kPacks][kWidth]) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
+      if constexpr (!Biased::value) reinterpret_cast<uint4&>(x_[i]) = uint4{};  // or ptxas spills long rows of f32
       if (place_.template col<T>(i) < live_) {
         load_with_policy(x_[i], r_.x + start_ + place_.template first_col<T>(i), policy_);
       }
@@ -264,7 +265,7 @@ class LogitReader {
   uint64_t policy_;
   int live_, start_;
   bool masked_;
-  Pack<T> x_[kPacks];  // undefined behind the live columns
+  Pack<T> x_[kPacks];  // undefined or 0 behind the live columns
   MaskPack<kWidth> hidden_[kPacks];
 };
 

@@ -10,7 +10,7 @@ namespace {
 template <int threads, int packs, int min_blocks>
 using WholeTile = LogitTile<threads, 0, packs, min_blocks, true, false>;
 using HalfTiles =
-    std::tuple<WholeTile<64, 4, 10>, WholeTile<128, 4, 5>, LogitTile<512, 0, 2, 1>, LogitTile<512, 0, 4, 1>>;
+    std::tuple<WholeTile<64, 4, 10>, WholeTile<128, 4, 5>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>>;
 using FloatTiles = std::tuple<WholeTile<64, 4, 16>, WholeTile<128, 4, 8>, LogitTile<512, 0, 2, 2>,
                               LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
 constexpr int64_t kMostCols = 16384, kMostWarpBytes = 2048;  // a warp holds longer ones too, but few

@@ -207,7 +207,8 @@ template <class Tile, class Biased, class T, class Reduce>
 __device__ __forceinline__ void dropout_backward_row(const BiasScaleMaskSoftmaxDropoutBackwardRows<T>& v,
                                                      Reduce reduce) {
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
-  constexpr bool kScalesLate = sizeof(T) == 2;  // x, bias and mask are in registers together: f32 has none to spare
+  // With x, bias and mask in registers together; not where these are scarce.
+  constexpr bool kScalesLate = sizeof(T) == 2 && !Tile::cut;
   LogitPlace<Tile> place;
   if constexpr (Biased::value) place.row = v.logits.turn(place.row);
   const LogitRow<T> r = v.logits.template row<int>(place.row);
