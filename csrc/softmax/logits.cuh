@@ -20,8 +20,8 @@ __device__ __forceinline__ float exp_of(float x) {
   return ptx::exp2_approx_ftz(x * kLog2e);
 }
 
-// What logits are taken from before e is raised to them: a row's maximum, or what its exponentials sum up to. A row without
-// any logit gets e^-inf, and not e^(-inf + inf).
+// What is subtracted from logits before e is raised to them: the row's maximum, or its log-sum-exp. Without any logit it
+// is -inf: the row gets e^-inf, and not e^(-inf + inf).
 __device__ __forceinline__ float finite_base(float base) { return base == -kInfinity ? 0.0f : base; }
 
 // e^(z - base).

@@ -109,8 +109,8 @@ __device__ __forceinline__ GradientSums block_sums(const GradientSums& own, Grad
 }
 
 // What turns e and grad, before dropout scales it up, into dx = e * (slope * grad + intercept). In a rare row it does
-// not: there dx = weight * e * (slope * (grad - reference) + intercept). The difference is exact for the entry that holds
-// the row, so that a row with one entry gets exactly 0; and no product outgrows what it is a part of.
+// not: there dx = weight * e * (slope * (grad - reference) + intercept). The difference is exact for the entry that
+// holds the row, so that a row with one entry gets exactly 0; and no product outgrows what it is a part of.
 struct GradientFactors {
   float slope, intercept, reference, weight;
   bool rare;
@@ -149,7 +149,7 @@ __device__ __forceinline__ uint32_t keep(uint32_t pair, bool low, bool high) {
   return pair;
 }
 
-// Zeroes the gradient of what was dropped. group: a quarter of the number of the pack's first element in the whole tensor.
+// Zeroes the gradient of what was dropped. group: a quarter of the number of the pack's first element in the tensor.
 template <class T>
 __device__ __forceinline__ void drop(Pack<T>& grad, const Dropout& dropout, uint64_t group) {
   bool kept[kPack<T>];
@@ -164,8 +164,8 @@ __device__ __forceinline__ void drop(Pack<T>& grad, const Dropout& dropout, uint
   }
 }
 
-// Adds a pack to the row's sums; z becomes e. base: finite_base(lse). Elements from `left` on lie behind the live columns: their e and their grad
-// are made 0.
+// Adds a pack to the row's sums; z becomes e. Elements from `left` on lie behind the live columns: their e and their
+// grad are made 0. base: finite_base(lse).
 template <class T>
 __device__ __forceinline__ void add_pack(GradientSums& sums, float (&z)[kPack<T>], Pack<T>& grad, float base,
                                          int64_t left) {

@@ -7,8 +7,8 @@
 namespace warpsmith {
 namespace {
 
-// Fewest warps to a row, many rows on a multiprocessor. Without a bias, packs of f32 leave registers for more of them. Of the
-// lengths that matter most, blocks are whole.
+// Fewest warps to a row, many rows on a multiprocessor. Without a bias, packs of f32 leave registers for more of them.
+// Of the lengths that matter most, blocks are whole.
 using LongTile = LogitTile<1024, 0, 4, 1>;
 using HalfTiles = std::tuple<LogitTile<64, 0, 4, 16, false, false>, LogitTile<128, 0, 4, 8, false, false>,
                              LogitTile<256, 0, 4, 3>, LogitTile<512, 0, 4, 1>, LongTile>;
