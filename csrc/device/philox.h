@@ -39,8 +39,8 @@ struct Dropout {
   uint32_t last_dropped = 0;
   bool active = false;             // whether any word drops its element
   float scale = 1.0f;              // of what is kept
-  uint2 keys[kPhiloxRounds] = {};  // of the generator's rounds; the offset's upper word is in the first
-  uint2 first = {};                // of the first round's result, what does not depend on the element: words x and y
+  uint2 keys[kPhiloxRounds] = {};  // of the generator's rounds; the offset is in the first two
+  uint32_t first_x = 0;            // word x of the first round's result, but for the upper word of i / 4
 
   Dropout() = default;
 
@@ -57,16 +57,20 @@ struct Dropout {
       key.y += kPhiloxWeylY;
     }
     const uint64_t z = kPhiloxMultiplierZ * low_word(offset);
-    first = {high_word(z) ^ keys[0].x, low_word(z)};
+    first_x = high_word(z) ^ keys[0].x;
+    keys[1].x ^= low_word(z);  // word y of the first round's result
     keys[0].y ^= high_word(offset);
   }
 
-  // The words of elements 4 * group to 4 * group + 3: philox4x32 without what is the same for all of them.
+  // The words of elements 4 * group to 4 * group + 3: philox4x32 without what is the same for all of them, and, where
+  // groups share the upper word of their number, without what is the same for these.
   __host__ __device__ __forceinline__ uint4 words(uint64_t group) const {
-    const uint64_t product = kPhiloxMultiplierX * low_word(group);
-    uint4 counter = {first.x ^ high_word(group), first.y, high_word(product) ^ keys[0].y, low_word(product)};
+    const uint64_t x = kPhiloxMultiplierX * low_word(group), z = kPhiloxMultiplierZ * (high_word(x) ^ keys[0].y);
+    const uint64_t second_x = kPhiloxMultiplierX * (first_x ^ high_word(group));
+    uint4 counter = {high_word(z) ^ keys[1].x, low_word(z), high_word(second_x) ^ keys[1].y ^ low_word(x),
+                     low_word(second_x)};
 #pragma unroll
-    for (int round = 1; round < kPhiloxRounds; ++round) counter = philox_round(counter, keys[round]);
+    for (int round = 2; round < kPhiloxRounds; ++round) counter = philox_round(counter, keys[round]);
     return counter;
   }
 
@@ -76,18 +80,24 @@ struct Dropout {
     return (element % 4 < 2 ? low : high) > last_dropped;
   }
 
-  // For n neighbours from `first` on, which is a multiple of 4.
+  // For n neighbours, a power of two, from element 4 * group on, which is a multiple of n.
   template <int n>
-  __host__ __device__ __forceinline__ void keeps(bool (&kept)[n], uint64_t first) const {
-    static_assert(n % 4 == 0, "one call of the generator serves four elements");
+  __host__ __device__ __forceinline__ void keeps_group(bool (&kept)[n], uint64_t group) const {
+    static_assert(n % 4 == 0 && (n & (n - 1)) == 0, "one call of the generator serves four elements");
 #pragma unroll
     for (int i = 0; i < n; i += 4) {
-      const uint4 four = words((first + i) / 4);
+      const uint4 four = words(group | i / 4);
       kept[i] = four.x > last_dropped;
       kept[i + 1] = four.y > last_dropped;
       kept[i + 2] = four.z > last_dropped;
       kept[i + 3] = four.w > last_dropped;
     }
+  }
+
+  // For n neighbours from `first` on, which is a multiple of n.
+  template <int n>
+  __host__ __device__ __forceinline__ void keeps(bool (&kept)[n], uint64_t first) const {
+    keeps_group(kept, first / 4);
   }
 };
 

@@ -15,11 +15,17 @@ namespace warpsmith {
 
 inline constexpr float kInfinity = __builtin_huge_valf();
 
-// e^(z - most), where `most` is the row's maximum; the first of a row without any logit is 0, and not e^(-inf + inf).
-__device__ __forceinline__ float exp_below(float z, float most) {
+__device__ __forceinline__ float exp_of(float x) {
   constexpr float kLog2e = 1.44269504f;
-  return ptx::exp2_approx_ftz((z - (most == -kInfinity ? 0.0f : most)) * kLog2e);
+  return ptx::exp2_approx_ftz(x * kLog2e);
 }
+
+// What is subtracted from logits before e is raised to them: the row's maximum, or its log-sum-exp. Without any logit it
+// is -inf: the row gets e^-inf, and not e^(-inf + inf).
+__device__ __forceinline__ float finite_base(float base) { return base == -kInfinity ? 0.0f : base; }
+
+// e^(z - base).
+__device__ __forceinline__ float exp_below(float z, float base) { return exp_of(z - finite_base(base)); }
 
 struct MaxNan {
   __device__ __forceinline__ float operator()(float a, float b) const { return ptx::max_nan(a, b); }
@@ -111,8 +117,10 @@ struct LogitRows {
         rest = leading.size[d].quotient_as(rest);
         index -= rest * static_cast<Int>(leading.size[d].divisor);
       }
-      r.bias += index * bias.stride[d];
-      r.mask += index * mask.stride[d];
+      // an index is not negative: the cheaper product
+      using Index = std::make_unsigned_t<Int>;
+      r.bias += static_cast<int64_t>(static_cast<Index>(index)) * bias.stride[d];
+      r.mask += static_cast<int64_t>(static_cast<Index>(index)) * mask.stride[d];
       if (d + 1 >= leading.rank) break;
     }
     if (mask.data != nullptr && mask.one_per_row && static_cast<const uint8_t*>(mask.data)[r.mask] != 0) r.live = 0;
@@ -190,7 +198,6 @@ __device__ __forceinline__ void read_bias(float (&z)[Tile::packs][kPack<T>], con
     Pack<T> raw[kPacks];
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
-      reinterpret_cast<uint4&>(raw[i]) = uint4{};
       if (place.template col<T>(i) < live) {
         load_bias(raw[i], v.bias.data, at + place.template first_col<T>(i), policy);
       }
@@ -200,65 +207,95 @@ __device__ __forceinline__ void read_bias(float (&z)[Tile::packs][kPack<T>], con
   }
 }
 
+// The logits of the thread's packs, on their way from memory. Biased: whether there is a bias.
+template <class Tile, class Biased, class T>
+class LogitReader {
+  static constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
+
+ public:
+  __device__ __forceinline__ LogitReader(const LogitRows<T>& v, const LogitRow<T>& r, const LogitPlace<Tile>& place,
+                                         uint64_t policy)
+      : v_(v),
+        r_(r),
+        place_(place),
+        policy_(policy),
+        live_(static_cast<int>(r.live)),
+        start_(place.template col<T>(0)),
+        masked_(v.masks_columns()) {}
+
+  // x, and the bias into z.
+  __device__ __forceinline__ void load(float (&z)[kPacks][kWidth]) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if constexpr (!Biased::value) reinterpret_cast<uint4&>(x_[i]) = uint4{};  // or ptxas spills long rows of f32
+      if (place_.template col<T>(i) < live_) {
+        load_with_policy(x_[i], r_.x + start_ + place_.template first_col<T>(i), policy_);
+      }
+    }
+    if constexpr (Biased::value) read_bias(z, v_, r_, place_, policy_);
+  }
+
+  __device__ __forceinline__ void load_mask() {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (masked_ && place_.template col<T>(i) < live_) {
+        hidden_[i].load_from(v_.mask.data, r_.mask + start_ + place_.template first_col<T>(i), policy_);
+      }
+    }
+  }
+
+  // Makes the bias of pack i its logits.
+  __device__ __forceinline__ void scale(float (&z)[kWidth], int i) const {
+    float value[kWidth];
+    to_float(value, x_[i]);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) z[j] = Biased::value ? fmaf(value[j], v_.scale, z[j]) : value[j] * v_.scale;
+  }
+
+  __device__ __forceinline__ void mask(float (&z)[kWidth], int i) const {
+    if (!masked_) return;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) z[j] = hidden_[i][j] ? -kInfinity : z[j];
+  }
+
+ private:
+  const LogitRows<T>& v_;
+  const LogitRow<T>& r_;
+  const LogitPlace<Tile>& place_;
+  uint64_t policy_;
+  int live_, start_;
+  bool masked_;
+  Pack<T> x_[kPacks];  // undefined or 0 behind the live columns
+  MaskPack<kWidth> hidden_[kPacks];
+};
+
+// Excludes what a pack holds from element `left` on: it lies behind the live columns.
+template <int n>
+__device__ __forceinline__ void cut_off(float (&z)[n], int64_t left) {
+  if (left < n) {
+#pragma unroll
+    for (int j = 0; j < n; ++j) z[j] = j >= left ? -kInfinity : z[j];
+  }
+}
+
 // The logits of the thread's packs, -inf behind the live columns; packs that are jumped over stay undefined.
-// Biased: whether there is a bias.
 template <class Tile, class Biased, class T>
 __device__ __forceinline__ void read_logits(float (&z)[Tile::packs][kPack<T>], const LogitRows<T>& v,
                                             const LogitRow<T>& r, const LogitPlace<Tile>& place) {
-  constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
-  const uint64_t policy = v.load_policy();
-  const int live = static_cast<int>(r.live), start = place.template col<T>(0);
-  const bool masked = v.masks_columns();
-
-  MaskPack<kWidth> hidden[kPacks];
-  const auto load_mask = [&] {
+  const int live = static_cast<int>(r.live);
+  LogitReader<Tile, Biased, T> reader(v, r, place, v.load_policy());
+  reader.load(z);
+  if constexpr (!Biased::value) reader.load_mask();
 #pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      if (masked && place.template col<T>(i) < live) {
-        hidden[i].load_from(v.mask.data, r.mask + start + place.template first_col<T>(i), policy);
-      }
-    }
-  };
-
-  // load
-  Pack<T> raw[kPacks];
-#pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    reinterpret_cast<uint4&>(raw[i]) = uint4{};
-    if (place.template col<T>(i) < live) {
-      load_with_policy(raw[i], r.x + start + place.template first_col<T>(i), policy);
-    }
+  for (int i = 0; i < Tile::packs; ++i) {
+    if (!place.template jumps_over<T>(i, live)) reader.scale(z[i], i);
   }
-  if constexpr (Biased::value) {
-    read_bias(z, v, r, place, policy);
-  } else {
-    load_mask();
-  }
-
-  // scale, add, mask
+  if constexpr (Biased::value) reader.load_mask();  // not before: the bias takes the registers
 #pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
+  for (int i = 0; i < Tile::packs; ++i) {
     if (place.template jumps_over<T>(i, live)) continue;
-    float value[kWidth];
-    to_float(value, raw[i]);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      z[i][j] = Biased::value ? fmaf(value[j], v.scale, z[i][j]) : value[j] * v.scale;
-    }
-  }
-  if constexpr (Biased::value) load_mask();  // not before: the bias takes the registers
-#pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    if (place.template jumps_over<T>(i, live)) continue;
-    if (masked) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) z[i][j] = hidden[i][j] ? -kInfinity : z[i][j];
-    }
-    const int left = live - place.template col<T>(i);
-    if (left < kWidth) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) z[i][j] = j >= left ? -kInfinity : z[i][j];
-    }
+    reader.mask(z[i], i);
+    cut_off(z[i], live - place.template col<T>(i));
   }
 }
 
@@ -295,11 +332,7 @@ __device__ __forceinline__ void read_pack(float (&z)[kPack<T>], const LogitRows<
     z[j] = Biased::value ? fmaf(value[j], v.scale, z[j]) : value[j] * v.scale;
     z[j] = hidden[j] ? -kInfinity : z[j];
   }
-  const int64_t left = r.live - col;
-  if (left < kWidth) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) z[j] = j >= left ? -kInfinity : z[j];
-  }
+  cut_off(z, r.live - col);
 }
 
 // A bias takes registers.

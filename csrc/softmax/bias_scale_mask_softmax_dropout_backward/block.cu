@@ -6,18 +6,23 @@
 namespace warpsmith {
 namespace {
 
-using HalfTiles = std::tuple<LogitTile<128, 0, 4, 5>, LogitTile<512, 0, 2, 1>, LogitTile<512, 0, 4, 1>>;
-using FloatTiles =
-    std::tuple<LogitTile<128, 0, 4, 8>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
+// Of the lengths that matter most, blocks are whole.
+template <int threads, int packs, int min_blocks>
+using WholeTile = LogitTile<threads, 0, packs, min_blocks, true, false>;
+using HalfTiles =
+    std::tuple<WholeTile<64, 4, 10>, WholeTile<128, 4, 5>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>>;
+using FloatTiles = std::tuple<WholeTile<64, 4, 16>, WholeTile<128, 4, 8>, LogitTile<512, 0, 2, 2>,
+                              LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
 constexpr int64_t kMostCols = 16384, kMostWarpBytes = 2048;  // a warp holds longer ones too, but few
-static_assert(std::tuple_element_t<2, HalfTiles>::most_packs * 8 == kMostCols);
-static_assert(std::tuple_element_t<3, FloatTiles>::most_packs * 4 == kMostCols);
+static_assert(std::tuple_element_t<3, HalfTiles>::most_packs * 8 == kMostCols);
+static_assert(std::tuple_element_t<4, FloatTiles>::most_packs * 4 == kMostCols);
 
 template <class T, class Biased, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     bias_scale_mask_softmax_dropout_backward_block_kernel(const BiasScaleMaskSoftmaxDropoutBackwardRows<T> v) {
   __shared__ GradientSums partial[kWarp];
-  dropout_backward_row<Tile, Biased>(v, [&](const GradientSums& own) { return block_sums(own, partial); });
+  dropout_backward_row<Tile, Biased>(
+      v, [&](const GradientSums& own) { return block_sums<Tile::threads / kWarp>(own, partial); });
 }
 
 const char* takes(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {

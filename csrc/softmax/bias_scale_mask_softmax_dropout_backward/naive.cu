@@ -15,12 +15,12 @@ __global__ void __launch_bounds__(kThreads)
   const LogitRows<T>& logits = v.logits;
   for (int64_t row = blockIdx.x; row < logits.rows; row += gridDim.x) {
     const LogitRow<T> r = logits.row(row);
-    const T* grad = v.grad + row * v.grad_stride;  // [cols]
+    const T* gGrad = v.grad + row * v.grad_stride;  // [cols]
     const int64_t start = row * logits.cols;
     const float lse = v.lse[row];
     const auto kept_grad = [&](int64_t i) {
       const bool kept = !v.dropout.active || v.dropout.keeps(start + i);
-      return kept ? __fmul_rn(to_float(grad[i]), v.dropout.scale) : 0.0f;
+      return kept ? to_float(gGrad[i]) : 0.0f;
     };
 
     // sums
@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t i = threadIdx.x; i < logits.cols; i += kThreads) {
       float dx = 0.0f;
       if (i < r.live && !factors.none) {
-        dx = factors.dx(exp_below(logits.logit(r, i), lse), kept_grad(i));
+        const float e = exp_below(logits.logit(r, i), lse), grad = kept_grad(i);
+        dx = factors.rare ? factors.rare_dx(e, grad) : factors.dx(e, grad);
       }
       v.dx[start + i] = from_float<T>(dx);
     }

@@ -19,15 +19,15 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     const LogitRow<T> r = logits.row(row);
     const T* gGrad = v.grad + row * v.grad_stride;  // [cols]
     const int64_t start = row * logits.cols;
-    const float lse = v.lse[row];
+    const float base = finite_base(v.lse[row]);
     float z[kWidth];
     Pack<T> grad;
     // z becomes e, and grad 0 where it was dropped
     const auto read = [&](int64_t col, GradientSums& sums) {
       load(grad, gGrad + col);
       read_pack<T, Biased>(z, logits, r, col);
-      if (v.dropout.active) drop<T>(grad, v.dropout, start + col);
-      add_pack<T>(sums, z, grad, lse, v.dropout.scale, r.live - col);
+      if (v.dropout.active) drop<T>(grad, v.dropout, (start + col) / 4);
+      add_pack<T>(sums, z, grad, base, r.live - col);
     };
 
     // sums
@@ -40,7 +40,11 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     for (int64_t col = first; col < live; col += step) {
       GradientSums known;
       read(col, known);
-      write_gradient<T>(v.dx + start + col, z, grad, factors, v.dropout.scale, r.live - col);
+      if (factors.rare) {
+        write_gradient<T, true>(v.dx + start + col, z, grad, factors, r.live - col);
+      } else {
+        write_gradient<T, false>(v.dx + start + col, z, grad, factors, r.live - col);
+      }
     }
     const int64_t dead = (live + kWidth - 1) / kWidth * kWidth;
     for (int64_t col = dead + first; col < logits.cols; col += step) write_zeros(v.dx + start + col);

@@ -59,15 +59,20 @@ struct GradientSums {
     peak_grad += other.peak_grad;
   }
 
-  // A pack in two chains of additions, at a third of the price where none of its entries is a peak. The entries that are
-  // none are added up in the same order either way.
+  // A pack in two chains of additions, at a third of the price where all of its entries together make no peak. The
+  // entries that are none are added up in the same order either way.
   template <int n>
   __device__ __forceinline__ void add(const float (&e)[n], const float (&grad)[n]) {
-    float most = e[0];
+    GradientSums even{e[0], e[0] * grad[0]}, odd{e[1], e[1] * grad[1]};
 #pragma unroll
-    for (int j = 1; j < n; ++j) most = fmaxf(most, e[j]);
-    GradientSums even, odd;
-    if (most > kPeak) {
+    for (int j = 2; j < n; j += 2) {
+      even.exponential += e[j];
+      odd.exponential += e[j + 1];
+      even.product = fmaf(e[j], grad[j], even.product);
+      odd.product = fmaf(e[j + 1], grad[j + 1], odd.product);
+    }
+    if (even.exponential + odd.exponential > kPeak) {
+      even = odd = {};
 #pragma unroll
       for (int j = 0; j < n; j += 2) {
         even.add(e[j], grad[j]);
@@ -75,14 +80,6 @@ struct GradientSums {
       }
       add_peaks(even);
       add_peaks(odd);
-    } else {
-#pragma unroll
-      for (int j = 0; j < n; j += 2) {
-        even.exponential += e[j];
-        odd.exponential += e[j + 1];
-        even.product = fmaf(e[j], grad[j], even.product);
-        odd.product = fmaf(e[j + 1], grad[j + 1], odd.product);
-      }
     }
     exponential += even.exponential + odd.exponential;
     product += even.product + odd.product;
@@ -100,78 +97,105 @@ __device__ __forceinline__ GradientSums warp_sums(const GradientSums& own) {
           warp_reduce<lanes>(own.peak_product), warp_reduce<lanes>(own.peak_grad)};
 }
 
-// Over the block; every thread gets them.
+// Over a block of at most `warps` warps, a power of two; every thread gets them.
+template <int warps = kWarp>
 __device__ __forceinline__ GradientSums block_sums(const GradientSums& own, GradientSums (&partial)[kWarp]) {
   const GradientSums sums = warp_sums<kWarp>(own);
-  const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
-  if (warps == 1) return sums;
+  const int count = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+  if (warps == 1 || count == 1) return sums;
   if (lane == 0) partial[threadIdx.x / kWarp] = sums;
   __syncthreads();
-  return warp_sums<kWarp>(lane < warps ? partial[lane] : GradientSums{});
+  return warp_sums<warps>(lane % warps < count ? partial[lane % warps] : GradientSums{});
 }
 
-// What turns e and grad of a row into dx = gain * e * ((grad * dropout.scale - reference) + shift). The order of the
-// roundings is that of the sums, so that a row with one entry gets exactly 0.
+// What turns e and grad, before dropout scales it up, into dx = e * (slope * grad + intercept). In a rare row it does
+// not: there dx = weight * e * (slope * (grad - reference) + intercept). The difference is exact for the entry that
+// holds the row, so that a row with one entry gets exactly 0; and no product outgrows what it is a part of.
 struct GradientFactors {
-  float gain, reference, shift;
+  float slope, intercept, reference, weight;
+  bool rare;
   bool none;  // no logit in the row, hence no gradient, whatever grad holds
 
   template <class T>
   __device__ __forceinline__ GradientFactors(const BiasScaleMaskSoftmaxDropoutBackwardRows<T>& v, int64_t row,
                                              const GradientSums& sums) {
+    constexpr float kMostGain = 1.0625f;  // more than a scale of 1 and a sum that is not quite 1 come to
     const float total = sums.exponential + sums.peak_exponential;
-    const float reciprocal = reciprocal_sum(total);
+    const float reciprocal = reciprocal_sum(total), keep_scale = v.dropout.scale;
     const float outer = v.grad_lse == nullptr ? 0.0f : v.grad_lse[row];
+    const float gain = v.logits.scale * reciprocal;
     const bool peaked = sums.peaks == 1.0f;
-    gain = v.logits.scale * reciprocal;
     reference = peaked ? sums.peak_grad : 0.0f;
     const float product = peaked ? fmaf(-reference, sums.exponential, sums.product) : sums.product + sums.peak_product;
-    shift = outer - product * reciprocal;
+    const float shift = outer - keep_scale * (product * reciprocal);
+    const bool folds = fabsf(gain) <= kMostGain;
+    slope = folds ? gain * keep_scale : keep_scale;
+    intercept = folds ? gain * shift : shift;
+    weight = folds ? 1.0f : gain;
+    rare = peaked || !folds || !(fabsf(intercept) < kInfinity);
     none = total == 0.0f;
   }
 
-  __device__ __forceinline__ float dx(float e, float grad) const { return gain * e * ((grad - reference) + shift); }
+  __device__ __forceinline__ float rare_dx(float e, float grad) const {
+    return weight * e * fmaf(grad - reference, slope, intercept);
+  }
+  __device__ __forceinline__ float dx(float e, float grad) const { return e * fmaf(grad, slope, intercept); }
 };
 
-// Zeroes the gradient of what was dropped. at: number of the pack's first element in the whole tensor.
-template <class T>
-__device__ __forceinline__ void drop(Pack<T>& grad, const Dropout& dropout, int64_t at) {
-  bool kept[kPack<T>];
-  dropout.keeps(kept, at);
-#pragma unroll
-  for (int j = 0; j < kPack<T>; ++j) grad[j] = kept[j] ? grad[j] : from_float<T>(0.0f);
+// Two 16-bit values, each kept or made 0.
+__device__ __forceinline__ uint32_t keep(uint32_t pair, bool low, bool high) {
+  if (!low) pair &= 0xffff0000u;
+  if (!high) pair &= 0x0000ffffu;
+  return pair;
 }
 
-// Adds a pack to the row's sums; z becomes e. Elements from `left` on lie behind the live columns: their e is 0, and
-// their grad is made 0.
+// Zeroes the gradient of what was dropped. group: a quarter of the number of the pack's first element in the tensor.
 template <class T>
-__device__ __forceinline__ void add_pack(GradientSums& sums, float (&z)[kPack<T>], Pack<T>& grad, float lse,
-                                         float keep_scale, int64_t left) {
+__device__ __forceinline__ void drop(Pack<T>& grad, const Dropout& dropout, uint64_t group) {
+  bool kept[kPack<T>];
+  dropout.keeps_group(kept, group);
+  if constexpr (sizeof(T) == 2) {
+    auto& raw = reinterpret_cast<uint4&>(grad);
+    raw = {keep(raw.x, kept[0], kept[1]), keep(raw.y, kept[2], kept[3]), keep(raw.z, kept[4], kept[5]),
+           keep(raw.w, kept[6], kept[7])};
+  } else {
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) grad[j] = kept[j] ? grad[j] : from_float<T>(0.0f);
+  }
+}
+
+// Adds a pack to the row's sums; z becomes e. Elements from `left` on lie behind the live columns: their e and their
+// grad are made 0. base: finite_base(lse).
+template <class T>
+__device__ __forceinline__ void add_pack(GradientSums& sums, float (&z)[kPack<T>], Pack<T>& grad, float base,
+                                         int64_t left) {
   if (left < kPack<T>) {
 #pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) grad[j] = j >= left ? from_float<T>(0.0f) : grad[j];
+    for (int j = 0; j < kPack<T>; ++j) {
+      z[j] = j >= left ? -kInfinity : z[j];
+      grad[j] = j >= left ? from_float<T>(0.0f) : grad[j];
+    }
   }
+  float g[kPack<T>];
+  to_float(g, grad);
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) z[j] = exp_of(z[j] - base);
+  sums.add(z, g);
+}
+
+// dx of a pack from e and grad. NaN stays before `left`: only a rare row has any.
+template <class T, bool rare>
+__device__ __forceinline__ void write_gradient(T* dx, const float (&e)[kPack<T>], const Pack<T>& grad,
+                                               const GradientFactors& factors, int64_t left) {
   float g[kPack<T>];
   to_float(g, grad);
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) {
-    z[j] = exp_below(z[j], lse);
-    g[j] = __fmul_rn(g[j], keep_scale);
-  }
-  sums.add(z, g);
-}
-
-// dx of a pack from e and grad; NaN stays before `left`.
-template <class T>
-__device__ __forceinline__ void write_gradient(T* dx, const float (&e)[kPack<T>], const Pack<T>& grad,
-                                               const GradientFactors& factors, float keep_scale, int64_t left) {
-  float g[kPack<T>];
-  to_float(g, grad);
-#pragma unroll
-  for (int j = 0; j < kPack<T>; ++j) g[j] = factors.dx(e[j], __fmul_rn(g[j], keep_scale));
-  if (left < kPack<T>) {
-#pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) g[j] = j >= left ? 0.0f : g[j];
+    if constexpr (rare) {
+      g[j] = j >= left ? 0.0f : factors.rare_dx(e[j], g[j]);
+    } else {
+      g[j] = factors.dx(e[j], g[j]);
+    }
   }
   Pack<T> out;
   from_float(out, g);
@@ -183,33 +207,46 @@ template <class Tile, class Biased, class T, class Reduce>
 __device__ __forceinline__ void dropout_backward_row(const BiasScaleMaskSoftmaxDropoutBackwardRows<T>& v,
                                                      Reduce reduce) {
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
+  // With x, bias and mask in registers together; not where these are scarce.
+  constexpr bool kScalesLate = sizeof(T) == 2 && !Tile::cut;
   LogitPlace<Tile> place;
   if constexpr (Biased::value) place.row = v.logits.turn(place.row);
   const LogitRow<T> r = v.logits.template row<int>(place.row);
   const int live = static_cast<int>(r.live), offset = place.template col<T>(0);
-  const int64_t start = place.row * v.logits.cols + offset;  // the thread's first element
 
-  // load
+  // load; what is not loaded is made 0 before it is used
   const T* gGrad = v.grad + place.row * v.grad_stride + offset;
   const uint64_t policy = v.logits.load_policy();
   const float lse = live > 0 ? v.lse[place.row] : 0.0f;
   Pack<T> grad[kPacks];
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    reinterpret_cast<uint4&>(grad[i]) = uint4{};
     if (place.template col<T>(i) < live) load_with_policy(grad[i], gGrad + place.template first_col<T>(i), policy);
   }
+  LogitReader<Tile, Biased, T> reader(v.logits, r, place, policy);
   float z[kPacks][kWidth];
-  read_logits<Tile, Biased>(z, v.logits, r, place);
+  reader.load(z);
+  if constexpr (!kScalesLate) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (!place.template jumps_over<T>(i, live)) reader.scale(z[i], i);
+    }
+  }
+  reader.load_mask();
 
   // exponentials and sums
+  const float base = finite_base(lse);
+  const int left = live - offset;
+  const int64_t start = place.row * v.logits.cols;
+  const uint64_t group = static_cast<uint64_t>(start) / 4;
   GradientSums sums;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    const int first = place.template first_col<T>(i);
     if (place.template jumps_over<T>(i, live)) continue;
-    if (v.dropout.active) drop<T>(grad[i], v.dropout, start + first);
-    add_pack<T>(sums, z[i], grad[i], lse, v.dropout.scale, live - place.template col<T>(i));
+    if constexpr (kScalesLate) reader.scale(z[i], i);
+    reader.mask(z[i], i);
+    if (v.dropout.active) drop<T>(grad[i], v.dropout, group + place.pack(i) * (kWidth / 4));
+    add_pack<T>(sums, z[i], grad[i], base, left - place.template first_col<T>(i));
     keep_packed(grad[i]);
   }
   sums = reduce(sums);
@@ -217,15 +254,24 @@ __device__ __forceinline__ void dropout_backward_row(const BiasScaleMaskSoftmaxD
 
   // write
   const GradientFactors factors(v, place.row, sums);
+  const int cols = static_cast<int>(v.logits.cols), written = factors.none ? 0 : live;
+  T* gDx = v.dx + start + offset;
+  const auto write = [&]<class Rare>(Rare) {
 #pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    const int col = place.template col<T>(i), first = place.template first_col<T>(i);
-    if (col >= v.logits.cols) continue;
-    if (first < live && !factors.none) {
-      write_gradient<T>(v.dx + start + first, z[i], grad[i], factors, v.dropout.scale, live - col);
-    } else {
-      write_zeros(v.dx + start + first);
+    for (int i = 0; i < kPacks; ++i) {
+      const int col = place.template col<T>(i), first = place.template first_col<T>(i);
+      if (col >= cols) continue;
+      if (first < written) {
+        write_gradient<T, Rare::value>(gDx + first, z[i], grad[i], factors, left - first);
+      } else {
+        write_zeros(gDx + first);
+      }
     }
+  };
+  if (factors.rare) {
+    write(std::true_type{});
+  } else {
+    write(std::false_type{});
   }
 }
 

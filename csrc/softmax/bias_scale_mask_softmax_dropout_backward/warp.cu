@@ -7,10 +7,11 @@
 namespace warpsmith {
 namespace {
 
-using Tiles = std::tuple<LogitTile<128, 8, 1, 10>, LogitTile<128, 16, 1, 10>, LogitTile<128, 32, 1, 10>,
-                         LogitTile<128, 16, 4, 5>, LogitTile<128, 32, 4, 5>, LogitTile<128, 32, 8, 3>>;
+template <int blocks>  // of four packs to a thread, what their registers allow
+using Tiles = std::tuple<LogitTile<128, 8, 1, 12>, LogitTile<128, 16, 1, 12>, LogitTile<128, 32, 1, 12>,
+                         LogitTile<128, 16, 4, blocks>, LogitTile<128, 32, 4, blocks>, LogitTile<128, 32, 8, 3>>;
 constexpr int64_t kMostBytes = 4096;
-static_assert(std::tuple_element_t<5, Tiles>::most_packs * 16 == kMostBytes);
+static_assert(std::tuple_element_t<5, Tiles<5>>::most_packs * 16 == kMostBytes);
 
 template <class T, class Biased, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
@@ -26,7 +27,8 @@ const char* takes(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {
 
 void launch(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a, cudaStream_t stream) {
   visit_logits(a.logits, [&]<class T, class Biased>() {
-    launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, Tiles{}, [&]<class Tile>(const LaunchConfig& config) {
+    using TypeTiles = Tiles<sizeof(T) == 2 ? 5 : 7>;
+    launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, TypeTiles{}, [&]<class Tile>(const LaunchConfig& config) {
       warpsmith::launch<&bias_scale_mask_softmax_dropout_backward_warp_kernel<T, Biased, Tile>>(
           config, stream, BiasScaleMaskSoftmaxDropoutBackwardRows<T>(a));
     });

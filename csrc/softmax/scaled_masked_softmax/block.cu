@@ -8,16 +8,16 @@ namespace warpsmith {
 namespace {
 
 // Fewest warps to a row, many rows on a multiprocessor. Without a bias, packs of f32 leave registers for more of them.
-template <class T, class Biased>
-using ShortTile =
-    std::conditional_t<sizeof(T) == 2, LogitTile<128, 0, 4, 8, false>,
-                       std::conditional_t<Biased::value, LogitTile<128, 0, 4, 8>, LogitTile<128, 0, 8, 6>>>;
+// Of the lengths that matter most, blocks are whole.
 using LongTile = LogitTile<1024, 0, 4, 1>;
+using HalfTiles = std::tuple<LogitTile<64, 0, 4, 16, false, false>, LogitTile<128, 0, 4, 8, false, false>,
+                             LogitTile<256, 0, 4, 3>, LogitTile<512, 0, 4, 1>, LongTile>;
+using FloatTiles = std::tuple<LogitTile<128, 0, 8, 6>, LogitTile<512, 0, 4, 1>, LongTile>;
+using BiasedFloatTiles = std::tuple<LogitTile<64, 0, 4, 16, true, false>, LogitTile<128, 0, 4, 8, true, false>,
+                                    LogitTile<256, 0, 4, 3>, LogitTile<512, 0, 4, 1>, LongTile>;
 template <class T, class Biased>
 using Tiles =
-    std::conditional_t<(ShortTile<T, Biased>::most_packs < LogitTile<256, 0, 4, 3>::most_packs),
-                       std::tuple<ShortTile<T, Biased>, LogitTile<256, 0, 4, 3>, LogitTile<512, 0, 4, 1>, LongTile>,
-                       std::tuple<ShortTile<T, Biased>, LogitTile<512, 0, 4, 1>, LongTile>>;
+    std::conditional_t<sizeof(T) == 2, HalfTiles, std::conditional_t<Biased::value, BiasedFloatTiles, FloatTiles>>;
 static_assert(LongTile::most_packs * 16 == kBlockBytes);
 
 template <class T, class Biased, class Tile>
