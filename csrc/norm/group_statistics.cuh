@@ -55,14 +55,15 @@ __global__ void __launch_bounds__(kTileThreads)
                 (int64_t{tile} * tiling.columns + column.at) * kWidth;  // [positions, c], at the thread's column
   PackMoments<kWidth> moments;
   if (column.active) {
-#pragma unroll 4
-    for (int position = column.lane; position < positions; position += column.lanes) {
-      Pack<T> raw;
-      float values[kWidth];
-      load<Cache::streaming>(raw, gX + position * tiling.c);
-      to_float(values, raw);
-      moments.add(values);
-    }
+    walk_column<Pack<T>, 4>(
+        column, positions, tiling.c,
+        [&](Pack<T>& raw, int64_t offset) { load<Cache::streaming>(raw, gX + offset); },
+        [&](const Pack<T>& raw, int64_t, bool first) {
+          float values[kWidth];
+          to_float(values, raw);
+          if (first) moments.start(values);
+          moments.add(values);
+        });
   }
   const int64_t first = sample * tiling.groups + int64_t{tile} * tiling.columns * kWidth / tiling.group_channels;
   merge_groups(moments, lanes, column, positions, tiling.group_channels, [&](int group, const Moments& merged) {
