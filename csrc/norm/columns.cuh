@@ -75,12 +75,12 @@ struct PackMoments {
 };
 
 // Walks a thread down its column, `batch` items on their way at a time: load(item, offset), then body(item, offset,
-// whether it is the first), with the offset of the position in a [positions, c] tensor.
+// whether it is the first), with the offset of the position in a [positions, c] tensor of fewer than 2^31 values.
 template <class Item, int batch, class Load, class Body>
 __device__ __forceinline__ void walk_column(const Column& column, int positions, int64_t c, Load&& load, Body&& body) {
   const int lanes = column.lanes;
-  const int64_t step = lanes * c;
-  int64_t offset = column.lane * c;
+  const int step = lanes * static_cast<int>(c);
+  int offset = column.lane * static_cast<int>(c);
   for (int position = column.lane; position < positions; position += batch * lanes, offset += batch * step) {
     Item items[batch];
 #pragma unroll

@@ -56,9 +56,8 @@ __global__ void __launch_bounds__(kTileThreads)
   PackMoments<kWidth> moments;
   if (column.active) {
     walk_column<Pack<T>, 4>(
-        column, positions, tiling.c,
-        [&](Pack<T>& raw, int64_t offset) { load<Cache::streaming>(raw, gX + offset); },
-        [&](const Pack<T>& raw, int64_t, bool first) {
+        column, positions, tiling.c, [&](Pack<T>& raw, int offset) { load<Cache::streaming>(raw, gX + offset); },
+        [&](const Pack<T>& raw, int, bool first) {
           float values[kWidth];
           to_float(values, raw);
           if (first) moments.start(values);

@@ -136,8 +136,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 #pragma unroll 2
   for (int position = column.lane; position < positions; position += column.lanes) {
     const uint4 raw = slab[position * column.columns + column.at];
-    store<Cache::streaming>(v.y + start + position * tiling.c,
-                            factors.apply(reinterpret_cast<const Pack<T>&>(raw)));
+    store<Cache::streaming>(v.y + start + position * tiling.c, factors.apply(reinterpret_cast<const Pack<T>&>(raw)));
   }
 #endif
 }

@@ -40,11 +40,8 @@ __global__ void __launch_bounds__(kTileThreads) group_norm_nhwc_split_kernel(con
   // normalise
   const int64_t start = (sample * tiling.spatial + slab * v.slabs.length) * tiling.c + first;
   walk_column<Pack<T>, 4>(
-      column, positions, tiling.c,
-      [&](Pack<T>& x, int64_t offset) { load<Cache::streaming>(x, v.x + start + offset); },
-      [&](const Pack<T>& x, int64_t offset, bool) {
-        store<Cache::streaming>(v.y + start + offset, factors.apply(x));
-      });
+      column, positions, tiling.c, [&](Pack<T>& x, int offset) { load<Cache::streaming>(x, v.x + start + offset); },
+      [&](const Pack<T>& x, int offset, bool) { store<Cache::streaming>(v.y + start + offset, factors.apply(x)); });
 }
 
 const char* takes(const GroupNormArgs& a) { return needs_packed_channels(a); }

@@ -65,7 +65,8 @@ __device__ __forceinline__ Moments thread_moments(At&& at, int valid) {
   float values[kWidth], tree[kWidth / 2];
   unpack<T>(values, at(0));
 #pragma unroll
-  for (int j = 0; j < kWidth / 2; ++j) tree[j] = fmaf(values[2 * j], 1.0f / kWidth, values[2 * j + 1] * (1.0f / kWidth));
+  for (int j = 0; j < kWidth / 2; ++j)
+    tree[j] = fmaf(values[2 * j], 1.0f / kWidth, values[2 * j + 1] * (1.0f / kWidth));
 #pragma unroll
   for (int half = kWidth / 4; half > 0; half /= 2) {
 #pragma unroll

@@ -53,7 +53,8 @@ template <class T, class Activation>
 __global__ void __launch_bounds__(kTileThreads, 3)
     group_norm_backward_nhwc_split_sums_kernel(const Operands<T> v, const PartialSums to) {
   constexpr int kWidth = kPack<T>;
-  __shared__ GradSums lanes[kTileThreads * kWidth];  // [lanes, kWidth, columns]: neighbouring threads write side by side
+  __shared__ GradSums
+      lanes[kTileThreads * kWidth];  // [lanes, kWidth, columns]: neighbouring threads write side by side
   const Column column(v.tiling, blockIdx.y);
   const Slab<T> slab(v, blockIdx.x, blockIdx.y, column);
   const int channels = column.columns * kWidth;
@@ -67,9 +68,8 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     }
     GradSums sums[kWidth] = {};
     walk_column<Pair<T>, 2>(
-        column, slab.positions, v.tiling.c,
-        [&](Pair<T>& pair, int64_t offset) { load_pair(pair, v, slab.start + offset); },
-        [&](const Pair<T>& pair, int64_t, bool) {
+        column, slab.positions, v.tiling.c, [&](Pair<T>& pair, int offset) { load_pair(pair, v, slab.start + offset); },
+        [&](const Pair<T>& pair, int, bool) {
           float grad[kWidth], x[kWidth];
           to_float(grad, pair.grad);
           to_float(x, pair.x);
@@ -107,22 +107,20 @@ __global__ void __launch_bounds__(kTileThreads, 2) group_norm_backward_nhwc_spli
   if (!column.active) return;
   const Slab<T> slab(v, gridDim.x - 1 - blockIdx.x, blockIdx.y, column);  // backwards, into what L2 still holds
 
-  // dx = gz * scale + (deviation * rstd) * along + shift
+  // dx = gz * scale + deviation * along + shift
   PackFactors<kWidth, Activation> factors;
-  float rstd[kWidth], along[kWidth], shift[kWidth];
+  float along[kWidth], shift[kWidth];
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
     const Normaliser n = v.normalisers[slab.group(v, i)];
     const GradSums mean = v.means[slab.group(v, i)];
     factors.set(i, n, slab.channel + i, v.weight, v.bias);
-    rstd[i] = n.rstd;
-    along[i] = -n.rstd * mean.dw;
+    along[i] = -n.rstd * (n.rstd * mean.dw);
     shift[i] = -n.rstd * mean.db;
   }
   walk_column<Pair<T>, 2>(
-      column, slab.positions, v.tiling.c,
-      [&](Pair<T>& pair, int64_t offset) { load_pair(pair, v, slab.start + offset); },
-      [&](const Pair<T>& pair, int64_t offset, bool) {
+      column, slab.positions, v.tiling.c, [&](Pair<T>& pair, int offset) { load_pair(pair, v, slab.start + offset); },
+      [&](const Pair<T>& pair, int offset, bool) {
         float grad[kWidth], x[kWidth];
         to_float(grad, pair.grad);
         to_float(x, pair.x);
@@ -132,7 +130,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) group_norm_backward_nhwc_spli
           const float z = fmaf(deviation, factors.scale[i], factors.shift[i]);
           const float scale = factors.scale[i] * (1.0f / kArgumentUnit<Activation, T>);
           const float gz = activate_backward<Activation, T>(grad[i], z);
-          grad[i] = fmaf(gz, scale, fmaf(deviation * rstd[i], along[i], shift[i]));
+          grad[i] = fmaf(gz, scale, fmaf(deviation, along[i], shift[i]));
         }
         Pack<T> dx;
         from_float(dx, grad);
