@@ -2,8 +2,8 @@
 // `registers`, for all but small groups, and behind `cluster`.
 //
 // A multiprocessor holds two or more such blocks (the longest groups of one block aside), and groups that load overlap
-// groups that are finished. Weights and biases of a slice are asked for with x and wait in shared memory, so that nothing
-// is read between two stores.
+// groups that are finished. Weights and biases of a slice are asked for before x and wait in shared memory, so that
+// nothing is read between two stores.
 #pragma once
 
 #include <algorithm>
@@ -68,6 +68,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   const int first = v.small_quotient(begin);  // channel of the group
   const int channels = v.small_quotient(begin + own - 1) - first + 1;
   const int64_t first_channel = v.first_channel(row) + first;
+  const auto channel = [&](int i) { return v.template affine<Activation>(first_channel + i); };
+#pragma unroll 1
+  for (int i = kThreads + tid; i < channels; i += kThreads) affine[i] = channel(i);  // of small channels
+  float2 mine{};
+  if (tid < channels) mine = channel(tid);
+
   const uint64_t policy = v.load_policy();
   const uint4* from = v.x_packs(row) + begin + tid;
   if constexpr (Tile::spare > 0) {
@@ -86,8 +92,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     if (i >= Tile::full) x[i] = {};
     if (within(i)) x[i] = ptx::load_streaming(from + i * kThreads, policy);
   }
-#pragma unroll 1
-  for (int i = tid; i < channels; i += kThreads) affine[i] = v.template affine<Activation>(first_channel + i);
+  if (tid < channels) affine[tid] = mine;
   const auto pack = [&](int i) { return i < kHeld ? x[i < kHeld ? i : 0] : spare[(i - kHeld) * kThreads + tid]; };
 
   // gather
