@@ -50,7 +50,7 @@ __device__ __forceinline__ void load_pair(Pair<T>& pair, const Operands<T>& v, i
 }
 
 template <class T, class Activation>
-__global__ void __launch_bounds__(kTileThreads, 3)
+__global__ void __launch_bounds__(kTileThreads, 2)
     group_norm_backward_nhwc_split_sums_kernel(const Operands<T> v, const PartialSums to) {
   constexpr int kWidth = kPack<T>;
   __shared__ GradSums
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
       factors.set(i, v.normalisers[slab.group(v, i)], slab.channel + i, v.weight, v.bias);
     }
     GradSums sums[kWidth] = {};
-    walk_column<Pair<T>, 2>(
+    walk_column<Pair<T>, 3>(
         column, slab.positions, v.tiling.c, [&](Pair<T>& pair, int offset) { load_pair(pair, v, slab.start + offset); },
         [&](const Pair<T>& pair, int, bool) {
           float grad[kWidth], x[kWidth];
