@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kPieceThreads)
 
 // Channels last: block (i, tile) takes slab i % count of sample i / count.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 3)
     group_norm_nhwc_moments_kernel(Moments* to, const T* x, const ColumnTiling tiling, const Pieces slabs) {
   constexpr int kWidth = kPack<T>;
   __shared__ LaneMoments<kWidth> lanes;
