@@ -25,7 +25,12 @@ struct NoActivation {
 };
 
 // SiLU without branches, in fewer instructions than Silu takes: beside the statistics of a group they set the pace.
+// The quick forms take their argument times kQuickUnit: so their denominator 1 + exp(-x) comes, and the reciprocal of it
+// is not flushed to zero before x takes it below 16 bits. Of 16-bit subnormals such an argument loses nothing.
 struct GroupSilu {
+  static constexpr int kQuickShift = 15;
+  static constexpr float kQuickUnit = 1.0f / (1 << kQuickShift);
+
   template <bool exact>
   __device__ __forceinline__ static float forward(float x, float) {
     if constexpr (exact) {
@@ -41,7 +46,7 @@ struct GroupSilu {
       return g * fmaf(x, of.e * of.r * of.r, x < 0.0f ? of.e * of.r : of.r);
     }
     const float s = quick_logistic(x);
-    return g * (s * fmaf(x, 1.0f - s, 1.0f));
+    return g * (s * fmaf(x, fmaf(-s, kQuickUnit, 1.0f), kQuickUnit));
   }
 
  private:
@@ -54,25 +59,30 @@ struct GroupSilu {
     const float r = ptx::reciprocal_approx_ftz(d);
     return {e, fmaf(r, fmaf(-d, r, 1.0f), r)};
   }
-  // The denominator is scaled by 2^-20, so that its reciprocal is not flushed to zero before x takes it below 16 bits.
-  __device__ __forceinline__ static float quick_logistic(float x) {
-    constexpr int kShift = 20;
-    constexpr float kScale = 1.0f / (1 << kShift);
-    const float e = ptx::exp2_approx_ftz(fmaf(x, -kLog2e, -static_cast<float>(kShift)));
-    return ptx::reciprocal_approx_ftz(e + kScale) * kScale;
+  // 1 / (1 + exp(-x)) in units of 1 / kQuickUnit.
+  __device__ __forceinline__ static float quick_logistic(float x_in_units) {
+    constexpr float kFactor = -kLog2e / kQuickUnit;
+    const float e = ptx::exp2_approx_ftz(fmaf(x_in_units, kFactor, -static_cast<float>(kQuickShift)));
+    return ptx::reciprocal_approx_ftz(e + kQuickUnit);
   }
 };
 
-// f32 data take formulas of f32 accuracy, 16-bit data shorter ones.
+// What an activation of values of type T has its argument multiplied by: in a scale and a shift it costs nothing.
 template <class Activation, class T>
-__device__ __forceinline__ float activate(float z) {
-  return Activation::template forward<std::is_same_v<T, float>>(z, 0.0f);
+inline constexpr float kArgumentUnit = 1.0f;
+template <class T>
+inline constexpr float kArgumentUnit<GroupSilu, T> = std::is_same_v<T, float> ? 1.0f : GroupSilu::kQuickUnit;
+
+// activation(z), of z * kArgumentUnit. f32 data take formulas of f32 accuracy, 16-bit data shorter ones.
+template <class Activation, class T>
+__device__ __forceinline__ float activate(float z_in_units) {
+  return Activation::template forward<std::is_same_v<T, float>>(z_in_units, 0.0f);
 }
 
-// grad * activation'(z)
+// grad * activation'(z), of z * kArgumentUnit
 template <class Activation, class T>
-__device__ __forceinline__ float activate_backward(float grad, float z) {
-  return Activation::template backward<std::is_same_v<T, float>>(grad, z, 0.0f);
+__device__ __forceinline__ float activate_backward(float grad, float z_in_units) {
+  return Activation::template backward<std::is_same_v<T, float>>(grad, z_in_units, 0.0f);
 }
 
 // Calls body.template operator()<T, Activation>().
@@ -107,6 +117,13 @@ struct PerChannel {
     return narrow != nullptr ? to_float(narrow[channel]) : neutral;
   }
 };
+
+// Of `count` values, by the sums of their deviations from what is nearly their mean and of the squares of these.
+__device__ __forceinline__ Moments moments_around(float count, float around, float deviations, float squares) {
+  const float off = count > 0.0f ? __fdividef(deviations, count) : 0.0f;
+  const float m2 = fmaf(-off, deviations, squares);
+  return {count, around + off, m2 < 0.0f ? 0.0f : m2};
+}
 
 // What a group's statistics make of its values: xhat = (x - mean) * rstd.
 struct Normaliser {

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kPieceThreads)
 
 // Channels last: block (i, tile) takes slab i % count of sample i / count.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 3)
     group_norm_nhwc_moments_kernel(Moments* to, const T* x, const ColumnTiling tiling, const Pieces slabs) {
   constexpr int kWidth = kPack<T>;
   __shared__ LaneMoments<kWidth> lanes;
@@ -55,14 +55,14 @@ __global__ void __launch_bounds__(kTileThreads)
                 (int64_t{tile} * tiling.columns + column.at) * kWidth;  // [positions, c], at the thread's column
   PackMoments<kWidth> moments;
   if (column.active) {
-#pragma unroll 4
-    for (int position = column.lane; position < positions; position += column.lanes) {
-      Pack<T> raw;
-      float values[kWidth];
-      load<Cache::streaming>(raw, gX + position * tiling.c);
-      to_float(values, raw);
-      moments.add(values);
-    }
+    walk_column<Pack<T>, 4>(
+        column, positions, tiling.c, [&](Pack<T>& raw, int offset) { load<Cache::streaming>(raw, gX + offset); },
+        [&](const Pack<T>& raw, int, bool first) {
+          float values[kWidth];
+          to_float(values, raw);
+          if (first) moments.start(values);
+          moments.add(values);
+        });
   }
   const int64_t first = sample * tiling.groups + int64_t{tile} * tiling.columns * kWidth / tiling.group_channels;
   merge_groups(moments, lanes, column, positions, tiling.group_channels, [&](int group, const Moments& merged) {

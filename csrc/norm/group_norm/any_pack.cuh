@@ -20,8 +20,7 @@ template <class Activation, class T>
 __device__ __forceinline__ uint4 normalise_any(const uint4& x, int64_t row, int64_t at, const Normaliser& n,
                                                const PackChannels& channels, const GroupNormRows<T>& v) {
   if (channels.whole) {
-    const int64_t channel = v.channel(row, at);
-    return normalise<Activation, T>(x, n, v.weight[channel], v.bias[channel]);
+    return normalise<Activation, T>(x, n, v.template affine<Activation>(v.channel(row, at)));
   }
   const int64_t first = at * kPack<T>, first_channel = v.first_channel(row);
   int64_t channel = channels.positions.quotient(first), position = first - channel * channels.spatial;
@@ -29,8 +28,8 @@ __device__ __forceinline__ uint4 normalise_any(const uint4& x, int64_t row, int6
   unpack<T>(values, x);
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
-    const float scale = n.rstd * v.weight[first_channel + channel], shift = v.bias[first_channel + channel];
-    values[i] = activate<Activation, T>(fmaf(values[i] - n.mean, scale, shift));
+    const float2 affine = v.template affine<Activation>(first_channel + channel);
+    values[i] = activate<Activation, T>(fmaf(values[i] - n.mean, n.rstd * affine.x, affine.y));
     if (++position == channels.spatial) {
       position = 0;
       ++channel;

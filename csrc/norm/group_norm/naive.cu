@@ -48,9 +48,10 @@ __global__ void __launch_bounds__(kThreads, 2) group_norm_naive_kernel(const Ope
     const Normaliser n = normaliser(moments, v.eps);
 
     // normalise
+    constexpr float kUnit = kArgumentUnit<Activation, T>;
     for (int64_t i = threadIdx.x; i < size; i += kThreads) {
       const auto [offset, channel] = v.elements.place(i);
-      const float scale = n.rstd * v.weight[first + channel], shift = v.bias[first + channel];
+      const float scale = n.rstd * (v.weight[first + channel] * kUnit), shift = v.bias[first + channel] * kUnit;
       const float deviation = (to_float(x[offset]) - n.mean) - distance;
       y[offset] = from_float<T>(activate<Activation, T>(fmaf(deviation, scale, shift)));
     }

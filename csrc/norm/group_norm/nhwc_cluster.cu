@@ -99,6 +99,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     const uint4 raw = slab[position * column.columns + column.at];
     float values[kWidth];
     to_float(values, reinterpret_cast<const Pack<T>&>(raw));
+    if (position == column.lane) moments.start(values);
     moments.add(values);
   }
   __syncwarp();
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   if (!column.active) return;
 
   // normalise
-  PackFactors<kWidth> factors;
+  PackFactors<kWidth, Activation> factors;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
     factors.set(i, normalisers[(column.at * kWidth + i) / tiling.group_channels], first + i, v.weight, v.bias);
@@ -135,8 +136,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 #pragma unroll 2
   for (int position = column.lane; position < positions; position += column.lanes) {
     const uint4 raw = slab[position * column.columns + column.at];
-    store<Cache::streaming>(v.y + start + position * tiling.c,
-                            factors.template apply<Activation>(reinterpret_cast<const Pack<T>&>(raw)));
+    store<Cache::streaming>(v.y + start + position * tiling.c, factors.apply(reinterpret_cast<const Pack<T>&>(raw)));
   }
 #endif
 }

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kTileThreads) group_norm_nhwc_split_kernel(con
   const int first = (blockIdx.y * tiling.columns + column.at) * kWidth;  // channel
 
   // what the thread's channels are multiplied by
-  PackFactors<kWidth> factors;
+  PackFactors<kWidth, Activation> factors;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
     const int group = (first + i) / tiling.group_channels;
@@ -39,12 +39,9 @@ __global__ void __launch_bounds__(kTileThreads) group_norm_nhwc_split_kernel(con
 
   // normalise
   const int64_t start = (sample * tiling.spatial + slab * v.slabs.length) * tiling.c + first;
-#pragma unroll 4
-  for (int position = column.lane; position < positions; position += column.lanes) {
-    Pack<T> x;
-    load<Cache::streaming>(x, v.x + start + position * tiling.c);
-    store<Cache::streaming>(v.y + start + position * tiling.c, factors.template apply<Activation>(x));
-  }
+  walk_column<Pack<T>, 4>(
+      column, positions, tiling.c, [&](Pack<T>& x, int offset) { load<Cache::streaming>(x, v.x + start + offset); },
+      [&](const Pack<T>& x, int offset, bool) { store<Cache::streaming>(v.y + start + offset, factors.apply(x)); });
 }
 
 const char* takes(const GroupNormArgs& a) { return needs_packed_channels(a); }

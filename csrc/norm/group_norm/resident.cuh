@@ -22,41 +22,9 @@ struct GroupNorm : GroupNormRows<T> {
   __device__ static uint4 padding() { return {}; }
   __device__ const T* input(int, int64_t row) const { return this->x + row * this->cols; }
 
-  // Two passes over what a thread holds, one level of merging over the warp.
   template <int lanes, int packs>
   __device__ __forceinline__ Stats gather(const uint4 (&x)[packs][1], int valid) const {
-    const auto count = static_cast<float>(valid * kPack<T>);
-    const float share = valid > 0 ? 1.0f / count : 0.0f;
-    float mean = 0.0f, deviations[2] = {}, m2[2] = {};
-#pragma unroll
-    for (int i = 0; i < packs; ++i) {
-      if (i < valid) {
-        float values[kPack<T>];
-        unpack<T>(values, x[i][0]);
-        mean = fmaf(values[0], share, mean);
-        float other = values[1] * share;
-#pragma unroll
-        for (int j = 2; j < kPack<T>; j += 2) {
-          mean = fmaf(values[j], share, mean);
-          other = fmaf(values[j + 1], share, other);
-        }
-        mean += other;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < packs; ++i) {
-      if (i < valid) {
-        float values[kPack<T>];
-        unpack<T>(values, x[i][0]);
-#pragma unroll
-        for (int j = 0; j < kPack<T>; ++j) {
-          const float deviation = values[j] - mean;
-          deviations[j % 2] += deviation;
-          m2[j % 2] = fmaf(deviation, deviation, m2[j % 2]);
-        }
-      }
-    }
-    const Moments moments = moments_around(count, mean, deviations[0] + deviations[1], m2[0] + m2[1]);
+    const Moments moments = thread_moments<T, packs>([&](int i) { return x[i][0]; }, valid);
     if constexpr (lanes == kWarp) return warp_merge_around(moments);
     return warp_merge<lanes>(moments);
   }
@@ -73,7 +41,7 @@ struct GroupNorm : GroupNormRows<T> {
                                          const Columns&) const {
     const int at = col / kPack<T>;
     const int64_t channel = this->first_channel(row) + this->small_quotient(at);
-    const uint4 y = normalise<Activation, T>(x[0], total, this->weight[channel], this->bias[channel]);
+    const uint4 y = normalise<Activation, T>(x[0], total, this->template affine<Activation>(channel));
     ptx::store_streaming(this->y_packs(row) + at, y);
   }
 };

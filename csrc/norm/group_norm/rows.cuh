@@ -7,13 +7,6 @@
 
 namespace warpsmith {
 
-// Of `count` values, by the sums of their deviations from what is nearly their mean and of the squares of these.
-__device__ __forceinline__ Moments moments_around(float count, float around, float deviations, float squares) {
-  const float off = count > 0.0f ? __fdividef(deviations, count) : 0.0f;
-  const float m2 = fmaf(-off, deviations, squares);
-  return {count, around + off, m2 < 0.0f ? 0.0f : m2};
-}
-
 template <class T>
 struct GroupNormRows {
   const T* x;  // [rows, cols]
@@ -52,11 +45,49 @@ struct GroupNormRows {
   __device__ __forceinline__ int small_quotient(int pack) const {
     return static_cast<int>(channel_packs.small_quotient(static_cast<uint32_t>(pack)));
   }
+  // {weight, bias}, as the activation wants its argument.
+  template <class Activation>
+  __device__ __forceinline__ float2 affine(int64_t channel) const {
+    constexpr float kUnit = kArgumentUnit<Activation, T>;
+    return {weight[channel] * kUnit, bias[channel] * kUnit};
+  }
   // Of a pack that lies in one.
   __device__ __forceinline__ int64_t channel(int64_t row, int64_t pack) const {
     return first_channel(row) + static_cast<int64_t>(channel_packs.quotient(pack));
   }
 };
+
+// The moments of a thread's packs at(0), ..., at(valid - 1), in one pass around the mean of the first of them: that is off
+// by at most their own spread, so little cancels, and nothing where all values are the same.
+template <class T, int packs, class At>
+__device__ __forceinline__ Moments thread_moments(At&& at, int valid) {
+  constexpr int kWidth = kPack<T>;
+  float values[kWidth], tree[kWidth / 2];
+  unpack<T>(values, at(0));
+#pragma unroll
+  for (int j = 0; j < kWidth / 2; ++j)
+    tree[j] = fmaf(values[2 * j], 1.0f / kWidth, values[2 * j + 1] * (1.0f / kWidth));
+#pragma unroll
+  for (int half = kWidth / 4; half > 0; half /= 2) {
+#pragma unroll
+    for (int j = 0; j < half; ++j) tree[j] += tree[j + half];
+  }
+  float deviations[2] = {}, squares[2] = {};
+#pragma unroll
+  for (int i = 0; i < packs; ++i) {
+    if (i < valid) {
+      unpack<T>(values, at(i));
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const float deviation = values[j] - tree[0];
+        deviations[j % 2] += deviation;
+        squares[j % 2] = fmaf(deviation, deviation, squares[j % 2]);
+      }
+    }
+  }
+  return moments_around(static_cast<float>(valid * kWidth), tree[0], deviations[0] + deviations[1],
+                        squares[0] + squares[1]);
+}
 
 // The moments of a pack.
 template <class T>
@@ -68,13 +99,13 @@ __device__ __forceinline__ Moments pack_moments(const uint4& x) {
 
 // A pack of one channel.
 template <class Activation, class T>
-__device__ __forceinline__ uint4 normalise(const uint4& x, const Normaliser& n, float weight, float bias) {
-  const float scale = n.rstd * weight;
+__device__ __forceinline__ uint4 normalise(const uint4& x, const Normaliser& n, const float2& affine) {
+  const float scale = n.rstd * affine.x, shift = affine.y;
   float values[kPack<T>];
   unpack<T>(values, x);
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
-    values[i] = activate<Activation, T>(fmaf(values[i] - n.mean, scale, bias));
+    values[i] = activate<Activation, T>(fmaf(values[i] - n.mean, scale, shift));
   }
   return pack<T>(values);
 }

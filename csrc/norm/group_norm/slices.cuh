@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     group_norm_slices_kernel([[maybe_unused]] const GroupNorm<T, Activation> v) {
 #if defined(__CUDA_ARCH__)
   constexpr int kPacks = Tile::packs, kHeld = Tile::held, kThreads = Tile::threads, kCluster = Tile::cluster;
-  constexpr int kWidth = kPack<T>, kWarps = kThreads / kWarp;
+  constexpr int kWarps = kThreads / kWarp;
   extern __shared__ uint4 spare[];  // [Tile::spare, threads], each thread its own
   auto* affine = reinterpret_cast<float2*>(spare + Tile::spare * kThreads);  // [channels], {weight, bias}
   __shared__ Moments partial[kWarps];
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   const int first = v.small_quotient(begin);  // channel of the group
   const int channels = v.small_quotient(begin + own - 1) - first + 1;
   const int64_t first_channel = v.first_channel(row) + first;
-  const auto channel = [&](int i) { return float2{v.weight[first_channel + i], v.bias[first_channel + i]}; };
+  const auto channel = [&](int i) { return v.template affine<Activation>(first_channel + i); };
 #pragma unroll 1
   for (int i = kThreads + tid; i < channels; i += kThreads) affine[i] = channel(i);  // of small channels
   float2 mine{};
@@ -95,35 +95,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   if (tid < channels) affine[tid] = mine;
   const auto pack = [&](int i) { return i < kHeld ? x[i < kHeld ? i : 0] : spare[(i - kHeld) * kThreads + tid]; };
 
-  // gather, in two passes
-  const auto count = static_cast<float>(valid * kWidth);
-  const float share = valid > 0 ? 1.0f / count : 0.0f;
-  float mean[2] = {}, deviations = 0.0f, m2[2] = {};
-#pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
+  // gather
+  const auto landed = [&](int i) {
     if (Tile::spare > 0 && i == kHeld) ptx::cp_async_wait<0>();
-    if (i < valid) {
-      float values[kWidth];
-      unpack<T>(values, pack(i));
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) mean[j % 2] = fmaf(values[j], share, mean[j % 2]);
-    }
-  }
-  mean[0] += mean[1];
-#pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    if (i < valid) {
-      float values[kWidth];
-      unpack<T>(values, pack(i));
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        const float deviation = values[j] - mean[0];
-        deviations += deviation;
-        m2[j % 2] = fmaf(deviation, deviation, m2[j % 2]);
-      }
-    }
-  }
-  Moments stats = warp_merge_around(moments_around(count, mean[0], deviations, m2[0] + m2[1]));
+    return pack(i);
+  };
+  Moments stats = warp_merge_around(thread_moments<T, kPacks>(landed, valid));
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) keep_packed(x[i], detail::unknown_zero(v));
   if (tid % kWarp == 0) partial[tid / kWarp] = stats;
@@ -144,7 +121,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   for (int i = 0; i < kPacks; ++i) {
     if (within(i)) {
       const float2 a = affine[v.small_quotient(begin + i * kThreads + tid) - first];
-      ptx::store_streaming(to + i * kThreads, normalise<Activation, T>(pack(i), n, a.x, a.y));
+      ptx::store_streaming(to + i * kThreads, normalise<Activation, T>(pack(i), n, a));
     }
   }
 #endif

@@ -85,10 +85,11 @@ __global__ void __launch_bounds__(kMostThreads, 3)
 
   // normalise
   uint4* gY = v.y_packs(row) + begin;  // [own]
+  const int64_t first_channel = v.first_channel(row);
 #pragma unroll 2
   for (int at = tid; at < own; at += threads) {
-    const int64_t channel = v.channel(row, begin + at);
-    ptx::store_streaming(gY + at, normalise<Activation, T>(slice[at], n, v.weight[channel], v.bias[channel]));
+    const float2 affine = v.template affine<Activation>(first_channel + v.small_quotient(begin + at));
+    ptx::store_streaming(gY + at, normalise<Activation, T>(slice[at], n, affine));
   }
 #endif
 }

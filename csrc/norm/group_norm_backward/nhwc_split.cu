@@ -37,77 +37,105 @@ struct Slab {
   }
 };
 
+// x and grad at one position.
 template <class T>
-__device__ __forceinline__ void load_channels(ChannelGrad (&channels)[kPack<T>], const Operands<T>& v,
-                                              const Slab<T>& slab) {
-#pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
-    const int64_t channel = slab.channel + i;
-    channels[i] = {v.normalisers[slab.group(v, i)], v.weight[channel], v.bias[channel]};
-  }
+struct Pair {
+  Pack<T> x, grad;
+};
+
+template <class T>
+__device__ __forceinline__ void load_pair(Pair<T>& pair, const Operands<T>& v, int64_t at) {
+  load<Cache::streaming>(pair.x, v.x + at);
+  load<Cache::streaming>(pair.grad, v.grad + at);
 }
 
 template <class T, class Activation>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 2)
     group_norm_backward_nhwc_split_sums_kernel(const Operands<T> v, const PartialSums to) {
   constexpr int kWidth = kPack<T>;
-  __shared__ GradSums lanes[kTileThreads * kWidth];  // [lanes, columns * kWidth]
+  __shared__ GradSums
+      lanes[kTileThreads * kWidth];  // [lanes, kWidth, columns]: neighbouring threads write side by side
   const Column column(v.tiling, blockIdx.y);
   const Slab<T> slab(v, blockIdx.x, blockIdx.y, column);
   const int channels = column.columns * kWidth;
 
   // sums of the thread's positions
   if (column.active) {
-    ChannelGrad own[kWidth];
-    load_channels(own, v, slab);
-    GradSums sums[kWidth] = {};
-    for (int position = column.lane; position < slab.positions; position += column.lanes) {
-      Pack<T> raw_grad, raw_x;
-      float grad[kWidth], x[kWidth];
-      load<Cache::streaming>(raw_grad, v.grad + slab.start + position * v.tiling.c);
-      load<Cache::streaming>(raw_x, v.x + slab.start + position * v.tiling.c);
-      to_float(grad, raw_grad);
-      to_float(x, raw_x);
+    PackFactors<kWidth, Activation> factors;
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) own[i].template add_to<Activation, T>(sums[i], grad[i], x[i]);
+    for (int i = 0; i < kWidth; ++i) {
+      factors.set(i, v.normalisers[slab.group(v, i)], slab.channel + i, v.weight, v.bias);
     }
+    GradSums sums[kWidth] = {};
+    walk_column<Pair<T>, 3>(
+        column, slab.positions, v.tiling.c, [&](Pair<T>& pair, int offset) { load_pair(pair, v, slab.start + offset); },
+        [&](const Pair<T>& pair, int, bool) {
+          float grad[kWidth], x[kWidth];
+          to_float(grad, pair.grad);
+          to_float(x, pair.x);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) lanes[column.lane * channels + column.at * kWidth + i] = sums[i];
+          for (int i = 0; i < kWidth; ++i) {
+            const float deviation = x[i] - factors.mean[i];
+            const float z = fmaf(deviation, factors.scale[i], factors.shift[i]);
+            const float gz = activate_backward<Activation, T>(grad[i], z);
+            sums[i].dw = fmaf(gz, deviation, sums[i].dw);
+            sums[i].db += gz;
+          }
+        });
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      sums[i].dw *= v.normalisers[slab.group(v, i)].rstd;
+      lanes[(column.lane * kWidth + i) * column.columns + column.at] = sums[i];
+    }
   }
   __syncthreads();
 
   // over the lanes
   const int64_t first = int64_t{blockIdx.y} * v.tiling.columns * kWidth;
   for (int i = threadIdx.x; i < channels; i += blockDim.x) {
-    GradSums sums = lanes[i];
-    for (int lane = 1; lane < column.lanes; ++lane) sums = sums + lanes[lane * channels + i];
+    const GradSums* of = &lanes[i % kWidth * column.columns + i / kWidth];
+    GradSums sums = of[0];
+    for (int lane = 1; lane < column.lanes; ++lane) sums = sums + of[lane * channels];
     to.write(blockIdx.x, first + i, sums);
   }
 }
 
 template <class T, class Activation>
-__global__ void __launch_bounds__(kTileThreads) group_norm_backward_nhwc_split_kernel(const Operands<T> v) {
+__global__ void __launch_bounds__(kTileThreads, 2) group_norm_backward_nhwc_split_kernel(const Operands<T> v) {
   constexpr int kWidth = kPack<T>;
   const Column column(v.tiling, blockIdx.y);
   if (!column.active) return;
   const Slab<T> slab(v, gridDim.x - 1 - blockIdx.x, blockIdx.y, column);  // backwards, into what L2 still holds
-  ChannelGrad own[kWidth];
-  GradSums means[kWidth];
-  load_channels(own, v, slab);
+
+  // dx = gz * scale + deviation * along + shift
+  PackFactors<kWidth, Activation> factors;
+  float along[kWidth], shift[kWidth];
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) means[i] = v.means[slab.group(v, i)];
-  for (int position = column.lane; position < slab.positions; position += column.lanes) {
-    Pack<T> raw_grad, raw_x, dx;
-    float grad[kWidth], x[kWidth];
-    load<Cache::streaming>(raw_grad, v.grad + slab.start + position * v.tiling.c);
-    load<Cache::streaming>(raw_x, v.x + slab.start + position * v.tiling.c);
-    to_float(grad, raw_grad);
-    to_float(x, raw_x);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) grad[i] = own[i].template dx<Activation, T>(grad[i], x[i], means[i]);
-    from_float(dx, grad);
-    store<Cache::streaming>(v.dx + slab.start + position * v.tiling.c, dx);
+  for (int i = 0; i < kWidth; ++i) {
+    const Normaliser n = v.normalisers[slab.group(v, i)];
+    const GradSums mean = v.means[slab.group(v, i)];
+    factors.set(i, n, slab.channel + i, v.weight, v.bias);
+    along[i] = -n.rstd * (n.rstd * mean.dw);
+    shift[i] = -n.rstd * mean.db;
   }
+  walk_column<Pair<T>, 2>(
+      column, slab.positions, v.tiling.c, [&](Pair<T>& pair, int offset) { load_pair(pair, v, slab.start + offset); },
+      [&](const Pair<T>& pair, int offset, bool) {
+        float grad[kWidth], x[kWidth];
+        to_float(grad, pair.grad);
+        to_float(x, pair.x);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          const float deviation = x[i] - factors.mean[i];
+          const float z = fmaf(deviation, factors.scale[i], factors.shift[i]);
+          const float scale = factors.scale[i] * (1.0f / kArgumentUnit<Activation, T>);
+          const float gz = activate_backward<Activation, T>(grad[i], z);
+          grad[i] = fmaf(gz, scale, fmaf(deviation, along[i], shift[i]));
+        }
+        Pack<T> dx;
+        from_float(dx, grad);
+        store<Cache::streaming>(v.dx + slab.start + offset, dx);
+      });
 }
 
 const char* takes(const GroupNormBackwardArgs& a) { return needs_packed_channels(a); }

@@ -119,6 +119,7 @@ __global__ void __launch_bounds__(kGradResidentThreads, 3)
       sums =
           sums + GradSums{__shfl_xor_sync(kAllLanes, sums.dw, distance), __shfl_xor_sync(kAllLanes, sums.db, distance)};
     }
+    sums.dw *= n.rstd;
     if (channel < channels && member % kWarp == 0) sSums[channel * team_warps + member / kWarp] = sums;
   }
   __syncthreads();

@@ -41,7 +41,7 @@ struct GroupNormBackwardRows {
   __device__ ChannelGrad channel(const Normaliser& n, int64_t at) const { return {n, weight[at], bias[at]}; }
 };
 
-// gz * xhat and gz of a pack, on top of `sums`.
+// gz * (x - mean) and gz of a pack, on top of `sums`.
 template <class Activation, class T>
 __device__ __forceinline__ void add_pack(GradSums& sums, const ChannelGrad& channel, const Pack<T>& grad,
                                          const Pack<T>& x) {
@@ -49,7 +49,11 @@ __device__ __forceinline__ void add_pack(GradSums& sums, const ChannelGrad& chan
   to_float(g, grad);
   to_float(values, x);
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) channel.template add_to<Activation, T>(sums, g[i], values[i]);
+  for (int i = 0; i < kPack<T>; ++i) {
+    const float gz = channel.template gz<Activation, T>(g[i], values[i]);
+    sums.dw = fmaf(gz, values[i] - channel.n.mean, sums.dw);
+    sums.db += gz;
+  }
 }
 
 template <class Activation, class T>

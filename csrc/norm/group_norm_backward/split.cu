@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kThreads)
     add_pack<Activation>(sums, c, grad, x);
   }
   sums = block_sum(sums, partial);
+  sums.dw *= c.n.rstd;
   if (threadIdx.x == 0) to.write(sample * pieces.count + piece, channel, sums);
 }
 

@@ -47,7 +47,7 @@ struct GradStorage {
   Moments all_moments[Tile::cluster];        // [block]
   GradSums sums[Tile::warps * Tile::packs];  // [span]; a channel's in the last of a warp's spans in it, else 0
   GradSums all_sums[Tile::cluster];          // [block]
-  float2 affine[Tile::warps * Tile::packs];  // [span], {weight, bias}
+  float2 affine[Tile::warps * Tile::packs];  // [span], {weight, bias * kArgumentUnit}
   Normaliser normaliser;
   GradSums mean;
   // mbarriers; two: of moments, of sums
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
         const int span = i * kWarp + lane;
         if (span < spans) {
           const int64_t channel = first + slices.channel(first_span + span);
-          affine[i] = {v.weight[channel], v.bias[channel]};
+          affine[i] = {v.weight[channel], v.bias[channel] * kArgumentUnit<Activation, T>};
         }
       }
 
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
 #pragma unroll
       for (int i = 0; i < kPacks; ++i) {
         const float2 affine = shared.affine[first_own + min(i, last)];
-        const float scale = n.rstd * affine.x;
+        const float scale = n.rstd * (affine.x * kArgumentUnit<Activation, T>);
         float values[kWidth], g[kWidth];
         unpack<T>(values, held[min(i, last) * kWarp]);
         unpack<T>(g, grad[i]);

@@ -42,7 +42,8 @@ struct ChannelGrad {
 
   template <class Activation, class T>
   __device__ __forceinline__ float gz(float grad, float x) const {
-    return activate_backward<Activation, T>(grad, fmaf(x - n.mean, n.rstd * weight, bias));
+    constexpr float kUnit = kArgumentUnit<Activation, T>;
+    return activate_backward<Activation, T>(grad, fmaf(x - n.mean, n.rstd * (weight * kUnit), bias * kUnit));
   }
 
   // gz * xhat and gz on top of `sums`
