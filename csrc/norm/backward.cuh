@@ -15,13 +15,14 @@
 //     Partial combine_some(const Partial* parts, int count) const;        // of those not all, at most 32; for `merged`
 //     Factors factors(const Partial& row, float rstd) const;
 //     float xhat(float x, float weight, float bias, const Factors&) const;
-//     float dx(float xhat, float scaled, const Factors&) const;           // scaled: grad * weight
+//     float dx<lean>(float xhat, float scaled, const Factors&) const;     // scaled: grad * weight
 //     void keep(float* stats, const Factors&) const;
 //     Factors kept(const float* stats) const;
 //   };
 //
 // Products of grad and weight are rounded (__fmul_rn) wherever they are formed: contracted in one place and rounded in
-// another, what must cancel exactly would not.
+// another, what must cancel exactly would not. In a lean dx it cancels but for what rounding each term to f32 leaves: one
+// instruction fewer a value, where rows are longer than a value or two and dx has 16 bits.
 #pragma once
 
 #include "host/launch.h"

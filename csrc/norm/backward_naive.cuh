@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kNaiveThreads) norm_backward_naive_kernel(cons
     for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) {
       const float factor = weight(i);
       const float xhat = v.xhat(to_float(x[i]), factor, bias(i), factors);
-      dx[i] = from_float<T>(v.dx(xhat, __fmul_rn(to_float(grad[i]), factor), factors));
+      dx[i] = from_float<T>(v.template dx<false>(xhat, __fmul_rn(to_float(grad[i]), factor), factors));
     }
     __syncthreads();  // the next row overwrites parts
   }

@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           const float xhat = v.xhat(x[j], weight[j], bias[j], factors);
-          dx[j] = v.dx(xhat, __fmul_rn(grad[j], weight[j]), factors);
+          dx[j] = v.template dx<sizeof(T) == 2>(xhat, __fmul_rn(grad[j], weight[j]), factors);
           dw[i][j].add(grad[j], xhat);
           if constexpr (Norm::kBiasGradient) db[i][j].add(grad[j], 1.0f);
         }

@@ -24,7 +24,7 @@ using LayerFloatTiles = std::tuple<Tile<512, 4, 6, 1, 2>, Tile<512, 4, 6, 1, 4>,
                                    Tile<256, 16, 6, 1, 8, 12, 4>, Tile<256, 16, 6, 1, 16, 12, 4>>;
 template <class Types>
 using LayerHalfTilesFor =
-    std::conditional_t<sizeof(typename Types::W) == 2, LayerHalfTiles<2, 2>, LayerHalfTiles<0, 1>>;
+    std::conditional_t<sizeof(typename Types::W) == 2, LayerHalfTiles<1, 3>, LayerHalfTiles<0, 1>>;
 template <class Types>
 using TilesFor = std::conditional_t<sizeof(typename Types::H) == 2,
                                     std::conditional_t<Types::kLayer, LayerHalfTilesFor<Types>, RmsHalfTiles>,

@@ -28,12 +28,10 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
     float scaled;       // sum of grad * weight
     float product;      // sum of grad * weight * (x - mean)
   };
-  // Where dx has fewer digits than its terms, each is scaled by rstd for itself: one instruction fewer a value.
-  static constexpr bool kLean = sizeof(T) == 2;
   struct Factors {
     float mean, rstd;    // of x
-    float mean_scaled;   // of grad * weight; times rstd where kLean
-    float mean_product;  // of grad * weight * xhat; times rstd where kLean
+    float mean_scaled;   // of grad * weight
+    float mean_product;  // of grad * weight * xhat
   };
 
   using NormBackwardRows<T, W>::NormBackwardRows;
@@ -104,16 +102,17 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
   __device__ __forceinline__ Factors factors(const Partial& row, float) const {
     const float variance = row.square * this->inverse_cols;
     const float rstd = rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps);  // NaN passes
-    const float scaled = row.scaled * this->inverse_cols, product = rstd * row.product * this->inverse_cols;
-    if constexpr (kLean) return {row.mean, rstd, rstd * scaled, rstd * product};
-    return {row.mean, rstd, scaled, product};
+    return {row.mean, rstd, row.scaled * this->inverse_cols, rstd * row.product * this->inverse_cols};
   }
 
   __device__ __forceinline__ float xhat(float x, float, float, const Factors& row) const {
     return (x - row.mean) * row.rstd;
   }
+  template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
-    if constexpr (kLean) return fmaf(-xhat, row.mean_product, fmaf(scaled, row.rstd, -row.mean_scaled));
+    if constexpr (lean) {
+      return fmaf(-xhat, row.rstd * row.mean_product, fmaf(scaled, row.rstd, -(row.rstd * row.mean_scaled)));
+    }
     return row.rstd * fmaf(-xhat, row.mean_product, scaled - row.mean_scaled);
   }
 

@@ -43,7 +43,11 @@ struct LayerNormBackwardFromOutput : NormBackwardRows<T, W> {
   __device__ __forceinline__ float xhat(float y, float weight, float bias, const Factors&) const {
     return quotient<T>(y - bias, divisible(weight, this->eps));
   }
+  template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
+    if constexpr (lean) {
+      return fmaf(-xhat, row.rstd * row.mean_product, fmaf(scaled, row.rstd, -(row.rstd * row.mean_scaled)));
+    }
     return row.rstd * fmaf(-xhat, row.mean_product, scaled - row.mean_scaled);
   }
 

@@ -41,6 +41,7 @@ struct RmsNormBackward : NormBackwardRows<T, W> {
   }
 
   __device__ __forceinline__ float xhat(float x, float, float, const Factors& row) const { return x * row.scale; }
+  template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
     return row.scale * fmaf(-xhat, row.mean, scaled);
   }

@@ -39,6 +39,7 @@ struct RmsNormBackwardFromOutput : NormBackwardRows<T, W> {
   __device__ __forceinline__ float xhat(float y, float weight, float, const Factors&) const {
     return quotient<T>(y, divisible(weight, this->eps));
   }
+  template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
     return row.rstd * fmaf(-xhat, row.mean, scaled);
   }
