@@ -11,9 +11,9 @@
 //     struct Factors { ... };              // what xhat and dx of a row take
 //     void add(Sums&, float x, float grad, float weight, float bias) const;
 //     Partial over_lanes<lanes>(const Sums&, const WarpShare&) const;     // over `lanes` neighbours
-//     Partial combine<most>(const Partial* parts, int count) const;       // count <= most, a power of two; by whole warps
+//     Partial combine<most>(const Partial* parts, int count) const;       // most: a power of two; run by whole warps
 //     Partial combine_some(const Partial* parts, int count) const;        // of those not all, at most 32; for `merged`
-//     Factors factors(const Partial& row, float rstd) const;
+//     Factors factors<lean>(const Partial& row, float rstd) const;
 //     float xhat(float x, float weight, float bias, const Factors&) const;
 //     float dx<lean>(float xhat, float scaled, const Factors&) const;     // scaled: grad * weight
 //     void keep(float* stats, const Factors&) const;

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kNaiveThreads) norm_backward_naive_kernel(cons
       v.add(sums, to_float(x[i]), to_float(grad[i]), weight(i), bias(i));
     }
     const typename Norm::Partial part = block_combine(v, v.template over_lanes<kWarp>(sums, share), parts);
-    const typename Norm::Factors factors = v.factors(part, Norm::kFromOutput ? v.rstd[row] : 0.0f);
+    const typename Norm::Factors factors = v.template factors<false>(part, Norm::kFromOutput ? v.rstd[row] : 0.0f);
     if (threadIdx.x == 0 && v.stats != nullptr) v.keep(v.stats + row * Norm::kStats, factors);
 
     // dx

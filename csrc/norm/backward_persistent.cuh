@@ -37,9 +37,15 @@ struct BackwardTile {
 // Bytes: what every GPU from sm_80 on grants a block at launch, and what the kernel declares besides.
 inline constexpr int kCommonSmem = 96 * 1024, kStaticSmem = 2048;
 
-// Of what each warp has to itself in shared memory, `words` of every lane: where those of this thread begin. The next is
-// kWarp further, a distance that the instructions carry themselves.
+// Words of a thread in shared memory are so far apart, a distance that the instructions carry themselves: those of a warp
+// lie together, or those of a block whose size is known.
+template <class Tile>
+inline constexpr int kApart = Tile::lanes > 0 ? Tile::threads : kWarp;
+
+// Where the `words` of this thread begin.
+template <class Tile>
 __device__ __forceinline__ uint4* own_words(uint4* shared, int words) {
+  if constexpr (Tile::lanes > 0) return shared + threadIdx.x;
   return shared + threadIdx.x / kWarp * (words * kWarp) + threadIdx.x % kWarp;
 }
 
@@ -48,7 +54,7 @@ template <class Tile>
 __device__ __forceinline__ int ring_slot(int first, int tensor, int pack) {
   int place = first + pack;
   if constexpr (Tile::spare > 0) place = place >= Tile::ring_packs ? place - Tile::ring_packs : place;
-  return (place * 2 + tensor) * kWarp;
+  return (place * 2 + tensor) * kApart<Tile>;
 }
 
 // The weight of a pack's columns, and their bias where the norm reads it.
@@ -87,8 +93,8 @@ struct SharedColumns {
   static constexpr int kBytes = Tile::packs * sizeof(Columns<Norm>), kWords = sizeof(Columns<Norm>) / sizeof(uint4);
   uint4* own;  // [packs, words]; a thread reads what it has put there itself
 
-  __device__ explicit SharedColumns(uint4* shelf) : own(own_words(shelf, Tile::packs * kWords)) {}
-  __device__ __forceinline__ uint4& word(int i, int w) const { return own[(i * kWords + w) * kWarp]; }
+  __device__ explicit SharedColumns(uint4* shelf) : own(own_words<Tile>(shelf, Tile::packs * kWords)) {}
+  __device__ __forceinline__ uint4& word(int i, int w) const { return own[(i * kWords + w) * kApart<Tile>]; }
   __device__ __forceinline__ void put(int i, const Columns<Norm>& columns) {
 #pragma unroll
     for (int w = 0; w < kWords; ++w) word(i, w) = reinterpret_cast<const uint4(&)[kWords]>(columns)[w];
@@ -155,7 +161,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   using T = typename Norm::Value;
   constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = kPack<T>;
   constexpr bool kShared = Tile::lanes > 0;  // several rows in a block
-  extern __shared__ uint4 ring[];            // [warps, packs, x and grad, lanes]; a thread reads its own copies only
+  constexpr bool kLean = sizeof(T) == 2;     // instructions bound
+  extern __shared__ uint4 ring[];            // [packs, x and grad] of each thread; a thread reads its own copies only
   __shared__ std::conditional_t<Tile::merged, MergedExchange<Norm, Tile>, RowExchange<Norm, Tile>> exchange;
 
   const int tid = threadIdx.x;
@@ -172,9 +179,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   const int64_t col = int64_t{rank} * slice * kWidth;
   const int64_t block = blockIdx.x / kCluster;
   const int64_t step = int64_t{gridDim.x / kCluster} * Tile::rows_per_block;
-  const int mine = own > lane ? (own - lane + lanes - 1) / lanes : 0;  // packs of this thread, the first of them at `at`
+  const int mine =
+      own > lane ? (own - lane + lanes - 1) / lanes : 0;  // packs of this thread, the first of them at `at`
   const int64_t at = col + lane * kWidth;
-  uint4* const own_ring = own_words(ring, Tile::ring_packs * 2);
+  uint4* const own_ring = own_words<Tile>(ring, Tile::ring_packs * 2);
   const auto in_ring = [&](int first, int tensor, int i) -> uint4& {
     return own_ring[ring_slot<Tile>(first, tensor, i)];
   };
@@ -277,7 +285,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           const float xhat = v.xhat(x[j], weight[j], bias[j], factors);
-          dx[j] = v.template dx<sizeof(T) == 2>(xhat, __fmul_rn(grad[j], weight[j]), factors);
+          dx[j] = v.template dx<kLean>(xhat, __fmul_rn(grad[j], weight[j]), factors);
           dw[i][j].add(grad[j], xhat);
           if constexpr (Norm::kBiasGradient) db[i][j].add(grad[j], 1.0f);
         }
@@ -330,7 +338,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       const unsigned slot = k % kPartsInFlight;
       const float rstd = rstd_of(base);
       ptx::mbarrier_wait_cluster(&exchange.arrived[slot], k / kPartsInFlight % 2);
-      return v.factors(v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts), rstd);
+      return v.template factors<kLean>(v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts),
+                                       rstd);
     };
 
     if constexpr (kStages > 1) {
@@ -381,7 +390,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       ptx::cp_async_wait<kStages - 1>();
       typename Norm::Partial part = gather(stage * kPacks, limit);
       if constexpr (!kShared) part = block_combine(v, part, exchange.parts[buffer]);
-      finish(stage * kPacks, limit, row, v.factors(part, rstd), kNothing);
+      finish(stage * kPacks, limit, row, v.template factors<kLean>(part, rstd), kNothing);
       fetch(stage, row + kStages * step);
       stage = stage + 1 == kStages ? 0 : stage + 1;
       buffer ^= 1;  // another warp may be one row ahead, never two

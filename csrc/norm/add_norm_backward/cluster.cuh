@@ -53,12 +53,19 @@ struct ChunkedAddNormBackward : Rows {
   }
   template <int count>
   __device__ __forceinline__ Total total(const Stats* parts) const {
-    const Stats s = combine<count>(parts);
     if constexpr (kLayer) {
-      const float variance = s.square * this->inverse_count;
+      const Stats part = parts[threadIdx.x % count];
+      const float reference = parts[0].mean;  // the first block has a part of every row
+      const float distance = warp_reduce<count>(part.count * (part.mean - reference)) * this->inverse_count;
+      const float apart = (part.mean - reference) - distance;
+      const float square = warp_reduce<count>(fmaf(part.count * apart, apart, part.square));
+      float sums[] = {part.scaled, fmaf(part.scaled, apart, part.product)};
+      warp_reduce_all<count>(sums);
+      const float variance = square * this->inverse_count;
       const float rstd = rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps);
-      return {s.mean, rstd, s.scaled * this->inverse_count, rstd * s.product * this->inverse_count};
+      return {reference + distance, rstd, sums[0] * this->inverse_count, rstd * sums[1] * this->inverse_count};
     } else {
+      const Stats s = combine<count>(parts);
       const float rstd = reciprocal_rms(s.square, this->inverse_count, this->eps);
       return {0.0f, rstd, 0.0f, rstd * s.product * this->inverse_count};
     }

@@ -30,8 +30,8 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
   };
   struct Factors {
     float mean, rstd;    // of x
-    float mean_scaled;   // of grad * weight
-    float mean_product;  // of grad * weight * xhat
+    float mean_scaled;   // of grad * weight; lean: times rstd
+    float mean_product;  // of grad * weight * xhat; lean: times rstd
   };
 
   using NormBackwardRows<T, W>::NormBackwardRows;
@@ -99,10 +99,13 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
             .product = warp_reduce(fmaf(part.scaled, apart, part.product))};
   }
 
+  template <bool lean>
   __device__ __forceinline__ Factors factors(const Partial& row, float) const {
     const float variance = row.square * this->inverse_cols;
     const float rstd = rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps);  // NaN passes
-    return {row.mean, rstd, row.scaled * this->inverse_cols, rstd * row.product * this->inverse_cols};
+    const float scale = lean ? rstd : 1.0f;
+    return {row.mean, rstd, scale * (row.scaled * this->inverse_cols),
+            scale * (rstd * row.product * this->inverse_cols)};
   }
 
   __device__ __forceinline__ float xhat(float x, float, float, const Factors& row) const {
@@ -110,9 +113,7 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
   }
   template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
-    if constexpr (lean) {
-      return fmaf(-xhat, row.rstd * row.mean_product, fmaf(scaled, row.rstd, -(row.rstd * row.mean_scaled)));
-    }
+    if constexpr (lean) return fmaf(-xhat, row.mean_product, fmaf(scaled, row.rstd, -row.mean_scaled));
     return row.rstd * fmaf(-xhat, row.mean_product, scaled - row.mean_scaled);
   }
 

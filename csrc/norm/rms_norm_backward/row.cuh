@@ -34,6 +34,7 @@ struct RmsNormBackward : NormBackwardRows<T, W> {
   __device__ __forceinline__ Partial combine(const Partial* parts, int count) const {
     return total_of<most>(parts, count);
   }
+  template <bool lean>
   __device__ __forceinline__ Factors factors(const Partial& row, float) const {
     const float inverse_count = __frcp_rn(static_cast<float>(this->cols));
     const float scale = reciprocal_rms(row.square, inverse_count, this->eps);
