@@ -40,7 +40,9 @@ struct WeightPack {
   static constexpr int kMost = 16 / static_cast<int>(sizeof(W)), kWidth = n < kMost ? n : kMost;
   Vec<W, kWidth> part[n / kWidth];
   // Chosen between as words: 16-bit values would be put together one by one.
-  using Words = Vec<uint32_t, kWidth* static_cast<int>(sizeof(W)) / 4>;
+  static constexpr int kBytes = kWidth * static_cast<int>(sizeof(W));
+  using Word = std::conditional_t<kBytes % 4 == 0, uint32_t, W>;
+  using Words = Vec<Word, kBytes / static_cast<int>(sizeof(Word))>;
 
   __device__ __forceinline__ void load_from(const W* weight, int64_t col, float absent = 1.0f) {
 #pragma unroll
