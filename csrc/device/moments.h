@@ -56,16 +56,22 @@ __device__ __forceinline__ Moments warp_merge(Moments moments) {
           __shfl_sync(kAllLanes, moments.m2, 0, lanes)};
 }
 
-// The same over a warp in fewer instructions, one level instead of five: around the mean of lane 0's piece.
+// The same in fewer instructions, one level instead of five: around the mean of the first lane's piece.
+template <int lanes = kWarp>
 __device__ __forceinline__ Moments warp_merge_around(const Moments& mine) {
-  const float reference = __shfl_sync(kAllLanes, mine.mean, 0);
-  const auto count = static_cast<float>(__reduce_add_sync(kAllLanes, static_cast<int>(mine.count)));
-  const float moment = warp_reduce(mine.count * (mine.mean - reference));
-  if (count == 0.0f) return {};
-  const float distance = __fdividef(moment, count);
+  const float reference = __shfl_sync(kAllLanes, mine.mean, 0, lanes);
+  float count;
+  if constexpr (lanes == kWarp) {
+    count = static_cast<float>(__reduce_add_sync(kAllLanes, static_cast<int>(mine.count)));
+  } else {
+    count = warp_reduce<lanes>(mine.count);
+  }
+  const float moment = warp_reduce<lanes>(mine.count * (mine.mean - reference));
+  if (lanes == kWarp && count == 0.0f) return {};
+  const float distance = count > 0.0f ? __fdividef(moment, count) : 0.0f;
   const float apart = (mine.mean - reference) - distance;
   return {count, reference + distance,
-          warp_reduce(mine.count > 0.0f ? fmaf(mine.count * apart, apart, mine.m2) : 0.0f)};
+          warp_reduce<lanes>(mine.count > 0.0f ? fmaf(mine.count * apart, apart, mine.m2) : 0.0f)};
 }
 
 // Over the block; every thread gets the same bits. Two calls in a row need a barrier between them, or two buffers.

@@ -11,17 +11,18 @@
 //     struct Factors { ... };              // what xhat and dx of a row take
 //     void add(Sums&, float x, float grad, float weight, float bias) const;
 //     Partial over_lanes<lanes>(const Sums&, const WarpShare&) const;     // over `lanes` neighbours
-//     Partial combine<most>(const Partial* parts, int count) const;       // count <= most; run by whole warps
+//     Partial combine<most>(const Partial* parts, int count) const;       // most: a power of two; run by whole warps
 //     Partial combine_some(const Partial* parts, int count) const;        // of those not all, at most 32; for `merged`
-//     Factors factors(const Partial& row, float rstd) const;
+//     Factors factors<lean>(const Partial& row, float rstd) const;
 //     float xhat(float x, float weight, float bias, const Factors&) const;
-//     float dx(float xhat, float scaled, const Factors&) const;           // scaled: grad * weight
+//     float dx<lean>(float xhat, float scaled, const Factors&) const;     // scaled: grad * weight
 //     void keep(float* stats, const Factors&) const;
 //     Factors kept(const float* stats) const;
 //   };
 //
 // Products of grad and weight are rounded (__fmul_rn) wherever they are formed: contracted in one place and rounded in
-// another, what must cancel exactly would not.
+// another, what must cancel exactly would not. In a lean dx it cancels but for what rounding each term to f32 leaves: one
+// instruction fewer a value, where rows are longer than a value or two and dx has 16 bits.
 #pragma once
 
 #include "host/launch.h"
@@ -97,38 +98,41 @@ inline constexpr int kFloats = static_cast<int>(sizeof(Floats) / sizeof(float));
 // A struct of floats, each of them summed over `lanes` neighbours.
 template <int lanes = kWarp, class Floats>
 __device__ __forceinline__ Floats warp_sums(Floats sums) {
-  auto& each = reinterpret_cast<float (&)[kFloats<Floats>]>(sums);
-#pragma unroll
-  for (int i = 0; i < kFloats<Floats>; ++i) each[i] = warp_reduce<lanes>(each[i]);
+  warp_reduce_all<lanes>(reinterpret_cast<float (&)[kFloats<Floats>]>(sums));
   return sums;
 }
+
+// Lanes over which `most` values, one in each or several, are to be summed.
+template <int most>
+inline constexpr int kSumLanes = most < kWarp ? most : kWarp;
 
 // The same over `count` of them in shared memory, at most `most`.
 template <int most, class Floats>
 __device__ __forceinline__ Floats total_of(const Floats* parts, int count) {
-  const int lane = threadIdx.x % kWarp;
+  constexpr int kLanes = kSumLanes<most>;
+  const int lane = threadIdx.x % kLanes;
   Floats sums = lane < count ? parts[lane] : Floats{};
   auto& each = reinterpret_cast<float (&)[kFloats<Floats>]>(sums);
 #pragma unroll
-  for (int i = kWarp; i < most; i += kWarp) {
+  for (int i = kLanes; i < most; i += kLanes) {
     if (i + lane >= count) continue;
     const Floats part = parts[i + lane];
     const auto& more = reinterpret_cast<const float (&)[kFloats<Floats>]>(part);
 #pragma unroll
     for (int k = 0; k < kFloats<Floats>; ++k) each[k] += more[k];
   }
-  return warp_sums(sums);
+  return warp_sums<kLanes>(sums);
 }
 
-// Over the block; every thread gets the row's Partial. Two calls in a row need two buffers.
-template <class Norm>
+// Over the block, of at most `most` warps; every thread gets the row's Partial. Two calls in a row need two buffers.
+template <int most, class Norm>
 __device__ __forceinline__ typename Norm::Partial block_combine(const Norm& v, const typename Norm::Partial& mine,
-                                                                typename Norm::Partial (&parts)[kWarp]) {
+                                                                typename Norm::Partial (&parts)[most]) {
   const int warps = blockDim.x / kWarp;
   if (warps == 1) return mine;
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = mine;
   __syncthreads();
-  return v.template combine<kWarp>(parts, warps);
+  return v.template combine<most>(parts, warps);
 }
 
 // --- dw and db from their partial sums ---

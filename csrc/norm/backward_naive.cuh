@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kNaiveThreads) norm_backward_naive_kernel(cons
       v.add(sums, to_float(x[i]), to_float(grad[i]), weight(i), bias(i));
     }
     const typename Norm::Partial part = block_combine(v, v.template over_lanes<kWarp>(sums, share), parts);
-    const typename Norm::Factors factors = v.factors(part, Norm::kFromOutput ? v.rstd[row] : 0.0f);
+    const typename Norm::Factors factors = v.template factors<false>(part, Norm::kFromOutput ? v.rstd[row] : 0.0f);
     if (threadIdx.x == 0 && v.stats != nullptr) v.keep(v.stats + row * Norm::kStats, factors);
 
     // dx
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kNaiveThreads) norm_backward_naive_kernel(cons
     for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) {
       const float factor = weight(i);
       const float xhat = v.xhat(to_float(x[i]), factor, bias(i), factors);
-      dx[i] = from_float<T>(v.dx(xhat, __fmul_rn(to_float(grad[i]), factor), factors));
+      dx[i] = from_float<T>(v.template dx<false>(xhat, __fmul_rn(to_float(grad[i]), factor), factors));
     }
     __syncthreads();  // the next row overwrites parts
   }

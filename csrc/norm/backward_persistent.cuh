@@ -7,6 +7,7 @@
 
 #include "device/cluster.h"
 #include "device/ptx/cp_async.h"
+#include "device/ptx/cp_async_if.h"
 #include "norm/backward.cuh"
 #include "row/persistent.h"
 
@@ -36,12 +37,24 @@ struct BackwardTile {
 // Bytes: what every GPU from sm_80 on grants a block at launch, and what the kernel declares besides.
 inline constexpr int kCommonSmem = 96 * 1024, kStaticSmem = 2048;
 
-// Where a thread's pack of x (tensor 0) or grad (1) lies in the ring, of a row whose first pack is the ring's `first`.
+// Words of a thread in shared memory are so far apart, a distance that the instructions carry themselves: those of a warp
+// lie together, or those of a block whose size is known.
+template <class Tile>
+inline constexpr int kApart = Tile::lanes > 0 ? Tile::threads : kWarp;
+
+// Where the `words` of this thread begin.
+template <class Tile>
+__device__ __forceinline__ uint4* own_words(uint4* shared, int words) {
+  if constexpr (Tile::lanes > 0) return shared + threadIdx.x;
+  return shared + threadIdx.x / kWarp * (words * kWarp) + threadIdx.x % kWarp;
+}
+
+// Where a pack of x (tensor 0) or grad (1) lies in the thread's ring, of a row whose first pack is the ring's `first`.
 template <class Tile>
 __device__ __forceinline__ int ring_slot(int first, int tensor, int pack) {
   int place = first + pack;
   if constexpr (Tile::spare > 0) place = place >= Tile::ring_packs ? place - Tile::ring_packs : place;
-  return (place * 2 + tensor) * blockDim.x + threadIdx.x;
+  return (place * 2 + tensor) * kApart<Tile>;
 }
 
 // The weight of a pack's columns, and their bias where the norm reads it.
@@ -78,12 +91,10 @@ struct HeldColumns {
 template <class Norm, class Tile>
 struct SharedColumns {
   static constexpr int kBytes = Tile::packs * sizeof(Columns<Norm>), kWords = sizeof(Columns<Norm>) / sizeof(uint4);
-  uint4* shelf;  // [packs, words, threads]; a thread reads what it has put there itself
+  uint4* own;  // [packs, words]; a thread reads what it has put there itself
 
-  __device__ explicit SharedColumns(uint4* shelf) : shelf(shelf) {}
-  __device__ __forceinline__ uint4& word(int i, int w) const {
-    return shelf[(i * kWords + w) * blockDim.x + threadIdx.x];
-  }
+  __device__ explicit SharedColumns(uint4* shelf) : own(own_words<Tile>(shelf, Tile::packs * kWords)) {}
+  __device__ __forceinline__ uint4& word(int i, int w) const { return own[(i * kWords + w) * kApart<Tile>]; }
   __device__ __forceinline__ void put(int i, const Columns<Norm>& columns) {
 #pragma unroll
     for (int w = 0; w < kWords; ++w) word(i, w) = reinterpret_cast<const uint4(&)[kWords]>(columns)[w];
@@ -114,7 +125,7 @@ template <class Norm, class Tile>
 struct RowExchange {
   static constexpr bool kCluster = Tile::cluster > 1;
   static constexpr int kOfBlock = Tile::merged ? 1 : Tile::threads / kWarp;
-  static constexpr int kMost = kCluster ? Tile::cluster * kOfBlock : kWarp;
+  static constexpr int kMost = Tile::cluster * kOfBlock;
   typename Norm::Partial parts[kCluster ? kPartsInFlight : 2][kMost];  // [row, block of the cluster * part of it]
   uint64_t arrived[kPartsInFlight];                                    // mbarriers of a cluster: all parts are here
 };
@@ -150,7 +161,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   using T = typename Norm::Value;
   constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = kPack<T>;
   constexpr bool kShared = Tile::lanes > 0;  // several rows in a block
-  extern __shared__ uint4 ring[];            // [packs, x and grad, threads]; a thread reads its own copies only
+  constexpr bool kLean = sizeof(T) == 2;     // instructions bound
+  extern __shared__ uint4 ring[];            // [packs, x and grad] of each thread; a thread reads its own copies only
   __shared__ std::conditional_t<Tile::merged, MergedExchange<Norm, Tile>, RowExchange<Norm, Tile>> exchange;
 
   const int tid = threadIdx.x;
@@ -167,18 +179,28 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   const int64_t col = int64_t{rank} * slice * kWidth;
   const int64_t block = blockIdx.x / kCluster;
   const int64_t step = int64_t{gridDim.x / kCluster} * Tile::rows_per_block;
+  const int mine =
+      own > lane ? (own - lane + lanes - 1) / lanes : 0;  // packs of this thread, the first of them at `at`
+  const int64_t at = col + lane * kWidth;
+  uint4* const own_ring = own_words<Tile>(ring, Tile::ring_packs * 2);
+  const auto in_ring = [&](int first, int tensor, int i) -> uint4& {
+    return own_ring[ring_slot<Tile>(first, tensor, i)];
+  };
 
-  const auto fetch_pack = [&](int first, int64_t row, int i) {
-    const int pack = i * lanes + lane;
-    if (pack >= own) return;
-    ptx::cp_async(&ring[ring_slot<Tile>(first, 0, i)], reinterpret_cast<const uint4*>(v.x_row(row) + col) + pack);
-    ptx::cp_async(&ring[ring_slot<Tile>(first, 1, i)], reinterpret_cast<const uint4*>(v.grad_row(row) + col) + pack);
+  // Packs [from, to) of a row. Predicated: behind branches, of which each rows' end needs one, the compiler would find
+  // all the addresses again for every pack.
+  const auto fetch_packs = [&](int first, int64_t row, int from, int to) {
+    const uint4* x = reinterpret_cast<const uint4*>(v.x_row(row) + at);
+    const uint4* grad = reinterpret_cast<const uint4*>(v.grad_row(row) + at);
+    const int limit = row < v.rows ? min(mine, to) : 0;
+#pragma unroll
+    for (int i = from; i < to; ++i) {
+      ptx::cp_async_if(i < limit, &in_ring(first, 0, i), x + i * lanes);
+      ptx::cp_async_if(i < limit, &in_ring(first, 1, i), grad + i * lanes);
+    }
   };
   const auto fetch = [&](int stage, int64_t row) {
-    if (row < v.rows) {
-#pragma unroll
-      for (int i = 0; i < kPacks; ++i) fetch_pack(stage * kPacks, row, i);
-    }
+    fetch_packs(stage * kPacks, row, 0, kPacks);
     ptx::cp_async_commit();
   };
 
@@ -193,10 +215,9 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   Sum dw[kPacks][kWidth], db[Norm::kBiasGradient ? kPacks : 1][kWidth];
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    const int pack = i * lanes + lane;
-    if (pack >= own) continue;
+    if (i >= mine) continue;
     Columns<Norm> columns;
-    columns.load_from(v, col + int64_t{pack} * kWidth);
+    columns.load_from(v, at + i * lanes * kWidth);
     held.put(i, columns);
   }
   WarpShare share;
@@ -220,21 +241,26 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 
   // Columns in shared memory need no register each, and unrolling would only load them all at once.
   constexpr int kUnrolled = Tile::held ? kPacks : 2;
-  // What this thread's warp knows of a row in the ring, of which it has `limit` packs.
+  // What this thread's warp knows of a row in the ring, of which the thread has `limit` packs. A pack is read while the
+  // one before is worked on.
   const auto gather = [&](int first, int limit) {
+    uint4 raw_x = in_ring(first, 0, 0), raw_grad = in_ring(first, 1, 0);
     typename Norm::Sums sums{};
     if constexpr (Norm::kShifted) {
-      float head = 0.0f;
-      if (lane < limit) head = to_float(reinterpret_cast<const T&>(ring[ring_slot<Tile>(first, 0, 0)]));
+      const float head = limit > 0 ? to_float(reinterpret_cast<const T&>(raw_x)) : 0.0f;
       sums.shift = warp_reduce<kShared ? Tile::lanes : kWarp>(head * share.inverse_heads);
     }
 #pragma unroll kUnrolled
     for (int i = 0; i < kPacks; ++i) {
-      if (i * lanes + lane >= limit) continue;
-      const uint4 raw_x = ring[ring_slot<Tile>(first, 0, i)], raw_grad = ring[ring_slot<Tile>(first, 1, i)];
+      const uint4 now_x = raw_x, now_grad = raw_grad;
+      if (i + 1 < kPacks) {
+        raw_x = in_ring(first, 0, i + 1);
+        raw_grad = in_ring(first, 1, i + 1);
+      }
+      if (i >= limit) continue;
       float x[kWidth], grad[kWidth], weight[kWidth], bias[kWidth] = {};
-      to_float(x, reinterpret_cast<const Pack<T>&>(raw_x));
-      to_float(grad, reinterpret_cast<const Pack<T>&>(raw_grad));
+      to_float(x, reinterpret_cast<const Pack<T>&>(now_x));
+      to_float(grad, reinterpret_cast<const Pack<T>&>(now_grad));
       held.get(i).to_floats(weight, bias);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) v.add(sums, x[j], grad[j], weight[j], bias[j]);
@@ -244,12 +270,14 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 
   // dx, and what the row adds to dw and db; then `left(i)`, as the ring's place of a pack is free.
   const auto finish = [&](int first, int limit, int64_t row, const typename Norm::Factors& factors, auto&& left) {
+    // Two packs stay in registers from the first sweep on; for more there is no room, and this makes them be read again.
+    if constexpr (kPacks > 2) __syncwarp();
+    T* const to = v.dx_row(row) + at;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
-      const int pack = i * lanes + lane;
       held.keep(i);
-      if (pack < limit) {
-        const uint4 raw_x = ring[ring_slot<Tile>(first, 0, i)], raw_grad = ring[ring_slot<Tile>(first, 1, i)];
+      if (i < limit) {
+        const uint4 raw_x = in_ring(first, 0, i), raw_grad = in_ring(first, 1, i);
         float x[kWidth], grad[kWidth], weight[kWidth], bias[kWidth] = {}, dx[kWidth];
         to_float(x, reinterpret_cast<const Pack<T>&>(raw_x));
         to_float(grad, reinterpret_cast<const Pack<T>&>(raw_grad));
@@ -257,13 +285,13 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           const float xhat = v.xhat(x[j], weight[j], bias[j], factors);
-          dx[j] = v.dx(xhat, __fmul_rn(grad[j], weight[j]), factors);
+          dx[j] = v.template dx<kLean>(xhat, __fmul_rn(grad[j], weight[j]), factors);
           dw[i][j].add(grad[j], xhat);
           if constexpr (Norm::kBiasGradient) db[i][j].add(grad[j], 1.0f);
         }
         Pack<T> out;
         from_float(out, dx);
-        store<Cache::streaming>(v.dx_row(row) + col + int64_t{pack} * kWidth, out);
+        store<Cache::streaming>(to + i * lanes * kWidth, out);
       }
       left(i);
     }
@@ -284,7 +312,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     const int parts = kCluster * of_block;
     const auto send = [&](unsigned k, int first) {
       const unsigned slot = k % kPartsInFlight;
-      typename Norm::Partial part = gather(first, own);
+      typename Norm::Partial part = gather(first, mine);
       if constexpr (Tile::merged) {
         if (in_warp == 0) {
           exchange.of_warps[slot][tid / kWarp] = part;
@@ -310,7 +338,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       const unsigned slot = k % kPartsInFlight;
       const float rstd = rstd_of(base);
       ptx::mbarrier_wait_cluster(&exchange.arrived[slot], k / kPartsInFlight % 2);
-      return v.factors(v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts), rstd);
+      return v.template factors<kLean>(v.template combine<RowExchange<Norm, Tile>::kMost>(exchange.parts[slot], parts),
+                                       rstd);
     };
 
     if constexpr (kStages > 1) {
@@ -321,17 +350,13 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
       for (unsigned k = 0; base < v.rows; ++k, base += step) {
         ptx::cp_async_wait<kStages - 2>();
         if (base + step < v.rows) send(k + 1, (k + 1) % kStages * kPacks);
-        finish(k % kStages * kPacks, own, base, total(k), kNothing);
+        finish(k % kStages * kPacks, mine, base, total(k), kNothing);
         fetch(k % kStages, base + kStages * step);
       }
     } else {
       // The ring holds a row and the first packs of the next. Each pack that is finished leaves its place to the next
       // one that is missing there, so that loads pause as little as the room allows.
       constexpr int kMissing = kPacks - Tile::spare;
-      const auto fetch_packs = [&](int first, int64_t row, int from, int to) {
-        if (row >= v.rows) return;
-        for (int i = from; i < to; ++i) fetch_pack(first, row, i);
-      };
       const auto after = [](int first) {
         return first + kPacks >= Tile::ring_packs ? first + kPacks - Tile::ring_packs : first + kPacks;
       };
@@ -342,7 +367,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
         ptx::cp_async_wait<1>();
         send(k, first);
         const int second = after(first), third = after(second);
-        finish(first, own, base, total(k), [&](int i) {
+        finish(first, mine, base, total(k), [&](int i) {
           if (i < kMissing) {
             fetch_packs(second, base + step, i + Tile::spare, i + Tile::spare + 1);
           } else {
@@ -360,12 +385,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     int stage = 0, buffer = 0;
     for (; base < v.rows; base += step) {
       const int64_t row = base + group;
-      const int limit = row < v.rows ? own : 0;
+      const int limit = row < v.rows ? mine : 0;
       const float rstd = rstd_of(row);
       ptx::cp_async_wait<kStages - 1>();
       typename Norm::Partial part = gather(stage * kPacks, limit);
       if constexpr (!kShared) part = block_combine(v, part, exchange.parts[buffer]);
-      finish(stage * kPacks, limit, row, v.factors(part, rstd), kNothing);
+      finish(stage * kPacks, limit, row, v.template factors<kLean>(part, rstd), kNothing);
       fetch(stage, row + kStages * step);
       stage = stage + 1 == kStages ? 0 : stage + 1;
       buffer ^= 1;  // another warp may be one row ahead, never two
@@ -399,11 +424,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     } else {
 #pragma unroll
       for (int i = 0; i < kPacks; ++i) {
-        const int pack = i * lanes + lane;
-        if (pack >= own) continue;
+        if (i >= mine) continue;
 #pragma unroll
         for (int j = 0; j < kWidth; j += 4) {
-          *reinterpret_cast<float4*>(out + col + int64_t{pack} * kWidth + j) =
+          *reinterpret_cast<float4*>(out + at + i * lanes * kWidth + j) =
               float4{sums[i][j].sum, sums[i][j + 1].sum, sums[i][j + 2].sum, sums[i][j + 3].sum};
         }
       }

@@ -39,16 +39,24 @@ template <class W, int n>
 struct WeightPack {
   static constexpr int kMost = 16 / static_cast<int>(sizeof(W)), kWidth = n < kMost ? n : kMost;
   Vec<W, kWidth> part[n / kWidth];
+  // Chosen between as words: 16-bit values would be put together one by one.
+  static constexpr int kBytes = kWidth * static_cast<int>(sizeof(W));
+  using Word = std::conditional_t<kBytes % 4 == 0, uint32_t, W>;
+  using Words = Vec<Word, kBytes / static_cast<int>(sizeof(Word))>;
 
   __device__ __forceinline__ void load_from(const W* weight, int64_t col, float absent = 1.0f) {
 #pragma unroll
     for (int i = 0; i < n / kWidth; ++i) {
+      Words words;
       if (weight != nullptr) {
-        load(part[i], weight + col + i * kWidth);
+        words = *reinterpret_cast<const Words*>(weight + col + i * kWidth);
       } else {
+        Vec<W, kWidth> all;
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) part[i][j] = from_float<W>(absent);
+        for (int j = 0; j < kWidth; ++j) all[j] = from_float<W>(absent);
+        words = reinterpret_cast<const Words&>(all);
       }
+      reinterpret_cast<Words&>(part[i]) = words;
     }
   }
 

@@ -12,8 +12,8 @@
 //     int64_t rows;
 //     struct Stats;                                   // floats
 //     struct Total;
-//     Stats combine(const Stats* parts, int count) const;  // by a warp, in every lane; count <= kWarp
-//     Total total(const Stats&) const;
+//     Stats combine<count>(const Stats* parts) const;  // by a warp, in every lane; a power of two, at most kWarp
+//     Total total<count>(const Stats* parts) const;    // the same of all parts of the row
 //     template <class Tile> struct Work;
 //
 // and Work, what a thread does,
@@ -24,12 +24,14 @@
 //     static constexpr int kShelfBytes;  // of a block, kept for all rows
 //     static constexpr bool kResums;     // whether a total may have to be mended
 //     Work(const Op&, int rank, char* shelf);
-//     void fetch(int i, char* early, char* first, int64_t row) const;
-//     void fetch_late(int i, char* late, int64_t row) const;
+//     void fetch(int i, char* early, char* first, int64_t row);
+//     void fetch_late(int i, char* late, int64_t row);
 //     void gather(int i, char* early, char* first, int64_t row);
 //     Stats stats() const;  // of the warp, once all packs are gathered, in lane 0
 //     void finish(int i, char* early, char* late, int64_t row, const Total&);
 //     void leave(int64_t cluster) const;  // after the last row
+//
+// each of which meets the packs of a row in turn: what Work derives from `row` for the first of them, it may keep.
 //
 // and, where kResums is set,
 //
@@ -77,19 +79,28 @@ struct ChunkStorage {
 // What a thread has of a row.
 template <int width, class Tile>
 struct ChunkShare {
-  int own, tid;   // own: packs of this block, none at the end of a short row
-  int64_t first;  // column
-  __device__ __forceinline__ ChunkShare(int64_t cols, int rank) : tid(threadIdx.x) {
+  int own, mine;  // packs of this block, none at the end of a short row, and of this thread
+  int first;      // column of this thread's first
+  __device__ __forceinline__ ChunkShare(int64_t cols, int rank) {
     const int packs = static_cast<int>(cols / width), slice = (packs + Tile::cluster - 1) / Tile::cluster;
+    const int tid = threadIdx.x;
     own = max(min(packs - rank * slice, slice), 0);
-    first = int64_t{rank} * slice * width;
+    mine = own > tid ? (own - tid + Tile::threads - 1) / Tile::threads : 0;
+    first = (rank * slice + tid) * width;
   }
-  __device__ __forceinline__ bool inside(int i) const { return i * Tile::threads + tid < own; }
-  __device__ __forceinline__ int64_t col(int i) const { return first + (i * Tile::threads + tid) * width; }
+  __device__ __forceinline__ bool inside(int i) const { return i < mine; }
+  __device__ __forceinline__ int col(int i) const { return first + i * Tile::threads * width; }
+
+  // Where the thread's i-th pack of a row lies. `kept`, its first one, is found anew with the first of every row only.
+  template <class T>
+  __device__ __forceinline__ T* place(T* row, int i, T*& kept) const {
+    if (i == 0) kept = row + first;
+    return kept + i * Tile::threads * width;
+  }
 
   // Lanes of the warp that have an i-th pack.
   __device__ __forceinline__ int lanes(int i) const {
-    return min(max(own - i * Tile::threads - tid / kWarp * kWarp, 0), kWarp);
+    return min(max(own - i * Tile::threads - static_cast<int>(threadIdx.x) / kWarp * kWarp, 0), kWarp);
   }
   // Values of the warp.
   __device__ __forceinline__ int values() const {
@@ -133,8 +144,10 @@ __global__ void __launch_bounds__(Tile::threads, 1) chunk_kernel([[maybe_unused]
   __shared__ ChunkStorage<Stats, Tile> shared;
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, rank = cluster_rank();
-  const int64_t first_row = blockIdx.x / kCluster, step = gridDim.x / kCluster;
-  const int rows = static_cast<int>((op.rows - first_row + step - 1) / step);
+  const int cluster = blockIdx.x / kCluster, clusters = gridDim.x / kCluster;
+  const int rows = static_cast<int>((op.rows - cluster + clusters - 1) / clusters);  // of this one
+  const auto is_row = [&](int k) { return static_cast<unsigned>(k) < static_cast<unsigned>(rows); };
+  const auto row_of = [&](int k) { return int64_t{k} * clusters + cluster; };
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kChunkRows; ++i) {
@@ -149,7 +162,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) chunk_kernel([[maybe_unused]
   const auto merge = [&](int k) {
     const int slot = k % kChunkRows;
     ptx::mbarrier_wait(&shared.gathered[slot], k / kChunkRows % 2);
-    const Stats stats = op.combine(shared.parts[slot], kWarps);
+    const Stats stats = op.template combine<kWarps>(shared.parts[slot]);
     if (lane == 0) ptx::mbarrier_arrive_expect(&shared.exchanged[slot], kCluster * static_cast<int>(sizeof(Stats)));
     if (lane < kCluster) {
       auto* to = reinterpret_cast<float*>(&shared.slices[slot][rank]);
@@ -163,7 +176,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) chunk_kernel([[maybe_unused]
   char* const firsts = ring + kSlots * Work::kEarlyBytes;
   char* const lates = firsts + kDepth * Work::kFirstBytes;
   Work work(op, rank, lates + kDepth * Work::kLateBytes);
-  int early = 0, next = kAhead * Work::kEarlyBytes;  // of the chunk that is finished, and that is gathered
+  int early = 0;  // of the chunk that is finished
   [[maybe_unused]] int first = kAhead % kDepth * Work::kFirstBytes, late = 0;
   const auto advance = [](int& at, int bytes, int count) {
     at += bytes;
@@ -172,17 +185,17 @@ __global__ void __launch_bounds__(Tile::threads, 1) chunk_kernel([[maybe_unused]
   Total total;
   constexpr int kWaits = Tile::lag > 0 ? 1 : 0;  // a chunk, until the other warps have left their parts too
   constexpr int kBefore = (kSlots + kPacks - 1) / kPacks;
-  int64_t row = first_row - kBefore * step;
-  for (int k = -kBefore; k < rows; ++k, row += step) {
+  for (int k = -kBefore; k < rows; ++k) {
 #pragma unroll
     for (int c = 0; c < kPacks; ++c) {
       // The chunk `by` places behind chunk c of row k is chunk turn() of row k + later().
       constexpr auto turn = [](int c, int by) { return (c + by) % kPacks; };
       constexpr auto later = [](int c, int by) { return (c + by) / kPacks; };
       ptx::cp_async_wait<kDepth - 1>();
-      if (const int g = k + later(c, kAhead); g >= 0 && g < rows) {
+      if (const int g = k + later(c, kAhead); is_row(g)) {
         const int i = turn(c, kAhead);
-        work.gather(i, ring + next, firsts + first, row + later(c, kAhead) * step);
+        const int past = early - (kSlots - kAhead) * Work::kEarlyBytes;  // the same slot, if not before the ring
+        work.gather(i, ring + (past < 0 ? past + kSlots * Work::kEarlyBytes : past), firsts + first, row_of(g));
         if (i == kPacks - 1) {
           const Stats stats = work.stats();
           if (lane == 0) {
@@ -192,12 +205,12 @@ __global__ void __launch_bounds__(Tile::threads, 1) chunk_kernel([[maybe_unused]
         }
       }
       if (warp == 0 && turn(c, kAhead - kWaits) == kPacks - 1) {
-        if (const int g = k + later(c, kAhead - kWaits); g >= 0 && g < rows) merge(g);
+        if (const int g = k + later(c, kAhead - kWaits); is_row(g)) merge(g);
       }
       if (k >= 0) {
         if (c == 0) {
           ptx::mbarrier_wait_cluster(&shared.exchanged[k % kChunkRows], k / kChunkRows % 2);
-          total = op.total(op.combine(shared.slices[k % kChunkRows], kCluster));
+          total = op.template total<kCluster>(shared.slices[k % kChunkRows]);
           if constexpr (Work::kResums) {
             if (work.lost(total)) {
               float sum = 0.0f;
@@ -211,24 +224,21 @@ __global__ void __launch_bounds__(Tile::threads, 1) chunk_kernel([[maybe_unused]
             }
           }
         }
-        work.finish(c, ring + early, lates + late, row, total);
+        work.finish(c, ring + early, lates + late, row_of(k), total);
       }
-      if (const int f = k + later(c, kSlots); f >= 0 && f < rows) {
-        work.fetch(turn(c, kSlots), ring + early, firsts + first, row + later(c, kSlots) * step);
+      if (const int f = k + later(c, kSlots); is_row(f)) {
+        work.fetch(turn(c, kSlots), ring + early, firsts + first, row_of(f));
       }
       if constexpr (Work::kLateBytes > 0) {
-        if (const int f = k + later(c, kDepth); f >= 0 && f < rows) {
-          work.fetch_late(turn(c, kDepth), lates + late, row + later(c, kDepth) * step);
-        }
+        if (const int f = k + later(c, kDepth); is_row(f)) work.fetch_late(turn(c, kDepth), lates + late, row_of(f));
       }
       ptx::cp_async_commit();
       advance(early, Work::kEarlyBytes, kSlots);
-      advance(next, Work::kEarlyBytes, kSlots);
       if constexpr (Work::kFirstBytes > 0) advance(first, Work::kFirstBytes, kDepth);
       if constexpr (Work::kLateBytes > 0) advance(late, Work::kLateBytes, kDepth);
     }
   }
-  work.leave(first_row);
+  work.leave(cluster);
   cluster_sync();  // nobody ends while others may still send to it
 #endif
 }

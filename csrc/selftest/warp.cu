@@ -1,5 +1,5 @@
-// device/warp.h: sums, maxima and minima over every group size, of 32- and 64-bit numbers, and with device/add.h sums of
-// 16-bit values and pairs; every lane must hold the result.
+// device/warp.h: sums, maxima and minima over every group size, of 32- and 64-bit numbers, several sums at once, and with
+// device/add.h sums of 16-bit values and pairs; every lane must hold the result.
 #include "device/warp.h"
 
 #include "device/add.h"
@@ -47,6 +47,21 @@ __global__ void warp_add_pairs_kernel(float* to, const float* from) {
   to[i] = low == -high ? low : __int_as_float(0x7fffffff);  // NaN, which no sum is
 }
 
+// n sums at once: each must have the bits of warp_reduce.
+template <int lanes, int n>
+__global__ void warp_reduce_all_kernel(float* to, const float* from) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float values[n], expected[n];
+  for (int k = 0; k < n; ++k) {
+    values[k] = from[i] / static_cast<float>(2 * k + 1);
+    expected[k] = warp_reduce<lanes>(values[k]);
+  }
+  warp_reduce_all<lanes>(values);
+  bool same = true;
+  for (int k = 0; k < n; ++k) same = same && values[k] == expected[k];
+  to[i] = same ? values[0] : __int_as_float(0x7fffffff);  // NaN, which no sum is
+}
+
 // Whole numbers whose sums both 16-bit formats hold.
 std::vector<float> few_bits() {
   std::vector<float> values = whole_numbers<float>(kValues);
@@ -61,6 +76,15 @@ std::string check_adds(int lanes, std::string_view what) {
   warpsmith::launch<kernel>({kBlocks, kThreads}, kStream, to.data(), static_cast<const float*>(from.data()));
   return compare(text("warp_reduce<", lanes, "> ", what), reduce_groups(values, lanes, HostSum{}), to.values(),
                  describe_member(lanes));
+}
+
+template <int lanes, int n = 1>
+std::string check_several() {
+  if constexpr (n <= lanes) {
+    return first_failure([&] { return check_adds<&warp_reduce_all_kernel<lanes, n>>(lanes, text(n, " sums at once")); },
+                         check_several<lanes, 2 * n>);
+  }
+  return "";
 }
 
 template <int lanes = 1>
@@ -79,7 +103,7 @@ std::string check_lanes() {
         [&] { return check<lanes, Sum>("int64 sum", wide_numbers<int64_t>(kValues), HostSum{}); },
         [&] { return check<lanes, Max>("int64 max", wide_numbers<int64_t>(kValues), HostMax{}); },
         [&] { return check<lanes, Sum>("double sum", wide_numbers<double>(kValues), HostSum{}); },
-        [&] { return check<lanes, Min>("double min", wide_numbers<double>(kValues), HostMin{}); },
+        [&] { return check<lanes, Min>("double min", wide_numbers<double>(kValues), HostMin{}); }, check_several<lanes>,
         [&] { return check_adds<&warp_add_kernel<lanes, f16>>(lanes, "f16 sum"); },
         [&] { return check_adds<&warp_add_kernel<lanes, bf16>>(lanes, "bf16 sum"); },
         [&] { return check_adds<&warp_add_pairs_kernel<lanes, __half2>>(lanes, "sum of f16 pairs"); },

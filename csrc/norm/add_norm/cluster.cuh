@@ -25,16 +25,18 @@ struct ChunkedAddNorm : Rows {
 
   explicit ChunkedAddNorm(const Rows& rows) : Rows(rows) {}
 
-  __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
-    const int lane = threadIdx.x % kWarp;
-    const Stats part = lane < count ? parts[lane] : Stats{};
+  template <int count>
+  __device__ __forceinline__ Stats combine(const Stats* parts) const {
+    const Stats part = parts[threadIdx.x % count];
     if constexpr (kLayer) {
-      return warp_merge_around(part);
+      return warp_merge_around<count>(part);
     } else {
-      return {warp_reduce(part.sum)};
+      return {warp_reduce<count>(part.sum)};
     }
   }
-  __device__ __forceinline__ Total total(const Stats& s) const {
+  template <int count>
+  __device__ __forceinline__ Total total(const Stats* parts) const {
+    const Stats s = combine<count>(parts);
     if constexpr (kLayer) {
       const float variance = s.m2 * this->inverse_count;
       return {s.mean, rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps)};
@@ -56,6 +58,11 @@ struct ChunkedAddNorm : Rows {
     const ChunkedAddNorm& v;
     ChunkShare<kWidth, Tile> at;
     uint64_t policy;
+    // The thread's first packs of the rows under way.
+    const T* x_place;
+    const R* residual_place;
+    R* h_place;
+    Y* y_place;
     WPack weight[Tile::held], bias[kLayer ? Tile::held : 1];
     float shift, deviation, square;  // the sums are around the shift, near the mean of the warp's values
     float count, inverse;            // of the warp's values
@@ -75,17 +82,18 @@ struct ChunkedAddNorm : Rows {
     }
     __device__ __forceinline__ static HPack* h_of(char* slot) { return reinterpret_cast<HPack*>(slot) + threadIdx.x; }
     __device__ __forceinline__ static XPack* x_of(char* slot) { return reinterpret_cast<XPack*>(slot) + threadIdx.x; }
-    __device__ __forceinline__ void fetch(int i, char* early, char* first, int64_t row) const {
-      if (!at.inside(i)) return;
-      copy_async(x_of(first), v.x_row(row) + at.col(i), policy);
-      if (v.residual != nullptr) copy_async(h_of(early), v.residual_row(row) + at.col(i), policy);
+    __device__ __forceinline__ void fetch(int i, char* early, char* first, int64_t row) {
+      copy_async_if(at.inside(i), x_of(first), at.place(v.x_row(row), i, x_place), policy);
+      if (v.residual == nullptr) return;
+      copy_async_if(at.inside(i), h_of(early), at.place(v.residual_row(row), i, residual_place), policy);
     }
     __device__ __forceinline__ void gather(int i, char* early, char* first, int64_t row) {
+      R* const to = at.place(v.h_row(row), i, h_place);
       HPack h{};
       if (at.inside(i)) {
         if (v.residual != nullptr) h = *h_of(early);
         h = v.add(*x_of(first), h, row, at.col(i));
-        if (v.h != nullptr) store<Cache::streaming>(v.h_row(row) + at.col(i), h);
+        if (v.h != nullptr) store<Cache::streaming>(to, h);
         *h_of(early) = h;
       }
       if (i == 0) {
@@ -115,6 +123,7 @@ struct ChunkedAddNorm : Rows {
         weight[i].keep();
         if constexpr (kLayer) bias[i].keep();
       }
+      Y* const to = at.place(v.y_row(row), i, y_place);
       if (!at.inside(i)) return;
       WPack w, b;
       if (i < Tile::held) {
@@ -133,7 +142,7 @@ struct ChunkedAddNorm : Rows {
         const float centred = kLayer ? values[j] - total.mean : values[j], f = factors[j] + v.weight_offset;
         values[j] = kLayer ? fmaf(centred * total.rstd, f, offsets[j]) : centred * total.rstd * f;
       }
-      store<Cache::streaming>(v.y_row(row) + at.col(i), v.round(values));
+      store<Cache::streaming>(to, v.round(values));
     }
     __device__ __forceinline__ void leave(int64_t) const {}
   };

@@ -14,17 +14,18 @@ using Tile = ChunkTile<numbers...>;
 
 using RmsHalfTiles = std::tuple<Tile<512, 2, 6, 0, 2>, Tile<512, 2, 6, 0, 4>, Tile<512, 4, 6, 1, 4>,
                                 Tile<512, 4, 6, 1, 8>, Tile<512, 4, 6, 1, 16>>;
-// Registers are left for few of the weights.
-template <int... held>
-using LayerHalfTiles = std::tuple<Tile<512, 2, 6, 1, 2>, Tile<512, 4, 5, 1, 2, held...>, Tile<512, 4, 5, 1, 4, held...>,
-                                  Tile<512, 4, 5, 1, 8, held...>, Tile<512, 4, 4, 2, 16, held...>>;
+// No registers are left for weights.
+template <int depth, int shelf>
+using LayerHalfTiles =
+    std::tuple<Tile<512, 2, 6, 1, 2>, Tile<512, 4, depth, 1, 2, 0, shelf>, Tile<512, 4, depth, 1, 4, 0, shelf>,
+               Tile<512, 4, depth, 1, 8, 0, shelf>, Tile<512, 4, 4, 2, 16, 0, shelf>>;
 using RmsFloatTiles = std::tuple<Tile<512, 4, 6, 1, 2>, Tile<512, 4, 6, 1, 4>, Tile<512, 4, 6, 1, 8>,
                                  Tile<512, 4, 6, 1, 16>, Tile<512, 8, 3, 1, 16>>;
 using LayerFloatTiles = std::tuple<Tile<512, 4, 6, 1, 2>, Tile<512, 4, 6, 1, 4>, Tile<512, 4, 6, 1, 8>,
                                    Tile<256, 16, 6, 1, 8, 12, 4>, Tile<256, 16, 6, 1, 16, 12, 4>>;
 template <class Types>
 using LayerHalfTilesFor =
-    std::conditional_t<sizeof(typename Types::W) == 2, LayerHalfTiles<2, 2>, LayerHalfTiles<0, 1>>;
+    std::conditional_t<sizeof(typename Types::W) == 2, LayerHalfTiles<4, 4>, LayerHalfTiles<5, 1>>;
 template <class Types>
 using TilesFor = std::conditional_t<sizeof(typename Types::H) == 2,
                                     std::conditional_t<Types::kLayer, LayerHalfTilesFor<Types>, RmsHalfTiles>,

@@ -36,23 +36,36 @@ struct ChunkedAddNormBackward : Rows {
 
   explicit ChunkedAddNormBackward(const Rows& rows) : Rows(rows) {}
 
-  __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
-    const int lane = threadIdx.x % kWarp;
-    const Stats part = lane < count ? parts[lane] : Stats{};
+  template <int count>
+  __device__ __forceinline__ Stats combine(const Stats* parts) const {
+    const Stats part = parts[threadIdx.x % count];
     if constexpr (kLayer) {
-      const Moments m = warp_merge_around({part.count, part.mean, part.square});
+      const Moments m = warp_merge_around<count>({part.count, part.mean, part.square});
       const float apart = part.count > 0.0f ? part.mean - m.mean : 0.0f;
-      return {m.count, m.mean, m.m2, warp_reduce(part.scaled), warp_reduce(fmaf(part.scaled, apart, part.product))};
+      float sums[] = {part.scaled, fmaf(part.scaled, apart, part.product)};
+      warp_reduce_all<count>(sums);
+      return {m.count, m.mean, m.m2, sums[0], sums[1]};
     } else {
-      return {warp_reduce(part.square), warp_reduce(part.product)};
+      float sums[] = {part.square, part.product};
+      warp_reduce_all<count>(sums);
+      return {sums[0], sums[1]};
     }
   }
-  __device__ __forceinline__ Total total(const Stats& s) const {
+  template <int count>
+  __device__ __forceinline__ Total total(const Stats* parts) const {
     if constexpr (kLayer) {
-      const float variance = s.square * this->inverse_count;
+      const Stats part = parts[threadIdx.x % count];
+      const float reference = parts[0].mean;  // the first block has a part of every row
+      const float distance = warp_reduce<count>(part.count * (part.mean - reference)) * this->inverse_count;
+      const float apart = (part.mean - reference) - distance;
+      const float square = warp_reduce<count>(fmaf(part.count * apart, apart, part.square));
+      float sums[] = {part.scaled, fmaf(part.scaled, apart, part.product)};
+      warp_reduce_all<count>(sums);
+      const float variance = square * this->inverse_count;
       const float rstd = rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps);
-      return {s.mean, rstd, s.scaled * this->inverse_count, rstd * s.product * this->inverse_count};
+      return {reference + distance, rstd, sums[0] * this->inverse_count, rstd * sums[1] * this->inverse_count};
     } else {
+      const Stats s = combine<count>(parts);
       const float rstd = reciprocal_rms(s.square, this->inverse_count, this->eps);
       return {0.0f, rstd, 0.0f, rstd * s.product * this->inverse_count};
     }
@@ -77,13 +90,17 @@ struct ChunkedAddNormBackward : Rows {
     const ChunkedAddNormBackward& v;
     ChunkShare<kWidth, Tile> at;
     uint64_t policy;
+    // The thread's first packs of the rows under way, where registers are left for them.
+    static constexpr bool kKeepsPlaces = !kLayer || kPacks < 4 || kThreads < 512;
+    const H *h_place, *grad_h_place;
+    const T* grad_place;
+    H* dh_place;
     Word* shelf;  // [pack, word, thread]
     WPack held[Tile::held > 0 ? Tile::held : 1];
     float dw[kPacks][kWidth] = {}, db[kLayer ? kPacks : 1][kWidth] = {};
     float lost_dw[kCompensated ? kPacks : 1][kWidth] = {}, lost_db[kCompensated && kLayer ? kPacks : 1][kWidth] = {};
     float shift, deviation, square, scaled, product;  // sums around the shift, near the mean of the warp's values
-    float count, inverse;                             // of the warp's values
-    float inverse_heads;                              // of its lanes that have any
+    float count;                                      // of the warp's values
 
     __device__ __forceinline__ Work(const ChunkedAddNormBackward& op, int rank, char* free)
         : v(op), at(op.cols, rank), policy(op.load_policy()), shelf(reinterpret_cast<Word*>(free) + threadIdx.x) {
@@ -102,8 +119,6 @@ struct ChunkedAddNormBackward : Rows {
         }
       }
       count = static_cast<float>(at.values());
-      inverse = count > 0.0f ? 1.0f / count : 0.0f;
-      inverse_heads = at.lanes(0) > 0 ? 1.0f / static_cast<float>(at.lanes(0)) : 0.0f;
     }
     __device__ __forceinline__ static HPack* h_of(char* slot) { return reinterpret_cast<HPack*>(slot) + threadIdx.x; }
     __device__ __forceinline__ static GPack* grad_of(char* slot) {
@@ -125,19 +140,24 @@ struct ChunkedAddNormBackward : Rows {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) factor[j] += v.weight_offset;
     }
-    __device__ __forceinline__ void fetch(int i, char* slot, char*, int64_t row) const {
-      if (!at.inside(i)) return;
-      copy_async(h_of(slot), v.h_row(row) + at.col(i), policy);
-      copy_async(grad_of(slot), v.grad_row(row) + at.col(i), policy);
+    template <class P>
+    __device__ __forceinline__ P* place(P* row, int i, P*& kept) const {
+      return kKeepsPlaces ? at.place(row, i, kept) : row + at.col(i);
     }
-    __device__ __forceinline__ void fetch_late(int i, char* slot, int64_t row) const {
-      if (v.grad_h != nullptr && at.inside(i)) copy_async(h_of(slot), v.grad_h_row(row) + at.col(i), policy);
+    __device__ __forceinline__ void fetch(int i, char* slot, char*, int64_t row) {
+      copy_async_if(at.inside(i), h_of(slot), place(v.h_row(row), i, h_place), policy);
+      copy_async_if(at.inside(i), grad_of(slot), place(v.grad_row(row), i, grad_place), policy);
+    }
+    __device__ __forceinline__ void fetch_late(int i, char* slot, int64_t row) {
+      if (v.grad_h == nullptr) return;
+      copy_async_if(at.inside(i), h_of(slot), place(v.grad_h_row(row), i, grad_h_place), policy);
     }
     __device__ __forceinline__ void gather(int i, char* slot, char*, int64_t) {
       if (i == 0) {
         deviation = square = scaled = product = shift = 0.0f;
         if constexpr (kLayer) {
-          shift = warp_reduce(at.inside(0) ? to_float((*h_of(slot))[0]) * inverse_heads : 0.0f);
+          const int heads = __popc(__ballot_sync(kAllLanes, at.inside(0)));
+          shift = __fdividef(warp_reduce(at.inside(0) ? to_float((*h_of(slot))[0]) : 0.0f), fmaxf(heads, 1));
         }
       }
       if (!at.inside(i)) return;
@@ -158,11 +178,14 @@ struct ChunkedAddNormBackward : Rows {
     }
     __device__ __forceinline__ Stats stats() const {
       if constexpr (kLayer) {
-        const float off = warp_reduce(deviation), s = warp_reduce(scaled), distance = off * inverse;
-        return {count, shift + distance, fmaf(-distance, off, warp_reduce(square)), s,
-                fmaf(-distance, s, warp_reduce(product))};
+        float sums[] = {deviation, square, scaled, product};
+        warp_reduce_all(sums);
+        const float distance = count > 0.0f ? __fdividef(sums[0], count) : 0.0f;
+        return {count, shift + distance, fmaf(-distance, sums[0], sums[1]), sums[2], fmaf(-distance, sums[2], sums[3])};
       } else {
-        return {warp_reduce(square), warp_reduce(product)};
+        float sums[] = {square, product};
+        warp_reduce_all(sums);
+        return {sums[0], sums[1]};
       }
     }
     // Sums around a shift lose the sign of infinite ones, which those around the mean have.
@@ -189,6 +212,7 @@ struct ChunkedAddNormBackward : Rows {
     }
     __device__ __forceinline__ void finish(int i, char* slot, char* late, int64_t row, const Total& total) {
       if (i < Tile::held) held[i].keep();
+      H* const to = place(v.dh_row(row), i, dh_place);
       if (!at.inside(i)) return;
       float h[kWidth], grad[kWidth], factor[kWidth], more[kWidth] = {}, d[kWidth];
       to_float(h, *h_of(slot));
@@ -215,7 +239,7 @@ struct ChunkedAddNormBackward : Rows {
       }
       HPack dh;
       from_float(dh, d);
-      store<Cache::streaming>(v.dh_row(row) + at.col(i), dh);
+      store<Cache::streaming>(to, dh);
       if (v.dx != nullptr) {
         GPack dx;
         v.to_dx(d, row, at.col(i));

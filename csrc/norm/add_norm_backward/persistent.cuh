@@ -23,7 +23,7 @@ struct AddNormBackwardTile {
 // Bytes that every GPU from sm_80 on grants a block for its ring.
 inline constexpr int kCommonRing = 96 * 1024;
 
-// One row of the ring: grad, h and grad_h, each [packs, threads].
+// One row of the ring: grad, h and grad_h, each [packs, threads]. A thread reads and writes its own packs only.
 template <class Rows, class Tile>
 struct AddNormBackwardRing {
   using GradPack = Vec<typename Rows::T, Rows::kWidth>;
@@ -34,25 +34,32 @@ struct AddNormBackwardRing {
   }
   static constexpr int bytes(int threads) { return Tile::stages * stage_bytes(threads); }
 
-  char* stage;
+  // Packs of a thread are so far apart, a distance that the instructions carry themselves: those of a warp lie together,
+  // or those of a block whose size is known.
+  static constexpr int kApart = Tile::lanes > 0 ? Tile::threads : kWarp;
+  HPack* own_h;
+  GradPack* own_grad;
 
-  __device__ __forceinline__ AddNormBackwardRing(uint4* ring, int index)
-      : stage(reinterpret_cast<char*>(ring) + index * stage_bytes(blockDim.x)) {}
-  __device__ __forceinline__ HPack* h(int i) const { return reinterpret_cast<HPack*>(stage) + slot(i); }
-  __device__ __forceinline__ HPack* grad_h(int i) const { return h(Tile::packs) + i * blockDim.x; }
-  __device__ __forceinline__ GradPack* grad(int i) const {
-    return reinterpret_cast<GradPack*>(reinterpret_cast<HPack*>(stage) + 2 * Tile::packs * blockDim.x) + slot(i);
+  __device__ __forceinline__ AddNormBackwardRing(uint4* ring, int index) {
+    char* stage = reinterpret_cast<char*>(ring) + index * stage_bytes(kApart);
+    int place = threadIdx.x;
+    if constexpr (Tile::lanes == 0) {
+      stage += place / kWarp * bytes(kWarp);
+      place %= kWarp;
+    }
+    own_h = reinterpret_cast<HPack*>(stage) + place;
+    own_grad = reinterpret_cast<GradPack*>(stage + 2 * Tile::packs * kApart * sizeof(HPack)) + place;
   }
-
- private:
-  __device__ __forceinline__ int slot(int i) const { return i * blockDim.x + threadIdx.x; }
+  __device__ __forceinline__ HPack* h(int i) const { return own_h + i * kApart; }
+  __device__ __forceinline__ HPack* grad_h(int i) const { return h(Tile::packs + i); }
+  __device__ __forceinline__ GradPack* grad(int i) const { return own_grad + i * kApart; }
 };
 
 // Sums over everyone who shares a row, in turns counted from 0.
 template <class Tile>
 struct RowExchange {
-  static constexpr int kMost = 3;
-  float partial[2][kMost][kWarp];  // [buffer, value, warp]
+  static constexpr int kMost = 3, kWarps = Tile::threads / kWarp;
+  float partial[2][kMost][kWarps];  // [buffer, value, warp]
 
   template <int n>
   __device__ __forceinline__ void sum(float (&values)[n], int turn) {
@@ -60,14 +67,17 @@ struct RowExchange {
     for (int k = 0; k < n; ++k) values[k] = warp_reduce<(Tile::lanes > 0 ? Tile::lanes : kWarp)>(values[k]);
     const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
     if (Tile::lanes > 0 || warps == 1) return;
-    float (&mine)[kMost][kWarp] = partial[turn & 1];
+    float (&mine)[kMost][kWarps] = partial[turn & 1];
     if (lane == 0) {
 #pragma unroll
       for (int k = 0; k < n; ++k) mine[k][threadIdx.x / kWarp] = values[k];
     }
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < n; ++k) values[k] = warp_reduce(lane < warps ? mine[k][lane] : 0.0f);
+    for (int k = 0; k < n; ++k) {
+      const int warp = lane % kWarps;
+      values[k] = warp_reduce<kWarps>(warp < warps ? mine[k][warp] : 0.0f);
+    }
   }
 };
 
@@ -91,12 +101,16 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_back
   const auto col = [&](int i) { return (i * lanes + lane) * kWidth; };
 
   const uint64_t policy = v.load_policy();
+  const int own = packs > lane ? (packs - lane + lanes - 1) / lanes : 0;  // packs of this thread
+  // Copies are predicated, since behind branches their addresses are found anew for each; but where registers are fewest,
+  // they come one after the other.
+  constexpr bool kBranches = kStages == 1 || (Tile::lanes == 0 && sizeof(T) < sizeof(H));
   const auto fetch_pack = [&](const Ring& to, int64_t row, int i) {
-    if (row < v.rows && i * lanes + lane < packs) {
-      copy_async(to.h(i), v.h_row(row) + col(i), policy);
-      copy_async(to.grad(i), v.grad_row(row) + col(i), policy);
-      if (v.grad_h != nullptr) copy_async(to.grad_h(i), v.grad_h_row(row) + col(i), policy);
-    }
+    const bool go = row < v.rows && i < own;
+    if (kBranches && !go) return;
+    copy_async_if(go, to.h(i), v.h_row(row) + col(i), policy);
+    copy_async_if(go, to.grad(i), v.grad_row(row) + col(i), policy);
+    if (v.grad_h != nullptr) copy_async_if(go, to.grad_h(i), v.grad_h_row(row) + col(i), policy);
   };
   const auto fetch = [&](int stage, int64_t row) {
     const Ring to(ring, stage);
@@ -118,7 +132,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_back
   [[maybe_unused]] float db[kDbPacks][kWidth] = {};
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (kHoldsWeight && i * lanes + lane < packs) weight[i].load_from(v.weight, col(i));
+    if (kHoldsWeight && i < own) weight[i].load_from(v.weight, col(i));
   }
   const auto factors_of = [&](float (&factor)[kWidth], int i) {
     if constexpr (!kHoldsWeight) weight[0].load_from(v.weight, col(i));
@@ -130,7 +144,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_back
   int stage = 0, turn = 0;
   for (; base < v.rows; base += step) {
     const int64_t row = base + group;
-    const int limit = row < v.rows ? packs : 0;
+    const int limit = row < v.rows ? own : 0;
     const Ring now(ring, stage);
 
     // mean
@@ -139,7 +153,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_back
     if constexpr (Rows::kLayer) {
 #pragma unroll
       for (int i = 0; i < kPacks; ++i) {
-        if (i * lanes + lane >= limit) continue;
+        if (i >= limit) continue;
         float h[kWidth];
         to_float(h, *now.h(i));
 #pragma unroll
@@ -152,7 +166,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_back
     Sums sums;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
-      if (i * lanes + lane >= limit) continue;
+      if (i >= limit) continue;
       float h[kWidth], grad[kWidth], factor[kWidth];
       to_float(h, *now.h(i));
       to_float(grad, *now.grad(i));
@@ -167,7 +181,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_back
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       if constexpr (kHoldsWeight) weight[i].keep();
-      if (i * lanes + lane < limit) {
+      if (i < limit) {
         float h[kWidth], grad[kWidth], factor[kWidth], d[kWidth];
         to_float(h, *now.h(i));
         to_float(grad, *now.grad(i));
@@ -235,7 +249,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_back
     } else {
 #pragma unroll
       for (int i = 0; i < kPacks; ++i) {
-        if (i * lanes + lane >= packs) continue;
+        if (i >= own) continue;
 #pragma unroll
         for (int j = 0; j < kWidth; j += 4) {
           *reinterpret_cast<float4*>(partial + col(i) + j) =

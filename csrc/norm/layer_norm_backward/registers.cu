@@ -19,7 +19,7 @@ using HalfTiles = std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 16, 2, 2, 3>, Tile
                              Tile<256, 32, 4, 2, 2>, Tile<256, 0, 4, 3, 2>>;
 using MixedTiles =
     std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 32, 1, 3, 4>, Tile<256, 32, 2, 3, 2>, Tile<512, 0, 2, 3, 1>>;
-using FloatTiles = std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 32, 1, 3, 4>, Tile<256, 32, 2, 3, 4>,
+using FloatTiles = std::tuple<Tile<256, 8, 1, 3, 5>, Tile<256, 32, 1, 3, 5>, Tile<256, 32, 2, 3, 4>,
                               Tile<256, 32, 4, 2, 3>, Tile<128, 32, 8, 2, 3>, Tile<512, 0, 4, 3, 1>>;
 constexpr int64_t kMostCols = 8 * kMostPacksOf<HalfTiles>;
 static_assert(kMostCols == 8 * kMostPacksOf<MixedTiles> && kMostCols == 4 * kMostPacksOf<FloatTiles>,

@@ -30,8 +30,8 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
   };
   struct Factors {
     float mean, rstd;    // of x
-    float mean_scaled;   // of grad * weight
-    float mean_product;  // of grad * weight * xhat
+    float mean_scaled;   // of grad * weight; lean: times rstd
+    float mean_product;  // of grad * weight * xhat; lean: times rstd
   };
 
   using NormBackwardRows<T, W>::NormBackwardRows;
@@ -46,29 +46,32 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
 
   template <int lanes>
   __device__ __forceinline__ Partial over_lanes(const Sums& sums, const WarpShare& share) const {
-    const float deviation = warp_reduce<lanes>(sums.deviation), scaled = warp_reduce<lanes>(sums.scaled);
+    float total[] = {sums.deviation, sums.square, sums.scaled, sums.product};
+    warp_reduce_all<lanes>(total);
+    const float deviation = total[0], scaled = total[2];
     const float distance = deviation * share.inverse_count;  // of the mean from the shift
     return {.count = share.count,
             .mean = sums.shift + distance,
-            .square = fmaf(-distance, deviation, warp_reduce<lanes>(sums.square)),
+            .square = fmaf(-distance, deviation, total[1]),
             .scaled = scaled,
-            .product = fmaf(-distance, scaled, warp_reduce<lanes>(sums.product))};
+            .product = fmaf(-distance, scaled, total[3])};
   }
 
   template <int most>
   __device__ __forceinline__ Partial combine(const Partial* parts, int count) const {
-    const int lane = threadIdx.x % kWarp;
+    constexpr int kLanes = kSumLanes<most>;
+    const int lane = threadIdx.x % kLanes;
     const float reference = parts[0].mean;
     float moment = 0.0f;
 #pragma unroll
-    for (int i = 0; i < most; i += kWarp) {
+    for (int i = 0; i < most; i += kLanes) {
       if (i + lane < count) moment = fmaf(parts[i + lane].count, parts[i + lane].mean - reference, moment);
     }
-    const float distance = warp_reduce(moment) * this->inverse_cols;  // of the mean from the reference
+    const float distance = warp_reduce<kLanes>(moment) * this->inverse_cols;  // of the mean from the reference
 
     float square = 0.0f, scaled = 0.0f, product = 0.0f;
 #pragma unroll
-    for (int i = 0; i < most; i += kWarp) {
+    for (int i = 0; i < most; i += kLanes) {
       if (i + lane >= count) continue;
       const Partial part = parts[i + lane];
       const float apart = (part.mean - reference) - distance;
@@ -78,9 +81,9 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
     }
     return {.count = static_cast<float>(this->cols),
             .mean = reference + distance,
-            .square = warp_reduce(square),
-            .scaled = warp_reduce(scaled),
-            .product = warp_reduce(product)};
+            .square = warp_reduce<kLanes>(square),
+            .scaled = warp_reduce<kLanes>(scaled),
+            .product = warp_reduce<kLanes>(product)};
   }
 
   // Of some of the row's parts, which may be empty.
@@ -96,16 +99,21 @@ struct LayerNormBackward : NormBackwardRows<T, W> {
             .product = warp_reduce(fmaf(part.scaled, apart, part.product))};
   }
 
+  template <bool lean>
   __device__ __forceinline__ Factors factors(const Partial& row, float) const {
     const float variance = row.square * this->inverse_cols;
     const float rstd = rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps);  // NaN passes
-    return {row.mean, rstd, row.scaled * this->inverse_cols, rstd * row.product * this->inverse_cols};
+    const float scale = lean ? rstd : 1.0f;
+    return {row.mean, rstd, scale * (row.scaled * this->inverse_cols),
+            scale * (rstd * row.product * this->inverse_cols)};
   }
 
   __device__ __forceinline__ float xhat(float x, float, float, const Factors& row) const {
     return (x - row.mean) * row.rstd;
   }
+  template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
+    if constexpr (lean) return fmaf(-xhat, row.mean_product, fmaf(scaled, row.rstd, -row.mean_scaled));
     return row.rstd * fmaf(-xhat, row.mean_product, scaled - row.mean_scaled);
   }
 

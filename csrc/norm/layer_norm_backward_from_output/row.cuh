@@ -18,8 +18,8 @@ struct LayerNormBackwardFromOutput : NormBackwardRows<T, W> {
   using Partial = Sums;
   struct Factors {
     float rstd;
-    float mean_scaled;   // of grad * weight
-    float mean_product;  // of grad * (y - bias)
+    float mean_scaled;   // of grad * weight; lean: times rstd
+    float mean_product;  // of grad * (y - bias); lean: times rstd
   };
 
   using NormBackwardRows<T, W>::NormBackwardRows;
@@ -36,14 +36,18 @@ struct LayerNormBackwardFromOutput : NormBackwardRows<T, W> {
   __device__ __forceinline__ Partial combine(const Partial* parts, int count) const {
     return total_of<most>(parts, count);
   }
+  template <bool lean>
   __device__ __forceinline__ Factors factors(const Partial& row, float rstd) const {
-    return {rstd, row.scaled * this->inverse_cols, row.product * this->inverse_cols};
+    const float scale = lean ? rstd : 1.0f;
+    return {rstd, scale * (row.scaled * this->inverse_cols), scale * (row.product * this->inverse_cols)};
   }
 
   __device__ __forceinline__ float xhat(float y, float weight, float bias, const Factors&) const {
     return quotient<T>(y - bias, divisible(weight, this->eps));
   }
+  template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
+    if constexpr (lean) return fmaf(-xhat, row.mean_product, fmaf(scaled, row.rstd, -row.mean_scaled));
     return row.rstd * fmaf(-xhat, row.mean_product, scaled - row.mean_scaled);
   }
 

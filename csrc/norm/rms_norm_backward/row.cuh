@@ -34,6 +34,7 @@ struct RmsNormBackward : NormBackwardRows<T, W> {
   __device__ __forceinline__ Partial combine(const Partial* parts, int count) const {
     return total_of<most>(parts, count);
   }
+  template <bool lean>
   __device__ __forceinline__ Factors factors(const Partial& row, float) const {
     const float inverse_count = __frcp_rn(static_cast<float>(this->cols));
     const float scale = reciprocal_rms(row.square, inverse_count, this->eps);
@@ -41,6 +42,7 @@ struct RmsNormBackward : NormBackwardRows<T, W> {
   }
 
   __device__ __forceinline__ float xhat(float x, float, float, const Factors& row) const { return x * row.scale; }
+  template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
     return row.scale * fmaf(-xhat, row.mean, scaled);
   }

@@ -32,6 +32,7 @@ struct RmsNormBackwardFromOutput : NormBackwardRows<T, W> {
   __device__ __forceinline__ Partial combine(const Partial* parts, int count) const {
     return total_of<most>(parts, count);
   }
+  template <bool lean>
   __device__ __forceinline__ Factors factors(const Partial& row, float rstd) const {
     return {rstd, row.product * this->inverse_cols};
   }
@@ -39,6 +40,7 @@ struct RmsNormBackwardFromOutput : NormBackwardRows<T, W> {
   __device__ __forceinline__ float xhat(float y, float weight, float, const Factors&) const {
     return quotient<T>(y, divisible(weight, this->eps));
   }
+  template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {
     return row.rstd * fmaf(-xhat, row.mean, scaled);
   }
