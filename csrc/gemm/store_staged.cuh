@@ -150,7 +150,7 @@ __device__ __forceinline__ void store_staged_as(Out* out, const GemmArgs& p, con
           scale_and_add(p, sums[i], wide);
         }
         read_addends(addends[pass % kAhead]);
-        activate<false, 8 * kTogether>(p.activation, sums[0]);
+        activate<false, 8 * kTogether>(p.activation, reinterpret_cast<float*>(staged));
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) from_float(values[i][0], sums[i]);
       } else {

@@ -62,28 +62,43 @@ struct LaunchConfig {
 constexpr int kDefaultSmemLimit = 48 * 1024;  // static and dynamic
 constexpr int kPortableCluster = 8;
 
-// Lets `kernel` ask for so much dynamic shared memory on the current device. By default it may ask for what its static
-// memory leaves of the limit. The limit is only ever raised: a launch on another thread may count on it.
+// The most dynamic shared memory that the kernel `function` may ever ask for on `device`: what its static memory leaves.
+inline int most_dynamic_smem(const void* function, int device, std::string_view what) {
+  int limit = 0;
+  cudaFuncAttributes attributes;
+  check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what);
+  check_cuda(cudaFuncGetAttributes(&attributes, function), what);
+  return limit - static_cast<int>(attributes.sharedSizeBytes);
+}
+
+// Lets it ask for `most`. Every caller allows all there is: a launch on another thread may count on it.
+inline void allow_most_smem(const void* function, int most, std::string_view what) {
+  check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most), what);
+}
+
+// Lets `kernel` ask for so much dynamic shared memory on the current device. Unasked, it may have what its static memory
+// leaves of kDefaultSmemLimit.
 template <auto kernel>
 void allow_dynamic_smem(int bytes, std::string_view what) {
   constexpr int kMaxDevices = 64;
   static std::atomic<int> allowed[kMaxDevices];
-  static std::mutex mutex;
   int device = 0;
   check_cuda(cudaGetDevice(&device), what);
   std::atomic<int>& limit = allowed[device % kMaxDevices];
   if (bytes <= limit.load(std::memory_order_acquire)) return;
 
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (bytes <= limit.load(std::memory_order_relaxed)) return;
   const auto function = reinterpret_cast<const void*>(kernel);
   cudaFuncAttributes attributes;
   check_cuda(cudaFuncGetAttributes(&attributes, function), what);
   const int by_default = kDefaultSmemLimit - static_cast<int>(attributes.sharedSizeBytes);
-  if (bytes > by_default) {
-    check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), what);
+  if (bytes <= by_default) {
+    limit.store(by_default, std::memory_order_release);
+    return;
   }
-  limit.store(std::max(bytes, by_default), std::memory_order_release);
+  const int most = most_dynamic_smem(function, device, what);
+  if (bytes > most) check_cuda(cudaErrorInvalidValue, what);
+  allow_most_smem(function, most, what);
+  limit.store(most, std::memory_order_release);
 }
 
 // It belongs to the function, on each device; setting it again costs no more than asking.
@@ -117,24 +132,19 @@ inline cudaError_t count_clusters(int& clusters, const void* function, const Lau
 inline bool holds_cluster(const void* function, const LaunchConfig& config, std::string_view what) {
   static std::mutex mutex;
   static std::map<std::tuple<int, const void*, int, unsigned, int>, bool> known;
-  int device = 0, limit = 0, clusters = 0;
+  int device = 0, clusters = 0;
   check_cuda(cudaGetDevice(&device), what);
   const std::lock_guard<std::mutex> lock(mutex);
   const auto key = std::tuple(device, function, config.cluster, config.block.x, config.dynamic_smem);
   if (const auto found = known.find(key); found != known.end()) return found->second;
 
-  cudaFuncAttributes attributes;
-  check_cuda(cudaFuncGetAttributes(&attributes, function), what);
-  check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what);
-  const int most = limit - static_cast<int>(attributes.sharedSizeBytes);
+  const int most = most_dynamic_smem(function, device, what);
   if (config.dynamic_smem <= most) {
-    if (config.dynamic_smem > 0) {  // `most` at once, as the limit is only ever raised
-      check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most), what);
-    }
+    if (config.dynamic_smem > 0) allow_most_smem(function, most, what);
     allow_large_cluster(function, config.cluster, what);
     if (count_clusters(clusters, function, config) != cudaSuccess) {
-      cudaGetLastError();  // clears it
-      clusters = 0;
+      cudaGetLastError();  // clears it; whatever it was, the next call asks again
+      return false;
     }
   }
   return known[key] = clusters > 0;
@@ -146,7 +156,8 @@ void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... pa
   constexpr std::string_view name = detail::spelling<kernel>();
   const auto function = reinterpret_cast<const void*>(kernel);
   if (Rehearsal* rehearsal = Rehearsal::current()) {
-    if (config.cluster > 1 && !holds_cluster(function, config, name)) rehearsal->note_unheld(config.cluster);
+    const bool plain = config.cluster == 1 && config.dynamic_smem <= kDefaultSmemLimit;
+    if (!plain && !holds_cluster(function, config, name)) rehearsal->note_unheld(config.cluster);
     return;
   }
 

@@ -119,8 +119,9 @@ struct Ladder {
     }
     if (const char* reason = rung->takes(args)) throw std::runtime_error(prefix + reason);
     if (const int blocks = rung->unheld_cluster(args)) {
-      throw std::runtime_error(prefix + "needs clusters of " + std::to_string(blocks) +
-                               " blocks, of which this GPU (or this part of one) does not hold any");
+      const std::string needed =
+          blocks == 1 ? "a block of more shared memory" : "clusters of " + std::to_string(blocks) + " blocks";
+      throw std::runtime_error(prefix + "needs " + needed + ", which this GPU (or this part of one) does not hold");
     }
     run(*rung, args, stream);
   }

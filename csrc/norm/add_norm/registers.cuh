@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_regi
     if (inside(i)) {
       h[i] = v.add(x[i], h[i], row, col(i));
       if (v.h != nullptr) store<Cache::streaming>(v.h_row(row) + col(i), h[i]);
-      sum = first_sum(v, sum, h[i]);
+      sum = first_sum<Rows>(sum, h[i]);
     }
     keep_packed(h[i]);
   }
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_regi
   // sum
   RowStatistics statistics{};
   if constexpr (Rows::kLayer) {
-    statistics.mean = sum;
+    statistics.mean = sum * (v.inverse_count / kMeanShare);
     sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {

@@ -109,14 +109,13 @@ struct RowStatistics {
   float mean, rstd;  // RMS norm has no mean
 };
 
-// Adds what the first sweep sums: for layer norm the share of h in the mean, as sums of h leave the range where their
-// mean does not; for RMS norm its square.
+// Adds what the first sweep sums: for layer norm shares of h, for RMS norm its square.
 template <class Rows, class R, int n>
-__device__ __forceinline__ float first_sum(const Rows& v, float sum, const Vec<R, n>& h) {
+__device__ __forceinline__ float first_sum(float sum, const Vec<R, n>& h) {
   float values[n];
   to_float(values, h);
 #pragma unroll
-  for (int i = 0; i < n; ++i) sum = fmaf(values[i], Rows::kLayer ? v.inverse_count : values[i], sum);
+  for (int i = 0; i < n; ++i) sum = fmaf(values[i], Rows::kLayer ? kMeanShare : values[i], sum);
   return sum;
 }
 

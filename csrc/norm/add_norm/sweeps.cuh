@@ -35,14 +35,14 @@ __global__ void __launch_bounds__(kMostSweepThreads, kSweepBlocks<Rows>) add_nor
       if (v.residual != nullptr) load(h, v.residual_row(row) + col);
       h = v.add(x, h, row, col);
       if (v.h != nullptr) store(v.h_row(row) + col, h);
-      sum = first_sum(v, sum, h);
+      sum = first_sum<Rows>(sum, h);
     }
     sum = block_sum(sum, partial[0]);
 
     // sum
     RowStatistics statistics{};
     if constexpr (Rows::kLayer) {
-      statistics.mean = sum;
+      statistics.mean = sum * (v.inverse_count / kMeanShare);
       sum = 0.0f;
 #pragma unroll 2
       for (int64_t col = first; col < v.cols; col += step) {

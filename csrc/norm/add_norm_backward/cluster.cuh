@@ -157,7 +157,9 @@ struct ChunkedAddNormBackward : Rows {
         deviation = square = scaled = product = shift = 0.0f;
         if constexpr (kLayer) {
           const int heads = __popc(__ballot_sync(kAllLanes, at.inside(0)));
-          shift = __fdividef(warp_reduce(at.inside(0) ? to_float((*h_of(slot))[0]) : 0.0f), fmaxf(heads, 1));
+          // each divided before it is added, lest the sum leave the range
+          const float head = at.inside(0) ? to_float((*h_of(slot))[0]) : 0.0f;
+          shift = warp_reduce(__fdividef(head, fmaxf(heads, 1)));
         }
       }
       if (!at.inside(i)) return;

@@ -157,9 +157,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_back
         float h[kWidth];
         to_float(h, *now.h(i));
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) mean[0] = fmaf(h[j], v.inverse_count, mean[0]);
+        for (int j = 0; j < kWidth; ++j) mean[0] = fmaf(h[j], kMeanShare, mean[0]);
       }
       reduction.sum(mean, turn++);
+      mean[0] *= v.inverse_count / kMeanShare;
     }
 
     // sums

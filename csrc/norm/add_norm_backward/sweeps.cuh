@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kMostBackwardThreads) add_norm_backward_rows_k
     float mean = 0.0f;
     if constexpr (Rows::kLayer) {
 #pragma unroll 4
-      for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) mean = fmaf(to_float(h[i]), v.inverse_count, mean);
-      mean = block_sum(mean, partial[Sums::kValues]);
+      for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) mean = fmaf(to_float(h[i]), kMeanShare, mean);
+      mean = block_sum(mean, partial[Sums::kValues]) * (v.inverse_count / kMeanShare);
     }
 
     // sums

@@ -24,7 +24,6 @@ template <class T, class Activation>
 __global__ void __launch_bounds__(kThreads, 2) group_norm_naive_kernel(const Operands<T> v) {
   __shared__ BlockReduceStorage<float, kThreads> sums, squares, rests;
   const int64_t size = v.elements.size;
-  const float share = 1.0f / static_cast<float>(size);  // of a value in the mean
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     const T* x = v.x + v.elements.start(row);
     T* y = v.y + v.elements.start(row);
@@ -32,9 +31,10 @@ __global__ void __launch_bounds__(kThreads, 2) group_norm_naive_kernel(const Ope
 
     // mean
     float sum = 0.0f;
-    for (int64_t i = threadIdx.x; i < size; i += kThreads)
-      sum = fmaf(to_float(x[v.elements.place(i).offset]), share, sum);
-    const float mean = block_reduce<kThreads>(sum, sums);
+    for (int64_t i = threadIdx.x; i < size; i += kThreads) {
+      sum = fmaf(to_float(x[v.elements.place(i).offset]), kMeanShare, sum);
+    }
+    const float mean = block_reduce<kThreads>(sum, sums) / (static_cast<float>(size) * kMeanShare);
 
     // variance, and what rounding has cost the mean: two values close to each other lie symmetrically around it
     float square = 0.0f, rest = 0.0f;

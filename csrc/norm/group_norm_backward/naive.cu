@@ -31,7 +31,6 @@ __global__ void __launch_bounds__(kThreads, 2) group_norm_backward_naive_kernel(
   __shared__ BlockReduceStorage<float, kThreads> sums, squares;
   __shared__ GradSums partial[kWarp];
   const int64_t size = v.elements.size;
-  const float share = 1.0f / static_cast<float>(size);  // of a value in the mean
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     const int64_t start = v.elements.start(row), first = v.elements.first_channel(row);
     const T* grad = v.grad + start;
@@ -39,9 +38,10 @@ __global__ void __launch_bounds__(kThreads, 2) group_norm_backward_naive_kernel(
 
     // mean
     float sum = 0.0f;
-    for (int64_t i = threadIdx.x; i < size; i += kThreads)
-      sum = fmaf(to_float(x[v.elements.place(i).offset]), share, sum);
-    const float mean = block_reduce<kThreads>(sum, sums);
+    for (int64_t i = threadIdx.x; i < size; i += kThreads) {
+      sum = fmaf(to_float(x[v.elements.place(i).offset]), kMeanShare, sum);
+    }
+    const float mean = block_reduce<kThreads>(sum, sums) / (static_cast<float>(size) * kMeanShare);
 
     // variance
     float square = 0.0f;

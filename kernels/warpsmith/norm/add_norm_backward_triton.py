@@ -17,6 +17,7 @@ from warpsmith.norm.add_norm_triton import (
     affine,
     branched,
     floats,
+    mean_of,
     of_branch,
     or_other,
     share_of,
@@ -83,7 +84,7 @@ def add_norm_backward_persistent_kernel(
         grad = tl.load(grad_ptr + row * grad_stride + col, mask=valid, other=0.0).to(tl.float32)
         g = affine(grad, weight_ptr, weight_ptr, col, in_row, HAS_WEIGHT, False, ZERO_CENTERED)
         if LAYER:
-            h = tl.where(valid, h - tl.sum(share_of(h, cols), axis=1, keep_dims=True), 0.0)
+            h = tl.where(valid, h - mean_of(tl.sum(share_of(h), axis=1, keep_dims=True), cols), 0.0)
         scale = reciprocal_rms(tl.sum(h * h, axis=1, keep_dims=True), cols, eps)
         xhat = h * scale
         dh = g - xhat * (tl.sum(g * xhat, axis=1, keep_dims=True) / cols)
@@ -150,8 +151,8 @@ def add_norm_backward_sweeps_kernel(
         for start in range(0, cols, BLOCK):
             col = start + tl.arange(0, BLOCK)[None, :]
             h = tl.load(h_ptr + row * h_stride + col, mask=col < cols, other=0.0)
-            total += share_of(h.to(tl.float32), cols)
-        mean = tl.sum(total, axis=1, keep_dims=True)
+            total += share_of(h.to(tl.float32))
+        mean = mean_of(tl.sum(total, axis=1, keep_dims=True), cols)
     squares = tl.zeros([1, BLOCK], dtype=tl.float32)
     products = tl.zeros([1, BLOCK], dtype=tl.float32)
     plain = tl.zeros([1, BLOCK], dtype=tl.float32)

@@ -29,9 +29,16 @@ from warpsmith.philox_triton import NOT_SPECIALISED, keeps, keeps_groups
 
 
 @triton.jit
-def share_of(x, cols):
-    """What x adds to the mean: a sum of x leaves the range where the mean does not."""
-    return tl.div_rn(x, tl.zeros_like(x) + cols)
+def share_of(x):
+    """What x adds to a sum from which `mean_of` makes the mean: a sum of x leaves the range where
+    the mean does not. A power of two changes no digit.
+    """
+    return x * (1.0 / (1 << 24))
+
+
+@triton.jit
+def mean_of(total, cols):
+    return tl.div_rn(total, share_of(tl.zeros_like(total) + cols))
 
 
 @triton.jit
@@ -162,7 +169,7 @@ def add_norm_resident_kernel(
         tl.store(h_ptr + row * cols + col, narrow, mask=valid)
         h = narrow.to(tl.float32)
     if LAYER:
-        h = tl.where(valid, h - tl.sum(share_of(h, cols), axis=1, keep_dims=True), 0.0)
+        h = tl.where(valid, h - mean_of(tl.sum(share_of(h), axis=1, keep_dims=True), cols), 0.0)
     y = h * reciprocal_rms(tl.sum(h * h, axis=1, keep_dims=True), cols, eps)
     y = affine(y, weight_ptr, bias_ptr, col, in_row, HAS_WEIGHT, HAS_BIAS, ZERO_CENTERED)
     y = rounded(y, scale_ptr, HAS_SCALE, FORMAT, HARDWARE, y_ptr.dtype.element_ty)
@@ -222,11 +229,11 @@ def add_norm_sweeps_kernel(
             narrow = h.to(h_ptr.dtype.element_ty)
             tl.store(h_ptr + row * cols + col, narrow, mask=in_row)
             h = narrow.to(tl.float32)
-        total += share_of(h, cols) if LAYER else h * h
+        total += share_of(h) if LAYER else h * h
     tl.debug_barrier()  # what other threads wrote of h is read below
     mean = 0.0
     if LAYER:
-        mean = tl.sum(total, axis=1, keep_dims=True)
+        mean = mean_of(tl.sum(total, axis=1, keep_dims=True), cols)
         total = tl.zeros([1, BLOCK], dtype=tl.float32)
         for start in range(0, cols, BLOCK):
             col = start + tl.arange(0, BLOCK)[None, :]  # [1, BLOCK]

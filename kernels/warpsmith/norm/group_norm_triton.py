@@ -86,7 +86,8 @@ def merge_tile(count, mean, m2, x, valid, n):
 
     Chan, Golub & LeVeque 1983.
     """
-    tile_mean = tl.sum(tl.where(valid, x, 0.0) * (1.0 / n), axis=0)
+    share = 1.0 / (1 << 24)  # lest the sum leave the range; a power of two changes no digit
+    tile_mean = tl.sum(tl.where(valid, x, 0.0) * share, axis=0) / (n * share)
     deviation = tl.where(valid, x - tile_mean[None, :], 0.0)
     total = count + n
     delta = tile_mean - mean
