@@ -4,6 +4,7 @@
 #include "device/block.h"
 #include "norm/group.cuh"
 #include "norm/group_norm/group_norm.h"
+#include "norm/row.cuh"
 
 namespace warpsmith {
 namespace {
