@@ -5,6 +5,7 @@
 #include "device/convert.h"
 #include "device/vec.h"
 #include "device/warp.h"
+#include "norm/mean_share.h"
 
 namespace warpsmith {
 
@@ -19,10 +20,6 @@ __device__ __forceinline__ A block_sum(A value, A (&partial)[kWarp]) {
   __syncthreads();
   return warp_reduce(lane < warps ? partial[lane] : from_float<A>(0.0f), Add{});
 }
-
-// What each value is multiplied with on its way into a sum from which a mean is made, lest the sum leave the range where
-// the mean does not. A power of two changes no digit; what it makes subnormal has a variance of 0.
-inline constexpr float kMeanShare = 0x1p-24f;
 
 // 1 / sqrt(mean + eps) within 2 ulp, as PyTorch computes it.
 __device__ __forceinline__ float reciprocal_rms(float sum, float inverse_count, float eps) {

@@ -4,7 +4,7 @@
 #include "device/block.h"
 #include "norm/group.cuh"
 #include "norm/group_norm/group_norm.h"
-#include "norm/row.cuh"
+#include "norm/mean_share.h"
 
 namespace warpsmith {
 namespace {

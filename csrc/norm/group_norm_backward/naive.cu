@@ -4,7 +4,7 @@
 //   three would do, and few groups leave multiprocessors without work.
 #include "device/block.h"
 #include "norm/group_norm_backward/sums.cuh"
-#include "norm/row.cuh"
+#include "norm/mean_share.h"
 
 namespace warpsmith {
 namespace {
