@@ -248,7 +248,9 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     typename Norm::Sums sums{};
     if constexpr (Norm::kShifted) {
       const float head = limit > 0 ? to_float(reinterpret_cast<const T&>(raw_x)) : 0.0f;
-      sums.shift = warp_reduce<kShared ? Tile::lanes : kWarp>(head * share.inverse_heads);
+      // In parts of kWarp, lest the sum leave the range; the number of heads would be held in one more register.
+      constexpr float kPart = 1.0f / kWarp;
+      sums.shift = warp_reduce<kShared ? Tile::lanes : kWarp>(head * kPart) * share.inverse_heads * kWarp;
     }
 #pragma unroll kUnrolled
     for (int i = 0; i < kPacks; ++i) {
