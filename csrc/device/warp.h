@@ -43,6 +43,7 @@ __device__ __forceinline__ T warp_reduce(T value, Reduce reduce = {}) {
 template <int lanes = kWarp, int n, class T, class Reduce = Sum>
 __device__ __forceinline__ void warp_reduce_all(T (&values)[n], Reduce reduce = {}) {
   static_assert(n > 0 && n <= lanes && lanes % n == 0 && (n & (n - 1)) == 0, "lanes are shared out among the values");
+  static_assert(n <= 16, "the compiler would put more of them into local memory");
   const int lane = threadIdx.x % lanes;
   int distance = lanes / 2;
 #pragma unroll
