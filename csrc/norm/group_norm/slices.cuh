@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   extern __shared__ uint4 spare[];  // [Tile::spare, threads], each thread its own
   auto* affine = reinterpret_cast<float2*>(spare + Tile::spare * kThreads);  // [channels], {weight, bias}
   __shared__ Moments partial[kWarps];
-  __shared__ ClusterGather<Moments> gathered;
+  [[maybe_unused]] __shared__ ClusterGather<Moments> gathered;
 
   const int tid = threadIdx.x;
   const int64_t row = blockIdx.x / kCluster;
