@@ -49,6 +49,21 @@ __device__ __forceinline__ void load_pair(Pair<T>& pair, const Operands<T>& v, i
   load<Cache::streaming>(pair.grad, v.grad + at);
 }
 
+// The gradient before the activation, and how far x lies from its mean.
+template <int n, class T, class Activation>
+__device__ __forceinline__ void before_activation(float (&gz)[n], float (&deviation)[n], const Pair<T>& pair,
+                                                  const PackFactors<n, Activation>& factors) {
+  float grad[n], x[n];
+  to_float(grad, pair.grad);
+  to_float(x, pair.x);
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    deviation[i] = x[i] - factors.mean[i];
+    const float z = fmaf(deviation[i], factors.scale[i], factors.shift[i]);
+    gz[i] = activate_backward<Activation, T>(grad[i], z);
+  }
+}
+
 template <class T, class Activation>
 __global__ void __launch_bounds__(kTileThreads, 2)
     group_norm_backward_nhwc_split_sums_kernel(const Operands<T> v, const PartialSums to) {
@@ -70,16 +85,12 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     walk_column<Pair<T>, 3>(
         column, slab.positions, v.tiling.c, [&](Pair<T>& pair, int offset) { load_pair(pair, v, slab.start + offset); },
         [&](const Pair<T>& pair, int, bool) {
-          float grad[kWidth], x[kWidth];
-          to_float(grad, pair.grad);
-          to_float(x, pair.x);
+          float gz[kWidth], deviation[kWidth];
+          before_activation(gz, deviation, pair, factors);
 #pragma unroll
           for (int i = 0; i < kWidth; ++i) {
-            const float deviation = x[i] - factors.mean[i];
-            const float z = fmaf(deviation, factors.scale[i], factors.shift[i]);
-            const float gz = activate_backward<Activation, T>(grad[i], z);
-            sums[i].dw = fmaf(gz, deviation, sums[i].dw);
-            sums[i].db += gz;
+            sums[i].dw = fmaf(gz[i], deviation[i], sums[i].dw);
+            sums[i].db += gz[i];
           }
         });
 #pragma unroll
@@ -121,20 +132,16 @@ __global__ void __launch_bounds__(kTileThreads, 2) group_norm_backward_nhwc_spli
   walk_column<Pair<T>, 2>(
       column, slab.positions, v.tiling.c, [&](Pair<T>& pair, int offset) { load_pair(pair, v, slab.start + offset); },
       [&](const Pair<T>& pair, int offset, bool) {
-        float grad[kWidth], x[kWidth];
-        to_float(grad, pair.grad);
-        to_float(x, pair.x);
+        float gz[kWidth], deviation[kWidth], dx[kWidth];
+        before_activation(gz, deviation, pair, factors);
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
-          const float deviation = x[i] - factors.mean[i];
-          const float z = fmaf(deviation, factors.scale[i], factors.shift[i]);
           const float scale = factors.scale[i] * (1.0f / kArgumentUnit<Activation, T>);
-          const float gz = activate_backward<Activation, T>(grad[i], z);
-          grad[i] = fmaf(gz, scale, fmaf(deviation, along[i], shift[i]));
+          dx[i] = fmaf(gz[i], scale, fmaf(deviation[i], along[i], shift[i]));
         }
-        Pack<T> dx;
-        from_float(dx, grad);
-        store<Cache::streaming>(v.dx + slab.start + offset, dx);
+        Pack<T> out;
+        from_float(out, dx);
+        store<Cache::streaming>(v.dx + slab.start + offset, out);
       });
 }
 
