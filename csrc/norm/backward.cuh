@@ -25,7 +25,8 @@
 // instruction fewer a value, where rows are longer than a value or two and dx has 16 bits.
 #pragma once
 
-#include "host/launch.h"
+#include "device/ptx/griddepcontrol.h"
+#include "host/launch_after.h"
 #include "host/registry.h"
 #include "norm/backward.h"
 #include "norm/row.cuh"
@@ -158,6 +159,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   const int column = tid % columns, lane = tid / columns;
   const int64_t col = int64_t{blockIdx.x} * columns + column;
   float sum = 0.0f;
+  ptx::wait_for_previous_grid();
   if (col < cols) {
 #pragma unroll 8
     for (int i = lane; i < partials; i += lanes) sum += partial[i * cols + col];
@@ -188,8 +190,8 @@ void sum_partials(const NormBackwardArgs& a, int64_t partials, cudaStream_t stre
   while (lanes < 64 && lanes * 8 < partials) lanes *= 2;
   const int columns = kColumnThreads / lanes;
   const dim3 grid(static_cast<unsigned>((a.cols + columns - 1) / columns), count);
-  launch<&norm_backward_columns_kernel<W>>({grid, kColumnThreads}, stream, sums, static_cast<int>(partials), a.cols,
-                                           columns);
+  launch_after<&norm_backward_columns_kernel<W>>({grid, kColumnThreads}, stream, sums, static_cast<int>(partials),
+                                                 a.cols, columns);
 }
 
 }  // namespace warpsmith

@@ -8,15 +8,17 @@
 #include "device/cluster.h"
 #include "device/ptx/cp_async.h"
 #include "device/ptx/cp_async_if.h"
+#include "device/ptx/griddepcontrol.h"
 #include "norm/backward.cuh"
-#include "row/persistent.h"
+#include "norm/resident_blocks.h"
 
 namespace warpsmith {
 
 // threads of a block (at most) | threads that share a row, 0: the block or cluster, cut to what the row needs |
-// 128-bit packs of a row that a thread holds | rows in the ring | blocks per multiprocessor | blocks that share a row |
-// whether weight and bias are held in registers, or else in shared memory | packs of a further row in the ring | whether
-// one warp puts the parts of its block together before they leave it: less work for all, but they wait for it
+// 128-bit packs of a row that a thread holds | rows in the ring | blocks of `threads` per multiprocessor | blocks that
+// share a row | whether weight and bias are held in registers, or else in shared memory | packs of a further row in the
+// ring | whether one warp puts the parts of its block together before they leave it: less work for all, but they wait for
+// it
 template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_, int cluster_ = 1, int held_ = 1,
           int spare_ = 0, int merged_ = 0>
 struct BackwardTile {
@@ -400,6 +402,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   }
 
   // one partial dw and db per block or cluster
+  ptx::allow_next_grid();
   if constexpr (kShared) ptx::cp_async_wait<0>();
   const auto leave = [&](float* partial, const auto& sums) {
     if (partial == nullptr) return;
@@ -456,7 +459,7 @@ void launch_backward_tile(const NormBackwardArgs& a, cudaStream_t stream) {
     }
   }
   const int64_t batches = (a.rows + Tile::rows_per_block - 1) / Tile::rows_per_block;
-  const int64_t blocks = std::min({batches, a.most_partials, static_cast<int64_t>(resident_clusters<kernel>(config))});
+  const int64_t blocks = std::min({batches, a.most_partials, resident_blocks<kernel, Tile>(config)});
   config.grid = dim3(static_cast<unsigned>(blocks * Tile::cluster));
   launch<kernel>(config, stream, Norm(a));
   sum_partials<typename Norm::Weight>(a, blocks, stream);

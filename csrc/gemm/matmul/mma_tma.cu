@@ -393,10 +393,10 @@ const char* takes(const GemmArgs& p) {
 // Whether the clusters of an H200 are busy for most of the time.
 bool suits(const GemmArgs& p) {
   constexpr int kClusters = 66;
-  constexpr int64_t kSecondKernel = 640;  // with the partial sums, in values of k
   const Waves waves = waves_of(pair_tiles(p), p.k, kClusters);
-  const bool cut = waves.items > waves.whole;
-  const int64_t depth = ceil_div(waves.whole, kClusters) * p.k + (cut ? waves.steps * kPairStep + kSecondKernel : 0);
+  const int tiles = static_cast<int>(pair_tiles(p)), steps = uncut_waves(tiles, p.k).steps;
+  const int last = last_wave_steps(tiles % kClusters, waves.slices, steps, kClusters);
+  const int64_t depth = int64_t{tiles / kClusters} * p.k + int64_t{last} * kPairStep;
   const double busy = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
   const double paid = static_cast<double>(depth) * (kClusters * kPairTile * kPairTile);
   return waves.items > kClusters && p.k >= 512 && busy >= 0.875 * paid;

@@ -4,6 +4,7 @@
 
 #include "device/copy_async.h"
 #include "device/moments.h"
+#include "device/ptx/griddepcontrol.h"
 #include "norm/add_norm_backward/row.cuh"
 #include "row/chunks.cuh"
 
@@ -250,6 +251,7 @@ struct ChunkedAddNormBackward : Rows {
       }
     }
     __device__ __forceinline__ void leave(int64_t cluster) const {
+      ptx::allow_next_grid();
       const auto write = [&](const float (&sums)[kPacks][kWidth], float* partial) {
         if (partial == nullptr) return;
         partial += cluster * v.cols;

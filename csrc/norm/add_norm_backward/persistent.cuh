@@ -5,13 +5,14 @@
 #include <tuple>
 
 #include "device/copy_async.h"
+#include "device/ptx/griddepcontrol.h"
 #include "norm/add_norm_backward/row.cuh"
-#include "row/persistent.h"
+#include "norm/resident_blocks.h"
 
 namespace warpsmith {
 
 // threads of a block (at most) | threads that share a row, 0: the block, cut to what the row needs |
-// packs of a row that a thread holds | rows in the ring | blocks per multiprocessor
+// packs of a row that a thread holds | rows in the ring | blocks of `threads` per multiprocessor
 template <int threads_, int lanes_, int packs_, int stages_, int min_blocks_>
 struct AddNormBackwardTile {
   static constexpr int threads = threads_, lanes = lanes_, packs = packs_, stages = stages_;
@@ -222,6 +223,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_back
   }
 
   // one partial dw and db per block
+  ptx::allow_next_grid();
   const auto write = [&](float (&sums)[kPacks][kWidth], float* partial) {
     if (partial == nullptr) return;
     partial += block * v.cols;
@@ -272,7 +274,7 @@ void launch_persistent_tile(const AddNormBackwardArgs& a, const Rows& rows, cuda
   config.block = dim3(Tile::lanes > 0 ? Tile::threads : row_threads(a.cols / Rows::kWidth, Tile::packs, Tile::threads));
   config.dynamic_smem = Ring::bytes(static_cast<int>(config.block.x));
   const int64_t batches = (a.rows + Tile::rows_per_block - 1) / Tile::rows_per_block;
-  const int64_t blocks = std::min({batches, a.most_partials, static_cast<int64_t>(resident_clusters<kernel>(config))});
+  const int64_t blocks = std::min({batches, a.most_partials, resident_blocks<kernel, Tile>(config)});
   config.grid = dim3(static_cast<unsigned>(blocks));
   launch<kernel>(config, stream, rows);
   sum_partials<typename Rows::W>(a, blocks, stream);

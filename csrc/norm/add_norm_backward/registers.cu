@@ -16,8 +16,8 @@ using RmsHalfTiles =
     std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 32, 1, 3, 4>, Tile<256, 32, 2, 2, 3>, Tile<512, 0, 2, 2, 2>>;
 using RmsFloatTiles =
     std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 32, 1, 3, 4>, Tile<256, 32, 2, 3, 4>, Tile<512, 0, 4, 1, 2>>;
-using LayerHalfTiles = std::tuple<Tile<256, 8, 1, 3, 3>, Tile<256, 32, 1, 3, 3>, Tile<256, 32, 4, 2, 2>,
-                                  Tile<256, 0, 2, 3, 2>, Tile<512, 0, 2, 2, 1>>;
+using LayerHalfTiles = std::tuple<Tile<256, 8, 1, 3, 3>, Tile<256, 32, 1, 3, 2>, Tile<256, 32, 2, 2, 2>,
+                                  Tile<256, 32, 4, 2, 1>, Tile<256, 0, 2, 2, 2>, Tile<512, 0, 2, 2, 1>>;
 using LayerFloatTiles = std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 32, 1, 3, 4>, Tile<256, 32, 2, 3, 3>,
                                    Tile<512, 0, 2, 2, 2>, Tile<512, 0, 4, 1, 1>>;
 template <class Types>

@@ -12,8 +12,8 @@ namespace {
 template <int... numbers>
 using Tile = BackwardTile<numbers...>;
 
-using HalfTiles = std::tuple<Tile<256, 0, 4, 3, 2, 2>, Tile<256, 0, 4, 3, 2, 4>, Tile<256, 0, 4, 3, 2, 8>,
-                             Tile<512, 0, 4, 3, 1, 8>, Tile<512, 0, 4, 3, 1, 16, 1, 0, 1>>;
+using HalfTiles = std::tuple<Tile<256, 0, 4, 3, 2, 2>, Tile<512, 0, 4, 3, 1, 2>, Tile<512, 0, 4, 3, 1, 4>,
+                             Tile<512, 0, 4, 3, 1, 8, 1, 0, 1>, Tile<512, 0, 4, 3, 1, 16, 1, 0, 1>>;
 using MixedTiles = std::tuple<Tile<512, 0, 2, 3, 1, 2>, Tile<512, 0, 2, 3, 1, 4>, Tile<512, 0, 2, 3, 1, 8>,
                               Tile<512, 0, 2, 3, 1, 16>, Tile<512, 0, 4, 2, 1, 16, 0>>;
 using FloatTiles = std::tuple<Tile<512, 0, 4, 3, 1, 2>, Tile<512, 0, 4, 3, 1, 4>, Tile<512, 0, 4, 3, 1, 8>,

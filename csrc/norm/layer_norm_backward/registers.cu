@@ -15,10 +15,11 @@ using Tile = BackwardTile<numbers...>;
 
 // 16-bit values take twice the registers of dw and db per pack, so they get half the packs, and fewer still where the
 // weight is f32.
-using HalfTiles = std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 16, 2, 2, 3>, Tile<256, 32, 2, 3, 3>,
-                             Tile<256, 32, 4, 2, 2>, Tile<128, 0, 4, 3, 4>, Tile<512, 0, 2, 3, 1>>;
-using MixedTiles =
-    std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 32, 1, 3, 4>, Tile<256, 32, 2, 3, 2>, Tile<512, 0, 2, 3, 1>>;
+using HalfTiles =
+    std::tuple<Tile<256, 8, 1, 3, 4>, Tile<512, 16, 1, 3, 1>, Tile<512, 32, 1, 3, 1>, Tile<256, 32, 2, 4, 1>,
+               Tile<256, 32, 4, 2, 1>, Tile<128, 0, 2, 3, 4>, Tile<256, 0, 2, 3, 2>, Tile<512, 0, 2, 3, 1>>;
+using MixedTiles = std::tuple<Tile<256, 8, 1, 3, 4>, Tile<512, 16, 1, 3, 1>, Tile<512, 32, 1, 3, 1>,
+                              Tile<256, 32, 2, 4, 1>, Tile<512, 0, 2, 3, 1>>;
 using FloatTiles = std::tuple<Tile<256, 8, 1, 3, 5>, Tile<256, 32, 1, 3, 5>, Tile<256, 32, 2, 3, 4>,
                               Tile<256, 32, 4, 2, 3>, Tile<128, 32, 8, 2, 3>, Tile<512, 0, 4, 3, 1>>;
 constexpr int64_t kMostCols = 8 * kMostPacksOf<HalfTiles>;

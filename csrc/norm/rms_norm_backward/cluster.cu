@@ -12,8 +12,8 @@ namespace {
 template <int... numbers>
 using Tile = BackwardTile<numbers...>;
 
-using HalfTiles = std::tuple<Tile<512, 0, 2, 3, 2, 2>, Tile<512, 0, 2, 3, 2, 4>, Tile<512, 0, 2, 3, 2, 8>,
-                             Tile<512, 0, 2, 3, 2, 16>, Tile<512, 0, 4, 3, 1, 16>>;
+using HalfTiles = std::tuple<Tile<512, 0, 2, 3, 1, 2>, Tile<512, 0, 2, 3, 1, 4>, Tile<512, 0, 4, 3, 1, 4>,
+                             Tile<512, 0, 4, 3, 1, 8>, Tile<512, 0, 4, 3, 1, 16>>;
 using FloatTiles = std::tuple<Tile<512, 0, 4, 3, 1, 2>, Tile<512, 0, 4, 3, 1, 4>, Tile<512, 0, 4, 3, 1, 8>,
                               Tile<512, 0, 4, 3, 1, 16>, Tile<512, 0, 8, 1, 1, 16, 1, 4>>;
 constexpr int64_t kMostCols = 8 * kMostPacksOf<HalfTiles>;

@@ -13,8 +13,9 @@ template <int... numbers>
 using Tile = BackwardTile<numbers...>;
 
 // 16-bit values take twice the registers of dw per pack, so they get half the packs.
-using HalfTiles = std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 32, 1, 3, 4>, Tile<256, 32, 2, 3, 3>,
-                             Tile<256, 32, 4, 2, 2>, Tile<512, 0, 2, 3, 2>>;
+using HalfTiles =
+    std::tuple<Tile<256, 8, 1, 3, 4>, Tile<256, 32, 1, 3, 2>, Tile<256, 32, 2, 3, 1>, Tile<128, 32, 4, 2, 2>,
+               Tile<128, 0, 2, 3, 3>, Tile<512, 0, 1, 4, 1>, Tile<512, 0, 2, 2, 1>>;
 using FloatTiles = std::tuple<Tile<256, 8, 1, 3, 6>, Tile<256, 32, 1, 3, 6>, Tile<256, 32, 2, 3, 4>,
                               Tile<256, 32, 4, 2, 3>, Tile<128, 32, 8, 2, 3>, Tile<512, 0, 4, 3, 1>>;
 constexpr int64_t kMostCols = 8 * kMostPacksOf<HalfTiles>;

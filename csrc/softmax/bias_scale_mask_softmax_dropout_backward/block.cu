@@ -9,12 +9,14 @@ namespace {
 // Of the lengths that matter most, blocks are whole.
 template <int threads, int packs, int min_blocks>
 using WholeTile = LogitTile<threads, 0, packs, min_blocks, true, false>;
-using HalfTiles =
-    std::tuple<WholeTile<64, 4, 10>, WholeTile<128, 4, 5>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>>;
+// A bias takes registers, which two packs a thread leave to it.
+template <bool biased>
+using HalfTiles = std::tuple<std::conditional_t<biased, WholeTile<128, 2, 8>, WholeTile<64, 4, 12>>,
+                             WholeTile<128, 4, 5>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>>;
 using FloatTiles = std::tuple<WholeTile<64, 4, 16>, WholeTile<128, 4, 8>, LogitTile<512, 0, 2, 2>,
                               LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
 constexpr int64_t kMostCols = 16384, kMostWarpBytes = 2048;  // a warp holds longer ones too, but few
-static_assert(std::tuple_element_t<3, HalfTiles>::most_packs * 8 == kMostCols);
+static_assert(std::tuple_element_t<3, HalfTiles<true>>::most_packs * 8 == kMostCols);
 static_assert(std::tuple_element_t<4, FloatTiles>::most_packs * 4 == kMostCols);
 
 template <class T, class Biased, class Tile>
@@ -37,7 +39,7 @@ bool suits(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {
 
 void launch(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a, cudaStream_t stream) {
   visit_logits(a.logits, [&]<class T, class Biased>() {
-    using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles, FloatTiles>;
+    using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles<Biased::value>, FloatTiles>;
     launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, Tiles{}, [&]<class Tile>(const LaunchConfig& config) {
       warpsmith::launch<&bias_scale_mask_softmax_dropout_backward_block_kernel<T, Biased, Tile>>(
           config, stream, BiasScaleMaskSoftmaxDropoutBackwardRows<T>(a));

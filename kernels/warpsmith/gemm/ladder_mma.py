@@ -70,11 +70,13 @@ def _suits_waves(p: Problem) -> str | None:
     pairs, tile, step = 66, 256, 64
     tiles, steps = math.ceil(p.m / tile) * math.ceil(p.n / tile), math.ceil(p.k / step)
     whole, last = divmod(tiles, pairs)
-    slices = min(pairs // last, steps // 4) if whole and last else 1
-    if slices > 1:
-        depth = whole * p.k + math.ceil(steps / slices) * step + 640
-    else:
-        depth = math.ceil(tiles / pairs) * p.k
+
+    def cost(slices: int) -> int:
+        summing = 10 if slices > 1 else 0
+        return math.ceil(last * slices / pairs) * math.ceil(steps / slices) + summing
+
+    cuts = [s for s in (pairs // last, 2, 3, 4, 5) if s <= steps // 4] if whole and last else []
+    depth = whole * p.k + min(cost(s) for s in (1, *cuts)) * step
     busy, paid = float(p.m) * float(p.n) * float(p.k), float(depth) * (pairs * tile * tile)
     fits = tiles > pairs and busy >= 0.875 * paid
     return None if fits else "its large tiles do not keep the GPU busy"

@@ -72,7 +72,7 @@ def linear_samples() -> tuple[Sample, ...]:
         _sample((1000, 1000), 1000, activation="silu", small=False),
         _sample((5, 4097), 129, activation="none", small=False),
         _sample((257, 512), 1024, activation="relu", small=False),
-        _sample((17000, 584), 520, activation="gelu", small=False),
+        _sample((17000, 1096), 520, activation="gelu", small=False),
         *(_decoded(1, 33, 1032, name) for name in _ACTIVATIONS),
         *(_decoded(2, 7, 1024, name) for name in ("gelu", "silu")),
         *(_decoded(5, 67, 1024, name) for name in _ACTIVATIONS),

@@ -98,9 +98,11 @@ def samples() -> tuple[Sample, ...]:
         *_layouts(129, 136, 72),
         *_layouts(1000, 129, 520, small=False),
         *_layouts(200, 264, 456, small=False)[:1],
-        # Three waves of tiles of 256 x 256 on 66 clusters, and three tiles more.
-        _plain(17000, 520, 584, small=False),
-        *_layouts(17000, 520, 584, small=False)[:1],
+        # Of tiles of 256 x 256 on 66 clusters: three waves, and three tiles more; one, and 34 more, whose slices take
+        # two rounds.
+        _plain(17000, 520, 1096, small=False),
+        *_layouts(17000, 520, 1096, small=False)[:1],
+        _plain(12700, 300, 2056, small=False),
         *_layouts(1, 40, 1024)[:1],
         *_layouts(2, 33, 2048)[:1],
         *_layouts(16, 70, 1536)[:1],

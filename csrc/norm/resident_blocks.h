@@ -1,0 +1,22 @@
+// How many blocks the persistent kernels of the norms' gradients start.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "row/persistent.h"
+
+namespace warpsmith {
+
+// Blocks, or clusters of them: those that the tile wants on each multiprocessor, as far as they are resident at once. More
+// would be of most tiles, but memory slows down once more rows are under way than its latency takes.
+template <auto kernel, class Tile>
+int64_t resident_blocks(const LaunchConfig& config) {
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  const int64_t wanted = int64_t{device_info(device).sm_count} * Tile::min_blocks * Tile::threads;
+  const int64_t fits = resident_clusters<kernel>(config);
+  return std::clamp<int64_t>(wanted / (int64_t{config.block.x} * config.cluster), 1, fits);
+}
+
+}  // namespace warpsmith

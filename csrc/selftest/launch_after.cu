@@ -1,0 +1,46 @@
+// host/launch_after.h with device/ptx/griddepcontrol.h: a grid that starts early reads what the one before it writes last,
+// round after round, and the next one writes over it only once it is read.
+#include "host/launch_after.h"
+
+#include "device/ptx/griddepcontrol.h"
+#include "selftest/selftest.h"
+
+namespace warpsmith::selftest {
+namespace {
+
+constexpr int kThreads = 256, kBlocks = 96, kRounds = 40;
+constexpr int kWords = kThreads * kBlocks;
+
+// Allows the next grid at once, idles for some microseconds, then writes.
+__global__ void write_late_kernel(uint32_t* to, uint32_t round) {
+  ptx::wait_for_previous_grid();
+  ptx::allow_next_grid();
+  for (int i = 0; i < 8; ++i) __nanosleep(500);
+  const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+  to[i] = i * 2654435761u + round;
+}
+
+// Every thread reads what a thread of another block has written.
+__global__ void read_mirrored_kernel(uint32_t* to, const uint32_t* from) {
+  ptx::wait_for_previous_grid();
+  const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+  to[i] = from[kWords - 1 - i];
+}
+
+std::string run() {
+  DeviceArray<uint32_t> between(kWords), to(std::vector<uint32_t>(kWords * kRounds));
+  std::vector<uint32_t> expected(kWords * kRounds);
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    warpsmith::launch_after<&write_late_kernel>({kBlocks, kThreads}, kStream, between.data(), round);
+    warpsmith::launch_after<&read_mirrored_kernel>({kBlocks, kThreads}, kStream, to.data() + round * kWords,
+                                                   static_cast<const uint32_t*>(between.data()));
+    for (uint32_t i = 0; i < kWords; ++i) expected[round * kWords + i] = (kWords - 1 - i) * 2654435761u + round;
+  }
+  return compare("grids that start early", expected, to.values(),
+                 [](size_t i) { return text("round ", i / kWords, ", word ", i % kWords); });
+}
+
+const SelfTestEntry entered{"launch_after", run};
+
+}  // namespace
+}  // namespace warpsmith::selftest
