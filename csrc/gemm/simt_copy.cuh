@@ -61,15 +61,11 @@ struct TurningCopy {
     }
   }
 
-  // The next kCopyDepth values, if `go`, to `at` bytes from the first ones.
-  __device__ void next(int at, bool go) {
-    float* const here = bytes_on(to, at);
-#pragma unroll
-    for (int i = 0; i < passes; ++i) {
-      from[i] += kCopyDepth;
-      ptx::cp_async_if(go, reinterpret_cast<uint32_t*>(here + i * per_pass),
-                       reinterpret_cast<const uint32_t*>(from[i]));
-    }
+  // Pass `i` of the next kCopyDepth values, if `go`, to `at` bytes from the first ones. Passes come in order.
+  __device__ void next(int i, int at, bool go) {
+    from[i] += kCopyDepth;
+    ptx::cp_async_if(go, reinterpret_cast<uint32_t*>(bytes_on(to, at) + i * per_pass),
+                     reinterpret_cast<const uint32_t*>(from[i]));
   }
 };
 
@@ -101,14 +97,10 @@ struct StraightCopy {
     from += depth * ld;
   }
 
-  __device__ void next(int at, bool go) {
-    float* const here = bytes_on(to, at);
-#pragma unroll
-    for (int i = 0; i < passes; ++i) {
-      ptx::cp_async_if(go, reinterpret_cast<Access*>(here + i * per_pass * stride),
-                       reinterpret_cast<const Access*>(from));
-      from += per_pass * ld;
-    }
+  __device__ void next(int i, int at, bool go) {
+    ptx::cp_async_if(go, reinterpret_cast<Access*>(bytes_on(to, at) + i * per_pass * stride),
+                     reinterpret_cast<const Access*>(from));
+    from += per_pass * ld;
   }
 };
 

@@ -27,7 +27,8 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kGroup = 8;  // rows of tiles that are walked column by column
+constexpr int kGroup = 8;          // rows of tiles that are walked column by column
+constexpr int kPassesPerStep = 4;  // passes of copies for each k of a tile
 
 // m, n, warps along both, groups of warps, blocks on a multiprocessor
 using Huge = SimtTile<256, 128, 4, 2, 1, 1>;
@@ -116,14 +117,28 @@ __global__ void __launch_bounds__(Tile::threads* Tile::groups, Tile::blocks)
   constexpr int kStage = Memory::stage * static_cast<int>(sizeof(float)), kLast = (Tile::stages - 1) * kStage;
   const auto next_stage = [](int at) { return at == kLast ? 0 : at + kStage; };
 
+  // A tile of k comes in passes of all threads, a few for each k of the tile that is multiplied meanwhile: all at once
+  // would keep fragments waiting behind them.
+  constexpr int kPasses = CopyA::passes + CopyB::passes, kCopySteps = ceil_div(kPasses, kPassesPerStep);
+  static_assert(kCopySteps < kDepth, "a tile is copied before it is waited for");
+  const auto copy_next = [&](int step, int at, bool go) {
+#pragma unroll
+    for (int i = step * kPassesPerStep; i < min((step + 1) * kPassesPerStep, kPasses); ++i) {
+      if (i < CopyA::passes) {
+        copy_a.next(i, at, go);
+      } else {
+        copy_b.next(i - CopyA::passes, at, go);
+      }
+    }
+    if (step == kCopySteps - 1) ptx::cp_async_commit();
+  };
   copy_a.start(slice.head);
   copy_b.start(slice.head);
   ptx::cp_async_commit();
 #pragma unroll
   for (int i = 1; i < Tile::stages - 1; ++i) {
-    copy_a.next(i * kStage, i < slice.steps);
-    copy_b.next(i * kStage, i < slice.steps);
-    ptx::cp_async_commit();
+#pragma unroll
+    for (int step = 0; step < kCopySteps; ++step) copy_next(step, i * kStage, i < slice.steps);
   }
 
   const int row = warp / Tile::warps_n * Tile::wm, col = warp % Tile::warps_n * Tile::wn;
@@ -132,8 +147,8 @@ __global__ void __launch_bounds__(Tile::threads* Tile::groups, Tile::blocks)
   float a[2][Tile::tm], b[2][Tile::tn], sums[Tile::tm][Tile::tn] = {};
   int write = kLast, read = 0;  // where in the ring a tile of k is copied to, or read
   const auto load_fragments = [&](int buffer, int k) {
-    load_chunks(a[buffer], bytes_on(rows, read) + k * CopyA::stride, kRowStep);
     load_chunks(b[buffer], bytes_on(cols, read) + k * CopyB::stride, kColStep);
+    load_chunks(a[buffer], bytes_on(rows, read) + k * CopyA::stride, kRowStep);
   };
 
   ptx::cp_async_wait<Tile::stages - 2>();
@@ -152,12 +167,7 @@ __global__ void __launch_bounds__(Tile::threads* Tile::groups, Tile::blocks)
         read = next_stage(read);
       }
       load_fragments((k + 1) % 2, (k + 1) % kDepth);
-      if (k == 0) {
-        const bool go = left >= Tile::stages;
-        copy_a.next(write, go);
-        copy_b.next(write, go);
-        ptx::cp_async_commit();
-      }
+      if (k < kCopySteps) copy_next(k, write, left >= Tile::stages);
       multiply(sums, a[k % 2], b[k % 2]);
     }
   }
