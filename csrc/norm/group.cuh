@@ -116,6 +116,21 @@ struct PerChannel {
     if (wide != nullptr) return wide[channel];
     return narrow != nullptr ? to_float(narrow[channel]) : neutral;
   }
+
+  // Of n channels from `first` on.
+  template <int n>
+  __device__ __forceinline__ void read(float (&to)[n], int64_t first) const {
+    if (wide != nullptr) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) to[i] = wide[first + i];
+    } else if (narrow != nullptr) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) to[i] = to_float(narrow[first + i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < n; ++i) to[i] = neutral;
+    }
+  }
 };
 
 // Of `count` values, by the sums of their deviations from what is nearly their mean and of the squares of these.

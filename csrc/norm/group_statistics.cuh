@@ -43,30 +43,28 @@ __global__ void __launch_bounds__(kPieceThreads)
 
 // Channels last: block (i, tile) takes slab i % count of sample i / count.
 template <class T>
-__global__ void __launch_bounds__(kTileThreads, 3)
+__global__ void __launch_bounds__(kTileThreads, 4)
     group_norm_nhwc_moments_kernel(Moments* to, const T* x, const ColumnTiling tiling, const Pieces slabs) {
   constexpr int kWidth = kPack<T>;
-  __shared__ LaneMoments<kWidth> lanes;
+  __shared__ alignas(16) float2 shared[kTileThreads * kWidth];
   const int tile = blockIdx.y;
   const Column column(tiling, tile);
   const int64_t sample = blockIdx.x / slabs.count, slab = blockIdx.x - sample * slabs.count;
   const int positions = static_cast<int>(min(slabs.length, tiling.spatial - slab * slabs.length));
+  const int c = static_cast<int>(tiling.c);
   const T* gX = x + (sample * tiling.spatial + slab * slabs.length) * tiling.c +
                 (int64_t{tile} * tiling.columns + column.at) * kWidth;  // [positions, c], at the thread's column
   PackMoments<kWidth> moments;
-  if (column.active) {
-    walk_column<Pack<T>, 4>(
-        column, positions, tiling.c, [&](Pack<T>& raw, int offset) { load<Cache::streaming>(raw, gX + offset); },
-        [&](const Pack<T>& raw, int, bool first) {
-          float values[kWidth];
-          to_float(values, raw);
-          if (first) moments.start(values);
-          moments.add(values);
-        });
+  if (column.active && column.lane < positions) {
+    const auto load_pack = [&](Pack<T>& pack, int offset) { load<Cache::streaming>(pack, gX + offset); };
+    Pack<T> first;
+    load_pack(first, column.lane * c);
+    moments.start(first);
+    walk_column<Pack<T>, 4>(column, positions, c, load_pack, [&](const Pack<T>& pack, int) { moments.add(pack); });
   }
-  const int64_t first = sample * tiling.groups + int64_t{tile} * tiling.columns * kWidth / tiling.group_channels;
-  merge_groups(moments, lanes, column, positions, tiling.group_channels, [&](int group, const Moments& merged) {
-    if (threadIdx.x % kWarp == 0) to[(first + group) * slabs.count + slab] = merged;
+  const int64_t group = sample * tiling.groups + int64_t{tile} * tiling.columns * kWidth / tiling.group_channels;
+  merge_groups(moments, shared, column, positions, tiling, [&](int i, int thread, int, const Moments& merged) {
+    if (thread == 0) to[(group + i) * slabs.count + slab] = merged;
   });
 }
 

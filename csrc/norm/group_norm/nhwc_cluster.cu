@@ -29,9 +29,10 @@ struct Spread {
 
   int64_t tile_bytes() const { return 16 * tiling.columns * tiling.spatial; }
 
-  // The slab, and two floats per block and group of the tile.
+  // The slab; two floats per block and group of the tile; two for each of the moments that threads share.
   int smem(int width) const {
-    return 16 * length * tiling.columns + 8 * cluster * (tiling.columns * width / tiling.group_channels);
+    const int gathered = cluster * (tiling.columns * width / tiling.group_channels);
+    return 16 * length * tiling.columns + 8 * (gathered + static_cast<int>(tiling.threads()) * (width / tiling.run));
   }
 };
 
@@ -60,12 +61,11 @@ struct Operands {
 };
 
 template <class T, class Activation>
-__global__ void __launch_bounds__(kTileThreads, 3)
+__global__ void __launch_bounds__(kTileThreads, 4)
     group_norm_nhwc_cluster_kernel([[maybe_unused]] const Operands<T> v) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   constexpr int kWidth = kPack<T>;
   extern __shared__ uint4 slab[];  // [length, columns]; a thread reads its own copies only
-  __shared__ LaneMoments<kWidth> lanes;
   __shared__ Normaliser normalisers[kMostGroupsOfTile];
   cluster_arrive_relaxed();
 
@@ -81,13 +81,16 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   const int walked = column.active ? positions : 0;
   const int first = (tile * tiling.columns + column.at) * kWidth;  // channel
   const int64_t start = (sample * tiling.spatial + int64_t{rank} * length) * tiling.c + first;
-  const int groups = column.columns * kWidth / tiling.group_channels;
+  const int groups = small_quotient(column.columns * kWidth, tiling.group_channels);
   auto* gathered = reinterpret_cast<float2*>(slab + length * tiling.columns);  // [cluster, groups], {mean, m2}
+  float2* shared = gathered + cluster * groups;                                // for merge_groups()
+  uint4* column_slab = slab + column.at;
 
   // load
   const uint64_t policy = v.beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal();
+#pragma unroll 4
   for (int position = column.lane; position < walked; position += column.lanes) {
-    ptx::cp_async_with_policy(&slab[position * column.columns + column.at],
+    ptx::cp_async_with_policy(column_slab + position * column.columns,
                               reinterpret_cast<const uint4*>(v.x + start + position * tiling.c), policy);
   }
   ptx::cp_async_commit();
@@ -95,47 +98,44 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 
   // moments of the block
   PackMoments<kWidth> moments;
+  if (column.lane < walked) moments.start(reinterpret_cast<const Pack<T>&>(column_slab[column.lane * column.columns]));
+#pragma unroll 4
   for (int position = column.lane; position < walked; position += column.lanes) {
-    const uint4 raw = slab[position * column.columns + column.at];
-    float values[kWidth];
-    to_float(values, reinterpret_cast<const Pack<T>&>(raw));
-    if (position == column.lane) moments.start(values);
-    moments.add(values);
+    const uint4 raw = column_slab[position * column.columns];
+    moments.add(reinterpret_cast<const Pack<T>&>(raw));
   }
   __syncwarp();
   cluster_wait();  // every block runs, so its shared memory may be written
-  merge_groups(moments, lanes, column, positions, tiling.group_channels, [&](int group, const Moments& merged) {
-    const int receiver = threadIdx.x % kWarp;
-    if (receiver < cluster) {
-      store_remote(&gathered[rank * groups + group].x, receiver, merged.mean);
-      store_remote(&gathered[rank * groups + group].y, receiver, merged.m2);
-    }
-  });
+  merge_groups(moments, shared, column, positions, tiling,
+               [&](int group, int thread, int threads, const Moments& merged) {
+                 for (int receiver = thread; receiver < cluster; receiver += threads) {
+                   store_remote(&gathered[rank * groups + group].x, receiver, merged.mean);
+                   store_remote(&gathered[rank * groups + group].y, receiver, merged.m2);
+                 }
+               });
   __syncwarp();
   cluster_sync();
 
-  // moments of the cluster
-  for (int group = threadIdx.x; group < groups; group += blockDim.x) {
-    Moments merged{};
-    for (int block = 0; block < cluster; ++block) {
-      const float2 part = gathered[block * groups + group];
-      const auto count = static_cast<float>(int64_t{positions_of(block)} * tiling.group_channels);
-      merged = merge(merged, {count, part.x, part.y});
-    }
-    normalisers[group] = normaliser(merged, v.eps);
+  // moments of the cluster: as many threads for each group as there are blocks
+  const float count = static_cast<float>(tiling.spatial) * static_cast<float>(tiling.group_channels);
+  for (int at = threadIdx.x; at - static_cast<int>(threadIdx.x) % kWarp < cluster * groups; at += blockDim.x) {
+    const int group = at / cluster, block = at - group * cluster;
+    const Moments merged = join_parts(count, cluster, [&](auto&& take) {
+      if (group >= groups) return;
+      take(gathered[block * groups + group], static_cast<float>(int64_t{positions_of(block)} * tiling.group_channels));
+    });
+    if (group < groups && block == 0) normalisers[group] = normaliser(merged, v.eps);
   }
   __syncthreads();
   if (!column.active) return;
 
   // normalise
-  PackFactors<kWidth, Activation> factors;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    factors.set(i, normalisers[(column.at * kWidth + i) / tiling.group_channels], first + i, v.weight, v.bias);
-  }
+  PackFactors<kWidth, Activation> factors(first, v.weight, v.bias);
+  over_groups<kWidth>(column.at * kWidth, tiling.group_channels,
+                      [&](int i, int group) { factors.normalise(i, normalisers[group]); });
 #pragma unroll 2
   for (int position = column.lane; position < positions; position += column.lanes) {
-    const uint4 raw = slab[position * column.columns + column.at];
+    const uint4 raw = column_slab[position * column.columns];
     store<Cache::streaming>(v.y + start + position * tiling.c, factors.apply(reinterpret_cast<const Pack<T>&>(raw)));
   }
 #endif

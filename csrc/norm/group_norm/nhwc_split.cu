@@ -19,29 +19,31 @@ struct Operands {
 };
 
 template <class T, class Activation>
-__global__ void __launch_bounds__(kTileThreads) group_norm_nhwc_split_kernel(const Operands<T> v) {
+__global__ void __launch_bounds__(kTileThreads, 4) group_norm_nhwc_split_kernel(const Operands<T> v) {
   constexpr int kWidth = kPack<T>;
   const ColumnTiling& tiling = v.tiling;
   const Column column(tiling, blockIdx.y);
   if (!column.active) return;
-  const int64_t block = gridDim.x - 1 - blockIdx.x;  // backwards, into what L2 still holds of x
+  const int64_t block = gridDim.x - 1 - blockIdx.x;
   const int64_t sample = block / v.slabs.count, slab = block - sample * v.slabs.count;
   const int positions = static_cast<int>(min(v.slabs.length, tiling.spatial - slab * v.slabs.length));
   const int first = (blockIdx.y * tiling.columns + column.at) * kWidth;  // channel
 
   // what the thread's channels are multiplied by
-  PackFactors<kWidth, Activation> factors;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    const int group = (first + i) / tiling.group_channels;
-    factors.set(i, v.normalisers[sample * tiling.groups + group], first + i, v.weight, v.bias);
-  }
+  PackFactors<kWidth, Activation> factors(first, v.weight, v.bias);
+  const Normaliser* normalisers = v.normalisers + sample * tiling.groups;
+  over_groups<kWidth>(first, tiling.group_channels,
+                      [&](int i, int group) { factors.normalise(i, normalisers[group]); });
 
-  // normalise
-  const int64_t start = (sample * tiling.spatial + slab * v.slabs.length) * tiling.c + first;
-  walk_column<Pack<T>, 4>(
-      column, positions, tiling.c, [&](Pack<T>& x, int offset) { load<Cache::streaming>(x, v.x + start + offset); },
-      [&](const Pack<T>& x, int offset, bool) { store<Cache::streaming>(v.y + start + offset, factors.apply(x)); });
+  // normalise, from the last block and the last position on, which L2 still holds
+  const int c = static_cast<int>(tiling.c);
+  const int64_t last = (sample * tiling.spatial + slab * v.slabs.length + positions - 1) * tiling.c + first;
+  const T* gX = v.x + last;
+  T* gY = v.y + last;
+  constexpr int kBatch = std::is_same_v<Activation, Mish> ? 3 : 4;  // as many as there are registers for
+  walk_column<Pack<T>, kBatch>(
+      column, positions, -c, [&](Pack<T>& x, int offset) { load<Cache::streaming>(x, gX + offset); },
+      [&](const Pack<T>& x, int offset) { store<Cache::streaming>(gY + offset, factors.apply(x)); });
 }
 
 const char* takes(const GroupNormArgs& a) { return needs_packed_channels(a); }

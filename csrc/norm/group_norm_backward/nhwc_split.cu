@@ -31,10 +31,6 @@ struct Slab {
     positions = static_cast<int>(min(v.slabs.length, v.tiling.spatial - position));
     start = (sample * v.tiling.spatial + position) * v.tiling.c + channel;
   }
-
-  __device__ int64_t group(const Operands<T>& v, int i) const {
-    return sample * v.tiling.groups + (channel + i) / v.tiling.group_channels;
-  }
 };
 
 // x and grad at one position.
@@ -44,9 +40,9 @@ struct Pair {
 };
 
 template <class T>
-__device__ __forceinline__ void load_pair(Pair<T>& pair, const Operands<T>& v, int64_t at) {
-  load<Cache::streaming>(pair.x, v.x + at);
-  load<Cache::streaming>(pair.grad, v.grad + at);
+__device__ __forceinline__ void load_pair(Pair<T>& pair, const T* x, const T* grad) {
+  load<Cache::streaming>(pair.x, x);
+  load<Cache::streaming>(pair.grad, grad);
 }
 
 // The gradient before the activation, and how far x lies from its mean.
@@ -64,6 +60,8 @@ __device__ __forceinline__ void before_activation(float (&gz)[n], float (&deviat
   }
 }
 
+// Each pass begins where the one before it has ended: L2 still holds that. The first and the third go up, from the first
+// slab and position on, this one down.
 template <class T, class Activation>
 __global__ void __launch_bounds__(kTileThreads, 2)
     group_norm_backward_nhwc_split_sums_kernel(const Operands<T> v, const PartialSums to) {
@@ -71,20 +69,23 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   __shared__ GradSums
       lanes[kTileThreads * kWidth];  // [lanes, kWidth, columns]: neighbouring threads write side by side
   const Column column(v.tiling, blockIdx.y);
-  const Slab<T> slab(v, blockIdx.x, blockIdx.y, column);
+  const int64_t block = gridDim.x - 1 - blockIdx.x;
+  const Slab<T> slab(v, block, blockIdx.y, column);
   const int channels = column.columns * kWidth;
 
   // sums of the thread's positions
   if (column.active) {
-    PackFactors<kWidth, Activation> factors;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      factors.set(i, v.normalisers[slab.group(v, i)], slab.channel + i, v.weight, v.bias);
-    }
+    PackFactors<kWidth, Activation> factors(slab.channel, v.weight, v.bias);
+    const Normaliser* normalisers = v.normalisers + slab.sample * v.tiling.groups;
+    over_groups<kWidth>(slab.channel, v.tiling.group_channels,
+                        [&](int i, int group) { factors.normalise(i, normalisers[group]); });
     GradSums sums[kWidth] = {};
+    const int64_t last = slab.start + (slab.positions - 1) * v.tiling.c;
+    const T *gX = v.x + last, *gGrad = v.grad + last;
     walk_column<Pair<T>, 3>(
-        column, slab.positions, v.tiling.c, [&](Pair<T>& pair, int offset) { load_pair(pair, v, slab.start + offset); },
-        [&](const Pair<T>& pair, int, bool) {
+        column, slab.positions, -static_cast<int>(v.tiling.c),
+        [&](Pair<T>& pair, int offset) { load_pair(pair, gX + offset, gGrad + offset); },
+        [&](const Pair<T>& pair, int) {
           float gz[kWidth], deviation[kWidth];
           before_activation(gz, deviation, pair, factors);
 #pragma unroll
@@ -93,11 +94,10 @@ __global__ void __launch_bounds__(kTileThreads, 2)
             sums[i].db += gz[i];
           }
         });
+    over_groups<kWidth>(slab.channel, v.tiling.group_channels,
+                        [&](int i, int group) { sums[i].dw *= normalisers[group].rstd; });
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      sums[i].dw *= v.normalisers[slab.group(v, i)].rstd;
-      lanes[(column.lane * kWidth + i) * column.columns + column.at] = sums[i];
-    }
+    for (int i = 0; i < kWidth; ++i) lanes[(column.lane * kWidth + i) * column.columns + column.at] = sums[i];
   }
   __syncthreads();
 
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     const GradSums* of = &lanes[i % kWidth * column.columns + i / kWidth];
     GradSums sums = of[0];
     for (int lane = 1; lane < column.lanes; ++lane) sums = sums + of[lane * channels];
-    to.write(blockIdx.x, first + i, sums);
+    to.write(block, first + i, sums);
   }
 }
 
@@ -116,22 +116,25 @@ __global__ void __launch_bounds__(kTileThreads, 2) group_norm_backward_nhwc_spli
   constexpr int kWidth = kPack<T>;
   const Column column(v.tiling, blockIdx.y);
   if (!column.active) return;
-  const Slab<T> slab(v, gridDim.x - 1 - blockIdx.x, blockIdx.y, column);  // backwards, into what L2 still holds
+  const Slab<T> slab(v, blockIdx.x, blockIdx.y, column);
 
   // dx = gz * scale + deviation * along + shift
-  PackFactors<kWidth, Activation> factors;
+  PackFactors<kWidth, Activation> factors(slab.channel, v.weight, v.bias);
   float along[kWidth], shift[kWidth];
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    const Normaliser n = v.normalisers[slab.group(v, i)];
-    const GradSums mean = v.means[slab.group(v, i)];
-    factors.set(i, n, slab.channel + i, v.weight, v.bias);
+  const int64_t of_sample = slab.sample * v.tiling.groups;
+  over_groups<kWidth>(slab.channel, v.tiling.group_channels, [&](int i, int group) {
+    const Normaliser n = v.normalisers[of_sample + group];
+    const GradSums mean = v.means[of_sample + group];
+    factors.normalise(i, n);
     along[i] = -n.rstd * (n.rstd * mean.dw);
     shift[i] = -n.rstd * mean.db;
-  }
+  });
+  const T *gX = v.x + slab.start, *gGrad = v.grad + slab.start;
+  T* gDx = v.dx + slab.start;
   walk_column<Pair<T>, 2>(
-      column, slab.positions, v.tiling.c, [&](Pair<T>& pair, int offset) { load_pair(pair, v, slab.start + offset); },
-      [&](const Pair<T>& pair, int offset, bool) {
+      column, slab.positions, static_cast<int>(v.tiling.c),
+      [&](Pair<T>& pair, int offset) { load_pair(pair, gX + offset, gGrad + offset); },
+      [&](const Pair<T>& pair, int offset) {
         float gz[kWidth], deviation[kWidth], dx[kWidth];
         before_activation(gz, deviation, pair, factors);
 #pragma unroll
@@ -141,7 +144,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) group_norm_backward_nhwc_spli
         }
         Pack<T> out;
         from_float(out, dx);
-        store<Cache::streaming>(v.dx + slab.start + offset, out);
+        store<Cache::streaming>(gDx + offset, out);
       });
 }
 

@@ -13,12 +13,16 @@ inline constexpr int kMeansThreads = 128;
 template <class T>
 __global__ void __launch_bounds__(kMeansThreads)
     group_norm_backward_means_kernel(GradSums* means, const PartialSums from, const PerChannel<T> weight,
-                                     int64_t groups, int64_t group_channels, int64_t parts, float inverse_size) {
+                                     const FastDivide groups, const FastDivide group_channels, int64_t parts,
+                                     float inverse_size) {
   __shared__ GradSums partial[kWarp];
-  const int64_t row = blockIdx.x, sample = row / groups, first = (row - sample * groups) * group_channels;
+  const auto channels = static_cast<int64_t>(group_channels.divisor);  // of a group
+  const int64_t row = blockIdx.x, sample = groups.quotient(row);
+  const int64_t first = (row - sample * static_cast<int64_t>(groups.divisor)) * channels;
   GradSums sums{};
-  for (int64_t i = threadIdx.x; i < parts * group_channels; i += kMeansThreads) {
-    const int64_t part = i / group_channels, channel = first + i - part * group_channels;
+  for (int64_t i = threadIdx.x; i < parts * channels; i += kMeansThreads) {
+    const auto part = static_cast<int64_t>(group_channels.quotient(i));
+    const int64_t channel = first + i - part * channels;
     sums = sums + weight[channel] * from.read(sample * parts + part, channel);
   }
   sums = block_sum(sums, partial);
@@ -32,9 +36,10 @@ inline GradSums* means_of(const GroupNormBackwardArgs& a) {
 
 template <class T>
 void launch_means(const GroupNormBackwardArgs& a, const PartialSums& from, int64_t parts, cudaStream_t stream) {
-  launch<&group_norm_backward_means_kernel<T>>(
-      {static_cast<unsigned>(a.shape.rows()), kMeansThreads}, stream, means_of(a), from, PerChannel<T>(a.weight, 1.0f),
-      a.shape.groups, a.shape.group_channels(), parts, 1.0f / static_cast<float>(a.shape.row_size()));
+  launch<&group_norm_backward_means_kernel<T>>({static_cast<unsigned>(a.shape.rows()), kMeansThreads}, stream,
+                                               means_of(a), from, PerChannel<T>(a.weight, 1.0f),
+                                               FastDivide(a.shape.groups), FastDivide(a.shape.group_channels()), parts,
+                                               1.0f / static_cast<float>(a.shape.row_size()));
 }
 
 }  // namespace warpsmith
