@@ -1,7 +1,7 @@
 // Elementwise at memory speed: 128-bit accesses that bypass the caches, and next to no instructions around them.
 //   Against `pack`: one-time data is kept out of L1, and L2 is told to let the results of a long stream leave first; a
 //   single row needs no division at all, and longer layouts find their row once per block instead of once per thread. A
-//   thread has all it loads on the way before it computes: two packs of a row, or one of each of four rows. Bound: DRAM.
+//   thread has all it loads on the way before it computes: the packs of a row, or one of each of its rows. Bound: DRAM.
 #include <algorithm>
 
 #include "elementwise/map/rows.cuh"
@@ -9,22 +9,45 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kMaxGridY = 65535;
 
-// Packs of a thread, and resident blocks that its registers must allow: gradients take more of them, and fp8, which
-// computes on 16 values at once, all that a thread may have.
+// Functions of so few instructions that blocks of any size keep memory busy.
+template <class Map>
+inline constexpr bool kIsLight = false;
+template <>
+inline constexpr bool kIsLight<Add> = true;
+template <>
+inline constexpr bool kIsLight<Mul> = true;
+template <>
+inline constexpr bool kIsLight<UnaryBackward<Relu>> = true;
+template <>
+inline constexpr bool kIsLight<UnaryBackward<Hardshrink>> = true;
+
+// And those of so many that a thread's accesses must hide each other's.
+template <class Map>
+inline constexpr bool kIsHeavy = false;
+template <template <class> class Map>
+inline constexpr bool kIsHeavy<Map<Gelu>> = true;
+
+// A single row: threads of a block, packs of a thread, and resident blocks that its registers must allow. Several inputs
+// are best swept by larger blocks. fp8 computes on 16 values at once, which
+// takes all the registers that a thread may have.
 template <class Map, class T>
-inline constexpr int kPacksPerThread = kIsFp8<T> || Map::inputs > 2 ? 1 : 2;
-template <class Map, class T>
-inline constexpr int kMinBlocks = kIsFp8<T>                            ? (Map::has_ladder ? 4 : 2)
-                                  : Map::has_ladder || Map::inputs > 2 ? 6
-                                                                       : 4;
+struct RowTile {
+  static constexpr bool kFp8 = kIsFp8<T>, kWide = kIsLight<Map> && !kFp8;
+  static constexpr int threads = kWide ? 512 : 256;
+  static constexpr int packs = kIsHeavy<Map> && Map::inputs == 1 && !kFp8 ? 2 : 1;
+  static constexpr int min_blocks = kFp8                             ? (Map::has_ladder ? 4 : 2)
+                                    : kWide                          ? 4
+                                    : Map::inputs == 1 && packs == 1 ? 8
+                                                                     : 6;
+};
 
 // A single row of any length.
 template <class Map, class T>
-__global__ void __launch_bounds__(kThreads, kMinBlocks<Map, T>) map_stream_kernel(const Rows<Map, T> view) {
-  constexpr int kWidth = kPack<T>, kPacks = kPacksPerThread<Map, T>;
+__global__ void __launch_bounds__(RowTile<Map, T>::threads, RowTile<Map, T>::min_blocks)
+    map_stream_kernel(const Rows<Map, T> view) {
+  constexpr int kWidth = kPack<T>, kThreads = RowTile<Map, T>::threads, kPacks = RowTile<Map, T>::packs;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kPacks) + threadIdx.x;
   const auto at = [&](int i) { return Position{0, (first + i * kThreads) * kWidth}; };
   Pack<T> in[kPacks][Map::inputs];
@@ -48,10 +71,12 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks<Map, T>) map_stream_kerne
 
 // Many rows: a block covers kRowsPerThread * blockDim.y rows by blockDim.x packs. A thread's rows share its columns,
 // hence its index arithmetic and the packs of a broadcast row.
+constexpr int kThreads = 256;
 template <class Map, class T>
-inline constexpr int kRowsPerThread = kIsFp8<T> || Map::outputs > 1 ? 2 : 4;
+inline constexpr int kRowsPerThread = kIsFp8<T> || Map::outputs > 1 || (sizeof(T) == 4 && !kIsHeavy<Map>) ? 2 : 4;
 template <class Map, class T>
-inline constexpr int kMinBlocksOfRows = kIsFp8<T> || (sizeof(T) == 4 && Map::inputs > 2 && Map::outputs == 1) ? 3 : 4;
+inline constexpr int kMinBlocksOfRows =
+    kIsFp8<T> || (sizeof(T) == 4 && kRowsPerThread<Map, T> == 4 && Map::inputs > 2) ? 3 : 4;
 
 template <class Map, class T>
 __global__ void __launch_bounds__(kThreads, kMinBlocksOfRows<Map, T>) map_stream_rows_kernel(const Rows<Map, T> view) {
@@ -102,8 +127,9 @@ void launch(const MapArgs& a, cudaStream_t stream) {
   visit_map(a, AllMaps{}, [&]<class Map, class T>() {
     const auto view = make_rows<Map, T>(a, kPack<T>);
     if (view.rows == 1) {
-      const dim3 grid(static_cast<unsigned>(ceil_div(view.groups, kThreads * kPacksPerThread<Map, T>)));
-      warpsmith::launch<&map_stream_kernel<Map, T>>({grid, kThreads}, stream, view);
+      using Tile = RowTile<Map, T>;
+      const dim3 grid(static_cast<unsigned>(ceil_div(view.groups, Tile::threads * Tile::packs)));
+      warpsmith::launch<&map_stream_kernel<Map, T>>({grid, Tile::threads}, stream, view);
       return;
     }
     const int64_t packs = view.cols / kPack<T>;

@@ -14,10 +14,10 @@ namespace {
 
 constexpr int kMostBlocks = 16;  // of a cluster
 constexpr int64_t kMostSlab = 192 * 1024, kMostBytes = kMostBlocks * kMostSlab;
-constexpr int64_t kGoodSlab = 56 * 1024;   // three blocks fit a multiprocessor
-constexpr int64_t kLeastSlab = 8 * 1024;   // less is not worth another block
-constexpr int64_t kEnoughBlocks = 256;     // two for each multiprocessor of an H100, or nearly
-constexpr int64_t kLongRun = 8, kRun = 4;  // packs of a position that lie together
+constexpr int64_t kGoodSlab = 84 * 1024;    // two blocks fit a multiprocessor
+constexpr int64_t kLeastSlab = 8 * 1024;    // less is not worth another block
+constexpr int64_t kEnoughBlocks = 256;      // two for each multiprocessor of an H100, or nearly
+constexpr int64_t kLongRun = 10, kRun = 4;  // packs of a position that lie together
 // A unit of packs and groups holds at most 8 groups, and so does a pack; longer tiles have longer groups.
 [[maybe_unused]] constexpr int kMostGroupsOfTile = 8 * kLongRun;
 

@@ -35,14 +35,18 @@ __global__ void __launch_bounds__(kTileThreads, 4) group_norm_nhwc_split_kernel(
   over_groups<kWidth>(first, tiling.group_channels,
                       [&](int i, int group) { factors.normalise(i, normalisers[group]); });
 
-  // normalise, from the last block and the last position on, which L2 still holds
+  // normalise
   const int c = static_cast<int>(tiling.c);
-  const int64_t last = (sample * tiling.spatial + slab * v.slabs.length + positions - 1) * tiling.c + first;
-  const T* gX = v.x + last;
-  T* gY = v.y + last;
-  constexpr int kBatch = std::is_same_v<Activation, Mish> ? 3 : 4;  // as many as there are registers for
+  const int64_t start = (sample * tiling.spatial + slab * v.slabs.length) * tiling.c + first;
+  const T* gX = v.x + start;
+  T* gY = v.y + start;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  constexpr int kBatch = 3;  // as many as there are registers for
+#else
+  constexpr int kBatch = std::is_same_v<Activation, Mish> ? 3 : 4;
+#endif
   walk_column<Pack<T>, kBatch>(
-      column, positions, -c, [&](Pack<T>& x, int offset) { load<Cache::streaming>(x, gX + offset); },
+      column, positions, c, [&](Pack<T>& x, int offset) { load<Cache::streaming>(x, gX + offset); },
       [&](const Pack<T>& x, int offset) { store<Cache::streaming>(gY + offset, factors.apply(x)); });
 }
 

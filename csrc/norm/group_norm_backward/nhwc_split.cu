@@ -60,8 +60,8 @@ __device__ __forceinline__ void before_activation(float (&gz)[n], float (&deviat
   }
 }
 
-// Each pass begins where the one before it has ended: L2 still holds that. The first and the third go up, from the first
-// slab and position on, this one down.
+// Each pass begins with the slab where the one before it has ended: L2 still holds that. The first and the third go up,
+// this one down.
 template <class T, class Activation>
 __global__ void __launch_bounds__(kTileThreads, 2)
     group_norm_backward_nhwc_split_sums_kernel(const Operands<T> v, const PartialSums to) {
@@ -80,10 +80,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     over_groups<kWidth>(slab.channel, v.tiling.group_channels,
                         [&](int i, int group) { factors.normalise(i, normalisers[group]); });
     GradSums sums[kWidth] = {};
-    const int64_t last = slab.start + (slab.positions - 1) * v.tiling.c;
-    const T *gX = v.x + last, *gGrad = v.grad + last;
+    const T *gX = v.x + slab.start, *gGrad = v.grad + slab.start;
     walk_column<Pair<T>, 3>(
-        column, slab.positions, -static_cast<int>(v.tiling.c),
+        column, slab.positions, static_cast<int>(v.tiling.c),
         [&](Pair<T>& pair, int offset) { load_pair(pair, gX + offset, gGrad + offset); },
         [&](const Pair<T>& pair, int) {
           float gz[kWidth], deviation[kWidth];

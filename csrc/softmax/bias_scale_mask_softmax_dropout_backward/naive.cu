@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
       float dx = 0.0f;
       if (i < r.live && !factors.none) {
         const float e = exp_below(logits.logit(r, i), lse), grad = kept_grad(i);
-        dx = factors.rare ? factors.rare_dx(e, grad) : factors.dx(e, grad);
+        dx = factors.rare ? factors.rare_dx(e, grad) : factors.template dx<T>(e, grad);
       }
       v.dx[start + i] = from_float<T>(dx);
     }

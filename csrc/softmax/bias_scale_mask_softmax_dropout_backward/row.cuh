@@ -108,8 +108,12 @@ __device__ __forceinline__ GradientSums block_sums(const GradientSums& own, Grad
   return warp_sums<warps>(lane % warps < count ? partial[lane % warps] : GradientSums{});
 }
 
-// What turns e and grad, before dropout scales it up, into dx = e * (slope * grad + intercept). In a rare row it does
-// not: there dx = weight * e * (slope * (grad - reference) + intercept). The difference is exact for the entry that
+// 16-bit gradients are not worth a multiplication of every entry by the weight.
+template <class T>
+inline constexpr bool kFolds = sizeof(T) == 2;
+
+// What turns e and grad, before dropout scales it up, into dx = weight * e * (slope * grad + intercept); the weight is 1
+// where it folds into the others. In a rare row dx = weight * e * (slope * (grad - reference) + intercept). The difference is exact for the entry that
 // holds the row, so that a row with one entry gets exactly 0; and no product outgrows what it is a part of.
 struct GradientFactors {
   float slope, intercept, reference, weight;
@@ -128,18 +132,22 @@ struct GradientFactors {
     reference = peaked ? sums.peak_grad : 0.0f;
     const float product = peaked ? fmaf(-reference, sums.exponential, sums.product) : sums.product + sums.peak_product;
     const float shift = outer - keep_scale * (product * reciprocal);
-    const bool folds = fabsf(gain) <= kMostGain;
+    const bool folds = kFolds<T> && fabsf(gain) <= kMostGain;
     slope = folds ? gain * keep_scale : keep_scale;
     intercept = folds ? gain * shift : shift;
     weight = folds ? 1.0f : gain;
-    rare = peaked || !folds || !(fabsf(intercept) < kInfinity);
+    rare = peaked || folds != kFolds<T> || !(fabsf(intercept) < kInfinity);
     none = total == 0.0f;
   }
 
   __device__ __forceinline__ float rare_dx(float e, float grad) const {
     return weight * e * fmaf(grad - reference, slope, intercept);
   }
-  __device__ __forceinline__ float dx(float e, float grad) const { return e * fmaf(grad, slope, intercept); }
+  template <class T>
+  __device__ __forceinline__ float dx(float e, float grad) const {
+    if constexpr (!kFolds<T>) e *= weight;
+    return e * fmaf(grad, slope, intercept);
+  }
 };
 
 // Two 16-bit values, each kept or made 0.
@@ -164,6 +172,16 @@ __device__ __forceinline__ void drop(Pack<T>& grad, const Dropout& dropout, uint
   }
 }
 
+// e^(z - base) with what rounding takes from the difference and from its product with log2(e).
+__device__ __forceinline__ float exp_of_difference(float z, float base) {
+  constexpr float kLog2e = 1.44269504f, kLog2eRest = 1.92596303e-8f, kLn2 = 0.693147181f;
+  const float difference = z - base, lost = (z - difference) - base;
+  const float exponent = difference * kLog2e;
+  const float rest = fmaf(difference, kLog2eRest, fmaf(difference, kLog2e, -exponent));
+  const float e = ptx::exp2_approx_ftz(exponent);
+  return e > 0.0f ? fmaf(e, fmaf(rest, kLn2, lost), e) : e;  // e of 0: the rests of an infinity are NaN
+}
+
 // Adds a pack to the row's sums; z becomes e. Elements from `left` on lie behind the live columns: their e and their
 // grad are made 0. base: finite_base(lse).
 template <class T>
@@ -179,7 +197,7 @@ __device__ __forceinline__ void add_pack(GradientSums& sums, float (&z)[kPack<T>
   float g[kPack<T>];
   to_float(g, grad);
 #pragma unroll
-  for (int j = 0; j < kPack<T>; ++j) z[j] = exp_of(z[j] - base);
+  for (int j = 0; j < kPack<T>; ++j) z[j] = sizeof(T) == 4 ? exp_of_difference(z[j], base) : exp_of(z[j] - base);
   sums.add(z, g);
 }
 
@@ -194,7 +212,7 @@ __device__ __forceinline__ void write_gradient(T* dx, const float (&e)[kPack<T>]
     if constexpr (rare) {
       g[j] = j >= left ? 0.0f : factors.rare_dx(e[j], g[j]);
     } else {
-      g[j] = factors.dx(e[j], g[j]);
+      g[j] = factors.template dx<T>(e[j], g[j]);
     }
   }
   Pack<T> out;

@@ -102,7 +102,7 @@ def samples() -> tuple[Sample, ...]:
         # two rounds.
         _plain(17000, 520, 1096, small=False),
         *_layouts(17000, 520, 1096, small=False)[:1],
-        _plain(12700, 300, 2056, small=False),
+        _plain(2500, 2552, 2056, small=False),
         *_layouts(1, 40, 1024)[:1],
         *_layouts(2, 33, 2048)[:1],
         *_layouts(16, 70, 1536)[:1],

@@ -315,8 +315,8 @@ def _suits_nhwc_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
     layout, width = as_groups(x, groups), _width(x)
-    columns = layout.columns(width, 8)
-    if 16 * columns * layout.spatial > 8 * 56 * KIB:
+    columns = layout.columns(width, 10)
+    if 16 * columns * layout.spatial > 8 * 84 * KIB:
         columns = layout.columns(width, 4)
     if 16 * columns * layout.spatial > 3 * MIB:
         columns = layout.columns(width, 1)
