@@ -104,9 +104,15 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const int64_t first = int64_t{blockIdx.y} * v.tiling.columns * kWidth;
   for (int i = threadIdx.x; i < channels; i += blockDim.x) {
     const GradSums* of = &lanes[i % kWidth * column.columns + i / kWidth];
-    GradSums sums = of[0];
-    for (int lane = 1; lane < column.lanes; ++lane) sums = sums + of[lane * channels];
-    to.write(block, first + i, sums);
+    constexpr int kChains = 4;  // of additions: short ones round less and wait less
+    GradSums sums[kChains] = {};
+    for (int lane = 0; lane < column.lanes; lane += kChains) {
+#pragma unroll
+      for (int k = 0; k < kChains; ++k) {
+        if (lane + k < column.lanes) sums[k] = sums[k] + of[(lane + k) * channels];
+      }
+    }
+    to.write(block, first + i, (sums[0] + sums[1]) + (sums[2] + sums[3]));
   }
 }
 

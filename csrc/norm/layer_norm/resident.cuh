@@ -41,7 +41,8 @@ struct LayerNorm : LayerNormRows<T, W> {
   __device__ const T* input(int, int64_t row) const { return this->x_row(row); }
 
   // One pass, around a value near the mean: what the lanes hold first, averaged, each divided before it is added lest the
-  // sum leave the range. Where the shift is far from the mean after all, the deviations add up to how far.
+  // sum leave the range. Few lanes take four values each: around a shift that is some standard deviations off, squares
+  // add up to several times what is left of them. How far off it is the deviations add up to.
   template <int lanes, int packs, class X>
   __device__ __forceinline__ Stats gather(const X& x, int valid) const {
     float values[kPack<T>];
@@ -50,7 +51,11 @@ struct LayerNorm : LayerNormRows<T, W> {
     const auto cols = static_cast<int>(this->cols);
     const int heads = lanes < kWarp ? min(cols / kPack<T>, lanes) : __popc(__ballot_sync(kAllLanes, valid > 0));
     const int count = lanes < kWarp ? cols : __reduce_add_sync(kAllLanes, valid) * kPack<T>;
-    const float head = __fdividef(values[0], static_cast<float>(max(heads, 1)));
+    constexpr int kHeads = lanes < kWarp ? 4 : 1;
+    const float share = __fdividef(1.0f, static_cast<float>(kHeads * max(heads, 1)));
+    float head = values[0] * share;
+#pragma unroll
+    for (int j = 1; j < kHeads; ++j) head = fmaf(values[j], share, head);
     const float shift = warp_reduce<lanes>(valid > 0 ? head : 0.0f);
     float deviation = 0.0f, square = 0.0f;
 #pragma unroll
@@ -68,7 +73,9 @@ struct LayerNorm : LayerNormRows<T, W> {
     deviation = warp_reduce<lanes>(deviation);
     square = warp_reduce<lanes>(square);
     const float distance = __fdividef(deviation, static_cast<float>(max(count, 1)));
-    return {static_cast<float>(count), shift + distance, fmaf(-distance, deviation, square)};
+    // Of (d - distance)^2: that the division is not exact is felt in the second order only.
+    const float m2 = fmaf(-distance, fmaf(-distance, static_cast<float>(count), 2.0f * deviation), square);
+    return {static_cast<float>(count), shift + distance, m2};
   }
 
   __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
