@@ -8,6 +8,8 @@ namespace warpsmith {
 namespace {
 
 constexpr int64_t kRegisterBytes = 80 * 1024;  // up to here `registers` has two groups on a multiprocessor
+constexpr int64_t kFewGroups = 132;            // fewer leave multiprocessors without one
+constexpr int64_t kSpreadBytes = 64 * 1024;    // up to here `spread` does better by few groups
 
 // Measured on an H200, at the longest groups of the second and of the last two.
 using Tiles = std::tuple<SliceTile<256, 6, 0, 0, 4, 4>, SliceTile<256, 10, 5, 5, 4, 4>, SliceTile<256, 10, 5, 5, 4, 8>,
@@ -26,7 +28,9 @@ const char* takes(const GroupNormArgs& a) {
   return a.row_bytes() <= kMostBytes ? nullptr : "needs groups of at most 1 MiB";
 }
 
-bool suits(const GroupNormArgs& a) { return a.row_bytes() > kRegisterBytes; }
+bool suits(const GroupNormArgs& a) {
+  return a.row_bytes() > kRegisterBytes || (a.shape.rows() < kFewGroups && a.row_bytes() > kSpreadBytes);
+}
 
 const Register<GroupNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 

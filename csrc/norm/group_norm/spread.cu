@@ -21,7 +21,8 @@ constexpr int64_t kLeastSlice = 8 * 1024;       // less is not worth another blo
 constexpr int64_t kEnoughBlocks = 256;          // two for each multiprocessor of an H100, or nearly
 constexpr int64_t kFewGroups = 132;             // fewer leave multiprocessors without one
 constexpr int64_t kFewBytes = 16 * 1024;        // a group of no more is not worth spreading
-constexpr int64_t kClusterBytes = 1024 * 1024;  // up to here registers of a cluster hold a group
+constexpr int64_t kManyBytes = 64 * 1024;       // nor is one of more, which `cluster` has in registers
+constexpr int64_t kClusterBytes = 1024 * 1024;  // up to here these hold a group
 
 // How a group is spread over blocks.
 struct Slices {
@@ -100,7 +101,8 @@ const char* takes(const GroupNormArgs& a) {
 }
 
 bool suits(const GroupNormArgs& a) {
-  return a.row_bytes() > kClusterBytes || (a.shape.rows() < kFewGroups && a.row_bytes() > kFewBytes);
+  const bool between = a.row_bytes() > kFewBytes && a.row_bytes() <= kManyBytes;
+  return a.row_bytes() > kClusterBytes || (a.shape.rows() < kFewGroups && between);
 }
 
 void launch(const GroupNormArgs& a, cudaStream_t stream) {

@@ -35,6 +35,7 @@ const char* takes(const GroupNormBackwardArgs& a) {
 }
 
 bool suits(const GroupNormBackwardArgs& a) {
+  if (a.dtype != Dtype::f32 && a.row_bytes() > kMostHalfBytes) return false;
   return a.row_bytes() > kSharedBytes || (a.shape.rows() < kFewGroups && a.row_bytes() > kWorthwhile);
 }
 

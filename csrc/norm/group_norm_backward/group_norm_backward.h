@@ -29,6 +29,7 @@ struct GroupNormBackwardArgs {
 
 // Channels whose sums a block keeps in shared memory, and blocks that may share a group.
 inline constexpr int64_t kMostResidentChannels = 1024, kMostResidentBlocks = 16;
+inline constexpr int64_t kMostHalfBytes = 256 * 1024;  // of a 16-bit group that is better read once than in passes
 
 // Contiguous: how the channels are cut into pieces, in packs.
 inline Pieces channel_pieces_of(const GroupShape& s, Dtype dtype) {

@@ -209,6 +209,7 @@ MIB = 1 << 20
 MOST_GROUPS = ((1 << 31) - 1) // 16
 MOST_CHANNELS = 1 << 20
 MOST_COLUMNS = 256
+MOST_HALF_BYTES = 256 * KIB  # of a group whose gradient is read once
 
 
 def _width(x: Tensor) -> int:
@@ -308,7 +309,17 @@ def _suits_spread(x: Tensor, groups: int, *rest: Any) -> str | None:
         return None
     size = _row_bytes(x, groups)
     few = as_groups(x, groups).rows < 132
-    return None if size > MIB or (few and size > 16 * KIB) else "the groups keep the GPU busy"
+    between = 16 * KIB < size <= 64 * KIB
+    return None if size > MIB or (few and between) else "the groups keep the GPU busy"
+
+
+def _suits_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
+    if x.numel() == 0:
+        return "two groups fit a multiprocessor's registers"
+    size = _row_bytes(x, groups)
+    few = as_groups(x, groups).rows < 132
+    fits = size > 80 * KIB or (few and size > 64 * KIB)
+    return None if fits else "two groups fit a multiprocessor's registers"
 
 
 def _suits_nhwc_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
@@ -376,16 +387,19 @@ def _needs_stream_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> 
 def _suits_stream_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
-    least = 64 * KIB if x.element_size() == 2 else 160 * KIB + 1
-    return (
-        None if _row_bytes(x, groups) >= least else "`cluster` has no more to compute than to wait"
-    )
+    size, half = _row_bytes(x, groups), x.element_size() == 2
+    if half and size > MOST_HALF_BYTES:
+        return "it computes longer than `split` reads"
+    least = 64 * KIB if half else 160 * KIB + 1
+    return None if size >= least else "`cluster` has no more to compute than to wait"
 
 
 def _suits_cluster_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
     size = _row_bytes(x, groups)
+    if x.element_size() == 2 and size > MOST_HALF_BYTES:
+        return "it computes longer than `split` reads"
     few = as_groups(x, groups).rows < 132
     return None if size > 32 * KIB or (few and size > 16 * KIB) else "the group fits a block"
 
@@ -499,7 +513,7 @@ group_norm_op = catalogue.add(
                 technique="cluster",
                 min_sm=90,
                 when=_at_most(MIB, "1 MiB"),
-                suits=_longer_than(80 * KIB, "two groups fit a multiprocessor's registers"),
+                suits=_suits_cluster,
             ),
             Rung(
                 "spread",
