@@ -35,6 +35,11 @@ def pair(i: Inputs, *shape: int) -> tuple[Any, ...]:
     return i.plain(*shape), i.plain(*shape, salt=1)
 
 
+def grouped(i: Inputs, *shape: int) -> tuple[Any, ...]:
+    """The gradient of a group norm of two groups and SiLU."""
+    return *pair(i, *shape), 2, None, None, 1e-5, "silu"
+
+
 def last(x: Tensor) -> Tensor:
     """The same values with their channels as neighbours in memory."""
     return x.movedim(1, -1).contiguous().movedim(-1, 1)
@@ -112,12 +117,16 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
         "registers",
     ),
     ("group_norm", "bf16", 90, "short", lambda i: (i.plain(140, 8, 4, 4), 2), "registers"),
-    ("group_norm", "bf16", 90, "few", lambda i: (i.plain(1, 32, 64, 64), 2), "spread"),
+    ("group_norm", "bf16", 90, "few", lambda i: (i.plain(1, 32, 32, 32), 2), "spread"),
+    ("group_norm", "bf16", 90, "few and long", lambda i: (i.plain(1, 32, 64, 64), 2), "cluster"),
     ("group_norm", "bf16", 80, "few", lambda i: (i.plain(1, 32, 64, 64), 2), "registers"),
     ("group_norm", "f32", 80, "few and long", lambda i: (i.plain(1, 32, 64, 64), 2), "split"),
     ("group_norm", "f32", 90, "long", lambda i: (i.plain(140, 1, 32800), 1), "cluster"),
     ("group_norm", "bf16", 90, "odd channels", lambda i: (i.plain(2, 16, 9), 2), "pack"),
     ("group_norm", "bf16", 90, "odd groups", lambda i: (i.plain(2, 6, 9), 2), "naive"),
+    ("group_norm_backward", "bf16", 90, "long", lambda i: grouped(i, 1, 64, 64, 64), "stream"),
+    ("group_norm_backward", "bf16", 90, "longer", lambda i: grouped(i, 1, 64, 128, 64), "split"),
+    ("group_norm_backward", "f32", 90, "longer", lambda i: grouped(i, 1, 64, 128, 64), "stream"),
     ("group_norm", "f16", 90, "nhwc", lambda i: (last(i.plain(2, 64, 9)), 2), "nhwc_cluster"),
     ("group_norm", "f16", 80, "nhwc", lambda i: (last(i.plain(2, 64, 9)), 2), "nhwc_split"),
     ("group_norm", "f16", 90, "odd nhwc", lambda i: (last(i.plain(2, 12, 9)), 2), "naive"),
