@@ -20,6 +20,7 @@ struct GroupShape {
   int64_t group_channels() const { return c / groups; }
   int64_t rows() const { return n * groups; }                      // groups of all samples
   int64_t row_size() const { return group_channels() * spatial; }  // values of a group
+  bool is_few() const { return rows() < 132; }                     // multiprocessors of an H100: some get no group
 };
 
 // One value per channel; null for the neutral one.

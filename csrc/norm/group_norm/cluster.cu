@@ -1,6 +1,6 @@
 // Group norm of contiguous tensors, a group held in the registers of a thread-block cluster.
-//   Against `registers`: slices stay so small that every multiprocessor holds three or four of them, whatever the group;
-//   what registers have no room for waits in shared memory, and one exchange joins the moments. Bound: DRAM.
+//   Against `registers`: slices stay so small that every multiprocessor holds three or four of them, whatever the
+//   group; what registers have no room for waits in shared memory, and one exchange joins the moments. Bound: DRAM.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include "norm/group_norm/slices.cuh"
 
@@ -8,7 +8,6 @@ namespace warpsmith {
 namespace {
 
 constexpr int64_t kRegisterBytes = 80 * 1024;  // up to here `registers` has two groups on a multiprocessor
-constexpr int64_t kFewGroups = 132;            // fewer leave multiprocessors without one
 constexpr int64_t kSpreadBytes = 64 * 1024;    // up to here `spread` does better by few groups
 
 // Measured on an H200, at the longest groups of the second and of the last two.
@@ -29,7 +28,7 @@ const char* takes(const GroupNormArgs& a) {
 }
 
 bool suits(const GroupNormArgs& a) {
-  return a.row_bytes() > kRegisterBytes || (a.shape.rows() < kFewGroups && a.row_bytes() > kSpreadBytes);
+  return a.row_bytes() > kRegisterBytes || (a.shape.is_few() && a.row_bytes() > kSpreadBytes);
 }
 
 const Register<GroupNormArgs> registered{"cluster", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};

@@ -1,7 +1,7 @@
 // Group norm of contiguous tensors, a group spread over the shared memory of as many multiprocessors as it takes.
-//   Against `cluster`: all shared memory of a cluster holds its group, up to 3 MiB of it, and as many blocks share a group
-//   as it takes for few groups to be spread over all of the machine. One exchange of moments joins the slices. Bound: DRAM; a slice
-//   that fills its multiprocessor leaves nothing to overlap reads with writes.
+//   Against `cluster`: all shared memory of a cluster holds its group, up to 3 MiB of it, and short groups that are few
+//   are spread over more blocks. One exchange of moments joins the slices. Bound: DRAM; a slice that fills its
+//   multiprocessor leaves nothing to overlap reads with writes, and short groups wait for each other's latency.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include <utility>
 
@@ -19,7 +19,6 @@ constexpr int64_t kMostSlice = 192 * 1024, kMostBytes = kMostClusterBlocks * kMo
 constexpr int64_t kGoodSlice = 72 * 1024;       // three of them fit a multiprocessor
 constexpr int64_t kLeastSlice = 8 * 1024;       // less is not worth another block
 constexpr int64_t kEnoughBlocks = 256;          // two for each multiprocessor of an H100, or nearly
-constexpr int64_t kFewGroups = 132;             // fewer leave multiprocessors without one
 constexpr int64_t kFewBytes = 16 * 1024;        // a group of no more is not worth spreading
 constexpr int64_t kManyBytes = 64 * 1024;       // nor is one of more, which `cluster` has in registers
 constexpr int64_t kClusterBytes = 1024 * 1024;  // up to here these hold a group
@@ -102,7 +101,7 @@ const char* takes(const GroupNormArgs& a) {
 
 bool suits(const GroupNormArgs& a) {
   const bool between = a.row_bytes() > kFewBytes && a.row_bytes() <= kManyBytes;
-  return a.row_bytes() > kClusterBytes || (a.shape.rows() < kFewGroups && between);
+  return a.row_bytes() > kClusterBytes || (a.shape.is_few() && between);
 }
 
 void launch(const GroupNormArgs& a, cudaStream_t stream) {

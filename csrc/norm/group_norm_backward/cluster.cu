@@ -15,7 +15,6 @@ constexpr int64_t kGoodSlice = 34 * 1024;    // three of them fit a multiprocess
 constexpr int64_t kLeastSlice = 8 * 1024;    // less is not worth another block
 constexpr int64_t kEnoughBlocks = 256;       // two for each multiprocessor of an H100, or nearly
 constexpr int64_t kSharedBytes = 32 * 1024;  // up to here `shared` holds the group
-constexpr int64_t kFewGroups = 132;          // fewer leave multiprocessors without one
 constexpr int64_t kWorthwhile = 16 * 1024;   // a group of fewer bytes is not spread
 
 int cluster_size(const GroupNormBackwardArgs& a) {
@@ -36,7 +35,7 @@ const char* takes(const GroupNormBackwardArgs& a) {
 
 bool suits(const GroupNormBackwardArgs& a) {
   if (a.dtype != Dtype::f32 && a.row_bytes() > kMostHalfBytes) return false;
-  return a.row_bytes() > kSharedBytes || (a.shape.rows() < kFewGroups && a.row_bytes() > kWorthwhile);
+  return a.row_bytes() > kSharedBytes || (a.shape.is_few() && a.row_bytes() > kWorthwhile);
 }
 
 void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {

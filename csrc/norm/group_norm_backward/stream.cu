@@ -1,6 +1,7 @@
 // Group norm backward of contiguous tensors, groups streamed through a thread-block cluster.
-//   Against `cluster`: clusters are persistent and have x and grad copied ahead while they work on the group before; the
-//   gradient of the activation stays in registers between the sums and dx. Bound: DRAM, as long as groups are many.
+//   Against `cluster`: clusters are persistent and have x and grad copied ahead while they work on the group before;
+//   the gradient of the activation stays in registers between the sums and dx. Bound: in f32 DRAM, as long as groups
+//   are many; 16-bit gradients compute longer than they wait, and of long groups `split` is faster.
 // CUDA C++ Programming Guide, "Thread Block Clusters", "Distributed Shared Memory" and "Asynchronous Data Copies".
 #include <algorithm>
 
@@ -25,7 +26,7 @@ const char* takes(const GroupNormBackwardArgs& a) {
   return a.shape.row_size() <= kMostValues ? nullptr : "needs groups of at most 2^18 values";
 }
 
-// Measured on an H200: below, `cluster` is as fast or faster, and beyond, 16-bit gradients compute longer than `split` reads.
+// Measured on an H200: below, `cluster` is as fast or faster, and beyond, `split` is for 16-bit gradients.
 bool suits(const GroupNormBackwardArgs& a) {
   if (a.dtype == Dtype::f32) return a.row_bytes() > 160 * 1024;
   return a.row_bytes() >= 64 * 1024 && a.row_bytes() <= kMostHalfBytes;

@@ -304,21 +304,22 @@ def _longer_than(size: int, why: str) -> Callable[..., str | None]:
     return condition
 
 
+def _are_few(x: Tensor, groups: int) -> bool:
+    return as_groups(x, groups).rows < 132
+
+
 def _suits_spread(x: Tensor, groups: int, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
     size = _row_bytes(x, groups)
-    few = as_groups(x, groups).rows < 132
+    few = _are_few(x, groups)
     between = 16 * KIB < size <= 64 * KIB
     return None if size > MIB or (few and between) else "the groups keep the GPU busy"
 
 
 def _suits_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
-    if x.numel() == 0:
-        return "two groups fit a multiprocessor's registers"
-    size = _row_bytes(x, groups)
-    few = as_groups(x, groups).rows < 132
-    fits = size > 80 * KIB or (few and size > 64 * KIB)
+    size = _row_bytes(x, groups) if x.numel() else 0
+    fits = size > 80 * KIB or (size > 64 * KIB and _are_few(x, groups))
     return None if fits else "two groups fit a multiprocessor's registers"
 
 
@@ -400,7 +401,7 @@ def _suits_cluster_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) ->
     size = _row_bytes(x, groups)
     if x.element_size() == 2 and size > MOST_HALF_BYTES:
         return "it computes longer than `split` reads"
-    few = as_groups(x, groups).rows < 132
+    few = _are_few(x, groups)
     return None if size > 32 * KIB or (few and size > 16 * KIB) else "the group fits a block"
 
 
