@@ -22,6 +22,7 @@ from warpsmith.elementwise.functions_triton import (
     mish,
     silu,
 )
+from warpsmith.norm.add_norm_triton import mean_of, share_of
 from warpsmith.norm.group_layout import Groups, as_groups, dense, empty_like
 from warpsmith.norm.launch_triton import on, sum_partials_kernel
 
@@ -86,8 +87,7 @@ def merge_tile(count, mean, m2, x, valid, n):
 
     Chan, Golub & LeVeque 1983.
     """
-    share = 1.0 / (1 << 24)  # lest the sum leave the range; a power of two changes no digit
-    tile_mean = tl.sum(tl.where(valid, x, 0.0) * share, axis=0) / (n * share)
+    tile_mean = mean_of(tl.sum(share_of(tl.where(valid, x, 0.0)), axis=0), n)
     deviation = tl.where(valid, x - tile_mean[None, :], 0.0)
     total = count + n
     delta = tile_mean - mean
