@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from warpsmith import build, catalogue
-from warpsmith.catalogue import DTYPE_NAMES, Op, Variant
+from warpsmith.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 
 _library = torch.library.Library("warpsmith", "DEF")
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd
@@ -127,7 +127,10 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
 
 
 def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
-    if first_tensor(args).dtype not in DTYPE_NAMES:
+    dtype = first_tensor(args).dtype
+    # a twin is written for integers where some rung is
+    integers = any(not DTYPES[name].is_floating_point for name in op.dtypes)
+    if dtype not in DTYPE_NAMES or not (dtype.is_floating_point or integers):
         return Choice("reference", None, why)
     if not triton_available():
         return Choice("reference", None, f"{why}; Triton is not installed")

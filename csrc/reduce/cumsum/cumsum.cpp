@@ -12,20 +12,13 @@ namespace {
 constexpr const char* kOp = "cumsum";
 const Ladder<CumsumArgs> ladder{kOp};
 
-void check_real(const Tensor& x) {
-  const ScalarType type = x.scalar_type();
-  if (type == ScalarType::ComplexHalf || type == ScalarType::ComplexFloat || type == ScalarType::ComplexDouble) {
-    fail(kOp, "expected x to hold real numbers, got ", dtype_name(type));
-  }
-}
-
 bool has_kernel(const Tensor& x) {
   const auto dtype = kernel_dtype(x.scalar_type());
   return dtype && !is_fp8(*dtype) && *dtype != Dtype::i8;
 }
 
 Tensor run(const Tensor& x, int64_t dim, bool reverse, const std::string* rung) {
-  check_real(x);
+  check_real(kOp, x);
   const int64_t d = check_dim(kOp, x, dim);
   if (!has_kernel(x)) {
     if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));

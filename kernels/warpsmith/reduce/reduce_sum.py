@@ -100,8 +100,8 @@ reduce_sum_op = catalogue.add(
             ),
             Rung(
                 "x2",
-                "two 16-bit values an access",
-                dtypes=("f16", "bf16"),
+                "two values an access",
+                dtypes=_EVERY,
                 width=2,
                 accumulators=_BOTH,
             ),
