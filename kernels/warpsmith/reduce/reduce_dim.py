@@ -602,9 +602,7 @@ def mean(
     return _mean(variant, x, dim, keepdim, batch_invariant)
 
 
-def amax(
-    x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None
-) -> Tensor:
+def amax(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
     """Largest value along a dimension; NaN where there is one.
 
     Order does not matter to it, so the answer never depends on other rows. Differentiable: values
@@ -632,9 +630,7 @@ def amax(
     return _amax(variant, x, dim, keepdim)
 
 
-def amin(
-    x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None
-) -> Tensor:
+def amin(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
     """Smallest value along a dimension; NaN where there is one.
 
     Order does not matter to it, so the answer never depends on other rows. Differentiable: values
