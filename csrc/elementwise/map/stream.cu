@@ -15,9 +15,11 @@ constexpr int64_t kMaxGridY = 65535;
 template <class Map>
 inline constexpr bool kIsLight = false;
 template <>
-inline constexpr bool kIsLight<Add> = true;
+inline constexpr bool kIsLight<Binary<Add>> = true;
 template <>
-inline constexpr bool kIsLight<Mul> = true;
+inline constexpr bool kIsLight<Binary<Mul>> = true;
+template <>
+inline constexpr bool kIsLight<Ternary<MulAdd>> = true;
 template <>
 inline constexpr bool kIsLight<UnaryBackward<Relu>> = true;
 template <>
