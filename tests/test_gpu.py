@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from test_ops import GROUPS, OPS, applies, report
-from warpsmith import verify
+from warpsmith import catalogue, dispatch, inspection, verify
 from warpsmith.catalogue import Op
 
 pytestmark = pytest.mark.gpu
@@ -39,3 +39,18 @@ def test_device_vocabulary() -> None:
     if not results:
         pytest.skip("the device vocabulary has no self tests in this checkout")
     assert all(result.ok for result in results), report(results)
+
+
+@pytest.mark.parametrize("name", ["gemv", "gemv_scaled", "linear", "rms_norm"])
+def test_inspect_knows_every_rung_as_it_is_launched(name: str) -> None:
+    op = catalogue.get(name)
+    inspection.launch_all(op)
+    kernels = inspection.inspect(op)
+    sm = dispatch.device_sm(torch.device("cuda"))
+    launched = {kernel.rung for kernel in kernels if kernel.occupancy is not None}
+    assert launched >= {rung.name for rung in op.ladder if rung.min_sm <= sm}
+    for kernel in kernels:
+        assert name in kernel.ops
+        if kernel.occupancy is not None:
+            assert kernel.threads
+            assert kernel.blocks_per_sm, f"{kernel.name} was launched and fits no multiprocessor"
