@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import dispatch
+from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import DTYPES, Inputs, Op
 from warpsmith.console import UsageError
 
@@ -23,6 +23,19 @@ Shape = tuple[int, ...]
 def default_dtype(op: Op) -> str:
     """The dtype of a call that names none."""
     return "f32" if "f32" in op.dtypes else op.dtypes[0]
+
+
+def parse_shape(text: str) -> Shape:
+    """`8192x4096`; `scalar` for no dimension."""
+    if text == "scalar":
+        return ()
+    try:
+        shape = tuple(int(part) for part in text.lower().replace(",", "x").split("x"))
+    except ValueError:
+        raise UsageError(f"cannot read the shape '{text}'; write it as 8192x4096") from None
+    if any(size < 0 for size in shape):
+        raise UsageError(f"the shape '{text}' has a negative size")
+    return shape
 
 
 def parse_settings(op: Op, texts: Sequence[str]) -> dict[str, Any]:
@@ -48,6 +61,18 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "number": float,
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
 }
+
+
+def changed_settings(name: str, values: Sequence[Any]) -> str:
+    """Arguments that are no tensors and not what they are by default."""
+    op = catalogue.get(name)
+    defaults, values = dispatch.normalise(op, ()), dispatch.normalise(op, tuple(values))
+    changed = [
+        f", {argument}={value}"
+        for argument, value, default in zip(op.argument_names, values, defaults, strict=True)
+        if not isinstance(value, Tensor) and value != default
+    ]
+    return "".join(changed)
 
 
 def arguments_for(

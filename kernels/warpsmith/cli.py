@@ -30,7 +30,13 @@ from warpsmith.arguments import (
     parse_jobs,
     parse_variants,
 )
-from warpsmith.calls import arguments_for, default_dtype, parse_settings
+from warpsmith.calls import (
+    arguments_for,
+    changed_settings,
+    default_dtype,
+    parse_settings,
+    parse_shape,
+)
 from warpsmith.catalogue import DTYPES, Composite, Op
 from warpsmith.console import (
     UsageError,
@@ -147,19 +153,6 @@ def _describe(op: Op) -> dict[str, Any]:
     }
 
 
-def parse_shape(text: str) -> tuple[int, ...]:
-    """`8192x4096`; `scalar` for no dimension."""
-    if text == "scalar":
-        return ()
-    try:
-        shape = tuple(int(part) for part in text.lower().replace(",", "x").split("x"))
-    except ValueError:
-        raise UsageError(f"cannot read the shape '{text}'; write it as 8192x4096") from None
-    if any(size < 0 for size in shape):
-        raise UsageError(f"the shape '{text}' has a negative size")
-    return shape
-
-
 def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> str:
     if reason := dispatch.refusal(variant, values, sm) or variant.rung.suits(*values):
         return reason
@@ -205,18 +198,6 @@ def _shapes(values: Sequence[Any]) -> str:
     return ", ".join("x".join(map(str, v.shape)) or "scalar" for v in tensors)
 
 
-def _settings(name: str, values: Sequence[Any]) -> str:
-    """Arguments that are no tensors and not what they are by default."""
-    op = catalogue.get(name)
-    defaults, values = dispatch.normalise(op, ()), dispatch.normalise(op, tuple(values))
-    changed = [
-        f", {argument}={value}"
-        for argument, value, default in zip(op.argument_names, values, defaults, strict=True)
-        if not isinstance(value, Tensor) and value != default
-    ]
-    return "".join(changed)
-
-
 def _layer_arguments(
     composite: Composite, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: str
 ) -> tuple[Tensor, ...]:
@@ -254,10 +235,9 @@ def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> d
 
 
 def _print_served(answer: dict[str, Any], values: Sequence[Any], where: str) -> None:
-    choice = f"{answer['serves']}: {answer['reason']}"
-    write(
-        f"{answer['op']}({_shapes(values)}{_settings(answer['op'], values)}) on {where}: {choice}"
-    )
+    name, choice = answer["op"], f"{answer['serves']}: {answer['reason']}"
+    call = f"{_shapes(values)}{changed_settings(name, values)}"
+    write(f"{name}({call}) on {where}: {choice}")
     rows = [
         ("*" if r["chosen"] else "", r["variant"], r["why_not"] or "could serve", r["story"])
         for r in answer["variants"]

@@ -1,0 +1,65 @@
+"""`warpsmith which`, and the calls that it makes of shapes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from test_reporting import run
+from warpsmith import calls, catalogue
+
+#: Shapes for operators that do not take a matrix of 24 rows of 64 as their first tensor.
+FIRST_SHAPES = {"gemv_complex": "24x64x2", "dot": "64", "bias_gelu": "24x64"}
+
+
+@pytest.mark.parametrize("name", list(catalogue.load()))
+def test_which_answers_for_every_operator(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = FIRST_SHAPES.get(name, "24x64")
+    status, out, err = run(capsys, "which", name, "--shape", shape, "--sm", "90", "--json")
+    assert status == 0, err
+    answer = json.loads(out)
+    assert answer["op"] == name
+    assert answer["implementation"] == "cuda"
+    assert sum(variant["chosen"] for variant in answer["variants"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "op"), [("softmax", "softmax"), ("gemm", "matmul"), ("swish", "silu")]
+)
+def test_which_prefers_the_name(name: str, op: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "which", name, "--shape", "64x64", "--sm", "90", "--json")
+    assert json.loads(out)["op"] == op
+
+
+def test_which_takes_arguments_that_are_no_tensors(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--shape", "8x320x16x16", "--set", "groups=32", "--set", "activation=silu")
+    status, out, _ = run(capsys, "which", "group_norm", *arguments, "--sm", "90")
+    assert status == 0
+    assert "group_norm(8x320x16x16, groups=32, activation=silu) on sm_90" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "dtype", "wanted"),
+    [
+        (
+            "gemv_scaled",
+            [(64, 128)],
+            "e4m3",
+            [("e4m3", 64, 128), ("bf16", 128), ("f32", 64)],
+        ),
+        ("matmul", [(8, 64, 128)], "f16", [("f16", 8, 64, 128), ("f16", 8, 128, 128)]),
+        ("matmul", [(64, 128), (128, 9)], "f16", [("f16", 64, 128), ("f16", 128, 9)]),
+        ("linear", [(64, 128), (9, 128), (9,)], "f32", [("f32", 64, 128), ("f32", 9, 128)]),
+        ("softmax", [(5, 6, 7)], "bf16", [("bf16", 5, 6, 7)]),
+    ],
+)
+def test_arguments_follow_the_samples(
+    name: str, shapes: list[tuple[int, ...]], dtype: str, wanted: list[Any]
+) -> None:
+    values = calls.arguments_for(catalogue.get(name), shapes, dtype, "meta")
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    found = [(catalogue.DTYPE_NAMES[v.dtype], *v.shape) for v in tensors]
+    assert found[: len(wanted)] == wanted
