@@ -18,7 +18,7 @@ struct CumsumArgs {
   bool columns;                                  // neighbours along inner lie side by side; otherwise those along n do
   bool reverse;
   bool batch_invariant;  // the order in which a sequence's values meet depends on n alone
-  Dtype dtype;  // of x
+  Dtype dtype;           // of x
 
   constexpr int64_t sequences() const { return outer * inner; }
 };
