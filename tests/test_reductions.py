@@ -49,7 +49,8 @@ def test_several_dimensions(op: str, dims: Any, keepdim: bool, layout: str) -> N
     grad = torch.randn_like(wanted)
     out.backward(grad)
     wanted.backward(grad)
-    assert ours.grad is not None and theirs.grad is not None
+    assert ours.grad is not None
+    assert theirs.grad is not None
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-10)
 
 

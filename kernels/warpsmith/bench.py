@@ -130,7 +130,7 @@ def source_of(op: Op) -> str:
 
 
 def source_of_composite(composite: Composite) -> str:
-    """The same for a composite: the kernels of its first operator, and the file it is written in."""
+    """The same for a composite: the kernels of its first operator, and its own file."""
     digest = hashlib.sha256(build.source_hash(composite.family, composite.operators[0]).encode())
     path = _origin(composite.module)
     assert path is not None

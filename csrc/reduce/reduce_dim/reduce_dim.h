@@ -21,8 +21,8 @@ struct ReductionInfo {
 
 // In the order of `Reduction`.
 inline constexpr ReductionInfo kReductions[] = {
-    {"sum", false, true, true},    {"mean", false, true, false},  {"amax", false, false, true},
-    {"amin", false, false, true},  {"argmax", true, false, true}, {"argmin", true, false, true},
+    {"sum", false, true, true},   {"mean", false, true, false},  {"amax", false, false, true},
+    {"amin", false, false, true}, {"argmax", true, false, true}, {"argmin", true, false, true},
     {"var", false, true, false},
 };
 inline constexpr int64_t kMostStateBytes = 20;  // of what a block leaves for another about an output

@@ -506,7 +506,7 @@ def _over(
     kept = [d for d in range(x.dim()) if d not in reduced]
     adjacent = reduced[-1] - reduced[0] + 1 == len(reduced)
     at = reduced[0] if adjacent else len(kept)
-    walked = reduced if by_shape else sorted(reduced, key=lambda d: -x.stride(d))
+    walked = reduced if by_shape else sorted(reduced, key=x.stride, reverse=True)
     together = x.permute(*kept[:at], *walked, *kept[at:]).flatten(at, at + len(reduced) - 1)
     y = call(together, at, False)
     return y.view([1 if d in reduced else n for d, n in enumerate(x.shape)]) if keepdim else y
@@ -551,7 +551,8 @@ def sum(
         it has size 0.
 
     Raises:
-        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the call.
+        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
+            call.
         IndexError: `x` has no such dimension.
         ValueError: the variant does not exist.
 
@@ -618,7 +619,8 @@ def amax(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | Non
         A contiguous tensor of the dtype of `x`, without the dimension.
 
     Raises:
-        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the call.
+        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
+            call.
         IndexError: `x` has no such dimension, or it has size 0.
         ValueError: the variant does not exist.
 
@@ -646,7 +648,8 @@ def amin(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | Non
         A contiguous tensor of the dtype of `x`, without the dimension.
 
     Raises:
-        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the call.
+        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
+            call.
         IndexError: `x` has no such dimension, or it has size 0.
         ValueError: the variant does not exist.
 

@@ -122,7 +122,7 @@ reduce_sum_op = catalogue.add(
                 pack=True,
                 technique="one_pass",
                 accumulators=_WIDE,
-                seeds=("reduce_sum_one_pass_{dtype}",),
+                seeds=("reduce_sum_one_pass_{dtype}", "deterministic_reduce_sum_{dtype}"),
             ),
         ),
         triton="reduce_sum_triton:reduce_sum",
