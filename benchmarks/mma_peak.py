@@ -35,7 +35,7 @@ SIZES = (4096, 8192)
 
 @dataclass(frozen=True)
 class Product:
-    """A product on one instruction: rungs of an operator, and the rate that they are held against."""
+    """A product on one instruction: rungs of an operator, and the rate they are held against."""
 
     op: str
     dtype: str
