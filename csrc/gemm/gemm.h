@@ -33,7 +33,8 @@ struct GemmArgs {
   Matrix b;                // [batch, k, n]
   Addend c;                // [batch, m, n]
   void* d;                 // [batch, m, n], contiguous
-  void* workspace;         // split_workspace_bytes() of split.h, aligned to 16 bytes; nullptr where those are 0
+  void* workspace;         // split_workspace_bytes() of split.h or, for copies, padded_workspace_bytes() of padding.h,
+                           // aligned to 16 bytes; nullptr where those are 0
   int64_t batch, m, n, k;  // each at least 1
   float alpha, beta;
   Activation activation;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gemm/operands.h"
+#include "gemm/padding.h"
 #include "gemm/split.h"
 #include "host/checks.h"
 #include "host/named.h"
@@ -25,7 +26,8 @@ bool run(const char* op, Args& p, const Tensor& out, const Named* named) {
   p.sm = info.sm;
   p.sm_count = info.sm_count;
   Tensor workspace;
-  if (const int64_t bytes = split_workspace_bytes(p); bytes > 0) {
+  const bool pads = named != nullptr ? named->rung == kPaddedRung : worth_padding(p);
+  if (const int64_t bytes = pads ? padded_workspace_bytes(p) : split_workspace_bytes(p); bytes > 0) {
     const int64_t sums = bytes / static_cast<int64_t>(sizeof(float));
     workspace = empty_contiguous(out, Sizes(&sums, 1), ScalarType::Float);
     p.workspace = workspace.data_ptr();

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from warpsmith.catalogue import Condition, Rung, always
+from warpsmith.gemm import padding
 from warpsmith.gemm.problem import (
     Matrix,
     OnProblem,
@@ -254,7 +255,13 @@ MMA: tuple[Rung, ...] = (
         suits=condition(_suits_waves),
         min_sm=90,
     ),
+    _rung(
+        "mma_padded",
+        "operands not in packs of 16 bytes copied to lines that are, then mma_tma or mma_peak",
+        condition(padding.needs_padding, needs_tiles_in_grid),
+        suits=condition(padding.suits_padding),
+    ),
 )
 
 #: Those that take epilogues and, but for mma_tma, batches.
-WHOLE = ("mma_unaligned", "mma_peak", "mma_tma")
+WHOLE = ("mma_unaligned", "mma_peak", "mma_tma", "mma_padded")

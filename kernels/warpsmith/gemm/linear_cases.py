@@ -72,6 +72,9 @@ def linear_samples() -> tuple[Sample, ...]:
         _sample((1000, 1000), 1000, activation="silu", small=False),
         _sample((5, 4097), 129, activation="none", small=False),
         _sample((257, 512), 1024, activation="relu", small=False),
+        *(_sample((71, 75), 77, activation=name) for name in _ACTIVATIONS),
+        _sample((1001, 999), 1003, activation="silu", small=False),
+        _sample((2500, 2055), 2553, activation="gelu", small=False),
         _sample((17000, 1096), 520, activation="gelu", small=False),
         *(_decoded(1, 33, 1032, name) for name in _ACTIVATIONS),
         *(_decoded(2, 7, 1024, name) for name in ("gelu", "silu")),
@@ -304,6 +307,19 @@ def addmm_samples() -> tuple[Sample, ...]:
             lambda i: (i.randn(33, 24), i.randn(3, 33, 1032), i.randn(3, 1032, 24, salt=1), 2.0),
         ),
         Sample("large", lambda i: _added(i, (1000, 1000), 1000, 1000, 1000, 0.5, 2.0), small=False),
+        Sample(
+            "large, odd", lambda i: _added(i, (1001, 999), 1001, 999, 1003, 0.5, 2.0), small=False
+        ),
+        Sample(
+            "batch, odd",
+            lambda i: (
+                i.randn(3, 33, 1),
+                i.randn(3, 33, 41, salt=1),
+                i.randn(3, 27, 41, salt=2).mT,
+                0.5,
+                2.0,
+            ),
+        ),
         Sample("c unread", lambda i: (_nan(i, 33, 24), i.randn(33, 40), i.randn(40, 24), 0.0, 1.0)),
         Sample("c transposed", lambda i: (i.randn(24, 33).t(), i.randn(33, 40), i.randn(40, 24))),
         Sample("c misaligned", lambda i: (i.misaligned(40, 64), i.randn(40, 32), i.randn(32, 64))),
