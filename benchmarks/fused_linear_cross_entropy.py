@@ -10,8 +10,6 @@ PyTorch's by a factor of two gets no number.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import inspect
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -26,9 +24,8 @@ if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
 import warpsmith
-from warpsmith import bench, build, limits, timing
+from warpsmith import bench, catalogue, limits, timing
 from warpsmith.catalogue import Inputs
-from warpsmith.loss import fused_linear_cross_entropy as module
 from warpsmith.loss.cross_entropy_cases import classes
 
 NAME = "fused_linear_cross_entropy"
@@ -125,18 +122,13 @@ def measure_shape(shape: tuple[int, int, int], seconds: float) -> list[bench.Row
     return list(table.values())
 
 
-def source() -> str:
-    digest = hashlib.sha256(build.source_hash("loss", "cross_entropy_with_grad").encode())
-    digest.update(Path(inspect.getfile(module)).read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="folder of the record")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each implementation")
     options = parser.parse_args(arguments)
-    record: dict[str, Any] = {"environment": limits.environment(), "source": source(), "rows": []}
+    source = bench.source_of_composite(catalogue.composites()[NAME])
+    record: dict[str, Any] = {"environment": limits.environment(), "source": source, "rows": []}
     for shape in SHAPES:
         record["rows"] += measure_shape(shape, options.seconds)
         torch.cuda.empty_cache()

@@ -41,6 +41,7 @@ PROMISES = (
     Promise("sum", (-1, False, True), twin=True),
     Promise("mean", (-1, False, True), twin=True),
     Promise("var", (-1, 1, False, True), twin=True),
+    Promise("cumsum", (-1, False, True), twin=True),
     Promise("amax", (-1,), twin=True),
     Promise("argmax", (-1,), twin=True),
     Promise("rms_norm", (None,)),
@@ -156,7 +157,7 @@ def test_without_the_promise_other_rows_change_the_answer(op: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("op", ["sum", "mean", "var"])
+@pytest.mark.parametrize("op", ["sum", "mean", "var", "cumsum"])
 @pytest.mark.parametrize("length", [512, 4099, 40000])
 def test_columns(op: str, length: int) -> None:
     """The same for columns, whose neighbours come and go."""
@@ -165,13 +166,28 @@ def test_columns(op: str, length: int) -> None:
     def along_columns(rows: Tensor) -> Tensor:
         columns = rows.reshape(-1, length).t().contiguous()
         found = getattr(warpsmith, op)(columns, 0, batch_invariant=True)
-        return found.view(rows.shape[:-1])
+        return found.t().reshape(rows.shape) if op == "cumsum" else found.view(rows.shape[:-1])
 
     assert_invariant(along_columns, few)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("op", ["sum", "mean", "var"])
+@pytest.mark.parametrize("variant", ["f32_naive", "bf16_naive_f32"])
+def test_a_matrix_product_by_name(variant: str) -> None:
+    """What serves a product depends on its shape; one variant adds along k in one order."""
+    for length in (257, 4096):
+        few = rows_of(length, variant.split("_")[0], "cuda")
+        weight = batch_of(64, few).t()
+        assert_invariant(
+            lambda x, w=weight: warpsmith.matmul(x.view(-1, x.shape[-1]), w, variant=variant).view(
+                *x.shape[:-1], 64
+            ),
+            few,
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["sum", "mean", "var", "cumsum"])
 def test_strides_and_alignment_do_not_matter(op: str) -> None:
     function = lambda x: getattr(warpsmith, op)(x, -1, batch_invariant=True)  # noqa: E731
     for length in LENGTHS:

@@ -15,7 +15,14 @@ from conftest import GPU
 from warpsmith import dispatch
 from warpsmith.catalogue import DTYPES, Inputs
 from warpsmith.loss.cross_entropy_cases import classes
-from warpsmith.loss.fused_linear_cross_entropy import CHUNK_BYTES, _default_chunk
+from warpsmith.loss.fused_linear_cross_entropy import (
+    CHUNK_BYTES,
+    CHUNKS,
+    LEAST_CHUNKS,
+    LEAST_ROWS,
+    ROW_TILE,
+    _default_chunk,
+)
 
 DEVICE = "cuda" if GPU else "cpu"
 BACKEND = "inductor" if GPU else "aot_eager"
@@ -249,11 +256,14 @@ def test_fused_layer_is_the_layer_and_the_loss(
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("accumulate_f32", [False, True])
-def test_fused_layer_is_as_accurate_as_pytorch(accumulate_f32: bool, dtype: str) -> None:
+@pytest.mark.parametrize("chunk_rows", [None, 128])
+def test_fused_layer_is_as_accurate_as_pytorch(
+    chunk_rows: int | None, accumulate_f32: bool, dtype: str
+) -> None:
     """At an odd number of classes, over several chunks. PyTorch too rounds the logits and their
     gradient to the dtype; summed in it, dW is rounded once more for every chunk but the first.
     """
-    chunks = 3
+    chunks = 3 if chunk_rows else 2
     leaves = layer(384, 64, 257, DTYPES[dtype])
     x, weight, target, bias = leaves
 
@@ -261,7 +271,7 @@ def test_fused_layer_is_as_accurate_as_pytorch(accumulate_f32: bool, dtype: str)
         return [loss.detach().double(), *(g.double() for g in torch.autograd.grad(loss, of))]
 
     ours = warpsmith.fused_linear_cross_entropy(
-        x, weight, target, bias, chunk_rows=384 // chunks, accumulate_f32=accumulate_f32
+        x, weight, target, bias, chunk_rows=chunk_rows, accumulate_f32=accumulate_f32
     )
     assert ours.dtype == torch.float32
     theirs = F.cross_entropy(F.linear(x, weight, bias).float(), target)
@@ -397,24 +407,55 @@ def test_fused_layer_refuses(label: str) -> None:
 def test_chunks_are_even_and_large() -> None:
     for rows, row_bytes in ((8192, 256512), (9000, 256512), (100, 64), (8192, 8 << 20), (0, 64)):
         chunk = _default_chunk(rows, row_bytes)
-        assert chunk % 128 == 0
-        assert chunk >= min(max(rows, 1), 1024) or chunk >= 128 > rows
-        assert chunk * row_bytes <= max(CHUNK_BYTES, 1024 * row_bytes)
+        assert chunk % ROW_TILE == 0
+        assert chunk >= min(rows // CHUNKS, LEAST_ROWS)
+        assert chunk * row_bytes <= max(CHUNK_BYTES, LEAST_ROWS * row_bytes)
+
+
+@pytest.mark.parametrize("row_bytes", [64, 64000, 100608, 256512, 8 << 20])
+def test_by_default_there_are_several_chunks(row_bytes: int) -> None:
+    """However small the logits are: a half of them is held at most, and a quarter of many rows."""
+    for rows in (*range(ROW_TILE + 1, 20 * ROW_TILE, 37), 4096, 8192, 65536, 100001):
+        chunk = _default_chunk(rows, row_bytes)
+        assert -(-rows // chunk) >= LEAST_CHUNKS
+        if rows % (CHUNKS * ROW_TILE) == 0 and rows >= CHUNKS * LEAST_ROWS:
+            assert chunk * CHUNKS <= rows
+
+
+def test_no_chunk_of_no_rows() -> None:
     x, weight, target, _ = layer(4, 8, 16)
     with pytest.raises(ValueError, match="expected chunk_rows to be at least 1, got 0"):
         warpsmith.fused_linear_cross_entropy(x, weight, target, chunk_rows=0)
 
 
+def test_by_default_no_product_sees_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest block of logits that a matrix product writes."""
+    x, weight, target, _ = layer(300, 8, 33)
+    seen: list[int] = []
+    mm = torch.mm
+
+    def spy(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+        if b.shape[1] == weight.shape[0]:
+            seen.append(a.shape[0])
+        return mm(a, b, **options)
+
+    monkeypatch.setattr(torch, "mm", spy)
+    warpsmith.fused_linear_cross_entropy(x, weight, target)
+    assert seen == [256, 44]
+
+
 @pytest.mark.gpu
-def test_fused_layer_never_holds_the_logits() -> None:
+@pytest.mark.parametrize("chunk_rows", [None, 512])
+def test_fused_layer_never_holds_the_logits(chunk_rows: int | None) -> None:
     rows, width, count = 4096, 512, 50257
     x, weight, target, _ = layer(rows, width, count, torch.bfloat16)
     assert dispatch.load_family("loss")
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    warpsmith.fused_linear_cross_entropy(x, weight, target, chunk_rows=512).backward()
+    warpsmith.fused_linear_cross_entropy(x, weight, target, chunk_rows=chunk_rows).backward()
     torch.cuda.synchronize()
     used = torch.cuda.max_memory_allocated() - before
-    chunk, gradients = 512 * 50304 * 2, (weight.numel() + x.numel()) * 2
+    chunk = (chunk_rows or rows // CHUNKS) * 50304 * 2
+    gradients = (weight.numel() + x.numel()) * 2
     assert used < chunk + gradients + (8 << 20), f"{used >> 20} MiB"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import warpsmith
 from warpsmith import arguments, bench, build, catalogue, cli, inspection, limits, report, timing
 from warpsmith.console import UsageError
 from warpsmith.timing import Timing
@@ -270,6 +271,34 @@ def test_tables_mark_stale_records(results: report.Results) -> None:
     assert "| `relu` † | bf16 256Mi |" in report.block("headline:bf16", results)
 
 
+def test_records_of_scripts_have_tables(tmp_path: Path) -> None:
+    """Beside those of the operators, where they exist, and with the same mark when they age."""
+    name = "fused_linear_cross_entropy"
+    case = "bf16 8192x4096 to 32000"
+    rows = [
+        {"case": case, "impl": "auto", "ms": 9.5, "tflops": 678.0, "peak_mib": 512.0},
+        {"case": case, "impl": "liger", "error": "relative errors [1]"},
+    ]
+    layer = record(*rows, source=report.OTHERS[name].source())
+    peak = record(
+        {"case": "mma_f16_f32", "impl": "registers", "tflops": 660.1},
+        {"case": "f16 4096^3 NN", "impl": "f16_mma_peak_f32", "ms": 0.2, "tflops": 610.0,
+         "of_mma_peak": 0.924, "of_cublas": 0.85},
+        source="0",
+    )  # fmt: skip
+    for stem, made in ((name, layer), ("mma_peak", peak)):
+        limits.write_json(bench.record_path(tmp_path, stem), made)
+    found = report.Results.load(tmp_path)
+    page = report.benchmarks_page(found, [], tmp_path)
+    assert f"| {case} | warpsmith | 9.500 ms | 678 TFLOP/s | 512 MiB |" in page
+    assert f"| {case} | liger | no number | – | – |" in page
+    assert "| f16 4096^3 NN | f16_mma_peak_f32 | 200.0 µs | 610 TFLOP/s | 92 % | 85 % |" in page
+    assert report.AGED not in report.block(f"other:{name}", found)
+    assert report.AGED in report.block("other:mma_peak", found)
+    assert any(m.startswith("mma_peak: its record") for m in report.stale(found))
+    assert "mma.sync" not in report.benchmarks_page(report.Results("none", {}, None), [], tmp_path)
+
+
 def test_plots(results: report.Results, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from warpsmith import plots
@@ -474,10 +503,38 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "list", "--json")
-    assert [entry["name"] for entry in json.loads(out)] == list(catalogue.load())
+    names = [*catalogue.load(), *catalogue.composites()]
+    assert [entry["name"] for entry in json.loads(out)] == names
     status, out, _ = run(capsys, "list", "--op", "relu")
     assert status == 0
     assert all(rung.name in out for rung in catalogue.get("relu").ladder)
+
+
+def test_composites_are_listed_with_what_serves_them(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "fused_linear_cross_entropy"
+    _, out, _ = run(capsys, "list")
+    assert name in out
+    status, out, _ = run(capsys, "list", "--op", name)
+    assert status == 0
+    assert "cross_entropy_with_grad" in out
+    assert "torch.mm" in out
+    shapes = ("--shape", "8192x4096", "--shape", "128256x4096")
+    call = ("which", name, *shapes, "--dtype", "bf16", "--sm", "90")
+    _, out, _ = run(capsys, *call, "--json")
+    first, second = json.loads(out)["parts"]
+    assert first["serves"].startswith("cross_entropy_with_grad_bf16")
+    assert second["serves"].startswith("cross_entropy_forward_bf16")
+    assert "4 chunks of 2048 x 128256 logits" in first["purpose"]
+    status, out, _ = run(capsys, *call)
+    assert status == 0
+    assert first["serves"] in out
+    status, _, err = run(capsys, "which", name, "--shape", "3x4")
+    assert status == 2
+    assert "wants the shapes of x and weight" in err
+    x, weight = torch.empty(300, 8, device="meta"), torch.empty(33, 8, device="meta")
+    choice = warpsmith.which(name, x, weight, sm=90)
+    assert choice.implementation == "composite"
+    assert "2 chunks of 256 x 33 logits" in choice.reason
 
 
 def test_which(capsys: pytest.CaptureFixture[str]) -> None:

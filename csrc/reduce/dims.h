@@ -11,6 +11,13 @@
 
 namespace warpsmith {
 
+inline void check_real(const char* op, const Tensor& x) {
+  const ScalarType type = x.scalar_type();
+  if (type == ScalarType::ComplexHalf || type == ScalarType::ComplexFloat || type == ScalarType::ComplexDouble) {
+    fail(op, "expected x to hold real numbers, got ", dtype_name(type));
+  }
+}
+
 // x[o, j, i], with j along the dimension.
 struct DimView {
   int64_t outer, n, inner;

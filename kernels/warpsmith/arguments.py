@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from warpsmith import build, catalogue
-from warpsmith.catalogue import DTYPES, Op
+from warpsmith.catalogue import DTYPES, Composite, Op
 from warpsmith.console import UsageError
 
 
@@ -37,12 +37,23 @@ def find_ops(names: Sequence[str]) -> list[Op]:
             known = [
                 *ops,
                 *(alias for op in ops.values() for alias in op.aliases),
+                *catalogue.composites(),
                 *catalogue.FAMILIES,
             ]
             hint = _near(name, known, "`warpsmith list` shows them all")
             raise UsageError(f"unknown operator '{name}'; {hint}")
         chosen.update((op.name, op) for op in found)
     return list(chosen.values())
+
+
+def find_composites(name: str | None) -> list[Composite]:
+    """Composites by name, family or pattern; all of them for no name."""
+    return [
+        composite
+        for composite in catalogue.composites().values()
+        if name in (None, "all", composite.name, composite.family)
+        or fnmatch.fnmatchcase(composite.name, str(name))
+    ]
 
 
 def find_families(names: Sequence[str]) -> list[str]:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import warpsmith
 from warpsmith import build, catalogue, dispatch, limits, testing, timing
-from warpsmith.catalogue import DTYPES, Inputs, Op, Sample
+from warpsmith.catalogue import DTYPES, Composite, Inputs, Op, Sample
 
 #: Tensors of about this many elements are used to time the host's part of a call.
 OVERHEAD_ELEMENTS = 4096
@@ -126,6 +126,15 @@ def source_of(op: Op) -> str:
     digest = hashlib.sha256(build.source_hash(op.family, op.source_dir).encode())
     for path in spec_files(op):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def source_of_composite(composite: Composite) -> str:
+    """The same for a composite: the kernels of its first operator, and its own file."""
+    digest = hashlib.sha256(build.source_hash(composite.family, composite.operators[0]).encode())
+    path = _origin(composite.module)
+    assert path is not None
+    digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

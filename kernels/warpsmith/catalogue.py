@@ -357,7 +357,41 @@ class Op:
         return self.name
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of an operator, on meta tensors, that a composite makes."""
+
+    op: str
+    args: tuple[Any, ...]
+    purpose: str
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """A public function that is written on top of operators, and has no ladder of its own."""
+
+    #: The public function, as PyTorch would write it.
+    schema: str
+    family: str
+    #: What it is made of, in order: operators of the catalogue by their names, and PyTorch's
+    #: ("torch.mm"), each with what it is there for.
+    parts: tuple[tuple[str, str], ...]
+    #: `calls(*args)`: the operators of the catalogue that a call comes to, from its arguments.
+    calls: Callable[..., tuple[Call, ...]]
+    #: The module that it is written in.
+    module: str
+
+    @cached_property
+    def name(self) -> str:
+        return parse_name(self.schema)
+
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.parts if "." not in name)
+
+
 _ops: dict[str, Op] = {}
+_composites: dict[str, Composite] = {}
 
 
 def add(op: Op) -> Op:
@@ -373,6 +407,18 @@ def load() -> dict[str, Op]:
     for family in FAMILIES:
         importlib.import_module(f"warpsmith.{family}")
     return _ops
+
+
+def add_composite(composite: Composite) -> Composite:
+    """Enters a composite into the catalogue, beside the operators."""
+    _composites[composite.name] = composite
+    return composite
+
+
+def composites() -> dict[str, Composite]:
+    """Every composite by name."""
+    load()
+    return _composites
 
 
 def get(name: str) -> Op:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from warpsmith import build, catalogue, dispatch
 from warpsmith.arguments import (
+    find_composites,
     find_families,
     find_ops,
     need_gpu,
@@ -27,7 +28,7 @@ from warpsmith.arguments import (
     parse_jobs,
     parse_variants,
 )
-from warpsmith.catalogue import DTYPES, Op
+from warpsmith.catalogue import DTYPES, Composite, Op
 from warpsmith.console import (
     UsageError,
     print_json,
@@ -62,9 +63,11 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def list_ops(args: argparse.Namespace) -> int:
-    ops = find_ops([args.op] if args.op else [])
+    composites = find_composites(args.op)
+    named = any(composite.name == args.op for composite in composites)
+    ops = [] if named else find_ops([args.op] if args.op else [])
     if args.json:
-        print_json([_describe(op) for op in ops])
+        print_json([*map(_describe, ops), *map(_describe_composite, composites)])
         return 0
     if args.op:
         for op in ops:
@@ -82,6 +85,11 @@ def list_ops(args: argparse.Namespace) -> int:
                 write(f"also known as {', '.join(op.aliases)}")
             print_table("", ("rung", "the idea", "from", "variants"), rows)
             write("")
+        for composite in composites:
+            write(f"{composite.schema}   family {composite.family}")
+            write("a composite: no ladder of its own; the kernels are those of its parts")
+            print_table("", ("part", "what for", "rungs"), _parts(composite))
+            write("")
         return 0
     overview = [
         (
@@ -94,7 +102,27 @@ def list_ops(args: argparse.Namespace) -> int:
         for op in ops
     ]
     print_table("", ("operator", "family", "dtypes", "variants", "ladder"), overview)
+    write("")
+    made = [(c.name, c.family, " ".join(c.operators)) for c in composites]
+    print_table("", ("composite", "family", "made of, beside PyTorch's operators"), made)
     return 0
+
+
+def _parts(composite: Composite) -> list[tuple[str, str, str]]:
+    ladders = {
+        name: " ".join(rung.name for rung in catalogue.get(name).ladder)
+        for name in composite.operators
+    }
+    return [(name, purpose, ladders.get(name, "")) for name, purpose in composite.parts]
+
+
+def _describe_composite(composite: Composite) -> dict[str, Any]:
+    return {
+        "name": composite.name,
+        "schema": composite.schema,
+        "family": composite.family,
+        "composite": [{"part": name, "purpose": purpose} for name, purpose in composite.parts],
+    }
 
 
 def _describe(op: Op) -> dict[str, Any]:
@@ -172,17 +200,59 @@ def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> st
 
 
 def which(args: argparse.Namespace) -> int:
-    (op,) = find_ops([args.op])[:1]
     shapes = [parse_shape(text) for text in args.shape]
     dtype = DTYPES[(parse_dtypes(args.dtype) or ("f32",))[0]]
     here = torch.cuda.is_available() and args.sm is None
-    sm = args.sm if args.sm is not None else None if here else 90
-    values = arguments_for(op, shapes, dtype, "cuda" if here else "meta")
+    asked = dispatch.device_sm(torch.device("cuda")) if here else args.sm or 90
+    place = "cuda" if here else "meta"
+    where = "this GPU" if here else f"sm_{asked}"
+    sm = None if here else asked
+    if composite := catalogue.composites().get(args.op):
+        values = _layer_arguments(composite, shapes, dtype, place)
+        calls = composite.calls(*values)
+        if args.json:
+            parts = [{"purpose": c.purpose, **_served(c.op, c.args, sm, asked)} for c in calls]
+            serves = {"serves": "composite", "implementation": "composite", "parts": parts}
+            print_json({"op": composite.name, "sm": asked, **serves})
+            return 0
+        write(f"{composite.name}({_shapes(values)}) on {where}: a composite")
+        for call in calls:
+            write("")
+            write(call.purpose)
+            _print_served(_served(call.op, call.args, sm, asked), call.args, where)
+        return 0
+    (op,) = find_ops([args.op])[:1]
+    values = arguments_for(op, shapes, dtype, place)
+    answer = _served(op.name, values, sm, asked)
+    if args.json:
+        print_json(answer)
+    else:
+        _print_served(answer, values, where)
+    return 0
+
+
+def _shapes(values: Sequence[Any]) -> str:
+    tensors = (v for v in values if isinstance(v, Tensor))
+    return ", ".join("x".join(map(str, v.shape)) or "scalar" for v in tensors)
+
+
+def _layer_arguments(
+    composite: Composite, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: str
+) -> tuple[Tensor, ...]:
+    """Its floating-point arguments; the others keep to what they are by default."""
+    if len(shapes) != 2:
+        raise UsageError(f"{composite.name} wants the shapes of x and weight, got {len(shapes)}")
+    return tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
+
+
+def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> dict[str, Any]:
+    """What serves a call, and what the variants of its dtype say to it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dispatch.FallbackWarning)
-        choice = dispatch.which(op.name, *values, sm=sm)
-    asked = sm if sm is not None else dispatch.device_sm(dispatch.first_tensor(values).device)
-    rungs = [
+        choice = dispatch.which(name, *values, sm=sm)
+    op = catalogue.get(name)
+    values = dispatch.normalise(op, values)
+    variants = [
         {
             "variant": variant.name,
             "chosen": variant is choice.variant,
@@ -190,28 +260,26 @@ def which(args: argparse.Namespace) -> int:
             "story": variant.rung.story,
         }
         for variant in op.variants
-        if DTYPES[variant.dtype] is dtype
+        if DTYPES[variant.dtype] is dispatch.first_tensor(values).dtype
     ]
-    shape_text = ", ".join(
-        "x".join(map(str, v.shape)) or "scalar" for v in values if isinstance(v, Tensor)
-    )
-    if args.json:
-        answer = {
-            "op": op.name,
-            "sm": asked,
-            "serves": choice.name,
-            "implementation": choice.implementation,
-        }
-        print_json({**answer, "reason": choice.reason, "variants": rungs})
-        return 0
-    where = "this GPU" if here else f"sm_{asked}"
-    write(f"{op.name}({shape_text}) on {where}: {choice}")
+    return {
+        "op": op.name,
+        "sm": asked,
+        "serves": choice.name,
+        "implementation": choice.implementation,
+        "reason": choice.reason,
+        "variants": variants,
+    }
+
+
+def _print_served(answer: dict[str, Any], values: Sequence[Any], where: str) -> None:
+    choice = f"{answer['serves']}: {answer['reason']}"
+    write(f"{answer['op']}({_shapes(values)}) on {where}: {choice}")
     rows = [
         ("*" if r["chosen"] else "", r["variant"], r["why_not"] or "could serve", r["story"])
-        for r in rungs
+        for r in answer["variants"]
     ]
     print_table("", ("", "variant", "for this call", "the idea"), rows)
-    return 0
 
 
 # --- build, inspect -------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from warpsmith import build, catalogue
-from warpsmith.catalogue import DTYPE_NAMES, Op, Variant
+from warpsmith.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 
 _library = torch.library.Library("warpsmith", "DEF")
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd
@@ -37,7 +37,7 @@ _BelowAutograd = torch._C._AutoDispatchBelowAutograd
 class Choice:
     """What serves a call, and why."""
 
-    implementation: str  # "cuda", "triton" or "reference"
+    implementation: str  # "cuda", "triton", "reference" or "composite"
     variant: Variant | None
     reason: str
 
@@ -89,7 +89,8 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
     """What serves a call, as a pure function of the arguments, the GPU and what is built.
 
     Args:
-        name: an operator ("rms_norm") or an alias of it.
+        name: an operator ("rms_norm") or an alias of it, or a composite
+            ("fused_linear_cross_entropy"), of which the reason says what serves its parts.
         *args: the operator's arguments; tensors may be on any device.
         sm: ask for a GPU of this compute capability (90) instead of the tensors' own device;
             the answer then says which compiled kernel would serve, whether or not it is built
@@ -101,6 +102,9 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
     Returns:
         A `Choice`: implementation, variant and reason; `print` it.
     """
+    if composite := catalogue.composites().get(name):
+        served = (f"{c.purpose}: {which(c.op, *c.args, sm=sm)}" for c in composite.calls(*args))
+        return Choice("composite", None, "; ".join(served))
     op = catalogue.get(name)
     args = checked(op, args)
     tensor = first_tensor(args)
@@ -127,7 +131,10 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
 
 
 def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
-    if first_tensor(args).dtype not in DTYPE_NAMES:
+    dtype = first_tensor(args).dtype
+    # a twin is written for integers where some rung is
+    integers = any(not DTYPES[name].is_floating_point for name in op.dtypes)
+    if dtype not in DTYPE_NAMES or not (dtype.is_floating_point or integers):
         return Choice("reference", None, why)
     if not triton_available():
         return Choice("reference", None, f"{why}; Triton is not installed")

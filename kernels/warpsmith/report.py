@@ -8,7 +8,8 @@ A table in the README stands between two markers and is replaced as a whole:
 
 The names: `headline` and `headline:<dtype>` (every operator at its largest case), `<family>` and
 `<family>:<dtype>` (the same for one family), `ladder:<op>` (the climb, with its stories),
-`cases:<op>` (every case and implementation), `overhead` (host time per call), `limits` and
+`cases:<op>` (every case and implementation), `other:<name>` (what a script of `benchmarks`
+measured), `overhead` (host time per call), `limits` and
 `environment`.
 """
 
@@ -19,11 +20,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warpsmith import bench, catalogue, limits
+from warpsmith import bench, build, catalogue, limits
 from warpsmith.catalogue import DTYPES, Op
 
 #: Not a peer that a user could have chosen instead.
@@ -54,12 +55,44 @@ Table = list[list[str]]
 
 
 @dataclass(frozen=True)
+class Other:
+    """A record of a script in `benchmarks`, which is no operator's."""
+
+    title: str
+    about: str
+    #: A hash of what its numbers depend on.
+    source: Callable[[], str]
+
+
+def _layer_source() -> str:
+    return bench.source_of_composite(catalogue.composites()["fused_linear_cross_entropy"])
+
+
+OTHERS: dict[str, Other] = {
+    "fused_linear_cross_entropy": Other(
+        "`fused_linear_cross_entropy`",
+        "Forward and backward of a linear layer with cross-entropy (x to classes): time of a step, "
+        "and the most memory that it holds on top of its inputs, gradients included.",
+        _layer_source,
+    ),
+    "mma_peak": Other(
+        "`mma.sync` at its peak",
+        "What the instruction does in loops over registers, and the part of it that matrix "
+        "products with it reach.",
+        lambda: build.source_hash("gemm", "matmul"),
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Results:
     """The records of one GPU, in catalogue order."""
 
     gpu: str
     records: dict[str, dict[str, Any]]
     limits: dict[str, Any] | None
+    #: What the scripts in `benchmarks` measured, by the name of the record.
+    others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @staticmethod
     def load(folder: Path) -> Results:
@@ -68,7 +101,9 @@ class Results:
             record = limits.read_json(bench.record_path(folder, name))
             if record is not None:
                 records[name] = record
-        return Results(folder.name, records, limits.load(folder))
+        found = {name: limits.read_json(bench.record_path(folder, name)) for name in OTHERS}
+        others = {name: record for name, record in found.items() if record is not None}
+        return Results(folder.name, records, limits.load(folder), others)
 
     @property
     def device(self) -> str:
@@ -348,6 +383,37 @@ def case_table(results: Results, op: Op) -> str:
     return "\n".join([markdown(header, lines), *(["", *notes] if notes else [])])
 
 
+def other_table(results: Results, name: str) -> str:
+    """Every case and implementation of a record that is no operator's."""
+    record = results.others.get(name)
+    if record is None:
+        return "No records yet."
+    rows = record["rows"]
+    columns: list[tuple[str, str, Callable[[Row], str]]] = [
+        ("ms", "time", lambda row: _duration(row.get("ms"))),
+        ("tflops", "rate", lambda row: f"{row['tflops']:.0f} TFLOP/s" if "tflops" in row else "–"),
+        ("peak_mib", "peak memory", lambda row: f"{_number(row.get('peak_mib'), 0)} MiB"),
+        ("of_mma_peak", "of the instruction", lambda row: _percent(row.get("of_mma_peak"))),
+        ("of_cublas", "of cuBLAS", lambda row: _percent(row.get("of_cublas"))),
+    ]
+    shown = [(title, cell) for key, title, cell in columns if any(key in row for row in rows)]
+    lines: Table = []
+    for row in rows:
+        cells = [cell(row) for _, cell in shown]
+        if "error" in row:
+            cells = ["no number", *["–"] * (len(shown) - 1)]
+        lines.append([row["case"], LABELS.get(row["impl"], row["impl"]), *cells])
+    notes = [f"- {row['case']}, {row['impl']}: {row['error']}" for row in rows if "error" in row]
+    if other_is_stale(results, name):
+        notes.append(f"- {AGED}")
+    table = markdown(["case", "implementation", *(title for title, _ in shown)], lines, left=2)
+    return "\n".join([table, *(["", *notes] if notes else [])])
+
+
+def other_is_stale(results: Results, name: str) -> bool:
+    return bool(results.others[name]["source"] != OTHERS[name].source())
+
+
 def overhead_table(results: Results, ops: Sequence[Op]) -> str:
     """Host time of a call on a small tensor, beside PyTorch's and beside `torch.add` in the same
     process.
@@ -442,6 +508,8 @@ def block(name: str, results: Results) -> str:
     """
     ops = list(catalogue.load().values())
     kind, _, which = name.partition(":")
+    if kind == "other" and which in OTHERS:
+        return other_table(results, which)
     if kind in ("ladder", "cases"):
         return (ladder if kind == "ladder" else case_table)(results, catalogue.get(which))
     if kind == "headline":
@@ -504,6 +572,9 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
             for p in plots
             if p.stem.startswith(f"{op.name}.")
         ]
+    for name in results.others:
+        other = OTHERS[name]
+        parts += [f"### {other.title}", other.about, other_table(results, name)]
     overview = [p for p in plots if p.stem in catalogue.FAMILIES]
     if overview:
         at = parts.index("### Host time per call")
@@ -560,6 +631,10 @@ def stale(results: Results) -> list[str]:
             messages.append(
                 f"{op.name}: its record ({record['environment']['date']}) is older than its sources"
             )
+    for name, record in results.others.items():
+        if other_is_stale(results, name):
+            date = record["environment"]["date"]
+            messages.append(f"{name}: its record ({date}) is older than its sources")
     return messages
 
 

@@ -12,24 +12,17 @@ namespace {
 constexpr const char* kOp = "cumsum";
 const Ladder<CumsumArgs> ladder{kOp};
 
-void check_real(const Tensor& x) {
-  const ScalarType type = x.scalar_type();
-  if (type == ScalarType::ComplexHalf || type == ScalarType::ComplexFloat || type == ScalarType::ComplexDouble) {
-    fail(kOp, "expected x to hold real numbers, got ", dtype_name(type));
-  }
-}
-
 bool has_kernel(const Tensor& x) {
   const auto dtype = kernel_dtype(x.scalar_type());
   return dtype && !is_fp8(*dtype) && *dtype != Dtype::i8;
 }
 
-Tensor run(const Tensor& x, int64_t dim, bool reverse, const std::string* rung) {
-  check_real(x);
+Tensor run(const Tensor& x, int64_t dim, bool reverse, bool batch_invariant, const std::string* rung) {
+  check_real(kOp, x);
   const int64_t d = check_dim(kOp, x, dim);
   if (!has_kernel(x)) {
     if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
-    return call_fallback<Tensor>("warpsmith::cumsum", x, dim, reverse);
+    return call_fallback<Tensor>("warpsmith::cumsum", x, dim, reverse, batch_invariant);
   }
   const Dtype dtype = *kernel_dtype(x.scalar_type());
   Tensor y = empty_contiguous(x, x.sizes(), dtype == Dtype::i32 ? ScalarType::Long : x.scalar_type());
@@ -38,7 +31,8 @@ Tensor run(const Tensor& x, int64_t dim, bool reverse, const std::string* rung) 
   const int device = x.get_device_index();
   const DeviceScope scope(device);
   Tensor input = x;
-  const DimView view = view_by_shape(input, d, /*rows=*/AroundDim(x, d).inner.size == 1);
+  const bool columns = batch_invariant ? d + 1 < x.dim() : AroundDim(x, d).inner.size != 1;
+  const DimView view = view_by_shape(input, d, /*rows=*/!columns);
   CumsumArgs args{
       .x = input.data_ptr(),
       .y = y.data_ptr(),
@@ -49,7 +43,9 @@ Tensor run(const Tensor& x, int64_t dim, bool reverse, const std::string* rung) 
       .stride_outer = view.stride_outer,
       .stride_n = view.stride_n,
       .stride_inner = view.stride_inner,
+      .columns = columns,
       .reverse = reverse,
+      .batch_invariant = batch_invariant,
       .dtype = dtype,
   };
   std::optional<Tensor> workspace;
@@ -64,16 +60,18 @@ Tensor run(const Tensor& x, int64_t dim, bool reverse, const std::string* rung) 
     Ladder<CumsumArgs>::run_named(kOp, *rung, args, sm, stream);
   } else {
     const Rung<CumsumArgs>* best = Ladder<CumsumArgs>::choose(args, sm);
-    if (best == nullptr) return call_fallback<Tensor>("warpsmith::cumsum", x, dim, reverse);
+    if (best == nullptr) return call_fallback<Tensor>("warpsmith::cumsum", x, dim, reverse, batch_invariant);
     Ladder<CumsumArgs>::run(*best, args, stream);
   }
   return y;
 }
 
-Tensor cumsum(const Tensor& x, int64_t dim, bool reverse) { return run(x, dim, reverse, nullptr); }
+Tensor cumsum(const Tensor& x, int64_t dim, bool reverse, bool batch_invariant) {
+  return run(x, dim, reverse, batch_invariant, nullptr);
+}
 
-Tensor cumsum_rung(const Tensor& x, int64_t dim, bool reverse, std::string rung, std::string) {
-  return run(x, dim, reverse, &rung);
+Tensor cumsum_rung(const Tensor& x, int64_t dim, bool reverse, bool batch_invariant, std::string rung, std::string) {
+  return run(x, dim, reverse, batch_invariant, &rung);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {

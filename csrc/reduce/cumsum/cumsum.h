@@ -15,8 +15,10 @@ struct CumsumArgs {
   void* workspace;          // sums of chunks of columns, or status words of tiles of rows; null where neither is needed
   int64_t outer, n, inner;  // rows have inner 1
   int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1, else rows and columns have 1
+  bool columns;                                  // neighbours along inner lie side by side; otherwise those along n do
   bool reverse;
-  Dtype dtype;  // of x
+  bool batch_invariant;  // the order in which a sequence's values meet depends on n alone
+  Dtype dtype;           // of x
 
   constexpr int64_t sequences() const { return outer * inner; }
 };
@@ -28,19 +30,21 @@ constexpr int sum_size(Dtype dtype) { return dtype == Dtype::i32 ? 8 : 4; }
 
 constexpr int pack_width(Dtype dtype) { return 16 / size_of(dtype); }
 
-// Whether every row of x is as far from a boundary of 16 bytes as its sums are, counted in values.
+// Whether every row of x is as far from a boundary of 16 bytes as its sums are, counted in values. With a promise to
+// keep, none may be away from one at all: what meets in a pack would depend on where the row starts.
 inline bool lies_alike(const CumsumArgs& a) {
   const int out_size = a.dtype == Dtype::i32 ? 8 : size_of(a.dtype);
   const auto x = reinterpret_cast<uintptr_t>(a.x) / static_cast<uintptr_t>(size_of(a.dtype));
   const auto y = reinterpret_cast<uintptr_t>(a.y) / static_cast<uintptr_t>(out_size);
   const int width = pack_width(a.dtype);
+  if (a.batch_invariant && (!is_aligned(a.x, 16) || a.n % width != 0)) return false;
   return (x - y) % static_cast<uintptr_t>(width) == 0 && (a.outer == 1 || (a.stride_outer - a.n) % width == 0);
 }
 
-// The most packs that a row touches: it need not start where a pack does.
+// The most packs that a row touches: it need not start where a pack does, unless there is a promise to keep.
 inline int64_t packs_of_row(const CumsumArgs& a) {
   const int width = pack_width(a.dtype);
-  const bool starts_whole = is_aligned(a.x, 16) && a.n % width == 0;
+  const bool starts_whole = a.batch_invariant || (is_aligned(a.x, 16) && a.n % width == 0);
   return ceil_div(a.n + (starts_whole ? 0 : width - 1), width);
 }
 
@@ -66,7 +70,7 @@ inline constexpr int64_t kScanManyRows = 1024;       // as many rows keep a GPU 
 inline constexpr int64_t kTiledRowBytes = 64 << 10;  // from here on a row is worth several blocks
 
 inline bool has_few_long_rows(const CumsumArgs& a) {
-  return a.outer < kScanManyRows && a.n * size_of(a.dtype) >= kTiledRowBytes;
+  return (a.outer < kScanManyRows || a.batch_invariant) && a.n * size_of(a.dtype) >= kTiledRowBytes;
 }
 
 // --- columns in chunks -----------------------------------------------------------------------------------------------
@@ -75,18 +79,21 @@ struct ColumnChunks {
   int64_t packs;  // of a row of columns
   int64_t chunks, chunk;
 
-  // Enough threads to keep DRAM busy, and chunks long enough that their sums cost little.
+  // Enough threads to keep DRAM busy, and chunks long enough that their sums cost little. With a promise to keep, chunks
+  // of one length, whatever the number of columns.
   explicit ColumnChunks(const CumsumArgs& a) {
-    constexpr int64_t kThreads = 1 << 16, kLeastChunk = 32, kMostChunks = 256;
+    constexpr int64_t kThreads = 1 << 16, kLeastChunk = 32, kMostChunks = 256, kInvariantChunk = 512;
     packs = ceil_div(a.inner, 16 / size_of(a.dtype));
     const int64_t most = std::min(ceil_div(a.n, kLeastChunk), kMostChunks);
-    chunk = ceil_div(a.n, std::clamp<int64_t>(ceil_div(kThreads, a.outer * packs), 1, most));
+    const int64_t wanted = a.batch_invariant ? std::min(ceil_div(a.n, kInvariantChunk), kMostChunks)
+                                             : std::clamp<int64_t>(ceil_div(kThreads, a.outer * packs), 1, most);
+    chunk = ceil_div(a.n, wanted);
     chunks = ceil_div(a.n, chunk);
   }
 };
 
 inline int64_t workspace_bytes(const CumsumArgs& a, bool may_tile) {
-  if (a.inner == 1) {
+  if (!a.columns) {
     return may_tile ? (1 + a.outer * TilesOfRow(a).words()) * static_cast<int64_t>(sizeof(uint64_t)) : 0;
   }
   const int64_t chunks = ColumnChunks(a).chunks;
@@ -101,7 +108,7 @@ inline const char* needs_short(const CumsumArgs& a) {
 }
 
 inline const char* needs_rows(const CumsumArgs& a) {
-  return a.inner == 1 ? nullptr : "needs the dimension to be the last";
+  return a.columns ? "needs the dimension to be the last" : nullptr;
 }
 
 inline const char* needs_tiles(const CumsumArgs& a) {
@@ -111,7 +118,7 @@ inline const char* needs_tiles(const CumsumArgs& a) {
 }
 
 inline const char* needs_columns(const CumsumArgs& a) {
-  return a.inner > 1 ? nullptr : "needs a dimension that is not the last";
+  return a.columns ? nullptr : "needs a dimension that is not the last";
 }
 
 }  // namespace warpsmith

@@ -134,10 +134,11 @@ const char* takes(const CumsumArgs& a) {
   return a.outer * TilesOfRow(a).tiles <= kMostTiles ? nullptr : "needs at most 2^30 tiles";
 }
 
-// 16 bits would be bound by arithmetic, done twice; few waves of tiles by what it takes to begin.
+// 16 bits would be bound by arithmetic, done twice; few waves of tiles by what it takes to begin. How many waves there are
+// depends on the number of rows.
 bool suits(const CumsumArgs& a) {
   constexpr int64_t kLeastValues = 16 << 20;
-  return has_few_long_rows(a) && size_of(a.dtype) == 4 && a.outer * a.n >= kLeastValues;
+  return !a.batch_invariant && has_few_long_rows(a) && size_of(a.dtype) == 4 && a.outer * a.n >= kLeastValues;
 }
 
 const Register<CumsumArgs> registered{"two_pass", /*min_sm=*/80, takes, launch, suits};

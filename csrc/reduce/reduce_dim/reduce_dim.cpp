@@ -88,7 +88,7 @@ ReduceDimArgs describe(Tensor& x, int64_t dim, bool batch_invariant, int64_t out
 // An empty optional: no rung takes the call.
 std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& request, Named rung) {
   const ReductionInfo& info = kReductions[static_cast<int>(reduction)];
-  check_floating(info.name, "x", x);
+  info.takes_integers ? check_real(info.name, x) : check_floating(info.name, "x", x);
   const int64_t dim = check_dim(info.name, x, request.dim);
   const int64_t n = x.dim() == 0 ? 1 : x.size(dim);
   if (n == 0 && !info.takes_nothing) {

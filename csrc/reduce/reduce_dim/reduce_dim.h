@@ -16,12 +16,14 @@ struct ReductionInfo {
   const char* name;
   bool finds_position;  // answers with an int64 position instead of a value
   bool takes_nothing;   // has an answer for no values at all
+  bool takes_integers;  // by the PyTorch reference; no kernel does
 };
 
 // In the order of `Reduction`.
 inline constexpr ReductionInfo kReductions[] = {
-    {"sum", false, true},    {"mean", false, true},   {"amax", false, false}, {"amin", false, false},
-    {"argmax", true, false}, {"argmin", true, false}, {"var", false, true},
+    {"sum", false, true, true},   {"mean", false, true, false},  {"amax", false, false, true},
+    {"amin", false, false, true}, {"argmax", true, false, true}, {"argmin", true, false, true},
+    {"var", false, true, false},
 };
 inline constexpr int64_t kMostStateBytes = 20;  // of what a block leaves for another about an output
 

@@ -1,6 +1,6 @@
-// Sum of everything, two 16-bit values an access.
+// Sum of everything, two values an access.
 //   Against `shuffle`: half of the loads, and a 16-bit accumulator adds two values an instruction. Bound: still the
-//   number of load instructions, at 4 bytes each.
+//   number of load instructions, at 2 to 8 bytes each.
 #include "reduce/reduce_sum/dtypes.cuh"
 
 namespace warpsmith {
@@ -24,19 +24,15 @@ __global__ void __launch_bounds__(kThreads) reduce_sum_x2_kernel(const Span<T, 2
   if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-const char* takes(const ReduceSumArgs& a) {
-  return a.dtype == Dtype::f16 || a.dtype == Dtype::bf16 ? nullptr : "takes f16 and bf16";
-}
+const char* takes(const ReduceSumArgs&) { return nullptr; }
 
 void launch(const ReduceSumArgs& a, cudaStream_t stream) {
   visit_accumulators(a, [&]<class T, class A>() {
-    if constexpr (sizeof(T) == 2) {
-      const Span<T, 2> x(a.x, a.n);
-      auto* partial = static_cast<Total<T>*>(a.workspace);
-      const int64_t blocks = std::max<int64_t>(ceil_div(x.accesses, kThreads * kPairs), 1);
-      warpsmith::launch<&reduce_sum_x2_kernel<T, A>>({static_cast<unsigned>(blocks), kThreads}, stream, x, partial);
-      launch_total<Result<T>>(partial, blocks, a.y, stream);
-    }
+    const Span<T, 2> x(a.x, a.n);
+    auto* partial = static_cast<Total<T>*>(a.workspace);
+    const int64_t blocks = std::max<int64_t>(ceil_div(x.accesses, kThreads * kPairs), 1);
+    warpsmith::launch<&reduce_sum_x2_kernel<T, A>>({static_cast<unsigned>(blocks), kThreads}, stream, x, partial);
+    launch_total<Result<T>>(partial, blocks, a.y, stream);
   });
 }
 

@@ -434,6 +434,7 @@ cross_entropy_with_grad_op = catalogue.add(
         properties=(
             Property("no such class", cases.no_such_class),
             Property("gradient sums to zero", cases.gradient_sums_to_zero),
+            Property("the same bits in every run", cases.repeatable(cases.with_grad_call)),
         ),
         cost=Cost(bytes=_bytes_both, flops=lambda logits, *rest: 8 * logits.numel()),
         bench=tuple(cases.bench_with_grad(*shape) for shape in cases.BENCH_SHAPES),
@@ -463,7 +464,10 @@ cross_entropy_backward_op = catalogue.add(
         check=_check_backward,
         samples=cases.backward_samples(),
         errors=cases.BACKWARD_ERRORS,
-        properties=(Property("no such class", cases.no_such_class_backward),),
+        properties=(
+            Property("no such class", cases.no_such_class_backward),
+            Property("the same bits in every run", cases.repeatable(cases.backward_call)),
+        ),
         cost=Cost(bytes=_bytes_both, flops=lambda logits, *rest: 4 * logits.numel()),
         bench=tuple(cases.bench_backward(*shape) for shape in cases.BENCH_SHAPES),
         peers={"compile": _compiled_backward, "quack": _quack_backward},

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpsmith.accuracy import as_tuple
 from warpsmith.catalogue import Bad, Inputs, Sample
 
 IGNORE_INDEX = -100
@@ -475,6 +476,30 @@ def rows_independent(function: Callable[..., Any], inputs: Inputs) -> None:
         rest = [0, 1, 3, 4, 5]
         for before, after in zip(function(logits, target), function(changed, target), strict=True):
             assert torch.equal(before[rest], after[rest]), "a row's answer depends on another row"
+
+
+def repeatable(
+    call: Callable[[Inputs, int, int], tuple[Any, ...]],
+) -> Callable[[Callable[..., Any], Inputs], None]:
+    """The property that two runs agree in every bit; `call` makes the arguments for a shape."""
+
+    def check(function: Callable[..., Any], inputs: Inputs) -> None:
+        for rows, cols in ((9, 101), (5, 5001), (2, 40000)):
+            args = call(inputs, rows, cols)
+            first, second = (as_tuple(function(*args)) for _ in range(2))
+            assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True)), (
+                f"two calls differ at {rows}x{cols}"
+            )
+
+    return check
+
+
+def with_grad_call(inputs: Inputs, rows: int, cols: int) -> tuple[Any, ...]:
+    return (*_call(inputs.randn(rows, cols), inputs), None, IGNORE_INDEX, 0.1, 1e-3)
+
+
+def backward_call(inputs: Inputs, rows: int, cols: int) -> tuple[Any, ...]:
+    return _with_gradients(_call(inputs.randn(rows, cols), inputs), inputs)
 
 
 def gradient_sums_to_zero(function: Callable[..., Any], inputs: Inputs) -> None:

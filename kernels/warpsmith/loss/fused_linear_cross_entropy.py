@@ -5,6 +5,10 @@ gradient in one pass of `cross_entropy_with_grad_`, over the logits themselves, 
 dW += g^T x. Nothing of a chunk outlives it but its share of the gradients, which are thus there
 before the backward pass begins; it only scales them.
 
+It is a composite: it has no ladder, as what it does beside PyTorch's matrix products is done by
+`cross_entropy_with_grad`, whose ladder stands in for one (by `cross_entropy_forward`, where nothing
+needs a gradient). What is its own is the order of the steps, and the size of a chunk.
+
 The idea: Hsu et al. 2024, Liger Kernel, https://arxiv.org/abs/2410.10989.
 """
 
@@ -17,15 +21,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from warpsmith import dispatch
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import Call, Composite
 from warpsmith.loss.checks import check_reduction, check_target, wide_dtype
 
 _OP = "fused_linear_cross_entropy"
 #: Logits of a chunk take about this many bytes. Every chunk reads and writes the whole gradient of
 #: the weight, beside which the arithmetic of 2048 rows is long.
 CHUNK_BYTES = 512 << 20
-#: Chunks of fewer rows would keep the matrix products from their full speed.
+#: Chunks of fewer rows keep the matrix products from their full speed.
 LEAST_ROWS = 1024
+#: However few bytes they take, the logits are cut into so many chunks, of `LEAST_ROWS` at least ...
+CHUNKS = 4
+#: ... and into so many where there are fewer rows than that, down to a tile: all of them are never
+#: held.
+LEAST_CHUNKS = 2
 #: Rows of matrix products come in tiles of this many.
 ROW_TILE = 128
 #: Logits of a chunk are laid out with rows of a multiple of this many bytes: matrix products are
@@ -79,10 +89,17 @@ def _check(
 
 
 def _default_chunk(rows: int, row_bytes: int) -> int:
-    """Rows of a chunk: as many as `CHUNK_BYTES` hold, spread evenly."""
+    """Rows of a chunk: as many as `CHUNK_BYTES` hold, spread evenly over several chunks."""
     most = max(CHUNK_BYTES // row_bytes // ROW_TILE * ROW_TILE, LEAST_ROWS)
-    chunks = max(-(-rows // most), 1)
+    fewest = min(max(rows // LEAST_ROWS, LEAST_CHUNKS), CHUNKS) if rows > ROW_TILE else 1
+    chunks = max(-(-rows // most), fewest)
     return max(-(-rows // chunks // ROW_TILE), 1) * ROW_TILE
+
+
+def _padded(count: int, x: Tensor) -> int:
+    """Values from one row of logits to the next."""
+    width = ROW_BYTES // x.element_size()
+    return -(-count // width) * width
 
 
 def _chunks(rows: int, chunk: int) -> Iterator[slice]:
@@ -141,8 +158,7 @@ def _forward(
     _check(x, weight, target, bias, chunk_rows)
     rows, count = x.shape[0], weight.shape[0]
     options = (ignore_index, label_smoothing, z_loss)
-    width = ROW_BYTES // x.element_size()
-    padded = -(-count // width) * width
+    padded = _padded(count, x)
     chunk = chunk_rows or _default_chunk(rows, padded * x.element_size())
     buffer = torch.empty((min(chunk, rows), padded), dtype=x.dtype, device=x.device)
     buffer[:, count:].zero_()  # oneDNN reads past the end of a row of bf16, and multiplies by zero
@@ -218,6 +234,46 @@ _fused = dispatch.register_composite(
 )
 
 
+def _calls(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor | None = None,
+    bias: Tensor | None = None,
+    chunk_rows: int | None = None,
+) -> tuple[Call, ...]:
+    """What the first chunk of a call comes to, with gradients and without."""
+    target = x.new_empty(x.shape[:1], dtype=torch.int64) if target is None else target
+    _check(x, weight, target, bias, chunk_rows)
+    rows, count = x.shape[0], weight.shape[0]
+    padded = _padded(count, x)
+    chunk = min(chunk_rows or _default_chunk(rows, padded * x.element_size()), rows)
+    logits = x.new_empty((chunk, padded))[:, :count]
+    chunks = -(-rows // chunk) if chunk else 0
+    where = f"{chunks} chunk{'' if chunks == 1 else 's'} of {chunk} x {count} logits"
+    return (
+        Call("cross_entropy_with_grad", (logits, target[:chunk]), f"{where}, with gradients"),
+        Call("cross_entropy_forward", (logits, target[:chunk]), "without"),
+    )
+
+
+composite = catalogue.add_composite(
+    Composite(
+        f"{_OP}(Tensor x, Tensor weight, Tensor target, Tensor? bias=None, *, "
+        "int ignore_index=-100, float label_smoothing=0.0, float z_loss=0.0, "
+        'str reduction="mean", int? chunk_rows=None, bool accumulate_f32=False) -> Tensor',
+        family="loss",
+        parts=(
+            ("torch.mm", "the logits of a chunk: x W^T, or torch.addmm with a bias"),
+            ("cross_entropy_with_grad", "loss and gradient of a chunk, over its logits"),
+            ("cross_entropy_forward", "the loss alone, where nothing needs a gradient"),
+            ("torch.mm", "dx of a chunk, and its share of dW, added by torch.addmm"),
+        ),
+        calls=_calls,
+        module=__name__,
+    )
+)
+
+
 # --- gradients ------------------------------------------------------------------------------------
 
 
@@ -279,6 +335,10 @@ def fused_linear_cross_entropy(
     retained, and asks the host for nothing. The logits of a vocabulary of 128256 in bf16 take 2 GiB
     at 8192 rows; a chunk takes a quarter of that.
 
+    It has no ladder and no variants of its own: beside PyTorch's matrix products it runs
+    `cross_entropy_with_grad`, whose ladder stands in for one. `warpsmith which` says which of its
+    kernels serves the chunks of a call.
+
     Args:
         x: [n, d], f32, f16 or bf16 (f64 without a kernel of its own). Under autocast, cast it.
         weight: [v, d], in the dtype of x.
@@ -288,7 +348,9 @@ def fused_linear_cross_entropy(
         label_smoothing: the share of the target's weight that is spread over all classes.
         z_loss: the weight of lse^2.
         reduction: "mean" over the rows that are not ignored (NaN where all are), or "sum".
-        chunk_rows: rows of a chunk; by default as many as 512 MiB of logits hold, at least 1024.
+        chunk_rows: rows of a chunk; by default as many as 512 MiB of logits hold, but at most a
+            quarter of the rows where that leaves 1024, and half of them where there are more than
+            128.
         accumulate_f32: whether the gradient of the weight is summed over chunks in f32 instead of
             the dtype of the weight, which needs memory for it.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sample
-from warpsmith.reduce.dims import DimView, check_dim, view_by_shape
+from warpsmith.reduce.dims import DimView, check_dim, is_last, view_by_shape
 
 DTYPES = ("f32", "f16", "bf16", "i32")
 ACCUMULATORS = {"f32": ("f32",), "f16": ("f32",), "bf16": ("f32",), "i32": ("i64",)}
@@ -18,13 +18,13 @@ ACCUMULATORS = {"f32": ("f32",), "f16": ("f32",), "bf16": ("f32",), "i32": ("i64
 # --- checks and the reference ---------------------------------------------------------------------
 
 
-def _check(x: Tensor, dim: int, reverse: bool) -> None:
+def _check(x: Tensor, dim: int, *rest: Any) -> None:
     if x.is_complex():
         raise RuntimeError(f"cumsum: expected x to hold real numbers, got {x.dtype}")
     check_dim("cumsum", x, dim)
 
 
-def _reference(x: Tensor, dim: int, reverse: bool) -> Tensor:
+def _reference(x: Tensor, dim: int, reverse: bool, *rest: Any) -> Tensor:
     if not reverse or x.dim() == 0:
         return torch.cumsum(x, dim)
     return torch.cumsum(x.flip(dim), dim).flip(dim)
@@ -35,7 +35,7 @@ def sum_dtype(x: Tensor) -> torch.dtype:
     return x.dtype if x.is_floating_point() else torch.int64
 
 
-def _fake(x: Tensor, dim: int, reverse: bool) -> Tensor:
+def _fake(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(x.shape, dtype=sum_dtype(x))
 
 
@@ -43,8 +43,8 @@ def _backward(
     inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """A value enters every sum from its place on, so its gradient is the sum of theirs."""
-    _, dim, reverse = inputs
-    return torch.ops.warpsmith.cumsum(grad, dim, not reverse), None, None
+    _, dim, reverse, batch_invariant = inputs
+    return torch.ops.warpsmith.cumsum(grad, dim, not reverse, batch_invariant), None, None, None
 
 
 # --- what the rungs take --------------------------------------------------------------------------
@@ -59,28 +59,30 @@ TILED_ROW_BYTES = 64 << 10
 TWO_PASS_VALUES = 16 << 20
 
 
-def view(x: Tensor, dim: int) -> DimView:
+def view(x: Tensor, dim: int, batch_invariant: bool = False) -> DimView:
     """How kernels see a call."""
     dim = dim % max(x.dim(), 1)
+    if batch_invariant:
+        return view_by_shape(x, dim, columns=not is_last(x, dim))
     after = 1
     for n in x.shape[dim + 1 :]:
         after *= n
     return view_by_shape(x, dim, columns=after != 1)
 
 
-def _needs_short(x: Tensor, dim: int, reverse: bool) -> str | None:
+def _needs_short(x: Tensor, dim: int, *rest: Any) -> str | None:
     if x.numel() == 0 or x.dim() == 0 or x.shape[dim] <= 1 << 20:
         return None
     return "needs at most 2^20 values along the dimension"
 
 
-def _needs_rows(x: Tensor, dim: int, reverse: bool) -> str | None:
-    columns = x.numel() > 0 and view(x, dim).columns
+def _needs_rows(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
+    columns = x.numel() > 0 and view(x, dim, batch_invariant).columns
     return "needs the dimension to be the last" if columns else None
 
 
-def _needs_columns(x: Tensor, dim: int, reverse: bool) -> str | None:
-    rows = x.numel() > 0 and not view(x, dim).columns
+def _needs_columns(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
+    rows = x.numel() > 0 and not view(x, dim, batch_invariant).columns
     return "needs a dimension that is not the last" if rows else None
 
 
@@ -88,35 +90,37 @@ def _tiles(x: Tensor, seen: DimView) -> int:
     return seen.outer * -(-seen.n // (TILE_PACKS * (16 // x.element_size())))
 
 
-def _needs_tiles(x: Tensor, dim: int, reverse: bool) -> str | None:
+def _needs_tiles(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
     if x.numel() == 0:
         return None
-    if why := _needs_rows(x, dim, reverse):
+    if why := _needs_rows(x, dim, reverse, batch_invariant):
         return why
-    seen = view(x, dim)
+    seen = view(x, dim, batch_invariant)
     if x.dtype == torch.int32 and seen.n > 1 << 31:
         return "needs rows of at most 2^31 values"
     return None if _tiles(x, seen) < 1 << 31 else "needs at most 2^31 - 1 tiles"
 
 
-def _needs_fewer_tiles(x: Tensor, dim: int, reverse: bool) -> str | None:
-    if why := _needs_tiles(x, dim, reverse):
+def _needs_fewer_tiles(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
+    if why := _needs_tiles(x, dim, reverse, batch_invariant):
         return why
-    few = x.numel() == 0 or _tiles(x, view(x, dim)) <= 1 << 30
+    few = x.numel() == 0 or _tiles(x, view(x, dim, batch_invariant)) <= 1 << 30
     return None if few else "needs at most 2^30 tiles"
 
 
-def _few_long(x: Tensor, dim: int, reverse: bool) -> str | None:
-    seen = view(x, dim)
-    if seen.outer >= MANY_ROWS:
+def _few_long(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
+    seen = view(x, dim, batch_invariant)
+    if seen.outer >= MANY_ROWS and not batch_invariant:
         return "there are enough rows for all blocks"
     long = seen.n * x.element_size() >= TILED_ROW_BYTES
     return None if long else "the row is too short for several blocks"
 
 
-def _many_waves(x: Tensor, dim: int, reverse: bool) -> str | None:
-    if why := _few_long(x, dim, reverse):
+def _many_waves(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
+    if why := _few_long(x, dim, reverse, batch_invariant):
         return why
+    if batch_invariant:
+        return "how many rows there are must not matter"
     if x.element_size() != 4:
         return "values of 16 bits would be bound by arithmetic"
     return None if x.numel() >= TWO_PASS_VALUES else "the rows keep the GPU busy for few waves"
@@ -220,6 +224,7 @@ SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((3, 1023), -1),
     ((9, 3), -1),
     ((67, 33), -1),
+    ((5, 63), -1),
     ((41, 130), -1),
     ((19, 259), -1),
     ((5, 2047), -1),
@@ -294,6 +299,29 @@ def _long(inputs: Inputs) -> Tensor:
     return x
 
 
+def _invariant(
+    label: str, make: Callable[[Inputs], Tensor], dim: int, reverse: bool = False, **how: Any
+) -> Sample:
+    """With the promise that no other sequence changes the answer."""
+    arguments = _call(make, dim, reverse)
+    return Sample(f"batch invariant, {label}", lambda i: (*arguments(i), True), **how)
+
+
+INVARIANT = (
+    _invariant("7x257", lambda i: i.randn(7, 257), -1),
+    _invariant("7x257, reversed", lambda i: i.randn(7, 257), -1, True),
+    _invariant("9x256", lambda i: i.randn(9, 256), -1),
+    _invariant("misaligned", lambda i: i.misaligned(5, 256), -1),
+    _invariant("transposed", lambda i: i.randn(257, 7).t(), -1, True),
+    _invariant("257x7 along 0", lambda i: i.randn(257, 7), 0),
+    _invariant("257x1 along 0", lambda i: i.randn(257, 1), 0),
+    _invariant("1100x40 along 0", lambda i: i.randn(1100, 40), 0, True),
+    _invariant("0-d", lambda i: i.randn(), 0),
+    _invariant("3x40001", lambda i: i.randn(3, 40001), -1, small=False),
+    _invariant("3x40001, reversed", lambda i: i.randn(3, 40001), -1, True, small=False),
+    _invariant("1100x32768", lambda i: i.randn(1100, 32768), -1, small=False),
+)
+
 SAMPLES = (
     *(sample for shape, dim in SHAPES for sample in _shaped(shape, dim)),
     *(sample for shape, dim in LARGER for sample in _shaped(shape, dim, small=False)),
@@ -308,10 +336,18 @@ SAMPLES = (
         "values of 100", lambda i: i.plain(9, 700, scale=100.0), -1, dtypes=("f32", "f16", "bf16")
     ),
     *_both_ways("extreme integers", _extreme_integers, -1, small=False, dtypes=("i32",)),
+    *INVARIANT,
     Sample("past 2^31 elements", _call(_long, -1), small=False, huge=True, dtypes=("f16",)),
     Sample(
         "columns past 2^31 elements",
         _call(lambda i: _long(i)[: 1 << 31].view(1 << 21, 1 << 10), 0),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
+    Sample(
+        "answers past 2^31 elements",
+        _call(lambda i: i.plain((1 << 21) + 1, 1024), -1),
         small=False,
         huge=True,
         dtypes=("f16",),
@@ -392,7 +428,7 @@ def _repeats(cumsum: Callable[..., Any], inputs: Inputs) -> None:
 # --- the operator ---------------------------------------------------------------------------------
 
 
-def _bytes(x: Tensor, dim: int, reverse: bool) -> int:
+def _bytes(x: Tensor, *rest: Any) -> int:
     return x.numel() * (x.element_size() + (x.element_size() if x.is_floating_point() else 8))
 
 
@@ -403,7 +439,7 @@ def _bench(rows: int, cols: int, dim: int = -1) -> Sample:
 
 op = catalogue.add(
     Op(
-        "cumsum(Tensor x, int dim=-1, bool reverse=False) -> Tensor",
+        "cumsum(Tensor x, int dim=-1, bool reverse=False, bool batch_invariant=False) -> Tensor",
         family="reduce",
         reference=_reference,
         ladder=LADDER,
@@ -420,7 +456,7 @@ op = catalogue.add(
             Property("reversed", _reversed),
             Property("the same in every run", _repeats),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x, dim, reverse: x.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda x, *rest: x.numel()),
         bench=(
             _bench(1, 1 << 26),
             _bench(8192, 8192),
@@ -429,7 +465,7 @@ op = catalogue.add(
             _bench(8192, 8192, 0),
         ),
         bench_dtypes=DTYPES,
-        eager=lambda x, dim, reverse: torch.cumsum(x, dim),
+        eager=lambda x, dim, *rest: torch.cumsum(x, dim),
     )
 )
 dispatch.register(op)
@@ -437,7 +473,12 @@ _cumsum = dispatch.public(op)
 
 
 def cumsum(
-    x: Tensor, dim: int = -1, reverse: bool = False, *, variant: str | None = None
+    x: Tensor,
+    dim: int = -1,
+    reverse: bool = False,
+    batch_invariant: bool = False,
+    *,
+    variant: str | None = None,
 ) -> Tensor:
     """Cumulative sum along a dimension, ``y[j] = x[0] + ... + x[j]``.
 
@@ -449,6 +490,9 @@ def cumsum(
             kernel of their own).
         dim: the dimension along which sums grow; negative counts from the back.
         reverse: whether to sum from the end instead, ``y[j] = x[j] + ... + x[n - 1]``.
+        batch_invariant: whether the sums of a row shall have the same bits whatever other rows the
+            tensor holds. The order of additions then depends on the size of the dimension alone,
+            and on whether it is the last one.
         variant: one rung by name instead of the best one, "f32x4_pack_look_back".
 
     Returns:
@@ -463,4 +507,4 @@ def cumsum(
         Merrill and Garland 2016, "Single-pass Parallel Prefix Scan with Decoupled Look-back",
         https://research.nvidia.com/publication/2016-03_single-pass-parallel-prefix-scan-decoupled-look-back
     """
-    return _cumsum(variant, x, dim, reverse)
+    return _cumsum(variant, x, dim, reverse, batch_invariant)

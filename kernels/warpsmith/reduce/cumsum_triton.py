@@ -8,6 +8,8 @@ chunks, and each program of the second adds up what comes before its own.
 # mypy: ignore-errors
 from __future__ import annotations
 
+import inspect
+
 import torch
 import triton
 import triton.language as tl
@@ -136,19 +138,33 @@ def cumsum_kernel(
         carry += total
 
 
-def cumsum(x: Tensor, dim: int, reverse: bool) -> Tensor:
+#: What depends on the other sequences. Triton lays a tile out by what it knows of these, and the
+#: layout is the order of additions: with a promise to keep, it is told nothing.
+OTHERS = ("kept", "x_batch", "x_kept", "x_n", "y_batch", "y_kept", "y_n", "sequences")
+
+
+def _untold(kernel):
+    names = [name for name in OTHERS if name in inspect.signature(kernel.fn).parameters]
+    return triton.jit(kernel.fn, do_not_specialize=names)
+
+
+invariant_chunk_sums_kernel = _untold(chunk_sums_kernel)
+invariant_cumsum_kernel = _untold(cumsum_kernel)
+
+
+def cumsum(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> Tensor:
     if is_fp8(x.dtype):
-        return cumsum(x.float(), dim, reverse).to(x.dtype)
+        return cumsum(x.float(), dim, reverse, batch_invariant).to(x.dtype)
     y = x.new_empty(x.shape, dtype=sum_dtype(x))
     if x.numel() == 0:
         return y
-    seen = view(x, dim)
+    seen = view(x, dim, batch_invariant)
     x = x.contiguous() if seen.copied else x
     if seen.columns:
         batches, kept = seen.outer, seen.inner
         x_strides = (seen.stride_outer, seen.stride_inner, seen.stride_n)
         y_strides = (seen.n * kept, 1, kept)
-        keep = min(COLUMNS, triton.next_power_of_2(kept))
+        keep = COLUMNS if batch_invariant else min(COLUMNS, triton.next_power_of_2(kept))
     else:
         batches, kept = 1, seen.outer
         x_strides = (0, seen.stride_outer, seen.stride_n)
@@ -157,7 +173,7 @@ def cumsum(x: Tensor, dim: int, reverse: bool) -> Tensor:
     along = min(TILE // keep, triton.next_power_of_2(seen.n))
     blocks = batches * triton.cdiv(kept, keep)
     most = min(triton.cdiv(seen.n, LEAST_TILES * along), MOST_CHUNKS)
-    chunks = min(most, max(PROGRAMS // blocks, 1))
+    chunks = most if batch_invariant else min(most, max(PROGRAMS // blocks, 1))
     chunk = triton.cdiv(triton.cdiv(seen.n, chunks), along) * along
     chunks = triton.cdiv(seen.n, chunk)
     run = min(max(along // MOST_RUNS, LEAST_RUN), along)
@@ -165,14 +181,17 @@ def cumsum(x: Tensor, dim: int, reverse: bool) -> Tensor:
     held = tl.int64 if whole else tl.float32
     kind = torch.int64 if whole else torch.float32
     sums = torch.empty((chunks, batches * kept), dtype=kind, device=x.device)
+    first, second = chunk_sums_kernel, cumsum_kernel
+    if batch_invariant:
+        first, second = invariant_chunk_sums_kernel, invariant_cumsum_kernel
     with torch.cuda.device(x.device if x.device.type == "cuda" else -1):
         grid = (blocks, chunks)
         if chunks > 1:
-            chunk_sums_kernel[grid](
+            first[grid](
                 x, sums, kept, seen.n, *x_strides, chunk, sums.shape[1], reverse, keep, along,
                 num_warps=8,
             )  # fmt: skip
-        cumsum_kernel[grid](
+        second[grid](
             x, y, sums, kept, seen.n, *x_strides, *y_strides, chunk, sums.shape[1],
             reverse, held, chunks, keep, along, run, num_warps=8,
         )  # fmt: skip

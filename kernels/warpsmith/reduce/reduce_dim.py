@@ -6,7 +6,7 @@ atomics: every answer is bitwise the same from run to run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,16 +30,33 @@ Arguments = tuple[Any, ...]
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _check(op: str, takes_nothing: bool) -> Callable[..., None]:
+#: Reductions that PyTorch, too, has for floating-point tensors only.
+FLOATS_ONLY = ("mean", "var")
+#: Reductions that have no answer for no values at all.
+NEED_VALUES = ("amax", "amin", "argmax", "argmin")
+#: The first of two equal values is told from the other, which PyTorch does not do for booleans.
+POSITIONS = ("argmax", "argmin")
+
+
+def _check_dtype(op: str, x: Tensor) -> None:
+    if op in FLOATS_ONLY and not x.is_floating_point():
+        raise RuntimeError(f"{op}: expected x to be a floating-point tensor, got {x.dtype}")
+    if x.is_complex() or (op in POSITIONS and x.dtype == torch.bool):
+        raise RuntimeError(f"{op}: expected x to hold real numbers, got {x.dtype}")
+
+
+def _check_size(op: str, x: Tensor, dim: int) -> None:
+    if op in NEED_VALUES and size_along(x, dim) == 0:
+        raise IndexError(
+            f"{op}: expected dimension {dim} of x, which is reduced, to have a size other "
+            f"than 0, got shape {tuple(x.shape)}"
+        )
+
+
+def _check(op: str) -> Callable[..., None]:
     def check(x: Tensor, dim: int, *rest: Any) -> None:
-        if not x.is_floating_point():
-            raise RuntimeError(f"{op}: expected x to be a floating-point tensor, got {x.dtype}")
-        dim = check_dim(op, x, dim)
-        if size_along(x, dim) == 0 and not takes_nothing:
-            raise IndexError(
-                f"{op}: expected dimension {dim} of x, which is reduced, to have a size other "
-                f"than 0, got shape {tuple(x.shape)}"
-            )
+        _check_dtype(op, x)
+        _check_size(op, x, check_dim(op, x, dim))
 
     return check
 
@@ -308,7 +325,6 @@ def _add(
     invariant_at: int | None = None,
     rest: cases.Rest = lambda dim, keepdim: (dim, keepdim),
     position: bool = False,
-    takes_nothing: bool = False,
     accumulates: bool = False,
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None,
     properties: tuple[Property, ...] = (),
@@ -321,7 +337,8 @@ def _add(
 
     def fake(*args: Any) -> Tensor:
         x, dim, keepdim = args[0], args[1], args[keepdim_at]
-        return x.new_empty(_shape(x, dim, keepdim), dtype=torch.int64 if position else x.dtype)
+        counts = position or (name == "sum" and not x.is_floating_point())
+        return x.new_empty(_shape(x, dim, keepdim), dtype=torch.int64 if counts else x.dtype)
 
     def moved(*args: Any) -> int:
         x, dim = args[:2]
@@ -329,6 +346,7 @@ def _add(
         return x.numel() * size + _outputs(x, dim) * (8 if position else size)
 
     other = "bf16x8_pack_f32" if accumulates else "bf16x8_pack"
+    takes_nothing = name not in NEED_VALUES
     op = Op(
         schema,
         family="reduce",
@@ -337,11 +355,13 @@ def _add(
         ladder=_ladder(Conditions(position, invariant_at), seeds),
         triton=f"reduce_dim_triton:{name}",
         fake=fake,
-        check=_check(name, takes_nothing),
+        check=_check(name),
         backward=backward,
         accumulates=accumulates,
         samples=(*cases.samples(rest, takes_nothing=takes_nothing, huge=huge), *samples),
-        errors=cases.errors(name, rest, other, takes_nothing=takes_nothing),
+        errors=cases.errors(
+            name, rest, other, takes_nothing=takes_nothing, floats_only=name in FLOATS_ONLY
+        ),
         properties=properties,
         cost=Cost(bytes=moved, flops=lambda *args: flops * args[0].numel()),
         bench=cases.bench(rest),
@@ -365,7 +385,6 @@ _sum = _add(
     lambda x, dim, keepdim, _: torch.sum(x, dim, keepdim=keepdim),
     invariant_at=3,
     rest=_with_invariance(False),
-    takes_nothing=True,
     accumulates=True,
     backward=_sum_backward,
     properties=(
@@ -382,7 +401,6 @@ _mean = _add(
     lambda x, dim, keepdim, _: torch.mean(x, dim, keepdim=keepdim),
     invariant_at=3,
     rest=_with_invariance(False),
-    takes_nothing=True,
     accumulates=True,
     backward=_mean_backward,
     properties=(
@@ -437,7 +455,6 @@ _var = _add(
     keepdim_at=3,
     invariant_at=4,
     rest=_var_rest(),
-    takes_nothing=True,
     accumulates=True,
     backward=_var_backward,
     properties=(
@@ -454,9 +471,61 @@ _var = _add(
 )
 
 
+# --- the public functions -------------------------------------------------------------------------
+
+#: One dimension, several, or all: None, and no dimension at all, as in PyTorch.
+Dims = int | Sequence[int] | None
+
+
+def _over(
+    op: str,
+    call: Callable[[Tensor, int, bool], Tensor],
+    x: Tensor,
+    dims: Sequence[int] | None,
+    keepdim: bool,
+    by_shape: bool = False,
+) -> Tensor:
+    """A reduction over several dimensions, as one over the dimension that they are flattened to.
+
+    Args:
+        op: names the operator in messages.
+        call: the reduction along one dimension: `call(x, dim, keepdim)`.
+        x: the tensor, copied where no single stride walks the dimensions together.
+        dims: the dimensions, in any order; None or empty is all of them.
+        keepdim: whether they stay, with size 1.
+        by_shape: whether values shall meet in the order of the shape, whatever the strides.
+    """
+    _check_dtype(op, x)
+    reduced = sorted(check_dim(op, x, d) for d in dims or range(x.dim()))
+    if len(set(reduced)) < len(reduced):
+        raise RuntimeError(f"{op}: expected every dimension at most once in dim, got {dims}")
+    if len(reduced) < 2:
+        return call(x, reduced[0] if reduced else 0, keepdim)
+    for d in reduced:
+        _check_size(op, x, d)
+    kept = [d for d in range(x.dim()) if d not in reduced]
+    adjacent = reduced[-1] - reduced[0] + 1 == len(reduced)
+    at = reduced[0] if adjacent else len(kept)
+    walked = reduced if by_shape else sorted(reduced, key=x.stride, reverse=True)
+    together = x.permute(*kept[:at], *walked, *kept[at:]).flatten(at, at + len(reduced) - 1)
+    y = call(together, at, False)
+    return y.view([1 if d in reduced else n for d, n in enumerate(x.shape)]) if keepdim else y
+
+
+def _position(
+    op: str, call: Callable[..., Any], variant: str | None, x: Tensor, keepdim: bool
+) -> Tensor:
+    """The place of an extreme of all values, counted in the order of the shape."""
+    _check_dtype(op, x)
+    for d in range(x.dim()):
+        _check_size(op, x, d)
+    y: Tensor = call(variant, x.flatten(), 0, False)
+    return y.view([1] * x.dim()) if keepdim else y
+
+
 def sum(
     x: Tensor,
-    dim: int = -1,
+    dim: Dims = -1,
     keepdim: bool = False,
     batch_invariant: bool = False,
     *,
@@ -467,32 +536,38 @@ def sum(
     The answer is bitwise the same from run to run. Differentiable.
 
     Args:
-        x: any shape and strides, float32, float16 or bfloat16 (float64 and fp8 without a kernel of
-            their own).
-        dim: the dimension that is summed; negative counts from the back.
-        keepdim: whether it stays, with size 1.
+        x: any shape and strides, float32, float16 or bfloat16 (float64, fp8 and integers without a
+            kernel of their own).
+        dim: the dimension that is summed, negative counts from the back; or several, of which each
+            row is summed as one; None is all. What lies apart in memory is copied first.
+        keepdim: whether they stay, with size 1.
         batch_invariant: whether the sum of a row shall have the same bits whatever other rows the
             tensor holds. The order of additions then depends on the size of the dimension alone,
             and on whether it is the last one: a tensor whose strides say otherwise is copied.
         variant: one rung by name instead of the best one, "f16x8_pack_f32".
 
     Returns:
-        A contiguous tensor of the dtype of `x`, without the dimension; 0 where it has size 0.
+        A contiguous tensor of the dtype of `x`, int64 for integers, without the dimension; 0 where
+        it has size 0.
 
     Raises:
-        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
+            call.
         IndexError: `x` has no such dimension.
         ValueError: the variant does not exist.
 
     Reference:
         `torch.sum`.
     """
+    if not isinstance(dim, int):
+        call = lambda x, d, kept: _sum(variant, x, d, kept, batch_invariant)  # noqa: E731
+        return _over("sum", call, x, dim, keepdim, batch_invariant)
     return _sum(variant, x, dim, keepdim, batch_invariant)
 
 
 def mean(
     x: Tensor,
-    dim: int = -1,
+    dim: Dims = -1,
     keepdim: bool = False,
     batch_invariant: bool = False,
     *,
@@ -503,9 +578,9 @@ def mean(
     The answer is bitwise the same from run to run. Differentiable.
 
     Args:
-        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is averaged; negative counts from the back.
-        keepdim: whether it stays, with size 1.
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
+        dim: the dimension that is averaged, or several, or None for all, as in `sum`.
+        keepdim: whether they stay, with size 1.
         batch_invariant: whether the mean of a row shall have the same bits whatever other rows the
             tensor holds, as in `sum`.
         variant: one rung by name instead of the best one.
@@ -514,17 +589,21 @@ def mean(
         A contiguous tensor of the dtype of `x`, without the dimension; NaN where it has size 0.
 
     Raises:
-        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        RuntimeError: `x` is not floating-point; `dim` names a dimension twice; the variant
+            cannot take the call.
         IndexError: `x` has no such dimension.
         ValueError: the variant does not exist.
 
     Reference:
         `torch.mean`.
     """
+    if not isinstance(dim, int):
+        call = lambda x, d, kept: _mean(variant, x, d, kept, batch_invariant)  # noqa: E731
+        return _over("mean", call, x, dim, keepdim, batch_invariant)
     return _mean(variant, x, dim, keepdim, batch_invariant)
 
 
-def amax(x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
+def amax(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
     """Largest value along a dimension; NaN where there is one.
 
     Order does not matter to it, so the answer never depends on other rows. Differentiable: values
@@ -532,25 +611,28 @@ def amax(x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced; negative counts from the back.
-        keepdim: whether it stays, with size 1.
+        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
+        keepdim: whether they stay, with size 1.
         variant: one rung by name instead of the best one, "f16x8_pack".
 
     Returns:
         A contiguous tensor of the dtype of `x`, without the dimension.
 
     Raises:
-        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
+            call.
         IndexError: `x` has no such dimension, or it has size 0.
         ValueError: the variant does not exist.
 
     Reference:
         `torch.amax`.
     """
+    if not isinstance(dim, int):
+        return _over("amax", lambda *args: _amax(variant, *args), x, dim, keepdim)
     return _amax(variant, x, dim, keepdim)
 
 
-def amin(x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
+def amin(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
     """Smallest value along a dimension; NaN where there is one.
 
     Order does not matter to it, so the answer never depends on other rows. Differentiable: values
@@ -558,26 +640,29 @@ def amin(x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced; negative counts from the back.
-        keepdim: whether it stays, with size 1.
+        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
+        keepdim: whether they stay, with size 1.
         variant: one rung by name instead of the best one.
 
     Returns:
         A contiguous tensor of the dtype of `x`, without the dimension.
 
     Raises:
-        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
+            call.
         IndexError: `x` has no such dimension, or it has size 0.
         ValueError: the variant does not exist.
 
     Reference:
         `torch.amin`.
     """
+    if not isinstance(dim, int):
+        return _over("amin", lambda *args: _amin(variant, *args), x, dim, keepdim)
     return _amin(variant, x, dim, keepdim)
 
 
 def argmax(
-    x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None
+    x: Tensor, dim: int | None = -1, keepdim: bool = False, *, variant: str | None = None
 ) -> Tensor:
     """Where the largest value along a dimension stands: the first of equal ones, the first NaN.
 
@@ -585,7 +670,8 @@ def argmax(
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced; negative counts from the back.
+        dim: the dimension that is reduced; negative counts from the back. None is all values, whose
+            places count as in `x.flatten()`.
         keepdim: whether it stays, with size 1.
         variant: one rung by name instead of the best one.
 
@@ -593,18 +679,20 @@ def argmax(
         A contiguous int64 tensor without the dimension.
 
     Raises:
-        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        RuntimeError: `x` is complex or boolean; the variant cannot take the call.
         IndexError: `x` has no such dimension, or it has size 0.
         ValueError: the variant does not exist.
 
     Reference:
         `torch.argmax`.
     """
+    if dim is None:
+        return _position("argmax", _argmax, variant, x, keepdim)
     return _argmax(variant, x, dim, keepdim)
 
 
 def argmin(
-    x: Tensor, dim: int = -1, keepdim: bool = False, *, variant: str | None = None
+    x: Tensor, dim: int | None = -1, keepdim: bool = False, *, variant: str | None = None
 ) -> Tensor:
     """Where the smallest value along a dimension stands: the first of equal ones, the first NaN.
 
@@ -612,7 +700,8 @@ def argmin(
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced; negative counts from the back.
+        dim: the dimension that is reduced; negative counts from the back. None is all values, whose
+            places count as in `x.flatten()`.
         keepdim: whether it stays, with size 1.
         variant: one rung by name instead of the best one.
 
@@ -620,19 +709,21 @@ def argmin(
         A contiguous int64 tensor without the dimension.
 
     Raises:
-        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        RuntimeError: `x` is complex or boolean; the variant cannot take the call.
         IndexError: `x` has no such dimension, or it has size 0.
         ValueError: the variant does not exist.
 
     Reference:
         `torch.argmin`.
     """
+    if dim is None:
+        return _position("argmin", _argmin, variant, x, keepdim)
     return _argmin(variant, x, dim, keepdim)
 
 
 def var(
     x: Tensor,
-    dim: int = -1,
+    dim: Dims = -1,
     correction: int = 1,
     keepdim: bool = False,
     batch_invariant: bool = False,
@@ -646,10 +737,10 @@ def var(
     the same from run to run. Differentiable.
 
     Args:
-        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced; negative counts from the back.
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
+        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
         correction: 1 for the estimate from a sample, 0 for the variance of the values themselves.
-        keepdim: whether the dimension stays, with size 1.
+        keepdim: whether they stay, with size 1.
         batch_invariant: whether the variance of a row shall have the same bits whatever other rows
             the tensor holds, as in `sum`.
         variant: one rung by name instead of the best one.
@@ -659,11 +750,15 @@ def var(
         `correction` leaves nothing to divide by.
 
     Raises:
-        RuntimeError: `x` is not floating-point; the variant cannot take the call.
+        RuntimeError: `x` is not floating-point; `dim` names a dimension twice; the variant
+            cannot take the call.
         IndexError: `x` has no such dimension.
         ValueError: the variant does not exist.
 
     Reference:
         Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
     """
+    if not isinstance(dim, int):
+        call = lambda x, d, kept: _var(variant, x, d, correction, kept, batch_invariant)  # noqa: E731
+        return _over("var", call, x, dim, keepdim, batch_invariant)
     return _var(variant, x, dim, correction, keepdim, batch_invariant)

@@ -255,7 +255,9 @@ def bench(rest: Rest) -> tuple[Sample, ...]:
 # --- bad calls ------------------------------------------------------------------------------------
 
 
-def errors(op: str, rest: Rest, first: str, *, takes_nothing: bool) -> tuple[Bad, ...]:
+def errors(
+    op: str, rest: Rest, first: str, *, takes_nothing: bool, floats_only: bool
+) -> tuple[Bad, ...]:
     """What `op` refuses; `first` is the technique part of a variant that wants rows."""
     lookup = (IndexError, RuntimeError)
     nothing = (
@@ -267,11 +269,20 @@ def errors(op: str, rest: Rest, first: str, *, takes_nothing: bool) -> tuple[Bad
             error=lookup,
         ),
     )
-    return (
+    wanted = "be a floating-point tensor" if floats_only else "hold real numbers"
+    integers = (
         Bad(
             "integers",
             lambda i: (torch.ones(2, 8, dtype=torch.int32, device=i.device), *rest(-1, False)),
             rf"{op}: expected x to be a floating-point tensor, got torch\.int32",
+        ),
+    )
+    return (
+        *(integers if floats_only else ()),
+        Bad(
+            "complex numbers",
+            lambda i: (torch.ones(2, 8, dtype=torch.complex64, device=i.device), *rest(-1, False)),
+            rf"{op}: expected x to {wanted}, got torch\.complex64",
         ),
         Bad(
             "dimension beyond the last",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from warpsmith import philox
+from warpsmith.accuracy import F32_EPS
 from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.softmax.scaled_masked_softmax_cases import (
     SCALE,
@@ -21,6 +22,7 @@ from warpsmith.softmax.scaled_masked_softmax_cases import (
     some_rows,
     special,
 )
+from warpsmith.softmax.softmax_cases import PAST_2_31
 
 Function = Callable[..., Any]
 Reference = Callable[..., tuple[Tensor, Tensor]]
@@ -305,6 +307,20 @@ def samples() -> tuple[Sample, ...]:
     )
 
 
+#: Philox counts elements past 2^31 here. Backwards, float64 would not fit beside the answers.
+_PAST = Sample(
+    "answers past 2^31 elements",
+    lambda i: (i.plain(*PAST_2_31), None, None, SCALE, False, *DROPS),
+    small=False,
+    huge=True,
+    dtypes=("f16",),
+)
+
+
+def forward_samples() -> tuple[Sample, ...]:
+    return (*samples(), _PAST)
+
+
 def _backwards(sample: Sample, reference: Reference, *, outer: bool = False) -> Sample:
     """The same call, backwards. outer: with a gradient of the log-sum-exp too."""
 
@@ -530,6 +546,33 @@ def bias_is_a_mask(function: Function, inputs: Inputs) -> None:
         strict=True,
     ):
         torch.testing.assert_close(a, b)
+
+
+def rows_sum_to_one(function: Function, inputs: Inputs) -> None:
+    """Without dropout: answers are rounded by half an ulp of their own, by half an ulp of 1
+    together, and the arithmetic before that is f32's, within a few ulp of the largest exponent.
+    """
+    info = torch.finfo(inputs.dtype)
+    for n in (3, 63, 1000, 4096, 12345):
+        x, bias = inputs.randn(5, n), inputs.plain(n, salt=1)
+        y, _ = function(x, bias, hidden_keys(inputs, n), SCALE, False, 0.0, 1, 2)
+        off = (y.double().sum(-1) - 1).abs()
+        allowed = info.eps / 2 + 32 * F32_EPS + n * info.smallest_normal * info.eps
+        assert float(off.max()) <= allowed, f"{n} values: off by {float(off.max()):.3g}"
+
+
+def shift_invariant(function: Function, inputs: Inputs) -> None:
+    """Without dropout, a shift of all logits moves the log-sum-exp and nothing else. The sums are
+    exact at every dtype; in f32, exponents of magnitude 16 are rounded before they are subtracted.
+    """
+    for n in (63, 1024, 4096):
+        x = (inputs.plain(5, n) * 4).round().clamp(-8, 8) / 4
+        rest = None, None, 1.0, False, 0.0, 1, 2
+        (y, lse), (moved, lse_moved) = function(x, *rest), function(x + 8, *rest)
+        rtol = torch.finfo(inputs.dtype).eps + 64 * F32_EPS
+        atol = 2 * torch.finfo(inputs.dtype).smallest_normal * torch.finfo(inputs.dtype).eps
+        torch.testing.assert_close(moved, y, rtol=rtol, atol=atol)
+        torch.testing.assert_close(lse_moved, lse + 8, rtol=8 * F32_EPS, atol=0.0)
 
 
 def rows_independent(function: Function, inputs: Inputs) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.softmax.logits import beyond_diagonal
+from warpsmith.softmax.softmax_cases import PAST_2_31
 
 SCALE = 0.125
 
@@ -270,6 +271,13 @@ def _large() -> tuple[Sample, ...]:
                 SCALE,
                 True,
             ),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
+        Sample(
+            "answers past 2^31 elements",
+            lambda i: (i.plain(*PAST_2_31), None, SCALE, False),
             small=False,
             huge=True,
             dtypes=("f16",),

@@ -311,7 +311,7 @@ def _safe(names: str) -> tuple[Rung, ...]:
             "maximum and sum in one sweep, at any alignment",
             technique="online",
             when=_needs_rows,
-            seeds=(f"online_safe_{names}_{{dtype}}", f"{names} block uncached (any columns)"),
+            seeds=(f"online_safe_{names}_{{dtype}}", f"{names}_{{dtype}}_block_uncached"),
         ),
         Rung(
             "online_pack",
@@ -327,7 +327,7 @@ def _safe(names: str) -> tuple[Rung, ...]:
             "a warp per row, the row in registers and read once, short rows sharing a warp",
             technique="warp",
             when=_needs_warp,
-            seeds=(f"{names} warp (<=1024 columns)",),
+            seeds=(f"{names}_{{dtype}}_warp",),
         ),
         Rung(
             "shared",
@@ -335,7 +335,7 @@ def _safe(names: str) -> tuple[Rung, ...]:
             technique="shared",
             when=_needs_shared,
             suits=_suits_block,
-            seeds=(f"{names} block in shared memory",),
+            seeds=(f"{names}_{{dtype}}_block_shared",),
         ),
         Rung(
             "peeled",
@@ -354,6 +354,7 @@ def _safe(names: str) -> tuple[Rung, ...]:
             pack=True,
             technique="registers",
             when=_needs_registers,
+            seeds=(f"batch_invariant_{names}_{{dtype}}",),
         ),
         Rung(
             "cluster",
@@ -518,7 +519,7 @@ softmax_op = catalogue.add(
         saves_inputs=(),
         saves_output=True,
         accumulates=True,
-        samples=cases.samples(),
+        samples=cases.samples(past=True),
         errors=cases.errors("softmax"),
         properties=(
             Property("rows sum to one", cases.rows_sum_to_one),
@@ -572,7 +573,7 @@ softmax_backward_op = catalogue.add(
         triton="softmax_triton:softmax_backward",
         fake=_fake_backward,
         check=_check_backward("softmax_backward"),
-        samples=cases.backward_samples(_reference),
+        samples=cases.backward_samples(_reference, past=True),
         errors=cases.backward_errors("softmax_backward"),
         properties=(
             Property("sums to zero", cases.gradient_sums_to_zero(_reference)),

@@ -24,7 +24,19 @@ def _along(dim: int, *shape: int, small: bool = True) -> Sample:
     return Sample(label, lambda i: (i.randn(*shape), dim), small=small)
 
 
-def samples() -> tuple[Sample, ...]:
+#: An answer of more than 2^31 elements. In float64 it takes 16 GiB, as does what it comes from.
+PAST_2_31 = (1 << 21) + 1, 1024
+
+
+def samples(past: bool = False) -> tuple[Sample, ...]:
+    """past: with an answer past 2^31 elements; one operator of a set of kernels needs that."""
+    most = Sample(
+        "answers past 2^31 elements",
+        lambda i: (i.plain(*PAST_2_31), -1),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    )
     widths = (1, 2, 3, 7, 63, 64, 255, 256, 1000, 1023, 1024, 1025, 2048, 4097)
     rows = (1, 3, 33)
     return (
@@ -106,6 +118,7 @@ def samples() -> tuple[Sample, ...]:
             huge=True,
             dtypes=("f16",),
         ),
+        *((most,) if past else ()),
     )  # fmt: skip
 
 
@@ -144,7 +157,7 @@ def _special(inputs: Inputs) -> Tensor:
     return x
 
 
-def backward_samples(function: Function) -> tuple[Sample, ...]:
+def backward_samples(function: Function, past: bool = False) -> tuple[Sample, ...]:
     """The gradient of `function` at its own samples.
 
     The answer lies in memory as the sample's x does, where nothing overlaps.
@@ -170,7 +183,7 @@ def backward_samples(function: Function) -> tuple[Sample, ...]:
         return Sample(label, make)
 
     return (
-        *(backwards(sample) for sample in samples()),
+        *(backwards(sample) for sample in samples(past)),
         with_grad("strided gradient", lambda i: i.randn(9, 80, salt=2)[:, :64], -1),
         with_grad("expanded gradient", lambda i: i.randn(64, salt=2).expand(9, 64), -1),
         with_grad("gradient of a sum", lambda i: i.randn(1, salt=2).expand(9, 64), -1),
