@@ -289,9 +289,7 @@ def backward_samples() -> tuple[Sample, ...]:
         ),
         Sample(
             "past 2^31 elements",
-            lambda i: given(
-                i, i.plain(*_PAST_2_31, salt=3), i.plain(*_PAST_2_31), _PAST_2_31[1], "none"
-            ),
+            lambda i: given(i, i.plain(*_PAST_2_31, salt=3), i.plain(*_PAST_2_31), 512, "none"),
             small=False,
             huge=True,
             dtypes=("f16",),
