@@ -153,7 +153,7 @@ class RingSums<float, float, rows, vectors> {
 // A step of 128 bytes of every row.
 template <class W, class X, int rows_, int vectors_>
 struct RowsSlot {
-  static constexpr int rows = rows_, vectors = vectors_;
+  static constexpr int rows = rows_, vectors = vectors_, granule = 16;
   static constexpr int row_chunks = kRingRowBytes / kChunkBytes, depth = row_chunks * kPack<W>;
   // Rows of a slot: those of the weights, then the vectors. Where a chunk of weights meets several chunks of a vector,
   // each of them lies in a plane of its own, in the place that the weights have among theirs.
@@ -169,15 +169,15 @@ struct RowsSlot {
     }
   }
 
-  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, int64_t tile, int step) {
+  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, const RingRows& tile, int step) {
     constexpr int kRowsAtOnce = kWarp / row_chunks;
     const int lane = threadIdx.x % kWarp, row = lane / row_chunks, chunk = lane % row_chunks;
-    const int64_t k = int64_t{step} * depth + chunk * kPack<W>, first_row = tile * rows + row;
-    const W* weights = static_cast<const W*>(a.a) + first_row * a.a_row + k;
+    const int64_t k = int64_t{step} * depth + chunk * kPack<W>;
+    const W* weights = static_cast<const W*>(a.a) + (tile.first + row) * a.a_row + k;
 #pragma unroll
     for (int i = 0; i < rows; i += kRowsAtOnce) {
       ptx::cp_async_zfill(slot + ring_place(i + row, chunk), reinterpret_cast<const uint4*>(weights + i * a.a_row),
-                          k < a.k && first_row + i < a.m);
+                          k < a.k && row + i < tile.count);
     }
 #pragma unroll
     for (int i = 0; i < vectors; i += kRowsAtOnce) {
@@ -209,8 +209,8 @@ void launch_skinny_ring_of(const Args& a, int sm_count, cudaStream_t stream) {
   if (limit < Large::shared_bytes) {
     const int blocks = limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count;
     launch_skinny_ring_tile<Small>(a, blocks, stream);
-  } else if (vectors == 16 && sizeof(X) == 2 && limit >= Tall::shared_bytes && a.m >= int64_t{Tall::rows} * sm_count) {
-    // Every tile reads all vectors, from L2: with so many of them, as few tiles as keep the GPU busy.
+  } else if (vectors == 16 && sizeof(X) == 2 && limit >= Tall::shared_bytes && a.m > int64_t{kRingRows} * sm_count) {
+    // Every tile reads all vectors, from L2: with so many of them, as few tiles as hold a block's rows.
     if constexpr (vectors == 16 && sizeof(X) == 2) launch_skinny_ring_tile<Tall>(a, sm_count, stream);
   } else {
     launch_skinny_ring_tile<Large>(a, sm_count, stream);

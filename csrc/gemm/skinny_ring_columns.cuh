@@ -15,6 +15,7 @@ namespace warpsmith {
 template <class T, int vectors_>
 struct ColumnsSlot {
   static constexpr int rows = kRingRowBytes / static_cast<int>(sizeof(T)), vectors = vectors_, depth = 32;
+  static constexpr int granule = rows;  // whole lines of every column
   static constexpr int pack = kChunkBytes / static_cast<int>(sizeof(T));
   static constexpr int column_chunks = rows / pack, vector_chunks = depth / pack;
   static constexpr int weight_chunks = depth * column_chunks, chunks = weight_chunks + vectors * vector_chunks;
@@ -59,11 +60,11 @@ struct ColumnsSlot {
     }
   }
 
-  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, int64_t tile, int step) {
+  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, const RingRows& tile, int step) {
     constexpr int kColumnsAtOnce = kWarp / column_chunks, kVectorsAtOnce = kWarp / vector_chunks;
     const int lane = threadIdx.x % kWarp;
     const int column = lane / column_chunks, chunk = lane % column_chunks;
-    const int64_t row = tile * rows + chunk * pack, first_k = int64_t{step} * depth;
+    const int64_t row = tile.first + chunk * pack, first_k = int64_t{step} * depth;
     const T* weights = static_cast<const T*>(a.a) + (first_k + column) * a.a_row + row;
 #pragma unroll
     for (int i = 0; i < depth; i += kColumnsAtOnce) {
