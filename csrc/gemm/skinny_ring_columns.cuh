@@ -15,7 +15,6 @@ namespace warpsmith {
 template <class T, int vectors_>
 struct ColumnsSlot {
   static constexpr int rows = kRingRowBytes / static_cast<int>(sizeof(T)), vectors = vectors_, depth = 32;
-  static constexpr int granule = rows;  // whole lines of every column
   static constexpr int pack = kChunkBytes / static_cast<int>(sizeof(T));
   static constexpr int column_chunks = rows / pack, vector_chunks = depth / pack;
   static constexpr int weight_chunks = depth * column_chunks, chunks = weight_chunks + vectors * vector_chunks;
@@ -69,7 +68,7 @@ struct ColumnsSlot {
 #pragma unroll
     for (int i = 0; i < depth; i += kColumnsAtOnce) {
       ptx::cp_async_zfill(slot + ring_place(i + column, chunk), reinterpret_cast<const uint4*>(weights + i * a.a_row),
-                          row < a.m && first_k + column + i < a.k);
+                          row < tile.end && first_k + column + i < a.k);
     }
     const int64_t k = first_k + lane % vector_chunks * pack;
 #pragma unroll
