@@ -41,6 +41,8 @@ struct GemmArgs {
   Dtype dtype;        // of a, b, c and d
   Dtype accumulator;  // f32, or f16 of f16
   int sm, sm_count;   // of the GPU: its compute capability and its multiprocessors
+  // The bits of a row do not depend on how many rows there are: k is added up in its order, in one sum.
+  bool batch_invariant;
 };
 
 // Products that the rungs of the CUDA cores add up in one sum: rounding errors grow with its length, so longer sums are
@@ -62,6 +64,11 @@ inline const char* needs_one_product(const GemmArgs& p) {
 inline const char* needs_plain(const GemmArgs& p) {
   if (const char* reason = needs_product_alone(p)) return reason;
   return needs_one_product(p);
+}
+
+// Of rungs that add up few rows in another order than many.
+inline const char* needs_free_order(const GemmArgs& p) {
+  return p.batch_invariant ? "adds up few rows in an order of its own" : nullptr;
 }
 
 inline const char* needs_row_major(const GemmArgs& p) {

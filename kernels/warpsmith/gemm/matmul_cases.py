@@ -232,6 +232,15 @@ def samples() -> tuple[Sample, ...]:
     )
 
 
+def invariant() -> tuple[Sample, ...]:
+    """Calls whose rows keep their bits among other rows."""
+    return (
+        Sample("batch-invariant, few rows", lambda i: (left(i, 3, 1032), right(i, 1032, 72), True)),
+        Sample("batch-invariant, a row", lambda i: (left(i, 1024), right(i, 40, 1024).t(), True)),
+        Sample("batch-invariant, odd", lambda i: (left(i, 70, 1033), right(i, 1033, 7), True)),
+    )
+
+
 def errors(op: str) -> tuple[Bad, ...]:
     """Of an operator that takes two operands and nothing else."""
     return (
