@@ -16,7 +16,18 @@ import pytest
 import torch
 
 import warpsmith
-from warpsmith import arguments, bench, build, catalogue, cli, inspection, limits, report, timing
+from warpsmith import (
+    arguments,
+    bench,
+    build,
+    calls,
+    catalogue,
+    cli,
+    inspection,
+    limits,
+    report,
+    timing,
+)
 from warpsmith.console import UsageError
 from warpsmith.timing import Timing
 
@@ -379,17 +390,73 @@ def test_tidy(name: str, tidied: str) -> None:
         ("map_stream_kernel<Unary<Relu>, f16, true>", "relu"),
         ("map_stream_kernel<UnaryBackward<GeluTanh>, f16, true>", "gelu_tanh_backward"),
         ("map_pack_kernel<Gated<Silu>, bf16>", "silu_and_mul"),
-        ("map_pack_kernel<Add, bf16>", "add"),
+        ("map_pack_kernel<Binary<Add>, bf16>", "add"),
         ("rms_norm_registers_kernel<bf16, 8>", "rms_norm"),
         ("rms_norm_backward_registers_kernel<bf16, 8>", "rms_norm_backward"),
         ("stranger_kernel<f32>", None),
     ],
 )
-def test_owner(kernel: str, op: str | None) -> None:
-    found, rung = inspection.owner(kernel, catalogue.load().values())
-    assert (found.name if found else None) == op
-    if found:
-        assert rung is None or rung in kernel
+def test_owners_by_name(kernel: str, op: str | None) -> None:
+    found, rung = inspection.owners(kernel, None, catalogue.load().values())
+    assert [o.name for o in found] == ([op] if op else [])
+    assert rung is None or rung in kernel
+
+
+@pytest.mark.parametrize(
+    ("kernel", "source", "ops", "rung"),
+    [
+        ("skinny_ring_kernel<Tile{}, A>", "gemm/gemv/skinny.cu", "gemv", "skinny"),
+        ("skinny_sum_kernel<A>", "gemm/gemv_scaled/split_k.cu", "gemv_scaled", "split_k"),
+        ("sum_splits_kernel<f16>", "gemm/matmul/mma_peak.cu", "matmul linear addmm", "mma_peak"),
+        ("matmul_wmma_naive_kernel<f16>", "gemm/matmul/wmma_naive.cu", "matmul", "wmma_naive"),
+        ("map_pack_kernel<Unary<Relu>, f16>", "elementwise/map/pack.cu", "relu", "pack"),
+        ("reduce_dim_pack_kernel<Sum, f32>", "reduce/reduce_dim/pack.cu", "sum", "pack"),
+        (
+            "reduce_dim_pack_kernel<Extreme<Largest>, f32>",
+            "reduce/reduce_dim/pack.cu",
+            "amax",
+            "pack",
+        ),
+        (
+            "row_registers_kernel<Softmax<f32, A>>",
+            "softmax/softmax/registers.cu",
+            "softmax log_softmax",
+            "registers",
+        ),
+        ("probe_kernel", "selftest/launch.cu", "", None),
+    ],
+)
+def test_owners_by_file(kernel: str, source: str, ops: str, rung: str | None) -> None:
+    family = [op for op in catalogue.load().values() if source.startswith(f"{op.family}/")]
+    found, of = inspection.owners(kernel, source, family)
+    assert {op.name for op in found} == set(ops.split())
+    assert of == rung
+
+
+def test_every_kernel_file_has_an_owner() -> None:
+    ops = catalogue.load().values()
+    for family in catalogue.FAMILIES:
+        mine = [op for op in ops if op.family == family]
+        for source in inspection._sources(family):
+            assert inspection.owners("a_kernel<f32>", source, mine)[0], source
+
+
+def test_kernels_of_a_file_without_names() -> None:
+    """Kernels outside anonymous namespaces are known by where their file stands in the link."""
+    entry = " Function {}:\n  REG:8 STACK:0 SHARED:0 LOCAL:0 TEXTURE:0\n"
+    ring = "_ZN9warpsmith4ringEv"
+    local = "_ZN9warpsmith51_GLOBAL__N__25ae76bb_7_pack_cu_7ae8547d_1953154ringEv"
+    text = "".join(
+        f"arch = sm_{arch}\n{entry.format(symbol)}"
+        for symbol in (ring, local)
+        for arch in ("80", "90a")
+    )
+    sources = ["gemm/gemv/block.cu", "gemm/gemv/pack.cu"]
+    found = [(k.arch, k.source) for k in inspection.parse_resources(text, sources)]
+    assert found == [(arch, source) for source in sources for arch in ("80", "90a")]
+    renamed = inspection.parse_resources(text, ["gemm/gemv/block.cu", "gemm/gemv/rows.cu"])
+    assert [k.source for k in renamed] == ["gemm/gemv/block.cu", "gemm/gemv/block.cu", None, None]
+    assert all(k.source is None for k in inspection.parse_resources(text, sources[:1]))
 
 
 def test_sass_is_trimmed() -> None:
@@ -410,7 +477,7 @@ def test_resource_report_finds_problems(tmp_path: Path, monkeypatch: pytest.Monk
     )
     found = inspection.resource_report([tmp_path / "warpsmith_elementwise.so"])
     assert len(found.kernels) == 2
-    assert found.kernels[0].op == "relu"
+    assert found.kernels[0].ops == ("relu",)
     assert len(found.problems) == 2
     assert "stack 24 B, local 8 B" in found.problems[0]
     assert "C7510" in found.problems[1]
@@ -561,9 +628,66 @@ def test_which(capsys: pytest.CaptureFixture[str]) -> None:
     assert "silu_and_mul(16x64) on sm_80" in out
 
 
+#: Shapes for operators that do not take a matrix of 24 rows of 64 as their first tensor.
+FIRST_SHAPES = {"gemv_complex": "24x64x2", "dot": "64", "bias_gelu": "24x64"}
+
+
+@pytest.mark.parametrize("name", list(catalogue.load()))
+def test_which_answers_for_every_operator(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = FIRST_SHAPES.get(name, "24x64")
+    status, out, err = run(capsys, "which", name, "--shape", shape, "--sm", "90", "--json")
+    assert status == 0, err
+    answer = json.loads(out)
+    assert answer["op"] == name
+    assert answer["implementation"] == "cuda"
+    assert sum(variant["chosen"] for variant in answer["variants"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "op"), [("softmax", "softmax"), ("gemm", "matmul"), ("swish", "silu")]
+)
+def test_which_prefers_the_name(name: str, op: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "which", name, "--shape", "64x64", "--sm", "90", "--json")
+    assert json.loads(out)["op"] == op
+
+
+def test_which_takes_arguments_that_are_no_tensors(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--shape", "8x320x16x16", "--set", "groups=32", "--set", "activation=silu")
+    status, out, _ = run(capsys, "which", "group_norm", *arguments, "--sm", "90")
+    assert status == 0
+    assert "group_norm(8x320x16x16, groups=32, activation=silu) on sm_90" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "dtype", "wanted"),
+    [
+        (
+            "gemv_scaled",
+            [(64, 128)],
+            "e4m3",
+            [("e4m3", 64, 128), ("bf16", 128), ("f32", 64)],
+        ),
+        ("matmul", [(8, 64, 128)], "f16", [("f16", 8, 64, 128), ("f16", 8, 128, 128)]),
+        ("matmul", [(64, 128), (128, 9)], "f16", [("f16", 64, 128), ("f16", 128, 9)]),
+        ("linear", [(64, 128), (9, 128), (9,)], "f32", [("f32", 64, 128), ("f32", 9, 128)]),
+        ("softmax", [(5, 6, 7)], "bf16", [("bf16", 5, 6, 7)]),
+    ],
+)
+def test_arguments_follow_the_samples(
+    name: str, shapes: list[tuple[int, ...]], dtype: str, wanted: list[Any]
+) -> None:
+    values = calls.arguments_for(catalogue.get(name), shapes, dtype, "meta")
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    found = [(catalogue.DTYPE_NAMES[v.dtype], *v.shape) for v in tensors]
+    assert found[: len(wanted)] == wanted
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("which", "norm", "--shape", "3"), "'norm' is several operators: "),
+        (("which", "relu", "--shape", "3", "--set", "a=1"), "relu has no argument 'a' to set"),
+        (("which", "elu", "--shape", "3", "--set", "alpha=x"), "cannot read 'x' as alpha of elu"),
         (("which", "rellu", "--shape", "3"), "unknown operator 'rellu'; did you mean relu"),
         (("list", "--op", "zzzzzz"), "unknown operator 'zzzzzz'; `warpsmith list` shows them all"),
         (("which", "relu", "--shape", "3y"), "cannot read the shape '3y'"),

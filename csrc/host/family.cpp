@@ -72,7 +72,12 @@ int warpsmith_kernel_info(int index, WarpsmithKernelInfo* info) {
            static_cast<int>(attributes.sharedSizeBytes),
            attributes.maxDynamicSharedSizeBytes,
            static_cast<int>(attributes.localSizeBytes),
-           attributes.maxThreadsPerBlock};
+           attributes.maxThreadsPerBlock,
+           entry.source.data(),
+           static_cast<int>(entry.source.size()),
+           entry.last->threads(),
+           entry.last->cluster(),
+           entry.last->dynamic_smem()};
   return 0;
 }
 

@@ -12,6 +12,11 @@ struct WarpsmithKernelInfo {
   int dynamic_smem_limit;  // bytes per block that the kernel may be given at present
   int local_bytes;         // per thread; more than zero means spills or dynamically indexed arrays
   int max_threads;         // per block
+  const char* source;      // the file that launches it, below csrc; not terminated by NUL at source_length
+  int source_length;
+  int launch_threads;       // per block, at the last launch or rehearsal; 0: there was none
+  int launch_cluster;       // blocks
+  int launch_dynamic_smem;  // bytes per block
 };
 
 int warpsmith_kernel_count();

@@ -5,7 +5,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -18,9 +20,37 @@
 
 namespace warpsmith {
 
+struct LaunchConfig {
+  dim3 grid;
+  dim3 block;
+  int dynamic_smem = 0;  // bytes
+  int cluster = 1;       // blocks per cluster, along x
+};
+
+// How a kernel was launched last, or would have been: in one word, because launches on other threads note theirs too.
+class LastLaunch {
+ public:
+  void note(const LaunchConfig& config) {
+    const uint64_t threads = uint64_t{config.block.x} * config.block.y * config.block.z;
+    const auto cluster = static_cast<uint64_t>(config.cluster), bytes = static_cast<uint64_t>(config.dynamic_smem);
+    word_.store(threads << kThreadsAt | cluster << kClusterAt | bytes, std::memory_order_relaxed);
+  }
+  // 0 threads: never.
+  int threads() const { return static_cast<int>(word() >> kThreadsAt); }
+  int cluster() const { return static_cast<int>(word() >> kClusterAt & 0xff); }
+  int dynamic_smem() const { return static_cast<int>(word() & 0xffffffff); }
+
+ private:
+  static constexpr int kClusterAt = 32, kThreadsAt = 40;
+  uint64_t word() const { return word_.load(std::memory_order_relaxed); }
+  std::atomic<uint64_t> word_ = 0;
+};
+
 struct KernelEntry {
   std::string_view name;  // the compiler's spelling of the kernel, template arguments included
   const void* function;
+  std::string_view source;  // the file that launches it: "norm/rms_norm/pack.cu"
+  const LastLaunch* last;
 };
 
 inline std::vector<KernelEntry>& kernels() {
@@ -35,15 +65,32 @@ constexpr std::string_view spelling() {
   return __PRETTY_FUNCTION__;
 }
 
+template <auto kernel>
+inline constinit LastLaunch last_launch{};
+
+// Of this file alone, because a kernel that several files launch is one kernel, and is theirs all the same.
+namespace {
+
+// The file that is being compiled, from below csrc; the library keeps no more of the path than that.
+[[maybe_unused]] constexpr auto kSource = [] {
+  constexpr std::string_view path = __BASE_FILE__, root = "csrc/";
+  constexpr size_t at = path.rfind(root), from = at == path.npos ? 0 : at + root.size();
+  std::array<char, path.size() - from> tail{};
+  std::copy(path.begin() + from, path.end(), tail.begin());
+  return tail;
+}();
+
 // Instantiated by launch<kernel>(), hence filled while the library loads.
 template <auto kernel>
 struct Enter {
   static inline const bool entered = [] {
-    kernels().push_back({spelling<kernel>(), reinterpret_cast<const void*>(kernel)});
+    const std::string_view source(kSource.data(), kSource.size());
+    kernels().push_back({spelling<kernel>(), reinterpret_cast<const void*>(kernel), source, &last_launch<kernel>});
     return true;
   }();
 };
 
+}  // namespace
 }  // namespace detail
 
 inline void check_cuda(cudaError_t status, std::string_view what) {
@@ -51,13 +98,6 @@ inline void check_cuda(cudaError_t status, std::string_view what) {
   cudaGetLastError();  // clears it: the next call must not report this failure again
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
 }
-
-struct LaunchConfig {
-  dim3 grid;
-  dim3 block;
-  int dynamic_smem = 0;  // bytes
-  int cluster = 1;       // blocks per cluster, along x
-};
 
 constexpr int kDefaultSmemLimit = 48 * 1024;  // static and dynamic
 constexpr int kPortableCluster = 8;
@@ -155,6 +195,7 @@ void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... pa
   static_cast<void>(detail::Enter<kernel>::entered);
   constexpr std::string_view name = detail::spelling<kernel>();
   const auto function = reinterpret_cast<const void*>(kernel);
+  detail::last_launch<kernel>.note(config);
   if (Rehearsal* rehearsal = Rehearsal::current()) {
     const bool plain = config.cluster == 1 && config.dynamic_smem <= kDefaultSmemLimit;
     if (!plain && !holds_cluster(function, config, name)) rehearsal->note_unheld(config.cluster);

@@ -14,6 +14,7 @@ void launch_after(const LaunchConfig& config, cudaStream_t stream, const Params&
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   if (Rehearsal::current() || device_info(device).sm < 90) return launch<kernel>(config, stream, params...);
 
+  detail::last_launch<kernel>.note(config);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -18,6 +18,8 @@ struct Kernel {
   int index;
   std::string name;
   int registers, static_smem, dynamic_smem_limit, local_bytes, max_threads;
+  std::string source;
+  int launch_threads, launch_cluster, launch_dynamic_smem;
 };
 
 class Library {
@@ -40,7 +42,9 @@ class Library {
         throw std::runtime_error("cudaFuncGetAttributes failed with cudaError_t " + std::to_string(status));
       }
       found.push_back({i, std::string(info.name, static_cast<size_t>(info.name_length)), info.registers,
-                       info.static_smem, info.dynamic_smem_limit, info.local_bytes, info.max_threads});
+                       info.static_smem, info.dynamic_smem_limit, info.local_bytes, info.max_threads,
+                       std::string(info.source, static_cast<size_t>(info.source_length)), info.launch_threads,
+                       info.launch_cluster, info.launch_dynamic_smem});
     }
     return found;
   }
@@ -77,7 +81,11 @@ PYBIND11_MODULE(warpsmith_inspect, m) {
       .def_readonly("static_smem", &Kernel::static_smem, "bytes per block")
       .def_readonly("dynamic_smem_limit", &Kernel::dynamic_smem_limit, "bytes per block, at present")
       .def_readonly("local_bytes", &Kernel::local_bytes, "bytes per thread")
-      .def_readonly("max_threads", &Kernel::max_threads, "per block");
+      .def_readonly("max_threads", &Kernel::max_threads, "per block")
+      .def_readonly("source", &Kernel::source, "the file that launches it, below csrc")
+      .def_readonly("launch_threads", &Kernel::launch_threads, "per block, at its last launch; 0: there was none")
+      .def_readonly("launch_cluster", &Kernel::launch_cluster, "blocks")
+      .def_readonly("launch_dynamic_smem", &Kernel::launch_dynamic_smem, "bytes per block");
   py::class_<Library>(m, "Library")
       .def(py::init<const std::string&>(), py::arg("path"))
       .def("kernels", &Library::kernels, "Every kernel; needs a GPU.")

@@ -22,7 +22,9 @@ def _near(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def find_ops(names: Sequence[str]) -> list[Op]:
-    """Operators by name, alias, family or pattern ("gelu*"); all of them for no name."""
+    """Operators by name, alias, family or pattern ("gelu*"), what is named in so many words first;
+    all of them for no name.
+    """
     ops = catalogue.load()
     if not names or list(names) == ["all"]:
         return list(ops.values())
@@ -42,8 +44,27 @@ def find_ops(names: Sequence[str]) -> list[Op]:
             ]
             hint = _near(name, known, "`warpsmith list` shows them all")
             raise UsageError(f"unknown operator '{name}'; {hint}")
+        found.sort(key=lambda op: _distance(op, name))
         chosen.update((op.name, op) for op in found)
     return list(chosen.values())
+
+
+def _distance(op: Op, name: str) -> int:
+    return 0 if op.name == name else 1 if name in op.aliases else 2
+
+
+def find_op(name: str) -> Op:
+    """The operator of this name or alias, also where a family is called the same."""
+    found = find_ops([name])
+    if _distance(found[0], name) < 2 or len(found) == 1:
+        return found[0]
+    raise UsageError(f"'{name}' is several operators: {', '.join(op.name for op in found)}")
+
+
+def find_named(name: str) -> list[Op]:
+    """The operator of this name, also where a family is called the same; else as `find_ops`."""
+    found = find_ops([name])
+    return found[:1] if found[0].name == name else found
 
 
 def find_composites(name: str | None) -> list[Composite]:

@@ -22,12 +22,15 @@ from warpsmith import build, catalogue, dispatch
 from warpsmith.arguments import (
     find_composites,
     find_families,
+    find_named,
+    find_op,
     find_ops,
     need_gpu,
     parse_dtypes,
     parse_jobs,
     parse_variants,
 )
+from warpsmith.calls import arguments_for, default_dtype, parse_settings
 from warpsmith.catalogue import DTYPES, Composite, Op
 from warpsmith.console import (
     UsageError,
@@ -65,7 +68,7 @@ def doctor(args: argparse.Namespace) -> int:
 def list_ops(args: argparse.Namespace) -> int:
     composites = find_composites(args.op)
     named = any(composite.name == args.op for composite in composites)
-    ops = [] if named else find_ops([args.op] if args.op else [])
+    ops = [] if named else find_named(args.op) if args.op else find_ops([])
     if args.json:
         print_json([*map(_describe, ops), *map(_describe_composite, composites)])
         return 0
@@ -157,42 +160,6 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-def arguments_for(
-    op: Op, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: str
-) -> tuple[Any, ...]:
-    """Arguments of the given shapes. Shapes that are not given are guessed: that of the first
-    tensor, or its last dimension.
-
-    Raises:
-        UsageError: no guess satisfies the operator.
-    """
-    schema = torch._C.parse_schema(f"warpsmith::{op.schema}")
-    kinds = [str(argument.type) for argument in schema.arguments]
-    required = kinds.count("Tensor")
-    places = [i for i, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
-    if len(shapes) > len(places):
-        raise UsageError(f"{op.name} takes {len(places)} tensors, got {len(shapes)} shapes")
-    first = shapes[0]
-    error: Exception | None = None
-    for guess in (first, first[-1:]):
-        wanted = [*shapes, *[guess] * max(0, required - len(shapes))]
-        values: list[Any] = [
-            argument.default_value if argument.has_default_value() else None
-            for argument in schema.arguments
-        ]
-        for place, shape in zip(places, wanted, strict=False):
-            values[place] = torch.empty(shape, dtype=dtype, device=device)
-        for i, kind in enumerate(kinds):
-            if values[i] is None and kind in ("float", "number"):
-                values[i] = 1e-6
-        try:
-            op.check(*values)
-            return tuple(values)
-        except (RuntimeError, TypeError, ValueError) as problem:
-            error = error or problem
-    raise UsageError(str(error))
-
-
 def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> str:
     if reason := dispatch.refusal(variant, values, sm) or variant.rung.suits(*values):
         return reason
@@ -201,13 +168,14 @@ def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> st
 
 def which(args: argparse.Namespace) -> int:
     shapes = [parse_shape(text) for text in args.shape]
-    dtype = DTYPES[(parse_dtypes(args.dtype) or ("f32",))[0]]
+    named = parse_dtypes(args.dtype)
     here = torch.cuda.is_available() and args.sm is None
     asked = dispatch.device_sm(torch.device("cuda")) if here else args.sm or 90
     place = "cuda" if here else "meta"
     where = "this GPU" if here else f"sm_{asked}"
     sm = None if here else asked
     if composite := catalogue.composites().get(args.op):
+        dtype = DTYPES[(named or ("f32",))[0]]
         values = _layer_arguments(composite, shapes, dtype, place)
         calls = composite.calls(*values)
         if args.json:
@@ -221,8 +189,9 @@ def which(args: argparse.Namespace) -> int:
             write(call.purpose)
             _print_served(_served(call.op, call.args, sm, asked), call.args, where)
         return 0
-    (op,) = find_ops([args.op])[:1]
-    values = arguments_for(op, shapes, dtype, place)
+    op = find_op(args.op)
+    settings = parse_settings(op, args.set)
+    values = arguments_for(op, shapes, (named or (default_dtype(op),))[0], place, settings)
     answer = _served(op.name, values, sm, asked)
     if args.json:
         print_json(answer)
@@ -234,6 +203,18 @@ def which(args: argparse.Namespace) -> int:
 def _shapes(values: Sequence[Any]) -> str:
     tensors = (v for v in values if isinstance(v, Tensor))
     return ", ".join("x".join(map(str, v.shape)) or "scalar" for v in tensors)
+
+
+def _settings(name: str, values: Sequence[Any]) -> str:
+    """Arguments that are no tensors and not what they are by default."""
+    op = catalogue.get(name)
+    defaults, values = dispatch.normalise(op, ()), dispatch.normalise(op, tuple(values))
+    changed = [
+        f", {argument}={value}"
+        for argument, value, default in zip(op.argument_names, values, defaults, strict=True)
+        if not isinstance(value, Tensor) and value != default
+    ]
+    return "".join(changed)
 
 
 def _layer_arguments(
@@ -274,7 +255,9 @@ def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> d
 
 def _print_served(answer: dict[str, Any], values: Sequence[Any], where: str) -> None:
     choice = f"{answer['serves']}: {answer['reason']}"
-    write(f"{answer['op']}({_shapes(values)}) on {where}: {choice}")
+    write(
+        f"{answer['op']}({_shapes(values)}{_settings(answer['op'], values)}) on {where}: {choice}"
+    )
     rows = [
         ("*" if r["chosen"] else "", r["variant"], r["why_not"] or "could serve", r["story"])
         for r in answer["variants"]
@@ -329,7 +312,7 @@ def build_families(args: argparse.Namespace) -> int:
 def inspect(args: argparse.Namespace) -> int:
     from warpsmith import inspection
 
-    ops = find_ops([args.op])
+    ops = find_named(args.op)
     try:
         if args.sass:
             for op in ops:
@@ -341,6 +324,8 @@ def inspect(args: argparse.Namespace) -> int:
                 for path, text in inspection.ptx(op, args.arch or "90a"):
                     sys.stdout.write(f"// {path.name}\n{text}\n\n")
             return 0
+        if args.arch is None and torch.cuda.is_available():
+            _launch_all(ops)
         kernels = [
             k
             for op in ops
@@ -356,27 +341,39 @@ def inspect(args: argparse.Namespace) -> int:
     header = ["kernel", "rung", "sm", "registers", "local", "static smem"]
     driver = kernels[0].max_threads is not None
     if driver:
-        header += ["smem limit", "max threads", f"blocks per SM at {args.threads}", "occupancy"]
-    rows: list[list[object]] = []
-    for k in kernels:
-        row: list[object] = [
-            k.name,
-            k.rung or "",
-            k.arch,
-            k.registers,
-            k.local + k.stack,
-            k.static_smem,
+        header += [
+            "max threads",
+            "threads",
+            "cluster",
+            "dynamic smem",
+            "blocks per SM",
+            "occupancy",
         ]
+    rows: list[list[object]] = []
+    for k in dict.fromkeys(kernels):  # several operators may share one
+        local = k.local + k.stack
+        row: list[object] = [k.name, k.rung or "", k.arch, k.registers, local, k.static_smem]
         if driver:
-            row += [
-                k.dynamic_smem_limit,
-                k.max_threads,
-                k.blocks_per_sm,
-                f"{100 * (k.occupancy or 0):.0f} %",
-            ]
+            row += [k.max_threads, k.threads, k.cluster, k.dynamic_smem, k.blocks_per_sm]
+            row.append("never launched" if k.occupancy is None else f"{100 * k.occupancy:.0f} %")
         rows.append(row)
     print_table("", header, rows)
     return 0
+
+
+def _launch_all(ops: Sequence[Op]) -> None:
+    """So that the occupancy is that of the launches which there are."""
+    from warpsmith import inspection
+
+    with progress_bar("launching", sum(len(op.variants) for op in ops)) as (bar, task):
+
+        def step(variant: str) -> None:
+            bar.update(task, description=variant)
+            bar.advance(task)
+
+        for op in ops:
+            if dispatch.load_family(op.family):
+                inspection.launch_all(op, step)
 
 
 # --- verify, bench --------------------------------------------------------------------------------
@@ -525,8 +522,14 @@ def report(args: argparse.Namespace) -> int:
     if not args.no_plots:
         from warpsmith import plots as plotting
 
-        chosen = find_ops(args.plots.split(",")) if args.plots else None
-        written += plotting.draw(results, plots, chosen)
+        chosen = find_ops(args.plots.split(",")) if args.plots else plotting.default_ops(results)
+        with progress_bar("plots", plotting.count(chosen)) as (bar, task):
+
+            def step(path: Path) -> None:
+                bar.update(task, description=path.name)
+                bar.advance(task)
+
+            written += plotting.draw(results, plots, chosen, step)
     if readme.is_file():
         readme.write_text(reports.fill(readme.read_text(), results))
         written.append(readme)
@@ -565,11 +568,20 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--op", help="one operator, with the story of every rung")
 
     sub = command("which", which, "which kernel serves a call, and why")
-    sub.add_argument("op")
+    sub.add_argument("op", help="an operator or an alias of one")
     sub.add_argument(
         "--shape", action="append", required=True, help="8192x4096; repeat it for further tensors"
     )
-    sub.add_argument("--dtype", default="f32", help=f"one of {', '.join(DTYPES)}")
+    sub.add_argument(
+        "--dtype", help=f"of the first tensor, one of {', '.join(DTYPES)}; f32 where it can be"
+    )
+    sub.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument that is no tensor: groups=32, dim=0; repeat it for further ones",
+    )
     sub.add_argument(
         "--sm", type=int, help="ask for this compute capability (90) instead of the GPU at hand"
     )
@@ -654,12 +666,13 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--arch", help="80, 89, 90a: read the compiled file instead of asking the driver"
     )
-    sub.add_argument("--threads", type=int, default=256, help="block size for the occupancy")
+    sub.add_argument(
+        "--threads", type=int, help="block size for the occupancy; as launched by default"
+    )
     sub.add_argument(
         "--dynamic-smem",
         type=int,
-        default=0,
-        help="bytes of dynamic shared memory for the occupancy",
+        help="bytes of dynamic shared memory for the occupancy; as launched by default",
     )
     code = sub.add_mutually_exclusive_group()
     code.add_argument("--sass", action="store_true", help="print the machine code")

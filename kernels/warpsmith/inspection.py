@@ -8,6 +8,7 @@ with one, the driver adds the limits of a block and the occupancy, through the p
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import functools
@@ -19,13 +20,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from warpsmith import build, catalogue
-from warpsmith.catalogue import Op
+from warpsmith.catalogue import DTYPES, Inputs, Op
 
 
 class InspectionError(RuntimeError):
@@ -44,12 +45,16 @@ class Kernel:
     stack: int
     local: int
     static_smem: int
-    op: str | None = None
+    ops: tuple[str, ...] = ()
     rung: str | None = None
+    source: str | None = None
     symbol: str = ""
     max_threads: int | None = None
     dynamic_smem_limit: int | None = None
+    #: The launch that the occupancy is of; None where there was none yet.
     threads: int | None = None
+    cluster: int | None = None
+    dynamic_smem: int | None = None
     blocks_per_sm: int | None = None
     occupancy: float | None = None
 
@@ -177,32 +182,66 @@ _MAPS = {
     "GatedBackward": "{}_and_mul_backward",
 }
 
+#: `Relu`, `Unary<Relu>`; not the name of a template of anything else.
+_ARGUMENT = re.compile(r"\b(([A-Z]\w*)\b(?:<(\w+)>|(?!<)))")
+
+#: Functions that are not called what their operators are.
+_FUNCTIONS = {
+    "Extreme<Largest>": "amax",
+    "Extreme<Smallest>": "amin",
+    "Position<Largest>": "argmax",
+    "Position<Smallest>": "argmin",
+    "SoftmaxGradient": "softmax_backward",
+    "LogSoftmaxGradient": "log_softmax_backward",
+}
+
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def owner(name: str, ops: Iterable[Op]) -> tuple[Op | None, str | None]:
-    """The operator and rung that a tidied kernel name belongs to."""
+def owners(name: str, source: str | None, ops: Iterable[Op]) -> tuple[tuple[Op, ...], str | None]:
+    """The operators and the rung that a kernel belongs to.
+
+    Args:
+        name: the kernel's, tidied.
+        source: the file that launches it, below `csrc`: "gemm/gemv/skinny.cu"; None where that is
+            not known, and the name has to do.
+        ops: operators of the kernel's family.
+    """
     candidates = list(ops)
-    head, _, rest = name.partition("<")
-    op = None
-    if match := re.match(r"(\w+)(?:<(\w+)>)?", rest):
-        pattern = _MAPS.get(match[1], "{}")
-        wanted = pattern.format(_snake(match[2] or match[1]))
-        op = next((o for o in candidates if o.name == wanted), None)
-    if op is None:
+    head, _, arguments = name.partition("<")
+    if source is None:
         fitting = [o for o in candidates if head.startswith(f"{o.name}_")]
-        op = max(fitting, key=lambda o: len(o.name), default=None)
-    if op is None:
-        return None, None
-    inner = head
+        by_name = max(fitting, key=lambda o: len(o.name), default=None)
+        sharing = _functions(arguments, candidates) or ([by_name] if by_name else [])
+        stem = max(
+            (r.name for o in sharing for r in o.ladder if _inner(head, o).startswith(r.name)),
+            key=len,
+            default=None,
+        )
+        return tuple(sharing), stem
+    folder, stem = Path(source).parent.name, Path(source).stem
+    candidates = [o for o in candidates if o.source_dir == folder]
+    with_rung = [o for o in candidates if any(rung.name == stem for rung in o.ladder)]
+    sharing = _functions(arguments, with_rung or candidates) or with_rung or candidates
+    return tuple(sharing), stem if with_rung else None
+
+
+def _functions(arguments: str, ops: Sequence[Op]) -> list[Op]:
+    """The operators whose function is among the template arguments of a kernel that they share."""
+    names = {
+        _FUNCTIONS.get(text, _MAPS.get(outer, "{}").format(_snake(inner or outer)))
+        for text, outer, inner in _ARGUMENT.findall(arguments)
+    }
+    return [op for op in ops if op.name in names]
+
+
+def _inner(head: str, op: Op) -> str:
     for prefix in (op.name, op.source_dir):
         if head.startswith(f"{prefix}_"):
-            inner = head[len(prefix) + 1 :]
-            break
-    rungs = [rung.name for rung in op.ladder if inner.startswith(rung.name)]
-    return op, max(rungs, key=len, default=None)
+            return head[len(prefix) + 1 :]
+    return head
 
 
 # --- resources ------------------------------------------------------------------------------------
@@ -211,13 +250,22 @@ _ARCH = re.compile(r"^arch = sm_(\w+)", re.MULTILINE)
 _FUNCTION = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
 
-def parse_resources(text: str) -> list[Kernel]:
-    """Kernels from the output of `cuobjdump --dump-resource-usage`."""
+def parse_resources(text: str, sources: Sequence[str] = ()) -> list[Kernel]:
+    """Kernels from the output of `cuobjdump --dump-resource-usage`.
+
+    Args:
+        text: a section for each file and architecture, the files in the order of the link.
+        sources: those files, below `csrc`.
+    """
     kernels = []
     starts = [*_ARCH.finditer(text)]
     ends = [*(start.start() for start in starts[1:]), len(text)]
-    for start, end in zip(starts, ends, strict=False):
+    archs = [start[1] for start in starts]
+    for i, (start, end) in enumerate(zip(starts, ends, strict=False)):
         section = text[start.end() : end]
+        source = None
+        if archs.count(start[1]) == len(sources):
+            source = sources[archs[:i].count(start[1])]
         for symbol, registers, stack, shared, local in _FUNCTION.findall(section):
             kernels.append(
                 Kernel(
@@ -228,9 +276,16 @@ def parse_resources(text: str) -> list[Kernel]:
                     local=int(local),
                     static_smem=_user_smem(int(shared), start[1]),
                     symbol=symbol,
+                    source=source if _is_of(symbol, source) else None,
                 )
             )
     return kernels
+
+
+def _is_of(symbol: str, source: str | None) -> bool:
+    """Whether a symbol may come from a file: one of an anonymous namespace says from which."""
+    match = _FILE.search(symbol)
+    return source is not None and (match is None or match[1] == Path(source).stem)
 
 
 def _user_smem(shared: int, arch: str) -> int:
@@ -247,10 +302,10 @@ def _with_owners(kernels: Iterable[Kernel], family: str) -> list[Kernel]:
     ops = [op for op in catalogue.load().values() if op.family == family]
     result = []
     for kernel in kernels:
-        op, rung = owner(kernel.name, ops)
-        if op and (match := _FILE.search(kernel.symbol)):
-            rung = next((r.name for r in op.ladder if r.name == match[1]), rung)
-        result.append(replace(kernel, op=op.name if op else None, rung=rung))
+        found, rung = owners(kernel.name, kernel.source, ops)
+        if kernel.source is None and found and (match := _FILE.search(kernel.symbol)):
+            rung = next((r.name for op in found for r in op.ladder if r.name == match[1]), rung)
+        result.append(replace(kernel, ops=tuple(op.name for op in found), rung=rung))
     return result
 
 
@@ -261,9 +316,15 @@ def family_of(library: Path) -> str:
 
 def resources(library: Path) -> list[Kernel]:
     """Every kernel of a compiled library, for every architecture in it."""
-    return _with_owners(
-        parse_resources(_cuobjdump("--dump-resource-usage", str(library))), family_of(library)
-    )
+    family = family_of(library)
+    text = _cuobjdump("--dump-resource-usage", str(library))
+    return _with_owners(parse_resources(text, _sources(family)), family)
+
+
+def _sources(family: str) -> list[str]:
+    """The files with kernels that a library of the family is linked from, in that order."""
+    paths = [path for path in build.sources(family) if path.suffix == ".cu"]
+    return [path.relative_to(build.CSRC).as_posix() for path in paths]
 
 
 def library_for(family: str, arch: str | None = None) -> Path:
@@ -347,12 +408,41 @@ def module() -> Any:
     return loaded
 
 
-def loaded_kernels(family: str, threads: int = 256, dynamic_smem: int = 0) -> list[Kernel]:
+def launch_all(op: Op, step: Callable[[str], None] = lambda variant: None) -> None:
+    """Launches every variant of an operator on the current GPU, on all its samples but the huge
+    ones, so that its kernels have been launched as they are in use.
+    """
+    import torch
+
+    from warpsmith import dispatch
+
+    sm = dispatch.device_sm(torch.device("cuda"))
+    for dtype in op.dtypes:
+        calls = []
+        for sample in op.samples_for(dtype):
+            if not sample.huge:
+                made = sample.make(Inputs(DTYPES[dtype], "cuda"))
+                calls.append(dispatch.normalise(op, made))
+        for variant in (v for v in op.variants if v.dtype == dtype):
+            step(variant.op_name)
+            run = getattr(torch.ops.warpsmith, variant.op_name)
+            for call in calls:
+                if dispatch.refusal(variant, call, sm) is None:
+                    # A part of a GPU may hold no cluster of so many blocks.
+                    with contextlib.suppress(RuntimeError):
+                        run(*call)
+    torch.cuda.synchronize()
+
+
+def loaded_kernels(
+    family: str, threads: int | None = None, dynamic_smem: int | None = None
+) -> list[Kernel]:
     """The kernels of a family as the driver sees them on the current GPU.
 
     Args:
         family: "elementwise".
-        threads: block size for which to report the occupancy (less where a kernel allows less).
+        threads: block size for which to report the occupancy (less where a kernel allows less);
+            by default that of each kernel's last launch, and no occupancy where there was none.
         dynamic_smem: dynamic shared memory per block for the same.
 
     Raises:
@@ -374,31 +464,38 @@ def loaded_kernels(family: str, threads: int = 256, dynamic_smem: int = 0) -> li
     library = module().Library(str(build.library(family)))
     kernels = []
     for entry in library.kernels():
-        block = min(threads, entry.max_threads)
-        blocks = library.occupancy(entry.index, block, dynamic_smem)
-        kernels.append(
-            Kernel(
-                name=tidy(entry.name),
-                arch=arch,
-                registers=entry.registers,
-                stack=0,
-                local=entry.local_bytes,
-                static_smem=entry.static_smem,
-                max_threads=entry.max_threads,
-                dynamic_smem_limit=entry.dynamic_smem_limit,
+        kernel = Kernel(
+            name=tidy(entry.name),
+            arch=arch,
+            registers=entry.registers,
+            stack=0,
+            local=entry.local_bytes,
+            static_smem=entry.static_smem,
+            source=entry.source,
+            max_threads=entry.max_threads,
+            dynamic_smem_limit=entry.dynamic_smem_limit,
+        )
+        block = min(threads or entry.launch_threads, entry.max_threads)
+        if block:
+            smem = entry.launch_dynamic_smem if dynamic_smem is None else dynamic_smem
+            blocks = library.occupancy(entry.index, block, smem)
+            kernel = replace(
+                kernel,
                 threads=block,
+                cluster=entry.launch_cluster or None,
+                dynamic_smem=smem,
                 blocks_per_sm=blocks,
                 occupancy=round(blocks * block / resident, 4),
             )
-        )
+        kernels.append(kernel)
     return _with_owners(kernels, family)
 
 
 def inspect(
     op: Op,
     arch: str | None = None,
-    threads: int = 256,
-    dynamic_smem: int = 0,
+    threads: int | None = None,
+    dynamic_smem: int | None = None,
     driver: bool | None = None,
 ) -> list[Kernel]:
     """The compiled kernels of an operator.
@@ -407,7 +504,8 @@ def inspect(
         op: an operator of the catalogue.
         arch: restricts to one architecture ("90a"); compiles for it where there is no library of
             it.
-        threads, dynamic_smem: what the occupancy is reported for.
+        threads, dynamic_smem: what the occupancy is reported for; by default each kernel's last
+            launch (`launch_all`).
         driver: ask the driver (True), the file (False), or the driver where there is a GPU and no
             `arch` is named.
     """
@@ -422,7 +520,7 @@ def inspect(
             k for k in resources(library_for(op.family, arch)) if arch is None or k.arch == arch
         ]
     order = {rung.name: i for i, rung in enumerate(op.ladder)}
-    mine = [kernel for kernel in kernels if kernel.op == op.name]
+    mine = [kernel for kernel in kernels if op.name in kernel.ops]
     return sorted(mine, key=lambda k: (k.arch, order.get(k.rung or "", len(order)), k.name))
 
 
@@ -475,17 +573,17 @@ def ptx(op: Op, arch: str = "90a") -> Iterator[tuple[Path, str]]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise InspectionError(f"compiling {path} failed:\n{done.stderr.strip()}")
-        yield path, _entries(done.stdout, op)
+        yield path, _entries(done.stdout, op, path.relative_to(build.CSRC).as_posix())
 
 
-def _entries(text: str, op: Op) -> str:
-    """The kernels of `op` in a PTX module, each under its tidied name."""
+def _entries(text: str, op: Op, source: str) -> str:
+    """The kernels of `op` in the PTX module of a file, each under its tidied name."""
     family = [other for other in catalogue.load().values() if other.family == op.family]
     parts = []
     for piece in re.split(r"(?=^\s*(?:\.weak |\.visible )?\.entry )", text, flags=re.MULTILINE)[1:]:
         symbol = re.search(r"\.entry (\w+)", piece)
         name = tidy(demangle(symbol[1])) if symbol else ""
-        if owner(name, family)[0] is op:
+        if op in owners(name, source, family)[0]:
             parts.append(f"// {name}\n{piece.strip()}")
     return "\n\n".join(parts)
 
@@ -508,10 +606,9 @@ _SERIALISED = re.compile(r".*\bC75\d\d\b.*")
 
 def _allowance(kernel: Kernel) -> str:
     """The spec's reason why a kernel may use local memory; empty where it gives none."""
-    if kernel.op is None or kernel.rung is None:
-        return ""
-    rung = next(rung for rung in catalogue.get(kernel.op).ladder if rung.name == kernel.rung)
-    return rung.local_memory
+    ladders = (catalogue.get(name).ladder for name in kernel.ops)
+    rungs = (rung for ladder in ladders for rung in ladder if rung.name == kernel.rung)
+    return next((rung.local_memory for rung in rungs), "")
 
 
 def imports(library: Path) -> set[str]:

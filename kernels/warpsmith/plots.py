@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,17 +189,34 @@ def default_ops(results: Results) -> list[Op]:
     return list(chosen.values())
 
 
-def draw(results: Results, folder: Path, ops: Sequence[Op] | None = None) -> list[Path]:
+def count(ops: Sequence[Op]) -> int:
+    """How many plots `draw` goes through."""
+    return len(catalogue.FAMILIES) + 2 * len(ops)
+
+
+def draw(
+    results: Results,
+    folder: Path,
+    ops: Sequence[Op] | None = None,
+    step: Callable[[Path], None] = lambda path: None,
+) -> list[Path]:
     """Draws the plots of a GPU's records: an overview of every family, ladder and sizes of the
     chosen operators.
+
+    Args:
+        step: called before each, with its path.
 
     Raises:
         RuntimeError: if matplotlib is not installed.
     """
-    drawn = [
-        family_plot(results, family, folder / f"{family}.png") for family in catalogue.FAMILIES
-    ]
+    drawn = []
+    for family in catalogue.FAMILIES:
+        path = folder / f"{family}.png"
+        step(path)
+        drawn.append(family_plot(results, family, path))
     for op in default_ops(results) if ops is None else ops:
-        drawn.append(ladder_plot(results, op, folder / f"{op.name}.ladder.png"))
-        drawn.append(sizes_plot(results, op, folder / f"{op.name}.sizes.png"))
+        for kind, plot in (("ladder", ladder_plot), ("sizes", sizes_plot)):
+            path = folder / f"{op.name}.{kind}.png"
+            step(path)
+            drawn.append(plot(results, op, path))
     return [path for path in drawn if path is not None]
