@@ -1,7 +1,7 @@
-// Rows that fill their lanes exactly, each held by part of a warp or by all of it: beside the kernel of row/registers.cuh,
-// for the lengths that come up most.
-//   Against that one: no pack is tested or padded, how many values there are is known when it is compiled, and weights are
-//   loaded with the row, so that they arrive while its statistics are gathered. Bound: DRAM.
+// Rows that fill their lanes exactly, each held by a part of a warp or by all of it: beside the kernel of
+// row/registers.cuh, for the lengths that come up most.
+//   Against that one: no pack is tested or padded, the compiler knows how many values there are, and weights are loaded
+//   with the row, so that they arrive while its statistics are gathered. Bound: DRAM.
 //
 // `Row` is what row/registers.cuh describes, and
 //

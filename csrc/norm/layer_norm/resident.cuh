@@ -76,9 +76,9 @@ struct LayerNorm : LayerNormRows<T, W> {
   }
 
  private:
-  // One pass, around a value near the mean: what the lanes hold first, averaged, each divided before it is added lest the
-  // sum leave the range. Few lanes take four values each: around a shift that is some standard deviations off, squares
-  // add up to several times what is left of them. How far off it is the deviations add up to.
+  // One pass, around a value near the mean: what the lanes hold first, averaged, each divided before it is added lest
+  // the sum leave the range. Few lanes take four values each: around a shift that is some standard deviations off,
+  // squares add up to several times what is left of them. How far off it is the deviations add up to.
   // heads: lanes that hold any of the row. count: values that they all hold.
   template <int lanes, int packs, class X>
   __device__ __forceinline__ Stats gather_around(const X& x, int valid, int heads, int count) const {
