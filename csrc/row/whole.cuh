@@ -6,6 +6,9 @@
 // `Row` is what row/registers.cuh describes, and
 //
 //     static constexpr bool kHoldsColumns<packs>;  // whether there are registers for the columns of so many packs
+//
+// and, where gather() counts what is valid,
+//
 //     Stats gather_whole<lanes, packs>(const uint4 (&x)[packs][kInputs]) const;  // of a row of lanes * packs packs
 #pragma once
 
@@ -47,7 +50,13 @@ __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()
   }
 
   // gather
-  const typename Row::Total total = row.total(row.template gather_whole<kLanes, kPacks>(x));
+  typename Row::Stats stats;
+  if constexpr (requires { row.template gather_whole<kLanes, kPacks>(x); }) {
+    stats = row.template gather_whole<kLanes, kPacks>(x);
+  } else {
+    stats = row.template gather<kLanes, kPacks>(x, kPacks);
+  }
+  const typename Row::Total total = row.total(stats);
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
 #pragma unroll
