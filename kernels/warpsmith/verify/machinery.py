@@ -77,8 +77,8 @@ def _signature(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def compile_checks(run: Run) -> None:
-    """A static graph at f32; a dynamic one that meets two shapes at bf16, or at the last dtype of an
-    operator without it; with gradients.
+    """A static graph at f32; a dynamic one that meets two shapes at bf16, or at the last dtype of
+    an operator without it; with gradients.
     """
     if not run.wants("compile"):
         return
