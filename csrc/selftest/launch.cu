@@ -1,5 +1,5 @@
 // host/launch.h: more shared memory than a kernel gets unasked, static memory included, a launch that cannot be, what comes
-// after it, and launches that are rehearsed.
+// after it, launches that are rehearsed, and what is noted of them.
 #include "host/launch.h"
 
 #include "selftest/selftest.h"
@@ -91,8 +91,22 @@ std::string check_rehearsal() {
   return left == cudaSuccess ? "" : text("a rehearsal has started or left something: ", cudaGetErrorString(left));
 }
 
+// What `warpsmith inspect` is told about the launch before.
+std::string check_note() {
+  for (const KernelEntry& entry : kernels()) {
+    if (entry.name != detail::spelling<&launch_probe_kernel>()) continue;
+    if (entry.source != "selftest/launch.cu") return text("the kernel's file: ", entry.source);
+    const LastLaunch& last = *entry.last;
+    if (last.threads() == kThreads && last.cluster() == 1 && last.dynamic_smem() == kWords * 4) return "";
+    return text("the last launch: ", last.threads(), " threads, clusters of ", last.cluster(), ", ",
+                last.dynamic_smem(), " bytes");
+  }
+  return "the kernel is in no list";
+}
+
 std::string run() {
-  return first_failure(check_static_memory, check_shared_memory, check_refusal, check_rehearsal, check_shared_memory);
+  return first_failure(check_static_memory, check_shared_memory, check_note, check_refusal, check_rehearsal,
+                       check_shared_memory, check_note);
 }
 
 const SelfTestEntry entered{"launch", run};

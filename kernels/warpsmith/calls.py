@@ -155,7 +155,8 @@ def _empty_like(like: Tensor, shape: Shape) -> Tensor:
     """Of the same dtype, and with its dimensions in the same order in memory."""
     if like.dim() != len(shape) or like.is_contiguous():
         return torch.empty(shape, dtype=like.dtype, device="meta")
-    order = sorted(range(len(shape)), key=lambda dim: -like.stride(dim))
+    strides = like.stride()
+    order = sorted(range(len(shape)), key=lambda dim: -strides[dim])
     dense = torch.empty([shape[dim] for dim in order], dtype=like.dtype, device="meta")
     return dense.permute([order.index(dim) for dim in range(len(shape))])
 

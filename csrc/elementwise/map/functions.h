@@ -282,9 +282,38 @@ struct Mish {
   }
 };
 
+// Of two values, and of three.
+
+struct Add {
+  static constexpr const char* name = "add";
+  template <bool exact>
+  __device__ static float forward(float x, float y) {
+    return x + y;
+  }
+};
+
+struct Mul {
+  static constexpr const char* name = "mul";
+  template <bool exact>
+  __device__ static float forward(float x, float y) {
+    return x * y;
+  }
+};
+
+// x y + z, rounded once
+struct MulAdd {
+  static constexpr const char* name = "mul_add";
+  template <bool exact>
+  __device__ static float forward(float x, float y, float z) {
+    return fmaf(x, y, z);
+  }
+};
+
 using Activations = std::tuple<Relu, Sigmoid, Elu, Gelu, GeluTanh, Silu, Hardswish, Hardshrink, QuickGelu, Mish>;
 using BiasActivations = std::tuple<Gelu, GeluTanh>;
 using GatedActivations = std::tuple<Silu, Gelu, GeluTanh>;
+using BinaryFunctions = std::tuple<Add, Mul>;
+using TernaryFunctions = std::tuple<MulAdd>;
 
 // How a function meets its operands. `apply(out, in, p)` works on one element.
 
@@ -349,27 +378,25 @@ struct GatedBackward {  // in: g, gate, up; out: d gate, d up
   }
 };
 
-struct Add {
-  static constexpr const char* name = "add";
+template <class F>
+struct Binary {  // in: x, y
   static constexpr int outputs = 1, inputs = 2;
   static constexpr bool has_ladder = true, has_table = false;
   template <bool exact>
   __device__ static void apply(float (&out)[1], const float (&in)[2], float) {
-    out[0] = in[0] + in[1];
+    out[0] = F::template forward<exact>(in[0], in[1]);
   }
 };
 
-struct Mul {
-  static constexpr const char* name = "mul";
-  static constexpr int outputs = 1, inputs = 2;
+template <class F>
+struct Ternary {  // in: x, y, z
+  static constexpr int outputs = 1, inputs = 3;
   static constexpr bool has_ladder = true, has_table = false;
   template <bool exact>
-  __device__ static void apply(float (&out)[1], const float (&in)[2], float) {
-    out[0] = in[0] * in[1];
+  __device__ static void apply(float (&out)[1], const float (&in)[3], float) {
+    out[0] = F::template forward<exact>(in[0], in[1], in[2]);
   }
 };
-
-using BinaryFunctions = std::tuple<Add, Mul>;
 
 template <template <class> class Wrap, class List>
 struct Wrapped;
@@ -382,9 +409,9 @@ struct Wrapped<Wrap, std::tuple<F...>> {
 // Every map there is, in one list; a call carries the index.
 using Maps = decltype(std::tuple_cat(
     typename Wrapped<Unary, Activations>::type{}, typename Wrapped<UnaryBackward, Activations>::type{},
-    BinaryFunctions{}, typename Wrapped<Bias, BiasActivations>::type{},
-    typename Wrapped<BiasBackward, BiasActivations>::type{}, typename Wrapped<Gated, GatedActivations>::type{},
-    typename Wrapped<GatedBackward, GatedActivations>::type{}));
+    typename Wrapped<Binary, BinaryFunctions>::type{}, typename Wrapped<Ternary, TernaryFunctions>::type{},
+    typename Wrapped<Bias, BiasActivations>::type{}, typename Wrapped<BiasBackward, BiasActivations>::type{},
+    typename Wrapped<Gated, GatedActivations>::type{}, typename Wrapped<GatedBackward, GatedActivations>::type{}));
 
 template <class Map, int i = 0>
 constexpr int map_index() {

@@ -229,49 +229,69 @@ Tensor unary_backward(const Tensor& grad, const Tensor& x, float parameter, Name
   return call_fallback<Tensor>(full_name.c_str(), arguments...);
 }
 
-// --- two inputs that broadcast ----------------------------------------------------------------------------------------
+// --- inputs that broadcast --------------------------------------------------------------------------------------------
 
-std::vector<int64_t> broadcast_shape(const char* op, const Tensor& x, const Tensor& y) {
-  const Sizes a = x.sizes(), b = y.sizes();
-  const size_t rank = std::max(a.size(), b.size());
-  std::vector<int64_t> shape(rank);
-  for (size_t i = 0; i < rank; ++i) {
-    const int64_t m = i + a.size() < rank ? 1 : a[i + a.size() - rank];
-    const int64_t n = i + b.size() < rank ? 1 : b[i + b.size() - rank];
-    if (m != n && m != 1 && n != 1) fail(op, "shapes ", shape_text(a), " and ", shape_text(b), " do not broadcast");
-    shape[i] = m == 1 ? n : m;
+template <size_t n>
+using Inputs = std::array<const Tensor*, n>;
+
+template <size_t n>
+[[noreturn]] void fail_to_broadcast(const char* op, const Inputs<n>& inputs) {
+  std::string list;
+  for (size_t i = 0; i < n; ++i) {
+    if (i > 0) list += i + 1 < n ? ", " : " and ";
+    list += shape_text(inputs[i]->sizes());
+  }
+  fail(op, "shapes ", list, " do not broadcast");
+}
+
+template <size_t n>
+std::vector<int64_t> broadcast_shape(const char* op, const Inputs<n>& inputs) {
+  size_t rank = 0;
+  for (const Tensor* input : inputs) rank = std::max(rank, input->sizes().size());
+  std::vector<int64_t> shape(rank, 1);
+  for (const Tensor* input : inputs) {
+    const Sizes sizes = input->sizes();
+    int64_t* into = shape.data() + (rank - sizes.size());
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] == 1 || sizes[i] == into[i]) continue;
+      if (into[i] != 1) fail_to_broadcast(op, inputs);
+      into[i] = sizes[i];
+    }
   }
   return shape;
 }
 
-Tensor empty_for(const std::vector<int64_t>& shape, const Tensor& x, const Tensor& y) {
-  for (const Tensor* t : {&x, &y}) {
+template <size_t n>
+Tensor empty_for(const std::vector<int64_t>& shape, const Inputs<n>& inputs) {
+  for (const Tensor* t : inputs) {
     const Sizes sizes = t->sizes();
     if (sizes.size() == shape.size() && std::equal(sizes.begin(), sizes.end(), shape.begin()) && is_dense(*t)) {
       return empty_like(*t);
     }
   }
-  return empty_contiguous(x, Sizes(shape.data(), shape.size()), x.scalar_type());
+  return empty_contiguous(*inputs[0], Sizes(shape.data(), shape.size()), inputs[0]->scalar_type());
 }
 
-template <class F>
-Tensor binary(const Tensor& x, const Tensor& y, Named rung) {
+// `Map` of F over x and `others`, which are called y and z.
+template <template <class> class Map, class F, class... Others>
+Tensor broadcasting(Named rung, const Tensor& x, const Others&... others) {
   static const std::string full_name = std::string("warpsmith::") + F::name;
+  constexpr const char* kNames[] = {"y", "z"};
   check_floating(F::name, "x", x);
-  check_same_device(F::name, "y", y, x);
-  check_same_dtype(F::name, "y", y, x);
+  size_t at = 0;
+  ((check_same_device(F::name, kNames[at], others, x), check_same_dtype(F::name, kNames[at], others, x), ++at), ...);
   if (has_kernel(x)) {
-    const bool flat = same_layout(x, y) && is_dense(x);
-    const std::vector<int64_t> shape = broadcast_shape(F::name, x, y);
-    Tensor out = flat ? empty_like(x) : empty_for(shape, x, y);
-    const std::array operands{whole(out), whole(x), whole(y)};
-    if (run(F::name, map_index<F>(), rung, x, out.sizes(), operands.data(), operands.size(), 1, flat, 0.0f)) {
+    const bool flat = is_dense(x) && (same_layout(x, others) && ...);
+    const Inputs<1 + sizeof...(Others)> inputs{&x, &others...};
+    Tensor out = flat ? empty_like(x) : empty_for(broadcast_shape(F::name, inputs), inputs);
+    const std::array operands{whole(out), whole(x), whole(others)...};
+    if (run(F::name, map_index<Map<F>>(), rung, x, out.sizes(), operands.data(), operands.size(), 1, flat, 0.0f)) {
       return out;
     }
   } else if (rung != nullptr) {
     no_rung(F::name);
   }
-  return call_fallback<Tensor>(full_name.c_str(), x, y);
+  return call_fallback<Tensor>(full_name.c_str(), x, others...);
 }
 
 // --- bias and activation ----------------------------------------------------------------------------------------------
@@ -431,9 +451,19 @@ struct UnaryBinding<F> {
 
 template <class F>
 struct BinaryBinding {
-  static Tensor forward(const Tensor& x, const Tensor& y) { return binary<F>(x, y, nullptr); }
+  static Tensor forward(const Tensor& x, const Tensor& y) { return broadcasting<Binary, F>(nullptr, x, y); }
   static Tensor forward_rung(const Tensor& x, const Tensor& y, std::string rung, std::string) {
-    return binary<F>(x, y, &rung);
+    return broadcasting<Binary, F>(&rung, x, y);
+  }
+};
+
+template <class F>
+struct TernaryBinding {
+  static Tensor forward(const Tensor& x, const Tensor& y, const Tensor& z) {
+    return broadcasting<Ternary, F>(nullptr, x, y, z);
+  }
+  static Tensor forward_rung(const Tensor& x, const Tensor& y, const Tensor& z, std::string rung, std::string) {
+    return broadcasting<Ternary, F>(&rung, x, y, z);
   }
 };
 
@@ -486,6 +516,7 @@ void bind_all(Library& m, std::tuple<F...>, const std::string& prefix, const std
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
   bind_all<UnaryBinding>(m, Activations{}, "", "");
   bind_all<BinaryBinding>(m, BinaryFunctions{}, "", "");
+  bind_all<TernaryBinding>(m, TernaryFunctions{}, "", "");
   bind_all<BiasBinding>(m, BiasActivations{}, "bias_", "");
   bind_all<GatedBinding>(m, GatedActivations{}, "", "_and_mul");
 }

@@ -2,6 +2,7 @@
 
 from warpsmith.elementwise.binary import add, bias_gelu, bias_gelu_tanh, mul
 from warpsmith.elementwise.gated import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
+from warpsmith.elementwise.ternary import mul_add
 from warpsmith.elementwise.unary import (
     elu,
     gelu,
@@ -29,6 +30,7 @@ __all__ = [
     "hardswish",
     "mish",
     "mul",
+    "mul_add",
     "quick_gelu",
     "relu",
     "sigmoid",

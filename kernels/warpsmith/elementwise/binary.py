@@ -16,7 +16,7 @@ from warpsmith.elementwise import checks, ladder, layout, references, samples
 Gradients = Callable[..., "tuple[Tensor | None, ...]"]
 
 
-def _sum_to(grad: Tensor, shape: torch.Size) -> Tensor:
+def sum_to(grad: Tensor, shape: torch.Size) -> Tensor:
     """Sums away what broadcasting repeated; fp8, which PyTorch cannot sum, in float32."""
     if grad.shape == shape:
         return grad
@@ -30,8 +30,8 @@ def _add_backward(
 ) -> tuple[Tensor | None, ...]:
     x, y = inputs
     return (
-        _sum_to(grad, x.shape) if needs[0] else None,
-        _sum_to(grad, y.shape) if needs[1] else None,
+        sum_to(grad, x.shape) if needs[0] else None,
+        sum_to(grad, y.shape) if needs[1] else None,
     )
 
 
@@ -41,8 +41,8 @@ def _mul_backward(
     x, y = inputs
     times = torch.ops.warpsmith.mul
     return (
-        _sum_to(times(grad, y), x.shape) if needs[0] else None,
-        _sum_to(times(grad, x), y.shape) if needs[1] else None,
+        sum_to(times(grad, y), x.shape) if needs[0] else None,
+        sum_to(times(grad, x), y.shape) if needs[1] else None,
     )
 
 
@@ -61,6 +61,7 @@ def _add_binary(
     properties: tuple[Property, ...],
     aliases: tuple[str, ...] = (),
     huge: bool = False,
+    seeds: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
     def check(x: Tensor, y: Tensor) -> None:
         checks.floating(name, "x", x)
@@ -77,7 +78,7 @@ def _add_binary(
         elementwise=True,
         reference=function,
         eager=references.through_f32(function),
-        ladder=ladder.forward(ladder.binary),
+        ladder=ladder.forward(ladder.broadcasting, seeds=seeds),
         triton=f"map_triton:{name}",
         fake=fake,
         check=check,
@@ -91,7 +92,7 @@ def _add_binary(
             *samples.refusals(name, 2),
         ),
         properties=properties,
-        cost=samples.BINARY_COST,
+        cost=samples.BROADCAST_COST,
         bench=samples.bench(2),
     )
     catalogue.add(op)
@@ -124,6 +125,7 @@ _add = _add_binary(
     (COMMUTES, Property("x + 0 = x", _zero_changes_nothing)),
     aliases=("elementwise",),
     huge=True,
+    seeds=("elementwise_binary_{dtype}",),
 )
 _mul = _add_binary(
     "mul", torch.mul, _mul_backward, (COMMUTES, Property("1 x = x", _one_changes_nothing))
@@ -151,7 +153,7 @@ def _add_bias(
     ) -> tuple[Tensor | None, ...]:
         x, bias = inputs
         dx = getattr(torch.ops.warpsmith, gradient)(grad, x, bias)
-        return dx if needs[0] else None, _sum_to(dx, bias.shape) if needs[1] else None
+        return dx if needs[0] else None, sum_to(dx, bias.shape) if needs[1] else None
 
     def reference_backward(grad: Tensor, x: Tensor, bias: Tensor) -> Tensor:
         return derivative(grad, x + bias)

@@ -39,13 +39,14 @@ def shaped(op: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         )
 
 
-def broadcast_shape(op: str, x: Tensor, y: Tensor) -> tuple[int, ...]:
-    """Shape of the result of a binary operator."""
+def broadcast_shape(op: str, *inputs: Tensor) -> tuple[int, ...]:
+    """Shape of the result of a function of several values."""
     try:
-        return tuple(torch.broadcast_shapes(x.shape, y.shape))
+        return tuple(torch.broadcast_shapes(*(x.shape for x in inputs)))
     except RuntimeError:
+        *shapes, last = (str(tuple(x.shape)) for x in inputs)
         raise RuntimeError(
-            f"{op}: shapes {tuple(x.shape)} and {tuple(y.shape)} do not broadcast"
+            f"{op}: shapes {', '.join(shapes)} and {last} do not broadcast"
         ) from None
 
 

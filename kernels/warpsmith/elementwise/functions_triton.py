@@ -299,3 +299,21 @@ def mish_backward(g, x, p, EXACT: tl.constexpr):
     derivative = tl.fma(x, 4.0 * (e * r) * ((e + 1.0) * r), n * r)
     # x - x: NaN at infinity, as in PyTorch.
     return g * tl.where(x > MISH_LINEAR, 1.0 + (x - x), derivative)
+
+
+# --- of two and of three values -------------------------------------------------------------------
+
+
+@triton.jit
+def add(x, y):
+    return x + y
+
+
+@triton.jit
+def mul(x, y):
+    return x * y
+
+
+@triton.jit
+def mul_add(x, y, z):
+    return tl.fma(x, y, z)

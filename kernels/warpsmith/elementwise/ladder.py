@@ -34,10 +34,9 @@ def unary_backward(grad: Tensor, x: Tensor, *parameters: float) -> Layout | None
     return _layout(empty_like(as_meta(x)), grad, x)
 
 
-def binary(x: Tensor, y: Tensor) -> Layout | None:
-    m, n = as_meta(x), as_meta(y)
-    shape = torch.broadcast_shapes(x.shape, y.shape)
-    return _layout(empty_for(shape, m, n), x, y)
+def broadcasting(*inputs: Tensor) -> Layout | None:
+    shape = torch.broadcast_shapes(*(x.shape for x in inputs))
+    return _layout(empty_for(shape, *map(as_meta, inputs)), *inputs)
 
 
 def bias(x: Tensor, bias: Tensor) -> Layout | None:
@@ -129,13 +128,16 @@ def _strided(describe: Describe) -> Rung:
     )
 
 
-def forward(describe: Describe, *, table: bool = False) -> tuple[Rung, ...]:
+def forward(
+    describe: Describe, *, table: bool = False, seeds: tuple[str, ...] = ()
+) -> tuple[Rung, ...]:
     """The whole climb.
 
     Args:
         describe: gives the layout of a call.
         table: whether it is a function of one value, with or without a gate, so that 256 answers
             are all that fp8 has.
+        seeds: rows of the seed list that its packs answer.
     """
     lut = Rung(
         "lut",
@@ -157,6 +159,7 @@ def forward(describe: Describe, *, table: bool = False) -> tuple[Rung, ...]:
             width=PACK,
             pack=True,
             when=_condition(describe, _packs),
+            seeds=seeds,
         ),
         _stream(describe),
         *((lut,) if table else ()),

@@ -38,12 +38,12 @@ def empty_like(x: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def empty_for(shape: Sequence[int], x: Tensor, y: Tensor) -> Tensor:
-    """The result of a binary operator: like the first operand that has its shape and is dense."""
-    for operand in (x, y):
+def empty_for(shape: Sequence[int], *inputs: Tensor) -> Tensor:
+    """The result of inputs that broadcast: like the first that has its shape and is dense."""
+    for operand in inputs:
         if tuple(operand.shape) == tuple(shape) and is_dense(operand):
             return empty_like(operand)
-    return x.new_empty(tuple(shape))
+    return inputs[0].new_empty(tuple(shape))
 
 
 def as_meta(x: Tensor) -> Tensor:

@@ -52,13 +52,13 @@ def unary_backward(F: tl.constexpr, v, p, EXACT: tl.constexpr):
 
 
 @triton.jit
-def sum_of_two(F: tl.constexpr, v, p, EXACT: tl.constexpr):
-    return (v[0] + v[1],)
+def binary(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    return (F(v[0], v[1]),)
 
 
 @triton.jit
-def product_of_two(F: tl.constexpr, v, p, EXACT: tl.constexpr):
-    return (v[0] * v[1],)
+def ternary(F: tl.constexpr, v, p, EXACT: tl.constexpr):
+    return (F(v[0], v[1], v[2]),)
 
 
 @triton.jit
@@ -341,10 +341,10 @@ def _unary_backward(function: object) -> Twin:
     return run
 
 
-def _binary(wrap: Callable) -> Twin:
-    def run(x: Tensor, y: Tensor) -> Tensor:
-        out = layout.empty_for(torch.broadcast_shapes(x.shape, y.shape), x, y)
-        _launch(wrap, None, [out], [x, y])
+def _broadcasting(wrap: Callable, function: object) -> Twin:
+    def run(*inputs: Tensor) -> Tensor:
+        out = layout.empty_for(torch.broadcast_shapes(*(x.shape for x in inputs)), *inputs)
+        _launch(wrap, function, [out], list(inputs))
         return out
 
     return run
@@ -411,7 +411,8 @@ quick_gelu = _unary(functions.quick_gelu)
 quick_gelu_backward = _unary_backward(functions.quick_gelu_backward)
 mish, mish_backward = _unary(functions.mish), _unary_backward(functions.mish_backward)
 
-add, mul = _binary(sum_of_two), _binary(product_of_two)
+add, mul = _broadcasting(binary, functions.add), _broadcasting(binary, functions.mul)
+mul_add = _broadcasting(ternary, functions.mul_add)
 
 bias_gelu, bias_gelu_tanh = _biased(functions.gelu), _biased(functions.gelu_tanh)
 bias_gelu_backward = _biased_backward(functions.gelu_backward)

@@ -180,6 +180,45 @@ def binary() -> tuple[Sample, ...]:
     )
 
 
+def ternary() -> tuple[Sample, ...]:
+    """x, y, z of one shape, of shapes that broadcast, and in layouts that differ."""
+    broadcast: tuple[tuple[tuple[int, ...], ...], ...] = (
+        ((4, 1, 5), (3, 1), (2, 1, 1, 1)),
+        ((33, 64), (64,), (33, 1)),
+        ((33, 65), (65,), (65,)),
+        ((64,), (33, 1), (33, 64)),
+        ((33, 64), (), ()),
+        ((), (), (33, 64)),
+        ((3, 0, 5), (5,), (1, 1)),
+    )
+
+    def three(make: Operand) -> Make:
+        return lambda inputs: tuple(make(inputs, salt) for salt in range(3))
+
+    def shaped(shapes: tuple[tuple[int, ...], ...]) -> Make:
+        return lambda inputs: tuple(inputs.randn(*s, salt=i) for i, s in enumerate(shapes))
+
+    def special(inputs: Inputs) -> tuple[Tensor, ...]:
+        x = special_values(inputs)
+        return x[:, None], x, _even(inputs, x, -2.0, 1.5)
+
+    return (
+        *(Sample(text(shape), three(_shaped(*shape))) for shape in SHAPES),
+        *(Sample(" with ".join(map(text, shapes)), shaped(shapes)) for shapes in broadcast),
+        *(Sample(label, three(make)) for label, make in VIEWS.items()),
+        Sample(
+            "contiguous with transposed",
+            lambda i: (i.randn(33, 65), i.randn(65, 33, salt=1).t(), i.randn(33, 65, salt=2)),
+        ),
+        Sample(
+            "aligned with misaligned",
+            lambda i: (i.randn(1000), i.randn(1000, salt=1), i.misaligned(1000, salt=2)),
+        ),
+        Sample("special values, each with each", special),
+        Sample("large", three(_shaped(LARGE)), small=False),
+    )
+
+
 def _bias_shapes() -> tuple[tuple[int, ...], ...]:
     return tuple(shape for shape in SHAPES if shape)
 
@@ -457,8 +496,11 @@ def _bytes(*tensors: Any) -> int:
 #: Every input read once, outputs as large as the named inputs written once.
 UNARY_COST = Cost(lambda x, *p: 2 * _bytes(x))
 BACKWARD_COST = Cost(lambda grad, x, *rest: 2 * _bytes(x) + _bytes(grad, *rest))
-BINARY_COST = Cost(
-    lambda x, y: _bytes(x, y) + torch.broadcast_shapes(x.shape, y.shape).numel() * x.element_size()
+BROADCAST_COST = Cost(
+    lambda x, *others: (
+        _bytes(x, *others)
+        + torch.broadcast_shapes(x.shape, *(y.shape for y in others)).numel() * x.element_size()
+    )
 )
 GATED_COST = Cost(
     lambda x, up=None: 3 * _bytes(x) // 2 if up is None else 2 * _bytes(x) + _bytes(up)

@@ -33,6 +33,7 @@ class Activation:
     bench_dtypes: tuple[str, ...] = FLOATS
     huge: bool = False
     properties: tuple[Property, ...] = ()
+    seeds: tuple[str, ...] = ()
 
 
 def _add(function: Activation) -> Callable[..., Any]:
@@ -63,7 +64,7 @@ def _add(function: Activation) -> Callable[..., Any]:
         elementwise=True,
         reference=function.forward,
         eager=references.through_f32(function.eager),
-        ladder=ladder.forward(ladder.unary, table=True),
+        ladder=ladder.forward(ladder.unary, table=True, seeds=function.seeds),
         triton=f"map_triton:{name}",
         fake=lambda x, *parameters: layout.empty_like(x),
         check=check,
@@ -153,6 +154,7 @@ _relu = _add(
         bench_dtypes=WITH_FP8,
         huge=True,
         properties=RELU_FACTS,
+        seeds=("elementwise_unary_{dtype}",),
     )
 )
 _sigmoid = _add(

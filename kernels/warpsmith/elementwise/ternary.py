@@ -1,0 +1,121 @@
+"""Functions of three tensors that broadcast against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import Bad, Inputs, Op, Property
+from warpsmith.elementwise import checks, ladder, layout, references, samples
+from warpsmith.elementwise.binary import Gradients, sum_to
+
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _no_broadcast(name: str) -> Bad:
+    def make(inputs: Inputs) -> tuple[Tensor, ...]:
+        return tuple(torch.ones(shape, device=inputs.device) for shape in ((2, 3), (3,), (2, 4)))
+
+    shapes = r"\(2, 3\), \(3,\) and \(2, 4\)"
+    return Bad("shapes apart", make, rf"{name}: shapes {shapes} do not broadcast")
+
+
+def _add_ternary(
+    name: str,
+    function: Function,
+    eager: Function,
+    backward: Gradients,
+    properties: tuple[Property, ...],
+    seeds: tuple[str, ...] = (),
+) -> Callable[..., Any]:
+    def check(x: Tensor, y: Tensor, z: Tensor) -> None:
+        checks.floating(name, "x", x)
+        checks.like(name, "y", y, x)
+        checks.like(name, "z", z, x)
+        checks.broadcast_shape(name, x, y, z)
+
+    def fake(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return layout.empty_for(checks.broadcast_shape(name, x, y, z), x, y, z)
+
+    op = Op(
+        f"{name}(Tensor x, Tensor y, Tensor z) -> Tensor",
+        family="elementwise",
+        source="map",
+        elementwise=True,
+        reference=function,
+        eager=references.through_f32(eager),
+        ladder=ladder.forward(ladder.broadcasting, seeds=seeds),
+        triton=f"map_triton:{name}",
+        fake=fake,
+        check=check,
+        backward=backward,
+        samples=samples.ternary(),
+        errors=(
+            *samples.wrong_dtypes(name, 3),
+            *samples.mismatches(name, 1, "y", 3),
+            *samples.mismatches(name, 2, "z", 3),
+            _no_broadcast(name),
+            *samples.refusals(name, 3),
+        ),
+        properties=properties,
+        cost=samples.BROADCAST_COST,
+        bench=samples.bench(3),
+    )
+    catalogue.add(op)
+    dispatch.register(op)
+    return dispatch.public(op)
+
+
+def _mul_add_backward(
+    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    x, y, z = inputs
+    times = torch.ops.warpsmith.mul
+    return (
+        sum_to(times(grad, y), x.shape) if needs[0] else None,
+        sum_to(times(grad, x), y.shape) if needs[1] else None,
+        sum_to(grad, z.shape) if needs[2] else None,
+    )
+
+
+def _one_adds(mul_add: Callable[..., Any], inputs: Inputs) -> None:
+    x, z = inputs.randn(1000), inputs.randn(1000, salt=1)
+    one = torch.ones((), device=x.device).to(x.dtype)
+    assert torch.equal(mul_add(x, one, z), torch.ops.warpsmith.add(x, z))
+
+
+_mul_add = _add_ternary(
+    "mul_add",
+    lambda x, y, z: x * y + z,
+    lambda x, y, z: torch.addcmul(z, x, y),
+    _mul_add_backward,
+    (Property("1 x + z = x + z", _one_adds),),
+    seeds=("elementwise_ternary_{dtype}",),
+)
+
+
+def mul_add(x: Tensor, y: Tensor, z: Tensor, *, variant: str | None = None) -> Tensor:
+    """Product and sum, `x * y + z`, with broadcasting, in one pass.
+
+    Args:
+        x: any shape, strides and floating dtype, as in `add`.
+        y: the dtype and device of `x`, and a shape that broadcasts with it.
+        z: likewise.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        A tensor of the broadcast shape, computed in float32 and rounded once.
+
+    Raises:
+        RuntimeError: for other dtypes, devices or shapes than these.
+        ValueError: for an unknown variant.
+        RuntimeError: where the variant cannot take the call.
+
+    Reference:
+        `torch.addcmul(z, x, y)`.
+    """
+    return _mul_add(variant, x, y, z)
