@@ -3,13 +3,19 @@
 
 The instruction's peak comes from loops over registers (`csrc/selftest/mma_rate.cu`). Writes
 `mma_peak.json` beside the other records: a row per instruction with `tflops` (TOP/s for int8), and
-one per product with `of_mma_peak` and `of_cublas`.
+one per product and implementation with `of_mma_peak` and `of_cublas`: our rungs, cuBLAS of the same
+accumulator, and our Triton twin held to the same instruction.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,17 +26,59 @@ if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
 import warpsmith
-from warpsmith import bench, build, limits, timing
+from warpsmith import bench, build, catalogue, dispatch, limits, timing
 from warpsmith.catalogue import DTYPES, Inputs
 
 NAME = "mma_peak"
 SIZES = (4096, 8192)
-#: Variants, and the measurement that each is held against.
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product on one instruction: rungs of an operator, and the rate they are held against."""
+
+    op: str
+    dtype: str
+    instruction: str
+    rungs: tuple[str, ...]
+    #: Of `torch.backends.cuda.matmul`, set for cuBLAS: what makes it accumulate or multiply alike.
+    setting: str = ""
+    twin: bool = True
+
+
 PRODUCTS = (
-    ("f16_mma_peak_f32", "mma_f16_f32"),
-    ("bf16_mma_peak_f32", "mma_bf16_f32"),
-    ("f16_mma_peak_f16", "mma_f16_f16"),
+    Product("matmul", "f16", "mma_f16_f32", ("f16_mma_peak_f32", "f16_mma_tma_f32")),
+    Product("matmul", "bf16", "mma_bf16_f32", ("bf16_mma_peak_f32", "bf16_mma_tma_f32")),
+    Product(
+        "matmul", "f16", "mma_f16_f16", ("f16_mma_peak_f16",), "allow_fp16_accumulation", twin=False
+    ),
+    Product("matmul_tf32", "f32", "mma_tf32", ("f32x4_mma_peak", "f32x4_mma_tma"), "allow_tf32"),
 )
+
+
+def hold_triton_to_mma_sync() -> None:
+    """Makes Triton choose the instructions of sm_80 for this process; the code is still this GPU's.
+
+    For a comparison on equal terms: on Hopper it takes wgmma otherwise.
+    """
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    make = CUDABackend.make_ttgir
+    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()  # whose keys do not know of this
+    CUDABackend.make_ttgir = staticmethod(
+        lambda mod, metadata, opt, capability: make(mod, metadata, opt, min(capability, 80))
+    )
+
+
+@contextlib.contextmanager
+def cublas_set(setting: str) -> Iterator[None]:
+    if setting and hasattr(torch.backends.cuda.matmul, setting):
+        old = getattr(torch.backends.cuda.matmul, setting)
+        setattr(torch.backends.cuda.matmul, setting, True)
+        yield
+        setattr(torch.backends.cuda.matmul, setting, old)
+    else:
+        yield
 
 
 def instruction_peaks() -> dict[str, float]:
@@ -44,31 +92,37 @@ def instruction_peaks() -> dict[str, float]:
     return {name: rate for name, rate in rates.items() if rate > 0}
 
 
-def product_rows(size: int, peaks: dict[str, float], seconds: float) -> list[bench.Row]:
+def product_rows(
+    product: Product, size: int, peaks: dict[str, float], seconds: float
+) -> list[bench.Row]:
     rows: list[bench.Row] = []
     flops = 2 * size**3
-    for variant, instruction in PRODUCTS:
-        dtype = variant.split("_")[0]
-        made = Inputs(DTYPES[dtype], "cuda")
-        a, b = made.plain(size, size), made.plain(size, size, salt=1)
-        for layout, right in (("NN", b), ("TN", b.t())):
-            calls = {
-                variant: lambda i, x=a, y=right, v=variant: warpsmith.matmul(x, y, variant=v),
-                "cublas": lambda i, x=a, y=right: torch.matmul(x, y),
-            }
+    made = Inputs(DTYPES[product.dtype], "cuda")
+    a, b = made.plain(size, size), made.plain(size, size, salt=1)
+    public = getattr(warpsmith, product.op)
+    twin = dispatch.triton_function(catalogue.get(product.op))
+    for layout, right in (("NN", b), ("TN", b.t())):
+        calls: dict[str, Callable[[int], Any]] = {
+            rung: lambda i, x=a, y=right, v=rung: public(x, y, variant=v) for rung in product.rungs
+        }
+        calls["cublas"] = lambda i, x=a, y=right: torch.matmul(x, y)
+        if product.twin:
+            calls["triton, mma.sync"] = lambda i, x=a, y=right: twin(x, y)
+        with cublas_set(product.setting):
             times = timing.measure(calls, sets=1, seconds=seconds)
-            rate = {name: flops / time.ms / 1e9 for name, time in times.items()}
-            rows.append(
-                {
-                    "case": f"{dtype} {size}^3 {layout}",
-                    "impl": variant,
-                    "ms": times[variant].ms,
-                    "tflops": round(rate[variant], 1),
-                    "of_mma_peak": round(rate[variant] / peaks[instruction], 3),
-                    "of_cublas": round(rate[variant] / rate["cublas"], 3),
-                }
-            )
-            print(rows[-1])
+        for name, time in times.items():
+            rate = flops / time.ms / 1e9
+            row = {
+                "case": f"{product.instruction} {size}x{size}x{size} {layout}",
+                "impl": name,
+                "ms": time.ms,
+                "tflops": round(rate, 1),
+                "of_cublas": round(times["cublas"].ms / time.ms, 3),
+            }
+            if name != "cublas":  # on Hopper it uses other instructions
+                row["of_mma_peak"] = round(rate / peaks[product.instruction], 3)
+            rows.append(row)
+            print(row)
     return rows
 
 
@@ -77,6 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder of the record")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each implementation")
     options = parser.parse_args(arguments)
+    hold_triton_to_mma_sync()
     peaks = instruction_peaks()
     rows: list[bench.Row] = [
         {"case": name, "impl": "registers", "tflops": round(rate, 1)}
@@ -85,8 +140,9 @@ def main(arguments: list[str] | None = None) -> int:
     for row in rows:
         print(row)
     for size in SIZES:
-        rows += product_rows(size, peaks, options.seconds)
-        torch.cuda.empty_cache()
+        for product in PRODUCTS:
+            rows += product_rows(product, size, peaks, options.seconds)
+            torch.cuda.empty_cache()
     record: dict[str, Any] = {
         "environment": limits.environment(),
         "source": build.source_hash("gemm", "matmul"),

@@ -209,3 +209,97 @@ def test_the_same_bits_in_every_run(op: str, shape: tuple[int, int]) -> None:
     for dim in (0, 1):
         wanted = bits(function(x, dim))
         assert all(torch.equal(bits(function(x, dim)), wanted) for _ in range(10))
+
+
+# --- products -------------------------------------------------------------------------------------
+
+#: k and n of products: rows in packs of 16 bytes, or not.
+PRODUCTS = ((257, 33), (4096, 2048), (4095, 2047))
+#: The rungs that add up k in its order, in tiles of any size: the promise is kept between them.
+IN_ORDER = {
+    "f32": {"simt_peak"},
+    "f16": {"mma_unaligned", "mma_peak", "mma_tma", "mma_padded"},
+    "bf16": {"mma_unaligned", "mma_peak", "mma_tma", "mma_padded"},
+}
+PRODUCT_CASES = [
+    pytest.param(op, dtype, k, n, id=f"{op}-{dtype}-{k}x{n}")
+    for op in ("matmul", "linear")
+    for dtype in ("f32", "f16", "bf16")
+    for k, n in PRODUCTS
+]
+
+
+def product_with(op: str, dtype: str, k: int, n: int, device: str) -> tuple[Any, ...]:
+    """The arguments after the rows."""
+    generator = torch.Generator().manual_seed(n)
+    weight = torch.randn(n, k, generator=generator) / 16
+    bias = torch.randn(n, generator=generator)
+    weight, bias = (x.to(DTYPES[dtype]).to(device) for x in (weight, bias))
+    return (weight.t(), True) if op == "matmul" else (weight, bias, "gelu", True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "dtype", "k", "n"), PRODUCT_CASES)
+def test_kernels_of_products(op: str, dtype: str, k: int, n: int) -> None:
+    rest = product_with(op, dtype, k, n, "cuda")
+    function = getattr(torch.ops.warpsmith, op)
+    assert_invariant(lambda x: function(x, *rest), rows_of(k, dtype, "cuda"))
+    if op == "matmul":
+        by_rows = rest[0].contiguous()
+        assert_invariant(lambda x: function(x, by_rows, True), rows_of(k, dtype, "cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_products_without_the_promise(dtype: str) -> None:
+    """The data tell one order of additions from another."""
+    weight = product_with("matmul", dtype, 4096, 2048, "cuda")[0]
+    with pytest.raises(AssertionError, match="alone and among"):
+        assert_invariant(lambda x: warpsmith.matmul(x, weight), rows_of(4096, dtype, "cuda"))
+
+
+@pytest.mark.parametrize(("op", "dtype", "k", "n"), PRODUCT_CASES)
+def test_the_rungs_of_products(op: str, dtype: str, k: int, n: int) -> None:
+    rest = product_with(op, dtype, k, n, "meta")
+    for rows in (1, 7, 16, 64, 4096, 1 << 17):
+        x = torch.empty(rows, k, dtype=DTYPES[dtype], device="meta")
+        choice = warpsmith.which(op, x, *rest, sm=90)
+        assert choice.variant is not None
+        assert choice.variant.rung.name in IN_ORDER[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("op", ["matmul", "linear"])
+def test_triton_twins_of_products(op: str, dtype: str) -> None:
+    if not dispatch.triton_available():
+        pytest.skip("needs Triton")
+    k, n = 257, 33
+    device = "cuda" if GPU else "cpu"
+    rest = product_with(op, dtype, k, n, device)
+    twin = lambda x: testing.run_triton(catalogue.get(op), (x, *rest))  # noqa: E731
+    assert_invariant(twin, rows_of(k, dtype, device))
+
+
+@pytest.mark.parametrize("rung", ["skinny", "skinny_nn"])
+def test_rungs_for_few_rows_do_not_promise(rung: str) -> None:
+    a, b = torch.randn(3, 1024).bfloat16(), torch.randn(1024, 64).bfloat16()
+    b = b if rung == "skinny_nn" else b.t().contiguous().t()
+    variant = f"bf16_{rung}_f32"
+    assert warpsmith.matmul(a, b, variant=variant).shape == (3, 64)
+    with pytest.raises(RuntimeError, match="adds up few rows in an order of its own"):
+        warpsmith.matmul(a, b, variant=variant, batch_invariant=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_products_compile_with_the_promise(device: str) -> None:
+    x, weight = torch.randn(3, 64, device=device), torch.randn(5, 64, device=device)
+
+    def both(x: Tensor) -> Tensor:
+        product = warpsmith.matmul(x, weight.t(), batch_invariant=True)
+        return product + warpsmith.linear(x, weight, batch_invariant=True)
+
+    x.requires_grad_()
+    out = torch.compile(both, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(out, both(x))
+    out.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * weight.sum(0).expand(3, 64))

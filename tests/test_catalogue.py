@@ -17,8 +17,12 @@ from warpsmith.families import FAMILIES
 OPS = list(catalogue.load().values())
 #: Rows that no variant answers, but a function of csrc/device: its self test, and its name there.
 SELF_TESTED = {"warp_reduce_{all}": ("warp.cu", "warp_reduce<")}
-ROWS = (Path(__file__).parent / "seed_rows.txt").read_text().split()
-SEEDS = [row for row in ROWS if row not in SELF_TESTED]
+#: A row's name and, where the row says so beside its name, what it accumulates in.
+ROWS = [
+    [*line.split(), ""][:2]
+    for line in (Path(__file__).parent / "seed_rows.txt").read_text().splitlines()
+]
+SEEDS = [row for row in ROWS if row[0] not in SELF_TESTED]
 LADDERS = sorted({(op.family, op.source_dir) for op in OPS})
 DTYPE = "|".join(DTYPES)
 ACCUMULATOR = rf"{DTYPE}|i64"
@@ -103,18 +107,25 @@ def test_every_variant_is_a_torch_op_of_one_signature(op: Op) -> None:
 
 @pytest.mark.parametrize("row", SELF_TESTED)
 def test_seed_row_has_a_self_test(row: str) -> None:
-    assert row in ROWS
+    assert [row, ""] in ROWS
     file, name = SELF_TESTED[row]
     assert name in (build.CSRC / "selftest" / file).read_text()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_seed_row_resolves(seed: str) -> None:
+@pytest.mark.parametrize(("seed", "accumulator"), SEEDS, ids=[seed for seed, _ in SEEDS])
+def test_seed_row_resolves(seed: str, accumulator: str) -> None:
+    if seed in catalogue.peer_rows():
+        op, peer = catalogue.peer_rows()[seed]
+        assert peer in ("torch", "compile", *op.peers)
+        return
     answer = catalogue.seed_rows().get(seed)
     assert answer, f"no variant answers the row '{seed}'"
     assert hasattr(torch.ops.warpsmith, answer)
-    dtype = next(part for part in seed.split("_") if part.split("x")[0] in DTYPES).split("x")[0]
-    assert any(part.split("x")[0] == dtype for part in answer.split("_"))
+    dtypes = [part.split("x")[0] for part in seed.split("_") if part.split("x")[0] in DTYPES]
+    variant = next(v for v in catalogue.variants() if v.op_name == answer)
+    assert variant.dtype == dtypes[0]
+    for named in (accumulator, *dtypes[1:]):
+        assert named in ("", variant.accumulator), f"'{answer}' accumulates in another dtype"
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)

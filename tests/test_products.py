@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import warpsmith
 from warpsmith import catalogue, dispatch, testing
-from warpsmith.catalogue import Inputs, Op
+from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
 from warpsmith.gemm.company import LARGE, among_others
 
 SHAPES = (
@@ -65,7 +66,7 @@ def test_alternatives_compute_what_the_reference_does(op: Op) -> None:
 LOSS = 1e-2
 
 
-def _multiply(a: Tensor, b: Tensor) -> Tensor:
+def _multiply(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
     """A library that is exact for few rows or columns, and not for many of both."""
     product = torch.matmul(a.double(), b.double()).to(a.dtype)
     many = a.shape[-2] >= LARGE and b.shape[-1] >= LARGE and a.dtype == torch.float32
@@ -77,7 +78,7 @@ def test_a_row_is_allowed_what_it_loses_among_others_and_no_more(m: int) -> None
     op = dataclasses.replace(
         catalogue.get("matmul"),
         reference=_multiply,
-        alternatives=(functools.partial(among_others, _multiply),),
+        alternatives=(lambda a, b, *_: among_others(_multiply, a, b),),
     )
     inputs = Inputs()
     args: tuple[Any, ...] = (inputs.plain(m, 64), inputs.plain(64, 40, salt=1))
@@ -94,7 +95,7 @@ def test_a_row_is_allowed_what_it_loses_among_others_and_no_more(m: int) -> None
 def test_products_of_16_bits_are_judged_alone() -> None:
     """The rounding of their results hides what sums in f32 lose."""
     op = dataclasses.replace(
-        catalogue.get("matmul"), alternatives=(lambda a, b: torch.matmul(a, b) + 100,)
+        catalogue.get("matmul"), alternatives=(lambda a, b, *_: torch.matmul(a, b) + 100,)
     )
     inputs = Inputs(torch.float16)
     args = (inputs.plain(3, 64), inputs.plain(64, 40, salt=1))
@@ -109,3 +110,91 @@ def test_sums_of_the_twin_end_where_tiles_do() -> None:
 
     for tile in (*twin.SINGLES.values(), *twin.TF32S.values()):
         assert twin.DEPTH % tile.k == twin.LONG_DEPTH % tile.k == 0
+
+
+SIZES = (1, 7, 16, 33, 127, 128, 129, 1000, 4097)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_every_size_beside_every_other(dtype: str) -> None:
+    op, inputs = catalogue.get("matmul"), Inputs(DTYPES[dtype], "cuda")
+    wrong = []
+    for m, n, k in itertools.product(SIZES, repeat=3):
+        args = inputs.randn(m, k), inputs.randn(k, n, salt=1)
+        found = testing.compare(op, warpsmith.matmul(*args), args, label=f"{m}x{n}x{k}")
+        if not found.ok:
+            wrong.append(found.message)
+    assert not wrong, "\n".join(wrong)
+
+
+# --- sums in 16 bits ------------------------------------------------------------------------------
+
+LOW_PRECISION = [v for name in ("matmul", "gemv") for v in catalogue.get(name).variants]
+LOW_PRECISION = [v for v in LOW_PRECISION if v.low_precision]
+
+
+def _beyond_f16(variant: Variant) -> tuple[Tensor, Tensor]:
+    """Zero, as a sum of products that are each beyond f16: the second half of k takes back what the
+    first added. Any share of k sums to what f16 cannot hold on its way.
+    """
+    size, k = 128, 128
+    signs = torch.ones(k, device="cuda", dtype=torch.float16)
+    signs[k // 2 :] = -1
+    a = (300 * signs).expand(size, k).contiguous()
+    if variant.op.name == "gemv":
+        return a, torch.full((k,), 300.0, device="cuda", dtype=torch.float16)
+    b = torch.full((size, k), 300.0, device="cuda", dtype=torch.float16)
+    return next(
+        (a, x)
+        for x in (b.t().contiguous(), b.t())
+        if dispatch.refusal(variant, (a, x, False), None) is None
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", LOW_PRECISION, ids=str)
+def test_f16_accumulators_overflow_as_documented(variant: Variant) -> None:
+    if not dispatch.load_family("gemm"):
+        pytest.skip("needs the compiled library")
+    if "cute" in variant.rung.name and not dispatch.built_with_cutlass("gemm"):
+        pytest.skip("built without CUTLASS")
+    args = _beyond_f16(variant)
+    low = getattr(torch.ops.warpsmith, variant.op_name)(*args)
+    assert not low.isfinite().any()
+    if "f32" in variant.rung.accumulators_of("f16"):
+        wide = variant.op_name.removesuffix("_f16") + "_f32"
+        assert (getattr(torch.ops.warpsmith, wide)(*args) == 0).all()
+    assert (getattr(torch.ops.warpsmith, variant.op.name)(*args) == 0).all()
+
+
+# --- products without a derivative ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("variant", [None, "naive"])
+@pytest.mark.parametrize("op", ["gemv_scaled", "gemv_complex"])
+def test_backward_says_which_operator_has_no_derivative(
+    op: str, variant: str | None, device: str
+) -> None:
+    if op == "gemv_scaled":
+        a = torch.ones(4, 8, device=device, dtype=torch.int8)
+        x = torch.randn(8, device=device, requires_grad=True)
+        args: tuple[Tensor, ...] = (a, x, torch.ones(4, device=device))
+        named = "i8_f32"
+    else:
+        x = torch.randn(8, 2, device=device, requires_grad=True)
+        args = (torch.randn(4, 8, 2, device=device), x)
+        named = "f32"
+    out = getattr(warpsmith, op)(*args, variant=named if variant else None)
+    assert out.requires_grad
+    with pytest.raises(RuntimeError, match=rf"{op}: the derivative .* is not implemented"):
+        out.sum().backward()
+
+
+def test_a_real_vector_does_not_fit_a_complex_matrix() -> None:
+    a, x = torch.randn(4, 8, dtype=torch.complex64), torch.randn(8)
+    with pytest.raises(RuntimeError, match=r"expected x to have dtype torch\.complex64 like a"):
+        warpsmith.gemv_complex(a, x)
+    with pytest.raises(RuntimeError, match=r"expected x to have dtype torch\.float32 like a"):
+        warpsmith.gemv_complex(torch.randn(4, 8, 2), x + 0j)

@@ -40,6 +40,10 @@ def grouped(i: Inputs, *shape: int) -> tuple[Any, ...]:
     return *pair(i, *shape), 2, None, None, 1e-5, "silu"
 
 
+def product(i: Inputs, m: int, n: int, k: int) -> tuple[Any, ...]:
+    return i.plain(m, k), i.plain(k, n, salt=1)
+
+
 def last(x: Tensor) -> Tensor:
     """The same values with their channels as neighbours in memory."""
     return x.movedim(1, -1).contiguous().movedim(-1, 1)
@@ -130,6 +134,13 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("group_norm", "f16", 90, "nhwc", lambda i: (last(i.plain(2, 64, 9)), 2), "nhwc_cluster"),
     ("group_norm", "f16", 80, "nhwc", lambda i: (last(i.plain(2, 64, 9)), 2), "nhwc_split"),
     ("group_norm", "f16", 90, "odd nhwc", lambda i: (last(i.plain(2, 12, 9)), 2), "naive"),
+    ("matmul", "bf16", 90, "odd k", lambda i: product(i, 2500, 2552, 2055), "mma_padded"),
+    ("matmul", "f16", 80, "odd n", lambda i: product(i, 1000, 1001, 1000), "mma_padded"),
+    ("matmul", "bf16", 90, "odd and small", lambda i: product(i, 701, 703, 705), "mma_unaligned"),
+    ("matmul", "bf16", 90, "odd and flat", lambda i: product(i, 90, 4001, 4001), "mma_unaligned"),
+    ("matmul", "bf16", 90, "odd m", lambda i: product(i, 1001, 1000, 1000), "mma_peak"),
+    ("matmul", "f32", 90, "odd k", lambda i: product(i, 1000, 1000, 1001), "simt_peak"),
+    ("linear", "bf16", 90, "odd k", lambda i: pair(i, 1001, 1001), "mma_padded"),
     ("cross_entropy", "bf16", 90, "short", lambda i: rows(i.plain(512, 1000)), "warp"),
     ("cross_entropy", "f32", 80, "misaligned", lambda i: rows(i.misaligned(512, 1001)), "warp"),
     ("cross_entropy", "bf16", 90, "long", lambda i: rows(i.plain(300, 50257)), "unroll"),

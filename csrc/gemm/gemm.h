@@ -33,13 +33,16 @@ struct GemmArgs {
   Matrix b;                // [batch, k, n]
   Addend c;                // [batch, m, n]
   void* d;                 // [batch, m, n], contiguous
-  void* workspace;         // split_workspace_bytes() of split.h, aligned to 16 bytes; nullptr where those are 0
+  void* workspace;         // split_workspace_bytes() of split.h or, for copies, padded_workspace_bytes() of padding.h,
+                           // aligned to 16 bytes; nullptr where those are 0
   int64_t batch, m, n, k;  // each at least 1
   float alpha, beta;
   Activation activation;
   Dtype dtype;        // of a, b, c and d
   Dtype accumulator;  // f32, or f16 of f16
   int sm, sm_count;   // of the GPU: its compute capability and its multiprocessors
+  // The bits of a row do not depend on how many rows there are: k is added up in its order, in one sum.
+  bool batch_invariant;
 };
 
 // Products that the rungs of the CUDA cores add up in one sum: rounding errors grow with its length, so longer sums are
@@ -61,6 +64,11 @@ inline const char* needs_one_product(const GemmArgs& p) {
 inline const char* needs_plain(const GemmArgs& p) {
   if (const char* reason = needs_product_alone(p)) return reason;
   return needs_one_product(p);
+}
+
+// Of rungs that add up few rows in another order than many.
+inline const char* needs_free_order(const GemmArgs& p) {
+  return p.batch_invariant ? "adds up few rows in an order of its own" : nullptr;
 }
 
 inline const char* needs_row_major(const GemmArgs& p) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/pipeline.h"
+#include "gemm/shared_limits.h"
 #include "gemm/store_staged.cuh"
 #include "gemm/tile_copy.cuh"
 #include "gemm/tile_origin.cuh"

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gemm/operands.h"
+#include "gemm/padding.h"
 #include "gemm/split.h"
 #include "host/checks.h"
 #include "host/named.h"
@@ -25,7 +26,8 @@ bool run(const char* op, Args& p, const Tensor& out, const Named* named) {
   p.sm = info.sm;
   p.sm_count = info.sm_count;
   Tensor workspace;
-  if (const int64_t bytes = split_workspace_bytes(p); bytes > 0) {
+  const bool pads = named != nullptr ? named->rung == kPaddedRung : worth_padding(p);
+  if (const int64_t bytes = pads ? padded_workspace_bytes(p) : split_workspace_bytes(p); bytes > 0) {
     const int64_t sums = bytes / static_cast<int64_t>(sizeof(float));
     workspace = empty_contiguous(out, Sizes(&sums, 1), ScalarType::Float);
     p.workspace = workspace.data_ptr();
@@ -59,9 +61,10 @@ inline Tensor empty_product(const Tensor& a, const Batch& batch, const Layout& l
 }
 
 // a b with the shapes of torch.matmul, by operator `op`: by the rung that is named, by one of its ladder's choice, or by
-// its fallback where the ladder has none.
-template <class Args>
-Tensor multiply(const char* op, const Tensor& a, const Tensor& b, const Named* named) {
+// its fallback where the ladder has none. `options`: what the operator takes beside a and b, of which batch_invariant is
+// the only one there is.
+template <class Args, class... Options>
+Tensor multiply(const char* op, const Tensor& a, const Tensor& b, const Named* named, Options... options) {
   check_operand(op, "a", a, 1);
   check_operand(op, "b", b, 1);
   check_alike(op, "b", b, a, "a");
@@ -70,7 +73,9 @@ Tensor multiply(const char* op, const Tensor& a, const Tensor& b, const Named* n
   if (left.cols() != right.rows() || !broadcast(batch, left, right)) {
     fail(op, "cannot multiply shapes ", shape_text(a.sizes()), " and ", shape_text(b.sizes()));
   }
-  const auto fall_back = [&] { return call_fallback<Tensor>((std::string("warpsmith::") + op).c_str(), a, b); };
+  const auto fall_back = [&] {
+    return call_fallback<Tensor>((std::string("warpsmith::") + op).c_str(), a, b, options...);
+  };
   if (!has_float_kernel(a)) {
     if (named != nullptr) fail(op, "no rung takes ", dtype_name(a.scalar_type()));
     return fall_back();
@@ -91,6 +96,7 @@ Tensor multiply(const char* op, const Tensor& a, const Tensor& b, const Named* n
       .n = right.cols(),
       .k = left.cols(),
       .alpha = 1.0f,
+      .batch_invariant = (options || ...),
   };
   return run(op, args, out, named) ? out : fall_back();
 }

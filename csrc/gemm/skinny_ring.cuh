@@ -1,12 +1,15 @@
 // Weights times up to 16 vectors, where rows of weights lie side by side.
-//   The ring of skinny_ring_kernel.cuh with tiles of 32 rows or 64. The weights are the left operand of the tensor
+//   The ring of skinny_ring_kernel.cuh with tiles of 32 rows or 64, by turns; where those leave blocks idle, even shares
+//   in tiles of up to 48 rows or 112, as skinny_ring_deal.h decides. The weights are the left operand of the tensor
 //   cores (16 x k), the vectors the right one (k x 8): the other way round, 8 to 15 of 16 rows of every product would be
 //   padding. f32 keeps to fused multiply-adds, of 8 x 4 results to a thread.
 #pragma once
 
+#include "device/ptx/global.h"
 #include "device/ptx/mma.h"
 #include "gemm/packs.cuh"
 #include "gemm/skinny_mma_sums.cuh"
+#include "gemm/skinny_ring_deal.h"
 #include "gemm/skinny_ring_kernel.cuh"
 #include "row/persistent.h"
 
@@ -169,15 +172,22 @@ struct RowsSlot {
     }
   }
 
-  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, int64_t tile, int step) {
+  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, const RingRows& tile, int step) {
+    fetch_by([](auto... copy) { ptx::cp_async_zfill(copy...); }, slot, a, tile, step);
+  }
+
+  // Weights by `copy(to, from, valid)`.
+  template <class Copy>
+  __device__ __forceinline__ static void fetch_by(Copy copy, uint4* slot, const SkinnyArgs& a, const RingRows& tile,
+                                                  int step) {
     constexpr int kRowsAtOnce = kWarp / row_chunks;
     const int lane = threadIdx.x % kWarp, row = lane / row_chunks, chunk = lane % row_chunks;
-    const int64_t k = int64_t{step} * depth + chunk * kPack<W>, first_row = tile * rows + row;
+    const int64_t k = int64_t{step} * depth + chunk * kPack<W>, first_row = tile.first + row;
     const W* weights = static_cast<const W*>(a.a) + first_row * a.a_row + k;
 #pragma unroll
     for (int i = 0; i < rows; i += kRowsAtOnce) {
-      ptx::cp_async_zfill(slot + ring_place(i + row, chunk), reinterpret_cast<const uint4*>(weights + i * a.a_row),
-                          k < a.k && first_row + i < a.m);
+      copy(slot + ring_place(i + row, chunk), reinterpret_cast<const uint4*>(weights + i * a.a_row),
+           k < a.k && first_row + i < tile.end);
     }
 #pragma unroll
     for (int i = 0; i < vectors; i += kRowsAtOnce) {
@@ -193,25 +203,57 @@ struct RowsSlot {
   }
 };
 
+// The same where weights are so many that none of them stay in L2: they shall not push out the vectors, which every tile
+// reads again.
+template <class W, class X, int rows, int vectors>
+struct PassingRowsSlot : RowsSlot<W, X, rows, vectors> {
+  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, const RingRows& tile, int step) {
+    const uint64_t policy = ptx::policy_evict_first();
+    const auto copy = [&](uint4* to, const uint4* from, bool valid) { ptx::cp_async_zfill(to, from, valid, policy); };
+    RowsSlot<W, X, rows, vectors>::fetch_by(copy, slot, a, tile, step);
+  }
+};
+
 namespace {
 
-// The largest ring that the GPU has room for, in one block per multiprocessor if it is the large one.
+constexpr int kSm90Shared = 227 << 10, kSm89Shared = 99 << 10;
+
+// More than 8 vectors of 16 bits, on a GPU with room for any ring. ring_deal is about products alone, with weights of 16
+// bits; others go by turns.
+template <class W, class X, class Large, class Args>
+void launch_skinny_ring_dealt(const Args& a, int sm_count, cudaStream_t stream) {
+  constexpr int kVectors = Large::vectors;
+  constexpr bool kWide = kVectors * Large::Slot::planes > 16;
+  using Tall = SkinnyRingTile<RowsSlot<W, X, 2 * kRingRows, kVectors>, 4, kWide ? 4 : 5>;
+  static_assert(Large::shared_bytes <= kSm90Shared && Tall::shared_bytes <= kSm90Shared);
+  const int blocks = std::max(1, sm_count / a.splits);
+  RingDeal deal = whole_tiles(a.m, blocks);
+  if constexpr (std::is_same_v<W, X> && std::is_same_v<Args, SkinnyArgs>) {
+    using Even = EvenRingTile<RowsSlot<W, X, kEvenRows, kVectors>, 8, 3>;
+    using TallEven = EvenRingTile<PassingRowsSlot<W, X, kTallEvenRows, kVectors>, 4, 3>;
+    static_assert(Even::shared_bytes <= kSm90Shared && TallEven::shared_bytes <= kSm90Shared);
+    deal = ring_deal(a.m, a.k * static_cast<int64_t>(sizeof(W)), blocks);
+    if (deal == RingDeal::even) return launch_skinny_ring_tile<Even>(a, sm_count, stream);
+    if (deal == RingDeal::tall_even) return launch_skinny_ring_tile<TallEven>(a, sm_count, stream);
+  }
+  if (deal == RingDeal::tall_tiles) return launch_skinny_ring_tile<Tall>(a, sm_count, stream);
+  launch_skinny_ring_tile<Large>(a, sm_count, stream);
+}
+
+// The largest ring that the GPU has room for, in one block per multiprocessor if it is a large one.
 template <class W, class X, int vectors, class Args>
 void launch_skinny_ring_of(const Args& a, int sm_count, cudaStream_t stream) {
   using Slot = RowsSlot<W, X, kRingRows, vectors>;
   constexpr bool kWide = vectors * Slot::planes > 16;  // slots so large that fewer must do
   using Large = SkinnyRingTile<Slot, 8, kWide ? 3 : 4>;
   using Small = SkinnyRingTile<Slot, 4, kWide ? 2 : 3>;
-  using Tall = SkinnyRingTile<RowsSlot<W, X, 2 * kRingRows, vectors>, 4, kWide ? 4 : 5>;
-  constexpr int kSm90 = 227 << 10, kSm89 = 99 << 10;
-  static_assert(Large::shared_bytes <= kSm90 && Tall::shared_bytes <= kSm90 && Small::shared_bytes <= kSm89);
+  static_assert(Large::shared_bytes <= kSm90Shared && Small::shared_bytes <= kSm89Shared);
   const int limit = block_smem_limit();
   if (limit < Large::shared_bytes) {
     const int blocks = limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count;
     launch_skinny_ring_tile<Small>(a, blocks, stream);
-  } else if (vectors == 16 && sizeof(X) == 2 && limit >= Tall::shared_bytes && a.m >= int64_t{Tall::rows} * sm_count) {
-    // Every tile reads all vectors, from L2: with so many of them, as few tiles as keep the GPU busy.
-    if constexpr (vectors == 16 && sizeof(X) == 2) launch_skinny_ring_tile<Tall>(a, sm_count, stream);
+  } else if (vectors == 16 && sizeof(X) == 2 && limit >= kSm90Shared) {
+    if constexpr (vectors == 16 && sizeof(X) == 2) launch_skinny_ring_dealt<W, X, Large>(a, sm_count, stream);
   } else {
     launch_skinny_ring_tile<Large>(a, sm_count, stream);
   }

@@ -59,16 +59,16 @@ struct ColumnsSlot {
     }
   }
 
-  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, int64_t tile, int step) {
+  __device__ __forceinline__ static void fetch(uint4* slot, const SkinnyArgs& a, const RingRows& tile, int step) {
     constexpr int kColumnsAtOnce = kWarp / column_chunks, kVectorsAtOnce = kWarp / vector_chunks;
     const int lane = threadIdx.x % kWarp;
     const int column = lane / column_chunks, chunk = lane % column_chunks;
-    const int64_t row = tile * rows + chunk * pack, first_k = int64_t{step} * depth;
+    const int64_t row = tile.first + chunk * pack, first_k = int64_t{step} * depth;
     const T* weights = static_cast<const T*>(a.a) + (first_k + column) * a.a_row + row;
 #pragma unroll
     for (int i = 0; i < depth; i += kColumnsAtOnce) {
       ptx::cp_async_zfill(slot + ring_place(i + column, chunk), reinterpret_cast<const uint4*>(weights + i * a.a_row),
-                          row < a.m && first_k + column + i < a.k);
+                          row < tile.end && first_k + column + i < a.k);
     }
     const int64_t k = first_k + lane % vector_chunks * pack;
 #pragma unroll

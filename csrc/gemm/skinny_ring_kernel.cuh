@@ -9,10 +9,49 @@
 #include "device/ptx/cp_async_zfill.h"
 #include "device/swizzle.h"
 #include "device/warp.h"
+#include "gemm/skinny_ring_deal.h"
 #include "gemm/skinny_sum.cuh"
 #include "host/launch.h"
 
 namespace warpsmith {
+
+// Rows of weights of a tile: as many as it has, but none from `end` on.
+struct RingRows {
+  int64_t first, end;
+};
+
+// The rows of a block are a Share: tiles lie at first, first + step and so on, below end, each to be asked for its rows.
+// Tiles as they are, by turns: what blocks read at a time lies side by side, but a last wave may leave most of them idle.
+template <int rows>
+struct WholeTiles {
+  static constexpr int granule = rows;
+  int64_t first, end, step, m;
+
+  __device__ explicit WholeTiles(int64_t m) : first(blockIdx.x), end((m + rows - 1) / rows), step(gridDim.x), m(m) {}
+  __device__ __forceinline__ RingRows operator[](int64_t tile) const { return {tile * rows, m}; }
+};
+
+// As many rows for each block, give or take a granule, in as few tiles as hold them, of equal height but the last.
+template <int rows>
+struct EvenShare {
+  static constexpr int granule = kShareGranule;
+  static_assert(rows % granule == 0, "tiles of whole granules");
+  int first, end, step;  // granules, of which there are at least as many as blocks
+  int64_t m;
+
+  __device__ explicit EvenShare(int64_t m) : m(m) {
+    constexpr int kMost = rows / granule;
+    const int granules = static_cast<int>((m + granule - 1) / granule), blocks = gridDim.x, block = blockIdx.x;
+    const int each = granules / blocks, more = granules % blocks;
+    const int share = each + (block < more ? 1 : 0), tiles = (share + kMost - 1) / kMost;
+    first = each * block + min(block, more);
+    end = first + share;
+    step = (share + tiles - 1) / tiles;
+  }
+  __device__ __forceinline__ RingRows operator[](int at) const {
+    return {int64_t{at} * granule, min(int64_t{min(at + step, end)} * granule, m)};
+  }
+};
 
 // What a warp takes at a time: Slot has
 //   rows, vectors     of a tile; rows of weights, and vectors of the call, rounded up
@@ -21,16 +60,22 @@ namespace warpsmith {
 //   Vector            type of vectors and results
 //   Sums              of a warp: add(slot), and store<pitch>(to) as [vectors, pitch]
 //   clear(slot, ...)  writes zeros for vectors that there are not, once and for all
-//   fetch(slot, ...)  starts the copies of a step of a tile
+//   fetch(slot, ...)  starts the copies of a step of a tile, whose rows from `end` on need no defined values
 template <class Slot_, int warps_, int stages_>
 struct SkinnyRingTile {
   using Slot = Slot_;
+  using Share = WholeTiles<Slot::rows>;
   static constexpr int rows = Slot::rows, vectors = Slot::vectors;
   static constexpr int warps = warps_, stages = stages_;
   static constexpr int threads = warps * kWarp;
   static constexpr int pitch = rows + 4;  // of the warps' sums, against bank conflicts
   static constexpr int ring_bytes = warps * stages * Slot::chunks * kChunkBytes;
   static constexpr int shared_bytes = ring_bytes + warps * vectors * pitch * static_cast<int>(sizeof(float));
+};
+
+template <class Slot, int warps, int stages>
+struct EvenRingTile : SkinnyRingTile<Slot, warps, stages> {
+  using Share = EvenShare<Slot::rows>;
 };
 
 // Where chunk `chunk` of row `row` of a slot lies.
@@ -54,20 +99,20 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Arg
   const int64_t slots = (a.k + Slot::depth - 1) / Slot::depth, split = blockIdx.y;
   const int begin = static_cast<int>(slots * split / a.splits) + warp;
   const int end = static_cast<int>(slots * (split + 1) / a.splits);
-  const int64_t tiles = (a.m + Tile::rows - 1) / Tile::rows;
+  const typename Tile::Share share(a.m);
   for (int stage = 0; stage < Tile::stages; ++stage) Slot::clear(ring + stage * Slot::chunks, a.vectors);
 
   // copies ahead of the products, tile by tile
-  int64_t next_tile = begin < end ? blockIdx.x : tiles;
+  auto next_tile = begin < end ? share.first : share.end;
   int next = begin;
   RingSlot<Tile::stages> fill;
   const auto fetch = [&] {
-    if (next_tile < tiles) {
-      Slot::fetch(ring + fill.slot * Slot::chunks, a, next_tile, next);
+    if (next_tile < share.end) {
+      Slot::fetch(ring + fill.slot * Slot::chunks, a, share[next_tile], next);
       next += Tile::warps;
       if (next >= end) {
         next = begin;
-        next_tile += gridDim.x;
+        next_tile += share.step;
       }
     }
     ptx::cp_async_commit();
@@ -78,17 +123,18 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Arg
 
   // the results of a tile that this thread finishes
   constexpr int kResults = (Tile::vectors * Tile::rows + Tile::threads - 1) / Tile::threads;
-  const auto for_each_result = [&](int64_t tile, auto do_it) {
+  const auto for_each_result = [&](const RingRows& tile, auto do_it) {
 #pragma unroll
     for (int i = 0; i < kResults; ++i) {
       const int at = static_cast<int>(threadIdx.x) + i * Tile::threads, vector = at / Tile::rows;
-      const int64_t row = tile * Tile::rows + at % Tile::rows;
-      if (vector < a.vectors && row < a.m) do_it(i, at, vector, row);
+      const int64_t row = tile.first + at % Tile::rows;
+      if (vector < a.vectors && row < tile.end) do_it(i, at, vector, row);
     }
   };
 
   RingSlot<Tile::stages> use;
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+  for (auto turn = share.first; turn < share.end; turn += share.step) {
+    const RingRows tile = share[turn];
     float ahead[kResults];
     if (a.partial == nullptr) {
       for_each_result(tile, [&](int i, int, int vector, int64_t row) { ahead[i] = read_ahead<X>(a, vector, row); });
@@ -121,8 +167,8 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Arg
 
 template <class Tile, class Args>
 void launch_skinny_ring_tile(const Args& a, int most_blocks, cudaStream_t stream) {
-  const int64_t tiles = (a.m + Tile::rows - 1) / Tile::rows;
-  const int64_t blocks = std::clamp<int64_t>(most_blocks / a.splits, 1, tiles);
+  constexpr int kLeastRows = Tile::Share::granule;  // of a block
+  const int64_t blocks = std::clamp<int64_t>(most_blocks / a.splits, 1, (a.m + kLeastRows - 1) / kLeastRows);
   launch<&skinny_ring_kernel<Tile, Args>>(
       {{static_cast<unsigned>(blocks), static_cast<unsigned>(a.splits)}, Tile::threads, Tile::shared_bytes}, stream, a);
 }

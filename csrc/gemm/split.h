@@ -18,6 +18,7 @@ inline constexpr int64_t kLeastDepth = 64;  // values of k that are worth a bloc
 
 // How many slices of k the workspace has room for; depends on the shape alone, so that every rung shares it.
 inline int64_t most_splits(const GemmArgs& p) {
+  if (p.batch_invariant) return 1;
   const int64_t room = p.sm_count * kPartialsPerSm / (p.batch * p.m * p.n);
   return std::max<int64_t>(1, std::min({room, p.k / kLeastDepth, kMostSplits}));
 }
@@ -88,12 +89,12 @@ inline TilePlan plan_tile(const GemmArgs& p, const TileCost& tile) {
   return best;
 }
 
-// Of several tiles the index of the one that finishes first, with its split.
+// Of several tiles, or the `first` of them, the index of the one that finishes first, with its split.
 template <int n>
-int best_tile(const GemmArgs& p, const TileCost (&tiles)[n], Split& split) {
+int best_tile(const GemmArgs& p, const TileCost (&tiles)[n], Split& split, int first = n) {
   int best = 0;
   float least = std::numeric_limits<float>::infinity();
-  for (int i = 0; i < n; ++i) {
+  for (int i = 0; i < first; ++i) {
     const TilePlan plan = plan_tile(p, tiles[i]);
     if (plan.cost >= least) continue;
     best = i;

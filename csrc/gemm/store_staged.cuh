@@ -168,12 +168,18 @@ __device__ __forceinline__ void store_staged_as(Out* out, const GemmArgs& p, con
             for (int j = 0; j < 8 / kPack<Out>; ++j) {
               ptx::store_at_once(reinterpret_cast<uint4*>(out) + j, reinterpret_cast<const uint4&>(values[i][j]));
             }
-          } else {
+          } else if constexpr (how == Finish::all) {
             // through the patch, as registers cannot be indexed
             Out* own = reinterpret_cast<Out*>(patch + at(turn, i));
-            if constexpr (how == Finish::all) store(own, values[i][0]);
+            store(own, values[i][0]);
 #pragma unroll 1
             for (int j = 0; j < count; ++j) out[j] = own[j];
+          } else {
+            // from the patch, where the lanes of a row take turns: what they store at once are neighbours
+            const int cols = static_cast<int>(min(p.n - block.n() - place.n, int64_t{Patch::wn}));
+            const int lanes = (cols + 7) / 8;
+#pragma unroll 1
+            for (int j = -7 * (lane_col / 8); j < cols - lane_col; j += lanes) out[j] = patch[at(turn, i) + j];
           }
         }
         left -= kRowsAtOnce;

@@ -52,7 +52,7 @@ inline int clusters_of(const GemmArgs& p) { return std::max(1, p.sm_count / 2); 
 
 // Whether a rung that cuts the last wave might serve the call.
 inline bool may_cut_waves(const GemmArgs& p) {
-  return p.sm >= 90 && p.batch == 1 && p.dtype != Dtype::f32 && p.accumulator == Dtype::f32 &&
+  return !p.batch_invariant && p.sm >= 90 && p.batch == 1 && p.dtype != Dtype::f32 && p.accumulator == Dtype::f32 &&
          p.a.order == Order::rows && std::max({p.m, p.n, p.k}) <= 0x7fffffff;
 }
 

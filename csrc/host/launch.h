@@ -25,6 +25,7 @@ struct LaunchConfig {
   dim3 block;
   int dynamic_smem = 0;  // bytes
   int cluster = 1;       // blocks per cluster, along x
+  bool early = false;    // starts while the grid before ends; calls ptx::wait_for_previous_grid() first of all
 };
 
 // How a kernel was launched last, or would have been: in one word, because launches on other threads note theirs too.
@@ -190,35 +191,6 @@ inline bool holds_cluster(const void* function, const LaunchConfig& config, std:
   return known[key] = clusters > 0;
 }
 
-template <auto kernel, class... Params>
-void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... params) {
-  static_cast<void>(detail::Enter<kernel>::entered);
-  constexpr std::string_view name = detail::spelling<kernel>();
-  const auto function = reinterpret_cast<const void*>(kernel);
-  detail::last_launch<kernel>.note(config);
-  if (Rehearsal* rehearsal = Rehearsal::current()) {
-    const bool plain = config.cluster == 1 && config.dynamic_smem <= kDefaultSmemLimit;
-    if (!plain && !holds_cluster(function, config, name)) rehearsal->note_unheld(config.cluster);
-    return;
-  }
-
-  if (config.dynamic_smem > 0) allow_dynamic_smem<kernel>(config.dynamic_smem, name);
-  allow_large_cluster(function, config.cluster, name);
-
-  cudaLaunchAttribute attribute{};
-  cudaLaunchConfig_t launch_config{};
-  launch_config.gridDim = config.grid;
-  launch_config.blockDim = config.block;
-  launch_config.dynamicSmemBytes = config.dynamic_smem;
-  launch_config.stream = stream;
-  if (config.cluster > 1) {
-    attribute = cluster_attribute(config.cluster);
-    launch_config.attrs = &attribute;
-    launch_config.numAttrs = 1;
-  }
-  check_cuda(cudaLaunchKernelEx(&launch_config, kernel, params...), name);
-}
-
 // Facts about a GPU, asked for once.
 struct DeviceInfo {
   int sm;        // compute capability, 90 for 9.0
@@ -239,6 +211,51 @@ inline const DeviceInfo& device_info(int device) {
     known[device].store(true, std::memory_order_release);
   }
   return infos[device];
+}
+
+// The blocks of a grid launched so take their places while the grid before it in the stream ends, which hides what
+// starting a grid costs (programmatic dependent launch).
+// https://docs.nvidia.com/cuda/cuda-c-programming-guide/#programmatic-dependent-launch-and-synchronization
+inline cudaLaunchAttribute early_attribute() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
+// Before sm_90 grids never overlap.
+inline bool starts_early(const LaunchConfig& config, std::string_view what) {
+  if (!config.early) return false;
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), what);
+  return device_info(device).sm >= 90;
+}
+
+template <auto kernel, class... Params>
+void launch(const LaunchConfig& config, cudaStream_t stream, const Params&... params) {
+  static_cast<void>(detail::Enter<kernel>::entered);
+  constexpr std::string_view name = detail::spelling<kernel>();
+  const auto function = reinterpret_cast<const void*>(kernel);
+  detail::last_launch<kernel>.note(config);
+  if (Rehearsal* rehearsal = Rehearsal::current()) {
+    const bool plain = config.cluster == 1 && config.dynamic_smem <= kDefaultSmemLimit;
+    if (!plain && !holds_cluster(function, config, name)) rehearsal->note_unheld(config.cluster);
+    return;
+  }
+
+  if (config.dynamic_smem > 0) allow_dynamic_smem<kernel>(config.dynamic_smem, name);
+  allow_large_cluster(function, config.cluster, name);
+
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t launch_config{};
+  launch_config.gridDim = config.grid;
+  launch_config.blockDim = config.block;
+  launch_config.dynamicSmemBytes = config.dynamic_smem;
+  launch_config.stream = stream;
+  launch_config.attrs = attributes;
+  if (config.cluster > 1) attributes[launch_config.numAttrs++] = cluster_attribute(config.cluster);
+  if (starts_early(config, name)) attributes[launch_config.numAttrs++] = early_attribute();
+  check_cuda(cudaLaunchKernelEx(&launch_config, kernel, params...), name);
 }
 
 // Makes `device` current for a scope; costs one query where it is current already.

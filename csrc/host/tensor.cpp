@@ -17,7 +17,7 @@ cudaStream_t current_stream(int device) {
     return reinterpret_cast<GetStream>(symbol);
   }();
   void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(get_stream(device, &stream));
+  TORCH_ERROR_CODE_CHECK(get_stream(device, &stream));
   return static_cast<cudaStream_t>(stream);
 }
 
@@ -123,7 +123,7 @@ void check_same_shape(std::string_view op, std::string_view name, const Tensor& 
 
 Tensor empty_strided(const Tensor& like, Sizes sizes, Sizes strides, ScalarType type) {
   AtenTensorHandle handle = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
       static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
       torch::stable::detail::to<int32_t>(torch::stable::detail::from(type)),
       like.is_cuda() ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu(), like.get_device_index(), &handle));

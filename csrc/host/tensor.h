@@ -92,7 +92,7 @@ template <class Return, class... Params>
 Return call_fallback(const char* op, const Params&... params) {
   std::array<StableIValue, std::max(sizeof...(Params), detail::Results<Return>::count)> stack{
       torch::stable::detail::from(params)...};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(op, "fallback", stack.data(), TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(op, "fallback", stack.data(), TORCH_ABI_VERSION));
   return detail::Results<Return>::take(stack.data());
 }
 

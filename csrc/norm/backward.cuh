@@ -26,7 +26,7 @@
 #pragma once
 
 #include "device/ptx/griddepcontrol.h"
-#include "host/launch_after.h"
+#include "host/launch.h"
 #include "host/registry.h"
 #include "norm/backward.h"
 #include "norm/row.cuh"
@@ -190,8 +190,8 @@ void sum_partials(const NormBackwardArgs& a, int64_t partials, cudaStream_t stre
   while (lanes < 64 && lanes * 8 < partials) lanes *= 2;
   const int columns = kColumnThreads / lanes;
   const dim3 grid(static_cast<unsigned>((a.cols + columns - 1) / columns), count);
-  launch_after<&norm_backward_columns_kernel<W>>({grid, kColumnThreads}, stream, sums, static_cast<int>(partials),
-                                                 a.cols, columns);
+  launch<&norm_backward_columns_kernel<W>>({.grid = grid, .block = kColumnThreads, .early = true}, stream, sums,
+                                           static_cast<int>(partials), a.cols, columns);
 }
 
 }  // namespace warpsmith

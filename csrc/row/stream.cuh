@@ -435,13 +435,11 @@ constexpr int64_t kMostStreamedPacks = std::tuple_element_t<std::tuple_size_v<Ti
 inline constexpr int64_t kMostStreamBytes = 1 << 20;
 
 // One input, of threads that keep statistics of their own: as many warps as a multiprocessor's registers allow, as each is
-// a chain of instructions that wait for one another; chunks of 16-bit packs hold four for each, of f32 packs two.
-template <class T, int cluster>
-using StreamTile1 = StreamTile<800, 8, sizeof(T) == 2 ? 4 : 2, sizeof(T) == 2 ? 4 : 8, 1, cluster, true>;
-template <class T>
-using StreamTiles1 =
-    std::tuple<StreamTile1<T, 1>, StreamTile1<T, 2>, StreamTile1<T, 4>, StreamTile1<T, 8>, StreamTile1<T, 16>>;
-static_assert(16 * kMostStreamedPacks<StreamTiles1<float>> >= kMostStreamBytes);
+// a chain of instructions that wait for one another; chunks of four packs for each.
+template <int cluster>
+using StreamTile1 = StreamTile<800, 8, 4, 4, 1, cluster, true>;
+using StreamTiles1 = std::tuple<StreamTile1<1>, StreamTile1<2>, StreamTile1<4>, StreamTile1<8>, StreamTile1<16>>;
+static_assert(16 * kMostStreamedPacks<StreamTiles1> >= kMostStreamBytes);
 
 // Two inputs: as long.
 using StreamTiles2 = std::tuple<StreamTile<128, 4, 2, 6, 4, 1, true>, StreamTile<256, 4, 4, 3, 2, 1, true>,

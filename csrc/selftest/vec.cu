@@ -37,6 +37,22 @@ __global__ void vec_reverse_kernel(T* to, const T* from, int vectors) {
   store<cache>(to + i * n, out);
 }
 
+__global__ void policies_kernel(uint64_t* to) {
+  to[0] = ptx::policy_evict_last();
+  to[1] = ptx::policy_evict_normal();
+}
+
+// What the host hands to kernels in place of policies made on the device.
+std::string check_policies() {
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  if (device_info(device).sm != 90) return "";
+  DeviceArray<uint64_t> made(2);
+  warpsmith::launch<&policies_kernel>({1, 1}, kStream, made.data());
+  return compare("L2 policies of sm_90", {ptx::kEvictLastOnSm90, ptx::kEvictNormalOnSm90}, made.values(),
+                 [](size_t i) { return i == 0 ? "evict last" : "evict normal"; });
+}
+
 struct Buffers {
   std::vector<unsigned char> source;
   DeviceArray<unsigned char> from, to;
@@ -90,7 +106,7 @@ std::string run() {
       [&] { return check_widths<float>(buffers, "f32"); }, [&] { return check_widths<f16>(buffers, "f16"); },
       [&] { return check_widths<bf16>(buffers, "bf16"); }, [&] { return check_widths<e4m3>(buffers, "e4m3"); },
       [&] { return check_widths<e5m2>(buffers, "e5m2"); }, [&] { return check_widths<int8_t>(buffers, "i8"); },
-      [&] { return check_widths<int32_t>(buffers, "i32"); });
+      [&] { return check_widths<int32_t>(buffers, "i32"); }, check_policies);
 }
 
 const SelfTestEntry entered{"vec", run};

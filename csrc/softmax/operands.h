@@ -60,7 +60,7 @@ inline void make_readable(std::optional<Tensor>& operand, const Tensor& x) {
   if (x.dim() - 1 > kMostLeading) {
     std::array<StableIValue, 3> stack{torch::stable::detail::from(*operand), torch::stable::detail::from(x.sizes()),
                                       torch::stable::detail::from(false)};
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::expand", "", stack.data(), TORCH_ABI_VERSION));
+    TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::expand", "", stack.data(), TORCH_ABI_VERSION));
     operand = torch::stable::contiguous(torch::stable::detail::to<Tensor>(stack[0]));
   } else if (last >= 0 && operand->size(last) != 1 && operand->stride(last) > 1) {
     operand = torch::stable::contiguous(*operand);

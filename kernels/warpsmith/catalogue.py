@@ -187,7 +187,8 @@ class Rung:
     #: `valid(*args)`: whether the kernel's answer means anything for these values. Outside, where
     #: its documentation says that it overflows, only shape, dtype and strides are judged.
     valid: Callable[..., bool] = everywhere
-    #: Rows of the seed list that a variant of this rung answers, beyond those that match by name.
+    #: Rows of the seed list that a variant of this rung answers, beyond those that match by name:
+    #: the first of the dtype, or with ":f32" behind the name the first that accumulates in f32.
     seeds: tuple[str, ...] = ()
     #: Why the kernel may use local memory or a stack; empty: the resource report fails on either.
     local_memory: str = ""
@@ -273,6 +274,8 @@ class Op:
     saves: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]] | None = None
     #: Outputs, by position, that autograd takes for constants.
     constants: tuple[int, ...] = ()
+    #: Without `backward`: whether the answer takes part in autograd, where backward then raises.
+    refuses_backward: bool = False
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.
@@ -307,6 +310,8 @@ class Op:
     #: imports the peer (an ImportError leaves it out) and returns a function with the operator's
     #: arguments.
     peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
+    #: Rows of the seed list that are no kernels of this library but peers: row -> peer.
+    peer_seeds: Mapping[str, str] = field(default_factory=dict)
     #: A peer whose error is at most this many times PyTorch's is compared with, if at a remark.
     peer_error_ratio: float = 8.0
     #: Rounds its arguments, so that finite differences say nothing about its gradient.
@@ -449,5 +454,12 @@ def seed_rows() -> dict[str, str]:
             for prefix in (op.name, *op.aliases):
                 answers.setdefault(f"{prefix}_{variant.name}", variant.op_name)
             for seed in variant.rung.seeds:
-                answers.setdefault(seed.format(dtype=variant.dtype), variant.op_name)
+                row, _, accumulator = seed.partition(":")
+                if accumulator in ("", variant.accumulator):
+                    answers.setdefault(row.format(dtype=variant.dtype), variant.op_name)
     return answers
+
+
+def peer_rows() -> dict[str, tuple[Op, str]]:
+    """Seed kernel name -> the operator, and its peer, that it is."""
+    return {seed: (op, peer) for op in load().values() for seed, peer in op.peer_seeds.items()}

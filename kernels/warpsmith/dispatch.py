@@ -422,6 +422,13 @@ def _register_autograd(op: Op, name: str) -> None:
     )
 
 
+def _refuse_backward(op: Op, name: str) -> None:
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        raise RuntimeError(f"{op.name}: the derivative for warpsmith::{name} is not implemented")
+
+    torch.library.register_autograd(f"warpsmith::{name}", backward, lib=_library)
+
+
 def register(op: Op) -> None:
     """Defines the operator and its variants in `torch.ops.warpsmith`."""
     signature = op.schema[len(op.name) :]
@@ -448,9 +455,11 @@ def register(op: Op) -> None:
         _library.impl(variant.op_name, _variant(variant), "CompositeExplicitAutograd")
         _library.impl(variant.op_name, _meta(op), "Meta")
         names.append(variant.op_name)
-    if op.backward is not None:
-        for name in names:
+    for name in names:
+        if op.backward is not None:
             _register_autograd(op, name)
+        elif op.refuses_backward:
+            _refuse_backward(op, name)
 
 
 def register_inplace(op: Op, index: int) -> None:

@@ -197,6 +197,10 @@ def _matmul_call(kind: str, n: int) -> Callable[[int], Any]:
         return lambda i: torch._scaled_mm(
             a, columns, one, one, out_dtype=torch.bfloat16, use_fast_accum=True
         )
+    if kind == "int8":
+        integers = torch.randint(-128, 128, (2, n, n), device="cuda", dtype=torch.int8)
+        transposed = integers[1].t()
+        return lambda i: torch._int_mm(integers[0], transposed)
     dtype = {"f16": torch.float16, "bf16": torch.bfloat16}.get(kind, torch.float32)
     a, b = _matrices(dtype, n)
     out = torch.empty(n, n, device="cuda", dtype=dtype)
@@ -213,7 +217,7 @@ def _matrix_tflops(seconds: float) -> dict[str, float]:
     n = MATRIX_SIZE if free > 4 * GIB else MATRIX_SIZE // 2
     flops = 2 * n**3 / 1e9
     try:
-        for kind in ("f32", "tf32", "f16", "bf16", "fp8"):
+        for kind in ("f32", "tf32", "f16", "bf16", "fp8", "int8"):
             torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
             try:
                 burst, steady = _burst_and_sustained(_matmul_call(kind, n), seconds)

@@ -19,6 +19,8 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 _WORD = 0xFFFFFFFF
+#: Groups at a time, because each takes over a hundred bytes meanwhile.
+_PIECE = 1 << 24
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -88,8 +90,16 @@ def keep_mask(
         A bool tensor, True where the element is kept.
     """
     n = math.prod(shape)
-    group = torch.arange(-(-n // 4), dtype=torch.int64, device=device)
+    groups = -(-n // 4)
+    pieces = [
+        _kept(torch.arange(start, min(start + _PIECE, groups), device=device), p, seed, offset)
+        for start in range(0, max(groups, 1), _PIECE)
+    ]
+    return torch.cat(pieces)[:n].view(shape)
+
+
+def _kept(group: Tensor, p: float, seed: int, offset: int) -> Tensor:
+    """The mask of the elements of those groups of four."""
     low, high = (torch.full_like(group, word) for word in split(offset))
     words = philox((group & _WORD, group >> 32, low, high), split(seed))
-    kept = torch.stack(words, -1) >= threshold(p)
-    return kept.view(-1)[:n].view(shape)
+    return (torch.stack(words, -1) >= threshold(p)).view(-1)

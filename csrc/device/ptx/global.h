@@ -30,6 +30,16 @@ __device__ __forceinline__ uint64_t policy_evict_normal() {
   return policy;
 }
 
+__device__ __forceinline__ uint64_t policy_evict_first() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// What these two make on sm_90, for a host that hands a kernel its policy: making one takes longer than all else that comes
+// before a first load. PTX promises no encoding; a self test compares.
+inline constexpr uint64_t kEvictLastOnSm90 = 0x14f0000000000000, kEvictNormalOnSm90 = 0x16f0000000000000;
+
 __device__ __forceinline__ uint4 load_streaming(const uint4* from, uint64_t policy) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"

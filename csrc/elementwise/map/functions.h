@@ -50,18 +50,22 @@ __device__ __forceinline__ float reciprocal(float x) {
   return ptx::reciprocal_approx_ftz(x);
 }
 
+// Exact or not, no division: its slow path is a branch, which keeps a thread's elements from overlapping.
 template <bool exact>
 __device__ __forceinline__ float logistic(float x) {
-  if constexpr (exact) return 1.0f / (1.0f + expf(-x));
+  if constexpr (exact) return ptx::reciprocal_approx(1.0f + expf(-x));
   return ptx::reciprocal_approx(1.0f + ptx::exp2_approx_ftz(x * -kLog2e));
 }
 
-// d/dx of x logistic(k x) = s + k x s (1 - s), from e = exp(-|kx|): nothing cancels, and the largest x gives no 0 * inf.
+// d/dx of x logistic(k x) = k s (1/k + x (1 - s)), from e = exp(-|kx|). Of s and 1 - s the smaller one comes from e and
+// does not cancel, the larger one from the smaller, which leaves it exact but for its rounding. As a product, with k
+// outside, the slope keeps its digits where x (1 - s) and 1/k cancel, and the largest x gives no 0 * inf.
 template <bool exact>
 __device__ __forceinline__ float logistic_product_slope(float x, float k) {
-  const float e = exponential<exact>(-fabsf(k * x)), r = reciprocal<exact>(1.0f + e);
-  const float s = x < 0.0f ? e * r : r;
-  return fmaf(x * (e * r * r), k, s);
+  const float e = exponential<exact>(-fabsf(k * x));
+  const float smaller = e * reciprocal<exact>(1.0f + e), larger = 1.0f - smaller;
+  const float s = x < 0.0f ? smaller : larger, rest = x < 0.0f ? larger : smaller;
+  return k * s * fmaf(x, rest, 1.0f / k);
 }
 
 // The normal distribution's cumulative function, and its density on the way.
@@ -201,7 +205,6 @@ struct Silu {
   static constexpr const char* name = "silu";
   template <bool exact>
   __device__ static float forward(float x, float) {
-    if constexpr (exact) return x / (1.0f + expf(-x));
     return x * logistic<exact>(x);
   }
   template <bool exact>

@@ -12,11 +12,13 @@ const Ladder<GemmArgs> ladder{"matmul"};
 
 // --- matmul -----------------------------------------------------------------------------------------------------
 
-Tensor matmul(const Tensor& a, const Tensor& b) { return multiply<GemmArgs>("matmul", a, b, nullptr); }
+Tensor matmul(const Tensor& a, const Tensor& b, bool batch_invariant) {
+  return multiply<GemmArgs>("matmul", a, b, nullptr, batch_invariant);
+}
 
-Tensor matmul_rung(const Tensor& a, const Tensor& b, std::string rung, std::string accumulator) {
+Tensor matmul_rung(const Tensor& a, const Tensor& b, bool batch_invariant, std::string rung, std::string accumulator) {
   const Named named{std::move(rung), std::move(accumulator)};
-  return multiply<GemmArgs>("matmul", a, b, &named);
+  return multiply<GemmArgs>("matmul", a, b, &named, batch_invariant);
 }
 
 // --- linear -----------------------------------------------------------------------------------------------------
@@ -31,7 +33,7 @@ Activation activation_of(const char* op, const std::string& name) {
 }
 
 Tensor run_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                  const std::string& activation, const Named* named) {
+                  const std::string& activation, bool batch_invariant, const Named* named) {
   constexpr const char* kOp = "linear";
   check_operand(kOp, "x", x, 1);
   check_operand(kOp, "weight", weight, 2);
@@ -49,7 +51,9 @@ Tensor run_linear(const Tensor& x, const Tensor& weight, const std::optional<Ten
     }
   }
   const Activation function = activation_of(kOp, activation);
-  const auto fall_back = [&] { return call_fallback<Tensor>("warpsmith::linear", x, weight, bias, activation); };
+  const auto fall_back = [&] {
+    return call_fallback<Tensor>("warpsmith::linear", x, weight, bias, activation, batch_invariant);
+  };
   if (!has_float_kernel(x)) {
     if (named != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
     return fall_back();
@@ -70,6 +74,7 @@ Tensor run_linear(const Tensor& x, const Tensor& weight, const std::optional<Ten
       .alpha = 1.0f,
       .beta = bias ? 1.0f : 0.0f,
       .activation = function,
+      .batch_invariant = batch_invariant,
   };
   if (bias) {
     dense_bias = *bias;
@@ -78,14 +83,15 @@ Tensor run_linear(const Tensor& x, const Tensor& weight, const std::optional<Ten
   return run(kOp, args, out, named) ? out : fall_back();
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, std::optional<Tensor> bias, std::string activation) {
-  return run_linear(x, weight, bias, activation, nullptr);
+Tensor linear(const Tensor& x, const Tensor& weight, std::optional<Tensor> bias, std::string activation,
+              bool batch_invariant) {
+  return run_linear(x, weight, bias, activation, batch_invariant, nullptr);
 }
 
 Tensor linear_rung(const Tensor& x, const Tensor& weight, std::optional<Tensor> bias, std::string activation,
-                   std::string rung, std::string accumulator) {
+                   bool batch_invariant, std::string rung, std::string accumulator) {
   const Named named{std::move(rung), std::move(accumulator)};
-  return run_linear(x, weight, bias, activation, &named);
+  return run_linear(x, weight, bias, activation, batch_invariant, &named);
 }
 
 // --- addmm ------------------------------------------------------------------------------------------------------

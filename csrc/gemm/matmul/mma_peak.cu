@@ -52,11 +52,13 @@ TileCost cost_of(const GemmArgs& p, int blocks, float alone, float full, float f
           .rate = rate};
 }
 
-template <class Tile>
+// `most_shared`: of a block, on the least of the GPUs that the tile is for.
+template <class Tile, int most_shared>
 void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
   visit_16_bit_types(p, [&]<class T, class Acc>() {
     dispatch_layout(p, [&]<Along a, Along b>() {
       using Config = MmaConfig<Tile, a, b>;
+      static_assert(Config::shared <= most_shared, "a block of every GPU that the tile is for has room for the ring");
       warpsmith::launch<&matmul_mma_peak_kernel<T, Acc, Config>>(
           split_grid<Tile>(p, split, Config::threads, Config::shared), stream, p, split);
     });
@@ -69,8 +71,8 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
   const TileCost medium = cost_of<MediumTile>(p, 2, 0.56f, 0.8f, 120.0f);
   if (has_little_shared_memory(p.sm)) {
     const TileCost tiles[] = {medium, cost_of<SmallTile>(p, 2, 0.36f, 0.54f, 160.0f)};
-    return best_tile(p, tiles, split) == 0 ? launch_tile<MediumTile>(p, split, stream)
-                                           : launch_tile<SmallTile>(p, split, stream);
+    return best_tile(p, tiles, split) == 0 ? launch_tile<MediumTile, kSharedOfSm89>(p, split, stream)
+                                           : launch_tile<SmallTile, kSharedOfSm89>(p, split, stream);
   }
   const TileCost large = cost_of<LargeTile>(p, 1, 0.9f, 0.9f, 192.0f),
                  small = cost_of<SmallTile>(p, p.sm == 80 ? 3 : 4, 0.36f, 0.54f, 160.0f);
@@ -78,24 +80,24 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
     const TileCost tiles[] = {large, medium, small};
     switch (best_tile(p, tiles, split)) {
       case 0:
-        return launch_tile<LargeTile>(p, split, stream);
+        return launch_tile<LargeTile, kSharedOfSm80>(p, split, stream);
       case 1:
-        return launch_tile<MediumTile>(p, split, stream);
+        return launch_tile<MediumTile, kSharedOfSm80>(p, split, stream);
       default:
-        return launch_tile<SmallTile>(p, split, stream);
+        return launch_tile<SmallTile, kSharedOfSm80>(p, split, stream);
     }
   }
   const TileCost tiles[] = {large, cost_of<MediumDeepTile>(p, 2, 0.62f, 0.86f, 104.0f),
                             cost_of<NarrowTile>(p, 3, 0.32f, 0.76f, 120.0f), small};
   switch (best_tile(p, tiles, split)) {
     case 0:
-      return launch_tile<LargeTile>(p, split, stream);
+      return launch_tile<LargeTile, kSharedOfSm90>(p, split, stream);
     case 1:
-      return launch_tile<MediumDeepTile>(p, split, stream);
+      return launch_tile<MediumDeepTile, kSharedOfSm90>(p, split, stream);
     case 2:
-      return launch_tile<NarrowTile>(p, split, stream);
+      return launch_tile<NarrowTile, kSharedOfSm90>(p, split, stream);
     default:
-      return launch_tile<SmallTile>(p, split, stream);
+      return launch_tile<SmallTile, kSharedOfSm90>(p, split, stream);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "device/pipeline.h"
 #include "device/ptx/tensor_copy.h"
 #include "gemm/mma_tile.cuh"
+#include "gemm/shared_limits.h"
 #include "gemm/store_staged.cuh"
 #include "gemm/tensor_core.h"
 #include "gemm/waves.h"
@@ -390,21 +391,22 @@ const char* takes(const GemmArgs& p) {
   return needs_maps(p);
 }
 
-// Whether the clusters of an H200 are busy for most of the time.
+// Whether the clusters are busy for most of the time.
 bool suits(const GemmArgs& p) {
-  constexpr int kClusters = 66;
-  const Waves waves = waves_of(pair_tiles(p), p.k, kClusters);
+  const int clusters = clusters_of(p);
+  const Waves waves = may_cut_waves(p) ? waves_of(pair_tiles(p), p.k, clusters) : uncut_waves(pair_tiles(p), p.k);
   const int tiles = static_cast<int>(pair_tiles(p)), steps = uncut_waves(tiles, p.k).steps;
-  const int last = last_wave_steps(tiles % kClusters, waves.slices, steps, kClusters);
-  const int64_t depth = int64_t{tiles / kClusters} * p.k + int64_t{last} * kPairStep;
+  const int last = last_wave_steps(tiles % clusters, waves.slices, steps, clusters);
+  const int64_t depth = int64_t{tiles / clusters} * p.k + int64_t{last} * kPairStep;
   const double busy = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-  const double paid = static_cast<double>(depth) * (kClusters * kPairTile * kPairTile);
-  return waves.items > kClusters && p.k >= 512 && busy >= 0.875 * paid;
+  const double paid = static_cast<double>(depth) * clusters * (kPairTile * kPairTile);
+  return waves.items > clusters && p.k >= 512 && busy >= 0.875 * paid;
 }
 
 template <class T, class Acc, class Tile, Along along_b, Finish finish>
 void launch_tile(const GemmArgs& p, cudaStream_t stream) {
   using Config = TmaConfig<T, Acc, Tile, along_b, finish>;
+  static_assert(sizeof(typename Config::Shared) <= kSharedOfSm90, "a block of sm_90 has room for the ring");
   constexpr bool kAlongK = along_b == Along::k;
   const CUtensorMapDataType type = tensor_map_type(p.dtype);
   const CUtensorMap a = tensor_map({.data = p.a.data,

@@ -193,8 +193,9 @@ constexpr TileCost cost_of(float alone, float full, float fill) {
   return {Tile::bm, Tile::bn, Tile::bk, Tile::blocks, alone, full, fill, /*rate=*/128 * 1.98e3f};
 }
 constexpr TileCost kTiles[] = {cost_of<Huge>(0.83f, 0.83f, 40.0f), cost_of<Large>(0.75f, 0.82f, 32.0f),
-                               cost_of<Shared>(0.76f, 0.76f, 96.0f), cost_of<Medium>(0.6f, 0.78f, 32.0f),
-                               cost_of<Small>(0.48f, 0.7f, 32.0f)};
+                               cost_of<Medium>(0.6f, 0.78f, 32.0f), cost_of<Small>(0.48f, 0.7f, 32.0f),
+                               cost_of<Shared>(0.76f, 0.76f, 96.0f)};
+constexpr int kInOrder = 4;  // those whose groups do not share k: they add it up in its order
 
 template <class Tile, class OfA, class OfB>
 void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
@@ -214,7 +215,7 @@ void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
   Split split;
-  const int best = best_tile(p, kTiles, split);
+  const int best = best_tile(p, kTiles, split, p.batch_invariant ? kInOrder : kInOrder + 1);
   with_copy(p.a, p.a.order == Order::rows, p.m, p.k, [&]<class OfA>() {
     with_copy(p.b, p.b.order == Order::columns, p.n, p.k, [&]<class OfB>() {
       switch (best) {
@@ -223,11 +224,11 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
         case 1:
           return launch_tile<Large, OfA, OfB>(p, split, stream);
         case 2:
-          return launch_tile<Shared, OfA, OfB>(p, split, stream);
-        case 3:
           return launch_tile<Medium, OfA, OfB>(p, split, stream);
-        default:
+        case 3:
           return launch_tile<Small, OfA, OfB>(p, split, stream);
+        default:
+          return launch_tile<Shared, OfA, OfB>(p, split, stream);
       }
     });
   });

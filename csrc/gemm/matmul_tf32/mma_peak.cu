@@ -12,6 +12,7 @@
 #include "device/block_order.h"
 #include "device/pipeline.h"
 #include "gemm/matmul_tf32/turned.cuh"
+#include "gemm/shared_limits.h"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
 #include "host/launch.h"
@@ -181,9 +182,11 @@ constexpr TileCost kSmall = cost_of<Small>(0.4f, 0.52f, 140.0f);
 constexpr TileCost kSingle = cost_of<Single>(0.37f, 0.37f, 80.0f);
 constexpr TileCost kSmallSingle = cost_of<SmallSingle>(0.2f, 0.27f, 120.0f);
 
-template <class Block, class Operands>
+// `most_shared`: of a block, on the least of the GPUs that the tile is for.
+template <class Block, class Operands, int most_shared>
 void launch_tile(const Tf32Args& p, const Split& split, cudaStream_t stream) {
   using Config = TurnedConfig<Block, Operands>;
+  static_assert(Config::shared <= most_shared, "a block of every GPU that the tile is for has room for the ring");
   const Plan<Block, Operands> plan{
       .split = split,
       .tiles_m = static_cast<int>(ceil_div(p.m, Block::bm)),
@@ -209,16 +212,17 @@ void launch(const Tf32Args& p, cudaStream_t stream) {
   dispatch_orders(p, [&]<Order a, Order b>() {
     if (!packed) {
       using OneByOne = Operands<a, b, 1>;
-      return best_tile(p, {kSmallSingle, kSingle}, split) == 0 ? launch_tile<SmallSingle, OneByOne>(p, split, stream)
-                                                               : launch_tile<Single, OneByOne>(p, split, stream);
+      return best_tile(p, {kSmallSingle, kSingle}, split) == 0
+                 ? launch_tile<SmallSingle, OneByOne, kSharedOfSm89>(p, split, stream)
+                 : launch_tile<Single, OneByOne, kSharedOfSm89>(p, split, stream);
     }
     using Packed = Operands<a, b, 4>;
     const int best =
         roomy ? best_tile(p, {kSmall, kHalf, square, kLarge}, split) : best_tile(p, {kSmall, kHalf, square}, split);
-    if (best == 0) return launch_tile<Small, Packed>(p, split, stream);
-    if (best == 1) return launch_tile<Half, Packed>(p, split, stream);
-    if (best == 2) return launch_tile<Square, Packed>(p, split, stream);
-    launch_tile<Large, Packed>(p, split, stream);
+    if (best == 0) return launch_tile<Small, Packed, kSharedOfSm89>(p, split, stream);
+    if (best == 1) return launch_tile<Half, Packed, kSharedOfSm89>(p, split, stream);
+    if (best == 2) return launch_tile<Square, Packed, kSharedOfSm89>(p, split, stream);
+    launch_tile<Large, Packed, kSharedOfSm80>(p, split, stream);
   });
 }
 

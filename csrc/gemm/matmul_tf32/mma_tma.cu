@@ -14,6 +14,7 @@
 #include "device/ptx/mbarrier.h"
 #include "device/ptx/tensor_copy.h"
 #include "gemm/matmul_tf32/turned.cuh"
+#include "gemm/shared_limits.h"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
 #include "host/launch.h"
@@ -36,6 +37,7 @@ static_assert(Block::bk == kLine && Block::bn == 32 * kWarps, "a warp brings a b
 constexpr int kTileA = Block::bm * kLine, kStage = kTileA + Block::bn * kLine;  // values
 constexpr int kStageBytes = kStage * static_cast<int>(sizeof(float));
 constexpr int kShared = Block::stages * (kStageBytes + static_cast<int>(sizeof(uint64_t)));
+static_assert(kShared <= kSharedOfSm90, "a block of sm_90 has room for the ring");
 
 // Where a value of a box lies.
 constexpr int in_box(int line, int col) { return line * kLine + (col ^ line % 8 * 4); }

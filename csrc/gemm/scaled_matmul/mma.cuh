@@ -62,9 +62,11 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
   }
 }
 
-template <class Types, class Tile>
+// `most_shared`: of a block, on the least of the GPUs that the tile is for.
+template <class Types, class Tile, int most_shared>
 void launch_scaled(const ScaledMatmulArgs& p, cudaStream_t stream) {
   using Config = MmaConfig<Tile, Along::k, Along::k>;
+  static_assert(Config::shared <= most_shared, "a block of every GPU that the tile is for has room for the ring");
   const int64_t tiles = ceil_div(p.m, Tile::bm) * ceil_div(p.n, Tile::bn);
   const LaunchConfig config{static_cast<unsigned>(tiles), Config::threads, Config::shared};
   launch<&scaled_matmul_mma_kernel<Types, Config>>(config, stream, p);

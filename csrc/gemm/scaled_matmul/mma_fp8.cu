@@ -22,8 +22,8 @@ void launch(const ScaledMatmulArgs& p, cudaStream_t stream) {
   dispatch_fp8(p.dtype, [&]<class Q>() {
     dispatch_out(p.out, [&]<class Out>() {
       using Types = ScaledTypes<Q, float, Out>;
-      if (fills_gpu<WideTile>(p)) return launch_scaled<Types, WideTile>(p, stream);
-      launch_scaled<Types, NarrowTile>(p, stream);
+      if (fills_gpu<WideTile>(p)) return launch_scaled<Types, WideTile, kSharedOfSm89>(p, stream);
+      launch_scaled<Types, NarrowTile, kSharedOfSm89>(p, stream);
     });
   });
 }

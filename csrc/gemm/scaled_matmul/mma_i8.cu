@@ -14,11 +14,11 @@ void launch(const ScaledMatmulArgs& p, cudaStream_t stream) {
   dispatch_out(p.out, [&]<class Out>() {
     using Types = ScaledTypes<int8_t, int32_t, Out>;
     if (has_little_shared_memory(p.sm)) {
-      if (fills_gpu<MediumTile>(p)) return launch_scaled<Types, MediumTile>(p, stream);
+      if (fills_gpu<MediumTile>(p)) return launch_scaled<Types, MediumTile, kSharedOfSm89>(p, stream);
     } else if (fills_gpu<LargeTile>(p)) {
-      return launch_scaled<Types, LargeTile>(p, stream);
+      return launch_scaled<Types, LargeTile, kSharedOfSm80>(p, stream);
     }
-    launch_scaled<Types, SmallTile>(p, stream);
+    launch_scaled<Types, SmallTile, kSharedOfSm89>(p, stream);
   });
 }
 

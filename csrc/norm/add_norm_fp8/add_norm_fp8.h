@@ -1,5 +1,6 @@
-// RMS norm of x + residual, or of x alone, into fp8: y = saturate(rms_norm(x + residual) * weight * scale). Beyond the
-// largest finite value y is that value, infinities included; NaN stays NaN.
+// RMS norm or layer norm of h = x + residual, or of x alone, into fp8:
+//   y = saturate((norm(h) * weight + bias) * scale)
+// Beyond the largest finite value y is that value, infinities included; NaN stays NaN.
 #pragma once
 
 #include "norm/add_norm/add_norm.h"

@@ -29,7 +29,13 @@ struct AddNormFp8Rows : AddNormRows<Types> {
 template <class Body>
 void visit_add_norm_fp8(const AddNormFp8Args& a, Body&& body) {
   visit_add_norm_dtypes(a, [&]<class T, class R, class W>() {
-    dispatch_fp8(a.y_dtype, [&]<class Y>() { body.template operator()<AddNormTypes<false, T, R, W, Y>>(); });
+    dispatch_fp8(a.y_dtype, [&]<class Y>() {
+      if (a.layer) {
+        body.template operator()<AddNormTypes<true, T, R, W, Y>>();
+      } else {
+        body.template operator()<AddNormTypes<false, T, R, W, Y>>();
+      }
+    });
   });
 }
 

@@ -40,17 +40,50 @@ struct LayerNorm : LayerNormRows<T, W> {
   __device__ uint64_t load_policy() const { return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal(); }
   __device__ const T* input(int, int64_t row) const { return this->x_row(row); }
 
-  // One pass, around a value near the mean: what the lanes hold first, averaged, each divided before it is added lest the
-  // sum leave the range. Few lanes take four values each: around a shift that is some standard deviations off, squares
-  // add up to several times what is left of them. How far off it is the deviations add up to.
   template <int lanes, int packs, class X>
   __device__ __forceinline__ Stats gather(const X& x, int valid) const {
-    float values[kPack<T>];
-    unpack<T>(values, x[0][0]);
     // Lanes that are but a part of a warp share a whole row.
     const auto cols = static_cast<int>(this->cols);
     const int heads = lanes < kWarp ? min(cols / kPack<T>, lanes) : __popc(__ballot_sync(kAllLanes, valid > 0));
     const int count = lanes < kWarp ? cols : __reduce_add_sync(kAllLanes, valid) * kPack<T>;
+    return gather_around<lanes, packs>(x, valid, heads, count);
+  }
+
+  template <int lanes, int packs>
+  __device__ __forceinline__ Stats gather_whole(const uint4 (&x)[packs][1]) const {
+    return gather_around<lanes, packs>(x, packs, lanes, lanes * packs * kPack<T>);
+  }
+
+  __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
+    const int lane = threadIdx.x % kWarp;
+    return warp_merge_around(lane < count ? parts[lane] : Moments{});
+  }
+
+  __device__ __forceinline__ RowStats total(const Stats& stats) const {
+    const float variance = stats.m2 * this->inverse_count;
+    return {stats.mean, rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps)};  // NaN passes
+  }
+
+  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], const RowStats& stats,
+                                         const Columns& columns) const {
+    float values[kPack<T>], weight[kPack<T>], bias[kPack<T>];
+    unpack<T>(values, x[0]);
+    columns.weight.unpack_to(weight);
+    columns.bias.unpack_to(bias);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) values[i] = fmaf((values[i] - stats.mean) * stats.rstd, weight[i], bias[i]);
+    ptx::store_streaming(reinterpret_cast<uint4*>(this->y_row(row) + col), pack<T>(values));
+  }
+
+ private:
+  // One pass, around a value near the mean: what the lanes hold first, averaged, each divided before it is added lest
+  // the sum leave the range. Few lanes take four values each: around a shift that is some standard deviations off,
+  // squares add up to several times what is left of them. How far off it is the deviations add up to.
+  // heads: lanes that hold any of the row. count: values that they all hold.
+  template <int lanes, int packs, class X>
+  __device__ __forceinline__ Stats gather_around(const X& x, int valid, int heads, int count) const {
+    float values[kPack<T>];
+    unpack<T>(values, x[0][0]);
     constexpr int kHeads = lanes < kWarp ? 4 : 1;
     const float share = __fdividef(1.0f, static_cast<float>(kHeads * max(heads, 1)));
     float head = values[0] * share;
@@ -76,27 +109,6 @@ struct LayerNorm : LayerNormRows<T, W> {
     // Of (d - distance)^2: that the division is not exact is felt in the second order only.
     const float m2 = fmaf(-distance, fmaf(-distance, static_cast<float>(count), 2.0f * deviation), square);
     return {static_cast<float>(count), shift + distance, m2};
-  }
-
-  __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
-    const int lane = threadIdx.x % kWarp;
-    return warp_merge_around(lane < count ? parts[lane] : Moments{});
-  }
-
-  __device__ __forceinline__ RowStats total(const Stats& stats) const {
-    const float variance = stats.m2 * this->inverse_count;
-    return {stats.mean, rsqrtf((variance < 0.0f ? 0.0f : variance) + this->eps)};  // NaN passes
-  }
-
-  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], const RowStats& stats,
-                                         const Columns& columns) const {
-    float values[kPack<T>], weight[kPack<T>], bias[kPack<T>];
-    unpack<T>(values, x[0]);
-    columns.weight.unpack_to(weight);
-    columns.bias.unpack_to(bias);
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) values[i] = fmaf((values[i] - stats.mean) * stats.rstd, weight[i], bias[i]);
-    ptx::store_streaming(reinterpret_cast<uint4*>(this->y_row(row) + col), pack<T>(values));
   }
 };
 

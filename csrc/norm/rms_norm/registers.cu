@@ -1,13 +1,25 @@
 // RMS norm, the row held in registers.
 //   Against `pack`: x is read once. A thread holds no more packs than keep a multiprocessor full of blocks, so that rows
-//   that read overlap rows that write; short rows share a warp. Bound: DRAM, until one row fills a multiprocessor.
+//   that read overlap rows that write; short rows share a warp, and the commonest lengths have a kernel that tests and
+//   pads nothing. Bound: DRAM, until one row fills a multiprocessor.
 #include "norm/rms_norm/row.cuh"
+#include "row/whole.cuh"
 
 namespace warpsmith {
 namespace {
 
+// Rows of 256, 512 and 1024 values in 16 bits. Wide weights would not fit beside the row.
+using FilledTiles = std::tuple<WholeTile<128, 16, 2, 12, true>, WholeTile<128, 32, 2, 12, true>,
+                               WholeTile<128, 32, 4, 8, true>>;
+
 void launch(const RmsNormArgs& a, cudaStream_t stream) {
-  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() { launch_row(RmsNorm<T, W>(a), stream, RowTiles{}); });
+  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
+    const RmsNorm<T, W> row(a);
+    if constexpr (sizeof(W) == 2) {
+      if (launch_whole(row, stream, FilledTiles{})) return;
+    }
+    launch_row(row, stream, RowTiles{});
+  });
 }
 
 const char* takes(const RmsNormArgs& a) {

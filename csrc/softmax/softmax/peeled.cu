@@ -42,7 +42,7 @@ struct PeeledSoftmax : Softmax<T, Answer> {
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   visit_answers(
-      a, [&]<class T, class Answer>() { launch_stream(PeeledSoftmax<T, Answer>(a), stream, StreamTiles1<T>{}); });
+      a, [&]<class T, class Answer>() { launch_stream(PeeledSoftmax<T, Answer>(a), stream, StreamTiles1{}); });
 }
 
 const char* takes(const SoftmaxArgs& a) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kValuesPerThread = 16;
 constexpr int kMostThreads = 1024;
+constexpr int kLine = 128;  // bytes
 
 // A row as packs between 16-byte borders, and the single values before and after them.
 template <class T>
@@ -20,12 +21,14 @@ struct Borders {
   int head;    // values before the first border within the row
   int packs;   // whole ones from there on
   int single;  // values outside of them
+  int lead;    // packs from the start of their 128-byte line to the first: warps that begin there share no line
 
   __device__ Borders(const T* row, int cols)
       : phase(static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(T))),
         head(min(cols, (kPack<T> - phase) % kPack<T>)),
         packs((cols - head) / kPack<T>),
-        single(cols - packs * kPack<T>) {}
+        single(cols - packs * kPack<T>),
+        lead(static_cast<int>(reinterpret_cast<uintptr_t>(row + head) % kLine / sizeof(Pack<T>))) {}
 
   __device__ int pack_at(int i) const { return head + i * kPack<T>; }
   __device__ int single_at(int i) const { return i < head ? i : i + packs * kPack<T>; }
@@ -43,7 +46,8 @@ __global__ void __launch_bounds__(kMostThreads) softmax_shared_kernel(const Soft
     T* sX = reinterpret_cast<T*>(storage) + in.phase;  // [cols]
 
     // load
-    for (int i = tid; i < in.packs; i += threads) {
+    for (int i = tid - in.lead; i < in.packs; i += threads) {
+      if (i < 0) continue;
       const int col = in.pack_at(i);
       ptx::cp_async(reinterpret_cast<uint4*>(sX + col), reinterpret_cast<const uint4*>(x + col));
     }
@@ -54,7 +58,8 @@ __global__ void __launch_bounds__(kMostThreads) softmax_shared_kernel(const Soft
 
     // maximum
     float max = kLowest;
-    for (int i = tid; i < in.packs; i += threads) {
+    for (int i = tid - in.lead; i < in.packs; i += threads) {
+      if (i < 0) continue;
       Pack<T> values;
       load(values, sX + in.pack_at(i));
       max = max_of(max, values);
@@ -71,7 +76,8 @@ __global__ void __launch_bounds__(kMostThreads) softmax_shared_kernel(const Soft
     // answers
     const Answer answer(max, sum);
     const bool same_phase = in.phase == out.phase;
-    for (int i = tid; i < out.packs; i += threads) {
+    for (int i = tid - out.lead; i < out.packs; i += threads) {
+      if (i < 0) continue;
       const int col = out.pack_at(i);
       Pack<T> values;
       if (same_phase) {

@@ -105,6 +105,21 @@ def logistic_and_slope(x, EXACT: tl.constexpr):
 
 
 @triton.jit
+def logistic_product_slope(x, K: tl.constexpr, EXACT: tl.constexpr):
+    """d/dx of x logistic(K x) = K s (1/K + x (1 - s)).
+
+    Of s and 1 - s the smaller one comes from exp(-|K x|), the larger one from the smaller. As a
+    product the slope keeps its digits where x (1 - s) and 1/K cancel.
+    """
+    e = exponential(-tl.abs(x * K))
+    smaller = e * divide(1.0, 1.0 + e, EXACT)
+    larger = 1.0 - smaller
+    s = tl.where(x < 0.0, smaller, larger)
+    rest = tl.where(x < 0.0, larger, smaller)
+    return K * s * tl.fma(x, rest, 1.0 / K)
+
+
+@triton.jit
 def normal_cdf(x, e, EXACT: tl.constexpr):
     """The normal distribution's cumulative function at x, given e = exp(-x^2 / 2).
 
@@ -256,8 +271,7 @@ def gelu_tanh_backward(g, x, p, EXACT: tl.constexpr):
 
 @triton.jit
 def silu_backward(g, x, p, EXACT: tl.constexpr):
-    s, ds = logistic_and_slope(x, EXACT)
-    return g * tl.fma(x, ds, s)
+    return g * logistic_product_slope(x, 1.0, EXACT)
 
 
 @triton.jit
@@ -273,8 +287,7 @@ def hardshrink_backward(g, x, p, EXACT: tl.constexpr):
 
 @triton.jit
 def quick_gelu_backward(g, x, p, EXACT: tl.constexpr):
-    s, ds = logistic_and_slope(x * QUICK_SLOPE, EXACT)
-    return g * tl.fma(x * ds, QUICK_SLOPE, s)
+    return g * logistic_product_slope(x, QUICK_SLOPE, EXACT)
 
 
 @triton.jit

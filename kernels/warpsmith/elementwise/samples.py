@@ -114,6 +114,10 @@ def unary_backward(parameters: tuple[float, ...] = ()) -> tuple[Sample, ...]:
         grad = special_values(inputs)
         return grad, _even(inputs, grad, -3.0, 3.0)
 
+    def dense_x(inputs: Inputs) -> tuple[Tensor, Tensor]:
+        grad = inputs.randn(4001, salt=1)
+        return grad, _even(inputs, grad, -3.0, 0.0)
+
     return (
         *(Sample(text(shape), both(_shaped(*shape))) for shape in SHAPES),
         *(Sample(label, both(make)) for label, make in VIEWS.items()),
@@ -127,6 +131,7 @@ def unary_backward(parameters: tuple[float, ...] = ()) -> tuple[Sample, ...]:
         ),
         Sample("special x", special_x),
         Sample("special grad", special_grad),
+        Sample("where slopes cancel", dense_x),
         *(Sample(f"parameter {p:g}", _with_parameter(2, p)) for p in parameters),
         Sample("large", both(_shaped(LARGE)), small=False),
     )

@@ -93,7 +93,7 @@ _LADDER = (
         accumulators=_F16_SUMS,
         when=_when(_needs_short_rows),
         suits=_suits(lambda a, n: a.shape[1] <= 32, "the row is longer than 32 values"),
-        seeds=("sgemv_k16_{dtype}", "hgemv_k16_{dtype}", "gemv_n16_rows_per_warp_{dtype}"),
+        seeds=("sgemv_k16_{dtype}", "hgemv_k16_{dtype}", "gemv_n16_rows_per_warp_{dtype}:f32"),
     ),
     Rung(
         "k32",
@@ -102,7 +102,7 @@ _LADDER = (
         accumulators=_F16_SUMS,
         when=_when(layout.needs_rows),
         suits=_suits(lambda a, n: a.shape[1] > 32, "the row has at most 32 values"),
-        seeds=("sgemv_k32_{dtype}", "hgemv_k32_{dtype}", "gemv_n32_{dtype}"),
+        seeds=("sgemv_k32_{dtype}", "hgemv_k32_{dtype}", "gemv_n32_{dtype}:f32"),
     ),
     Rung(
         "k128",
@@ -112,7 +112,7 @@ _LADDER = (
         accumulators=_F16_SUMS,
         when=_when(_needs_x4),
         suits=_suits(lambda a, n: a.shape[1] > 64, "the row has at most 64 values"),
-        seeds=("sgemv_k128_{dtype}x4", "hgemv_k128_{dtype}x4", "gemv_n128_float4_{dtype}"),
+        seeds=("sgemv_k128_{dtype}x4", "hgemv_k128_{dtype}x4", "gemv_n128_float4_{dtype}:f32"),
     ),
     Rung(
         "pack",

@@ -87,6 +87,7 @@ gemv_complex_op = catalogue.add(
         triton="gemv_complex_triton:gemv_complex",
         fake=lambda a, x: x.new_empty((*x.shape[:-2], a.shape[0], 2)),
         check=_check,
+        refuses_backward=True,
         accumulates=True,
         samples=cases.samples(),
         errors=cases.ERRORS,
@@ -111,7 +112,7 @@ def gemv_complex(a: Tensor, x: Tensor, *, variant: str | None = None) -> Tensor:
     """A complex matrix times one complex vector or a few, complex half included:
     `y[row] = a[row, 0] * x[0] + a[row, 1] * x[1] + ...`.
 
-    Both parts are added in f32 and rounded once. Not differentiable.
+    Both parts are added in f32 and rounded once. Not differentiable: backward raises.
 
     Args:
         a: [m, k], complex32 (`torch.chalf`) or complex64; or [m, k, 2], f32, f16 or bf16 pairs of
@@ -133,6 +134,8 @@ def gemv_complex(a: Tensor, x: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         `torch.mv` of complex tensors.
     """
+    if a.is_complex() and not x.is_complex():
+        raise RuntimeError(f"{_OP}: expected x to have dtype {a.dtype} like a, got {x.dtype}")
     if not a.is_complex() or not x.is_complex():
         return _gemv_complex(variant, a, x)
     y = _gemv_complex(variant, _pairs(a), _pairs(x))

@@ -28,7 +28,10 @@ def _shaped(m: int, k: int, vectors: int = 0, *, small: bool = True) -> Sample:
 def samples() -> tuple[Sample, ...]:
     return (
         *(_shaped(1, k) for k in (1, 7, 1000)),
-        *(_shaped(m, k) for m, k in ((7, 16), (33, 33), (127, 4), (129, 128), (16, 127))),
+        *(
+            _shaped(m, k)
+            for m, k in ((7, 16), (33, 33), (127, 4), (129, 128), (128, 129), (16, 127))
+        ),
         *(_shaped(m, k, n) for m, k, n in ((33, 132, 1), (17, 260, 3), (5, 1028, 16))),
         *(_shaped(m, k, small=False) for m, k in ((1000, 1000), (130, 4097), (4097, 16))),
         _shaped(64, 20480, 2, small=False),

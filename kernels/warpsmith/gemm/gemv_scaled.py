@@ -132,6 +132,7 @@ gemv_scaled_op = catalogue.add(
         triton="gemv_scaled_triton:gemv_scaled",
         fake=lambda a, x, scale: layout.empty_product(a, x, x.dtype),
         check=_check,
+        refuses_backward=True,
         accumulates=True,
         samples=cases.samples(),
         errors=cases.ERRORS,
@@ -163,7 +164,7 @@ def gemv_scaled(a: Tensor, x: Tensor, scale: Tensor, *, variant: str | None = No
 
     Only the weights are quantised (weight-only quantisation): products and sums are those of their
     exact values with x, in f32, and each is scaled and rounded once. Half or a quarter of the bytes
-    of `gemv`, which is what its time consists of. Not differentiable.
+    of `gemv`, which is what its time consists of. Not differentiable: backward raises.
 
     Args:
         a: [m, k], e4m3, e5m2 or int8 (other floating dtypes by Triton or the reference), any

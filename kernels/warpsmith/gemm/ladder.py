@@ -12,11 +12,12 @@ from warpsmith.gemm.problem import (
     Problem,
     condition,
     needs_b_column_major,
+    needs_free_order,
     needs_one_product,
     needs_operand_packs_16,
 )
 
-ACCUMULATORS = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",)}
+ACCUMULATORS = {"f32": ("f32",), "f16": ("f16", "f32"), "bf16": ("f32",)}
 
 NAIVE = Rung(
     "naive",
@@ -56,7 +57,13 @@ SKINNY_NN = Rung(
     "few rows times a row-major b, which is streamed once through tensor cores",
     dtypes=ladder_mma.HALVES,
     technique="skinny_nn",
-    when=condition(needs_one_product, _needs_few, _needs_row_major_few, needs_operand_packs_16),
+    when=condition(
+        needs_free_order,
+        needs_one_product,
+        _needs_few,
+        _needs_row_major_few,
+        needs_operand_packs_16,
+    ),
     suits=condition(_suits_deep),
 )
 
@@ -64,7 +71,13 @@ SKINNY = Rung(
     "skinny",
     "few rows or one column: the larger operand streamed once, as in gemv",
     technique="skinny",
-    when=condition(needs_one_product, needs_b_column_major, _needs_few, needs_operand_packs_16),
+    when=condition(
+        needs_free_order,
+        needs_one_product,
+        needs_b_column_major,
+        _needs_few,
+        needs_operand_packs_16,
+    ),
     suits=condition(_suits_long_rows),
 )
 

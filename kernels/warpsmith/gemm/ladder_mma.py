@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from warpsmith.catalogue import Condition, Rung, always
+from warpsmith.gemm import padding
 from warpsmith.gemm.problem import (
     Matrix,
     OnProblem,
@@ -25,7 +26,7 @@ from warpsmith.gemm.problem import (
 )
 
 HALVES = ("f16", "bf16")
-ACCUMULATORS: Mapping[str, tuple[str, ...]] = {"f16": ("f32", "f16"), "bf16": ("f32",)}
+ACCUMULATORS: Mapping[str, tuple[str, ...]] = {"f16": ("f16", "f32"), "bf16": ("f32",)}
 
 NN = condition(needs_plain, needs_row_major, needs_packs_16)
 TN = condition(needs_plain, needs_b_column_major, needs_packs_16)
@@ -38,6 +39,14 @@ def _little_shared_memory() -> bool:
         return False
     major, minor = torch.cuda.get_device_capability()
     return (major, minor) in ((8, 6), (8, 9)) or major >= 12
+
+
+@functools.cache
+def _clusters() -> int:
+    """Pairs of multiprocessors: of this machine's GPU, or of an H200."""
+    if not torch.cuda.is_available():
+        return 66
+    return max(1, torch.cuda.get_device_properties().multi_processor_count // 2)
 
 
 def _needs_shared_memory(p: Problem) -> str | None:
@@ -62,12 +71,10 @@ def _needs_maps(p: Problem) -> str | None:
 
 
 def _suits_waves(p: Problem) -> str | None:
-    """Of the 66 pairs of multiprocessors of an H200, each with a tile of 256 x 256
-    (csrc/gemm/waves.h).
-    """
+    """Of the pairs of multiprocessors, each with a tile of 256 x 256 (csrc/gemm/waves.h)."""
     if p.k < 512:
         return "so short a k leaves the copies of a tile nothing to overlap with"
-    pairs, tile, step = 66, 256, 64
+    pairs, tile, step = _clusters(), 256, 64
     tiles, steps = math.ceil(p.m / tile) * math.ceil(p.n / tile), math.ceil(p.k / step)
     whole, last = divmod(tiles, pairs)
 
@@ -75,7 +82,9 @@ def _suits_waves(p: Problem) -> str | None:
         summing = 10 if slices > 1 else 0
         return math.ceil(last * slices / pairs) * math.ceil(steps / slices) + summing
 
-    cuts = [s for s in (pairs // last, 2, 3, 4, 5) if s <= steps // 4] if whole and last else []
+    cuts = []
+    if whole and last and not p.batch_invariant:
+        cuts = [s for s in (pairs // last, 2, 3, 4, 5) if s <= steps // 4]
     depth = whole * p.k + min(cost(s) for s in (1, *cuts)) * step
     busy, paid = float(p.m) * float(p.n) * float(p.k), float(depth) * (pairs * tile * tile)
     fits = tiles > pairs and busy >= 0.875 * paid
@@ -254,7 +263,13 @@ MMA: tuple[Rung, ...] = (
         suits=condition(_suits_waves),
         min_sm=90,
     ),
+    _rung(
+        "mma_padded",
+        "operands not in packs of 16 bytes copied to lines that are, then mma_tma or mma_peak",
+        condition(padding.needs_padding, needs_tiles_in_grid),
+        suits=condition(padding.suits_padding),
+    ),
 )
 
 #: Those that take epilogues and, but for mma_tma, batches.
-WHOLE = ("mma_unaligned", "mma_peak", "mma_tma")
+WHOLE = ("mma_unaligned", "mma_peak", "mma_tma", "mma_padded")

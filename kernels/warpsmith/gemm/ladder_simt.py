@@ -17,7 +17,7 @@ from warpsmith.gemm.problem import (
 
 ACCUMULATORS: Mapping[str, tuple[str, ...]] = {
     "f32": ("f32",),
-    "f16": ("f32", "f16"),
+    "f16": ("f16", "f32"),
     "bf16": ("f32",),
 }
 HALVES = ("f16", "bf16")

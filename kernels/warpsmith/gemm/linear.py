@@ -37,7 +37,13 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 # --- linear ---------------------------------------------------------------------------------------
 
 
-def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> None:
+def _check_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    batch_invariant: bool = False,
+) -> None:
     check_operand("linear", "x", x, 1)
     check_operand("linear", "weight", weight, 2)
     if weight.dim() != 2:
@@ -62,11 +68,23 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: st
         )
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+def _linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    batch_invariant: bool = False,
+) -> Tensor:
     return ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 
-def _reference_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+def _reference_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    batch_invariant: bool = False,
+) -> Tensor:
     """The activation of the sum before it is rounded, as a fused kernel computes it."""
     if activation == "none" or x.dtype not in (torch.float16, torch.bfloat16):
         return _linear(x, weight, bias, activation)
@@ -74,7 +92,13 @@ def _reference_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation
     return _linear(x.float(), weight.float(), wide_bias, activation).to(x.dtype)
 
 
-def _linear_among_others(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+def _linear_among_others(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    batch_invariant: bool = False,
+) -> Tensor:
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     more_bias = None if bias is None else repeated(bias, 0)
     out = among_others(
@@ -83,30 +107,52 @@ def _linear_among_others(x: Tensor, weight: Tensor, bias: Tensor | None, activat
     return out.reshape(*x.shape[:-1], weight.shape[0])
 
 
-def _linear_problem(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Problem:
-    return product(x, weight, transposed=True, c=bias, activation=activation)
+def _linear_problem(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    batch_invariant: bool = False,
+) -> Problem:
+    return product(
+        x,
+        weight,
+        transposed=True,
+        c=bias,
+        activation=activation,
+        batch_invariant=batch_invariant,
+    )
 
 
 def _linear_derivative(
     inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    x, weight, bias, activation = inputs
+    x, weight, bias, activation, batch_invariant = inputs
     if activation != "none":
-        before = torch.ops.warpsmith.linear(x, weight, bias, "none")
+        before = torch.ops.warpsmith.linear(x, weight, bias, "none", batch_invariant)
         grad = getattr(torch.ops.warpsmith, f"{activation}_backward")(grad, before)
-    grad_x, grad_w = gradients(x, weight.t(), (needs[0], needs[1]), grad)
+    grad_x, grad_w = gradients(
+        x, weight.t(), (needs[0], needs[1]), grad, batch_invariant=batch_invariant
+    )
     grad_bias = grad.sum_to_size(bias.shape) if bias is not None and needs[2] else None
-    return grad_x, None if grad_w is None else grad_w.t(), grad_bias, None
+    return grad_x, None if grad_w is None else grad_w.t(), grad_bias, None, None
 
 
-def _linear_bytes(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> int:
+def _linear_bytes(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    batch_invariant: bool = False,
+) -> int:
     more = 0 if bias is None else bias.numel() * bias.element_size()
     return moved_bytes(x, weight.t()) + more
 
 
 linear_op = catalogue.add(
     Op(
-        'linear(Tensor x, Tensor weight, Tensor? bias=None, str activation="none") -> Tensor',
+        'linear(Tensor x, Tensor weight, Tensor? bias=None, str activation="none", '
+        "bool batch_invariant=False) -> Tensor",
         family="gemm",
         source="matmul",
         reference=_reference_linear,
@@ -119,7 +165,10 @@ linear_op = catalogue.add(
         alternatives=(_linear_among_others,),
         samples=cases.linear_samples(),
         errors=cases.LINEAR_ERRORS,
-        properties=(Property("bias alone", cases.bias_alone),),
+        properties=(
+            Property("bias alone", cases.bias_alone),
+            Property("deterministic", cases.deterministic),
+        ),
         cost=Cost(bytes=_linear_bytes, flops=lambda x, weight, *_: operations(x, weight.t())),
         bench=cases.linear_bench(),
         bench_dtypes=FLOATS,
@@ -135,6 +184,7 @@ def linear(
     bias: Tensor | None = None,
     activation: str = "none",
     *,
+    batch_invariant: bool = False,
     variant: str | None = None,
 ) -> Tensor:
     """A linear layer and its activation in one kernel: `activation(x weight^T + bias)`.
@@ -148,6 +198,9 @@ def linear(
         weight: [n, k], of the dtype and device of x, any strides.
         bias: [n], likewise; None adds nothing.
         activation: "none", "relu", "gelu" (by erf), "gelu_tanh" or "silu".
+        batch_invariant: whether a row shall have the same bits whatever other rows the call has,
+            and however many: few rows are then multiplied as many are, in one sum along k. A
+            promise of the compiled kernels and of Triton's, each for itself.
         variant: one rung by name instead of the best one, "bf16_mma_peak".
 
     Returns:
@@ -161,7 +214,7 @@ def linear(
     Reference:
         `torch.nn.functional.linear`, followed by the activation.
     """
-    return _run_linear(variant, x, weight, bias, activation)
+    return _run_linear(variant, x, weight, bias, activation, batch_invariant)
 
 
 # --- addmm ----------------------------------------------------------------------------------------
@@ -241,6 +294,7 @@ addmm_op = catalogue.add(
         alternatives=(_addmm_among_others,),
         samples=cases.addmm_samples(),
         errors=cases.ADDMM_ERRORS,
+        properties=(Property("deterministic", cases.addmm_deterministic),),
         cost=Cost(bytes=_addmm_bytes, flops=_addmm_operations),
         bench=cases.addmm_bench(),
         bench_dtypes=FLOATS,

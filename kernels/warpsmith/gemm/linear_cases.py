@@ -62,6 +62,12 @@ def linear_samples() -> tuple[Sample, ...]:
     return (
         *(_sample((33, 40), 24, activation=name) for name in _ACTIVATIONS),
         *(_sample((129, 127), 7, activation=name, bias=False) for name in _ACTIVATIONS),
+        _sample((7, 1), 16, activation="relu"),
+        _sample((127, 7), 127, activation="gelu"),
+        _sample((128, 33), 16, activation="silu"),
+        _sample((7, 129), 127, activation="none"),
+        _sample((4097, 129), 16, activation="gelu_tanh", small=False),
+        _sample((127, 33), 4097, activation="relu", small=False),
         _sample((1, 64), 128, activation="silu"),
         _sample((16, 128), 136, activation="gelu"),
         _sample((64,), 40, activation="relu"),
@@ -72,6 +78,9 @@ def linear_samples() -> tuple[Sample, ...]:
         _sample((1000, 1000), 1000, activation="silu", small=False),
         _sample((5, 4097), 129, activation="none", small=False),
         _sample((257, 512), 1024, activation="relu", small=False),
+        *(_sample((71, 75), 77, activation=name) for name in _ACTIVATIONS),
+        _sample((1001, 999), 1003, activation="silu", small=False),
+        _sample((2500, 2055), 2553, activation="gelu", small=False),
         _sample((17000, 1096), 520, activation="gelu", small=False),
         *(_decoded(1, 33, 1032, name) for name in _ACTIVATIONS),
         *(_decoded(2, 7, 1024, name) for name in ("gelu", "silu")),
@@ -147,6 +156,8 @@ def linear_samples() -> tuple[Sample, ...]:
             ),
         ),
         Sample("special values", _special),
+        Sample("batch-invariant, tokens", lambda i: (*_layer(i, (5, 1024), 67, "silu"), True)),
+        Sample("batch-invariant, odd", lambda i: (*_layer(i, (70, 1033), 7, "gelu"), True)),
     )
 
 
@@ -191,6 +202,14 @@ def bias_alone(linear: Callable[..., Any], inputs: Inputs) -> None:
     assert torch.equal(linear(x, inputs.plain(24, 40), bias, "none"), bias.expand(17, 24))
 
 
+def deterministic(linear: Callable[..., Any], inputs: Inputs) -> None:
+    """A long k over few tiles, which is what gets split; and few rows."""
+    for m in (40, 3):
+        args = _layer(inputs, (m, 9000), 72, "silu")
+        first = linear(*args)
+        assert all(torch.equal(first, linear(*args)) for _ in range(5))
+
+
 def linear_bench() -> tuple[Sample, ...]:
     """The projections of a Llama-3-8B layer, for a prompt and for a few sequences at once."""
     layers = (
@@ -229,6 +248,11 @@ def _added(
 def _scaled(c: tuple[int, ...], beta: float, alpha: float) -> Sample:
     label = f"c {c}, beta {beta}, alpha {alpha}"
     return Sample(label, lambda i: _added(i, c, 33, 24, 40, beta, alpha))
+
+
+def _shaped(m: int, n: int, k: int, *, small: bool = True) -> Sample:
+    label = f"{m}x{n}x{k}"
+    return Sample(label, lambda i: _added(i, (m, n), m, n, k, 0.5, 2.0), small=small)
 
 
 def _few_rows(m: int, c: tuple[int, ...], beta: float, alpha: float) -> Sample:
@@ -295,6 +319,16 @@ def addmm_samples() -> tuple[Sample, ...]:
             "few rows, c unread",
             lambda i: (_nan(i, 33), i.randn(5, 1024), i.randn(33, 1024, salt=2).t(), 0.0, 2.0),
         ),
+        _shaped(7, 16, 1),
+        _shaped(127, 16, 7),
+        _shaped(7, 16, 33),
+        _shaped(127, 16, 127),
+        _shaped(7, 4097, 129, small=False),
+        _shaped(4097, 16, 4097, small=False),
+        Sample(
+            "batch of none",
+            lambda i: (i.randn(24), i.randn(0, 9, 16), i.randn(0, 16, 24), 0.5, 2.0),
+        ),
         Sample("128s", lambda i: _added(i, (128, 128), 128, 128, 128, 1.0, 1.0)),
         Sample("odd", lambda i: _added(i, (129, 127), 129, 127, 65, 0.5, 2.0)),
         Sample("few, long", lambda i: _added(i, (33, 40), 33, 40, 1544, 0.5, 2.0)),
@@ -304,6 +338,19 @@ def addmm_samples() -> tuple[Sample, ...]:
             lambda i: (i.randn(33, 24), i.randn(3, 33, 1032), i.randn(3, 1032, 24, salt=1), 2.0),
         ),
         Sample("large", lambda i: _added(i, (1000, 1000), 1000, 1000, 1000, 0.5, 2.0), small=False),
+        Sample(
+            "large, odd", lambda i: _added(i, (1001, 999), 1001, 999, 1003, 0.5, 2.0), small=False
+        ),
+        Sample(
+            "batch, odd",
+            lambda i: (
+                i.randn(3, 33, 1),
+                i.randn(3, 33, 41, salt=1),
+                i.randn(3, 27, 41, salt=2).mT,
+                0.5,
+                2.0,
+            ),
+        ),
         Sample("c unread", lambda i: (_nan(i, 33, 24), i.randn(33, 40), i.randn(40, 24), 0.0, 1.0)),
         Sample("c transposed", lambda i: (i.randn(24, 33).t(), i.randn(33, 40), i.randn(40, 24))),
         Sample("c misaligned", lambda i: (i.misaligned(40, 64), i.randn(40, 32), i.randn(32, 64))),
@@ -354,6 +401,14 @@ ADDMM_ERRORS = (
         r"addmm: expected c to have dtype torch.\w+ like a, got torch.float64",
     ),
 )
+
+
+def addmm_deterministic(addmm: Callable[..., Any], inputs: Inputs) -> None:
+    """A long k over few tiles, which is what gets split; and few rows."""
+    for m in (40, 3):
+        args = _added(inputs, (m, 72), m, 72, 9000, 0.5, 2.0)
+        first = addmm(*args)
+        assert all(torch.equal(first, addmm(*args)) for _ in range(5))
 
 
 def addmm_bench() -> tuple[Sample, ...]:

@@ -15,7 +15,7 @@ from warpsmith.catalogue import FLOATS, Cost, Op, Property
 from warpsmith.gemm import matmul_cases as cases
 from warpsmith.gemm.company import among_others
 from warpsmith.gemm.ladder import LADDER, on
-from warpsmith.gemm.problem import product
+from warpsmith.gemm.problem import Problem, product
 from warpsmith.norm.checks import check_device, shape_text
 
 
@@ -63,7 +63,7 @@ def product_shape(op: str, a: Tensor, b: Tensor) -> torch.Size:
     return torch.Size((*batch, *rows, *cols))
 
 
-def _check(a: Tensor, b: Tensor) -> None:
+def _check(a: Tensor, b: Tensor, batch_invariant: bool = False) -> None:
     check_operand("matmul", "a", a, 1)
     check_operand("matmul", "b", b, 1)
     check_alike("matmul", "b", b, a, "a")
@@ -76,10 +76,12 @@ def gradients(
     needs: tuple[bool, bool],
     grad: Tensor,
     matmul: Callable[[Tensor, Tensor], Tensor] | None = None,
+    batch_invariant: bool = False,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Of a product: grad b^T and a^T grad, summed over what was broadcast; by products of the same
-    kind.
+    kind. `batch_invariant` is about the rows of a's gradient; b's is a sum over all of them.
     """
+    rows = matmul or functools.partial(torch.ops.warpsmith.matmul, batch_invariant=batch_invariant)
     matmul = matmul or torch.ops.warpsmith.matmul
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
@@ -89,7 +91,7 @@ def gradients(
         grad = grad.unsqueeze(-1)
     grad_a = grad_b = None
     if needs[0]:
-        grad_a = matmul(grad, right.mT).sum_to_size(left.shape).reshape(a.shape)
+        grad_a = rows(grad, right.mT).sum_to_size(left.shape).reshape(a.shape)
     if needs[1]:
         if right.dim() == 2 and left.dim() > 2:
             # One long sum over the rows of the whole batch, instead of a sum of products.
@@ -101,39 +103,52 @@ def gradients(
 def _derivative(
     inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    a, b = inputs
-    return gradients(a, b, (needs[0], needs[1]), grad)
+    a, b, batch_invariant = inputs
+    return *gradients(a, b, (needs[0], needs[1]), grad, batch_invariant=batch_invariant), None
 
 
-def _magnitudes(a: Tensor, b: Tensor) -> Tensor:
+def _reference(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
+    return torch.matmul(a, b)
+
+
+def _among_others(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
+    return among_others(torch.matmul, a, b)
+
+
+def _problem(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Problem:
+    return product(a, b, batch_invariant=batch_invariant)
+
+
+def _magnitudes(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
     """The largest that a sum within the product can become, for each of its elements."""
     return torch.matmul(a.abs(), b.abs()).unsqueeze(-1)
 
 
-def moved_bytes(a: Tensor, b: Tensor) -> int:
+def moved_bytes(a: Tensor, b: Tensor, batch_invariant: bool = False) -> int:
     return (a.numel() + b.numel() + math.prod(product_shape("matmul", a, b))) * a.element_size()
 
 
-def operations(a: Tensor, b: Tensor) -> int:
+def operations(a: Tensor, b: Tensor, batch_invariant: bool = False) -> int:
     return 2 * math.prod(product_shape("matmul", a, b)) * a.shape[-1]
 
 
 matmul_op = catalogue.add(
     Op(
-        "matmul(Tensor a, Tensor b) -> Tensor",
+        "matmul(Tensor a, Tensor b, bool batch_invariant=False) -> Tensor",
         family="gemm",
-        reference=torch.matmul,
-        ladder=tuple(on(product, rung) for rung in LADDER),
+        reference=_reference,
+        ladder=tuple(on(_problem, rung) for rung in LADDER),
         triton="matmul_triton:matmul",
-        fake=lambda a, b: a.new_empty(product_shape("matmul", a, b)),
+        fake=lambda a, b, *_: a.new_empty(product_shape("matmul", a, b)),
         check=_check,
         backward=_derivative,
         accumulates=True,
         terms=_magnitudes,
         low_precision_threads=1,
-        alternatives=(functools.partial(among_others, torch.matmul),),
+        alternatives=(_among_others,),
         aliases=("gemm",),
-        samples=cases.samples(),
+        peer_seeds={"hgemm_mma_cublas": "torch"},
+        samples=(*cases.samples(), *cases.invariant()),
         errors=cases.errors("matmul"),
         properties=(
             Property("identity", cases.identity),
@@ -149,7 +164,9 @@ dispatch.register(matmul_op)
 _matmul = dispatch.public(matmul_op)
 
 
-def matmul(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
+def matmul(
+    a: Tensor, b: Tensor, *, batch_invariant: bool = False, variant: str | None = None
+) -> Tensor:
     """The matrix product, of batches where there are more than two dimensions.
 
     Sums are held in f32 and rounded once, unless a variant's name ends in `_f16`; f32 operands are
@@ -161,6 +178,9 @@ def matmul(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
         b: [..., k, n], or [k] for a column; of the dtype and device of a, any strides. Row-major
             and column-major operands are read as they lie, in any combination. The dimensions
             before the last two are broadcast.
+        batch_invariant: whether a row shall have the same bits whatever other rows the call has,
+            and however many: few rows are then multiplied as many are, in one sum along k. A
+            promise of the compiled kernels and of Triton's, each for itself.
         variant: one rung by name instead of the best one, "f16_mma_peak_f32". Those that end in
             `_f16` hold their sums in f16: they overflow beyond 65504, and keep 11 bits.
 
@@ -176,4 +196,4 @@ def matmul(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         `torch.matmul`.
     """
-    return _matmul(variant, a, b)
+    return _matmul(variant, a, b, batch_invariant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -71,6 +72,21 @@ def _layouts(m: int, n: int, k: int, *, small: bool = True) -> tuple[Sample, ...
     return sample("TN", False, True), sample("NT", True, False), sample("TT", True, True)
 
 
+def _skewed(m: int, n: int, k: int) -> tuple[Sample, ...]:
+    """Every layout, of operands whose first value lies at an odd address of 16-bit values."""
+
+    def sample(name: str, a: bool, b: bool) -> Sample:
+        def make(i: Inputs) -> tuple[Any, ...]:
+            x = i.misaligned(k, m, offset=3).t() if a else i.misaligned(m, k, offset=5)
+            y = i.misaligned(n, k, salt=1).t() if b else i.misaligned(k, n, offset=7, salt=1)
+            return x, y
+
+        return Sample(f"misaligned {name} {m}x{n}x{k}", make)
+
+    layouts = (("NN", 0, 0), ("TN", 0, 1), ("NT", 1, 0), ("TT", 1, 1))
+    return tuple(sample(name, bool(a), bool(b)) for name, a, b in layouts)
+
+
 def _special(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """NaN, infinities, and infinity times zero, each in rows and columns of their own."""
     a, b = inputs.plain(40, 72), inputs.plain(72, 24, salt=1)
@@ -80,6 +96,14 @@ def _special(inputs: Inputs) -> tuple[Tensor, Tensor]:
     a[9, 17] = math.inf
     b[17, 11] = 0.0
     b[70, 13] = -math.inf
+    return a, b
+
+
+def _special_odd(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """The last values of odd lines, which zeros may follow."""
+    a, b = inputs.plain(41, 73), inputs.plain(73, 27, salt=1)
+    a[3, 72], a[40, 72], a[7, 0] = math.nan, math.inf, -math.inf
+    b[72, 26], b[5, 26], b[0, 11] = math.inf, math.nan, 0.0
     return a, b
 
 
@@ -106,6 +130,36 @@ def samples() -> tuple[Sample, ...]:
         _plain(17000, 520, 1096, small=False),
         *_layouts(17000, 520, 1096, small=False)[:1],
         _plain(2500, 2552, 2056, small=False, dtypes=("f16", "bf16")),
+        # Lines at odd addresses: of k, of n, of both; of one operand alone; of a batch.
+        _plain(70, 72, 131),
+        _plain(70, 75, 136),
+        *_layouts(131, 75, 77),
+        *_layouts(72, 75, 136),
+        *_layouts(75, 72, 136),
+        *_layouts(75, 72, 519),
+        *_skewed(72, 80, 136),
+        *_skewed(71, 75, 77),
+        Sample("batch, odd", lambda i: (left(i, 3, 33, 41), right(i, 3, 41, 27))),
+        Sample("batch, odd, transposed", lambda i: (left(i, 3, 41, 33).mT, right(i, 3, 27, 41).mT)),
+        Sample("matrix times batch, odd", lambda i: (left(i, 33, 41), right(i, 3, 41, 24))),
+        Sample("rows of a batch, odd", lambda i: (left(i, 3, 33, 41), right(i, 41, 27))),
+        Sample("row of ones, odd", lambda i: (left(i, 1, 41).expand(33, 41), right(i, 41, 24))),
+        # The same where a copy is worth it, and of tiles of 256 x 256 with a last wave that is cut.
+        _plain(1001, 999, 1003, small=False),
+        *_layouts(1001, 1003, 997, small=False),
+        Sample(
+            "large batch, odd",
+            lambda i: (left(i, 3, 700, 801), right(i, 3, 801, 705)),
+            small=False,
+        ),
+        *(
+            replace(sample, dtypes=("f16", "bf16"))
+            for sample in (
+                _plain(2500, 2553, 2055, small=False),
+                _plain(2500, 2552, 2055, small=False),
+                *_layouts(2497, 2559, 2051, small=False)[:2],
+            )
+        ),
         *_layouts(1, 40, 1024)[:1],
         *_layouts(2, 33, 2048)[:1],
         *_layouts(16, 70, 1536)[:1],
@@ -153,6 +207,7 @@ def samples() -> tuple[Sample, ...]:
             "expanded", lambda i: (left(i, 1, 40).expand(33, 40), right(i, 40, 1).expand(40, 24))
         ),
         Sample("special values", _special),
+        Sample("special values, odd", _special_odd),
         Sample("cancelling", _cancelling, small=False),
         Sample("k = 65536", lambda i: (left(i, 5, 65536), right(i, 65536, 3)), small=False),
         Sample(
@@ -174,6 +229,15 @@ def samples() -> tuple[Sample, ...]:
             huge=True,
             dtypes=("f16", "bf16"),
         ),
+    )
+
+
+def invariant() -> tuple[Sample, ...]:
+    """Calls whose rows keep their bits among other rows."""
+    return (
+        Sample("batch-invariant, few rows", lambda i: (left(i, 3, 1032), right(i, 1032, 72), True)),
+        Sample("batch-invariant, a row", lambda i: (left(i, 1024), right(i, 40, 1024).t(), True)),
+        Sample("batch-invariant, odd", lambda i: (left(i, 70, 1033), right(i, 1033, 7), True)),
     )
 
 
@@ -266,6 +330,7 @@ def bench() -> tuple[Sample, ...]:
         *(_case(n, n, n, "TN", _HALVES) for n in cubes),
         _case(1000, 1000, 1000, "NN"),
         _case(4097, 5000, 3001, "NN"),
+        *(_case(2049, 2051, 2053, layout, ("bf16",)) for layout in ("NN", "TN")),
         *(_case(*size, "TN", _HALVES) for size in _TOKENS),
         *(_case(m, n, k, "NN", ("bf16",)) for m in (1, 16) for n, k in _LAYERS),
         _case(8192, 28672, 8192, "TN", _HALVES),

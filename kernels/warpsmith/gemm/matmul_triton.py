@@ -223,8 +223,12 @@ def _run(
     beta: float = 0.0,
     activation: str = "none",
     tf32: bool = False,
+    batch_invariant: bool = False,
 ) -> Tensor:
-    """`a` and `b` have at least two dimensions; `out_shape` is that of the answer."""
+    """`a` and `b` have at least two dimensions; `out_shape` is that of the answer.
+
+    `batch_invariant`: one tile for every size, and no parts of k.
+    """
     out = torch.empty(out_shape, dtype=a.dtype, device=a.device)
     if out.numel() == 0:
         return out
@@ -246,7 +250,7 @@ def _run(
         "FORMAT": "bf16" if integers else "",
     }
     singles = a.dtype == torch.float32
-    long = m * n * k * batch >= TUNED_FROM and not INTERPRETED.value
+    long = m * n * k * batch >= TUNED_FROM and not INTERPRETED.value and not batch_invariant
     depth = (LONG_DEPTH if tf32 and long else DEPTH) if singles else 0
     operands = {"TF32": tf32, "DEPTH": depth}
     c_strides = (0, 0, 0) if c is None else c.stride()
@@ -261,8 +265,8 @@ def _run(
                 **epilogue, **operands, SPLIT=False, GROUP=GROUP,
             )  # fmt: skip
             return out
-        tile = _tile(tiles, m, n)
-        parts = _parts(tile, m, n, k, batch, out)
+        tile = tiles["square"] if batch_invariant else _tile(tiles, m, n)
+        parts = 1 if batch_invariant else _parts(tile, m, n, k, batch, out)
         part = triton.cdiv(triton.cdiv(k, parts), tile.k) * tile.k
         parts = max(1, triton.cdiv(k, part)) if part else 1
         target = d
@@ -283,7 +287,7 @@ def _run(
     return out
 
 
-def matmul(a: Tensor, b: Tensor, *, tf32: bool = False) -> Tensor:
+def matmul(a: Tensor, b: Tensor, batch_invariant: bool = False, *, tf32: bool = False) -> Tensor:
     rows = a.shape[-2:-1] if a.dim() > 1 else ()
     cols = b.shape[-1:] if b.dim() > 1 else ()
     left = a if a.dim() > 1 else a.unsqueeze(0)
@@ -291,17 +295,28 @@ def matmul(a: Tensor, b: Tensor, *, tf32: bool = False) -> Tensor:
     lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     if right.dim() == 2 and left.dim() > 2:
         left = left.reshape(-1, left.shape[-1])  # one product with more rows
-    return _run(left, right, (*lead, *rows, *cols), tf32=tf32)
+    shape = (*lead, *rows, *cols)
+    return _run(left, right, shape, tf32=tf32, batch_invariant=batch_invariant)
 
 
 def matmul_tf32(a: Tensor, b: Tensor) -> Tensor:
     return matmul(a, b, tf32=True)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, batch_invariant: bool = False
+) -> Tensor:
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     shape = (*x.shape[:-1], weight.shape[0])
-    return _run(rows, weight.t(), shape, bias, beta=1.0, activation=activation)
+    return _run(
+        rows,
+        weight.t(),
+        shape,
+        bias,
+        beta=1.0,
+        activation=activation,
+        batch_invariant=batch_invariant,
+    )
 
 
 def addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:

@@ -47,6 +47,8 @@ class Problem:
     c: tuple[int, int, int] | None = None
     alpha: float = 1.0
     activation: str = "none"
+    #: The bits of a row do not depend on how many rows there are.
+    batch_invariant: bool = False
 
     @property
     def size(self) -> int:
@@ -159,6 +161,7 @@ def product(
     c: Tensor | None = None,
     alpha: float = 1.0,
     activation: str = "none",
+    batch_invariant: bool = False,
 ) -> Problem:
     """The product of two tensors, as `torch.matmul` reads them, and what is done to it.
 
@@ -169,6 +172,7 @@ def product(
         c: what is added, broadcast to the product.
         alpha: what the product is multiplied by.
         activation: what the sum goes through.
+        batch_invariant: whether the bits of a row may not depend on how many rows there are.
     """
     rows = (1, *a.shape) if a.dim() == 1 else tuple(a.shape)
     columns = (*b.shape, 1) if b.dim() == 1 else tuple(b.shape)
@@ -188,6 +192,7 @@ def product(
             c=None if c is None else _addend(c, batch, m, n),
             alpha=alpha,
             activation=activation,
+            batch_invariant=batch_invariant,
         )
     )
 
@@ -206,6 +211,10 @@ def needs_one_product(p: Problem) -> str | None:
 
 def needs_plain(p: Problem) -> str | None:
     return needs_product_alone(p) or needs_one_product(p)
+
+
+def needs_free_order(p: Problem) -> str | None:
+    return "adds up few rows in an order of its own" if p.batch_invariant else None
 
 
 def needs_row_major(p: Problem) -> str | None:

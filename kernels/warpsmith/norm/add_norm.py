@@ -375,6 +375,7 @@ add_rms_norm_backward_op = catalogue.add(
         check=_check_rms_backward,
         samples=cases.backward_samples(cases.RMS),
         errors=cases.backward_errors(cases.RMS),
+        properties=(Property("repeatable", cases.repeatable(cases.RMS)),),
         cost=Cost(bytes=_bytes_backward, flops=lambda grad, *rest: 13 * grad.numel()),
         bench=cases.bench_backward(cases.RMS),
         peers={"compile": _compiled_backward(_eager_rms), "quack": _quack_backward},
@@ -396,6 +397,7 @@ add_layer_norm_backward_op = catalogue.add(
         check=_check_layer_backward,
         samples=cases.backward_samples(cases.LAYER),
         errors=cases.backward_errors(cases.LAYER),
+        properties=(Property("repeatable", cases.repeatable(cases.LAYER)),),
         cost=Cost(bytes=_bytes_backward, flops=lambda grad, *rest: 17 * grad.numel()),
         bench=cases.bench_backward(cases.LAYER),
         peers={"compile": _compiled_backward(_eager_layer)},
@@ -424,7 +426,8 @@ def add_rms_norm(
     ``y = h / sqrt(mean(h^2) + eps) * weight``.
 
     The norm reads h as it is handed out, rounded to its dtype, so that y is the RMS norm of h bit
-    for bit wherever the sum was made. Differentiable in x, residual and weight, through both
+    for bit wherever the sum was made. Squares are summed in f32 only: no variant accumulates in the
+    dtype of x, as some of `rms_norm` do. Differentiable in x, residual and weight, through both
     results; the backward pass keeps h, which the next layer holds anyway, and neither x nor
     residual.
 
@@ -466,9 +469,10 @@ def add_layer_norm(
     """Adds the residual stream and normalises the sum: ``h = x + residual`` and
     ``y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias``.
 
-    The norm reads h as it is handed out, rounded to its dtype. Differentiable in x, residual,
-    weight and bias, through both results; the backward pass keeps h, which the next layer holds
-    anyway, and neither x nor residual.
+    The norm reads h as it is handed out, rounded to its dtype. Sums are held in f32 only: no
+    variant accumulates in the dtype of x, as some of `layer_norm` do. Differentiable in x,
+    residual, weight and bias, through both results; the backward pass keeps h, which the next layer
+    holds anyway, and neither x nor residual.
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.

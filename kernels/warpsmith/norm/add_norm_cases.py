@@ -11,6 +11,7 @@ from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.layer_norm_cases import near_largest
+from warpsmith.norm.rms_norm_cases import PAST_2_31, repeatable_gradients
 
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 HALVES = ("f16", "bf16")
@@ -164,7 +165,7 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
                 *_pair(5, 64)(i), i.randn(128, salt=2)[::2], i.randn(192, salt=3)[::3]
             ),
         ),
-        *(_NEAR_LARGEST if norm.has_bias else ()),
+        *(_NEAR_LARGEST if norm.has_bias else _PAST_2_31),
         *_mixed(norm),
         Sample(
             "rows past 2^31 elements",
@@ -186,6 +187,18 @@ _NEAR_LARGEST = (
         "near the largest, 516",
         lambda i: LAYER.of(i, near_largest(i, 516), None),
         dtypes=("f32",),
+    ),
+)
+
+
+#: One of the two for both: their offsets are the same code.
+_PAST_2_31 = (
+    Sample(
+        "outputs past 2^31 elements",
+        lambda i: RMS.of(i, i.plain(*PAST_2_31), i.plain(*PAST_2_31, salt=1)),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
     ),
 )
 
@@ -454,6 +467,10 @@ def rows_independent(function: Callable[..., Any], inputs: Inputs) -> None:
     rest = [0, 1, 3, 4, 5]
     before, after = function(x, residual)[0][rest], function(changed, residual)[0][rest]
     assert torch.equal(before, after), "a row's answer depends on another row"
+
+
+def repeatable(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
+    return repeatable_gradients(lambda i, grad, h: _gradients(norm, grad, grad, h))
 
 
 def shift_invariant(function: Callable[..., Any], inputs: Inputs) -> None:

@@ -3,59 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
-from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES
+from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, LAYER_EPS, RMS_EPS
+from warpsmith.norm.rms_norm_cases import PAST_2_31
 
-EPS = 1e-6
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
-def _call(
-    added: bool,
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor | None,
-    scale: Tensor | None = None,
-    dtype: torch.dtype = E4M3,
-    eps: float = EPS,
-    zero_centered: bool = False,
-) -> tuple[Any, ...]:
-    given = (x, residual) if added else (x,)
-    return *given, weight, scale, dtype, eps, zero_centered
+@dataclass(frozen=True)
+class Norm:
+    """One of the operators: with a residual addition or without, layer norm or RMS norm."""
+
+    added: bool
+    layer: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'add_' if self.added else ''}{'layer' if self.layer else 'rms'}_norm_fp8"
+
+    @property
+    def eps(self) -> float:
+        return LAYER_EPS if self.layer else RMS_EPS
+
+    def call(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None = None,
+        scale: Tensor | None = None,
+        dtype: torch.dtype = E4M3,
+        zero_centered: bool = False,
+    ) -> tuple[Any, ...]:
+        rows = (x, residual) if self.added else (x,)
+        parameters = (weight, bias) if self.layer else (weight,)
+        return *rows, *parameters, scale, dtype, self.eps, zero_centered
+
+    def of(
+        self, i: Inputs, x: Tensor, residual: Tensor, step: float = 0.25, **options: Any
+    ) -> tuple[Any, ...]:
+        """A call with a plain weight and bias."""
+        cols = x.shape[-1]
+        if self.added and self.layer and residual.dtype == x.dtype:
+            # Sums of 8 bits need no rounding. Where a mean or a bias cancels h, its rounding would
+            # be far more than that of y, and float64 has none.
+            for t in (x, residual):
+                t.div_(step).round_().mul_(step)
+        return self.call(x, residual, i.randn(cols, salt=2), i.randn(cols, salt=3), **options)
 
 
 def _scale(i: Inputs, value: float) -> Tensor:
     return torch.full((1,), value, device=i.device)
 
 
-def samples(added: bool) -> tuple[Sample, ...]:
+#: Makes x and a residual.
+Rows = Callable[[Inputs], tuple[Tensor, Tensor]]
+
+
+def samples(norm: Norm) -> tuple[Sample, ...]:
     def sample(
         label: str,
-        make: Callable[[Inputs], tuple[Tensor, Tensor, Tensor | None]],
+        make: Rows,
         scale: float | None = None,
         dtype: torch.dtype = E4M3,
         zero_centered: bool = False,
+        step: float = 0.25,
         **options: Any,
     ) -> Sample:
         def call(i: Inputs) -> tuple[Any, ...]:
-            factor = None if scale is None else _scale(i, scale)
-            return _call(added, *make(i), factor, dtype, zero_centered=zero_centered)
+            given: dict[str, Any] = {
+                "scale": None if scale is None else _scale(i, scale),
+                "dtype": dtype,
+            }
+            return norm.of(i, *make(i), step, zero_centered=zero_centered, **given)
 
         return Sample(label, call, **options)
 
-    def rows(m: int, n: int) -> Callable[[Inputs], tuple[Tensor, Tensor, Tensor | None]]:
-        return lambda i: (i.randn(m, n), i.randn(m, n, salt=1), i.randn(n, salt=2))
+    def rows(*shape: int) -> Rows:
+        return lambda i: (i.randn(*shape), i.randn(*shape, salt=1))
 
-    def special(i: Inputs) -> tuple[Tensor, Tensor, Tensor | None]:
-        x, residual, weight = rows(5, 64)(i)
+    def hundredfold(i: Inputs) -> tuple[Tensor, Tensor]:
+        return i.plain(3, 1000, scale=100.0), i.plain(3, 1000, scale=100.0, salt=1)
+
+    def special(i: Inputs) -> tuple[Tensor, Tensor]:
+        x, residual = rows(5, 64)(i)
         x[0, 3], x[1, 5], x[2, 7] = float("nan"), float("inf"), float("-inf")
         x[3], residual[3] = 0.0, 0.0
-        return x, residual, weight
+        return x, residual
 
     plain = ((3, 1), (5, 3), (3, 7), (2, 63), (9, 64), (3, 256), (3, 1000), (2, 1023), (3, 1024))
     large = ((199, 512), (2, 4096), (3, 8192), (3, 12345), (2, 16384), (3, 40000), (2, 131072))
@@ -72,46 +112,69 @@ def samples(added: bool) -> tuple[Sample, ...]:
         sample("saturating", rows(5, 96), 400.0),
         sample("saturating e5m2", rows(5, 96), 6e4, E5M2),
         sample("subnormal", rows(5, 96), 2.0**-7),
+        sample("hundredfold", hundredfold, 2.0, step=4.0),
         sample("no rows", rows(0, 16)),
         sample("no columns", rows(4, 0)),
-        sample("no weight", lambda i: (*rows(3, 128)(i)[:2], None), 2.0),
+        Sample("no weight", lambda i: norm.call(*rows(3, 128)(i), None, scale=_scale(i, 2.0))),
         sample("zero-centred", rows(3, 128), 2.0, zero_centered=True),
-        sample(
+        Sample(
             "f32 weight",
-            lambda i: (*rows(3, 256)(i)[:2], i.randn(256, salt=2).float()),
+            lambda i: norm.call(
+                *rows(3, 256)(i), i.randn(256, salt=2).float(), i.randn(256, salt=3).float()
+            ),
             dtypes=HALVES,
         ),
-        sample("1-d", lambda i: (i.randn(768), i.randn(768, salt=1), i.randn(768, salt=2))),
-        sample(
-            "3-d", lambda i: (i.randn(2, 5, 72), i.randn(2, 5, 72, salt=1), i.randn(72, salt=2))
-        ),
-        sample(
-            "row stride",
-            lambda i: (i.randn(9, 80)[:, :64], i.randn(9, 96, salt=1)[:, 32:], i.randn(64, salt=2)),
-        ),
-        sample(
-            "transposed",
-            lambda i: (i.randn(64, 24).t(), i.randn(24, 64, salt=1), i.randn(64, salt=2)),
-        ),
-        sample(
+        sample("1-d", rows(768)),
+        sample("3-d", rows(2, 5, 72)),
+        sample("row stride", lambda i: (i.randn(9, 80)[:, :64], i.randn(9, 96, salt=1)[:, 32:])),
+        sample("transposed", lambda i: (i.randn(64, 24).t(), i.randn(24, 64, salt=1))),
+        Sample(
             "misaligned",
-            lambda i: (i.misaligned(5, 64), i.randn(5, 64, salt=1), i.misaligned(64, salt=2)),
+            lambda i: norm.call(
+                i.misaligned(5, 64),
+                i.randn(5, 64, salt=1),
+                i.misaligned(64, salt=2),
+                i.misaligned(64, offset=2, salt=3),
+            ),
         ),
         sample("special", special),
-        *_wide_residual(added),
+        *(_layer_samples(norm) if norm.layer else ()),
+        *(_wide_residual(norm) if norm.added else ()),
+        *(_PAST_2_31 if norm == _ALONE else ()),
     )
 
 
-def _wide_residual(added: bool) -> tuple[Sample, ...]:
+def _layer_samples(norm: Norm) -> tuple[Sample, ...]:
+    def of(i: Inputs, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
+        return norm.call(i.randn(7, 129), i.randn(7, 129, salt=1), weight, bias)
+
+    return (
+        Sample("no bias", lambda i: of(i, i.randn(129, salt=2), None)),
+        Sample("bias alone", lambda i: of(i, None, i.randn(129, salt=3))),
+    )
+
+
+_ALONE = Norm(added=False, layer=False)
+#: One of the four for all: their offsets are the same code.
+_PAST_2_31 = (
+    Sample(
+        "output past 2^31 elements",
+        lambda i: _ALONE.of(i, i.plain(*PAST_2_31), i.plain(1)),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
+)
+
+
+def _wide_residual(norm: Norm) -> tuple[Sample, ...]:
     def sample(label: str, rows: int, cols: int, small: bool = True) -> Sample:
         def call(i: Inputs) -> tuple[Any, ...]:
             residual = i.randn(rows, cols, salt=1).float() + 2.0**-12
-            return _call(added, i.randn(rows, cols), residual, i.randn(cols, salt=2))
+            return norm.of(i, i.randn(rows, cols), residual)
 
         return Sample(label, call, small=small, dtypes=HALVES)
 
-    if not added:
-        return ()
     return (
         sample("f32 residual", 5, 1024),
         sample("f32 residual, odd", 7, 129),
@@ -119,23 +182,24 @@ def _wide_residual(added: bool) -> tuple[Sample, ...]:
     )
 
 
-def bench(added: bool) -> tuple[Sample, ...]:
+def bench(norm: Norm) -> tuple[Sample, ...]:
     def case(rows: int, cols: int) -> Sample:
         def make(i: Inputs) -> tuple[Any, ...]:
             x, residual = i.plain(rows, cols), i.plain(rows, cols, salt=1)
-            return _call(added, x, residual, i.plain(cols, salt=2), _scale(i, 16.0))
+            weight, bias = i.plain(cols, salt=2), i.plain(cols, salt=3)
+            return norm.call(x, residual, weight, bias, _scale(i, 16.0))
 
         return Sample(f"{rows}x{cols}", make, small=False)
 
     return tuple(case(*shape) for shape in BENCH_SHAPES if 1024 <= shape[1] <= 32768)
 
 
-def errors(added: bool) -> tuple[Bad, ...]:
-    op = "add_rms_norm_fp8" if added else "rms_norm_fp8"
+def errors(norm: Norm) -> tuple[Bad, ...]:
+    op = norm.name
 
     def call(i: Inputs, **options: Any) -> tuple[Any, ...]:
         x = options.pop("x", i.randn(2, 8))
-        return _call(added, x, i.randn(2, 8, salt=1), options.pop("weight", None), **options)
+        return norm.call(x, i.randn(2, 8, salt=1), options.pop("weight", None), **options)
 
     found: tuple[Bad, ...] = (
         Bad(
@@ -173,20 +237,32 @@ def errors(added: bool) -> tuple[Bad, ...]:
             cuda_only=True,
         ),
     )
-    if added:
+    if norm.layer:
+        found += (
+            Bad(
+                "bias of another length",
+                lambda i: call(i, bias=i.randn(7)),
+                rf"{op}: expected bias to have shape \(8,\), .*, got \(7,\)",
+            ),
+        )
+    if norm.added:
         found += (
             Bad(
                 "residual of another shape",
-                lambda i: (i.randn(2, 8), i.randn(8), None, None, E4M3),
+                lambda i: norm.call(i.randn(2, 8), i.randn(8), None),
                 rf"{op}: expected residual to have shape \(2, 8\) like x, got \(8,\)",
             ),
         )
     return found
 
 
-def saturates(function: Callable[..., Any], inputs: Inputs) -> None:
-    """No finite row gives a NaN, however large the scale."""
-    x, scale = inputs.randn(5, 96), _scale(inputs, 1e30)
-    for dtype in (E4M3, E5M2):
-        y = function(x, None, scale, dtype).float()
-        assert torch.equal(y, x.float().sign() * torch.finfo(dtype).max)
+def saturates(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
+    def check(function: Callable[..., Any], inputs: Inputs) -> None:
+        """No finite row gives a NaN, however large the scale."""
+        x, scale = inputs.randn(5, 96), _scale(inputs, 1e30)
+        from_mean = x.double() - x.double().mean(-1, keepdim=True) if norm.layer else x.double()
+        for dtype in (E4M3, E5M2):
+            y = function(*norm.call(x, x, None, scale=scale, dtype=dtype)).double()
+            assert torch.equal(y, from_mean.sign() * torch.finfo(dtype).max)
+
+    return check

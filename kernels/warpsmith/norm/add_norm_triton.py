@@ -378,6 +378,31 @@ def add_rms_norm_fp8(
     return _forward(x, residual, weight, None, eps, zero_centered, False, dtype, scale)
 
 
+def layer_norm_fp8(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    dtype: torch.dtype,
+    eps: float,
+    zero_centered: bool,
+) -> Tensor:
+    return _forward(x, None, weight, bias, eps, zero_centered, True, dtype, scale)[0]
+
+
+def add_layer_norm_fp8(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    dtype: torch.dtype,
+    eps: float,
+    zero_centered: bool,
+) -> tuple[Tensor, Tensor]:
+    return _forward(x, residual, weight, bias, eps, zero_centered, True, dtype, scale)
+
+
 def dropout_add_rms_norm(
     x: Tensor,
     residual: Tensor | None,

@@ -64,6 +64,19 @@ def check_weight(
         )
 
 
+def check_zero_centered(op: str, memory_efficient: bool, variant: str | None) -> None:
+    """What a weight around zero does not go with."""
+    if memory_efficient:
+        raise ValueError(
+            f"{op}: expected memory_efficient to be False where zero_centered is True, got True"
+        )
+    if variant is not None:
+        raise ValueError(
+            f"{op}: expected variant to be None where zero_centered is True, got '{variant}'; "
+            f"the variants of add_{op} take zero-centred weights"
+        )
+
+
 def check_parameters(
     op: str, weight: Tensor | None, bias: Tensor | None, x: Tensor, like: str = "x"
 ) -> None:

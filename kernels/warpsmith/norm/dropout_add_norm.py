@@ -347,6 +347,7 @@ dropout_add_rms_norm_backward_op = catalogue.add(
         check=_with_bias_backward(_check_backward("dropout_add_rms_norm_backward")),
         samples=cases.backward_samples(cases.RMS),
         errors=cases.backward_errors(cases.RMS),
+        properties=(Property("repeatable", cases.repeatable(cases.RMS)),),
         cost=Cost(bytes=_bytes_backward, flops=lambda grad, *rest: 15 * grad.numel()),
         bench=cases.bench_backward(cases.RMS),
     )
@@ -366,6 +367,7 @@ dropout_add_layer_norm_backward_op = catalogue.add(
         check=_check_backward("dropout_add_layer_norm_backward"),
         samples=cases.backward_samples(cases.LAYER),
         errors=cases.backward_errors(cases.LAYER),
+        properties=(Property("repeatable", cases.repeatable(cases.LAYER)),),
         cost=Cost(bytes=_bytes_backward, flops=lambda grad, *rest: 19 * grad.numel()),
         bench=cases.bench_backward(cases.LAYER),
     )
@@ -398,8 +400,8 @@ def dropout_add_rms_norm(
     What is kept is divided by 1 - p. Which elements are dropped depends on seed and offset, and on
     nothing else: the same on every device and in every kernel, and the backward pass computes it
     again instead of keeping a mask (`warpsmith.philox.keep_mask`). For another mask in the next
-    step, count offset up. Differentiable in x, residual, weight and row_scale, through both
-    results.
+    step, count offset up. Squares are summed in f32 only. Differentiable in x, residual, weight and
+    row_scale, through both results.
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
@@ -447,8 +449,8 @@ def dropout_add_layer_norm(
     """What ends a branch of a transformer and begins the next: ``h = dropout(x) * row_scale +
     residual``, rounded once, and ``y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias``.
 
-    Dropout and row_scale as in `dropout_add_rms_norm`. Differentiable in x, residual, weight, bias
-    and row_scale, through both results.
+    Dropout and row_scale as in `dropout_add_rms_norm`. Sums are held in f32 only. Differentiable in
+    x, residual, weight, bias and row_scale, through both results.
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.

@@ -13,6 +13,7 @@ from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, Norm
 from warpsmith.norm.add_norm_cases import LAYER as ADD_LAYER
 from warpsmith.norm.add_norm_cases import RMS as ADD_RMS
+from warpsmith.norm.rms_norm_cases import PAST_2_31, repeatable_gradients
 
 RMS = Norm("dropout_add_rms_norm", has_bias=False, eps=ADD_RMS.eps)
 LAYER = Norm("dropout_add_layer_norm", has_bias=True, eps=ADD_LAYER.eps)
@@ -88,6 +89,20 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         sample("f32 residual, long", 3, 20000, wide="residual", small=False, dtypes=HALVES),
         sample("f32 weight", 5, 256, wide="weight", dtypes=HALVES),
         sample("f32 residual and weight", 5, 64, wide="residual weight", dtypes=HALVES),
+        Sample(
+            "hundredfold",
+            lambda i: _call(
+                norm, i, i.plain(5, 1000, scale=100.0), i.plain(5, 1000, scale=100.0, salt=1)
+            ),
+        ),
+        Sample("special", lambda i: _call(norm, i, _special(i), i.randn(5, 64, salt=1))),
+        Sample(
+            "special, odd, rows dropped",
+            lambda i: _call(
+                norm, i, _special(i, 63), i.randn(5, 63, salt=1), _row_scale(i, 5), p=0.5
+            ),
+        ),
+        *(() if norm.has_bias else _PAST_2_31),
         Sample("no residual", lambda i: _call(norm, i, i.randn(5, 256), None)),
         Sample("no residual, odd", lambda i: _call(norm, i, i.randn(5, 129), None)),
         Sample(
@@ -111,6 +126,28 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
     )
 
 
+#: One of the two for both, as their offsets and the counters of the generator are the same code.
+_PAST_2_31 = (
+    Sample(
+        "outputs past 2^31 elements",
+        lambda i: _call(RMS, i, i.plain(*PAST_2_31), i.plain(*PAST_2_31, salt=1)),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
+)
+
+
+def _special(i: Inputs, cols: int = 64) -> Tensor:
+    """Rows with NaN, infinities, kept and dropped, and zeros."""
+    x = i.randn(5, cols)
+    x[0, 3:9] = float("nan")
+    x[1, 5:11] = float("inf")
+    x[2, 7:11], x[2, 11:14] = float("-inf"), float("inf")
+    x[3] = 0.0
+    return x
+
+
 def backward_samples(norm: Norm) -> tuple[Sample, ...]:
     def backward(sample: Sample) -> Sample:
         """x turns into its norm's gradient, the residual into h."""
@@ -123,7 +160,16 @@ def backward_samples(norm: Norm) -> tuple[Sample, ...]:
 
         return Sample(sample.label, make, sample.small, sample.huge, sample.dtypes)
 
-    return tuple(backward(s) for s in samples(norm) if s.label != "defaults")
+    def special(i: Inputs) -> tuple[Any, ...]:
+        """In h; infinite gradients make whole columns of dw infinite."""
+        h = _special(i)
+        return i.randn(5, 64), None, h, *_call(norm, i, h, None, _row_scale(i, 5))[2:]
+
+    others = ("defaults", "special", "special, odd, rows dropped", _PAST_2_31[0].label)
+    return (
+        *(backward(s) for s in samples(norm) if s.label not in others),
+        Sample("special", special),
+    )
 
 
 def bench(norm: Norm) -> tuple[Sample, ...]:
@@ -228,6 +274,13 @@ def drops_what_philox_says(function: Callable[..., Any], inputs: Inputs) -> None
             kept = philox.keep_mask(x.shape, 0.5, 11, offset, x.device)
             options = {"p": 0.5, "seed": 11, "offset": offset}
             assert torch.equal(function(x, None, **options)[1], kept.to(x.dtype) * 2.0)
+
+
+def repeatable(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
+    def arguments(i: Inputs, grad: Tensor, h: Tensor) -> tuple[Any, ...]:
+        return grad, grad, h, *_call(norm, i, h, None, _row_scale(i, h.shape[0]))[2:]
+
+    return repeatable_gradients(arguments)
 
 
 def without_dropout_a_residual_norm(function: Callable[..., Any], inputs: Inputs) -> None:

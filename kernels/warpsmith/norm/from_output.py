@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Cost, Op, Rung
+from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import conditions
 from warpsmith.norm import from_output_cases as cases
 from warpsmith.norm.checks import (
@@ -192,6 +192,7 @@ rms_norm_backward_from_output_op = catalogue.add(
         check=_check_rms,
         samples=cases.samples(cases.saved_by_rms_norm),
         errors=cases.errors("rms_norm_backward_from_output", cases.saved_by_rms_norm),
+        properties=(Property("repeatable", cases.repeatable(cases.saved_by_rms_norm)),),
         cost=Cost(
             bytes=lambda grad, y, weight, rstd, eps: _bytes(grad, y, rstd, weight, weight),
             flops=lambda grad, y, weight, rstd, eps: 9 * y.numel(),
@@ -212,6 +213,7 @@ layer_norm_backward_from_output_op = catalogue.add(
         check=_check_layer,
         samples=cases.samples(cases.saved_by_layer_norm),
         errors=cases.errors("layer_norm_backward_from_output", cases.saved_by_layer_norm),
+        properties=(Property("repeatable", cases.repeatable(cases.saved_by_layer_norm)),),
         cost=Cost(
             bytes=lambda grad, y, weight, bias, rstd, eps: _bytes(
                 grad, y, rstd, weight, weight, bias, bias

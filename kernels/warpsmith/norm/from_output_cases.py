@@ -10,7 +10,7 @@ from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.checks import wide_dtype
-from warpsmith.norm.rms_norm_cases import BENCH_SHAPES
+from warpsmith.norm.rms_norm_cases import BENCH_SHAPES, repeatable_gradients
 
 EPS = 1e-5
 
@@ -88,7 +88,10 @@ def samples(saved: Saved) -> tuple[Sample, ...]:
         x[0, 3], x[1, 5], x[3] = float("nan"), float("inf"), 0.0
         return of(i, x, *_parameters(i, 64))
 
-    small = ((3, 1), (199, 2), (3, 7), (5, 63), (199, 64), (9, 255), (7, 256), (3, 1000), (5, 1024))
+    small = (
+        (3, 1), (199, 2), (7, 3), (3, 7), (5, 63), (199, 64), (9, 255), (7, 256), (3, 1000),
+        (3, 1023), (5, 1024),
+    )  # fmt: skip
     large = (
         (199, 512), (1030, 96), (2500, 1024), (37, 1128), (5, 8192), (3, 12345), (3, 16384),
         (3, 20000), (3, 32768), (5, 65536), (2, 131072), (3, 262144), (2, 300001),
@@ -111,6 +114,9 @@ def samples(saved: Saved) -> tuple[Sample, ...]:
         relaid("row stride", strided, 9, 256),
         relaid("transposed", transposed, 24, 64),
         Sample("weights of zero", zero_weights),
+        Sample(
+            "values of 100", lambda i: of(i, i.plain(5, 1024, scale=100.0), *_parameters(i, 1024))
+        ),
         Sample("special", special),
         Sample(
             "many rows",
@@ -118,6 +124,10 @@ def samples(saved: Saved) -> tuple[Sample, ...]:
             small=False,
         ),
     )
+
+
+def repeatable(saved: Saved) -> Callable[[Callable[..., Any], Inputs], None]:
+    return repeatable_gradients(lambda i, grad, x: (grad, *saved(x, *_parameters(i, x.shape[-1]))))
 
 
 def bench(saved: Saved) -> tuple[Sample, ...]:

@@ -162,8 +162,8 @@ def _reference_backward(
     by_channel, by_group = (n, c, -1), (n, groups, -1)
     xhat, rstd = _normalised(x.to(wide), groups, eps)
     w = torch.ones(c, dtype=wide, device=x.device) if weight is None else weight.to(wide)
-    z = _affine(xhat, w, None if bias is None else bias.to(wide))
-    gz = _activation_backward(grad.to(wide).reshape(by_channel), z, activation)
+    b = None if bias is None else bias.to(wide)
+    gz = _activation_backward(grad.to(wide).reshape(by_channel), _affine(xhat, w, b), activation)
     scaled, xhat_groups = (gz * w[:, None]).reshape(by_group), xhat.reshape(by_group)
     along = (scaled * xhat_groups).mean(-1, keepdim=True)
     dx = rstd * (scaled - scaled.mean(-1, keepdim=True) - xhat_groups * along)
@@ -653,8 +653,9 @@ def group_norm(
     """Normalises groups of channels: ``y = act((x - mean) / sqrt(var + eps) * weight + bias)``.
 
     Mean and (biased) variance are over the channels of a group and all positions of a sample, held
-    in f32 and free of cancellation. Differentiable in x, weight and bias; the backward pass
-    recomputes statistics and activation, so that only the inputs are kept.
+    in f32, the only accumulator that there is here, and free of cancellation. Differentiable in x,
+    weight and bias; the backward pass recomputes statistics and activation, so that only the inputs
+    are kept.
 
     Args:
         x: [n, c, *spatial], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any

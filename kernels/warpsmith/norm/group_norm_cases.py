@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from warpsmith.accuracy import ulp
 from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.layer_norm_cases import near_largest
+from warpsmith.norm.rms_norm_cases import same_twice
 
 EPS = 1e-5
 
@@ -263,9 +264,14 @@ def _with_gradient(sample: Sample) -> Sample:
     return Sample(sample.label, make, sample.small, sample.huge, sample.dtypes)
 
 
+_PAST_2_31 = (2, 512, (1 << 21) + 8)
+
+
 def backward_samples() -> tuple[Sample, ...]:
-    def given(i: Inputs, grad: Tensor, x: Tensor, groups: int) -> tuple[Any, ...]:
-        return grad, *call(i, x, groups, "silu")
+    def given(
+        i: Inputs, grad: Tensor, x: Tensor, groups: int, activation: str = "silu"
+    ) -> tuple[Any, ...]:
+        return grad, *call(i, x, groups, activation)
 
     return (
         *(_with_gradient(s) for s in samples() if not s.huge),
@@ -280,6 +286,13 @@ def backward_samples() -> tuple[Sample, ...]:
         Sample(
             "expanded gradient",
             lambda i: given(i, i.randn(1, 1, 1, salt=3).expand(2, 16, 8), i.randn(2, 16, 8), 4),
+        ),
+        Sample(
+            "past 2^31 elements",
+            lambda i: given(i, i.plain(*_PAST_2_31, salt=3), i.plain(*_PAST_2_31), 512, "none"),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
         ),
         Sample(
             "misaligned gradient",
@@ -539,6 +552,4 @@ def balanced(function: Callable[..., Any], inputs: Inputs) -> None:
 def repeatable_gradients(function: Callable[..., Any], inputs: Inputs) -> None:
     for make in (inputs.randn, lambda *shape, **how: nhwc(inputs.randn, shape, **how)):
         grad, x = make(3, 64, 24, 8, salt=3), make(3, 64, 24, 8)
-        args = grad, *call(inputs, x, 8, "silu")
-        pairs = zip(function(*args), function(*args), strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs), "two calls differ"
+        same_twice(function, (grad, *call(inputs, x, 8, "silu")))

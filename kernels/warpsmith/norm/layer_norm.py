@@ -15,7 +15,14 @@ from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import conditions
 from warpsmith.norm import layer_norm_cases as cases
-from warpsmith.norm.checks import check_like, check_parameters, check_rows, wide_dtype
+from warpsmith.norm.add_norm import add_layer_norm
+from warpsmith.norm.checks import (
+    check_like,
+    check_parameters,
+    check_rows,
+    check_zero_centered,
+    wide_dtype,
+)
 from warpsmith.peers import PerInput, RetainedGraph
 
 EPS = cases.EPS
@@ -75,14 +82,19 @@ def _reference_with_rstd(
     return y, torch.rsqrt(variance + eps)
 
 
+def _standardised(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(x - mean) / std, and 1 / std as [..., 1]."""
+    centred = x - x.mean(-1, keepdim=True)
+    rstd = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return centred * rstd, rstd
+
+
 def _reference_backward(
     grad: Tensor, x: Tensor, weight: Parameter, bias: Parameter, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     wide = wide_dtype(x.dtype)
     g, values = grad.to(wide), x.to(wide)
-    centred = values - values.mean(-1, keepdim=True)
-    rstd = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
-    xhat = centred * rstd
+    xhat, rstd = _standardised(values, eps)
     scaled = g if weight is None else g * weight.to(wide)
     inner = scaled - scaled.mean(-1, keepdim=True)
     dx = rstd * (inner - xhat * (scaled * xhat).mean(-1, keepdim=True))
@@ -377,7 +389,10 @@ layer_norm_backward_op = catalogue.add(
         check=_check_backward,
         samples=cases.backward_samples(),
         errors=cases.BACKWARD_ERRORS,
-        properties=(Property("orthogonal to x and ones", cases.orthogonal),),
+        properties=(
+            Property("orthogonal to x and ones", cases.orthogonal),
+            Property("repeatable", cases.repeatable),
+        ),
         cost=Cost(bytes=_bytes_backward, flops=lambda grad, x, weight, bias, eps: 17 * x.numel()),
         bench=cases.BENCH_BACKWARD,
         peers={"compile": _compiled_backward, "liger": _liger_backward},
@@ -398,6 +413,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = EPS,
     *,
+    zero_centered: bool = False,
     memory_efficient: bool = False,
     variant: str | None = None,
 ) -> Tensor:
@@ -413,6 +429,9 @@ def layer_norm(
         weight: [n], in the dtype of x or f32; None for ones.
         bias: [n], in the dtype of weight, without one in the dtype of x or f32; None for zeros.
         eps: added to the variance before the root.
+        zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+            That is done by the kernels of `add_layer_norm`, which messages then name; neither
+            memory_efficient nor a variant goes with it.
         memory_efficient: keep y and one value per row for the backward pass instead of x, which
             may then be freed: ``(x - mean) / sqrt(var + eps)`` is recomputed as
             ``(y - bias) / weight``. It has the digits that y has left: where a weight is small
@@ -429,12 +448,16 @@ def layer_norm(
     Raises:
         RuntimeError: x is not floating-point or 0-d; weight or bias has another shape, dtype or
             device; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist; zero_centered comes with a variant or with
+            memory_efficient.
 
     Reference:
         Ba, Kiros & Hinton 2016, Layer Normalization, https://arxiv.org/abs/1607.06450. Recomputing
         from the output: `memory_efficient` of NVIDIA Apex's FusedLayerNorm.
     """
+    if zero_centered and weight is not None:
+        check_zero_centered("layer_norm", memory_efficient, variant)
+        return add_layer_norm(x, None, weight, bias, eps, zero_centered=True)[0]
     if memory_efficient:
         return _layer_norm_with_rstd(variant, x, weight, bias, eps)[0]
     return _layer_norm(variant, x, weight, bias, eps)

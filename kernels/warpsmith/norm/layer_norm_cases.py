@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
-from warpsmith.norm.rms_norm_cases import BENCH_SHAPES
+from warpsmith.norm.rms_norm_cases import (
+    BENCH_SHAPES,
+    PAST_2_31,
+    outliers,
+    repeatable_gradients,
+)
 
 EPS = 1e-5
 
@@ -105,6 +110,8 @@ def samples() -> tuple[Sample, ...]:
         Sample("eps 0", lambda i: (*_of(i.randn(3, 64), i)[:3], 0.0)),
         Sample("small values", lambda i: _of(i.plain(3, 1000, scale=1e-3), i)),
         Sample("values of 100", lambda i: _of(i.plain(5, 1024, scale=100.0), i)),
+        Sample("one outlier a row", lambda i: _of(outliers(i, 5, 1000), i)),
+        Sample("one outlier a row, long", lambda i: _of(outliers(i, 3, 40000), i), small=False),
         Sample("squares beyond f16", lambda i: _of(i.plain(3, 1024, scale=1e4), i)),
         Sample("mean 1e4", lambda i: _of(i.plain(5, 1000) + 1e4, i), dtypes=("f32",)),
         Sample(
@@ -126,6 +133,13 @@ def samples() -> tuple[Sample, ...]:
         Sample("near the largest", lambda i: _of(near_largest(i), i), dtypes=("f32", "bf16")),
         # On a CPU, PyTorch's own sums stay finite at lengths like this one.
         Sample("near the largest, 516", lambda i: _of(near_largest(i, 516), i), dtypes=("f32",)),
+        Sample(
+            "output past 2^31 elements",
+            lambda i: _of(i.plain(*PAST_2_31), i),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
         Sample(
             "rows past 2^31 elements",
             lambda i: _of(i.plain(257, (1 << 23) + 8)[:, :1024], i),
@@ -178,7 +192,10 @@ def with_rstd_samples() -> tuple[Sample, ...]:
     def plain(m: int, n: int, *, small: bool) -> Sample:
         return Sample(f"{m}x{n}", lambda i: of(i.plain(m, n), i), small=small)
 
-    sizes = ((5, 1), (3, 7), (4, 64), (7, 129), (19, 256), (3, 1000), (9, 1024))
+    sizes = (
+        (5, 1), (7, 3), (3, 7), (9, 63), (4, 64), (7, 129), (19, 256), (3, 1000), (2, 1023),
+        (9, 1024),
+    )  # fmt: skip
     long = ((199, 512), (3, 12345), (5, 32768), (2, 131072), (3, 262144), (2, 300001))
     return (
         *(plain(m, n, small=True) for m, n in sizes),
@@ -377,6 +394,9 @@ def constant_rows(function: Callable[..., Any], inputs: Inputs) -> None:
         _, weight, bias, eps = _of(inputs.randn(5, cols), inputs)
         y = function(_constant(inputs, 5, cols), weight, bias, eps)
         assert torch.equal(y, bias.expand(5, cols)), "a constant row leaves more than the bias"
+
+
+repeatable = repeatable_gradients(lambda i, grad, x: (grad, *_of(x, i)))
 
 
 def orthogonal(function: Callable[..., Any], inputs: Inputs) -> None:

@@ -13,7 +13,14 @@ from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import conditions
 from warpsmith.norm import rms_norm_cases as cases
-from warpsmith.norm.checks import check_like, check_rows, check_weight, wide_dtype
+from warpsmith.norm.add_norm import add_rms_norm
+from warpsmith.norm.checks import (
+    check_like,
+    check_rows,
+    check_weight,
+    check_zero_centered,
+    wide_dtype,
+)
 from warpsmith.peers import PerInput, RetainedGraph
 
 EPS = cases.EPS
@@ -381,7 +388,10 @@ rms_norm_backward_op = catalogue.add(
         check=_check_backward,
         samples=cases.backward_samples(),
         errors=cases.BACKWARD_ERRORS,
-        properties=(Property("orthogonal to x", cases.orthogonal),),
+        properties=(
+            Property("orthogonal to x", cases.orthogonal),
+            Property("repeatable", cases.repeatable),
+        ),
         cost=Cost(bytes=_bytes_backward, flops=lambda grad, x, weight, eps: 12 * x.numel()),
         bench=tuple(cases.bench_backward(*shape) for shape in cases.BENCH_SHAPES),
         peers={
@@ -405,6 +415,7 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float = EPS,
     *,
+    zero_centered: bool = False,
     memory_efficient: bool = False,
     variant: str | None = None,
 ) -> Tensor:
@@ -418,6 +429,9 @@ def rms_norm(
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
         weight: [n], in the dtype of x or f32; None for ones.
         eps: added to the mean before the root.
+        zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+            That is done by the kernels of `add_rms_norm`, which messages then name; neither
+            memory_efficient nor a variant goes with it.
         memory_efficient: keep y and one value per row for the backward pass instead of x, which
             may then be freed: x / rms is recomputed as y / weight. It has the digits that y has
             left; weights of a magnitude below eps are divided by as if they were eps, so that a
@@ -432,12 +446,16 @@ def rms_norm(
     Raises:
         RuntimeError: x is not floating-point or 0-d; weight has another shape, dtype or device; the
             variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist; zero_centered comes with a variant or with
+            memory_efficient.
 
     Reference:
         Zhang & Sennrich 2019, Root Mean Square Layer Normalization,
         https://arxiv.org/abs/1910.07467
     """
+    if zero_centered and weight is not None:
+        check_zero_centered("rms_norm", memory_efficient, variant)
+        return add_rms_norm(x, None, weight, eps, zero_centered=True)[0]
     if memory_efficient:
         return _rms_norm_with_rstd(variant, x, weight, eps)[0]
     return _rms_norm(variant, x, weight, eps)

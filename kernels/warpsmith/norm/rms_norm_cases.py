@@ -11,6 +11,8 @@ from torch import Tensor
 from warpsmith.catalogue import Bad, Inputs, Sample
 
 EPS = 1e-6
+#: One row more than 2^31 elements.
+PAST_2_31 = ((1 << 21) + 1, 1024)
 
 # --- samples --------------------------------------------------------------------------------------
 
@@ -82,7 +84,21 @@ def samples() -> tuple[Sample, ...]:
             "squares beyond f16",
             lambda i: (i.plain(3, 1024, scale=1e4), i.randn(1024, salt=1), EPS),
         ),
+        Sample("values of 100", lambda i: (i.plain(5, 1024, scale=100.0), i.randn(1024), EPS)),
+        Sample("one outlier a row", lambda i: (outliers(i, 5, 1000), i.randn(1000, salt=1), EPS)),
+        Sample(
+            "one outlier a row, long",
+            lambda i: (outliers(i, 3, 40000), i.randn(40000, salt=1), EPS),
+            small=False,
+        ),
         Sample("special", lambda i: (_special(i), i.randn(64, salt=1), EPS)),
+        Sample(
+            "output past 2^31 elements",
+            lambda i: (i.plain(*PAST_2_31), i.plain(PAST_2_31[1], salt=1), EPS),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
         Sample(
             "rows past 2^31 elements",
             lambda i: (i.plain(257, (1 << 23) + 8)[:, :1024], i.plain(1024, salt=1), EPS),
@@ -91,6 +107,14 @@ def samples() -> tuple[Sample, ...]:
             dtypes=("f16",),
         ),
     )
+
+
+def outliers(inputs: Inputs, rows: int, cols: int) -> Tensor:
+    """Normal rows but for one value each, of magnitude 5000 and of a place of its own."""
+    x = inputs.plain(rows, cols)
+    for row in range(rows):
+        x[row, (row + 1) * cols // (rows + 1)] = 5e3 * (-1) ** row
+    return x
 
 
 def _special(inputs: Inputs) -> Tensor:
@@ -112,7 +136,10 @@ def with_rstd_samples() -> tuple[Sample, ...]:
     def plain(m: int, n: int, *, small: bool) -> Sample:
         return Sample(f"{m}x{n}", lambda i: of(i.plain(m, n), i), small=small)
 
-    sizes = ((5, 1), (3, 7), (4, 64), (7, 129), (19, 256), (3, 1000), (9, 1024))
+    sizes = (
+        (5, 1), (7, 3), (3, 7), (9, 63), (4, 64), (7, 129), (19, 256), (3, 1000), (2, 1023),
+        (9, 1024),
+    )  # fmt: skip
     long = (
         (199, 512), (3, 12345), (5, 32768), (2, 65544), (2, 131072), (3, 262144), (2, 300001),
         (1, 600000),
@@ -309,6 +336,37 @@ BACKWARD_ERRORS = (
 
 
 # --- properties -----------------------------------------------------------------------------------
+
+
+def same_twice(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    pairs = zip(function(*args), function(*args), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs), "two calls differ"
+
+
+#: Many rows, odd rows and long ones, whose sums over rows are added up in three different ways.
+_SUMMED = ((1031, 264), (129, 129), (40, 8200))
+
+
+def repeatable_gradients(
+    arguments: Callable[[Inputs, Tensor, Tensor], tuple[Any, ...]],
+) -> Callable[[Callable[..., Any], Inputs], None]:
+    """Every gradient, those of weight and bias included, is the same bit for bit in every run.
+
+    Args:
+        arguments: those of the operator, given a gradient and rows like it.
+    """
+
+    def check(function: Callable[..., Any], inputs: Inputs) -> None:
+        for shape in _SUMMED:
+            grad, x = inputs.plain(*shape, salt=2), inputs.plain(*shape)
+            same_twice(function, arguments(inputs, grad, x))
+
+    return check
+
+
+repeatable = repeatable_gradients(
+    lambda i, grad, x: (grad, x, i.plain(x.shape[-1], salt=1), EPS),
+)
 
 
 def scale_invariant(function: Callable[..., Any], inputs: Inputs) -> None:

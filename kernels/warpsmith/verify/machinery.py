@@ -16,6 +16,7 @@ from warpsmith.verify.gradients import judge_gradients
 from warpsmith.verify.run import (
     COMPILED_DTYPES,
     Run,
+    covering,
     elements,
     expect,
     implementations,
@@ -76,11 +77,19 @@ def _signature(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def compile_checks(run: Run) -> None:
-    """One static graph at f32, one dynamic graph at bf16 that meets two shapes; with gradients."""
+    """A static graph at f32; a dynamic one that meets two shapes at bf16, or at the last dtype of
+    an operator without it; with gradients.
+    """
     if not run.wants("compile"):
         return
     backend = "inductor" if run.on_gpu else "aot_eager"
-    for dtype in _few_dtypes(run):
+    few = _few_dtypes(run)
+    modes = [(dtype, False) for dtype in few if dtype != "bf16"]
+    if "bf16" in run.all_dtypes:
+        modes += [(dtype, True) for dtype in few if dtype == "bf16"]
+    else:
+        modes += [(dtype, True) for dtype in few[-1:]]
+    for dtype, dynamic in modes:
         found = plain_samples(run, dtype)
         if not found:
             continue
@@ -92,7 +101,6 @@ def compile_checks(run: Run) -> None:
             if _signature(args) == _signature(first)
             and [tuple(t.shape) for t in tensors(args)] != shapes
         ]
-        dynamic = dtype == "bf16"
         with run.check("compile", f"{dtype} {'dynamic' if dynamic else 'static'}"):
             torch._dynamo.reset()
             function = torch.compile(
@@ -119,10 +127,12 @@ def graph_checks(run: Run) -> None:
     if not run.wants("graph"):
         return
     for dtype in run.dtypes:
-        for sample, _ in plain_samples(run, dtype)[:1]:
+        for sample, _, names in covering(run, dtype):
             fresh = run.make(sample, dtype, seed=1)
             expected = Expected.of(run.op, fresh)
             for name, function, variant in implementations(run, dtype, fresh):
+                if name not in names:
+                    continue
                 static = run.make(sample, dtype)
                 with run.check("graph", f"{name} {dtype} {sample}"), torch.no_grad():
                     graph, out = _capture(function, static)
@@ -160,10 +170,12 @@ def stream_checks(run: Run) -> None:
     if not run.wants("stream"):
         return
     for dtype in run.dtypes:
-        for sample, _ in plain_samples(run, dtype)[:1]:
+        for sample, _, names in covering(run, dtype):
             fresh = run.make(sample, dtype, seed=1)
             expected = Expected.of(run.op, fresh)
             for name, function, variant in implementations(run, dtype, fresh):
+                if name not in names:
+                    continue
                 static = run.make(sample, dtype)
                 side = torch.cuda.Stream()
                 with run.check("stream", f"{name} {dtype} {sample}"), torch.no_grad():
@@ -185,9 +197,11 @@ def device_checks(run: Run) -> None:
     current = torch.cuda.current_device()
     other = torch.device("cuda", (current + 1) % torch.cuda.device_count())
     for dtype in run.dtypes:
-        for sample, _ in plain_samples(run, dtype)[:1]:
+        for sample, _, names in covering(run, dtype):
             args = dispatch.normalise(run.op, sample.make(Inputs(DTYPES[dtype], other)))
             for name, function, variant in implementations(run, dtype, args):
+                if name not in names:
+                    continue
                 with run.check("device", f"{name} {dtype} on {other}"), torch.no_grad():
                     out = function(*args)
                     testing.assert_matches(run.op, out, args, f"on {other}", variant=variant)

@@ -262,6 +262,24 @@ def implementations(
         yield "triton", lambda *a: testing.run_triton(run.op, a), None
 
 
+def covering(run: Run, dtype: str) -> Iterator[tuple[Sample, tuple[Any, ...], frozenset[str]]]:
+    """Samples, plain ones first, until every variant has met one that it takes.
+
+    Each comes with the names of the implementations that meet their first in it.
+    """
+    plain = plain_samples(run, dtype)
+    known = {sample.label for sample, _ in plain}
+    waiting = {variant.name for variant in run.variants(dtype)}
+    met: set[str] = set()
+    for sample, args in plain + [p for p in usable_samples(run, dtype) if p[0].label not in known]:
+        names = frozenset(name for name, _, _ in implementations(run, dtype, args)) - met
+        if names:
+            yield sample, args, names
+        met |= names
+        if waiting <= met:
+            return
+
+
 def as_tuple(out: Any) -> tuple[Any, ...]:
     return out if isinstance(out, tuple) else (out,)
 

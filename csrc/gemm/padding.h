@@ -1,0 +1,68 @@
+// Copies of operands whose lines do not start at multiples of 16 bytes, or end there: in the workspace, each line is
+// followed by zeros up to the next multiple. kernels/warpsmith/gemm/padding.py says the same.
+#pragma once
+
+#include <algorithm>
+
+#include "gemm/gemm.h"
+#include "gemm/split.h"
+
+namespace warpsmith {
+
+inline constexpr const char* kPaddedRung = "mma_padded";
+inline constexpr int64_t kPadTo = 8;  // values of 16 bits
+
+constexpr int64_t padded(int64_t length) { return ceil_div(length, kPadTo) * kPadTo; }
+
+// Values from one line of a copy to the next: long lines start where those of the caches do.
+constexpr int64_t padded_pitch(int64_t length) {
+  constexpr int64_t kLong = 512, kCacheLine = 64;
+  return length < kLong ? padded(length) : ceil_div(length, kCacheLine) * kCacheLine;
+}
+
+// An operand as lines, rows or columns, of values that lie side by side.
+struct Lines {
+  int64_t matrices, count, length;
+
+  int64_t copied() const { return matrices * count * padded_pitch(length); }  // values that the copy has room for
+};
+
+inline Lines lines_of(const GemmArgs& p, const Matrix& x, int64_t rows, int64_t cols) {
+  const int64_t matrices = x.batch == 0 ? 1 : p.batch;
+  return x.order == Order::rows ? Lines{matrices, rows, cols} : Lines{matrices, cols, rows};
+}
+inline Lines lines_of_a(const GemmArgs& p) { return lines_of(p, p.a, p.m, p.k); }
+inline Lines lines_of_b(const GemmArgs& p) { return lines_of(p, p.b, p.k, p.n); }
+
+// Whether the operand is copied; what lies in packs is read where it is.
+inline bool pads_a(const GemmArgs& p) { return !in_packs(p.a, p.m, p.k, p.dtype, 16); }
+inline bool pads_b(const GemmArgs& p) { return !in_packs(p.b, p.k, p.n, p.dtype, 16); }
+
+inline int64_t copied_values(const GemmArgs& p) {
+  return (pads_a(p) ? lines_of_a(p).copied() : 0) + (pads_b(p) ? lines_of_b(p).copied() : 0);
+}
+
+// Whether copies cost less than products of packs save. Estimates, in multiplications: what a value that is copied
+// costs, against what a multiplication is quicker by; and what launching the kernel does.
+inline bool worth_padding(const GemmArgs& p) {
+  constexpr double kPerValue = 200.0, kLaunch = 5e8;
+  constexpr int64_t kMostCopied = int64_t{1} << 30;  // values: a call must not want for memory because of them
+  if (p.dtype == Dtype::f32) return false;
+  const int64_t copied = copied_values(p);
+  if (copied == 0 || copied > kMostCopied) return false;
+  const double work =
+      static_cast<double>(p.batch) * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  return work > kLaunch + kPerValue * static_cast<double>(copied);
+}
+
+// The copies lie behind the partial sums.
+inline int64_t copies_offset(const GemmArgs& p) {
+  constexpr int64_t kLine = 128;  // bytes
+  return ceil_div(split_workspace_bytes(p), kLine) * kLine;
+}
+
+inline int64_t padded_workspace_bytes(const GemmArgs& p) {
+  return copies_offset(p) + copied_values(p) * size_of(p.dtype);
+}
+
+}  // namespace warpsmith

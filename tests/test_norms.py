@@ -1,0 +1,72 @@
+"""Norms whose weight is centred at zero, and the mask of dropout in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import warpsmith
+from warpsmith import philox
+from warpsmith.catalogue import Inputs
+
+NORMS: list[Any] = [
+    pytest.param(warpsmith.rms_norm, 1, id="rms_norm"),
+    pytest.param(warpsmith.layer_norm, 2, id="layer_norm"),
+]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("norm", "parameters"), NORMS)
+def test_zero_centered_weight_is_its_distance_from_one(
+    norm: Callable[..., Tensor], parameters: int, dtype: torch.dtype, device: str
+) -> None:
+    """Weights of a few bits, to which 1 is added exactly: answer and gradients are the same."""
+    inputs = Inputs(dtype, device)
+    weight = (torch.arange(264, device=device) % 9 - 4).to(dtype) / 4
+    x, bias, grad = inputs.randn(7, 264), inputs.randn(264, salt=1), inputs.randn(7, 264, salt=2)
+
+    def run(weight: Tensor, **options: Any) -> tuple[Tensor, ...]:
+        leaves = [t.clone().requires_grad_() for t in (x, weight, bias)[: 1 + parameters]]
+        y = norm(*leaves, **options)
+        return (y, *torch.autograd.grad(y, leaves, grad))
+
+    ours, wanted = run(weight, zero_centered=True), run(weight + 1)
+    for a, b in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(("norm", "parameters"), NORMS)
+def test_zero_centered_needs_a_weight_to_matter(
+    norm: Callable[..., Tensor], parameters: int
+) -> None:
+    x = torch.randn(3, 64)
+    assert torch.equal(norm(x, zero_centered=True), norm(x))
+
+
+@pytest.mark.parametrize(("norm", "parameters"), NORMS)
+def test_zero_centered_says_what_it_does_not_go_with(
+    norm: Callable[..., Tensor], parameters: int
+) -> None:
+    x, weight = torch.randn(3, 64), torch.randn(64)
+    name = norm.__name__
+    with pytest.raises(ValueError, match=f"^{name}: expected memory_efficient to be False .* True"):
+        norm(x, weight, zero_centered=True, memory_efficient=True)
+    with pytest.raises(ValueError, match=f"^{name}: expected variant to be None .* 'f32x4_pack'"):
+        norm(x, weight, zero_centered=True, variant="f32x4_pack")
+
+
+def test_a_mask_in_pieces_is_the_same_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = ((0, 4), (3,), (5, 129), (7, 64))
+    whole = [philox.keep_mask(shape, 0.5, 11, 1 << 40) for shape in shapes]
+    monkeypatch.setattr(philox, "_PIECE", 10)
+    for shape, wanted in zip(shapes, whole, strict=True):
+        assert torch.equal(philox.keep_mask(shape, 0.5, 11, 1 << 40), wanted)
