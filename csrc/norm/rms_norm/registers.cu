@@ -9,8 +9,8 @@ namespace warpsmith {
 namespace {
 
 // Rows of 256, 512 and 1024 values in 16 bits. Wide weights would not fit beside the row.
-using FilledTiles = std::tuple<WholeTile<128, 16, 2, 12, true>, WholeTile<128, 32, 2, 12, true>,
-                               WholeTile<128, 32, 4, 8, true>>;
+using FilledTiles =
+    std::tuple<WholeTile<128, 16, 2, 12, true>, WholeTile<128, 32, 2, 12, true>, WholeTile<128, 32, 4, 8, true>>;
 
 void launch(const RmsNormArgs& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
