@@ -41,8 +41,8 @@ struct PeeledSoftmax : Softmax<T, Answer> {
 };
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(
-      a, [&]<class T, class Answer>() { launch_stream(PeeledSoftmax<T, Answer>(a), stream, StreamTiles1{}); });
+  visit_answers(a,
+                [&]<class T, class Answer>() { launch_stream(PeeledSoftmax<T, Answer>(a), stream, StreamTiles1{}); });
 }
 
 const char* takes(const SoftmaxArgs& a) {
