@@ -2,7 +2,7 @@
 
 from warpsmith.reduce.cumsum import cumsum
 from warpsmith.reduce.dot import dot
-from warpsmith.reduce.reduce_dim import amax, amin, argmax, argmin, mean, sum, var
+from warpsmith.reduce.over_dims import amax, amin, argmax, argmin, mean, sum, var
 from warpsmith.reduce.reduce_sum import reduce_sum
 
 __all__ = [

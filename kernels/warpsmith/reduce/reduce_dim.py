@@ -1,12 +1,12 @@
 """Reductions along one dimension: sum, mean, amax, amin, argmax, argmin, var.
 
 They share one set of kernels, csrc/reduce/reduce_dim, whose parameter is the reducer. None uses
-atomics: every answer is bitwise the same from run to run.
+atomics: every answer is bitwise the same from run to run. The public functions are in over_dims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,14 +38,14 @@ NEED_VALUES = ("amax", "amin", "argmax", "argmin")
 POSITIONS = ("argmax", "argmin")
 
 
-def _check_dtype(op: str, x: Tensor) -> None:
+def check_dtype(op: str, x: Tensor) -> None:
     if op in FLOATS_ONLY and not x.is_floating_point():
         raise RuntimeError(f"{op}: expected x to be a floating-point tensor, got {x.dtype}")
     if x.is_complex() or (op in POSITIONS and x.dtype == torch.bool):
         raise RuntimeError(f"{op}: expected x to hold real numbers, got {x.dtype}")
 
 
-def _check_size(op: str, x: Tensor, dim: int) -> None:
+def check_size(op: str, x: Tensor, dim: int) -> None:
     if op in NEED_VALUES and size_along(x, dim) == 0:
         raise IndexError(
             f"{op}: expected dimension {dim} of x, which is reduced, to have a size other "
@@ -55,8 +55,8 @@ def _check_size(op: str, x: Tensor, dim: int) -> None:
 
 def _check(op: str) -> Callable[..., None]:
     def check(x: Tensor, dim: int, *rest: Any) -> None:
-        _check_dtype(op, x)
-        _check_size(op, x, check_dim(op, x, dim))
+        check_dtype(op, x)
+        check_size(op, x, check_dim(op, x, dim))
 
     return check
 
@@ -379,7 +379,7 @@ def _var_rest(correction: int = 1, batch_invariant: bool = False) -> cases.Rest:
     return lambda dim, keepdim: (dim, correction, keepdim, batch_invariant)
 
 
-_sum = _add(
+run_sum = _add(
     "sum",
     "sum(Tensor x, int dim=-1, bool keepdim=False, bool batch_invariant=False) -> Tensor",
     lambda x, dim, keepdim, _: torch.sum(x, dim, keepdim=keepdim),
@@ -395,7 +395,7 @@ _sum = _add(
     samples=cases.invariant(_with_invariance(True)),
     huge=True,
 )
-_mean = _add(
+run_mean = _add(
     "mean",
     "mean(Tensor x, int dim=-1, bool keepdim=False, bool batch_invariant=False) -> Tensor",
     lambda x, dim, keepdim, _: torch.mean(x, dim, keepdim=keepdim),
@@ -415,7 +415,7 @@ _EXTREME = (
     Property("order does not matter", _permutation_changes_nothing),
     Property("one of the values", _is_among_the_values),
 )
-_amax = _add(
+run_amax = _add(
     "amax",
     "amax(Tensor x, int dim=-1, bool keepdim=False) -> Tensor",
     lambda x, dim, keepdim: torch.amax(x, dim, keepdim=keepdim),
@@ -423,14 +423,14 @@ _amax = _add(
     properties=_EXTREME,
     huge=True,
 )
-_amin = _add(
+run_amin = _add(
     "amin",
     "amin(Tensor x, int dim=-1, bool keepdim=False) -> Tensor",
     lambda x, dim, keepdim: torch.amin(x, dim, keepdim=keepdim),
     backward=_extreme_backward("amin"),
     properties=_EXTREME,
 )
-_argmax = _add(
+run_argmax = _add(
     "argmax",
     "argmax(Tensor x, int dim=-1, bool keepdim=False) -> Tensor",
     lambda x, dim, keepdim: torch.argmax(x, dim, keepdim=keepdim),
@@ -438,14 +438,14 @@ _argmax = _add(
     properties=(Property("points at the largest", _points_at_the_extreme("amax")),),
     huge=True,
 )
-_argmin = _add(
+run_argmin = _add(
     "argmin",
     "argmin(Tensor x, int dim=-1, bool keepdim=False) -> Tensor",
     lambda x, dim, keepdim: torch.argmin(x, dim, keepdim=keepdim),
     position=True,
     properties=(Property("points at the smallest", _points_at_the_extreme("amin")),),
 )
-_var = _add(
+run_var = _add(
     "var",
     "var(Tensor x, int dim=-1, int correction=1, bool keepdim=False, bool batch_invariant=False)"
     " -> Tensor",
@@ -469,296 +469,3 @@ _var = _add(
     flops=4,
     huge=True,
 )
-
-
-# --- the public functions -------------------------------------------------------------------------
-
-#: One dimension, several, or all: None, and no dimension at all, as in PyTorch.
-Dims = int | Sequence[int] | None
-
-
-def _over(
-    op: str,
-    call: Callable[[Tensor, int, bool], Tensor],
-    x: Tensor,
-    dims: Sequence[int] | None,
-    keepdim: bool,
-    by_shape: bool = False,
-) -> Tensor:
-    """A reduction over several dimensions, as one over the dimension that they are flattened to.
-
-    Args:
-        op: names the operator in messages.
-        call: the reduction along one dimension: `call(x, dim, keepdim)`.
-        x: the tensor, copied where no single stride walks the dimensions together.
-        dims: the dimensions, in any order; None or empty is all of them.
-        keepdim: whether they stay, with size 1.
-        by_shape: whether values shall meet in the order of the shape, whatever the strides.
-    """
-    _check_dtype(op, x)
-    reduced = sorted(check_dim(op, x, d) for d in dims or range(x.dim()))
-    if len(set(reduced)) < len(reduced):
-        raise RuntimeError(f"{op}: expected every dimension at most once in dim, got {dims}")
-    if len(reduced) < 2:
-        return call(x, reduced[0] if reduced else 0, keepdim)
-    for d in reduced:
-        _check_size(op, x, d)
-    kept = [d for d in range(x.dim()) if d not in reduced]
-    adjacent = reduced[-1] - reduced[0] + 1 == len(reduced)
-    at = reduced[0] if adjacent else len(kept)
-    walked = reduced if by_shape else sorted(reduced, key=x.stride, reverse=True)
-    together = x.permute(*kept[:at], *walked, *kept[at:]).flatten(at, at + len(reduced) - 1)
-    y = call(together, at, False)
-    return y.view([1 if d in reduced else n for d, n in enumerate(x.shape)]) if keepdim else y
-
-
-def _position(
-    op: str, call: Callable[..., Any], variant: str | None, x: Tensor, keepdim: bool
-) -> Tensor:
-    """The place of an extreme of all values, counted in the order of the shape."""
-    _check_dtype(op, x)
-    for d in range(x.dim()):
-        _check_size(op, x, d)
-    y: Tensor = call(variant, x.flatten(), 0, False)
-    return y.view([1] * x.dim()) if keepdim else y
-
-
-def sum(
-    x: Tensor,
-    dim: Dims = -1,
-    keepdim: bool = False,
-    batch_invariant: bool = False,
-    *,
-    variant: str | None = None,
-) -> Tensor:
-    """Sum along a dimension, added in float32 and rounded once.
-
-    The answer is bitwise the same from run to run. Differentiable.
-
-    Args:
-        x: any shape and strides, float32, float16 or bfloat16 (float64, fp8 and integers without a
-            kernel of their own).
-        dim: the dimension that is summed, negative counts from the back; or several, of which each
-            row is summed as one; None is all. What lies apart in memory is copied first.
-        keepdim: whether they stay, with size 1.
-        batch_invariant: whether the sum of a row shall have the same bits whatever other rows the
-            tensor holds. The order of additions then depends on the size of the dimension alone,
-            and on whether it is the last one: a tensor whose strides say otherwise is copied.
-        variant: one rung by name instead of the best one, "f16x8_pack_f32".
-
-    Returns:
-        A contiguous tensor of the dtype of `x`, int64 for integers, without the dimension; 0 where
-        it has size 0.
-
-    Raises:
-        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
-            call.
-        IndexError: `x` has no such dimension.
-        ValueError: the variant does not exist.
-
-    Reference:
-        `torch.sum`.
-    """
-    if not isinstance(dim, int):
-        call = lambda x, d, kept: _sum(variant, x, d, kept, batch_invariant)  # noqa: E731
-        return _over("sum", call, x, dim, keepdim, batch_invariant)
-    return _sum(variant, x, dim, keepdim, batch_invariant)
-
-
-def mean(
-    x: Tensor,
-    dim: Dims = -1,
-    keepdim: bool = False,
-    batch_invariant: bool = False,
-    *,
-    variant: str | None = None,
-) -> Tensor:
-    """Mean along a dimension, summed in float32 and rounded once.
-
-    The answer is bitwise the same from run to run. Differentiable.
-
-    Args:
-        x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
-        dim: the dimension that is averaged, or several, or None for all, as in `sum`.
-        keepdim: whether they stay, with size 1.
-        batch_invariant: whether the mean of a row shall have the same bits whatever other rows the
-            tensor holds, as in `sum`.
-        variant: one rung by name instead of the best one.
-
-    Returns:
-        A contiguous tensor of the dtype of `x`, without the dimension; NaN where it has size 0.
-
-    Raises:
-        RuntimeError: `x` is not floating-point; `dim` names a dimension twice; the variant
-            cannot take the call.
-        IndexError: `x` has no such dimension.
-        ValueError: the variant does not exist.
-
-    Reference:
-        `torch.mean`.
-    """
-    if not isinstance(dim, int):
-        call = lambda x, d, kept: _mean(variant, x, d, kept, batch_invariant)  # noqa: E731
-        return _over("mean", call, x, dim, keepdim, batch_invariant)
-    return _mean(variant, x, dim, keepdim, batch_invariant)
-
-
-def amax(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
-    """Largest value along a dimension; NaN where there is one.
-
-    Order does not matter to it, so the answer never depends on other rows. Differentiable: values
-    that share the maximum share its gradient.
-
-    Args:
-        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
-        keepdim: whether they stay, with size 1.
-        variant: one rung by name instead of the best one, "f16x8_pack".
-
-    Returns:
-        A contiguous tensor of the dtype of `x`, without the dimension.
-
-    Raises:
-        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
-            call.
-        IndexError: `x` has no such dimension, or it has size 0.
-        ValueError: the variant does not exist.
-
-    Reference:
-        `torch.amax`.
-    """
-    if not isinstance(dim, int):
-        return _over("amax", lambda *args: _amax(variant, *args), x, dim, keepdim)
-    return _amax(variant, x, dim, keepdim)
-
-
-def amin(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
-    """Smallest value along a dimension; NaN where there is one.
-
-    Order does not matter to it, so the answer never depends on other rows. Differentiable: values
-    that share the minimum share its gradient.
-
-    Args:
-        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
-        keepdim: whether they stay, with size 1.
-        variant: one rung by name instead of the best one.
-
-    Returns:
-        A contiguous tensor of the dtype of `x`, without the dimension.
-
-    Raises:
-        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
-            call.
-        IndexError: `x` has no such dimension, or it has size 0.
-        ValueError: the variant does not exist.
-
-    Reference:
-        `torch.amin`.
-    """
-    if not isinstance(dim, int):
-        return _over("amin", lambda *args: _amin(variant, *args), x, dim, keepdim)
-    return _amin(variant, x, dim, keepdim)
-
-
-def argmax(
-    x: Tensor, dim: int | None = -1, keepdim: bool = False, *, variant: str | None = None
-) -> Tensor:
-    """Where the largest value along a dimension stands: the first of equal ones, the first NaN.
-
-    Order does not matter to it, so the answer never depends on other rows.
-
-    Args:
-        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced; negative counts from the back. None is all values, whose
-            places count as in `x.flatten()`.
-        keepdim: whether it stays, with size 1.
-        variant: one rung by name instead of the best one.
-
-    Returns:
-        A contiguous int64 tensor without the dimension.
-
-    Raises:
-        RuntimeError: `x` is complex or boolean; the variant cannot take the call.
-        IndexError: `x` has no such dimension, or it has size 0.
-        ValueError: the variant does not exist.
-
-    Reference:
-        `torch.argmax`.
-    """
-    if dim is None:
-        return _position("argmax", _argmax, variant, x, keepdim)
-    return _argmax(variant, x, dim, keepdim)
-
-
-def argmin(
-    x: Tensor, dim: int | None = -1, keepdim: bool = False, *, variant: str | None = None
-) -> Tensor:
-    """Where the smallest value along a dimension stands: the first of equal ones, the first NaN.
-
-    Order does not matter to it, so the answer never depends on other rows.
-
-    Args:
-        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced; negative counts from the back. None is all values, whose
-            places count as in `x.flatten()`.
-        keepdim: whether it stays, with size 1.
-        variant: one rung by name instead of the best one.
-
-    Returns:
-        A contiguous int64 tensor without the dimension.
-
-    Raises:
-        RuntimeError: `x` is complex or boolean; the variant cannot take the call.
-        IndexError: `x` has no such dimension, or it has size 0.
-        ValueError: the variant does not exist.
-
-    Reference:
-        `torch.argmin`.
-    """
-    if dim is None:
-        return _position("argmin", _argmin, variant, x, keepdim)
-    return _argmin(variant, x, dim, keepdim)
-
-
-def var(
-    x: Tensor,
-    dim: Dims = -1,
-    correction: int = 1,
-    keepdim: bool = False,
-    batch_invariant: bool = False,
-    *,
-    variant: str | None = None,
-) -> Tensor:
-    """Variance along a dimension, ``sum((x - mean)^2) / max(n - correction, 0)``, in one pass.
-
-    Means and squared deviations of groups of values are joined in float32, counted from the first
-    value along the dimension, so that a mean far from zero costs no digits. The answer is bitwise
-    the same from run to run. Differentiable.
-
-    Args:
-        x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
-        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
-        correction: 1 for the estimate from a sample, 0 for the variance of the values themselves.
-        keepdim: whether they stay, with size 1.
-        batch_invariant: whether the variance of a row shall have the same bits whatever other rows
-            the tensor holds, as in `sum`.
-        variant: one rung by name instead of the best one.
-
-    Returns:
-        A contiguous tensor of the dtype of `x`, without the dimension; NaN or infinite where
-        `correction` leaves nothing to divide by.
-
-    Raises:
-        RuntimeError: `x` is not floating-point; `dim` names a dimension twice; the variant
-            cannot take the call.
-        IndexError: `x` has no such dimension.
-        ValueError: the variant does not exist.
-
-    Reference:
-        Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
-    """
-    if not isinstance(dim, int):
-        call = lambda x, d, kept: _var(variant, x, d, correction, kept, batch_invariant)  # noqa: E731
-        return _over("var", call, x, dim, keepdim, batch_invariant)
-    return _var(variant, x, dim, correction, keepdim, batch_invariant)

@@ -1,0 +1,315 @@
+"""The public reductions: sum, mean, amax, amin, argmax, argmin, var.
+
+The operators of reduce_dim reduce one dimension; several, or all, are reduced as the one that they
+are flattened to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from warpsmith.reduce.dims import check_dim
+from warpsmith.reduce.reduce_dim import (
+    check_dtype,
+    check_size,
+    run_amax,
+    run_amin,
+    run_argmax,
+    run_argmin,
+    run_mean,
+    run_sum,
+    run_var,
+)
+
+#: One dimension, several, or all: None, and no dimension at all, as in PyTorch.
+Dims = int | Sequence[int] | None
+
+
+def _over(
+    op: str,
+    call: Callable[[Tensor, int, bool], Tensor],
+    x: Tensor,
+    dims: Sequence[int] | None,
+    keepdim: bool,
+    by_shape: bool = False,
+) -> Tensor:
+    """A reduction over several dimensions, as one over the dimension that they are flattened to.
+
+    Args:
+        op: names the operator in messages.
+        call: the reduction along one dimension: `call(x, dim, keepdim)`.
+        x: the tensor, copied where no single stride walks the dimensions together.
+        dims: the dimensions, in any order; None or empty is all of them.
+        keepdim: whether they stay, with size 1.
+        by_shape: whether values shall meet in the order of the shape, whatever the strides.
+    """
+    check_dtype(op, x)
+    reduced = sorted(check_dim(op, x, d) for d in dims or range(x.dim()))
+    if len(set(reduced)) < len(reduced):
+        raise RuntimeError(f"{op}: expected every dimension at most once in dim, got {dims}")
+    if len(reduced) < 2:
+        return call(x, reduced[0] if reduced else 0, keepdim)
+    for d in reduced:
+        check_size(op, x, d)
+    kept = [d for d in range(x.dim()) if d not in reduced]
+    adjacent = reduced[-1] - reduced[0] + 1 == len(reduced)
+    at = reduced[0] if adjacent else len(kept)
+    walked = reduced if by_shape else sorted(reduced, key=x.stride, reverse=True)
+    together = x.permute(*kept[:at], *walked, *kept[at:]).flatten(at, at + len(reduced) - 1)
+    y = call(together, at, False)
+    return y.view([1 if d in reduced else n for d, n in enumerate(x.shape)]) if keepdim else y
+
+
+def _position(
+    op: str, call: Callable[..., Any], variant: str | None, x: Tensor, keepdim: bool
+) -> Tensor:
+    """The place of an extreme of all values, counted in the order of the shape."""
+    check_dtype(op, x)
+    for d in range(x.dim()):
+        check_size(op, x, d)
+    y: Tensor = call(variant, x.flatten(), 0, False)
+    return y.view([1] * x.dim()) if keepdim else y
+
+
+def sum(
+    x: Tensor,
+    dim: Dims = -1,
+    keepdim: bool = False,
+    batch_invariant: bool = False,
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """Sum along a dimension, added in float32 and rounded once.
+
+    The answer is bitwise the same from run to run. Differentiable.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16 (float64, fp8 and integers without a
+            kernel of their own).
+        dim: the dimension that is summed, negative counts from the back; or several, of which each
+            row is summed as one; None is all. What lies apart in memory is copied first.
+        keepdim: whether they stay, with size 1.
+        batch_invariant: whether the sum of a row shall have the same bits whatever other rows the
+            tensor holds. The order of additions then depends on the size of the dimension alone,
+            and on whether it is the last one: a tensor whose strides say otherwise is copied.
+        variant: one rung by name instead of the best one, "f16x8_pack_f32".
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, int64 for integers, without the dimension; 0 where
+        it has size 0.
+
+    Raises:
+        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
+            call.
+        IndexError: `x` has no such dimension.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.sum`.
+    """
+    if not isinstance(dim, int):
+        call = lambda x, d, kept: run_sum(variant, x, d, kept, batch_invariant)  # noqa: E731
+        return _over("sum", call, x, dim, keepdim, batch_invariant)
+    return run_sum(variant, x, dim, keepdim, batch_invariant)
+
+
+def mean(
+    x: Tensor,
+    dim: Dims = -1,
+    keepdim: bool = False,
+    batch_invariant: bool = False,
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """Mean along a dimension, summed in float32 and rounded once.
+
+    The answer is bitwise the same from run to run. Differentiable.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
+        dim: the dimension that is averaged, or several, or None for all, as in `sum`.
+        keepdim: whether they stay, with size 1.
+        batch_invariant: whether the mean of a row shall have the same bits whatever other rows the
+            tensor holds, as in `sum`.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, without the dimension; NaN where it has size 0.
+
+    Raises:
+        RuntimeError: `x` is not floating-point; `dim` names a dimension twice; the variant
+            cannot take the call.
+        IndexError: `x` has no such dimension.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.mean`.
+    """
+    if not isinstance(dim, int):
+        call = lambda x, d, kept: run_mean(variant, x, d, kept, batch_invariant)  # noqa: E731
+        return _over("mean", call, x, dim, keepdim, batch_invariant)
+    return run_mean(variant, x, dim, keepdim, batch_invariant)
+
+
+def amax(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
+    """Largest value along a dimension; NaN where there is one.
+
+    Order does not matter to it, so the answer never depends on other rows. Differentiable: values
+    that share the maximum share its gradient.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
+        keepdim: whether they stay, with size 1.
+        variant: one rung by name instead of the best one, "f16x8_pack".
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, without the dimension.
+
+    Raises:
+        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
+            call.
+        IndexError: `x` has no such dimension, or it has size 0.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.amax`.
+    """
+    if not isinstance(dim, int):
+        return _over("amax", lambda *args: run_amax(variant, *args), x, dim, keepdim)
+    return run_amax(variant, x, dim, keepdim)
+
+
+def amin(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
+    """Smallest value along a dimension; NaN where there is one.
+
+    Order does not matter to it, so the answer never depends on other rows. Differentiable: values
+    that share the minimum share its gradient.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
+        keepdim: whether they stay, with size 1.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, without the dimension.
+
+    Raises:
+        RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
+            call.
+        IndexError: `x` has no such dimension, or it has size 0.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.amin`.
+    """
+    if not isinstance(dim, int):
+        return _over("amin", lambda *args: run_amin(variant, *args), x, dim, keepdim)
+    return run_amin(variant, x, dim, keepdim)
+
+
+def argmax(
+    x: Tensor, dim: int | None = -1, keepdim: bool = False, *, variant: str | None = None
+) -> Tensor:
+    """Where the largest value along a dimension stands: the first of equal ones, the first NaN.
+
+    Order does not matter to it, so the answer never depends on other rows.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is reduced; negative counts from the back. None is all values, whose
+            places count as in `x.flatten()`.
+        keepdim: whether it stays, with size 1.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous int64 tensor without the dimension.
+
+    Raises:
+        RuntimeError: `x` is complex or boolean; the variant cannot take the call.
+        IndexError: `x` has no such dimension, or it has size 0.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.argmax`.
+    """
+    if dim is None:
+        return _position("argmax", run_argmax, variant, x, keepdim)
+    return run_argmax(variant, x, dim, keepdim)
+
+
+def argmin(
+    x: Tensor, dim: int | None = -1, keepdim: bool = False, *, variant: str | None = None
+) -> Tensor:
+    """Where the smallest value along a dimension stands: the first of equal ones, the first NaN.
+
+    Order does not matter to it, so the answer never depends on other rows.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
+        dim: the dimension that is reduced; negative counts from the back. None is all values, whose
+            places count as in `x.flatten()`.
+        keepdim: whether it stays, with size 1.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous int64 tensor without the dimension.
+
+    Raises:
+        RuntimeError: `x` is complex or boolean; the variant cannot take the call.
+        IndexError: `x` has no such dimension, or it has size 0.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.argmin`.
+    """
+    if dim is None:
+        return _position("argmin", run_argmin, variant, x, keepdim)
+    return run_argmin(variant, x, dim, keepdim)
+
+
+def var(
+    x: Tensor,
+    dim: Dims = -1,
+    correction: int = 1,
+    keepdim: bool = False,
+    batch_invariant: bool = False,
+    *,
+    variant: str | None = None,
+) -> Tensor:
+    """Variance along a dimension, ``sum((x - mean)^2) / max(n - correction, 0)``, in one pass.
+
+    Means and squared deviations of groups of values are joined in float32, counted from the first
+    value along the dimension, so that a mean far from zero costs no digits. The answer is bitwise
+    the same from run to run. Differentiable.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
+        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
+        correction: 1 for the estimate from a sample, 0 for the variance of the values themselves.
+        keepdim: whether they stay, with size 1.
+        batch_invariant: whether the variance of a row shall have the same bits whatever other rows
+            the tensor holds, as in `sum`.
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        A contiguous tensor of the dtype of `x`, without the dimension; NaN or infinite where
+        `correction` leaves nothing to divide by.
+
+    Raises:
+        RuntimeError: `x` is not floating-point; `dim` names a dimension twice; the variant
+            cannot take the call.
+        IndexError: `x` has no such dimension.
+        ValueError: the variant does not exist.
+
+    Reference:
+        Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
+    """
+    if not isinstance(dim, int):
+        call = lambda x, d, kept: run_var(variant, x, d, correction, kept, batch_invariant)  # noqa: E731
+        return _over("var", call, x, dim, keepdim, batch_invariant)
+    return run_var(variant, x, dim, correction, keepdim, batch_invariant)
