@@ -97,10 +97,8 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         ),
         Sample("special", lambda i: _call(norm, i, _special(i), i.randn(5, 64, salt=1))),
         Sample(
-            "special, odd, rows dropped",
-            lambda i: _call(
-                norm, i, _special(i, 63), i.randn(5, 63, salt=1), _row_scale(i, 5), p=0.5
-            ),
+            "special, rows dropped",
+            lambda i: _call(norm, i, _special(i), i.randn(5, 64, salt=1), _row_scale(i, 5), p=0.5),
         ),
         *(() if norm.has_bias else _PAST_2_31),
         Sample("no residual", lambda i: _call(norm, i, i.randn(5, 256), None)),
@@ -138,9 +136,11 @@ _PAST_2_31 = (
 )
 
 
-def _special(i: Inputs, cols: int = 64) -> Tensor:
-    """Rows with NaN, infinities, kept and dropped, and zeros."""
-    x = i.randn(5, cols)
+def _special(i: Inputs) -> Tensor:
+    """Rows with NaN, infinities, kept and dropped, and zeros. Of even length: what PyTorch answers
+    for a row with an infinity depends on its kernel, which is another for odd ones on GPUs.
+    """
+    x = i.randn(5, 64)
     x[0, 3:9] = float("nan")
     x[1, 5:11] = float("inf")
     x[2, 7:11], x[2, 11:14] = float("-inf"), float("inf")
@@ -165,7 +165,7 @@ def backward_samples(norm: Norm) -> tuple[Sample, ...]:
         h = _special(i)
         return i.randn(5, 64), None, h, *_call(norm, i, h, None, _row_scale(i, 5))[2:]
 
-    others = ("defaults", "special", "special, odd, rows dropped", _PAST_2_31[0].label)
+    others = ("defaults", "special", "special, rows dropped", _PAST_2_31[0].label)
     return (
         *(backward(s) for s in samples(norm) if s.label not in others),
         Sample("special", special),
