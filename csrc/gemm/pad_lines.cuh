@@ -3,7 +3,6 @@
 //   comes from L1; it does so for a few lines at once. Bound: memory.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "device/fast_divide.h"

@@ -2,8 +2,6 @@
 // followed by zeros up to the next multiple. kernels/warpsmith/gemm/padding.py says the same.
 #pragma once
 
-#include <algorithm>
-
 #include "gemm/gemm.h"
 #include "gemm/split.h"
 

@@ -8,6 +8,7 @@
 #include "device/ptx/global.h"
 #include "device/ptx/mma.h"
 #include "gemm/packs.cuh"
+#include "gemm/shared_limits.h"
 #include "gemm/skinny_mma_sums.cuh"
 #include "gemm/skinny_ring_deal.h"
 #include "gemm/skinny_ring_kernel.cuh"
@@ -216,8 +217,6 @@ struct PassingRowsSlot : RowsSlot<W, X, rows, vectors> {
 
 namespace {
 
-constexpr int kSm90Shared = 227 << 10, kSm89Shared = 99 << 10;
-
 // More than 8 vectors of 16 bits, on a GPU with room for any ring. ring_deal is about products alone, with weights of 16
 // bits; others go by turns.
 template <class W, class X, class Large, class Args>
@@ -225,13 +224,13 @@ void launch_skinny_ring_dealt(const Args& a, int sm_count, cudaStream_t stream) 
   constexpr int kVectors = Large::vectors;
   constexpr bool kWide = kVectors * Large::Slot::planes > 16;
   using Tall = SkinnyRingTile<RowsSlot<W, X, 2 * kRingRows, kVectors>, 4, kWide ? 4 : 5>;
-  static_assert(Large::shared_bytes <= kSm90Shared && Tall::shared_bytes <= kSm90Shared);
+  static_assert(Large::shared_bytes <= kSharedOfSm90 && Tall::shared_bytes <= kSharedOfSm90);
   const int blocks = std::max(1, sm_count / a.splits);
   RingDeal deal = whole_tiles(a.m, blocks);
   if constexpr (std::is_same_v<W, X> && std::is_same_v<Args, SkinnyArgs>) {
     using Even = EvenRingTile<RowsSlot<W, X, kEvenRows, kVectors>, 8, 3>;
     using TallEven = EvenRingTile<PassingRowsSlot<W, X, kTallEvenRows, kVectors>, 4, 3>;
-    static_assert(Even::shared_bytes <= kSm90Shared && TallEven::shared_bytes <= kSm90Shared);
+    static_assert(Even::shared_bytes <= kSharedOfSm90 && TallEven::shared_bytes <= kSharedOfSm90);
     deal = ring_deal(a.m, a.k * static_cast<int64_t>(sizeof(W)), blocks);
     if (deal == RingDeal::even) return launch_skinny_ring_tile<Even>(a, sm_count, stream);
     if (deal == RingDeal::tall_even) return launch_skinny_ring_tile<TallEven>(a, sm_count, stream);
@@ -247,12 +246,12 @@ void launch_skinny_ring_of(const Args& a, int sm_count, cudaStream_t stream) {
   constexpr bool kWide = vectors * Slot::planes > 16;  // slots so large that fewer must do
   using Large = SkinnyRingTile<Slot, 8, kWide ? 3 : 4>;
   using Small = SkinnyRingTile<Slot, 4, kWide ? 2 : 3>;
-  static_assert(Large::shared_bytes <= kSm90Shared && Small::shared_bytes <= kSm89Shared);
+  static_assert(Large::shared_bytes <= kSharedOfSm90 && Small::shared_bytes <= kSharedOfSm89);
   const int limit = block_smem_limit();
   if (limit < Large::shared_bytes) {
     const int blocks = limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count;
     launch_skinny_ring_tile<Small>(a, blocks, stream);
-  } else if (vectors == 16 && sizeof(X) == 2 && limit >= kSm90Shared) {
+  } else if (vectors == 16 && sizeof(X) == 2 && limit >= kSharedOfSm90) {
     if constexpr (vectors == 16 && sizeof(X) == 2) launch_skinny_ring_dealt<W, X, Large>(a, sm_count, stream);
   } else {
     launch_skinny_ring_tile<Large>(a, sm_count, stream);

@@ -5,6 +5,7 @@
 
 #include "device/ptx/ldmatrix.h"
 #include "device/ptx/mma.h"
+#include "gemm/shared_limits.h"
 #include "gemm/skinny_mma_sums.cuh"
 #include "gemm/skinny_ring_kernel.cuh"
 #include "row/persistent.h"
@@ -95,8 +96,7 @@ template <class T, int vectors, class Args>
 void launch_skinny_columns_of(const Args& a, int sm_count, cudaStream_t stream) {
   using Large = SkinnyRingTile<ColumnsSlot<T, vectors>, 8, 4>;
   using Small = SkinnyRingTile<ColumnsSlot<T, vectors>, 4, 3>;
-  constexpr int kSm90 = 227 << 10, kSm89 = 99 << 10;
-  static_assert(Large::shared_bytes <= kSm90 && Small::shared_bytes <= kSm89);
+  static_assert(Large::shared_bytes <= kSharedOfSm90 && Small::shared_bytes <= kSharedOfSm89);
   const int limit = block_smem_limit();
   if (limit >= Large::shared_bytes) {
     launch_skinny_ring_tile<Large>(a, sm_count, stream);

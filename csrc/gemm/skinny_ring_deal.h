@@ -41,7 +41,7 @@ constexpr RingDeal ring_deal(int64_t m, int64_t row_bytes, int64_t blocks) {
   return share > kEvenRows && m * row_bytes > kPassing ? RingDeal::tall_even : RingDeal::even;
 }
 
-// The fastest of each as measured, on 132 multiprocessors.
+// What that chooses on 132 multiprocessors.
 static_assert(ring_deal(4096, 2 * 4096, 132) == RingDeal::tiles && ring_deal(4096, 2 * 14336, 132) == RingDeal::tiles);
 static_assert(ring_deal(14336, 2 * 4096, 132) == RingDeal::tall_tiles &&
               ring_deal(128256, 2 * 4096, 132) == RingDeal::tall_tiles);

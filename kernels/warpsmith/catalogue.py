@@ -364,7 +364,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of an operator, on meta tensors, that a composite makes."""
+    """A call of an operator that a composite makes, on tensors without content."""
 
     op: str
     args: tuple[Any, ...]

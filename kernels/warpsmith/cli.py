@@ -74,7 +74,12 @@ def doctor(args: argparse.Namespace) -> int:
 def list_ops(args: argparse.Namespace) -> int:
     composites = find_composites(args.op)
     named = any(composite.name == args.op for composite in composites)
-    ops = [] if named else find_named(args.op) if args.op else find_ops([])
+    try:
+        ops = [] if named else find_named(args.op) if args.op else find_ops([])
+    except UsageError:
+        if not composites:
+            raise
+        ops = []
     if args.json:
         print_json([*map(_describe, ops), *map(_describe_composite, composites)])
         return 0
@@ -100,16 +105,10 @@ def list_ops(args: argparse.Namespace) -> int:
             print_table("", ("part", "what for", "rungs"), _parts(composite))
             write("")
         return 0
-    overview = [
-        (
-            op.name,
-            op.family,
-            " ".join(op.dtypes),
-            len(op.variants),
-            " ".join(rung.name for rung in op.ladder),
-        )
-        for op in ops
-    ]
+    overview = []
+    for op in ops:
+        ladder = " ".join(rung.name for rung in op.ladder)
+        overview.append((op.name, op.family, " ".join(op.dtypes), len(op.variants), ladder))
     print_table("", ("operator", "family", "dtypes", "variants", "ladder"), overview)
     write("")
     made = [(c.name, c.family, " ".join(c.operators)) for c in composites]

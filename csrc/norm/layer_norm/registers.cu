@@ -9,7 +9,7 @@
 namespace warpsmith {
 namespace {
 
-// Measured on an H200. `blocks` is how many of 128 threads a multiprocessor must hold.
+// `blocks` is how many of 128 threads a multiprocessor must hold.
 template <int blocks>
 using Tiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>,
                          RowTile<128, 8, 4, blocks>, RowTile<128, 16, 4, blocks>, RowTile<128, 32, 4, blocks>,
@@ -18,7 +18,6 @@ using Tiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile
 static_assert(kMostRowBytes == 16 * kMostRowPacks<Tiles<12>>, "what `takes` says");
 
 // Rows of 256, 512 and 1024 values in 16 bits, and of 256 in f32, where sixteen blocks leave no registers for weights.
-// Measured on an H200.
 template <class T>
 using FilledTiles = std::conditional_t<
     sizeof(T) == 2,

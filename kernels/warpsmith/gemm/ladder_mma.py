@@ -82,10 +82,13 @@ def _suits_waves(p: Problem) -> str | None:
         summing = 10 if slices > 1 else 0
         return math.ceil(last * slices / pairs) * math.ceil(steps / slices) + summing
 
-    cuts = []
+    slices, most = 1, steps // 4
     if whole and last and not p.batch_invariant:
-        cuts = [s for s in (pairs // last, 2, 3, 4, 5) if s <= steps // 4]
-    depth = whole * p.k + min(cost(s) for s in (1, *cuts)) * step
+        for wanted in (min(pairs // last, most), 2, 3, 4, 5):
+            if 0 < wanted <= most and cost(wanted) < cost(slices):
+                slices = wanted
+        slices = math.ceil(steps / math.ceil(steps / slices))
+    depth = whole * p.k + cost(slices) * step
     busy, paid = float(p.m) * float(p.n) * float(p.k), float(depth) * (pairs * tile * tile)
     fits = tiles > pairs and busy >= 0.875 * paid
     return None if fits else "its large tiles do not keep the GPU busy"

@@ -110,7 +110,7 @@ def sum(
     Reference:
         `torch.sum`.
     """
-    if not isinstance(dim, int):
+    if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_sum(variant, x, d, kept, batch_invariant)  # noqa: E731
         return _over("sum", call, x, dim, keepdim, batch_invariant)
     return run_sum(variant, x, dim, keepdim, batch_invariant)
@@ -148,7 +148,7 @@ def mean(
     Reference:
         `torch.mean`.
     """
-    if not isinstance(dim, int):
+    if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_mean(variant, x, d, kept, batch_invariant)  # noqa: E731
         return _over("mean", call, x, dim, keepdim, batch_invariant)
     return run_mean(variant, x, dim, keepdim, batch_invariant)
@@ -178,7 +178,7 @@ def amax(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | Non
     Reference:
         `torch.amax`.
     """
-    if not isinstance(dim, int):
+    if dim is None or isinstance(dim, Sequence):
         return _over("amax", lambda *args: run_amax(variant, *args), x, dim, keepdim)
     return run_amax(variant, x, dim, keepdim)
 
@@ -207,7 +207,7 @@ def amin(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | Non
     Reference:
         `torch.amin`.
     """
-    if not isinstance(dim, int):
+    if dim is None or isinstance(dim, Sequence):
         return _over("amin", lambda *args: run_amin(variant, *args), x, dim, keepdim)
     return run_amin(variant, x, dim, keepdim)
 
@@ -309,7 +309,7 @@ def var(
     Reference:
         Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
     """
-    if not isinstance(dim, int):
+    if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_var(variant, x, d, correction, kept, batch_invariant)  # noqa: E731
         return _over("var", call, x, dim, keepdim, batch_invariant)
     return run_var(variant, x, dim, correction, keepdim, batch_invariant)

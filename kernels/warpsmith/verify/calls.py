@@ -6,6 +6,7 @@ import contextlib
 import re
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -144,9 +145,8 @@ def _plant(args: tuple[Any, ...], value: float) -> tuple[Any, ...]:
     for i, a in enumerate(args):
         if isinstance(a, Tensor) and a.is_floating_point():
             a = a.clone()
-            flat = a.view(-1)
-            for place in (i, flat.numel() // 2 + i, flat.numel() - 1 - i):
-                flat[place % flat.numel()] = value
+            for place in (i, a.numel() // 2 + i, a.numel() - 1 - i):
+                a[numpy.unravel_index(place % a.numel(), a.shape)] = value
         changed.append(a)
     return tuple(changed)
 
