@@ -157,8 +157,12 @@ __device__ __forceinline__ void add_deviation(Deviations<A>& deviations, T x, A 
 template <class A, class T, int n>
 __device__ __forceinline__ void add_deviations(Deviations<A>& deviations, const Vec<T, n>& x, A shift) {
   if constexpr (std::is_same_v<A, float>) {
+    // apart first: where the mean has few digits, so have deviations, and a long sum rounds all their squares one way
+    Deviations<A> own;
 #pragma unroll
-    for (int i = 0; i < n; ++i) add_deviation(deviations, x[i], shift);
+    for (int i = 0; i < n; ++i) add_deviation(own, x[i], shift);
+    deviations.sum += own.sum;
+    deviations.square += own.square;
   } else {
     using Pair = PairOf<T>;
     const Pair shifts{shift, shift};

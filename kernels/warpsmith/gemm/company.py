@@ -13,21 +13,24 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-#: Rows and columns from which libraries take the kernels that they have for large products.
-LARGE = 128
+#: Rows and columns from which libraries take the kernels that they have for large products: on GPUs
+#: so many that tiles of 128 x 128 keep every multiprocessor busy for several rounds, as fewer are a
+#: reason to split k.
+LARGE_ON_GPU = 4096
+LARGE_ON_CPU = 128
 
 
 def repeated(x: Tensor, dim: int) -> Tensor:
-    """x over and over along a dimension that is shorter than LARGE, up to that size."""
-    size = x.shape[dim]
-    if size == 0 or size >= LARGE:
+    """x over and over along a dimension that is shorter than a large product's, up to that size."""
+    size, large = x.shape[dim], LARGE_ON_GPU if x.is_cuda else LARGE_ON_CPU
+    if size == 0 or size >= large:
         return x
-    return x.index_select(dim, torch.arange(LARGE, device=x.device) % size)
+    return x.index_select(dim, torch.arange(large, device=x.device) % size)
 
 
 def among_others(multiply: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
     """`multiply(a, b)` for operands as `torch.matmul` takes them, computed as part of a product
-    with LARGE rows and columns at least, in which those of a and b are repeated.
+    of so many rows and columns that it is a large one, in which those of a and b are repeated.
     """
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
