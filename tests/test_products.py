@@ -13,7 +13,7 @@ from torch import Tensor
 import warpsmith
 from warpsmith import catalogue, dispatch, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
-from warpsmith.gemm.company import LARGE, among_others
+from warpsmith.gemm.company import LARGE_ON_CPU, among_others
 
 SHAPES = (
     ((40,), (40, 24)),
@@ -45,7 +45,7 @@ def test_a_product_among_others_is_the_same_product(
     inputs = Inputs(torch.float64)
     a, b = inputs.randn(*left), inputs.randn(*right, salt=1)
     torch.testing.assert_close(among_others(multiply, a, b), torch.matmul(a, b))
-    assert all(size >= LARGE or size == 0 for size in seen[0])
+    assert all(size >= LARGE_ON_CPU or size == 0 for size in seen[0])
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)
@@ -69,7 +69,7 @@ LOSS = 1e-2
 def _multiply(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
     """A library that is exact for few rows or columns, and not for many of both."""
     product = torch.matmul(a.double(), b.double()).to(a.dtype)
-    many = a.shape[-2] >= LARGE and b.shape[-1] >= LARGE and a.dtype == torch.float32
+    many = min(a.shape[-2], b.shape[-1]) >= LARGE_ON_CPU and a.dtype == torch.float32
     return product + LOSS if many else product
 
 

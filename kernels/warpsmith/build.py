@@ -33,6 +33,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,9 @@ CXX_FLAGS = [
     f"-DTORCH_TARGET_VERSION={_ABI_TARGET}",
 ]
 NVCC_FLAGS = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "-Xptxas=-v", "--compress-mode=size"]
+
+#: So many cores compile a family about as fast as more do.
+_CORES_OF_A_FAMILY = 8
 
 Progress = Callable[[str, int, int], None]
 
@@ -415,7 +419,10 @@ def build(
     Raises:
         BuildError: no compiler, or the compiler's message.
     """
-    return [_compile(name, archs, out, on_progress) for name in names]
+    # A family's last and longest files leave most of many cores idle.
+    side_by_side = max(1, (os.cpu_count() or 1) // _CORES_OF_A_FAMILY)
+    with ThreadPoolExecutor(side_by_side) as workers:
+        return list(workers.map(lambda name: _compile(name, archs, out, on_progress), names))
 
 
 # --- finding --------------------------------------------------------------------------------------

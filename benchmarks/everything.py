@@ -1,0 +1,232 @@
+"""Verifies, benchmarks and sanitises every operator, side by side on all GPUs of this machine:
+`python benchmarks/everything.py verify bench sanitize overhead --work <folder>`.
+
+Each task (some operators of a family) is a process of `warpsmith verify` or `warpsmith bench` with
+a GPU of its own; its records go to a folder of its own under `--work`. A run that `--limit` ends
+goes on where it stopped when it is started again. `collect` enters what is fresh into
+benchmarks/results:
+
+    python benchmarks/everything.py collect --work <folder>
+
+Host times per call (`overhead`) are measured when all else is done, as they need a quiet host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+if find_spec("warpsmith") is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
+
+from warpsmith import bench, catalogue, limits, pool
+
+KINDS = ("verify", "bench", "sanitize", "overhead")
+#: Records that scripts beside this one write.
+SCRIPTS = ("fused_linear_cross_entropy", "mma_peak")
+#: Seconds: with less left no task is started; so many are what a process of compute-sanitizer gets.
+SHORTEST, LONGEST_EXAMINED = 30.0, 300
+#: Tasks a kind is cut into, for each GPU: few enough that starting them costs little.
+CUTS = {"verify": 5, "bench": 8, "sanitize": 2, "overhead": 1}
+#: What no operator's case is called: a benchmark of host times alone.
+NO_CASE = "none of them"
+#: `warpsmith verify` runs the tests of the device vocabulary only when it is given all operators.
+SELF_TESTS = """
+import sys
+from pathlib import Path
+from warpsmith import report, verify
+report.record_verification(Path(sys.argv[1]) / "verify.json", verify.self_tests())
+"""
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    command: tuple[str, ...]
+    kind: str
+
+
+def _rows(op: catalogue.Op) -> int:
+    """An estimate of what an operator costs: its timed implementations, or its checks."""
+    return sum(
+        len(bench.bench_cases(op, dtype, bench.Plan())) + sum(v.dtype == dtype for v in op.variants)
+        for dtype in op.dtypes
+    )
+
+
+def _piles(count: int) -> Iterator[list[str]]:
+    """Operators of a family together, in about so many piles of about the same cost."""
+    ops = list(catalogue.load().values())
+    fair = sum(map(_rows, ops)) / count
+    for family in dict.fromkeys(op.family for op in ops):
+        mine = sorted((op for op in ops if op.family == family), key=_rows, reverse=True)
+        piles: list[list[catalogue.Op]] = [
+            [] for _ in range(max(1, min(len(mine), round(sum(map(_rows, mine)) / fair))))
+        ]
+        for op in mine:
+            min(piles, key=lambda pile: sum(map(_rows, pile))).append(op)
+        yield from ([op.name for op in pile] for pile in piles)
+
+
+def tasks(kinds: Sequence[str], gpus: int, seconds: float) -> list[Task]:
+    """Costly ones first within a kind."""
+    warpsmith = (sys.executable, "-m", "warpsmith")
+    jobs = str(max(1, pool.cores() // gpus - 1))
+    found = []
+    for kind in kinds:
+        verify, measure = (*warpsmith, "verify", "--jobs", jobs), (*warpsmith, "bench")
+        commands = {
+            "verify": verify,
+            "bench": (*measure, "--no-overhead", "--warm", jobs, "--seconds", str(seconds)),
+            "sanitize": (*verify, "--sanitize", "--timeout", str(LONGEST_EXAMINED)),
+            "overhead": (*measure, "--cases", NO_CASE),
+        }
+        costs = {op.name: _rows(op) for op in catalogue.load().values()}
+        piles = sorted(_piles(CUTS[kind] * gpus), key=lambda pile: -sum(costs[n] for n in pile))
+        for pile in piles:
+            name = f"{kind}-{pile[0]}-{len(pile)}"
+            found.append(Task(name, (*commands[kind], "--out", "{out}", *pile), kind))
+        if kind == "verify":
+            found.append(Task("self-tests", (sys.executable, "-c", SELF_TESTS, "{out}"), kind))
+        if kind == "bench":
+            here = Path(__file__).resolve().parent
+            found += [
+                Task(name, (sys.executable, str(here / f"{name}.py"), "--out", "{out}"), kind)
+                for name in SCRIPTS
+            ]
+    return found
+
+
+@dataclass
+class Queue:
+    """What is to do, taken from by a thread per GPU."""
+
+    waiting: list[Task]
+    work: Path
+    ends: float
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    running: int = 0
+    quiet: bool = False  # whether what runs are host times
+
+    def take(self) -> Task | None:
+        """The next task; host times only when nothing else runs."""
+        while True:
+            with self.lock:
+                if not self.waiting or self.ends - time.monotonic() < SHORTEST:
+                    return None
+                if self.waiting[0].kind != "overhead" or self.running == 0 or self.quiet:
+                    self.running += 1
+                    self.quiet = self.waiting[0].kind == "overhead"
+                    return self.waiting.pop(0)
+            time.sleep(0.2)
+
+    def run(self, task: Task, gpu: int) -> None:
+        folder = self.work / task.name
+        folder.mkdir(parents=True, exist_ok=True)
+        known = limits.load(self.work)
+        if known is not None:
+            limits.write_json(folder / "limits.json", known)
+        environment = pool.environment(CUDA_VISIBLE_DEVICES=str(gpu))
+        command = [word.replace("{out}", str(folder)) for word in task.command]
+        began = time.monotonic()
+        with (self.work / f"{task.name}.log").open("w") as log:
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+            try:
+                status = str(process.wait(timeout=max(1.0, self.ends - began)))
+                (folder / "done").write_text(status)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                status = "out of time"
+        lines = (self.work / f"{task.name}.log").read_text().splitlines()
+        with self.lock:
+            self.running -= 1
+            took = time.monotonic() - began
+            print(f"{took:6.0f} s  {task.name}: {status}; {lines[-1] if lines else ''}", flush=True)
+            for line in [line for line in lines if line.startswith("FAILED")][:10]:
+                print(f"          {line[:300]}", flush=True)
+
+    def serve(self, gpu: int) -> None:
+        while (task := self.take()) is not None:
+            self.run(task, gpu)
+
+
+def collect(work: Path) -> None:
+    """Enters the fresh records of all tasks into those of this checkout."""
+    sources = {op.name: bench.source_of(op) for op in catalogue.load().values()}
+    known = limits.load(work)
+    if known is None:
+        raise SystemExit(f"no limits.json in {work}: nothing was measured there")
+    folder = limits.results_root() / limits.folder_name(known["device"]["name"])
+    limits.write_json(folder / "limits.json", known)
+    verified = limits.read_json(folder / "verify.json") or {"ops": {}}
+    entered = 0
+    for path in sorted(work.glob("*/*.json")):
+        record = limits.read_json(path) or {}
+        if path.stem in sources and record["source"] == sources[path.stem]:
+            old = limits.read_json(folder / path.name)
+            limits.write_json(folder / path.name, bench.merge(old, record))
+            entered += 1
+        elif path.stem in SCRIPTS:
+            limits.write_json(folder / path.name, record)
+            entered += 1
+        elif path.stem == "verify":
+            for table in ("ops", "sanitizer"):
+                fresh = {
+                    name: entry
+                    for name, entry in record.get(table, {}).items()
+                    if entry["source"] == sources.get(name, "")
+                }
+                verified[table] = verified.get(table, {}) | fresh
+                entered += len(fresh)
+            verified["environment"] = record["environment"]
+    limits.write_json(folder / "verify.json", verified)
+    print(f"{entered} entries into {folder}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", nargs="+", choices=(*KINDS, "collect"))
+    parser.add_argument("--work", type=Path, required=True, help="folder of logs and new records")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds in all")
+    parser.add_argument("--seconds", type=float, default=0.25, help="per implementation and case")
+    options = parser.parse_args(arguments)
+    options.work.mkdir(parents=True, exist_ok=True)
+    kinds = [kind for kind in KINDS if kind in options.kind]
+    if kinds:
+        ends = time.monotonic() + options.limit
+        if limits.load(options.work) is None:
+            print("measuring the limits of this GPU (about half a minute)", flush=True)
+            limits.ensure(options.work)
+        gpus = torch.cuda.device_count()
+        waiting = [
+            task
+            for task in tasks(kinds, gpus, options.seconds)
+            if not (options.work / task.name / "done").exists()
+        ]
+        queue = Queue(waiting, options.work, ends)
+        threads = [threading.Thread(target=queue.serve, args=(gpu,)) for gpu in range(gpus)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(f"{len(queue.waiting)} tasks not started", flush=True)
+    if "collect" in options.kind:
+        collect(options.work)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The script that measures all operators on all GPUs of a machine: what it starts and collects."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from warpsmith import bench, catalogue, limits
+
+
+@pytest.fixture(scope="module")
+def everything() -> ModuleType:
+    path = Path(__file__).resolve().parents[1] / "benchmarks" / "everything.py"
+    spec = importlib.util.spec_from_file_location("everything", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("kind", ["verify", "bench", "sanitize", "overhead"])
+def test_every_operator_is_in_one_task(everything: ModuleType, kind: str, gpus: int) -> None:
+    tasks = everything.tasks([kind], gpus, 0.25)
+    names = [word for task in tasks for word in task.command if word in catalogue.load()]
+    assert sorted(names) == sorted(catalogue.load())
+    assert len({task.name for task in tasks}) == len(tasks)
+    assert all("{out}" in task.command for task in tasks)
+
+
+def test_a_run_goes_on_where_the_last_one_stopped(
+    everything: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(everything, "SHORTEST", 0.0)
+
+    def task(name: str, code: str) -> Any:
+        return everything.Task(name, (sys.executable, "-c", code, "{out}"), "verify")
+
+    late = task("late", "import time; time.sleep(60)")
+    soon = task("soon", "import sys; print('FAILED relu'); sys.exit(1)")
+    queue = everything.Queue([soon, late], tmp_path, everything.time.monotonic() + 2)
+    queue.serve(0)
+    assert (tmp_path / "soon" / "done").read_text() == "1"
+    assert not (tmp_path / "late" / "done").exists()
+    assert "FAILED relu" in capsys.readouterr().out
+
+
+def test_only_fresh_records_are_collected(
+    everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, work = tmp_path / "results", tmp_path / "work"
+    monkeypatch.setattr(limits, "results_root", lambda: results)
+    limits.write_json(work / "limits.json", {"device": {"name": "NVIDIA H200"}})
+    setup = {"gpu": "NVIDIA H200", "date": "2026-01-01"}
+    fresh = bench.source_of(catalogue.get("relu"))
+    row = {"case": "f32 16Mi", "impl": "auto", "ms": 1.0}
+    for name, source in (("relu", fresh), ("silu", "older")):
+        record = {"environment": setup, "source": source, "rows": [row]}
+        limits.write_json(work / "bench" / f"{name}.json", record)
+    entries = {"relu": {"source": fresh}, "silu": {"source": "older"}, "selftest": {"source": ""}}
+    limits.write_json(work / "verify" / "verify.json", {"environment": setup, "ops": entries})
+    everything.collect(work)
+    folder = results / "h200"
+    assert (folder / "relu.json").exists()
+    assert not (folder / "silu.json").exists()
+    assert set(limits.read_json(folder / "verify.json")["ops"]) == {"relu", "selftest"}  # type: ignore[index]
