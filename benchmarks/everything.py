@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -65,9 +66,30 @@ def _rows(op: catalogue.Op) -> int:
     )
 
 
-def _piles(count: int) -> Iterator[list[str]]:
+def outdated(kind: str, folder: Path) -> list[str]:
+    """Operators whose record of a kind is missing, older than their sources, or of a failure."""
+    verified = limits.read_json(folder / "verify.json") or {}
+    found = []
+    for name, op in catalogue.load().items():
+        record = limits.read_json(bench.record_path(folder, name)) or {}
+        entry = {
+            "verify": verified.get("ops", {}).get(name),
+            "sanitize": verified.get("sanitizer", {}).get(name),
+            "bench": record if record.get("rows") else None,
+            "overhead": record if record.get("overhead") else None,
+        }[kind]
+        fresh = entry is not None and entry["source"] == bench.source_of(op)
+        failed = entry is not None and (
+            entry.get("failed") or not all(tool["ok"] for tool in entry.get("tools", {}).values())
+        )
+        if failed or not fresh:
+            found.append(name)
+    return found
+
+
+def _piles(names: Sequence[str], count: int) -> Iterator[list[str]]:
     """Operators of a family together, in about so many piles of about the same cost."""
-    ops = list(catalogue.load().values())
+    ops = [catalogue.get(name) for name in names]
     fair = sum(map(_rows, ops)) / count
     for family in dict.fromkeys(op.family for op in ops):
         mine = sorted((op for op in ops if op.family == family), key=_rows, reverse=True)
@@ -79,8 +101,17 @@ def _piles(count: int) -> Iterator[list[str]]:
         yield from ([op.name for op in pile] for pile in piles)
 
 
-def tasks(kinds: Sequence[str], gpus: int, seconds: float) -> list[Task]:
-    """Costly ones first within a kind."""
+def tasks(
+    kinds: Sequence[str], gpus: int, seconds: float, older_than: Path | None = None
+) -> list[Task]:
+    """Costly ones first within a kind.
+
+    Args:
+        kinds: of `KINDS`.
+        gpus: how many there are.
+        seconds: of device time for each implementation and case.
+        older_than: folder of records; what they have of these sources is left out.
+    """
     warpsmith = (sys.executable, "-m", "warpsmith")
     jobs = str(max(1, pool.cores() // gpus - 1))
     found = []
@@ -93,9 +124,10 @@ def tasks(kinds: Sequence[str], gpus: int, seconds: float) -> list[Task]:
             "overhead": (*measure, "--cases", NO_CASE),
         }
         costs = {op.name: _rows(op) for op in catalogue.load().values()}
-        piles = sorted(_piles(CUTS[kind] * gpus), key=lambda pile: -sum(costs[n] for n in pile))
-        for pile in piles:
-            name = f"{kind}-{pile[0]}-{len(pile)}"
+        names = list(costs) if older_than is None else outdated(kind, older_than)
+        piles = list(_piles(names, CUTS[kind] * gpus))
+        for pile in sorted(piles, key=lambda pile: -sum(costs[name] for name in pile)):
+            name = f"{kind}-{pile[0]}-{zlib.crc32(' '.join(pile).encode()):08x}"
             found.append(Task(name, (*commands[kind], "--out", "{out}", *pile), kind))
         if kind == "verify":
             found.append(Task("self-tests", (sys.executable, "-c", SELF_TESTS, "{out}"), kind))
@@ -202,6 +234,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, required=True, help="folder of logs and new records")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds in all")
     parser.add_argument("--seconds", type=float, default=0.25, help="per implementation and case")
+    parser.add_argument(
+        "--stale", action="store_true", help="only what benchmarks/results has not of these sources"
+    )
     options = parser.parse_args(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
     kinds = [kind for kind in KINDS if kind in options.kind]
@@ -211,9 +246,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("measuring the limits of this GPU (about half a minute)", flush=True)
             limits.ensure(options.work)
         gpus = torch.cuda.device_count()
+        known = limits.results_dir() if options.stale else None
         waiting = [
             task
-            for task in tasks(kinds, gpus, options.seconds)
+            for task in tasks(kinds, gpus, options.seconds, known)
             if not (options.work / task.name / "done").exists()
         ]
         queue = Queue(waiting, options.work, ends)

@@ -35,6 +35,27 @@ def test_every_operator_is_in_one_task(everything: ModuleType, kind: str, gpus: 
     assert all("{out}" in task.command for task in tasks)
 
 
+def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
+    fresh = {name: bench.source_of(op) for name, op in catalogue.load().items()}
+    tools = {tool: {"ok": True, "detail": ""} for tool in ("memcheck", "racecheck")}
+    ops = {name: {"source": source, "failed": []} for name, source in fresh.items()}
+    ops["relu"] = {"source": fresh["relu"], "failed": ["samples: wrong"]}
+    ops["silu"] = {"source": "older", "failed": []}
+    del ops["gelu"]
+    sanitizer = {name: {"source": source, "tools": tools} for name, source in fresh.items()}
+    found = {"memcheck": {"ok": False, "detail": "a race"}}
+    sanitizer["elu"] = {"source": fresh["elu"], "tools": found}
+    limits.write_json(tmp_path / "verify.json", {"ops": ops, "sanitizer": sanitizer})
+    record = {"source": fresh["relu"], "rows": [{"case": "f32 16Mi", "impl": "auto", "ms": 1.0}]}
+    limits.write_json(tmp_path / "relu.json", record)
+    assert sorted(everything.outdated("verify", tmp_path)) == ["gelu", "relu", "silu"]
+    assert everything.outdated("sanitize", tmp_path) == ["elu"]
+    assert set(everything.outdated("bench", tmp_path)) == set(fresh) - {"relu"}
+    assert set(everything.outdated("overhead", tmp_path)) == set(fresh)
+    (task,) = everything.tasks(["sanitize"], 2, 0.25, tmp_path)
+    assert task.command[-1] == "elu"
+
+
 def test_a_run_goes_on_where_the_last_one_stopped(
     everything: ModuleType,
     tmp_path: Path,
