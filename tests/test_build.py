@@ -172,3 +172,13 @@ def test_a_wheel_keeps_the_headers_it_was_built_with(
     assert build.status(CUTE_FAMILY).origin == "wheel"
     monkeypatch.setenv("CUTLASS_PATH", str(put_cutlass(tmp_path / "cutlass", "4.4.0")))
     assert build.status(CUTE_FAMILY).origin == "wheel"
+
+
+def test_comments_and_layout_do_not_count() -> None:
+    code = 'int a = 1;  // one\n/* two\n  lines */ const char* s = "// kept /* so */";\nf(\'"\');'
+    bare = 'int a = 1; const char* s = "// kept /* so */"; f(\'"\');'
+    assert build.without_comments(code) == bare
+    assert build.without_comments(code.replace("one", "another")) == bare
+    assert build.without_comments(code.replace("= 1", "= 2")) != bare
+    asm = 'asm("x; // y" :: "r"(16\'384));'
+    assert build.without_comments(asm) == asm

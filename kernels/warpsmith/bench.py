@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import inspect
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -119,13 +120,18 @@ def spec_files(op: Op) -> list[Path]:
     return sorted(found)
 
 
+#: A line of Python that says nothing to the interpreter.
+_COMMENT = re.compile(r"\s*(#.*)?$")
+
+
 def source_of(op: Op) -> str:
     """A hash of everything that an operator's numbers depend on: its CUDA sources, its spec, its
-    Triton twin.
+    Triton twin, less their comments.
     """
     digest = hashlib.sha256(build.source_hash(op.family, op.source_dir).encode())
     for path in spec_files(op):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        lines = (line for line in path.read_text().splitlines() if not _COMMENT.match(line))
+        digest.update((path.name + "\0" + "\n".join(lines)).encode())
     return digest.hexdigest()[:16]
 
 
