@@ -25,7 +25,7 @@ struct LaunchConfig {
   dim3 block;
   int dynamic_smem = 0;  // bytes
   int cluster = 1;       // blocks per cluster, along x
-  bool early = false;    // starts while the grid before ends; calls ptx::wait_for_previous_grid() first of all
+  bool early = false;    // starts while the grid before ends, for which it waits before any access to memory
 };
 
 // How a kernel was launched last, or would have been: in one word, because launches on other threads note theirs too.

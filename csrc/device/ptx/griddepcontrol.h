@@ -1,5 +1,5 @@
-// A grid that starts while the one before it in the stream ends (LaunchConfig::early in host/launch.h). Before sm_90, where grids never
-// overlap, neither does anything.
+// A grid that starts while the one before it in the stream ends (LaunchConfig::early in host/launch.h). Before sm_90,
+// where grids never overlap, neither does anything.
 // PTX ISA, "griddepcontrol":
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol
 #pragma once

@@ -1,9 +1,9 @@
 // The functions of the elementwise family. A new activation is one struct here, a name in `Activations` (or
 // `GatedActivations`), a row in the Python spec and a Triton function.
 //
-// Every function computes in float. `exact` is set for f32 data: there the formulas are PyTorch's own; 16-bit and 8-bit
-// data get formulas with the same accuracy after rounding and far fewer instructions, without which a kernel at full
-// memory speed would be bound by arithmetic.
+// Every function computes in float. `exact` is set for f32 data: there the formulas are as accurate as PyTorch's;
+// 16-bit and 8-bit data get formulas with the same accuracy after rounding and far fewer instructions, without which a
+// kernel at full memory speed would be bound by arithmetic.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -11,7 +11,7 @@
 
 namespace warpsmith {
 
-// f32 keeps PyTorch's formulas, narrower types take the fast ones.
+// f32 keeps PyTorch's accuracy, narrower types take the fast formulas.
 template <class T>
 inline constexpr bool kExact = std::is_same_v<T, float>;
 
