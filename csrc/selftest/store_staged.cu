@@ -16,17 +16,17 @@ using Tile = StoreTile;
 constexpr int kThreads = Share<Tile>::threads, kBatch = 2;
 
 // At most 60; two slices add up to 2 sum_at(..., 0) + 3.
-__host__ __device__ constexpr int sum_at(int64_t batch, int64_t row, int64_t col, int slice) {
-  return static_cast<int>((5 * batch + 7 * row + 3 * col) % 121) - 60 + 3 * slice;
+__host__ __device__ constexpr int sum_at(int batch, int row, int col, int slice) {
+  return (5 * batch + 7 * row + 3 * col) % 121 - 60 + 3 * slice;
 }
 
 template <class T>
-__device__ void set(WarpSums<T, float, Tile>& warp, int64_t batch, int64_t m, int64_t n, int slice) {
+__device__ void set(WarpSums<T, float, Tile>& warp, int batch, int m, int n, int slice) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int i = 0; i < warp.wm / 16; ++i) {
     for (int j = 0; j < warp.wn / 8; ++j) {
       for (int at = 0; at < 4; ++at) {
-        const int64_t row = m + 16 * i + at / 2 * 8 + lane / 4, col = n + 8 * j + lane % 4 * 2 + at % 2;
+        const int row = m + 16 * i + at / 2 * 8 + lane / 4, col = n + 8 * j + lane % 4 * 2 + at % 2;
         warp.sums[i][j].value[at] = static_cast<float>(sum_at(batch, row, col, slice));
       }
     }
@@ -39,7 +39,9 @@ __global__ void __launch_bounds__(kThreads) store_staged_kernel(const GemmArgs p
   const Place<Tile> block(p.m, p.n);
   const WarpPlace<Tile> place;
   WarpSums<T, float, Tile> sums;
-  set(sums, block.batch(), block.m() + place.m, block.n() + place.n, static_cast<int>(blockIdx.y));
+  const auto at = [](int64_t begin, int offset) { return static_cast<int>(begin) + offset; };
+  set(sums, static_cast<int>(block.batch()), at(block.m(), place.m), at(block.n(), place.n),
+      static_cast<int>(blockIdx.y));
   store_staged(p, split, sums, patches, block, place);
 }
 
@@ -48,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) store_pairs_kernel(const GemmArgs p)
   const Origin block = origin_by_rows<Tile>(p);
   const WarpPlace<Tile> place;
   WarpSums<T, float, Tile> sums;
-  set(sums, 0, block.m + place.m, block.n + place.n, 0);
+  set(sums, 0, static_cast<int>(block.m) + place.m, static_cast<int>(block.n) + place.n, 0);
   store_pairs(p, sums, block.m + place.m, block.n + place.n);
 }
 
