@@ -2,8 +2,9 @@
 //   Against `warp`: rows too long for registers are read once too. Rows of any length and alignment (a vocabulary of
 //   50257) move in packs: the copy in shared memory has the alignment of x, so the packs between its first and last
 //   16-byte border are copied asynchronously, and those of y are put together from it. Values are added by their column,
-//   not by their address, so that a row has the same bits wherever it lies. Bound: shared memory, read one value at a
-//   time; DRAM while several blocks fit on a multiprocessor.
+//   not by their address, so that a row has the same bits wherever it lies. Warps begin at
+//   lines of 128 bytes, or each would share its first and last with another. Bound: shared memory, read one value at a
+//   time, and the lines that neighbouring rows share; DRAM while several blocks fit on a multiprocessor.
 #include "device/ptx/cp_async.h"
 #include "softmax/softmax/answer.cuh"
 
