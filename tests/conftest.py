@@ -14,7 +14,16 @@ if not GPU:
     # Triton reads it once, when it is imported.
     os.environ["TRITON_INTERPRET"] = "1"
 
-torch.set_num_threads(min(2, os.cpu_count() or 1))
+#: Workers of `pytest -n auto` where there is no GPU; each of them imports PyTorch and Triton.
+MOST_WORKERS = 8
+
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """None on a GPU: its memory is shared, and some tests fill it."""
+    return 0 if GPU else min(MOST_WORKERS, os.cpu_count() or 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:

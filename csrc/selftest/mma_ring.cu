@@ -2,6 +2,7 @@
 // not whole; fragments read in turn with the multiplications and ahead of them. Sums of small integers are exact.
 #include "gemm/mma_ring.cuh"
 
+#include "selftest/formats.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(Share<Config>::threads) mma_ring_kernel(const 
 template <class T>
 std::vector<uint16_t> bits_of(const std::vector<int>& values) {
   std::vector<uint16_t> bits;
-  for (const int value : values) bits.push_back(std::bit_cast<uint16_t>(T(static_cast<float>(value))));
+  for (const int value : values) bits.push_back(encode_reference(format_of<T>(), static_cast<float>(value)));
   return bits;
 }
 

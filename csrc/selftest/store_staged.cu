@@ -4,6 +4,7 @@
 #include "gemm/store_staged.cuh"
 
 #include "gemm/store_pairs.cuh"
+#include "selftest/formats.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {
@@ -58,7 +59,7 @@ enum class Added { nothing, rows, column };
 
 template <class T>
 uint16_t bits_of(int value) {
-  return std::bit_cast<uint16_t>(T(static_cast<float>(value)));
+  return encode_reference(format_of<T>(), static_cast<float>(value));
 }
 
 template <class T>
