@@ -2,9 +2,9 @@
 `python benchmarks/everything.py verify bench sanitize overhead --work <folder>`.
 
 Each task (some operators of a family) is a process of `warpsmith verify` or `warpsmith bench` with
-a GPU of its own; its records go to a folder of its own under `--work`. A run that `--limit` ends
-goes on where it stopped when it is started again. `collect` enters what is fresh into
-benchmarks/results:
+a GPU of its own; its records go to a folder of its own under `--work`. What is asked for first is
+done first, and a run that `--limit` ends goes on where it stopped when it is started again.
+`collect` enters what is fresh into benchmarks/results:
 
     python benchmarks/everything.py collect --work <folder>
 
@@ -39,7 +39,7 @@ SCRIPTS = ("fused_linear_cross_entropy", "mma_peak")
 #: Seconds: with less left no task is started; so many are what a process of compute-sanitizer gets.
 SHORTEST, LONGEST_EXAMINED = 30.0, 300
 #: Tasks a kind is cut into, for each GPU: few enough that starting them costs little.
-CUTS = {"verify": 5, "bench": 8, "sanitize": 2, "overhead": 1}
+CUTS = {"verify": 5, "bench": 8, "sanitize": 5, "overhead": 1}
 #: What no operator's case is called: a benchmark of host times alone.
 NO_CASE = "none of them"
 #: `warpsmith verify` runs the tests of the device vocabulary only when it is given all operators.
@@ -56,6 +56,14 @@ class Task:
     name: str
     command: tuple[str, ...]
     kind: str
+    ops: tuple[str, ...] = ()  # the command's last words
+
+    def left(self, folder: Path) -> tuple[str, ...]:
+        """The command for the operators of which an earlier start of it left no record; empty where
+        it left all.
+        """
+        todo = outdated(self.kind, folder, self.ops) if self.ops else []
+        return () if self.ops and not todo else (*self.command, *todo)
 
 
 def _rows(op: catalogue.Op) -> int:
@@ -66,11 +74,14 @@ def _rows(op: catalogue.Op) -> int:
     )
 
 
-def outdated(kind: str, folder: Path) -> list[str]:
-    """Operators whose record of a kind is missing, older than their sources, or of a failure."""
+def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
+    """Operators (of `names`, or of all) whose record of a kind is missing, older than their
+    sources, or of a failure.
+    """
     verified = limits.read_json(folder / "verify.json") or {}
     found = []
-    for name, op in catalogue.load().items():
+    for name in names or catalogue.load():
+        op = catalogue.get(name)
         record = limits.read_json(bench.record_path(folder, name)) or {}
         entry = {
             "verify": verified.get("ops", {}).get(name),
@@ -107,7 +118,7 @@ def tasks(
     """Costly ones first within a kind.
 
     Args:
-        kinds: of `KINDS`.
+        kinds: of `KINDS`, in the order in which they are to be done.
         gpus: how many there are.
         seconds: of device time for each implementation and case.
         older_than: folder of records; what they have of these sources is left out.
@@ -128,7 +139,7 @@ def tasks(
         piles = list(_piles(names, CUTS[kind] * gpus))
         for pile in sorted(piles, key=lambda pile: -sum(costs[name] for name in pile)):
             name = f"{kind}-{pile[0]}-{zlib.crc32(' '.join(pile).encode()):08x}"
-            found.append(Task(name, (*commands[kind], "--out", "{out}", *pile), kind))
+            found.append(Task(name, (*commands[kind], "--out", "{out}"), kind, tuple(pile)))
         if kind == "verify":
             found.append(Task("self-tests", (sys.executable, "-c", SELF_TESTS, "{out}"), kind))
         if kind == "bench":
@@ -170,9 +181,14 @@ class Queue:
         if known is not None:
             limits.write_json(folder / "limits.json", known)
         environment = pool.environment(CUDA_VISIBLE_DEVICES=str(gpu))
-        command = [word.replace("{out}", str(folder)) for word in task.command]
+        command = [word.replace("{out}", str(folder)) for word in task.left(folder)]
+        if not command:
+            (folder / "done").write_text("0")
+            with self.lock:
+                self.running -= 1
+            return
         began = time.monotonic()
-        with (self.work / f"{task.name}.log").open("w") as log:
+        with (self.work / f"{task.name}.log").open("a") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment, start_new_session=True
             )
@@ -239,7 +255,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
-    kinds = [kind for kind in KINDS if kind in options.kind]
+    kinds = sorted(set(options.kind) - {"collect"}, key=options.kind.index)
+    if "overhead" in kinds[:-1]:
+        parser.error("overhead comes last: it wants a quiet host")
     if kinds:
         ends = time.monotonic() + options.limit
         if limits.load(options.work) is None:

@@ -76,6 +76,22 @@ def test_a_failed_compile_keeps_the_compilers_words(monkeypatch: pytest.MonkeyPa
     assert "expected a ';'" in build.why_not(FAMILY)
 
 
+def test_every_family_that_fails_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(family: str, *_: object) -> Path:
+        if family == "norm":
+            return tmp_path
+        raise build.BuildError(f"compiling '{family}' failed")
+
+    monkeypatch.setattr(build, "_compile", fail)
+    with pytest.raises(build.BuildError, match="'gemm' failed\n\ncompiling 'loss' failed"):
+        build.build(["gemm", "norm", "loss"], ["90a"], tmp_path)
+    with pytest.raises(build.BuildError, match=r"'loss' failed$"):
+        build.build(["norm", "loss"], ["90a"], tmp_path)
+    assert build.build(["norm"], ["90a"], tmp_path) == [tmp_path]
+
+
 def test_no_compile_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPSMITH_BUILD", "0")
     assert build.library(FAMILY) is None

@@ -29,8 +29,7 @@ def everything() -> ModuleType:
 @pytest.mark.parametrize("kind", ["verify", "bench", "sanitize", "overhead"])
 def test_every_operator_is_in_one_task(everything: ModuleType, kind: str, gpus: int) -> None:
     tasks = everything.tasks([kind], gpus, 0.25)
-    names = [word for task in tasks for word in task.command if word in catalogue.load()]
-    assert sorted(names) == sorted(catalogue.load())
+    assert sorted(name for task in tasks for name in task.ops) == sorted(catalogue.load())
     assert len({task.name for task in tasks}) == len(tasks)
     assert all("{out}" in task.command for task in tasks)
 
@@ -53,7 +52,12 @@ def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
     assert set(everything.outdated("bench", tmp_path)) == set(fresh) - {"relu"}
     assert set(everything.outdated("overhead", tmp_path)) == set(fresh)
     (task,) = everything.tasks(["sanitize"], 2, 0.25, tmp_path)
-    assert task.command[-1] == "elu"
+    assert task.ops == ("elu",)
+    assert task.left(tmp_path / "empty")[-1] == "elu"
+    relu_and_elu = everything.Task("both", ("bench",), "bench", ("relu", "elu"))
+    assert relu_and_elu.left(tmp_path) == ("bench", "elu")
+    relu = everything.Task("relu", ("bench",), "bench", ("relu",))
+    assert relu.left(tmp_path) == ()
 
 
 def test_a_run_goes_on_where_the_last_one_stopped(
@@ -69,8 +73,12 @@ def test_a_run_goes_on_where_the_last_one_stopped(
 
     late = task("late", "import time; time.sleep(60)")
     soon = task("soon", "import sys; print('FAILED relu'); sys.exit(1)")
-    queue = everything.Queue([soon, late], tmp_path, everything.time.monotonic() + 2)
+    record = {"source": bench.source_of(catalogue.get("relu")), "rows": [{"impl": "auto"}]}
+    limits.write_json(tmp_path / "cut" / "relu.json", record)
+    cut = everything.Task("cut", ("no such program",), "bench", ("relu",))
+    queue = everything.Queue([cut, soon, late], tmp_path, everything.time.monotonic() + 2)
     queue.serve(0)
+    assert (tmp_path / "cut" / "done").exists()
     assert (tmp_path / "soon" / "done").read_text() == "1"
     assert not (tmp_path / "late" / "done").exists()
     assert "FAILED relu" in capsys.readouterr().out

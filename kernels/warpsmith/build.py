@@ -54,6 +54,7 @@ _ABI_TARGET = f"0x{MIN_TORCH[0]:02x}{MIN_TORCH[1]:02x}000000000000"
 CXX_FLAGS = [
     "-std=c++20",
     "-O2",
+    "-g0",  # Python's own flags ask for -g, which makes a binding's object 15 times as large
     "-Wall",
     "-Wno-unknown-pragmas",
     f"-DTORCH_TARGET_VERSION={_ABI_TARGET}",
@@ -435,12 +436,16 @@ def build(
         on_progress: called with (family, files done, files in all).
 
     Raises:
-        BuildError: no compiler, or the compiler's message.
+        BuildError: no compiler, or the compiler's messages, of every family that failed.
     """
-    # A family's last and longest files leave most of many cores idle.
-    side_by_side = max(1, (os.cpu_count() or 1) // _CORES_OF_A_FAMILY)
+    # Never one alone: while it compiles its last and longest files, most cores have nothing to do.
+    side_by_side = max(2, (os.cpu_count() or 1) // _CORES_OF_A_FAMILY)
     with ThreadPoolExecutor(side_by_side) as workers:
-        return list(workers.map(lambda name: _compile(name, archs, out, on_progress), names))
+        runs = [workers.submit(_compile, name, archs, out, on_progress) for name in names]
+    failures = [error for run in runs if isinstance(error := run.exception(), BuildError)]
+    if len(failures) > 1:
+        raise BuildError("\n\n".join(map(str, failures)))
+    return [run.result() for run in runs]
 
 
 # --- finding --------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def run_sanitizer(
     runs = [
         ToolRun(sanitizer, tool, dtype, tuple(op.name for op in hand), timeout, cost)
         for tool in tools
-        for dtype, hand, cost in _deal(chosen, 2 * jobs)
+        for dtype, hand, cost in _deal(chosen, jobs)
     ]
     if jobs == 1:
         for run in runs:
