@@ -1,7 +1,7 @@
 """Verifies, benchmarks and sanitises every operator, side by side on all GPUs of this machine:
 `python benchmarks/everything.py verify bench sanitize overhead --work <folder>`.
 
-Each task (some operators of a family) is a process of `warpsmith verify` or `warpsmith bench` with
+Each task (some operators) is a process of `warpsmith verify` or `warpsmith bench` with
 a GPU of its own; its records go to a folder of its own under `--work`. What is asked for first is
 done first, and a run that `--limit` ends goes on where it stopped when it is started again.
 `collect` enters what is fresh into benchmarks/results:
@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,15 +31,19 @@ import torch
 if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
-from warpsmith import bench, catalogue, limits, pool
+from warpsmith import bench, build, catalogue, limits, pool, report
+from warpsmith.verify import sanitizer, units
 
 KINDS = ("verify", "bench", "sanitize", "overhead")
 #: Records that scripts beside this one write.
 SCRIPTS = ("fused_linear_cross_entropy", "mma_peak")
-#: Seconds: with less left no task is started; so many are what a process of compute-sanitizer gets.
-SHORTEST, LONGEST_EXAMINED = 30.0, 300
+#: Seconds that have to be left where a task is started: verification is recorded at a task's end,
+#: a benchmark at each operator's.
+SHORTEST = {"verify": 150.0, "sanitize": 200.0, "bench": 30.0, "overhead": 30.0}
+#: Seconds after which a silent verification and a process of compute-sanitizer are stopped.
+SILENT, LONGEST_EXAMINED = 240, 300
 #: Tasks a kind is cut into, for each GPU: few enough that starting them costs little.
-CUTS = {"verify": 5, "bench": 8, "sanitize": 5, "overhead": 1}
+CUTS = {"verify": 3, "bench": 8, "sanitize": 2, "overhead": 1}
 #: What no operator's case is called: a benchmark of host times alone.
 NO_CASE = "none of them"
 #: `warpsmith verify` runs the tests of the device vocabulary only when it is given all operators.
@@ -47,7 +51,13 @@ SELF_TESTS = """
 import sys
 from pathlib import Path
 from warpsmith import report, verify
-report.record_verification(Path(sys.argv[1]) / "verify.json", verify.self_tests())
+results = verify.self_tests()
+report.record_verification(Path(sys.argv[1]) / "verify.json", results)
+failed = [result for result in results if not result.ok]
+for result in failed:
+    print(f"FAILED {result.op} {result.label}: {result.detail}")
+print(f"{len(results)} self tests, {len(failed)} failed")
+sys.exit(1 if failed else 0)
 """
 
 
@@ -63,11 +73,17 @@ class Task:
         it left all.
         """
         todo = outdated(self.kind, folder, self.ops) if self.ops else []
+        if len(todo) < len(self.ops) or (folder / "began").exists():
+            todo = [*todo[1:], *todo[:1]]  # what ended that start comes last
         return () if self.ops and not todo else (*self.command, *todo)
 
 
-def _rows(op: catalogue.Op) -> int:
-    """An estimate of what an operator costs: its timed implementations, or its checks."""
+def _cost(kind: str, op: catalogue.Op) -> float:
+    """An estimate of what an operator costs, in units of the kind: checks, calls or rows."""
+    if kind == "verify":
+        return units.cost(op)
+    if kind == "sanitize":
+        return sum(sanitizer.cost(op, dtype) for dtype in op.dtypes)
     return sum(
         len(bench.bench_cases(op, dtype, bench.Plan())) + sum(v.dtype == dtype for v in op.variants)
         for dtype in op.dtypes
@@ -98,18 +114,12 @@ def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
     return found
 
 
-def _piles(names: Sequence[str], count: int) -> Iterator[list[str]]:
-    """Operators of a family together, in about so many piles of about the same cost."""
-    ops = [catalogue.get(name) for name in names]
-    fair = sum(map(_rows, ops)) / count
-    for family in dict.fromkeys(op.family for op in ops):
-        mine = sorted((op for op in ops if op.family == family), key=_rows, reverse=True)
-        piles: list[list[catalogue.Op]] = [
-            [] for _ in range(max(1, min(len(mine), round(sum(map(_rows, mine)) / fair))))
-        ]
-        for op in mine:
-            min(piles, key=lambda pile: sum(map(_rows, pile))).append(op)
-        yield from ([op.name for op in pile] for pile in piles)
+def _piles(costs: Mapping[str, float], count: int) -> list[list[str]]:
+    """Operators in so many piles of about the same cost."""
+    piles: list[list[str]] = [[] for _ in range(min(count, len(costs)))]
+    for name in sorted(costs, key=lambda name: -costs[name]):
+        min(piles, key=lambda pile: sum(costs[other] for other in pile)).append(name)
+    return piles
 
 
 def tasks(
@@ -129,14 +139,14 @@ def tasks(
     for kind in kinds:
         verify, measure = (*warpsmith, "verify", "--jobs", jobs), (*warpsmith, "bench")
         commands = {
-            "verify": verify,
+            "verify": (*verify, "--timeout", str(SILENT)),
             "bench": (*measure, "--no-overhead", "--warm", jobs, "--seconds", str(seconds)),
             "sanitize": (*verify, "--sanitize", "--timeout", str(LONGEST_EXAMINED)),
             "overhead": (*measure, "--cases", NO_CASE),
         }
-        costs = {op.name: _rows(op) for op in catalogue.load().values()}
-        names = list(costs) if older_than is None else outdated(kind, older_than)
-        piles = list(_piles(names, CUTS[kind] * gpus))
+        names = catalogue.load() if older_than is None else outdated(kind, older_than)
+        costs = {name: _cost(kind, catalogue.get(name)) for name in names}
+        piles = _piles(costs, CUTS[kind] * gpus)
         for pile in sorted(piles, key=lambda pile: -sum(costs[name] for name in pile)):
             name = f"{kind}-{pile[0]}-{zlib.crc32(' '.join(pile).encode()):08x}"
             found.append(Task(name, (*commands[kind], "--out", "{out}"), kind, tuple(pile)))
@@ -145,8 +155,9 @@ def tasks(
         if kind == "bench":
             here = Path(__file__).resolve().parent
             found += [
-                Task(name, (sys.executable, str(here / f"{name}.py"), "--out", "{out}"), kind)
+                Task(name, (*script, "--seconds", str(4 * seconds), "--out", "{out}"), kind)
                 for name in SCRIPTS
+                for script in [(sys.executable, str(here / f"{name}.py"))]
             ]
     return found
 
@@ -158,20 +169,24 @@ class Queue:
     waiting: list[Task]
     work: Path
     ends: float
+    gpus: int = 1
     lock: threading.Lock = field(default_factory=threading.Lock)
     running: int = 0
     quiet: bool = False  # whether what runs are host times
 
     def take(self) -> Task | None:
-        """The next task; host times only when nothing else runs."""
+        """The first task for which there is time; host times only when nothing else runs."""
         while True:
             with self.lock:
-                if not self.waiting or self.ends - time.monotonic() < SHORTEST:
+                left = self.ends - time.monotonic()
+                task = next((t for t in self.waiting if SHORTEST[t.kind] <= left), None)
+                if task is None:
                     return None
-                if self.waiting[0].kind != "overhead" or self.running == 0 or self.quiet:
+                if task.kind != "overhead" or self.running == 0 or self.quiet:
                     self.running += 1
-                    self.quiet = self.waiting[0].kind == "overhead"
-                    return self.waiting.pop(0)
+                    self.quiet = task.kind == "overhead"
+                    self.waiting.remove(task)
+                    return task
             time.sleep(0.2)
 
     def run(self, task: Task, gpu: int) -> None:
@@ -180,13 +195,16 @@ class Queue:
         known = limits.load(self.work)
         if known is not None:
             limits.write_json(folder / "limits.json", known)
-        environment = pool.environment(CUDA_VISIBLE_DEVICES=str(gpu))
+        # A verification also checks that the second of two GPUs is served.
+        seen = [(gpu + i) % self.gpus for i in range(self.gpus if task.kind == "verify" else 1)]
+        environment = pool.environment(CUDA_VISIBLE_DEVICES=",".join(map(str, seen[:2])))
         command = [word.replace("{out}", str(folder)) for word in task.left(folder)]
         if not command:
             (folder / "done").write_text("0")
             with self.lock:
                 self.running -= 1
             return
+        (folder / "began").touch()
         began = time.monotonic()
         with (self.work / f"{task.name}.log").open("a") as log:
             process = subprocess.Popen(
@@ -194,7 +212,9 @@ class Queue:
             )
             try:
                 status = str(process.wait(timeout=max(1.0, self.ends - began)))
-                (folder / "done").write_text(status)
+                # 1 is a verification's word for failed checks, which are on record.
+                if status == "0" or (status == "1" and task.kind in ("verify", "sanitize")):
+                    (folder / "done").write_text(status)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 status = "out of time"
@@ -211,9 +231,24 @@ class Queue:
             self.run(task, gpu)
 
 
+def check_libraries() -> None:
+    """What a library of other sources does would be recorded under the name of these.
+
+    Raises:
+        SystemExit: with the families whose library was not built from this checkout.
+    """
+    old = [
+        status.family
+        for status in map(build.status, build.all_families())
+        if status.path is not None and not build.is_current(status.path.parent, status.family)
+    ]
+    if old:
+        raise SystemExit(f"libraries that were built from other sources: {', '.join(old)}")
+
+
 def collect(work: Path) -> None:
     """Enters the fresh records of all tasks into those of this checkout."""
-    sources = {op.name: bench.source_of(op) for op in catalogue.load().values()}
+    sources = {name: report.verified_source(name) for name in (*catalogue.load(), "selftest")}
     known = limits.load(work)
     if known is None:
         raise SystemExit(f"no limits.json in {work}: nothing was measured there")
@@ -235,7 +270,7 @@ def collect(work: Path) -> None:
                 fresh = {
                     name: entry
                     for name, entry in record.get(table, {}).items()
-                    if entry["source"] == sources.get(name, "")
+                    if entry["source"] == sources.get(name)
                 }
                 verified[table] = verified.get(table, {}) | fresh
                 entered += len(fresh)
@@ -259,6 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "overhead" in kinds[:-1]:
         parser.error("overhead comes last: it wants a quiet host")
     if kinds:
+        check_libraries()
         ends = time.monotonic() + options.limit
         if limits.load(options.work) is None:
             print("measuring the limits of this GPU (about half a minute)", flush=True)
@@ -270,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for task in tasks(kinds, gpus, options.seconds, known)
             if not (options.work / task.name / "done").exists()
         ]
-        queue = Queue(waiting, options.work, ends)
+        queue = Queue(waiting, options.work, ends, gpus)
         threads = [threading.Thread(target=queue.serve, args=(gpu,)) for gpu in range(gpus)]
         for thread in threads:
             thread.start()

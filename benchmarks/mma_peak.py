@@ -108,12 +108,20 @@ def product_rows(
         calls["cublas"] = lambda i, x=a, y=right: torch.matmul(x, y)
         if product.twin:
             calls["triton, mma.sync"] = lambda i, x=a, y=right: twin(x, y)
+        case = f"{product.instruction} {size}x{size}x{size} {layout}"
         with cublas_set(product.setting):
+            for name, call in list(calls.items()):
+                try:
+                    call(0)
+                except Exception as error:  # the others are still measured
+                    message = f"{type(error).__name__}: {error}".splitlines()[0]
+                    rows.append({"case": case, "impl": name, "error": message})
+                    del calls[name]
             times = timing.measure(calls, sets=1, seconds=seconds)
         for name, time in times.items():
             rate = flops / time.ms / 1e9
             row = {
-                "case": f"{product.instruction} {size}x{size}x{size} {layout}",
+                "case": case,
                 "impl": name,
                 "ms": time.ms,
                 "tflops": round(rate, 1),

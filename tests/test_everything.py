@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warpsmith import bench, catalogue, limits
+from warpsmith import bench, build, catalogue, limits
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,46 @@ def test_every_operator_is_in_one_task(everything: ModuleType, kind: str, gpus: 
     assert sorted(name for task in tasks for name in task.ops) == sorted(catalogue.load())
     assert len({task.name for task in tasks}) == len(tasks)
     assert all("{out}" in task.command for task in tasks)
+
+
+def test_what_needs_more_time_than_is_left_waits(everything: ModuleType, tmp_path: Path) -> None:
+    def task(kind: str) -> Any:
+        return everything.Task(kind, ("true",), kind)
+
+    kinds = ["sanitize", "verify", "bench", "overhead"]
+    soon = everything.time.monotonic() + 60
+    queue = everything.Queue([task(kind) for kind in kinds], tmp_path, soon)
+    assert queue.take().kind == "bench"
+    queue.running = 0
+    assert queue.take().kind == "overhead"
+    assert queue.take() is None
+    assert [task.kind for task in queue.waiting] == ["sanitize", "verify"]
+
+
+def test_what_ended_a_task_comes_last(everything: ModuleType, tmp_path: Path) -> None:
+    task = everything.Task("task", ("bench",), "bench", ("relu", "elu", "silu"))
+    assert task.left(tmp_path) == ("bench", "relu", "elu", "silu")
+    (tmp_path / "began").touch()
+    assert task.left(tmp_path) == ("bench", "elu", "silu", "relu")
+
+
+def test_piles_are_even(everything: ModuleType) -> None:
+    for gpus in (1, 2, 4):
+        piles = everything._piles(dict.fromkeys(catalogue.load(), 10.0), 5 * gpus)
+        assert len(piles) == 5 * gpus
+        assert max(map(len, piles)) - min(map(len, piles)) <= 1
+
+
+def test_libraries_of_other_sources_are_refused(
+    everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "warpsmith_loss.so").write_bytes(b"")
+    monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path))
+    with pytest.raises(SystemExit, match="built from other sources: loss"):
+        everything.check_libraries()
+    key = build._key("loss", ["90a"], "")
+    limits.write_json(tmp_path / "loss.json", {"archs": ["90a"], "cutlass": "", "key": key})
+    everything.check_libraries()
 
 
 def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
@@ -66,7 +106,7 @@ def test_a_run_goes_on_where_the_last_one_stopped(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(everything, "SHORTEST", 0.0)
+    monkeypatch.setattr(everything, "SHORTEST", dict.fromkeys(everything.KINDS, 0.0))
 
     def task(name: str, code: str) -> Any:
         return everything.Task(name, (sys.executable, "-c", code, "{out}"), "verify")
@@ -76,9 +116,11 @@ def test_a_run_goes_on_where_the_last_one_stopped(
     record = {"source": bench.source_of(catalogue.get("relu")), "rows": [{"impl": "auto"}]}
     limits.write_json(tmp_path / "cut" / "relu.json", record)
     cut = everything.Task("cut", ("no such program",), "bench", ("relu",))
-    queue = everything.Queue([cut, soon, late], tmp_path, everything.time.monotonic() + 2)
+    broken = everything.Task("broken", (sys.executable, "-c", "raise SystemExit(1)"), "bench")
+    queue = everything.Queue([cut, broken, soon, late], tmp_path, everything.time.monotonic() + 3)
     queue.serve(0)
     assert (tmp_path / "cut" / "done").exists()
+    assert not (tmp_path / "broken" / "done").exists()
     assert (tmp_path / "soon" / "done").read_text() == "1"
     assert not (tmp_path / "late" / "done").exists()
     assert "FAILED relu" in capsys.readouterr().out
@@ -96,7 +138,11 @@ def test_only_fresh_records_are_collected(
     for name, source in (("relu", fresh), ("silu", "older")):
         record = {"environment": setup, "source": source, "rows": [row]}
         limits.write_json(work / "bench" / f"{name}.json", record)
-    entries = {"relu": {"source": fresh}, "silu": {"source": "older"}, "selftest": {"source": ""}}
+    entries = {
+        "relu": {"source": fresh},
+        "silu": {"source": "older"},
+        "selftest": {"source": build.source_hash("selftest")},
+    }
     limits.write_json(work / "verify" / "verify.json", {"environment": setup, "ops": entries})
     everything.collect(work)
     folder = results / "h200"

@@ -164,6 +164,13 @@ def test_an_operator_may_name_the_cases_of_its_ladder() -> None:
     assert {f"{cube} NN", f"{cube} TN"} <= set(bench.ladder_cases(matmul, "bf16"))
 
 
+def test_an_operator_comes_before_a_family_of_its_name() -> None:
+    assert [op.name for op in arguments.find_ops(["softmax"])] == ["softmax"]
+    assert arguments.find_ops(["gemm"])[0].name == "matmul"  # an alias before the family
+    assert len(arguments.find_ops(["gemm"])) > 4
+    assert {op.family for op in arguments.find_ops(["gemm"])} == {"gemm"}
+
+
 def test_unknown_variants_are_refused() -> None:
     ops = [catalogue.get("relu"), catalogue.get("rms_norm")]
     assert arguments.parse_variants("ladder", ops) == "ladder"
@@ -269,8 +276,42 @@ def test_fill_is_idempotent(results: report.Results) -> None:
 def test_stale(results: report.Results) -> None:
     messages = report.stale(results)
     assert not any(m.startswith("relu:") for m in messages)
-    results.records["relu"]["source"] = "0"
-    assert any(m.startswith("relu: its record") for m in report.stale(results))
+    assert "mma_peak: no record for h200" in messages
+    rows = results.records["relu"]["rows"]
+    results.records["relu"]["rows"] = [{"case": "f32 1Mi", "impl": "auto", "error": "wrong"}]
+    assert "relu: no number at f32 1Mi: wrong" in report.stale(results)
+    results.records["relu"]["rows"] = []
+    assert "relu: its record for h200 has no times" in report.stale(results)
+    results.records["relu"] |= {"rows": rows, "source": "0"}
+    assert any(m.startswith("relu: its record (") for m in report.stale(results))
+
+
+def test_the_self_tests_have_to_be_on_record(tmp_path: Path) -> None:
+    entry = {"source": build.source_hash("selftest"), "failed": []}
+    for entries, wanted in (
+        ({}, ["selftest: not verified on h200"]),
+        (
+            {"selftest": entry | {"failed": ["device vec: wrong"]}},
+            ["selftest: verification failed on h200"],
+        ),
+        (
+            {"selftest": entry | {"source": "0"}},
+            ["selftest: verified on h200 before its sources changed"],
+        ),
+        ({"selftest": entry}, []),
+    ):
+        limits.write_json(tmp_path / "h200" / "verify.json", {"ops": entries})
+        found = report.unverified(tmp_path, "h200")
+        assert [m for m in found if m.startswith("selftest")] == wanted
+
+
+def test_host_times_alone_replace_no_rows() -> None:
+    row = {"case": "f32 1Mi", "impl": "auto", "ms": 1.0}
+    here = {"environment": {"driver": "1"}, "source": "a", "rows": [row]}
+    elsewhere = {"environment": {"driver": "2"}, "source": "a", "rows": [], "overhead": [row]}
+    assert bench.merge(here, elsewhere) == here
+    assert bench.merge(here, elsewhere | {"rows": [row]})["environment"] == {"driver": "2"}
+    assert bench.merge(here, elsewhere | {"source": "b"})["rows"] == []
 
 
 def test_tables_mark_stale_records(results: report.Results) -> None:

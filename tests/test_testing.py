@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpsmith import accuracy, testing
+from warpsmith import accuracy, peers, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op, Rung, Variant
 
 DOUBLE = Op(
@@ -437,3 +437,14 @@ def test_ulp_is_the_distance_to_the_next_value() -> None:
             here = torch.tensor([value]).to(dtype)
             gap = ulps(here, 1).double() - here.double()
             assert float(testing.ulp(here.double(), dtype)) == float(gap), (name, value)
+
+
+def test_what_a_peer_saved_goes_with_its_input() -> None:
+    saved = peers.PerInput(lambda x, factor: x * factor)
+    x, y = torch.ones(4), torch.ones(4)
+    first = saved(x, 2.0)
+    assert saved(x, 2.0) is first
+    assert saved(y, 3.0) is not first
+    assert len(saved.known) == 2
+    del x
+    assert len(saved.known) == 1

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import math
 import os
 import pickle
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -153,7 +157,7 @@ import dataclasses, time
 class Sleeper:
     seconds: float
     cost: float
-    large: bool = False
+    bytes: float = 0.0
 
     def run(self, emit, crowded):
         emit(self.seconds)
@@ -173,6 +177,13 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
     for name, results in (("alone", alone), ("shared", shared)):
         report.record_verification(tmp_path / name, results)
     assert (tmp_path / "alone").read_text() == (tmp_path / "shared").read_text()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "waited in vain"
+        time.sleep(0.1)
 
 
 def verify_with_broken_workers(
@@ -211,6 +222,25 @@ def test_a_hang_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert quick == pool.Outcome([0.0])
 
 
+def test_workers_end_with_their_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sleeper.py").write_text(
+        SLEEPER.replace(
+            "time.sleep(self", "open(__file__ + '.began', 'w').close(); time.sleep(self"
+        )
+    )
+    script = "from sleeper import Sleeper; from warpsmith import pool; " + (
+        "pool.run([Sleeper(3600.0, 1.0)] * 2, jobs=2)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    parent = subprocess.Popen([sys.executable, "-c", script], env=pool.environment())
+    wait_for((tmp_path / "sleeper.py.began").exists)
+    workers = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    assert workers
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
 def test_lack_of_memory_beside_others_is_tried_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,9 +265,9 @@ def test_units_cover_every_check_once(device: str, jobs: int) -> None:
             assert units.CHECKS[check] is units.huge_checks, op.name
             assert device == "cpu" or not any(s.huge for s in op.samples_for(dtype)), op.name
     for unit in found:
-        assert unit.large == (unit.checks == (units.CHECKS.index(units.huge_checks),))
-    largest = max(unit.cost for unit in found if not unit.large)
-    assert largest < sum(unit.cost for unit in found if not unit.large) / jobs
+        assert math.isinf(unit.bytes) == (unit.checks == (units.CHECKS.index(units.huge_checks),))
+    costs = [unit.cost for unit in found if not math.isinf(unit.bytes)]
+    assert max(costs) < sum(costs) / jobs
 
 
 def test_results_before_a_crash_are_kept_and_in_order() -> None:
@@ -274,12 +304,23 @@ def test_workers_cannot_take_each_others_memory(
     total = gib * pool.GIB
     properties = SimpleNamespace(total_memory=total)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    share = pool.Share(0, jobs)
-    ordinary, large = share.fraction(False) * total, share.fraction(True) * total
-    assert ordinary == pytest.approx(pool.TASK_BYTES)
-    assert large > 2 * ordinary
-    assert (jobs - 1) * ordinary + large + jobs * pool.CONTEXT_BYTES <= total
-    assert pool.Share(0, 1).fraction(False) == 1.0
+    memory = pool.Memory.of(0, jobs)
+
+    def task(size: float) -> Any:
+        return SimpleNamespace(bytes=size)
+
+    ordinary, unlimited = task(pool.TASK_BYTES), task(math.inf)
+    assert memory.of_task(unlimited) > 2 * memory.of_task(ordinary)
+    assert memory.holds(unlimited, [ordinary] * (jobs - 1))
+    assert not memory.holds(unlimited, [unlimited])
+    for size in (pool.TASK_BYTES, 2 * pool.TASK_BYTES, total, math.inf):
+        busy: list[Any] = []
+        while len(busy) < jobs and memory.holds(task(size), busy):
+            busy.append(task(size))
+        assert busy
+        taken = sum(pool.Share(0, memory.of_task(other)).fraction() * total for other in busy)
+        assert taken + jobs * pool.CONTEXT_BYTES <= total
+    assert pool.Share(0, math.inf).fraction() == 1.0
 
 
 def test_automatic_jobs() -> None:
@@ -293,7 +334,17 @@ def test_every_case_is_compiled_beforehand() -> None:
     assert len(todo) == bench.count_cases(ops, plan)
     assert pickle.loads(pickle.dumps(todo)) == todo
     assert {task.plan.variants for task in todo} == {"none"}
-    assert {task.large for task in todo} == {False, True}
+    sizes = [task.bytes for task in todo]
+    assert min(sizes) == pool.TASK_BYTES
+    assert pool.TASK_BYTES < max(sizes) < math.inf
+
+
+def test_choices_made_beside_other_workers_are_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "ab").mkdir()
+    for name in ("cab.py", "cab.best_config"):
+        (tmp_path / "ab" / name).touch()
+    warm.forget_choices(tmp_path)
+    assert [path.name for path in (tmp_path / "ab").iterdir()] == ["cab.py"]
 
 
 # --- compute-sanitizer ----------------------------------------------------------------------------
@@ -377,15 +428,40 @@ def test_a_process_that_ends_condemns_the_operators_it_had_not_told_of(
 
 def test_operators_are_dealt_out_evenly() -> None:
     ops = list(catalogue.load().values())
-    hands = sanitizer._deal(ops, 8)
-    assert sorted((op.name, dtype) for dtype, hand, _ in hands for op in hand) == sorted(
-        (op.name, dtype) for op in ops for dtype in op.dtypes
-    )
-    costs = [cost for _, _, cost in hands]
-    assert max(costs) < 1.2 * sum(costs) / 8
-    assert [dtype for dtype, _, _ in sanitizer._deal(ops, 1)] == list(
+    wanted = sorted((op.name, dtype) for op in ops for dtype in op.dtypes)
+    for count in (8, 45):
+        hands = sanitizer._deal(ops, count)
+        firsts = [hand for hand in hands if hand.part[0] == 0]
+        assert sorted((name, hand.dtype) for hand in firsts for name in hand.ops) == wanted
+        costs = [hand.cost for hand in hands]
+        assert max(costs) < 1.5 * sum(costs) / count
+        for hand in hands:
+            others = [h.part for h in hands if (h.ops, h.dtype) == (hand.ops, hand.dtype)]
+            assert others == [(i, hand.part[1]) for i in range(hand.part[1])]
+    assert any(hand.part[1] > 1 for hand in hands)
+    assert [hand.dtype for hand in sanitizer._deal(ops, 1)] == list(
         dict.fromkeys(dtype for op in ops for dtype in op.dtypes)
     )
+
+
+def test_parts_of_the_calls_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def labels(part: tuple[int, int]) -> list[str]:
+        results = verify.verify(["relu"], device="cpu", sanitizer=True, part=part)
+        assert all(result.ok for result in results)
+        return [result.label for result in results]
+
+    whole = labels((0, 1))
+    parts = [labels((i, 3)) for i in range(3)]
+    assert all(parts)
+    assert sorted(label for part in parts for label in part) == sorted(whole)
+
+
+@pytest.mark.parametrize("part", ["3/3", "0", "-1/2", "a/b"])
+def test_parts_are_checked(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", "relu", "--device", "cpu", f"--part={part}"]) == 2
+    assert "is no part" in capsys.readouterr().err
 
 
 def test_missing_sanitizer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

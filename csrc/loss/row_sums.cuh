@@ -158,7 +158,7 @@ __device__ __forceinline__ RowSums cluster_join(const RowSums& own, ClusterJoinS
     ptx::store_async(&shared.exps[slot], &shared.arrived, lane, mine.exps);
     if constexpr (Smooth::value) ptx::store_async(&shared.total[slot], &shared.arrived, lane, mine.total);
   }
-  ptx::mbarrier_wait(&shared.arrived, 0);
+  ptx::mbarrier_wait_cluster(&shared.arrived, 0);
   RowSums sums = no_sums();
 #pragma unroll
   for (int i = 0; i < cluster * (threads / kWarp); i += kWarp) {

@@ -129,6 +129,7 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
       }
       ptx::mbarrier_wait_cluster(&shared.exchanged[slot], parity);
       const Stats merged = row.combine(shared.slices[slot], kCluster);
+      __syncwarp();  // every lane has read parts and slices, which are written again once `known` says so
       if (lane == 0) {
         shared.merged[slot] = merged;
         ptx::mbarrier_arrive(&shared.known[slot]);

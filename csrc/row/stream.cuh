@@ -189,6 +189,7 @@ class StreamBlock {
         ptx::mbarrier_wait_cluster(&shared_.arrived[at], parity);
         stats = row_.combine(shared_.all[at], kCluster);
       }
+      __syncwarp();  // every lane has read own and all, which are written again once `known` says so
       if (lane == 0) {
         const Total total = row_.total(stats);
         shared_.total[at] = total;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -21,20 +21,25 @@ def _near(name: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean {', '.join(near)}?" if near else otherwise
 
 
+def _matching(name: str, ops: Mapping[str, Op]) -> list[Op]:
+    if name in ops:
+        return [ops[name]]
+    found = [
+        op
+        for op in ops.values()
+        if name in (op.family, *op.aliases) or fnmatch.fnmatchcase(op.name, name)
+    ]
+    return sorted(found, key=lambda op: name not in op.aliases)
+
+
 def find_ops(names: Sequence[str]) -> list[Op]:
-    """Operators by name, alias, family or pattern ("gelu*"), what is named in so many words first;
-    all of them for no name.
-    """
+    """Operators by name, or else by alias, family or pattern ("gelu*"); all of them for no name."""
     ops = catalogue.load()
     if not names or list(names) == ["all"]:
         return list(ops.values())
     chosen: dict[str, Op] = {}
     for name in names:
-        found = [
-            op
-            for op in ops.values()
-            if name in (op.name, op.family, *op.aliases) or fnmatch.fnmatchcase(op.name, name)
-        ]
+        found = _matching(name, ops)
         if not found:
             known = [
                 *ops,
@@ -44,27 +49,16 @@ def find_ops(names: Sequence[str]) -> list[Op]:
             ]
             hint = _near(name, known, "`warpsmith list` shows them all")
             raise UsageError(f"unknown operator '{name}'; {hint}")
-        found.sort(key=lambda op: _distance(op, name))
         chosen.update((op.name, op) for op in found)
     return list(chosen.values())
-
-
-def _distance(op: Op, name: str) -> int:
-    return 0 if op.name == name else 1 if name in op.aliases else 2
 
 
 def find_op(name: str) -> Op:
     """The operator of this name or alias, also where a family is called the same."""
     found = find_ops([name])
-    if _distance(found[0], name) < 2 or len(found) == 1:
+    if name in found[0].aliases or len(found) == 1:
         return found[0]
     raise UsageError(f"'{name}' is several operators: {', '.join(op.name for op in found)}")
-
-
-def find_named(name: str) -> list[Op]:
-    """The operator of this name, also where a family is called the same; else as `find_ops`."""
-    found = find_ops([name])
-    return found[:1] if found[0].name == name else found
 
 
 def find_composites(name: str | None) -> list[Composite]:
@@ -118,6 +112,14 @@ def parse_jobs(text: str, device: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"'{text}' is no number of processes; write 8, say, or auto")
     return int(text)
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """I/N: every N-th from the I-th on."""
+    first, _, parts = text.partition("/")
+    if not (first.isdecimal() and parts.isdecimal() and int(first) < int(parts)):
+        raise UsageError(f"'{text}' is no part; write 0/4, say, for every fourth from the first on")
+    return int(first), int(parts)
 
 
 def need_gpu(command: str) -> None:

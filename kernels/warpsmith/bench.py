@@ -155,10 +155,12 @@ def merge(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
     """Rows of `new` replace those of `old` with the same case and implementation.
 
     A record of other sources, or of another software environment, is dropped: its rows do not
-    compare.
+    compare. Host times alone replace no rows of these sources.
     """
-    if old is None or old.get("source") != new["source"] or not _same_setup(old, new):
+    if old is None or old.get("source") != new["source"]:
         return new
+    if not _same_setup(old, new):
+        return new if new["rows"] or not old["rows"] else old
     merged = dict(new)
     for table in ("rows", "overhead"):
         rows = {(row["case"], row["impl"]): row for row in old.get(table, [])}

@@ -489,6 +489,13 @@ def _manifest(folder: Path, family: str) -> dict[str, object]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def is_current(folder: Path, family: str) -> bool:
+    """Whether a folder's library was built from these sources, whatever headers are here now."""
+    manifest = _manifest(folder, family)
+    archs = tuple(map(str, manifest.get("archs", ())))  # type: ignore[call-overload]
+    return manifest.get("key") == _key(family, archs, str(manifest.get("cutlass", "")))
+
+
 def status(family: str) -> Status:
     """What is there for the family now; compiles nothing."""
     name = f"warpsmith_{family}.so"
@@ -497,14 +504,15 @@ def status(family: str) -> Status:
         path = Path(value) / name
         archs = tuple(map(str, _manifest(Path(value), family).get("archs", ())))  # type: ignore[call-overload]
         if path.exists():
-            return Status(family, "environment", path, archs, "named by WARPSMITH_LIBRARY_DIR")
+            older = "" if is_current(path.parent, family) else ", built from other sources"
+            detail = f"named by WARPSMITH_LIBRARY_DIR{older}"
+            return Status(family, "environment", path, archs, detail)
     detail = ""
     wheel = PACKAGE / "lib"
     if (wheel / name).exists():
         manifest = _manifest(wheel, family)
         archs = tuple(map(str, manifest.get("archs", ())))  # type: ignore[call-overload]
-        # A wheel keeps what it was built with, whatever headers are here.
-        if manifest.get("key") != _key(family, archs, str(manifest.get("cutlass", ""))):
+        if not is_current(wheel, family):
             detail = "the wheel's library is older than the sources; "
         elif not _runs_on(archs, arch):
             detail = f"the wheel's library has no code for sm_{arch}; "

@@ -22,12 +22,12 @@ from warpsmith import build, catalogue, dispatch
 from warpsmith.arguments import (
     find_composites,
     find_families,
-    find_named,
     find_op,
     find_ops,
     need_gpu,
     parse_dtypes,
     parse_jobs,
+    parse_part,
     parse_variants,
 )
 from warpsmith.calls import (
@@ -75,7 +75,7 @@ def list_ops(args: argparse.Namespace) -> int:
     composites = find_composites(args.op)
     named = any(composite.name == args.op for composite in composites)
     try:
-        ops = [] if named else find_named(args.op) if args.op else find_ops([])
+        ops = [] if named else find_ops([args.op] if args.op else [])
     except UsageError:
         if not composites:
             raise
@@ -291,7 +291,7 @@ def build_families(args: argparse.Namespace) -> int:
 def inspect(args: argparse.Namespace) -> int:
     from warpsmith import inspection
 
-    ops = find_named(args.op)
+    ops = find_ops([args.op])
     try:
         if args.sass:
             for op in ops:
@@ -388,6 +388,7 @@ def verify(args: argparse.Namespace) -> int:
                     kinds=kinds,
                     dtypes=dtypes,
                     jobs=jobs,
+                    part=parse_part(args.part),
                     **limit,
                 )
             except ValueError as error:
@@ -605,6 +606,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="only the small samples, to run under compute-sanitizer",
     )
+    sub.add_argument("--part", default="0/1", help="with --sanitizer, 0/4: every fourth call")
     sub.add_argument(
         "--sanitize",
         action="store_true",

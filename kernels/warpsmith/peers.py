@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class RetainedGraph:
@@ -62,17 +63,16 @@ class RetainedGraph:
 
 
 class PerInput:
-    """Something computed from a tensor once, which a peer would have saved in its forward."""
+    """Something computed from a tensor once, which a peer would have saved in its forward. What
+    else it is computed from belongs to that tensor: it is the same in every call.
+    """
 
     def __init__(self, compute: Callable[..., Any]) -> None:
         self.compute = compute
-        self.shape: torch.Size | None = None
-        self.known: dict[int, Any] = {}
+        # Not by address, which another tensor may have next.
+        self.known = WeakTensorKeyDictionary()
 
     def __call__(self, x: Tensor, *args: Any) -> Any:
-        if x.shape != self.shape:
-            self.known.clear()
-            self.shape = x.shape
-        if x.data_ptr() not in self.known:
-            self.known[x.data_ptr()] = self.compute(x, *args)
-        return self.known[x.data_ptr()]
+        if x not in self.known:
+            self.known[x] = self.compute(x, *args)
+        return self.known[x]

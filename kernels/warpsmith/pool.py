@@ -3,8 +3,9 @@ other.
 
 Every worker is a fresh interpreter (`python -m warpsmith.worker`) in a session of its own, which
 takes tasks one after another until one of them ends it. Tasks go from the costliest to the
-cheapest, at most one large one at a time. On a GPU each worker may allocate only its share of the
-memory, so that none starves another; a task that wants more is run again at the end, alone.
+cheapest. On a GPU as many run side by side as there is memory for by their own account, and none
+may allocate more than it said, so that it starves no other; a task that wants more is run again at
+the end, alone.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ class Task(Protocol):
         """An estimate, in any unit: the costliest are started first."""
 
     @property
-    def large(self) -> bool:
-        """Whether it needs more of a GPU's memory than `TASK_BYTES`."""
+    def bytes(self) -> float:
+        """What it may allocate on a GPU; infinity for as much as can be had beside ordinary tasks,
+        of which kind one runs at a time.
+        """
 
     def run(self, emit: Emit, crowded: bool) -> None:
         """Does it; hands each piece of the answer to `emit` as it is known.
@@ -81,19 +84,42 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Share:
-    """A GPU, and by how many workers at a time it is used."""
+class Memory:
+    """What a GPU has for tasks, once the workers' contexts are there."""
 
-    device: int
+    room: float
     jobs: int
 
-    def fraction(self, large: bool) -> float:
-        """How much of the GPU's memory a task may allocate."""
-        if self.jobs == 1:
-            return 1.0
+    @staticmethod
+    def of(device: int, jobs: int) -> Memory:
+        total = torch.cuda.get_device_properties(device).total_memory
+        return Memory(max(0.0, total - jobs * CONTEXT_BYTES), jobs)
+
+    def of_task(self, task: Task) -> float:
+        """What a task is promised."""
+        if math.isinf(task.bytes):
+            return max(TASK_BYTES, self.room - self.jobs * TASK_BYTES)
+        return min(task.bytes, max(TASK_BYTES, self.room))
+
+    def holds(self, task: Task, others: Sequence[Task]) -> bool:
+        """Whether a task may start beside others."""
+        if not others:
+            return True
+        if math.isinf(task.bytes) and any(math.isinf(other.bytes) for other in others):
+            return False
+        return self.of_task(task) + sum(map(self.of_task, others)) <= self.room
+
+
+@dataclass(frozen=True)
+class Share:
+    """A GPU, and the bytes of its memory that a task may allocate."""
+
+    device: int
+    bytes: float
+
+    def fraction(self) -> float:
         total = torch.cuda.get_device_properties(self.device).total_memory
-        rest = total - self.jobs * (TASK_BYTES + CONTEXT_BYTES)
-        return min(1.0, max(TASK_BYTES, rest if large else 0) / total)
+        return min(1.0, self.bytes / total)
 
 
 # --- how many -------------------------------------------------------------------------------------
@@ -240,21 +266,24 @@ class _Crowd:
 
     def work(self, indices: Sequence[int], jobs: int, outcomes: dict[int, Outcome]) -> list[int]:
         """Runs some of the tasks; returns those for which memory was short beside others."""
-        waiting = sorted(indices, key=lambda index: -self.tasks[index].cost)
+        memory = self._memory(jobs)
+        waiting = sorted(indices, key=lambda i: (-self.tasks[i].cost, -self.tasks[i].bytes))
         crowded: list[int] = []
         idle: list[_Worker] = []
         busy: list[_Worker] = []
         try:
             while waiting or busy:
-                while len(busy) < jobs and (index := self._next(waiting, busy)) is not None:
+                while len(busy) < jobs and (index := self._next(waiting, busy, memory)) is not None:
                     waiting.remove(index)
                     worker = idle.pop() if idle else _Worker(jobs)
                     # Where nothing else can start until it is done, it may have the whole GPU.
-                    alone = not busy and all(self.tasks[i].large for i in waiting)
+                    alone = not busy and (
+                        jobs == 1 or self._next(waiting, [], memory, index) is None
+                    )
                     if alone:
                         _stop(idle)
-                    share = self._share(1 if alone else jobs)
-                    worker.give(index, self.tasks[index], share, jobs > 1 and not alone)
+                    share = self._share(index, None if alone else memory)
+                    worker.give(index, self.tasks[index], share, crowded=not alone)
                     busy.append(worker)
                 _stop(idle)  # there is nothing for them now; their memory may serve others
                 ready = multiprocessing.connection.wait([w.connection for w in busy], 0.5)
@@ -279,18 +308,32 @@ class _Crowd:
             _stop(idle)
         return crowded
 
-    def _share(self, jobs: int) -> Share | None:
+    def _memory(self, jobs: int) -> Memory | None:
         if self.device is None or self.device.type != "cuda":
             return None
-        return Share(self.device.index or 0, jobs)
+        return Memory.of(self.device.index or 0, jobs)
 
-    def _next(self, waiting: list[int], busy: list[_Worker]) -> int | None:
-        """The costliest task that may start now; a large one wherever none is running."""
-        alone = not any(self.tasks[worker.index].large for worker in busy)
-        large = [index for index in waiting if self.tasks[index].large]
-        if alone and large:
-            return large[0]
-        return next((index for index in waiting if not self.tasks[index].large), None)
+    def _share(self, index: int, memory: Memory | None) -> Share | None:
+        """None of a machine without a GPU; without `memory`, all that there is."""
+        if self.device is None or self.device.type != "cuda":
+            return None
+        allowed = math.inf if memory is None else memory.of_task(self.tasks[index])
+        return Share(self.device.index or 0, allowed)
+
+    def _next(
+        self,
+        waiting: Sequence[int],
+        busy: Sequence[_Worker],
+        memory: Memory | None,
+        *starting: int,
+    ) -> int | None:
+        """The costliest task that may start beside what runs and starts; an unlimited one wherever
+        none is running.
+        """
+        others = [self.tasks[i] for i in (*(worker.index for worker in busy), *starting)]
+        able = [i for i in waiting if memory is None or memory.holds(self.tasks[i], others)]
+        unlimited = (i for i in able if math.isinf(self.tasks[i].bytes))
+        return next(unlimited, next(iter(able), None))
 
     def _listen(self, worker: _Worker) -> str:
         """Takes what a worker says; "running", "done", "crowded", or "ended" where it is lost."""

@@ -585,6 +585,12 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
 # --- verification ---------------------------------------------------------------------------------
 
 
+def verified_source(name: str) -> str:
+    """The hash that the entry of an operator or of the self tests has to bear to be up to date."""
+    op = catalogue.load().get(name)
+    return bench.source_of(op) if op else build.source_hash(name)
+
+
 def record_verification(path: Path, results: Sequence[Any]) -> None:
     """Enters the outcome of `verify` into its record; operators not run keep their entry."""
     record = limits.read_json(path) or {}
@@ -592,9 +598,8 @@ def record_verification(path: Path, results: Sequence[Any]) -> None:
     entries = record.get("ops", {})
     for name in dict.fromkeys(result.op for result in results):
         mine = [result for result in results if result.op == name]
-        op = catalogue.load().get(name)
         entries[name] = {
-            "source": bench.source_of(op) if op else "",
+            "source": verified_source(name),
             "date": environment["date"],
             "checks": len(mine),
             "failed": [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok],
@@ -610,7 +615,7 @@ def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
     entries = record.get("sanitizer", {})
     for name in dict.fromkeys(result.op for result in results):
         entries[name] = {
-            "source": bench.source_of(catalogue.get(name)),
+            "source": verified_source(name),
             "date": environment["date"],
             "tools": {r.label: {"ok": r.ok, "detail": r.detail} for r in results if r.op == name},
         }
@@ -621,7 +626,9 @@ def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
 
 
 def stale(results: Results) -> list[str]:
-    """Operators whose record is older than their sources, and those without one."""
+    """Operators whose record is older than their sources, those without one, and cases without a
+    number of ours.
+    """
     messages = []
     for op in catalogue.load().values():
         record = results.records.get(op.name)
@@ -631,9 +638,19 @@ def stale(results: Results) -> list[str]:
             messages.append(
                 f"{op.name}: its record ({record['environment']['date']}) is older than its sources"
             )
-    for name, record in results.others.items():
-        if other_is_stale(results, name):
-            date = record["environment"]["date"]
+        elif not record["rows"]:
+            messages.append(f"{op.name}: its record for {results.gpu} has no times")
+        if record is not None:
+            messages += [
+                f"{op.name}: no number at {row['case']}: {row['error']}"
+                for row in record["rows"]
+                if row["impl"] == "auto" and "error" in row
+            ]
+    for name in OTHERS:
+        if name not in results.others:
+            messages.append(f"{name}: no record for {results.gpu}")
+        elif other_is_stale(results, name):
+            date = results.others[name]["environment"]["date"]
             messages.append(f"{name}: its record ({date}) is older than its sources")
     return messages
 
@@ -645,23 +662,23 @@ def unverified(root: Path, gpu: str) -> list[str]:
         return [f"no verification on record for {gpu}"]
     messages = []
     examined = record.get("sanitizer", {})
-    for op in catalogue.load().values():
-        source = bench.source_of(op)
-        entry = record["ops"].get(op.name)
+    for name in (*catalogue.load(), "selftest"):
+        source = verified_source(name)
+        entry = record["ops"].get(name)
         if entry is None:
-            messages.append(f"{op.name}: not verified on {gpu}")
+            messages.append(f"{name}: not verified on {gpu}")
         elif entry["failed"]:
-            messages.append(f"{op.name}: verification failed on {gpu}")
+            messages.append(f"{name}: verification failed on {gpu}")
         elif entry["source"] != source:
-            messages.append(f"{op.name}: verified on {gpu} before its sources changed")
-        found = examined.get(op.name, {})
+            messages.append(f"{name}: verified on {gpu} before its sources changed")
+        found = examined.get(name, {})
         messages += [
-            f"{op.name}: compute-sanitizer's {tool} found something on {gpu}"
+            f"{name}: compute-sanitizer's {tool} found something on {gpu}"
             for tool, result in found.get("tools", {}).items()
             if not result["ok"]
         ]
-        if found.get("source") != source:
-            messages.append(f"{op.name}: these sources have not been under compute-sanitizer")
+        if found.get("source") != source and name != "selftest":
+            messages.append(f"{name}: these sources have not been under compute-sanitizer")
     return messages
 
 

@@ -2,7 +2,9 @@
 
 Workers call every implementation but PyTorch's and our CUDA kernels once, on the arguments that
 will be timed, and so fill the caches on disk of Inductor and Triton. The benchmark itself stays one
-process, finds the compiled code there, and times nothing that was not run by itself.
+process, finds the compiled code there, and times nothing that was not run by itself. What Inductor
+chose among several configurations of a kernel it measured beside other workers, so the choice is
+forgotten: it is made again where it is timed.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from warpsmith import bench, build, catalogue, dispatch, pool
 from warpsmith.bench import Case, Plan
@@ -33,7 +37,7 @@ class Warming:
     dtype: str
     sample: int
     plan: Plan
-    large: bool
+    bytes: float
     cost: float = 1.0
 
     def run(self, emit: Callable[[str], None], crowded: bool) -> None:
@@ -74,9 +78,15 @@ def tasks(ops: Sequence[Op], plan: Plan) -> list[Warming]:
     for op in ops:
         for dtype in bench.bench_dtypes(op, plan):
             for sample in bench.bench_cases(op, dtype, plan):
-                large = _ROOM * _bytes(op, dtype, sample) > pool.TASK_BYTES
-                found.append(Warming(op.name, dtype, op.bench.index(sample), bare, large))
+                needed = max(pool.TASK_BYTES, _ROOM * _bytes(op, dtype, sample))
+                found.append(Warming(op.name, dtype, op.bench.index(sample), bare, needed))
     return found
+
+
+def forget_choices(folder: Path) -> None:
+    """Removes the best configurations that Inductor noted in its cache; the code stays."""
+    for path in folder.rglob("*.best_config"):
+        path.unlink(missing_ok=True)
 
 
 def warm(
@@ -103,6 +113,7 @@ def warm(
     todo = tasks(ops, plan)
     device = torch.device("cuda", torch.cuda.current_device())
     outcomes = pool.run(todo, jobs=jobs, device=device, timeout=timeout, progress=step)
+    forget_choices(Path(cache_dir()))
     for task, outcome in zip(todo, outcomes, strict=True):
         if outcome.fault:
             label = f"{task.op} {task.dtype} {catalogue.get(task.op).bench[task.sample].label}"

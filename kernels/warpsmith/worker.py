@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
+import threading
+import time
 from multiprocessing.connection import Connection
 
 import torch
@@ -11,14 +15,16 @@ import torch
 from warpsmith import catalogue
 from warpsmith.pool import CrowdedError, LostDeviceError, Share, Task
 
+#: How often a worker looks whether its parent still lives.
+PARENT_SECONDS = 1.0
+
 
 def _run(connection: Connection, task: Task, share: Share | None, crowded: bool) -> tuple[str, str]:
     """Runs a task; how it ended and what went wrong, as `pool` understands it."""
     state, fault = "done", ""
     try:
         if share is not None:
-            fraction = share.fraction(task.large)
-            torch.cuda.set_per_process_memory_fraction(fraction, share.device)
+            torch.cuda.set_per_process_memory_fraction(share.fraction(), share.device)
         task.run(lambda item: connection.send(("item", item)), crowded)
     except CrowdedError:
         state = "crowded"
@@ -38,8 +44,16 @@ def _run(connection: Connection, task: Task, share: Share | None, crowded: bool)
     return state, fault
 
 
+def _end_with(parent: int) -> None:
+    """Ends this process and what it started once its parent is gone, even amid a task."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     """Serves until the other end of the connection closes."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     connection = Connection(int(sys.argv[-1]))
     catalogue.load()
     connection.send(("ready", ""))

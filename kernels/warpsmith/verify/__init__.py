@@ -49,6 +49,7 @@ def verify(
     dtypes: Sequence[str] | None = None,
     jobs: int = 1,
     timeout: float = 600.0,
+    part: tuple[int, int] = (0, 1),
 ) -> list[Result]:
     """Verifies operators on a device.
 
@@ -63,6 +64,7 @@ def verify(
         jobs: how many worker processes share the work. With one, or under the sanitizer, this
             process does it all.
         timeout: seconds after which a worker that finds no result is stopped.
+        part: (i, n): of the calls under the sanitizer every n-th, from the i-th on.
 
     Returns:
         One result per check. After a kernel has broken the CUDA context the list ends with a
@@ -93,7 +95,7 @@ def verify(
     results: list[Result] = []
     with on_device(where):
         for op in chosen:
-            run = Run(op, where, wanted, names, results, progress)
+            run = Run(op, where, wanted, names, results, progress, part=part)
             if run.on_gpu and not run.compiled:
                 run.add("build", op.family, False, build.why_not(op.family))
             try:
@@ -153,7 +155,7 @@ class SelfTests:
     """`self_tests` as a task of `pool`."""
 
     cost: float = 0.0
-    large: bool = False
+    bytes: float = pool.TASK_BYTES
 
     def run(self, emit: Callable[[tuple[int, Result]], None], crowded: bool) -> None:
         self_tests(lambda result: emit((0, result)))

@@ -72,6 +72,8 @@ class Run:
     all_dtypes: tuple[str, ...] = ()
     #: Other processes work on the same GPU, so that it may lack memory for their sake alone.
     crowded: bool = False
+    #: Under the sanitizer: every n-th call from the i-th on, where it is (i, n).
+    part: tuple[int, int] = (0, 1)
     compiled: bool = field(init=False, default=False)
     sm: int | None = field(init=False, default=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import shutil
@@ -47,6 +48,8 @@ def _copied_exactly(args: Sequence[Any], device: torch.device) -> tuple[Any, ...
 
 
 def sanitizer_calls(run: Run) -> None:
+    """Calls every variant at the small samples; of these calls the share that the run has."""
+    turn, (mine, parts) = itertools.count(), run.part
     for dtype in run.dtypes:
         for sample in run.op.samples_for(dtype):
             if not sample.small or sample.huge:
@@ -57,6 +60,8 @@ def sanitizer_calls(run: Run) -> None:
                 ("auto", None),
                 *((v.name, v) for v in run.accepting(dtype, args)),
             ]:
+                if next(turn) % parts != mine:
+                    continue
                 with run.check("sanitizer", f"{name} {dtype} {sample}"), torch.no_grad():
                     run.function(variant)(*args)
                     torch.cuda.synchronize()
@@ -91,8 +96,9 @@ def run_sanitizer(
         tools: which of the sanitizer's tools.
         progress: called with what a tool found in an operator at a dtype, as it is known.
         timeout: seconds that one process may take.
-        jobs: how many processes run side by side. Each takes some operators at one dtype; where a
-            tool finds something in several operators, each gets a process of its own.
+        jobs: how many processes run side by side. Each takes some operators at one dtype, or a part
+            of a large one's calls; where a tool finds something in several operators, each gets a
+            process of its own.
 
     Returns:
         One result per operator and tool, which is its `label`; `detail` says what the tool found.
@@ -113,9 +119,7 @@ def run_sanitizer(
                 note(Result(op.name, "sanitizer", tool, False, why))
         return found
     runs = [
-        ToolRun(sanitizer, tool, dtype, tuple(op.name for op in hand), timeout, cost)
-        for tool in tools
-        for dtype, hand, cost in _deal(chosen, jobs)
+        ToolRun(sanitizer, tool, hand, timeout) for tool in tools for hand in _deal(chosen, jobs)
     ]
     if jobs == 1:
         for run in runs:
@@ -126,35 +130,48 @@ def run_sanitizer(
         for run, outcome in zip(runs, pool.run(runs, jobs=jobs, progress=progress), strict=True):
             told = {result.op for result in outcome.items}
             found += outcome.items
-            found += [run.result(n, False, outcome.fault) for n in run.names if n not in told]
+            found += [run.result(n, False, outcome.fault) for n in run.hand.ops if n not in told]
     return [_joined(op, tool, found) for op in chosen for tool in tools]
 
 
-def _cost(op: Op, dtype: str) -> int:
+def cost(op: Op, dtype: str) -> int:
+    """So many calls, if every variant takes every sample."""
     samples = sum(sample.small and not sample.huge for sample in op.samples_for(dtype))
     return samples * (1 + sum(variant.dtype == dtype for variant in op.variants))
 
 
-def _deal(ops: Sequence[Op], hands: int) -> list[tuple[str, list[Op], int]]:
-    """Deals operators out in about so many hands of about the same cost.
+@dataclass(frozen=True)
+class Hand:
+    """Operators at a dtype, or every n-th call of one from the i-th on where `part` is (i, n)."""
 
-    Returns:
-        Each hand's dtype, its operators in their order, and its cost.
-    """
-    costs = {(op, dtype): _cost(op, dtype) for op in ops for dtype in op.dtypes}
-    fair = max(1, sum(costs.values()) / hands)
-    dealt: list[tuple[str, list[Op], int]] = []
+    dtype: str
+    ops: tuple[str, ...]
+    cost: float
+    part: tuple[int, int] = (0, 1)
+
+
+def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
+    """Deals operators out in about so many hands of about the same cost; the order is kept."""
+    costs = {(op.name, dtype): cost(op, dtype) for op in ops for dtype in op.dtypes}
+    fair = max(1, sum(costs.values()) / count)
+    hands: list[Hand] = []
     for dtype in dict.fromkeys(dtype for _, dtype in costs):
-        mine = [op for op in ops if costs.get((op, dtype))]
-        count = min(len(mine), math.ceil(sum(costs[op, dtype] for op in mine) / fair))
-        piles: list[list[Op]] = [[] for _ in range(count)]
-        for op in sorted(mine, key=lambda op: -costs[op, dtype]):
-            min(piles, key=lambda pile: sum(costs[other, dtype] for other in pile)).append(op)
-        dealt += [
-            (dtype, sorted(pile, key=ops.index), sum(costs[op, dtype] for op in pile))
+        mine = {op.name: costs[op.name, dtype] for op in ops if costs.get((op.name, dtype))}
+        for name, calls in list(mine.items()):
+            parts = round(calls / fair)
+            if parts > 1:
+                hands += [Hand(dtype, (name,), calls / parts, (i, parts)) for i in range(parts)]
+                del mine[name]
+        piles: list[list[str]] = [
+            [] for _ in range(min(len(mine), math.ceil(sum(mine.values()) / fair)))
+        ]
+        for name in sorted(mine, key=lambda name: -mine[name]):
+            min(piles, key=lambda pile: sum(mine[other] for other in pile)).append(name)
+        hands += [
+            Hand(dtype, tuple(name for name in mine if name in pile), sum(mine[n] for n in pile))
             for pile in piles
         ]
-    return dealt
+    return hands
 
 
 @dataclass(frozen=True)
@@ -163,16 +180,18 @@ class ToolRun:
 
     sanitizer: Path
     tool: str
-    dtype: str
-    names: tuple[str, ...]
+    hand: Hand
     timeout: float
-    cost: float
-    large: bool = False
+    bytes: float = pool.TASK_BYTES
+
+    @property
+    def cost(self) -> float:
+        return self.hand.cost
 
     def run(self, emit: Callable[[Result], None], crowded: bool) -> None:
-        ok, detail = self._examine(self.names, crowded)
-        for name in self.names:
-            if not ok and len(self.names) > 1:
+        ok, detail = self._examine(self.hand.ops, crowded)
+        for name in self.hand.ops:
+            if not ok and len(self.hand.ops) > 1:
                 emit(self.result(name, *self._examine((name,), crowded)))
             else:
                 emit(self.result(name, ok, detail))
@@ -180,7 +199,8 @@ class ToolRun:
     def _examine(self, names: Sequence[str], crowded: bool) -> tuple[bool, str]:
         command = [str(self.sanitizer), "--tool", self.tool, "--error-exitcode", str(_FOUND)]
         command += ["--print-limit", "20", sys.executable, "-m", "warpsmith"]
-        command += ["verify", "--sanitizer", "--dtype", self.dtype, *names]
+        part = "/".join(map(str, self.hand.part))
+        command += ["verify", "--sanitizer", "--part", part, "--dtype", self.hand.dtype, *names]
         # Without the caching allocator every tensor is an allocation of its own, with borders to
         # cross.
         environment = pool.environment(PYTORCH_NO_CUDA_MEMORY_CACHING="1")
@@ -204,7 +224,7 @@ class ToolRun:
         return False, f"exit status {done.returncode}\n{text}"
 
     def result(self, op: str, ok: bool, detail: str) -> Result:
-        detail = detail if ok else f"{self.dtype}: {detail}"
+        detail = detail if ok else f"{self.hand.dtype}: {detail}"
         return Result(op, "sanitizer", self.tool, ok, detail)
 
 

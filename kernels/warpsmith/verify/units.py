@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from warpsmith import catalogue
 from warpsmith.catalogue import Op
-from warpsmith.pool import CrowdedError, LostDeviceError, Outcome
+from warpsmith.pool import TASK_BYTES, CrowdedError, LostDeviceError, Outcome
 from warpsmith.verify.calls import (
     error_checks,
     huge_checks,
@@ -94,7 +95,7 @@ class Unit:
     #: Places in `CHECKS`.
     checks: tuple[int, ...]
     cost: float
-    large: bool = False
+    bytes: float = TASK_BYTES
 
     def run(self, emit: Callable[[tuple[int, Result]], None], crowded: bool) -> None:
         device, place = torch.device(self.device), self.checks[0]
@@ -137,6 +138,11 @@ def _cost(op: Op, check: Check, dtype: str) -> float:
     return kernels * _FEW
 
 
+def cost(op: Op) -> float:
+    """What an operator costs at all dtypes, in judged calls of a small sample."""
+    return sum(_cost(op, check, dtype) for check in CHECKS for dtype in op.dtypes)
+
+
 def divide(
     ops: Sequence[Op],
     device: torch.device,
@@ -157,7 +163,7 @@ def divide(
         mine = tuple(d for d in op.dtypes if d in dtypes)
         cost = sum(_cost(op, CHECKS[i], dtype) for i in checks for dtype in of)
         where = (op.name, str(device), kinds, mine, tuple(of), checks)
-        return Unit(*where, cost, large=checks == (huge,))
+        return Unit(*where, cost, math.inf if checks == (huge,) else TASK_BYTES)
 
     chosen = {op: tuple(d for d in op.dtypes if d in dtypes) for op in ops}
     together = [unit(op, mine, ordinary) for op, mine in chosen.items()]
@@ -194,6 +200,6 @@ def join(op: Op, units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[Res
             if outcome.items:
                 _, last = outcome.items[-1]
                 after = f" after {last.kind} {last.label}"
-            label = " ".join(unit.dtypes) + (" huge samples" if unit.large else "")
+            label = " ".join(unit.dtypes) + (" huge samples" if math.isinf(unit.bytes) else "")
             results.append(Result(op.name, "worker", label, False, f"{outcome.fault}{after}"))
     return results
