@@ -8,6 +8,7 @@ done first, and a run that `--limit` ends goes on where it stopped when it is st
 
     python benchmarks/everything.py collect --work <folder>
 
+Asked for nothing but `verify`, tasks see a second GPU, to check that it is served as well.
 Host times per call (`overhead`) are measured when all else is done, as they need a quiet host.
 """
 
@@ -73,9 +74,26 @@ class Task:
         it left all.
         """
         todo = outdated(self.kind, folder, self.ops) if self.ops else []
-        if len(todo) < len(self.ops) or (folder / "began").exists():
-            todo = [*todo[1:], *todo[:1]]  # what ended that start comes last
+        if todo:  # what ended an earlier start comes last
+            first = starts(folder) % len(todo)
+            todo = [*todo[first:], *todo[:first]]
         return () if self.ops and not todo else (*self.command, *todo)
+
+    def finished(self, folder: Path, status: int) -> bool:
+        """Whether a process that ended so did all there is to do. 1 is also a verification's word
+        for failed checks, which are on record then.
+        """
+        table = {"verify": "ops", "sanitize": "sanitizer"}.get(self.kind, "")
+        entries = (limits.read_json(folder / "verify.json") or {}).get(table, {})
+        return status == 0 or (
+            status == 1 and all(name in entries for name in self.ops or ("selftest",))
+        )
+
+
+def starts(folder: Path) -> int:
+    """How often a task was started before."""
+    path = folder / "starts"
+    return int(path.read_text()) if path.exists() else 0
 
 
 def _cost(kind: str, op: catalogue.Op) -> float:
@@ -170,6 +188,7 @@ class Queue:
     work: Path
     ends: float
     gpus: int = 1
+    pairs: bool = False  # tasks see a second GPU, to check that it is served
     lock: threading.Lock = field(default_factory=threading.Lock)
     running: int = 0
     quiet: bool = False  # whether what runs are host times
@@ -195,25 +214,24 @@ class Queue:
         known = limits.load(self.work)
         if known is not None:
             limits.write_json(folder / "limits.json", known)
-        # A verification also checks that the second of two GPUs is served.
-        seen = [(gpu + i) % self.gpus for i in range(self.gpus if task.kind == "verify" else 1)]
-        environment = pool.environment(CUDA_VISIBLE_DEVICES=",".join(map(str, seen[:2])))
+        seen = [gpu, (gpu + 1) % self.gpus] if self.pairs and self.gpus > 1 else [gpu]
+        environment = pool.environment(CUDA_VISIBLE_DEVICES=",".join(map(str, seen)))
         command = [word.replace("{out}", str(folder)) for word in task.left(folder)]
         if not command:
             (folder / "done").write_text("0")
             with self.lock:
                 self.running -= 1
             return
-        (folder / "began").touch()
+        (folder / "starts").write_text(str(starts(folder) + 1))
         began = time.monotonic()
         with (self.work / f"{task.name}.log").open("a") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment, start_new_session=True
             )
             try:
-                status = str(process.wait(timeout=max(1.0, self.ends - began)))
-                # 1 is a verification's word for failed checks, which are on record.
-                if status == "0" or (status == "1" and task.kind in ("verify", "sanitize")):
+                code = process.wait(timeout=max(1.0, self.ends - began))
+                status = str(code)
+                if task.finished(folder, code):
                     (folder / "done").write_text(status)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -306,7 +324,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for task in tasks(kinds, gpus, options.seconds, known)
             if not (options.work / task.name / "done").exists()
         ]
-        queue = Queue(waiting, options.work, ends, gpus)
+        # Beside a benchmark no other task may use its GPU.
+        queue = Queue(waiting, options.work, ends, gpus, pairs=kinds == ["verify"])
         threads = [threading.Thread(target=queue.serve, args=(gpu,)) for gpu in range(gpus)]
         for thread in threads:
             thread.start()

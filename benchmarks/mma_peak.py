@@ -125,8 +125,9 @@ def product_rows(
                 "impl": name,
                 "ms": time.ms,
                 "tflops": round(rate, 1),
-                "of_cublas": round(times["cublas"].ms / time.ms, 3),
             }
+            if "cublas" in times:
+                row["of_cublas"] = round(times["cublas"].ms / time.ms, 3)
             if name != "cublas":  # on Hopper it uses other instructions
                 row["of_mma_peak"] = round(rate / peaks[product.instruction], 3)
             rows.append(row)

@@ -51,8 +51,24 @@ def test_what_needs_more_time_than_is_left_waits(everything: ModuleType, tmp_pat
 def test_what_ended_a_task_comes_last(everything: ModuleType, tmp_path: Path) -> None:
     task = everything.Task("task", ("bench",), "bench", ("relu", "elu", "silu"))
     assert task.left(tmp_path) == ("bench", "relu", "elu", "silu")
-    (tmp_path / "began").touch()
+    (tmp_path / "starts").write_text("1")
     assert task.left(tmp_path) == ("bench", "elu", "silu", "relu")
+    (tmp_path / "starts").write_text("5")
+    assert task.left(tmp_path) == ("bench", "silu", "relu", "elu")
+
+
+def test_failed_checks_are_an_answer_and_a_crash_is_none(
+    everything: ModuleType, tmp_path: Path
+) -> None:
+    verify = everything.Task("task", ("verify",), "verify", ("relu", "elu"))
+    limits.write_json(tmp_path / "verify.json", {"ops": {"relu": {}}})
+    assert verify.finished(tmp_path, 0)
+    assert not verify.finished(tmp_path, 1)
+    limits.write_json(tmp_path / "verify.json", {"ops": {"relu": {}, "elu": {}}})
+    assert verify.finished(tmp_path, 1)
+    assert not verify.finished(tmp_path, -9)
+    assert not everything.Task("self-tests", (), "verify").finished(tmp_path, 1)
+    assert not everything.Task("task", ("bench",), "bench", ("relu",)).finished(tmp_path, 1)
 
 
 def test_piles_are_even(everything: ModuleType) -> None:
@@ -112,7 +128,12 @@ def test_a_run_goes_on_where_the_last_one_stopped(
         return everything.Task(name, (sys.executable, "-c", code, "{out}"), "verify")
 
     late = task("late", "import time; time.sleep(60)")
-    soon = task("soon", "import sys; print('FAILED relu'); sys.exit(1)")
+    soon = task(
+        "soon",
+        "import pathlib, sys; print('FAILED relu');"
+        "pathlib.Path(sys.argv[1], 'verify.json').write_text('{\"ops\": {\"selftest\": {}}}');"
+        "sys.exit(1)",
+    )
     record = {"source": bench.source_of(catalogue.get("relu")), "rows": [{"impl": "auto"}]}
     limits.write_json(tmp_path / "cut" / "relu.json", record)
     cut = everything.Task("cut", ("no such program",), "bench", ("relu",))

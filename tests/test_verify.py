@@ -186,6 +186,13 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
+def lives(process: str) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def verify_with_broken_workers(
     ops: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, list[verify.Result]]:
@@ -233,12 +240,12 @@ def test_workers_end_with_their_parent(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     parent = subprocess.Popen([sys.executable, "-c", script], env=pool.environment())
-    wait_for((tmp_path / "sleeper.py.began").exists)
+    wait_for((tmp_path / "sleeper.py.began").exists, pool.STARTUP_SECONDS)
     workers = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
     assert workers
     parent.kill()
     parent.wait()
-    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    wait_for(lambda: not any(map(lives, workers)))
 
 
 def test_lack_of_memory_beside_others_is_tried_alone(

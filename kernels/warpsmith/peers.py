@@ -73,6 +73,9 @@ class PerInput:
         self.known = WeakTensorKeyDictionary()
 
     def __call__(self, x: Tensor, *args: Any) -> Any:
-        if x not in self.known:
-            self.known[x] = self.compute(x, *args)
-        return self.known[x]
+        found = self.known.get(x)
+        if found is None:
+            found = self.compute(x, *args)
+            if found is not x:  # its own key would never go
+                self.known[x] = found
+        return found

@@ -10,6 +10,7 @@ forgotten: it is made again where it is timed.
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -85,8 +86,11 @@ def tasks(ops: Sequence[Op], plan: Plan) -> list[Warming]:
 
 def forget_choices(folder: Path) -> None:
     """Removes the best configurations that Inductor noted in its cache; the code stays."""
-    for path in folder.rglob("*.best_config"):
-        path.unlink(missing_ok=True)
+    # Not rglob, which fails where another process removes a folder meanwhile.
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".best_config"):
+                Path(parent, name).unlink(missing_ok=True)
 
 
 def warm(
