@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -132,14 +132,6 @@ def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
     return found
 
 
-def _piles(costs: Mapping[str, float], count: int) -> list[list[str]]:
-    """Operators in so many piles of about the same cost."""
-    piles: list[list[str]] = [[] for _ in range(min(count, len(costs)))]
-    for name in sorted(costs, key=lambda name: -costs[name]):
-        min(piles, key=lambda pile: sum(costs[other] for other in pile)).append(name)
-    return piles
-
-
 def tasks(
     kinds: Sequence[str], gpus: int, seconds: float, older_than: Path | None = None
 ) -> list[Task]:
@@ -164,7 +156,7 @@ def tasks(
         }
         names = catalogue.load() if older_than is None else outdated(kind, older_than)
         costs = {name: _cost(kind, catalogue.get(name)) for name in names}
-        piles = _piles(costs, CUTS[kind] * gpus)
+        piles = pool.deal(costs, CUTS[kind] * gpus)
         for pile in sorted(piles, key=lambda pile: -sum(costs[name] for name in pile)):
             name = f"{kind}-{pile[0]}-{zlib.crc32(' '.join(pile).encode()):08x}"
             found.append(Task(name, (*commands[kind], "--out", "{out}"), kind, tuple(pile)))

@@ -109,7 +109,7 @@ def measure_shape(shape: tuple[int, int, int], seconds: float) -> list[bench.Row
         try:
             ours = errors(step(function, inputs), exact)
         except Exception as error:  # a peer may fail in any way; the others are still measured
-            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+            row["error"] = bench.first_line(error)
         else:
             # A NaN is no more allowed than an error is.
             if not all(e <= most for e, most in zip(ours, allowed, strict=True)):

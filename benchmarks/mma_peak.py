@@ -114,8 +114,7 @@ def product_rows(
                 try:
                     call(0)
                 except Exception as error:  # the others are still measured
-                    message = f"{type(error).__name__}: {error}".splitlines()[0]
-                    rows.append({"case": case, "impl": name, "error": message})
+                    rows.append({"case": case, "impl": name, "error": bench.first_line(error)})
                     del calls[name]
             times = timing.measure(calls, sets=1, seconds=seconds)
         for name, time in times.items():

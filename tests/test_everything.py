@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warpsmith import bench, build, catalogue, limits
+from warpsmith import bench, build, catalogue, limits, pool
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,9 @@ def test_failed_checks_are_an_answer_and_a_crash_is_none(
     assert not everything.Task("task", ("bench",), "bench", ("relu",)).finished(tmp_path, 1)
 
 
-def test_piles_are_even(everything: ModuleType) -> None:
+def test_piles_are_even() -> None:
     for gpus in (1, 2, 4):
-        piles = everything._piles(dict.fromkeys(catalogue.load(), 10.0), 5 * gpus)
+        piles = pool.deal(dict.fromkeys(catalogue.load(), 10.0), 5 * gpus)
         assert len(piles) == 5 * gpus
         assert max(map(len, piles)) - min(map(len, piles)) <= 1
 

@@ -280,7 +280,8 @@ def implementations(case: Case, plan: Plan, ladder: bool, say: Progress) -> dict
 # --- one case -------------------------------------------------------------------------------------
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What a row says of an implementation that raised."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
 
@@ -364,7 +365,7 @@ def gate(case: Case, say: Progress) -> None:
         except torch.cuda.OutOfMemoryError:
             row["error"] = "out of memory while checking the answer"
         except Exception as error:  # a peer may fail in any way; the others are still measured
-            row["error"] = _first_line(error)
+            row["error"] = first_line(error)
         case.rows[name] = row
         if "error" in row:
             del case.functions[name]
@@ -470,7 +471,7 @@ def measure_overhead(op: Op, dtype: str) -> list[Row]:
         try:
             row["cpu_us"] = _round(timing.cpu_overhead(call))
         except Exception as error:  # an eager backward may want more than a plain call, say
-            row["error"] = _first_line(error)
+            row["error"] = first_line(error)
         rows.append(row)
     return rows
 

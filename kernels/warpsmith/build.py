@@ -489,11 +489,14 @@ def _manifest(folder: Path, family: str) -> dict[str, object]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def _archs(manifest: dict[str, object]) -> tuple[str, ...]:
+    return tuple(map(str, manifest.get("archs", ())))  # type: ignore[call-overload]
+
+
 def is_current(folder: Path, family: str) -> bool:
     """Whether a folder's library was built from these sources, whatever headers are here now."""
     manifest = _manifest(folder, family)
-    archs = tuple(map(str, manifest.get("archs", ())))  # type: ignore[call-overload]
-    return manifest.get("key") == _key(family, archs, str(manifest.get("cutlass", "")))
+    return manifest.get("key") == _key(family, _archs(manifest), str(manifest.get("cutlass", "")))
 
 
 def status(family: str) -> Status:
@@ -502,7 +505,7 @@ def status(family: str) -> Status:
     arch = _gpu_arch()
     if value := os.environ.get("WARPSMITH_LIBRARY_DIR"):
         path = Path(value) / name
-        archs = tuple(map(str, _manifest(Path(value), family).get("archs", ())))  # type: ignore[call-overload]
+        archs = _archs(_manifest(Path(value), family))
         if path.exists():
             older = "" if is_current(path.parent, family) else ", built from other sources"
             detail = f"named by WARPSMITH_LIBRARY_DIR{older}"
@@ -510,8 +513,7 @@ def status(family: str) -> Status:
     detail = ""
     wheel = PACKAGE / "lib"
     if (wheel / name).exists():
-        manifest = _manifest(wheel, family)
-        archs = tuple(map(str, manifest.get("archs", ())))  # type: ignore[call-overload]
+        archs = _archs(_manifest(wheel, family))
         if not is_current(wheel, family):
             detail = "the wheel's library is older than the sources; "
         elif not _runs_on(archs, arch):

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -150,6 +150,14 @@ def sensible_jobs(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         count = min(count, free // 2 // (TASK_BYTES + CONTEXT_BYTES))
     return max(1, int(count))
+
+
+def deal(costs: Mapping[str, float], count: int) -> list[list[str]]:
+    """Names in at most so many piles of about the same cost."""
+    piles: list[list[str]] = [[] for _ in range(min(count, len(costs)))]
+    for name in sorted(costs, key=lambda name: -costs[name]):
+        min(piles, key=lambda pile: sum(costs[other] for other in pile)).append(name)
+    return piles
 
 
 # --- one worker -----------------------------------------------------------------------------------

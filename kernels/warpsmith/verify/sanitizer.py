@@ -162,14 +162,9 @@ def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
             if parts > 1:
                 hands += [Hand(dtype, (name,), calls / parts, (i, parts)) for i in range(parts)]
                 del mine[name]
-        piles: list[list[str]] = [
-            [] for _ in range(min(len(mine), math.ceil(sum(mine.values()) / fair)))
-        ]
-        for name in sorted(mine, key=lambda name: -mine[name]):
-            min(piles, key=lambda pile: sum(mine[other] for other in pile)).append(name)
         hands += [
             Hand(dtype, tuple(name for name in mine if name in pile), sum(mine[n] for n in pile))
-            for pile in piles
+            for pile in pool.deal(mine, math.ceil(sum(mine.values()) / fair))
         ]
     return hands
 
