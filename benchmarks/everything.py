@@ -36,15 +36,15 @@ from warpsmith import bench, build, catalogue, limits, pool, report
 from warpsmith.verify import sanitizer, units
 
 KINDS = ("verify", "bench", "sanitize", "overhead")
-#: Records that scripts beside this one write.
-SCRIPTS = ("fused_linear_cross_entropy", "mma_peak")
+#: Records that scripts beside this one write, and the family whose operators they measure.
+SCRIPTS = {"fused_linear_cross_entropy": "loss", "mma_peak": "gemm"}
 #: Seconds that have to be left where a task is started: verification is recorded at a task's end,
 #: a benchmark at each operator's.
 SHORTEST = {"verify": 150.0, "sanitize": 200.0, "bench": 30.0, "overhead": 30.0}
 #: Seconds after which a silent verification and a process of compute-sanitizer are stopped.
 SILENT, LONGEST_EXAMINED = 240, 300
 #: Tasks a kind is cut into, for each GPU: few enough that starting them costs little.
-CUTS = {"verify": 3, "bench": 8, "sanitize": 2, "overhead": 1}
+CUTS = {"verify": 3, "bench": 3, "sanitize": 2, "overhead": 1}
 #: What no operator's case is called: a benchmark of host times alone.
 NO_CASE = "none of them"
 #: `warpsmith verify` runs the tests of the device vocabulary only when it is given all operators.
@@ -133,7 +133,11 @@ def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
 
 
 def tasks(
-    kinds: Sequence[str], gpus: int, seconds: float, older_than: Path | None = None
+    kinds: Sequence[str],
+    gpus: int,
+    seconds: float,
+    older_than: Path | None = None,
+    families: Sequence[str] = (),
 ) -> list[Task]:
     """Costly ones first within a kind.
 
@@ -142,7 +146,9 @@ def tasks(
         gpus: how many there are.
         seconds: of device time for each implementation and case.
         older_than: folder of records; what they have of these sources is left out.
+        families: of `build.all_families()`, all without any; others are left out.
     """
+    families = families or build.all_families()
     warpsmith = (sys.executable, "-m", "warpsmith")
     jobs = str(max(1, pool.cores() // gpus - 1))
     found = []
@@ -155,18 +161,20 @@ def tasks(
             "overhead": (*measure, "--cases", NO_CASE),
         }
         names = catalogue.load() if older_than is None else outdated(kind, older_than)
-        costs = {name: _cost(kind, catalogue.get(name)) for name in names}
+        ops = [op for op in map(catalogue.get, names) if op.family in families]
+        costs = {op.name: _cost(kind, op) for op in ops}
         piles = pool.deal(costs, CUTS[kind] * gpus)
         for pile in sorted(piles, key=lambda pile: -sum(costs[name] for name in pile)):
             name = f"{kind}-{pile[0]}-{zlib.crc32(' '.join(pile).encode()):08x}"
             found.append(Task(name, (*commands[kind], "--out", "{out}"), kind, tuple(pile)))
-        if kind == "verify":
+        if kind == "verify" and "selftest" in families:
             found.append(Task("self-tests", (sys.executable, "-c", SELF_TESTS, "{out}"), kind))
         if kind == "bench":
             here = Path(__file__).resolve().parent
             found += [
                 Task(name, (*script, "--seconds", str(4 * seconds), "--out", "{out}"), kind)
-                for name in SCRIPTS
+                for name, family in SCRIPTS.items()
+                if family in families
                 for script in [(sys.executable, str(here / f"{name}.py"))]
             ]
     return found
@@ -298,6 +306,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--stale", action="store_true", help="only what benchmarks/results has not of these sources"
     )
+    parser.add_argument(
+        "--family",
+        nargs="+",
+        choices=build.all_families(),
+        default=(),
+        help="only operators of these, and the self tests; all without",
+    )
     options = parser.parse_args(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
     kinds = sorted(set(options.kind) - {"collect"}, key=options.kind.index)
@@ -313,7 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = limits.results_dir() if options.stale else None
         waiting = [
             task
-            for task in tasks(kinds, gpus, options.seconds, known)
+            for task in tasks(kinds, gpus, options.seconds, known, options.family)
             if not (options.work / task.name / "done").exists()
         ]
         # Beside a benchmark no other task may use its GPU.

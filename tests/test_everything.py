@@ -34,6 +34,15 @@ def test_every_operator_is_in_one_task(everything: ModuleType, kind: str, gpus: 
     assert all("{out}" in task.command for task in tasks)
 
 
+def test_families_that_were_not_asked_for_are_left_out(everything: ModuleType) -> None:
+    tasks = everything.tasks(["verify", "bench"], 1, 0.25, families=["loss"])
+    of_loss = {name for name, op in catalogue.load().items() if op.family == "loss"}
+    assert {name for task in tasks for name in task.ops} == of_loss
+    assert [task.name for task in tasks if not task.ops] == ["fused_linear_cross_entropy"]
+    (tests,) = everything.tasks(["verify"], 1, 0.25, families=["selftest"])
+    assert tests.name == "self-tests"
+
+
 def test_what_needs_more_time_than_is_left_waits(everything: ModuleType, tmp_path: Path) -> None:
     def task(kind: str) -> Any:
         return everything.Task(kind, ("true",), kind)
