@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import json
 import math
 import os
@@ -263,10 +264,12 @@ def test_units_cover_every_check_once(device: str, jobs: int) -> None:
     ops = list(catalogue.load().values())
     found = units.divide(ops, torch.device(device), frozenset(verify.KINDS), tuple(DTYPES), jobs)
     for op in ops:
-        parts = [
-            (check, d) for u in found if u.op == op.name for check in u.checks for d in u.dtypes
-        ]
-        assert len(parts) == len(set(parts)), op.name
+        parts: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        for u in [u for u in found if u.op == op.name]:
+            for key in itertools.product(u.checks, u.dtypes):
+                parts.setdefault(key, []).append(u.part)
+        for mine in parts.values():
+            assert mine == [(i, len(mine)) for i in range(len(mine))], op.name
         needed = {(i, d) for i in range(len(units.CHECKS)) for d in op.dtypes}
         for check, dtype in needed - set(parts):
             assert units.CHECKS[check] is units.huge_checks, op.name
@@ -275,6 +278,33 @@ def test_units_cover_every_check_once(device: str, jobs: int) -> None:
         assert math.isinf(unit.bytes) == (unit.checks == (units.CHECKS.index(units.huge_checks),))
     costs = [unit.cost for unit in found if not math.isinf(unit.bytes)]
     assert max(costs) < sum(costs) / jobs
+
+
+def test_parts_of_the_samples_are_the_whole() -> None:
+    place = units.CHECKS.index(units.sample_checks)
+
+    def labels(part: tuple[int, int]) -> list[str]:
+        found: list[tuple[int, verify.Result]] = []
+        kinds = frozenset(verify.KINDS) - frozenset(verify.CUDA_KINDS)
+        where = ("add", "cpu", kinds, ("f32", "bf16"), ("f32",), (place,), 1.0)
+        units.Unit(*where, part=part).run(found.append, crowded=False)
+        return [f"{result.kind} {result.label}" for _, result in found]
+
+    whole, parts = labels((0, 1)), [labels((i, 2)) for i in range(2)]
+    assert all(parts)
+    assert sorted(label for part in parts for label in part) == sorted(whole)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_operators_are_told_of_when_they_are_done(jobs: int) -> None:
+    told: list[list[verify.Result]] = []
+    results = verify.verify(
+        ["relu", "gelu"], device="cpu", kinds=["errors", "samples"], jobs=jobs, complete=told.append
+    )
+    key = dataclasses.astuple
+    assert len(told) == 2
+    assert sorted(key(r) for mine in told for r in mine) == sorted(map(key, results))
+    assert sorted({r.op for r in mine} == {mine[0].op} for mine in told) == [True, True]
 
 
 def test_results_before_a_crash_are_kept_and_in_order() -> None:
@@ -428,8 +458,12 @@ def test_a_process_that_ends_condemns_the_operators_it_had_not_told_of(
 ) -> None:
     path = fake_sanitizer(tmp_path, "kill -9 $PPID; sleep 60")
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
-    results = verify.run_sanitizer(["dot", "gelu"], tools=("memcheck",), jobs=2)
+    told: list[verify.Result] = []
+    results = verify.run_sanitizer(
+        ["dot", "gelu"], tools=("memcheck",), jobs=2, complete=told.extend
+    )
     assert [(r.op, r.ok) for r in results] == [("dot", False), ("gelu", False)]
+    assert sorted(told, key=lambda r: r.op) == results
     assert all("its process ended (Killed)" in result.detail for result in results)
 
 

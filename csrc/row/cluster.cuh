@@ -15,6 +15,7 @@
 
 #include "device/cluster.h"
 #include "device/ptx/bulk.h"
+#include "device/ptx/proxy.h"
 #include "row/persistent.h"
 #include "row/registers.cuh"
 
@@ -43,7 +44,7 @@ struct ClusterStorage {
   uint64_t exchanged[kStatsInFlight];  // the cluster's slices are here
   uint64_t known[kStatsInFlight];      // what they add up to is
   uint64_t filled[Tile::stages];       // the row's slice has landed
-  uint64_t drained[Tile::stages];      // every warp has finished with it
+  uint64_t drained[Tile::stages];      // every thread has finished with it, and with the row's `merged`
 };
 
 // A thread's packs of a row in the ring; [pack][input].
@@ -90,12 +91,12 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
   if (tid == 0) {
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(&shared.filled[i], 1);
-      ptx::mbarrier_init(&shared.drained[i], warps);
+      ptx::mbarrier_init(&shared.drained[i], threads);
     }
     for (int i = 0; i < kStatsInFlight; ++i) {
       ptx::mbarrier_init(&shared.gathered[i], warps);
       ptx::mbarrier_init(&shared.exchanged[i], 1);
-      ptx::mbarrier_init(&shared.known[i], 1);
+      ptx::mbarrier_init(&shared.known[i], kWarp);
     }
     ptx::fence_mbarrier_init();
   }
@@ -105,8 +106,8 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
     const uint64_t policy = row.load_policy();
     const auto copy = [&](int k) {
       const int stage = k % kStages;
-      if (k >= kStages) ptx::mbarrier_wait(&shared.drained[stage], (k / kStages - 1) % 2);
       if (lane != 0) return;
+      ptx::fence_proxy_async();  // what lay there was read through the generic proxy
       ptx::mbarrier_arrive_expect(&shared.filled[stage], kInputs * own * 16);
       if (own == 0) return;
 #pragma unroll
@@ -129,12 +130,10 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
       }
       ptx::mbarrier_wait_cluster(&shared.exchanged[slot], parity);
       const Stats merged = row.combine(shared.slices[slot], kCluster);
-      __syncwarp();  // every lane has read parts and slices, which are written again once `known` says so
-      if (lane == 0) {
-        shared.merged[slot] = merged;
-        ptx::mbarrier_arrive(&shared.known[slot]);
-        if (rank == 0) row.keep(first_row + k * step, row.total(merged));
-      }
+      __syncwarp();  // every lane has read slices, which other blocks send again once they have the next row's of this one
+      if (lane == 0) shared.merged[slot] = merged;
+      ptx::mbarrier_arrive(&shared.known[slot]);
+      if (lane == 0 && rank == 0) row.keep(first_row + k * step, row.total(merged));
     };
 
     for (int k = 0; k < min(rows, kStages); ++k) copy(k);
@@ -142,6 +141,7 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
     for (int k = 0; k < rows; ++k) {
       if (!kAhead) merge(k);
       if (kAhead && k + 1 < rows) merge(k + 1);
+      ptx::mbarrier_wait(&shared.drained[k % kStages], k / kStages % 2);
       if (k + kStages < rows) copy(k + kStages);
     }
   } else {
@@ -203,8 +203,7 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
           row.finish(first_row + k * step, col, x, total, columns);
         }
       }
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(&shared.drained[stage]);
+      ptx::mbarrier_arrive(&shared.drained[stage]);
     };
 
     if (kAhead && rows > 0) gather(0);

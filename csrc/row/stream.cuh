@@ -71,11 +71,11 @@ struct StreamStorage {
   typename Row::Stats own[kStreamedRows][kParts];         // [row, part * warp] of this block
   typename Row::Stats all[kStreamedRows][Tile::cluster];  // [row, block]
   typename Row::Total total[kStreamedRows];
-  uint64_t gathered[kStreamedRows];  // mbarriers: every warp has left its part in `own`
+  uint64_t gathered[kStreamedRows];  // mbarriers: every thread's part is in `own`, an earlier row's `total` read
   uint64_t arrived[kStreamedRows];   // every block has sent its part to `all`
   uint64_t known[kStreamedRows];     // the total
   uint64_t filled[Tile::slots];      // the chunk has landed
-  uint64_t drained[Tile::slots];     // every warp has finished with it
+  uint64_t drained[Tile::slots];     // every thread has finished with it
 };
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
@@ -106,16 +106,15 @@ class StreamBlock {
   }
 
   __device__ __forceinline__ void prepare() {
-    const int warps = threads_ / kWarp;
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStreamedRows; ++i) {
-        ptx::mbarrier_init(&shared_.gathered[i], warps);
+        ptx::mbarrier_init(&shared_.gathered[i], threads_);
         ptx::mbarrier_init(&shared_.arrived[i], 1);
-        ptx::mbarrier_init(&shared_.known[i], 1);
+        ptx::mbarrier_init(&shared_.known[i], kWarp);
       }
       for (int i = 0; i < kSlots; ++i) {
-        ptx::mbarrier_init(&shared_.filled[i], 2);  // the bytes, and the values outside of the borders
-        ptx::mbarrier_init(&shared_.drained[i], warps);
+        ptx::mbarrier_init(&shared_.filled[i], 1 + (kAnywhere ? kWarp : 0));  // the bytes, and each lane's single
+        ptx::mbarrier_init(&shared_.drained[i], threads_);
       }
       ptx::fence_mbarrier_init();
     }
@@ -146,7 +145,7 @@ class StreamBlock {
       }
       if (s >= kSlots) ptx::mbarrier_wait(&shared_.drained[slot], (s / kSlots - 1) % 2);
       if (lane == 0) {
-        if constexpr (kAnywhere) ptx::fence_proxy_async();  // singles of earlier rows may have lain where copies go
+        ptx::fence_proxy_async();  // what lay there was read, and in part written, through the generic proxy
         int packs = 0;
 #pragma unroll
         for (int k = 0; k < kInputs; ++k) packs += copies[k].packs();
@@ -164,9 +163,8 @@ class StreamBlock {
         for (int k = 0; k < kInputs; ++k) {
           if (singles[k].at >= 0) reinterpret_cast<T*>(image(slot, k))[singles[k].at] = singles[k].value;
         }
-        __syncwarp();
+        ptx::mbarrier_arrive(&shared_.filled[slot]);
       }
-      if (lane == 0) ptx::mbarrier_arrive(&shared_.filled[slot]);
     }
   }
 
@@ -188,14 +186,14 @@ class StreamBlock {
         }
         ptx::mbarrier_wait_cluster(&shared_.arrived[at], parity);
         stats = row_.combine(shared_.all[at], kCluster);
+        __syncwarp();  // every lane has read all, which other blocks send again once they have later rows' of this one
       }
-      __syncwarp();  // every lane has read own and all, which are written again once `known` says so
       if (lane == 0) {
         const Total total = row_.total(stats);
         shared_.total[at] = total;
         if (rank_ == 0) row_.keep(row_of(k * kChunks), total);
-        ptx::mbarrier_arrive(&shared_.known[at]);
       }
+      ptx::mbarrier_arrive(&shared_.known[at]);
     }
   }
 
@@ -309,11 +307,9 @@ class StreamBlock {
       for (int i = 0; i < Tile::chunk_packs; ++i) valid += i * threads_ + static_cast<int>(threadIdx.x) < packs;
       stats = row_.template gather<kWarp>(x, valid);
     }
-    if (lane == 0) {
-      const int warps = threads_ / kWarp, at = k % kStreamedRows, part = KeepsOwnStats<Row> ? 0 : chunk;
-      shared_.own[at][part * warps + threadIdx.x / kWarp] = stats;
-      if (chunk == kChunks - 1) ptx::mbarrier_arrive(&shared_.gathered[at]);
-    }
+    const int warps = threads_ / kWarp, at = k % kStreamedRows, part = KeepsOwnStats<Row> ? 0 : chunk;
+    if (lane == 0) shared_.own[at][part * warps + threadIdx.x / kWarp] = stats;
+    if (chunk == kChunks - 1) ptx::mbarrier_arrive(&shared_.gathered[at]);
   }
 
   __device__ __forceinline__ void finish(int s, const Total& total) {
@@ -341,8 +337,7 @@ class StreamBlock {
       }
       finish_edges(slot, chunk, r, head, packs, offset, total);
     }
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) ptx::mbarrier_arrive(&shared_.drained[slot]);
+    ptx::mbarrier_arrive(&shared_.drained[slot]);
   }
 
   // Of the row's `packs` after its first `head` columns, those of the chunk; its first begins at element `first` of each

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -369,7 +370,14 @@ def verify(args: argparse.Namespace) -> int:
     kinds = args.kinds.split(",") if args.kinds else None
     dtypes = parse_dtypes(args.dtype)
     jobs = parse_jobs(args.jobs, args.device)
-    limit = {} if args.timeout is None else {"timeout": args.timeout}
+    keep = None
+    if not (args.sanitizer or kinds or dtypes or not args.device.startswith("cuda")):
+        record = reports.record_sanitizer if args.sanitize else reports.record_verification
+        path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
+        keep = functools.partial(record, path)
+    options: dict[str, Any] = {"jobs": jobs, "complete": keep}
+    if args.timeout is not None:
+        options["timeout"] = args.timeout
     with progress_bar("verify", None) as (bar, task):
 
         def step(result: verification.Result) -> None:
@@ -377,7 +385,7 @@ def verify(args: argparse.Namespace) -> int:
             bar.advance(task)
 
         if args.sanitize:
-            results = verification.run_sanitizer(ops, progress=step, jobs=jobs, **limit)
+            results = verification.run_sanitizer(ops, progress=step, **options)
         else:
             try:
                 results = verification.verify(
@@ -387,20 +395,14 @@ def verify(args: argparse.Namespace) -> int:
                     progress=step,
                     kinds=kinds,
                     dtypes=dtypes,
-                    jobs=jobs,
                     part=parse_part(args.part),
-                    **limit,
+                    **options,
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error
     failed = [result for result in results if not result.ok]
-    partial = args.sanitizer or kinds or dtypes or not args.device.startswith("cuda")
-    if not partial:
-        path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
-        if args.sanitize:
-            reports.record_sanitizer(path, results)
-        else:
-            reports.record_verification(path, results)
+    if keep is not None:
+        keep(results)
         say(f"wrote {path}")
     if args.json:
         print_json({"checks": len(results), "failed": [dataclasses.asdict(r) for r in failed]})

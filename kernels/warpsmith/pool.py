@@ -242,6 +242,7 @@ def run(
     device: torch.device | None = None,
     timeout: float | None = None,
     progress: Emit | None = None,
+    done: Callable[[int, Outcome], None] | None = None,
 ) -> list[Outcome]:
     """Runs tasks in worker processes, which end with this call, however it ends.
 
@@ -254,12 +255,13 @@ def run(
         timeout: seconds after which a worker that emits nothing is stopped; None waits for ever.
         progress: called with each item as it is emitted. What a task emitted before it ran out of
             memory beside others comes again when it is run alone.
+        done: called with a task's index and outcome when that is known.
 
     Returns:
         An outcome per task, in their order.
     """
     outcomes: dict[int, Outcome] = {}
-    crowd = _Crowd(tasks, device, timeout, progress)
+    crowd = _Crowd(tasks, device, timeout, progress, done)
     crowded = crowd.work(range(len(tasks)), jobs, outcomes)
     crowd.work(crowded, 1, outcomes)
     return [outcomes[index] for index in range(len(tasks))]
@@ -271,6 +273,7 @@ class _Crowd:
     device: torch.device | None
     timeout: float | None
     progress: Emit | None
+    done: Callable[[int, Outcome], None] | None
 
     def work(self, indices: Sequence[int], jobs: int, outcomes: dict[int, Outcome]) -> list[int]:
         """Runs some of the tasks; returns those for which memory was short beside others."""
@@ -307,6 +310,8 @@ class _Crowd:
                         crowded.append(worker.index)
                     else:
                         outcomes[worker.index] = worker.outcome
+                        if self.done is not None:
+                            self.done(worker.index, worker.outcome)
                     if state == "ended":
                         worker.stop()
                     else:

@@ -7,6 +7,7 @@
 
 #include "device/cluster.h"
 #include "device/ptx/bulk.h"
+#include "device/ptx/proxy.h"
 #include "norm/group_norm_backward/rows.cuh"
 #include "row/packed.h"
 #include "row/persistent.h"
@@ -51,11 +52,11 @@ struct GradStorage {
   Normaliser normaliser;
   GradSums mean;
   // mbarriers; two: of moments, of sums
-  uint64_t gathered[2];          // every warp has left its part
+  uint64_t gathered[2];          // every warp has left its part, and its threads are done with the last row's results
   uint64_t exchanged[2];         // every block has sent its part
   uint64_t known[2];             // the result
   uint64_t filled[kGradSlots];   // the slice has landed
-  uint64_t drained[kGradSlots];  // every warp is done with its part of it
+  uint64_t drained[kGradSlots];  // every thread is done with its part of it
 };
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
@@ -69,6 +70,8 @@ struct RingCursor {
       parity ^= 1;
     }
   }
+  // The slot two slices ago.
+  __device__ __forceinline__ int before_last(int slots) const { return slot < 2 ? slot + slots - 2 : slot - 2; }
 };
 
 // Sends the warp's value to all blocks of the cluster.
@@ -110,12 +113,12 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
   if (tid == 0) {
     for (int i = 0; i < slices.slots; ++i) {
       ptx::mbarrier_init(&shared.filled[i], 1);
-      ptx::mbarrier_init(&shared.drained[i], warps);
+      ptx::mbarrier_init(&shared.drained[i], warps * kWarp);
     }
     for (int i = 0; i < 2; ++i) {
-      ptx::mbarrier_init(&shared.gathered[i], warps);
+      ptx::mbarrier_init(&shared.gathered[i], warps * kWarp);
       ptx::mbarrier_init(&shared.exchanged[i], 1);
-      ptx::mbarrier_init(&shared.known[i], 1);
+      ptx::mbarrier_init(&shared.known[i], kWarp);
     }
     ptx::fence_mbarrier_init();
   }
@@ -127,6 +130,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
     for (int i = 0; i < 2 * rows; ++i, at.advance(slices.slots)) {
       if (i >= slices.slots) ptx::mbarrier_wait(&shared.drained[at.slot], at.parity ^ 1);
       if (lane == 0) {
+        ptx::fence_proxy_async();  // what lay there was read through the generic proxy
         ptx::mbarrier_arrive_expect(&shared.filled[at.slot], own * 16);
         const T* from = (i % 2 == 0 ? v.x : v.grad) + (first_row + i / 2 * step) * v.size + int64_t{begin} * kWidth;
         if (own > 0) ptx::bulk_load(ring + at.slot * slices.packs, from, own * 16, &shared.filled[at.slot], policy);
@@ -161,11 +165,9 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
         ptx::mbarrier_wait_cluster(&shared.exchanged[0], parity);
         moments = warp_merge_around(lane < kCluster ? shared.all_moments[lane] : Moments{});
       }
-      __syncwarp();  // affine
-      if (lane == 0) {
-        shared.normaliser = normaliser(moments, v.eps);
-        ptx::mbarrier_arrive(&shared.known[0]);
-      }
+      __syncwarp();  // every lane has read all_moments, which other blocks send again once they have sums of this one
+      if (lane == 0) shared.normaliser = normaliser(moments, v.eps);
+      ptx::mbarrier_arrive(&shared.known[0]);
 
       ptx::mbarrier_wait(&shared.gathered[1], parity);
       GradSums weighted{};
@@ -180,10 +182,8 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
         ptx::mbarrier_wait_cluster(&shared.exchanged[1], parity);
         weighted = warp_sum(lane < kCluster ? shared.all_sums[lane] : GradSums{});
       }
-      if (lane == 0) {
-        shared.mean = inverse_size * weighted;
-        ptx::mbarrier_arrive(&shared.known[1]);
-      }
+      if (lane == 0) shared.mean = inverse_size * weighted;
+      ptx::mbarrier_arrive(&shared.known[1]);
 
       if (to.data == nullptr) continue;
       const int team = slices.team, member = lane % team;
@@ -208,10 +208,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
     const int first_channel = slices.channel(first_span + first_own);  // of the group's
     const int first_left = (first_channel + 1) * channel_spans - first_span - first_own;
     RingCursor at;
-    const auto release = [&](int slot) {
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(&shared.drained[slot]);
-    };
+    const auto release = [&](int slot) { ptx::mbarrier_arrive(&shared.drained[slot]); };
     const auto take = [&](uint4(&to)[kPacks]) {
       ptx::mbarrier_wait(&shared.filled[at.slot], at.parity);
       const uint4* from = ring + at.slot * slices.packs + first_own * kWarp + lane;
@@ -229,7 +226,6 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
 
       // mean and variance
       uint4 x[kPacks], grad[kPacks];
-      const int x_slot = at.slot;
       const uint4* held = take(x);  // and again for the sums and for dx: it needs no registers in between
       const auto count = static_cast<float>(valid * kWarp * kWidth);
       const float share = valid > 0 ? 1.0f / count : 0.0f;
@@ -252,10 +248,8 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
         if (i < valid) m2 += part;
       }
       m2 = warp_reduce(m2);
-      if (lane == 0) {
-        shared.moments[warp] = {count, mean, m2};
-        ptx::mbarrier_arrive(&shared.gathered[0]);
-      }
+      if (lane == 0) shared.moments[warp] = {count, mean, m2};
+      ptx::mbarrier_arrive(&shared.gathered[0]);
 
       // sums over the positions of each channel
       const int grad_slot = at.slot;
@@ -295,8 +289,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
           if (lane == 0) shared.sums[first_own + i] = whole;
         }
       }
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(&shared.gathered[1]);
+      ptx::mbarrier_arrive(&shared.gathered[1]);
 
       // dx
       ptx::mbarrier_wait(&shared.known[1], parity);
@@ -315,7 +308,7 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
         }
         if (i < valid) ptx::store_streaming(gDx + i * kWarp, pack<T>(gz[i]));
       }
-      release(x_slot);
+      release(at.before_last(slices.slots));
     }
   }
   cluster_sync();  // nobody leaves while others may still send to it

@@ -16,7 +16,7 @@ import torch
 from warpsmith import build, catalogue, pool
 from warpsmith.catalogue import DTYPES, Op
 from warpsmith.pool import LostDeviceError
-from warpsmith.verify.run import CUDA_KINDS, KINDS, Progress, Result, Run
+from warpsmith.verify.run import CUDA_KINDS, KINDS, Complete, Progress, Result, Run
 from warpsmith.verify.sanitizer import (
     SANITIZER_TOOLS,
     find_sanitizer,
@@ -29,6 +29,7 @@ __all__ = [
     "CUDA_KINDS",
     "KINDS",
     "SANITIZER_TOOLS",
+    "Complete",
     "LostDeviceError",
     "Progress",
     "Result",
@@ -50,6 +51,7 @@ def verify(
     jobs: int = 1,
     timeout: float = 600.0,
     part: tuple[int, int] = (0, 1),
+    complete: Complete | None = None,
 ) -> list[Result]:
     """Verifies operators on a device.
 
@@ -65,6 +67,7 @@ def verify(
             process does it all.
         timeout: seconds after which a worker that finds no result is stopped.
         part: (i, n): of the calls under the sanitizer every n-th, from the i-th on.
+        complete: called with all results of an operator when they are known.
 
     Returns:
         One result per check. After a kernel has broken the CUDA context the list ends with a
@@ -91,7 +94,9 @@ def verify(
         if strangers := [op.name for op in chosen if catalogue.load().get(op.name) is not op]:
             raise ValueError(f"workers know the catalogue only, not {', '.join(strangers)}")
         units = divide(chosen, where, wanted, names, jobs)
-        return _side_by_side(chosen, units, where, jobs, timeout, progress, with_self_tests)
+        return _side_by_side(
+            chosen, units, where, jobs, timeout, progress, with_self_tests, complete
+        )
     results: list[Result] = []
     with on_device(where):
         for op in chosen:
@@ -104,6 +109,8 @@ def verify(
             except LostDeviceError as error:
                 report_loss(run, error)
                 return results
+            if complete is not None:
+                complete([result for result in results if result.op == op.name])
         if with_self_tests:
             results += self_tests(progress)
     return results
@@ -117,6 +124,7 @@ def _side_by_side(
     timeout: float,
     progress: Progress | None,
     with_self_tests: bool,
+    complete: Complete | None,
 ) -> list[Result]:
     """The same by worker processes. What they only load is compiled here, before they start."""
     announce: Progress = progress or (lambda result: None)
@@ -127,20 +135,35 @@ def _side_by_side(
             if build.library(family) is None:
                 missing[family] = build.why_not(family)
     testing = with_self_tests and "selftest" not in missing
+    places = {op.name: [i for i, unit in enumerate(units) if unit.op == op.name] for op in ops}
+    known: dict[int, pool.Outcome] = {}
+
+    def joined(op: Op) -> list[Result]:
+        mine = places[op.name]
+        return join(op, [units[i] for i in mine], [known[i] for i in mine])
+
+    def done(index: int, outcome: pool.Outcome) -> None:
+        known[index] = outcome
+        if complete is None or index >= len(units):
+            return
+        op = catalogue.get(units[index].op)
+        if op.family not in missing and known.keys() >= set(places[op.name]):
+            complete(joined(op))
+
     outcomes = pool.run(
         [*units, *([SelfTests()] if testing else [])],
         jobs=jobs,
         device=device,
         timeout=timeout,
         progress=lambda item: announce(item[1]),
+        done=done,
     )
     results: list[Result] = []
     for op in ops:
         if op.family in missing:
             results.append(Result(op.name, "build", op.family, False, missing[op.family]))
             announce(results[-1])
-        mine = [i for i, unit in enumerate(units) if unit.op == op.name]
-        results += join(op, [units[i] for i in mine], [outcomes[i] for i in mine])
+        results += joined(op)
     if testing:
         results += [result for _, result in outcomes[-1].items]
         if fault := outcomes[-1].fault:

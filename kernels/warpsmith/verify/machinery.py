@@ -57,11 +57,12 @@ def opcheck_checks(run: Run) -> None:
         usable = [p for p in usable_samples(run, dtype) if elements(p[1]) <= 5000]
         strided = [p for p in usable if not all(t.is_contiguous() for t in tensors(p[1]))]
         plain = [p for p in plain_samples(run, dtype) if elements(p[1]) <= 5000]
-        for sample, args in plain[:1] + strided[:1]:
+        first, step = run.part
+        for sample, args in (plain[:1] + strided[:1])[first::step]:
             with run.check("opcheck", f"{dtype} {sample}"):
                 _opcheck(run, run.function(), args, dtype)
         done = 0
-        for variant in run.variants(dtype):
+        for variant in list(run.variants(dtype))[first::step]:
             for sample, args in plain + usable:
                 if dispatch.refusal(variant, args, run.sm) is None:
                     with run.check("opcheck", f"{variant.name} {sample}"):

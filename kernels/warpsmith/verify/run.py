@@ -56,6 +56,7 @@ class Result:
 
 
 Progress = Callable[[Result], None]
+Complete = Callable[[Sequence[Result]], None]
 
 
 @dataclass
@@ -72,7 +73,8 @@ class Run:
     all_dtypes: tuple[str, ...] = ()
     #: Other processes work on the same GPU, so that it may lack memory for their sake alone.
     crowded: bool = False
-    #: Under the sanitizer: every n-th call from the i-th on, where it is (i, n).
+    #: (i, n): of the samples, and of the variants under opcheck, every n-th from the i-th on; under
+    #: the sanitizer, of the calls.
     part: tuple[int, int] = (0, 1)
     compiled: bool = field(init=False, default=False)
     sm: int | None = field(init=False, default=None)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from warpsmith import build, catalogue, dispatch, pool
 from warpsmith.catalogue import DTYPES, Inputs, Op
-from warpsmith.verify.run import Progress, Result, Run
+from warpsmith.verify.run import Complete, Progress, Result, Run
 
 SANITIZER_TOOLS: tuple[str, ...] = ("memcheck", "racecheck", "initcheck")
 #: Exit status that compute-sanitizer is asked to give where it found something.
@@ -88,6 +88,7 @@ def run_sanitizer(
     progress: Progress | None = None,
     timeout: float = 3600.0,
     jobs: int = 1,
+    complete: Complete | None = None,
 ) -> list[Result]:
     """Runs the small samples of every variant under compute-sanitizer.
 
@@ -99,38 +100,51 @@ def run_sanitizer(
         jobs: how many processes run side by side. Each takes some operators at one dtype, or a part
             of a large one's calls; where a tool finds something in several operators, each gets a
             process of its own.
+        complete: called with all results of an operator when they are known.
 
     Returns:
         One result per operator and tool, which is its `label`; `detail` says what the tool found.
     """
     chosen = [catalogue.get(op) if isinstance(op, str) else op for op in ops]
     found: list[Result] = []
-
-    def note(result: Result) -> None:
-        found.append(result)
-        if progress is not None:
-            progress(result)
-
     sanitizer = find_sanitizer()
     if sanitizer is None:
         why = "compute-sanitizer is neither on PATH nor in the CUDA toolkit"
-        for op in chosen:
-            for tool in tools:
-                note(Result(op.name, "sanitizer", tool, False, why))
+        found = [Result(op.name, "sanitizer", tool, False, why) for op in chosen for tool in tools]
+        if progress is not None:
+            for result in found:
+                progress(result)
         return found
     runs = [
         ToolRun(sanitizer, tool, hand, timeout) for tool in tools for hand in _deal(chosen, jobs)
     ]
+    left = {op.name: sum(op.name in run.hand.ops for run in runs) for op in chosen}
+
+    def done(index: int, outcome: pool.Outcome) -> None:
+        run = runs[index]
+        told = {result.op for result in outcome.items}
+        found.extend(outcome.items)
+        found.extend(run.result(n, False, outcome.fault) for n in run.hand.ops if n not in told)
+        for name in run.hand.ops:
+            left[name] -= 1
+            if not left[name] and complete is not None:
+                complete([_joined(catalogue.get(name), tool, found) for tool in tools])
+
     if jobs == 1:
-        for run in runs:
-            run.run(note, crowded=False)
+        for index, run in enumerate(runs):
+            outcome = pool.Outcome()
+
+            def emit(result: Result, into: list[Any] = outcome.items) -> None:
+                into.append(result)
+                if progress is not None:
+                    progress(result)
+
+            run.run(emit, crowded=False)
+            done(index, outcome)
     else:
         for family in dict.fromkeys(op.family for op in chosen):
             build.library(family)
-        for run, outcome in zip(runs, pool.run(runs, jobs=jobs, progress=progress), strict=True):
-            told = {result.op for result in outcome.items}
-            found += outcome.items
-            found += [run.result(n, False, outcome.fault) for n in run.hand.ops if n not in told]
+        pool.run(runs, jobs=jobs, progress=progress, done=done)
     return [_joined(op, tool, found) for op in chosen for tool in tools]
 
 

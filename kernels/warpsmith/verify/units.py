@@ -52,6 +52,8 @@ CHECKS: tuple[Check, ...] = (
 )
 #: Those that would check something else if they were given an operator's dtypes one by one.
 _UNDIVIDED = (wrong_dtype_checks, public_checks, error_checks, property_checks)
+#: Those that also go sample by sample or, on a GPU, variant by variant.
+_FINE = (sample_checks, opcheck_checks)
 #: What they cost per kernel at one dtype, in judged calls of a small sample; others cost a few.
 _OPCHECK, _HUGE, _FEW = 20.0, 100.0, 3.0
 _COMPILE, _GRADIENTS = 400.0, 100.0
@@ -81,7 +83,8 @@ def report_loss(run: Run, error: LostDeviceError) -> None:
 
 @dataclass(frozen=True)
 class Unit:
-    """Some checks of one operator, at all or some of its dtypes: a task of `pool`.
+    """Some checks of one operator, at all or some of its dtypes, or a part of one of `_FINE`: a
+    task of `pool`.
 
     It emits pairs: a check's place in `CHECKS`, and a result of it.
     """
@@ -96,6 +99,7 @@ class Unit:
     checks: tuple[int, ...]
     cost: float
     bytes: float = TASK_BYTES
+    part: tuple[int, int] = (0, 1)
 
     def run(self, emit: Callable[[tuple[int, Result]], None], crowded: bool) -> None:
         device, place = torch.device(self.device), self.checks[0]
@@ -113,6 +117,7 @@ class Unit:
                 announce,
                 self.all_dtypes,
                 crowded,
+                self.part,
             )
             try:
                 for place in self.checks:
@@ -151,19 +156,23 @@ def divide(
     jobs: int,
 ) -> list[Unit]:
     """The units of a verification: an operator each, or where one would take longer than its share
-    of the time, its dtypes and what cannot be divided by dtype. Huge samples are units of their own
-    on a GPU, which `pool` runs one at a time.
+    of the time, its dtypes and what cannot be divided by dtype; where even a check at one dtype
+    would, parts of it. Huge samples are units of their own on a GPU, which `pool` runs one at a
+    time.
     """
     huge = CHECKS.index(huge_checks)
     ordinary = tuple(i for i in range(len(CHECKS)) if i != huge)
     whole = tuple(i for i in ordinary if CHECKS[i] in _UNDIVIDED)
     divisible = tuple(i for i in ordinary if i not in whole)
+    finest = _FINE if device.type == "cuda" else _FINE[:1]
 
-    def unit(op: Op, of: Sequence[str], checks: tuple[int, ...]) -> Unit:
+    def unit(
+        op: Op, of: Sequence[str], checks: tuple[int, ...], part: tuple[int, int] = (0, 1)
+    ) -> Unit:
         mine = tuple(d for d in op.dtypes if d in dtypes)
-        cost = sum(_cost(op, CHECKS[i], dtype) for i in checks for dtype in of)
+        cost = sum(_cost(op, CHECKS[i], dtype) for i in checks for dtype in of) / part[1]
         where = (op.name, str(device), kinds, mine, tuple(of), checks)
-        return Unit(*where, cost, math.inf if checks == (huge,) else TASK_BYTES)
+        return Unit(*where, cost, math.inf if checks == (huge,) else TASK_BYTES, part)
 
     chosen = {op: tuple(d for d in op.dtypes if d in dtypes) for op in ops}
     together = [unit(op, mine, ordinary) for op, mine in chosen.items()]
@@ -173,7 +182,13 @@ def divide(
         if everything.cost <= longest or not mine:
             units.append(everything)
         else:
-            units += [unit(op, (dtype,), divisible) for dtype in mine]
+            for dtype in mine:
+                parts = {i: math.ceil(_cost(op, CHECKS[i], dtype) / longest) for i in divisible}
+                fine = [i for i in divisible if CHECKS[i] in finest and parts[i] > 1]
+                units += [
+                    unit(op, (dtype,), (i,), (k, parts[i])) for i in fine for k in range(parts[i])
+                ]
+                units.append(unit(op, (dtype,), tuple(i for i in divisible if i not in fine)))
             units.append(unit(op, mine, whole))
         if device.type == "cuda":
             for dtype in mine:
