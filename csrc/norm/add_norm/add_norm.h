@@ -42,10 +42,12 @@ inline const char* needs_packs(const AddNormArgs& a) {
   return packs ? nullptr : "needs rows, weight and bias aligned to 16 bytes";
 }
 
+inline constexpr int64_t kMostRegisterRowBytes = 64 << 10;
+
 inline const char* needs_registers(const AddNormArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
   if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  return row_bytes(a) <= 64 * 1024 ? nullptr : "needs rows of at most 64 KiB";
+  return row_bytes(a) <= kMostRegisterRowBytes ? nullptr : "needs rows of at most 64 KiB";
 }
 
 inline constexpr int64_t kMostClusterRowBytes = 1 << 20;
@@ -55,8 +57,8 @@ inline const char* needs_cluster(const AddNormArgs& a) {
   return row_bytes(a) <= kMostClusterRowBytes ? nullptr : "needs rows of at most 1 MiB";
 }
 
-// Shorter rows leave a block room for its neighbours.
-inline bool suits_cluster(const AddNormArgs& a) { return row_bytes(a) > 32 * 1024; }
+// What a block's registers hold is faster there.
+inline bool suits_cluster(const AddNormArgs& a) { return row_bytes(a) > kMostRegisterRowBytes; }
 
 // Calls body.template operator()<T, R, W>() for the dtypes of x, residual and weight.
 template <class Body>

@@ -9,7 +9,8 @@ namespace {
 
 const char* takes(const AddNormFp8Args& a) { return needs_cluster(a); }
 
-bool suits(const AddNormFp8Args& a) { return suits_cluster(a); }
+// Without a residual too few bytes are on their way.
+bool suits(const AddNormFp8Args& a) { return suits_cluster(a) && a.residual != nullptr; }
 
 void launch(const AddNormFp8Args& a, cudaStream_t stream) {
   visit_add_norm_fp8(a, [&]<class Types>() { launch_cluster(AddNormFp8Rows<Types>(a), stream); });

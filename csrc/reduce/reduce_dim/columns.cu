@@ -74,13 +74,13 @@ __global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, T, Aligned>()
       }
       const uint32_t at = static_cast<uint32_t>(j);
       if ((kUnroll - 1) * step < rows) {
+        float values[kWidth][kUnroll];
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          float values[kUnroll];
 #pragma unroll
-          for (int u = 0; u < kUnroll; ++u) values[u] = to_float(packs[u][k]);
-          R::take(state[k], values, at, step);
+          for (int u = 0; u < kUnroll; ++u) values[k][u] = to_float(packs[u][k]);
         }
+        R::template take_each<R>(state, values, at, step);
       } else {
 #pragma unroll
         for (int u = 0; u < kUnroll - 1; ++u) {

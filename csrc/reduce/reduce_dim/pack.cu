@@ -1,8 +1,9 @@
 // Reduction of rows, a block per row, 128-bit accesses.
 //   Against `shuffle`: one load brings 16 bytes, and a thread has four on their way before it adds the first. A row
-//   that does not start at 16 bytes is read value by value, in the same order. Bound: DRAM, where rows are long enough
-//   to fill a block and many enough to fill the machine.
-#include "reduce/reduce_dim/reduce.cuh"
+//   that does not start at 16 bytes is read value by value, in the same order. The variance of a row that fits takes
+//   two passes over registers. Bound: DRAM, where rows are long enough to fill a block and many enough to fill the
+//   machine.
+#include "reduce/reduce_dim/held.cuh"
 
 namespace warpsmith {
 namespace {
@@ -26,9 +27,44 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_dim_pack_kernel(const R
   }
 }
 
+// The same in two passes, for rows of at most `packs` packs a thread.
+template <class R, class T, class Aligned, int packs>
+__global__ void __launch_bounds__(kReduceThreads) reduce_dim_pack_held_kernel(const ReduceDimArgs a) {
+  __shared__ float partial[2][kWarp];
+  const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+  int turn = 0;  // what one sum is read from, the next does not overwrite
+  const auto sum_up = [&](float x) {
+    x = warp_reduce(x);
+    if (warps == 1) return x;
+    if (lane == 0) partial[turn][threadIdx.x / kWarp] = x;
+    __syncthreads();
+    x = warp_reduce(lane < warps ? partial[turn][lane] : 0.0f);
+    turn ^= 1;
+    return x;
+  };
+  for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
+    const T* x = static_cast<const T*>(a.x) + row * a.stride_outer;  // [n]
+    const float m2 = squared_deviations<packs, Aligned>(x, static_cast<int>(a.n), threadIdx.x, blockDim.x, sum_up);
+    if (threadIdx.x == 0) static_cast<T*>(a.y)[row] = from_float<T>(m2 / a.divisor);
+  }
+}
+
 void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   visit_aligned_reducer(a, has_aligned_rows(a), [&]<class R, class T, class Aligned>() {
-    const unsigned threads = row_threads(ceil_div(a.n, kPack<T>), kUnroll, kReduceThreads);
+    const int64_t packs = ceil_div(a.n, kPack<T>);
+    const unsigned threads = row_threads(packs, kUnroll, kReduceThreads);
+    if constexpr (R::deviates) {
+      if (packs <= int64_t{threads} * kFewPacks) {
+        warpsmith::launch<&reduce_dim_pack_held_kernel<R, T, Aligned, kFewPacks>>({row_grid(a.outer), threads}, stream,
+                                                                                  a);
+        return;
+      }
+      if (packs <= int64_t{threads} * kMostPacks) {
+        warpsmith::launch<&reduce_dim_pack_held_kernel<R, T, Aligned, kMostPacks>>({row_grid(a.outer), threads}, stream,
+                                                                                   a);
+        return;
+      }
+    }
     warpsmith::launch<&reduce_dim_pack_kernel<R, T, Aligned>>({row_grid(a.outer), threads}, stream, a);
   });
 }

@@ -68,6 +68,25 @@ __device__ __forceinline__ void take_pack(typename R::State& state, const Pack<T
   R::take(state, values, first, 1);
 }
 
+// Packs of which each begins `step` columns after the one before: four at once where joining costs more than taking.
+template <class R, class T, int count>
+__device__ __forceinline__ void take_packs(typename R::State& state, const Pack<T> (&packs)[count], uint32_t first,
+                                           int step) {
+  if constexpr (R::deviates) {
+    constexpr int kAtOnce = count % 4 == 0 ? 4 : 1, kWidth = kPack<T>;
+#pragma unroll
+    for (int u = 0; u < count; u += kAtOnce) {
+      float values[kAtOnce * kWidth];
+#pragma unroll
+      for (int i = 0; i < kAtOnce * kWidth; ++i) values[i] = to_float(packs[u + i / kWidth][i % kWidth]);
+      R::take(state, values, first, 1);
+    }
+  } else {
+#pragma unroll
+    for (int u = 0; u < count; ++u) take_pack<R>(state, packs[u], first + u * step);
+  }
+}
+
 // Takes columns [begin, end) of a row: thread `tid` of `threads` takes every threads-th pack, `unroll` of them on their
 // way at once. Aligned or not, the same values meet in the same order.
 template <class R, class Aligned, int unroll, class T>
@@ -83,8 +102,7 @@ __device__ __forceinline__ void take_span(typename R::State& state, const T* row
   for (; pack + (unroll - 1) * threads < whole; pack += unroll * threads) {
 #pragma unroll
     for (int u = 0; u < unroll; ++u) load_pack<Aligned>(packs[u], from + u * step);
-#pragma unroll
-    for (int u = 0; u < unroll; ++u) take_pack<R>(state, packs[u], first + u * step);
+    take_packs<R>(state, packs, first, step);
     from += unroll * step;
     first += unroll * step;
   }

@@ -58,7 +58,8 @@ inline constexpr int64_t kManyRows = 2048;           // as many rows keep a GPU 
 
 inline bool splits_rows(const ReduceDimArgs& a) {
   if (a.batch_invariant) return a.row_bytes() > kSplitRowBytes;
-  return a.row_bytes() >= kSplitRowBytes && a.outer < kManyRows;
+  const bool at_once = a.outer >= 512 && a.outer <= 768;  // a block to each row, and all are at work from the start
+  return a.row_bytes() >= kSplitRowBytes && a.outer < kManyRows && !at_once;
 }
 
 // Without a promise to keep, as many blocks per row as fill the machine a few times; otherwise as many as the row's
@@ -92,11 +93,12 @@ inline int64_t column_blocks(const ReduceDimArgs& a) {
 }
 
 inline void plan_columns(ReduceDimArgs& a) {
-  constexpr int64_t kInvariantChunk = 512, kBlocks = 2048;
+  constexpr int64_t kInvariantChunk = 512;
+  const int64_t blocks = a.reduction == Reduction::var ? 512 : 2048;  // its states are large, and slow to join
   const int64_t step = kReduceThreads / threads_along_inner(a) * kColumnUnroll;  // rows that a block reads at once
   const int64_t wanted = a.batch_invariant
                              ? ceil_div(a.n, kInvariantChunk)
-                             : std::clamp<int64_t>(ceil_div(kBlocks, column_blocks(a)), 1, ceil_div(a.n, 2 * step));
+                             : std::clamp<int64_t>(ceil_div(blocks, column_blocks(a)), 1, ceil_div(a.n, 2 * step));
   a.chunk = round_up(ceil_div(a.n, wanted), step);
   a.splits = ceil_div(a.n, a.chunk);
 }

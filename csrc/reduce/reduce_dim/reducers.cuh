@@ -46,6 +46,15 @@ __device__ __forceinline__ float add_up(const float (&values)[n]) {
 struct Reducer {
   static constexpr bool finds_position = false;  // answers with an int64 position instead of a value
   static constexpr bool shifts = false;          // `empty` wants the first value along the dimension
+  static constexpr bool deviates = false;        // knows a faster way with values that are at hand twice: held.cuh
+
+  // What `take` does, for several states that have taken equally many values.
+  template <class R, int count, int n>
+  __device__ static void take_each(typename R::State (&states)[count], const float (&values)[count][n], uint32_t first,
+                                   uint32_t step) {
+#pragma unroll
+    for (int k = 0; k < count; ++k) R::take(states[k], values[k], first, step);
+  }
 };
 
 struct Sum : Reducer {
@@ -138,7 +147,7 @@ using Argmin = Position<Smallest>;
 // long row loses digits: what is cut off is kept.
 // Kahan 1965, "Further remarks on reducing truncation errors", https://doi.org/10.1145/363707.363723
 struct Var : Reducer {
-  static constexpr bool shifts = true;
+  static constexpr bool shifts = true, deviates = true;
   struct State {
     Moments moments;  // of values less the shift; the count is exact below 2^24 accesses of a thread
     float cut;        // what rounding has cut off m2
@@ -148,10 +157,21 @@ struct Var : Reducer {
   __device__ static State empty(float shift) { return {{0.0f, 0.0f, 0.0f}, 0.0f, shift}; }
   template <int n>
   __device__ static void take(State& state, const float (&values)[n], uint32_t, uint32_t) {
-    float shifted[n];
+    join(state, moments(state.shift, values));
+  }
+  template <class R, int count, int n>
+  __device__ static void take_each(State (&states)[count], const float (&values)[count][n], uint32_t, uint32_t) {
+    const float before = states[0].moments.count, all = before + n;
+    const float share = n * ptx::reciprocal_approx(all), weight = before * share;
 #pragma unroll
-    for (int i = 0; i < n; ++i) shifted[i] = values[i] - state.shift;
-    join(state, moments_of(shifted));
+    for (int k = 0; k < count; ++k) {
+      Moments& mine = states[k].moments;
+      const Moments group = moments(states[k].shift, values[k]);
+      const float delta = group.mean - mine.mean;
+      add(states[k], fmaf(delta * weight, delta, group.m2));
+      mine.count = all;
+      mine.mean = fmaf(delta, share, mine.mean);
+    }
   }
   __device__ static State merge(const State& a, const State& b) {
     State both = a;
@@ -165,13 +185,36 @@ struct Var : Reducer {
   }
 
  private:
+  // Several chains of additions where there are many values.
+  template <int n>
+  __device__ static Moments moments(float shift, const float (&values)[n]) {
+    constexpr int kChains = n % 4 == 0 ? 4 : 1;
+    float shifted[n], means[kChains]{}, squares[kChains]{};
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      shifted[i] = values[i] - shift;
+      means[i % kChains] = fmaf(shifted[i], 1.0f / n, means[i % kChains]);
+    }
+    const float mean = add_up(means);
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const float deviation = shifted[i] - mean;
+      squares[i % kChains] = fmaf(deviation, deviation, squares[i % kChains]);
+    }
+    return {n, mean, add_up(squares)};
+  }
   __device__ static void join(State& state, const Moments& group) {
     const float before = state.moments.m2;
     state.moments.m2 = 0.0f;
     state.moments = warpsmith::merge(state.moments, group);
     const float added = state.moments.m2;
-    state.moments.m2 = before + added;
-    state.cut += added - (state.moments.m2 - before);
+    state.moments.m2 = before;
+    add(state, added);
+  }
+  __device__ static void add(State& state, float m2) {
+    const float before = state.moments.m2;
+    state.moments.m2 = before + m2;
+    state.cut += m2 - (state.moments.m2 - before);
   }
 };
 

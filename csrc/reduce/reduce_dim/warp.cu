@@ -1,14 +1,15 @@
 // Reduction of short rows, a warp or a part of one per row.
 //   Against `pack`: no shared memory and no barrier, and short rows share a warp, so that its loads are all in flight
-//   at once and no lane is idle. Bound: DRAM; long rows leave too few warps with too long a chain of loads each.
-#include "reduce/reduce_dim/reduce.cuh"
+//   at once and no lane is idle. A variance takes two passes over the row in registers: two sums cross the warp instead
+//   of moments that have to be joined. Bound: DRAM; long rows leave too few warps with too long a chain of loads each.
+#include "reduce/reduce_dim/held.cuh"
 
 namespace warpsmith {
 namespace {
 
 constexpr int kThreads = 128;
 constexpr int kUnroll = 8;
-constexpr int kMostPacks = 64;  // that a lane takes one after another; a longer chain of additions loses digits
+constexpr int kChain = 64;  // packs that a lane takes one after another; a longer chain of additions loses digits
 
 // Lanes that share a row, each with four packs of it where the row has them.
 int lanes_for(int64_t packs) {
@@ -19,7 +20,7 @@ int lanes_for(int64_t packs) {
 }
 
 template <class T>
-constexpr int64_t kSpan = int64_t{kMostPacks} * kWarp * kPack<T>;
+constexpr int64_t kSpan = int64_t{kChain} * kWarp * kPack<T>;
 
 // Long: std::true_type where rows are longer than a span.
 template <class R, class T, class Aligned, class Long>
@@ -49,11 +50,37 @@ __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceD
   }
 }
 
+// The same in two passes, for rows of at most `packs` packs a lane.
+template <class R, class T, class Aligned, int packs>
+__global__ void __launch_bounds__(kThreads) reduce_dim_warp_held_kernel(const ReduceDimArgs a, const int lanes) {
+  const int lane = threadIdx.x % lanes, rows_per_block = kThreads / lanes;
+  const auto sum_up = [&](float x) { return merge_lanes(x, lanes, [](float a, float b) { return a + b; }); };
+  for (int64_t first = int64_t{blockIdx.x} * rows_per_block; first < a.outer;
+       first += int64_t{gridDim.x} * rows_per_block) {
+    const int64_t row = first + threadIdx.x / lanes;
+    const int n = row < a.outer ? static_cast<int>(a.n) : 0;  // lanes without a row take part in the shuffles
+    const T* x = static_cast<const T*>(a.x) + (row < a.outer ? row : 0) * a.stride_outer;  // [n]
+    const float m2 = squared_deviations<packs, Aligned>(x, n, lane, lanes, sum_up);
+    if (lane == 0 && row < a.outer) static_cast<T*>(a.y)[row] = from_float<T>(m2 / a.divisor);
+  }
+}
+
 void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   visit_aligned_reducer(a, has_aligned_rows(a), [&]<class R, class T, class Aligned>() {
-    const int lanes = lanes_for(ceil_div(a.n, kPack<T>));
+    const int64_t packs = ceil_div(a.n, kPack<T>);
+    const int lanes = lanes_for(packs);
     const unsigned grid = row_grid(ceil_div(a.outer, kThreads / lanes));
     const LaunchConfig config{grid, kThreads};
+    if constexpr (R::deviates) {
+      if (packs <= lanes * kFewPacks) {
+        warpsmith::launch<&reduce_dim_warp_held_kernel<R, T, Aligned, kFewPacks>>(config, stream, a, lanes);
+        return;
+      }
+      if (packs <= lanes * kMostPacks) {
+        warpsmith::launch<&reduce_dim_warp_held_kernel<R, T, Aligned, kMostPacks>>(config, stream, a, lanes);
+        return;
+      }
+    }
     if (a.n > kSpan<T>) {
       warpsmith::launch<&reduce_dim_warp_kernel<R, T, Aligned, std::true_type>>(config, stream, a, lanes);
     } else {

@@ -127,7 +127,7 @@ def _operator(added: bool, layer: bool) -> Op:
         family="norm",
         source="add_norm_fp8",
         reference=_on_full(of, _reference(layer)),
-        ladder=ladder(_on_full(of, _operands), "three sweeps" if layer else "two sweeps"),
+        ladder=ladder(_on_full(of, _operands), f"{'three' if layer else 'two'} sweeps", True),
         triton=f"add_norm_triton:{of.name}",
         fake=_on_full(of, _fake),
         check=_on_full(of, _check(of.name)),

@@ -37,12 +37,13 @@ def _row_bytes(x: Tensor, residual: Tensor | None) -> int:
     return x.shape[-1] * _widest(x, residual) if x.numel() else 0
 
 
-def ladder(operands: Operands, what: str) -> tuple[Rung, ...]:
+def ladder(operands: Operands, what: str, residual_only: bool = False) -> tuple[Rung, ...]:
     """The rungs of a forward operator.
 
     Args:
         operands: picks the tensors from the operator's arguments.
         what: ends the story of the first rung.
+        residual_only: whether rows without a residual are left to blocks, however long they are.
     """
 
     def needs_packs(*args: Any) -> str | None:
@@ -64,7 +65,9 @@ def ladder(operands: Operands, what: str) -> tuple[Rung, ...]:
 
     def suits_cluster(*args: Any) -> str | None:
         x, residual, _, _ = operands(*args)
-        return None if _row_bytes(x, residual) > 32 << 10 else "the row fits a block's registers"
+        if residual_only and residual is None:
+            return "without a residual too few bytes are on their way"
+        return None if _row_bytes(x, residual) > 64 << 10 else "the row fits a block's registers"
 
     return (
         Rung("naive", f"a block per row, one value an access, {what}"),

@@ -67,8 +67,8 @@ def _check(op: str) -> Callable[..., None]:
 WARP_ROW_BYTES = 8 << 10
 #: From here on a row is worth several blocks ...
 SPLIT_ROW_BYTES = 64 << 10
-#: ... where there are fewer rows than this.
-MANY_ROWS = 2048
+#: ... where there are fewer rows than this, unless a block to each has all of them at work at once.
+MANY_ROWS, ROWS_AT_ONCE = 2048, range(512, 769)
 
 
 def view(x: Tensor, dim: int, batch_invariant: bool) -> DimView:
@@ -136,7 +136,8 @@ class Conditions:
             return None if row_bytes > SPLIT_ROW_BYTES else "the row is too short to be split"
         if row_bytes < SPLIT_ROW_BYTES:
             return "the row is too short to be split"
-        return None if seen.outer < MANY_ROWS else "there are enough rows for all blocks"
+        enough = seen.outer >= MANY_ROWS or seen.outer in ROWS_AT_ONCE
+        return "there are enough rows for all blocks" if enough else None
 
 
 def _ladder(takes: Conditions, seeds: tuple[str, ...] = ()) -> tuple[Rung, ...]:
