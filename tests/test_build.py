@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,35 @@ def test_no_compile_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("WARPSMITH_BUILD", "0")
     assert build.library(FAMILY) is None
     assert "WARPSMITH_BUILD=0" in build.why_not(FAMILY)
+
+
+# --- hashes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "norm/rms_norm/rms_norm.cpp",
+        "norm/rms_norm/pack.cu",
+        "row/registers.cuh",
+        "device/vec.h",
+        "host/launch.cpp",
+        "host/occupancy.h",
+        "host/ladder.h",
+    ],
+)
+def test_a_record_speaks_for_all_that_it_was_measured_with(
+    source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = tmp_path / "csrc"
+    shutil.copytree(build.CSRC, code)
+    monkeypatch.setattr(build, "CSRC", code)
+    hashes = {op: build.source_hash("norm", op) for op in ("rms_norm", "group_norm")}
+    path = code / source
+    path.write_text(path.read_text() + "int another;\n")
+    assert build.source_hash("norm", "rms_norm") != hashes["rms_norm"]
+    shared = not source.startswith("norm/")
+    assert (build.source_hash("norm", "group_norm") != hashes["group_norm"]) == shared
 
 
 # --- headers that need not be there ---------------------------------------------------------------

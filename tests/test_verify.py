@@ -505,6 +505,11 @@ def test_parts_are_checked(part: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "is no part" in capsys.readouterr().err
 
 
+def test_a_part_makes_no_record(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", "relu", "--device", "cpu", "--part=0/4"]) == 2
+    assert "for the sanitizer" in capsys.readouterr().err
+
+
 def test_missing_sanitizer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: None)
     (result,) = verify.run_sanitizer(["relu"], tools=("racecheck",))

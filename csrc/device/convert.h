@@ -41,30 +41,43 @@ __host__ __device__ constexpr bool overflows_fp8(float magnitude) {
   return Fp8Format<T>::overflows_at_tie ? magnitude >= Fp8Format<T>::overflow : magnitude > Fp8Format<T>::overflow;
 }
 
-// Round to nearest even in integer arithmetic: what sm_80 runs, and what the tests hold the hardware against.
+// Round to nearest even, without a branch: what sm_80 runs, and what the tests hold the hardware against.
 template <class T>
 __host__ __device__ inline uint8_t encode_fp8_portable(float x) {
   using Format = Fp8Format<T>;
   constexpr int kDropped = 23 - Format::mantissa_bits;
   constexpr uint32_t kSmallestNormal = static_cast<uint32_t>(128 - Format::bias) << 23;
+  constexpr uint32_t kHalfLessOne = (1u << (kDropped - 1)) - 1, kBias = static_cast<uint32_t>(127 - Format::bias) << 23;
   union {
     float f;
     uint32_t u;
   } value{x}, step;
-  const uint8_t sign = static_cast<uint8_t>(value.u >> 24 & 0x80u);
+  const uint32_t sign = value.u >> 24 & 0x80u;
   value.u &= 0x7fffffffu;
-  if (value.u > 0x7f800000u) return sign | 0x7f;
-  if (overflows_fp8<T>(value.f)) return sign | Format::beyond;
-  if (value.u < kSmallestNormal) {
-    // Adding 2^23 steps of the subnormal grid leaves the rounded multiple of that step in the low mantissa bits.
-    step.u = static_cast<uint32_t>(127 + 24 - Format::bias - Format::mantissa_bits) << 23;
-    value.f += step.f;
-    return sign | static_cast<uint8_t>(value.u - step.u);
-  }
-  const uint32_t half_less_one = (1u << (kDropped - 1)) - 1;
-  value.u += half_less_one + (value.u >> kDropped & 1);
-  value.u -= static_cast<uint32_t>(127 - Format::bias) << 23;
-  return sign | static_cast<uint8_t>(value.u >> kDropped);
+  const bool nan = value.u > 0x7f800000u;
+  // What rounds beyond the largest finite value has a code beyond its code.
+  const uint32_t rounded = (value.u + kHalfLessOne + (value.u >> kDropped & 1) - kBias) >> kDropped;
+  const uint32_t normal = rounded < Format::beyond ? rounded : Format::beyond;
+  // Adding 2^23 steps of the subnormal grid leaves the rounded multiple of that step in the low mantissa bits.
+  const bool is_normal = value.u >= kSmallestNormal;
+  step.u = static_cast<uint32_t>(127 + 24 - Format::bias - Format::mantissa_bits) << 23;
+  value.f += step.f;
+  return static_cast<uint8_t>(sign | (nan ? 0x7fu : (is_normal ? normal : value.u - step.u)));
+}
+
+// Exact: the code's bits as a float of the smallest exponents, scaled. What sm_80 runs.
+template <class T>
+__host__ __device__ inline float decode_fp8_portable(uint8_t code) {
+  using Format = Fp8Format<T>;
+  const uint32_t magnitude = code & 0x7fu;
+  union {
+    uint32_t u;
+    float f;
+  } value{magnitude << (23 - Format::mantissa_bits)}, scale{static_cast<uint32_t>(254 - Format::bias) << 23};
+  const uint32_t special = value.u | 0x7f800000u;  // infinity, or NaN
+  value.f *= scale.f;
+  value.u = (magnitude < Format::beyond ? value.u : special) | (code & 0x80u) << 24;
+  return value.f;
 }
 
 template <class T>
@@ -112,9 +125,7 @@ __device__ __forceinline__ float2 decode_fp8x2(uint16_t pair) {
   }
   return __half22float2(*reinterpret_cast<const __half2*>(&halves));
 #else
-  constexpr auto format = std::is_same_v<T, e4m3> ? __NV_E4M3 : __NV_E5M2;
-  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(pair, format);
-  return __half22float2(__half2(halves));
+  return {decode_fp8_portable<T>(static_cast<uint8_t>(pair)), decode_fp8_portable<T>(static_cast<uint8_t>(pair >> 8))};
 #endif
 }
 

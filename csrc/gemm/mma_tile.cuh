@@ -12,27 +12,44 @@
 
 namespace warpsmith {
 
-// `blocks`: that a multiprocessor of sm_90 holds, as far as registers go. bk in values of 16 bits.
+// The compute capability that this pass of the compiler makes code for, 90 for 9.0; 0 in the pass for the host.
+#ifdef __CUDA_ARCH__
+constexpr int kCompiledSm = __CUDA_ARCH__ / 10;
+#else
+constexpr int kCompiledSm = 0;
+#endif
+
+// GPUs whose blocks have no more than 99 KB of shared memory, which the large tile does not fit.
+constexpr bool has_little_shared_memory(int sm) { return sm == 86 || sm == 89 || sm >= 120; }
+
+// `blocks`: that a multiprocessor of sm_90 holds, as far as registers go. bk in values of 16 bits. `is_for`: GPUs of which
+// compute capabilities are given the tile.
 struct LargeTile {
   static constexpr int bm = 128, bn = 256, bk = 64, warps_m = 2, warps_n = 4, stages = 3, blocks = 1;
+  static constexpr bool is_for(int sm) { return !has_little_shared_memory(sm); }
 };
 struct MediumTile {
   static constexpr int bm = 128, bn = 128, bk = 32, warps_m = 2, warps_n = 2, stages = 3, blocks = 2;
+  static constexpr bool is_for(int sm) { return sm < 90 || has_little_shared_memory(sm); }
 };
 // The same with half as many barriers, in twice the shared memory.
 struct MediumDeepTile {
   static constexpr int bm = 128, bn = 128, bk = 64, warps_m = 2, warps_n = 2, stages = 3, blocks = 2;
+  static constexpr bool is_for(int sm) { return !MediumTile::is_for(sm); }
 };
 // Three blocks, for products that are a few waves of tiles.
 struct NarrowTile {
   static constexpr int bm = 64, bn = 128, bk = 64, warps_m = 1, warps_n = 4, stages = 3, blocks = 3;
+  static constexpr bool is_for(int sm) { return !MediumTile::is_for(sm); }
 };
 struct SmallTile {
   static constexpr int bm = 64, bn = 64, bk = 64, warps_m = 2, warps_n = 2, stages = 3, blocks = 4;
+  static constexpr bool is_for(int) { return true; }
 };
 
-// GPUs whose blocks have no more than 99 KB of shared memory, which the large tile does not fit.
-inline bool has_little_shared_memory(int sm) { return sm == 86 || sm == 89 || sm >= 120; }
+// Whether a GPU that runs the code being compiled may be given the tile. Code for 8.6 runs on 8.7 too.
+template <class Tile>
+constexpr bool kMayRun = Tile::is_for(kCompiledSm) || (kCompiledSm == 86 && Tile::is_for(87));
 
 template <class Tile_, Along a, Along b>
 struct MmaConfig {

@@ -27,9 +27,9 @@ __device__ __forceinline__ uint32_t half2_from_fp8x2(uint16_t pair) {
   if constexpr (std::is_same_v<W, e4m3>) return ptx::half2_from_e4m3x2(pair);
   return ptx::half2_from_e5m2x2(pair);
 #else
-  constexpr auto format = std::is_same_v<W, e4m3> ? __NV_E4M3 : __NV_E5M2;
-  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(pair, format);
-  return static_cast<uint32_t>(halves.y) << 16 | halves.x;
+  const float2 values = decode_fp8x2<W>(pair);
+  const __half2 halves = __floats2half2_rn(values.x, values.y);  // exact
+  return reinterpret_cast<const uint32_t&>(halves);
 #endif
 }
 

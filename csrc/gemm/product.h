@@ -8,8 +8,8 @@
 #include "gemm/padding.h"
 #include "gemm/split.h"
 #include "host/checks.h"
+#include "host/ladder.h"
 #include "host/named.h"
-#include "host/registry.h"
 
 namespace warpsmith {
 

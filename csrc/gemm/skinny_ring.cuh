@@ -12,7 +12,7 @@
 #include "gemm/skinny_mma_sums.cuh"
 #include "gemm/skinny_ring_deal.h"
 #include "gemm/skinny_ring_kernel.cuh"
-#include "row/persistent.h"
+#include "host/occupancy.h"
 
 namespace warpsmith {
 

@@ -8,7 +8,7 @@
 #include "gemm/shared_limits.h"
 #include "gemm/skinny_mma_sums.cuh"
 #include "gemm/skinny_ring_kernel.cuh"
-#include "row/persistent.h"
+#include "host/occupancy.h"
 
 namespace warpsmith {
 

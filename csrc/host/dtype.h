@@ -6,8 +6,6 @@
 #include <cuda_fp8.h>
 
 #include <cstdint>
-#include <stdexcept>
-#include <string>
 
 namespace warpsmith {
 
@@ -42,6 +40,9 @@ constexpr bool is_fp8(Dtype dtype) { return dtype == Dtype::e4m3 || dtype == Dty
 template <class T>
 inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
+// Throws that there is none.
+[[noreturn]] void no_kernel_for(Dtype dtype);
+
 // Calls body.template operator()<T>() for the C++ type of a 16- or 32-bit floating dtype.
 template <class Body>
 void dispatch_float(Dtype dtype, Body&& body) {
@@ -53,7 +54,7 @@ void dispatch_float(Dtype dtype, Body&& body) {
     case Dtype::bf16:
       return body.template operator()<bf16>();
     default:
-      throw std::invalid_argument(std::string("no kernel for dtype ") + name_of(dtype));
+      no_kernel_for(dtype);
   }
 }
 
@@ -65,7 +66,7 @@ void dispatch_fp8(Dtype dtype, Body&& body) {
     case Dtype::e5m2:
       return body.template operator()<e5m2>();
     default:
-      throw std::invalid_argument(std::string("no kernel for dtype ") + name_of(dtype));
+      no_kernel_for(dtype);
   }
 }
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "host/launch.h"
-#include "host/registry.h"
+#include "host/kernels.h"
+#include "host/ladder.h"
 
 #ifndef WARPSMITH_FAMILY
 #error "the build passes -DWARPSMITH_FAMILY=<name>"
@@ -65,9 +65,9 @@ int warpsmith_kernel_count() { return static_cast<int>(warpsmith::kernels().size
 int warpsmith_kernel_info(int index, WarpsmithKernelInfo* info) {
   const auto& entry = warpsmith::kernels().at(index);
   cudaFuncAttributes attributes;
-  if (const cudaError_t status = cudaFuncGetAttributes(&attributes, entry.function)) return status;
-  *info = {entry.name.data(),
-           static_cast<int>(entry.name.size()),
+  if (const cudaError_t status = cudaFuncGetAttributes(&attributes, entry.kernel.function)) return status;
+  *info = {entry.kernel.name.data(),
+           static_cast<int>(entry.kernel.name.size()),
            attributes.numRegs,
            static_cast<int>(attributes.sharedSizeBytes),
            attributes.maxDynamicSharedSizeBytes,
@@ -75,15 +75,15 @@ int warpsmith_kernel_info(int index, WarpsmithKernelInfo* info) {
            attributes.maxThreadsPerBlock,
            entry.source.data(),
            static_cast<int>(entry.source.size()),
-           entry.last->threads(),
-           entry.last->cluster(),
-           entry.last->dynamic_smem()};
+           entry.kernel.state->last.threads(),
+           entry.kernel.state->last.cluster(),
+           entry.kernel.state->last.dynamic_smem()};
   return 0;
 }
 
 int warpsmith_kernel_occupancy(int index, int threads, int dynamic_smem) {
   int blocks = 0;
-  const void* function = warpsmith::kernels().at(index).function;
+  const void* function = warpsmith::kernels().at(index).kernel.function;
   const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, dynamic_smem);
   return status == cudaSuccess ? blocks : -static_cast<int>(status);
 }

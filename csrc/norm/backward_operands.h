@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "norm/backward.h"
 #include "row/operands.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "row/persistent.h"
+#include "host/occupancy.h"
 
 namespace warpsmith {
 
@@ -12,9 +12,7 @@ namespace warpsmith {
 // would be of most tiles, but memory slows down once more rows are under way than its latency takes.
 template <auto kernel, class Tile>
 int64_t resident_blocks(const LaunchConfig& config) {
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  const int64_t wanted = int64_t{device_info(device).sm_count} * Tile::min_blocks * Tile::threads;
+  const int64_t wanted = int64_t{device_info(current_device()).sm_count} * Tile::min_blocks * Tile::threads;
   const int64_t fits = resident_clusters<kernel>(config);
   return std::clamp<int64_t>(wanted / (int64_t{config.block.x} * config.cluster), 1, fits);
 }

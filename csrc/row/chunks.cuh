@@ -42,11 +42,12 @@
 // CUDA C++ Programming Guide, "Thread Block Clusters", "Distributed Shared Memory" and "Asynchronous Data Copies".
 #pragma once
 
+#include <algorithm>
 #include <tuple>
 
 #include "device/cluster.h"
 #include "device/ptx/cp_async.h"
-#include "row/persistent.h"
+#include "host/occupancy.h"
 
 namespace warpsmith {
 

@@ -16,7 +16,7 @@
 #include "device/cluster.h"
 #include "device/ptx/bulk.h"
 #include "device/ptx/proxy.h"
-#include "row/persistent.h"
+#include "host/occupancy.h"
 #include "row/registers.cuh"
 
 namespace warpsmith {

@@ -28,7 +28,7 @@
 #include "device/cluster.h"
 #include "device/ptx/bulk.h"
 #include "device/ptx/proxy.h"
-#include "row/persistent.h"
+#include "host/occupancy.h"
 #include "row/rows.h"
 #include "row/straddle.h"
 
@@ -164,6 +164,8 @@ class StreamBlock {
           if (singles[k].at >= 0) reinterpret_cast<T*>(image(slot, k))[singles[k].at] = singles[k].value;
         }
         ptx::mbarrier_arrive(&shared_.filled[slot]);
+      } else {
+        __syncwarp();  // no lane is left waiting for a phase of `drained` that others have seen pass twice
       }
     }
   }

@@ -1,6 +1,8 @@
 // device/block_order.h and device/pipeline.h: every tile is taken once, group by group; slots come around in turn.
 #include "device/block_order.h"
 
+#include <algorithm>
+
 #include "device/pipeline.h"
 #include "selftest/selftest.h"
 

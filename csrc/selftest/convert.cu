@@ -86,6 +86,13 @@ std::string check_codes() {
   DeviceArray<Code<T>> from(codes);
   std::vector<float> expected;
   for (const auto code : codes) expected.push_back(static_cast<float>(decode_reference(format_of<T>(), code)));
+  if constexpr (kIsFp8<T>) {
+    std::vector<float> portable;
+    for (const auto code : codes) portable.push_back(decode_fp8_portable<T>(code));
+    const auto failure = compare(text("decode_fp8_portable on the host, ", format_of<T>().name), expected, portable,
+                                 [&](size_t i) { return text("code ", static_cast<int>(codes[i])); });
+    if (!failure.empty()) return failure;
+  }
   return check_decode<T>(codes, from, expected);
 }
 

@@ -2,6 +2,9 @@
 // after it, launches that are rehearsed, and what is noted of them.
 #include "host/launch.h"
 
+#include <stdexcept>
+
+#include "host/kernels.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {
@@ -78,11 +81,10 @@ std::string check_rehearsal() {
     return rehearsal.unheld();
   };
   constexpr int kBytes = kWords * sizeof(uint32_t), kTooMany = 1 << 20;
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   if (unheld(1, kBytes) != 0) return "a rehearsal without clusters finds fault with one";
-  if (device_info(device).sm >= 90 && unheld(2, kBytes) != 0)
+  if (device_info(current_device()).sm >= 90 && unheld(2, kBytes) != 0) {
     return "this GPU holds clusters of 2, a rehearsal says no";
+  }
   for (const int cluster : {2, 16}) {
     const int found = unheld(cluster, kTooMany);
     if (found != cluster) return text("blocks of 1 MiB: expected no cluster of ", cluster, ", found ", found);
@@ -94,9 +96,9 @@ std::string check_rehearsal() {
 // What `warpsmith inspect` is told about the launch before.
 std::string check_note() {
   for (const KernelEntry& entry : kernels()) {
-    if (entry.name != detail::spelling<&launch_probe_kernel>()) continue;
+    if (entry.kernel.name != detail::spelling<&launch_probe_kernel>()) continue;
     if (entry.source != "selftest/launch.cu") return text("the kernel's file: ", entry.source);
-    const LastLaunch& last = *entry.last;
+    const LastLaunch& last = entry.kernel.state->last;
     if (last.threads() == kThreads && last.cluster() == 1 && last.dynamic_smem() == kWords * 4) return "";
     return text("the last launch: ", last.threads(), " threads, clusters of ", last.cluster(), ", ",
                 last.dynamic_smem(), " bytes");

@@ -114,9 +114,7 @@ class Event {
 template <class Product>
 double rate() {
   constexpr int kRuns = 9, kIterations = 20000;
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  const int blocks = kBlocksPerSm * device_info(device).sm_count;
+  const int blocks = kBlocksPerSm * device_info(current_device()).sm_count;
   DeviceArray<uint32_t> sink(1);
   Event start, stop;
   std::vector<float> times;
@@ -132,10 +130,8 @@ double rate() {
 }
 
 double fp8_rate() {
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   constexpr int kFp8Sm = 89;
-  return device_info(device).sm < kFp8Sm ? 0.0 : rate<Fp8>();
+  return device_info(current_device()).sm < kFp8Sm ? 0.0 : rate<Fp8>();
 }
 
 const MeasurementEntry f16_f32{"mma_f16_f32", rate<Halves<f16, float>>};

@@ -158,10 +158,4 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-inline int current_device() {
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  return device;
-}
-
 }  // namespace warpsmith::selftest

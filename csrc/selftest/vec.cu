@@ -44,9 +44,7 @@ __global__ void policies_kernel(uint64_t* to) {
 
 // What the host hands to kernels in place of policies made on the device.
 std::string check_policies() {
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  if (device_info(device).sm != 90) return "";
+  if (device_info(current_device()).sm != 90) return "";
   DeviceArray<uint64_t> made(2);
   warpsmith::launch<&policies_kernel>({1, 1}, kStream, made.data());
   return compare("L2 policies of sm_90", {ptx::kEvictLastOnSm90, ptx::kEvictNormalOnSm90}, made.values(),

@@ -139,11 +139,12 @@ def _with_includes(paths: Iterable[Path]) -> list[Path]:
 
 
 def source_hash(family: str, source_dir: str | None = None) -> str:
-    """Identifies the CUDA code behind a family, or behind one operator of it: its sources and, for
-    the kernels, every header that they include.
+    """Identifies the CUDA code behind a family, or behind one operator of it: its sources, every
+    header that the kernels include, what launches them and what chooses between them.
     """
     code = _code(CSRC / family / source_dir if source_dir else CSRC / family)
-    kernels = _with_includes(p for p in code if p.suffix == ".cu")
+    host = (CSRC / "host" / name for name in ("launch.cpp", "ladder.h"))
+    kernels = _with_includes([*host, *(p for p in code if p.suffix == ".cu")])
     return _digest(sorted({*code, *kernels}))
 
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "elementwise/map/functions.h"
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "host/tensor.h"
 
 namespace warpsmith {

@@ -1,6 +1,9 @@
 // What the row rungs share: the kernel's view of its operands, and the way from a run-time call to a kernel template.
 #pragma once
 
+#include <stdexcept>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "device/convert.h"

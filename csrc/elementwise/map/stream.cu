@@ -92,12 +92,12 @@ __global__ void __launch_bounds__(RowTile<Map, T>::threads, RowTile<Map, T>::min
 }
 
 // Many rows: a block covers `rows` * blockDim.y rows by blockDim.x packs. A thread's rows share its columns, hence its
-// index arithmetic and the packs of a broadcast row.
+// index arithmetic and the packs of a broadcast row. Before sm_89, conversions of fp8 take registers of their own.
 template <class Map, class T>
 struct RowsTile {
   static constexpr int threads = 256;
   static constexpr int rows = kIsFp8<T> || Map::outputs > 1 || (sizeof(T) == 4 && !kIsHeavy<Map>) ? 2 : 4;
-  static constexpr int min_blocks = kIsFp8<T> ? 3 : 4;
+  static constexpr int min_blocks = !kIsFp8<T> ? 4 : (WARPSMITH_HAS_FP8_CVT || Map::outputs == 1 ? 3 : 2);
 };
 template <>
 struct RowsTile<Bias<Gelu>, float> {

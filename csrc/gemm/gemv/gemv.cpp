@@ -3,8 +3,8 @@
 
 #include "gemm/vectors.h"
 #include "host/checks.h"
+#include "host/ladder.h"
 #include "host/named.h"
-#include "host/registry.h"
 
 namespace warpsmith {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "gemm/vectors.h"
 #include "host/checks.h"
-#include "host/registry.h"
+#include "host/ladder.h"
 
 namespace warpsmith {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "gemm/pad_lines.cuh"
 #include "gemm/padding.h"
+#include "host/ladder.h"
 #include "host/launch.h"
-#include "host/registry.h"
 
 namespace warpsmith {
 namespace {

@@ -19,17 +19,19 @@ namespace {
 template <class T, class Acc, class Config>
 __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     matmul_mma_peak_kernel(const GemmArgs p, const Split split) {
-  using Tile = typename Config::Tile;
-  extern __shared__ __align__(128) uint4 ring[];
-  const Place<Tile> block(p.m, p.n);
-  const WarpPlace<Tile> warp;
-  const int64_t first_k = blockIdx.y * split.depth;
-  const int64_t depth = p.k - first_k < split.depth ? p.k - first_k : split.depth;
+  if constexpr (kMayRun<typename Config::Tile>) {
+    using Tile = typename Config::Tile;
+    extern __shared__ __align__(128) uint4 ring[];
+    const Place<Tile> block(p.m, p.n);
+    const WarpPlace<Tile> warp;
+    const int64_t first_k = blockIdx.y * split.depth;
+    const int64_t depth = p.k - first_k < split.depth ? p.k - first_k : split.depth;
 
-  WarpSums<T, Acc, Tile> sums;
-  multiply_tile<Config, T>(sums, ring, {p.a, p.b, p.m, p.n, first_k, depth}, block, warp);
+    WarpSums<T, Acc, Tile> sums;
+    multiply_tile<Config, T>(sums, ring, {p.a, p.b, p.m, p.n, first_k, depth}, block, warp);
 
-  store_staged(p, split, sums, ring, block, warp);
+    store_staged(p, split, sums, ring, block, warp);
+  }
 }
 
 const char* takes(const GemmArgs& p) {
@@ -66,39 +68,31 @@ void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
   });
 }
 
+// The tiles that are for the GPU, what the product would cost with each, and how it is started.
+struct Choice {
+  TileCost costs[5];
+  void (*launches[5])(const GemmArgs&, const Split&, cudaStream_t);
+  int count = 0;
+
+  template <class Tile, int most_shared>
+  void add(const GemmArgs& p, int blocks, float alone, float full, float fill) {
+    if (!Tile::is_for(p.sm)) return;
+    costs[count] = cost_of<Tile>(p, blocks, alone, full, fill);
+    launches[count++] = launch_tile<Tile, most_shared>;
+  }
+};
+
 void launch(const GemmArgs& p, cudaStream_t stream) {
+  const int small_blocks = has_little_shared_memory(p.sm) ? 2 : (p.sm == 80 ? 3 : 4);
+  Choice tiles;
+  tiles.add<LargeTile, kSharedOfSm80>(p, 1, 0.9f, 0.9f, 192.0f);
+  tiles.add<MediumTile, kSharedOfSm89>(p, 2, 0.56f, 0.8f, 120.0f);
+  tiles.add<MediumDeepTile, kSharedOfSm90>(p, 2, 0.62f, 0.86f, 104.0f);
+  tiles.add<NarrowTile, kSharedOfSm90>(p, 3, 0.32f, 0.76f, 120.0f);
+  tiles.add<SmallTile, kSharedOfSm89>(p, small_blocks, 0.36f, 0.54f, 160.0f);
   Split split;
-  const TileCost medium = cost_of<MediumTile>(p, 2, 0.56f, 0.8f, 120.0f);
-  if (has_little_shared_memory(p.sm)) {
-    const TileCost tiles[] = {medium, cost_of<SmallTile>(p, 2, 0.36f, 0.54f, 160.0f)};
-    return best_tile(p, tiles, split) == 0 ? launch_tile<MediumTile, kSharedOfSm89>(p, split, stream)
-                                           : launch_tile<SmallTile, kSharedOfSm89>(p, split, stream);
-  }
-  const TileCost large = cost_of<LargeTile>(p, 1, 0.9f, 0.9f, 192.0f),
-                 small = cost_of<SmallTile>(p, p.sm == 80 ? 3 : 4, 0.36f, 0.54f, 160.0f);
-  if (p.sm < 90) {
-    const TileCost tiles[] = {large, medium, small};
-    switch (best_tile(p, tiles, split)) {
-      case 0:
-        return launch_tile<LargeTile, kSharedOfSm80>(p, split, stream);
-      case 1:
-        return launch_tile<MediumTile, kSharedOfSm80>(p, split, stream);
-      default:
-        return launch_tile<SmallTile, kSharedOfSm80>(p, split, stream);
-    }
-  }
-  const TileCost tiles[] = {large, cost_of<MediumDeepTile>(p, 2, 0.62f, 0.86f, 104.0f),
-                            cost_of<NarrowTile>(p, 3, 0.32f, 0.76f, 120.0f), small};
-  switch (best_tile(p, tiles, split)) {
-    case 0:
-      return launch_tile<LargeTile, kSharedOfSm90>(p, split, stream);
-    case 1:
-      return launch_tile<MediumDeepTile, kSharedOfSm90>(p, split, stream);
-    case 2:
-      return launch_tile<NarrowTile, kSharedOfSm90>(p, split, stream);
-    default:
-      return launch_tile<SmallTile, kSharedOfSm90>(p, split, stream);
-  }
+  const int best = best_tile(p, tiles.costs, split, tiles.count);
+  tiles.launches[best](p, split, stream);
 }
 
 const Register<GemmArgs> registered{"mma_peak", /*min_sm=*/80, takes, launch};

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gemm/operands.h"
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "row/operands.h"
 
 namespace warpsmith {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "loss/operands.h"
 
 namespace warpsmith {

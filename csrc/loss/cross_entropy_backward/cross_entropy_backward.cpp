@@ -1,7 +1,7 @@
 // Cross-entropy backward, into new memory or over the logits: checks, allocation, the choice of the rung.
 #include "loss/cross_entropy_backward/cross_entropy_backward.h"
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "loss/operands.h"
 
 namespace warpsmith {

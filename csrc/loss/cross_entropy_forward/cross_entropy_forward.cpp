@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "loss/operands.h"
 
 namespace warpsmith {

@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "norm/add_norm/operands.h"
 
 namespace warpsmith {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "norm/add_norm/operands.h"
 #include "norm/add_norm_backward/add_norm_backward.h"
 #include "norm/backward.h"

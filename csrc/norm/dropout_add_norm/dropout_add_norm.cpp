@@ -4,7 +4,7 @@
 #include <optional>
 #include <tuple>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "norm/dropout_add_norm/operands.h"
 
 namespace warpsmith {

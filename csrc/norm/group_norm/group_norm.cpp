@@ -1,7 +1,7 @@
 // Group norm: checks, allocation, the choice of the rung.
 #include "norm/group_norm/group_norm.h"
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "norm/group_operands.h"
 #include "norm/group_statistics.h"
 

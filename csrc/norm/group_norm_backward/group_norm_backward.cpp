@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "norm/group_operands.h"
 
 namespace warpsmith {

@@ -8,9 +8,9 @@
 #include "device/cluster.h"
 #include "device/ptx/bulk.h"
 #include "device/ptx/proxy.h"
+#include "host/occupancy.h"
 #include "norm/group_norm_backward/rows.cuh"
 #include "row/packed.h"
-#include "row/persistent.h"
 
 namespace warpsmith {
 

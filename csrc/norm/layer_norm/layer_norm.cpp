@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "row/operands.h"
 
 namespace warpsmith {

@@ -1,7 +1,7 @@
 // RMS norm: checks, allocation, the choice of the rung.
 #include "norm/rms_norm/rms_norm.h"
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "row/operands.h"
 
 namespace warpsmith {

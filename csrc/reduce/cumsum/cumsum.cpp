@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "reduce/dims.h"
 
 namespace warpsmith {

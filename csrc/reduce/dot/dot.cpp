@@ -4,8 +4,8 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "host/checks.h"
+#include "host/ladder.h"
 #include "host/named.h"
-#include "host/registry.h"
 #include "row/operands.h"
 
 namespace warpsmith {

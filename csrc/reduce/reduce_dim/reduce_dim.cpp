@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "reduce/dims.h"
 #include "row/operands.h"
 

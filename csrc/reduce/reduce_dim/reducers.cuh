@@ -3,8 +3,8 @@
 //
 // A reducer folds values, always as floats, into a State: `empty` stands for no values, `take` adds n values of which
 // the first is the `first` along the dimension and the others follow `step` apart, `merge` joins two states, `finish`
-// turns the last one into the answer. `take` and `merge` are the whole order of additions: neither the width of a load
-// nor the number of rows enters it.
+// turns the last one into the answer. `take` and `merge` are the whole order of additions (of a variance that is held in
+// registers, see held.cuh, `squared_deviations`): neither the width of a load nor the number of rows enters it.
 #pragma once
 
 #include <cuda_runtime.h>

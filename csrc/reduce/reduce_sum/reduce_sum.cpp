@@ -3,8 +3,8 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include "host/ladder.h"
 #include "host/named.h"
-#include "host/registry.h"
 #include "host/tensor.h"
 
 namespace warpsmith {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "softmax/operands.h"
 
 namespace warpsmith {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "softmax/operands.h"
 
 namespace warpsmith {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "host/registry.h"
+#include "host/ladder.h"
 #include "row/operands.h"
 #include "softmax/slices.h"
 

@@ -75,12 +75,15 @@ def verify(
         or a hang.
 
     Raises:
-        ValueError: for an unknown operator or kind, or one that workers cannot find.
+        ValueError: for an unknown operator or kind, one that workers cannot find, or a part of what
+            is not the sanitizer's.
     """
     chosen = [catalogue.get(op) if isinstance(op, str) else op for op in ops]
     where = torch.device(device)
     if unknown := set(kinds or ()) - set(KINDS):
         raise ValueError(f"unknown kinds {sorted(unknown)}; known: {', '.join(KINDS)}")
+    if part != (0, 1) and not sanitizer:
+        raise ValueError("a part of the calls is for the sanitizer: all checks make a record")
     wanted = frozenset(kinds or KINDS)
     if where.type == "cuda":
         where = torch.device("cuda", where.index or 0)

@@ -1,0 +1,204 @@
+#include "host/launch.h"
+
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "host/kernels.h"
+#include "host/occupancy.h"
+
+namespace warpsmith {
+namespace {
+
+// The most dynamic shared memory that the kernel `function` may ever ask for on `device`: what its static memory leaves.
+int most_dynamic_smem(const void* function, int device, std::string_view what) {
+  int limit = 0;
+  cudaFuncAttributes attributes;
+  check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what);
+  check_cuda(cudaFuncGetAttributes(&attributes, function), what);
+  return limit - static_cast<int>(attributes.sharedSizeBytes);
+}
+
+// Lets it ask for `most`. Every caller allows all there is: a launch on another thread may count on it.
+void allow_most_smem(const void* function, int most, std::string_view what) {
+  check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most), what);
+}
+
+// It belongs to the function, on each device; setting it again costs no more than asking.
+void allow_large_cluster(const void* function, int cluster, std::string_view what) {
+  if (cluster <= kPortableCluster) return;
+  check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), what);
+}
+
+cudaLaunchAttribute cluster_attribute(int cluster) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  return attribute;
+}
+
+// How many clusters of the kernel `function` the current device holds at a time. A launch of so much dynamic shared
+// memory must be allowed.
+cudaError_t count_clusters(int& clusters, const void* function, const LaunchConfig& config) {
+  cudaLaunchAttribute attribute = cluster_attribute(config.cluster);
+  cudaLaunchConfig_t query{};
+  query.gridDim = dim3(static_cast<unsigned>(config.cluster));
+  query.blockDim = config.block;
+  query.dynamicSmemBytes = static_cast<size_t>(config.dynamic_smem);
+  query.attrs = &attribute;
+  query.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(&clusters, function, &query);
+}
+
+// Whether it holds one at all: a part of a GPU need not have so many multiprocessors side by side, nor another GPU so much
+// shared memory. Asked for once.
+bool holds_cluster(const void* function, const LaunchConfig& config, std::string_view what) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int, const void*, int, unsigned, int>, bool> known;
+  const int device = current_device();
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto key = std::tuple(device, function, config.cluster, config.block.x, config.dynamic_smem);
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+
+  int clusters = 0;
+  const int most = most_dynamic_smem(function, device, what);
+  if (config.dynamic_smem <= most) {
+    if (config.dynamic_smem > 0) allow_most_smem(function, most, what);
+    allow_large_cluster(function, config.cluster, what);
+    if (count_clusters(clusters, function, config) != cudaSuccess) {
+      cudaGetLastError();  // clears it; whatever it was, the next call asks again
+      return false;
+    }
+  }
+  return known[key] = clusters > 0;
+}
+
+// The blocks of a grid launched so take their places while the grid before it in the stream ends, which hides what
+// starting a grid costs (programmatic dependent launch).
+// https://docs.nvidia.com/cuda/cuda-c-programming-guide/#programmatic-dependent-launch-and-synchronization
+cudaLaunchAttribute early_attribute() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
+// Before sm_90 grids never overlap.
+bool starts_early(const LaunchConfig& config) { return config.early && device_info(current_device()).sm >= 90; }
+
+}  // namespace
+
+std::vector<KernelEntry>& kernels() {
+  static std::vector<KernelEntry> entries;
+  return entries;
+}
+
+bool enter(const Kernel& kernel, std::string_view source) {
+  kernels().push_back({kernel, source});
+  return true;
+}
+
+void check_cuda(cudaError_t status, std::string_view what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // clears it: the next call must not report this failure again
+  throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+int current_device() {
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
+const DeviceInfo& device_info(int device) {
+  constexpr int kMaxDevices = KernelState::kMaxDevices;
+  static DeviceInfo infos[kMaxDevices];
+  static std::atomic<bool> known[kMaxDevices];
+  if (device < 0 || device >= kMaxDevices) throw std::out_of_range("device index out of range");
+  if (!known[device].load(std::memory_order_acquire)) {
+    int major = 0, minor = 0, count = 0;
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device_info");
+    check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device_info");
+    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "device_info");
+    infos[device] = {major * 10 + minor, count};
+    known[device].store(true, std::memory_order_release);
+  }
+  return infos[device];
+}
+
+void allow_dynamic_smem(const Kernel& kernel, int bytes, std::string_view what) {
+  const int device = current_device();
+  std::atomic<int>& limit = kernel.state->dynamic_smem[device % KernelState::kMaxDevices];
+  if (bytes <= limit.load(std::memory_order_acquire)) return;
+
+  cudaFuncAttributes attributes;
+  check_cuda(cudaFuncGetAttributes(&attributes, kernel.function), what);
+  const int by_default = kDefaultSmemLimit - static_cast<int>(attributes.sharedSizeBytes);
+  if (bytes <= by_default) {
+    limit.store(by_default, std::memory_order_release);
+    return;
+  }
+  const int most = most_dynamic_smem(kernel.function, device, what);
+  if (bytes > most) check_cuda(cudaErrorInvalidValue, what);
+  allow_most_smem(kernel.function, most, what);
+  limit.store(most, std::memory_order_release);
+}
+
+void detail::launch(const Kernel& kernel, const LaunchConfig& config, cudaStream_t stream, void** arguments) {
+  kernel.state->last.note(config);
+  if (Rehearsal* rehearsal = Rehearsal::current()) {
+    const bool plain = config.cluster == 1 && config.dynamic_smem <= kDefaultSmemLimit;
+    if (!plain && !holds_cluster(kernel.function, config, kernel.name)) rehearsal->note_unheld(config.cluster);
+    return;
+  }
+
+  if (config.dynamic_smem > 0) allow_dynamic_smem(kernel, config.dynamic_smem, kernel.name);
+  allow_large_cluster(kernel.function, config.cluster, kernel.name);
+
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t launch_config{};
+  launch_config.gridDim = config.grid;
+  launch_config.blockDim = config.block;
+  launch_config.dynamicSmemBytes = config.dynamic_smem;
+  launch_config.stream = stream;
+  launch_config.attrs = attributes;
+  if (config.cluster > 1) attributes[launch_config.numAttrs++] = cluster_attribute(config.cluster);
+  if (starts_early(config)) attributes[launch_config.numAttrs++] = early_attribute();
+  check_cuda(cudaLaunchKernelExC(&launch_config, kernel.function, arguments), kernel.name);
+}
+
+int block_smem_limit() {
+  int bytes = 0;
+  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, current_device()),
+             "shared memory limit");
+  return bytes;
+}
+
+int ResidentClusters::of(const Kernel& kernel, const LaunchConfig& config) {
+  if (Rehearsal::current() != nullptr) return 1;
+  const int device = current_device();
+  std::atomic<int>& count = known_[device % KernelState::kMaxDevices][config.block.x / 32];
+  if (const int clusters = count.load(std::memory_order_relaxed)) return clusters;
+
+  if (config.dynamic_smem > 0) {
+    allow_dynamic_smem(kernel, config.dynamic_smem, "shared memory of a persistent kernel");
+  }
+  int clusters = 0;
+  if (config.cluster == 1) {
+    int blocks = 0;
+    check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.function, static_cast<int>(config.block.x),
+                                                             static_cast<size_t>(config.dynamic_smem)),
+               "occupancy");
+    clusters = blocks * device_info(device).sm_count;
+  } else {
+    allow_large_cluster(kernel.function, config.cluster, "cluster size");
+    check_cuda(count_clusters(clusters, kernel.function, config), "occupancy of clusters");
+  }
+  if (clusters < 1) throw std::runtime_error("this GPU cannot hold a cluster of the kernel");
+  count.store(clusters, std::memory_order_relaxed);
+  return clusters;
+}
+
+}  // namespace warpsmith

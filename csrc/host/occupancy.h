@@ -1,0 +1,31 @@
+// How many blocks a persistent kernel starts: as many as are resident at once, so that none waits for another to end.
+#pragma once
+
+#include <atomic>
+
+#include "host/launch.h"
+
+namespace warpsmith {
+
+// Shared memory that one block may ask for on the current device, in bytes.
+int block_smem_limit();
+
+// What was found out about one kernel.
+class ResidentClusters {
+ public:
+  int of(const Kernel& kernel, const LaunchConfig& config);
+
+ private:
+  static constexpr int kMaxWarps = 32;
+  std::atomic<int> known_[KernelState::kMaxDevices][kMaxWarps + 1] = {};
+};
+
+// Clusters (blocks where config.cluster is 1) of `kernel` that fit on the current device together. The block size
+// must determine the shared memory; the answer is asked for once per device and block size. In a rehearsal: 1.
+template <auto kernel>
+int resident_clusters(const LaunchConfig& config) {
+  static constinit ResidentClusters known;
+  return known.of(kernel_of<kernel>(), config);
+}
+
+}  // namespace warpsmith
