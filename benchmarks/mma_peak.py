@@ -50,7 +50,12 @@ PRODUCTS = (
     Product("matmul", "f16", "mma_f16_f32", ("f16_mma_peak_f32", "f16_mma_tma_f32")),
     Product("matmul", "bf16", "mma_bf16_f32", ("bf16_mma_peak_f32", "bf16_mma_tma_f32")),
     Product(
-        "matmul", "f16", "mma_f16_f16", ("f16_mma_peak_f16",), "allow_fp16_accumulation", twin=False
+        "matmul",
+        "f16",
+        "mma_f16_f16",
+        ("f16_mma_peak_f16", "f16_mma_tma_f16"),
+        "allow_fp16_accumulation",
+        twin=False,
     ),
     Product("matmul_tf32", "f32", "mma_tf32", ("f32x4_mma_peak", "f32x4_mma_tma"), "allow_tf32"),
 )

@@ -77,6 +77,37 @@ def test_a_failed_compile_keeps_the_compilers_words(monkeypatch: pytest.MonkeyPa
     assert "expected a ';'" in build.why_not(FAMILY)
 
 
+def test_a_cache_that_cannot_be_written_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(build, "_compile", slow_compile)
+    assert build.library(FAMILY) is None
+    assert str(tmp_path / "file") in build.why_not(FAMILY)
+
+
+def test_the_compilers_words_are_found_in_a_log() -> None:
+    log = "\n".join(
+        [
+            "[1/3] nvcc -c relu.cu -o relu.o",
+            "ptxas info    : Compiling entry function 'relu' for 'sm_90a'",
+            "FAILED: relu.o",
+            'relu.cu(7): error: expected a ";"',
+            "      int x",
+            "1 error detected in the compilation of relu.cu.",
+            "ninja: build stopped: subcommand failed.",
+            "Traceback (most recent call last):",
+            '  File "setup.py", line 3, in run',
+        ]
+    )
+    assert build._failure(log).splitlines() == [
+        "FAILED: relu.o",
+        'relu.cu(7): error: expected a ";"',
+        "1 error detected in the compilation of relu.cu.",
+    ]
+
+
 def test_every_family_that_fails_is_told_of(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

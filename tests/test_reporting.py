@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -502,6 +503,10 @@ def test_a_compiled_kernel_is_read(tmp_path: Path) -> None:
     assert kernel.registers > 0
 
 
+@pytest.mark.skipif(
+    not (shutil.which("c++") and Path(sysconfig.get_path("include"), "Python.h").exists()),
+    reason="needs a C++ compiler and Python's headers",
+)
 def test_inspect_module_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path))
     inspection.module.cache_clear()

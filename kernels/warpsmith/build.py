@@ -571,21 +571,20 @@ def library(family: str) -> Path | None:
     from filelock import FileLock
 
     folder = _cache_dir(family, arch)
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "lock"):  # a second process waits, then finds the library
-        found = status(family)
-        if found.path is not None:
-            return found.path
-        started = time.monotonic()
-        try:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / "lock"):  # a second process waits, then finds the library
+            found = status(family)
+            if found.path is not None:
+                return found.path
+            started = time.monotonic()
             path = _compile(family, [arch], folder, _say)
-        except (BuildError, OSError, ImportError) as error:
-            _failures[family] = str(error)
-            return None
-        logging.getLogger("warpsmith").info(
-            "compiled '%s' in %.0f s", family, time.monotonic() - started
-        )
-        return path
+    except (BuildError, OSError, ImportError) as error:  # OSError: no room, or no right to write
+        _failures[family] = str(error)
+        return None
+    took = time.monotonic() - started
+    logging.getLogger("warpsmith").info("compiled '%s' in %.0f s", family, took)
+    return path
 
 
 def all_families() -> tuple[str, ...]:

@@ -18,10 +18,11 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -136,8 +137,8 @@ def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
     integers = any(not DTYPES[name].is_floating_point for name in op.dtypes)
     if dtype not in DTYPE_NAMES or not (dtype.is_floating_point or integers):
         return Choice("reference", None, why)
-    if not triton_available():
-        return Choice("reference", None, f"{why}; Triton is not installed")
+    if lacking := why_no_triton():
+        return Choice("reference", None, f"{why}; {lacking}")
     return Choice("triton", None, why)
 
 
@@ -188,12 +189,20 @@ def _defaults(schema: str) -> tuple[Any, ...]:
 
 
 @functools.cache
-def triton_available() -> bool:
+def why_no_triton() -> str | None:
+    """Why no twin can run here; None where it can."""
     try:
         import triton  # noqa: F401
     except ImportError:
-        return False
-    return True
+        return "Triton is not installed"
+    # Triton compiles the code that starts its kernels.
+    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
+        return "Triton finds no C compiler (cc, gcc, clang, or what CC names)"
+    return None
+
+
+def triton_available() -> bool:
+    return why_no_triton() is None
 
 
 def interpreting() -> bool:
@@ -357,6 +366,24 @@ def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
     return run
 
 
+def _refuse(
+    variant: Variant, args: tuple[Any, ...], why: str | None, cause: Exception | None = None
+) -> NoReturn:
+    """Raises with the reason and the arguments that it speaks of."""
+    got = "; ".join(
+        f"{name} {_described(a)}"
+        for name, a in zip(variant.op.argument_names, args, strict=True)
+        if isinstance(a, Tensor)
+    )
+    raise RuntimeError(f"{variant.op_name}: {why}; got {got}") from cause
+
+
+def _described(x: Tensor) -> str:
+    text = f"{x.dtype} {tuple(x.shape)} of strides {x.stride()}"
+    alignment = x.data_ptr() & -x.data_ptr()
+    return text if alignment == 0 or alignment >= 16 else f"{text}, aligned to {alignment} bytes"
+
+
 def _variant(variant: Variant) -> Callable[..., Any]:
     """A variant refuses what it cannot take, with the reason; a CPU computes the reference."""
 
@@ -367,10 +394,15 @@ def _variant(variant: Variant) -> Callable[..., Any]:
         if tensor.device.type == "cuda":
             packet = getattr(torch.ops.warpsmith, op.name)
             if DTYPE_NAMES.get(tensor.dtype) != variant.dtype:
-                raise RuntimeError(f"{variant.op_name}: {refusal(variant, args, None)}")
-            return packet.rung(*args, rung=variant.rung.name, accumulator=variant.accumulator)
+                _refuse(variant, args, refusal(variant, args, None))
+            try:
+                return packet.rung(*args, rung=variant.rung.name, accumulator=variant.accumulator)
+            except RuntimeError as error:
+                if why := refusal(variant, args, device_sm(tensor.device)):
+                    _refuse(variant, args, why, error)
+                raise
         if why := refusal(variant, args, None):
-            raise RuntimeError(f"{variant.op_name}: {why}")
+            _refuse(variant, args, why)
         return _like_fake(op, args, reference(op, args))
 
     return run

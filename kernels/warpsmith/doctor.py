@@ -38,11 +38,9 @@ def _version_of(module: str) -> str | None:
 
 
 def _family_advice(status: build.Status) -> str:
-    if status.path is not None or not torch.cuda.is_available():
-        return ""
-    if build.find_nvcc() is None:
+    if status.path is None and torch.cuda.is_available() and build.find_nvcc() is None:
         return "pip install 'warpsmith[nvcc]'"
-    return f"warpsmith build {status.family}"
+    return ""  # the first use compiles it, or `why` says what stands in the way
 
 
 def _serves(status: build.Status) -> str:
@@ -61,6 +59,7 @@ def examine() -> dict[str, Any]:
     nvcc = build.find_nvcc()
     cutlass = build.find_cutlass()
     triton = _version_of("triton")
+    compiler = shutil.which("c++") or shutil.which("g++")
     checks = [
         ("GPU", gpu, gpu_advice),
         ("driver", limits.driver_version() or "not found", ""),
@@ -75,7 +74,11 @@ def examine() -> dict[str, Any]:
             f"{cutlass.version} ({cutlass.include})" if cutlass else "not found",
             "" if cutlass else "for the rungs written with CuTe: pip install 'warpsmith[cutlass]'",
         ),
-        ("C++ compiler", shutil.which("c++") or shutil.which("g++") or "not found", ""),
+        (
+            "C++ compiler",
+            compiler or "not found",
+            "" if compiler else "nvcc and Triton need one: install gcc",
+        ),
         ("Triton", triton or "not found", "" if triton else "pip install triton"),
         ("cache", str(build.cache_root()), ""),
     ]

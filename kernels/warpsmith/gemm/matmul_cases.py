@@ -123,6 +123,7 @@ def samples() -> tuple[Sample, ...]:
         *_layouts(128, 128, 64),
         *_layouts(129, 136, 72),
         *_layouts(1000, 129, 520, small=False),
+        *_layouts(1000, 136, 520, small=False),
         *_layouts(200, 264, 456, small=False)[:1],
         # Of tiles of 256 x 256 on 66 clusters: three waves, and three tiles more; one, and 34 more,
         # whose slices take two rounds.
@@ -209,6 +210,8 @@ def samples() -> tuple[Sample, ...]:
         Sample("special values, odd", _special_odd),
         Sample("cancelling", _cancelling, small=False),
         Sample("k = 65536", lambda i: (left(i, 5, 65536), right(i, 65536, 3)), small=False),
+        _plain(24, 16, 65536, small=False),
+        *_layouts(24, 16, 65536, small=False)[:1],
         Sample(
             "beyond f16 half way",
             lambda i: (i.plain(17, 4096, scale=100.0), i.plain(4096, 9, scale=10.0, salt=1)),
