@@ -278,6 +278,7 @@ rms_norm_op = catalogue.add(
                 pack=True,
                 technique="registers",
                 when=_needs_registers,
+                seeds=("batch_invariant_rms_norm_{dtype}",),
             ),
             Rung(
                 "cluster",
