@@ -158,6 +158,7 @@ import dataclasses, time
 class Sleeper:
     seconds: float
     cost: float
+    rank: float = 0.0
     bytes: float = 0.0
 
     def run(self, emit, crowded):
@@ -274,6 +275,9 @@ def test_units_cover_every_check_once(device: str, jobs: int) -> None:
         for check, dtype in needed - set(parts):
             assert units.CHECKS[check] is units.huge_checks, op.name
             assert device == "cpu" or not any(s.huge for s in op.samples_for(dtype)), op.name
+        (rank,) = {unit.rank for unit in found if unit.op == op.name}
+        ordinary = [u for u in found if u.op == op.name and not math.isinf(u.bytes)]
+        assert math.isclose(rank, sum(unit.cost for unit in ordinary))
     for unit in found:
         assert math.isinf(unit.bytes) == (unit.checks == (units.CHECKS.index(units.huge_checks),))
     costs = [unit.cost for unit in found if not math.isinf(unit.bytes)]
@@ -312,7 +316,7 @@ def test_results_before_a_crash_are_kept_and_in_order() -> None:
         return verify.Result("relu", kind, label, True)
 
     def unit(dtype: str) -> units.Unit:
-        return units.Unit("relu", "cpu", frozenset(), ("f32", "f16"), (dtype,), (0, 5), 1.0)
+        return units.Unit("relu", "cpu", frozenset(), ("f32", "f16"), (dtype,), (0, 5), 1.0, 1.0)
 
     first = pool.Outcome([(0, result("samples", "f32 7")), (5, result("opcheck", "f32"))])
     second = pool.Outcome([(0, result("samples", "f16 7"))], fault="gone")
@@ -485,7 +489,19 @@ def test_operators_are_dealt_out_evenly() -> None:
     )
 
 
-def test_parts_of_the_calls_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_share_many_samples() -> None:
+    op = catalogue.get("matmul")
+    samples = sanitizer.examined(op, "f16")
+    step = sanitizer._step(len(samples))
+    assert step > 1
+    variants = [variant for variant in op.variants if variant.dtype == "f16"]
+    taken = [{str(s) for s in samples if sanitizer.takes(v, s, step)} for v in variants]
+    fair = len(samples) / step
+    assert all(0.5 * fair < len(mine) < 1.5 * fair for mine in taken)
+    assert all(sum(str(s) in mine for mine in taken) > len(variants) / 4 for s in samples)
+
+
+def test_parts_of_the_variants_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
     def labels(part: tuple[int, int]) -> list[str]:

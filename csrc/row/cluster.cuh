@@ -107,7 +107,6 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
     const auto copy = [&](int k) {
       const int stage = k % kStages;
       if (lane != 0) return;
-      ptx::fence_proxy_async();  // what lay there was read through the generic proxy
       ptx::mbarrier_arrive_expect(&shared.filled[stage], kInputs * own * 16);
       if (own == 0) return;
 #pragma unroll
@@ -203,6 +202,7 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
           row.finish(first_row + k * step, col, x, total, columns);
         }
       }
+      ptx::fence_proxy_async();  // read before the next copy over it
       ptx::mbarrier_arrive(&shared.drained[stage]);
     };
 

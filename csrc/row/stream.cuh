@@ -145,7 +145,6 @@ class StreamBlock {
       }
       if (s >= kSlots) ptx::mbarrier_wait(&shared_.drained[slot], (s / kSlots - 1) % 2);
       if (lane == 0) {
-        ptx::fence_proxy_async();  // what lay there was read, and in part written, through the generic proxy
         int packs = 0;
 #pragma unroll
         for (int k = 0; k < kInputs; ++k) packs += copies[k].packs();
@@ -339,6 +338,7 @@ class StreamBlock {
       }
       finish_edges(slot, chunk, r, head, packs, offset, total);
     }
+    ptx::fence_proxy_async();  // read, and in part written, before the next copy over it
     ptx::mbarrier_arrive(&shared_.drained[slot]);
   }
 

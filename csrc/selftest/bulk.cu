@@ -44,6 +44,7 @@ __global__ void bulk_load_kernel([[maybe_unused]] uint32_t* to, [[maybe_unused]]
   for (int round = 0; round < kRounds; ++round) {
     ptx::mbarrier_wait(&full[at.slot], at.phase);
     for (int i = tid; i < words; i += kThreads) to[round * words + i] = ring[at.slot][words - 1 - i];
+    ptx::fence_proxy_async();
     ptx::mbarrier_arrive(&empty[at.slot]);
     if (tid == 0 && round + stages < kRounds) {
       ptx::mbarrier_wait(&empty[at.slot], at.phase);
@@ -66,9 +67,9 @@ __global__ void proxy_kernel([[maybe_unused]] uint32_t* to, [[maybe_unused]] con
   }
   for (int round = 0; round < kRounds; ++round) {
     for (int i = threadIdx.x; i < kMostWords; i += kThreads) buffer[i] = round * kMostWords + i;
+    ptx::fence_proxy_async();
     __syncthreads();
     if (threadIdx.x == 0) {
-      ptx::fence_proxy_async();
       ptx::mbarrier_arrive_expect(&landed, kBytes);
       ptx::bulk_load(buffer, from, kBytes, &landed, ptx::policy_evict_normal());
     }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "device/cluster.h"
+#include "device/ptx/proxy.h"
 #include "host/tensor_map.h"
 #include "selftest/selftest.h"
 
@@ -60,6 +61,7 @@ __global__ void tensor_multicast_kernel([[maybe_unused]] uint32_t* to,
     }
     ptx::mbarrier_wait(&full, round % 2);
     for (int i = threadIdx.x; i < words; i += blockDim.x) to[(blockIdx.x * kRounds + round) * words + i] = box[i];
+    ptx::fence_proxy_async();
     __syncthreads();
     if (static_cast<int>(threadIdx.x) < kBlocks) ptx::mbarrier_arrive_remote(&empty, static_cast<int>(threadIdx.x));
   }

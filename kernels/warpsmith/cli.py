@@ -608,7 +608,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="only the small samples, to run under compute-sanitizer",
     )
-    sub.add_argument("--part", default="0/1", help="with --sanitizer, 0/4: every fourth call")
+    sub.add_argument("--part", default="0/1", help="with --sanitizer, 0/4: every fourth variant")
     sub.add_argument(
         "--sanitize",
         action="store_true",

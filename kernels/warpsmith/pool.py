@@ -2,8 +2,8 @@
 other.
 
 Every worker is a fresh interpreter (`python -m warpsmith.worker`) in a session of its own, which
-takes tasks one after another until one of them ends it. Tasks go from the costliest to the
-cheapest. On a GPU as many run side by side as there is memory for by their own account, and none
+takes tasks one after another until one of them ends it. Tasks of a rank go from the costliest to
+the cheapest. On a GPU as many run side by side as there is memory for by their own account, and none
 may allocate more than it said, so that it starves no other; a task that wants more is run again at
 the end, alone.
 """
@@ -58,7 +58,11 @@ class Task(Protocol):
 
     @property
     def cost(self) -> float:
-        """An estimate, in any unit: the costliest are started first."""
+        """An estimate, in any unit: of one rank the costliest are started first."""
+
+    @property
+    def rank(self) -> float:
+        """The highest are started first."""
 
     @property
     def bytes(self) -> float:
@@ -278,7 +282,10 @@ class _Crowd:
     def work(self, indices: Sequence[int], jobs: int, outcomes: dict[int, Outcome]) -> list[int]:
         """Runs some of the tasks; returns those for which memory was short beside others."""
         memory = self._memory(jobs)
-        waiting = sorted(indices, key=lambda i: (-self.tasks[i].cost, -self.tasks[i].bytes))
+        waiting = sorted(
+            indices,
+            key=lambda i: (-self.tasks[i].rank, -self.tasks[i].cost, -self.tasks[i].bytes),
+        )
         crowded: list[int] = []
         idle: list[_Worker] = []
         busy: list[_Worker] = []
@@ -340,7 +347,7 @@ class _Crowd:
         memory: Memory | None,
         *starting: int,
     ) -> int | None:
-        """The costliest task that may start beside what runs and starts; an unlimited one wherever
+        """The first task that may start beside what runs and starts; an unlimited one wherever
         none is running.
         """
         others = [self.tasks[i] for i in (*(worker.index for worker in busy), *starting)]

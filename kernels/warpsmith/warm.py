@@ -40,6 +40,7 @@ class Warming:
     plan: Plan
     bytes: float
     cost: float = 1.0
+    rank: float = 0.0
 
     def run(self, emit: Callable[[str], None], crowded: bool) -> None:
         op = catalogue.get(self.op)

@@ -7,7 +7,9 @@ namespace warpsmith::ptx {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// What threads wrote to this block's shared memory, as far as the caller has seen it, comes before its later copies.
+// What the caller read and wrote in this block's shared memory comes before copies that it lets begin later, by a barrier
+// or itself. Fencing by the readers, before they give a buffer back, is what compute-sanitizer's racecheck asks for; a
+// fence by the thread alone that waited for them and copies does not content it.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 #endif

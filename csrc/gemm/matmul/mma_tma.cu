@@ -9,6 +9,7 @@
 //   less, as the cluster reads a third less from L2. Sums of 16 bits leave registers for tiles of 256 x 256.
 #include "device/cluster.h"
 #include "device/pipeline.h"
+#include "device/ptx/proxy.h"
 #include "device/ptx/tensor_copy.h"
 #include "gemm/mma_tile.cuh"
 #include "gemm/shared_limits.h"
@@ -163,6 +164,7 @@ class Consumer {
 
   // On to the next stage, if there are `more`: the warp has read all of this one.
   __device__ __forceinline__ void advance(bool more) {
+    ptx::fence_proxy_async();  // before the next copies over it
     __syncwarp();
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if (lane < kCluster) ptx::mbarrier_arrive_remote(shared_.empty + at_.slot, lane);

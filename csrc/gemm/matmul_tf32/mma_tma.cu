@@ -12,6 +12,7 @@
 #include "device/pipeline.h"
 #include "device/ptx/ldmatrix.h"
 #include "device/ptx/mbarrier.h"
+#include "device/ptx/proxy.h"
 #include "device/ptx/tensor_copy.h"
 #include "gemm/matmul_tf32/turned.cuh"
 #include "gemm/shared_limits.h"
@@ -146,6 +147,7 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
           filled.advance();
           used.advance();
           if (done + 1 < depth) ptx::mbarrier_wait(&full[used.slot], used.phase);
+          ptx::fence_proxy_async();  // read before the copy over it that follows the barrier
           __syncthreads();
         }
       }

@@ -130,7 +130,6 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
     for (int i = 0; i < 2 * rows; ++i, at.advance(slices.slots)) {
       if (i >= slices.slots) ptx::mbarrier_wait(&shared.drained[at.slot], at.parity ^ 1);
       if (lane == 0) {
-        ptx::fence_proxy_async();  // what lay there was read through the generic proxy
         ptx::mbarrier_arrive_expect(&shared.filled[at.slot], own * 16);
         const T* from = (i % 2 == 0 ? v.x : v.grad) + (first_row + i / 2 * step) * v.size + int64_t{begin} * kWidth;
         if (own > 0) ptx::bulk_load(ring + at.slot * slices.packs, from, own * 16, &shared.filled[at.slot], policy);
@@ -208,7 +207,10 @@ __global__ void __launch_bounds__(Tile::threads + kGradHelpers * kWarp, Tile::mi
     const int first_channel = slices.channel(first_span + first_own);  // of the group's
     const int first_left = (first_channel + 1) * channel_spans - first_span - first_own;
     RingCursor at;
-    const auto release = [&](int slot) { ptx::mbarrier_arrive(&shared.drained[slot]); };
+    const auto release = [&](int slot) {
+      ptx::fence_proxy_async();  // read before the next copy over it
+      ptx::mbarrier_arrive(&shared.drained[slot]);
+    };
     const auto take = [&](uint4(&to)[kPacks]) {
       ptx::mbarrier_wait(&shared.filled[at.slot], at.parity);
       const uint4* from = ring + at.slot * slices.packs + first_own * kWarp + lane;

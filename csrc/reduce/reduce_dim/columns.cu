@@ -1,7 +1,8 @@
 // Reduction of columns: the kept dimensions have unit stride, the reduced one does not.
 //   Against `shuffle`, whose lanes lie along the reduced dimension: lanes lie along the kept ones, a pack of columns
 //   each, so that a warp reads 512 neighbouring bytes; the rest of the block shares the columns, and so do more blocks
-//   where there are few columns. A second kernel then joins the states in a fixed order. Bound: DRAM.
+//   where there are few columns. A second kernel, which starts while the first ends, then joins the states in a fixed
+//   order. Bound: DRAM.
 #include "reduce/reduce_dim/partial.cuh"
 
 namespace warpsmith {
@@ -21,6 +22,31 @@ __device__ __forceinline__ void load_columns(Pack<T>& to, const T* from, int col
   }
 }
 
+// Rows [begin, end) of a pack of columns, by groups of neighbouring rows: of two threads' groups the earlier one holds the
+// earlier values. x: [n, columns], rows `stride` apart.
+template <class R, class Aligned, class T>
+__device__ __forceinline__ void search_columns(typename R::State (&state)[kPack<T>], const T* x, int64_t stride,
+                                               int64_t begin, int64_t end, int columns) {
+  constexpr int kWidth = kPack<T>, kUnroll = kColumnUnroll;
+  const int64_t first = begin + threadIdx.y * kUnroll;
+  if (first >= end) return;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) state[k].at = static_cast<uint32_t>(first);
+  Pack<T> packs[kUnroll];
+  for (int64_t j = first; j < end; j += kUnroll * blockDim.y) {
+    const T* from = x + j * stride;
+    const int rows = static_cast<int>(min(end - j, int64_t{kUnroll}));
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      packs[u] = nothing<typename R::Order, T>();
+      if (u < rows) load_columns<Aligned>(packs[u], from + u * stride, columns);
+    }
+    const Pack<T> best = extremes_of<typename R::Order, T, kUnroll>(packs);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) R::weigh(state[k], to_float(best[k]), static_cast<uint32_t>(j));
+  }
+}
+
 // How states of a block lie in shared memory while they wait to be joined: those of one place in the packs side by side,
 // and the next place so far behind that neither the threads that write packs nor those that read columns meet in a bank.
 template <int width>
@@ -35,13 +61,13 @@ struct StateTile {
 // Blocks per multiprocessor that the registers must allow: a thread holds the states of a pack of columns.
 template <class R, class T, class Aligned>
 constexpr int blocks_per_sm() {
-  constexpr bool kSmall = sizeof(typename R::State) == 4, kLarge = sizeof(typename R::State) > 8;
+  constexpr bool kLarge = sizeof(typename R::State) > 8;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
   constexpr int kOfSmall = 3;
 #else
-  constexpr int kOfSmall = sizeof(T) == 2 ? 4 : 3;
+  constexpr int kOfSmall = sizeof(T) == 2 && !R::finds_position ? 4 : 3;
 #endif
-  return Aligned::value ? (kSmall ? kOfSmall : 2) : (kLarge ? 1 : 2);
+  return Aligned::value ? (kLarge ? 2 : kOfSmall) : (kLarge ? 1 : 2);
 }
 
 template <class R, class T, class Aligned>
@@ -50,6 +76,7 @@ __global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, T, Aligned>()
   constexpr int kWidth = kPack<T>, kUnroll = kColumnUnroll;
   using State = typename R::State;
   __shared__ State shared[StateTile<kWidth>::size];
+  ptx::allow_next_grid();
   const int width = blockDim.x * kWidth, tid = threadIdx.y * blockDim.x + threadIdx.x;
   for (int64_t item = blockIdx.x; item < blocks * a.splits; item += gridDim.x) {
     const int64_t split = item / blocks, block = item - split * blocks;
@@ -63,30 +90,34 @@ __global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, T, Aligned>()
     State state[kWidth];
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) state[k] = columns == 0 ? R::empty(0.0f) : start<R>(x + min(k, columns - 1));
-    Pack<T> packs[kUnroll];
-    const int step = blockDim.y;
-    for (int64_t j = split * a.chunk + threadIdx.y; j < end; j += kUnroll * step) {
-      const T* from = x + j * a.stride_n;
-      const int rows = static_cast<int>(min(end - j, int64_t{kUnroll} * step));  // from here to the end of the chunk
+    if constexpr (R::finds_position) {
+      search_columns<R, Aligned>(state, x, a.stride_n, split * a.chunk, end, columns);
+    } else {
+      Pack<T> packs[kUnroll];
+      const int step = blockDim.y;
+      for (int64_t j = split * a.chunk + threadIdx.y; j < end; j += kUnroll * step) {
+        const T* from = x + j * a.stride_n;
+        const int rows = static_cast<int>(min(end - j, int64_t{kUnroll} * step));  // from here to the end of the chunk
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        if (u * step < rows) load_columns<Aligned>(packs[u], from + u * (step * a.stride_n), columns);
-      }
-      const uint32_t at = static_cast<uint32_t>(j);
-      if ((kUnroll - 1) * step < rows) {
-        float values[kWidth][kUnroll];
-#pragma unroll
-        for (int k = 0; k < kWidth; ++k) {
-#pragma unroll
-          for (int u = 0; u < kUnroll; ++u) values[k][u] = to_float(packs[u][k]);
+        for (int u = 0; u < kUnroll; ++u) {
+          if (u * step < rows) load_columns<Aligned>(packs[u], from + u * (step * a.stride_n), columns);
         }
-        R::template take_each<R>(state, values, at, step);
-      } else {
+        const uint32_t at = static_cast<uint32_t>(j);
+        if ((kUnroll - 1) * step < rows) {
+          float values[kWidth][kUnroll];
 #pragma unroll
-        for (int u = 0; u < kUnroll - 1; ++u) {
-          if (u * step < rows) {
+          for (int k = 0; k < kWidth; ++k) {
 #pragma unroll
-            for (int k = 0; k < kWidth; ++k) take_one<R>(state[k], packs[u][k], at + u * step);
+            for (int u = 0; u < kUnroll; ++u) values[k][u] = to_float(packs[u][k]);
+          }
+          R::template take_each<R>(state, values, at, step);
+        } else {
+#pragma unroll
+          for (int u = 0; u < kUnroll - 1; ++u) {
+            if (u * step < rows) {
+#pragma unroll
+              for (int k = 0; k < kWidth; ++k) take_one<R>(state[k], packs[u][k], at + u * step);
+            }
           }
         }
       }
@@ -101,6 +132,10 @@ __global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, T, Aligned>()
       State joined = shared[tile.at(0, c / kWidth, c % kWidth)];
       for (int y = 1; y < blockDim.y; ++y) {
         joined = R::merge(joined, shared[tile.at(y, c / kWidth, c % kWidth)]);
+      }
+      if constexpr (R::finds_position) {
+        const T* column = static_cast<const T*>(a.x) + o * a.stride_outer + first + c;
+        joined.at = search_group<R, kColumnUnroll>(joined, column, a.stride_n, min((split + 1) * a.chunk, a.n));
       }
       const int64_t output = o * a.inner + first + c;
       if (a.splits == 1) {

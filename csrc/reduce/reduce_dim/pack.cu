@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_dim_pack_kernel(const R
     take_span<R, Aligned, kUnroll>(state, x, 0, a.n, threadIdx.x, blockDim.x);
 
     // merge
-    state = merge_block<R>(state, partial);
+    state = merge_warps<R>(merge_spans<R>(state, kWarp), partial);
     if (threadIdx.x == 0) write<R, T>(a, row, state);
     __syncthreads();  // the next row overwrites partial
   }

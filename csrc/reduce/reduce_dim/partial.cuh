@@ -2,6 +2,7 @@
 // the same order.
 #pragma once
 
+#include "device/ptx/griddepcontrol.h"
 #include "reduce/reduce_dim/reduce.cuh"
 
 namespace warpsmith {
@@ -25,6 +26,7 @@ template <class R, class T>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_dim_partial_kernel(const ReduceDimArgs a, const int64_t output_stride, const int64_t split_stride) {
   __shared__ typename R::State shared[kReduceThreads];
+  ptx::wait_for_previous_grid();
   for (int64_t first = int64_t{blockIdx.x} * blockDim.x; first < a.outputs();
        first += int64_t{gridDim.x} * blockDim.x) {
     const int64_t output = first + threadIdx.x;
@@ -46,7 +48,8 @@ template <class R, class T>
 void launch_partial(const ReduceDimArgs& a, int along_x, int64_t output_stride, int64_t split_stride,
                     cudaStream_t stream) {
   const dim3 block(along_x, kReduceThreads / along_x);
-  warpsmith::launch<&reduce_dim_partial_kernel<R, T>>({row_grid(ceil_div(a.outputs(), along_x)), block}, stream, a,
+  const unsigned grid = row_grid(ceil_div(a.outputs(), along_x));
+  warpsmith::launch<&reduce_dim_partial_kernel<R, T>>({.grid = grid, .block = block, .early = true}, stream, a,
                                                       output_stride, split_stride);
 }
 

@@ -9,8 +9,10 @@
 #include "device/vec.h"
 #include "host/launch.h"
 #include "host/registry.h"
+#include "reduce/reduce_dim/load.cuh"
 #include "reduce/reduce_dim/reduce_dim.h"
 #include "reduce/reduce_dim/reducers.cuh"
+#include "reduce/reduce_dim/search.cuh"
 
 namespace warpsmith {
 
@@ -50,17 +52,6 @@ __device__ __forceinline__ void take_one(typename R::State& state, const T& x, u
 
 // --- packs of a row --------------------------------------------------------------------------------------------------
 
-// A whole pack. Aligned: std::true_type where every row starts at 16 bytes.
-template <class Aligned, class T>
-__device__ __forceinline__ void load_pack(Pack<T>& to, const T* from) {
-  if constexpr (Aligned::value) {
-    load<Cache::streaming>(to, from);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) to[i] = from[i];
-  }
-}
-
 template <class R, class T>
 __device__ __forceinline__ void take_pack(typename R::State& state, const Pack<T>& pack, uint32_t first) {
   float values[kPack<T>];
@@ -88,8 +79,9 @@ __device__ __forceinline__ void take_packs(typename R::State& state, const Pack<
 }
 
 // Takes columns [begin, end) of a row: thread `tid` of `threads` takes every threads-th pack, `unroll` of them on their
-// way at once. Aligned or not, the same values meet in the same order.
+// way at once. Aligned or not, the same values meet in the same order. All lanes of a warp call it together.
 template <class R, class Aligned, int unroll, class T>
+  requires(!R::finds_position)
 __device__ __forceinline__ void take_span(typename R::State& state, const T* row, int64_t begin, int64_t end, int tid,
                                           int threads) {
   constexpr int kWidth = kPack<T>;
@@ -123,19 +115,35 @@ __device__ __forceinline__ void take_span(typename R::State& state, const T* row
   for (int64_t col = begin + whole * kWidth; col < end; ++col) take_one<R>(state, row[col], static_cast<uint32_t>(col));
 }
 
+template <class R, class Aligned, int unroll, class T>
+  requires(R::finds_position)
+__device__ __forceinline__ void take_span(typename R::State& state, const T* row, int64_t begin, int64_t end, int tid,
+                                          int threads) {
+  state = R::merge(state, search_span<R, Aligned, unroll>(row, begin, end, tid, threads));
+}
+
 // --- states across a block -------------------------------------------------------------------------------------------
 
-// Merges the states of a block of whole warps; thread 0 gets the result. Two calls in a row need a barrier between
-// them.
+// Merges the states of lanes that share a row and have taken spans of it: of positions they hold the same.
 template <class R>
-__device__ __forceinline__ typename R::State merge_block(typename R::State state, typename R::State (&shared)[kWarp]) {
+__device__ __forceinline__ typename R::State merge_spans(const typename R::State& state, int lanes) {
+  if constexpr (R::finds_position) {
+    return state;
+  } else {
+    return merge_lanes(state, lanes, Merge<R>{});
+  }
+}
+
+// Merges the states of the warps of a block; thread 0 gets the result. Two calls in a row need a barrier between them.
+template <class R>
+__device__ __forceinline__ typename R::State merge_warps(const typename R::State& state,
+                                                         typename R::State (&shared)[kWarp]) {
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
-  state = merge_lanes(state, kWarp, Merge<R>{});
   if (warps == 1) return state;
   if (lane == 0) shared[threadIdx.x / kWarp] = state;
   __syncthreads();
-  if (threadIdx.x < kWarp) state = merge_lanes(lane < warps ? shared[lane] : R::empty(0.0f), kWarp, Merge<R>{});
-  return state;
+  if (threadIdx.x >= kWarp) return state;
+  return merge_lanes(lane < warps ? shared[lane] : R::empty(0.0f), kWarp, Merge<R>{});
 }
 
 // --- from a call to a kernel template --------------------------------------------------------------------------------

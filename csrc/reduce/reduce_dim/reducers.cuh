@@ -17,7 +17,9 @@
 
 #include "device/moments.h"
 #include "device/ptx/max_nan.h"
+#include "device/ptx/max_nan_x2.h"
 #include "device/ptx/min_nan.h"
+#include "device/ptx/min_nan_x2.h"
 #include "reduce/reduce_dim/reduce_dim.h"
 
 namespace warpsmith::reducers {
@@ -77,13 +79,21 @@ struct Mean : Sum {
 struct Largest {
   static constexpr float worst = -std::numeric_limits<float>::infinity();
   __device__ static float of(float a, float b) { return ptx::max_nan(a, b); }
-  __device__ static bool beats(float a, float b) { return a > b; }
+  template <class T>
+  __device__ static uint32_t of_two(uint32_t a, uint32_t b) {
+    return ptx::max_nan_x2<T>(a, b);
+  }
+  __device__ static bool yields(float a, float b) { return a <= b; }
 };
 
 struct Smallest {
   static constexpr float worst = std::numeric_limits<float>::infinity();
   __device__ static float of(float a, float b) { return ptx::min_nan(a, b); }
-  __device__ static bool beats(float a, float b) { return a < b; }
+  template <class T>
+  __device__ static uint32_t of_two(uint32_t a, uint32_t b) {
+    return ptx::min_nan_x2<T>(a, b);
+  }
+  __device__ static bool yields(float a, float b) { return a >= b; }
 };
 
 // The extreme value; a NaN wins.
@@ -105,9 +115,10 @@ struct Extreme : Reducer {
 using Amax = Extreme<Largest>;
 using Amin = Extreme<Smallest>;
 
-// Where the extreme value stands for the first time; the first NaN wins.
-template <class Order>
+// Where the extreme value stands for the first time; the first NaN wins. Packs are searched: search.cuh.
+template <class Order_>
 struct Position : Reducer {
+  using Order = Order_;
   static constexpr bool finds_position = true;
   static constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
   struct State {
@@ -115,25 +126,22 @@ struct Position : Reducer {
     uint32_t at;
   };
   __device__ static bool is_nan(float x) { return x != x; }
-  __device__ static bool beats(float a, float b) { return Order::beats(a, b) || (is_nan(a) && !is_nan(b)); }
+  // Without branches.
+  __device__ static bool same(float a, float b) { return (a == b) | (is_nan(a) & is_nan(b)); }
+  __device__ static bool beats(float a, float b) { return !Order::yields(a, b) && !is_nan(b); }
 
   __device__ static State empty(float) { return {Order::worst, kNone}; }
-  // A thread meets its values in order, so an equal one comes too late. Most packs hold nothing better than what the
-  // thread has seen, which one comparison tells.
-  template <int n>
-  __device__ static void take(State& state, const float (&values)[n], uint32_t first, uint32_t step) {
-    const float best = join(values, [](float a, float b) { return Order::of(a, b); });
-    if (!beats(best, state.value) && state.at != kNone) return;
-    state.value = best;
-#pragma unroll
-    for (int i = n - 1; i >= 0; --i) {
-      // Where the best is NaN, no value equals it; where it is not, no value is NaN.
-      if (values[i] == best || is_nan(values[i])) state.at = first + i * step;
-    }
+  // A thread meets values in order, so an equal one comes too late.
+  __device__ static void weigh(State& state, float value, uint32_t at) {
+    if (beats(value, state.value)) state = {value, at};
+  }
+  __device__ static void take(State& state, const float (&value)[1], uint32_t at, uint32_t) {
+    if (state.at == kNone) state = {value[0], at};
+    weigh(state, value[0], at);
   }
   __device__ static State merge(const State& a, const State& b) {
-    const bool same = a.value == b.value || (is_nan(a.value) && is_nan(b.value));
-    return beats(b.value, a.value) || (same && b.at < a.at) ? b : a;
+    const bool earlier = same(a.value, b.value) & (b.at < a.at);
+    return beats(b.value, a.value) | earlier ? b : a;
   }
   __device__ static int64_t finish(const State& state, float) { return state.at; }
 };

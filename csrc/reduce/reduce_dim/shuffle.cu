@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_dim_shuffle_kernel(cons
     }
 
     // merge
-    state = merge_block<R>(state, partial);
+    state = merge_warps<R>(merge_lanes(state, kWarp, Merge<R>{}), partial);
     if (threadIdx.x == 0) write<R, T>(a, output, state);
     __syncthreads();  // the next output overwrites partial
   }

@@ -1,7 +1,8 @@
 // Reduction of few long rows, several blocks per row.
 //   Against `pack`: a row is cut into chunks, so that few rows fill the machine; a second kernel joins the chunks'
-//   states in a fixed order, so the answer is the same from run to run. How many chunks there are depends on the number
-//   of rows, unless the call asks for an answer that does not. Bound: DRAM, and the second launch.
+//   states in a fixed order, so the answer is the same from run to run; it starts while the first ends. How many chunks
+//   there are depends on the number of rows, unless the call asks for an answer that does not. Bound: DRAM, and the
+//   second kernel.
 #include "reduce/reduce_dim/partial.cuh"
 
 namespace warpsmith {
@@ -12,6 +13,7 @@ constexpr int kUnroll = 4;
 template <class R, class T, class Aligned>
 __global__ void __launch_bounds__(kReduceThreads) reduce_dim_split_kernel(const ReduceDimArgs a) {
   __shared__ typename R::State shared[kWarp];
+  ptx::allow_next_grid();
   for (int64_t item = blockIdx.x; item < a.outer * a.splits; item += gridDim.x) {
     const int64_t row = item / a.splits, split = item - row * a.splits;
     const T* x = static_cast<const T*>(a.x) + row * a.stride_outer;  // [n]
@@ -22,7 +24,7 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_dim_split_kernel(const 
     take_span<R, Aligned, kUnroll>(state, x, begin, end, threadIdx.x, kReduceThreads);
 
     // merge
-    state = merge_block<R>(state, shared);
+    state = merge_warps<R>(merge_spans<R>(state, kWarp), shared);
     if (threadIdx.x == 0) {
       if (a.splits == 1) {
         write<R, T>(a, row, state);

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceD
     }
 
     // merge
-    state = merge_lanes(state, lanes, Merge<R>{});
+    state = merge_spans<R>(state, lanes);
     if (lane == 0 && row < a.outer) write<R, T>(a, row, state);
   }
 }

@@ -151,25 +151,26 @@ def positions_kernel(
     split = tl.program_id(1).to(tl.int64)
     end = tl.minimum((split + 1) * chunk, n)
     best = tl.full([KEEP, ALONG], -float("inf"), dtype=tl.float32)
-    at = tl.full([KEEP, ALONG], NOWHERE, dtype=tl.int64)
+    # Of this chunk, where those that are no better than nothing stand for the first time.
+    at = tl.zeros([KEEP, ALONG], dtype=tl.int32) + tl.arange(0, ALONG)[None, :]
     for start in range(split * chunk, end, ALONG):
         j = start + tl.arange(0, ALONG).to(tl.int64)  # [ALONG]
-        valid = real[:, None] & (j < end)[None, :]
         place = base[:, None] + j[None, :] * stride_n
-        x = tl.load(x_ptr + place, mask=valid, other=0.0).to(tl.float32) * SIGN
-        if JOIN:
-            index = tl.load(from_ptr + place, mask=valid, other=0)
-        else:
-            index = tl.zeros([KEEP, ALONG], dtype=tl.int64) + j[None, :]
+        valid = real[:, None] & (j < end)[None, :]
+        x = tl.load(x_ptr + place, mask=valid, other=-float("inf") * SIGN).to(tl.float32) * SIGN
         # An equal value that comes later does not count.
-        better = (at == NOWHERE) | (x > best) | ((x != x) & (best == best))
-        best = tl.where(valid & better, x, best)
-        at = tl.where(valid & better, index, at)
-    found, nan = at != NOWHERE, best != best
+        better = (x > best) | ((x != x) & (best == best))
+        best = tl.where(better, x, best)
+        at = tl.where(better, (j - split * chunk).to(tl.int32)[None, :], at)
+    j = split * chunk + at.to(tl.int64)  # [KEEP, ALONG]
+    nan = best != best
     any_nan = tl.max(nan.to(tl.int32), axis=1)  # [KEEP]
     most = tl.max(tl.where(nan, -float("inf"), best), axis=1)  # [KEEP]
-    chosen = tl.where(any_nan[:, None] > 0, nan, found & (best == most[:, None]))
-    first = tl.min(tl.where(chosen, at, NOWHERE), axis=1)
+    chosen = tl.where(any_nan[:, None] > 0, nan, best == most[:, None])
+    chosen = chosen & real[:, None] & (j < end)
+    if JOIN:
+        j = tl.load(from_ptr + base[:, None] + j * stride_n, mask=chosen, other=NOWHERE)
+    first = tl.min(tl.where(chosen, j, NOWHERE), axis=1)
     value = tl.where(any_nan > 0, float("nan"), most)
     tl.store(value_ptr + split * outputs + output, value * SIGN, mask=real)
     tl.store(at_ptr + split * outputs + output, first, mask=real)

@@ -66,7 +66,7 @@ def verify(
         jobs: how many worker processes share the work. With one, or under the sanitizer, this
             process does it all.
         timeout: seconds after which a worker that finds no result is stopped.
-        part: (i, n): of the calls under the sanitizer every n-th, from the i-th on.
+        part: (i, n): under the sanitizer, of `auto` and the variants every n-th, from the i-th on.
         complete: called with all results of an operator when they are known.
 
     Returns:
@@ -181,6 +181,7 @@ class SelfTests:
     """`self_tests` as a task of `pool`."""
 
     cost: float = 0.0
+    rank: float = 0.0
     bytes: float = pool.TASK_BYTES
 
     def run(self, emit: Callable[[tuple[int, Result]], None], crowded: bool) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from warpsmith import build, catalogue, dispatch, pool
-from warpsmith.catalogue import DTYPES, Inputs, Op
+from warpsmith.catalogue import DTYPES, Inputs, Op, Sample, Variant
 from warpsmith.verify.run import Complete, Progress, Result, Run
 
 SANITIZER_TOOLS: tuple[str, ...] = ("memcheck", "racecheck", "initcheck")
+#: Where an operator has many more small samples, each variant takes about so many, not the same.
+MOST_SAMPLES = 48
 #: Exit status that compute-sanitizer is asked to give where it found something.
 _FOUND = 99
 #: How a line begins that says what is wrong: the sanitizer's, and ours.
@@ -47,20 +49,37 @@ def _copied_exactly(args: Sequence[Any], device: torch.device) -> tuple[Any, ...
     return tuple(moved)
 
 
+def examined(op: Op, dtype: str) -> list[Sample]:
+    return [sample for sample in op.samples_for(dtype) if sample.small and not sample.huge]
+
+
+def _step(samples: int) -> int:
+    """Of so many samples, each variant takes about one in this many."""
+    return max(1, round(samples / MOST_SAMPLES))
+
+
+def takes(variant: Variant, sample: Sample, step: int) -> bool:
+    return zlib.crc32(f"{variant.name} {sample}".encode()) % step == 0
+
+
 def sanitizer_calls(run: Run) -> None:
-    """Calls every variant at the small samples; of these calls the share that the run has."""
-    turn, (mine, parts) = itertools.count(), run.part
+    """Calls `auto` at every small sample, and every variant at those it accepts: at some of them
+    where there are many. Of `auto` and the variants those that are the run's part.
+    """
+    mine, parts = run.part
     for dtype in run.dtypes:
-        for sample in run.op.samples_for(dtype):
-            if not sample.small or sample.huge:
-                continue
+        samples = examined(run.op, dtype)
+        step = _step(len(samples))
+        variants = [None, *run.variants(dtype)][mine::parts]
+        for sample in samples:
             made = dispatch.normalise(run.op, sample.make(Inputs(DTYPES[dtype], "cpu")))
             args = _copied_exactly(made, run.device)
-            for name, variant in [
-                ("auto", None),
-                *((v.name, v) for v in run.accepting(dtype, args)),
-            ]:
-                if next(turn) % parts != mine:
+            for variant in variants:
+                name = variant.name if variant else "auto"
+                if variant is not None and (
+                    not takes(variant, sample, step)
+                    or dispatch.refusal(variant, args, run.sm) is not None
+                ):
                     continue
                 with run.check("sanitizer", f"{name} {dtype} {sample}"), torch.no_grad():
                     run.function(variant)(*args)
@@ -149,14 +168,17 @@ def run_sanitizer(
 
 
 def cost(op: Op, dtype: str) -> int:
-    """So many calls, if every variant takes every sample."""
-    samples = sum(sample.small and not sample.huge for sample in op.samples_for(dtype))
-    return samples * (1 + sum(variant.dtype == dtype for variant in op.variants))
+    """So many calls, if every variant accepts every sample."""
+    samples = len(examined(op, dtype))
+    variants = sum(variant.dtype == dtype for variant in op.variants)
+    return samples + variants * samples // _step(samples)
 
 
 @dataclass(frozen=True)
 class Hand:
-    """Operators at a dtype, or every n-th call of one from the i-th on where `part` is (i, n)."""
+    """Operators at a dtype, or of one every n-th variant from the i-th on where `part` is (i, n):
+    instrumenting a kernel costs more than many a call of it, so that no two processes share one.
+    """
 
     dtype: str
     ops: tuple[str, ...]
@@ -172,7 +194,7 @@ def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
     for dtype in dict.fromkeys(dtype for _, dtype in costs):
         mine = {op.name: costs[op.name, dtype] for op in ops if costs.get((op.name, dtype))}
         for name, calls in list(mine.items()):
-            parts = round(calls / fair)
+            parts = min(round(calls / fair), calls // len(examined(catalogue.get(name), dtype)))
             if parts > 1:
                 hands += [Hand(dtype, (name,), calls / parts, (i, parts)) for i in range(parts)]
                 del mine[name]
@@ -191,6 +213,7 @@ class ToolRun:
     tool: str
     hand: Hand
     timeout: float
+    rank: float = 0.0
     bytes: float = pool.TASK_BYTES
 
     @property

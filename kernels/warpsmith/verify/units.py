@@ -98,6 +98,8 @@ class Unit:
     #: Places in `CHECKS`.
     checks: tuple[int, ...]
     cost: float
+    #: What the whole operator costs: it is done before the next, so that it is on record early.
+    rank: float
     bytes: float = TASK_BYTES
     part: tuple[int, int] = (0, 1)
 
@@ -171,8 +173,9 @@ def divide(
     ) -> Unit:
         mine = tuple(d for d in op.dtypes if d in dtypes)
         cost = sum(_cost(op, CHECKS[i], dtype) for i in checks for dtype in of) / part[1]
+        rank = sum(_cost(op, CHECKS[i], dtype) for i in ordinary for dtype in mine)
         where = (op.name, str(device), kinds, mine, tuple(of), checks)
-        return Unit(*where, cost, math.inf if checks == (huge,) else TASK_BYTES, part)
+        return Unit(*where, cost, rank, math.inf if checks == (huge,) else TASK_BYTES, part)
 
     chosen = {op: tuple(d for d in op.dtypes if d in dtypes) for op in ops}
     together = [unit(op, mine, ordinary) for op, mine in chosen.items()]

@@ -1,0 +1,145 @@
+// Where the extreme value of a row, or of columns, stands. A thread goes by groups of packs: it takes the extreme of a
+// group place by place, 16-bit values two at once, and remembers the first group that brought its best. Which value of
+// that group it was is looked up in the end, by those alone whose best is the best of all.
+#pragma once
+
+#include <bit>
+
+#include "device/convert.h"
+#include "device/shuffle.h"
+#include "reduce/reduce_dim/load.cuh"
+#include "reduce/reduce_dim/reducers.cuh"
+
+namespace warpsmith {
+
+// The extremes of two packs' values, place by place.
+template <class Order, class T>
+__device__ __forceinline__ Pack<T> extremes(const Pack<T>& a, const Pack<T>& b) {
+  if constexpr (sizeof(T) == 2) {
+    const uint4 x = std::bit_cast<uint4>(a), y = std::bit_cast<uint4>(b);
+    return std::bit_cast<Pack<T>>(uint4{Order::template of_two<T>(x.x, y.x), Order::template of_two<T>(x.y, y.y),
+                                        Order::template of_two<T>(x.z, y.z), Order::template of_two<T>(x.w, y.w)});
+  } else {
+    Pack<T> both;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) both[i] = Order::of(a[i], b[i]);
+    return both;
+  }
+}
+
+// What is no better than any value.
+template <class Order, class T>
+__device__ __forceinline__ Pack<T> nothing() {
+  Pack<T> pack;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) pack[i] = from_float<T>(Order::worst);
+  return pack;
+}
+
+// Of `count` packs, in a tree.
+template <class Order, class T, int count>
+__device__ __forceinline__ Pack<T> extremes_of(const Pack<T>* packs) {
+  if constexpr (count == 1) {
+    return packs[0];
+  } else {
+    return extremes<Order, T>(extremes_of<Order, T, count / 2>(packs),
+                              extremes_of<Order, T, count - count / 2>(packs + count / 2));
+  }
+}
+
+template <class Order, class T>
+__device__ __forceinline__ float extreme(const Pack<T>& pack) {
+  float values[kPack<T>];
+  to_float(values, pack);
+  return reducers::join(values, [](float a, float b) { return Order::of(a, b); });
+}
+
+// --- rows ------------------------------------------------------------------------------------------------------------
+
+// The place among columns [begin, end) of a row. Thread `tid` of `threads` takes every threads-th pack, `unroll` of them
+// as a group. All lanes of a warp take part, and those that share the row get the same.
+template <class R, class Aligned, int unroll, class T>
+__device__ __forceinline__ typename R::State search_span(const T* row, int64_t begin, int64_t end, int tid,
+                                                         int threads) {
+  using Order = typename R::Order;
+  constexpr int kWidth = kPack<T>;
+  const int64_t whole = (end - begin) / kWidth;  // packs
+  const int step = threads * kWidth;
+  int64_t pack = tid;
+  const T* from = row + begin + tid * kWidth;
+  uint32_t first = static_cast<uint32_t>(begin) + tid * kWidth;
+  typename R::State best{Order::worst, pack < whole ? first : R::kNone};
+  Pack<T> packs[unroll];
+  for (; pack + (unroll - 1) * threads < whole; pack += unroll * threads) {
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) load_pack<Aligned>(packs[u], from + u * step);
+    R::weigh(best, extreme<Order, T>(extremes_of<Order, T, unroll>(packs)), first);
+    from += unroll * step;
+    first += unroll * step;
+  }
+
+  // fewer than `unroll` packs are left, and after the last of all fewer values than a pack
+  const int left = static_cast<int>(min(max(whole - pack, int64_t{-1}), int64_t{unroll} * threads));
+  if (left > 0) {
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+      packs[u] = nothing<Order, T>();
+      if (u * threads < left) load_pack<Aligned>(packs[u], from + u * step);
+    }
+    R::weigh(best, extreme<Order, T>(extremes_of<Order, T, unroll>(packs)), first);
+  }
+  bool last = false, exact = false;
+#pragma unroll
+  for (int u = 0; u < unroll; ++u) last |= u * threads == left;
+  if (last) {
+#pragma unroll 1
+    for (int64_t col = begin + whole * kWidth; col < end; ++col) {
+      const float value = to_float(row[col]);
+      if (best.at != R::kNone && !R::beats(value, best.value)) continue;
+      best = {value, static_cast<uint32_t>(col)};
+      exact = true;
+    }
+  }
+
+  // look up
+  const int lanes = min(threads, kWarp);
+  const auto over_lanes = [lanes](auto value, auto join_two) {
+    for (int distance = 1; distance < lanes; distance *= 2) value = join_two(value, shuffle_xor(value, distance));
+    return value;
+  };
+  const float value = over_lanes(best.value, [](float a, float b) { return Order::of(a, b); });
+  uint32_t at = R::kNone;
+  if (best.at != R::kNone && R::same(best.value, value)) {
+    at = best.at;
+    int64_t at_pack = (at - begin) / kWidth;
+    bool found = exact;
+#pragma unroll 1
+    for (int u = 0; u < unroll && !found && at_pack < whole; ++u, at_pack += threads) {
+      load_pack<Aligned>(packs[0], row + begin + at_pack * kWidth);
+#pragma unroll
+      for (int i = kWidth - 1; i >= 0; --i) {
+        if (!R::same(to_float(packs[0][i]), value)) continue;
+        at = static_cast<uint32_t>(begin + at_pack * kWidth + i);
+        found = true;
+      }
+    }
+  }
+  return {value, over_lanes(at, [](uint32_t a, uint32_t b) { return min(a, b); })};
+}
+
+// --- columns ---------------------------------------------------------------------------------------------------------
+
+// The place in a group of `count` rows, of which the first is `best.at`, or before `end`. x: [n], `stride` elements apart.
+template <class R, int count, class T>
+__device__ __forceinline__ uint32_t search_group(const typename R::State& best, const T* x, int64_t stride,
+                                                 int64_t end) {
+  const int rows = static_cast<int>(min(end - best.at, int64_t{count}));
+  uint32_t at = best.at;
+#pragma unroll
+  for (int u = count - 1; u >= 0; --u) {
+    if (u < rows && R::same(to_float(x[(best.at + u) * stride]), best.value)) at = best.at + u;
+  }
+  return at;
+}
+
+}  // namespace warpsmith
