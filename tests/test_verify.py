@@ -290,7 +290,7 @@ def test_parts_of_the_samples_are_the_whole() -> None:
     def labels(part: tuple[int, int]) -> list[str]:
         found: list[tuple[int, verify.Result]] = []
         kinds = frozenset(verify.KINDS) - frozenset(verify.CUDA_KINDS)
-        where = ("add", "cpu", kinds, ("f32", "bf16"), ("f32",), (place,), 1.0)
+        where = ("add", "cpu", kinds, ("f32", "bf16"), ("f32",), (place,), 1.0, 1.0)
         units.Unit(*where, part=part).run(found.append, crowded=False)
         return [f"{result.kind} {result.label}" for _, result in found]
 

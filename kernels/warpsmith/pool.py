@@ -3,9 +3,9 @@ other.
 
 Every worker is a fresh interpreter (`python -m warpsmith.worker`) in a session of its own, which
 takes tasks one after another until one of them ends it. Tasks of a rank go from the costliest to
-the cheapest. On a GPU as many run side by side as there is memory for by their own account, and none
-may allocate more than it said, so that it starves no other; a task that wants more is run again at
-the end, alone.
+the cheapest. On a GPU as many run side by side as there is memory for by their own account, and
+none may allocate more than it said, so that it starves no other; a task that wants more is run
+again at the end, alone.
 """
 
 from __future__ import annotations
