@@ -28,12 +28,18 @@ class Promise:
     #: Whether its Triton twin promises the same.
     twin: bool = False
     dtypes: tuple[str, ...] = ("f32", "bf16")
+    #: Whether it takes a residual, and returns the sum beside the answer.
+    residual: bool = False
 
     def __str__(self) -> str:
         return self.op
 
+    def args(self, x: Tensor) -> tuple[Any, ...]:
+        return (x, x / 2, *self.rest) if self.residual else (x, *self.rest)
+
     def __call__(self, x: Tensor) -> Tensor:
-        return getattr(warpsmith, self.op)(x, *self.rest)
+        out = getattr(warpsmith, self.op)(*self.args(x))
+        return out[0] if self.residual else out
 
 
 #: Operators whose rows do not depend on each other, to the last bit.
@@ -43,13 +49,18 @@ PROMISES = (
     Promise("var", (-1, 1, False, True), twin=True),
     Promise("cumsum", (-1, False, True), twin=True),
     Promise("amax", (-1,), twin=True),
+    Promise("amin", (-1,), twin=True),
     Promise("argmax", (-1,), twin=True),
+    Promise("argmin", (-1,), twin=True),
     Promise("rms_norm", (None,)),
+    Promise("layer_norm", (None, None)),
+    Promise("add_rms_norm", (), residual=True),
+    Promise("add_layer_norm", (), residual=True),
     Promise("softmax", (-1,)),
     Promise("log_softmax", (-1,)),
 )
 #: Of rows: each is served by another rung of the reductions.
-LENGTHS = (257, 1000, 4096, 20000, 40000)
+LENGTHS = (257, 1000, 4096, 20000, 40000, 131072)
 #: The longest that Triton's interpreter takes in reasonable time.
 INTERPRETED = 4096
 BATCHES = (7, 4096) if GPU else (7, 64)
@@ -127,11 +138,11 @@ def test_the_choice_of_the_kernel(promise: Promise, dtype: str, length: int) -> 
 
     def rung(rows: int) -> str:
         x = torch.empty(rows, length, dtype=DTYPES[dtype], device="meta")
-        choice = warpsmith.which(promise.op, x, *promise.rest, sm=90)
+        choice = warpsmith.which(promise.op, *promise.args(x), sm=90)
         assert choice.variant is not None
         return choice.variant.rung.name
 
-    if promise.op in ("amax", "argmax"):
+    if promise.op in ("amax", "amin", "argmax", "argmin"):
         pytest.skip("the order in which values meet does not change the answer")
     assert len({rung(rows) for rows in (1, 7, 4096, 1 << 20)}) == 1
 

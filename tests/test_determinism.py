@@ -1,10 +1,10 @@
-"""Sums over all elements are bitwise equal from run to run, whatever else the GPU does; those by
-atomics are not.
+"""Sums over all elements, and products, are bitwise equal from run to run, whatever else the GPU
+does; sums by atomics are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -41,6 +41,43 @@ def amid_noise(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return run(*args)
 
     return call
+
+
+PRODUCTS = [v for name in ("matmul", "matmul_tf32", "gemv") for v in catalogue.get(name).variants]
+
+
+def products(inputs: Inputs, op: str) -> Iterator[tuple[Tensor, ...]]:
+    """A long k over few tiles, which is what gets split: plain, of columns, of few rows."""
+    k, m, n = 8192, 136, 72
+    if op == "gemv":
+        yield inputs.plain(m, k), inputs.plain(k, salt=1)
+        yield inputs.plain(k, m).t(), inputs.plain(k, salt=1)
+        yield inputs.plain(k, 128), inputs.plain(128, salt=1)
+        return
+    rest = (False,) if op == "matmul" else ()
+    for rows in (m, 5):
+        a = inputs.plain(rows, k)
+        yield a, inputs.plain(k, n, salt=1), *rest
+        yield a, inputs.plain(n, k, salt=1).t(), *rest
+    yield inputs.plain(m, k + 1)[:, 1:], inputs.plain(k, n + 1, salt=1)[:, 1:], *rest
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", PRODUCTS, ids=lambda v: v.op_name)
+def test_products_have_the_same_bits_on_every_run(variant: Variant) -> None:
+    if not dispatch.load_family("gemm"):
+        pytest.skip("needs the compiled library")
+    if "cute" in variant.rung.name and not dispatch.built_with_cutlass("gemm"):
+        pytest.skip("built without CUTLASS")
+    inputs, sm = Inputs(DTYPES[variant.dtype], "cuda"), dispatch.device_sm(torch.device("cuda"))
+    calls = list(products(inputs, variant.op.name))
+    taken = [args for args in calls if dispatch.refusal(variant, args, sm) is None]
+    if not taken:
+        pytest.skip(str(dispatch.refusal(variant, calls[0], sm)))
+    run = amid_noise(function(variant))
+    for args in taken:
+        first = run(*args)
+        assert all(torch.equal(run(*args), first) for _ in range(RUNS))
 
 
 def by_atomics(variant: Variant) -> bool:

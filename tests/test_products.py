@@ -116,12 +116,15 @@ SIZES = (1, 7, 16, 33, 127, 128, 129, 1000, 4097)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_every_size_beside_every_other(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "layout"), [("f32", "NN"), ("bf16", "NN"), ("f16", "NN"), ("bf16", "TN")]
+)
+def test_every_size_beside_every_other(dtype: str, layout: str) -> None:
     op, inputs = catalogue.get("matmul"), Inputs(DTYPES[dtype], "cuda")
     wrong = []
     for m, n, k in itertools.product(SIZES, repeat=3):
-        args = inputs.randn(m, k), inputs.randn(k, n, salt=1)
+        b = inputs.randn(n, k, salt=1).t() if layout == "TN" else inputs.randn(k, n, salt=1)
+        args = inputs.randn(m, k), b
         found = testing.compare(op, warpsmith.matmul(*args), args, label=f"{m}x{n}x{k}")
         if not found.ok:
             wrong.append(found.message)
