@@ -47,6 +47,54 @@ __device__ __forceinline__ void search_columns(typename R::State (&state)[kPack<
   }
 }
 
+// The same of 16-bit values of which sums and squares are wanted: up to 64 rows at a time around the first of them, an
+// addition and a multiplication for each value; what that costs an f32 its rounding to 16 bits hides.
+// state_of(k): the state of the thread's k-th column, kept where it takes no registers meanwhile.
+template <class R, class Aligned, class T, class StateOf>
+__device__ __forceinline__ void sum_columns(StateOf state_of, const T* x, int64_t stride, int64_t begin, int64_t end,
+                                            int columns) {
+  constexpr int kWidth = kPack<T>, kUnroll = kColumnUnroll, kGroups = 8;
+  const int step = blockDim.y;
+  Pack<T> packs[kUnroll];
+  for (int64_t j = begin + threadIdx.y; j < end;) {
+    float pivot[kWidth], sums[kWidth]{}, squares[kWidth]{};
+    const auto add = [&](const Pack<T>& pack) {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        const float deviation = to_float(pack[k]) - pivot[k];
+        sums[k] += deviation;
+        squares[k] = fmaf(deviation, deviation, squares[k]);
+      }
+    };
+    int count = 0;
+    for (int group = 0; group < kGroups && j < end; ++group, j += kUnroll * step) {
+      const T* from = x + j * stride;
+      const int rows = static_cast<int>(min(end - j, int64_t{kUnroll} * step));  // from here to the end of the chunk
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u * step < rows) load_columns<Aligned>(packs[u], from + u * (step * stride), columns);
+      }
+      if (group == 0) to_float(pivot, packs[0]);
+      if ((kUnroll - 1) * step < rows) {
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) add(packs[u]);
+        count += kUnroll;
+      } else {
+#pragma unroll
+        for (int u = 0; u < kUnroll - 1; ++u) {
+          if (u * step < rows) {
+            add(packs[u]);
+            ++count;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k)
+      R::take_sums(state_of(k), pivot[k], static_cast<float>(count), sums[k], squares[k]);
+  }
+}
+
 // How states of a block lie in shared memory while they wait to be joined: those of one place in the packs side by side,
 // and the next place so far behind that neither the threads that write packs nor those that read columns meet in a bank.
 template <int width>
@@ -87,46 +135,55 @@ __global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, T, Aligned>()
     const int64_t end = columns == 0 ? 0 : min((split + 1) * a.chunk, a.n);
 
     // take
-    State state[kWidth];
+    const StateTile<kWidth> tile;
+    const auto mine = [&](int k) -> State& { return shared[tile.at(threadIdx.y, threadIdx.x, k)]; };
+    const auto nothing_of = [&](int k) { return columns == 0 ? R::empty(0.0f) : start<R>(x + min(k, columns - 1)); };
+    if constexpr (R::deviates && sizeof(T) == 2) {
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) state[k] = columns == 0 ? R::empty(0.0f) : start<R>(x + min(k, columns - 1));
-    if constexpr (R::finds_position) {
-      search_columns<R, Aligned>(state, x, a.stride_n, split * a.chunk, end, columns);
+      for (int k = 0; k < kWidth; ++k) mine(k) = nothing_of(k);
+      sum_columns<R, Aligned>(mine, x, a.stride_n, split * a.chunk, end, columns);
     } else {
-      Pack<T> packs[kUnroll];
-      const int step = blockDim.y;
-      for (int64_t j = split * a.chunk + threadIdx.y; j < end; j += kUnroll * step) {
-        const T* from = x + j * a.stride_n;
-        const int rows = static_cast<int>(min(end - j, int64_t{kUnroll} * step));  // from here to the end of the chunk
+      State state[kWidth];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          if (u * step < rows) load_columns<Aligned>(packs[u], from + u * (step * a.stride_n), columns);
-        }
-        const uint32_t at = static_cast<uint32_t>(j);
-        if ((kUnroll - 1) * step < rows) {
-          float values[kWidth][kUnroll];
+      for (int k = 0; k < kWidth; ++k) state[k] = nothing_of(k);
+      if constexpr (R::finds_position) {
+        search_columns<R, Aligned>(state, x, a.stride_n, split * a.chunk, end, columns);
+      } else {
+        Pack<T> packs[kUnroll];
+        const int step = blockDim.y;
+        for (int64_t j = split * a.chunk + threadIdx.y; j < end; j += kUnroll * step) {
+          const T* from = x + j * a.stride_n;
+          const int rows =
+              static_cast<int>(min(end - j, int64_t{kUnroll} * step));  // from here to the end of the chunk
 #pragma unroll
-          for (int k = 0; k < kWidth; ++k) {
-#pragma unroll
-            for (int u = 0; u < kUnroll; ++u) values[k][u] = to_float(packs[u][k]);
+          for (int u = 0; u < kUnroll; ++u) {
+            if (u * step < rows) load_columns<Aligned>(packs[u], from + u * (step * a.stride_n), columns);
           }
-          R::template take_each<R>(state, values, at, step);
-        } else {
+          const uint32_t at = static_cast<uint32_t>(j);
+          if ((kUnroll - 1) * step < rows) {
+            float values[kWidth][kUnroll];
 #pragma unroll
-          for (int u = 0; u < kUnroll - 1; ++u) {
-            if (u * step < rows) {
+            for (int k = 0; k < kWidth; ++k) {
 #pragma unroll
-              for (int k = 0; k < kWidth; ++k) take_one<R>(state[k], packs[u][k], at + u * step);
+              for (int u = 0; u < kUnroll; ++u) values[k][u] = to_float(packs[u][k]);
+            }
+            R::template take_each<R>(state, values, at, step);
+          } else {
+#pragma unroll
+            for (int u = 0; u < kUnroll - 1; ++u) {
+              if (u * step < rows) {
+#pragma unroll
+                for (int k = 0; k < kWidth; ++k) take_one<R>(state[k], packs[u][k], at + u * step);
+              }
             }
           }
         }
       }
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) mine(k) = state[k];
     }
 
     // merge
-    const StateTile<kWidth> tile;
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) shared[tile.at(threadIdx.y, threadIdx.x, k)] = state[k];
     __syncthreads();
     for (int c = tid; c < width && first + c < a.inner; c += kReduceThreads) {
       State joined = shared[tile.at(0, c / kWidth, c % kWidth)];

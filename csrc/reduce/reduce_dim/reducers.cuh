@@ -181,6 +181,15 @@ struct Var : Reducer {
       mine.mean = fmaf(delta, share, mine.mean);
     }
   }
+  // Of `count` values their sum less `pivot` each, and the sum of the squares of that. The pivot is one of the values:
+  // what its square takes of m2 is then at most `count` times as much as m2. For 16-bit values: what is cut off m2 is lost.
+  __device__ static void take_sums(State& state, float pivot, float count, float sum, float squares) {
+    const float mean = sum / count;
+    float m2 = fmaf(-mean, sum, squares);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    if (squares == kInfinity && fabsf(sum) < kInfinity) m2 = kInfinity;  // of finite values
+    state.moments = warpsmith::merge(state.moments, {count, (pivot - state.shift) + mean, m2});
+  }
   __device__ static State merge(const State& a, const State& b) {
     State both = a;
     join(both, b.moments);
