@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import shutil
 import time
 from pathlib import Path
@@ -259,3 +260,13 @@ def test_comments_and_layout_do_not_count() -> None:
     assert build.without_comments(code.replace("= 1", "= 2")) != bare
     asm = 'asm("x; // y" :: "r"(16\'384));'
     assert build.without_comments(asm) == asm
+
+
+def test_the_sources_do_without_iostreams() -> None:
+    """Where the linker takes libstdc++ from its archive, the library's streams share some of their
+    state with those that PyTorch loaded: a number comes out empty, or the process dies.
+    """
+    streams = re.compile(r"#\s*include\s*<(\w*streams?|iomanip|locale|regex|format|print)>")
+    code = [path for path in build.CSRC.rglob("*") if path.suffix in (".cu", ".cuh", ".cpp", ".h")]
+    assert code
+    assert [path for path in code if streams.search(path.read_text())] == []

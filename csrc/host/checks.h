@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -25,9 +25,9 @@ inline void check_wide_floating(std::string_view op, std::string_view name, cons
 
 inline void check_share(std::string_view op, std::string_view name, double share) {
   if (share >= 0.0 && share <= 1.0) return;  // not NaN
-  std::ostringstream number;
-  number << share;
-  fail(op, "expected ", name, " to be between 0 and 1, got ", number.str());
+  char number[32];
+  std::snprintf(number, sizeof(number), "%g", share);
+  fail(op, "expected ", name, " to be between 0 and 1, got ", number);
 }
 
 // `dim` counted from the front. As in PyTorch, a tensor without dimensions passes for one of size 1, and what Python

@@ -3,8 +3,10 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <sstream>
+#include <algorithm>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "host/kernels.h"
@@ -25,8 +27,11 @@ void set_ladder(std::string source, std::string order) {
   const auto setter = ladders().find(source);
   if (setter == ladders().end()) throw std::runtime_error("no ladder '" + source + "' in this library");
   std::vector<std::string> names;
-  std::istringstream stream(order);
-  for (std::string name; std::getline(stream, name, ',');) names.push_back(name);
+  for (std::string_view rest = order; !rest.empty();) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    names.emplace_back(rest.substr(0, comma));
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
   setter->second(names);
 }
 

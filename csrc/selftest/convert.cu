@@ -248,7 +248,7 @@ std::string check_every_float() {
   const float x = std::bit_cast<float>(bits), companion = std::bit_cast<float>(bits * 0x9e3779b9u + 1);
   const uint32_t expected = encode_fp8_portable<T>(x) * 0x00010100u | encode_fp8_portable<T>(companion) * 0x01000001u;
   return text(four ? "encode_fp8x4, " : "encode_fp8x2, ", format_of<T>().name, ": ", show(companion), ", ", show(x),
-              " twice, the first again: expected 0x", std::hex, expected, ", got 0x", static_cast<uint32_t>(found));
+              " twice, the first again: expected ", hex(expected), ", got ", hex(static_cast<uint32_t>(found)));
 }
 
 std::string run_every_float() {

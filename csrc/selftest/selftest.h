@@ -8,9 +8,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <iomanip>
+#include <cstdio>
 #include <random>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -89,22 +88,48 @@ class DeviceArray {
   size_t size_;
 };
 
+// To `digits` significant digits, as "%g" writes it.
+inline std::string decimal(double value, int digits) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof(buffer), "%.*g", digits, value);
+  return buffer;
+}
+
+inline std::string hex(uint32_t value) {
+  char buffer[16];
+  std::snprintf(buffer, sizeof(buffer), "0x%x", value);
+  return buffer;
+}
+
+template <class Part>
+std::string part_text(const Part& part) {
+  if constexpr (std::is_same_v<Part, char>) {
+    return std::string(1, part);
+  } else if constexpr (std::is_convertible_v<Part, std::string_view>) {
+    return std::string(std::string_view(part));
+  } else if constexpr (std::is_floating_point_v<Part>) {
+    return decimal(part, 6);
+  } else if constexpr (std::is_arithmetic_v<Part>) {
+    return std::to_string(part);
+  } else {
+    return part.text();
+  }
+}
+
 template <class... Parts>
 std::string text(const Parts&... parts) {
-  std::ostringstream stream;
-  (stream << ... << parts);
-  return stream.str();
+  return (std::string() + ... + part_text(parts));
 }
 
 // A value as a failure shows it; floats with their bits.
 template <class T>
 std::string show(T value) {
   if constexpr (std::is_same_v<T, float>) {
-    return text(std::setprecision(9), value, " (0x", std::hex, std::bit_cast<uint32_t>(value), ")");
+    return text(decimal(value, 9), " (", hex(std::bit_cast<uint32_t>(value)), ")");
   } else if constexpr (std::is_same_v<T, double>) {
-    return text(std::setprecision(17), value);
+    return decimal(value, 17);
   } else if constexpr (sizeof(T) == 1) {
-    return text("0x", std::hex, static_cast<int>(static_cast<unsigned char>(value)));
+    return hex(static_cast<unsigned char>(value));
   } else {
     return text(value);
   }

@@ -13,11 +13,8 @@ struct Affine {
   uint32_t scale, offset, steps;
 
   bool operator==(const Affine&) const = default;
+  std::string text() const { return selftest::text(scale, " x + ", offset, " of ", steps); }
 };
-
-std::ostream& operator<<(std::ostream& stream, const Affine& map) {
-  return stream << map.scale << " x + " << map.offset << " of " << map.steps;
-}
 
 // First a, then b.
 struct Compose {
