@@ -33,13 +33,19 @@ __device__ __forceinline__ void search_columns(typename R::State (&state)[kPack<
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) state[k].at = static_cast<uint32_t>(first);
   Pack<T> packs[kUnroll];
-  for (int64_t j = first; j < end; j += kUnroll * blockDim.y) {
-    const T* from = x + j * stride;
-    const int rows = static_cast<int>(min(end - j, int64_t{kUnroll}));
+  const int step = kUnroll * blockDim.y;
+  const T* from = x + first * stride;
+  for (int64_t j = first; j < end; j += step, from += step * stride) {
+    if (end - j >= kUnroll) {
+      const T* row = from;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      packs[u] = nothing<typename R::Order, T>();
-      if (u < rows) load_columns<Aligned>(packs[u], from + u * stride, columns);
+      for (int u = 0; u < kUnroll; ++u, row += stride) load_columns<Aligned>(packs[u], row, columns);
+    } else {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        packs[u] = nothing<typename R::Order, T>();
+        if (u < end - j) load_columns<Aligned>(packs[u], from + u * stride, columns);
+      }
     }
     const Pack<T> best = extremes_of<typename R::Order, T, kUnroll>(packs);
 #pragma unroll

@@ -8,7 +8,17 @@
 
 namespace warpsmith {
 
-inline constexpr int kFewPacks = 4, kMostPacks = 16;  // that a thread holds
+// Calls body.template operator()<packs>() with how many packs each of `threads` has to hold of a row of `count`, at least;
+// false where they are too many for registers.
+template <class Body>
+bool visit_held_packs(int64_t count, int64_t threads, Body&& body) {
+  const auto one = [&]<int packs>() {
+    if (count > threads * packs) return false;
+    body.template operator()<packs>();
+    return true;
+  };
+  return one.template operator()<4>() || one.template operator()<8>() || one.template operator()<16>();
+}
 
 // Values of a pack less the shift.
 template <class T>

@@ -53,19 +53,14 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   visit_aligned_reducer(a, has_aligned_rows(a), [&]<class R, class T, class Aligned>() {
     const int64_t packs = ceil_div(a.n, kPack<T>);
     const unsigned threads = row_threads(packs, kUnroll, kReduceThreads);
+    const LaunchConfig config{row_grid(a.outer), threads};
     if constexpr (R::deviates) {
-      if (packs <= int64_t{threads} * kFewPacks) {
-        warpsmith::launch<&reduce_dim_pack_held_kernel<R, T, Aligned, kFewPacks>>({row_grid(a.outer), threads}, stream,
-                                                                                  a);
-        return;
-      }
-      if (packs <= int64_t{threads} * kMostPacks) {
-        warpsmith::launch<&reduce_dim_pack_held_kernel<R, T, Aligned, kMostPacks>>({row_grid(a.outer), threads}, stream,
-                                                                                   a);
-        return;
-      }
+      const auto held = [&]<int count>() {
+        warpsmith::launch<&reduce_dim_pack_held_kernel<R, T, Aligned, count>>(config, stream, a);
+      };
+      if (visit_held_packs(packs, threads, held)) return;
     }
-    warpsmith::launch<&reduce_dim_pack_kernel<R, T, Aligned>>({row_grid(a.outer), threads}, stream, a);
+    warpsmith::launch<&reduce_dim_pack_kernel<R, T, Aligned>>(config, stream, a);
   });
 }
 

@@ -111,16 +111,21 @@ __device__ __forceinline__ typename R::State search_span(const T* row, int64_t b
   uint32_t at = R::kNone;
   if (best.at != R::kNone && R::same(best.value, value)) {
     at = best.at;
-    int64_t at_pack = (at - begin) / kWidth;
-    bool found = exact;
-#pragma unroll 1
-    for (int u = 0; u < unroll && !found && at_pack < whole; ++u, at_pack += threads) {
-      load_pack<Aligned>(packs[0], row + begin + at_pack * kWidth);
+    if (!exact) {
+      const T* group = row + best.at;
+      const int64_t packs_left = whole - (best.at - begin) / kWidth;
+      const int held = static_cast<int>(min(packs_left, int64_t{unroll} * threads));
+      const bool only_group = whole <= int64_t{unroll} * threads;  // and in registers still
 #pragma unroll
-      for (int i = kWidth - 1; i >= 0; --i) {
-        if (!R::same(to_float(packs[0][i]), value)) continue;
-        at = static_cast<uint32_t>(begin + at_pack * kWidth + i);
-        found = true;
+      for (int u = 0; u < unroll; ++u) {
+        if (!only_group && u * threads < held) load_pack<Aligned>(packs[u], group + u * step);
+      }
+#pragma unroll
+      for (int u = unroll - 1; u >= 0; --u) {
+#pragma unroll
+        for (int i = kWidth - 1; i >= 0; --i) {
+          if (u * threads < held && R::same(to_float(packs[u][i]), value)) at = best.at + u * step + i;
+        }
       }
     }
   }

@@ -72,14 +72,10 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
     const unsigned grid = row_grid(ceil_div(a.outer, kThreads / lanes));
     const LaunchConfig config{grid, kThreads};
     if constexpr (R::deviates) {
-      if (packs <= lanes * kFewPacks) {
-        warpsmith::launch<&reduce_dim_warp_held_kernel<R, T, Aligned, kFewPacks>>(config, stream, a, lanes);
-        return;
-      }
-      if (packs <= lanes * kMostPacks) {
-        warpsmith::launch<&reduce_dim_warp_held_kernel<R, T, Aligned, kMostPacks>>(config, stream, a, lanes);
-        return;
-      }
+      const auto held = [&]<int count>() {
+        warpsmith::launch<&reduce_dim_warp_held_kernel<R, T, Aligned, count>>(config, stream, a, lanes);
+      };
+      if (visit_held_packs(packs, lanes, held)) return;
     }
     if (a.n > kSpan<T>) {
       warpsmith::launch<&reduce_dim_warp_kernel<R, T, Aligned, std::true_type>>(config, stream, a, lanes);
