@@ -3,8 +3,9 @@
 
 Each task (some operators) is a process of `warpsmith verify` or `warpsmith bench` with
 a GPU of its own; its records go to a folder of its own under `--work`. What is asked for first is
-done first, and a run that `--limit` ends goes on where it stopped when it is started again.
-`collect` enters what is fresh into benchmarks/results:
+done first, and a run that `--limit` ends goes on where it stopped when it is started again: with
+the operator at which a verification was, with the case at which a benchmark was. `collect` enters
+what is fresh into benchmarks/results:
 
     python benchmarks/everything.py collect --work <folder>
 
@@ -43,8 +44,9 @@ SCRIPTS = {"fused_linear_cross_entropy": "loss", "mma_peak": "gemm"}
 SHORTEST = {"verify": 60.0, "sanitize": 60.0, "bench": 30.0, "overhead": 30.0}
 #: Seconds after which a silent verification and a process of compute-sanitizer are stopped.
 SILENT, LONGEST_EXAMINED = 240, 500
-#: Tasks a kind is cut into, for each GPU: few enough that starting them costs little.
-CUTS = {"verify": 2, "bench": 2, "sanitize": 2, "overhead": 1}
+#: Tasks a kind is cut into, for each GPU: few enough that starting them costs little; of benchmarks
+#: more, as each task compiles what it compares with before it measures anything.
+CUTS = {"verify": 2, "bench": 6, "sanitize": 2, "overhead": 1}
 #: What no operator's case is called: a benchmark of host times alone.
 NO_CASE = "none of them"
 #: `warpsmith verify` runs the tests of the device vocabulary only when it is given all operators.
@@ -120,7 +122,7 @@ def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
         entry = {
             "verify": verified.get("ops", {}).get(name),
             "sanitize": verified.get("sanitizer", {}).get(name),
-            "bench": record if record.get("rows") else None,
+            "bench": record if record and not bench.missing_cases(record, op) else None,
             "overhead": record if record.get("overhead") else None,
         }[kind]
         fresh = entry is not None and entry["source"] == bench.source_of(op)
@@ -153,7 +155,7 @@ def tasks(
     jobs = str(max(1, pool.cores() // gpus - 1))
     found = []
     for kind in kinds:
-        verify, measure = (*warpsmith, "verify", "--jobs", jobs), (*warpsmith, "bench")
+        verify, measure = (*warpsmith, "verify", "--jobs", jobs), (*warpsmith, "bench", "--missing")
         commands = {
             "verify": (*verify, "--timeout", str(SILENT)),
             "bench": (*measure, "--no-overhead", "--warm", jobs, "--seconds", str(seconds)),
@@ -249,6 +251,16 @@ class Queue:
             self.run(task, gpu)
 
 
+def go_on_from(results: Path, work: Path, waiting: Sequence[Task]) -> None:
+    """Gives benchmarks the records of these sources of which cases are missing."""
+    for task in waiting:
+        for name in task.ops if task.kind == "bench" else ():
+            record = limits.read_json(bench.record_path(results, name))
+            path = bench.record_path(work / task.name, name)
+            if bench.measured_cases(record, catalogue.get(name)) and not path.exists():
+                limits.write_json(path, record)
+
+
 def check_libraries() -> None:
     """What a library of other sources does would be recorded under the name of these.
 
@@ -331,6 +343,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for task in tasks(kinds, gpus, options.seconds, known, options.family)
             if not (options.work / task.name / "done").exists()
         ]
+        if known is not None:
+            go_on_from(known, options.work, waiting)
         # Beside a benchmark no other task may use its GPU.
         queue = Queue(waiting, options.work, ends, gpus, pairs=kinds == ["verify"])
         threads = [threading.Thread(target=queue.serve, args=(gpu,)) for gpu in range(gpus)]

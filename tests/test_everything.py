@@ -99,6 +99,30 @@ def test_libraries_of_other_sources_are_refused(
     everything.check_libraries()
 
 
+def complete_record(name: str) -> dict[str, Any]:
+    op = catalogue.get(name)
+    rows = [{"case": case, "impl": "auto", "ms": 1.0} for case in bench.missing_cases(None, op)]
+    return {"source": bench.source_of(op), "rows": rows}
+
+
+def partial_record(name: str) -> dict[str, Any]:
+    record = complete_record(name)
+    return record | {"rows": record["rows"][1:]}
+
+
+def test_benchmarks_go_on_from_what_is_on_record(everything: ModuleType, tmp_path: Path) -> None:
+    results, work = tmp_path / "results", tmp_path / "work"
+    for record, name in ((partial_record("relu"), "relu"), ({"source": "older"}, "elu")):
+        limits.write_json(results / f"{name}.json", {"rows": []} | record)
+    task = everything.Task("task", ("bench",), "bench", ("relu", "elu", "silu"))
+    check = everything.Task("check", ("verify",), "verify", ("relu",))
+    everything.go_on_from(results, work, [task, check])
+    assert [path.relative_to(work).as_posix() for path in work.rglob("*.json")] == [
+        "task/relu.json"
+    ]
+    assert limits.read_json(work / "task" / "relu.json") == partial_record("relu")
+
+
 def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
     fresh = {name: bench.source_of(op) for name, op in catalogue.load().items()}
     tools = {tool: {"ok": True, "detail": ""} for tool in ("memcheck", "racecheck")}
@@ -110,8 +134,8 @@ def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
     found = {"memcheck": {"ok": False, "detail": "a race"}}
     sanitizer["elu"] = {"source": fresh["elu"], "tools": found}
     limits.write_json(tmp_path / "verify.json", {"ops": ops, "sanitizer": sanitizer})
-    record = {"source": fresh["relu"], "rows": [{"case": "f32 16Mi", "impl": "auto", "ms": 1.0}]}
-    limits.write_json(tmp_path / "relu.json", record)
+    limits.write_json(tmp_path / "relu.json", complete_record("relu"))
+    limits.write_json(tmp_path / "elu.json", partial_record("elu"))
     assert sorted(everything.outdated("verify", tmp_path)) == ["gelu", "relu", "silu"]
     assert everything.outdated("sanitize", tmp_path) == ["elu"]
     assert set(everything.outdated("bench", tmp_path)) == set(fresh) - {"relu"}
@@ -143,8 +167,7 @@ def test_a_run_goes_on_where_the_last_one_stopped(
         "pathlib.Path(sys.argv[1], 'verify.json').write_text('{\"ops\": {\"selftest\": {}}}');"
         "sys.exit(1)",
     )
-    record = {"source": bench.source_of(catalogue.get("relu")), "rows": [{"impl": "auto"}]}
-    limits.write_json(tmp_path / "cut" / "relu.json", record)
+    limits.write_json(tmp_path / "cut" / "relu.json", complete_record("relu"))
     cut = everything.Task("cut", ("no such program",), "bench", ("relu",))
     broken = everything.Task("broken", (sys.executable, "-c", "raise SystemExit(1)"), "bench")
     queue = everything.Queue([cut, broken, soon, late], tmp_path, everything.time.monotonic() + 3)

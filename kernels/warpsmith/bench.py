@@ -16,8 +16,8 @@ import inspect
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Plan:
 
     `variants` is "ladder" (at the cases of `ladder_cases`), "all", "none", or names of variants.
     `peers` None is every peer of the operator; "torch", "compile" and "triton" count as peers here.
+    `measured` has, by operator, the cases to leave out.
     """
 
     dtypes: tuple[str, ...] | None = None
@@ -53,6 +54,7 @@ class Plan:
     sustained: bool = False
     overhead: bool = True
     seconds: float = 0.25
+    measured: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def wants(self, impl: str) -> bool:
         return impl == "auto" or self.peers is None or impl in self.peers
@@ -175,6 +177,30 @@ def _same_setup(old: dict[str, Any], new: dict[str, Any]) -> bool:
         return {key: value for key, value in record["environment"].items() if key != "date"}
 
     return setup(old) == setup(new)
+
+
+def measured_cases(record: dict[str, Any] | None, op: Op) -> frozenset[str]:
+    """Cases of which a record has rows of the operator's present sources."""
+    if record is None or record["source"] != source_of(op):
+        return frozenset()
+    return frozenset(row["case"] for row in record["rows"] if row["impl"] == "auto")
+
+
+def missing_cases(record: dict[str, Any] | None, op: Op) -> list[str]:
+    """Cases of the operator's benchmark that are not among them."""
+    plan = Plan(measured={op.name: measured_cases(record, op)})
+    return [f"{dt} {s.label}" for dt in bench_dtypes(op, plan) for s in bench_cases(op, dt, plan)]
+
+
+def without_measured(plan: Plan, ops: Sequence[Op], folder: Path) -> Plan:
+    """The plan less what the folder's records have of these sources, measured in this setup."""
+    here = {"environment": limits.environment()}
+    measured = {}
+    for op in ops:
+        record = limits.read_json(record_path(folder, op.name))
+        if record is not None and _same_setup(record, here):
+            measured[op.name] = measured_cases(record, op)
+    return replace(plan, measured=measured)
 
 
 # --- implementations ------------------------------------------------------------------------------
@@ -486,8 +512,14 @@ def bench_dtypes(op: Op, plan: Plan) -> tuple[str, ...]:
 
 
 def bench_cases(op: Op, dtype: str, plan: Plan) -> tuple[Sample, ...]:
-    fitting = (s for s in op.bench if s.dtypes is None or dtype in s.dtypes)
-    return tuple(s for s in fitting if plan.cases is None or plan.cases in f"{dtype} {s.label}")
+    measured = plan.measured.get(op.name, frozenset())
+    return tuple(
+        s
+        for s in op.bench
+        if (s.dtypes is None or dtype in s.dtypes)
+        and (plan.cases is None or plan.cases in f"{dtype} {s.label}")
+        and f"{dtype} {s.label}" not in measured
+    )
 
 
 def ladder_cases(op: Op, dtype: str, sm: int | None = None) -> tuple[str, ...]:
@@ -545,9 +577,8 @@ def count_cases(ops: Sequence[Op], plan: Plan) -> int:
 
 def bench_op(
     op: Op, plan: Plan, known: dict[str, Any], say: Progress = _quiet, step: Progress = _quiet
-) -> list[Row]:
-    """Rows of one operator."""
-    rows: list[Row] = []
+) -> Iterator[list[Row]]:
+    """Rows of one operator, case by case."""
     device = torch.device("cuda", torch.cuda.current_device())
     l2, sm = timing.l2_bytes(device.index), dispatch.device_sm(device)
     for dtype in bench_dtypes(op, plan):
@@ -563,13 +594,15 @@ def bench_op(
                     sets, cold = make_sets(sample, dtype, op, l2)
                     case = Case(op, dtype, sample, sets, cold)
                     case.functions = implementations(case, plan, sample.label in ladders, say)
-                    rows += measure_case(case, plan, known, say)
+                    rows = measure_case(case, plan, known, say)
             except torch.cuda.OutOfMemoryError:
-                say(f"{op.name} {dtype} {sample.label}: skipped, this GPU has too little memory")
+                error = "this GPU has too little memory"
+                rows = [{"case": f"{dtype} {sample.label}", "impl": "auto", "error": error}]
+                say(f"{op.name} {dtype} {sample.label}: skipped, {error}")
             finally:
                 case = sets = None  # type: ignore[assignment]
                 torch.cuda.empty_cache()
-    return rows
+            yield rows
 
 
 def bench(
@@ -580,7 +613,7 @@ def bench(
     say: Progress = _quiet,
     step: Progress = _quiet,
 ) -> list[Path]:
-    """Benchmarks operators and writes their records.
+    """Benchmarks operators and writes their records, case by case.
 
     Args:
         ops: operators of the catalogue.
@@ -603,16 +636,21 @@ def bench(
     known = limits.ensure(folder)
     if importlib.util.find_spec("pynvml") is None:
         say("clocks, power and temperatures are left out: `pip install 'warpsmith[bench]'`")
-    written = []
+    written: list[Path] = []
     for op in ops:
-        rows = bench_op(op, plan, known, say, step)
+        path = record_path(folder, op.name)
+        record = {"environment": limits.environment(), "source": source_of(op), "rows": []}
+        for rows in bench_op(op, plan, known, say, step):
+            _enter(path, record | {"rows": rows})
         gc.collect()
-        record = {"environment": limits.environment(), "source": source_of(op), "rows": rows}
         if plan.overhead:
             dtype = "bf16" if "bf16" in op.dtypes else op.dtypes[0]
-            record["overhead"] = measure_overhead(op, dtype)
-        path = record_path(folder, op.name)
-        if rows or record.get("overhead"):
-            limits.write_json(path, merge(limits.read_json(path), record))
+            _enter(path, record | {"overhead": measure_overhead(op, dtype)})
+        if path.exists():
             written.append(path)
     return written
+
+
+def _enter(path: Path, record: dict[str, Any]) -> None:
+    if record["rows"] or record.get("overhead"):
+        limits.write_json(path, merge(limits.read_json(path), record))

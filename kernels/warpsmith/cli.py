@@ -441,6 +441,8 @@ def bench(args: argparse.Namespace) -> int:
         overhead=not args.no_overhead,
         seconds=args.seconds,
     )
+    if args.missing:
+        plan = benchmarks.without_measured(plan, ops, folder)
     if args.warm:
         from warpsmith import warm
 
@@ -634,6 +636,9 @@ def parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=0.25, help="device time per implementation and case"
     )
     sub.add_argument("--no-overhead", action="store_true", help="leave out the host time per call")
+    sub.add_argument(
+        "--missing", action="store_true", help="only cases that the record has not of these sources"
+    )
     sub.add_argument(
         "--warm",
         metavar="JOBS",

@@ -626,8 +626,8 @@ def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
 
 
 def stale(results: Results) -> list[str]:
-    """Operators whose record is older than their sources, those without one, and cases without a
-    number of ours.
+    """Operators whose record is older than their sources, those without one, and cases that were
+    not measured or have no number of ours.
     """
     messages = []
     for op in catalogue.load().values():
@@ -638,8 +638,8 @@ def stale(results: Results) -> list[str]:
             messages.append(
                 f"{op.name}: its record ({record['environment']['date']}) is older than its sources"
             )
-        elif not record["rows"]:
-            messages.append(f"{op.name}: its record for {results.gpu} has no times")
+        elif missing := bench.missing_cases(record, op):
+            messages.append(f"{op.name}: {len(missing)} cases not measured, '{missing[0]}' first")
         if record is not None:
             messages += [
                 f"{op.name}: no number at {row['case']}: {row['error']}"
