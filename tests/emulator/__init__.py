@@ -1,0 +1,288 @@
+"""Runs the CUDA kernels on the CPU, so that what they compute can be checked where there is no GPU.
+
+The sources of csrc go through g++ instead of nvcc. On the way, `rewritten` puts the headers of this
+folder in the place of the few that hold PTX, and turns dynamic shared memory and launches into C++;
+everything else is compiled as it stands. `emulator.h` says how a block runs.
+
+What it finds: wrong answers, reads of shared memory that nothing wrote, barriers that are missing
+(run it in both orders of threads), copies that are read before they were waited for, misaligned
+accesses, deadlocks. What it cannot find: races that both orders survive, missing fences, anything
+about speed.
+
+    python tests/emulator softmax var       operators; the first argument may be a family
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch.utils import cpp_extension
+
+from warpsmith import build
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1] / "build" / "emulator"
+
+#: What the CuTe rungs are written with is not emulated.
+LEFT_OUT = re.compile(r"cute_|mma_peak\.cu|selftest/")
+
+_DYNAMIC = re.compile(
+    r"extern __shared__ (?:__align__\((\d+)\) )?([\w:]+) (\w+)\[\];",
+)
+_ALIGNED = re.compile(r"__shared__ (alignas\([^)]*\))")
+#: Functions of device/cluster.h in PTX: the declaration up to the brace, and what they do here.
+_CLUSTER = {
+    "int cluster_rank()": "return emu::cluster_rank();",
+    "void cluster_arrive()": "emu::cluster_arrive();",
+    "void cluster_arrive_relaxed()": "emu::cluster_arrive();",
+    "void cluster_wait()": "emu::cluster_wait();",
+    "void store_remote(float* local, int rank, float value)": (
+        "*static_cast<float*>(emu::in_block(local, rank)) = value;"
+    ),
+}
+#: Text that has to be there, by file, and what takes its place: tensors are on the CPU.
+_TEXTS = {
+    "host/launch.h": [
+        (
+            "  launch(kernel, config, stream, addresses);\n",
+            "  emu::prepare_launch(function);\n  launch(kernel, config, stream, addresses);\n",
+        ),
+        ("void launch_as(void (*)(Params...),", "void launch_as(void (*function)(Params...),"),
+    ],
+    "host/launch.cpp": [
+        (
+            "  if (device < 0 || device >= kMaxDevices) throw",
+            "  if (device < 0) device = 0;\n  if (device >= kMaxDevices) throw",
+        ),
+    ],
+    "host/tensor.cpp": [
+        (
+            "cudaStream_t current_stream(int device) {\n",
+            "cudaStream_t current_stream(int device) {\n  if (device < 0) return nullptr;\n",
+        ),
+    ],
+    "loss/bce_with_logits_forward/sum.cuh": [
+        (  # g++ 12 takes its address and does not instantiate it
+            "// Launches `kernel",
+            "template void bce_with_logits_join_kernel<512>(const BceWithLogitsForwardArgs);\n"
+            "// Launches `kernel",
+        ),
+    ],
+    "host/tensor_map.h": [
+        (
+            "  static const auto encoder = [] {\n",
+            "  return emu::emulated_tensor_map_encode;\n  static const auto encoder = [] {\n",
+        ),
+    ],
+}
+
+
+def rewritten(name: str, text: str) -> str:
+    """A source of csrc as g++ gets it.
+
+    Args:
+        name: path below csrc.
+        text: the source.
+
+    Raises:
+        ValueError: where a header no longer holds what is to be replaced.
+    """
+    if name.startswith("device/ptx/"):
+        return '#pragma once\n#include "ptx.h"\n'
+    if name == "device/cluster.h":
+        for declaration, body in _CLUSTER.items():
+            begin = text.find(declaration + " {")
+            if begin < 0:
+                raise ValueError(f"{name}: no '{declaration}'")
+            end = text.find("\n\n", begin)
+            text = f"{text[:begin]}{declaration} {{ {body} }}{text[end:]}"
+    for old, new in _TEXTS.get(name, ()):
+        if old not in text:
+            raise ValueError(f"{name}: no '{old.strip()}'")
+        text = text.replace(old, new)
+    text = _DYNAMIC.sub(
+        lambda m: f"auto* const {m[3]} = static_cast<{m[2]}*>(emu::dynamic_shared({m[1] or 16}));",
+        text,
+    )
+    text = _ALIGNED.sub(r"\1 __shared__", text)
+    if name.endswith(".cpp"):
+        text = text.replace(
+            "STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA,",
+            "STABLE_TORCH_LIBRARY_IMPL(warpsmith, CPU,",
+        )
+        text = text.replace("m.impl(", "emu::implement_rung(m, ")
+    return text
+
+
+def _write(to: Path, text: str) -> None:
+    """At once, for whoever compiles it meanwhile."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    scratch = to.with_suffix(f".{os.getpid()}")
+    scratch.write_text(text)
+    scratch.replace(to)
+
+
+def _write_sources(folder: Path) -> None:
+    for path in build._code(build.CSRC):
+        name = path.relative_to(build.CSRC).as_posix()
+        text = rewritten(name, path.read_text())
+        to = folder / name
+        if not to.exists() or to.read_text() != text:
+            _write(to, text)
+
+
+@functools.cache
+def _torch_flags() -> tuple[str, ...]:
+    return tuple(f"-I{path}" for path in cpp_extension.include_paths())
+
+
+def _cuda_include() -> Path:
+    home = build.cuda_home()
+    if home is None:
+        raise RuntimeError(
+            "the emulator needs the headers of CUDA: `pip install 'warpsmith[nvcc]'`"
+        )
+    return home / "include"
+
+
+_FLAGS = (
+    "-std=c++20",
+    "-O1",
+    "-fPIC",
+    "-w",
+    "-fno-strict-aliasing",
+    "-pthread",
+    "-U_FORTIFY_SOURCE",
+    "-fno-gnu-unique",  # with -Bsymbolic: what families have in common, each has to itself
+)
+
+
+def _run(command: Sequence[str | Path]) -> None:
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line][:12]
+        raise RuntimeError(f"{command[-3]}:\n" + "\n".join(errors or [done.stderr[-2000:]]))
+
+
+def _object(source: Path, flags: Sequence[str], digest: str) -> Path:
+    """Compiles what was not compiled before."""
+    name = hashlib.sha256(" ".join([*flags, str(source), digest]).encode()).hexdigest()[:20]
+    to = ROOT / "objects" / f"{name}.o"
+    if not to.exists():
+        to.parent.mkdir(parents=True, exist_ok=True)
+        scratch = to.with_suffix(f".{os.getpid()}")
+        device = ("-DEMULATED_DEVICE", "-x", "c++") if source.suffix == ".cu" else ()
+        prelude = ("-include", "emulator.h")
+        _run(["g++", *_FLAGS, *flags, *device, *prelude, "-c", source, "-o", scratch])
+        scratch.replace(to)
+    return to
+
+
+def runtime() -> Path:
+    """The library of the emulator itself."""
+    texts = "".join((HERE / name).read_text() for name in ("emulator.h", "runtime.cpp"))
+    to = ROOT / f"libemulator-{hashlib.sha256(texts.encode()).hexdigest()[:16]}.so"
+    if not to.exists():
+        to.parent.mkdir(parents=True, exist_ok=True)
+        scratch = to.with_suffix(f".{os.getpid()}")
+        flags = (*_FLAGS, f"-I{_cuda_include()}", "-shared")
+        _run(["g++", *flags, HERE / "runtime.cpp", "-o", scratch])
+        scratch.replace(to)
+    return to
+
+
+def library(name: str, sources: Sequence[Path], jobs: int = 2) -> Path:
+    """A shared library of sources, compiled with the headers of csrc.
+
+    Raises:
+        RuntimeError: with the compiler's words on every source that fails.
+    """
+    folder = ROOT / "csrc"
+    _write_sources(folder)
+    own = (p for h in ("emulator.h", "ptx.h", "matrix.h") if (p := HERE / h).exists())
+    common = "".join(path.read_text() for path in own)
+    flags = (f"-I{HERE}", f"-I{folder}", f"-I{_cuda_include()}")
+    binding = (*_torch_flags(), *build.CXX_FLAGS[5:], f"-DWARPSMITH_FAMILY={name}")
+
+    def compile_one(source: Path) -> Path:
+        used = _with_includes(source, folder)
+        digest = hashlib.sha256("".join([common, *(path.read_text() for path in used)]).encode())
+        return _object(
+            source, (*flags, *(binding if source.suffix == ".cpp" else ())), digest.hexdigest()
+        )
+
+    failures: list[str] = []
+
+    def attempt(source: Path) -> Path:
+        try:
+            return compile_one(source)
+        except RuntimeError as error:
+            failures.append(str(error))
+            return source
+
+    with ThreadPoolExecutor(jobs) as pool:
+        objects = list(pool.map(attempt, sources))
+    if failures:
+        raise RuntimeError("\n".join(failures))
+    torch_lib = Path(torch.__file__).parent / "lib"
+    links = (
+        runtime(),
+        "-Wl,-Bsymbolic",
+        f"-Wl,-rpath,{ROOT}",
+        f"-L{torch_lib}",
+        "-ltorch_cpu",
+        "-lc10",
+    )
+    words = [*(path.name for path in objects), *map(str, links)]
+    to = ROOT / f"emulated_{name}-{hashlib.sha256(' '.join(words).encode()).hexdigest()[:16]}.so"
+    if not to.exists():
+        scratch = to.with_suffix(f".{os.getpid()}")
+        _run(["g++", "-shared", "-o", scratch, *objects, *links])
+        scratch.replace(to)
+    return to
+
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def _with_includes(source: Path, folder: Path) -> list[Path]:
+    found: set[Path] = set()
+    waiting = [source]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += [
+                folder / n for n in _INCLUDE.findall(path.read_text()) if (folder / n).is_file()
+            ]
+    return sorted(found)
+
+
+def is_left_out(family: str, source_dir: str, rung: str) -> bool:
+    """Whether the emulated library lacks a rung."""
+    folder = build.CSRC / family / source_dir
+    files = [path for path in folder.rglob("*.cu") if f'registered{{"{rung}"' in path.read_text()]
+    return bool(files) and all(LEFT_OUT.search(path.as_posix()) for path in files)
+
+
+def family(name: str, jobs: int = 2) -> Path:
+    """The library of a family, less the rungs that are left out."""
+    kept = [path for path in build.sources(name) if not LEFT_OUT.search(path.as_posix())]
+    return library(name, [ROOT / "csrc" / path.relative_to(build.CSRC) for path in kept], jobs)
+
+
+def probe_source() -> Path:
+    """Kernels with one mistake each."""
+    to = ROOT / "probe.cu"
+    _write(to, rewritten("probe.cu", (HERE / "probe.cu").read_text()))
+    return to

@@ -1,0 +1,41 @@
+"""`python tests/emulator [--elements N] [--seconds S] OPERATOR|FAMILY ...`"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from emulator import checks
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="runs CUDA kernels on the CPU and judges their answers"
+    )
+    parser.add_argument("op", nargs="+", help="operators or families")
+    parser.add_argument("--elements", type=int, default=20_000, help="of the largest samples")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each operator")
+    parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
+    options = parser.parse_args()
+    ops = checks.operators(options.op)
+    for family in dict.fromkeys(op.family for op in ops):
+        checks.load(family, options.jobs)
+    failed = 0
+    for op in ops:
+        found = list(checks.results(op, most=options.elements, seconds=options.seconds))
+        wrong = [result for result in found if result.message]
+        for result in wrong[:10]:
+            print(f"FAILED {result}")
+        ran = {result.variant.name for result in found}
+        idle = " ".join(v.name for v in op.variants if v.name not in ran)
+        rest = f"; not run: {idle}" if idle else ""
+        print(f"{op.name}: {len(found)} calls, {len(wrong)} failed{rest}", flush=True)
+        failed += len(wrong)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

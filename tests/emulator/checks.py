@@ -1,0 +1,119 @@
+"""The catalogue's samples through the emulated kernels, judged as verification judges them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+import emulator
+from warpsmith import catalogue, dispatch, testing
+from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
+
+#: The compute capability that the emulator claims.
+SM = 90
+#: The accuracy rule measures by PyTorch's own error, which on the CPU, where it adds up in double
+#: and has no approximate functions, is less than on a GPU: so many times less, it is taken to be.
+GPU_ERROR = 8.0
+
+
+@dataclass(frozen=True)
+class Result:
+    variant: Variant
+    sample: str
+    message: str = ""  # empty where the answer is right
+
+    def __str__(self) -> str:
+        return f"{self.variant.op_name} [{self.sample}]: {self.message or 'right'}"
+
+
+def load(family: str, jobs: int = 2) -> None:
+    """Compiles and loads a family; its rungs then take tensors of the CPU, as `op.rung`.
+
+    A family is loaded once: rungs of the real library would be there twice.
+    """
+    torch.ops.load_library(str(emulator.family(family, jobs)))
+    set_order = getattr(torch.ops.warpsmith, f"_{family}_ladder")
+    for source_dir, order in dispatch.ladder_orders(family).items():
+        kept = [name for name in order if not emulator.is_left_out(family, source_dir, name)]
+        set_order(source_dir, ",".join(kept))
+
+
+def _elements(args: Sequence[Any]) -> int:
+    return sum(a.numel() for a in args if isinstance(a, torch.Tensor))
+
+
+def results(
+    op: Op, *, most: int = 20_000, seconds: float = 60.0, seed: int = 0
+) -> Iterator[Result]:
+    """Every variant over the operator's samples.
+
+    Args:
+        op: an operator whose family is loaded.
+        most: elements of the largest sample.
+        seconds: after which no more samples are taken; each variant has its share of them.
+        seed: of the samples' values.
+    """
+    variants = [
+        v for v in op.variants if not emulator.is_left_out(op.family, op.source_dir, v.rung.name)
+    ]
+    for i, variant in enumerate(variants):
+        began, share = time.monotonic(), seconds / len(variants)
+        dtype = DTYPES[variant.dtype]
+        for sample in op.samples_for(variant.dtype):
+            if time.monotonic() - began > share:
+                break
+            if _elements(sample.make(Inputs(dtype, "meta", seed))) > most:
+                continue
+            args = dispatch.normalise(op, sample.make(Inputs(dtype, "cpu", seed + i)))
+            if dispatch.refusal(variant, args, SM) is None:
+                yield Result(variant, str(sample), _wrong(op, variant, args, str(sample)))
+
+
+def _wrong(op: Op, variant: Variant, args: tuple[Any, ...], label: str) -> str:
+    rung = getattr(torch.ops.warpsmith, op.name).rung
+    given = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+    try:
+        out = rung(*args, rung=variant.rung.name, accumulator=variant.accumulator)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    for before, after in zip(given, args, strict=True):
+        if isinstance(after, torch.Tensor) and not _same_bytes(before, after):
+            return "an argument was written to"
+    expected = testing.Expected.of(op, args)
+    for judged_by in (expected, _as_on_a_gpu(expected)):
+        verdict = testing.compare(op, out, args, variant=variant, label=label, expected=judged_by)
+        if verdict.ok:
+            return ""
+    return verdict.message.splitlines()[0]
+
+
+def _as_on_a_gpu(expected: testing.Expected) -> testing.Expected:
+    def less_exact(theirs: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+        if not theirs.is_floating_point():
+            return theirs
+        error = theirs.double() - exact
+        there = torch.where(error.isfinite(), exact + GPU_ERROR * error, theirs.double())
+        return there.to(theirs.dtype)
+
+    pairs = zip(expected.torch, expected.gold, strict=True)
+    return replace(expected, torch=tuple(less_exact(*pair) for pair in pairs))
+
+
+def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    def raw(x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous().view(torch.uint8) if x.numel() and x.dim() else x
+
+    return a.shape == b.shape and torch.equal(raw(a), raw(b))
+
+
+def operators(names: Sequence[str]) -> list[Op]:
+    """Operators by name or by family."""
+    ops = catalogue.load().values()
+    unknown = set(names) - {op.name for op in ops} - {op.family for op in ops}
+    if unknown:
+        raise SystemExit(f"no operator or family {', '.join(sorted(unknown))}")
+    return [op for op in ops if op.name in names or op.family in names]
