@@ -5,12 +5,14 @@
 
 #define __CUDA_MMA_H__  // <mma.h> from here on brings nothing
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <limits>
+#include <iterator>
 #include <type_traits>
+#include <utility>
 
 #include "emulator.h"
 #include "host/dtype.h"
@@ -97,9 +99,7 @@ void add_products(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 template <int n>
 void load_matrices(uint32_t (&to)[n], const void* row, bool transposed) {
   static_assert(n == 1 || n == 2 || n == 4, "1, 2 or 4 matrices");
-  struct Row {
-    uint16_t value[8];
-  } mine{};
+  std::array<uint16_t, 8> mine{};
   if (lane() < 8 * n) {
     check_aligned(row, sizeof(mine), "a row of ldmatrix");
     shared_offset(row);
@@ -108,9 +108,7 @@ void load_matrices(uint32_t (&to)[n], const void* row, bool transposed) {
   const auto rows = exchange(mine);
   const int g = lane() / 4, t = lane() % 4;
   for (int j = 0; j < n; ++j) {
-    const auto at = [&](int i) -> uint32_t {
-      return transposed ? rows.of[8 * j + i].value[g] : rows.of[8 * j + g].value[i];
-    };
+    const auto at = [&](int i) -> uint32_t { return transposed ? rows.of[8 * j + i][g] : rows.of[8 * j + g][i]; };
     to[j] = at(2 * t) | at(2 * t + 1) << 16;
   }
 }
@@ -122,7 +120,7 @@ struct MatrixMap {
   static constexpr uint64_t kMagic = 0x70616d2078697274;
   uint64_t magic;
   const char* data;
-  int64_t rows, cols, pitch;  // in bytes
+  int64_t rows, cols, pitch;  // the pitch in bytes
   int box_rows, box_cols;
   int size;  // of a value
   int line;  // bytes of a line of the swizzle; 0: none
@@ -133,23 +131,8 @@ struct MatrixMap {
 };
 static_assert(sizeof(MatrixMap) <= sizeof(CUtensorMap) && std::is_trivially_copyable_v<MatrixMap>);
 
-inline int size_of_mapped(CUtensorMapDataType type) {
-  switch (type) {
-    case CU_TENSOR_MAP_DATA_TYPE_UINT8:
-      return 1;
-    case CU_TENSOR_MAP_DATA_TYPE_UINT16:
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
-    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
-      return 2;
-    case CU_TENSOR_MAP_DATA_TYPE_UINT32:
-    case CU_TENSOR_MAP_DATA_TYPE_INT32:
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
-    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32:
-      return 4;
-    default:
-      return 0;
-  }
-}
+// By CUtensorMapDataType; 0: not emulated.
+inline constexpr int kMappedSizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 0, 4, 0};
 
 // CUDA_ERROR_NOT_SUPPORTED: the driver might, the emulator does not.
 inline CUresult emulated_tensor_map_encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
@@ -157,7 +140,7 @@ inline CUresult emulated_tensor_map_encode(CUtensorMap* map, CUtensorMapDataType
                                            const cuuint32_t* every, CUtensorMapInterleave interleave,
                                            CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
                                            CUtensorMapFloatOOBfill fill) {
-  const int size = size_of_mapped(type);
+  const int size = type < std::size(kMappedSizes) ? kMappedSizes[type] : 0;
   if (size == 0 || rank != 2 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle > CU_TENSOR_MAP_SWIZZLE_128B ||
       fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) {
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -214,7 +197,7 @@ inline void load_box(void* shared, const CUtensorMap* from, int row, int col, ui
   const MatrixMap map = read_map(from);
   const uint32_t start = shared_offset(shared);
   if (start % 128 != 0 || start % std::max(8 * map.line, 1) != 0) fail("misaligned: a box of a tensor map");
-  if (col * map.size % 16 != 0) fail("a box that begins at no multiple of 16 bytes");
+  if (int64_t{col} * map.size % 16 != 0) fail("a box that begins at no multiple of 16 bytes");
   if (map.line != 0 && map.box_line() != map.line) fail("a swizzled box whose rows are no whole lines");
   for (int rank = 0; rank < 32; ++rank) {
     if ((ranks >> rank & 1) == 0) continue;
@@ -283,12 +266,9 @@ template <class T>
 void meet_at(const T* matrix, unsigned stride) {
   emu::check_aligned(matrix, 32, "a matrix of wmma");
   if (stride * sizeof(T) % 16 != 0) emu::fail("a stride of wmma that is no multiple of 16 bytes");
-  struct Place {
-    const T* matrix;
-    uint64_t stride;
-  };
-  for (const Place& place : emu::exchange(Place{matrix, stride}).of) {
-    if (place.matrix != matrix || place.stride != stride) emu::fail("lanes name different matrices to wmma");
+  const std::array<uint64_t, 2> mine{reinterpret_cast<uintptr_t>(matrix), stride};
+  for (const auto& theirs : emu::exchange(mine).of) {
+    if (theirs != mine) emu::fail("lanes name different matrices to wmma");
   }
 }
 
@@ -310,18 +290,12 @@ template <int m, int n, int k, class T, class LayoutA, class LayoutB, class Sum>
 void mma_sync(fragment<accumulator, m, n, k, Sum>& d, const fragment<matrix_a, m, n, k, T, LayoutA>& a,
               const fragment<matrix_b, m, n, k, T, LayoutB>& b, const fragment<accumulator, m, n, k, Sum>& c) {
   constexpr int kOfA = m * k / 32, kOfB = k * n / 32;
-  const auto widen = [](auto x) {
-    if constexpr (std::is_same_v<T, precision::tf32>) {
-      return emu::widen(std::bit_cast<emu::Tf32>(x));
-    } else {
-      return emu::widen(x);
-    }
-  };
+  using Value = std::conditional_t<std::is_same_v<T, precision::tf32>, emu::Tf32, T>;
   struct Operands {
     float a[kOfA], b[kOfB];
   } mine;
-  for (int i = 0; i < kOfA; ++i) mine.a[i] = widen(a.x[i]);
-  for (int i = 0; i < kOfB; ++i) mine.b[i] = widen(b.x[i]);
+  for (int i = 0; i < kOfA; ++i) mine.a[i] = emu::widen(std::bit_cast<Value>(a.x[i]));
+  for (int i = 0; i < kOfB; ++i) mine.b[i] = emu::widen(std::bit_cast<Value>(b.x[i]));
   const auto warp = emu::exchange(mine);
   for (int i = 0; i < d.num_elements; ++i) {
     const int at = emu::lane() * d.num_elements + i, row = at / n, column = at % n;

@@ -135,11 +135,7 @@ uint32_t min_nan_x2(uint32_t a, uint32_t b) {
   return join_halves<T>(a, b, min_nan);
 }
 
-inline uint32_t tf32_from_float_even(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if (!std::isfinite(x)) return bits;
-  return (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
-}
+inline uint32_t tf32_from_float_even(float x) { return std::bit_cast<uint32_t>(emu::to_tf32(x, true)); }
 
 inline uint32_t half2_from_fp8x2(uint16_t pair, __nv_fp8_interpretation_t format) {
   return std::bit_cast<uint32_t>(__nv_cvt_fp8x2_to_halfraw2(pair, format));
