@@ -114,6 +114,13 @@ def parse_jobs(text: str, device: str) -> int:
     return int(text)
 
 
+def parse_peers(text: str | None) -> tuple[str, ...] | None:
+    """Names of peers, `none` for no peer; None for all of them."""
+    if text is None:
+        return None
+    return () if text == "none" else tuple(text.split(","))
+
+
 def parse_part(text: str) -> tuple[int, int]:
     """I/N: every N-th from the I-th on."""
     first, _, parts = text.partition("/")

@@ -125,15 +125,16 @@ def _code(*folders: Path) -> list[Path]:
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
-def _with_includes(paths: Iterable[Path]) -> list[Path]:
-    """The files and every file of `csrc` that they include, directly or not."""
+def _with_includes(paths: Iterable[Path], root: Path | None = None) -> list[Path]:
+    """The files and every file of `root`, by default csrc, that they include, directly or not."""
+    root = root or CSRC
     found: set[Path] = set()
     waiting = list(paths)
     while waiting:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            included = (CSRC / name for name in _INCLUDE.findall(path.read_text()))
+            included = (root / name for name in _INCLUDE.findall(path.read_text()))
             waiting.extend(p for p in included if p.is_file())
     return sorted(found)
 

@@ -29,6 +29,7 @@ from warpsmith.arguments import (
     parse_dtypes,
     parse_jobs,
     parse_part,
+    parse_peers,
     parse_variants,
 )
 from warpsmith.calls import (
@@ -432,11 +433,7 @@ def bench(args: argparse.Namespace) -> int:
         dtypes=parse_dtypes(args.dtype),
         cases=args.cases,
         variants=parse_variants(args.variants, ops),
-        peers=None
-        if args.peers is None
-        else ()
-        if args.peers == "none"
-        else tuple(args.peers.split(",")),
+        peers=parse_peers(args.peers),
         sustained=args.sustained,
         overhead=not args.no_overhead,
         seconds=args.seconds,
@@ -636,9 +633,7 @@ def parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=0.25, help="device time per implementation and case"
     )
     sub.add_argument("--no-overhead", action="store_true", help="leave out the host time per call")
-    sub.add_argument(
-        "--missing", action="store_true", help="only cases that the record has not of these sources"
-    )
+    sub.add_argument("--missing", action="store_true", help="only cases that are not on record")
     sub.add_argument(
         "--warm",
         metavar="JOBS",

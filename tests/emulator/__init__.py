@@ -216,7 +216,7 @@ def library(name: str, sources: Sequence[Path], jobs: int = 2) -> Path:
     binding = (*_torch_flags(), *build.CXX_FLAGS[5:], f"-DWARPSMITH_FAMILY={name}")
 
     def compile_one(source: Path) -> Path:
-        used = _with_includes(source, folder)
+        used = build._with_includes([source], folder)
         digest = hashlib.sha256("".join([common, *(path.read_text() for path in used)]).encode())
         return _object(
             source, (*flags, *(binding if source.suffix == ".cpp" else ())), digest.hexdigest()
@@ -251,22 +251,6 @@ def library(name: str, sources: Sequence[Path], jobs: int = 2) -> Path:
         _run(["g++", "-shared", "-o", scratch, *objects, *links])
         scratch.replace(to)
     return to
-
-
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-
-
-def _with_includes(source: Path, folder: Path) -> list[Path]:
-    found: set[Path] = set()
-    waiting = [source]
-    while waiting:
-        path = waiting.pop()
-        if path not in found:
-            found.add(path)
-            waiting += [
-                folder / n for n in _INCLUDE.findall(path.read_text()) if (folder / n).is_file()
-            ]
-    return sorted(found)
 
 
 def is_left_out(family: str, source_dir: str, rung: str) -> bool:

@@ -527,6 +527,14 @@ int multiprocessors() {
   return count;
 }
 
+int blocks_of_a_cluster(const cudaLaunchConfig_t& config) {
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config.attrs[i];
+    if (attribute.id == cudaLaunchAttributeClusterDimension) return static_cast<int>(attribute.val.clusterDim.x);
+  }
+  return 1;
+}
+
 }  // namespace
 
 extern "C" {
@@ -540,12 +548,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   launch.grid = config->gridDim;
   launch.block = config->blockDim;
   launch.dynamic_bytes = config->dynamicSmemBytes;
-  launch.blocks = 1;
-  for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
-      launch.blocks = static_cast<int>(config->attrs[i].val.clusterDim.x);
-    }
-  }
+  launch.blocks = blocks_of_a_cluster(*config);
   const size_t threads = size_t{launch.block.x} * launch.block.y * launch.block.z;
   if (threads == 0 || threads > 1024 || launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) {
     return cudaErrorInvalidConfiguration;
@@ -613,13 +616,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
 }
 
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t* config) {
-  int blocks = 1;
-  for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
-      blocks = static_cast<int>(config->attrs[i].val.clusterDim.x);
-    }
-  }
-  return *clusters = std::max(1, 2 * multiprocessors() / blocks), cudaSuccess;
+  return *clusters = std::max(1, 2 * multiprocessors() / blocks_of_a_cluster(*config)), cudaSuccess;
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** found, unsigned, unsigned long long,
