@@ -27,9 +27,15 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_dim_pack_kernel(const R
   }
 }
 
+// Blocks a multiprocessor is to hold at least, 0 for the compiler's choice: that leaves room for four, in which values
+// that are read one by one spill.
+template <class Aligned>
+constexpr int kHeldBlocks = Aligned::value ? 0 : 1;
+
 // The same in two passes, for rows of at most `packs` packs a thread.
 template <class R, class T, class Aligned, int packs>
-__global__ void __launch_bounds__(kReduceThreads) reduce_dim_pack_held_kernel(const ReduceDimArgs a) {
+__global__ void __launch_bounds__(kReduceThreads, kHeldBlocks<Aligned>)
+    reduce_dim_pack_held_kernel(const ReduceDimArgs a) {
   __shared__ float partial[2][kWarp];
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
   int turn = 0;  // what one sum is read from, the next does not overwrite
