@@ -14,6 +14,7 @@ import warpsmith
 from warpsmith import catalogue, dispatch, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
 from warpsmith.gemm.company import LARGE_ON_CPU, among_others
+from warpsmith.gemm.linear import ACTIVATIONS
 
 SHAPES = (
     ((40,), (40, 24)),
@@ -201,3 +202,15 @@ def test_a_real_vector_does_not_fit_a_complex_matrix() -> None:
         warpsmith.gemv_complex(a, x)
     with pytest.raises(RuntimeError, match=r"expected x to have dtype torch\.float32 like a"):
         warpsmith.gemv_complex(torch.randn(4, 8, 2), x + 0j)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradcheck_of_linear(activation: str) -> None:
+    inputs = Inputs(torch.float64)
+    x, weight, bias = (
+        inputs.randn(*shape, salt=i).requires_grad_()
+        for i, shape in enumerate([(3, 4), (5, 4), (5,)])
+    )
+    assert torch.autograd.gradcheck(
+        lambda *leaves: warpsmith.linear(*leaves, activation=activation), (x, weight, bias)
+    )

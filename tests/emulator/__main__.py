@@ -1,4 +1,4 @@
-"""`python tests/emulator [--elements N] [--seconds S] OPERATOR|FAMILY ...`"""
+"""`python tests/emulator [--elements N] [--seconds S] [OPERATOR|FAMILY ...]`"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="runs CUDA kernels on the CPU and judges their answers"
     )
-    parser.add_argument("op", nargs="+", help="operators or families")
+    parser.add_argument("op", nargs="*", help="operators or families; all by default")
     parser.add_argument("--elements", type=int, default=20_000, help="of the largest samples")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each operator")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")

@@ -111,9 +111,9 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def operators(names: Sequence[str]) -> list[Op]:
-    """Operators by name or by family."""
+    """Operators by name or by family; all of them if none is named."""
     ops = catalogue.load().values()
     unknown = set(names) - {op.name for op in ops} - {op.family for op in ops}
     if unknown:
         raise SystemExit(f"no operator or family {', '.join(sorted(unknown))}")
-    return [op for op in ops if op.name in names or op.family in names]
+    return [op for op in ops if not names or op.name in names or op.family in names]
