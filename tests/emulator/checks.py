@@ -54,7 +54,8 @@ def results(
     Args:
         op: an operator whose family is loaded.
         most: elements of the largest sample.
-        seconds: after which no more samples are taken; each variant has its share of them.
+        seconds: after which no more samples are taken; each variant has its share of them, and at
+            least one sample that it serves.
         seed: of the samples' values.
     """
     variants = [
@@ -63,13 +64,15 @@ def results(
     for i, variant in enumerate(variants):
         began, share = time.monotonic(), seconds / len(variants)
         dtype = DTYPES[variant.dtype]
+        ran = False
         for sample in op.samples_for(variant.dtype):
-            if time.monotonic() - began > share:
+            if ran and time.monotonic() - began > share:
                 break
             if _elements(sample.make(Inputs(dtype, "meta", seed))) > most:
                 continue
             args = dispatch.normalise(op, sample.make(Inputs(dtype, "cpu", seed + i)))
             if dispatch.refusal(variant, args, SM) is None:
+                ran = True
                 yield Result(variant, str(sample), _wrong(op, variant, args, str(sample)))
 
 
