@@ -33,7 +33,7 @@ import torch
 if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
-from warpsmith import bench, build, catalogue, limits, pool, report
+from warpsmith import bench, build, catalogue, freshness, limits, pool
 from warpsmith.verify import sanitizer, units
 
 KINDS = ("verify", "bench", "sanitize", "overhead")
@@ -53,9 +53,9 @@ NO_CASE = "none of them"
 SELF_TESTS = """
 import sys
 from pathlib import Path
-from warpsmith import report, verify
+from warpsmith import freshness, verify
 results = verify.self_tests()
-report.record_verification(Path(sys.argv[1]) / "verify.json", results)
+freshness.record_verification(Path(sys.argv[1]) / "verify.json", results)
 failed = [result for result in results if not result.ok]
 for result in failed:
     print(f"FAILED {result.op} {result.label}: {result.detail}")
@@ -278,7 +278,7 @@ def check_libraries() -> None:
 
 def collect(work: Path) -> None:
     """Enters the fresh records of all tasks into those of this checkout."""
-    sources = {name: report.verified_source(name) for name in (*catalogue.load(), "selftest")}
+    sources = {name: freshness.verified_source(name) for name in (*catalogue.load(), "selftest")}
     known = limits.load(work)
     if known is None:
         raise SystemExit(f"no limits.json in {work}: nothing was measured there")

@@ -23,6 +23,7 @@ from warpsmith import (
     build,
     catalogue,
     cli,
+    freshness,
     inspection,
     limits,
     report,
@@ -238,6 +239,22 @@ def test_headline_takes_the_largest_case_and_hides_no_loss(results: report.Resul
     assert report.block("norm", results) == "No records yet."
 
 
+def test_all_cases_stand_beside_the_limit(results: report.Results) -> None:
+    text = report.all_cases(results, [catalogue.get("relu")])
+    assert text.splitlines()[2].startswith("| `relu`")
+    assert "| 2 | 95 % | 1.34× | 1.41× | 2.00× | 2.22× |" in text
+
+
+def test_no_loss_is_hidden(results: report.Results) -> None:
+    relu = catalogue.get("relu")
+    line = "| `relu` | bf16 256Mi | 10.000 ms | 9.000 ms (PyTorch) | 0.90× | 1.00× | 90 % |"
+    assert report.slower(results, [relu]).splitlines()[2] == line
+    for row in results.records["relu"]["rows"]:
+        if row["impl"] == "torch":
+            row["ms"] = 9.9
+    assert report.slower(results, [relu]) == "None on record."
+
+
 def test_ladder_follows_the_spec(results: report.Results) -> None:
     lines = report.block("ladder:relu", results).splitlines()
     rungs = [rung.name for rung in catalogue.get("relu").ladder]
@@ -278,20 +295,20 @@ def test_stale(results: report.Results) -> None:
     cases = bench.missing_cases(None, catalogue.get("relu"))
     rows = [{"case": case, "impl": "auto", "ms": 1.0} for case in cases]
     results.records["relu"]["rows"] = rows
-    messages = report.stale(results)
+    messages = freshness.stale(results)
     assert not any(m.startswith("relu:") for m in messages)
     assert "mma_peak: no record for h200" in messages
     results.records["relu"]["rows"] = rows[1:]
-    assert f"relu: 1 cases not measured, '{cases[0]}' first" in report.stale(results)
+    assert f"relu: 1 cases not measured, '{cases[0]}' first" in freshness.stale(results)
     results.records["relu"]["rows"] = [{"case": "f32 1Mi", "impl": "auto", "error": "wrong"}]
-    assert "relu: no number at f32 1Mi: wrong" in report.stale(results)
+    assert "relu: no number at f32 1Mi: wrong" in freshness.stale(results)
     results.records["relu"]["rows"] = []
     missing = f"relu: {len(cases)} cases not measured, '{cases[0]}' first"
-    assert missing in report.stale(results)
+    assert missing in freshness.stale(results)
     results.records["relu"]["rows"] = [{"case": case, "impl": "torch"} for case in cases]
-    assert missing in report.stale(results)
+    assert missing in freshness.stale(results)
     results.records["relu"] |= {"rows": rows, "source": "0"}
-    assert any(m.startswith("relu: its record (") for m in report.stale(results))
+    assert any(m.startswith("relu: its record (") for m in freshness.stale(results))
 
 
 def test_the_self_tests_have_to_be_on_record(tmp_path: Path) -> None:
@@ -309,7 +326,7 @@ def test_the_self_tests_have_to_be_on_record(tmp_path: Path) -> None:
         ({"selftest": entry}, []),
     ):
         limits.write_json(tmp_path / "h200" / "verify.json", {"ops": entries})
-        found = report.unverified(tmp_path, "h200")
+        found = freshness.unverified(tmp_path, "h200")
         assert [m for m in found if m.startswith("selftest")] == wanted
 
 
@@ -345,7 +362,7 @@ def test_records_of_scripts_have_tables(tmp_path: Path) -> None:
     assert "| f16 4096^3 NN | f16_mma_peak_f32 | 200.0 µs | 610 TFLOP/s | 92 % | 85 % |" in page
     assert report.AGED not in report.block(f"other:{name}", found)
     assert report.AGED in report.block("other:mma_peak", found)
-    assert any(m.startswith("mma_peak: its record") for m in report.stale(found))
+    assert any(m.startswith("mma_peak: its record") for m in freshness.stale(found))
     assert "mma.sync" not in report.benchmarks_page(report.Results("none", {}, None), [], tmp_path)
 
 
@@ -643,8 +660,8 @@ def test_verification_record_keeps_other_operators(tmp_path: Path) -> None:
         )
 
     path = tmp_path / "verify.json"
-    report.record_verification(path, [outcome("relu", True), outcome("relu", False)])
-    report.record_verification(path, [outcome("silu", True)])
+    freshness.record_verification(path, [outcome("relu", True), outcome("relu", False)])
+    freshness.record_verification(path, [outcome("silu", True)])
     ops = json.loads(path.read_text())["ops"]
     assert ops["relu"]["checks"] == 2
     assert ops["relu"]["failed"] == ["samples bf16 (7,): off by one"]

@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpsmith import bench, catalogue, cli, pool, report, verify, warm
+from warpsmith import bench, catalogue, cli, freshness, pool, verify, warm
 from warpsmith.catalogue import DTYPES, Variant
 from warpsmith.verify import sanitizer, units
 from warpsmith.verify.run import Run
@@ -177,7 +177,7 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
     assert shared == alone
     assert sorted(map(repr, seen)) == sorted(map(repr, shared))
     for name, results in (("alone", alone), ("shared", shared)):
-        report.record_verification(tmp_path / name, results)
+        freshness.record_verification(tmp_path / name, results)
     assert (tmp_path / "alone").read_text() == (tmp_path / "shared").read_text()
 
 
@@ -202,7 +202,7 @@ def verify_with_broken_workers(
     script.write_text(BROKEN_WORKER)
     monkeypatch.setattr(pool, "COMMAND", (*pool.COMMAND[:-2], str(script)))
     results = verify.verify(ops, device="cpu", kinds=("errors",), dtypes=("f32",), jobs=2)
-    report.record_verification(folder / "verify.json", results)
+    freshness.record_verification(folder / "verify.json", results)
     return {name: [result for result in results if result.op == name] for name in ops}
 
 

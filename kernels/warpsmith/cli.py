@@ -364,8 +364,7 @@ def verify(args: argparse.Namespace) -> int:
     ops = find_ops(args.op)
     if args.device.startswith("cuda"):
         need_gpu("verify")
-    from warpsmith import limits
-    from warpsmith import report as reports
+    from warpsmith import freshness, limits
     from warpsmith import verify as verification
 
     kinds = args.kinds.split(",") if args.kinds else None
@@ -373,7 +372,7 @@ def verify(args: argparse.Namespace) -> int:
     jobs = parse_jobs(args.jobs, args.device)
     keep = None
     if not (args.sanitizer or kinds or dtypes or not args.device.startswith("cuda")):
-        record = reports.record_sanitizer if args.sanitize else reports.record_verification
+        record = freshness.record_sanitizer if args.sanitize else freshness.record_verification
         path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
         keep = functools.partial(record, path)
     options: dict[str, Any] = {"jobs": jobs, "complete": keep}
@@ -468,7 +467,7 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> int:
-    from warpsmith import limits
+    from warpsmith import freshness, limits
     from warpsmith import report as reports
 
     root = limits.results_root()
@@ -486,8 +485,8 @@ def report(args: argparse.Namespace) -> int:
     readme, docs = home / "README.md", home / "docs"
     plots = docs / "plots" / gpu
     if args.check:
-        messages = reports.stale(results) + reports.unverified(root, gpu)
-        messages += reports.outdated_pages([readme], results)
+        messages = freshness.stale(results) + freshness.unverified(root, gpu)
+        messages += freshness.outdated_pages([readme], results)
         page = docs / "benchmarks.md"
         wanted = reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs)
         if not page.is_file() or page.read_text() != wanted:

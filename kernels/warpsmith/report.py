@@ -18,7 +18,6 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +32,8 @@ BASELINES = ("torch", "compile")
 #: Operations for a byte above which rates are given in operations: more than any operator needs
 #: that is not a matrix product.
 OPERATIONS_TELL = 32
+#: Speed-ups below this are no matter of noise.
+CLEARLY_SLOWER = 0.98
 #: Beside numbers of sources that have changed since.
 AGED = "Measured before the last change of the sources."
 
@@ -232,6 +233,11 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
     )
 
 
+def _with_note(table: str) -> str:
+    """A table and what its daggers mean."""
+    return f"{table}\n\n† {AGED}" if "†" in table else table
+
+
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -260,7 +266,6 @@ def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> s
         "vs best other",
     ]
     rows: Table = []
-    aged = False
     ratios: dict[str, list[float]] = {"torch": [], "compile": [], "best": []}
     for op in ops:
         record = results.records.get(op.name)
@@ -271,7 +276,6 @@ def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> s
             case = largest_compared(record, name, op)
             if case is None:
                 continue
-            aged |= bool(mark)
             impls = cases(record, name)[case]
             auto = impls.get("auto", {})
             rival = best_peer(impls, op)
@@ -291,8 +295,63 @@ def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> s
         return "No records yet."
     means = [_times(geomean(ratios[key])) for key in ("torch", "compile", "best")]
     rows.append(["geometric mean", "", "", "", "", *means])
-    table = markdown(header, rows, left=2)
-    return f"{table}\n\n† {AGED}" if aged else table
+    return _with_note(markdown(header, rows, left=2))
+
+
+def at_limit(rows: dict[str, Row], against: str) -> float | None:
+    """The speed-up over a peer that the limits of the GPU leave room for: the peer's time over that
+    of bare traffic, or of bare arithmetic where that bounds the operator.
+    """
+    auto, ratio = rows.get("auto", {}), speedup(rows, against)
+    share = auto.get("of_limit")
+    return ratio / share if ratio and share else None
+
+
+def all_cases(results: Results, ops: Sequence[Op]) -> str:
+    """Every operator over all its cases, beside what the limits leave room for."""
+    header = ["operator", "cases", "of limit"]
+    for base in BASELINES:
+        header += [f"vs {LABELS[base]}", "at the limit"]
+    lines: Table = []
+    for op in ops:
+        table = list(cases(results.records[op.name]).values())
+        shares = [rows["auto"]["of_limit"] for rows in table if "of_limit" in rows.get("auto", {})]
+        mark = " †" if is_stale(results.records[op.name], op) else ""
+        line = [f"`{op.name}`{mark}", str(len(table)), _percent(geomean(shares))]
+        for base in BASELINES:
+            for ratio in (speedup, at_limit):
+                found = [value for rows in table if (value := ratio(rows, base)) is not None]
+                line.append(_times(geomean(found)))
+        lines.append(line)
+    return _with_note(markdown(header, lines))
+
+
+def slower(results: Results, ops: Sequence[Op]) -> str:
+    """The cases in which another implementation is clearly faster, the worst first."""
+    header = ["operator", "case", "time", "fastest other", "speed-up", "at the limit", "of limit"]
+    found: list[tuple[float, list[str]]] = []
+    for op in ops:
+        record = results.records[op.name]
+        mark = " †" if is_stale(record, op) else ""
+        for case, rows in cases(record).items():
+            rival = best_peer(rows, op)
+            ratio = speedup(rows, rival) if rival else None
+            if rival is None or ratio is None or ratio >= CLEARLY_SLOWER:
+                continue
+            auto, other = rows["auto"], _duration(rows[rival]["ms"])
+            line = [
+                f"`{op.name}`{mark}",
+                case,
+                _duration(auto["ms"]),
+                f"{other} ({LABELS.get(rival, rival)})",
+                _times(ratio),
+                _times(at_limit(rows, rival)),
+                _percent(auto.get("of_limit")),
+            ]
+            found.append((ratio, line))
+    if not found:
+        return "None on record."
+    return _with_note(markdown(header, [line for _, line in sorted(found)], left=2))
 
 
 def ladder(results: Results, op: Op) -> str:
@@ -560,6 +619,14 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
         limits_table(results),
         "### Every operator at its largest case",
         headline(results, ops),
+        "### Every operator over all its cases",
+        'Geometric means. "At the limit": the speed-up of a kernel that runs at the limit, which '
+        "none exceeds where memory bounds the operator and nothing stays in a cache.",
+        all_cases(results, ops),
+        "### Where others are faster",
+        f"Every case in which an implementation that is not ours takes less than "
+        f"{CLEARLY_SLOWER:.0%} of the time of `auto`.",
+        slower(results, ops),
         "### Host time per call",
         overhead_table(results, ops),
     ]
@@ -580,113 +647,3 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
         at = parts.index("### Host time per call")
         parts[at:at] = [f"![{p.stem}]({p.relative_to(docs).as_posix()})" for p in overview]
     return "\n\n".join(parts) + "\n"
-
-
-# --- verification ---------------------------------------------------------------------------------
-
-
-def verified_source(name: str) -> str:
-    """The hash that the entry of an operator or of the self tests has to bear to be up to date."""
-    op = catalogue.load().get(name)
-    return bench.source_of(op) if op else build.source_hash(name)
-
-
-def record_verification(path: Path, results: Sequence[Any]) -> None:
-    """Enters the outcome of `verify` into its record; operators not run keep their entry."""
-    record = limits.read_json(path) or {}
-    environment = limits.environment()
-    entries = record.get("ops", {})
-    for name in dict.fromkeys(result.op for result in results):
-        mine = [result for result in results if result.op == name]
-        entries[name] = {
-            "source": verified_source(name),
-            "date": environment["date"],
-            "checks": len(mine),
-            "failed": [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok],
-            "kinds": dict(Counter(result.kind for result in mine)),
-        }
-    limits.write_json(path, {**record, "environment": environment, "ops": entries})
-
-
-def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
-    """Enters what compute-sanitizer found; operators not examined keep their entry."""
-    environment = limits.environment()
-    record = limits.read_json(path) or {"environment": environment, "ops": {}}
-    entries = record.get("sanitizer", {})
-    for name in dict.fromkeys(result.op for result in results):
-        entries[name] = {
-            "source": verified_source(name),
-            "date": environment["date"],
-            "tools": {r.label: {"ok": r.ok, "detail": r.detail} for r in results if r.op == name},
-        }
-    limits.write_json(path, {**record, "sanitizer": entries})
-
-
-# --- staleness ------------------------------------------------------------------------------------
-
-
-def stale(results: Results) -> list[str]:
-    """Operators whose record is older than their sources, those without one, and cases that were
-    not measured or have no number of ours.
-    """
-    messages = []
-    for op in catalogue.load().values():
-        record = results.records.get(op.name)
-        if record is None:
-            messages.append(f"{op.name}: no record for {results.gpu}")
-        elif is_stale(record, op):
-            messages.append(
-                f"{op.name}: its record ({record['environment']['date']}) is older than its sources"
-            )
-        elif missing := bench.missing_cases(record, op):
-            messages.append(f"{op.name}: {len(missing)} cases not measured, '{missing[0]}' first")
-        if record is not None:
-            messages += [
-                f"{op.name}: no number at {row['case']}: {row['error']}"
-                for row in record["rows"]
-                if row["impl"] == "auto" and "error" in row
-            ]
-    for name in OTHERS:
-        if name not in results.others:
-            messages.append(f"{name}: no record for {results.gpu}")
-        elif other_is_stale(results, name):
-            date = results.others[name]["environment"]["date"]
-            messages.append(f"{name}: its record ({date}) is older than its sources")
-    return messages
-
-
-def unverified(root: Path, gpu: str) -> list[str]:
-    """Operators whose verification on a GPU is missing, failed, or older than their sources."""
-    record = limits.read_json(root / gpu / "verify.json")
-    if record is None:
-        return [f"no verification on record for {gpu}"]
-    messages = []
-    examined = record.get("sanitizer", {})
-    for name in (*catalogue.load(), "selftest"):
-        source = verified_source(name)
-        entry = record["ops"].get(name)
-        if entry is None:
-            messages.append(f"{name}: not verified on {gpu}")
-        elif entry["failed"]:
-            messages.append(f"{name}: verification failed on {gpu}")
-        elif entry["source"] != source:
-            messages.append(f"{name}: verified on {gpu} before its sources changed")
-        found = examined.get(name, {})
-        messages += [
-            f"{name}: compute-sanitizer's {tool} found something on {gpu}"
-            for tool, result in found.get("tools", {}).items()
-            if not result["ok"]
-        ]
-        if found.get("source") != source and name != "selftest":
-            messages.append(f"{name}: these sources have not been under compute-sanitizer")
-    return messages
-
-
-def outdated_pages(pages: Iterable[Path], results: Results) -> list[str]:
-    """Pages whose tables are not what the records give."""
-    messages = []
-    for page in pages:
-        text = page.read_text() if page.is_file() else ""
-        if fill(text, results) != text:
-            messages.append(f"{page.name}: tables differ from the records; run `warpsmith report`")
-    return messages
