@@ -1,4 +1,4 @@
-"""Norms whose weight is centred at zero, and the mask of dropout in pieces."""
+"""Norms whose weight is centred at zero; dropout: its mask in pieces, what it is compared with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith import philox
+from warpsmith import catalogue, philox
 from warpsmith.catalogue import Inputs
 
 NORMS: list[Any] = [
@@ -70,3 +70,28 @@ def test_a_mask_in_pieces_is_the_same_mask(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(philox, "_PIECE", 10)
     for shape, wanted in zip(shapes, whole, strict=True):
         assert torch.equal(philox.keep_mask(shape, 0.5, 11, 1 << 40), wanted)
+
+
+def test_no_compiler_is_given_the_generator() -> None:
+    """Inductor does not end on ten rounds of it: PyTorch's side gets a mask."""
+    drawing = [op for name in catalogue.load() if "seed" in (op := catalogue.get(name)).schema]
+    assert len(drawing) >= 6
+    for op in drawing:
+        assert op.eager is not None, op.name
+        assert "compile" in op.peers, op.name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_gradients_of_residual_norms_with_dropout_as_autograd_has_them(
+    norm: str, dtype: torch.dtype
+) -> None:
+    op = catalogue.get(f"dropout_add_{norm}_norm_backward")
+    inputs = Inputs(dtype, "cpu")
+    grad, grad_h, h = (inputs.randn(6, 64, salt=salt) for salt in range(3))
+    affine = [inputs.randn(64, salt=3 + i) for i in range(2 if norm == "layer" else 1)]
+    row_scale = torch.tensor([1.5, 0.0]).repeat(3)
+    args = (grad, grad_h, h, *affine, row_scale, 0.1, 5, 3, 1e-5, False)
+    assert op.eager is not None
+    for ours, wanted in zip(op.eager(*args), op.reference(*args), strict=True):
+        torch.testing.assert_close(ours, wanted)

@@ -44,7 +44,8 @@ class Plan:
 
     `variants` is "ladder" (at the cases of `ladder_cases`), "all", "none", or names of variants.
     `peers` None is every peer of the operator; "torch", "compile" and "triton" count as peers here.
-    `measured` has, by operator, the cases to leave out.
+    `measured` has, by operator, the cases to leave out, and `stuck`, by operator and case, what is
+    not called there, as it did not come to an end.
     """
 
     dtypes: tuple[str, ...] | None = None
@@ -55,6 +56,7 @@ class Plan:
     overhead: bool = True
     seconds: float = 0.25
     measured: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    stuck: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def wants(self, impl: str) -> bool:
         return impl == "auto" or self.peers is None or impl in self.peers
@@ -357,12 +359,13 @@ def _as_promised(op: Op, out: Any, args: tuple[Any, ...], expected: testing.Expe
     return tuple(moved) if isinstance(out, (tuple, list)) else moved[0]
 
 
-def gate(case: Case, say: Progress) -> None:
+def gate(case: Case, say: Progress, stuck: str | None = None) -> None:
     """Keeps the implementations whose answer is right; the others get a row that says what is wrong
     with them.
 
     Ours have to satisfy the accuracy rule. A peer only has to compute the same thing: one that
     misses the rule by less than the operator's `peer_error_ratio` keeps its number, and a remark.
+    What is `stuck` is not called.
     """
     op, args = case.op, case.sets[0]
     variants = {variant.name: variant for variant in op.variants}
@@ -371,6 +374,8 @@ def gate(case: Case, say: Progress) -> None:
         row: Row = {"case": case.label, "impl": name}
         ours = name in variants or name in ("auto", "triton")
         try:
+            if name == stuck:
+                raise TimeoutError("its first call did not come to an end")
             out = function(*args)
             if not ours:
                 out = _as_promised(op, out, args, expected)
@@ -430,7 +435,7 @@ def fill_row(
 def measure_case(case: Case, plan: Plan, known: dict[str, Any], say: Progress) -> list[Row]:
     """Gates and times every implementation of a case."""
     op = case.op
-    gate(case, say)
+    gate(case, say, plan.stuck.get((op.name, case.label)))
     calls = {name: case.call(function) for name, function in case.functions.items()}
     if not calls:
         return list(case.rows.values())

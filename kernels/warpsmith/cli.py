@@ -444,7 +444,7 @@ def bench(args: argparse.Namespace) -> int:
 
         jobs = parse_jobs(args.warm, "cuda")
         with progress_bar("compiling", benchmarks.count_cases(ops, plan)) as (bar, task):
-            warm.warm(ops, plan, jobs=jobs, say=say, step=lambda case: bar.advance(task))
+            plan = warm.warm(ops, plan, jobs=jobs, say=say, step=lambda: bar.advance(task))
     with progress_bar("benchmarks", benchmarks.count_cases(ops, plan)) as (bar, task):
 
         def step(case: str) -> None:

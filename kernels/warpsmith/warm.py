@@ -32,7 +32,9 @@ _ROOM = 4
 
 @dataclass(frozen=True)
 class Warming:
-    """One case of an operator: a task of `pool`. It emits its label when it is done."""
+    """One case of an operator: a task of `pool`. It emits the name of each implementation that it
+    calls.
+    """
 
     op: str
     dtype: str
@@ -52,8 +54,8 @@ class Warming:
             functions = bench.implementations(case, self.plan, False, lambda message: None)
             for name, function in functions.items():
                 if name not in _READY:
+                    emit(name)
                     _call(function, args, crowded)
-        emit(f"{op.name} {case.label}")
 
 
 def _call(function: bench.Function, args: tuple[object, ...], crowded: bool) -> None:
@@ -100,9 +102,9 @@ def warm(
     *,
     jobs: int,
     say: bench.Progress,
-    step: bench.Progress,
-    timeout: float = 600.0,
-) -> None:
+    step: Callable[[], None],
+    timeout: float = 180.0,
+) -> Plan:
     """Compiles in worker processes what `bench(ops, plan)` will time.
 
     Args:
@@ -110,16 +112,25 @@ def warm(
         plan: what will be measured.
         jobs: how many workers.
         say: called with each message for the user.
-        step: called with the name of each case that is done.
-        timeout: seconds that one case may take.
+        step: called when a case is done.
+        timeout: seconds that one implementation may take.
+
+    Returns:
+        The plan, less what did not come to an end.
     """
     for family in dict.fromkeys(op.family for op in ops):
         build.library(family)
     todo = tasks(ops, plan)
     device = torch.device("cuda", torch.cuda.current_device())
-    outcomes = pool.run(todo, jobs=jobs, device=device, timeout=timeout, progress=step)
+    outcomes = pool.run(
+        todo, jobs=jobs, device=device, timeout=timeout, done=lambda index, outcome: step()
+    )
     forget_choices(Path(cache_dir()))
+    stuck = {}
     for task, outcome in zip(todo, outcomes, strict=True):
         if outcome.fault:
-            label = f"{task.op} {task.dtype} {catalogue.get(task.op).bench[task.sample].label}"
-            say(f"{label}: not compiled beforehand: {outcome.fault.splitlines()[0]}")
+            case = f"{task.dtype} {catalogue.get(task.op).bench[task.sample].label}"
+            name = outcome.items[-1] if outcome.items else "its arguments"
+            say(f"{task.op} {case}: {name}: not compiled: {outcome.fault.splitlines()[0]}")
+            stuck[task.op, case] = name
+    return replace(plan, stuck=stuck)

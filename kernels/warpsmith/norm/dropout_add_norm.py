@@ -23,7 +23,7 @@ from warpsmith.norm.checks import (
     check_row_scale,
     check_rows,
 )
-from warpsmith.peers import PerInput
+from warpsmith.peers import PerInput, RetainedGraph
 
 RMS_EPS, LAYER_EPS = cases.RMS.eps, cases.LAYER.eps
 
@@ -205,6 +205,9 @@ def _derivative(backward: str) -> Callable[..., tuple[Tensor | None, ...]]:
 
 
 # --- peers ----------------------------------------------------------------------------------------
+#
+# They get the mask of what is kept, made once per input: PyTorch's own generator draws other
+# numbers, and torch.compile does not end on ours written out.
 
 
 def _known(x: Tensor, p: float, seed: int, offset: int) -> Tensor:
@@ -252,6 +255,40 @@ def _by(written: Callable[..., Any]) -> Callable[..., Any]:
 
 def _compiled() -> Callable[..., Any]:
     return _by(torch.compile(_written, dynamic=False))
+
+
+def _backward_by(written: Callable[..., Any]) -> Callable[..., Any]:
+    """Its backward alone, after a forward of zeros added to h."""
+    known = PerInput(lambda h, *drawn: (torch.zeros_like(h), _known(h, *drawn)))
+
+    # Row scale and mask, of which no gradient is wanted, are hidden in a tuple.
+    def forward(h: Tensor, x: Tensor, weight: Any, bias: Any, constants: Any, *rest: Any) -> Any:
+        return written(x, h, weight, bias, *constants, *rest)
+
+    graph = RetainedGraph(forward)
+
+    def run(
+        grad: Tensor,
+        grad_h: Tensor,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        row_scale: Tensor,
+        p: float,
+        seed: int,
+        offset: int,
+        eps: float,
+        zero_centered: bool,
+    ) -> Any:
+        x, kept = known(h, p, seed, offset)
+        found = graph((grad, grad_h), h, x, weight, bias, (row_scale, kept), p, eps)
+        return found if bias is not None else found[:3]
+
+    return run
+
+
+def _compiled_backward() -> Callable[..., Any]:
+    return _backward_by(torch.compile(_written, dynamic=False))
 
 
 # --- the operators --------------------------------------------------------------------------------
@@ -350,6 +387,8 @@ dropout_add_rms_norm_backward_op = catalogue.add(
         properties=(Property("repeatable", cases.repeatable(cases.RMS)),),
         cost=Cost(bytes=_bytes_backward, flops=lambda grad, *rest: 15 * grad.numel()),
         bench=cases.bench_backward(cases.RMS),
+        peers={"compile": lambda: _with_bias_backward(_compiled_backward())},
+        eager=_with_bias_backward(_backward_by(_written)),
     )
 )
 
@@ -370,6 +409,8 @@ dropout_add_layer_norm_backward_op = catalogue.add(
         properties=(Property("repeatable", cases.repeatable(cases.LAYER)),),
         cost=Cost(bytes=_bytes_backward, flops=lambda grad, *rest: 19 * grad.numel()),
         bench=cases.bench_backward(cases.LAYER),
+        peers={"compile": _compiled_backward},
+        eager=_backward_by(_written),
     )
 )
 
