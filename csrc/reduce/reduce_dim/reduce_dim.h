@@ -105,9 +105,9 @@ inline void plan_columns(ReduceDimArgs& a) {
 
 // --- what the rungs take ---------------------------------------------------------------------------------------------
 
-// One value at a time and one block to an output: beyond this length that would be of no use to anybody.
+// A thread adds so many values one after another that f32 loses digits beyond this length.
 inline const char* needs_short(const ReduceDimArgs& a) {
-  return a.n <= 1 << 28 ? nullptr : "needs at most 2^28 values along the dimension";
+  return a.n <= 1 << 22 ? nullptr : "needs at most 2^22 values along the dimension";
 }
 
 inline const char* needs_positions(const ReduceDimArgs& a) {
@@ -118,6 +118,11 @@ inline const char* needs_positions(const ReduceDimArgs& a) {
 inline const char* needs_rows(const ReduceDimArgs& a) {
   if (const char* reason = needs_positions(a)) return reason;
   return a.columns ? "needs the reduced dimension at unit stride" : nullptr;
+}
+
+inline const char* needs_short_rows(const ReduceDimArgs& a) {
+  if (const char* reason = needs_short(a)) return reason;
+  return needs_rows(a);
 }
 
 inline const char* needs_columns(const ReduceDimArgs& a) {

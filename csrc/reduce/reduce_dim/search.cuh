@@ -1,6 +1,6 @@
-// Where the extreme value of a row, or of columns, stands. A thread goes by groups of packs: it takes the extreme of a
-// group place by place, 16-bit values two at once, and remembers the first group that brought its best. Which value of
-// that group it was is looked up in the end, by those alone whose best is the best of all.
+// Where the extreme value of a row, or of columns, stands. A thread goes by groups of packs, of which it takes the extreme,
+// 16-bit values two at once, and remembers the first group that brought its best. Which value of that group it was is
+// looked up in the end, by those alone whose best is the best of all.
 #pragma once
 
 #include <bit>
@@ -49,9 +49,25 @@ __device__ __forceinline__ Pack<T> extremes_of(const Pack<T>* packs) {
 
 template <class Order, class T>
 __device__ __forceinline__ float extreme(const Pack<T>& pack) {
-  float values[kPack<T>];
-  to_float(values, pack);
-  return reducers::join(values, [](float a, float b) { return Order::of(a, b); });
+  if constexpr (sizeof(T) == 2) {
+    const uint4 x = std::bit_cast<uint4>(pack);
+    const uint32_t two = Order::template of_two<T>(Order::template of_two<T>(x.x, x.y),  //
+                                                   Order::template of_two<T>(x.z, x.w));
+    const auto values = std::bit_cast<Vec<T, 2>>(two);
+    return Order::of(to_float(values[0]), to_float(values[1]));
+  } else {
+    float values[kPack<T>];
+    to_float(values, pack);
+    return reducers::join(values, [](float a, float b) { return Order::of(a, b); });
+  }
+}
+
+// The same of each of `count` packs; returns that of all.
+template <class Order, class T, int count>
+__device__ __forceinline__ float fold_extremes(float (&of_each)[count], const Pack<T> (&packs)[count]) {
+#pragma unroll
+  for (int u = 0; u < count; ++u) of_each[u] = extreme<Order>(packs[u]);
+  return reducers::join(of_each, [](float a, float b) { return Order::of(a, b); });
 }
 
 // --- rows ------------------------------------------------------------------------------------------------------------
@@ -70,10 +86,11 @@ __device__ __forceinline__ typename R::State search_span(const T* row, int64_t b
   uint32_t first = static_cast<uint32_t>(begin) + tid * kWidth;
   typename R::State best{Order::worst, pack < whole ? first : R::kNone};
   Pack<T> packs[unroll];
+  float of_each[unroll];  // their extremes
   for (; pack + (unroll - 1) * threads < whole; pack += unroll * threads) {
 #pragma unroll
     for (int u = 0; u < unroll; ++u) load_pack<Aligned>(packs[u], from + u * step);
-    R::weigh(best, extreme<Order, T>(extremes_of<Order, T, unroll>(packs)), first);
+    R::weigh(best, fold_extremes<Order>(of_each, packs), first);
     from += unroll * step;
     first += unroll * step;
   }
@@ -86,7 +103,7 @@ __device__ __forceinline__ typename R::State search_span(const T* row, int64_t b
       packs[u] = nothing<Order, T>();
       if (u * threads < left) load_pack<Aligned>(packs[u], from + u * step);
     }
-    R::weigh(best, extreme<Order, T>(extremes_of<Order, T, unroll>(packs)), first);
+    R::weigh(best, fold_extremes<Order>(of_each, packs), first);
   }
   bool last = false, exact = false;
 #pragma unroll
@@ -116,17 +133,27 @@ __device__ __forceinline__ typename R::State search_span(const T* row, int64_t b
       const int64_t packs_left = whole - (best.at - begin) / kWidth;
       const int held = static_cast<int>(min(packs_left, int64_t{unroll} * threads));
       const bool only_group = whole <= int64_t{unroll} * threads;  // and in registers still
+      if (!only_group) {
 #pragma unroll
-      for (int u = 0; u < unroll; ++u) {
-        if (!only_group && u * threads < held) load_pack<Aligned>(packs[u], group + u * step);
+        for (int u = 0; u < unroll; ++u) {
+          if (u * threads < held) load_pack<Aligned>(packs[u], group + u * step);
+        }
+        fold_extremes<Order>(of_each, packs);
       }
+      Pack<T> chosen = packs[0];  // the first that has it
 #pragma unroll
       for (int u = unroll - 1; u >= 0; --u) {
-#pragma unroll
-        for (int i = kWidth - 1; i >= 0; --i) {
-          if (u * threads < held && R::same(to_float(packs[u][i]), value)) at = best.at + u * step + i;
+        if (u * threads < held && R::same(of_each[u], value)) {
+          chosen = packs[u];
+          at = best.at + u * step;
         }
       }
+      int place = 0;
+#pragma unroll
+      for (int i = kWidth - 1; i >= 0; --i) {
+        if (R::same(to_float(chosen[i]), value)) place = i;
+      }
+      at += place;
     }
   }
   return {value, over_lanes(at, [](uint32_t a, uint32_t b) { return min(a, b); })};

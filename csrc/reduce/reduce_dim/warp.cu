@@ -8,7 +8,6 @@ namespace warpsmith {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kUnroll = 8;
 constexpr int kChain = 64;  // packs that a lane takes one after another; a longer chain of additions loses digits
 
 // Lanes that share a row, each with four packs of it where the row has them.
@@ -18,6 +17,10 @@ int lanes_for(int64_t packs) {
   while (lanes < kWarp && lanes * 4 < packs) lanes *= 2;
   return lanes;
 }
+
+// Packs of a lane on their way at once. Of 16-bit values four are enough work to search.
+template <class R, class T>
+constexpr int kUnroll = R::finds_position && sizeof(T) == 2 ? 4 : 8;
 
 template <class T>
 constexpr int64_t kSpan = int64_t{kChain} * kWarp * kPack<T>;
@@ -37,11 +40,11 @@ __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceD
     if constexpr (Long::value) {
       for (int64_t begin = 0; begin < n; begin += kSpan<T>) {
         typename R::State part = start<R>(x);
-        take_span<R, Aligned, kUnroll>(part, x, begin, min(n, begin + kSpan<T>), lane, lanes);
+        take_span<R, Aligned, kUnroll<R, T>>(part, x, begin, min(n, begin + kSpan<T>), lane, lanes);
         state = R::merge(state, part);
       }
     } else {
-      take_span<R, Aligned, kUnroll>(state, x, 0, n, lane, lanes);
+      take_span<R, Aligned, kUnroll<R, T>>(state, x, 0, n, lane, lanes);
     }
 
     // merge
@@ -87,7 +90,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
 
 bool suits(const ReduceDimArgs& a) { return a.row_bytes() <= kWarpRowBytes; }
 
-const Register<ReduceDimArgs> registered{"warp", /*min_sm=*/80, needs_rows, launch, suits};
+const Register<ReduceDimArgs> registered{"warp", /*min_sm=*/80, needs_short_rows, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

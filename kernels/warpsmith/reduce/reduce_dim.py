@@ -105,8 +105,8 @@ class Conditions:
 
     def short(self, *args: Any) -> str | None:
         x, dim = args[:2]
-        if x.numel() and size_along(x, dim) > 1 << 28:
-            return "needs at most 2^28 values along the dimension"
+        if x.numel() and size_along(x, dim) > 1 << 22:
+            return "needs at most 2^22 values along the dimension"
         return None
 
     def rows(self, *args: Any) -> str | None:
@@ -116,6 +116,9 @@ class Conditions:
             return why
         columns = self.view(args).columns
         return "needs the reduced dimension at unit stride" if columns else None
+
+    def short_rows(self, *args: Any) -> str | None:
+        return self.short(*args) or self.rows(*args)
 
     def columns(self, *args: Any) -> str | None:
         if args[0].numel() == 0:
@@ -168,7 +171,7 @@ def _ladder(takes: Conditions, seeds: tuple[str, ...] = ()) -> tuple[Rung, ...]:
             width=PACK,
             pack=True,
             technique="warp",
-            when=takes.rows,
+            when=takes.short_rows,
             suits=takes.fits_warp,
         ),
         Rung(

@@ -50,6 +50,7 @@ LARGER: tuple[tuple[tuple[int, ...], int, bool], ...] = (
     ((5, 65536), -1, False),
     ((2, 300001), -1, False),
     ((1 << 20,), 0, False),
+    ((1 << 22,), 0, False),
     ((3, (1 << 18) + 8), 1, False),
     ((4099, 264), 0, False),
     ((20011, 33), 0, False),
