@@ -196,13 +196,9 @@ __global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, T, Aligned>()
       for (int y = 1; y < blockDim.y; ++y) {
         joined = R::merge(joined, shared[tile.at(y, c / kWidth, c % kWidth)]);
       }
-      if constexpr (R::finds_position) {
-        const T* column = static_cast<const T*>(a.x) + o * a.stride_outer + first + c;
-        joined.at = search_group<R, kColumnUnroll>(joined, column, a.stride_n, min((split + 1) * a.chunk, a.n));
-      }
       const int64_t output = o * a.inner + first + c;
       if (a.splits == 1) {
-        write<R, T>(a, output, joined);
+        write_column<R, T>(a, output, joined);
       } else {
         static_cast<State*>(a.partial)[split * a.outputs() + output] = joined;
       }

@@ -21,6 +21,15 @@ __device__ __forceinline__ typename R::State merge_along_y(const typename R::Sta
   return shared[tid];
 }
 
+// Writes a column's answer. Of a position the state knows the group of rows, in which it is looked up here.
+template <class R, class T>
+__device__ __forceinline__ void write_column(const ReduceDimArgs& a, int64_t output, typename R::State state) {
+  if constexpr (R::finds_position) {
+    state.at = search_group<R, kColumnUnroll>(state, input_of<T>(a, output), a.stride_n, a.n);
+  }
+  write<R, T>(a, output, state);
+}
+
 // Outputs along x, the states of an output along y: every blockDim.y-th for each thread.
 template <class R, class T>
 __global__ void __launch_bounds__(kReduceThreads)
@@ -37,7 +46,13 @@ __global__ void __launch_bounds__(kReduceThreads)
       for (int64_t i = threadIdx.y; i < a.splits; i += blockDim.y) state = R::merge(state, partial[i * split_stride]);
     }
     state = merge_along_y<R>(state, shared);
-    if (threadIdx.y == 0 && output < a.outputs()) write<R, T>(a, output, state);
+    if (threadIdx.y == 0 && output < a.outputs()) {
+      if (a.columns) {
+        write_column<R, T>(a, output, state);
+      } else {
+        write<R, T>(a, output, state);
+      }
+    }
     __syncthreads();  // the next outputs overwrite shared
   }
 }

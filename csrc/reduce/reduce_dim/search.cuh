@@ -161,7 +161,8 @@ __device__ __forceinline__ typename R::State search_span(const T* row, int64_t b
 
 // --- columns ---------------------------------------------------------------------------------------------------------
 
-// The place in a group of `count` rows, of which the first is `best.at`, or before `end`. x: [n], `stride` elements apart.
+// The place in a group of `count` rows, of which the first is `best.at`, or before `end`. x: [end], `stride` elements
+// apart.
 template <class R, int count, class T>
 __device__ __forceinline__ uint32_t search_group(const typename R::State& best, const T* x, int64_t stride,
                                                  int64_t end) {

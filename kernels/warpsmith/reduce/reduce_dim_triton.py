@@ -37,7 +37,7 @@ LEAST_TILES, PROMISED_TILES = 4, 16
 #: Programs of one output, which the second dimension of a grid counts.
 MOST_SPLITS = 1 << 14
 
-NOWHERE = tl.constexpr(1 << 62)
+NOWHERE = tl.constexpr(0x7FFFFFFF)
 
 
 # --- folds: the value of nothing, one more value, the join of a tile along its second side --------
@@ -162,15 +162,14 @@ def positions_kernel(
         better = (x > best) | ((x != x) & (best == best))
         best = tl.where(better, x, best)
         at = tl.where(better, (j - split * chunk).to(tl.int32)[None, :], at)
-    j = split * chunk + at.to(tl.int64)  # [KEEP, ALONG]
     nan = best != best
     any_nan = tl.max(nan.to(tl.int32), axis=1)  # [KEEP]
     most = tl.max(tl.where(nan, -float("inf"), best), axis=1)  # [KEEP]
     chosen = tl.where(any_nan[:, None] > 0, nan, best == most[:, None])
-    chosen = chosen & real[:, None] & (j < end)
-    if JOIN:
-        j = tl.load(from_ptr + base[:, None] + j * stride_n, mask=chosen, other=NOWHERE)
-    first = tl.min(tl.where(chosen, j, NOWHERE), axis=1)
+    chosen = chosen & (at < (end - split * chunk).to(tl.int32))
+    first = split * chunk + tl.min(tl.where(chosen, at, NOWHERE), axis=1).to(tl.int64)  # [KEEP]
+    if JOIN:  # of equal values the earlier chunk has the earlier one
+        first = tl.load(from_ptr + base + first * stride_n, mask=real, other=0)
     value = tl.where(any_nan > 0, float("nan"), most)
     tl.store(value_ptr + split * outputs + output, value * SIGN, mask=real)
     tl.store(at_ptr + split * outputs + output, first, mask=real)
