@@ -70,7 +70,10 @@ inline constexpr int64_t kScanManyRows = 1024;       // as many rows keep a GPU 
 inline constexpr int64_t kTiledRowBytes = 64 << 10;  // from here on a row is worth several blocks
 
 inline bool has_few_long_rows(const CumsumArgs& a) {
-  return (a.outer < kScanManyRows || a.batch_invariant) && a.n * size_of(a.dtype) >= kTiledRowBytes;
+  // A block to each row, and all are at work from the start.
+  const bool at_once = size_of(a.dtype) == 2 && a.outer >= 512 && a.outer <= 768;
+  const bool few = a.outer < kScanManyRows && !at_once;
+  return (few || a.batch_invariant) && a.n * size_of(a.dtype) >= kTiledRowBytes;
 }
 
 // --- columns in chunks -----------------------------------------------------------------------------------------------

@@ -51,8 +51,9 @@ def _backward(
 
 #: Packs of 16 bytes in a tile, where a row is the work of several blocks.
 TILE_PACKS = 256 * 8
-#: As many rows keep a GPU busy with a block each ...
-MANY_ROWS = 1024
+#: As many rows keep a GPU busy with a block each; of 16-bit values so do as many as are all at work
+#: from the start ...
+MANY_ROWS, ROWS_AT_ONCE = 1024, range(512, 769)
 #: ... and from here on a row is worth several.
 TILED_ROW_BYTES = 64 << 10
 #: From so many values of 32 bits on, `two_pass` outruns `look_back`.
@@ -110,7 +111,8 @@ def _needs_fewer_tiles(x: Tensor, dim: int, reverse: bool, batch_invariant: bool
 
 def _few_long(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
     seen = view(x, dim, batch_invariant)
-    if seen.outer >= MANY_ROWS and not batch_invariant:
+    at_once = x.element_size() == 2 and seen.outer in ROWS_AT_ONCE
+    if (seen.outer >= MANY_ROWS or at_once) and not batch_invariant:
         return "there are enough rows for all blocks"
     long = seen.n * x.element_size() >= TILED_ROW_BYTES
     return None if long else "the row is too short for several blocks"
