@@ -277,7 +277,7 @@ def check_libraries() -> None:
 
 
 def collect(work: Path) -> None:
-    """Enters the fresh records of all tasks into those of this checkout."""
+    """Enters the fresh records of all tasks into those of this checkout; of two the later one."""
     sources = {name: freshness.verified_source(name) for name in (*catalogue.load(), "selftest")}
     known = limits.load(work)
     if known is None:
@@ -286,7 +286,7 @@ def collect(work: Path) -> None:
     limits.write_json(folder / "limits.json", known)
     verified = limits.read_json(folder / "verify.json") or {"ops": {}}
     entered = 0
-    for path in sorted(work.glob("*/*.json")):
+    for path in sorted(work.glob("*/*.json"), key=lambda path: path.stat().st_mtime):
         record = limits.read_json(path) or {}
         if path.stem in sources and record["source"] == sources[path.stem]:
             old = limits.read_json(folder / path.name)

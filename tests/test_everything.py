@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -202,3 +203,21 @@ def test_only_fresh_records_are_collected(
     assert (folder / "relu.json").exists()
     assert not (folder / "silu.json").exists()
     assert set(limits.read_json(folder / "verify.json")["ops"]) == {"relu", "selftest"}  # type: ignore[index]
+
+
+def test_of_two_records_the_later_one_is_collected(
+    everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, work = tmp_path / "results", tmp_path / "work"
+    monkeypatch.setattr(limits, "results_root", lambda: results)
+    limits.write_json(work / "limits.json", {"device": {"name": "NVIDIA H200"}})
+    source = bench.source_of(catalogue.get("relu"))
+    for task, failed, time in (("verify-b", ["broken"], 1000), ("verify-a", [], 2000)):
+        path = work / task / "verify.json"
+        entry = {"source": source, "failed": failed}
+        limits.write_json(path, {"environment": {}, "ops": {"relu": entry}})
+        os.utime(path, (time, time))
+    everything.collect(work)
+    verified = limits.read_json(results / "h200" / "verify.json")
+    assert verified is not None
+    assert verified["ops"]["relu"]["failed"] == []
