@@ -180,12 +180,19 @@ def test_a_run_goes_on_where_the_last_one_stopped(
     assert "FAILED relu" in capsys.readouterr().out
 
 
-def test_only_fresh_records_are_collected(
-    everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A folder of tasks on an H200, and that of the records into which they are collected."""
     results, work = tmp_path / "results", tmp_path / "work"
     monkeypatch.setattr(limits, "results_root", lambda: results)
     limits.write_json(work / "limits.json", {"device": {"name": "NVIDIA H200"}})
+    return work, results / "h200"
+
+
+def test_only_fresh_records_are_collected(
+    everything: ModuleType, collected: tuple[Path, Path]
+) -> None:
+    work, folder = collected
     setup = {"gpu": "NVIDIA H200", "date": "2026-01-01"}
     fresh = bench.source_of(catalogue.get("relu"))
     row = {"case": "f32 16Mi", "impl": "auto", "ms": 1.0}
@@ -199,18 +206,15 @@ def test_only_fresh_records_are_collected(
     }
     limits.write_json(work / "verify" / "verify.json", {"environment": setup, "ops": entries})
     everything.collect(work)
-    folder = results / "h200"
     assert (folder / "relu.json").exists()
     assert not (folder / "silu.json").exists()
     assert set(limits.read_json(folder / "verify.json")["ops"]) == {"relu", "selftest"}  # type: ignore[index]
 
 
 def test_of_two_records_the_later_one_is_collected(
-    everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    everything: ModuleType, collected: tuple[Path, Path]
 ) -> None:
-    results, work = tmp_path / "results", tmp_path / "work"
-    monkeypatch.setattr(limits, "results_root", lambda: results)
-    limits.write_json(work / "limits.json", {"device": {"name": "NVIDIA H200"}})
+    work, folder = collected
     source = bench.source_of(catalogue.get("relu"))
     for task, failed, time in (("verify-b", ["broken"], 1000), ("verify-a", [], 2000)):
         path = work / task / "verify.json"
@@ -218,6 +222,6 @@ def test_of_two_records_the_later_one_is_collected(
         limits.write_json(path, {"environment": {}, "ops": {"relu": entry}})
         os.utime(path, (time, time))
     everything.collect(work)
-    verified = limits.read_json(results / "h200" / "verify.json")
+    verified = limits.read_json(folder / "verify.json")
     assert verified is not None
     assert verified["ops"]["relu"]["failed"] == []

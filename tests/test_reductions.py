@@ -146,3 +146,12 @@ def test_the_reference_serves_integers(op: str) -> None:
     assert warpsmith.which(op, x, sm=90).implementation == "reference"
     spec = catalogue.get(op)
     assert dispatch.fallback_choice(spec, (x, -1, False), "").implementation == "reference"
+
+
+@pytest.mark.parametrize("rung", ["naive", "shuffle", "pack_warp"])
+def test_rungs_that_lose_digits_refuse_long_rows(rung: str) -> None:
+    op = catalogue.get("sum")
+    variant = next(v for v in op.variants if v.dtype == "f32" and v.name.endswith(f"_{rung}"))
+    for n, refused in ((1 << 22, False), ((1 << 22) + 1, True)):
+        args = dispatch.normalise(op, (torch.empty(1, n, device="meta"),))
+        assert ("2^22" in (dispatch.refusal(variant, args, 90) or "")) == refused

@@ -91,6 +91,8 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("cumsum", "i32", 80, "a long row", lambda i: (i.plain(1 << 16),), "look_back"),
     ("cumsum", "f32", 90, "a longer row", lambda i: (i.plain(1 << 24),), "two_pass"),
     ("cumsum", "bf16", 90, "a longer row", lambda i: (i.plain(1 << 24),), "look_back"),
+    ("cumsum", "bf16", 90, "rows at once", lambda i: (i.plain(512, 1 << 15),), "pack"),
+    ("cumsum", "f32", 90, "rows at once", lambda i: (i.plain(512, 1 << 15),), "two_pass"),
     ("cumsum", "bf16", 90, "columns", lambda i: (i.plain(64, 128), 0), "columns"),
     ("rms_norm", "bf16", 90, "odd rows", lambda i: (i.plain(8, 1001), None, EPS), "unroll"),
     ("softmax", "bf16", 90, "short odd rows", lambda i: (i.plain(8, 1001), -1), "warp"),

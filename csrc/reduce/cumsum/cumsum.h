@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "host/ceil_div.h"
+#include "reduce/rows_at_once.h"
 #include "row/rows.h"
 
 namespace warpsmith {
@@ -70,8 +71,7 @@ inline constexpr int64_t kScanManyRows = 1024;       // as many rows keep a GPU 
 inline constexpr int64_t kTiledRowBytes = 64 << 10;  // from here on a row is worth several blocks
 
 inline bool has_few_long_rows(const CumsumArgs& a) {
-  // A block to each row, and all are at work from the start.
-  const bool at_once = size_of(a.dtype) == 2 && a.outer >= 512 && a.outer <= 768;
+  const bool at_once = size_of(a.dtype) == 2 && rows_at_once(a.outer);  // of 32 bits `two_pass` is as fast
   const bool few = a.outer < kScanManyRows && !at_once;
   return (few || a.batch_invariant) && a.n * size_of(a.dtype) >= kTiledRowBytes;
 }

@@ -2,7 +2,7 @@
 //   Against `shuffle`, whose lanes lie along the reduced dimension: lanes lie along the kept ones, a pack of columns
 //   each, so that a warp reads 512 neighbouring bytes; the rest of the block shares the columns, and so do more blocks
 //   where there are few columns. A second kernel, which starts while the first ends, then joins the states in a fixed
-//   order. Bound: DRAM.
+//   order; of a position they know the group of rows, and it is looked up for the answer alone. Bound: DRAM.
 #include "reduce/reduce_dim/partial.cuh"
 
 namespace warpsmith {
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, T, Aligned>()
       }
       const int64_t output = o * a.inner + first + c;
       if (a.splits == 1) {
-        write_column<R, T>(a, output, joined);
+        write_joined<R, T>(a, output, joined);
       } else {
         static_cast<State*>(a.partial)[split * a.outputs() + output] = joined;
       }

@@ -21,11 +21,12 @@ __device__ __forceinline__ typename R::State merge_along_y(const typename R::Sta
   return shared[tid];
 }
 
-// Writes a column's answer. Of a position the state knows the group of rows, in which it is looked up here.
+// Writes what all states of an output came to. Of a position in a column they have the group of rows, [n] values
+// stride_n apart, in which it is looked up here.
 template <class R, class T>
-__device__ __forceinline__ void write_column(const ReduceDimArgs& a, int64_t output, typename R::State state) {
+__device__ __forceinline__ void write_joined(const ReduceDimArgs& a, int64_t output, typename R::State state) {
   if constexpr (R::finds_position) {
-    state.at = search_group<R, kColumnUnroll>(state, input_of<T>(a, output), a.stride_n, a.n);
+    if (a.columns) state.at = search_group<R, kColumnUnroll>(state, input_of<T>(a, output), a.stride_n, a.n);
   }
   write<R, T>(a, output, state);
 }
@@ -46,13 +47,7 @@ __global__ void __launch_bounds__(kReduceThreads)
       for (int64_t i = threadIdx.y; i < a.splits; i += blockDim.y) state = R::merge(state, partial[i * split_stride]);
     }
     state = merge_along_y<R>(state, shared);
-    if (threadIdx.y == 0 && output < a.outputs()) {
-      if (a.columns) {
-        write_column<R, T>(a, output, state);
-      } else {
-        write<R, T>(a, output, state);
-      }
-    }
+    if (threadIdx.y == 0 && output < a.outputs()) write_joined<R, T>(a, output, state);
     __syncthreads();  // the next outputs overwrite shared
   }
 }

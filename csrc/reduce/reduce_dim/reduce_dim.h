@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "host/ceil_div.h"
+#include "reduce/rows_at_once.h"
 #include "row/rows.h"
 
 namespace warpsmith {
@@ -58,8 +59,7 @@ inline constexpr int64_t kManyRows = 2048;           // as many rows keep a GPU 
 
 inline bool splits_rows(const ReduceDimArgs& a) {
   if (a.batch_invariant) return a.row_bytes() > kSplitRowBytes;
-  const bool at_once = a.outer >= 512 && a.outer <= 768;  // a block to each row, and all are at work from the start
-  return a.row_bytes() >= kSplitRowBytes && a.outer < kManyRows && !at_once;
+  return a.row_bytes() >= kSplitRowBytes && a.outer < kManyRows && !rows_at_once(a.outer);
 }
 
 // Without a promise to keep, as many blocks per row as fill the machine a few times; otherwise as many as the row's

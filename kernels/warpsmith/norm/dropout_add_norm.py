@@ -267,21 +267,10 @@ def _backward_by(written: Callable[..., Any]) -> Callable[..., Any]:
 
     graph = RetainedGraph(forward)
 
-    def run(
-        grad: Tensor,
-        grad_h: Tensor,
-        h: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        row_scale: Tensor,
-        p: float,
-        seed: int,
-        offset: int,
-        eps: float,
-        zero_centered: bool,
-    ) -> Any:
-        x, kept = known(h, p, seed, offset)
-        found = graph((grad, grad_h), h, x, weight, bias, (row_scale, kept), p, eps)
+    def run(grad: Tensor, grad_h: Tensor, h: Tensor, *others: Any) -> Any:
+        weight, bias, row_scale, *drawn, eps, _ = others
+        x, kept = known(h, *drawn)
+        found = graph((grad, grad_h), h, x, weight, bias, (row_scale, kept), drawn[0], eps)
         return found if bias is not None else found[:3]
 
     return run

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sample
-from warpsmith.reduce.dims import DimView, check_dim, is_last, view_by_shape
+from warpsmith.reduce.dims import ROWS_AT_ONCE, DimView, check_dim, is_last, view_by_shape
 
 DTYPES = ("f32", "f16", "bf16", "i32")
 ACCUMULATORS = {"f32": ("f32",), "f16": ("f32",), "bf16": ("f32",), "i32": ("i64",)}
@@ -51,9 +51,8 @@ def _backward(
 
 #: Packs of 16 bytes in a tile, where a row is the work of several blocks.
 TILE_PACKS = 256 * 8
-#: As many rows keep a GPU busy with a block each; of 16-bit values so do as many as are all at work
-#: from the start ...
-MANY_ROWS, ROWS_AT_ONCE = 1024, range(512, 769)
+#: As many rows keep a GPU busy with a block each ...
+MANY_ROWS = 1024
 #: ... and from here on a row is worth several.
 TILED_ROW_BYTES = 64 << 10
 #: From so many values of 32 bits on, `two_pass` outruns `look_back`.

@@ -1,7 +1,7 @@
 """A tensor seen around one of its dimensions: the checks and the layout of the operators along one.
 
-Mirrors host/checks.h, reduce/dims.h and the layout of reduce_dim.cpp in csrc; tests hold the two
-together.
+Mirrors host/checks.h, reduce/dims.h, rows_at_once.h and the layout of reduce_dim.cpp in csrc; tests
+hold the two together.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ def is_last(x: Tensor, dim: int) -> bool:
 
 
 # --- layout ---------------------------------------------------------------------------------------
+
+#: So many rows, with a block to each, are all at work from the start and keep a GPU busy.
+ROWS_AT_ONCE = range(512, 769)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from warpsmith.catalogue import PACK, Cost, Inputs, Op, Property, Rung
 from warpsmith.reduce import reduce_dim_cases as cases
 from warpsmith.reduce.determinism import cancelling, deterministic
 from warpsmith.reduce.dims import (
+    ROWS_AT_ONCE,
     DimView,
     check_dim,
     is_last,
@@ -68,7 +69,7 @@ WARP_ROW_BYTES = 8 << 10
 #: From here on a row is worth several blocks ...
 SPLIT_ROW_BYTES = 64 << 10
 #: ... where there are fewer rows than this, unless a block to each has all of them at work at once.
-MANY_ROWS, ROWS_AT_ONCE = 2048, range(512, 769)
+MANY_ROWS = 2048
 
 
 def view(x: Tensor, dim: int, batch_invariant: bool) -> DimView:
