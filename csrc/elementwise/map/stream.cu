@@ -41,6 +41,18 @@ inline constexpr bool kIsHeavy = false;
 template <template <class> class Map>
 inline constexpr bool kIsHeavy<Map<Gelu>> = true;
 
+// Maps of so many instructions on so few operands that a thread does better with two packs under way.
+template <class Map>
+inline constexpr bool kTakesTwo = false;
+template <>
+inline constexpr bool kTakesTwo<Unary<Gelu>> = true;
+template <>
+inline constexpr bool kTakesTwo<Unary<GeluTanh>> = true;
+template <>
+inline constexpr bool kTakesTwo<Unary<Mish>> = true;
+template <>
+inline constexpr bool kTakesTwo<UnaryBackward<Gelu>> = true;
+
 // A single row: threads of a block, packs of a thread, and resident blocks that its registers must allow. One stream of
 // floats is best read by small blocks of two packs a thread. fp8 computes on 16 values at once, which takes all the
 // registers that a thread may have.
@@ -48,7 +60,7 @@ template <class Map, class T>
 struct RowTile {
   static constexpr bool kFp8 = kIsFp8<T>, kOneInput = Map::inputs == 1 && !kFp8, kOneOfFloats = kOneInput && kExact<T>;
   static constexpr int threads = kOneOfFloats ? 128 : 256;
-  static constexpr int packs = kOneOfFloats || (kOneInput && kIsHeavy<Map>) ? 2 : 1;
+  static constexpr int packs = kOneOfFloats || (kTakesTwo<Map> && !kFp8) ? 2 : 1;
   static constexpr int min_blocks = !kFp8 ? 6 : (Map::has_ladder ? 4 : 2);
   static constexpr int step = threads * packs;
 };

@@ -25,7 +25,8 @@ void launch(const GemvScaledArgs& a, cudaStream_t stream) {
   });
 }
 
-bool suits(const GemvScaledArgs& a) { return a.call.k >= 1024; }
+// One vector is widened so seldom that more blocks of fewer rows are worth more.
+bool suits(const GemvScaledArgs& a) { return a.call.vectors > 1 && a.call.k >= kLeastBlockK; }
 
 const Register<GemvScaledArgs> registered{"block", /*min_sm=*/80, needs_packs, launch, suits};
 

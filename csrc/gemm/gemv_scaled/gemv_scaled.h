@@ -31,6 +31,14 @@ inline const char* needs_packs(const GemvScaledArgs& a) {
   return tiles_weights(a) ? nullptr : "needs rows aligned to 16 bytes";
 }
 
+// --- what `auto` takes ----------------------------------------------------------------------------
+
+inline constexpr int64_t kLeastBlockK = 1024;  // shorter rows leave threads of a block without work
+
+// Whether one vector meets a row in a warp: i8 is widened in so few instructions that reading the vector again for every
+// row costs less than joining the sums of a block, once there are rows enough.
+inline bool suits_warps(const GemvScaledArgs& a) { return a.dtype == Dtype::i8 && a.call.m >= 8192; }
+
 // Calls body.template operator()<W>() for the dtype of the weights.
 template <class Body>
 void dispatch_weights(Dtype dtype, Body&& body) {

@@ -1,6 +1,6 @@
-// GEMV with 8-bit weights for few long rows: k is cut into slices.
-//   Against `block`: several blocks share a row, and a second launch adds up and scales what they leave, always in the
-//   same order. Bound: the second launch, for which the GPU drains.
+// GEMV with 8-bit weights, four rows per block, k cut into slices where the rows are few and long.
+//   Against `block`: there are twice as many blocks; where several of them share a row, a second launch adds up and scales
+//   what they leave, always in the same order. Bound: DRAM, or the second launch, for which the GPU drains.
 #include "gemm/gemv_scaled/gemv_scaled.h"
 #include "gemm/skinny_block.cuh"
 #include "host/registry.h"
@@ -19,8 +19,11 @@ void launch(const GemvScaledArgs& a, cudaStream_t stream) {
   });
 }
 
-// As many rows as this fill the GPUs we know.
-bool suits(const GemvScaledArgs& a) { return a.call.vectors <= 2 && a.call.m <= 1024 && a.call.k >= 16384; }
+// With two vectors, more rows than this fill the GPUs we know.
+bool suits(const GemvScaledArgs& a) {
+  if (a.call.vectors == 1) return a.call.k >= kLeastBlockK && !suits_warps(a);
+  return a.call.vectors == 2 && a.call.m <= 1024 && a.call.k >= 16384;
+}
 
 const Register<GemvScaledArgs> registered{"split_k", /*min_sm=*/80, needs_packs, launch, suits};
 

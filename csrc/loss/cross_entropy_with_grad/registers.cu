@@ -126,7 +126,13 @@ const char* takes(const CrossEntropyWithGradArgs& a) {
   return a.in.cols * size_of(a.in.dtype) <= kMostBytes ? nullptr : "needs rows of at most 64 KiB";
 }
 
-const Register<CrossEntropyWithGradArgs> registered{"registers", /*min_sm=*/80, takes, launch};
+// Floats of which a lane would hold more than four packs leave room for too few warps; `pack` finds them in L1 again.
+bool suits(const CrossEntropyWithGradArgs& a) {
+  const int64_t packs = a.in.cols / (16 / size_of(a.in.dtype));
+  return a.in.dtype != Dtype::f32 || packs <= 4 * kWarp || packs > 8 * kWarp;
+}
+
+const Register<CrossEntropyWithGradArgs> registered{"registers", /*min_sm=*/80, takes, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

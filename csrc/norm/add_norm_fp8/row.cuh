@@ -7,15 +7,11 @@
 
 namespace warpsmith {
 
-template <class Types>
-struct AddNormFp8Rows : AddNormRows<Types> {
-  using Y = typename Types::Y;
-
+// The last step of a value on its way to y.
+struct QuantisedRounding {
   const float* scale;  // one value, or null
 
-  explicit AddNormFp8Rows(const AddNormFp8Args& a) : AddNormRows<Types>(a), scale(a.scale) {}
-
-  template <int n>
+  template <class Y, int n>
   __device__ __forceinline__ Vec<Y, n> round(float (&values)[n]) const {
     const float factor = scale == nullptr ? 1.0f : *scale;
 #pragma unroll
@@ -23,6 +19,20 @@ struct AddNormFp8Rows : AddNormRows<Types> {
     Vec<Y, n> rounded;
     from_float_saturating(rounded, values);
     return rounded;
+  }
+};
+
+template <class Types>
+struct AddNormFp8Rows : AddNormRows<Types> {
+  using Y = typename Types::Y;
+
+  QuantisedRounding rounding;
+
+  explicit AddNormFp8Rows(const AddNormFp8Args& a) : AddNormRows<Types>(a), rounding{a.scale} {}
+
+  template <int n>
+  __device__ __forceinline__ Vec<Y, n> round(float (&values)[n]) const {
+    return rounding.template round<Y>(values);
   }
 };
 

@@ -9,14 +9,6 @@
 namespace warpsmith {
 namespace {
 
-// `blocks` is how many of 128 threads a multiprocessor must hold.
-template <int blocks>
-using Tiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>,
-                         RowTile<128, 8, 4, blocks>, RowTile<128, 16, 4, blocks>, RowTile<128, 32, 4, blocks>,
-                         RowTile<64, 0, 4, 2 * blocks>, RowTile<128, 0, 4, blocks>, RowTile<256, 0, 4, blocks / 2>,
-                         RowTile<512, 0, 4, blocks / 4>, RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
-static_assert(kMostRowBytes == 16 * kMostRowPacks<Tiles<12>>, "what `takes` says");
-
 // Rows of 256, 512 and 1024 values in 16 bits, and of 256 in f32, where sixteen blocks leave no registers for weights.
 template <class T>
 using FilledTiles = std::conditional_t<
@@ -26,9 +18,8 @@ using FilledTiles = std::conditional_t<
 
 void launch(const LayerNormArgs& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
-    constexpr int kBlocks = sizeof(W) == sizeof(T) ? 12 : 8;  // wide weights take more registers
     const LayerNorm<T, W> row(a);
-    if (!launch_whole(row, stream, FilledTiles<T>{})) launch_row(row, stream, Tiles<kBlocks>{});
+    if (!launch_whole(row, stream, FilledTiles<T>{})) launch_row(row, stream, LayerNormTiles<T, W>{});
   });
 }
 

@@ -49,9 +49,38 @@ struct LayerNorm : LayerNormRows<T, W> {
     return gather_around<lanes, packs>(x, valid, heads, count);
   }
 
+  // Two passes over registers cost two sums over the lanes, one less than a pass around a shift. Of 16 bits the mean is
+  // exact enough for its error to vanish in the squares. Beside more packs, and the weights, values would spill, and
+  // before sm_90 beside these.
   template <int lanes, int packs>
   __device__ __forceinline__ Stats gather_whole(const uint4 (&x)[packs][1]) const {
-    return gather_around<lanes, packs>(x, packs, lanes, lanes * packs * kPack<T>);
+    constexpr int kCount = lanes * packs * kPack<T>;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    constexpr bool kTwoPasses = false;
+#else
+    constexpr bool kTwoPasses = sizeof(T) == 2 && packs <= 2;
+#endif
+    if constexpr (kTwoPasses) {
+      float values[kPack<T>], mean = 0.0f, m2 = 0.0f;
+#pragma unroll
+      for (int i = 0; i < packs; ++i) {
+        unpack<T>(values, x[i][0]);
+#pragma unroll
+        for (float value : values) mean = fmaf(value, 1.0f / kCount, mean);
+      }
+      mean = warp_reduce<lanes>(mean);
+#pragma unroll
+      for (int i = 0; i < packs; ++i) {
+        uint4 again = x[i][0];
+        keep_packed(again, detail::unknown_zero(*this));
+        unpack<T>(values, again);
+#pragma unroll
+        for (float value : values) m2 = fmaf(value - mean, value - mean, m2);
+      }
+      return {kCount, mean, warp_reduce<lanes>(m2)};
+    } else {
+      return gather_around<lanes, packs>(x, packs, lanes, kCount);
+    }
   }
 
   __device__ __forceinline__ Stats combine(const Stats* parts, int count) const {
@@ -111,5 +140,18 @@ struct LayerNorm : LayerNormRows<T, W> {
     return {static_cast<float>(count), shift + distance, m2};
   }
 };
+
+// Rows in registers, alone in their block or not. `blocks` is how many of 128 threads a multiprocessor must hold.
+template <int blocks>
+using LayerNormTilesOf =
+    std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>, RowTile<128, 8, 4, blocks>,
+               RowTile<128, 16, 4, blocks>, RowTile<128, 32, 4, blocks>, RowTile<64, 0, 4, 2 * blocks>,
+               RowTile<128, 0, 4, blocks>, RowTile<256, 0, 4, blocks / 2>, RowTile<512, 0, 4, blocks / 4>,
+               RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
+static_assert(kMostRowBytes == 16 * kMostRowPacks<LayerNormTilesOf<12>>, "what `takes` says");
+
+// Wide weights take more registers.
+template <class T, class W>
+using LayerNormTiles = LayerNormTilesOf<sizeof(W) == sizeof(T) ? 12 : 8>;
 
 }  // namespace warpsmith

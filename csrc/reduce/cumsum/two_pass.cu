@@ -84,11 +84,10 @@ __global__ void __launch_bounds__(kTileThreads, blocks_per_sm<SumOf<T>, Aligned>
       if (lane == 0) totals[warp] = own.total;
     }
     __syncthreads();
-    const TileSums<Sum> of_summed(a, layout, summed_row);
     Sum sum = 0;
     if (sums_up && warp == kWarps - 1) {
       sum = warp_reduce(lane < kWarps ? sums[lane] : Sum{0});
-      of_summed.publish_tile(summed_tile, sum);
+      TileSums<Sum>(a, layout, summed_row).publish_tile(summed_tile, sum);
     }
     if (scans && warp == 0) {
       const TileSums<Sum> others(a, layout, scanned_row);
@@ -100,17 +99,19 @@ __global__ void __launch_bounds__(kTileThreads, blocks_per_sm<SumOf<T>, Aligned>
     const Sum earlier = __shfl_sync(kAllLanes, before_warps, warp > 0 ? warp - 1 : 0);
     __syncthreads();
 
-    // write
-    if (scans) own.store(row, first, slots, kTileThreads, prefix, warp > 0 ? earlier : Sum{0});
-
-    // The last tile of a group speaks for all of them, when the others have long been summed up.
+    // The last tile of a group speaks for all of them. Tiles to be scanned wait for that, so it comes before the warp's
+    // stores, which take far longer than the other tiles of the group.
     if (sums_up && warp == kWarps - 1 && TileSums<Sum>::ends_group(summed_tile)) {
+      const TileSums<Sum> of_summed(a, layout, summed_row);
       sum += of_summed.before_in_group(summed_tile);
       of_summed.publish_group(summed_tile, sum);
       if (TileSums<Sum>::ends_set(summed_tile)) {
         of_summed.publish_set(summed_tile, sum + of_summed.before_in_set(summed_tile));
       }
     }
+
+    // write
+    if (scans) own.store(row, first, slots, kTileThreads, prefix, warp > 0 ? earlier : Sum{0});
   }
 }
 
@@ -120,8 +121,10 @@ void launch(const CumsumArgs& a, cudaStream_t stream) {
   visit_packed(a, [&]<class T, class Reverse, class Aligned>() {
     LaunchConfig config{{1}, kTileThreads};
     const int resident = resident_clusters<&cumsum_two_pass_kernel<T, Reverse, Aligned>>(config);
-    // Half of what runs at once: nearly all of the sums that a tile asks for are there, and its values still in L2.
-    const int64_t distance = resident / 2, tickets = a.outer * layout.tiles + distance;
+    // Half of what runs at once: nearly all of the sums that a tile asks for are there, and its values still in L2. Sums
+    // of 64 bits take longer to write, and longer to wait for.
+    const int64_t distance = resident * (sizeof(SumOf<T>) == 8 ? 3 : 2) / 4,
+                  tickets = a.outer * layout.tiles + distance;
     config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(resident, tickets)));
     warpsmith::launch<&cumsum_two_pass_kernel<T, Reverse, Aligned>>(config, stream, a, layout, distance);
   });
@@ -134,11 +137,12 @@ const char* takes(const CumsumArgs& a) {
   return a.outer * TilesOfRow(a).tiles <= kMostTiles ? nullptr : "needs at most 2^30 tiles";
 }
 
-// 16 bits would be bound by arithmetic, done twice; few waves of tiles by what it takes to begin. How many waves there are
-// depends on the number of rows.
+// Of 16 bits, arithmetic done twice would be the bound, unless rows are so long that tiles would wait for each other still
+// longer. Few waves of tiles are bound by what it takes to begin. How many waves there are depends on the number of rows.
 bool suits(const CumsumArgs& a) {
   constexpr int64_t kLeastValues = 16 << 20;
-  return !a.batch_invariant && has_few_long_rows(a) && size_of(a.dtype) == 4 && a.outer * a.n >= kLeastValues;
+  if (a.batch_invariant || !has_few_long_rows(a)) return false;
+  return (size_of(a.dtype) == 4 ? a.outer * a.n : a.n) >= kLeastValues;
 }
 
 const Register<CumsumArgs> registered{"two_pass", /*min_sm=*/80, takes, launch, suits};

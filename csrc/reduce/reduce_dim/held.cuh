@@ -36,8 +36,9 @@ __device__ __forceinline__ void forget_values(Pack<T>& pack) {
   pack = std::bit_cast<Pack<T>>(words);
 }
 
-// The sum of squares of a row's [n] values less their mean. Thread `tid` of `threads` holds every threads-th pack, at most
-// `packs`; sum_up(x) adds x up over these threads, and each gets the same bits.
+// The sum of squares of a row's [n] values less their mean; the first can be read even where n is 0. Thread `tid` of
+// `threads` holds every threads-th pack, at most `packs`; sum_up(x) adds x up over these threads, and each gets the same
+// bits.
 template <int packs, class Aligned, class T, class SumUp>
 __device__ __forceinline__ float squared_deviations(const T* row, int n, int tid, int threads, SumUp sum_up) {
   constexpr int kWidth = kPack<T>;
@@ -48,7 +49,7 @@ __device__ __forceinline__ float squared_deviations(const T* row, int n, int tid
   for (int i = 0; i < packs; ++i) {
     if (inside(i)) load_pack<Aligned>(held[i], row + (tid + i * threads) * kWidth);
   }
-  const float shift = n > 0 ? to_float(*row) : 0.0f, share = n > 0 ? 1.0f / static_cast<float>(n) : 0.0f;
+  const float shift = to_float(*row), share = 1.0f / static_cast<float>(n);
   // Adds up over the row: term(x, sum) is sum with what a value less the shift brings.
   const auto add_up = [&](auto term) {
     float sum = 0.0f;

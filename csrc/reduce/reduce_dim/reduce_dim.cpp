@@ -114,10 +114,11 @@ std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& r
   args.divisor = static_cast<float>(divisor(reduction, n, request.correction));
   args.splits = 1;
   args.chunk = n;
-  const int sm = device_info(device).sm;
+  const DeviceInfo& gpu = device_info(device);
+  args.sm_count = gpu.sm_count;
   const cudaStream_t stream = current_stream(device);
   if (n == 0) {  // there is nothing that a rung could be good at
-    Ladder<ReduceDimArgs>::run_named(info.name, "naive", args, sm, stream);
+    Ladder<ReduceDimArgs>::run_named(info.name, "naive", args, gpu.sm, stream);
     return y;
   }
   args.columns ? plan_columns(args) : plan_rows(args);
@@ -128,10 +129,10 @@ std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& r
     args.partial = partial->data_ptr();
   }
   if (rung != nullptr) {
-    Ladder<ReduceDimArgs>::run_named(info.name, *rung, args, sm, stream);
+    Ladder<ReduceDimArgs>::run_named(info.name, *rung, args, gpu.sm, stream);
     return y;
   }
-  const Rung<ReduceDimArgs>* best = Ladder<ReduceDimArgs>::choose(args, sm);
+  const Rung<ReduceDimArgs>* best = Ladder<ReduceDimArgs>::choose(args, gpu.sm);
   if (best == nullptr) return std::nullopt;
   Ladder<ReduceDimArgs>::run(*best, args, stream);
   return y;

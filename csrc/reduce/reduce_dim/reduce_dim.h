@@ -40,6 +40,7 @@ struct ReduceDimArgs {
   bool batch_invariant;                          // the order in which a row's values meet depends on n alone
   int64_t splits;                                // blocks that share the reduced dimension
   int64_t chunk;                                 // values along n for each of them, the last may get fewer
+  int sm_count;                                  // multiprocessors
   float divisor;                                 // of the final result
   Dtype dtype;                                   // of x
 
@@ -50,6 +51,13 @@ struct ReduceDimArgs {
 inline int64_t round_up(int64_t a, int64_t step) { return ceil_div(a, step) * step; }
 
 inline constexpr int kReduceThreads = 256;
+
+// Blocks for each of `groups` outputs or packs of them: a wave of `wave` blocks in all, and `many` where whole blocks per
+// group would leave a tenth of the wave empty.
+constexpr int64_t blocks_per_group(int64_t groups, int64_t wave, int64_t many) {
+  const int64_t whole = wave / groups;
+  return whole * groups * 10 >= wave * 9 ? whole : ceil_div(many, groups);
+}
 
 // --- rows: what the ladder chooses, by the length of a row -----------------------------------------------------------
 
@@ -62,14 +70,15 @@ inline bool splits_rows(const ReduceDimArgs& a) {
   return a.row_bytes() >= kSplitRowBytes && a.outer < kManyRows && !rows_at_once(a.outer);
 }
 
-// Without a promise to keep, as many blocks per row as fill the machine a few times; otherwise as many as the row's
-// length asks for, whatever the number of rows.
+// Without a promise to keep, as many blocks per row as fill the machine once, or a few times where they do not go into
+// it; otherwise as many as the row's length asks for, whatever the number of rows.
 inline void plan_rows(ReduceDimArgs& a) {
-  constexpr int64_t kLeastChunkBytes = 32 << 10, kBlocks = 2 * kManyRows;
+  constexpr int64_t kLeastChunkBytes = 32 << 10;
+  const int64_t wave = int64_t{4} * a.sm_count, many = a.outer <= wave ? 2 * wave : 2 * kManyRows;
   const int64_t step = kReduceThreads * 16 / size_of(a.dtype);  // values that a block reads in one access per thread
   const int64_t most = std::max<int64_t>(a.row_bytes() / kLeastChunkBytes, 1);
   const int64_t wanted = a.batch_invariant ? ceil_div(a.row_bytes(), kSplitRowBytes)
-                                           : std::clamp<int64_t>(ceil_div(kBlocks, a.outer), 1, most);
+                                           : std::min(blocks_per_group(a.outer, wave, many), most);
   a.chunk = round_up(ceil_div(a.n, wanted), step);
   a.splits = ceil_div(a.n, a.chunk);
 }
@@ -94,11 +103,11 @@ inline int64_t column_blocks(const ReduceDimArgs& a) {
 
 inline void plan_columns(ReduceDimArgs& a) {
   constexpr int64_t kInvariantChunk = 512;
-  const int64_t blocks = a.reduction == Reduction::var ? 512 : 2048;  // its states are large, and slow to join
+  const int64_t wave = int64_t{2} * a.sm_count, many = a.reduction == Reduction::var ? 2 * wave : 8 * wave;
   const int64_t step = kReduceThreads / threads_along_inner(a) * kColumnUnroll;  // rows that a block reads at once
   const int64_t wanted = a.batch_invariant
                              ? ceil_div(a.n, kInvariantChunk)
-                             : std::clamp<int64_t>(ceil_div(blocks, column_blocks(a)), 1, ceil_div(a.n, 2 * step));
+                             : std::min(blocks_per_group(column_blocks(a), wave, many), ceil_div(a.n, 2 * step));
   a.chunk = round_up(ceil_div(a.n, wanted), step);
   a.splits = ceil_div(a.n, a.chunk);
 }
