@@ -28,8 +28,6 @@ def gradients(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 Make = Callable[[Inputs], tuple[Any, ...]]
 
-E4M3 = torch.float8_e4m3fn
-
 
 def pair(i: Inputs, *shape: int) -> tuple[Any, ...]:
     return i.plain(*shape), i.plain(*shape, salt=1)
@@ -42,6 +40,17 @@ def grouped(i: Inputs, *shape: int) -> tuple[Any, ...]:
 
 def product(i: Inputs, m: int, n: int, k: int) -> tuple[Any, ...]:
     return i.plain(m, k), i.plain(k, n, salt=1)
+
+
+def quantised(i: Inputs, *shape: int) -> tuple[Any, ...]:
+    """A norm into fp8, of x alone."""
+    return i.plain(*shape), None, None, torch.float8_e4m3fn
+
+
+def scaled(i: Inputs, rows: int, vectors: int) -> tuple[Any, ...]:
+    """8-bit weights, their scale, and vectors of 1024 values."""
+    x = Inputs(torch.bfloat16).plain(*(vectors, 1024)[vectors == 1 :])
+    return i.plain(rows, 1024), x, torch.ones(())
 
 
 def last(x: Tensor) -> Tensor:
@@ -90,7 +99,9 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("cumsum", "f32", 90, "rows", lambda i: (i.plain(8, 1000),), "pack"),
     ("cumsum", "i32", 80, "a long row", lambda i: (i.plain(1 << 16),), "look_back"),
     ("cumsum", "f32", 90, "a longer row", lambda i: (i.plain(1 << 24),), "two_pass"),
-    ("cumsum", "bf16", 90, "a longer row", lambda i: (i.plain(1 << 24),), "look_back"),
+    ("cumsum", "bf16", 90, "a longer row", lambda i: (i.plain(1 << 23),), "look_back"),
+    ("cumsum", "bf16", 90, "the longest row", lambda i: (i.plain(1 << 24),), "two_pass"),
+    ("cumsum", "f16", 90, "long rows", lambda i: (i.plain(2, 1 << 23),), "look_back"),
     ("cumsum", "bf16", 90, "rows at once", lambda i: (i.plain(512, 1 << 15),), "pack"),
     ("cumsum", "f32", 90, "rows at once", lambda i: (i.plain(512, 1 << 15),), "two_pass"),
     ("cumsum", "bf16", 90, "columns", lambda i: (i.plain(64, 128), 0), "columns"),
@@ -114,14 +125,13 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("add_rms_norm", "bf16", 90, "long rows", lambda i: pair(i, 2, 65536), "cluster"),
     ("add_rms_norm", "bf16", 90, "odd rows", lambda i: pair(i, 8, 1001), "naive"),
     ("add_layer_norm", "f16", 90, "no residual", lambda i: (i.plain(8, 256), None), "registers"),
-    (
-        "rms_norm_fp8",
-        "bf16",
-        90,
-        "4096",
-        lambda i: (i.plain(8, 4096), None, None, E4M3),
-        "registers",
-    ),
+    ("rms_norm_fp8", "bf16", 90, "4096", lambda i: quantised(i, 8, 4096), "registers"),
+    ("rms_norm_fp8", "bf16", 90, "long", lambda i: quantised(i, 2, 65536), "registers"),
+    ("rms_norm_fp8", "bf16", 90, "longer", lambda i: quantised(i, 2, 65544), "pack"),
+    ("gemv_scaled", "e4m3", 90, "vector", lambda i: scaled(i, 9000, 1), "split_k"),
+    ("gemv_scaled", "i8", 90, "vector", lambda i: scaled(i, 9000, 1), "pack"),
+    ("gemv_scaled", "i8", 90, "vector, few rows", lambda i: scaled(i, 900, 1), "split_k"),
+    ("gemv_scaled", "i8", 90, "two vectors", lambda i: scaled(i, 9000, 2), "block"),
     ("group_norm", "bf16", 90, "short", lambda i: (i.plain(140, 8, 4, 4), 2), "registers"),
     ("group_norm", "bf16", 90, "few", lambda i: (i.plain(1, 32, 32, 32), 2), "spread"),
     ("group_norm", "bf16", 90, "few and long", lambda i: (i.plain(1, 32, 64, 64), 2), "cluster"),
@@ -149,6 +159,8 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("cross_entropy", "bf16", 90, "few and long", lambda i: rows(i.plain(2, 50257)), "cluster"),
     ("cross_entropy", "bf16", 89, "few and long", lambda i: rows(i.plain(2, 50257)), "unroll"),
     ("cross_entropy_with_grad", "bf16", 90, "odd", lambda i: rows(i.plain(9, 1001)), "registers"),
+    ("cross_entropy_with_grad", "f32", 90, "1000", lambda i: rows(i.plain(9, 1000)), "pack"),
+    ("cross_entropy_with_grad", "f32", 90, "more", lambda i: rows(i.plain(9, 1100)), "registers"),
     ("cross_entropy_with_grad", "f32", 90, "long", lambda i: rows(i.plain(2, 50257)), "cluster"),
     ("cross_entropy_with_grad", "f32", 80, "long", lambda i: rows(i.plain(2, 50257)), "pack"),
     ("cross_entropy_with_grad", "f32", 90, "skew", lambda i: rows(i.misaligned(2, 64)), "naive"),

@@ -74,6 +74,13 @@ def _suits(good: Callable[[Tensor, int], bool], why_not: str) -> Condition:
     return lambda a, x, scale: None if good(a, layout.vector_count(x)) else why_not
 
 
+def _suits_split_k(a: Tensor, vectors: int) -> bool:
+    rows, k = a.shape
+    if vectors == 1:  # i8 is widened so fast that a warp to each of many rows does better
+        return k >= 1024 and not (a.dtype == torch.int8 and rows >= 8192)
+    return vectors == 2 and rows <= 1024 and k >= 16384
+
+
 _LADDER = (
     Rung("naive", "a thread per row, weights of any strides", dtypes=_DTYPES, when=_countable),
     Rung(
@@ -92,20 +99,20 @@ _LADDER = (
         pack=True,
         technique="block",
         when=_packs,
-        suits=_suits(lambda a, n: a.shape[1] >= 1024, "the row has less than 1024 values"),
+        suits=_suits(
+            lambda a, n: n > 1 and a.shape[1] >= 1024,
+            "a single vector, or rows of less than 1024 values",
+        ),
     ),
     Rung(
         "split_k",
-        "few long rows: slices of k over blocks, added up by a second launch",
+        "fewer rows a block; few long ones in slices of k, added up by a second launch",
         dtypes=_DTYPES,
         width=PACK,
         pack=True,
         technique="split_k",
         when=_packs,
-        suits=_suits(
-            lambda a, n: n <= 2 and a.shape[0] <= 1024 and a.shape[1] >= 16384,
-            "the rows fill the GPU, or are short",
-        ),
+        suits=_suits(_suits_split_k, "the rows fill the GPU otherwise, or are short"),
     ),
     Rung(
         "skinny",

@@ -231,6 +231,13 @@ def _needs_registers(logits: Tensor, *rest: Any) -> str | None:
     return None if fits else "needs rows of at most 64 KiB"
 
 
+def _suits_registers(logits: Tensor, *rest: Any) -> str | None:
+    most_packs = 8 * 32  # of a warp that has a row to itself
+    packs = logits.shape[1] * logits.element_size() // 16
+    full = logits.dtype == torch.float32 and most_packs // 2 < packs <= most_packs
+    return "floats would leave room for too few warps" if full else None
+
+
 def _needs_cluster(logits: Tensor, *rest: Any) -> str | None:
     if why := _needs_packs(logits):
         return why
@@ -412,6 +419,7 @@ cross_entropy_with_grad_op = catalogue.add(
                 pack=True,
                 technique="registers",
                 when=_needs_registers,
+                suits=_suits_registers,
             ),
             Rung(
                 "cluster",

@@ -37,13 +37,14 @@ def _row_bytes(x: Tensor, residual: Tensor | None) -> int:
     return x.shape[-1] * _widest(x, residual) if x.numel() else 0
 
 
-def ladder(operands: Operands, what: str, residual_only: bool = False) -> tuple[Rung, ...]:
+def ladder(operands: Operands, what: str, lone_rows: bool = False) -> tuple[Rung, ...]:
     """The rungs of a forward operator.
 
     Args:
         operands: picks the tensors from the operator's arguments.
         what: ends the story of the first rung.
-        residual_only: whether rows without a residual are left to blocks, however long they are.
+        lone_rows: whether rows without a residual are held by half as many registers, and left to
+            blocks, however long they are.
     """
 
     def needs_packs(*args: Any) -> str | None:
@@ -55,7 +56,9 @@ def ladder(operands: Operands, what: str, residual_only: bool = False) -> tuple[
             return why
         if x.numel() and x.numel() // x.shape[-1] > MOST_ROWS:
             return "needs at most 2^31 - 1 rows"
-        return None if _row_bytes(x, residual) <= 64 << 10 else "needs rows of at most 64 KiB"
+        most = 128 if lone_rows and residual is None else 64
+        fits = _row_bytes(x, residual) <= most << 10
+        return None if fits else f"needs rows of at most {most} KiB"
 
     def needs_cluster(*args: Any) -> str | None:
         x, residual, weight, bias = operands(*args)
@@ -65,7 +68,7 @@ def ladder(operands: Operands, what: str, residual_only: bool = False) -> tuple[
 
     def suits_cluster(*args: Any) -> str | None:
         x, residual, _, _ = operands(*args)
-        if residual_only and residual is None:
+        if lone_rows and residual is None:
             return "without a residual too few bytes are on their way"
         return None if _row_bytes(x, residual) > 64 << 10 else "the row fits a block's registers"
 
