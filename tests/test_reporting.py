@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -242,7 +243,17 @@ def test_headline_takes_the_largest_case_and_hides_no_loss(results: report.Resul
 def test_all_cases_stand_beside_the_limit(results: report.Results) -> None:
     text = report.all_cases(results, [catalogue.get("relu")])
     assert text.splitlines()[2].startswith("| `relu`")
-    assert "| 2 | 95 % | 1.34× | 1.41× | 2.00× | 2.22× |" in text
+    assert "| 2 | 95 % | – | 1.34× | 1.41× | 2.00× | 2.22× |" in text
+
+
+def test_short_calls_stand_beside_a_copy(results: report.Results) -> None:
+    copies = [[1000, 2.0], [2000, 3.0], [4000, 5.0]]
+    times = [limits.copy_ms({"copies": copies}, moved) for moved in (999, 1000, 1500, 3000, 8000)]
+    assert times == [None, 2.0, 2.5, 4.0, 10.0]
+    assert limits.copy_ms({}, 1000) is None
+    known = LIMITS | {"copies": [[4 * 10**9, 0.8], [4 * 10**10, 9.5]]}
+    text = report.all_cases(dataclasses.replace(results, limits=known), [catalogue.get("relu")])
+    assert "| 2 | 95 % | 83 % | 1.34×" in text
 
 
 def test_no_loss_is_hidden(results: report.Results) -> None:

@@ -6,6 +6,7 @@ A kernel is judged against the measured ceilings. `load` reads them from
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -149,6 +150,8 @@ def driver_version() -> str | None:
 
 GIB = 1 << 30
 MATRIX_SIZE = 8192
+#: Bytes that the copies move, read plus written, beside which calls of any length are held.
+COPIES = tuple(1 << n for n in range(23, 33))
 
 
 def _burst_and_sustained(call: Callable[[int], Any], seconds: float) -> tuple[float, float]:
@@ -180,6 +183,15 @@ def _copy_tbps(seconds: float) -> dict[str, float]:
         # A reading rate below the copying rate says that the reduction was slow, not the memory.
         "read_tbps": max(count * 4 / 1e9 / read, copy),
     }
+
+
+def _copy_ms(moved: int) -> float:
+    """Milliseconds of a copy from cold memory, as benchmarks time everything else."""
+    sets = timing.sets_for(moved, timing.l2_bytes())
+    source = [torch.randn(moved // 8, device="cuda") for _ in range(sets)]
+    target = [torch.empty_like(x) for x in source]
+    times = timing.measure({"it": lambda i: target[i].copy_(source[i])}, sets=sets, seconds=0.02)
+    return times["it"].ms
 
 
 def _matrices(dtype: torch.dtype, n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -238,6 +250,8 @@ def measure(seconds: float = 2.0) -> dict[str, Any]:
     """
     torch.cuda.empty_cache()
     measured = _copy_tbps(seconds)
+    free, _ = torch.cuda.mem_get_info()
+    copies = [[moved, round(_copy_ms(moved), 6)] for moved in COPIES if 3 * moved < free]
     torch.cuda.empty_cache()
     measured |= _matrix_tflops(seconds)
     torch.cuda.empty_cache()
@@ -255,6 +269,7 @@ def measure(seconds: float = 2.0) -> dict[str, Any]:
         },
         "data_sheet": asdict(known) if known else None,
         "measured": {key: round(value, 4) for key, value in measured.items()},
+        "copies": copies,  # bytes read plus written, milliseconds
     }
 
 
@@ -308,3 +323,17 @@ def floor_ms(limits: dict[str, Any], dtype: str, bytes_moved: int, flops: int) -
     memory = bytes_moved / (measured["copy_tbps"] * 1e9)
     peak = measured.get(f"{MATRIX_OF.get(dtype, dtype)}_tflops")
     return max(memory, flops / (peak * 1e9) if peak else 0.0)
+
+
+def copy_ms(limits: dict[str, Any], bytes_moved: float) -> float | None:
+    """How long PyTorch takes to copy so many bytes, read plus written: a straight line between the
+    sizes that were measured. None below the shortest of them, or where none was.
+    """
+    copies: list[list[float]] = limits.get("copies") or []
+    if not copies or bytes_moved < copies[0][0]:
+        return None
+    for (less, short), (more, long) in itertools.pairwise(copies):
+        if bytes_moved <= more:
+            return short + (long - short) * (bytes_moved - less) / (more - less)
+    most, longest = copies[-1]
+    return longest * bytes_moved / most

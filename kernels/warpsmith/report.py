@@ -307,9 +307,19 @@ def at_limit(rows: dict[str, Row], against: str) -> float | None:
     return ratio / share if ratio and share else None
 
 
+def of_copy(results: Results, row: Row) -> float | None:
+    """The time of a copy of as many bytes over that of a call which memory bounds."""
+    share, rate = row.get("of_limit"), row.get("tbps")
+    if not share or not rate or results.limits is None:
+        return None
+    memory_bounds = share <= 1.001 * rate / results.limits["measured"]["copy_tbps"]
+    copy = limits.copy_ms(results.limits, rate * row["ms"] * 1e9)
+    return copy / row["ms"] if copy and memory_bounds else None
+
+
 def all_cases(results: Results, ops: Sequence[Op]) -> str:
     """Every operator over all its cases, beside what the limits leave room for."""
-    header = ["operator", "cases", "of limit"]
+    header = ["operator", "cases", "of limit", "of a copy"]
     for base in BASELINES:
         header += [f"vs {LABELS[base]}", "at the limit"]
     lines: Table = []
@@ -317,7 +327,9 @@ def all_cases(results: Results, ops: Sequence[Op]) -> str:
         table = list(cases(results.records[op.name]).values())
         shares = [rows["auto"]["of_limit"] for rows in table if "of_limit" in rows.get("auto", {})]
         mark = " †" if is_stale(results.records[op.name], op) else ""
+        copies = [share for rows in table if (share := of_copy(results, rows.get("auto", {})))]
         line = [f"`{op.name}`{mark}", str(len(table)), _percent(geomean(shares))]
+        line.append(_percent(geomean(copies)))
         for base in BASELINES:
             for ratio in (speedup, at_limit):
                 found = [value for rows in table if (value := ratio(rows, base)) is not None]
@@ -620,8 +632,10 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
         "### Every operator at its largest case",
         headline(results, ops),
         "### Every operator over all its cases",
-        'Geometric means. "At the limit": the speed-up of a kernel that runs at the limit, which '
-        "none exceeds where memory bounds the operator and nothing stays in a cache.",
+        'Geometric means. "Of a copy": the time that PyTorch takes to copy as many bytes over that '
+        'of the kernel, where memory bounds it. "At the limit": the speed-up of a kernel that runs '
+        "at the limit, which none exceeds where memory bounds the operator and nothing stays in a "
+        "cache.",
         all_cases(results, ops),
         "### Where others are faster",
         f"Every case in which an implementation that is not ours takes less than "
