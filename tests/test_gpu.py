@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
+import warpsmith
 from test_ops import GROUPS, OPS, applies, report
 from warpsmith import catalogue, dispatch, inspection, verify
 from warpsmith.catalogue import Op
@@ -39,6 +43,20 @@ def test_device_vocabulary() -> None:
     if not results:
         pytest.skip("the device vocabulary has no self tests in this checkout")
     assert all(result.ok for result in results), report(results)
+
+
+@pytest.mark.parametrize("op", [warpsmith.relu, warpsmith.rms_norm, warpsmith.reduce_sum])
+def test_a_captured_kernel_may_start_early_after_a_memset(op: Callable[[Tensor], Tensor]) -> None:
+    x = torch.ones(64, 1024, device="cuda")
+    op(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.zero_()
+        y = op(x)
+    for _ in range(10):
+        x.fill_(1.0)
+        graph.replay()
+        assert not y.any()
 
 
 @pytest.mark.parametrize("name", ["gemv", "gemv_scaled", "linear", "rms_norm"])

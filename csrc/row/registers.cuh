@@ -26,6 +26,7 @@
 
 #include <tuple>
 
+#include "device/start_early.h"
 #include "device/warp.h"
 #include "host/launch.h"
 #include "row/packed.h"
@@ -86,6 +87,7 @@ __device__ __forceinline__ uint32_t unknown_zero(const Row& row) {
 
 template <class Row, class Tile>
 __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()) row_registers_kernel(const Row row) {
+  start_early();
   using T = typename Row::Value;
   constexpr bool kShared = Tile::lanes > 0;
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
@@ -148,7 +150,7 @@ void launch_row_tile(const Row& row, cudaStream_t stream) {
   const int sharers = Tile::sharers(static_cast<int>(row.cols / kPack<typename Row::Value>));
   const unsigned threads = Tile::lanes > 0 ? Tile::threads : sharers;
   const unsigned grid = static_cast<unsigned>((row.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
-  launch<&row_registers_kernel<Row, Tile>>({grid, threads}, stream, row);
+  launch<&row_registers_kernel<Row, Tile>>({.grid = grid, .block = threads, .early = true}, stream, row);
 }
 
 // Rows of at most this many packs fit the tiles.

@@ -25,6 +25,7 @@ struct WholeTile : RowTile<threads, lanes, packs, min_blocks> {
 
 template <class Row, class Tile>
 __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()) row_whole_kernel(const Row row) {
+  start_early();
   constexpr int kLanes = Tile::lanes, kPacks = Tile::packs, kWidth = kPack<typename Row::Value>;
   constexpr bool kEarly = Tile::early && Row::template kHoldsColumns<kPacks>;
   const int lane = threadIdx.x % kLanes;
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()
 template <class Row, class Tile>
 void launch_whole_tile(const Row& row, cudaStream_t stream) {
   const unsigned grid = static_cast<unsigned>((row.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
-  launch<&row_whole_kernel<Row, Tile>>({grid, Tile::threads}, stream, row);
+  launch<&row_whole_kernel<Row, Tile>>({.grid = grid, .block = Tile::threads, .early = true}, stream, row);
 }
 
 // Through the tile that the rows fill; false where there is none.

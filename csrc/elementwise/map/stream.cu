@@ -6,7 +6,7 @@
 //   before ends. Bound: DRAM.
 #include <algorithm>
 
-#include "device/ptx/griddepcontrol.h"
+#include "device/start_early.h"
 #include "elementwise/map/rows.cuh"
 
 namespace warpsmith {
@@ -27,12 +27,6 @@ __device__ __forceinline__ uint64_t load_policy(const Rows<Map, T>& view, const 
 #else
   return load_policy(view);
 #endif
-}
-
-// Before any access to memory.
-__device__ __forceinline__ void start_early() {
-  ptx::allow_next_grid();
-  ptx::wait_for_previous_grid();
 }
 
 // Functions of so many instructions that a thread's accesses must hide each other's.

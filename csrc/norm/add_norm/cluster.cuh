@@ -153,9 +153,8 @@ using AddNormHalfTiles = std::tuple<ChunkTile<512, 4, 8, 1, 2>, ChunkTile<512, 4
                                     ChunkTile<512, 4, 8, 1, 16>, ChunkTile<512, 8, 8, 1, 16, 4>>;
 using AddNormFloatTiles = std::tuple<ChunkTile<512, 4, 8, 1, 2>, ChunkTile<512, 8, 8, 1, 2>, ChunkTile<512, 8, 8, 1, 4>,
                                      ChunkTile<512, 8, 8, 1, 8>, ChunkTile<512, 8, 8, 1, 16>>;
-using AddNormFewTiles =
-    std::tuple<ChunkTile<512, 4, 8, 1, 2, 2>, ChunkTile<512, 8, 8, 1, 2, 2>, ChunkTile<512, 4, 8, 1, 8, 2>,
-               ChunkTile<512, 8, 8, 1, 16, 2>>;
+using AddNormFewTiles = std::tuple<ChunkTile<512, 4, 8, 1, 2, 2>, ChunkTile<512, 8, 8, 1, 2, 2>,
+                                   ChunkTile<512, 4, 8, 1, 8, 2>, ChunkTile<512, 8, 8, 1, 16, 2>>;
 
 template <class Rows>
 void launch_cluster(const Rows& rows, cudaStream_t stream) {

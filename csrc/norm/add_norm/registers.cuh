@@ -3,6 +3,7 @@
 
 #include <tuple>
 
+#include "device/start_early.h"
 #include "norm/add_norm/row.cuh"
 
 namespace warpsmith {
@@ -38,6 +39,7 @@ __device__ __forceinline__ float row_sum(float value, float (&partial)[kWarp]) {
 
 template <class Rows, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks) add_norm_registers_kernel(const Rows v) {
+  start_early();
   using T = typename Rows::T;
   using R = typename Rows::R;
   constexpr int kWidth = Rows::kWidth, kPacks = Tile::packs;
@@ -120,12 +122,13 @@ void launch_registers_tile(const Rows& rows, cudaStream_t stream) {
   const int64_t packs = rows.cols / Rows::kWidth;
   const unsigned threads = Tile::lanes > 0 ? Tile::threads : row_threads(packs, Tile::packs, Tile::threads);
   const unsigned grid = static_cast<unsigned>((rows.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
+  const LaunchConfig config{.grid = grid, .block = threads, .early = true};
   if constexpr (Rows::kCommon && Tile::lanes == 0) {
     if (packs == Tile::most_packs) {
-      return launch<&add_norm_registers_kernel<Rows, typename Tile::Exact>>({grid, threads}, stream, rows);
+      return launch<&add_norm_registers_kernel<Rows, typename Tile::Exact>>(config, stream, rows);
     }
   }
-  launch<&add_norm_registers_kernel<Rows, Tile>>({grid, threads}, stream, rows);
+  launch<&add_norm_registers_kernel<Rows, Tile>>(config, stream, rows);
 }
 
 template <class Rows, class... Tile>

@@ -1,7 +1,9 @@
 // Dot product in a single launch.
 //   Against `pack`: as many blocks as the GPU holds walk over the tiles, and the last one to finish adds up what they
-//   all leave, in the order of the blocks: the same bits every time, whoever is last. Nothing is read through L1. Bound:
-//   DRAM; on short inputs the launch, and the way of the sums through L2 at the end.
+//   all leave, in the order of the blocks: the same bits every time, whoever is last. Nothing is read through L1, and the
+//   blocks take their places while the kernel before ends. Bound: DRAM; on short inputs the launch, and the way of the
+//   sums through L2 at the end.
+#include "device/start_early.h"
 #include "reduce/dot/thread_dot.cuh"
 #include "reduce/one_pass.cuh"
 
@@ -11,6 +13,7 @@ namespace {
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
     dot_one_pass_kernel(const Span<T, kPack<T>> x, const Span<T, kPack<T>> y, const Joint<double> joint, T* out) {
+  start_early();
   double total = 0.0;
   for (int64_t start = int64_t{blockIdx.x} * Tile::size; start < x.accesses; start += int64_t{gridDim.x} * Tile::size) {
     // load
@@ -40,9 +43,9 @@ void launch(const DotArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() {
     const Span<T, kPack<T>> x(a.x, a.n), y(a.y, a.n);
     const int64_t blocks = DotTile::grid(x.accesses, a.sm_count);
-    warpsmith::launch<&dot_one_pass_kernel<T, DotTile>>({static_cast<unsigned>(blocks), DotTile::threads}, stream, x, y,
-                                                        make_joint<double>(a.workspace, blocks, stream),
-                                                        static_cast<T*>(a.out));
+    warpsmith::launch<&dot_one_pass_kernel<T, DotTile>>(
+        {.grid = static_cast<unsigned>(blocks), .block = DotTile::threads, .early = true}, stream, x, y,
+        make_joint<double>(a.workspace, blocks, stream), static_cast<T*>(a.out));
   });
 }
 

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kReduceThreads, blocks_per_sm<R, T, Aligned>()
   constexpr int kWidth = kPack<T>, kUnroll = kColumnUnroll;
   using State = typename R::State;
   __shared__ State shared[StateTile<kWidth>::size];
-  ptx::allow_next_grid();
+  start_early();
   const int width = blockDim.x * kWidth, tid = threadIdx.y * blockDim.x + threadIdx.x;
   for (int64_t item = blockIdx.x; item < blocks * a.splits; item += gridDim.x) {
     const int64_t split = item / blocks, block = item - split * blocks;
@@ -212,8 +212,8 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
     const int along_x = threads_along_inner(a);
     const dim3 block(along_x, kReduceThreads / along_x);
     const int64_t blocks = column_blocks(a);
-    warpsmith::launch<&reduce_dim_columns_kernel<R, T, Aligned>>({row_grid(blocks * a.splits), block}, stream, a,
-                                                                 blocks / a.outer, blocks);
+    warpsmith::launch<&reduce_dim_columns_kernel<R, T, Aligned>>(
+        {.grid = row_grid(blocks * a.splits), .block = block, .early = true}, stream, a, blocks / a.outer, blocks);
     if (a.splits > 1) launch_partial<R, T>(a, kJoinedOutputs, 1, a.outputs(), stream);
   });
 }

@@ -13,6 +13,7 @@ constexpr int kUnroll = 4;
 template <class R, class T, class Aligned>
 __global__ void __launch_bounds__(kReduceThreads) reduce_dim_pack_kernel(const ReduceDimArgs a) {
   __shared__ typename R::State partial[kWarp];
+  start_early();
   for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
     const T* x = static_cast<const T*>(a.x) + row * a.stride_outer;  // [n]
 
@@ -38,6 +39,7 @@ __global__ void __launch_bounds__(kReduceThreads, kHeldBlocks<Aligned>)
     reduce_dim_pack_held_kernel(const ReduceDimArgs a) {
   __shared__ float partial[2][kWarp];
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+  start_early();
   int turn = 0;  // what one sum is read from, the next does not overwrite
   const auto sum_up = [&](float x) {
     x = warp_reduce(x);
@@ -59,7 +61,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   visit_aligned_reducer(a, has_aligned_rows(a), [&]<class R, class T, class Aligned>() {
     const int64_t packs = ceil_div(a.n, kPack<T>);
     const unsigned threads = row_threads(packs, kUnroll, kReduceThreads);
-    const LaunchConfig config{row_grid(a.outer), threads};
+    const LaunchConfig config{.grid = row_grid(a.outer), .block = threads, .early = true};
     if constexpr (R::deviates) {
       const auto held = [&]<int count>() {
         warpsmith::launch<&reduce_dim_pack_held_kernel<R, T, Aligned, count>>(config, stream, a);

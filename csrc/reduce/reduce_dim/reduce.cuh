@@ -6,6 +6,7 @@
 
 #include "device/convert.h"
 #include "device/shuffle.h"
+#include "device/start_early.h"
 #include "device/vec.h"
 #include "host/launch.h"
 #include "host/registry.h"

@@ -13,7 +13,7 @@ constexpr int kUnroll = 4;
 template <class R, class T, class Aligned>
 __global__ void __launch_bounds__(kReduceThreads) reduce_dim_split_kernel(const ReduceDimArgs a) {
   __shared__ typename R::State shared[kWarp];
-  ptx::allow_next_grid();
+  start_early();
   for (int64_t item = blockIdx.x; item < a.outer * a.splits; item += gridDim.x) {
     const int64_t row = item / a.splits, split = item - row * a.splits;
     const T* x = static_cast<const T*>(a.x) + row * a.stride_outer;  // [n]
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_dim_split_kernel(const 
 
 void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   visit_aligned_reducer(a, has_aligned_rows(a), [&]<class R, class T, class Aligned>() {
-    warpsmith::launch<&reduce_dim_split_kernel<R, T, Aligned>>({row_grid(a.outer * a.splits), kReduceThreads}, stream,
-                                                               a);
+    warpsmith::launch<&reduce_dim_split_kernel<R, T, Aligned>>(
+        {.grid = row_grid(a.outer * a.splits), .block = kReduceThreads, .early = true}, stream, a);
     if (a.splits > 1) launch_partial<R, T>(a, /*along_x=*/1, a.splits, 1, stream);
   });
 }

@@ -28,6 +28,7 @@ constexpr int64_t kSpan = int64_t{kChain} * kWarp * kPack<T>;
 // Long: std::true_type where rows are longer than a span.
 template <class R, class T, class Aligned, class Long>
 __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceDimArgs a, const int lanes) {
+  start_early();
   const int lane = threadIdx.x % lanes, rows_per_block = kThreads / lanes;
   for (int64_t first = int64_t{blockIdx.x} * rows_per_block; first < a.outer;
        first += int64_t{gridDim.x} * rows_per_block) {
@@ -56,6 +57,7 @@ __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceD
 // The same in two passes, for rows of at most `packs` packs a lane.
 template <class R, class T, class Aligned, int packs>
 __global__ void __launch_bounds__(kThreads) reduce_dim_warp_held_kernel(const ReduceDimArgs a, const int lanes) {
+  start_early();
   const int lane = threadIdx.x % lanes, rows_per_block = kThreads / lanes;
   const auto sum_up = [&](float x) { return merge_lanes(x, lanes, [](float a, float b) { return a + b; }); };
   for (int64_t first = int64_t{blockIdx.x} * rows_per_block; first < a.outer;
@@ -73,7 +75,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
     const int64_t packs = ceil_div(a.n, kPack<T>);
     const int lanes = lanes_for(packs);
     const unsigned grid = row_grid(ceil_div(a.outer, kThreads / lanes));
-    const LaunchConfig config{grid, kThreads};
+    const LaunchConfig config{.grid = grid, .block = kThreads, .early = true};
     if constexpr (R::deviates) {
       const auto held = [&]<int count>() {
         warpsmith::launch<&reduce_dim_warp_held_kernel<R, T, Aligned, count>>(config, stream, a, lanes);

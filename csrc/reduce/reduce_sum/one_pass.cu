@@ -1,7 +1,9 @@
 // Sum of everything in a single launch.
 //   Against `pack`: as many blocks as the GPU holds walk over the tiles, and the last one to finish adds up what they
-//   all leave, in the order of the blocks: the same bits every time, whoever is last. Nothing is read through L1. Bound:
-//   DRAM; on short inputs the launch, and the way of the sums through L2 at the end.
+//   all leave, in the order of the blocks: the same bits every time, whoever is last. Nothing is read through L1, and the
+//   blocks take their places while the kernel before ends. Bound: DRAM; on short inputs the launch, and the way of the
+//   sums through L2 at the end.
+#include "device/start_early.h"
 #include "reduce/one_pass.cuh"
 #include "reduce/reduce_sum/dtypes.cuh"
 
@@ -21,6 +23,7 @@ constexpr int resident_blocks() {
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, resident_blocks<T, Tile>())
     reduce_sum_one_pass_kernel(const Span<T, kPack<T>> x, const Joint<Total<T>> joint, Result<T>* y) {
+  start_early();
   Total<T> total{};
   for (int64_t start = int64_t{blockIdx.x} * Tile::size; start < x.accesses; start += int64_t{gridDim.x} * Tile::size) {
     // load
@@ -48,8 +51,8 @@ void launch(const ReduceSumArgs& a, cudaStream_t stream) {
     const Span<T, kPack<T>> x(a.x, a.n);
     const int64_t blocks = SumTile::grid(x.accesses, a.sm_count);
     warpsmith::launch<&reduce_sum_one_pass_kernel<T, SumTile>>(
-        {static_cast<unsigned>(blocks), SumTile::threads}, stream, x, make_joint<Total<T>>(a.workspace, blocks, stream),
-        static_cast<Result<T>*>(a.y));
+        {.grid = static_cast<unsigned>(blocks), .block = SumTile::threads, .early = true}, stream, x,
+        make_joint<Total<T>>(a.workspace, blocks, stream), static_cast<Result<T>*>(a.y));
   });
 }
 
