@@ -2,6 +2,7 @@
 // round after round, and the next one writes over it only once it is read. A kernel in between that allows the next grid
 // before it waits itself changes nothing.
 #include "device/ptx/griddepcontrol.h"
+#include "device/start_early.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {
@@ -21,8 +22,7 @@ __global__ void write_late_kernel(uint32_t* to, uint32_t round) {
 
 // Every thread reads what a thread of another block has written. Says first of all that the next grid may come.
 __global__ void pass_on_kernel(uint32_t* to, const uint32_t* from) {
-  ptx::allow_next_grid();
-  ptx::wait_for_previous_grid();
+  start_early();
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
   to[i] = from[kWords - 1 - i] + 1;
 }

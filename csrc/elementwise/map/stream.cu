@@ -29,12 +29,6 @@ __device__ __forceinline__ uint64_t load_policy(const Rows<Map, T>& view, const 
 #endif
 }
 
-// Functions of so many instructions that a thread's accesses must hide each other's.
-template <class Map>
-inline constexpr bool kIsHeavy = false;
-template <template <class> class Map>
-inline constexpr bool kIsHeavy<Map<Gelu>> = true;
-
 // Maps of so many instructions on so few operands that a thread does better with two packs under way.
 template <class Map>
 inline constexpr bool kTakesTwo = false;
@@ -96,6 +90,12 @@ __global__ void __launch_bounds__(RowTile<Map, T>::threads, RowTile<Map, T>::min
     stream_tile<false>(view, policy);
   }
 }
+
+// Functions of so many instructions that a thread's accesses must hide each other's.
+template <class Map>
+inline constexpr bool kIsHeavy = false;
+template <template <class> class Map>
+inline constexpr bool kIsHeavy<Map<Gelu>> = true;
 
 // Many rows: a block covers `rows` * blockDim.y rows by blockDim.x packs. A thread's rows share its columns, hence its
 // index arithmetic and the packs of a broadcast row. Before sm_89, conversions of fp8 take registers of their own.

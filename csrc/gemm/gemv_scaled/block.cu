@@ -25,7 +25,7 @@ void launch(const GemvScaledArgs& a, cudaStream_t stream) {
   });
 }
 
-// One vector is widened so seldom that more blocks of fewer rows are worth more.
+// What is widened of a single vector costs so little that more blocks, of fewer rows, are faster: `split_k`, or `pack`.
 bool suits(const GemvScaledArgs& a) { return a.call.vectors > 1 && a.call.k >= kLeastBlockK; }
 
 const Register<GemvScaledArgs> registered{"block", /*min_sm=*/80, needs_packs, launch, suits};

@@ -1,6 +1,7 @@
 // GEMV with 8-bit weights, four rows per block, k cut into slices where the rows are few and long.
-//   Against `block`: there are twice as many blocks; where several of them share a row, a second launch adds up and scales
-//   what they leave, always in the same order. Bound: DRAM, or the second launch, for which the GPU drains.
+//   Against `block`: for one vector there are twice as many blocks; where several of them share a row, a second launch
+//   adds up and scales what they leave, always in the same order. Bound: DRAM, or the second launch, for which the GPU
+//   drains.
 #include "gemm/gemv_scaled/gemv_scaled.h"
 #include "gemm/skinny_block.cuh"
 #include "host/registry.h"

@@ -43,41 +43,30 @@ struct IntoFp8 : Norm {
   }
 };
 
-// What the norm of x alone is told, but for y.
-inline RmsNormArgs rms_norm_args(const AddNormFp8Args& a) {
-  return {.x = a.x,
-          .weight = a.weight,
-          .y = nullptr,
-          .rows = a.rows,
-          .cols = a.cols,
-          .x_stride = a.x_stride,
-          .eps = a.eps,
-          .dtype = a.dtype,
-          .weight_dtype = a.weight_dtype,
-          .accumulator = Dtype::f32};
-}
-inline LayerNormArgs layer_norm_args(const AddNormFp8Args& a) {
-  return {.x = a.x,
-          .weight = a.weight,
-          .bias = a.bias,
-          .y = nullptr,
-          .rstd = nullptr,
-          .rows = a.rows,
-          .cols = a.cols,
-          .x_stride = a.x_stride,
-          .eps = a.eps,
-          .dtype = a.dtype,
-          .weight_dtype = a.weight_dtype,
-          .accumulator = Dtype::f32};
+// RmsNormArgs or LayerNormArgs of x alone, without a y.
+template <class Args>
+Args lone_norm_args(const AddNormFp8Args& a) {
+  Args args{};
+  args.x = a.x;
+  args.weight = a.weight;
+  if constexpr (requires { args.bias; }) args.bias = a.bias;
+  args.rows = a.rows;
+  args.cols = a.cols;
+  args.x_stride = a.x_stride;
+  args.eps = a.eps;
+  args.dtype = a.dtype;
+  args.weight_dtype = a.weight_dtype;
+  args.accumulator = Dtype::f32;
+  return args;
 }
 
 inline void launch_alone(const AddNormFp8Args& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
     dispatch_fp8(a.y_dtype, [&]<class Y>() {
       if (a.layer) {
-        launch_row(IntoFp8<LayerNorm<T, W>, Y>(layer_norm_args(a), a), stream, LayerNormTiles<T, W>{});
+        launch_row(IntoFp8<LayerNorm<T, W>, Y>(lone_norm_args<LayerNormArgs>(a), a), stream, LayerNormTiles<T, W>{});
       } else {
-        launch_row(IntoFp8<RmsNorm<T, W>, Y>(rms_norm_args(a), a), stream, RowTiles{});
+        launch_row(IntoFp8<RmsNorm<T, W>, Y>(lone_norm_args<RmsNormArgs>(a), a), stream, RowTiles{});
       }
     });
   });

@@ -1,6 +1,7 @@
 // Residual norm into fp8, the row held in registers.
 //   Against `pack`: a row is read once. With a residual it is held as `registers` of add_norm holds it; without one half
-//   as many registers do, and rows may be as long as those of rms_norm. Bound: DRAM.
+//   as many registers do, and rows may be as long as those of rms_norm. Blocks take their places while the kernel
+//   before ends. Bound: DRAM; of layer norm of 16 bits, the arithmetic.
 #include "norm/add_norm/registers.cuh"
 #include "norm/add_norm_fp8/alone.cuh"
 #include "norm/add_norm_fp8/row.cuh"

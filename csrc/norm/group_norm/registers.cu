@@ -1,6 +1,7 @@
 // Group norm of contiguous tensors, the group held in registers.
 //   Against `pack`: x is read once. A thread holds no more packs than keep a multiprocessor full of blocks, so that groups
-//   that read overlap groups that write; small groups share a warp. Bound: DRAM, until one group fills a multiprocessor.
+//   that read overlap groups that write; small groups share a warp, and their blocks take their places while the kernel
+//   before ends. Bound: DRAM, until one group fills a multiprocessor.
 #include "norm/group_norm/slices.cuh"
 
 namespace warpsmith {

@@ -2,7 +2,7 @@
 //   Against `pack`: x is read once. A thread holds no more packs than leave a multiprocessor several rows, so that rows
 //   that read overlap rows that write, but four where the row has as many: merging statistics costs a warp the same
 //   however much it has gathered. Short rows share a warp, and the commonest lengths have a kernel that tests and pads
-//   nothing. Bound: DRAM, until one row fills a multiprocessor.
+//   nothing. Blocks take their places while the kernel before ends. Bound: DRAM, until one row fills a multiprocessor.
 #include "norm/layer_norm/resident.cuh"
 #include "row/whole.cuh"
 

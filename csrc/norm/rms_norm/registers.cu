@@ -1,7 +1,7 @@
 // RMS norm, the row held in registers.
 //   Against `pack`: x is read once. A thread holds no more packs than keep a multiprocessor full of blocks, so that rows
 //   that read overlap rows that write; short rows share a warp, and the commonest lengths have a kernel that tests and
-//   pads nothing. Bound: DRAM, until one row fills a multiprocessor.
+//   pads nothing. Blocks take their places while the kernel before ends. Bound: DRAM, until one row fills a multiprocessor.
 #include "norm/rms_norm/row.cuh"
 #include "row/whole.cuh"
 

@@ -1,5 +1,6 @@
 // RMS norm with rstd, the row held in registers.
-//   Against `pack`: x is read once, as `registers` of rms_norm does. Bound: DRAM, until one row fills a multiprocessor.
+//   Against `pack`: x is read once, as `registers` of rms_norm does, and blocks take their places while the kernel before
+//   ends. Bound: DRAM, until one row fills a multiprocessor.
 #include "norm/rms_norm_with_rstd/row.cuh"
 
 namespace warpsmith {

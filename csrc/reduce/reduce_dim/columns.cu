@@ -2,7 +2,8 @@
 //   Against `shuffle`, whose lanes lie along the reduced dimension: lanes lie along the kept ones, a pack of columns
 //   each, so that a warp reads 512 neighbouring bytes; the rest of the block shares the columns, and so do more blocks
 //   where there are few columns. A second kernel, which starts while the first ends, then joins the states in a fixed
-//   order; of a position they know the group of rows, and it is looked up for the answer alone. Bound: DRAM.
+//   order; of a position they know the group of rows, and it is looked up for the answer alone. Blocks take their places while
+//   the kernel before ends. Bound: DRAM.
 #include "reduce/reduce_dim/partial.cuh"
 
 namespace warpsmith {

@@ -49,6 +49,7 @@ __device__ __forceinline__ float squared_deviations(const T* row, int n, int tid
   for (int i = 0; i < packs; ++i) {
     if (inside(i)) load_pack<Aligned>(held[i], row + (tid + i * threads) * kWidth);
   }
+  // Without a test: there are seven predicates, and a load that has to wait for one of them waits for the shift too.
   const float shift = to_float(*row), share = 1.0f / static_cast<float>(n);
   // Adds up over the row: term(x, sum) is sum with what a value less the shift brings.
   const auto add_up = [&](auto term) {

@@ -103,7 +103,8 @@ inline int64_t column_blocks(const ReduceDimArgs& a) {
 
 inline void plan_columns(ReduceDimArgs& a) {
   constexpr int64_t kInvariantChunk = 512;
-  const int64_t wave = int64_t{2} * a.sm_count, many = a.reduction == Reduction::var ? 2 * wave : 8 * wave;
+  const int64_t wave = int64_t{2} * a.sm_count;
+  const int64_t many = wave * (a.reduction == Reduction::var ? 2 : 8);  // its states are large, and slow to join
   const int64_t step = kReduceThreads / threads_along_inner(a) * kColumnUnroll;  // rows that a block reads at once
   const int64_t wanted = a.batch_invariant
                              ? ceil_div(a.n, kInvariantChunk)

@@ -1,6 +1,7 @@
 // Softmax, the row held in registers by as many lanes as it needs, up to a whole block.
 //   Against `shared`: nothing is written to shared memory and read back, accesses are 128 bits wide, and short rows share a
-//   warp. Bound: DRAM, until one row fills a multiprocessor.
+//   warp. Blocks take their places while the kernel before ends. Bound: DRAM, until one row fills a
+//   multiprocessor.
 #include "softmax/softmax/resident.cuh"
 
 namespace warpsmith {

@@ -1,5 +1,6 @@
 // Gradient of softmax, both rows held in registers by as many lanes as they need, up to a whole block.
-//   Against `pack`: grad and y are read once. Bound: DRAM, until one row fills a multiprocessor.
+//   Against `pack`: grad and y are read once, and blocks take their places while the kernel before ends. Bound: DRAM,
+//   until one row fills a multiprocessor.
 #include "softmax/softmax_backward/resident.cuh"
 
 namespace warpsmith {
