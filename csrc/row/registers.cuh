@@ -146,12 +146,17 @@ __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()
   }
 }
 
+// Early blocks begin one after another more slowly than others do. Many that read so little are held up by that.
+constexpr int kSmallBlockBytes = 2048, kManyBlocks = 8192;
+
 template <class Row, class Tile>
 void launch_row_tile(const Row& row, cudaStream_t stream) {
   const int sharers = Tile::sharers(static_cast<int>(row.cols / kPack<typename Row::Value>));
   const unsigned threads = Tile::lanes > 0 ? Tile::threads : sharers;
   const unsigned grid = static_cast<unsigned>((row.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
-  launch<&row_registers_kernel<Row, Tile>>({.grid = grid, .block = threads, .early = true}, stream, row);
+  const bool small = threads * Tile::packs * Row::kInputs * sizeof(uint4) <= kSmallBlockBytes;
+  const LaunchConfig config{.grid = grid, .block = threads, .early = !small || grid < kManyBlocks};
+  launch<&row_registers_kernel<Row, Tile>>(config, stream, row);
 }
 
 // Rows of at most this many packs fit the tiles.

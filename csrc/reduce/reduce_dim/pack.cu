@@ -61,7 +61,8 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   visit_aligned_reducer(a, has_aligned_rows(a), [&]<class R, class T, class Aligned>() {
     const int64_t packs = ceil_div(a.n, kPack<T>);
     const unsigned threads = row_threads(packs, kUnroll, kReduceThreads);
-    const LaunchConfig config{.grid = row_grid(a.outer), .block = threads, .early = true};
+    // Where all rows are at work at once, blocks that start early lie two to a place here and none there.
+    const LaunchConfig config{.grid = row_grid(a.outer), .block = threads, .early = !rows_at_once(a.outer)};
     if constexpr (R::deviates) {
       const auto held = [&]<int count>() {
         warpsmith::launch<&reduce_dim_pack_held_kernel<R, T, Aligned, count>>(config, stream, a);
