@@ -210,6 +210,52 @@ def test_strides_and_alignment_do_not_matter(op: str) -> None:
         assert torch.equal(bits(function(few.t().contiguous().t())), wanted), "transposed"
 
 
+#: Of rows of odd lengths, each served by another rung or by another cluster.
+ODD_LENGTHS = (1025, 12767, 16383, 25567, 32769, 50257, 51137, 102335)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("variant", [None, "peeled_registers"])
+def test_rows_of_a_softmax_may_begin_anywhere(op: str, dtype: str, variant: str | None) -> None:
+    """At every place in a line of 128 bytes, and with an answer that lies elsewhere in its own."""
+    chosen = {
+        v.dtype: v.name.removeprefix(f"{op}_")
+        for v in catalogue.get(op).variants
+        if v.rung.name == variant
+    }
+    most = 204672 // DTYPES[dtype].itemsize
+
+    def function(x: Tensor) -> Tensor:
+        return getattr(warpsmith, op)(x, -1, variant=chosen.get(dtype))
+
+    for length in ODD_LENGTHS:
+        if variant is not None and length > most:
+            continue
+        few = rows_of(length, dtype, "cuda")
+        assert_invariant(function, few)
+        wanted = bits(function(few))
+        apart = torch.empty(FEW, length + 65, dtype=few.dtype, device="cuda")
+        for offset in range(64):
+            there = apart[:, offset : offset + length].copy_(few)
+            assert torch.equal(bits(function(there)), wanted), f"{length} values from {offset} on"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_the_rung_of_a_softmax_of_odd_rows_does_not_depend_on_where_they_lie(dtype: str) -> None:
+    for length in ODD_LENGTHS:
+        rungs = set()
+        for offset in range(8):
+            x = torch.empty(3, length + 8, dtype=DTYPES[dtype], device="meta")
+            for rows in (1, 3):
+                view = x[:rows, offset : offset + length]
+                choice = warpsmith.which("softmax", view, -1, sm=90)
+                assert choice.variant is not None
+                rungs.add(choice.variant.rung.name)
+        assert len(rungs) == 1
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", ["sum", "mean", "var", "cumsum"])
 @pytest.mark.parametrize("shape", [(3, 1 << 20), (64, 1 << 16), (4096, 1000)], ids=str)

@@ -86,9 +86,18 @@ __device__ __forceinline__ uint32_t unknown_zero(const Row& row) {
 
 }  // namespace detail
 
+// Blocks that let the next grid start take turns at saying so. Many that read so little would wait for theirs.
+inline constexpr unsigned kSmallBlockBytes = 2048, kManyBlocks = 8192;
+
+// Whether a grid of so many blocks starts early, and lets the next one.
+template <class Row, class Tile>
+__host__ __device__ constexpr bool starts_early(unsigned grid, unsigned threads) {
+  return grid < kManyBlocks || threads * Tile::packs * Row::kInputs * sizeof(uint4) > kSmallBlockBytes;
+}
+
 template <class Row, class Tile>
 __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()) row_registers_kernel(const Row row) {
-  start_early();
+  if (starts_early<Row, Tile>(gridDim.x, blockDim.x)) start_early();
   using T = typename Row::Value;
   constexpr bool kShared = Tile::lanes > 0;
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
@@ -146,16 +155,12 @@ __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()
   }
 }
 
-// Early blocks begin one after another more slowly than others do. Many that read so little are held up by that.
-constexpr int kSmallBlockBytes = 2048, kManyBlocks = 8192;
-
 template <class Row, class Tile>
 void launch_row_tile(const Row& row, cudaStream_t stream) {
   const int sharers = Tile::sharers(static_cast<int>(row.cols / kPack<typename Row::Value>));
   const unsigned threads = Tile::lanes > 0 ? Tile::threads : sharers;
   const unsigned grid = static_cast<unsigned>((row.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
-  const bool small = threads * Tile::packs * Row::kInputs * sizeof(uint4) <= kSmallBlockBytes;
-  const LaunchConfig config{.grid = grid, .block = threads, .early = !small || grid < kManyBlocks};
+  const LaunchConfig config{.grid = grid, .block = threads, .early = starts_early<Row, Tile>(grid, threads)};
   launch<&row_registers_kernel<Row, Tile>>(config, stream, row);
 }
 

@@ -41,6 +41,7 @@ inline uint64_t load_relaxed(const uint64_t* from) {
   return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(from)).load();
 }
 inline void store_relaxed(uint64_t* to, uint64_t word) { std::atomic_ref<uint64_t>(*to).store(word); }
+inline uint32_t inc_acq_rel(uint32_t* word, uint32_t last) { return atomicInc(word, last); }
 
 // --- copies in the background ----------------------------------------------------------------------------------------
 

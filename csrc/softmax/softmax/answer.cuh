@@ -28,7 +28,12 @@ struct SoftmaxRows {
 // higher and take that out of the factor, where it costs nothing: bf16 then keeps its subnormal answers, as PyTorch does.
 template <class T>
 class Probability {
+  static constexpr bool kExact = std::is_same_v<T, float>;
+
  public:
+  // Whether the terms of the sum are answers but for a factor, to the same bits.
+  static constexpr bool kFromExponential = kExact;
+
   Probability() = default;
   __device__ __forceinline__ Probability(float max, float sum)
       : max_(max), factor_(kExact ? reciprocal(sum) : reciprocal(sum) * kUnlift) {}
@@ -41,8 +46,13 @@ class Probability {
     }
   }
 
+  // The same from exponential<T>(x - max).
+  __device__ __forceinline__ float from_exponential(float x) const {
+    static_assert(kFromExponential);
+    return x * factor_;
+  }
+
  private:
-  static constexpr bool kExact = std::is_same_v<T, float>;
   static constexpr float kLift = 64.0f, kUnlift = 0x1p-64f;
   float max_, factor_;
 };
@@ -51,6 +61,8 @@ class Probability {
 template <class T>
 class LogProbability {
  public:
+  static constexpr bool kFromExponential = false;
+
   LogProbability() = default;
   __device__ __forceinline__ LogProbability(float max, float sum) : max_(max), log_sum_(logf(sum)) {}
 

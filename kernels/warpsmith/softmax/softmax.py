@@ -13,7 +13,7 @@ from torch import Tensor
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Condition, Cost, Op, Property, Rung
 from warpsmith.reduce.dims import check_dim
-from warpsmith.rows import needs_held, needs_streamed, suits_streamed
+from warpsmith.rows import MOST_ROWS, needs_held, needs_streamed, suits_streamed
 from warpsmith.softmax import softmax_cases as cases
 from warpsmith.softmax.slices import as_slices, tiles_slices
 
@@ -109,6 +109,8 @@ def _needs_columns(x: Tensor, dim: int) -> str | None:
 
 #: Of a row that `shared` holds: sm_89 gives a block 99 KiB.
 _MOST_SHARED_BYTES = 98 * 1024 + 512
+#: Of a row that `peeled_registers` holds in a cluster of 8, wherever it begins in a line.
+_MOST_PEELED_BYTES = 8 * 320 * 5 * 16 - 128
 #: Values of a column that the strips of a cluster hold, of all inputs together ...
 _STRIP_COLUMNS = 8192
 #: ... and up to here caches hold a column well enough.
@@ -174,6 +176,20 @@ def _needs_peeled(x: Tensor, dim: int) -> str | None:
 def _suits_peeled(x: Tensor, dim: int) -> str | None:
     most = 32 << 10 if x.dtype == torch.float32 else _MOST_SHARED_BYTES
     return None if _row_bytes(x, dim) > most else "the row fits shared memory well"
+
+
+def _needs_peeled_registers(x: Tensor, dim: int) -> str | None:
+    if why := _needs_rows(x, dim):
+        return why
+    if _rows(x, dim) > MOST_ROWS // 8:
+        return "needs at most 2^28 - 1 rows"
+    if _row_bytes(x, dim) <= _MOST_PEELED_BYTES:
+        return None
+    return f"needs rows of at most {_MOST_PEELED_BYTES} bytes"
+
+
+def _suits_peeled_registers(x: Tensor, dim: int) -> str | None:
+    return None if _row_bytes(x, dim) > 64 << 10 else "a multiprocessor holds whole rows"
 
 
 def _needs_registers(x: Tensor, dim: int) -> str | None:
@@ -346,6 +362,16 @@ def _safe(names: str) -> tuple[Rung, ...]:
             min_sm=90,
             when=_needs_peeled,
             suits=_suits_peeled,
+        ),
+        Rung(
+            "peeled_registers",
+            "rows that begin anywhere in the registers of a cluster, a sum that no order changes",
+            width=PACK,
+            pack=True,
+            technique="peeled_registers",
+            min_sm=90,
+            when=_needs_peeled_registers,
+            suits=_suits_peeled_registers,
         ),
         Rung(
             "registers",
@@ -529,6 +555,7 @@ softmax_op = catalogue.add(
             Property("one outlier", cases.one_outlier),
             Property("keeps small answers", cases.keeps_small_answers),
             Property("batch invariant", cases.batch_invariant),
+            Property("the same bits wherever a row lies", cases.same_bits_anywhere),
         ),
         cost=Cost(bytes=_bytes, flops=lambda x, dim: 5 * x.numel()),
         bench=cases.bench(),
@@ -558,6 +585,7 @@ log_softmax_op = catalogue.add(
             Property("keeps the order", cases.keeps_the_order),
             Property("accurate far below", cases.accurate_far_below),
             Property("batch invariant", cases.batch_invariant),
+            Property("the same bits wherever a row lies", cases.same_bits_anywhere),
         ),
         cost=Cost(bytes=_bytes, flops=lambda x, dim: 4 * x.numel()),
         bench=cases.bench(),

@@ -49,6 +49,11 @@ def samples(past: bool = False) -> tuple[Sample, ...]:
                 (2, 131072), (2, 262143), (3, 262144), (2, 300001), (2600, 1029), (150, 50257),
             )
         ),
+        # of as many values as clusters hold of rows that begin anywhere, and of one more
+        *(
+            _along_last(3, n, small=False)
+            for n in (12767, 12769, 19999, 25535, 25567, 25569, 51135, 51167, 102335, 102337)
+        ),
         Sample("defaults", lambda i: (i.randn(4, 64),)),
         Sample("0-d", lambda i: (i.randn(), -1)),
         Sample("1-d", lambda i: (i.randn(768), 0)),
@@ -84,6 +89,15 @@ def samples(past: bool = False) -> tuple[Sample, ...]:
         Sample("misaligned, long", lambda i: (i.misaligned(3, 12000), -1), small=False),
         Sample("misaligned, odd", lambda i: (i.misaligned(5, 12345, offset=3), -1), small=False),
         Sample("misaligned, very long", lambda i: (i.misaligned(2, 70000), -1), small=False),
+        *(
+            Sample(
+                f"3x{n} from the end of a line",
+                lambda i, n=n: (i.misaligned(3, n, offset=63), -1),  # type: ignore[misc]
+                small=False,
+            )
+            for n in (63, 12768, 25536, 25568, 51136, 51168, 102336)
+        ),
+        Sample("odd row stride, long", lambda i: (i.randn(5, 20003)[:, 1:20000], -1), small=False),
         Sample("column stride", lambda i: (i.randn(3, 20, 40)[:, :, :24], 1)),
         Sample("odd column stride", lambda i: (i.randn(3, 20, 41)[:, :, 1:25], 1)),
         Sample("every other column", lambda i: (i.randn(3, 40, 16)[:, ::2], 1)),
@@ -102,6 +116,7 @@ def samples(past: bool = False) -> tuple[Sample, ...]:
         Sample("masked along 0", lambda i: (_masked(i, 72), 0)),
         Sample("masked, long", lambda i: (_masked(i, 2056), -1), small=False),
         Sample("special", lambda i: (_special(i), -1)),
+        Sample("special, long", lambda i: (_special(i, 35003), -1), small=False),
         Sample("special along 0", lambda i: (_special(i).t().contiguous(), 0)),
         # sizes
         Sample(
@@ -143,15 +158,15 @@ def _masked(inputs: Inputs, n: int) -> Tensor:
     )
 
 
-def _special(inputs: Inputs) -> Tensor:
+def _special(inputs: Inputs, n: int = 64) -> Tensor:
     """Rows with NaN and infinities; the fourth is all -inf."""
-    x = inputs.randn(8, 64)
+    x = inputs.randn(8, n)
     nan, inf = float("nan"), float("inf")
     x[0, 3] = nan
     x[1, 5] = inf
     x[2, 7], x[2, 8] = -inf, inf
     x[3] = -inf
-    x[4, :63] = -inf
+    x[4, :-1] = -inf
     x[5] = inf
     x[6, 1], x[6, 60] = nan, inf
     return x
@@ -284,6 +299,12 @@ def errors(op: str) -> tuple[Bad, ...]:
             lambda i: (_f32(i).plain(1, 262145), -1),
             rf"{op}.*: .*needs rows of at most 1 MiB|sm_90",
             variant="f32x4_pack_peeled",
+        ),
+        Bad(
+            "peeled registers, row too long",
+            lambda i: (_f32(i).plain(1, 51169), -1),
+            rf"{op}.*: .*needs rows of at most 204672 bytes|sm_90",
+            variant="f32x4_pack_peeled_registers",
         ),
         Bad(
             "rows along the first dimension",
@@ -460,6 +481,20 @@ def batch_invariant(function: Function, inputs: Inputs) -> None:
         if y.is_cuda:  # PyTorch on a CPU makes no such promise
             fewer = function(columns[:, :, :5].contiguous(), 1)
             assert torch.equal(fewer, y[:, :, :5]), f"{n}: fewer columns differ"
+
+
+def same_bits_anywhere(function: Function, inputs: Inputs) -> None:
+    """A row has the same bits wherever it begins, as long as its rung does not ask for packs."""
+    for n in (1025, 16383, 32769, 50257, 51135, 102335):
+        row = inputs.randn(n)
+        wanted = function(row, -1)
+        for offset in (1, 2, 3, 7, 31, 63) if wanted.is_cuda else ():
+            there = torch.empty(n + offset, dtype=row.dtype, device=row.device)[offset:]
+            there.copy_(row)
+            assert torch.equal(function(there, -1), wanted), f"{n} values from {offset} on"
+        rows = function(row.expand(9, n).contiguous(), -1)  # each begins at another place
+        if wanted.is_cuda:
+            assert torch.equal(rows, wanted.expand(9, n)), f"{n} values in each row"
 
 
 def gradient_sums_to_zero(forward: Function) -> Callable[[Function, Inputs], None]:

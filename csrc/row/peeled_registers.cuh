@@ -1,0 +1,148 @@
+// A row that begins anywhere, held in the registers of a cluster of small blocks and read once: which packs of it a thread
+// has, how they get there, and how they leave.
+//
+// Packs lie between 16-byte borders and are counted from the border of 128 bytes before the row, so that every warp begins
+// at a line, and no two share one. The packs at both ends, which the row fills in part only, are read and written value by
+// value, by whoever has them: nothing outside of the row is touched. The blocks of a multiprocessor are many and small,
+// and begin and end at different times: while some wait for their row, others write theirs.
+#pragma once
+
+#include <cstdint>
+
+#include "device/warp.h"
+#include "row/packed.h"
+#include "row/rows.h"
+
+namespace warpsmith {
+
+// threads of a block (at most) | 128-bit packs that one of them holds | blocks per multiprocessor that the registers must
+// allow | blocks that share a row | whether all rows of x and y have the same phase, so that packs are written
+template <int threads_, int packs_, int min_blocks_, int cluster_, bool same_phase_ = true>
+struct PeeledTile {
+  static constexpr int threads = threads_, packs = packs_, min_blocks = min_blocks_, cluster = cluster_;
+  static constexpr bool same_phase = same_phase_;
+  static constexpr int warps = threads / kWarp, warp_packs = packs * kWarp;  // a warp's packs follow each other
+  static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;
+  using AnyPhase = PeeledTile<threads, packs, min_blocks, cluster, false>;
+};
+
+inline constexpr int kPeeledLine = 128;  // bytes
+
+// From the border of a line before a row of so many bytes to its end, wherever it begins.
+constexpr int64_t peeled_packs(int64_t row_bytes) { return (row_bytes + kPeeledLine + 15) / 16; }
+template <class Tile>
+constexpr int64_t kMostPeeledBytes = 16 * Tile::most_packs - kPeeledLine;
+
+// Whether every row of y lies as that of x does between two 16-byte borders.
+inline bool same_phase(const void* x, const void* y, int64_t rows, int64_t x_stride, int64_t y_stride, int size) {
+  const auto apart = reinterpret_cast<uintptr_t>(x) - reinterpret_cast<uintptr_t>(y);
+  return apart % 16 == 0 && (rows == 1 || (x_stride - y_stride) * size % 16 == 0);
+}
+
+// What a thread has of a row. `warp` counts those of the whole cluster.
+template <class T, class Tile>
+class PeeledShare {
+  static constexpr int kWidth = kPack<T>, kPacks = Tile::packs, kStep = kWarp * kWidth;
+
+ public:
+  __device__ __forceinline__ PeeledShare(const T* row, int cols, int warp) : cols_(cols) {
+    const int lead = static_cast<int>(reinterpret_cast<uintptr_t>(row) % kPeeledLine / sizeof(T));
+    const int lane = threadIdx.x % kWarp;
+    first_ = (warp * Tile::warp_packs + lane) * kWidth - lead;
+    any_ = first_ - lane * kWidth < cols;
+  }
+
+  // Whether the warp has anything.
+  __device__ __forceinline__ bool any() const { return any_; }
+
+  // padding: the bits of a pack outside of the row.
+  __device__ __forceinline__ void load(uint4 (&x)[kPacks], const T* row, const uint4& padding, uint64_t policy) const {
+    const auto* from = reinterpret_cast<const uint4*>(row + first_);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      x[i] = padding;
+      if (whole(i)) x[i] = ptx::load_streaming(from + i * kWarp, policy);
+    }
+    if (has_head()) x[0] = load_part(row, first_, padding);
+    if (const int tail = tail_pack(); tail < kPacks) {
+      const uint4 part = load_part(row, first_ + tail * kStep, padding);
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        if (i == tail) x[i] = part;
+      }
+    }
+  }
+
+  // finish: a value to its answer.
+  template <class Finish>
+  __device__ __forceinline__ void store(T* row, const uint4 (&x)[kPacks], const Finish& finish) const {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (!whole(i)) continue;
+      float values[kWidth];
+      finish_pack(values, x[i], finish);
+      if constexpr (Tile::same_phase) {
+        ptx::store_streaming(reinterpret_cast<uint4*>(row + first_) + i * kWarp, pack<T>(values));
+      } else {
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) row[first_ + i * kStep + j] = from_float<T>(values[j]);
+      }
+    }
+    if (has_head()) store_part(row, first_, x[0], finish);
+    if (const int tail = tail_pack(); tail < kPacks) {
+      uint4 part = x[0];
+#pragma unroll
+      for (int i = 1; i < kPacks; ++i) {
+        if (i == tail) part = x[i];
+      }
+      store_part(row, first_ + tail * kStep, part, finish);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ bool inside(int col) const {
+    return static_cast<unsigned>(col) < static_cast<unsigned>(cols_);
+  }
+  __device__ __forceinline__ bool whole(int i) const {
+    return static_cast<unsigned>(first_ + i * kStep) < static_cast<unsigned>(max(cols_ - kWidth + 1, 0));
+  }
+  // The row begins within this thread's first pack. If it ends there too, that is the tail as well, and seen to twice.
+  __device__ __forceinline__ bool has_head() const { return first_ < 0 && first_ > -kWidth; }
+  // Which of this thread's packs the row's last value does not fill; kPacks or more for none.
+  __device__ __forceinline__ int tail_pack() const {
+    const unsigned last = static_cast<unsigned>(cols_ - 1 - first_);  // from the thread's first value; huge behind it
+    return last % kStep < kWidth - 1 ? static_cast<int>(last / kStep) : kPacks;
+  }
+
+  __device__ __forceinline__ uint4 load_part(const T* row, int col, uint4 part) const {
+    T* values = reinterpret_cast<T*>(&part);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      if (inside(col + j)) values[j] = row[col + j];
+    }
+    return part;
+  }
+
+  template <class Finish>
+  __device__ __forceinline__ void store_part(T* row, int col, const uint4& part, const Finish& finish) const {
+    float values[kWidth];
+    finish_pack(values, part, finish);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      if (inside(col + j)) row[col + j] = from_float<T>(values[j]);
+    }
+  }
+
+  template <class Finish>
+  __device__ __forceinline__ void finish_pack(float (&values)[kWidth], const uint4& x, const Finish& finish) const {
+    unpack<T>(values, x);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) values[j] = finish(values[j]);
+  }
+
+  int cols_;
+  int first_;  // column of the first value of the first pack; before the row and behind it too
+  bool any_;
+};
+
+}  // namespace warpsmith
