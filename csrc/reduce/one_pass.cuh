@@ -1,9 +1,10 @@
-// The end of a single launch: every block leaves its sum, and whichever comes last adds them up, always in the order of
-// the blocks. Harris et al., "threadFenceReduction" of the CUDA samples:
+// A single launch: blocks walk over tiles, every block leaves its sum, and whichever comes last adds them up, always in
+// the order of the blocks. Harris et al., "threadFenceReduction" of the CUDA samples:
 // https://github.com/NVIDIA/cuda-samples/tree/master/Samples/2_Concepts_and_Techniques/threadFenceReduction
 #pragma once
 
 #include "reduce/one_pass.h"
+#include "reduce/span.cuh"
 #include "reduce/ticket.cuh"
 #include "reduce/total.cuh"
 
@@ -17,7 +18,7 @@ struct Joint {
   unsigned* cleared;  // stands in for kNoTicket
 };
 
-// For a launch of `blocks` blocks; `workspace` holds OnePassTile::workspace_bytes.
+// For a launch of `blocks` blocks; `workspace` holds OnePass::workspace_bytes.
 template <class Sum>
 Joint<Sum> make_joint(void* workspace, int64_t blocks, cudaStream_t stream) {
   static_assert(sizeof(Sum) == 8, "workspace_bytes counts on it");
@@ -31,29 +32,77 @@ Joint<Sum> make_joint(void* workspace, int64_t blocks, cudaStream_t stream) {
   return joint;
 }
 
+// A thread's packs of one operand, tile after tile.
+template <class T, class Tile>
+class TilePacks {
+  static constexpr int kApart = Tile::threads * kPack<T>;
+  const T* first_;  // of this thread
+
+ public:
+  __device__ __forceinline__ TilePacks(const Span<T, kPack<T>>& x, int64_t tile) : first_(x.at(tile + threadIdx.x)) {}
+
+  // Of the tile `left` packs are there; those past them read as zeros, which every dtype writes as zero bits.
+  __device__ __forceinline__ void load(Pack<T> (&to)[Tile::packs], int64_t left) const {
+    if (left >= Tile::size) {
+#pragma unroll
+      for (int i = 0; i < Tile::packs; ++i) warpsmith::load<Cache::streaming>(to[i], first_ + i * kApart);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::packs; ++i) {
+      to[i] = {};
+      if (static_cast<int>(threadIdx.x) + i * Tile::threads < left) {
+        warpsmith::load<Cache::streaming>(to[i], first_ + i * kApart);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void advance(int64_t packs) { first_ += packs * kPack<T>; }
+};
+
 namespace {
 
-// Replaces the sum of each thread by that of the whole grid, in one thread, for which it returns true.
-template <int threads, class Sum>
-__device__ __forceinline__ bool join_blocks(Sum& total, const Joint<Sum>& joint) {
-  __shared__ BlockReduceStorage<Sum, threads> within, across;
-  __shared__ bool last;
-  total = block_reduce<threads>(total, within);
+// The sum over the block, in the threads of its first warp; `shared` is left to be read until the next barrier.
+template <int threads, class Sum, class Running>
+__device__ __forceinline__ Sum sum_in_first_warp(Running value, Sum (&shared)[threads / kWarp]) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const Sum sum = warp_reduce(value);
+  if (lane == 0) shared[warp] = sum;
+  __syncthreads();
+  return warp == 0 ? warp_reduce<threads / kWarp>(shared[lane % (threads / kWarp)]) : Sum{};
+}
+
+// Adds up the sums of all threads of the grid. True for one thread, whose `total` they are.
+template <class Tile, class Sum, class Running>
+__device__ __forceinline__ bool join_blocks(Sum& total, const Running& value, const Joint<Sum>& joint) {
+  constexpr int kThreads = Tile::threads;
+  __shared__ Sum within[kThreads / kWarp];
+  total = sum_in_first_warp<kThreads>(value, within);
   if (gridDim.x == 1) return threadIdx.x == 0;
 
-  // leave this block's sum; the fences see to it that whoever draws the last number sees all sums
-  if (threadIdx.x == 0) {
+  // leave this block's sum
+  const auto is_last = [&] {
     joint.partial[blockIdx.x] = total;
-    __threadfence();
     unsigned* ticket = joint.ticket == kNoTicket ? joint.cleared : &tickets[joint.ticket];
-    last = draw(ticket, gridDim.x) == gridDim.x - 1;
-  }
-  __syncthreads();
-  if (!last) return false;
-  __threadfence();
+    return draw(ticket, gridDim.x) == gridDim.x - 1;
+  };
 
-  // add them up
-  total = block_reduce<threads>(add_partials<threads>(joint.partial, gridDim.x), across);
+  // add them up: few by a warp, while the others are gone
+  if constexpr (Tile::single) {
+    if (threadIdx.x >= kWarp) return false;
+    bool last = threadIdx.x == 0 && is_last();
+    last = __shfl_sync(kAllLanes, last, 0);
+    if (!last) return false;
+    __syncwarp();  // the sums are there for every lane
+    total = warp_reduce(add_partials<kWarp>(joint.partial, gridDim.x));
+  } else {
+    __shared__ Sum across[kThreads / kWarp];
+    __shared__ bool last;
+    if (threadIdx.x == 0) last = is_last();
+    __syncthreads();
+    if (!last) return false;
+    total = sum_in_first_warp<kThreads>(add_partials<kThreads>(joint.partial, gridDim.x), across);
+  }
   return threadIdx.x == 0;
 }
 

@@ -4,28 +4,84 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "host/ceil_div.h"
+
 namespace warpsmith {
 
-// threads of a block | 128-bit packs of each operand that a thread has in flight | blocks per multiprocessor that the
-// registers must allow | how many times over the blocks of a long call fill the GPU
-template <int threads_, int packs_, int blocks_, int waves_>
+// 128-bit packs of each operand that a thread has in flight | blocks per multiprocessor that the registers must allow |
+// whether a block takes one tile and no more
+template <int packs_, int blocks_, bool single_ = false>
 struct OnePassTile {
-  static constexpr int threads = threads_, packs = packs_, blocks = blocks_, waves = waves_;
+  static constexpr int threads = 256, packs = packs_, blocks = blocks_;
   static constexpr int size = threads * packs;  // packs of a tile
-
-  // Blocks for that many packs. A fixed function of the size and the GPU, and so is the order of every addition.
-  static int64_t grid(int64_t packs_of_operand, int sm_count) {
-    const int64_t tiles = (packs_of_operand + size - 1) / size;
-    return std::clamp<int64_t>(tiles, 1, most_blocks(sm_count));
-  }
-
-  static int64_t most_blocks(int sm_count) { return int64_t{blocks} * waves * sm_count; }
-
-  // Of workspace: the sum of each block, and a ticket.
-  static int64_t workspace_bytes(int sm_count) { return (most_blocks(sm_count) + 1) * 8; }
+  static constexpr bool single = single_;
 };
 
-using SumTile = OnePassTile<256, 4, 6, 1>;
-using DotTile = OnePassTile<256, 4, 4, 1>;
+// Which packs a block takes: tiles that begin at blockIdx.x * apart and every `step` from there on, within `extent`. A
+// fixed function of the size and the GPU, and so is the order of every addition.
+struct Walk {
+  int64_t blocks;
+  int64_t apart, step, extent;  // in packs
+};
+
+// Neighbouring tiles go to different blocks.
+template <class Tile>
+Walk strided(int64_t packs, int64_t most_blocks) {
+  const int64_t blocks = std::clamp<int64_t>(ceil_div(packs, Tile::size), 1, most_blocks);
+  return {blocks, Tile::size, blocks * Tile::size, packs};
+}
+
+// A block takes tiles that lie one after another.
+template <class Tile>
+Walk chunked(int64_t packs, int64_t most_blocks) {
+  const int64_t chunk = ceil_div(packs, most_blocks * Tile::size) * Tile::size;
+  return {ceil_div(packs, chunk), chunk, Tile::size, chunk};
+}
+
+// The tiles of a call with that many operands.
+template <int operands>
+struct OnePass {
+  // Short calls: a tile to a block, the smallest of which two to a multiprocessor are enough.
+  using Small = OnePassTile<2 / operands, 6, true>;
+  using Middle = OnePassTile<4 / operands, 6, true>;
+  using Large = OnePassTile<8 / operands, 4, true>;
+  static constexpr int kSingles = 2;  // blocks per multiprocessor
+  // Longer ones: the blocks fill the GPU once, and each walks over several tiles.
+  using Usual = OnePassTile<4, operands == 1 ? 6 : 4>;
+  using Long = OnePassTile<8 / operands, 4>;
+
+  // Of workspace: the sum of each block, and a ticket.
+  static int64_t workspace_bytes(int sm_count) {
+    return (int64_t{std::max(Usual::blocks, Long::blocks)} * sm_count + 1) * 8;
+  }
+};
+
+// Calls body.template operator()<Tile>(walk, early) for that many packs of each of `operands` operands.
+template <int operands, class Body>
+void visit_one_pass(int64_t packs, int sm_count, Body&& body) {
+  using Tiles = OnePass<operands>;
+  const auto single = [&]<class Tile>() {
+    const int64_t most = int64_t{Tiles::kSingles} * sm_count;
+    const bool fits = packs <= most * Tile::size;
+    if (fits) body.template operator()<Tile>(strided<Tile>(packs, most), true);
+    return fits;
+  };
+  if (single.template operator()<typename Tiles::Small>()) return;
+  if (single.template operator()<typename Tiles::Middle>()) return;
+  if (single.template operator()<typename Tiles::Large>()) return;
+
+  // Blocks that start early take places as they become free, unevenly: the more tiles each has, the longer the GPU
+  // waits for the multiprocessors that got too many. Of several tiles a block had better take neighbours, of very many
+  // those that all blocks are at together.
+  constexpr int64_t kEarly = 5, kChunk = 64;  // tiles of a block at most
+  using Usual = typename Tiles::Usual;
+  using Long = typename Tiles::Long;
+  const int64_t wave = int64_t{Long::blocks} * sm_count, tiles = ceil_div(packs, wave * Long::size);
+  if (tiles <= kEarly) {
+    body.template operator()<Usual>(strided<Usual>(packs, int64_t{Usual::blocks} * sm_count), true);
+  } else {
+    body.template operator()<Long>(tiles <= kChunk ? chunked<Long>(packs, wave) : strided<Long>(packs, wave), false);
+  }
+}
 
 }  // namespace warpsmith

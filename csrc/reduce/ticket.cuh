@@ -13,6 +13,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "device/ptx/atomic_inc.h"
 #include "host/launch.h"
 
 namespace warpsmith {
@@ -47,7 +48,11 @@ __device__ unsigned tickets[kTickets];
 
 }  // namespace
 
-// The next number of `blocks`, counted from 0; the ticket is zero again after the last. Thread-safe over the grid.
-__device__ __forceinline__ unsigned draw(unsigned* ticket, unsigned blocks) { return atomicInc(ticket, blocks - 1); }
+// The next number of `blocks`, counted from 0; the ticket is zero again after the last. What a thread wrote before it
+// drew is there for the thread that draws the last number, and for those that it meets at a barrier afterwards.
+// Thread-safe over the grid.
+__device__ __forceinline__ unsigned draw(unsigned* ticket, unsigned blocks) {
+  return ptx::inc_acq_rel(ticket, blocks - 1);
+}
 
 }  // namespace warpsmith

@@ -11,7 +11,8 @@
 namespace warpsmith {
 
 // A thread adds up a handful of values in 32 bits. From there on sums are few, and double costs nothing beside the
-// loads: the error stays that of the handful, and integers wrap where PyTorch's int64 does.
+// loads: the error stays that of the handful, and integers wrap where PyTorch's int64 does. Where nothing but their
+// latency is left, in short calls of `one_pass`, a warp of such threads is added up in 32 bits too.
 template <class T>
 using Total = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
@@ -34,7 +35,7 @@ __device__ __forceinline__ To rounded(From total) {
 // This thread's share of `count` sums, in a fixed order; kBatch loads are in flight together.
 template <int threads, class Sum>
 __device__ __forceinline__ Sum add_partials(const Sum* partial, int64_t count) {
-  constexpr int kBatch = 4;
+  constexpr int kBatch = 8;
   Sum total{};
   for (int64_t start = threadIdx.x; start < count; start += kBatch * threads) {
     Sum batch[kBatch];

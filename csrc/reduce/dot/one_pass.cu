@@ -1,6 +1,7 @@
 // Dot product in a single launch.
 //   Against `pack`: as many blocks as the GPU holds walk over the tiles, and the last one to finish adds up what they
-//   all leave, in the order of the blocks: the same bits every time, whoever is last. Nothing is read through L1, and the
+//   all leave, in the order of the blocks: the same bits every time, whoever is last. Nothing is read through L1. Short
+//   inputs are all on their way at once, a tile to a block, and a warp adds up the sums; up to middling lengths the
 //   blocks take their places while the kernel before ends. Bound: DRAM; on short inputs the launch, and the way of the
 //   sums through L2 at the end.
 #include "device/start_early.h"
@@ -12,26 +13,32 @@ namespace {
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
-    dot_one_pass_kernel(const Span<T, kPack<T>> x, const Span<T, kPack<T>> y, const Joint<double> joint, T* out) {
+    dot_one_pass_kernel(const Span<T, kPack<T>> x, const Span<T, kPack<T>> y, const Walk walk,
+                        const Joint<double> joint, T* out) {
+  using Running = std::conditional_t<Tile::single, float, double>;  // of one tile, a warp's values are still few
   start_early();
-  double total = 0.0;
-  for (int64_t start = int64_t{blockIdx.x} * Tile::size; start < x.accesses; start += int64_t{gridDim.x} * Tile::size) {
+  Running sum_of_tiles{};
+  const int64_t first = blockIdx.x * walk.apart;
+  TilePacks<T, Tile> x_packs(x, first), y_packs(y, first);
+  for (int64_t left = min(walk.extent, x.accesses - first); left > 0; left -= walk.step) {
     // load
-    const bool whole = start + Tile::size <= x.accesses;
     Pack<T> a[Tile::packs], b[Tile::packs];
-    load_strided<Cache::streaming>(a, x, start + threadIdx.x, Tile::threads, whole);
-    load_strided<Cache::streaming>(b, y, start + threadIdx.x, Tile::threads, whole);
+    x_packs.load(a, left);
+    y_packs.load(b, left);
+    x_packs.advance(walk.step);
+    y_packs.advance(walk.step);
 
     // multiply and add
     ThreadDot<T, kPack<T>> sum;
 #pragma unroll
     for (int i = 0; i < Tile::packs; ++i) sum.add(a[i], b[i]);
-    total += sum.total();
+    sum_of_tiles += static_cast<Running>(sum.total());
   }
-  total += dot_of_ends(x, y);
+  sum_of_tiles += dot_of_ends(x, y);
 
   // join
-  if (join_blocks<Tile::threads>(total, joint)) *out = rounded<T>(total);
+  double total;
+  if (join_blocks<Tile>(total, sum_of_tiles, joint)) *out = rounded<T>(total);
 }
 
 const char* takes(const DotArgs& a) {
@@ -42,10 +49,11 @@ const char* takes(const DotArgs& a) {
 void launch(const DotArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() {
     const Span<T, kPack<T>> x(a.x, a.n), y(a.y, a.n);
-    const int64_t blocks = DotTile::grid(x.accesses, a.sm_count);
-    warpsmith::launch<&dot_one_pass_kernel<T, DotTile>>(
-        {.grid = static_cast<unsigned>(blocks), .block = DotTile::threads, .early = true}, stream, x, y,
-        make_joint<double>(a.workspace, blocks, stream), static_cast<T*>(a.out));
+    visit_one_pass<2>(x.accesses, a.sm_count, [&]<class Tile>(const Walk& walk, bool early) {
+      const LaunchConfig config{.grid = static_cast<unsigned>(walk.blocks), .block = Tile::threads, .early = early};
+      warpsmith::launch<&dot_one_pass_kernel<T, Tile>>(
+          config, stream, x, y, walk, make_joint<double>(a.workspace, walk.blocks, stream), static_cast<T*>(a.out));
+    });
   });
 }
 

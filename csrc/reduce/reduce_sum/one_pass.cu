@@ -1,6 +1,7 @@
 // Sum of everything in a single launch.
 //   Against `pack`: as many blocks as the GPU holds walk over the tiles, and the last one to finish adds up what they
-//   all leave, in the order of the blocks: the same bits every time, whoever is last. Nothing is read through L1, and the
+//   all leave, in the order of the blocks: the same bits every time, whoever is last. Nothing is read through L1. Short
+//   inputs are all on their way at once, a tile to a block, and a warp adds up the sums; up to middling lengths the
 //   blocks take their places while the kernel before ends. Bound: DRAM; on short inputs the launch, and the way of the
 //   sums through L2 at the end.
 #include "device/start_early.h"
@@ -22,24 +23,31 @@ constexpr int resident_blocks() {
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, resident_blocks<T, Tile>())
-    reduce_sum_one_pass_kernel(const Span<T, kPack<T>> x, const Joint<Total<T>> joint, Result<T>* y) {
+    reduce_sum_one_pass_kernel(const Span<T, kPack<T>> x, const Walk walk, const Joint<Total<T>> joint, Result<T>* y) {
+  using Running = std::conditional_t<Tile::single, Wide<T>, Total<T>>;  // of one tile, a warp's values are still few
   start_early();
-  Total<T> total{};
-  for (int64_t start = int64_t{blockIdx.x} * Tile::size; start < x.accesses; start += int64_t{gridDim.x} * Tile::size) {
+  Running sum_of_tiles{};
+  const int64_t first = blockIdx.x * walk.apart;
+  TilePacks<T, Tile> tile(x, first);
+  for (int64_t left = min(walk.extent, x.accesses - first); left > 0; left -= walk.step) {
     // load
     Pack<T> packs[Tile::packs];
-    load_strided<Cache::streaming>(packs, x, start + threadIdx.x, Tile::threads, start + Tile::size <= x.accesses);
+    tile.load(packs, left);
+    tile.advance(walk.step);
 
     // add
     ThreadSum<T, Wide<T>, kPack<T>> sum;
 #pragma unroll
     for (int i = 0; i < Tile::packs; ++i) sum.add(packs[i]);
-    total += sum.total();
+    sum_of_tiles += static_cast<Running>(sum.total());
   }
-  if (blockIdx.x == 0 && threadIdx.x < x.ends()) total += as_total(x.end(threadIdx.x));
+  if (blockIdx.x == 0 && threadIdx.x < x.ends()) {
+    sum_of_tiles += static_cast<Running>(as_total(x.end(threadIdx.x)));
+  }
 
   // join
-  if (join_blocks<Tile::threads>(total, joint)) *y = rounded<Result<T>>(total);
+  Total<T> total;
+  if (join_blocks<Tile>(total, sum_of_tiles, joint)) *y = rounded<Result<T>>(total);
 }
 
 const char* takes(const ReduceSumArgs& a) {
@@ -49,10 +57,12 @@ const char* takes(const ReduceSumArgs& a) {
 void launch(const ReduceSumArgs& a, cudaStream_t stream) {
   visit_elements(a.dtype, [&]<class T>() {
     const Span<T, kPack<T>> x(a.x, a.n);
-    const int64_t blocks = SumTile::grid(x.accesses, a.sm_count);
-    warpsmith::launch<&reduce_sum_one_pass_kernel<T, SumTile>>(
-        {.grid = static_cast<unsigned>(blocks), .block = SumTile::threads, .early = true}, stream, x,
-        make_joint<Total<T>>(a.workspace, blocks, stream), static_cast<Result<T>*>(a.y));
+    visit_one_pass<1>(x.accesses, a.sm_count, [&]<class Tile>(const Walk& walk, bool early) {
+      const LaunchConfig config{.grid = static_cast<unsigned>(walk.blocks), .block = Tile::threads, .early = early};
+      warpsmith::launch<&reduce_sum_one_pass_kernel<T, Tile>>(config, stream, x, walk,
+                                                              make_joint<Total<T>>(a.workspace, walk.blocks, stream),
+                                                              static_cast<Result<T>*>(a.y));
+    });
   });
 }
 

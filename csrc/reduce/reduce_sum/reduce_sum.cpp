@@ -52,7 +52,7 @@ Tensor run(const Tensor& x, const Named* named) {
   // The order of dimensions does not matter to a sum, gaps and overlaps do.
   const Tensor input = is_dense(x) ? x : torch::stable::contiguous(x);
   const bool one_pass = named == nullptr || named->rung == kOnePass;
-  const int64_t bytes = one_pass ? SumTile::workspace_bytes(info.sm_count) : climb_workspace_bytes(n);
+  const int64_t bytes = one_pass ? OnePass<1>::workspace_bytes(info.sm_count) : climb_workspace_bytes(n);
   const Tensor workspace = empty_contiguous(x, Sizes(&bytes, 1), ScalarType::Byte);
   const ReduceSumArgs args{
       .x = input.data_ptr(),

@@ -9,7 +9,8 @@
 
 namespace warpsmith {
 
-// In what a thread adds up its values; sums of threads and blocks are joined in double or int64 in any case.
+// In what a thread adds up its values, and in `one_pass` a warp those of a short input; what is left of them is joined
+// in double or int64 in any case.
 enum class Accumulator {
   wide,  // f32; int32 for i8, int64 for i32
   f16,   // of f16 and fp8
@@ -28,7 +29,7 @@ struct ReduceSumArgs {
 
 // Workspace of the rung that asks for most: in the climb each block of 256 threads leaves a double for at least 256
 // values, and the next launch does the same with what the one before it left. The other rungs leave fewer, and
-// `one_pass` has OnePassTile::workspace_bytes.
+// `one_pass` has OnePass::workspace_bytes.
 inline int64_t climb_workspace_bytes(int64_t n) {
   constexpr int kPasses = 8;  // no more, with 2^63 values
   return static_cast<int64_t>(sizeof(double)) * (n / 255 + kPasses);

@@ -148,8 +148,9 @@ _dot = dispatch.public(dot_op)
 def dot(x: Tensor, y: Tensor, *, variant: str | None = None) -> Tensor:
     """The dot product: `x[0] * y[0] + x[1] * y[1] + ...`.
 
-    The same inputs give the same bits on every run, whatever else the GPU does. A thread adds a few
-    products in f32, the rest is added in f64 and rounded once. Differentiable in x and y.
+    The same inputs give the same bits on every run, whatever else the GPU does. A thread, or of
+    short inputs a warp, adds a few products in f32, the rest is added in f64 and rounded once.
+    Differentiable in x and y.
 
     Args:
         x: [n], f32, f16 or bf16 (f64 by the reference), any stride.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
-from warpsmith.reduce.reduce_sum_cases import SEVERAL_TILES, edges
+from warpsmith.reduce.reduce_sum_cases import CHUNKS, SEVERAL_TILES, edges
 
 
 def vectors(n: int, *, small: bool = True) -> Sample:
@@ -32,8 +32,14 @@ def samples() -> tuple[Sample, ...]:
         _misaligned(1_000_003, 1, 2, small=False),
         Sample(
             "several tiles a block",
-            lambda i: _two(i, SEVERAL_TILES // i.dtype.itemsize),
+            lambda i: _two(i, SEVERAL_TILES // 2 // i.dtype.itemsize),
             small=False,
+        ),
+        Sample(
+            "a chunk a block",
+            lambda i: _two(i, CHUNKS // 2 // i.dtype.itemsize),
+            small=False,
+            huge=True,
         ),
         Sample(
             "scaled by 100",

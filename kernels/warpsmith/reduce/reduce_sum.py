@@ -39,7 +39,8 @@ def _bytes(x: Tensor) -> int:
     return x.numel() * x.element_size() + result_dtype(x).itemsize
 
 
-#: What a thread adds its values in; sums of threads and blocks are joined in f64 or int64.
+#: What a thread adds its values in, or a warp the few of a short input; the rest is joined in f64
+#: or int64.
 _WIDE = dict.fromkeys(DTYPES, ("f32",)) | {"i8": ("i32",), "i32": ("i64",)}
 _BOTH = _WIDE | {
     "f16": ("f32", "same"),
@@ -151,8 +152,9 @@ _reduce_sum = dispatch.public(reduce_sum_op)
 def reduce_sum(x: Tensor, *, variant: str | None = None) -> Tensor:
     """The sum of all elements: `y = x[0] + x[1] + ...`.
 
-    The same input gives the same bits on every run, whatever else the GPU does. A thread adds a few
-    values in f32 (i8 in int32), the rest is added in f64 (int64) and rounded once. Differentiable.
+    The same input gives the same bits on every run, whatever else the GPU does. A thread, or of a
+    short input a warp, adds a few values in f32 (i8 in int32), the rest is added in f64 (int64) and
+    rounded once. Differentiable.
 
     Args:
         x: any shape and strides; f32, f16, bf16, fp8, int8 and int32 have kernels. A tensor with

@@ -12,7 +12,9 @@ from torch import Tensor
 from warpsmith.catalogue import FLOATS, FP8, Bad, Inputs, Sample
 
 #: Bytes that give every block of the peak rung several tiles on any GPU up to 132 multiprocessors.
-SEVERAL_TILES = 16_000_003
+SEVERAL_TILES = 40_000_003
+#: And so many that each block takes tiles that lie one after another.
+CHUNKS = 100_000_003
 #: Places of values around which 32-bit indices break.
 _EDGES = (0, (1 << 30) - 1, (1 << 31) - 1, 1 << 31, -1)
 
@@ -30,7 +32,7 @@ def _misaligned(n: int, offset: int, *, small: bool = True) -> Sample:
 def samples() -> tuple[Sample, ...]:
     return (
         *(vector(n) for n in (1, 3, 63, 1000, 1023, 4096, 12345, 16384, 16401)),
-        *(vector(n, small=False) for n in (65537, 1_000_003)),
+        *(vector(n, small=False) for n in (65537, 1_000_003, 2_000_003)),
         Sample("0-d", lambda i: (i.randn(),)),
         Sample("37x129", lambda i: (i.randn(37, 129),)),
         Sample("5x7x11", lambda i: (i.randn(5, 7, 11),)),
@@ -51,6 +53,12 @@ def samples() -> tuple[Sample, ...]:
             # Without outliers of one sign, which would carry f16 beyond its range.
             lambda i: (i.plain(SEVERAL_TILES // i.dtype.itemsize),),
             small=False,
+        ),
+        Sample(
+            "a chunk a block",
+            lambda i: (i.plain(CHUNKS // i.dtype.itemsize),),
+            small=False,
+            huge=True,
         ),
         Sample("scaled by 100", lambda i: (i.plain(97, 100, scale=100.0),), dtypes=FLOATS),
         Sample("small values", lambda i: (i.plain(97, 100, scale=1e-3),), dtypes=FLOATS),
