@@ -167,7 +167,7 @@ WMMA: tuple[Rung, ...] = (
     ),
     _rung(
         "wmma_mma4x4",
-        "4 x 4 warps on tiles of 256 x 128",
+        "4 x 4 warps on tiles of up to 256 x 256",
         NN,
         "wmma_m16n16k16_mma4x4",
         "wmma_m16n16k16_mma4x4_warp4x4_stages_dsmem",
@@ -190,7 +190,7 @@ MMA: tuple[Rung, ...] = (
     ),
     _rung(
         "mma_stages",
-        "a ring of four stages, filled by cp.async",
+        "a ring of two stages, filled by cp.async",
         NN,
         "mma_m16n8k16_mma2x4_warp4x4_stages",
     ),

@@ -80,7 +80,7 @@ SIMT: tuple[Rung, ...] = (
     ),
     Rung(
         "thread_tile",
-        "8 x 8 neighbouring values a thread, four values a load",
+        "8 x 8 values a thread, four values a load",
         width=4,
         technique="thread_tile",
         accumulators=ACCUMULATORS,
@@ -89,7 +89,7 @@ SIMT: tuple[Rung, ...] = (
     ),
     Rung(
         "thread_tile_pack",
-        "the four values in one load",
+        "the four values in one load, slices of 16 k",
         dtypes=HALVES,
         width=4,
         pack=True,
@@ -100,7 +100,7 @@ SIMT: tuple[Rung, ...] = (
     ),
     Rung(
         "thread_tile_pack8",
-        "eight values in one load, slices of 16 k",
+        "eight values in one load",
         dtypes=HALVES,
         width=8,
         pack=True,
@@ -111,7 +111,7 @@ SIMT: tuple[Rung, ...] = (
     ),
     _packed(
         "bank_conflict_free",
-        "a turned and padded, a thread's rows and columns apart",
+        "a turned and padded, one k at a time",
         "sgemm_t_8x8_sliced_k_{dtype}x4_bcf",
         "sgemm_t_8x8_sliced_k_{dtype}x4_bcf_offset",
         "hgemm_t_8x8_sliced_k_{dtype}x4_bcf",
@@ -120,7 +120,7 @@ SIMT: tuple[Rung, ...] = (
     ),
     _packed(
         "double_buffered",
-        "the next slice arrives while this one is multiplied",
+        "two buffers, one barrier a slice",
         "sgemm_t_8x8_sliced_k_{dtype}x4_bcf_dbuf",
         "sgemm_t_8x8_sliced_k_{dtype}x4_bcf_dbuf_offset",
         "hgemm_t_8x8_sliced_k_{dtype}x8_pack_bcf_dbuf",

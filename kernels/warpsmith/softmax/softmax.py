@@ -189,6 +189,8 @@ def _needs_peeled_registers(x: Tensor, dim: int) -> str | None:
 
 
 def _suits_peeled_registers(x: Tensor, dim: int) -> str | None:
+    if x.element_size() < 4:
+        return "16-bit values take too many instructions"
     return None if _row_bytes(x, dim) > 64 << 10 else "a multiprocessor holds whole rows"
 
 
