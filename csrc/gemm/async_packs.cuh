@@ -1,5 +1,6 @@
 // The kernel of `async_…`: packs are copied into shared memory in the background, each where its thread finds it again,
-// and from there turned and converted into the buffers that are multiplied.
+// and from there turned and converted into the buffers that are multiplied: several a thread in turns with
+// multiplications, which hide the time of these reads.
 #pragma once
 
 #include "device/ptx/cp_async.h"
@@ -28,26 +29,36 @@ struct AsyncShared {
     ptx::cp_async_commit();
   }
 
+  __device__ Pack<T> a_pack(int i) const { return own(a[i][threadIdx.x]); }
+  __device__ Pack<T> b_pack(int i) const { return own(b[i][threadIdx.x]); }
+
+  // The packs that this thread copied, or a part of them in registers on their way.
   __device__ void unpack_to(SharedTile<Tile, Acc>& tile) const {
-    const auto fetch = [](const uint4& from) {
-      Pack<T> pack;
-      load(pack, reinterpret_cast<const T*>(&from));
-      return pack;
-    };
     ptx::cp_async_wait<0>();
 #pragma unroll 1  // all packs at once would take too many registers
     for (int part = 0; part < Packs::parts; ++part) {
 #pragma unroll
-      for (int own = 0; own < Packs::a_part; ++own) {
-        const int i = part * Packs::a_part + own;
-        put_turned(tile, fetch(a[i][threadIdx.x]), i);
+      for (int i = 0; i < Packs::a_part; ++i) {
+        put_turned(tile, a_pack(part * Packs::a_part + i), part * Packs::a_part + i);
       }
 #pragma unroll
-      for (int own = 0; own < Packs::b_part; ++own) {
-        const int i = part * Packs::b_part + own;
-        put_straight(tile, fetch(b[i][threadIdx.x]), i);
+      for (int i = 0; i < Packs::b_part; ++i) {
+        put_straight(tile, b_pack(part * Packs::b_part + i), part * Packs::b_part + i);
       }
     }
+  }
+  __device__ void fetch(HeldPacks<Tile, T>& packs, int part) const {
+#pragma unroll
+    for (int i = 0; i < Packs::a_part; ++i) packs.a[i] = a_pack(part * Packs::a_part + i);
+#pragma unroll
+    for (int i = 0; i < Packs::b_part; ++i) packs.b[i] = b_pack(part * Packs::b_part + i);
+  }
+
+ private:
+  __device__ static Pack<T> own(const uint4& from) {
+    Pack<T> pack;
+    load(pack, reinterpret_cast<const T*>(&from));
+    return pack;
   }
 };
 
@@ -61,21 +72,34 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>)) matmul_as
   PackSource<Tile, T> source(p, first_row, first_col);
   Sums<Acc, Tile::tm, Tile::tn> sums;
 
-  // Unpacks the slice that was copied and asks for the one after it, which has the time of a slice to arrive.
-  const auto prepare = [&](int buffer) {
-    shared.unpack_to(shared.tiles[buffer]);
+  // The slice whose packs were copied is complete; asks for the one after it, which has half a slice's time to arrive.
+  const auto next = [&] {
     source.advance();
     if (source.left > 0) shared.copy(source);
     __syncthreads();  // this slice is complete, and nobody reads the one before any longer
   };
   shared.copy(source);
-  prepare(0);
+  shared.unpack_to(shared.tiles[0]);
+  next();
   int buffer = 0;
-  while (source.left > 0) {
-    multiply(sums, shared.tiles[buffer], place);
+  for (; source.left > 0; buffer ^= 1) {
+    constexpr int kParts = ThreadPacks<Tile, T>::parts;
+    if constexpr (kParts == 1) {
+      multiply(sums, shared.tiles[buffer], place);
+      shared.unpack_to(shared.tiles[buffer ^ 1]);
+    } else {  // parts take turns with multiplications, behind which they are read
+      multiply<2>(sums, shared.tiles[buffer], place);
+      ptx::cp_async_wait<0>();
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        HeldPacks<Tile, T> packs;
+        shared.fetch(packs, part);
+        multiply<2 * kParts>(sums, shared.tiles[buffer], place, kParts + part);
+        packs.store_to(shared.tiles[buffer ^ 1], part);
+      }
+    }
     cut_sums<T>(p, sums, place, first_row, first_col, source.left);
-    buffer ^= 1;
-    prepare(buffer);
+    next();
   }
   multiply(sums, shared.tiles[buffer], place);
   store_tile<T>(p, sums, place, first_row, first_col, p.k);

@@ -9,8 +9,7 @@
 namespace warpsmith {
 
 template <class T, class Acc, class Tile>
-__global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, float>))
-    matmul_double_buffered_kernel(const GemmArgs p) {
+__global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>)) matmul_double_buffered_kernel(const GemmArgs p) {
   extern __shared__ uint4 dynamic[];
   auto* const shared = reinterpret_cast<SharedTile<Tile, Acc>*>(dynamic);  // two
   const int64_t tiles_n = ceil_div(p.n, Tile::bn);

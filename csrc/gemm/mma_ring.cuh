@@ -9,10 +9,16 @@
 #include "gemm/operand_ring.cuh"
 #include "gemm/store_pairs.cuh"
 #include "gemm/tensor_core.h"
+#include "gemm/thread_again.cuh"
 #include "gemm/warp_mma.cuh"
 #include "host/registry.h"
 
 namespace warpsmith {
+
+// Fragments stay in registers while copies are queued behind their reads: sums in f16 leave room for that. A ring of two
+// stages has no time for it.
+template <class Acc, class Config>
+inline constexpr Copies kCopies = sizeof(Acc) == 2 && Config::stages > 2 ? Copies::behind_reads : Copies::first;
 
 // `mma_stages` and its like: fragments of 16 along k are read, then multiplied.
 template <class T, class Acc, class Config>
@@ -28,19 +34,23 @@ __device__ __forceinline__ void multiply_ring(const GemmArgs& p, void* memory, O
   for (int64_t k_left = p.k; k_left > 0; k_left -= Config::bk) {
     ring.wait();
     __syncthreads();  // this step's operands are here, and the slot of the step before has been read
-    ring.start(ahead.slot, k_left - (Config::stages - 1) * Config::bk);
+    const int64_t k_ahead = k_left - (Config::stages - 1) * Config::bk;
+    if constexpr (kCopies<Acc, Config> == Copies::first) ring.start(ahead.slot, k_ahead);
 
     // multiply
+    constexpr int kParts = Config::bk / 16;
 #pragma unroll
-    for (int k = 0; k < Config::bk; k += 16) {
+    for (int part = 0; part < kParts; ++part) {
       Fragments<sums.wm, sums.wn> fragments;
-      fragments.read(read_a, ring.stages[at.slot].a, read_b, ring.stages[at.slot].b, k);
+      fragments.read(read_a, ring.stages[at.slot].a, read_b, ring.stages[at.slot].b, 16 * part);
+      if constexpr (kCopies<Acc, Config> == Copies::behind_reads) ring.start(ahead.slot, k_ahead, part, kParts);
       sums.add(fragments);
     }
     at.advance();
     ahead.advance();
   }
-  store_pairs(p, sums, block.m + warp.m, block.n + warp.n);
+  const WarpPlace<Config> share(thread_again());
+  store_pairs(p, sums, block.m + share.m, block.n + share.n);
 }
 
 // `mma_register_dbuf` and its like: of two sets of fragments, one is read while the other is multiplied, across the

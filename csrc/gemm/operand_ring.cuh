@@ -18,6 +18,27 @@ template <class Config>
 inline constexpr int kRingBytes =
     Config::stages * static_cast<int>(sizeof(Stage<uint16_t, typename Config::A, typename Config::B>));
 
+// When the copies of a step ahead set off, seen from the step at hand.
+enum class Copies {
+  first,         // before its fragments are read: early
+  behind_reads,  // in parts behind the reads, which would wait for copies to be queued
+};
+
+// Blocks for which to leave registers on a multiprocessor: two where sums are f32; of sums in f16 three, if shared memory
+// holds their rings.
+template <class Config, class Acc>
+constexpr int ring_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+  constexpr int kHeld = 228 * 1024;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
+  constexpr int kHeld = 164 * 1024;
+#else
+  constexpr int kHeld = 100 * 1024;
+#endif
+  constexpr int kReserved = 1024;  // of each block, for the system
+  return sizeof(Acc) == 2 && 3 * (kRingBytes<Config> + kReserved) <= kHeld ? 3 : 2;
+}
+
 template <class T, class Config>
 class OperandRing {
   using A = typename Config::A;
@@ -34,10 +55,11 @@ class OperandRing {
       : stages(static_cast<Stage*>(memory)), copy_a_(p.a, 0, p.m, block.m, 0), copy_b_(p.b, 0, p.n, block.n, 0) {}
 
   // Starts copying the next step, from which on `k_left` values of k exist. Past the last there is nothing to copy, but
-  // wait() counts the step.
-  __device__ __forceinline__ void start(int slot, int64_t k_left) {
-    copy_a_.start(stages[slot].a, k_left);
-    copy_b_.start(stages[slot].b, k_left);
+  // wait() counts the step. In parts, one after the other.
+  __device__ __forceinline__ void start(int slot, int64_t k_left, int part = 0, int parts = 1) {
+    copy_a_.start(stages[slot].a, k_left, part, parts);
+    copy_b_.start(stages[slot].b, k_left, part, parts);
+    if (part < parts - 1) return;
     ptx::cp_async_commit();
     copy_a_.advance();
     copy_b_.advance();

@@ -17,6 +17,14 @@ struct PackedTile {
   static constexpr int tm = tm_, tn = tn_, bk = bk_, threads = 256;
   static constexpr int warp_rows = 2, warp_cols = 4, lane_rows = 8, lane_cols = 4;
   static constexpr int bm = warp_rows * lane_rows * tm, bn = warp_cols * lane_cols * tn;
+  static constexpr Walk walk = tm <= tn && bk >= 16 ? Walk::columns : Walk::rows;
+  static constexpr Left left = Left::pairs;
+};
+
+// A tile whose products are added from halves of registers.
+template <class Tile>
+struct FromHalves : Tile {
+  static constexpr Left left = Left::halves;
 };
 
 // Blocks that a multiprocessor has registers for, going by those of the sums.
@@ -63,7 +71,7 @@ __device__ __forceinline__ void multiply(Sums<Acc, Tile::tm, Tile::tn>& sums, co
     Acc a[Tile::tm], b[Tile::tn];
     load_chunks(a, shared.a + k * Shared::a_stride + place.row, Place::row_step);
     load_chunks(b, shared.b + k * Shared::b_stride + place.col, Place::col_step);
-    sums.add_products(a, b);
+    sums.template add_products<Tile>(a, b);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/convert.h"
+#include "gemm/thread_again.cuh"
 #include "gemm/warp_mma.cuh"
 
 namespace warpsmith {
@@ -18,7 +19,7 @@ __device__ __forceinline__ void store_pair(const GemmArgs& p, int64_t row, int64
 template <class T, class Acc, class Tile>
 __device__ __forceinline__ void store_pairs(const GemmArgs& p, const WarpSums<T, Acc, Tile>& warp, int64_t m,
                                             int64_t n) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int lane = thread_again() % kWarp;
 #pragma unroll
   for (int i = 0; i < warp.wm / 16; ++i) {
 #pragma unroll

@@ -23,13 +23,25 @@ class TileCopy {
   static constexpr int kStep = kLines < Tile::lines ? kLines : Tile::lines;
   static_assert(threads % kPerLine == 0 && (kChunks % threads == 0 || kChunks < threads), "an even share");
   static_assert(kStep % 8 == 0 || kChunks <= threads, "lines that swizzle alike");
+  // Eight threads store at once. Where these would be several short lines, padded by a chunk each, lines that follow one
+  // another would meet in a bank; those so many apart do not.
+  static constexpr int kAtOnce = kPerLine < 8 ? 8 / kPerLine : 1;
+  static constexpr bool kPads = Tile::stride == Tile::length + kChunk;
+  // Where chunks of a line are two apart, half of the eight store to the next line, in between.
+  static constexpr bool kWoven = kPads && Tile::at(0, kChunk) == 2 * kChunk;
 
  public:
   static constexpr int kRounds = kChunks <= threads ? 1 : kChunks / threads;
 
   // `extent`: the operand's m or n, of which the tile starts at `mn`. The first tile starts at `k`.
   __device__ __forceinline__ TileCopy(const Matrix& x, int64_t batch, int64_t extent, int64_t mn, int64_t k) {
-    const int line = static_cast<int>(threadIdx.x) / kPerLine, i = static_cast<int>(threadIdx.x) % kPerLine * kChunk;
+    int line = static_cast<int>(threadIdx.x) / kPerLine, i = static_cast<int>(threadIdx.x) % kPerLine * kChunk;
+    if constexpr (kWoven) {
+      line = static_cast<int>(threadIdx.x) / (2 * kPerLine) * 2 + static_cast<int>(threadIdx.x) / 4 % 2;
+      i = (static_cast<int>(threadIdx.x) % (2 * kPerLine) / 8 * 4 + static_cast<int>(threadIdx.x) % 4) * kChunk;
+    } else if constexpr (kPads && kAtOnce > 1) {
+      line = line / 8 * 8 + line % kAtOnce * kPerLine + line % 8 / kAtOnce;
+    }
     constexpr bool kAlongK = Tile::along == Along::k;
     to_ = Tile::at(line, i);
     k_ = kAlongK ? i : line;
@@ -53,18 +65,24 @@ class TileCopy {
     }
   }
 
-  // The same through registers: waits for the loads.
-  __device__ __forceinline__ void copy(T* tile, int64_t k_left) {
-    if (idle()) return;
-    const int left = clipped(k_left);
+  // The same through registers: loads, all of them under way when the first is waited for, and stores.
+  struct Held {
     uint4 values[kRounds];
+  };
+  __device__ __forceinline__ Held fetch(int64_t k_left) {
+    Held held{};
+    const int left = clipped(k_left);
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      values[r] = valid(r, left) ? *reinterpret_cast<const uint4*>(from_) : uint4{};
+      if (!idle() && valid(r, left)) held.values[r] = *reinterpret_cast<const uint4*>(from_);
       from_ += step_;
     }
+    return held;
+  }
+  __device__ __forceinline__ void put(T* tile, const Held& held) const {
+    if (idle()) return;
 #pragma unroll
-    for (int r = 0; r < kRounds; ++r) *chunk(tile, r) = values[r];
+    for (int r = 0; r < kRounds; ++r) *chunk(tile, r) = held.values[r];
   }
 
   // On to the next tile, after all of the one at hand. Along m or n, the lines of the next follow.

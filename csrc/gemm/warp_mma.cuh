@@ -148,8 +148,8 @@ struct WarpSums {
 template <class Tile>
 struct WarpPlace {
   int m, n;
-  __device__ __forceinline__ WarpPlace() {
-    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  __device__ __forceinline__ explicit WarpPlace(int thread = static_cast<int>(threadIdx.x)) {
+    const int warp = thread / kWarp;
     m = warp % Tile::warps_m * Share<Tile>::wm;
     n = warp / Tile::warps_m * Share<Tile>::wn;
   }

@@ -13,6 +13,11 @@
 
 namespace warpsmith {
 
+// Warps of 64 x 64 sums are few: nobody would multiply while they queue copies.
+template <class Config>
+inline constexpr Copies kWmmaCopies =
+    Share<Config>::wm * Share<Config>::wn >= 64 * 64 ? Copies::behind_reads : Copies::first;
+
 template <class T, class Acc, class Config, class Shape = Wmma16x16>
 __device__ __forceinline__ void multiply_ring_wmma(const GemmArgs& p, void* memory, Origin block) {
   static_assert(kRingBytes<Config> >= Share<Config>::warps * sizeof(WmmaPatch<Acc>), "results leave through the ring");
@@ -24,8 +29,11 @@ __device__ __forceinline__ void multiply_ring_wmma(const GemmArgs& p, void* memo
   for (int64_t k_left = p.k; k_left > 0; k_left -= Config::bk) {
     ring.wait();
     __syncthreads();  // this step's operands are here, and the slot of the step before has been read
-    ring.start(ahead.slot, k_left - (Config::stages - 1) * Config::bk);
-    sums.add(ring.stages[at.slot]);
+    const int64_t k_ahead = k_left - (Config::stages - 1) * Config::bk;
+    if constexpr (kWmmaCopies<Config> == Copies::first) ring.start(ahead.slot, k_ahead);
+    sums.add(ring.stages[at.slot], [&](int part, int parts) {
+      if constexpr (kWmmaCopies<Config> == Copies::behind_reads) ring.start(ahead.slot, k_ahead, part, parts);
+    });
     at.advance();
     ahead.advance();
   }

@@ -12,21 +12,20 @@
 #include "device/convert.h"
 #include "device/ptx/wmma.h"
 #include "gemm/operand_tile.h"
+#include "gemm/thread_again.cuh"
 #include "gemm/warp_mma.cuh"
 
 namespace warpsmith {
 
-// Panels of 8 values across all lines, one panel after the other: fragments of 8 columns start on 32 bytes, as
-// load_matrix_sync demands.
+// Lines whose chunks of 8 values leave gaps, which chunks of the lines before and after fill: fragments of 8 columns start
+// on 32 bytes, as load_matrix_sync demands, and it finds the same chunk of eight lines in eight groups of banks.
 template <int lines_, int length_>
-struct Panels {
-  static constexpr int lines = lines_, length = length_, stride = 8;
-  static constexpr int panel = lines * stride + 16,
-                       size = length / stride * panel;  // copies of a line spread over banks
+struct Woven {
+  static constexpr int lines = lines_, length = length_, stride = length + 8;
+  static constexpr int size = (lines - 1) * stride + 2 * length - 8;
+  static_assert(length / 8 % 2 == 0, "lines an odd number of chunks apart, chunks an even one: none meet");
 
-  __host__ __device__ static constexpr int at(int line, int i) {
-    return i / stride * panel + line * stride + i % stride;
-  }
+  __host__ __device__ static constexpr int at(int line, int i) { return line * stride + i / 8 * 16 + i % 8; }
   __host__ __device__ static constexpr int moved(int from, int by_lines, int /*by_values*/) {
     return from + by_lines * stride;
   }
@@ -87,8 +86,9 @@ class WmmaSums {
     }
   }
 
-  // One stage of the operands.
-  __device__ __forceinline__ void add(const Stage<T, TileA, TileB>& stage) {
+  // One stage of the operands. Calls between(part, parts) when fragments are on their way, before they are multiplied.
+  template <class Between>
+  __device__ __forceinline__ void add(const Stage<T, TileA, TileB>& stage, Between&& between) {
     namespace wmma = nvcuda::wmma;
 #pragma unroll
     for (int k = 0; k < Tile::bk; k += 16) {
@@ -102,6 +102,7 @@ class WmmaSums {
       for (int j = 0; j < kTilesN; ++j) {
         load_fragment(b[j], stage.b + TileB::at(k, place_.n + j * Shape::n), TileB::stride);
       }
+      between(k / 16, Tile::bk / 16);
 #pragma unroll
       for (int i = 0; i < kTilesM; ++i) {
 #pragma unroll
@@ -110,14 +111,20 @@ class WmmaSums {
     }
   }
 
+  __device__ __forceinline__ void add(const Stage<T, TileA, TileB>& stage) {
+    add(stage, [](int, int) {});
+  }
+
   // The product alone, of the tile that starts at m, n. `patches`: one for each warp.
   __device__ __forceinline__ void store(const GemmArgs& p, WmmaPatch<Acc>* patches, int64_t m, int64_t n) const {
+    const int thread = thread_again();
+    const WarpPlace<Tile> place(thread);
 #pragma unroll
     for (int i = 0; i < kTilesM; ++i) {
 #pragma unroll
       for (int j = 0; j < kTilesN; ++j) {
-        store_fragment<T, Acc, Shape>(p, sums_[i][j], patches[threadIdx.x / kWarp], m + place_.m + i * Shape::m,
-                                      n + place_.n + j * Shape::n);
+        store_fragment<T, Acc, Shape>(p, sums_[i][j], patches[thread / kWarp], m + place.m + i * Shape::m,
+                                      n + place.n + j * Shape::n);
       }
     }
   }

@@ -30,15 +30,18 @@ __device__ __forceinline__ void multiply_in_turns(const GemmArgs& p, TurnsMemory
 
   for (int64_t k_left = p.k; k_left > 0; k_left -= Config::bk) {
     // load
-    copy_a.copy(shared.stage.a, k_left);
-    copy_b.copy(shared.stage.b, k_left);
+    const auto a_held = copy_a.fetch(k_left);
+    const auto b_held = copy_b.fetch(k_left);
     copy_a.advance();
     copy_b.advance();
+    __syncthreads();  // the operands of the step before have been read
+    copy_a.put(shared.stage.a, a_held);
+    copy_b.put(shared.stage.b, b_held);
     __syncthreads();
 
     sums.add(shared.stage);
-    __syncthreads();  // the next step overwrites the operands
   }
+  __syncthreads();  // results overwrite the operands
   sums.store(p, shared.patches, block.m, block.n);
 }
 

@@ -1,7 +1,7 @@
-// Matrix product, a thread per 8 x 8 values, shared memory without bank conflicts.
-//   Against `thread_tile`: a is turned when it is stored, and the rows and columns of a thread lie apart, so that lanes
-//   read neighbouring chunks of 16 bytes; packs of 16 bytes are loaded. Bound: the latency of global memory, every slice
-//   of k is waited for.
+// Matrix product, a thread per 8 x 8 values, a turned in shared memory, without bank conflicts.
+//   Against `thread_tile`: with a turned when it is stored, a thread reads the rows of one k side by side and holds no
+//   others; packs of 16 bytes are loaded. Padding keeps the turned stores apart, and lanes, 8 x 4 of a warp, read
+//   neighbouring chunks of 16 bytes of either operand. Bound: barriers, two a slice.
 #include "gemm/packed_tile.cuh"
 #include "host/launch.h"
 #include "host/registry.h"
@@ -20,12 +20,14 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>))
   HeldPacks<Tile, T> packs;
   static_assert(ThreadPacks<Tile, T>::parts == 1);
   Sums<Acc, Tile::tm, Tile::tn> sums;
-  for (; source.left > 0; source.advance()) {
-    packs.load_from(source, 0);
+  packs.load_from(source, 0);
+  while (source.left > 0) {
     packs.store_to(shared, 0);
     __syncthreads();
+    source.advance();
+    packs.load_from(source, 0);
     multiply(sums, shared, place);
-    cut_sums<T>(p, sums, place, first_row, first_col, source.left - Tile::bk);
+    cut_sums<T>(p, sums, place, first_row, first_col, source.left);
     __syncthreads();  // the next slice overwrites this one
   }
   store_tile<T>(p, sums, place, first_row, first_col, p.k);
@@ -33,7 +35,7 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>))
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
   visit_types(p, [&]<class T, class Acc>() {
-    using Tile = PackedTile<8, 8, 2 * kPack<T>>;
+    using Tile = FromHalves<PackedTile<8, 8, 2 * kPack<T>>>;
     const LaunchConfig config{static_cast<unsigned>(tiles_of<Tile>(p)), Tile::threads};
     warpsmith::launch<&matmul_bank_conflict_free_kernel<T, Acc, Tile>>(config, stream, p);
   });

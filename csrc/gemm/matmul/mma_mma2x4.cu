@@ -31,10 +31,13 @@ __global__ void __launch_bounds__(kThreads) matmul_mma_mma2x4_kernel(const GemmA
   MmaSum<T, Acc> sum;
   for (int64_t k_left = p.k; k_left > 0; k_left -= Tile::bk) {
     // load
-    copy_a.copy(shared.a, k_left);
-    copy_b.copy(shared.b, k_left);
+    const auto a_held = copy_a.fetch(k_left);
+    const auto b_held = copy_b.fetch(k_left);
     copy_a.advance();
     copy_b.advance();
+    __syncthreads();  // the operands of the step before have been read
+    copy_a.put(shared.a, a_held);
+    copy_b.put(shared.b, b_held);
     __syncthreads();
 
     // multiply
@@ -42,7 +45,6 @@ __global__ void __launch_bounds__(kThreads) matmul_mma_mma2x4_kernel(const GemmA
     ptx::ldmatrix(a, shared.a + TileA::at(warp.m + lane % 16, lane / 16 * 8));
     ptx::ldmatrix_trans(b, shared.b + TileB::at(lane % 16, warp.n));
     sum.add(a, b);
-    __syncthreads();  // the next step overwrites the operands
   }
 
   // write

@@ -14,7 +14,7 @@ struct Config {
 constexpr int kThreads = Share<Config>::threads;
 
 template <class T, class Acc>
-__global__ void __launch_bounds__(kThreads, 2) matmul_mma_tn_kernel(const GemmArgs p) {
+__global__ void __launch_bounds__(kThreads, (ring_blocks<Config, Acc>())) matmul_mma_tn_kernel(const GemmArgs p) {
   extern __shared__ __align__(128) uint4 ring[];
   multiply_ring<T, Acc, Config>(p, ring, origin_by_rows<Config>(p));
 }

@@ -34,10 +34,13 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_mma_warp4x4_kernel(const G
 
   for (int64_t k_left = p.k; k_left > 0; k_left -= Tile::bk) {
     // load
-    copy_a.copy(shared.a, k_left);
-    copy_b.copy(shared.b, k_left);
+    const auto a_held = copy_a.fetch(k_left);
+    const auto b_held = copy_b.fetch(k_left);
     copy_a.advance();
     copy_b.advance();
+    __syncthreads();  // the operands of the step before have been read
+    copy_a.put(shared.a, a_held);
+    copy_b.put(shared.b, b_held);
     __syncthreads();
 
     // multiply
@@ -47,7 +50,6 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_mma_warp4x4_kernel(const G
       fragments.read(read_a, shared.a, read_b, shared.b, k);
       warp_sums.add(fragments);
     }
-    __syncthreads();  // the next step overwrites the operands
   }
   store_pairs(p, warp_sums, block.m + warp.m, block.n + warp.n);
 }

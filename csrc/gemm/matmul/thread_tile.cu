@@ -1,7 +1,8 @@
 // Matrix product, a thread per 8 x 8 values, four values a load.
-//   Against `block_2d`: a thread's rows and columns are neighbours, so that it reads shared memory 16 bytes at a time:
-//   eight values of b, and of a several k of each row. 16-bit operands come in pairs and are converted once, when stored
-//   to shared memory. Bound: those reads, threads 8 rows or columns apart meet in the same banks.
+//   Against `block_2d`: a thread reads shared memory 16 bytes at a time, neighbouring columns of b and several k of each row
+//   of a, and neighbouring lanes read what lies side by side. 16-bit operands come in pairs and are converted once, when
+//   stored to shared memory; the next slice of 8 k is loaded while this one is multiplied.
+//   Bound: barriers, two a slice, and registers: a thread holds several k of its eight rows.
 #include "gemm/gemm.h"
 #include "gemm/thread_tile_rows.cuh"
 #include "host/registry.h"
@@ -10,8 +11,9 @@ namespace warpsmith {
 namespace {
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  visit_types(
-      p, [&]<class T, class Acc>() { launch_row_tiles<T, Acc, VectorLoad<4, sizeof(T) == 4 ? 4 : 2>>(p, stream); });
+  visit_types(p, [&]<class T, class Acc>() {
+    launch_row_tiles<T, Acc, VectorLoad<4, sizeof(T) == 4 ? 4 : 2, Left::pairs>>(p, stream);
+  });
 }
 
 const char* takes(const GemmArgs& p) {

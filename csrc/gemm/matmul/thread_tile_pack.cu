@@ -1,6 +1,6 @@
 // Matrix product of 16-bit operands, a thread per 8 x 8 values, four values a load.
-//   Against `thread_tile`: the four come in one load of 8 bytes, not in two.
-//   Bound: shared memory, whose banks threads 8 rows or columns apart share.
+//   Against `thread_tile`: four values come in one load of 8 bytes, not in two of 4, and two of these make a slice of 16 k,
+//   which halves the barriers. Bound: barriers, and registers: a thread holds several k of its eight rows.
 #include "gemm/gemm.h"
 #include "gemm/thread_tile_rows.cuh"
 #include "host/registry.h"
@@ -9,7 +9,7 @@ namespace warpsmith {
 namespace {
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  visit_16_bit_types(p, [&]<class T, class Acc>() { launch_row_tiles<T, Acc, VectorLoad<4, 4>>(p, stream); });
+  visit_16_bit_types(p, [&]<class T, class Acc>() { launch_row_tiles<T, Acc, VectorLoad<8, 4>>(p, stream); });
 }
 
 const char* takes(const GemmArgs& p) {

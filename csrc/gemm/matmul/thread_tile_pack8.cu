@@ -1,6 +1,6 @@
 // Matrix product of 16-bit operands, a thread per 8 x 8 values, eight values a load.
-//   Against `thread_tile_pack`: one load brings 16 bytes, so the slice of k doubles to 16 and barriers are half as many.
-//   Bound: shared memory, whose banks threads 8 rows or columns apart share.
+//   Against `thread_tile_pack`: the eight come in one load of 16 bytes, not in two of 8.
+//   Bound: barriers, and registers: a thread holds several k of its eight rows.
 #include "gemm/gemm.h"
 #include "gemm/thread_tile_rows.cuh"
 #include "host/registry.h"

@@ -14,7 +14,8 @@ struct Config {
 constexpr int kThreads = Share<Config>::threads;
 
 template <class T, class Acc>
-__global__ void __launch_bounds__(kThreads, 2) matmul_wmma_block_swizzle_kernel(const GemmArgs p) {
+__global__ void __launch_bounds__(kThreads, (ring_blocks<Config, Acc>()))
+    matmul_wmma_block_swizzle_kernel(const GemmArgs p) {
   extern __shared__ __align__(128) uint4 ring[];
   multiply_ring_wmma<T, Acc, Config>(p, ring, origin_by_groups<Config>(p));
 }

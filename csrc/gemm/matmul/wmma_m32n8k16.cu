@@ -1,7 +1,7 @@
 // Matrix product by wmma, fragments of 32 x 8.
 //   Against `wmma_dbuf_async`: the instruction's other shape, 2 x 4 warps of 2 x 4 fragments each. The tensor cores do
-//   the same work, operands are read alike: what there is to gain is nothing, and is seen here.
-//   Bound: as `wmma_dbuf_async`.
+//   the same work, operands are read alike: what there is to gain is nothing, and is seen here. Lines of b are woven into
+//   each other, so that fragments of 8 columns are aligned. Bound: as `wmma_dbuf_async`.
 #include "gemm/wmma_ring.cuh"
 
 namespace warpsmith {
@@ -10,12 +10,13 @@ namespace {
 struct Config {
   static constexpr int bm = 128, bn = 128, bk = 32, warps_m = 2, warps_n = 4, stages = 2;
   using A = OperandTile<Along::k, bm, bk, Padded>;
-  using B = OperandTile<Along::mn, bn, bk, Panels>;
+  using B = OperandTile<Along::mn, bn, bk, Woven>;
 };
 constexpr int kThreads = Share<Config>::threads;
 
 template <class T, class Acc>
-__global__ void __launch_bounds__(kThreads, 2) matmul_wmma_m32n8k16_kernel(const GemmArgs p) {
+__global__ void __launch_bounds__(kThreads, (ring_blocks<Config, Acc>()))
+    matmul_wmma_m32n8k16_kernel(const GemmArgs p) {
   __shared__ Stage<T, Config::A, Config::B> ring[Config::stages];
   multiply_ring_wmma<T, Acc, Config, Wmma32x8>(p, ring, origin_by_rows<Config>(p));
 }

@@ -14,7 +14,7 @@ struct Config {
 constexpr int kThreads = Share<Config>::threads;
 
 template <class T, class Acc>
-__global__ void __launch_bounds__(kThreads, 2) matmul_wmma_stages_kernel(const GemmArgs p) {
+__global__ void __launch_bounds__(kThreads, (ring_blocks<Config, Acc>())) matmul_wmma_stages_kernel(const GemmArgs p) {
   __shared__ Stage<T, Config::A, Config::B> ring[Config::stages];
   multiply_ring_wmma<T, Acc, Config>(p, ring, origin_by_rows<Config>(p));
 }
