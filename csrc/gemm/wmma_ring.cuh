@@ -13,10 +13,11 @@
 
 namespace warpsmith {
 
-// Warps of 64 x 64 sums are few: nobody would multiply while they queue copies.
+// Warps of 64 x 64 sums are few, and a block of 512 threads is the only one: nobody would multiply while they queue copies.
 template <class Config>
 inline constexpr Copies kWmmaCopies =
-    Share<Config>::wm * Share<Config>::wn >= 64 * 64 ? Copies::behind_reads : Copies::first;
+    Share<Config>::wm * Share<Config>::wn >= 64 * 64 || Share<Config>::threads >= 512 ? Copies::behind_reads
+                                                                                      : Copies::first;
 
 template <class T, class Acc, class Config, class Shape = Wmma16x16>
 __device__ __forceinline__ void multiply_ring_wmma(const GemmArgs& p, void* memory, Origin block) {
