@@ -214,3 +214,12 @@ def test_gradcheck_of_linear(activation: str) -> None:
     assert torch.autograd.gradcheck(
         lambda *leaves: warpsmith.linear(*leaves, activation=activation), (x, weight, bias)
     )
+
+
+def test_more_products_than_a_grid_has_blocks() -> None:
+    a = torch.ones(1, 2, 8, dtype=torch.float16)
+    for batch, naive in ((1 << 31, True), ((1 << 31) - 1, False)):
+        batched = a.expand(batch, 2, 8)
+        choice = warpsmith.which("matmul", batched, batched.transpose(1, 2), sm=90)
+        assert choice.variant is not None
+        assert (choice.variant.rung.name == "naive") is naive

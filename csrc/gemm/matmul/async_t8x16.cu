@@ -1,6 +1,5 @@
 // Matrix product in f32, a thread per 8 x 16 values, copies in the background.
-//   Against `async_t8x8`: six loads from shared memory serve 128 multiplications; the 24 registers that six packs would
-//   take hold values to multiply instead.
+//   Against `async_t8x8`: six loads from shared memory serve 128 multiplications.
 //   Bound: barriers, at which the one block of a multiprocessor waits.
 #include "gemm/async_packs.cuh"
 #include "host/registry.h"

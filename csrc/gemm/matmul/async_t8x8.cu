@@ -1,6 +1,6 @@
 // Matrix product, a thread per 8 x 8 values, slices of 16 k, copies in the background.
-//   Against `double_buffered` and `k16_t8x8`: packs wait in shared memory for their turn, not in registers (cp.async), so
-//   loads in flight cost neither registers nor the instructions that would store them.
+//   Against `double_buffered` and `k16_t8x8`: packs wait for memory in shared memory, not in registers (cp.async), and
+//   pass through registers for a part of a slice at a time.
 //   Bound: issue slots, nine in ten of which multiply.
 #include "gemm/async_packs.cuh"
 #include "host/registry.h"

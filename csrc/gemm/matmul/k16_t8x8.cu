@@ -1,5 +1,6 @@
 // Matrix product in f32, a thread per 8 x 8 values, slices of 16 k.
-//   Against `k16_t8x4`: twice the columns, so four loads from shared memory serve 64 multiplications.
+//   Against `k16_t8x4`: twice the columns, so four loads from shared memory serve 64 multiplications; sums are gone
+//   through by columns, there and back, which spares register banks.
 //   Bound: issue slots, nine in ten of which multiply.
 #include "gemm/double_buffered.cuh"
 #include "host/registry.h"

@@ -1,6 +1,6 @@
 // Matrix product of 16-bit operands, a thread per 8 x 8 values, slices of 32 k.
 //   Against `double_buffered`: twice the slice halves the barriers, at the price of twice the packs held in registers.
-//   Bound: issue slots.
+//   Of sums in f16, a value of a fills a register, twice: both pipes for halves take that. Bound: issue slots.
 #include "gemm/double_buffered.cuh"
 #include "host/registry.h"
 

@@ -9,46 +9,51 @@
 #include "gemm/types.h"
 #include "host/launch.h"
 #include "host/registry.h"
+#include "row/rows.h"
 
 namespace warpsmith {
 namespace {
 
 constexpr int kCols = 64, kRows = 8, kThreads = kCols * kRows;  // a block's tile
 
+__host__ __device__ constexpr int64_t tiles_of(const GemmArgs& p) {
+  return p.batch * ceil_div(p.m, kRows) * ceil_div(p.n, kCols);
+}
+
 template <class T, class Acc>
 __global__ void __launch_bounds__(kThreads) matmul_naive_kernel(const GemmArgs p) {
-  const int64_t across = ceil_div(p.n, kCols), down = ceil_div(p.m, kRows);
-  const int64_t tile = blockIdx.x, batch = tile / across / down;
-  const int64_t col = tile % across * kCols + threadIdx.x % kCols;
-  const int64_t row = tile / across % down * kRows + threadIdx.x / kCols;
-  if (row >= p.m || col >= p.n) return;
-  const auto* a = static_cast<const T*>(p.a.data) + batch * p.a.batch;
-  const auto* b = static_cast<const T*>(p.b.data) + batch * p.b.batch;
   const bool a_rows = p.a.order == Order::rows, b_rows = p.b.order == Order::rows;
   const int64_t a_step = a_rows ? 1 : p.a.ld, b_step = b_rows ? p.b.ld : 1;
-  a += a_rows ? row * p.a.ld : row;  // [k]
-  b += b_rows ? col : col * p.b.ld;  // [k]
+  // Of tiny products there may be more than a grid has blocks.
+  for (int64_t tile = blockIdx.x; tile < tiles_of(p); tile += gridDim.x) {
+    const int64_t across = ceil_div(p.n, kCols), down = ceil_div(p.m, kRows), batch = tile / across / down;
+    const int64_t col = tile % across * kCols + threadIdx.x % kCols;
+    const int64_t row = tile / across % down * kRows + threadIdx.x / kCols;
+    if (row >= p.m || col >= p.n) continue;
+    const T* a = static_cast<const T*>(p.a.data) + batch * p.a.batch + (a_rows ? row * p.a.ld : row);  // [k]
+    const T* b = static_cast<const T*>(p.b.data) + batch * p.b.batch + (b_rows ? col : col * p.b.ld);  // [k]
 
-  Acc total = from_float<Acc>(0.0f);
-  for (int64_t first = 0; first < p.k; first += kMostTerms) {
-    const int64_t last = min(first + kMostTerms, p.k);
-    Acc sum = from_float<Acc>(0.0f);
-    for (int64_t k = first; k < last; ++k) {
-      if constexpr (sizeof(Acc) == 4) {
-        sum = fmaf(to_float(a[k * a_step]), to_float(b[k * b_step]), sum);
-      } else {
-        sum = __hfma(a[k * a_step], b[k * b_step], sum);
+    Acc total = from_float<Acc>(0.0f);
+    for (int64_t first = 0; first < p.k; first += kMostTerms) {
+      const int64_t last = min(first + kMostTerms, p.k);
+      Acc sum = from_float<Acc>(0.0f);
+      for (int64_t k = first; k < last; ++k) {
+        if constexpr (sizeof(Acc) == 4) {
+          sum = fmaf(to_float(a[k * a_step]), to_float(b[k * b_step]), sum);
+        } else {
+          sum = __hfma(a[k * a_step], b[k * b_step], sum);
+        }
       }
+      total = plus(total, sum);
     }
-    total = plus(total, sum);
+    static_cast<T*>(p.d)[(batch * p.m + row) * p.n + col] = finish<T>(p, to_float(total), batch, row, col);
   }
-  static_cast<T*>(p.d)[(batch * p.m + row) * p.n + col] = finish<T>(p, to_float(total), batch, row, col);
 }
 
 const char* takes(const GemmArgs&) { return nullptr; }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  const LaunchConfig config{static_cast<unsigned>(p.batch * ceil_div(p.m, kRows) * ceil_div(p.n, kCols)), kThreads};
+  const LaunchConfig config{row_grid(tiles_of(p)), kThreads};
   visit_types(p, [&]<class T, class Acc>() { warpsmith::launch<&matmul_naive_kernel<T, Acc>>(config, stream, p); });
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kTile = 32;
 
-// Blocks that a multiprocessor has threads for: all but those of 8.6 to 8.9 hold 2048.
+// Blocks that every multiprocessor of the kind has threads for: those of 8.0 and 9.0 hold 2048.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900)
 constexpr int kBlocksHeld = 2;
 #else

@@ -1,6 +1,7 @@
 // Matrix product of 16-bit operands, a thread per 8 x 8 values, four values a load.
 //   Against `thread_tile`: four values come in one load of 8 bytes, not in two of 4, and two of these make a slice of 16 k,
-//   which halves the barriers. Bound: barriers, and registers: a thread holds several k of its eight rows.
+//   which halves the barriers. Sums in f16 take a value of a from half a register.
+//   Bound: barriers, and registers: a thread holds several k of its eight rows.
 #include "gemm/gemm.h"
 #include "gemm/thread_tile_rows.cuh"
 #include "host/registry.h"
