@@ -1,13 +1,18 @@
 // A row that begins anywhere, held in the registers of a cluster of small blocks and read once: which packs of it a thread
-// has, how they get there, and how they leave.
+// has, how they get there, how they are added up, and how they leave.
 //
-// Packs lie between 16-byte borders and are counted from the border of 128 bytes before the row, so that every warp begins
-// at a line, and no two share one. The packs at both ends, which the row fills in part only, are read and written value by
-// value, by whoever has them: nothing outside of the row is touched. The blocks of a multiprocessor are many and small,
-// and begin and end at different times: while some wait for their row, others write theirs.
+// Packs lie between 16-byte borders and are counted from the one with the row's first value. Those at both ends, which the
+// row fills in part only, are read and written value by value, by whoever has them: nothing outside of the row is touched.
+// The blocks of a multiprocessor are many and small, and begin and end at different times: while some wait for their row,
+// others write theirs.
+//   Rows are added up in groups of as many columns as a pack has, counted from the row's first one. A group's values lie
+// in two packs, of two lanes, unless the row begins at a border: the lower lane adds up those that it has and hands the
+// sum to the upper one, which adds the others, in the order of their columns. Which thread a group ends up with and in
+// which order values are added follows from their columns alone, so that a row has the same bits wherever it begins.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "device/warp.h"
 #include "row/packed.h"
@@ -26,12 +31,10 @@ struct PeeledTile {
   using AnyPhase = PeeledTile<threads, packs, min_blocks, cluster, false>;
 };
 
-inline constexpr int kPeeledLine = 128;  // bytes
-
-// From the border of a line before a row of so many bytes to its end, wherever it begins.
-constexpr int64_t peeled_packs(int64_t row_bytes) { return (row_bytes + kPeeledLine + 15) / 16; }
+// Of a row of so many bytes, wherever it begins: its groups, and one for the last group to end in.
+constexpr int64_t peeled_packs(int64_t row_bytes) { return (row_bytes + 15) / 16 + 1; }
 template <class Tile>
-constexpr int64_t kMostPeeledBytes = 16 * Tile::most_packs - kPeeledLine;
+constexpr int64_t kMostPeeledBytes = 16 * (Tile::most_packs - 1);
 
 // Whether every row of y lies as that of x does between two 16-byte borders.
 inline bool same_phase(const void* x, const void* y, int64_t rows, int64_t x_stride, int64_t y_stride, int size) {
@@ -46,14 +49,19 @@ class PeeledShare {
 
  public:
   __device__ __forceinline__ PeeledShare(const T* row, int cols, int warp) : cols_(cols) {
-    const int lead = static_cast<int>(reinterpret_cast<uintptr_t>(row) % kPeeledLine / sizeof(T));
-    const int lane = threadIdx.x % kWarp;
-    first_ = (warp * Tile::warp_packs + lane) * kWidth - lead;
-    any_ = first_ - lane * kWidth < cols;
+    const int phase = static_cast<int>(reinterpret_cast<uintptr_t>(row) / sizeof(T) % kWidth);
+    first_ = (warp * Tile::warp_packs + lane()) * kWidth - phase;
   }
 
-  // Whether the warp has anything.
-  __device__ __forceinline__ bool any() const { return any_; }
+  // Whether the warp has anything, be it the end of a group.
+  __device__ __forceinline__ bool any() const { return first_of_warp() < cols_ + kWidth; }
+
+  // Makes the compiler find anew which packs the row fills: between load and store it has no registers for that. zero: as
+  // in keep_packed.
+  __device__ __forceinline__ void forget(uint32_t zero) {
+    first_ ^= static_cast<int>(zero);
+    cols_ ^= static_cast<int>(zero);
+  }
 
   // padding: the bits of a pack outside of the row.
   __device__ __forceinline__ void load(uint4 (&x)[kPacks], const T* row, const uint4& padding, uint64_t policy) const {
@@ -71,6 +79,24 @@ class PeeledShare {
         if (i == tail) x[i] = part;
       }
     }
+  }
+
+  // Of the pack before the warp's first one, a value for each of the first lanes.
+  __device__ __forceinline__ T load_before(const T* row, T padding) const {
+    const int col = first_of_warp() - kWidth + lane();
+    return lane() < kWidth && inside(col) ? row[col] : padding;
+  }
+
+  // The sum of term(value) over the groups that end in this thread's packs; by whole warps. keep: whether the terms take
+  // the place of the values.
+  template <bool keep, class Term>
+  __device__ __forceinline__ float add_up(uint4 (&x)[kPacks], T before, const Term& term) const {
+    const int phase = -first_ & (kWidth - 1);  // values between the border and the row's first one
+    float sum = 0.0f;
+    [&]<int... each>(std::integer_sequence<int, each...>) {
+      static_cast<void>(((phase == each && (sum = add_groups<each, keep>(x, before, term), true)) || ...));
+    }(std::make_integer_sequence<int, kWidth>{});
+    return sum;
   }
 
   // finish: a value to its answer.
@@ -100,6 +126,8 @@ class PeeledShare {
   }
 
  private:
+  static __device__ __forceinline__ int lane() { return threadIdx.x % kWarp; }
+  __device__ __forceinline__ int first_of_warp() const { return first_ - lane() * kWidth; }
   __device__ __forceinline__ bool inside(int col) const {
     return static_cast<unsigned>(col) < static_cast<unsigned>(cols_);
   }
@@ -112,6 +140,36 @@ class PeeledShare {
   __device__ __forceinline__ int tail_pack() const {
     const unsigned last = static_cast<unsigned>(cols_ - 1 - first_);  // from the thread's first value; huge behind it
     return last % kStep < kWidth - 1 ? static_cast<int>(last / kStep) : kPacks;
+  }
+
+  // Additions are intrinsics: which of them are fused with the product that a term may be must not follow from the phase.
+  template <int phase, bool keep, class Term>
+  static __device__ __forceinline__ float add_groups(uint4 (&x)[kPacks], T before, const Term& term) {
+    // what the lane below the first one would hand over
+    const float last = term(to_float(before));
+    float handed = __shfl_sync(kAllLanes, last, phase);
+#pragma unroll
+    for (int j = phase + 1; j < kWidth; ++j) handed = __fadd_rn(handed, __shfl_sync(kAllLanes, last, j));
+
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      float values[kWidth];
+      unpack<T>(values, x[i]);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) values[j] = term(values[j]);
+      if constexpr (keep) x[i] = pack<T>(values);
+      float begun = values[phase];
+#pragma unroll
+      for (int j = phase + 1; j < kWidth; ++j) begun = __fadd_rn(begun, values[j]);
+      const float turned = __shfl_sync(kAllLanes, begun, (lane() + kWarp - 1) % kWarp);
+      float group = lane() == 0 ? handed : turned;
+      handed = turned;
+#pragma unroll
+      for (int j = 0; j < phase; ++j) group = __fadd_rn(group, values[j]);
+      sum = __fadd_rn(sum, group);
+    }
+    return sum;
   }
 
   __device__ __forceinline__ uint4 load_part(const T* row, int col, uint4 part) const {
@@ -142,7 +200,6 @@ class PeeledShare {
 
   int cols_;
   int first_;  // column of the first value of the first pack; before the row and behind it too
-  bool any_;
 };
 
 }  // namespace warpsmith

@@ -202,14 +202,7 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline float __fsub_rn(float a, float b) { return a - b; }
-// Towards zero: from the sum to nearest, one float back where that went too far. What it is off by is exact (two-sum).
-inline float __fadd_rz(float a, float b) {
-  const float sum = a + b, part = sum - a, off = (a - (sum - part)) + (b - part);
-  const bool overflows = std::isinf(sum) && std::isfinite(a) && std::isfinite(b);
-  const bool too_far = overflows || (sum > 0.0f ? off < 0.0f : sum < 0.0f && off > 0.0f);
-  return too_far ? std::nextafter(sum, 0.0f) : sum;
-}
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float a) { return 1.0f / a; }

@@ -84,13 +84,6 @@ __global__ void trade_kernel(const float* from, float* to) {
   to[i] = tile[threadIdx.x];
 }
 
-// Sums just above 4, and just below.
-__global__ void towards_zero_kernel(const float* from, float* to) {
-  const float step = 0x1p-24f * from[threadIdx.x];
-  to[threadIdx.x] = __fadd_rz(4.0f, step);
-  to[kThreads + threadIdx.x] = __fadd_rz(step, -4.0f);
-}
-
 struct Probe {
   std::string_view name;
   void (*kernel)(const float*, float*);
@@ -109,7 +102,6 @@ const Probe probes[] = {
     {"absent lanes", absent_lanes_kernel},
     {"misaligned", misaligned_kernel},
     {"trade", trade_kernel, 2},
-    {"towards zero", towards_zero_kernel},
 };
 
 }  // namespace

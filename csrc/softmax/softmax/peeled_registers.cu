@@ -1,15 +1,13 @@
 // Softmax, rows that begin anywhere held in the registers of a cluster of small blocks.
-//   Against `peeled`: no shared memory between the load and the store, no persistent blocks: four small blocks on every
-//   multiprocessor, each at another point of its row, hide each other's waits, and warps begin at lines of 128 bytes. A
-//   pack goes through a thread as it lies in memory, so that which values a thread adds up depends on where the row lies:
-//   the sum is one that does not depend on their order (softmax/exact_sum.cuh). Bound: DRAM, and the lines that
-//   neighbouring rows share; of 16-bit data the instructions: exponentials, and the four additions of the sum.
+//   Against `peeled`: no shared memory between the load and the store, no persistent blocks: three small blocks on every
+//   multiprocessor, each at another point of its row, hide each other's waits. A pack goes through a thread as it lies in
+//   memory, and what a lane has of a group of columns is handed to the next one, which ends its sum: one shuffle a pack
+//   takes the place of putting packs together. Bound: DRAM, and the lines that neighbouring rows and warps share.
 #include <tuple>
 
 #include "device/cluster.h"
 #include "device/start_early.h"
 #include "row/peeled_registers.cuh"
-#include "softmax/exact_sum.cuh"
 #include "softmax/softmax/resident.cuh"
 
 namespace warpsmith {
@@ -19,9 +17,9 @@ namespace {
 template <class Tile>
 struct Exchange {
   static constexpr int kParts = Tile::cluster * Tile::warps;
-  float max[kParts];                  // [block, warp]
-  ExactPart sum[kParts];              // [block, warp]
-  uint64_t max_arrived, sum_arrived;  // mbarriers: every warp's part is here
+  float max[kParts];     // [block, warp]
+  uint64_t max_arrived;  // mbarrier: every warp's part is here
+  ClusterReduceStorage<Tile::threads, Tile::cluster> sum;
 };
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
@@ -45,24 +43,6 @@ __device__ __forceinline__ float max_of(const uint4 (&x)[packs]) {
   return max;
 }
 
-// Adds exp(x - max). keep: whether the exponentials take the place of the values.
-template <class T, bool keep, int packs, int groups>
-__device__ __forceinline__ void add_exponentials(ExactSum<groups>& sum, uint4 (&x)[packs], float max) {
-  static_assert(groups * kExactGroup == packs * kPack<T>);
-#pragma unroll
-  for (int i = 0; i < packs; ++i) {
-    float values[kPack<T>];
-    unpack<T>(values, x[i]);
-#pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) values[j] = exponential<T>(values[j] - max);
-#pragma unroll
-    for (int j = 0; j < kPack<T>; j += kExactGroup) {
-      sum.add({values[j], values[j + 1], values[j + 2], values[j + 3]});
-    }
-    if constexpr (keep) x[i] = pack<T>(values);
-  }
-}
-
 #endif
 
 // Row: Softmax<T, Answer>.
@@ -73,7 +53,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   start_early();
   using T = typename Row::Value;
   using Answer = typename Row::Total;
-  constexpr int kPacks = Tile::packs, kGroups = kPacks * kPack<T> / kExactGroup;
+  constexpr int kPacks = Tile::packs;
   constexpr bool kKeep = Answer::kFromExponential;
   __shared__ Exchange<Tile> shared;
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp, parts = Tile::cluster * warps;
@@ -81,11 +61,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   const int64_t r = blockIdx.x / Tile::cluster;
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&shared.max_arrived, 1);
-    ptx::mbarrier_init(&shared.sum_arrived, 1);
     ptx::fence_mbarrier_init();
     ptx::mbarrier_arrive_expect(&shared.max_arrived, parts * static_cast<int>(sizeof(float)));
-    ptx::mbarrier_arrive_expect(&shared.sum_arrived, parts * static_cast<int>(sizeof(ExactPart)));
   }
+  cluster_sum_prepare(shared.sum);
   cluster_arrive_relaxed();
   const auto keep = [&](uint4(&x)[kPacks]) {
 #pragma unroll
@@ -94,9 +73,11 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 
   // load
   const T* x_row = row.input(0, r);  // [cols]
-  const PeeledShare<T, Tile> share(x_row, static_cast<int>(row.cols), part);
+  PeeledShare<T, Tile> share(x_row, static_cast<int>(row.cols), part);
   uint4 x[kPacks];
   share.load(x, x_row, Row::padding(), row.load_policy());
+  const T before = share.load_before(x_row, from_float<T>(-INFINITY));
+  share.forget(detail::unknown_zero(row));
 
   // maximum
   float max = warp_max(max_of<T>(x));
@@ -112,21 +93,14 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   max = warp_max(max);
 
   // sum
-  ExactPart own{};
+  float sum = 0.0f;
   if (share.any()) {
-    ExactSum<kGroups> sum;
-    add_exponentials<T, kKeep>(sum, x, max);
-    own = sum.of_warp();
+    sum = share.template add_up<kKeep>(x, before, [&](float value) { return exponential<T>(value - max); });
   }
   if constexpr (!kKeep) keep(x);
-  if (lane < Tile::cluster) {
-    auto* to = reinterpret_cast<float*>(&shared.sum[part]);
-    ptx::store_async(to, &shared.sum_arrived, lane, __uint_as_float(own.high));
-    ptx::store_async(to + 1, &shared.sum_arrived, lane, __uint_as_float(own.low));
-  }
-  ptx::mbarrier_wait_cluster(&shared.sum_arrived, 0);  // nothing more is sent to this block, which may end
+  sum = cluster_sum<Tile::threads, Tile::cluster>(sum, shared.sum);  // after which this block may end
   if (!share.any()) return;
-  const Answer answer(max, exact_total<kGroups, Exchange<Tile>::kParts>(shared.sum, parts));
+  const Answer answer(max, sum);
 
   // answers
   share.store(row.output(r), x, [&](float value) {
@@ -140,10 +114,11 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 }
 
 template <int cluster>
-using Tile = PeeledTile<320, 5, 4, cluster>;
+using Tile = PeeledTile<320, 10, 3, cluster>;
 using Tiles = std::tuple<Tile<2>, Tile<4>, Tile<8>>;
 constexpr int64_t kMostBytes = kMostPeeledBytes<Tile<8>>, kMostClusters = kMostRows / 8;
-static_assert(kMostBytes == 204672);
+constexpr int64_t kMostServedBytes = kMostPeeledBytes<Tile<4>>;
+static_assert(kMostBytes == 409584);
 
 template <class Row, class One>
 void launch_tile(const Row& row, bool same, cudaStream_t stream) {
@@ -175,12 +150,15 @@ void launch(const SoftmaxArgs& a, cudaStream_t stream) {
 const char* takes(const SoftmaxArgs& a) {
   if (const char* reason = needs_rows(a)) return reason;
   if (a.rows > kMostClusters) return "needs at most 2^28 - 1 rows";
-  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 204672 bytes";
+  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 409584 bytes";
 }
 
-// Of shorter rows `shared` and `peeled` have whole ones on a multiprocessor, with no cluster to wait for. 16-bit rows have
-// twice the values in as many bytes, and four additions for each: `shared` is faster.
-bool suits(const SoftmaxArgs& a) { return size_of(a.dtype) == 4 && a.cols * 4 > 64 * 1024; }
+// Of shorter rows `shared` and `peeled` have whole ones on a multiprocessor, with no cluster to wait for. Longer ones stay
+// with `peeled`, against which clusters of 8 have not been measured.
+bool suits(const SoftmaxArgs& a) {
+  const int64_t bytes = a.cols * size_of(a.dtype);
+  return bytes > 64 * 1024 && bytes <= kMostServedBytes;
+}
 
 const Register<SoftmaxArgs> registered{"peeled_registers", /*min_sm=*/90, takes, launch, suits, /*clusters=*/true};
 

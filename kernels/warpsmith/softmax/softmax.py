@@ -109,8 +109,10 @@ def _needs_columns(x: Tensor, dim: int) -> str | None:
 
 #: Of a row that `shared` holds: sm_89 gives a block 99 KiB.
 _MOST_SHARED_BYTES = 98 * 1024 + 512
-#: Of a row that `peeled_registers` holds in a cluster of 8, wherever it begins in a line.
-_MOST_PEELED_BYTES = 8 * 320 * 5 * 16 - 128
+#: Of a row that `peeled_registers` holds in a cluster of 8, wherever it begins, ...
+_MOST_PEELED_BYTES = (8 * 320 * 10 - 1) * 16
+#: ... and in one of 4.
+_MOST_SERVED_PEELED_BYTES = (4 * 320 * 10 - 1) * 16
 #: Values of a column that the strips of a cluster hold, of all inputs together ...
 _STRIP_COLUMNS = 8192
 #: ... and up to here caches hold a column well enough.
@@ -189,9 +191,10 @@ def _needs_peeled_registers(x: Tensor, dim: int) -> str | None:
 
 
 def _suits_peeled_registers(x: Tensor, dim: int) -> str | None:
-    if x.element_size() < 4:
-        return "16-bit values take too many instructions"
-    return None if _row_bytes(x, dim) > 64 << 10 else "a multiprocessor holds whole rows"
+    if _row_bytes(x, dim) <= 64 << 10:
+        return "a multiprocessor holds whole rows"
+    most = _MOST_SERVED_PEELED_BYTES
+    return None if _row_bytes(x, dim) <= most else "clusters of 8 are not measured"
 
 
 def _needs_registers(x: Tensor, dim: int) -> str | None:
@@ -367,7 +370,7 @@ def _safe(names: str) -> tuple[Rung, ...]:
         ),
         Rung(
             "peeled_registers",
-            "rows that begin anywhere in the registers of a cluster, a sum that no order changes",
+            "rows that begin anywhere in the registers of a cluster, sums handed from lane to lane",
             width=PACK,
             pack=True,
             technique="peeled_registers",
