@@ -191,10 +191,9 @@ def _needs_peeled_registers(x: Tensor, dim: int) -> str | None:
 
 
 def _suits_peeled_registers(x: Tensor, dim: int) -> str | None:
-    if _row_bytes(x, dim) <= 64 << 10:
-        return "a multiprocessor holds whole rows"
-    most = _MOST_SERVED_PEELED_BYTES
-    return None if _row_bytes(x, dim) <= most else "clusters of 8 are not measured"
+    if 64 << 10 < _row_bytes(x, dim) <= _MOST_SERVED_PEELED_BYTES:
+        return None
+    return "serves rows of 64 KiB to what a cluster of 4 holds"
 
 
 def _needs_registers(x: Tensor, dim: int) -> str | None:
