@@ -41,7 +41,12 @@ inline uint64_t load_relaxed(const uint64_t* from) {
   return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(from)).load();
 }
 inline void store_relaxed(uint64_t* to, uint64_t word) { std::atomic_ref<uint64_t>(*to).store(word); }
-inline uint32_t inc_acq_rel(uint32_t* word, uint32_t last) { return atomicInc(word, last); }
+inline uint32_t inc_acq_rel(uint32_t* word, uint32_t last) {
+  const std::atomic_ref<uint32_t> at(*word);
+  uint32_t old = at.load();
+  while (!at.compare_exchange_weak(old, old >= last ? 0 : old + 1)) continue;
+  return old;
+}
 
 // --- copies in the background ----------------------------------------------------------------------------------------
 
