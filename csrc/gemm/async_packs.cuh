@@ -32,7 +32,7 @@ struct AsyncShared {
   __device__ Pack<T> a_pack(int i) const { return own(a[i][threadIdx.x]); }
   __device__ Pack<T> b_pack(int i) const { return own(b[i][threadIdx.x]); }
 
-  // The packs that this thread copied, or a part of them in registers on their way.
+  // The packs that this thread copied.
   __device__ void unpack_to(SharedTile<Tile, Acc>& tile) const {
     ptx::cp_async_wait<0>();
 #pragma unroll 1  // all packs at once would take too many registers
@@ -47,6 +47,7 @@ struct AsyncShared {
       }
     }
   }
+  // A part of them, on its way in registers.
   __device__ void fetch(HeldPacks<Tile, T>& packs, int part) const {
 #pragma unroll
     for (int i = 0; i < Packs::a_part; ++i) packs.a[i] = a_pack(part * Packs::a_part + i);
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>)) matmul_as
   PackSource<Tile, T> source(p, first_row, first_col);
   Sums<Acc, Tile::tm, Tile::tn> sums;
 
-  // The slice whose packs were copied is complete; asks for the one after it, which has half a slice's time to arrive.
+  // The slice whose packs were copied is complete; asks for the one after it, which has at least half a slice's time.
   const auto next = [&] {
     source.advance();
     if (source.left > 0) shared.copy(source);

@@ -1,8 +1,8 @@
 // A row in registers, read once: the kernel behind the rungs `registers` of the row-wise operators.
 //
 // A block holds one row, or several short ones. Every thread loads its packs, the row's statistics are gathered, and the
-// packs still in registers are finished and written. Blocks take their places while the kernel before ends. What is
-// gathered and how a pack is finished is the operator's `Row`:
+// packs still in registers are finished and written. Blocks take their places while the kernel before ends, unless they
+// are many and small. What is gathered and how a pack is finished is the operator's `Row`:
 //
 //   struct Row {
 //     using Value = bf16;                                  // of the inputs

@@ -1,8 +1,8 @@
 // Reduction of rows, a block per row, 128-bit accesses.
 //   Against `shuffle`: one load brings 16 bytes, and a thread has four on their way before it adds the first. A row
 //   that does not start at 16 bytes is read value by value, in the same order. The variance of a row that fits takes
-//   two passes over registers. Blocks take their places while the kernel before ends. Bound: DRAM, where rows are long
-//   enough to fill a block and many enough to fill the machine.
+//   two passes over registers. Blocks take their places while the kernel before ends, unless all rows are at work at
+//   once. Bound: DRAM, where rows are long enough to fill a block and many enough to fill the machine.
 #include "reduce/reduce_dim/held.cuh"
 
 namespace warpsmith {
