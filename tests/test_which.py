@@ -140,6 +140,8 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("group_norm", "bf16", 90, "short", lambda i: (i.plain(140, 8, 4, 4), 2), "registers"),
     ("group_norm", "bf16", 90, "few", lambda i: (i.plain(1, 32, 32, 32), 2), "spread"),
     ("group_norm", "bf16", 90, "few and long", lambda i: (i.plain(1, 32, 64, 64), 2), "cluster"),
+    ("group_norm", "bf16", 90, "huge, few", lambda i: (i.plain(1, 2, 65536, 10), 2), "spread"),
+    ("group_norm", "bf16", 90, "huge", lambda i: (i.plain(1, 9, 65536, 10), 9), "split"),
     ("group_norm", "bf16", 80, "few", lambda i: (i.plain(1, 32, 64, 64), 2), "registers"),
     ("group_norm", "f32", 80, "few and long", lambda i: (i.plain(1, 32, 64, 64), 2), "split"),
     ("group_norm", "f32", 90, "long", lambda i: (i.plain(140, 1, 32800), 1), "cluster"),

@@ -21,6 +21,16 @@ struct ChunkedGradientStats<true> {
   float count, mean, square, scaled, product;  // scaled: of g
 };
 
+// Rows whose way from dh to dx is worth a state of the thread (dropout_add_norm_backward/row.cuh).
+template <class Rows>
+concept HasWay = requires { typename Rows::Way; };
+
+template <class Rows>
+struct WayOf {};
+
+template <HasWay Rows>
+struct WayOf<Rows> : Rows::Way {};
+
 template <class Rows>
 struct ChunkedAddNormBackward : Rows {
   using Rows::kLayer;
@@ -91,8 +101,10 @@ struct ChunkedAddNormBackward : Rows {
     const ChunkedAddNormBackward& v;
     ChunkShare<kWidth, Tile> at;
     uint64_t policy;
+    static constexpr bool kWay = HasWay<Rows>;
     // The thread's first packs of the rows under way, where registers are left for them.
-    static constexpr bool kKeepsPlaces = !kLayer || kPacks < 4 || kThreads < 512;
+    static constexpr bool kKeepsPlaces =
+        !kLayer || kPacks < 4 || kThreads < 512 || (kWay && sizeof(WPack) <= sizeof(uint4));
     const H *h_place, *grad_h_place;
     const T* grad_place;
     H* dh_place;
@@ -102,6 +114,8 @@ struct ChunkedAddNormBackward : Rows {
     float lost_dw[kCompensated ? kPacks : 1][kWidth] = {}, lost_db[kCompensated && kLayer ? kPacks : 1][kWidth] = {};
     float shift, deviation, square, scaled, product;  // sums around the shift, near the mean of the warp's values
     float count;                                      // of the warp's values
+    WayOf<Rows> way;
+    int late_packs;  // with a way, of this thread that have a grad_h: one register where v.grad_h takes two
 
     __device__ __forceinline__ Work(const ChunkedAddNormBackward& op, int rank, char* free)
         : v(op), at(op.cols, rank), policy(op.load_policy()), shelf(reinterpret_cast<Word*>(free) + threadIdx.x) {
@@ -120,6 +134,10 @@ struct ChunkedAddNormBackward : Rows {
         }
       }
       count = static_cast<float>(at.values());
+      if constexpr (kWay) {
+        late_packs = v.grad_h == nullptr ? 0 : at.mine;
+        v.set_out(way, blockIdx.x / Tile::cluster);
+      }
     }
     __device__ __forceinline__ static HPack* h_of(char* slot) { return reinterpret_cast<HPack*>(slot) + threadIdx.x; }
     __device__ __forceinline__ static GPack* grad_of(char* slot) {
@@ -150,8 +168,9 @@ struct ChunkedAddNormBackward : Rows {
       copy_async_if(at.inside(i), grad_of(slot), place(v.grad_row(row), i, grad_place), policy);
     }
     __device__ __forceinline__ void fetch_late(int i, char* slot, int64_t row) {
-      if (v.grad_h == nullptr) return;
-      copy_async_if(at.inside(i), h_of(slot), place(v.grad_h_row(row), i, grad_h_place), policy);
+      if (!kWay && v.grad_h == nullptr) return;
+      copy_async_if(kWay ? i < late_packs : at.inside(i), h_of(slot), place(v.grad_h_row(row), i, grad_h_place),
+                    policy);
     }
     __device__ __forceinline__ void gather(int i, char* slot, char*, int64_t) {
       if (i == 0) {
@@ -213,9 +232,28 @@ struct ChunkedAddNormBackward : Rows {
     __device__ __forceinline__ void mend(Total& total, float sum) const {
       total.slope = total.rstd * sum * v.inverse_count;
     }
+    __device__ __forceinline__ H* dh_of(int i, int64_t row) {
+      if constexpr (kWay) {
+        H* const first = v.dh + way.before();
+        return first + i * kThreads * kWidth;
+      } else {
+        return place(v.dh_row(row), i, dh_place);
+      }
+    }
+    __device__ __forceinline__ T* dx_of(int i, int64_t row) const {
+      if constexpr (kWay) {
+        T* const first = v.dx + way.before();
+        return first + i * kThreads * kWidth;
+      } else {
+        return v.dx_row(row) + at.col(i);
+      }
+    }
     __device__ __forceinline__ void finish(int i, char* slot, char* late, int64_t row, const Total& total) {
       if (i < Tile::held) held[i].keep();
-      H* const to = place(v.dh_row(row), i, dh_place);
+      if constexpr (kWay) {
+        if (i == 0) v.enter(way, row, at.first, row + gridDim.x / Tile::cluster);
+      }
+      H* const to = dh_of(i, row);
       if (!at.inside(i)) return;
       float h[kWidth], grad[kWidth], factor[kWidth], more[kWidth] = {}, d[kWidth];
       to_float(h, *h_of(slot));
@@ -243,11 +281,15 @@ struct ChunkedAddNormBackward : Rows {
       HPack dh;
       from_float(dh, d);
       store<Cache::streaming>(to, dh);
-      if (v.dx != nullptr) {
+      if (kWay || v.dx != nullptr) {  // a way leads somewhere
         GPack dx;
-        v.to_dx(d, row, at.col(i));
+        if constexpr (kWay) {
+          v.to_dx(d, way, i * kThreads * kWidth);
+        } else {
+          v.to_dx(d, row, at.col(i));
+        }
         from_float(dx, d);
-        store<Cache::streaming>(v.dx_row(row) + at.col(i), dx);
+        store<Cache::streaming>(dx_of(i, row), dx);
       }
     }
     __device__ __forceinline__ void leave(int64_t cluster) const {

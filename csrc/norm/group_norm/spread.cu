@@ -22,6 +22,7 @@ constexpr int64_t kEnoughBlocks = 256;          // two for each multiprocessor o
 constexpr int64_t kFewBytes = 16 * 1024;        // a group of no more is not worth spreading
 constexpr int64_t kManyBytes = 64 * 1024;       // nor is one of more, which `cluster` has in registers
 constexpr int64_t kClusterBytes = 1024 * 1024;  // up to here these hold a group
+constexpr int64_t kAtOnceBlocks = 128;  // more of those that fill a multiprocessor take turns, and `split` is faster
 
 // How a group is spread over blocks.
 struct Slices {
@@ -100,8 +101,8 @@ const char* takes(const GroupNormArgs& a) {
 }
 
 bool suits(const GroupNormArgs& a) {
-  const bool between = a.row_bytes() > kFewBytes && a.row_bytes() <= kManyBytes;
-  return a.row_bytes() > kClusterBytes || (a.shape.is_few() && between);
+  if (a.row_bytes() > kClusterBytes) return a.shape.rows() * kMostClusterBlocks <= kAtOnceBlocks;
+  return a.shape.is_few() && a.row_bytes() > kFewBytes && a.row_bytes() <= kManyBytes;
 }
 
 void launch(const GroupNormArgs& a, cudaStream_t stream) {

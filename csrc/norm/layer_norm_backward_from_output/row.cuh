@@ -1,6 +1,8 @@
 // Layer norm by its output to the kernels of the norms' gradients; see norm/backward.cuh.
 #pragma once
 
+#include "device/ptx/math.h"
+#include "device/ptx/max_nan.h"
 #include "norm/backward.cuh"
 #include "norm/from_output.cuh"
 #include "norm/layer_norm_backward_from_output/layer_norm_backward_from_output.h"
@@ -11,6 +13,7 @@ template <class T, class W>
 struct LayerNormBackwardFromOutput : NormBackwardRows<T, W> {
   static constexpr bool kShifted = false, kFromOutput = true, kReadsBias = true, kBiasGradient = true;
   static constexpr int kStats = 0;
+  static constexpr bool kExact = sizeof(T) == 2 && sizeof(W) == 2;  // products of two such values fit a float
   struct Sums {
     float scaled = 0.0f;   // grad * weight
     float product = 0.0f;  // grad * (y - bias)
@@ -25,7 +28,11 @@ struct LayerNormBackwardFromOutput : NormBackwardRows<T, W> {
   using NormBackwardRows<T, W>::NormBackwardRows;
 
   __device__ __forceinline__ void add(Sums& sums, float y, float grad, float weight, float bias) const {
-    sums.scaled += __fmul_rn(grad, weight);
+    if constexpr (kExact) {
+      sums.scaled = fmaf(grad, weight, sums.scaled);
+    } else {
+      sums.scaled += __fmul_rn(grad, weight);
+    }
     sums.product = fmaf(grad, y - bias, sums.product);
   }
   template <int lanes>
@@ -42,8 +49,13 @@ struct LayerNormBackwardFromOutput : NormBackwardRows<T, W> {
     return {rstd, scale * (row.scaled * this->inverse_cols), scale * (row.product * this->inverse_cols)};
   }
 
+  // 1 / divisible(weight) within 1 ulp; 0 beyond 2^126.
+  __device__ __forceinline__ float inverse(float weight) const {
+    return ptx::reciprocal_approx_ftz(copysignf(ptx::max_nan(fabsf(weight), this->eps), weight));
+  }
   __device__ __forceinline__ float xhat(float y, float weight, float bias, const Factors&) const {
-    return quotient<T>(y - bias, divisible(weight, this->eps));
+    if constexpr (sizeof(T) == 2) return (y - bias) * inverse(weight);
+    return (y - bias) / divisible(weight, this->eps);
   }
   template <bool lean>
   __device__ __forceinline__ float dx(float xhat, float scaled, const Factors& row) const {

@@ -130,14 +130,9 @@ def _needs_packs_layer(
     return "needs rows, weight and bias aligned to 16 bytes"
 
 
-def _at_most(
-    needs_packs: Callable[..., str | None], *, cols: int = 1 << 62, kib: int = 1 << 40
-) -> Callable[..., str | None]:
+def _at_most(needs_packs: Callable[..., str | None], cols: int) -> Callable[..., str | None]:
     def condition(grad: Tensor, y: Tensor, *rest: Any) -> str | None:
-        if why := needs_packs(grad, y, *rest) or conditions.needs_columns(y, cols):
-            return why
-        fits = conditions.row_bytes(y) <= kib << 10
-        return None if fits else f"needs rows of at most {kib} KiB"
+        return needs_packs(grad, y, *rest) or conditions.needs_columns(y, cols)
 
     return condition
 
@@ -154,9 +149,7 @@ def _bytes(grad: Tensor, y: Tensor, rstd: Tensor, *parameters: Parameter) -> int
     return 3 * y.numel() * y.element_size() + extra
 
 
-def _ladder(
-    needs_packs: Callable[..., str | None], sums: str, most: dict[str, int]
-) -> tuple[Rung, ...]:
+def _ladder(needs_packs: Callable[..., str | None], sums: str) -> tuple[Rung, ...]:
     return (
         Rung("naive", f"a block per row for dx, then column sums for {sums}"),
         Rung(
@@ -165,7 +158,7 @@ def _ladder(
             width=PACK,
             pack=True,
             technique="registers",
-            when=_at_most(needs_packs, cols=8192),
+            when=_at_most(needs_packs, 8192),
         ),
         Rung(
             "cluster",
@@ -174,7 +167,7 @@ def _ladder(
             pack=True,
             technique="cluster",
             min_sm=90,
-            when=_at_most(needs_packs, **most),
+            when=_at_most(needs_packs, 262144),
             suits=_suits_cluster,
         ),
     )
@@ -186,7 +179,7 @@ rms_norm_backward_from_output_op = catalogue.add(
         " float eps) -> (Tensor, Tensor)",
         family="norm",
         reference=_reference_rms,
-        ladder=_ladder(_needs_packs_rms, "dw", {"cols": 262144}),
+        ladder=_ladder(_needs_packs_rms, "dw"),
         triton="norm_backward_triton:rms_norm_backward_from_output",
         fake=_fake_rms,
         check=_check_rms,
@@ -207,7 +200,7 @@ layer_norm_backward_from_output_op = catalogue.add(
         " Tensor rstd, float eps) -> (Tensor, Tensor, Tensor)",
         family="norm",
         reference=_reference_layer,
-        ladder=_ladder(_needs_packs_layer, "dw and db", {"kib": 512}),
+        ladder=_ladder(_needs_packs_layer, "dw and db"),
         triton="norm_backward_triton:layer_norm_backward_from_output",
         fake=_fake_layer,
         check=_check_layer,

@@ -312,9 +312,11 @@ def _suits_spread(x: Tensor, groups: int, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
     size = _row_bytes(x, groups)
+    if size > MIB:
+        at_once = as_groups(x, groups).rows * 16 <= 128
+        return None if at_once else "the groups take turns; `split` is faster"
     few = _are_few(x, groups)
-    between = 16 * KIB < size <= 64 * KIB
-    return None if size > MIB or (few and between) else "the groups keep the GPU busy"
+    return None if few and 16 * KIB < size <= 64 * KIB else "the groups keep the GPU busy"
 
 
 def _suits_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
