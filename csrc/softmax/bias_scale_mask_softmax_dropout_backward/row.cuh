@@ -1,8 +1,6 @@
 // What the rungs of bias_scale_mask_softmax_dropout_backward share: typed arguments, the row's sums, its write-out.
 #pragma once
 
-#include <tuple>
-
 #include "host/registry.h"
 #include "norm/row.cuh"
 #include "softmax/bias_scale_mask_softmax_dropout_backward/bias_scale_mask_softmax_dropout_backward.h"
@@ -125,7 +123,13 @@ struct GradientFactors {
                                              const GradientSums& sums) {
     constexpr float kMostGain = 1.0625f;  // more than a scale of 1 and a sum that is not quite 1 come to
     const float total = sums.exponential + sums.peak_exponential;
-    const float reciprocal = reciprocal_sum(total), keep_scale = v.dropout.scale;
+    const float keep_scale = v.dropout.scale;
+    float reciprocal;
+    if constexpr (sizeof(T) == 4) {
+      reciprocal = reciprocal_sum(total);
+    } else {
+      reciprocal = total == 0.0f ? 0.0f : ptx::reciprocal_approx_ftz(total);  // e is 0 or above the subnormals
+    }
     const float outer = v.grad_lse == nullptr ? 0.0f : v.grad_lse[row];
     const float gain = v.logits.scale * reciprocal;
     const bool peaked = sums.peaks == 1.0f;
@@ -136,7 +140,8 @@ struct GradientFactors {
     slope = folds ? gain * keep_scale : keep_scale;
     intercept = folds ? gain * shift : shift;
     weight = folds ? 1.0f : gain;
-    rare = peaked || folds != kFolds<T> || !(fabsf(intercept) < kInfinity);
+    const bool infinite = !(fabsf(intercept) < kInfinity);
+    rare = peaked | (folds != kFolds<T>) | infinite;
     none = total == 0.0f;
   }
 
@@ -157,11 +162,9 @@ __device__ __forceinline__ uint32_t keep(uint32_t pair, bool low, bool high) {
   return pair;
 }
 
-// Zeroes the gradient of what was dropped. group: a quarter of the number of the pack's first element in the tensor.
+// Zeroes the gradient of what is not kept.
 template <class T>
-__device__ __forceinline__ void drop(Pack<T>& grad, const Dropout& dropout, uint64_t group) {
-  bool kept[kPack<T>];
-  dropout.keeps_group(kept, group);
+__device__ __forceinline__ void drop(Pack<T>& grad, const bool (&kept)[kPack<T>]) {
   if constexpr (sizeof(T) == 2) {
     auto& raw = reinterpret_cast<uint4&>(grad);
     raw = {keep(raw.x, kept[0], kept[1]), keep(raw.y, kept[2], kept[3]), keep(raw.z, kept[4], kept[5]),
@@ -170,6 +173,14 @@ __device__ __forceinline__ void drop(Pack<T>& grad, const Dropout& dropout, uint
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) grad[j] = kept[j] ? grad[j] : from_float<T>(0.0f);
   }
+}
+
+// Zeroes the gradient of what was dropped. group: a quarter of the number of the pack's first element in the tensor.
+template <class T>
+__device__ __forceinline__ void drop(Pack<T>& grad, const Dropout& dropout, uint64_t group) {
+  bool kept[kPack<T>];
+  dropout.keeps_group(kept, group);
+  drop<T>(grad, kept);
 }
 
 // e^(z - base) with what rounding takes from the difference and from its product with log2(e).
@@ -218,79 +229,6 @@ __device__ __forceinline__ void write_gradient(T* dx, const float (&e)[kPack<T>]
   Pack<T> out;
   from_float(out, g);
   store<Cache::streaming>(dx, out);
-}
-
-// One row from its threads' registers. reduce: sums over those who share the row.
-template <class Tile, class Biased, class T, class Reduce>
-__device__ __forceinline__ void dropout_backward_row(const BiasScaleMaskSoftmaxDropoutBackwardRows<T>& v,
-                                                     Reduce reduce) {
-  constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
-  // With x, bias and mask in registers together; not where these are scarce.
-  constexpr bool kScalesLate = sizeof(T) == 2 && !Tile::cut;
-  LogitPlace<Tile> place;
-  if constexpr (Biased::value) place.row = v.logits.turn(place.row);
-  const LogitRow<T> r = v.logits.template row<int>(place.row);
-  const int live = static_cast<int>(r.live), offset = place.template col<T>(0);
-
-  // load; what is not loaded is made 0 before it is used
-  const T* gGrad = v.grad + place.row * v.grad_stride + offset;
-  const uint64_t policy = v.logits.load_policy();
-  const float lse = live > 0 ? v.lse[place.row] : 0.0f;
-  Pack<T> grad[kPacks];
-#pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    if (place.template col<T>(i) < live) load_with_policy(grad[i], gGrad + place.template first_col<T>(i), policy);
-  }
-  LogitReader<Tile, Biased, T> reader(v.logits, r, place, policy);
-  float z[kPacks][kWidth];
-  reader.load(z);
-  if constexpr (!kScalesLate) {
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      if (!place.template jumps_over<T>(i, live)) reader.scale(z[i], i);
-    }
-  }
-  reader.load_mask();
-
-  // exponentials and sums
-  const float base = finite_base(lse);
-  const int left = live - offset;
-  const int64_t start = place.row * v.logits.cols;
-  const uint64_t group = static_cast<uint64_t>(start) / 4;
-  GradientSums sums;
-#pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    if (place.template jumps_over<T>(i, live)) continue;
-    if constexpr (kScalesLate) reader.scale(z[i], i);
-    reader.mask(z[i], i);
-    if (v.dropout.active) drop<T>(grad[i], v.dropout, group + place.pack(i) * (kWidth / 4));
-    add_pack<T>(sums, z[i], grad[i], base, left - place.template first_col<T>(i));
-    keep_packed(grad[i]);
-  }
-  sums = reduce(sums);
-  if (place.row >= v.logits.rows) return;
-
-  // write
-  const GradientFactors factors(v, place.row, sums);
-  const int cols = static_cast<int>(v.logits.cols), written = factors.none ? 0 : live;
-  T* gDx = v.dx + start + offset;
-  const auto write = [&]<class Rare>(Rare) {
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int col = place.template col<T>(i), first = place.template first_col<T>(i);
-      if (col >= cols) continue;
-      if (first < written) {
-        write_gradient<T, Rare::value>(gDx + first, z[i], grad[i], factors, left - first);
-      } else {
-        write_zeros(gDx + first);
-      }
-    }
-  };
-  if (factors.rare) {
-    write(std::true_type{});
-  } else {
-    write(std::false_type{});
-  }
 }
 
 }  // namespace warpsmith
