@@ -85,25 +85,20 @@ struct GradientSums {
 };
 
 // Peaks are rare: a vote spares most warps their sums, which would be 0.
-template <int lanes>
 __device__ __forceinline__ GradientSums warp_sums(const GradientSums& own) {
-  if (!__any_sync(kAllLanes, own.peaks != 0.0f)) {
-    return {warp_reduce<lanes>(own.exponential), warp_reduce<lanes>(own.product)};
-  }
-  return {warp_reduce<lanes>(own.exponential),  warp_reduce<lanes>(own.product),
-          warp_reduce<lanes>(own.peaks),        warp_reduce<lanes>(own.peak_exponential),
-          warp_reduce<lanes>(own.peak_product), warp_reduce<lanes>(own.peak_grad)};
+  if (!__any_sync(kAllLanes, own.peaks != 0.0f)) return {warp_reduce(own.exponential), warp_reduce(own.product)};
+  return {warp_reduce(own.exponential),      warp_reduce(own.product),      warp_reduce(own.peaks),
+          warp_reduce(own.peak_exponential), warp_reduce(own.peak_product), warp_reduce(own.peak_grad)};
 }
 
-// Over a block of at most `warps` warps, a power of two; every thread gets them.
-template <int warps = kWarp>
+// Over a block; every thread gets them.
 __device__ __forceinline__ GradientSums block_sums(const GradientSums& own, GradientSums (&partial)[kWarp]) {
-  const GradientSums sums = warp_sums<kWarp>(own);
+  const GradientSums sums = warp_sums(own);
   const int count = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
-  if (warps == 1 || count == 1) return sums;
+  if (count == 1) return sums;
   if (lane == 0) partial[threadIdx.x / kWarp] = sums;
   __syncthreads();
-  return warp_sums<warps>(lane % warps < count ? partial[lane % warps] : GradientSums{});
+  return warp_sums(lane < count ? partial[lane] : GradientSums{});
 }
 
 // 16-bit gradients are not worth a multiplication of every entry by the weight.
