@@ -6,6 +6,7 @@
 #include "device/moments.h"
 #include "device/ptx/griddepcontrol.h"
 #include "norm/add_norm_backward/row.cuh"
+#include "norm/column_sums.cuh"
 #include "row/chunks.cuh"
 
 namespace warpsmith {
@@ -294,18 +295,8 @@ struct ChunkedAddNormBackward : Rows {
     }
     __device__ __forceinline__ void leave(int64_t cluster) const {
       ptx::allow_next_grid();
-      const auto write = [&](const float (&sums)[kPacks][kWidth], float* partial) {
-        if (partial == nullptr) return;
-        partial += cluster * v.cols;
-#pragma unroll
-        for (int i = 0; i < kPacks; ++i) {
-          if (!at.inside(i)) continue;
-#pragma unroll
-          for (int j = 0; j < kWidth; j += 4) {
-            *reinterpret_cast<float4*>(partial + at.col(i) + j) =
-                float4{sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]};
-          }
-        }
+      const auto write = [&](const float (&sums)[kPacks][kWidth], float* partials) {
+        write_column_sums(partials, cluster, v.cols, at, [&](int i, int j) { return sums[i][j]; });
       };
       write(dw, v.partial_dw);
       if constexpr (kLayer) write(db, v.partial_db);

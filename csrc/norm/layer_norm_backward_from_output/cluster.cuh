@@ -7,6 +7,7 @@
 #include "device/copy_async.h"
 #include "device/ptx/griddepcontrol.h"
 #include "norm/backward_persistent.cuh"
+#include "norm/column_sums.cuh"
 #include "norm/layer_norm_backward_from_output/row.cuh"
 #include "row/chunks.cuh"
 
@@ -30,8 +31,8 @@ struct ColumnSlice {
   static constexpr int kWords = sizeof(Pack) / sizeof(uint4), kShelf = Tile::packs - held - again;
   static constexpr int kBytes = kShelf * Tile::threads * static_cast<int>(sizeof(Pack));  // of shared memory of a block
   static_assert(kShelf >= 0, "every pack is in one place");
-  const W* from;
-  uint4* shelf;  // [pack, word, thread]
+  const W* from;  // [cols] or null
+  uint4* shelf;   // [pack, word, thread]
   Floats held_packs[held > 0 ? held : 1];
   float absent;
 
@@ -153,6 +154,17 @@ struct ChunkedLayerNormBackwardFromOutput : LayerNormBackwardFromOutput<T, W> {
       copy_async_if(at.inside(i), grad_of(slot), at.place(v.grad_row(row), i, grad_place), policy);
     }
     __device__ __forceinline__ void fetch_late(int, char*, int64_t) {}
+    struct Inputs {
+      float y[kWidth], grad[kWidth], weight[kWidth], bias[kWidth];
+    };
+    __device__ __forceinline__ Inputs inputs(int i, char* slot) const {
+      Inputs in;
+      to_float(in.y, *y_of(slot));
+      to_float(in.grad, *grad_of(slot));
+      weights.floats(in.weight, i, at);
+      biases.floats(in.bias, i, at);
+      return in;
+    }
     __device__ __forceinline__ void add(int i, int j, float grad, float xhat) {
       dw[i][j].add(grad, xhat);
       db[i][j].add(grad, 1.0f);
@@ -164,11 +176,7 @@ struct ChunkedLayerNormBackwardFromOutput : LayerNormBackwardFromOutput<T, W> {
       }
       if constexpr (kInPlace) weights.keep(i);
       if (!at.inside(i)) return;
-      float y[kWidth], grad[kWidth], weight[kWidth], bias[kWidth];
-      to_float(y, *y_of(slot));
-      to_float(grad, *grad_of(slot));
-      weights.floats(weight, i, at);
-      biases.floats(bias, i, at);
+      const auto [y, grad, weight, bias] = inputs(i, slot);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) v.add(sums, y[j], grad[j], weight[j], bias[j]);
       if constexpr (kInPlace) {
@@ -196,11 +204,7 @@ struct ChunkedLayerNormBackwardFromOutput : LayerNormBackwardFromOutput<T, W> {
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) dx[j] = v.template dx<kLean>(xhat[j], scaled[j], total);
       } else {
-        float y[kWidth], grad[kWidth], weight[kWidth], bias[kWidth];
-        to_float(y, *y_of(slot));
-        to_float(grad, *grad_of(slot));
-        weights.floats(weight, i, at);
-        biases.floats(bias, i, at);
+        const auto [y, grad, weight, bias] = inputs(i, slot);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           const float xhat = i < Tile::inverses ? (y[j] - bias[j]) * inverses[i < Tile::inverses ? i : 0][j]
@@ -215,18 +219,8 @@ struct ChunkedLayerNormBackwardFromOutput : LayerNormBackwardFromOutput<T, W> {
     }
     __device__ __forceinline__ void leave(int64_t cluster) const {
       ptx::allow_next_grid();
-      const auto write = [&](const Sum(&all)[kPacks][kWidth], float* partial) {
-        if (partial == nullptr) return;
-        partial += cluster * v.cols;
-#pragma unroll
-        for (int i = 0; i < kPacks; ++i) {
-          if (!at.inside(i)) continue;
-#pragma unroll
-          for (int j = 0; j < kWidth; j += 4) {
-            *reinterpret_cast<float4*>(partial + at.col(i) + j) =
-                float4{all[i][j].sum, all[i][j + 1].sum, all[i][j + 2].sum, all[i][j + 3].sum};
-          }
-        }
+      const auto write = [&](const Sum(&sums)[kPacks][kWidth], float* partials) {
+        write_column_sums(partials, cluster, v.cols, at, [&](int i, int j) { return sums[i][j].sum; });
       };
       write(dw, v.partial_dw);
       write(db, v.partial_db);

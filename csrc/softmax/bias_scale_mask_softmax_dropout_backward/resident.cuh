@@ -287,6 +287,7 @@ __device__ __forceinline__ void dropout_backward_row(const ResidentRows<T>& v, R
   uint64_t policy = v.load_policy();
   settle(policy);
   const float lse = exists ? v.lse[row] : 0.0f;
+  // of the row, from the thread's first column on: [cols - offset]
   const T *gX = logits.x + row * logits.x_stride + offset, *gGrad = v.grad + row * v.grad_stride + offset;
   settle(gX);
   settle(gGrad);
@@ -296,7 +297,7 @@ __device__ __forceinline__ void dropout_backward_row(const ResidentRows<T>& v, R
     load_with_policy(held.grad[i], gGrad + first, policy);
   });
   if constexpr (kBiased) {
-    const B* gBias = static_cast<const B*>(logits.bias.data) + at.bias;
+    const B* gBias = static_cast<const B*>(logits.bias.data) + at.bias;  // [cols], or one for the row
     if (logits.bias.one_per_row) {
       const B value = live > 0 ? *gBias : B{};
 #pragma unroll
@@ -315,7 +316,7 @@ __device__ __forceinline__ void dropout_backward_row(const ResidentRows<T>& v, R
       if (!place.template jumps_over<T>(i, live)) exponent.find_logits(held.e[i], held.x[i]);
     }
   }
-  const uint8_t* gMask = static_cast<const uint8_t*>(logits.mask.data) + at.mask;
+  const uint8_t* gMask = static_cast<const uint8_t*>(logits.mask.data) + at.mask;  // [cols], or one for the row
   if (v.masks_columns) {
     gMask += offset;
     settle(gMask);
@@ -358,7 +359,7 @@ __device__ __forceinline__ void dropout_backward_row(const ResidentRows<T>& v, R
 
   // write
   const GradientFactors factors(v, row, sums);
-  T* gDx = v.dx + start;
+  T* gDx = v.dx + start;  // [cols - offset]
   settle(gDx);
   if (!(uneven | factors.none | factors.rare)) {
 #pragma unroll

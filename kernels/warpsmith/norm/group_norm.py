@@ -312,7 +312,7 @@ def _suits_spread(x: Tensor, groups: int, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
     size = _row_bytes(x, groups)
-    if size > MIB:
+    if size > MIB:  # a cluster of 16 blocks for each, of which a multiprocessor has room for one
         at_once = as_groups(x, groups).rows * 16 <= 128
         return None if at_once else "the groups take turns; `split` is faster"
     few = _are_few(x, groups)
