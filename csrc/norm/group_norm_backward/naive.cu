@@ -10,6 +10,7 @@ namespace warpsmith {
 namespace {
 
 constexpr int kThreads = 512;
+constexpr int64_t kRun = 64;  // values of a channel, which has them without end, that a thread adds up in f32
 
 template <class T>
 struct Operands {
@@ -89,15 +90,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ GradSums partial[kWarp];
   for (int64_t channel = blockIdx.x; channel < channels; channel += gridDim.x) {
     const int64_t group = channel / v.elements.group_channels;
-    GradSums sums{};
-    for (int64_t i = threadIdx.x; i < strides.count; i += kThreads) {
-      const int64_t sample = strides.spatial.quotient(i);
-      const int64_t position = i - sample * static_cast<int64_t>(strides.spatial.divisor);
-      const int64_t at = sample * strides.sample + channel * strides.channel + position * strides.position;
-      const ChannelGrad c = v.channel(v.normalisers[sample * v.elements.groups + group], channel);
-      c.template add_to<Activation, T>(sums, to_float(v.grad[at]), to_float(v.x[at]));
+    double total_dw = 0.0, total_db = 0.0;
+    for (int64_t first = threadIdx.x; first < strides.count; first += kRun * kThreads) {
+      GradSums run{};
+      const int64_t end = min(first + kRun * kThreads, strides.count);
+      for (int64_t i = first; i < end; i += kThreads) {
+        const int64_t sample = strides.spatial.quotient(i);
+        const int64_t position = i - sample * static_cast<int64_t>(strides.spatial.divisor);
+        const int64_t at = sample * strides.sample + channel * strides.channel + position * strides.position;
+        const ChannelGrad c = v.channel(v.normalisers[sample * v.elements.groups + group], channel);
+        c.template add_to<Activation, T>(run, to_float(v.grad[at]), to_float(v.x[at]));
+      }
+      total_dw += run.dw;
+      total_db += run.db;
     }
-    sums = block_sum(sums, partial);
+    const GradSums sums = block_sum(GradSums{static_cast<float>(total_dw), static_cast<float>(total_db)}, partial);
     if (threadIdx.x == 0) {
       dw.write(channel, sums.dw);
       db.write(channel, sums.db);
