@@ -44,9 +44,9 @@ SCRIPTS = {"fused_linear_cross_entropy": "loss", "mma_peak": "gemm"}
 SHORTEST = {"verify": 60.0, "sanitize": 60.0, "bench": 30.0, "overhead": 30.0}
 #: Seconds after which a silent verification and a process of compute-sanitizer are stopped.
 SILENT, LONGEST_EXAMINED = 240, 500
-#: Tasks a kind is cut into, for each GPU: few enough that starting them costs little; of benchmarks
-#: more, as each task compiles what it compares with before it measures anything.
-CUTS = {"verify": 2, "bench": 6, "sanitize": 4, "overhead": 1}
+#: Tasks a kind is cut into, for each GPU: few, as starting them costs time, and of benchmarks each
+#: compiles all that it compares with before it measures anything.
+CUTS = {"verify": 2, "bench": 2, "sanitize": 4, "overhead": 1}
 #: What no operator's case is called: a benchmark of host times alone.
 NO_CASE = "none of them"
 #: `warpsmith verify` runs the tests of the device vocabulary only when it is given all operators.

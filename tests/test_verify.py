@@ -338,21 +338,25 @@ def test_number_of_jobs_is_checked(jobs: str, capsys: pytest.CaptureFixture[str]
     assert "is no number of processes" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("times", [1, pool.MORE])
 @pytest.mark.parametrize(("gib", "jobs"), [(140, 16), (80, 8), (24, 3)])
 def test_workers_cannot_take_each_others_memory(
-    gib: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+    gib: int, jobs: int, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     total = gib * pool.GIB
     properties = SimpleNamespace(total_memory=total)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    memory = pool.Memory.of(0, jobs)
+    memory = pool.Memory.of(0, jobs, times)
 
     def task(size: float) -> Any:
         return SimpleNamespace(bytes=size)
 
     ordinary, unlimited = task(pool.TASK_BYTES), task(math.inf)
-    assert memory.of_task(unlimited) > 2 * memory.of_task(ordinary)
-    assert memory.holds(unlimited, [ordinary] * (jobs - 1))
+    if times == 1:
+        assert memory.of_task(unlimited) > 2 * memory.of_task(ordinary)
+        assert memory.holds(unlimited, [ordinary] * (jobs - 1))
+    else:
+        assert memory.of_task(ordinary) == times * pool.TASK_BYTES
     assert not memory.holds(unlimited, [unlimited])
     for size in (pool.TASK_BYTES, 2 * pool.TASK_BYTES, total, math.inf):
         busy: list[Any] = []
@@ -518,13 +522,13 @@ def test_operators_are_dealt_out_evenly() -> None:
 def test_variants_share_many_samples() -> None:
     op = catalogue.get("matmul")
     samples = sanitizer.examined(op, "f16")
-    step = sanitizer._step(len(samples))
-    assert step > 1
-    variants = [variant for variant in op.variants if variant.dtype == "f16"]
-    taken = [{str(s) for s in samples if sanitizer.takes(v, s, step)} for v in variants]
-    fair = len(samples) / step
-    assert all(0.5 * fair < len(mine) < 1.5 * fair for mine in taken)
-    assert all(sum(str(s) in mine for mine in taken) > len(variants) / 4 for s in samples)
+    assert len(samples) > 2 * sanitizer.MOST_SAMPLES
+    shares = [sanitizer.share_of(v, samples) for v in op.variants if v.dtype == "f16"]
+    assert all(len(share) == len(set(map(str, share))) == sanitizer.MOST_SAMPLES for share in shares)
+    fair = len(shares) * sanitizer.MOST_SAMPLES / len(samples)
+    assert all(sum(sample in share for share in shares) > fair / 3 for sample in samples)
+    assert sanitizer.share_of(op.variants[0], samples[:3]) != samples
+    assert len(sanitizer.share_of(op.variants[0], samples[:3])) == 3
 
 
 def test_parts_of_the_variants_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ other.
 Every worker is a fresh interpreter (`python -m warpsmith.worker`) in a session of its own, which
 takes tasks one after another until one of them ends it. Tasks of a rank go from the costliest to
 the cheapest. On a GPU as many run side by side as there is memory for by their own account, and
-none may allocate more than it said, so that it starves no other; a task that wants more is run
-again at the end, alone.
+none may allocate more than it said, so that it starves no other. Tasks that want more are run again
+at the end, with several times as much and so beside fewer; those that want still more, alone.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ import torch
 GIB = 1 << 30
 #: What an ordinary task may allocate on a GPU: several times what the largest of them needs.
 TASK_BYTES = 3 * GIB
+#: How many times what it said a task may allocate that wanted more.
+MORE = 4
 #: What a worker's CUDA context and loaded kernels take beside it.
 CONTEXT_BYTES = GIB
 #: Memory of the host that a worker may need.
@@ -93,17 +95,18 @@ class Memory:
 
     room: float
     jobs: int
+    times: int = 1  # what a task said
 
     @staticmethod
-    def of(device: int, jobs: int) -> Memory:
+    def of(device: int, jobs: int, times: int) -> Memory:
         total = torch.cuda.get_device_properties(device).total_memory
-        return Memory(max(0.0, total - jobs * CONTEXT_BYTES), jobs)
+        return Memory(max(0.0, total - jobs * CONTEXT_BYTES), jobs, times)
 
     def of_task(self, task: Task) -> float:
         """What a task is promised."""
         if math.isinf(task.bytes):
             return max(TASK_BYTES, self.room - self.jobs * TASK_BYTES)
-        return min(task.bytes, max(TASK_BYTES, self.room))
+        return min(self.times * task.bytes, max(TASK_BYTES, self.room))
 
     def holds(self, task: Task, others: Sequence[Task]) -> bool:
         """Whether a task may start beside others."""
@@ -258,7 +261,7 @@ def run(
         device: the GPU whose memory they share, if they do.
         timeout: seconds after which a worker that emits nothing is stopped; None waits for ever.
         progress: called with each item as it is emitted. What a task emitted before it ran out of
-            memory beside others comes again when it is run alone.
+            memory beside others comes again when it is run again.
         done: called with a task's index and outcome when that is known.
 
     Returns:
@@ -267,6 +270,8 @@ def run(
     outcomes: dict[int, Outcome] = {}
     crowd = _Crowd(tasks, device, timeout, progress, done)
     crowded = crowd.work(range(len(tasks)), jobs, outcomes)
+    if crowd.on_gpu:
+        crowded = crowd.work(crowded, jobs, outcomes, MORE)
     crowd.work(crowded, 1, outcomes)
     return [outcomes[index] for index in range(len(tasks))]
 
@@ -279,9 +284,17 @@ class _Crowd:
     progress: Emit | None
     done: Callable[[int, Outcome], None] | None
 
-    def work(self, indices: Sequence[int], jobs: int, outcomes: dict[int, Outcome]) -> list[int]:
-        """Runs some of the tasks; returns those for which memory was short beside others."""
-        memory = self._memory(jobs)
+    @property
+    def on_gpu(self) -> bool:
+        return self.device is not None and self.device.type == "cuda"
+
+    def work(
+        self, indices: Sequence[int], jobs: int, outcomes: dict[int, Outcome], times: int = 1
+    ) -> list[int]:
+        """Runs some of the tasks, each with so many times the memory that it said; returns those
+        for which memory was short beside others.
+        """
+        memory = self._memory(jobs, times)
         waiting = sorted(
             indices,
             key=lambda i: (-self.tasks[i].rank, -self.tasks[i].cost, -self.tasks[i].bytes),
@@ -328,14 +341,14 @@ class _Crowd:
             _stop(idle)
         return crowded
 
-    def _memory(self, jobs: int) -> Memory | None:
-        if self.device is None or self.device.type != "cuda":
+    def _memory(self, jobs: int, times: int) -> Memory | None:
+        if self.device is None or not self.on_gpu:
             return None
-        return Memory.of(self.device.index or 0, jobs)
+        return Memory.of(self.device.index or 0, jobs, times)
 
     def _share(self, index: int, memory: Memory | None) -> Share | None:
         """None of a machine without a GPU; without `memory`, all that there is."""
-        if self.device is None or self.device.type != "cuda":
+        if self.device is None or not self.on_gpu:
             return None
         allowed = math.inf if memory is None else memory.of_task(self.tasks[index])
         return Share(self.device.index or 0, allowed)

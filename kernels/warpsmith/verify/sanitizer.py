@@ -21,8 +21,8 @@ from warpsmith.catalogue import DTYPES, Inputs, Op, Sample, Variant
 from warpsmith.verify.run import Complete, Progress, Result, Run
 
 SANITIZER_TOOLS: tuple[str, ...] = ("memcheck", "racecheck", "initcheck")
-#: Where an operator has many more small samples, each variant takes about so many, not the same.
-MOST_SAMPLES = 48
+#: Of the small samples of an operator, a variant takes at most so many.
+MOST_SAMPLES = 24
 #: Exit status that compute-sanitizer is asked to give where it found something.
 _FOUND = 99
 #: How a line begins that says what is wrong: the sanitizer's, and ours.
@@ -53,36 +53,37 @@ def examined(op: Op, dtype: str) -> list[Sample]:
     return [sample for sample in op.samples_for(dtype) if sample.small and not sample.huge]
 
 
-def _step(samples: int) -> int:
-    """Of so many samples, each variant takes about one in this many."""
-    return max(1, round(samples / MOST_SAMPLES))
-
-
-def takes(variant: Variant, sample: Sample, step: int) -> bool:
-    return zlib.crc32(f"{variant.name} {sample}".encode()) % step == 0
+def share_of(variant: Variant, samples: Sequence[Sample]) -> list[Sample]:
+    """The samples that a variant takes, each variant others where there are many."""
+    return sorted(samples, key=lambda sample: zlib.crc32(f"{variant.name} {sample}".encode()))[
+        :MOST_SAMPLES
+    ]
 
 
 def sanitizer_calls(run: Run) -> None:
-    """Calls `auto` at every small sample, and every variant at those it accepts: at some of them
-    where there are many. Of `auto` and the variants those that are the run's part.
+    """Calls `auto` at every small sample, and every variant at its share of those it accepts. Of
+    `auto` and the variants those that are the run's part.
     """
     mine, parts = run.part
     for dtype in run.dtypes:
         samples = examined(run.op, dtype)
-        step = _step(len(samples))
-        variants = [None, *run.variants(dtype)][mine::parts]
-        for sample in samples:
-            made = dispatch.normalise(run.op, sample.make(Inputs(DTYPES[dtype], "cpu")))
-            args = _copied_exactly(made, run.device)
-            for variant in variants:
-                name = variant.name if variant else "auto"
-                if variant is not None and (
-                    not takes(variant, sample, step)
-                    or dispatch.refusal(variant, args, run.sm) is not None
-                ):
-                    continue
+        args = {
+            sample: _copied_exactly(
+                dispatch.normalise(run.op, sample.make(Inputs(DTYPES[dtype], "cpu"))), run.device
+            )
+            for sample in samples
+        }
+        for variant in [None, *run.variants(dtype)][mine::parts]:
+            share = samples
+            if variant is not None:
+                accepted = [
+                    s for s in samples if dispatch.refusal(variant, args[s], run.sm) is None
+                ]
+                share = share_of(variant, accepted)
+            name = variant.name if variant else "auto"
+            for sample in share:
                 with run.check("sanitizer", f"{name} {dtype} {sample}"), torch.no_grad():
-                    run.function(variant)(*args)
+                    run.function(variant)(*args[sample])
                     torch.cuda.synchronize()
 
 
@@ -171,7 +172,7 @@ def cost(op: Op, dtype: str) -> int:
     """So many calls, if every variant accepts every sample."""
     samples = len(examined(op, dtype))
     variants = sum(variant.dtype == dtype for variant in op.variants)
-    return samples + variants * samples // _step(samples)
+    return samples + variants * min(samples, MOST_SAMPLES)
 
 
 @dataclass(frozen=True)
