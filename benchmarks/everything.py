@@ -23,10 +23,11 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -85,8 +86,8 @@ class Task:
         """Whether a process that ended so did all there is to do. 1 is also a verification's word
         for failed checks, which are on record then.
         """
-        table = {"verify": "ops", "sanitize": "sanitizer"}.get(self.kind, "")
-        entries = (limits.read_json(folder / "verify.json") or {}).get(table, {})
+        name = {"verify": "verify.json", "sanitize": "sanitizer.json"}.get(self.kind)
+        entries = ((limits.read_json(folder / name) if name else None) or {}).get("ops", {})
         return status == 0 or (
             status == 1 and all(name in entries for name in self.ops or ("selftest",))
         )
@@ -115,13 +116,14 @@ def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
     sources, or of a failure.
     """
     verified = limits.read_json(folder / "verify.json") or {}
+    examined = limits.read_json(freshness.sanitizer_record(folder)) or {}
     found = []
     for name in names or catalogue.load():
         op = catalogue.get(name)
         record = limits.read_json(bench.record_path(folder, name)) or {}
         entry = {
             "verify": verified.get("ops", {}).get(name),
-            "sanitize": verified.get("sanitizer", {}).get(name),
+            "sanitize": examined.get("ops", {}).get(name),
             "bench": record if record and not bench.missing_cases(record, op) else None,
             "overhead": record if record.get("overhead") else None,
         }[kind]
@@ -147,7 +149,7 @@ def tasks(
         kinds: of `KINDS`, in the order in which they are to be done.
         gpus: how many there are.
         seconds: of device time for each implementation and case.
-        older_than: folder of records; what they have of these sources is left out.
+        older_than: a GPU's folder of records; what they have of these sources is left out.
         families: of `build.all_families()`, all without any; others are left out.
     """
     families = families or build.all_families()
@@ -162,7 +164,9 @@ def tasks(
             "sanitize": (*verify, "--sanitize", "--timeout", str(LONGEST_EXAMINED)),
             "overhead": (*measure, "--cases", NO_CASE),
         }
-        names = catalogue.load() if older_than is None else outdated(kind, older_than)
+        names: Iterable[str] = catalogue.load()
+        if older_than is not None:
+            names = outdated(kind, older_than.parent if kind == "sanitize" else older_than)
         ops = [op for op in map(catalogue.get, names) if op.family in families]
         costs = {op.name: _cost(kind, op) for op in ops}
         piles = pool.deal(costs, CUTS[kind] * gpus)
@@ -276,19 +280,34 @@ def check_libraries() -> None:
         raise SystemExit(f"libraries that were built from other sources: {', '.join(old)}")
 
 
+def _enter(path: Path, record: dict[str, Any], sources: Mapping[str, str]) -> int:
+    """Adds the fresh entries of a record of verification, or of compute-sanitizer, to `path`."""
+    ours = limits.read_json(path) or {"ops": {}}
+    fresh = {
+        name: entry
+        for name, entry in record.get("ops", {}).items()
+        if entry["source"] == sources.get(name)
+    }
+    limits.write_json(path, ours | record | {"ops": ours["ops"] | fresh})
+    return len(fresh)
+
+
 def collect(work: Path) -> None:
     """Enters the fresh records of all tasks into those of this checkout; of two the later one."""
     sources = {name: freshness.verified_source(name) for name in (*catalogue.load(), "selftest")}
+    root = limits.results_root()
     known = limits.load(work)
-    if known is None:
-        raise SystemExit(f"no limits.json in {work}: nothing was measured there")
-    folder = limits.results_root() / limits.folder_name(known["device"]["name"])
-    limits.write_json(folder / "limits.json", known)
-    verified = limits.read_json(folder / "verify.json") or {"ops": {}}
+    if known is not None:
+        folder = root / limits.folder_name(known["device"]["name"])
+        limits.write_json(folder / "limits.json", known)
     entered = 0
     for path in sorted(work.glob("*/*.json"), key=lambda path: path.stat().st_mtime):
         record = limits.read_json(path) or {}
-        if path.stem in sources and record["source"] == sources[path.stem]:
+        if path.name == freshness.sanitizer_record(root).name:
+            entered += _enter(root / path.name, record, sources)
+        elif known is None:
+            raise SystemExit(f"no limits.json in {work}: nothing was measured there")
+        elif path.stem in sources and record["source"] == sources[path.stem]:
             old = limits.read_json(folder / path.name)
             limits.write_json(folder / path.name, bench.merge(old, record))
             entered += 1
@@ -296,17 +315,8 @@ def collect(work: Path) -> None:
             limits.write_json(folder / path.name, record)
             entered += 1
         elif path.stem == "verify":
-            for table in ("ops", "sanitizer"):
-                fresh = {
-                    name: entry
-                    for name, entry in record.get(table, {}).items()
-                    if entry["source"] == sources.get(name)
-                }
-                verified[table] = verified.get(table, {}) | fresh
-                entered += len(fresh)
-            verified["environment"] = record["environment"]
-    limits.write_json(folder / "verify.json", verified)
-    print(f"{entered} entries into {folder}")
+            entered += _enter(folder / path.name, record, sources)
+    print(f"{entered} entries into {root}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -333,7 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if kinds:
         check_libraries()
         ends = time.monotonic() + options.limit
-        if limits.load(options.work) is None:
+        if kinds != ["sanitize"] and limits.load(options.work) is None:
             print("measuring the limits of this GPU (about half a minute)", flush=True)
             limits.ensure(options.work)
         gpus = torch.cuda.device_count()

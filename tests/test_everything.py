@@ -134,14 +134,15 @@ def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
     sanitizer = {name: {"source": source, "tools": tools} for name, source in fresh.items()}
     found = {"memcheck": {"ok": False, "detail": "a race"}}
     sanitizer["elu"] = {"source": fresh["elu"], "tools": found}
-    limits.write_json(tmp_path / "verify.json", {"ops": ops, "sanitizer": sanitizer})
+    limits.write_json(tmp_path / "verify.json", {"ops": ops})
+    limits.write_json(tmp_path / "sanitizer.json", {"ops": sanitizer})
     limits.write_json(tmp_path / "relu.json", complete_record("relu"))
     limits.write_json(tmp_path / "elu.json", partial_record("elu"))
     assert sorted(everything.outdated("verify", tmp_path)) == ["gelu", "relu", "silu"]
     assert everything.outdated("sanitize", tmp_path) == ["elu"]
     assert set(everything.outdated("bench", tmp_path)) == set(fresh) - {"relu"}
     assert set(everything.outdated("overhead", tmp_path)) == set(fresh)
-    (task,) = everything.tasks(["sanitize"], 2, 0.25, tmp_path)
+    (task,) = everything.tasks(["sanitize"], 2, 0.25, tmp_path / "h200")
     assert task.ops == ("elu",)
     assert task.left(tmp_path / "empty")[-1] == "elu"
     relu_and_elu = everything.Task("both", ("bench",), "bench", ("relu", "elu"))
@@ -209,6 +210,22 @@ def test_only_fresh_records_are_collected(
     assert (folder / "relu.json").exists()
     assert not (folder / "silu.json").exists()
     assert set(limits.read_json(folder / "verify.json")["ops"]) == {"relu", "selftest"}  # type: ignore[index]
+
+
+def test_what_the_sanitizer_found_is_collected_of_any_gpu(
+    everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "results_root", lambda: tmp_path / "results")
+    fresh = bench.source_of(catalogue.get("relu"))
+    limits.write_json(tmp_path / "results" / "sanitizer.json", {"ops": {"elu": {"source": "x"}}})
+    entries = {"relu": {"source": fresh, "gpu": "any"}, "silu": {"source": "older"}}
+    limits.write_json(tmp_path / "work" / "task" / "sanitizer.json", {"ops": entries})
+    everything.collect(tmp_path / "work")
+    found = limits.read_json(tmp_path / "results" / "sanitizer.json")
+    assert found == {"ops": {"elu": {"source": "x"}, "relu": entries["relu"]}}
+    limits.write_json(tmp_path / "work" / "task" / "relu.json", complete_record("relu"))
+    with pytest.raises(SystemExit, match=r"no limits\.json"):
+        everything.collect(tmp_path / "work")
 
 
 def test_of_two_records_the_later_one_is_collected(

@@ -341,6 +341,24 @@ def test_the_self_tests_have_to_be_on_record(tmp_path: Path) -> None:
         assert [m for m in found if m.startswith("selftest")] == wanted
 
 
+def test_what_the_sanitizer_found_is_said(tmp_path: Path) -> None:
+    limits.write_json(tmp_path / "h200" / "verify.json", {"ops": {}})
+    relu = {"source": freshness.verified_source("relu"), "gpu": "NVIDIA A100"}
+    unseen = "relu: these sources have not been under compute-sanitizer"
+    for entry, wanted in (
+        ({}, [unseen]),
+        (relu | {"source": "0", "tools": {}}, [unseen]),
+        (relu | {"tools": {"memcheck": {"ok": True}}}, []),
+        (
+            relu | {"tools": {"memcheck": {"ok": False}}},
+            ["relu: compute-sanitizer's memcheck found something on NVIDIA A100"],
+        ),
+    ):
+        limits.write_json(tmp_path / "sanitizer.json", {"ops": {"relu": entry}})
+        found = freshness.unverified(tmp_path, "h200")
+        assert [m for m in found if m.startswith("relu:") and "sanitizer" in m] == wanted
+
+
 def test_tables_mark_stale_records(results: report.Results) -> None:
     blocks = ("headline:bf16", "ladder:relu", "cases:relu")
     assert not any(report.AGED in report.block(name, results) for name in blocks)

@@ -372,9 +372,12 @@ def verify(args: argparse.Namespace) -> int:
     jobs = parse_jobs(args.jobs, args.device)
     keep = None
     if not (args.sanitizer or kinds or dtypes or not args.device.startswith("cuda")):
-        record = freshness.record_sanitizer if args.sanitize else freshness.record_verification
-        path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
-        keep = functools.partial(record, path)
+        if args.sanitize:
+            path = freshness.sanitizer_record(Path(args.out or limits.results_root()))
+            keep = functools.partial(freshness.record_sanitizer, path)
+        else:
+            path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
+            keep = functools.partial(freshness.record_verification, path)
     options: dict[str, Any] = {"jobs": jobs, "complete": keep}
     if args.timeout is not None:
         options["timeout"] = args.timeout
@@ -589,7 +592,11 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--kinds", help="comma list of the kinds of checks; all by default")
     sub.add_argument("--dtype", help="comma list; every dtype by default")
-    sub.add_argument("--out", help="folder for verify.json; benchmarks/results/<gpu> by default")
+    sub.add_argument(
+        "--out",
+        help="folder for verify.json, benchmarks/results/<gpu> by default; with --sanitize, for "
+        "sanitizer.json, benchmarks/results by default",
+    )
     sub.add_argument(
         "--jobs",
         default="1",

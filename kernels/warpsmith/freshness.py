@@ -38,18 +38,23 @@ def record_verification(path: Path, results: Sequence[Any]) -> None:
     limits.write_json(path, {**record, "environment": environment, "ops": entries})
 
 
+def sanitizer_record(folder: Path) -> Path:
+    """What compute-sanitizer found speaks of code, whichever GPU ran it: one record for all."""
+    return folder / "sanitizer.json"
+
+
 def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
     """Enters what compute-sanitizer found; operators not examined keep their entry."""
     environment = limits.environment()
-    record = limits.read_json(path) or {"environment": environment, "ops": {}}
-    entries = record.get("sanitizer", {})
+    entries = (limits.read_json(path) or {}).get("ops", {})
     for name in dict.fromkeys(result.op for result in results):
         entries[name] = {
             "source": verified_source(name),
             "date": environment["date"],
+            "gpu": environment["gpu"],
             "tools": {r.label: {"ok": r.ok, "detail": r.detail} for r in results if r.op == name},
         }
-    limits.write_json(path, {**record, "sanitizer": entries})
+    limits.write_json(path, {"ops": entries})
 
 
 # --- staleness ------------------------------------------------------------------------------------
@@ -86,12 +91,14 @@ def stale(results: Results) -> list[str]:
 
 
 def unverified(root: Path, gpu: str) -> list[str]:
-    """Operators whose verification on a GPU is missing, failed, or older than their sources."""
+    """Operators whose verification on a GPU is missing, failed, or older than their sources; and
+    those of which compute-sanitizer has not seen these sources, or found something in them.
+    """
     record = limits.read_json(root / gpu / "verify.json")
     if record is None:
         return [f"no verification on record for {gpu}"]
     messages = []
-    examined = record.get("sanitizer", {})
+    examined = (limits.read_json(sanitizer_record(root)) or {}).get("ops", {})
     for name in (*catalogue.load(), "selftest"):
         source = verified_source(name)
         entry = record["ops"].get(name)
@@ -103,7 +110,7 @@ def unverified(root: Path, gpu: str) -> list[str]:
             messages.append(f"{name}: verified on {gpu} before its sources changed")
         found = examined.get(name, {})
         messages += [
-            f"{name}: compute-sanitizer's {tool} found something on {gpu}"
+            f"{name}: compute-sanitizer's {tool} found something on {found['gpu']}"
             for tool, result in found.get("tools", {}).items()
             if not result["ok"]
         ]
