@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -69,6 +70,30 @@ def test_bytes_of_counts_what_is_read() -> None:
     assert timing.bytes_of((x, [x[:, 0]], None, 3)) == x.numel() * 4
     assert timing.bytes_of(torch.zeros(4).expand(100, 4)) == 16
     assert timing.bytes_of(torch.zeros(0)) == 0
+
+
+def test_host_times_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    clock = iter(range(100))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: float(next(clock) ** 2))
+    functions = {name: functools.partial(called.append, name) for name in "ab"}
+    times = timing.host_times(functions, calls=2, batches=3)
+    assert "".join(called) == "aabb" + 3 * "aabb"
+    # A batch lasts as long as the squares of its start and its end lie apart: 1, 5, 9, 13, ...
+    assert times == {"a": pytest.approx(9e6 / 2), "b": pytest.approx(13e6 / 2)}
+
+
+def test_host_times_of_what_cannot_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, x = catalogue.get("relu"), torch.ones(4)
+    monkeypatch.setattr(bench, "overhead_sample", lambda op, dtype: (op.bench[0], (x,)))
+    monkeypatch.setattr(bench, "eager_function", lambda op, args: torch.linalg.inv)
+    monkeypatch.setattr(torch, "zeros", lambda size, device: torch.ones(size))
+    monkeypatch.setattr(timing, "host_times", lambda calls: dict.fromkeys(calls, 2.0))
+    rows = {row["impl"]: row for row in bench.measure_overhead(op, "f32")}
+    assert list(rows) == ["auto", "torch", "torch.add"]
+    assert "linalg.inv" in rows["torch"]["error"]
+    assert rows["auto"]["cpu_us"] == rows["torch.add"]["cpu_us"] == 2.0
 
 
 # --- limits ---------------------------------------------------------------------------------------

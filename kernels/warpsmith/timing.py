@@ -305,25 +305,33 @@ def sustained(
     return results
 
 
-def cpu_overhead(function: Callable[[], Any], *, calls: int = 200, batches: int = 21) -> float:
-    """Microseconds of host time per call, with nothing ahead of it in the GPU's queue.
+def host_times(
+    functions: Mapping[str, Callable[[], Any]], *, calls: int = 200, batches: int = 21
+) -> dict[str, float]:
+    """Microseconds of host time per call, with nothing ahead of it in the GPU's queue. Batches of
+    all functions take turns, so that a busy spell of the host meets every one.
 
     Args:
-        function: a call on tensors so small that the GPU keeps up with the host.
+        functions: name -> a call on tensors so small that the GPU keeps up with the host.
         calls: calls in a batch; fewer than the launches that the driver queues before it blocks.
-        batches: the result is the median over these.
+        batches: the results are medians over these.
+
+    Returns:
+        Name -> microseconds.
     """
-    for _ in range(calls):
-        function()
-    samples = []
-    for _ in range(batches):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
+    samples: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
         for _ in range(calls):
             function()
-        samples.append((time.perf_counter() - start) / calls * 1e6)
+    for _ in range(batches):
+        for name, function in functions.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                function()
+            samples[name].append((time.perf_counter() - start) / calls * 1e6)
     torch.cuda.synchronize()
-    return statistics.median(samples)
+    return {name: statistics.median(times) for name, times in samples.items()}
 
 
 class Telemetry:
