@@ -34,7 +34,7 @@ import torch
 if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
-from warpsmith import bench, build, catalogue, freshness, limits, pool
+from warpsmith import bench, build, catalogue, freshness, limits, pool, sources
 from warpsmith.verify import sanitizer, units
 
 KINDS = ("verify", "bench", "sanitize", "overhead")
@@ -127,7 +127,9 @@ def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
             "bench": record if record and not bench.missing_cases(record, op) else None,
             "overhead": record if record.get("overhead") else None,
         }[kind]
-        fresh = entry is not None and entry["source"] == bench.source_of(op)
+        measured = kind in ("bench", "overhead")
+        source = sources.of_benchmark(op) if measured else sources.of_verification(op)
+        fresh = entry is not None and entry["source"] == source
         failed = entry is not None and (
             entry.get("failed") or not all(tool["ok"] for tool in entry.get("tools", {}).values())
         )
@@ -280,13 +282,13 @@ def check_libraries() -> None:
         raise SystemExit(f"libraries that were built from other sources: {', '.join(old)}")
 
 
-def _enter(path: Path, record: dict[str, Any], sources: Mapping[str, str]) -> int:
+def _enter(path: Path, record: dict[str, Any], current: Mapping[str, str]) -> int:
     """Adds the fresh entries of a record of verification, or of compute-sanitizer, to `path`."""
     ours = limits.read_json(path) or {"ops": {}}
     fresh = {
         name: entry
         for name, entry in record.get("ops", {}).items()
-        if entry["source"] == sources.get(name)
+        if entry["source"] == current.get(name)
     }
     limits.write_json(path, ours | record | {"ops": ours["ops"] | fresh})
     return len(fresh)
@@ -294,7 +296,8 @@ def _enter(path: Path, record: dict[str, Any], sources: Mapping[str, str]) -> in
 
 def collect(work: Path) -> None:
     """Enters the fresh records of all tasks into those of this checkout; of two the later one."""
-    sources = {name: freshness.verified_source(name) for name in (*catalogue.load(), "selftest")}
+    checked = {name: freshness.verified_source(name) for name in (*catalogue.load(), "selftest")}
+    timed = {op.name: sources.of_benchmark(op) for op in catalogue.load().values()}
     root = limits.results_root()
     known = limits.load(work)
     if known is not None:
@@ -304,10 +307,10 @@ def collect(work: Path) -> None:
     for path in sorted(work.glob("*/*.json"), key=lambda path: path.stat().st_mtime):
         record = limits.read_json(path) or {}
         if path.name == freshness.sanitizer_record(root).name:
-            entered += _enter(root / path.name, record, sources)
+            entered += _enter(root / path.name, record, checked)
         elif known is None:
             raise SystemExit(f"no limits.json in {work}: nothing was measured there")
-        elif path.stem in sources and record["source"] == sources[path.stem]:
+        elif path.stem in timed and record["source"] == timed[path.stem]:
             old = limits.read_json(folder / path.name)
             limits.write_json(folder / path.name, bench.merge(old, record))
             entered += 1
@@ -315,7 +318,7 @@ def collect(work: Path) -> None:
             limits.write_json(folder / path.name, record)
             entered += 1
         elif path.stem == "verify":
-            entered += _enter(folder / path.name, record, sources)
+            entered += _enter(folder / path.name, record, checked)
     print(f"{entered} entries into {root}")
 
 

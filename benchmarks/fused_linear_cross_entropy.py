@@ -24,7 +24,7 @@ if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
 import warpsmith
-from warpsmith import bench, catalogue, limits, timing
+from warpsmith import bench, catalogue, limits, sources, timing
 from warpsmith.catalogue import Inputs
 from warpsmith.loss.cross_entropy_cases import classes
 
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder of the record")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each implementation")
     options = parser.parse_args(arguments)
-    source = bench.source_of_composite(catalogue.composites()[NAME])
+    source = sources.of_composite(catalogue.composites()[NAME])
     record: dict[str, Any] = {"environment": limits.environment(), "source": source, "rows": []}
     for shape in SHAPES:
         record["rows"] += measure_shape(shape, options.seconds)

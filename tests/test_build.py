@@ -1,5 +1,5 @@
-"""The first-use build: one compile for racing processes, and a failure that keeps its words; the
-headers that a build can do without.
+"""The first-use build: one compile for racing processes and all visible GPUs, and a failure that
+keeps its words; which library serves; the headers that a build can do without.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ import json
 import multiprocessing
 import re
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils import cpp_extension
 
-from warpsmith import build
+from warpsmith import build, doctor
 
 FAMILY = "elementwise"
 #: Has sources that want the headers of CUTLASS.
@@ -32,9 +34,10 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(build, "_failures", {})
 
 
-def pretend_gpu(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(build, "_gpu_arch", lambda: "90a")
+def pretend_gpu(patch: pytest.MonkeyPatch, *archs: str) -> None:
+    patch.setattr(build, "_device_archs", lambda: archs or ("90a",))
     patch.setattr(build, "find_nvcc", lambda: Path("nvcc"))
+    patch.setattr(build, "nvcc_version", lambda: "13.0")
 
 
 def slow_compile(family: str, archs: list[str], out: Path, on_progress: object) -> Path:
@@ -91,22 +94,54 @@ def test_a_cache_that_cannot_be_written_is_told_of(
 def test_the_compilers_words_are_found_in_a_log() -> None:
     log = "\n".join(
         [
-            "[1/3] nvcc -c relu.cu -o relu.o",
+            "[1/3] nvcc -c -Werror relu.cu -o relu.o",
             "ptxas info    : Compiling entry function 'relu' for 'sm_90a'",
-            "FAILED: relu.o",
+            "FAILED: [code=2] relu.o ",
+            "/usr/local/cuda/bin/nvcc -c -Werror relu.cu -o relu.o",
             'relu.cu(7): error: expected a ";"',
             "      int x",
             "1 error detected in the compilation of relu.cu.",
             "ninja: build stopped: subcommand failed.",
             "Traceback (most recent call last):",
             '  File "setup.py", line 3, in run',
+            "RuntimeError: Error compiling objects for extension",
         ]
     )
     assert build._failure(log).splitlines() == [
-        "FAILED: relu.o",
+        "FAILED: [code=2] relu.o ",
         'relu.cu(7): error: expected a ";"',
         "1 error detected in the compilation of relu.cu.",
     ]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_last_file_is_told_of_where_nothing_failed(
+    status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def compiler(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        (Path(command[-2]) / f"warpsmith_{FAMILY}.so").write_bytes(b"library")
+        return subprocess.CompletedProcess(command, status, "relu.cu(7): error: no")
+
+    monkeypatch.setattr(build.subprocess, "run", compiler)
+    told: list[tuple[int, int]] = []
+    try:
+        build.build([FAMILY], ["90a"], tmp_path, lambda _, done, total: told.append((done, total)))
+    except build.BuildError:
+        assert status == 1
+    total = len(build.sources(FAMILY))
+    assert told == ([(0, total)] if status else [(0, total), (total, total)])
+
+
+def test_a_failed_first_use_says_so_on_its_line_of_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(family: str, archs: object, out: object, say: build.Progress) -> Path:
+        say(family, 0, 9)
+        raise build.BuildError("no")
+
+    monkeypatch.setattr(build, "_compile", broken)
+    assert build.library(FAMILY) is None
+    assert capsys.readouterr().err.endswith("once: 0/9 failed\n")
 
 
 def test_every_family_that_fails_is_told_of(
@@ -129,6 +164,137 @@ def test_no_compile_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("WARPSMITH_BUILD", "0")
     assert build.library(FAMILY) is None
     assert "WARPSMITH_BUILD=0" in build.why_not(FAMILY)
+
+
+@pytest.mark.parametrize("version", ["12.6", "11.8"])
+def test_an_old_nvcc_is_told_of(
+    version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "nvcc_version", lambda: version)
+    monkeypatch.setattr(build, "_compile", slow_compile)
+    assert build.library(FAMILY) is None
+    assert f"nvcc {version} is older than 12.8" in build.why_not(FAMILY)
+    with pytest.raises(build.BuildError, match=f"nvcc {version} is older than 12.8"):
+        build.build([FAMILY], ["90a"], tmp_path)
+    assert "is older than 12.8" in doctor._nvcc_advice(None)
+
+
+def test_the_oldest_nvcc_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "nvcc_version", lambda: "12.8")
+    assert build.why_no_compiler() is None
+    monkeypatch.setattr(build, "find_nvcc", lambda: None)
+    assert "pip install 'warpsmith[nvcc]'" in str(build.why_no_compiler())
+
+
+@pytest.mark.parametrize(
+    ("driver", "nvcc", "of_nvcc", "of_driver"),
+    [
+        (None, "13.0", "", ""),
+        ((13, 0), "13.5", "", ""),
+        ((13, 0), "12.8", "", ""),
+        ((12, 9), "13.0", "too old for code of CUDA 13: update it, or .* CUDA 12", ""),
+        ((12, 2), "12.8", "", r"need one for CUDA 12\.4"),
+    ],
+)
+def test_doctor_tells_of_an_old_driver(
+    driver: tuple[int, int] | None,
+    nvcc: str,
+    of_nvcc: str,
+    of_driver: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build, "nvcc_version", lambda: nvcc)
+    monkeypatch.setattr(doctor, "driver_cuda", lambda: driver)
+    advice = {row["what"]: row["advice"] for row in doctor.examine()["machine"]}
+    for what, wanted in (("nvcc", of_nvcc), ("driver", of_driver)):
+        assert re.search(wanted, advice[what]) if wanted else not advice[what]
+
+
+# --- which library serves -------------------------------------------------------------------------
+
+
+def put_library(folder: Path, *archs: str) -> None:
+    """A library of these sources; without a manifest where there are no architectures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"warpsmith_{FAMILY}.so").touch()
+    if archs:
+        manifest = {"archs": archs, "cutlass": "", "key": build._key(FAMILY, archs, "")}
+        (folder / f"{FAMILY}.json").write_text(json.dumps(manifest))
+
+
+def test_the_architectures_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    devices = [(9, 0), (8, 6), (12, 0), (9, 0), (7, 5)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(devices))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: devices[device])
+    assert build._device_archs() == ("75", "86", "90a", "120")
+    assert build._wanted_archs() == ("86", "90a", "120")
+
+
+def test_the_first_use_compiles_for_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[tuple[str, ...]] = []
+
+    def compiler(family: str, archs: tuple[str, ...], out: Path, on_progress: object) -> Path:
+        compiled.append(archs)
+        put_library(out, *archs)
+        return out / f"warpsmith_{family}.so"
+
+    monkeypatch.setattr(build, "_compile", compiler)
+    pretend_gpu(monkeypatch, "75", "80", "90a")
+    path = build.library(FAMILY)
+    assert compiled == [("80", "90a")]
+    assert path is not None
+    assert build.is_current(path.parent, FAMILY)
+    assert build.status(FAMILY).archs == ("80", "90a")
+    assert build.library(FAMILY) == path
+    pretend_gpu(monkeypatch, "80")
+    assert build.library(FAMILY) != path
+    assert compiled == [("80", "90a"), ("80",)]
+
+
+def test_old_gpus_alone_have_no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pretend_gpu(monkeypatch, "70", "75")
+    assert build.library(FAMILY) is None
+    assert build.why_not(FAMILY) == "the GPU is sm_75, the kernels need sm_80"
+    put_library(tmp_path / "ready", "80", "90a")
+    monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path / "ready"))
+    assert build.library(FAMILY) is None
+
+
+@pytest.mark.parametrize(
+    ("archs", "gpus", "lacking"),
+    [
+        (("80", "90a"), ("90a",), ""),
+        (("80",), ("80", "86", "89"), ""),
+        (("80", "90a"), ("75", "80", "90a"), ""),
+        ((), ("90a",), ""),
+        (("80",), ("90a",), "sm_90a"),
+        (("89",), ("80", "89"), "sm_80"),
+        (("80", "90a"), ("90a", "100", "120"), "sm_100, sm_120"),
+    ],
+)
+def test_a_library_without_code_for_a_gpu_is_passed_over(
+    archs: tuple[str, ...],
+    gpus: tuple[str, ...],
+    lacking: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    pretend_gpu(monkeypatch, *gpus)
+    put_library(tmp_path / "ready", *archs)
+    monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path / "ready"))
+    if not lacking:
+        assert build.status(FAMILY).origin == "environment"
+        return
+    told = f"the library in WARPSMITH_LIBRARY_DIR has no code for {lacking}; "
+    status = build.status(FAMILY)
+    assert (status.origin, status.path) == ("none", None)
+    assert status.detail == f"{told}not compiled yet; the first use compiles it"
+    put_library(build._cache_dir(FAMILY, gpus), *gpus)
+    assert build.status(FAMILY).origin == "cache"
+    (why,) = (f["why"] for f in doctor.examine()["families"] if f["family"] == FAMILY)
+    assert why == f"{told}compiled on first use"
 
 
 # --- hashes ---------------------------------------------------------------------------------------

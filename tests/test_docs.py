@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import warpsmith
 from warpsmith import catalogue, cli, demo, report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,3 +95,53 @@ def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
         code = code.replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"')
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out
+
+
+def test_every_extra_is_explained() -> None:
+    text = read("pyproject.toml")
+    (extras,) = re.findall(r"^\[project.optional-dependencies\]\n(.*?)\n\n", text, re.M | re.S)
+    for extra in re.findall(r"^(\w+) = ", extras, re.M):
+        wanted = re.compile(rf"pip install [^`\n]*\[[\w,]*\b{extra}\b")
+        assert any(wanted.search(read(page)) for page in PAGES), extra
+
+
+def test_the_version_is_the_packages() -> None:
+    assert f'\nversion = "{warpsmith.__version__}"\n' in read("pyproject.toml")
+
+
+def test_the_layout_names_every_shared_header() -> None:
+    (layout,) = re.findall(r"## Layout\n\n```\n(.*?)```", read("docs/architecture.md"), re.S)
+    (shared,) = re.findall(r"  device/ (.*)  row/ ", layout, re.S)
+    for path in (*ROOT.glob("csrc/device/*.h"), *ROOT.glob("csrc/host/*.h")):
+        assert re.search(rf"\b{path.stem}\b", shared), path.name
+
+
+def test_the_lists_of_functions_are_named() -> None:
+    code = read("csrc/elementwise/map/functions.h")
+    lists = re.findall(r"^using (\w+) = std::tuple<\w", code, re.M)
+    assert "TernaryFunctions" in lists
+    assert all(f"`{name}`" in read("docs/architecture.md") for name in lists)
+
+
+def test_the_walk_through_runs() -> None:
+    """The operator and the rung that CONTRIBUTING.md adds, in a process that has no other use."""
+    blocks = re.findall(r"```python\n(.*?)```", read("CONTRIBUTING.md"), re.S)
+    spec = next(block for block in blocks if "catalogue.add(" in block)
+    condition = next(block for block in blocks if "def _needs_packs" in block)
+    rung = next(block for block in blocks if block.startswith('(Rung("pack"'))
+    imported = next(line for line in spec.splitlines() if "from warpsmith.catalogue" in line)
+    naive = 'Rung("naive", "a block per row, two sweeps"),'
+    assert naive in spec
+    spec = spec.replace(imported, condition).replace(naive, naive + rung.strip()[1:-1])
+    call = f"""
+x = torch.ones(3, 16)
+assert torch.equal(l2_normalize(x), x / 4)
+assert torch.equal(l2_normalize(x, variant="f32x4_pack"), x / 4)
+try:
+    l2_normalize(x[:, :3], variant="f32x4_pack")
+except RuntimeError as error:
+    assert "needs rows aligned to 16 bytes" in str(error)
+else:
+    raise AssertionError("{EXAMPLE} takes rows that packs do not tile")
+"""
+    subprocess.run([sys.executable, "-c", spec + call], cwd=ROOT / "kernels", check=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from warpsmith import bench, build, catalogue, limits, pool
+from warpsmith import bench, build, catalogue, limits, pool, sources
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_libraries_of_other_sources_are_refused(
 def complete_record(name: str) -> dict[str, Any]:
     op = catalogue.get(name)
     rows = [{"case": case, "impl": "auto", "ms": 1.0} for case in bench.missing_cases(None, op)]
-    return {"source": bench.source_of(op), "rows": rows}
+    return {"source": sources.of_benchmark(op), "rows": rows}
 
 
 def partial_record(name: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_benchmarks_go_on_from_what_is_on_record(everything: ModuleType, tmp_pat
 
 
 def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
-    fresh = {name: bench.source_of(op) for name, op in catalogue.load().items()}
+    fresh = {name: sources.of_verification(op) for name, op in catalogue.load().items()}
     tools = {tool: {"ok": True, "detail": ""} for tool in ("memcheck", "racecheck")}
     ops = {name: {"source": source, "failed": []} for name, source in fresh.items()}
     ops["relu"] = {"source": fresh["relu"], "failed": ["samples: wrong"]}
@@ -195,13 +195,13 @@ def test_only_fresh_records_are_collected(
 ) -> None:
     work, folder = collected
     setup = {"gpu": "NVIDIA H200", "date": "2026-01-01"}
-    fresh = bench.source_of(catalogue.get("relu"))
+    relu = catalogue.get("relu")
     row = {"case": "f32 16Mi", "impl": "auto", "ms": 1.0}
-    for name, source in (("relu", fresh), ("silu", "older")):
+    for name, source in (("relu", sources.of_benchmark(relu)), ("silu", "older")):
         record = {"environment": setup, "source": source, "rows": [row]}
         limits.write_json(work / "bench" / f"{name}.json", record)
     entries = {
-        "relu": {"source": fresh},
+        "relu": {"source": sources.of_verification(relu)},
         "silu": {"source": "older"},
         "selftest": {"source": build.source_hash("selftest")},
     }
@@ -216,7 +216,7 @@ def test_what_the_sanitizer_found_is_collected_of_any_gpu(
     everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "results_root", lambda: tmp_path / "results")
-    fresh = bench.source_of(catalogue.get("relu"))
+    fresh = sources.of_verification(catalogue.get("relu"))
     limits.write_json(tmp_path / "results" / "sanitizer.json", {"ops": {"elu": {"source": "x"}}})
     entries = {"relu": {"source": fresh, "gpu": "any"}, "silu": {"source": "older"}}
     limits.write_json(tmp_path / "work" / "task" / "sanitizer.json", {"ops": entries})
@@ -232,7 +232,7 @@ def test_of_two_records_the_later_one_is_collected(
     everything: ModuleType, collected: tuple[Path, Path]
 ) -> None:
     work, folder = collected
-    source = bench.source_of(catalogue.get("relu"))
+    source = sources.of_verification(catalogue.get("relu"))
     for task, failed, time in (("verify-b", ["broken"], 1000), ("verify-a", [], 2000)):
         path = work / task / "verify.json"
         entry = {"source": source, "failed": failed}

@@ -414,12 +414,16 @@ def test_chunks_are_even_and_large() -> None:
 
 @pytest.mark.parametrize("row_bytes", [64, 64000, 100608, 256512, 8 << 20])
 def test_by_default_there_are_several_chunks(row_bytes: int) -> None:
-    """However small the logits are: a half of them is held at most, and a quarter of many rows."""
+    """However small the logits are: of more than a tile of rows never all are held, of many rows
+    about a quarter.
+    """
     for rows in (*range(ROW_TILE + 1, 20 * ROW_TILE, 37), 4096, 8192, 65536, 100001):
         chunk = _default_chunk(rows, row_bytes)
         assert -(-rows // chunk) >= LEAST_CHUNKS
         if rows % (CHUNKS * ROW_TILE) == 0 and rows >= CHUNKS * LEAST_ROWS:
             assert chunk * CHUNKS <= rows
+    for rows in (1, ROW_TILE):
+        assert _default_chunk(rows, row_bytes) >= rows
 
 
 def test_no_chunk_of_no_rows() -> None:

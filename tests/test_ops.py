@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import warpsmith
 from warpsmith import catalogue, dispatch, verify
@@ -100,6 +101,50 @@ def test_autograd_keeps_what_the_spec_says(op: Op) -> None:
     if op.saves is not None:
         wanted = [a for a in op.saves(leaves, as_tuple(out)) if isinstance(a, torch.Tensor)]
     assert [t.data_ptr() for t in kept] == [t.data_ptr() for t in wanted]
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.backward is None], ids=str)
+def test_what_has_no_derivative_says_so(op: Op) -> None:
+    """A gradient that is not there is no zero: so that second derivatives never get lost."""
+    run = Run(op, torch.device("cpu"), frozenset(), op.dtypes, [])
+    args = usable_samples(run, op.dtypes[0])[0][1]
+    leaves = requiring(args)
+    outs = as_tuple(getattr(torch.ops.warpsmith, op.name)(*leaves))
+    wanted = [out for out in outs if out.requires_grad]
+    floating = any(isinstance(a, torch.Tensor) and a.requires_grad for a in leaves)
+    assert len(wanted) == (sum(out.is_floating_point() for out in outs) if floating else 0)
+    for out in wanted:
+        message = f"{op.name}: the derivative for warpsmith::{op.name} is not implemented"
+        with pytest.raises(RuntimeError, match=message):
+            out.backward(torch.ones_like(out), retain_graph=True)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.name in warpsmith.__all__], ids=str)
+def test_forward_mode_is_refused(op: Op) -> None:
+    run = Run(op, torch.device("cpu"), frozenset(), op.dtypes, [])
+    args = list(usable_samples(run, op.dtypes[0])[0][1])
+    public = dispatch.public(op)
+    public(None, *args)
+    slot = next(
+        i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.is_floating_point()
+    )
+    with forward_ad.dual_level():
+        public(None, *args)
+        args[slot] = forward_ad.make_dual(args[slot], torch.ones_like(args[slot]))
+        for variant in (None, *(v.name for v in op.variants[:1])):
+            with pytest.raises(NotImplementedError, match=f"{op.name}: forward-mode"):
+                public(variant, *args)
+
+
+def test_forward_mode_of_functions_is_refused() -> None:
+    x = torch.randn(3, 8)
+    with pytest.raises(NotImplementedError, match="silu: forward-mode"):
+        torch.func.jvp(warpsmith.silu, (x,), (x,))
+
+
+def test_products_have_second_derivatives() -> None:
+    a, b = (torch.randn(4, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradgradcheck(warpsmith.matmul, (a, b))
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)

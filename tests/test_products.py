@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from warpsmith import catalogue, dispatch, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
 from warpsmith.gemm.company import LARGE_ON_CPU, among_others
 from warpsmith.gemm.linear import ACTIVATIONS
+from warpsmith.testing import Expected
 
 SHAPES = (
     ((40,), (40, 24)),
@@ -114,21 +116,68 @@ def test_sums_of_the_twin_end_where_tiles_do() -> None:
 
 
 SIZES = (1, 7, 16, 33, 127, 128, 129, 1000, 4097)
+ODD_SIZES = (1, 7, 33, 129)
+
+
+def _products(
+    op: Op, inputs: Inputs, sizes: tuple[int, ...]
+) -> Iterator[tuple[str, tuple[Tensor, Tensor], Expected]]:
+    """Every size beside every other, in every layout: label, operands, and what they are judged by,
+    which is the same for all layouts.
+    """
+    for m, n, k in itertools.product(sizes, repeat=3):
+        a, b = inputs.randn(m, k), inputs.randn(k, n, salt=1)
+        turned_a, turned_b = (x.t().contiguous().t() for x in (a, b))
+        expected = Expected.of(op, (a, b))
+        layouts = {
+            "NN": (a, b),
+            "TN": (a, turned_b),
+            "NT": (turned_a, b),
+            "TT": (turned_a, turned_b),
+        }
+        for layout, args in layouts.items():
+            yield f"{layout} {m}x{n}x{k}", args, expected
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("dtype", "layout"), [("f32", "NN"), ("bf16", "NN"), ("f16", "NN"), ("bf16", "TN")]
+    ("name", "dtype"),
+    [("matmul", "f32"), ("matmul", "f16"), ("matmul", "bf16"), ("matmul_tf32", "f32")],
 )
-def test_every_size_beside_every_other(dtype: str, layout: str) -> None:
-    op, inputs = catalogue.get("matmul"), Inputs(DTYPES[dtype], "cuda")
+def test_every_size_beside_every_other(name: str, dtype: str) -> None:
+    op, multiply = catalogue.get(name), getattr(warpsmith, name)
     wrong = []
-    for m, n, k in itertools.product(SIZES, repeat=3):
-        b = inputs.randn(n, k, salt=1).t() if layout == "TN" else inputs.randn(k, n, salt=1)
-        args = inputs.randn(m, k), b
-        found = testing.compare(op, warpsmith.matmul(*args), args, label=f"{m}x{n}x{k}")
+    for label, args, expected in _products(op, Inputs(DTYPES[dtype], "cuda"), SIZES):
+        found = testing.compare(op, multiply(*args), args, label=label, expected=expected)
         if not found.ok:
             wrong.append(found.message)
+    assert not wrong, "\n".join(wrong)
+
+
+#: Rungs that take any size and layout.
+ANY_LAYOUT = (
+    ("matmul", "f32", ("naive", "sliced_k", "block_1d", "block_2d", "simt_peak")),
+    ("matmul", "f16", ("naive", "sliced_k", "mma_unaligned", "mma_padded")),
+    ("matmul", "bf16", ("naive", "sliced_k", "mma_unaligned", "mma_padded")),
+    ("matmul_tf32", "f32", ("wmma_naive", "mma_peak")),
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "dtype", "rungs"), ANY_LAYOUT)
+def test_rungs_of_any_layout_at_odd_sizes(name: str, dtype: str, rungs: tuple[str, ...]) -> None:
+    if not dispatch.load_family("gemm"):
+        pytest.skip("needs the compiled library")
+    op = catalogue.get(name)
+    variants = [v for v in op.variants if v.dtype == dtype and v.rung.name in rungs]
+    assert {v.rung.name for v in variants} == set(rungs)
+    wrong = []
+    for label, args, expected in _products(op, Inputs(DTYPES[dtype], "cuda"), ODD_SIZES):
+        for variant in variants:
+            out = getattr(torch.ops.warpsmith, variant.op_name)(*args)
+            found = testing.compare(op, out, args, variant=variant, label=label, expected=expected)
+            if not found.ok:
+                wrong.append(found.message)
     assert not wrong, "\n".join(wrong)
 
 

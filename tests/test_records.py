@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from warpsmith import arguments, bench, catalogue, limits
+from warpsmith import arguments, bench, catalogue, limits, sources
 
 
 def test_a_benchmark_goes_on_with_the_cases_that_are_missing(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_a_benchmark_goes_on_with_the_cases_that_are_missing(tmp_path: Path) -> 
     done = [{"case": case, "impl": "auto", "ms": 1.0} for case in cases[:2]]
     peer = {"case": cases[2], "impl": "torch", "ms": 1.0}
     here = limits.environment()
-    fresh = {"environment": here, "source": bench.source_of(relu), "rows": [*done, peer]}
+    fresh = {"environment": here, "source": sources.of_benchmark(relu), "rows": [*done, peer]}
     assert bench.missing_cases(fresh, relu) == cases[2:]
     assert bench.missing_cases(fresh | {"source": "older"}, relu) == cases
 
@@ -51,7 +51,7 @@ def test_a_benchmark_is_on_record_case_by_case(
         bench.bench([relu], bench.Plan(), out=tmp_path)
     record = limits.read_json(bench.record_path(tmp_path, "relu"))
     assert record is not None
-    assert record["source"] == bench.source_of(relu)
+    assert record["source"] == sources.of_benchmark(relu)
     assert record["rows"] == [{"case": "f32 16Mi", "impl": "auto", "ms": 1.0}]
 
 

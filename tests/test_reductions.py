@@ -67,6 +67,14 @@ def test_positions_among_all(op: str, keepdim: bool, layout: str) -> None:
 
 
 @pytest.mark.parametrize("op", [*SEVERAL, *POSITIONS])
+def test_without_dim_all_values(op: str) -> None:
+    x = tensor(shape=(3, 4))
+    function, theirs = getattr(warpsmith, op), getattr(torch, op)
+    assert_same(function(x), theirs(x))
+    assert_same(function(x, keepdim=True), theirs(x, dim=None, keepdim=True))
+
+
+@pytest.mark.parametrize("op", [*SEVERAL, *POSITIONS])
 @pytest.mark.parametrize("shape", [(), (1,), (4, 0), (2, 1, 3)], ids=str)
 def test_all_of_odd_shapes(op: str, shape: tuple[int, ...]) -> None:
     x = torch.ones(shape, dtype=torch.float64, device=DEVICE)

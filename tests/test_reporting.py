@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,13 @@ from warpsmith import (
     freshness,
     inspection,
     limits,
+    occupancy,
     report,
+    sources,
     timing,
 )
 from warpsmith.console import UsageError
+from warpsmith.resource_report import resource_report
 from warpsmith.timing import Timing
 
 ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "13.0", "torch": "2.11", "triton": None}
@@ -221,13 +226,25 @@ def test_turns_are_spread_evenly(replays: float) -> None:
 
 def test_sources_cover_spec_and_triton() -> None:
     for op in catalogue.load().values():
-        names = {path.name for path in bench.spec_files(op)}
+        names = {path.name for path in sources.files(op)}
         assert f"{op.triton.partition(':')[0]}.py" in names
         assert len(names) > 1
-        assert len(bench.source_of(op)) == 16
-    relu = {path.name for path in bench.spec_files(catalogue.get("relu"))}
-    assert {"unary.py", "map_triton.py", "layout.py"} <= relu
+        assert len(sources.of_benchmark(op)) == 16
+    relu = {path.name for path in sources.files(catalogue.get("relu"))}
+    assert {"unary.py", "map_triton.py", "layout.py", "samples.py"} <= relu
     assert "gated.py" not in relu
+
+
+def test_times_depend_on_no_sample_that_is_not_timed() -> None:
+    norm = catalogue.get("rms_norm")
+    timed = {path.name for path in sources.files(norm, samples=False)}
+    assert {"rms_norm.py", "rms_norm_triton.py"} <= timed
+    assert not any("cases" in name for name in timed)
+    assert "rms_norm_cases.py" in {path.name for path in sources.files(norm)}
+    fewer = dataclasses.replace(norm, samples=norm.samples[:1])
+    assert sources.of_benchmark(fewer) == sources.of_benchmark(norm)
+    shorter = dataclasses.replace(norm, bench=norm.bench[1:])
+    assert sources.of_benchmark(shorter) != sources.of_benchmark(norm)
 
 
 # --- report ---------------------------------------------------------------------------------------
@@ -247,7 +264,7 @@ def results() -> report.Results:
         row("bf16 256Mi", pack.name, 10.0, 36_000_000_000),
         wrong,
     ]
-    made = record(*rows, source=bench.source_of(relu))
+    made = record(*rows, source=sources.of_benchmark(relu))
     made["overhead"] = [
         {"case": "bf16 4x1024", "impl": impl, "cpu_us": us}
         for impl, us in (("auto", 6.5), ("torch", 4.4), ("torch.add", 5.0))
@@ -505,17 +522,55 @@ def test_sass_is_trimmed() -> None:
 
 
 def test_resource_report_finds_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments: DUMP)
+    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments, **options: DUMP)
     log = tmp_path / "elementwise.build.log"
     log.write_text(
         "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async are serialized\nfine\n"
     )
-    found = inspection.resource_report([tmp_path / "warpsmith_elementwise.so"])
+    found = resource_report([tmp_path / "warpsmith_elementwise.so"], archs=["80", "90a"])
     assert len(found.kernels) == 2
     assert found.kernels[0].ops == ("relu",)
     assert len(found.problems) == 2
     assert "stack 24 B, local 8 B" in found.problems[0]
     assert "C7510" in found.problems[1]
+
+
+@pytest.mark.parametrize(
+    ("dump", "problem"),
+    [
+        ("", "no kernel could be read"),
+        (DUMP[: DUMP.index("arch = sm_90a")], "no kernel for sm_90a"),
+        (DUMP.replace("sm_90a", "sm_90"), "no kernel for sm_90a"),
+    ],
+)
+def test_resource_report_misses_kernels(
+    dump: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments, **options: dump)
+    library = tmp_path / "warpsmith_elementwise.so"
+    found = resource_report([library], archs=["80", "90a"])
+    assert [p for p in found.problems if "no kernel" in p] == [f"{library.name}: {problem}"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "threads", "registers", "shared", "blocks", "share"),
+    [
+        ("80", 256, 32, 0, 8, 1.0),
+        ("89", 256, 32, 0, 6, 1.0),
+        ("90a", 256, 128, 0, 2, 0.25),
+        ("90a", 96, 41, 0, 13, 0.6094),  # 40 warps by registers
+        ("89", 32, 16, 0, 24, 0.5),  # as many as there may be
+        ("89", 128, 64, 99 << 10, 1, 0.0833),
+        ("80", 256, 168, 48 << 10, 1, 0.125),
+        ("90a", 1024, 80, 0, 0, 0.0),
+    ],
+)
+def test_occupancy(
+    arch: str, threads: int, registers: int, shared: int, blocks: int, share: float
+) -> None:
+    """The numbers are those of `cuda_occupancy.h`."""
+    assert occupancy.occupancy(arch, threads, registers, shared) == (blocks, share)
+    assert occupancy.occupancy("75", threads, registers, shared) is None
 
 
 #: nvcc takes it: the call is in a template.
@@ -544,15 +599,58 @@ def test_resource_report_finds_device_functions_called_by_the_host(
     code.write_text(source)
     flags = ["-std=c++20", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC"]
     subprocess.run([nvcc, *flags, code, "-o", library], check=True)
-    monkeypatch.setattr(inspection, "resources", lambda library: [])
-    problems = inspection.resource_report([library]).problems
+    kernels = inspection.parse_resources(DUMP)[:1]
+    monkeypatch.setattr(inspection, "resources", lambda library: kernels)
+    problems = resource_report([library]).problems
     assert len(problems) == (source is MISTAKE)
+
+
+def test_inspect_says_what_it_compiles_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    class Bar:
+        def update(self, task: str, completed: int) -> None:
+            told.append((task, completed, len(build.sources("loss"))))
+
+    @contextlib.contextmanager
+    def bar(label: str, total: int) -> Iterator[tuple[Bar, str]]:
+        yield Bar(), label
+
+    def compiler(family: str, archs: list[str], out: Path, on_progress: build.Progress) -> Path:
+        total = len(build.sources(family))
+        on_progress(family, total, total)
+        out.mkdir(parents=True)
+        (out / f"warpsmith_{family}.so").touch()
+        return out
+
+    monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path))
+    monkeypatch.delenv("WARPSMITH_LIBRARY_DIR", raising=False)
+    monkeypatch.setattr(build, "_device_archs", lambda: ())
+    monkeypatch.setattr(build, "why_no_compiler", lambda: None)
+    monkeypatch.setattr(build, "_compile", compiler)
+    monkeypatch.setattr(inspection, "progress_bar", bar)
+    path = inspection.library_for("loss", "80")
+    assert capsys.readouterr().err == f"compiling 'loss' for sm_80, once, into {path.parent}\n"
+    assert [(task, done == total) for task, done, total in told] == [("compiling loss", True)]
+    assert inspection.library_for("loss", "80") == path
+    assert capsys.readouterr().err == ""
 
 
 KERNEL = """
 namespace warpsmith {
 template <class T> __global__ void probe_kernel(T* x) { x[threadIdx.x] += T(1); }
-void launch(float* x) { probe_kernel<float><<<1, 32>>>(x); }
+template <class T> __global__ void __launch_bounds__(192) bound_kernel(T* x) {
+  __shared__ T row[192];
+  row[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = row[191 - threadIdx.x];
+}
+void launch(float* x) {
+  probe_kernel<float><<<1, 32>>>(x);
+  bound_kernel<float><<<1, 192>>>(x);
+}
 }
 """
 
@@ -566,10 +664,16 @@ def test_a_compiled_kernel_is_read(tmp_path: Path) -> None:
     fatbin = tmp_path / "probe.fatbin"
     command = [nvcc, "-gencode=arch=compute_90,code=sm_90", "-fatbin", source, "-o", fatbin]
     subprocess.run(command, check=True)
-    text = inspection._cuobjdump("--dump-resource-usage", str(fatbin))
-    (kernel,) = inspection.parse_resources(text)
-    assert (kernel.name, kernel.arch, kernel.local) == ("probe_kernel<f32>", "90", 0)
-    assert kernel.registers > 0
+    bound, probe = sorted(inspection.read_kernels(fatbin), key=lambda kernel: kernel.name)
+    assert (probe.name, probe.arch, probe.local) == ("probe_kernel<f32>", "90", 0)
+    assert probe.registers > 0
+    assert probe.max_threads is probe.occupancy is None
+    assert (bound.name, bound.static_smem) == ("bound_kernel<f32>", 192 * 4)
+    assert (bound.max_threads, bound.threads, bound.dynamic_smem) == (192, 192, 0)
+    assert (bound.blocks_per_sm, bound.occupancy) == (10, 0.9375)
+    assert inspection._with_occupancy(probe, 64).threads == 64
+    full = inspection._with_occupancy(bound, 1024, 100 << 10)
+    assert (full.threads, full.dynamic_smem, full.blocks_per_sm) == (192, 100 << 10, 2)
 
 
 @pytest.mark.skipif(
@@ -594,6 +698,24 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     status = cli.main(arguments)
     captured = capsys.readouterr()
     return status, captured.out, captured.err
+
+
+def test_build_reports_every_kernel(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "warpsmith_elementwise.so"
+    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments, **options: DUMP)
+    monkeypatch.setattr(build, "build", lambda *arguments: [library])
+    call = ("build", "elementwise", "--out", str(tmp_path), "--report")
+    status, out, _ = run(capsys, *call, "--arch", "80", "--arch", "89")
+    assert status == 1
+    assert f"{library.name}: no kernel for sm_89" in out
+    status, out, _ = run(capsys, *call, "--arch", "80", "--json")
+    found = json.loads(out)
+    assert len(found["problems"]) == 1
+    kernels = json.loads(Path(found["resources"]).read_text())
+    assert [kernel["arch"] for kernel in kernels] == ["80", "90a"]
+    assert len(kernels) == found["kernels"]
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
@@ -679,6 +801,9 @@ def test_which(capsys: pytest.CaptureFixture[str]) -> None:
         (("which", "relu", "--shape", "3", "--dtype", "f17"), "unknown dtype 'f17'"),
         (("which", "relu", "--shape", "3", "--shape", "4"), "relu takes 1 tensors, got 2 shapes"),
         (("build", "nonsense"), "unknown family 'nonsense'"),
+        (("build", "loss", "--arch", "xyz"), "'xyz' is no architecture; write 80, 89 or 90a"),
+        (("build", "--arch", "80", "--arch", "70"), "sm_70 is too old: the kernels need sm_80"),
+        (("inspect", "relu", "--arch", "sm_90"), "'sm_90' is no architecture"),
     ],
 )
 def test_usage_errors(
@@ -698,6 +823,32 @@ def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], command: str) ->
     assert status == 2
     assert err.startswith(f"warpsmith: {command} needs a CUDA GPU, and PyTorch sees none")
     assert err.count("\n") == 1
+    assert ("--device cpu" in err) == (command == "verify")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"warpsmith {warpsmith.__version__}\n"
+
+
+def test_report_without_matplotlib_is_one_line(
+    results: report.Results,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = tmp_path / "benchmarks" / "results"
+    limits.write_json(bench.record_path(root / "h200", "relu"), results.records["relu"])
+    monkeypatch.setattr(limits, "results_root", lambda: root)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, _, err = run(capsys, "report", "--gpu", "h200")
+    assert status == 2
+    assert "pip install 'warpsmith[bench]'" in err
+    assert "--no-plots" in err
+    assert err.strip().count("\n") == 0
+    assert run(capsys, "report", "--gpu", "h200", "--no-plots")[0] == 0
 
 
 def test_report_check_never_fails_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -720,7 +871,7 @@ def test_verification_record_keeps_other_operators(tmp_path: Path) -> None:
     assert ops["relu"]["checks"] == 2
     assert ops["relu"]["failed"] == ["samples bf16 (7,): off by one"]
     assert ops["silu"]["kinds"] == {"samples": 1}
-    assert ops["silu"]["source"] == bench.source_of(catalogue.get("silu"))
+    assert ops["silu"]["source"] == sources.of_verification(catalogue.get("silu"))
 
 
 def test_the_script_is_the_command() -> None:

@@ -272,3 +272,30 @@ def test_cute_is_never_chosen() -> None:
                 variant = dispatch.pick(op, sample.make(Inputs(DTYPES[dtype])), 90)
                 assert variant is None or not variant.rung.name.startswith("cute_")
     assert warpsmith.which("matmul", *column_major(64, 64, 64), sm=80).name != f"matmul_{CUTE}"
+
+
+def test_arguments_may_be_named() -> None:
+    x, weight = torch.ones(4, 64), torch.ones(64)
+    assert dispatch.which("rms_norm", x, weight=weight, sm=90) == dispatch.which(
+        "rms_norm", x, weight, sm=90
+    )
+    tanh = dispatch.which("gelu", x, approximate="tanh", sm=90)
+    assert tanh == dispatch.which("gelu_tanh", x, sm=90)
+    assert dispatch.which("gelu", x, approximate="none", sm=90) == dispatch.which("gelu", x, sm=90)
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "message"),
+    [
+        ((1, 2), {}, "relu takes x; got 2 arguments"),
+        ((1,), {"y": 2}, "relu takes x; got y, unknown to it"),
+        ((1,), {"x": 2}, "relu takes x; got x, twice"),
+        ((), {}, "relu takes x; got no x"),
+        ((1,), {"approximate": "tanh"}, "relu takes x; got approximate, unknown to it"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    args: tuple[Any, ...], named: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        dispatch.which("relu", *args, **named)

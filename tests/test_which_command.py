@@ -26,6 +26,43 @@ def test_which_answers_for_every_operator(name: str, capsys: pytest.CaptureFixtu
     assert sum(variant["chosen"] for variant in answer["variants"]) == 1
 
 
+@pytest.mark.parametrize("dtype", ["i8", "i32"])
+@pytest.mark.parametrize(
+    "name", ["relu", "add", "softmax", "scaled_masked_softmax", "cross_entropy_forward"]
+)
+def test_which_names_the_dtypes_of_an_operator(
+    name: str, dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = run(capsys, "which", name, "--shape", "24x64", "--dtype", dtype)
+    assert status == 2
+    dtypes = ", ".join(catalogue.get(name).dtypes)
+    assert err.endswith(f"got {catalogue.DTYPES[dtype]}; {name} has kernels for {dtypes}\n")
+
+
+def test_which_answers_where_the_reference_takes_the_dtype(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("--shape", "24x64", "--dtype", "i32", "--sm", "90", "--json")
+    status, out, _ = run(capsys, "which", "sum", *arguments)
+    assert status == 0
+    assert json.loads(out)["serves"] == "reference"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--shape", "4x8", "--shape", "9x8", "--dtype", "i8"), "to be a floating-point tensor"),
+        (("--shape", "4x8", "--shape", "9x7"), "expected weight to have shape (v, 8), got (9, 7)"),
+    ],
+)
+def test_a_composite_says_what_it_does_not_take(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = run(capsys, "which", "fused_linear_cross_entropy", *arguments)
+    assert status == 2
+    assert message in err
+
+
 @pytest.mark.parametrize(
     ("name", "op"), [("softmax", "softmax"), ("gemm", "matmul"), ("swish", "silu")]
 )

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "gemm/shared_limits.h"
 #include "gemm/tile_copy.cuh"
 #include "gemm/tile_origin.cuh"
 
@@ -45,6 +46,7 @@ class OperandRing {
   using B = typename Config::B;
   static constexpr int kThreads = Share<Config>::threads;
   static_assert(sizeof(T) == sizeof(uint16_t) && Config::stages >= 2);
+  static_assert(kRingBytes<Config> <= kSharedOfSm89, "a block of every GPU has room for the ring");
 
  public:
   using Stage = warpsmith::Stage<T, A, B>;

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -79,6 +80,16 @@ def find_families(names: Sequence[str]) -> list[str]:
     return list(names or known)
 
 
+def parse_archs(texts: Sequence[str]) -> list[str]:
+    """Architectures as nvcc names them, "80" or "90a", each once."""
+    for text in texts:
+        if not re.fullmatch(r"[1-9]\d+a?", text):
+            raise UsageError(f"'{text}' is no architecture; write 80, 89 or 90a, say")
+        if build.sm_of(text) < build.MIN_SM:
+            raise UsageError(f"sm_{text} is too old: the kernels need sm_{build.MIN_SM}")
+    return list(dict.fromkeys(texts))
+
+
 def parse_dtypes(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
@@ -129,8 +140,10 @@ def parse_part(text: str) -> tuple[int, int]:
     return int(first), int(parts)
 
 
-def need_gpu(command: str) -> None:
+def need_gpu(command: str, otherwise: str = "") -> None:
+    """`otherwise` says what can be done without one."""
     if not torch.cuda.is_available():
         raise UsageError(
             f"{command} needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why"
+            f"{otherwise and '; '}{otherwise}"
         )

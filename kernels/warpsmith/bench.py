@@ -7,14 +7,10 @@ that gives a wrong answer gets a row with an `error` and no number.
 
 from __future__ import annotations
 
-import ast
 import functools
 import gc
-import hashlib
 import importlib.util
-import inspect
 import math
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,8 +21,8 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith import build, catalogue, dispatch, limits, testing, timing
-from warpsmith.catalogue import DTYPES, Composite, Inputs, Op, Sample
+from warpsmith import catalogue, dispatch, limits, sources, testing, timing
+from warpsmith.catalogue import DTYPES, Inputs, Op, Sample
 
 #: Tensors of about this many elements are used to time the host's part of a call.
 OVERHEAD_ELEMENTS = 4096
@@ -69,85 +65,6 @@ def _quiet(message: str) -> None:
     """The progress callback that says nothing."""
 
 
-# --- sources --------------------------------------------------------------------------------------
-
-
-def _unwrapped(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return inspect.unwrap(function) if callable(function) else function
-
-
-def _origin(module: str) -> Path | None:
-    spec = importlib.util.find_spec(module)
-    return Path(spec.origin) if spec is not None and spec.origin else None
-
-
-@functools.cache
-def _imports(path: Path, family: str) -> tuple[str, ...]:
-    """Modules of `family` that a file imports."""
-    found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-    return tuple(name for name in found if name.startswith(f"{family}."))
-
-
-def spec_files(op: Op) -> list[Path]:
-    """The Python files that make up an operator.
-
-    Those that its spec's functions come from, its Triton twin, and what these import of the family.
-    """
-    family = f"warpsmith.{op.family}"
-    functions: list[Any] = [op.reference, op.check, op.fake, op.backward, op.eager]
-    functions += [condition for rung in op.ladder for condition in (rung.when, rung.suits)]
-    functions += [op.cost.bytes, op.cost.flops] if op.cost else []
-    functions += [sample.make for sample in (*op.samples, *op.bench)]
-    waiting = {getattr(_unwrapped(function), "__module__", None) or "" for function in functions}
-    waiting.add(f"{family}.{op.triton.partition(':')[0]}")
-    seen: set[str] = set()
-    found: set[Path] = set()
-    while waiting:
-        module = waiting.pop()
-        if module in seen or not module.startswith(f"{family}."):
-            continue
-        seen.add(module)
-        try:
-            path = _origin(module)
-        except ModuleNotFoundError:  # a name inside a module, not a module
-            continue
-        if path is not None:
-            found.add(path)
-            waiting.update(_imports(path, family))
-    return sorted(found)
-
-
-#: A line of Python that says nothing to the interpreter.
-_COMMENT = re.compile(r"\s*(#.*)?$")
-
-
-def source_of(op: Op) -> str:
-    """A hash of everything that an operator's numbers depend on: its CUDA sources, its spec, its
-    Triton twin, less their comments.
-    """
-    digest = hashlib.sha256(build.source_hash(op.family, op.source_dir).encode())
-    for path in spec_files(op):
-        lines = (line for line in path.read_text().splitlines() if not _COMMENT.match(line))
-        digest.update((path.name + "\0" + "\n".join(lines)).encode())
-    return digest.hexdigest()[:16]
-
-
-def source_of_composite(composite: Composite) -> str:
-    """The same for a composite: the kernels of its first operator, and its own file."""
-    digest = hashlib.sha256(build.source_hash(composite.family, composite.operators[0]).encode())
-    path = _origin(composite.module)
-    assert path is not None
-    digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 # --- records --------------------------------------------------------------------------------------
 
 
@@ -183,7 +100,7 @@ def _same_setup(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 def measured_cases(record: dict[str, Any] | None, op: Op) -> frozenset[str]:
     """Cases of which a record has rows of the operator's present sources."""
-    if record is None or record["source"] != source_of(op):
+    if record is None or record["source"] != sources.of_benchmark(op):
         return frozenset()
     return frozenset(row["case"] for row in record["rows"] if row["impl"] == "auto")
 
@@ -646,7 +563,8 @@ def bench(
     written: list[Path] = []
     for op in ops:
         path = record_path(folder, op.name)
-        record = {"environment": limits.environment(), "source": source_of(op), "rows": []}
+        source = sources.of_benchmark(op)
+        record = {"environment": limits.environment(), "source": source, "rows": []}
         for rows in bench_op(op, plan, known, say, step):
             _enter(path, record | {"rows": rows})
         gc.collect()

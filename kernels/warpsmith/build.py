@@ -5,12 +5,13 @@ A family becomes one shared library, `warpsmith_<family>.so`, against PyTorch's 
 under every Python and every PyTorch from `MIN_TORCH` on. Where a library is looked for, first hit
 wins:
 
-    $WARPSMITH_LIBRARY_DIR      a folder of ready-made libraries; taken as they are
+    $WARPSMITH_LIBRARY_DIR      a folder of ready-made libraries, of whatever sources
     warpsmith/lib               in the installed wheel, if it was built with torch and nvcc at hand
-    the cache                   compiled on first use for the GPU in the machine
+    the cache                   compiled on first use for the visible GPUs
                                 ($WARPSMITH_CACHE, ~/.cache/warpsmith)
 
-The last two are used only while they match the sources they were built from.
+The last two are used only while they match the sources they were built from. A process loads one
+library for all its GPUs, so it must hold code for each of them that the kernels run on.
 
 Sources called `cute_*` are written with the headers of CUTLASS, which need not be there: without
 them such a source compiles to a rung that refuses every call.
@@ -47,7 +48,11 @@ CSRC = PACKAGE / "csrc" if (PACKAGE / "csrc").is_dir() else PACKAGE.parent.paren
 #: What a release is compiled for: A100, RTX 3090 (runs sm_80 code), RTX 4090 and L40S, H100 and
 #: H200.
 RELEASE_ARCHS: tuple[str, ...] = ("80", "89", "90a")
+#: The oldest compute capability that the kernels run on.
+MIN_SM = 80
 MIN_TORCH = (2, 11)
+#: The first that knows --compress-mode.
+MIN_NVCC = (12, 8)
 MIN_CUTLASS = (4, 2)
 _ABI_TARGET = f"0x{MIN_TORCH[0]:02x}{MIN_TORCH[1]:02x}000000000000"
 
@@ -247,12 +252,34 @@ def find_nvcc() -> Path | None:
     return home / "bin/nvcc" if home else None
 
 
+@functools.cache
+def _release(nvcc: Path) -> str:
+    try:
+        done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.partition("release ")[2].partition(",")[0]
+
+
 def nvcc_version() -> str:
     nvcc = find_nvcc()
-    if nvcc is None:
-        return ""
-    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
-    return text.partition("release ")[2].partition(",")[0]
+    return _release(nvcc) if nvcc else ""
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Major and minor: of "2.13.0+cu130" (2, 13)."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def why_no_compiler() -> str | None:
+    """Why nothing can be compiled, and what to do about it; None where it can."""
+    if find_nvcc() is None:
+        return "no CUDA compiler: set CUDA_HOME, or `pip install 'warpsmith[nvcc]'`"
+    version = nvcc_version()
+    if version and version_numbers(version) < MIN_NVCC:
+        wanted = ".".join(map(str, MIN_NVCC))
+        return f"nvcc {version} is older than {wanted}: set CUDA_HOME to a newer CUDA toolkit"
+    return None
 
 
 def _gencode(arch: str) -> str:
@@ -318,7 +345,9 @@ def build_extension_class() -> type:
 
 
 class _Watch:
-    """Tells `on_progress` how many object files are done while the compiler runs."""
+    """Tells `on_progress` how many object files are done while the compiler runs, and of the last
+    one only where nothing failed.
+    """
 
     def __init__(self, family: str, folder: Path, total: int, on_progress: Progress | None) -> None:
         self._family, self._folder, self._total, self._report = family, folder, total, on_progress
@@ -340,12 +369,13 @@ class _Watch:
             self._report(self._family, 0, self._total)
             self._thread.start()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._stop.set()
         if self._report:
             if self._thread.is_alive():
                 self._thread.join()
-            self._report(self._family, self._total, self._total)
+            if kind is None:
+                self._report(self._family, self._total, self._total)
 
 
 _SCRIPT = """
@@ -389,9 +419,9 @@ def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress
                 text=True,
                 check=False,
             )
-        (out / f"{family}.build.log").write_text(done.stdout)
-        if done.returncode != 0:
-            raise BuildError(f"compiling '{family}' failed:\n{_failure(done.stdout)}")
+            (out / f"{family}.build.log").write_text(done.stdout)
+            if done.returncode != 0:
+                raise BuildError(f"compiling '{family}' failed:\n{_failure(done.stdout)}")
         # Atomic: a process that loads the library meanwhile sees the old file or the new one, never
         # a part.
         partial = out / f".{name}.{os.getpid()}"
@@ -419,7 +449,10 @@ def _failure(log: str) -> str:
         "ninja:",
         "subprocess.",
         "The above exception",
+        "RuntimeError: Error compiling objects",
     )
+    # ninja names what failed, and on the next line the command
+    log = re.sub(r"^(FAILED: .*\n).*\n", r"\1", log, flags=re.MULTILINE)
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith(noise)]
     wanted = [i for i, line in enumerate(lines) if "error" in line.lower()]
     start = max(0, wanted[0] - 2) if wanted else max(0, len(lines) - 20)
@@ -440,6 +473,8 @@ def build(
     Raises:
         BuildError: no compiler, or the compiler's messages, of every family that failed.
     """
+    if reason := why_no_compiler():
+        raise BuildError(reason)
     # Never one alone: while it compiles its last and longest files, most cores have nothing to do.
     side_by_side = max(2, (os.cpu_count() or 1) // _CORES_OF_A_FAMILY)
     with ThreadPoolExecutor(side_by_side) as workers:
@@ -459,31 +494,54 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "warpsmith"
 
 
-def _gpu_arch() -> str | None:
+def sm_of(arch: str) -> int:
+    """The compute capability of an architecture as nvcc names it: 90 of "90a"."""
+    return int(arch.rstrip("a"))
+
+
+def _device_archs() -> tuple[str, ...]:
+    """The architectures of the visible GPUs, each once, in ascending order."""
     import torch
 
     if not torch.cuda.is_available():
-        return None
-    major, minor = torch.cuda.get_device_capability()
-    return "90a" if (major, minor) == (9, 0) else f"{major}{minor}"
+        return ()
+    found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+    return tuple(
+        "90a" if capability == (9, 0) else "{}{}".format(*capability)
+        for capability in sorted(found)
+    )
 
 
-def cache_name(family: str, arch: str) -> str:
+def _wanted_archs() -> tuple[str, ...]:
+    """What a library has to hold code for: the visible GPUs that the kernels run on; all of the
+    visible ones where they run on none.
+    """
+    devices = _device_archs()
+    return tuple(arch for arch in devices if sm_of(arch) >= MIN_SM) or devices
+
+
+def cache_name(family: str, *archs: str) -> str:
     """The folder of a library in the cache: another one for other sources, flags or headers."""
-    return f"{family}-sm{arch}-{_key(family, [arch], _cutlass_version(family))}"
+    return f"{family}-sm{'-'.join(archs)}-{_key(family, archs, _cutlass_version(family))}"
 
 
-def _cache_dir(family: str, arch: str) -> Path:
-    return cache_root() / cache_name(family, arch)
+def _cache_dir(family: str, archs: Sequence[str]) -> Path:
+    return cache_root() / cache_name(family, *archs)
 
 
-def _runs_on(archs: Sequence[str], arch: str | None) -> bool:
+def _runs_on(archs: Sequence[str], arch: str) -> bool:
     """Machine code of sm_80 also runs on sm_86 and sm_89, but not across a major version."""
-    if arch is None or arch in archs:
+    if arch in archs:
         return True
     return not arch.endswith("a") and any(
         not a.endswith("a") and a[:-1] == arch[:-1] and int(a) <= int(arch) for a in archs
     )
+
+
+def _no_code(library: str, archs: Sequence[str], wanted: Sequence[str]) -> str:
+    """Says which GPUs a library has no code for; empty where it has code for all."""
+    lacking = ", ".join(f"sm_{arch}" for arch in wanted if not _runs_on(archs, arch))
+    return f"{library} has no code for {lacking}; " if lacking else ""
 
 
 def _manifest(folder: Path, family: str) -> dict[str, object]:
@@ -504,42 +562,44 @@ def is_current(folder: Path, family: str) -> bool:
 def status(family: str) -> Status:
     """What is there for the family now; compiles nothing."""
     name = f"warpsmith_{family}.so"
-    arch = _gpu_arch()
-    if value := os.environ.get("WARPSMITH_LIBRARY_DIR"):
-        path = Path(value) / name
-        archs = _archs(_manifest(Path(value), family))
-        if path.exists():
-            older = "" if is_current(path.parent, family) else ", built from other sources"
-            detail = f"named by WARPSMITH_LIBRARY_DIR{older}"
-            return Status(family, "environment", path, archs, detail)
+    wanted = _wanted_archs()
     detail = ""
+    value = os.environ.get("WARPSMITH_LIBRARY_DIR")
+    if value and (path := Path(value) / name).exists():
+        archs = _archs(_manifest(path.parent, family))
+        # without a manifest nobody can tell
+        detail = _no_code("the library in WARPSMITH_LIBRARY_DIR", archs, wanted) if archs else ""
+        if not detail:
+            older = "" if is_current(path.parent, family) else ", built from other sources"
+            told = f"named by WARPSMITH_LIBRARY_DIR{older}"
+            return Status(family, "environment", path, archs, told)
     wheel = PACKAGE / "lib"
     if (wheel / name).exists():
         archs = _archs(_manifest(wheel, family))
         if not is_current(wheel, family):
-            detail = "the wheel's library is older than the sources; "
-        elif not _runs_on(archs, arch):
-            detail = f"the wheel's library has no code for sm_{arch}; "
+            detail += "the wheel's library is older than the sources; "
+        elif lacking := _no_code("the wheel's library", archs, wanted):
+            detail += lacking
         else:
-            return Status(family, "wheel", wheel / name, archs, "compiled ahead of time")
-    if arch is not None:
-        path = _cache_dir(family, arch) / name
+            return Status(family, "wheel", wheel / name, archs, f"{detail}compiled ahead of time")
+    if wanted:
+        path = _cache_dir(family, wanted) / name
         if path.exists():
-            return Status(family, "cache", path, (arch,), "compiled on first use")
-    return Status(family, "none", None, (), detail + _why_no_compile(arch))
+            return Status(family, "cache", path, wanted, f"{detail}compiled on first use")
+    return Status(family, "none", None, (), detail + _why_no_compile(wanted))
 
 
-def _why_no_compile(arch: str | None) -> str:
+def _why_no_compile(archs: Sequence[str]) -> str:
     import torch
 
-    if arch is None:
+    if not archs:
         return "no CUDA GPU"
-    if int(arch.rstrip("a")) < 80:
-        return f"the GPU is sm_{arch}, the kernels need sm_80"
-    if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < MIN_TORCH:
+    if sm_of(archs[-1]) < MIN_SM:
+        return f"the GPU is sm_{archs[-1]}, the kernels need sm_{MIN_SM}"
+    if version_numbers(torch.__version__) < MIN_TORCH:
         return f"PyTorch {torch.__version__} is older than {MIN_TORCH[0]}.{MIN_TORCH[1]}"
-    if find_nvcc() is None:
-        return "no CUDA compiler: set CUDA_HOME, or `pip install 'warpsmith[nvcc]'`"
+    if reason := why_no_compiler():
+        return reason
     if os.environ.get("WARPSMITH_BUILD", "1") == "0":
         return "compiling on first use is switched off (WARPSMITH_BUILD=0)"
     return "not compiled yet; the first use compiles it"
@@ -555,23 +615,25 @@ def why_not(family: str) -> str:
 
 def _say(family: str, done: int, total: int) -> None:
     end = "\n" if done == total else ""
-    sys.stderr.write(f"\rwarpsmith: compiling '{family}' for this GPU, once: {done}/{total}{end}")
+    sys.stderr.write(
+        f"\rwarpsmith: compiling '{family}' for this machine, once: {done}/{total}{end}"
+    )
     sys.stderr.flush()
 
 
 def library(family: str) -> Path | None:
-    """The family's library for the GPU in this machine, compiled now if need be; None where there
-    can be none.
+    """The family's library for all visible GPUs, compiled now if need be; None where there can be
+    none.
     """
     found = status(family)
     if found.path is not None:
         return found.path
-    arch = _gpu_arch()
-    if arch is None or not found.detail.endswith("the first use compiles it"):
+    archs = _wanted_archs()
+    if not found.detail.endswith("the first use compiles it"):
         return None
     from filelock import FileLock
 
-    folder = _cache_dir(family, arch)
+    folder = _cache_dir(family, archs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / "lock"):  # a second process waits, then finds the library
@@ -579,9 +641,11 @@ def library(family: str) -> Path | None:
             if found.path is not None:
                 return found.path
             started = time.monotonic()
-            path = _compile(family, [arch], folder, _say)
+            path = _compile(family, archs, folder, _say)
     except (BuildError, OSError, ImportError) as error:  # OSError: no room, or no right to write
         _failures[family] = str(error)
+        if isinstance(error, BuildError):
+            sys.stderr.write(" failed\n")  # on the line of progress
         return None
     took = time.monotonic() - started
     logging.getLogger("warpsmith").info("compiled '%s' in %.0f s", family, took)

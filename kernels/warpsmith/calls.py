@@ -120,7 +120,8 @@ def arguments_for(
                 error = error or problem
                 continue
             return tuple(_placed(value, device) for value in values)
-    raise UsageError(str(error))
+    dtypes = "" if dtype in op.dtypes else f"; {op.name} has kernels for {', '.join(op.dtypes)}"
+    raise UsageError(f"{error}{dtypes}")
 
 
 def _samples(op: Op, first: Shape, dtype: str) -> Iterator[tuple[Any, ...]]:
@@ -133,9 +134,11 @@ def _samples(op: Op, first: Shape, dtype: str) -> Iterator[tuple[Any, ...]]:
             continue
         try:
             values = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "meta")))
-        except (RuntimeError, NotImplementedError):  # looks at data, or at another dtype
-            continue
+        except (ArithmeticError, RuntimeError, TypeError, ValueError):
+            continue  # looks at data, or is written for other dtypes
         leading = dispatch.first_tensor(values)
+        if leading.dtype is not DTYPES[dtype]:
+            continue
         sizes = leading.shape
         if 0 in sizes or len(set(sizes)) < len(sizes) or not leading.is_contiguous():
             continue

@@ -262,7 +262,7 @@ class Op:
     #: Triton.
     check: Callable[..., None] = always  # type: ignore[assignment]
     #: `backward(inputs, needs, grad_outputs...) -> gradients`, one per input (None where there is
-    #: none).
+    #: none). An operator without it takes part in autograd too, and raises there.
     backward: Callable[..., tuple[Tensor | None, ...]] | None = None
     #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`, and
     #: None for the gradient of an output that nothing used.
@@ -274,8 +274,6 @@ class Op:
     saves: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]] | None = None
     #: Outputs, by position, that autograd takes for constants.
     constants: tuple[int, ...] = ()
-    #: Without `backward`: whether the answer takes part in autograd, where backward then raises.
-    refuses_backward: bool = False
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.

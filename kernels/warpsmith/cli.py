@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import build, catalogue, dispatch
+from warpsmith import __version__, build, catalogue, dispatch
 from warpsmith.arguments import (
     find_composites,
     find_families,
     find_op,
     find_ops,
     need_gpu,
+    parse_archs,
     parse_dtypes,
     parse_jobs,
     parse_part,
@@ -171,7 +172,10 @@ def which(args: argparse.Namespace) -> int:
     if composite := catalogue.composites().get(args.op):
         dtype = DTYPES[(named or ("f32",))[0]]
         values = _layer_arguments(composite, shapes, dtype, place)
-        calls = composite.calls(*values)
+        try:
+            calls = composite.calls(*values)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise UsageError(str(error)) from error
         if args.json:
             parts = [{"purpose": c.purpose, **_served(c.op, c.args, sm, asked)} for c in calls]
             serves = {"serves": "composite", "implementation": "composite", "parts": parts}
@@ -250,10 +254,11 @@ def _print_served(answer: dict[str, Any], values: Sequence[Any], where: str) -> 
 
 
 def build_families(args: argparse.Namespace) -> int:
-    from warpsmith import inspection
+    from warpsmith import limits
+    from warpsmith.resource_report import resource_report
 
     families = find_families(args.family)
-    archs = args.arch or list(build.RELEASE_ARCHS)
+    archs = parse_archs(args.arch or build.RELEASE_ARCHS)
     folder = Path(args.out)
     total = sum(len(build.sources(family)) for family in families)
     done: dict[str, int] = {}
@@ -271,9 +276,11 @@ def build_families(args: argparse.Namespace) -> int:
     result: dict[str, Any] = {"libraries": [str(path) for path in libraries], "archs": archs}
     problems: list[str] = []
     if args.report:
-        report = inspection.resource_report(libraries)
+        report = resource_report(libraries, archs=archs)
         problems = report.problems
         result |= {"kernels": len(report.kernels), "problems": problems, "allowed": report.allowed}
+        result["resources"] = str(folder / "resources.json")
+        limits.write_json(Path(result["resources"]), [k.as_dict() for k in report.kernels])
     if args.json:
         print_json(result)
         return 1 if problems else 0
@@ -282,7 +289,7 @@ def build_families(args: argparse.Namespace) -> int:
     if args.report:
         write(
             f"{result['kernels']} kernels, {len(result['allowed'])} exceptions explained, "
-            f"{len(problems)} problems"
+            f"{len(problems)} problems; of each kernel: {result['resources']}"
         )
         for line in (*result["allowed"], *problems):
             write(line)
@@ -294,6 +301,7 @@ def inspect(args: argparse.Namespace) -> int:
     from warpsmith import inspection
 
     ops = find_ops([args.op])
+    parse_archs([args.arch] if args.arch else [])
     try:
         if args.sass:
             for op in ops:
@@ -319,24 +327,15 @@ def inspect(args: argparse.Namespace) -> int:
         return 0
     if not kernels:
         raise UsageError(f"the library holds no kernel of '{args.op}'")
-    header = ["kernel", "rung", "sm", "registers", "local", "static smem"]
-    driver = kernels[0].max_threads is not None
-    if driver:
-        header += [
-            "max threads",
-            "threads",
-            "cluster",
-            "dynamic smem",
-            "blocks per SM",
-            "occupancy",
-        ]
+    header = ["kernel", "rung", "sm", "registers", "local", "static smem", "max threads"]
+    header += ["threads", "cluster", "dynamic smem", "blocks per SM", "occupancy"]
     rows: list[list[object]] = []
     for k in dict.fromkeys(kernels):  # several operators may share one
         local = k.local + k.stack
         row: list[object] = [k.name, k.rung or "", k.arch, k.registers, local, k.static_smem]
-        if driver:
-            row += [k.max_threads, k.threads, k.cluster, k.dynamic_smem, k.blocks_per_sm]
-            row.append("never launched" if k.occupancy is None else f"{100 * k.occupancy:.0f} %")
+        row += [k.max_threads, k.threads, k.cluster, k.dynamic_smem, k.blocks_per_sm]
+        unknown = "never launched" if k.dynamic_smem_limit is not None else None
+        row.append(unknown if k.occupancy is None else f"{100 * k.occupancy:.0f} %")
         rows.append(row)
     print_table("", header, rows)
     return 0
@@ -363,7 +362,7 @@ def _launch_all(ops: Sequence[Op]) -> None:
 def verify(args: argparse.Namespace) -> int:
     ops = find_ops(args.op)
     if args.device.startswith("cuda"):
-        need_gpu("verify")
+        need_gpu("verify", "`--device cpu` verifies what means something there")
     from warpsmith import freshness, limits
     from warpsmith import verify as verification
 
@@ -535,6 +534,7 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="warpsmith", description="GPU kernels for PyTorch, from naive to peak."
     )
+    root.add_argument("--version", action="version", version=f"warpsmith {__version__}")
     commands = root.add_subparsers(dest="command", metavar="command", required=True)
 
     def command(name: str, run: Any, summary: str) -> argparse.ArgumentParser:
@@ -656,12 +656,12 @@ def parser() -> argparse.ArgumentParser:
         "--arch", help="80, 89, 90a: read the compiled file instead of asking the driver"
     )
     sub.add_argument(
-        "--threads", type=int, help="block size for the occupancy; as launched by default"
+        "--threads", type=int, help="block size for the occupancy; as launched, or the largest"
     )
     sub.add_argument(
         "--dynamic-smem",
         type=int,
-        help="bytes of dynamic shared memory for the occupancy; as launched by default",
+        help="bytes of dynamic shared memory for the occupancy; as launched, or none",
     )
     code = sub.add_mutually_exclusive_group()
     code.add_argument("--sass", action="store_true", help="print the machine code")

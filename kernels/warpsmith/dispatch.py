@@ -20,12 +20,13 @@ import importlib
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from warpsmith import build, catalogue
 from warpsmith.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
@@ -86,13 +87,16 @@ def device_sm(device: torch.device) -> int:
     return major * 10 + minor
 
 
-def which(name: str, *args: Any, sm: int | None = None) -> Choice:
+def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
     """What serves a call, as a pure function of the arguments, the GPU and what is built.
 
     Args:
         name: an operator ("rms_norm") or an alias of it, or a composite
             ("fused_linear_cross_entropy"), of which the reason says what serves its parts.
-        *args: the operator's arguments; tensors may be on any device.
+        *args: the operator's arguments, as `torch.ops.warpsmith` takes them; tensors may be on any
+            device.
+        **named: those that are given by name; and `approximate="tanh"` of what has a second
+            operator for it ("gelu_tanh").
         sm: ask for a GPU of this compute capability (90) instead of the tensors' own device;
             the answer then says which compiled kernel would serve, whether or not it is built
             here.
@@ -102,12 +106,20 @@ def which(name: str, *args: Any, sm: int | None = None) -> Choice:
 
     Returns:
         A `Choice`: implementation, variant and reason; `print` it.
+
+    Raises:
+        ValueError: there is no such operator.
+        TypeError: it takes no such arguments, or more than these.
     """
     if composite := catalogue.composites().get(name):
-        served = (f"{c.purpose}: {which(c.op, *c.args, sm=sm)}" for c in composite.calls(*args))
+        served = (
+            f"{c.purpose}: {which(c.op, *c.args, sm=sm)}" for c in composite.calls(*args, **named)
+        )
         return Choice("composite", None, "; ".join(served))
     op = catalogue.get(name)
-    args = checked(op, args)
+    if "approximate" in named and f"{op.name}_tanh" in catalogue.load():
+        op = catalogue.get(f"{op.name}_tanh" if named.pop("approximate") == "tanh" else op.name)
+    args = checked(op, in_order(op, args, named))
     tensor = first_tensor(args)
     if sm is None:
         if tensor.device.type != "cuda":
@@ -150,6 +162,29 @@ def checked(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
     args = normalise(op, args)
     require_tensors(op, args)
     op.check(*args)
+    return args
+
+
+def in_order(op: Op, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """All arguments of a call, those that were given by name in their places.
+
+    Raises:
+        TypeError: as for a Python function.
+    """
+    names = op.argument_names
+    takes = f"{op.name} takes {', '.join(names)}"
+    if len(args) > len(names):
+        raise TypeError(f"{takes}; got {len(args)} arguments")
+    for name in named:
+        if name not in names[len(args) :]:
+            how = "twice" if name in names else "unknown to it"
+            raise TypeError(f"{takes}; got {name}, {how}")
+    parsed = torch._C.parse_schema(f"warpsmith::{op.schema}").arguments
+    for a in parsed[len(args) :]:
+        if a.name in named or a.has_default_value():
+            args = (*args, named.get(a.name, a.default_value))
+        else:
+            raise TypeError(f"{takes}; got no {a.name}")
     return args
 
 
@@ -445,9 +480,13 @@ def _register_autograd(op: Op, name: str) -> None:
         for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
             kept[slot] = tensor
         needs = ctx.needs_input_grad
+        given = (tuple(kept), needs, *grads)
         if op.saves is None and op.saves_output:
-            return derivative(tuple(kept[:count]), needs, tuple(kept[count:]), *grads)
-        return derivative(tuple(kept), needs, *grads)
+            given = (tuple(kept[:count]), needs, tuple(kept[count:]), *grads)
+        if torch.is_grad_enabled():  # the gradient may have to be differentiated in its turn
+            return derivative(*given)
+        with _BelowAutograd():
+            return derivative(*given)
 
     torch.library.register_autograd(
         f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library
@@ -490,7 +529,7 @@ def register(op: Op) -> None:
     for name in names:
         if op.backward is not None:
             _register_autograd(op, name)
-        elif op.refuses_backward:
+        else:
             _refuse_backward(op, name)
 
 
@@ -564,6 +603,17 @@ def register_composite(
 # --- the public functions -------------------------------------------------------------------------
 
 
+def refuse_tangents(op: Op, args: tuple[Any, ...]) -> None:
+    """Forward-mode differentiation would take the answer for a constant.
+
+    Raises:
+        NotImplementedError: where an argument carries a tangent.
+    """
+    for a in args:
+        if isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None:
+            raise NotImplementedError(f"{op.name}: forward-mode derivatives are not implemented")
+
+
 def public(op: Op) -> Callable[..., Any]:
     """The call behind a public function: `run(variant, *args)`.
 
@@ -577,9 +627,12 @@ def public(op: Op) -> Callable[..., Any]:
     is_grad_enabled = torch.is_grad_enabled
 
     def run(variant: str | None, *args: Any) -> Any:
+        compiling = is_compiling()
+        if not compiling and forward_ad._current_level >= 0:
+            refuse_tangents(op, args)
         if variant is not None:
             return getattr(torch.ops.warpsmith, op.variant(variant).op_name).default(*args)
-        if is_compiling():
+        if compiling:
             return default(*args)
         if is_grad_enabled():
             for a in args:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from warpsmith import bench, build, catalogue, limits
+from warpsmith import bench, build, catalogue, limits, sources
 from warpsmith.report import OTHERS, Results, fill, is_stale, other_is_stale
 
 # --- verification ---------------------------------------------------------------------------------
@@ -18,7 +18,7 @@ from warpsmith.report import OTHERS, Results, fill, is_stale, other_is_stale
 def verified_source(name: str) -> str:
     """The hash that the entry of an operator or of the self tests has to bear to be up to date."""
     op = catalogue.load().get(name)
-    return bench.source_of(op) if op else build.source_hash(name)
+    return sources.of_verification(op) if op else build.source_hash(name)
 
 
 def record_verification(path: Path, results: Sequence[Any]) -> None:

@@ -1,9 +1,9 @@
 """What the compiler made of the kernels: registers, shared and local memory, occupancy, SASS and
 PTX.
 
-Without a GPU the numbers come from the compiled library itself, through the toolkit's `cuobjdump`;
-with one, the driver adds the limits of a block and the occupancy, through the pybind11 module
-`csrc/inspect`.
+Without a GPU the numbers come from the compiled library itself, through the toolkit's `cuobjdump`,
+and the occupancy is computed from them; with one, the driver says it of the launches that there
+were, through the pybind11 module `csrc/inspect`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from typing import Any
 
 from warpsmith import build, catalogue
 from warpsmith.catalogue import DTYPES, Inputs, Op
+from warpsmith.console import progress_bar, say
+from warpsmith.occupancy import largest_blocks, occupancy
 
 
 class InspectionError(RuntimeError):
@@ -51,7 +54,8 @@ class Kernel:
     symbol: str = ""
     max_threads: int | None = None
     dynamic_smem_limit: int | None = None
-    #: The launch that the occupancy is of; None where there was none yet.
+    #: The launch that the occupancy is of; None where there was none yet. From a file: that of the
+    #: largest block, without the dynamic shared memory that launches may add.
     threads: int | None = None
     cluster: int | None = None
     dynamic_smem: int | None = None
@@ -82,13 +86,14 @@ def find_tool(name: str) -> Path | None:
     return None
 
 
-def _cuobjdump(*arguments: str) -> str:
+def _cuobjdump(*arguments: str, folder: str | None = None) -> str:
     tool = find_tool("cuobjdump")
     if tool is None:
         raise InspectionError(
             "cuobjdump not found: install the CUDA toolkit's binary utilities or Triton"
         )
-    done = subprocess.run([str(tool), *arguments], capture_output=True, text=True, check=False)
+    command = [str(tool), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode != 0:
         raise InspectionError(f"cuobjdump failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
@@ -317,8 +322,41 @@ def family_of(library: Path) -> str:
 def resources(library: Path) -> list[Kernel]:
     """Every kernel of a compiled library, for every architecture in it."""
     family = family_of(library)
-    text = _cuobjdump("--dump-resource-usage", str(library))
-    return _with_owners(parse_resources(text, _sources(family)), family)
+    return _with_owners(read_kernels(library, _sources(family)), family)
+
+
+def read_kernels(path: Path, sources: Sequence[str] = ()) -> list[Kernel]:
+    """Every kernel of a library or a fat binary, linked from `sources`; where it has launch bounds,
+    with the occupancy of its largest block. What dynamic shared memory a launch adds is not in the
+    file, and not in this occupancy.
+    """
+    kernels = parse_resources(_cuobjdump("--dump-resource-usage", str(path)), sources)
+    threads: dict[tuple[str, str], int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        _cuobjdump("--extract-elf", "all", str(path.resolve()), folder=folder)
+        for cubin in Path(folder).glob("*.cubin"):
+            arch = cubin.stem.rpartition(".sm_")[2]
+            blocks = largest_blocks(cubin.read_bytes())
+            threads |= {(arch, symbol): block for symbol, block in blocks.items()}
+    known = (replace(k, max_threads=threads.get((k.arch, k.symbol))) for k in kernels)
+    return [_with_occupancy(k) for k in known]
+
+
+def _with_occupancy(
+    kernel: Kernel, threads: int | None = None, dynamic_smem: int | None = None
+) -> Kernel:
+    """The occupancy of a block, by default of the largest that there are launch bounds for, from
+    what the file says.
+    """
+    if kernel.max_threads is threads is None:
+        return kernel
+    most, smem = kernel.max_threads or 1024, dynamic_smem or 0
+    block = min(threads or most, most)
+    found = occupancy(kernel.arch, block, kernel.registers, kernel.static_smem + smem)
+    if found is None:
+        return kernel
+    blocks, share = found
+    return replace(kernel, threads=block, dynamic_smem=smem, blocks_per_sm=blocks, occupancy=share)
 
 
 def _sources(family: str) -> list[str]:
@@ -329,7 +367,7 @@ def _sources(family: str) -> list[str]:
 
 def library_for(family: str, arch: str | None = None) -> Path:
     """A compiled library of a family: one that is there, else one compiled now for `arch` (90a by
-    default).
+    default), with its progress on standard error.
 
     Raises:
         InspectionError: if there is none and no compiler.
@@ -343,8 +381,14 @@ def library_for(family: str, arch: str | None = None) -> Path:
     folder = build.cache_root() / "inspect" / build.cache_name(family, wanted)
     path = folder / f"warpsmith_{family}.so"
     if not path.is_file():
+        say(f"compiling '{family}' for sm_{wanted}, once, into {folder}")
         try:
-            build.build([family], [wanted], folder)
+            with progress_bar(f"compiling {family}", len(build.sources(family))) as (bar, task):
+
+                def advance(family: str, count: int, of: int) -> None:
+                    bar.update(task, completed=count)
+
+                build.build([family], [wanted], folder, advance)
         except build.BuildError as error:
             raise InspectionError(f"no compiled library of '{family}': {error}") from error
     return path
@@ -505,7 +549,7 @@ def inspect(
         arch: restricts to one architecture ("90a"); compiles for it where there is no library of
             it.
         threads, dynamic_smem: what the occupancy is reported for; by default each kernel's last
-            launch (`launch_all`).
+            launch (`launch_all`), from the file its largest block and no dynamic shared memory.
         driver: ask the driver (True), the file (False), or the driver where there is a GPU and no
             `arch` is named.
     """
@@ -517,7 +561,9 @@ def inspect(
         kernels = loaded_kernels(op.family, threads, dynamic_smem)
     else:
         kernels = [
-            k for k in resources(library_for(op.family, arch)) if arch is None or k.arch == arch
+            _with_occupancy(k, threads, dynamic_smem)
+            for k in resources(library_for(op.family, arch))
+            if arch is None or k.arch == arch
         ]
     order = {rung.name: i for i, rung in enumerate(op.ladder)}
     mine = [kernel for kernel in kernels if op.name in kernel.ops]
@@ -586,76 +632,3 @@ def _entries(text: str, op: Op, source: str) -> str:
         if op in owners(name, source, family)[0]:
             parts.append(f"// {name}\n{piece.strip()}")
     return "\n\n".join(parts)
-
-
-# --- the resource report --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ResourceReport:
-    """What CI asks of compiled kernels: a build with `problems` is not good enough."""
-
-    kernels: list[Kernel]
-    problems: list[str]
-    allowed: list[str]
-
-
-#: ptxas: wgmma serialised (C7510 and kin), which costs a kernel half its speed and more.
-_SERIALISED = re.compile(r".*\bC75\d\d\b.*")
-
-
-def _allowance(kernel: Kernel) -> str:
-    """The spec's reason why a kernel may use local memory; empty where it gives none."""
-    ladders = (catalogue.get(name).ladder for name in kernel.ops)
-    rungs = (rung for ladder in ladders for rung in ladder if rung.name == kernel.rung)
-    return next((rung.local_memory for rung in rungs), "")
-
-
-def imports(library: Path) -> set[str]:
-    """Names of the functions that a library takes from others; none where binutils are missing."""
-    nm = shutil.which("nm")
-    if nm is None:
-        return set()
-    command = [nm, "--dynamic", "--undefined-only", str(library)]
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    return {line.split()[-1].partition("@")[0] for line in lines if line.strip()}
-
-
-def resource_report(
-    libraries: Sequence[Path], logs: Sequence[Path] | None = None
-) -> ResourceReport:
-    """Checks compiled libraries for spills, local memory, serialised wgmma and host code that calls
-    a device function, in place of which nvcc ends the process.
-
-    Args:
-        libraries: `warpsmith_<family>.so` files.
-        logs: build logs to search for warnings; by default those beside the libraries.
-
-    Returns:
-        The kernels, the problems (empty where all is well) and the exceptions that a spec allows,
-        with its reason.
-    """
-    kernels: list[Kernel] = []
-    problems: list[str] = []
-    allowed: list[str] = []
-    for library in libraries:
-        if "exit" in imports(library):
-            problems.append(f"{library.name}: host code calls a __device__ function")
-        for kernel in resources(library):
-            kernels.append(kernel)
-            if kernel.stack == 0 and kernel.local == 0:
-                continue
-            what = (
-                f"{kernel.name} (sm_{kernel.arch}): stack {kernel.stack} B, local {kernel.local} B"
-            )
-            if reason := _allowance(kernel):
-                allowed.append(f"{what}; allowed: {reason}")
-            else:
-                problems.append(what)
-    if logs is None:
-        folders = {library.parent for library in libraries}
-        logs = sorted(log for folder in folders for log in folder.glob("*build.log"))
-    for log in logs:
-        matches = (_SERIALISED.match(line) for line in log.read_text(errors="replace").splitlines())
-        problems += [f"{log.name}: {match[0].strip()}" for match in matches if match]
-    return ResourceReport(kernels, problems, allowed)

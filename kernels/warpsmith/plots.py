@@ -8,6 +8,7 @@ from typing import Any
 
 from warpsmith import catalogue, report
 from warpsmith.catalogue import Op
+from warpsmith.console import UsageError
 from warpsmith.report import Results
 
 OURS_COLOUR = "#76b900"
@@ -24,7 +25,10 @@ def _pyplot() -> Any:
         matplotlib.use("Agg")
         import matplotlib.pyplot
     except ImportError as error:
-        raise RuntimeError("plots need matplotlib: `pip install 'warpsmith[bench]'`") from error
+        raise UsageError(
+            "plots need matplotlib: pip install 'warpsmith[bench]', or leave them as they are with "
+            "--no-plots"
+        ) from error
     return matplotlib.pyplot
 
 

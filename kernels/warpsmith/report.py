@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warpsmith import bench, build, catalogue, limits
+from warpsmith import bench, build, catalogue, limits, sources
 from warpsmith.catalogue import DTYPES, Op
 
 #: Not a peer that a user could have chosen instead.
@@ -66,7 +66,7 @@ class Other:
 
 
 def _layer_source() -> str:
-    return bench.source_of_composite(catalogue.composites()["fused_linear_cross_entropy"])
+    return sources.of_composite(catalogue.composites()["fused_linear_cross_entropy"])
 
 
 OTHERS: dict[str, Other] = {
@@ -243,7 +243,7 @@ def _with_note(table: str) -> str:
 
 def is_stale(record: dict[str, Any], op: Op) -> bool:
     """Whether the operator's sources have changed since it was measured."""
-    return bool(record["source"] != bench.source_of(op))
+    return bool(record["source"] != sources.of_benchmark(op))
 
 
 def largest_compared(record: dict[str, Any], dtype: str, op: Op) -> str | None:

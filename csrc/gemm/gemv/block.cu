@@ -1,7 +1,9 @@
 // GEMV, four rows per block.
 //   Against `rows`: all threads of a block share its rows, each with a few packs of each, so that blocks are many and
-//   short and each sweeps over one stretch of memory; two vectors are served by one read of the weights. Bound:
-//   DRAM.
+//   short and each sweeps over one stretch of memory; two vectors are served by one read of the weights.
+//   Occupancy: four blocks of 256 threads x 64 registers, where rows are short eight of 128; for two vectors two blocks
+//   of 256 x up to 114 registers, or four of 128 (in 16 bits five).
+//   Bound: DRAM.
 #include "gemm/gemv/gemv.h"
 #include "gemm/skinny_block.cuh"
 #include "host/registry.h"

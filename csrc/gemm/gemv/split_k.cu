@@ -1,6 +1,8 @@
 // GEMV for few long rows: k is cut into slices.
 //   Against `block`: the rows alone would leave multiprocessors without a block, so that several share a row, and a second
-//   launch adds up what they leave, always in the same order. Bound: the second launch, for which the GPU drains.
+//   launch adds up what they leave, always in the same order.
+//   Occupancy: four blocks of 256 threads x 64 registers; for two vectors two, of up to 114 registers.
+//   Bound: the second launch, for which the GPU drains.
 #include "gemm/gemv/gemv.h"
 #include "gemm/skinny_block.cuh"
 #include "host/registry.h"

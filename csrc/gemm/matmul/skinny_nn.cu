@@ -1,6 +1,9 @@
 // Matrix product with few rows and b row-major, or with one column and a column-major.
 //   Against `skinny`: the weights lie the other way round, column by column; see gemm/skinny_ring_columns.cuh. Tensor
-//   cores serve any number of rows, a single one too: DRAM is slower still. Bound: DRAM.
+//   cores serve any number of rows, a single one too: DRAM is slower still.
+//   Occupancy: one block of 8 warps of up to 122 registers in 194 KB, for up to 8 rows in 161 KB; where a block cannot
+//   have that much, of 4 warps of up to 140 registers in 77 or 63 KB, of which sm_80 holds two.
+//   Bound: DRAM.
 #include "gemm/skinny_product.cuh"
 #include "gemm/skinny_ring_columns.cuh"
 #include "host/registry.h"

@@ -87,7 +87,6 @@ gemv_complex_op = catalogue.add(
         triton="gemv_complex_triton:gemv_complex",
         fake=lambda a, x: x.new_empty((*x.shape[:-2], a.shape[0], 2)),
         check=_check,
-        refuses_backward=True,
         accumulates=True,
         samples=cases.samples(),
         errors=cases.ERRORS,

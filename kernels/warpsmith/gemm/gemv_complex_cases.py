@@ -50,6 +50,20 @@ def samples() -> tuple[Sample, ...]:
         ),
         Sample("nan", lambda i: _single(i, float("nan"))),
         Sample("infinity", lambda i: _single(i, float("inf"))),
+        Sample(
+            "past 2^31 elements, 3 vectors",
+            lambda i: (i.plain(65_537, 16_392, 2), i.plain(3, 16_392, 2, salt=1)),
+            small=False,
+            huge=True,
+            dtypes=("f16", "bf16"),
+        ),
+        Sample(
+            "past 2^31 elements, transposed",
+            lambda i: (i.plain(16_392, 65_537, 2).transpose(0, 1), i.plain(16_392, 2, salt=1)),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
     )
 
 

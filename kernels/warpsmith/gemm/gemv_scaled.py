@@ -139,7 +139,6 @@ gemv_scaled_op = catalogue.add(
         triton="gemv_scaled_triton:gemv_scaled",
         fake=lambda a, x, scale: layout.empty_product(a, x, x.dtype),
         check=_check,
-        refuses_backward=True,
         accumulates=True,
         samples=cases.samples(),
         errors=cases.ERRORS,

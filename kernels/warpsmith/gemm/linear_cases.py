@@ -125,6 +125,8 @@ def linear_samples() -> tuple[Sample, ...]:
         Sample("k = 0", lambda i: _layer(i, (5, 0), 7, "relu")),
         Sample("no rows", lambda i: _layer(i, (0, 16), 7, "relu")),
         Sample("no columns", lambda i: _layer(i, (4, 16), 0, "relu")),
+        Sample("rows of a batch, k = 0", lambda i: _layer(i, (2, 3, 0), 5, "relu")),
+        Sample("rows of a batch, no columns", lambda i: _layer(i, (2, 3, 4), 0, "relu")),
         Sample(
             "x transposed",
             lambda i: (i.randn(40, 33).t(), i.randn(24, 40, salt=1), i.randn(24, salt=2), "none"),
@@ -370,6 +372,14 @@ def addmm_samples() -> tuple[Sample, ...]:
         ),
         Sample("k = 0", lambda i: (i.randn(5, 7), i.randn(5, 0), i.randn(0, 7), 0.5, 1.0)),
         Sample("no rows", lambda i: (i.randn(7), i.randn(0, 5), i.randn(5, 7), 0.5, 1.0)),
+        Sample(
+            "rows of a batch, k = 0",
+            lambda i: (i.randn(5), i.randn(2, 3, 0), i.randn(0, 5), 0.5, 2.0),
+        ),
+        Sample(
+            "rows of a batch, no columns",
+            lambda i: (i.randn(3, 1), i.randn(2, 3, 4), i.randn(4, 0), 0.5, 2.0),
+        ),
     )
 
 

@@ -95,7 +95,7 @@ def gradients(
     if needs[1]:
         if right.dim() == 2 and left.dim() > 2:
             # One long sum over the rows of the whole batch, instead of a sum of products.
-            left, grad = left.reshape(-1, left.shape[-1]), grad.reshape(-1, grad.shape[-1])
+            left, grad = left.flatten(0, -2), grad.flatten(0, -2)
         grad_b = matmul(left.mT, grad).sum_to_size(right.shape).reshape(b.shape)
     return grad_a, grad_b
 

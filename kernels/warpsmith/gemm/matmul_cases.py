@@ -179,6 +179,8 @@ def samples() -> tuple[Sample, ...]:
         Sample("k = 0", lambda i: (left(i, 5, 0), right(i, 0, 7))),
         Sample("m = 0", lambda i: (left(i, 0, 5), right(i, 5, 7))),
         Sample("n = 0", lambda i: (left(i, 3, 5), right(i, 5, 0))),
+        Sample("rows of a batch, k = 0", lambda i: (left(i, 2, 3, 0), right(i, 0, 5))),
+        Sample("rows of a batch, n = 0", lambda i: (left(i, 2, 3, 4), right(i, 4, 0))),
         Sample("vector times matrix", lambda i: (left(i, 40), right(i, 40, 24))),
         Sample("matrix times vector", lambda i: (left(i, 24, 40), right(i, 40))),
         Sample("vector times vector", lambda i: (left(i, 100), right(i, 100))),
@@ -231,6 +233,28 @@ def samples() -> tuple[Sample, ...]:
             huge=True,
             dtypes=("f16", "bf16"),
         ),
+        *_past_2_31(),
+    )
+
+
+def _past_2_31() -> tuple[Sample, ...]:
+    """One operand beside a small one, row-major and column-major; and a product of small ones."""
+    long, k = (1 << 20) + 8, 2048
+    makes: dict[str, Callable[[Inputs], tuple[Any, ...]]] = {
+        "a": lambda i: (i.plain(long, k), i.plain(k, 8, salt=1)),
+        "a, TT": lambda i: (i.plain(k, long).t(), i.plain(8, k, salt=1).t()),
+        "b": lambda i: (i.plain(8, k), i.plain(k, long, salt=1)),
+        "b, TN": lambda i: (i.plain(8, k), i.plain(long, k, salt=1).t()),
+        "the product": lambda i: (i.plain(46_344, 16), i.plain(16, 46_344, salt=1)),
+    }
+
+    def sample(what: str, dtype: str) -> Sample:
+        label = f"past 2^31 elements of {what}, {dtype}"
+        return Sample(label, makes[what], small=False, huge=True, dtypes=(dtype,))
+
+    return (
+        *(sample(what, "f32") for what in makes),
+        *(sample(what, "bf16") for what in ("a, TT", "b", "b, TN")),
     )
 
 

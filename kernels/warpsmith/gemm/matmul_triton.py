@@ -294,7 +294,7 @@ def matmul(a: Tensor, b: Tensor, batch_invariant: bool = False, *, tf32: bool = 
     right = b if b.dim() > 1 else b.unsqueeze(1)
     lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     if right.dim() == 2 and left.dim() > 2:
-        left = left.reshape(-1, left.shape[-1])  # one product with more rows
+        left = left.flatten(0, -2)  # one product with more rows
     shape = (*lead, *rows, *cols)
     return _run(left, right, shape, tf32=tf32, batch_invariant=batch_invariant)
 

@@ -95,6 +95,19 @@ def samples() -> tuple[Sample, ...]:
         Sample("no columns", lambda i: call(i, 8, 0, 16)),
         Sample("k of 0", lambda i: call(i, 5, 6, 0)),
         Sample("nan and infinities", _nonfinite, dtypes=("e4m3", "e5m2")),
+        _past_2_31("a", (1 << 20) + 1, 8, 2048),
+        _past_2_31("b", 8, (1 << 20) + 1, 2048),
+        _past_2_31("the product", 46_344, 46_344, 16),
+    )
+
+
+def _past_2_31(what: str, m: int, n: int, k: int) -> Sample:
+    return Sample(
+        f"past 2^31 elements of {what}",
+        lambda i: call(i, m, n, k),
+        small=False,
+        huge=True,
+        dtypes=("e4m3", "i8"),
     )
 
 

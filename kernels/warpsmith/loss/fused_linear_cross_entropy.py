@@ -1,4 +1,5 @@
-"""A linear layer and the cross-entropy of its outputs, without ever holding all the logits.
+"""A linear layer and the cross-entropy of its outputs, which holds the logits of a chunk of rows at
+a time: by default of all rows up to 128, and never of all where there are more.
 
 The rows of x go through in chunks: logits = x W^T by PyTorch's matrix product, then loss and
 gradient in one pass of `cross_entropy_with_grad_`, over the logits themselves, then dx = g W and
@@ -33,8 +34,8 @@ CHUNK_BYTES = 512 << 20
 LEAST_ROWS = 1024
 #: However few bytes they take, the logits are cut into so many chunks, of `LEAST_ROWS` at least ...
 CHUNKS = 4
-#: ... and into so many where there are fewer rows than that, down to a tile: all of them are never
-#: held.
+#: ... and into so many where there are fewer rows than that, but more than a tile: of those all are
+#: never held, while a tile of rows, or less, is a single chunk.
 LEAST_CHUNKS = 2
 #: Rows of matrix products come in tiles of this many.
 ROW_TILE = 128
@@ -328,10 +329,11 @@ def fused_linear_cross_entropy(
     chunk_rows: int | None = None,
     accumulate_f32: bool = False,
 ) -> Tensor:
-    """``cross_entropy(x @ weight.T + bias, target)`` without ever holding all the logits.
+    """``cross_entropy(x @ weight.T + bias, target)``, of whose logits a chunk is held at a time.
 
-    Rows go through in chunks, whose logits turn into their gradients in place. Gradients are there
-    after the forward pass; the backward pass scales them, where they lie unless the graph is
+    Rows go through in chunks, whose logits turn into their gradients in place. By default 128 rows
+    or fewer are one chunk, which holds all the logits, and more rows are several. Gradients are
+    there after the forward pass; the backward pass scales them, where they lie unless the graph is
     retained, and asks the host for nothing. The logits of a vocabulary of 128256 in bf16 take 2 GiB
     at 8192 rows; a chunk takes a quarter of that.
 
@@ -350,7 +352,7 @@ def fused_linear_cross_entropy(
         reduction: "mean" over the rows that are not ignored (NaN where all are), or "sum".
         chunk_rows: rows of a chunk; by default as many as 512 MiB of logits hold, but at most a
             quarter of the rows where that leaves 1024, and half of them where there are more than
-            128.
+            128, rounded up to a multiple of 128.
         accumulate_f32: whether the gradient of the weight is summed over chunks in f32 instead of
             the dtype of the weight, which needs memory for it.
 

@@ -121,6 +121,13 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
             ),
         ),
         Sample("defaults", lambda i: (i.randn(4, 64), i.randn(4, 64, salt=1))),
+        Sample(
+            "rows past 2^31 elements",
+            lambda i: _call(norm, i, _far_apart(i), _far_apart(i, salt=1), _row_scale(i, 257)),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
     )
 
 
@@ -134,6 +141,11 @@ _PAST_2_31 = (
         dtypes=("f16",),
     ),
 )
+
+
+def _far_apart(i: Inputs, salt: int = 0) -> Tensor:
+    """Rows of which the last begins past 2^31 elements."""
+    return i.plain(257, (1 << 23) + 8, salt=salt)[:, :1024]
 
 
 def _special(i: Inputs) -> Tensor:
@@ -165,10 +177,16 @@ def backward_samples(norm: Norm) -> tuple[Sample, ...]:
         h = _special(i)
         return i.randn(5, 64), None, h, *_call(norm, i, h, None, _row_scale(i, 5))[2:]
 
+    def past_2_31(i: Inputs) -> tuple[Any, ...]:
+        """Without grad_h, for which a GPU has no room in f64."""
+        h = i.plain(*PAST_2_31)
+        return i.plain(*PAST_2_31, salt=4), None, h, *_call(norm, i, h, None)[2:]
+
     others = ("defaults", "special", "special, rows dropped", _PAST_2_31[0].label)
     return (
         *(backward(s) for s in samples(norm) if s.label not in others),
         Sample("special", special),
+        Sample(_PAST_2_31[0].label, past_2_31, small=False, huge=True, dtypes=_PAST_2_31[0].dtypes),
     )
 
 

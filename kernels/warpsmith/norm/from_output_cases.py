@@ -10,7 +10,7 @@ from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.checks import wide_dtype
-from warpsmith.norm.rms_norm_cases import BENCH_SHAPES, repeatable_gradients
+from warpsmith.norm.rms_norm_cases import BENCH_SHAPES, PAST_2_31, repeatable_gradients
 
 EPS = 1e-5
 
@@ -56,20 +56,27 @@ def samples(saved: Saved) -> tuple[Sample, ...]:
     def rows(m: int, n: int, *, small: bool = True) -> Sample:
         return Sample(f"{m}x{n}", lambda i: of(i, i.randn(m, n), *_parameters(i, n)), small=small)
 
-    def relaid(label: str, lay_out: Callable[[Tensor], Tensor], m: int, n: int) -> Sample:
+    def relaid(
+        label: str, lay_out: Callable[[Tensor], Tensor], m: int, n: int, **how: Any
+    ) -> Sample:
         """The output in another layout than it was written in."""
 
         def make(i: Inputs) -> tuple[Any, ...]:
             grad, y, *rest = of(i, i.randn(m, n), *_parameters(i, n))
             return lay_out(grad), lay_out(y), *rest
 
-        return Sample(label, make)
+        return Sample(label, make, **how)
 
     def misplaced(x: Tensor) -> Tensor:
         return torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view(x.shape)
 
     def strided(x: Tensor) -> Tensor:
         return torch.cat([x, x.new_zeros(x.shape[0], 8)], dim=1)[:, : x.shape[1]]
+
+    def far_apart(x: Tensor) -> Tensor:
+        """The last of 257 rows begins past 2^31 elements."""
+        wide = x.new_zeros(x.shape[0], (1 << 23) + 8)[:, : x.shape[1]]
+        return wide.copy_(x)
 
     def transposed(x: Tensor) -> Tensor:
         return x.t().contiguous().t()
@@ -122,6 +129,23 @@ def samples(saved: Saved) -> tuple[Sample, ...]:
             "many rows",
             lambda i: of(i, i.randn(20011, 32), *_parameters(i, 32)),
             small=False,
+        ),
+        # Without a bias, for which a GPU has no room in f64.
+        Sample(
+            "outputs past 2^31 elements",
+            lambda i: of(i, i.plain(*PAST_2_31), _parameters(i, PAST_2_31[1])[0], None),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
+        relaid(
+            "rows past 2^31 elements",
+            far_apart,
+            257,
+            1024,
+            small=False,
+            huge=True,
+            dtypes=("f16",),
         ),
     )
 

@@ -235,7 +235,25 @@ def samples() -> tuple[Sample, ...]:
             huge=True,
             dtypes=("f16",),
         ),
+        *(_past_2_31(*given) for given in _PAST_2_31_SMALLER),
     )  # fmt: skip
+
+
+#: Groups of 1 KiB and of 128 KiB; and channels last, at as few positions as a cluster holds.
+_PAST_2_31_SMALLER = (
+    ((2049, 4096, 256), 2048, "silu", False),
+    ((1025, 512, 4096), 32, "silu", False),
+    ((1025, 512, 4096), 32, "none", True),
+)
+
+
+def _past_2_31(shape: Shape, groups: int, activation: str, last: bool) -> Sample:
+    text = f"{'x'.join(map(str, shape))} g{groups}" + (" nhwc" if last else "")
+
+    def make(i: Inputs) -> tuple[Any, ...]:
+        return call(i, nhwc(i.plain, shape) if last else i.plain(*shape), groups, activation)
+
+    return Sample(f"past 2^31 elements, {text}", make, small=False, huge=True, dtypes=("f16",))
 
 
 def _outlier(x: Tensor) -> Tensor:
@@ -265,6 +283,8 @@ def _with_gradient(sample: Sample) -> Sample:
 
 
 _PAST_2_31 = (2, 512, (1 << 21) + 8)
+#: Of 256 groups of 32 KiB, and of 32 groups of 16 channels.
+_PAST_2_31_SHORT, _PAST_2_31_LAST = (513, 1024, 4096), (1025, 512, 4096)
 
 
 def backward_samples() -> tuple[Sample, ...]:
@@ -290,6 +310,25 @@ def backward_samples() -> tuple[Sample, ...]:
         Sample(
             "past 2^31 elements",
             lambda i: given(i, i.plain(*_PAST_2_31, salt=3), i.plain(*_PAST_2_31), 512, "none"),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
+        Sample(
+            "past 2^31 elements, groups of 32 KiB",
+            lambda i: given(
+                i, i.plain(*_PAST_2_31_SHORT, salt=3), i.plain(*_PAST_2_31_SHORT), 256, "none"
+            ),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
+        # With a contiguous gradient, as a GPU has no room for one more copy in f64.
+        Sample(
+            "past 2^31 elements, nhwc",
+            lambda i: given(
+                i, i.plain(*_PAST_2_31_LAST, salt=3), nhwc(i.plain, _PAST_2_31_LAST), 32, "none"
+            ),
             small=False,
             huge=True,
             dtypes=("f16",),

@@ -196,7 +196,9 @@ def with_rstd_samples() -> tuple[Sample, ...]:
         (5, 1), (7, 3), (3, 7), (9, 63), (4, 64), (7, 129), (19, 256), (3, 1000), (2, 1023),
         (9, 1024),
     )  # fmt: skip
-    long = ((199, 512), (3, 12345), (5, 32768), (2, 131072), (3, 262144), (2, 300001))
+    long = (
+        (199, 512), (20011, 256), (3, 12345), (5, 32768), (2, 131072), (3, 262144), (2, 300001),
+    )  # fmt: skip
     return (
         *(plain(m, n, small=True) for m, n in sizes),
         *(plain(m, n, small=False) for m, n in long),
@@ -216,8 +218,25 @@ def with_rstd_samples() -> tuple[Sample, ...]:
         Sample("row stride", lambda i: of(i.plain(9, 320)[:, :256], i)),
         Sample("transposed", lambda i: of(i.plain(64, 24).t(), i)),
         Sample("misaligned", lambda i: of(i.misaligned(5, 256), i)),
+        Sample("values of 100", lambda i: of(i.plain(5, 1024, scale=100.0), i)),
+        Sample("one outlier a row", lambda i: of(outliers(i, 5, 1000), i)),
+        Sample("one outlier a row, long", lambda i: of(outliers(i, 3, 40000), i), small=False),
         Sample("mean 1e4", lambda i: of(i.plain(5, 1000) + 1e4, i), dtypes=("f32",)),
         Sample("special", lambda i: of(_special(i), i)),
+        Sample(
+            "output past 2^31 elements",
+            lambda i: of(i.plain(*PAST_2_31), i),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
+        Sample(
+            "rows past 2^31 elements",
+            lambda i: of(i.plain(257, (1 << 23) + 8)[:, :1024], i),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
     )
 
 

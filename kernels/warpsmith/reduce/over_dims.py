@@ -1,7 +1,8 @@
 """The public reductions: sum, mean, amax, amin, argmax, argmin, var.
 
 The operators of reduce_dim reduce one dimension; several, or all, are reduced as the one that they
-are flattened to.
+are flattened to. Without `dim` these functions reduce all values, as PyTorch's do;
+`torch.ops.warpsmith.sum` and its kin, which `which` speaks of, the last dimension.
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ def _position(
 
 def sum(
     x: Tensor,
-    dim: Dims = -1,
+    dim: Dims = None,
     keepdim: bool = False,
     batch_invariant: bool = False,
     *,
     variant: str | None = None,
 ) -> Tensor:
-    """Sum along a dimension, added in float32 and rounded once.
+    """Sum of all values, or along dimensions, added in float32 and rounded once.
 
     The answer is bitwise the same from run to run. Differentiable.
 
@@ -90,7 +91,8 @@ def sum(
         x: any shape and strides, float32, float16 or bfloat16 (float64, fp8 and integers without a
             kernel of their own).
         dim: the dimension that is summed, negative counts from the back; or several, of which each
-            row is summed as one; None is all. What lies apart in memory is copied first.
+            row is summed as one; None, or an empty sequence, is all. What lies apart in memory is
+            copied first.
         keepdim: whether they stay, with size 1.
         batch_invariant: whether the sum of a row shall have the same bits whatever other rows the
             tensor holds. The order of additions then depends on the size of the dimension alone,
@@ -98,8 +100,8 @@ def sum(
         variant: one rung by name instead of the best one, "f16x8_pack_f32".
 
     Returns:
-        A contiguous tensor of the dtype of `x`, int64 for integers, without the dimension; 0 where
-        it has size 0.
+        A contiguous tensor of the dtype of `x`, int64 for integers, without the dimensions; 0 where
+        there is nothing to sum.
 
     Raises:
         RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
@@ -108,7 +110,7 @@ def sum(
         ValueError: the variant does not exist.
 
     Reference:
-        `torch.sum`.
+        `torch.sum`, less its `dtype`.
     """
     if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_sum(variant, x, d, kept, batch_invariant)  # noqa: E731
@@ -118,26 +120,27 @@ def sum(
 
 def mean(
     x: Tensor,
-    dim: Dims = -1,
+    dim: Dims = None,
     keepdim: bool = False,
     batch_invariant: bool = False,
     *,
     variant: str | None = None,
 ) -> Tensor:
-    """Mean along a dimension, summed in float32 and rounded once.
+    """Mean of all values, or along dimensions, summed in float32 and rounded once.
 
     The answer is bitwise the same from run to run. Differentiable.
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
-        dim: the dimension that is averaged, or several, or None for all, as in `sum`.
+        dim: the dimension that is averaged, or several; None is all, as in `sum`.
         keepdim: whether they stay, with size 1.
         batch_invariant: whether the mean of a row shall have the same bits whatever other rows the
             tensor holds, as in `sum`.
         variant: one rung by name instead of the best one.
 
     Returns:
-        A contiguous tensor of the dtype of `x`, without the dimension; NaN where it has size 0.
+        A contiguous tensor of the dtype of `x`, without the dimensions; NaN where there is nothing
+        to average.
 
     Raises:
         RuntimeError: `x` is not floating-point; `dim` names a dimension twice; the variant
@@ -146,7 +149,7 @@ def mean(
         ValueError: the variant does not exist.
 
     Reference:
-        `torch.mean`.
+        `torch.mean`, less its `dtype`.
     """
     if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_mean(variant, x, d, kept, batch_invariant)  # noqa: E731
@@ -154,20 +157,22 @@ def mean(
     return run_mean(variant, x, dim, keepdim, batch_invariant)
 
 
-def amax(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
-    """Largest value along a dimension; NaN where there is one.
+def amax(
+    x: Tensor, dim: Dims = None, keepdim: bool = False, *, variant: str | None = None
+) -> Tensor:
+    """Largest of all values, or along dimensions; NaN where there is one.
 
     Order does not matter to it, so the answer never depends on other rows. Differentiable: values
     that share the maximum share its gradient.
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
+        dim: the dimension that is reduced, or several; None is all, as in `sum`.
         keepdim: whether they stay, with size 1.
         variant: one rung by name instead of the best one, "f16x8_pack".
 
     Returns:
-        A contiguous tensor of the dtype of `x`, without the dimension.
+        A contiguous tensor of the dtype of `x`, without the dimensions.
 
     Raises:
         RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
@@ -183,20 +188,22 @@ def amax(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | Non
     return run_amax(variant, x, dim, keepdim)
 
 
-def amin(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | None = None) -> Tensor:
-    """Smallest value along a dimension; NaN where there is one.
+def amin(
+    x: Tensor, dim: Dims = None, keepdim: bool = False, *, variant: str | None = None
+) -> Tensor:
+    """Smallest of all values, or along dimensions; NaN where there is one.
 
     Order does not matter to it, so the answer never depends on other rows. Differentiable: values
     that share the minimum share its gradient.
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
-        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
+        dim: the dimension that is reduced, or several; None is all, as in `sum`.
         keepdim: whether they stay, with size 1.
         variant: one rung by name instead of the best one.
 
     Returns:
-        A contiguous tensor of the dtype of `x`, without the dimension.
+        A contiguous tensor of the dtype of `x`, without the dimensions.
 
     Raises:
         RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
@@ -213,9 +220,10 @@ def amin(x: Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str | Non
 
 
 def argmax(
-    x: Tensor, dim: int | None = -1, keepdim: bool = False, *, variant: str | None = None
+    x: Tensor, dim: int | None = None, keepdim: bool = False, *, variant: str | None = None
 ) -> Tensor:
-    """Where the largest value along a dimension stands: the first of equal ones, the first NaN.
+    """Where the largest of all values, or along a dimension, stands: the first of equal ones, the
+    first NaN.
 
     Order does not matter to it, so the answer never depends on other rows.
 
@@ -227,7 +235,7 @@ def argmax(
         variant: one rung by name instead of the best one.
 
     Returns:
-        A contiguous int64 tensor without the dimension.
+        A contiguous int64 tensor without the dimension; without any where all are reduced.
 
     Raises:
         RuntimeError: `x` is complex or boolean; the variant cannot take the call.
@@ -243,9 +251,10 @@ def argmax(
 
 
 def argmin(
-    x: Tensor, dim: int | None = -1, keepdim: bool = False, *, variant: str | None = None
+    x: Tensor, dim: int | None = None, keepdim: bool = False, *, variant: str | None = None
 ) -> Tensor:
-    """Where the smallest value along a dimension stands: the first of equal ones, the first NaN.
+    """Where the smallest of all values, or along a dimension, stands: the first of equal ones, the
+    first NaN.
 
     Order does not matter to it, so the answer never depends on other rows.
 
@@ -257,7 +266,7 @@ def argmin(
         variant: one rung by name instead of the best one.
 
     Returns:
-        A contiguous int64 tensor without the dimension.
+        A contiguous int64 tensor without the dimension; without any where all are reduced.
 
     Raises:
         RuntimeError: `x` is complex or boolean; the variant cannot take the call.
@@ -274,22 +283,23 @@ def argmin(
 
 def var(
     x: Tensor,
-    dim: Dims = -1,
+    dim: Dims = None,
     correction: int = 1,
     keepdim: bool = False,
     batch_invariant: bool = False,
     *,
     variant: str | None = None,
 ) -> Tensor:
-    """Variance along a dimension, ``sum((x - mean)^2) / max(n - correction, 0)``, in one pass.
+    """Variance of all values, or along dimensions, in one pass:
+    ``sum((x - mean)^2) / max(n - correction, 0)``.
 
     Means and squared deviations of groups of values are joined in float32, counted from the first
-    value along the dimension, so that a mean far from zero costs no digits. The answer is bitwise
-    the same from run to run. Differentiable.
+    value of each row, so that a mean far from zero costs no digits. The answer is bitwise the same
+    from run to run. Differentiable.
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
-        dim: the dimension that is reduced, or several, or None for all, as in `sum`.
+        dim: the dimension that is reduced, or several; None is all, as in `sum`.
         correction: 1 for the estimate from a sample, 0 for the variance of the values themselves.
         keepdim: whether they stay, with size 1.
         batch_invariant: whether the variance of a row shall have the same bits whatever other rows
@@ -297,7 +307,7 @@ def var(
         variant: one rung by name instead of the best one.
 
     Returns:
-        A contiguous tensor of the dtype of `x`, without the dimension; NaN or infinite where
+        A contiguous tensor of the dtype of `x`, without the dimensions; NaN or infinite where
         `correction` leaves nothing to divide by.
 
     Raises:
@@ -307,7 +317,8 @@ def var(
         ValueError: the variant does not exist.
 
     Reference:
-        Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
+        `torch.var`, which takes `correction`, a fraction too, and `keepdim` by keyword only; Chan,
+        Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
     """
     if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_var(variant, x, d, correction, kept, batch_invariant)  # noqa: E731

@@ -14,6 +14,7 @@ from warpsmith.catalogue import DTYPES, Op, is_fp8
 from warpsmith.verify.run import (
     Run,
     as_tuple,
+    empty_samples,
     expect,
     plain_samples,
     requiring,
@@ -108,7 +109,7 @@ def gradient_checks(run: Run) -> None:
         if not DTYPES[dtype].is_floating_point:
             continue
         usable = usable_samples(run, dtype)
-        for sample, args in spread(usable, _SAMPLES):
+        for sample, args in [*spread(usable, _SAMPLES), *empty_samples(run, dtype)]:
             with run.check("gradients", f"{dtype} {sample}"):
                 judge_gradients(run, run.function(), args, f"{dtype} {sample}")
         for sample, args in plain_samples(run, dtype)[:1]:

@@ -240,6 +240,13 @@ def usable_samples(run: Run, dtype: str) -> list[tuple[Sample, tuple[Any, ...]]]
     return found
 
 
+def empty_samples(run: Run, dtype: str) -> list[tuple[Sample, tuple[Any, ...]]]:
+    """Small samples with a tensor that has nothing in it."""
+    small = [s for s in run.op.samples_for(dtype) if s.small and not s.huge]
+    made = [(sample, run.make(sample, dtype)) for sample in small]
+    return [pair for pair in made if not all(t.numel() for t in tensors(pair[1]))]
+
+
 def plain_samples(run: Run, dtype: str) -> list[tuple[Sample, tuple[Any, ...]]]:
     """Those of them whose tensors are contiguous, aligned and not degenerate; largest first."""
 
