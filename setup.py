@@ -25,7 +25,7 @@ def ahead_of_time() -> bool:
         return False
     from warpsmith import build
 
-    return build.find_nvcc() is not None
+    return build.why_no_compiler() is None
 
 
 class BuildPackage(build_py):

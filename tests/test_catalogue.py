@@ -195,7 +195,15 @@ def test_public_function_is_documented(name: str) -> None:
     assert signature.return_annotation is not inspect.Signature.empty
     for parameter in signature.parameters.values():
         assert parameter.annotation is not inspect.Parameter.empty, f"{name}: {parameter.name}"
-        assert re.search(rf"^\s*\*{{0,2}}{parameter.name}\b", text, re.M), f"{name}: {parameter.name}"
+        named = rf"^\s*\*{{0,2}}{parameter.name}\b"
+        assert re.search(named, text, re.M), f"{name}: {parameter.name}"
+
+
+def test_variants_bear_the_names_of_an_alias() -> None:
+    silu = catalogue.get("swish")
+    assert silu.name == "silu"
+    for name in ("f32x4_pack", "silu_f32x4_pack", "swish_f32x4_pack"):
+        assert silu.variant(name).op_name == "silu_f32x4_pack"
 
 
 def test_public_names_exist() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from test_reporting import run
+from test_command_line import run
 from warpsmith import calls, catalogue
 
 #: Shapes for operators that do not take a matrix of 24 rows of 64 as their first tensor.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import DTYPES, Inputs, Op
+from warpsmith.catalogue import DTYPES, Call, Composite, Inputs, Op
 from warpsmith.console import UsageError
 
 Shape = tuple[int, ...]
@@ -122,6 +122,24 @@ def arguments_for(
             return tuple(_placed(value, device) for value in values)
     dtypes = "" if dtype in op.dtypes else f"; {op.name} has kernels for {', '.join(op.dtypes)}"
     raise UsageError(f"{error}{dtypes}")
+
+
+def layer_calls(
+    composite: Composite, shapes: Sequence[Shape], dtype: str, device: str
+) -> tuple[tuple[Tensor, ...], tuple[Call, ...]]:
+    """The floating-point arguments of a composite, whose others keep to what they are by default,
+    and the calls that it makes for them.
+
+    Raises:
+        UsageError: the composite takes no such call.
+    """
+    if len(shapes) != 2:
+        raise UsageError(f"{composite.name} wants the shapes of x and weight, got {len(shapes)}")
+    values = tuple(torch.empty(shape, dtype=DTYPES[dtype], device=device) for shape in shapes)
+    try:
+        return values, composite.calls(*values)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
 
 
 def _samples(op: Op, first: Shape, dtype: str) -> Iterator[tuple[Any, ...]]:

@@ -343,7 +343,8 @@ class Op:
 
     def variant(self, name: str) -> Variant:
         for variant in self.variants:
-            if name in (variant.name, variant.op_name):
+            prefixed = (f"{prefix}_{variant.name}" for prefix in (self.name, *self.aliases))
+            if name in (variant.name, *prefixed):
                 return variant
         known = ", ".join(v.name for v in self.variants)
         raise ValueError(f"{self.name}: unknown variant '{name}'; known: {known}")

@@ -37,6 +37,7 @@ from warpsmith.calls import (
     arguments_for,
     changed_settings,
     default_dtype,
+    layer_calls,
     parse_settings,
     parse_shape,
 )
@@ -170,12 +171,7 @@ def which(args: argparse.Namespace) -> int:
     where = "this GPU" if here else f"sm_{asked}"
     sm = None if here else asked
     if composite := catalogue.composites().get(args.op):
-        dtype = DTYPES[(named or ("f32",))[0]]
-        values = _layer_arguments(composite, shapes, dtype, place)
-        try:
-            calls = composite.calls(*values)
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise UsageError(str(error)) from error
+        values, calls = layer_calls(composite, shapes, (named or ("f32",))[0], place)
         if args.json:
             parts = [{"purpose": c.purpose, **_served(c.op, c.args, sm, asked)} for c in calls]
             serves = {"serves": "composite", "implementation": "composite", "parts": parts}
@@ -201,15 +197,6 @@ def which(args: argparse.Namespace) -> int:
 def _shapes(values: Sequence[Any]) -> str:
     tensors = (v for v in values if isinstance(v, Tensor))
     return ", ".join("x".join(map(str, v.shape)) or "scalar" for v in tensors)
-
-
-def _layer_arguments(
-    composite: Composite, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: str
-) -> tuple[Tensor, ...]:
-    """Its floating-point arguments; the others keep to what they are by default."""
-    if len(shapes) != 2:
-        raise UsageError(f"{composite.name} wants the shapes of x and weight, got {len(shapes)}")
-    return tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
 
 
 def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> dict[str, Any]:

@@ -1,0 +1,180 @@
+"""The command line: all that needs no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import warpsmith
+from warpsmith import (
+    catalogue,
+    cli,
+    freshness,
+    sources,
+)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = cli.main(arguments)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "doctor", "--json")
+    facts = json.loads(out)
+    assert status == 0
+    assert [f["family"] for f in facts["families"]] == list(catalogue.FAMILIES)
+    assert {"GPU", "PyTorch", "nvcc", "Triton"} <= {m["what"] for m in facts["machine"]}
+    status, out, _ = run(capsys, "doctor")
+    assert status == 0
+    assert "what serves it" in out
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "list", "--json")
+    names = [*catalogue.load(), *catalogue.composites()]
+    assert [entry["name"] for entry in json.loads(out)] == names
+    status, out, _ = run(capsys, "list", "--op", "relu")
+    assert status == 0
+    assert all(rung.name in out for rung in catalogue.get("relu").ladder)
+
+
+def test_composites_are_listed_with_what_serves_them(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "fused_linear_cross_entropy"
+    _, out, _ = run(capsys, "list")
+    assert name in out
+    status, out, _ = run(capsys, "list", "--op", name)
+    assert status == 0
+    assert "cross_entropy_with_grad" in out
+    assert "torch.mm" in out
+    shapes = ("--shape", "8192x4096", "--shape", "128256x4096")
+    call = ("which", name, *shapes, "--dtype", "bf16", "--sm", "90")
+    _, out, _ = run(capsys, *call, "--json")
+    first, second = json.loads(out)["parts"]
+    assert first["serves"].startswith("cross_entropy_with_grad_bf16")
+    assert second["serves"].startswith("cross_entropy_forward_bf16")
+    assert "4 chunks of 2048 x 128256 logits" in first["purpose"]
+    status, out, _ = run(capsys, *call)
+    assert status == 0
+    assert first["serves"] in out
+    status, _, err = run(capsys, "which", name, "--shape", "3x4")
+    assert status == 2
+    assert "wants the shapes of x and weight" in err
+    x, weight = torch.empty(300, 8, device="meta"), torch.empty(33, 8, device="meta")
+    choice = warpsmith.which(name, x, weight, sm=90)
+    assert choice.implementation == "composite"
+    assert "2 chunks of 256 x 33 logits" in choice.reason
+
+
+def test_which(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(
+        capsys,
+        "which",
+        "rms_norm",
+        "--shape",
+        "8192x4096",
+        "--dtype",
+        "bf16",
+        "--sm",
+        "90",
+        "--json",
+    )
+    answer = json.loads(out)
+    assert status == 0
+    assert answer["implementation"] == "cuda"
+    assert [v["variant"] for v in answer["variants"] if v["chosen"]] == [
+        answer["serves"].removeprefix("rms_norm_")
+    ]
+    status, out, _ = run(capsys, "which", "silu_and_mul", "--shape", "16x64", "--sm", "80")
+    assert status == 0
+    assert "silu_and_mul(16x64) on sm_80" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("which", "norm", "--shape", "3"), "'norm' is several operators: "),
+        (("which", "relu", "--shape", "3", "--set", "a=1"), "relu has no argument 'a' to set"),
+        (("which", "elu", "--shape", "3", "--set", "alpha=x"), "cannot read 'x' as alpha of elu"),
+        (("which", "rellu", "--shape", "3"), "unknown operator 'rellu'; did you mean relu"),
+        (("list", "--op", "zzzzzz"), "unknown operator 'zzzzzz'; `warpsmith list` shows them all"),
+        (("which", "relu", "--shape", "3y"), "cannot read the shape '3y'"),
+        (("which", "relu", "--shape", "3", "--dtype", "f17"), "unknown dtype 'f17'"),
+        (("which", "relu", "--shape", "3", "--shape", "4"), "relu takes 1 tensors, got 2 shapes"),
+        (("build", "nonsense"), "unknown family 'nonsense'"),
+        (("build", "loss", "--arch", "xyz"), "'xyz' is no architecture; write 80, 89 or 90a"),
+        (("build", "--arch", "80", "--arch", "70"), "sm_70 is too old: the kernels need sm_80"),
+        (("inspect", "relu", "--arch", "sm_90"), "'sm_90' is no architecture"),
+    ],
+)
+def test_usage_errors(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+@pytest.mark.parametrize("command", ["bench", "verify"])
+def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    status, _, err = run(capsys, command, "relu")
+    assert status == 2
+    assert err.startswith(f"warpsmith: {command} needs a CUDA GPU, and PyTorch sees none")
+    assert err.count("\n") == 1
+    assert ("--device cpu" in err) == (command == "verify")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"warpsmith {warpsmith.__version__}\n"
+
+
+def test_report_check_never_fails_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, _ = run(capsys, "report", "--check")
+    assert status == 0
+
+
+def test_verification_record_keeps_other_operators(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    def outcome(op: str, ok: bool) -> Any:
+        return SimpleNamespace(
+            op=op, kind="samples", label="bf16 (7,)", ok=ok, detail="" if ok else "off by one"
+        )
+
+    path = tmp_path / "verify.json"
+    freshness.record_verification(path, [outcome("relu", True), outcome("relu", False)])
+    freshness.record_verification(path, [outcome("silu", True)])
+    ops = json.loads(path.read_text())["ops"]
+    assert ops["relu"]["checks"] == 2
+    assert ops["relu"]["failed"] == ["samples bf16 (7,): off by one"]
+    assert ops["silu"]["kinds"] == {"samples": 1}
+    assert ops["silu"]["source"] == sources.of_verification(catalogue.get("silu"))
+
+
+def test_the_script_is_the_command() -> None:
+    script = Path(__file__).resolve().parents[1] / "benchmarks" / "run.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )
+    assert all(
+        flag in done.stdout
+        for flag in ("--variants", "--dtype", "--cases", "--peers", "--sustained")
+    )
