@@ -86,8 +86,12 @@ class Task:
         """Whether a process that ended so did all there is to do. 1 is also a verification's word
         for failed checks, which are on record then.
         """
-        name = {"verify": "verify.json", "sanitize": "sanitizer.json"}.get(self.kind)
-        entries = ((limits.read_json(folder / name) if name else None) or {}).get("ops", {})
+        records = {
+            "verify": folder / "verify.json",
+            "sanitize": freshness.sanitizer_record(folder),
+        }
+        record = limits.read_json(records[self.kind]) if self.kind in records else None
+        entries = (record or {}).get("ops", {})
         return status == 0 or (
             status == 1 and all(name in entries for name in self.ops or ("selftest",))
         )

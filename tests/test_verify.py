@@ -25,7 +25,7 @@ from torch import Tensor
 from warpsmith import bench, catalogue, cli, freshness, pool, verify, warm
 from warpsmith.catalogue import DTYPES, Variant
 from warpsmith.verify import sanitizer, units
-from warpsmith.verify.run import Run
+from warpsmith.verify.run import Run, small_samples
 
 Function = Callable[..., Any]
 
@@ -521,15 +521,16 @@ def test_operators_are_dealt_out_evenly() -> None:
 
 def test_variants_share_many_samples() -> None:
     op = catalogue.get("matmul")
-    samples = sanitizer.examined(op, "f16")
-    assert len(samples) > 2 * sanitizer.MOST_SAMPLES
-    shares = [sanitizer.share_of(v, samples) for v in op.variants if v.dtype == "f16"]
-    assert all(len(set(map(str, share))) == sanitizer.MOST_SAMPLES for share in shares)
-    assert all(len(share) == sanitizer.MOST_SAMPLES for share in shares)
-    fair = len(shares) * sanitizer.MOST_SAMPLES / len(samples)
+    samples = small_samples(op, "f16")
+    count = sanitizer.fair_share(len(samples))
+    assert sanitizer.MOST_SAMPLES / 2 < count < len(samples)
+    shares = [sanitizer.taken(v, samples, count) for v in op.variants if v.dtype == "f16"]
+    assert all(len(set(map(str, share))) == count for share in shares)
+    assert all(len(share) == count for share in shares)
+    fair = len(shares) * count / len(samples)
     assert all(sum(sample in share for share in shares) > fair / 3 for sample in samples)
-    assert sanitizer.share_of(op.variants[0], samples[:3]) != samples
-    assert len(sanitizer.share_of(op.variants[0], samples[:3])) == 3
+    assert len(sanitizer.taken(op.variants[0], samples[:3], count)) == 3
+    assert sanitizer.fair_share(7) == 7
 
 
 def test_parts_of_the_variants_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.layer_norm_cases import near_largest
-from warpsmith.norm.rms_norm_cases import PAST_2_31, repeatable_gradients
+from warpsmith.norm.rms_norm_cases import PAST_2_31, far_apart, repeatable_gradients
 
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 HALVES = ("f16", "bf16")
@@ -169,7 +169,7 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         *_mixed(norm),
         Sample(
             "rows past 2^31 elements",
-            lambda i: norm.of(i, i.plain(257, (1 << 23) + 8)[:, :1024], i.plain(257, 1024, salt=1)),
+            lambda i: norm.of(i, far_apart(i), i.plain(257, 1024, salt=1)),
             small=False,
             huge=True,
             dtypes=("f16",),

@@ -13,7 +13,7 @@ from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, Norm
 from warpsmith.norm.add_norm_cases import LAYER as ADD_LAYER
 from warpsmith.norm.add_norm_cases import RMS as ADD_RMS
-from warpsmith.norm.rms_norm_cases import PAST_2_31, repeatable_gradients
+from warpsmith.norm.rms_norm_cases import PAST_2_31, far_apart, repeatable_gradients
 
 RMS = Norm("dropout_add_rms_norm", has_bias=False, eps=ADD_RMS.eps)
 LAYER = Norm("dropout_add_layer_norm", has_bias=True, eps=ADD_LAYER.eps)
@@ -123,7 +123,7 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         Sample("defaults", lambda i: (i.randn(4, 64), i.randn(4, 64, salt=1))),
         Sample(
             "rows past 2^31 elements",
-            lambda i: _call(norm, i, _far_apart(i), _far_apart(i, salt=1), _row_scale(i, 257)),
+            lambda i: _call(norm, i, far_apart(i), far_apart(i, salt=1), _row_scale(i, 257)),
             small=False,
             huge=True,
             dtypes=("f16",),
@@ -141,11 +141,6 @@ _PAST_2_31 = (
         dtypes=("f16",),
     ),
 )
-
-
-def _far_apart(i: Inputs, salt: int = 0) -> Tensor:
-    """Rows of which the last begins past 2^31 elements."""
-    return i.plain(257, (1 << 23) + 8, salt=salt)[:, :1024]
 
 
 def _special(i: Inputs) -> Tensor:

@@ -282,16 +282,20 @@ def _with_gradient(sample: Sample) -> Sample:
     return Sample(sample.label, make, sample.small, sample.huge, sample.dtypes)
 
 
-_PAST_2_31 = (2, 512, (1 << 21) + 8)
-#: Of 256 groups of 32 KiB, and of 32 groups of 16 channels.
-_PAST_2_31_SHORT, _PAST_2_31_LAST = (513, 1024, 4096), (1025, 512, 4096)
-
-
 def backward_samples() -> tuple[Sample, ...]:
     def given(
         i: Inputs, grad: Tensor, x: Tensor, groups: int, activation: str = "silu"
     ) -> tuple[Any, ...]:
         return grad, *call(i, x, groups, activation)
+
+    def past_2_31(label: str, shape: Shape, groups: int, last: bool = False) -> Sample:
+        """With a contiguous gradient, as a GPU has no room for one more copy in f64."""
+
+        def make(i: Inputs) -> tuple[Any, ...]:
+            x = nhwc(i.plain, shape) if last else i.plain(*shape)
+            return given(i, i.plain(*shape, salt=3), x, groups, "none")
+
+        return Sample(f"past 2^31 elements{label}", make, small=False, huge=True, dtypes=("f16",))
 
     return (
         *(_with_gradient(s) for s in samples() if not s.huge),
@@ -307,32 +311,9 @@ def backward_samples() -> tuple[Sample, ...]:
             "expanded gradient",
             lambda i: given(i, i.randn(1, 1, 1, salt=3).expand(2, 16, 8), i.randn(2, 16, 8), 4),
         ),
-        Sample(
-            "past 2^31 elements",
-            lambda i: given(i, i.plain(*_PAST_2_31, salt=3), i.plain(*_PAST_2_31), 512, "none"),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
-        Sample(
-            "past 2^31 elements, groups of 32 KiB",
-            lambda i: given(
-                i, i.plain(*_PAST_2_31_SHORT, salt=3), i.plain(*_PAST_2_31_SHORT), 256, "none"
-            ),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
-        # With a contiguous gradient, as a GPU has no room for one more copy in f64.
-        Sample(
-            "past 2^31 elements, nhwc",
-            lambda i: given(
-                i, i.plain(*_PAST_2_31_LAST, salt=3), nhwc(i.plain, _PAST_2_31_LAST), 32, "none"
-            ),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
+        past_2_31("", (2, 512, (1 << 21) + 8), 512),
+        past_2_31(", groups of 32 KiB", (513, 1024, 4096), 256),
+        past_2_31(", nhwc", (1025, 512, 4096), 32, last=True),
         Sample(
             "misaligned gradient",
             lambda i: given(i, i.misaligned(2, 16, 8, salt=3), i.randn(2, 16, 8), 4),

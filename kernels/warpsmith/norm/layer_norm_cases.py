@@ -11,8 +11,8 @@ from torch import Tensor
 from warpsmith.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.rms_norm_cases import (
     BENCH_SHAPES,
-    PAST_2_31,
     outliers,
+    past_2_31,
     repeatable_gradients,
 )
 
@@ -133,20 +133,7 @@ def samples() -> tuple[Sample, ...]:
         Sample("near the largest", lambda i: _of(near_largest(i), i), dtypes=("f32", "bf16")),
         # On a CPU, PyTorch's own sums stay finite at lengths like this one.
         Sample("near the largest, 516", lambda i: _of(near_largest(i, 516), i), dtypes=("f32",)),
-        Sample(
-            "output past 2^31 elements",
-            lambda i: _of(i.plain(*PAST_2_31), i),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
-        Sample(
-            "rows past 2^31 elements",
-            lambda i: _of(i.plain(257, (1 << 23) + 8)[:, :1024], i),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
+        *past_2_31(lambda i, x: _of(x, i)),
     )  # fmt: skip
 
 
@@ -223,20 +210,7 @@ def with_rstd_samples() -> tuple[Sample, ...]:
         Sample("one outlier a row, long", lambda i: of(outliers(i, 3, 40000), i), small=False),
         Sample("mean 1e4", lambda i: of(i.plain(5, 1000) + 1e4, i), dtypes=("f32",)),
         Sample("special", lambda i: of(_special(i), i)),
-        Sample(
-            "output past 2^31 elements",
-            lambda i: of(i.plain(*PAST_2_31), i),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
-        Sample(
-            "rows past 2^31 elements",
-            lambda i: of(i.plain(257, (1 << 23) + 8)[:, :1024], i),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
+        *past_2_31(lambda i, x: of(x, i)),
     )
 
 

@@ -92,20 +92,24 @@ def samples() -> tuple[Sample, ...]:
             small=False,
         ),
         Sample("special", lambda i: (_special(i), i.randn(64, salt=1), EPS)),
-        Sample(
-            "output past 2^31 elements",
-            lambda i: (i.plain(*PAST_2_31), i.plain(PAST_2_31[1], salt=1), EPS),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
-        Sample(
-            "rows past 2^31 elements",
-            lambda i: (i.plain(257, (1 << 23) + 8)[:, :1024], i.plain(1024, salt=1), EPS),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
+        *past_2_31(lambda i, x: (x, i.plain(x.shape[1], salt=1), EPS)),
+    )
+
+
+def far_apart(inputs: Inputs, salt: int = 0) -> Tensor:
+    """[257, 1024], of which the last row begins past 2^31 elements."""
+    return inputs.plain(257, (1 << 23) + 8, salt=salt)[:, :1024]
+
+
+def past_2_31(call: Callable[[Inputs, Tensor], tuple[Any, ...]]) -> tuple[Sample, ...]:
+    """Two samples, of `call(inputs, x)`: x has so many elements, or spans them."""
+
+    def huge(label: str, x: Callable[[Inputs], Tensor]) -> Sample:
+        return Sample(label, lambda i: call(i, x(i)), small=False, huge=True, dtypes=("f16",))
+
+    return (
+        huge("output past 2^31 elements", lambda i: i.plain(*PAST_2_31)),
+        huge("rows past 2^31 elements", far_apart),
     )
 
 
@@ -171,20 +175,7 @@ def with_rstd_samples() -> tuple[Sample, ...]:
         Sample("one outlier a row", lambda i: of(outliers(i, 5, 1000), i)),
         Sample("one outlier a row, long", lambda i: of(outliers(i, 3, 40000), i), small=False),
         Sample("special", lambda i: of(_special(i), i)),
-        Sample(
-            "output past 2^31 elements",
-            lambda i: of(i.plain(*PAST_2_31), i),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
-        Sample(
-            "rows past 2^31 elements",
-            lambda i: of(i.plain(257, (1 << 23) + 8)[:, :1024], i),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
+        *past_2_31(lambda i, x: of(x, i)),
     )
 
 

@@ -228,22 +228,24 @@ def finite(args: Sequence[Any]) -> bool:
     return all(bool(t.float().isfinite().all()) for t in tensors(args) if t.is_floating_point())
 
 
+def small_samples(op: Op, dtype: str) -> list[Sample]:
+    return [sample for sample in op.samples_for(dtype) if sample.small and not sample.huge]
+
+
 def usable_samples(run: Run, dtype: str) -> list[tuple[Sample, tuple[Any, ...]]]:
     """Small samples of finite values with something in them."""
     found = []
-    for sample in run.op.samples_for(dtype):
-        if sample.small and not sample.huge:
-            args = run.make(sample, dtype)
-            filled = all(t.numel() for t in tensors(args))
-            if filled and 0 < elements(args) <= FEW_ELEMENTS and finite(args):
-                found.append((sample, args))
+    for sample in small_samples(run.op, dtype):
+        args = run.make(sample, dtype)
+        filled = all(t.numel() for t in tensors(args))
+        if filled and 0 < elements(args) <= FEW_ELEMENTS and finite(args):
+            found.append((sample, args))
     return found
 
 
 def empty_samples(run: Run, dtype: str) -> list[tuple[Sample, tuple[Any, ...]]]:
     """Small samples with a tensor that has nothing in it."""
-    small = [s for s in run.op.samples_for(dtype) if s.small and not s.huge]
-    made = [(sample, run.make(sample, dtype)) for sample in small]
+    made = [(sample, run.make(sample, dtype)) for sample in small_samples(run.op, dtype)]
     return [pair for pair in made if not all(t.numel() for t in tensors(pair[1]))]
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from warpsmith import build, catalogue, dispatch, pool
 from warpsmith.catalogue import DTYPES, Inputs, Op, Sample, Variant
-from warpsmith.verify.run import Complete, Progress, Result, Run
+from warpsmith.verify.run import Complete, Progress, Result, Run, small_samples
 
 SANITIZER_TOOLS: tuple[str, ...] = ("memcheck", "racecheck", "initcheck")
-#: Of the small samples of an operator, a variant takes at most so many.
-MOST_SAMPLES = 24
+#: Where an operator has many more small samples, each variant takes about so many, not the same.
+MOST_SAMPLES = 48
 #: Exit status that compute-sanitizer is asked to give where it found something.
 _FOUND = 99
 #: How a line begins that says what is wrong: the sanitizer's, and ours.
@@ -49,14 +49,15 @@ def _copied_exactly(args: Sequence[Any], device: torch.device) -> tuple[Any, ...
     return tuple(moved)
 
 
-def examined(op: Op, dtype: str) -> list[Sample]:
-    return [sample for sample in op.samples_for(dtype) if sample.small and not sample.huge]
+def fair_share(samples: int) -> int:
+    """How many of so many samples each variant takes."""
+    return samples // max(1, round(samples / MOST_SAMPLES))
 
 
-def share_of(variant: Variant, samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that a variant takes, each variant others where there are many."""
-    return sorted(samples, key=lambda sample: zlib.crc32(f"{variant.name} {sample}".encode()))[
-        :MOST_SAMPLES
+def taken(variant: Variant, accepted: Sequence[Sample], count: int) -> list[Sample]:
+    """So many of the samples that a variant accepts, each variant others."""
+    return sorted(accepted, key=lambda sample: zlib.crc32(f"{variant.name} {sample}".encode()))[
+        :count
     ]
 
 
@@ -66,7 +67,7 @@ def sanitizer_calls(run: Run) -> None:
     """
     mine, parts = run.part
     for dtype in run.dtypes:
-        samples = examined(run.op, dtype)
+        samples = small_samples(run.op, dtype)
         args = {
             sample: _copied_exactly(
                 dispatch.normalise(run.op, sample.make(Inputs(DTYPES[dtype], "cpu"))), run.device
@@ -79,7 +80,7 @@ def sanitizer_calls(run: Run) -> None:
                 accepted = [
                     s for s in samples if dispatch.refusal(variant, args[s], run.sm) is None
                 ]
-                share = share_of(variant, accepted)
+                share = taken(variant, accepted, fair_share(len(samples)))
             name = variant.name if variant else "auto"
             for sample in share:
                 with run.check("sanitizer", f"{name} {dtype} {sample}"), torch.no_grad():
@@ -170,9 +171,9 @@ def run_sanitizer(
 
 def cost(op: Op, dtype: str) -> int:
     """So many calls, if every variant accepts every sample."""
-    samples = len(examined(op, dtype))
+    samples = len(small_samples(op, dtype))
     variants = sum(variant.dtype == dtype for variant in op.variants)
-    return samples + variants * min(samples, MOST_SAMPLES)
+    return samples + variants * fair_share(samples)
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,9 @@ def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
     for dtype in dict.fromkeys(dtype for _, dtype in costs):
         mine = {op.name: costs[op.name, dtype] for op in ops if costs.get((op.name, dtype))}
         for name, calls in list(mine.items()):
-            parts = min(round(calls / fair), calls // len(examined(catalogue.get(name), dtype)))
+            parts = min(
+                round(calls / fair), calls // len(small_samples(catalogue.get(name), dtype))
+            )
             if parts > 1:
                 hands += [Hand(dtype, (name,), calls / parts, (i, parts)) for i in range(parts)]
                 del mine[name]
