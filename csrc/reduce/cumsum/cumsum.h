@@ -82,12 +82,12 @@ struct ColumnChunks {
   int64_t packs;  // of a row of columns
   int64_t chunks, chunk;
 
-  // Enough threads to keep DRAM busy, and chunks long enough that their sums cost little. With a promise to keep, chunks
-  // of one length, whatever the number of columns.
+  // Enough threads to keep DRAM busy, and chunks long enough that their sums cost little: a short column takes a thread
+  // less time than two more launches. With a promise to keep, chunks of one length, whatever the number of columns.
   explicit ColumnChunks(const CumsumArgs& a) {
-    constexpr int64_t kThreads = 1 << 16, kLeastChunk = 32, kMostChunks = 256, kInvariantChunk = 512;
+    constexpr int64_t kThreads = 1 << 16, kShort = 128, kLeastChunk = 32, kMostChunks = 256, kInvariantChunk = 512;
     packs = ceil_div(a.inner, 16 / size_of(a.dtype));
-    const int64_t most = std::min(ceil_div(a.n, kLeastChunk), kMostChunks);
+    const int64_t most = a.n <= kShort ? 1 : std::min(ceil_div(a.n, kLeastChunk), kMostChunks);
     const int64_t wanted = a.batch_invariant ? std::min(ceil_div(a.n, kInvariantChunk), kMostChunks)
                                              : std::clamp<int64_t>(ceil_div(kThreads, a.outer * packs), 1, most);
     chunk = ceil_div(a.n, wanted);
