@@ -20,6 +20,8 @@ from torch import Tensor
 PIECE = 1 << 26
 #: Spacing of float32, the precision in which 16-bit and fp8 kernels compute.
 F32_EPS = 2.0**-23
+#: How float64 holds a power of two.
+_F64_BIAS, _F64_MANTISSA = 1023, 52
 #: Directions in which the inputs are moved to see how much the answer depends on them.
 _DRAWS = 4
 #: How many inputs next to the given ones are asked how far off PyTorch is there.
@@ -43,7 +45,10 @@ def ulp(magnitude: Tensor, dtype: torch.dtype) -> Tensor:
     """
     info = torch.finfo(dtype)
     _, exponent = torch.frexp(magnitude.abs().clamp(info.tiny, info.max))
-    return torch.ldexp(torch.full_like(magnitude, info.eps), exponent - 1)
+    # Not torch.ldexp, whose kernel runs on the current GPU, wherever the tensor lies:
+    # https://github.com/pytorch/pytorch/issues/189567
+    power = ((exponent.long() - 1 + _F64_BIAS) << _F64_MANTISSA).view(torch.float64)
+    return power * info.eps
 
 
 @functools.cache
