@@ -27,8 +27,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # PyTorch's own remark on this build, and NumPy's on overflows that the interpreter computes.
-    config.addinivalue_line("filterwarnings", "ignore:TF32 acceleration on top of oneDNN")
+    # NumPy's remarks on overflows that the interpreter computes.
     config.addinivalue_line("filterwarnings", "ignore:.*encountered in:RuntimeWarning")
     config.addinivalue_line("filterwarnings", "ignore:All-NaN slice encountered:RuntimeWarning")
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped, with the reason, elsewhere")

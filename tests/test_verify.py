@@ -433,9 +433,11 @@ def test_copies_for_the_sanitizer_keep_strides_offsets_and_sharing() -> None:
     assert copies[0].untyped_storage().data_ptr() == copies[1].untyped_storage().data_ptr()
 
 
-def fake_sanitizer(folder: Path, script: str) -> Path:
+def fake_sanitizer(folder: Path, script: str, finds: str = "check") -> Path:
+    """One that finds the faults planted for tools of such names."""
     path = folder / "compute-sanitizer"
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    planted = f'case "$*" in *{finds}*commit_fault*) exit 99;; *commit_fault*) exit 0;; esac'
+    path.write_text(f"#!/bin/sh\n{planted}\n{script}\n")
     path.chmod(0o755)
     return path
 
@@ -458,7 +460,22 @@ def test_sanitizer_that_finds_something(tmp_path: Path, monkeypatch: pytest.Monk
     (result,) = verify.run_sanitizer(["relu"], tools=("memcheck",))
     assert not result.ok
     assert result.op == "relu"
-    assert result.detail == "bf16: exit status 99\n========= Invalid __global__ write"
+    dtypes, message = result.detail.split(": ", 1)
+    assert "bf16" in dtypes.split(", ")
+    assert message == "exit status 99\n========= Invalid __global__ write"
+
+
+def test_a_tool_that_misses_a_planted_fault_has_seen_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fake_sanitizer(tmp_path, 'echo "========= 0 errors"', finds="memcheck")
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
+    told: list[verify.Result] = []
+    tools = ("memcheck", "racecheck")
+    results = verify.run_sanitizer(["relu"], tools=tools, complete=told.extend)
+    assert [(r.label, r.ok) for r in results] == [("memcheck", True), ("racecheck", False)]
+    assert "racecheck misses a fault that is there" in results[1].detail
+    assert told == results
 
 
 def test_sanitizer_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,10 +498,13 @@ def test_sanitizer_in_several_processes(tmp_path: Path, monkeypatch: pytest.Monk
     assert [(r.op, r.label, r.ok) for r in results] == [
         (op, tool, op == "relu") for op in ("relu", "gelu") for tool in tools
     ]
-    dtypes = {op: len(catalogue.get(op).dtypes) for op in ("relu", "gelu")}
-    assert Counter(result.op for result in seen) == {op: 2 * n for op, n in dtypes.items()}
+    ops = [catalogue.get("relu"), catalogue.get("gelu")]
+    hands = Counter(name for h in sanitizer._deal(ops, 2 * sanitizer._HANDS) for name in h.ops)
+    assert Counter(result.op for result in seen) == {
+        op: 2 * n for op, n in (hands + Counter({"planted fault": 1})).items()
+    }
     for result in results:
-        assert result.detail.count("exit status 99") == (0 if result.ok else dtypes["gelu"])
+        assert result.detail.count("exit status 99") == (0 if result.ok else hands["gelu"])
 
 
 def test_a_process_that_ends_condemns_the_operators_it_had_not_told_of(
@@ -504,19 +524,24 @@ def test_a_process_that_ends_condemns_the_operators_it_had_not_told_of(
 def test_operators_are_dealt_out_evenly() -> None:
     ops = list(catalogue.load().values())
     wanted = sorted((op.name, dtype) for op in ops for dtype in op.dtypes)
-    for count in (8, 45):
+    for count in (8, 90):
         hands = sanitizer._deal(ops, count)
-        firsts = [hand for hand in hands if hand.part[0] == 0]
-        assert sorted((name, hand.dtype) for hand in firsts for name in hand.ops) == wanted
+        taken = [
+            (name, dtype)
+            for hand in hands
+            if hand.part[0] == 0
+            for name in hand.ops
+            for dtype in hand.dtypes or catalogue.get(name).dtypes
+        ]
+        assert sorted(taken) == wanted
         costs = [hand.cost for hand in hands]
         assert max(costs) < 1.5 * sum(costs) / count
+        assert len(hands) < 1.5 * count
         for hand in hands:
-            others = [h.part for h in hands if (h.ops, h.dtype) == (hand.ops, hand.dtype)]
+            others = [h.part for h in hands if (h.ops, h.dtypes) == (hand.ops, hand.dtypes)]
             assert others == [(i, hand.part[1]) for i in range(hand.part[1])]
     assert any(hand.part[1] > 1 for hand in hands)
-    assert [hand.dtype for hand in sanitizer._deal(ops, 1)] == list(
-        dict.fromkeys(dtype for op in ops for dtype in op.dtypes)
-    )
+    assert any(len(hand.ops) > 1 for hand in hands)
 
 
 def test_variants_share_many_samples() -> None:

@@ -1,4 +1,4 @@
-// Hands the self tests and the measurements to PyTorch: a list of their names, and one run.
+// Hands the self tests, the measurements and the faults to PyTorch: lists of names, and one run.
 #include "selftest/selftest.h"
 
 #include <torch/csrc/stable/library.h>
@@ -35,11 +35,19 @@ double measure(std::string name) {
   throw std::invalid_argument("_measure: expected name to be one of " + measurement_names() + ", got '" + name + "'");
 }
 
+void commit_fault(std::string tool, int64_t address, int64_t count) {
+  for (const Fault& fault : faults()) {
+    if (fault.tool == tool) return fault.run(reinterpret_cast<float*>(address), static_cast<int>(count));
+  }
+  throw std::invalid_argument("_commit_fault: no fault for '" + tool + "'");
+}
+
 STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) {
   m.def("_selftest_names() -> str");
   m.def("_selftest(str name) -> str");
   m.def("_measurement_names() -> str");
   m.def("_measure(str name) -> float");
+  m.def("_commit_fault(str tool, int address, int count) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) {
@@ -47,6 +55,7 @@ STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) {
   m.impl("_selftest", TORCH_BOX(&run));
   m.impl("_measurement_names", TORCH_BOX(&measurement_names));
   m.impl("_measure", TORCH_BOX(&measure));
+  m.impl("_commit_fault", TORCH_BOX(&commit_fault));
 }
 
 }  // namespace

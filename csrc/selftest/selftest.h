@@ -51,6 +51,21 @@ struct MeasurementEntry {
   MeasurementEntry(std::string_view name, double (*run)()) { measurements().push_back({name, run}); }
 };
 
+// What one of compute-sanitizer's tools must find, to be believed where it finds nothing.
+struct Fault {
+  std::string_view tool;
+  void (*run)(float* values, int count);  // of an allocation of so many, none of them written yet
+};
+
+inline std::vector<Fault>& faults() {
+  static std::vector<Fault> list;
+  return list;
+}
+
+struct FaultEntry {
+  FaultEntry(std::string_view tool, void (*run)(float* values, int count)) { faults().push_back({tool, run}); }
+};
+
 // The legacy default stream, which orders a test's launches and copies.
 inline constexpr cudaStream_t kStream = nullptr;
 

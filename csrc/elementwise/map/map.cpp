@@ -191,6 +191,19 @@ bool has_kernel(const Tensor& x) {
 
 // --- one input --------------------------------------------------------------------------------------------------------
 
+// The number beside the tensor, as kernels take it. One that values are compared with is rounded to their dtype, as in
+// PyTorch, which does not compute in fp8.
+template <class F>
+float parameter_of(const Tensor& x, double p) {
+  const auto value = static_cast<float>(p);
+  if constexpr (F::compares_with_parameter) {
+    const auto dtype = kernel_dtype(x.scalar_type());
+    if (dtype == Dtype::f16) return __half2float(__float2half_rn(value));
+    if (dtype == Dtype::bf16) return __bfloat162float(__float2bfloat16_rn(value));
+  }
+  return value;
+}
+
 template <class F, class... Fallback>
 Tensor unary(const Tensor& x, float parameter, Named rung, const Fallback&... arguments) {
   check_floating(F::name, "x", x);
@@ -437,15 +450,15 @@ struct UnaryBinding {
 template <class F>
   requires requires { F::parameter; }
 struct UnaryBinding<F> {
-  static Tensor forward(const Tensor& x, double p) { return unary<F>(x, static_cast<float>(p), nullptr, x, p); }
+  static Tensor forward(const Tensor& x, double p) { return unary<F>(x, parameter_of<F>(x, p), nullptr, x, p); }
   static Tensor forward_rung(const Tensor& x, double p, std::string rung, std::string) {
-    return unary<F>(x, static_cast<float>(p), &rung, x, p);
+    return unary<F>(x, parameter_of<F>(x, p), &rung, x, p);
   }
   static Tensor backward(const Tensor& grad, const Tensor& x, double p) {
-    return unary_backward<F>(grad, x, static_cast<float>(p), nullptr, grad, x, p);
+    return unary_backward<F>(grad, x, parameter_of<F>(x, p), nullptr, grad, x, p);
   }
   static Tensor backward_rung(const Tensor& grad, const Tensor& x, double p, std::string rung, std::string) {
-    return unary_backward<F>(grad, x, static_cast<float>(p), &rung, grad, x, p);
+    return unary_backward<F>(grad, x, parameter_of<F>(x, p), &rung, grad, x, p);
   }
 };
 

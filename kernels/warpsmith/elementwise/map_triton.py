@@ -324,22 +324,35 @@ def _launch_packed(
 Twin = Callable[..., "Tensor | tuple[Tensor, Tensor]"]
 
 
-def _unary(function: object) -> Twin:
+def _identity(x: Tensor, parameter: float) -> float:
+    return parameter
+
+
+def _unary(function: object, parameter_of: Callable[[Tensor, float], float] = _identity) -> Twin:
     def run(x: Tensor, parameter: float = 0.0) -> Tensor:
         out = layout.empty_like(x)
-        _launch(unary, function, [out], [x], parameter)
+        _launch(unary, function, [out], [x], parameter_of(x, parameter))
         return out
 
     return run
 
 
-def _unary_backward(function: object) -> Twin:
+def _unary_backward(
+    function: object, parameter_of: Callable[[Tensor, float], float] = _identity
+) -> Twin:
     def run(grad: Tensor, x: Tensor, parameter: float = 0.0) -> Tensor:
         out = layout.empty_like(x)
-        _launch(unary_backward, function, [out], [grad, x], parameter)
+        _launch(unary_backward, function, [out], [grad, x], parameter_of(x, parameter))
         return out
 
     return run
+
+
+def _threshold(x: Tensor, parameter: float) -> float:
+    """Rounded to the dtype of the values that are compared with it, as in PyTorch, which does not
+    compute in fp8.
+    """
+    return torch.tensor(parameter, dtype=x.dtype).item() if x.element_size() > 1 else parameter
 
 
 def _broadcasting(wrap: Callable, function: object) -> Twin:
@@ -406,8 +419,8 @@ gelu_tanh_backward = _unary_backward(functions.gelu_tanh_backward)
 silu, silu_backward = _unary(functions.silu), _unary_backward(functions.silu_backward)
 hardswish = _unary(functions.hardswish)
 hardswish_backward = _unary_backward(functions.hardswish_backward)
-hardshrink = _unary(functions.hardshrink)
-hardshrink_backward = _unary_backward(functions.hardshrink_backward)
+hardshrink = _unary(functions.hardshrink, _threshold)
+hardshrink_backward = _unary_backward(functions.hardshrink_backward, _threshold)
 quick_gelu = _unary(functions.quick_gelu)
 quick_gelu_backward = _unary_backward(functions.quick_gelu_backward)
 mish, mish_backward = _unary(functions.mish), _unary_backward(functions.mish_backward)

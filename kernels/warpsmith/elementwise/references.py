@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +23,19 @@ _KAPPA = 0.044715
 QUICK_SLOPE = 1.702
 
 
-def _plain_cpu(x: Tensor) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _plain_cpu(x: Tensor) -> Iterator[None]:
     """Without oneDNN, whose gelu gives NaN at infinity and infinity near the end of the range."""
-    if x.device.type == "cpu":
-        return torch.backends.mkldnn.flags(enabled=False)  # type: ignore[no-untyped-call]
-    return contextlib.nullcontext()
+    if x.device.type != "cpu":
+        yield
+        return
+    mkldnn = torch.backends.mkldnn  # its `flags` sets more than this, and warns of it
+    enabled = mkldnn.enabled
+    mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        mkldnn.enabled = enabled
 
 
 def sigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:

@@ -112,6 +112,13 @@ def _idempotent(relu: Callable[..., Any], inputs: Inputs) -> None:
     assert torch.equal(relu(once), once)
 
 
+def _compares_rounded(hardshrink: Callable[..., Any], inputs: Inputs) -> None:
+    """A value of 16 bits that is the nearest to lambd is not further than lambd."""
+    for lambd in (0.3, 0.7, 1.1):
+        x = torch.tensor([lambd, -lambd, 2.0], dtype=inputs.dtype, device=inputs.device)
+        assert hardshrink(x, lambd).tolist() == [0.0, 0.0, 2.0], lambd
+
+
 def _never_negative(relu: Callable[..., Any], inputs: Inputs) -> None:
     assert (relu(inputs.randn(1000)).float() >= 0).all()
 
@@ -224,7 +231,12 @@ _hardshrink = _add(
         F.hardshrink,
         parameter="float lambd=0.5",
         tried=(0.0, 1.25),
-        properties=GATE_FACTS,
+        properties=(
+            *GATE_FACTS,
+            Property(
+                "compares with lambd rounded", _compares_rounded, dtypes=("f32", "f16", "bf16")
+            ),
+        ),
     )
 )
 _quick_gelu = _add(
@@ -401,7 +413,7 @@ def hardshrink(x: Tensor, lambd: float = 0.5, *, variant: str | None = None) -> 
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
-        lambd: half the width of the interval that becomes zero.
+        lambd: half the width of the interval that becomes zero; rounded to a 16-bit dtype of `x`.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Runs operators under compute-sanitizer."""
+"""Runs operators under compute-sanitizer, whose tools have to find a planted fault each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,17 @@ from warpsmith.verify.run import Complete, Progress, Result, Run, small_samples
 SANITIZER_TOOLS: tuple[str, ...] = ("memcheck", "racecheck", "initcheck")
 #: Where an operator has many more small samples, each variant takes about so many, not the same.
 MOST_SAMPLES = 48
+#: Processes per tool and job: more of them leave more on record where a run is cut short, but each
+#: takes its time to start.
+_HANDS = 2
+#: Tools that watch allocations see them as they are where every tensor is one of its own, with
+#: borders to cross and nothing written yet, not a piece of what PyTorch keeps.
+_UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+_ENVIRONMENT = {"memcheck": _UNCACHED, "initcheck": _UNCACHED}
 #: Exit status that compute-sanitizer is asked to give where it found something.
 _FOUND = 99
+#: What a Python is told that plants a fault.
+_COMMIT = "from warpsmith.verify.sanitizer import commit_fault; commit_fault({!r})"
 #: How a line begins that says what is wrong: the sanitizer's, and ours.
 _REPORTED = ("=========", "FAILED")
 
@@ -102,6 +112,18 @@ def find_sanitizer() -> Path | None:
     return None
 
 
+def commit_fault(tool: str) -> None:
+    """Does what a tool has to find: reads beyond a tensor or an unwritten one, or lets threads race
+    for shared memory.
+    """
+    library = build.library("selftest")
+    if library is None:
+        raise RuntimeError(build.why_not("selftest"))
+    torch.ops.load_library(str(library))
+    x = torch.empty(1000, device="cuda")
+    torch.ops.warpsmith._commit_fault(tool, x.data_ptr(), x.numel())
+
+
 def run_sanitizer(
     ops: Sequence[Op | str],
     *,
@@ -115,19 +137,20 @@ def run_sanitizer(
 
     Args:
         ops: operators, or their names.
-        tools: which of the sanitizer's tools.
-        progress: called with what a tool found in an operator at a dtype, as it is known.
+        tools: which of the sanitizer's tools. One that misses the fault planted for it has found
+            nothing out about any operator.
+        progress: called with what a tool found in an operator, or in a part of its calls, as it is
+            known.
         timeout: seconds that one process may take.
-        jobs: how many processes run side by side. Each takes some operators at one dtype, or a part
-            of a large one's calls; where a tool finds something in several operators, each gets a
-            process of its own.
+        jobs: how many processes run side by side. Each takes some operators, or a part of a large
+            one's calls; where a tool finds something in several operators, each gets a process of
+            its own.
         complete: called with all results of an operator when they are known.
 
     Returns:
         One result per operator and tool, which is its `label`; `detail` says what the tool found.
     """
     chosen = [catalogue.get(op) if isinstance(op, str) else op for op in ops]
-    found: list[Result] = []
     sanitizer = find_sanitizer()
     if sanitizer is None:
         why = "compute-sanitizer is neither on PATH nor in the CUDA toolkit"
@@ -136,23 +159,16 @@ def run_sanitizer(
             for result in found:
                 progress(result)
         return found
-    runs = [
-        ToolRun(sanitizer, tool, hand, timeout) for tool in tools for hand in _deal(chosen, jobs)
+    hands = sorted(_deal(chosen, _HANDS * jobs), key=lambda hand: -hand.cost)
+    runs = [ToolRun(sanitizer, tool, _PLANTED, timeout, rank=1.0) for tool in tools]
+    runs += [
+        ToolRun(sanitizer, tool, hand, timeout, rank=-float(i))
+        for i, hand in enumerate(hands)
+        for tool in tools
     ]
-    left = {op.name: sum(op.name in run.hand.ops for run in runs) for op in chosen}
-
-    def done(index: int, outcome: pool.Outcome) -> None:
-        run = runs[index]
-        told = {result.op for result in outcome.items}
-        found.extend(outcome.items)
-        found.extend(run.result(n, False, outcome.fault) for n in run.hand.ops if n not in told)
-        for name in run.hand.ops:
-            left[name] -= 1
-            if not left[name] and complete is not None:
-                complete([_joined(catalogue.get(name), tool, found) for tool in tools])
-
+    findings = _Findings(chosen, tools, runs, complete)
     if jobs == 1:
-        for index, run in enumerate(runs):
+        for run in runs:
             outcome = pool.Outcome()
 
             def emit(result: Result, into: list[Any] = outcome.items) -> None:
@@ -161,12 +177,17 @@ def run_sanitizer(
                     progress(result)
 
             run.run(emit, crowded=False)
-            done(index, outcome)
+            findings.enter(run, outcome)
     else:
-        for family in dict.fromkeys(op.family for op in chosen):
+        for family in (*dict.fromkeys(op.family for op in chosen), "selftest"):
             build.library(family)
-        pool.run(runs, jobs=jobs, progress=progress, done=done)
-    return [_joined(op, tool, found) for op in chosen for tool in tools]
+        pool.run(
+            runs,
+            jobs=jobs,
+            progress=progress,
+            done=lambda index, outcome: findings.enter(runs[index], outcome),
+        )
+    return [findings.of(op, tool) for op in chosen for tool in tools]
 
 
 def cost(op: Op, dtype: str) -> int:
@@ -178,35 +199,45 @@ def cost(op: Op, dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Hand:
-    """Operators at a dtype, or of one every n-th variant from the i-th on where `part` is (i, n):
-    instrumenting a kernel costs more than many a call of it, so that no two processes share one.
+    """Operators at all their dtypes; or one at some, and of these every n-th variant from the i-th
+    on where `part` is (i, n): instrumenting a kernel costs more than many a call of it, so that no
+    two processes share one.
     """
 
-    dtype: str
     ops: tuple[str, ...]
     cost: float
+    dtypes: tuple[str, ...] = ()
     part: tuple[int, int] = (0, 1)
 
 
+#: No operator: the fault that a tool has to find.
+_PLANTED = Hand(("planted fault",), 0.0)
+
+
 def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
-    """Deals operators out in about so many hands of about the same cost; the order is kept."""
-    costs = {(op.name, dtype): cost(op, dtype) for op in ops for dtype in op.dtypes}
-    fair = max(1, sum(costs.values()) / count)
+    """Deals operators out in about so many hands of about the same cost."""
+    costs = {op.name: {dtype: cost(op, dtype) for dtype in op.dtypes} for op in ops}
+    fair = max(1.0, sum(sum(mine.values()) for mine in costs.values()) / count)
     hands: list[Hand] = []
-    for dtype in dict.fromkeys(dtype for _, dtype in costs):
-        mine = {op.name: costs[op.name, dtype] for op in ops if costs.get((op.name, dtype))}
-        for name, calls in list(mine.items()):
-            parts = min(
-                round(calls / fair), calls // len(small_samples(catalogue.get(name), dtype))
-            )
-            if parts > 1:
-                hands += [Hand(dtype, (name,), calls / parts, (i, parts)) for i in range(parts)]
-                del mine[name]
+    whole: dict[str, float] = {}
+    for name, mine in costs.items():
+        if sum(mine.values()) <= fair:
+            if any(mine.values()):
+                whole[name] = sum(mine.values())
+            continue
+        for dtype, calls in list(mine.items()):
+            most = calls // max(1, len(small_samples(catalogue.get(name), dtype)))
+            if (parts := min(round(calls / fair), most)) > 1:
+                del mine[dtype]
+                hands += [Hand((name,), calls / parts, (dtype,), (i, parts)) for i in range(parts)]
         hands += [
-            Hand(dtype, tuple(name for name in mine if name in pile), sum(mine[n] for n in pile))
+            Hand((name,), sum(mine[dtype] for dtype in pile), tuple(pile))
             for pile in pool.deal(mine, math.ceil(sum(mine.values()) / fair))
         ]
-    return hands
+    return hands + [
+        Hand(tuple(pile), sum(whole[name] for name in pile))
+        for pile in pool.deal(whole, math.ceil(sum(whole.values()) / fair))
+    ]
 
 
 @dataclass(frozen=True)
@@ -225,6 +256,10 @@ class ToolRun:
         return self.hand.cost
 
     def run(self, emit: Callable[[Result], None], crowded: bool) -> None:
+        if self.hand == _PLANTED:
+            status, text = self._process("-c", _COMMIT.format(self.tool))
+            emit(self.result(self.hand.ops[0], status == _FOUND, text))
+            return
         ok, detail = self._examine(self.hand.ops, crowded)
         for name in self.hand.ops:
             if not ok and len(self.hand.ops) > 1:
@@ -233,42 +268,89 @@ class ToolRun:
                 emit(self.result(name, ok, detail))
 
     def _examine(self, names: Sequence[str], crowded: bool) -> tuple[bool, str]:
+        command = ["-m", "warpsmith", "verify", "--sanitizer"]
+        command += ["--part", "/".join(map(str, self.hand.part))]
+        if self.hand.dtypes:
+            command += ["--dtype", ",".join(self.hand.dtypes)]
+        status, text = self._process(*command, *names)
+        if status == 0:
+            return True, text.splitlines()[-1] if text else ""
+        if status is None:
+            return False, text
+        if crowded and re.search("out of memory|too little memory", text):
+            raise pool.CrowdedError(text)
+        return False, f"exit status {status}\n{text}"
+
+    def _process(self, *python: str) -> tuple[int | None, str]:
+        """The exit status of a Python under the tool, None where it took too long; and what was
+        reported, or where nothing was and it failed, the end of all that it said.
+        """
         command = [str(self.sanitizer), "--tool", self.tool, "--error-exitcode", str(_FOUND)]
-        command += ["--print-limit", "20", sys.executable, "-m", "warpsmith"]
-        part = "/".join(map(str, self.hand.part))
-        command += ["verify", "--sanitizer", "--part", part, "--dtype", self.hand.dtype, *names]
-        # Without the caching allocator every tensor is an allocation of its own, with borders to
-        # cross.
-        environment = pool.environment(PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+        command += ["--print-limit", "20", sys.executable, *python]
         try:
             done = subprocess.run(
                 command,
-                env=environment,
+                env=pool.environment(**_ENVIRONMENT.get(self.tool, {})),
                 capture_output=True,
                 text=True,
                 timeout=self.timeout,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return False, f"no result after {self.timeout:.0f} s"
+            return None, f"no result after {self.timeout:.0f} s"
         report = [line for line in done.stdout.splitlines() if line.startswith(_REPORTED)]
         if done.returncode == 0:
-            return True, report[-1] if report else ""
-        text = "\n".join(report[:60]) or (done.stdout + done.stderr)[-3000:]
-        if crowded and re.search("out of memory|too little memory", text):
-            raise pool.CrowdedError(text)
-        return False, f"exit status {done.returncode}\n{text}"
+            return 0, "\n".join(report)
+        return done.returncode, "\n".join(report[:60]) or (done.stdout + done.stderr)[-3000:]
 
     def result(self, op: str, ok: bool, detail: str) -> Result:
-        detail = detail if ok else f"{self.hand.dtype}: {detail}"
+        if not ok and self.hand.dtypes:
+            detail = f"{', '.join(self.hand.dtypes)}: {detail}"
         return Result(op, "sanitizer", self.tool, ok, detail)
 
 
-def _joined(op: Op, tool: str, found: Sequence[Result]) -> Result:
-    """What one tool found in an operator, at all dtypes."""
-    mine = [result for result in found if (result.op, result.label) == (op.name, tool)]
-    bad = [result.detail for result in mine if not result.ok]
-    details = bad or list(dict.fromkeys(result.detail for result in mine))
-    if not mine:
-        return Result(op.name, "sanitizer", tool, False, "none of its samples is small")
-    return Result(op.name, "sanitizer", tool, not bad, "\n".join(details))
+class _Findings:
+    """What is known of operators so far."""
+
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        tools: Sequence[str],
+        runs: Sequence[ToolRun],
+        complete: Complete | None,
+    ) -> None:
+        self.ops = {op.name: op for op in ops}
+        self.tools = tools
+        self.complete = complete
+        self.found: list[Result] = []
+        self.left = Counter(name for run in runs for name in run.hand.ops)
+
+    def enter(self, run: ToolRun, outcome: pool.Outcome) -> None:
+        told = {result.op for result in outcome.items}
+        self.found += outcome.items
+        self.found += [run.result(n, False, outcome.fault) for n in run.hand.ops if n not in told]
+        self.left.subtract(run.hand.ops)
+        planted = _PLANTED.ops[0]
+        if self.complete is None or self.left[planted]:
+            return
+        for name in self.ops if planted in run.hand.ops else run.hand.ops:
+            if not self.left[name]:
+                self.complete([self.of(self.ops[name], tool) for tool in self.tools])
+
+    def of(self, op: Op, tool: str) -> Result:
+        """What one tool found in an operator, at all dtypes."""
+
+        def said(name: str) -> list[Result]:
+            return [result for result in self.found if (result.op, result.label) == (name, tool)]
+
+        mine = said(op.name)
+        blind = [
+            f"{tool} misses a fault that is there: {result.detail}"
+            for result in said(_PLANTED.ops[0])
+            if not result.ok
+        ]
+        bad = blind + [result.detail for result in mine if not result.ok]
+        details = bad or list(dict.fromkeys(result.detail for result in mine))
+        if not mine:
+            return Result(op.name, "sanitizer", tool, False, "none of its samples is small")
+        return Result(op.name, "sanitizer", tool, not bad, "\n".join(details))
