@@ -22,8 +22,15 @@ def decode(value, FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
         if FORMAT == "e4m3":
             return value.to(tl.float8e4nv, bitcast=True).to(tl.float32)
         else:
-            # The upper half of a float16, which is exact whatever the layout of the tile.
-            return (value.to(tl.uint16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
+            return tl.inline_asm_elementwise(
+                "{ .reg .b16 low, high, x<4>; .reg .b32 a, b;"
+                " mov.b32 {low, high}, $4;"
+                " cvt.rn.f16x2.e5m2x2 a, low; cvt.rn.f16x2.e5m2x2 b, high;"
+                " mov.b32 {x0, x1}, a; mov.b32 {x2, x3}, b;"
+                " cvt.f32.f16 $0, x0; cvt.f32.f16 $1, x1;"
+                " cvt.f32.f16 $2, x2; cvt.f32.f16 $3, x3; }",
+                "=f,=f,=f,=f,r", [value], dtype=tl.float32, is_pure=True, pack=4,
+            )  # fmt: skip
     elif FORMAT == "bf16":
         return (value.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -42,16 +49,22 @@ def encode(x, FORMAT: tl.constexpr, HARDWARE: tl.constexpr, ELEMENT: tl.constexp
             return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
         else:
             # Not by a cast: Triton 3.6 mixes up elements where a thread holds fewer than four in a
-            # row. The instruction saturates, infinities included.
-            code = tl.inline_asm_elementwise(
-                "{ .reg .b16 low, high;"
+            # row. The instruction saturates, infinities included: halfway past 57344, where a tie
+            # rounds up, 1 is added, as infinity is the code after the largest number's.
+            return tl.inline_asm_elementwise(
+                "{ .reg .b16 low, high; .reg .b32 x<4>, m<4>, codes;"
                 " cvt.rn.satfinite.e5m2x2.f32 low, $2, $1;"
                 " cvt.rn.satfinite.e5m2x2.f32 high, $4, $3;"
-                " mov.b32 $0, {low, high}; }",
+                " mov.b32 codes, {low, high};"
+                " abs.f32 x0, $1; abs.f32 x1, $2; abs.f32 x2, $3; abs.f32 x3, $4;"
+                " set.ge.u32.f32 m0, x0, 0f47700000; set.ge.u32.f32 m1, x1, 0f47700000;"
+                " set.ge.u32.f32 m2, x2, 0f47700000; set.ge.u32.f32 m3, x3, 0f47700000;"
+                " and.b32 m0, m0, 0x1; and.b32 m1, m1, 0x100;"
+                " and.b32 m2, m2, 0x10000; and.b32 m3, m3, 0x1000000;"
+                " or.b32 m0, m0, m1; or.b32 m2, m2, m3; or.b32 m0, m0, m2;"
+                " add.u32 $0, codes, m0; }",
                 "=r,f,f,f,f", [x], dtype=tl.uint8, is_pure=True, pack=4,
             )  # fmt: skip
-            infinity = 0x7C | ((x.to(tl.int32, bitcast=True) >> 24) & 0x80)
-            return tl.where(tl.abs(x) >= 61440.0, infinity, code).to(tl.uint8)
     elif FORMAT == "bf16":
         bits = x.to(tl.int32, bitcast=True)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

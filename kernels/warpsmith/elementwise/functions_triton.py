@@ -43,6 +43,17 @@ def exponential_of_two(x):
 
 
 @triton.jit
+def exponential_of_two_normal(x):
+    """2^x, subnormal results become 0; three instructions fewer."""
+    if INTERPRETED:
+        return tl.exp2(x)
+    else:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
 def exponential(x):
     return exponential_of_two(x * LOG2E)
 
@@ -91,44 +102,57 @@ def reciprocal_normal(x):
 
 
 @triton.jit
+def divide_normal(x, y, EXACT: tl.constexpr):
+    """x / y for y and 1/y in the normal range."""
+    if EXACT:
+        return tl.div_rn(x, y)
+    else:
+        return x * reciprocal_normal(y)
+
+
+@triton.jit
+def one_and_exponential(x):
+    """1 + exp(-x), for which the exponential's subnormals are nothing."""
+    return 1.0 + exponential_of_two_normal(x * -LOG2E)
+
+
+@triton.jit
 def logistic(x, EXACT: tl.constexpr):
-    return divide(1.0, 1.0 + exponential(-x), EXACT)
+    return divide(1.0, one_and_exponential(x), EXACT)
 
 
 @triton.jit
 def logistic_and_slope(x, EXACT: tl.constexpr):
     """s = logistic(x) and s (1 - s), from exp(-|x|), which neither overflows nor cancels."""
     e = exponential(-tl.abs(x))
-    r = divide(1.0, 1.0 + e, EXACT)
+    r = divide_normal(1.0, 1.0 + e, EXACT)
     falling = e * r
     return tl.where(x < 0.0, falling, r), falling * r
 
 
 @triton.jit
-def logistic_product_slope(x, K: tl.constexpr, EXACT: tl.constexpr):
-    """d/dx of x logistic(K x) = K s (1/K + x (1 - s)).
+def logistic_product_and_slope(x, K: tl.constexpr, EXACT: tl.constexpr):
+    """x s, s = logistic(K x), and its derivative K s (1/K + x (1 - s)).
 
     Of s and 1 - s the smaller one comes from exp(-|K x|), the larger one from the smaller. As a
     product the slope keeps its digits where x (1 - s) and 1/K cancel.
     """
     e = exponential(-tl.abs(x * K))
-    smaller = e * divide(1.0, 1.0 + e, EXACT)
+    smaller = e * divide_normal(1.0, 1.0 + e, EXACT)
     larger = 1.0 - smaller
     s = tl.where(x < 0.0, smaller, larger)
     rest = tl.where(x < 0.0, larger, smaller)
-    return K * s * tl.fma(x, rest, 1.0 / K)
+    return x * s, K * s * tl.fma(x, rest, 1.0 / K)
 
 
 @triton.jit
-def normal_cdf(x, e, EXACT: tl.constexpr):
-    """The normal distribution's cumulative function at x, given e = exp(-x^2 / 2).
+def normal_tail(a, e, DIGITS: tl.constexpr):
+    """Phi(-a) for a >= 0, given e = exp(-a^2 / 2), to about so many decimal digits.
 
-    Phi(-a) = e t P(t), t = 1 / (1 + c a), P fitted for the smallest largest relative error: the
-    left tail keeps its relative accuracy, where 1 + erf cancels. The fits hold for all a >= 0, the
-    exact one for a >= 1.
+    e t P(t), t = 1 / (1 + c a), P fitted for the smallest largest relative error: the tail keeps
+    its relative accuracy, where 1 + erf cancels. The fit to 8 digits holds from a = 1 on.
     """
-    a = tl.abs(x)
-    if EXACT:
+    if DIGITS == 8:
         t = reciprocal_normal(tl.fma(a, 0.45, 1.0))
         p = -0.0689663514494896
         p = tl.fma(t, p, 0.2646433413028717)
@@ -138,17 +162,35 @@ def normal_cdf(x, e, EXACT: tl.constexpr):
         p = tl.fma(t, p, 0.14821270108222961)
         p = tl.fma(t, p, 0.17909587919712067)
         p = tl.fma(t, p, 0.17953920364379883)
+    elif DIGITS == 6:
+        t = reciprocal_normal(tl.fma(a, 0.30, 1.0))
+        p = 0.0356747565
+        p = tl.fma(t, p, -0.157202996)
+        p = tl.fma(t, p, 0.206353329)
+        p = tl.fma(t, p, -0.0536834536)
+        p = tl.fma(t, p, 0.12856151)
+        p = tl.fma(t, p, 0.0999135323)
+        p = tl.fma(t, p, 0.120753949)
+        p = tl.fma(t, p, 0.119629299)
     else:
-        t = reciprocal_normal(tl.fma(a, 0.31, 1.0))
-        p = -0.07392462432742614
-        p = tl.fma(t, p, 0.18043702947954274)
-        p = tl.fma(t, p, 0.015759864400025272)
-        p = tl.fma(t, p, 0.13342147847075256)
-        p = tl.fma(t, p, 0.12044346626155045)
-        p = tl.fma(t, p, 0.1238604803342437)
-    tail = e * (t * p)
+        t = reciprocal_normal(tl.fma(a, 0.38, 1.0))
+        p = -0.0899283316
+        p = tl.fma(t, p, 0.188876484)
+        p = tl.fma(t, p, 0.0919796863)
+        p = tl.fma(t, p, 0.157829504)
+        p = tl.fma(t, p, 0.151225133)
+    return e * (t * p)
+
+
+@triton.jit
+def normal_cdf(x, e, DIGITS: tl.constexpr):
+    """The normal distribution's cumulative function at x, given e = exp(-x^2 / 2), to about 8, 6 or
+    4 decimal digits.
+    """
+    a = tl.abs(x)
+    tail = normal_tail(a, e, DIGITS)
     cdf = tl.where(x < 0.0, tail, 1.0 - tail)
-    if EXACT:
+    if DIGITS == 8:
         # Around 0, an odd polynomial: fewer roundings than a quotient and an exponential take.
         square = x * x
         q = -7.462894700438483e-06
@@ -196,7 +238,10 @@ def elu(x, p, EXACT: tl.constexpr):
 
 @triton.jit
 def gelu(x, p, EXACT: tl.constexpr):
-    return x * normal_cdf(x, exponential(-0.5 * x * x), EXACT)
+    if EXACT:
+        return x * normal_cdf(x, exponential(-0.5 * x * x), 8)
+    else:
+        return x * normal_cdf(x, exponential_of_two_normal(x * x * (-0.5 * LOG2E)), 4)
 
 
 @triton.jit
@@ -207,7 +252,7 @@ def gelu_tanh(x, p, EXACT: tl.constexpr):
 
 @triton.jit
 def silu(x, p, EXACT: tl.constexpr):
-    return divide(x, 1.0 + exponential(-x), EXACT)
+    return divide(x, one_and_exponential(x), EXACT)
 
 
 @triton.jit
@@ -231,7 +276,36 @@ def mish(x, p, EXACT: tl.constexpr):
     """x tanh(softplus(x)) = x n / (n + 2), n = e (e + 2), e = exp(x)."""
     e = exponential_fine(tl.minimum(x, MISH_LINEAR), EXACT)
     n = e * (e + 2.0)
-    return tl.where(x > MISH_LINEAR, x, x * divide(n, n + 2.0, EXACT))
+    return tl.where(x > MISH_LINEAR, x, x * divide_normal(n, n + 2.0, EXACT))
+
+
+# --- functions and their derivatives: (x, p) -> f(x), f'(x) ---------------------------------------
+
+
+@triton.jit
+def silu_and_slope(x, p, EXACT: tl.constexpr):
+    return logistic_product_and_slope(x, 1.0, EXACT)
+
+
+@triton.jit
+def gelu_and_slope(x, p, EXACT: tl.constexpr):
+    # The derivative has a zero near -0.75, around which its terms cancel.
+    if EXACT:
+        e = exponential(-0.5 * x * x)
+        cdf = normal_cdf(x, e, 8)
+    else:
+        e = exponential_of_two(x * x * (-0.5 * LOG2E))
+        cdf = normal_cdf(x, e, 6)
+    return x * cdf, tl.fma(x, e * INV_SQRT_2PI, cdf)
+
+
+@triton.jit
+def gelu_tanh_and_slope(x, p, EXACT: tl.constexpr):
+    # Where the square is capped, the logistic function has long reached its limit.
+    square = tl.minimum(x * x, 1.0e6)
+    slope = tl.fma(square, 3.0 * CUBIC, LINEAR)
+    s, ds = logistic_and_slope(x * tl.fma(square, CUBIC, LINEAR), EXACT)
+    return x * s, tl.fma(x * ds, slope, s)
 
 
 # --- gradients: (g, x, p) -> g f'(x), as PyTorch has them at kinks, infinities and NaN ------------
@@ -255,23 +329,17 @@ def elu_backward(g, x, p, EXACT: tl.constexpr):
 
 @triton.jit
 def gelu_backward(g, x, p, EXACT: tl.constexpr):
-    # The derivative has a zero near -0.75, around which every dtype needs the accurate fit.
-    e = exponential(-0.5 * x * x)
-    return g * tl.fma(x, e * INV_SQRT_2PI, normal_cdf(x, e, True))
+    return g * gelu_and_slope(x, p, EXACT)[1]
 
 
 @triton.jit
 def gelu_tanh_backward(g, x, p, EXACT: tl.constexpr):
-    # Where the square is capped, the logistic function has long reached its limit.
-    square = tl.minimum(x * x, 1.0e6)
-    slope = tl.fma(square, 3.0 * CUBIC, LINEAR)
-    s, ds = logistic_and_slope(x * tl.fma(square, CUBIC, LINEAR), EXACT)
-    return g * tl.fma(x * ds, slope, s)
+    return g * gelu_tanh_and_slope(x, p, EXACT)[1]
 
 
 @triton.jit
 def silu_backward(g, x, p, EXACT: tl.constexpr):
-    return g * logistic_product_slope(x, 1.0, EXACT)
+    return g * silu_and_slope(x, p, EXACT)[1]
 
 
 @triton.jit
@@ -287,7 +355,7 @@ def hardshrink_backward(g, x, p, EXACT: tl.constexpr):
 
 @triton.jit
 def quick_gelu_backward(g, x, p, EXACT: tl.constexpr):
-    return g * logistic_product_slope(x, QUICK_SLOPE, EXACT)
+    return g * logistic_product_and_slope(x, QUICK_SLOPE, EXACT)[1]
 
 
 @triton.jit
@@ -295,7 +363,7 @@ def mish_backward(g, x, p, EXACT: tl.constexpr):
     """t + x (1 - t^2) logistic(x), t = tanh(softplus(x)), the second factor without cancelling."""
     e = exponential_fine(tl.minimum(x, MISH_LINEAR), EXACT)
     n = e * (e + 2.0)
-    r = divide(1.0, n + 2.0, EXACT)
+    r = divide_normal(1.0, n + 2.0, EXACT)
     derivative = tl.fma(x, 4.0 * (e * r) * ((e + 1.0) * r), n * r)
     # x - x: NaN at infinity, as in PyTorch.
     return g * tl.where(x > MISH_LINEAR, 1.0 + (x - x), derivative)

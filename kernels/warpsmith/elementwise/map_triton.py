@@ -27,6 +27,8 @@ from warpsmith.elementwise.functions_triton import INTERPRETED
 NUM_WARPS = 4
 PACKS = 2
 THREADS = 32 * NUM_WARPS
+#: Rows of a tile, where an operand is the same in all of them and is read once.
+SHARED_ROWS = 4
 #: A tile of operands that are not all contiguous along the rows, which the caches turn around.
 SQUARE = (32, 64)
 #: Dimensions that the tile kernel walks.
@@ -80,19 +82,19 @@ def gated(F: tl.constexpr, v, p, EXACT: tl.constexpr):
 
 @triton.jit
 def gated_backward(F: tl.constexpr, v, p, EXACT: tl.constexpr):
-    """F is (the function, its gradient); v is grad, gate, up."""
-    d_gate = F[1](v[0] * v[2], v[1], p, EXACT)
-    return (d_gate, v[0] * F[0](v[1], p, EXACT))
+    """F is the function with its derivative; v is grad, gate, up."""
+    value, slope = F(v[1], p, EXACT)
+    return (v[0] * v[2] * slope, v[0] * value)
 
 
 # --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _load(pointers, offsets, mask, FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
+def _load(pointers, offsets, masks, FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
     values = ()
     for k in tl.static_range(len(pointers)):
-        value = tl.load(pointers[k] + offsets[k], mask=mask)
+        value = tl.load(pointers[k] + offsets[k], mask=None if masks is None else masks[k])
         values += (decode(value, FORMAT, HARDWARE),)
     return values
 
@@ -111,6 +113,7 @@ def _apply(
     out_offsets,
     in_offsets,
     mask,
+    in_masks,
     parameter,
     WRAP: tl.constexpr,
     F: tl.constexpr,
@@ -118,7 +121,7 @@ def _apply(
     HARDWARE: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    values = _load(inputs, in_offsets, mask, FORMAT, HARDWARE)
+    values = _load(inputs, in_offsets, in_masks, FORMAT, HARDWARE)
     results = WRAP(F, values, parameter, EXACT)
     _store(outputs, out_offsets, results, mask, FORMAT, HARDWARE)
 
@@ -149,26 +152,40 @@ def map_flat_kernel(
     out_offsets, in_offsets = _same(outputs, offsets), _same(inputs, offsets)
     if start + BLOCK <= n:
         _apply(
-            outputs, inputs, out_offsets, in_offsets, None, parameter, WRAP, F, FORMAT, HARDWARE,
-            EXACT,
+            outputs, inputs, out_offsets, in_offsets, None, None, parameter, WRAP, F, FORMAT,
+            HARDWARE, EXACT,
         )  # fmt: skip
     else:
         in_range = offsets < n
         _apply(
-            outputs, inputs, out_offsets, in_offsets, in_range, parameter, WRAP, F, FORMAT,
-            HARDWARE, EXACT,
+            outputs, inputs, out_offsets, in_offsets, in_range, _same(inputs, in_range), parameter,
+            WRAP, F, FORMAT, HARDWARE, EXACT,
         )  # fmt: skip
 
 
 @triton.jit
-def _tile_offsets(strides, i0, i1, row, col):
-    """Per operand, [BM, BN]: where its elements of the tile lie."""
+def _tile_offsets(strides, i0, i1, row, col, SHARED: tl.constexpr):
+    """Per operand, [BM, BN]: where its elements of the tile lie; [1, BN] where rows share them."""
     offsets = ()
     for k in tl.static_range(len(strides)):
         s = strides[k]
-        outer = i0 * s[0] + i1 * s[1]
-        offsets += (outer + row[:, None] * s[2] + col[None, :] * s[3],)
+        across = i0 * s[0] + i1 * s[1] + col[None, :] * s[3]
+        if SHARED is not None and SHARED[k]:
+            offsets += (across,)
+        else:
+            offsets += (across + row[:, None] * s[2],)
     return offsets
+
+
+@triton.jit
+def _tile_masks(pointers, in_range, in_cols, SHARED: tl.constexpr):
+    masks = ()
+    for k in tl.static_range(len(pointers)):
+        if SHARED[k]:
+            masks += (in_cols,)
+        else:
+            masks += (in_range,)
+    return masks
 
 
 @triton.jit
@@ -186,6 +203,7 @@ def map_tile_kernel(
     FORMAT: tl.constexpr,
     HARDWARE: tl.constexpr,
     EXACT: tl.constexpr,
+    SHARED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
@@ -198,18 +216,20 @@ def map_tile_kernel(
     i0, i1 = (outer // d1).to(tl.int64), (outer % d1).to(tl.int64)
     row = first_row + tl.arange(0, BM)  # [BM]
     col = first_col + tl.arange(0, BN)  # [BN]
-    out_offsets = _tile_offsets(out_strides, i0, i1, row, col)
-    in_offsets = _tile_offsets(in_strides, i0, i1, row, col)
+    out_offsets = _tile_offsets(out_strides, i0, i1, row, col, None)
+    in_offsets = _tile_offsets(in_strides, i0, i1, row, col, SHARED)
     if (first_row + BM <= rows) & (first_col + BN <= cols):
         _apply(
-            outputs, inputs, out_offsets, in_offsets, None, parameter, WRAP, F, FORMAT, HARDWARE,
-            EXACT,
+            outputs, inputs, out_offsets, in_offsets, None, None, parameter, WRAP, F, FORMAT,
+            HARDWARE, EXACT,
         )  # fmt: skip
     else:
-        in_range = (row < rows)[:, None] & (col < cols)[None, :]
+        in_cols = (col < cols)[None, :]
+        in_range = (row < rows)[:, None] & in_cols
+        in_masks = _tile_masks(inputs, in_range, in_cols, SHARED)
         _apply(
-            outputs, inputs, out_offsets, in_offsets, in_range, parameter, WRAP, F, FORMAT,
-            HARDWARE, EXACT,
+            outputs, inputs, out_offsets, in_offsets, in_range, in_masks, parameter, WRAP, F,
+            FORMAT, HARDWARE, EXACT,
         )  # fmt: skip
 
 
@@ -287,10 +307,15 @@ def _launch(
         missing = MAX_RANK - merged.rank
         d0, d1, rows, cols = (1,) * missing + merged.sizes
         strides = tuple((0,) * missing + s for s in merged.strides)
+        shared = tuple(s[2] == 0 and rows > 1 for s in strides[len(outs) :])
         if merged.rank and any(s[-1] != 1 for s in merged.strides):
             bm, bn = SQUARE if rows > 1 else (1, SQUARE[0] * SQUARE[1])
         else:
-            bn = _whole_columns(cols, block)
+            if any(shared):
+                bn = _whole_columns(cols, block // PACKS)
+                block = SHARED_ROWS * (block // PACKS)
+            else:
+                bn = _whole_columns(cols, block)
             bm = max(1, min(block // bn, triton.next_power_of_2(rows)))
         grid = (d0 * d1 * triton.cdiv(rows, bm) * triton.cdiv(cols, bn),)
         map_tile_kernel[grid](
@@ -302,6 +327,7 @@ def _launch(
             d1,
             rows,
             cols,
+            SHARED=shared,
             BM=bm,
             BN=bn,
             **settings,
@@ -395,15 +421,14 @@ def _gated(function: object) -> Twin:
     return run
 
 
-def _gated_backward(function: object, gradient: object) -> Twin:
+def _gated_backward(function: object) -> Twin:
     def run(grad: Tensor, x: Tensor, up: Tensor | None = None) -> tuple[Tensor, Tensor]:
         dx = layout.empty_like(x)
-        pair = (function, gradient)
         if up is not None:
             d_up = layout.empty_like(up)
-            _launch(gated_backward, pair, [dx, d_up], [grad, x, up])
+            _launch(gated_backward, function, [dx, d_up], [grad, x, up])
             return dx, d_up
-        _launch(gated_backward, pair, list(layout.halves(dx)), [grad, *layout.halves(x)])
+        _launch(gated_backward, function, list(layout.halves(dx)), [grad, *layout.halves(x)])
         return dx, x.new_empty(0)
 
     return run
@@ -434,6 +459,6 @@ bias_gelu_tanh_backward = _biased_backward(functions.gelu_tanh_backward)
 
 silu_and_mul, gelu_and_mul = _gated(functions.silu), _gated(functions.gelu)
 gelu_tanh_and_mul = _gated(functions.gelu_tanh)
-silu_and_mul_backward = _gated_backward(functions.silu, functions.silu_backward)
-gelu_and_mul_backward = _gated_backward(functions.gelu, functions.gelu_backward)
-gelu_tanh_and_mul_backward = _gated_backward(functions.gelu_tanh, functions.gelu_tanh_backward)
+silu_and_mul_backward = _gated_backward(functions.silu_and_slope)
+gelu_and_mul_backward = _gated_backward(functions.gelu_and_slope)
+gelu_tanh_and_mul_backward = _gated_backward(functions.gelu_tanh_and_slope)

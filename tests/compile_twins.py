@@ -1,0 +1,116 @@
+"""Compiles the Triton twins for a GPU that need not be here:
+`python tests/compile_twins.py [--sm 80] [OPERATOR|FAMILY ...]`
+
+Where there is no GPU, tests run the twins in Triton's interpreter, which takes what its compiler
+does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import DTYPES, Inputs, Op, Sample
+from warpsmith.verify.run import small_samples, spread
+
+
+class AbsentGpu:
+    """What Triton asks the driver of a GPU before it compiles."""
+
+    def __init__(self, sm: int) -> None:
+        self.sm = sm
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.sm, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+
+def pretend(sm: int) -> None:
+    """From here on, launches in this process only compile, for a GPU of that architecture."""
+    triton.runtime.driver.set_active(AbsentGpu(sm))
+    torch.cuda.get_device_capability = lambda *args: divmod(sm, 10)
+    torch.cuda.get_device_properties = lambda *args: SimpleNamespace(multi_processor_count=132)
+
+    def compile_only(kernel: Any, grid: Any) -> Callable[..., Any]:
+        return functools.partial(kernel.warmup, grid=(1,))
+
+    def compile_all(tuned: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        for config in tuned.configs:
+            tuned.fn.warmup(*args, grid=(1,), **options, **config.all_kwargs())
+
+    JITFunction.__getitem__ = compile_only
+    Autotuner.run = compile_all
+
+
+def calls(op: Op, dtype: str, most: int) -> list[tuple[Sample, str]]:
+    """Some of the small samples, and the first benchmark, for which no memory is needed."""
+    found = [(sample, "cpu") for sample in spread(small_samples(op, dtype), most)]
+    benchmarks = [s for s in op.bench if s.dtypes is None or dtype in s.dtypes]
+    return found + [(sample, "meta") for sample in benchmarks[:1]]
+
+
+def compiled(name: str, dtype: str, most: int) -> tuple[int, list[str]]:
+    """How many calls of an operator's twin were compiled, and which were not and why."""
+    op = catalogue.get(name)
+    twin, failures = dispatch.triton_function(op), []
+    samples = calls(op, dtype, most)
+    for sample, device in samples:
+        try:
+            twin(*dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], device))))
+        except Exception as error:
+            failures.append(f"{name} {dtype} {sample}: {type(error).__name__}: {error}"[:600])
+    return len(samples) - len(failures), failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="compiles the Triton twins, runs none")
+    parser.add_argument("op", nargs="*", help="operators or families; all by default")
+    parser.add_argument("--sm", type=int, default=90, help="compute capability, 90 for 9.0")
+    parser.add_argument("--samples", type=int, default=4, help="for an operator at a dtype")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes side by side")
+    options = parser.parse_args()
+    ops = [
+        op
+        for op in catalogue.load().values()
+        if not options.op or {op.name, op.family} & set(options.op)
+    ]
+    done, failed = 0, 0
+    with ProcessPoolExecutor(options.jobs, initializer=pretend, initargs=(options.sm,)) as pool:
+        waiting = [
+            pool.submit(compiled, op.name, dtype, options.samples)
+            for op in ops
+            for dtype in op.dtypes
+        ]
+        for future in waiting:
+            count, failures = future.result()
+            for failure in failures:
+                print(f"FAILED {failure}", flush=True)
+            done, failed = done + count, failed + len(failures)
+    print(f"{len(waiting)} twins at a dtype for sm_{options.sm}: {done} calls, {failed} failed")
+    return 1 if failed or not done else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
