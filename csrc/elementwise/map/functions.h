@@ -136,7 +136,6 @@ struct Sigmoid {
 struct Elu {
   static constexpr const char* name = "elu";
   static constexpr const char* parameter = "alpha";
-  static constexpr bool compares_with_parameter = false;
   template <bool exact>
   __device__ static float forward(float x, float alpha) {
     float below;
@@ -234,7 +233,6 @@ struct Hardswish {
 struct Hardshrink {
   static constexpr const char* name = "hardshrink";
   static constexpr const char* parameter = "lambd";
-  static constexpr bool compares_with_parameter = true;
   template <bool exact>
   __device__ static float forward(float x, float lambd) {
     return x >= -lambd && x <= lambd ? 0.0f : x;

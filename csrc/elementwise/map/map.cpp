@@ -5,6 +5,7 @@
 #include <array>
 #include <numeric>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "elementwise/map/functions.h"
@@ -191,12 +192,12 @@ bool has_kernel(const Tensor& x) {
 
 // --- one input --------------------------------------------------------------------------------------------------------
 
-// The number beside the tensor, as kernels take it. One that values are compared with is rounded to their dtype, as in
-// PyTorch, which does not compute in fp8.
+// The number beside the tensor, as kernels take it. The threshold of hardshrink is rounded to the dtype of what is compared
+// with it, as in PyTorch, which does not compute in fp8.
 template <class F>
 float parameter_of(const Tensor& x, double p) {
   const auto value = static_cast<float>(p);
-  if constexpr (F::compares_with_parameter) {
+  if constexpr (std::is_same_v<F, Hardshrink>) {
     const auto dtype = kernel_dtype(x.scalar_type());
     if (dtype == Dtype::f16) return __half2float(__float2half_rn(value));
     if (dtype == Dtype::bf16) return __bfloat162float(__float2bfloat16_rn(value));
