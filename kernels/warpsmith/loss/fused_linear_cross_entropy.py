@@ -108,6 +108,16 @@ def _chunks(rows: int, chunk: int) -> Iterator[slice]:
         yield slice(start, min(start + chunk, rows))
 
 
+def _product_into(out: Tensor, a: Tensor, b: Tensor) -> None:
+    """a b, summed in f32 and rounded once: cuBLAS may cut a long sum, and round its parts to the
+    dtype of the answer before it adds them.
+    """
+    if a.is_cuda and a.element_size() == 2:
+        out.copy_(torch.mm(a, b, out_dtype=torch.float32))
+    else:
+        torch.mm(a, b, out=out)
+
+
 class _WeightGradient:
     """The sum over chunks of g^T x, in the dtype of the weight or in f32."""
 
@@ -183,7 +193,7 @@ def _forward(
             logits, target[part], None, *options
         )[0]
         if grad_x:
-            torch.mm(logits, weight, out=dx[part])
+            _product_into(dx[part], logits, weight)
         if dweight is not None:
             dweight.add(logits, x[part])
         if grad_bias:
