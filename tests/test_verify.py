@@ -436,7 +436,8 @@ def test_copies_for_the_sanitizer_keep_strides_offsets_and_sharing() -> None:
 def fake_sanitizer(folder: Path, script: str, finds: str = "check") -> Path:
     """One that finds the faults planted for tools of such names."""
     path = folder / "compute-sanitizer"
-    planted = f'case "$*" in *{finds}*commit_fault*) exit 99;; *commit_fault*) exit 0;; esac'
+    report = f'echo "========= {" ".join(sanitizer._FAULTY.values())}"; exit 99'
+    planted = f'case "$*" in *{finds}*commit_fault*) {report};; *commit_fault*) exit 0;; esac'
     path.write_text(f"#!/bin/sh\n{planted}\n{script}\n")
     path.chmod(0o755)
     return path
@@ -474,8 +475,20 @@ def test_a_tool_that_misses_a_planted_fault_has_seen_nothing(
     tools = ("memcheck", "racecheck")
     results = verify.run_sanitizer(["relu"], tools=tools, complete=told.extend)
     assert [(r.label, r.ok) for r in results] == [("memcheck", True), ("racecheck", False)]
-    assert "racecheck misses a fault that is there" in results[1].detail
+    assert results[1].detail == "nothing is known from racecheck: it misses a fault that is there"
     assert told == results
+
+
+def test_a_fault_that_could_not_be_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else a tool reports is not the fault that it has to find."""
+    path = fake_sanitizer(tmp_path, "", finds="nothing")
+    text = path.read_text().replace("exit 0", 'echo "========= out of memory"; exit 99')
+    path.write_text(text)
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
+    (result,) = verify.run_sanitizer(["relu"], tools=("initcheck",))
+    assert not result.ok
+    assert "no fault could be planted for it: exit status 99" in result.detail
+    assert "out of memory" in result.detail
 
 
 def test_sanitizer_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

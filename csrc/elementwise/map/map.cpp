@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <tuple>
 #include <type_traits>
@@ -193,14 +194,16 @@ bool has_kernel(const Tensor& x) {
 // --- one input --------------------------------------------------------------------------------------------------------
 
 // The number beside the tensor, as kernels take it. The threshold of hardshrink is rounded to the dtype of what is compared
-// with it, as in PyTorch, which does not compute in fp8.
+// with it, as in PyTorch, which does not compute in fp8; one beyond all numbers of the dtype stays what it is.
 template <class F>
 float parameter_of(const Tensor& x, double p) {
   const auto value = static_cast<float>(p);
   if constexpr (std::is_same_v<F, Hardshrink>) {
     const auto dtype = kernel_dtype(x.scalar_type());
-    if (dtype == Dtype::f16) return __half2float(__float2half_rn(value));
-    if (dtype == Dtype::bf16) return __bfloat162float(__float2bfloat16_rn(value));
+    float rounded = value;
+    if (dtype == Dtype::f16) rounded = __half2float(__float2half_rn(value));
+    if (dtype == Dtype::bf16) rounded = __bfloat162float(__float2bfloat16_rn(value));
+    if (std::isfinite(rounded)) return rounded;
   }
   return value;
 }

@@ -1,5 +1,5 @@
 """The functions of the elementwise family in Triton, in float32. A new activation is one function
-here and one for its gradient.
+here and one for its gradient; one that gates, a third that gives its value and its derivative.
 
 `EXACT` is set for float32 data. Narrower data take approximate reciprocals and a shorter
 polynomial, accurate to what their rounding keeps, because at full memory speed the arithmetic of

@@ -8,6 +8,7 @@ table   fp8 functions of one value, as a table of all 256 answers
 # mypy: ignore-errors
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -27,7 +28,7 @@ from warpsmith.elementwise.functions_triton import INTERPRETED
 NUM_WARPS = 4
 PACKS = 2
 THREADS = 32 * NUM_WARPS
-#: Rows of a tile, where an operand is the same in all of them and is read once.
+#: Rows of a wide tile, where an operand is the same in all of them and is read once.
 SHARED_ROWS = 4
 #: A tile of operands that are not all contiguous along the rows, which the caches turn around.
 SQUARE = (32, 64)
@@ -376,9 +377,12 @@ def _unary_backward(
 
 def _threshold(x: Tensor, parameter: float) -> float:
     """Rounded to the dtype of the values that are compared with it, as in PyTorch, which does not
-    compute in fp8.
+    compute in fp8. Beyond all numbers of the dtype it stays what it is.
     """
-    return torch.tensor(parameter, dtype=x.dtype).item() if x.element_size() > 1 else parameter
+    if x.element_size() == 1:
+        return parameter
+    rounded = torch.tensor(parameter, dtype=x.dtype, device="cpu").item()
+    return rounded if math.isfinite(rounded) else parameter
 
 
 def _broadcasting(wrap: Callable, function: object) -> Twin:

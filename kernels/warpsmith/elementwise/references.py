@@ -29,13 +29,13 @@ def _plain_cpu(x: Tensor) -> Iterator[None]:
     if x.device.type != "cpu":
         yield
         return
-    mkldnn = torch.backends.mkldnn  # its `flags` sets more than this, and warns of it
-    enabled = mkldnn.enabled
-    mkldnn.enabled = False  # type: ignore[assignment]
+    # `torch.backends.mkldnn.flags` sets more than this, and warns of it.
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
-        mkldnn.enabled = enabled
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 def sigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:

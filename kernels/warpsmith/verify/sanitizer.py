@@ -33,6 +33,12 @@ _UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 _ENVIRONMENT = {"memcheck": _UNCACHED, "initcheck": _UNCACHED}
 #: Exit status that compute-sanitizer is asked to give where it found something.
 _FOUND = 99
+#: The kernel with the fault that each tool has to find (`selftest/faults.cu`).
+_FAULTY = {
+    "memcheck": "read_beyond_kernel",
+    "initcheck": "read_unwritten_kernel",
+    "racecheck": "race_kernel",
+}
 #: What a Python is told that plants a fault.
 _COMMIT = "from warpsmith.verify.sanitizer import commit_fault; commit_fault({!r})"
 #: How a line begins that says what is wrong: the sanitizer's, and ours.
@@ -216,17 +222,17 @@ _PLANTED = Hand(("planted fault",), 0.0)
 
 def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
     """Deals operators out in about so many hands of about the same cost."""
-    costs = {op.name: {dtype: cost(op, dtype) for dtype in op.dtypes} for op in ops}
+    costs = {op.name: {d: calls for d in op.dtypes if (calls := cost(op, d))} for op in ops}
     fair = max(1.0, sum(sum(mine.values()) for mine in costs.values()) / count)
     hands: list[Hand] = []
     whole: dict[str, float] = {}
     for name, mine in costs.items():
         if sum(mine.values()) <= fair:
-            if any(mine.values()):
+            if mine:
                 whole[name] = sum(mine.values())
             continue
         for dtype, calls in list(mine.items()):
-            most = calls // max(1, len(small_samples(catalogue.get(name), dtype)))
+            most = calls // len(small_samples(catalogue.get(name), dtype))
             if (parts := min(round(calls / fair), most)) > 1:
                 del mine[dtype]
                 hands += [Hand((name,), calls / parts, (dtype,), (i, parts)) for i in range(parts)]
@@ -257,8 +263,7 @@ class ToolRun:
 
     def run(self, emit: Callable[[Result], None], crowded: bool) -> None:
         if self.hand == _PLANTED:
-            status, text = self._process("-c", _COMMIT.format(self.tool))
-            emit(self.result(self.hand.ops[0], status == _FOUND, text))
+            emit(self.result(self.hand.ops[0], *self._finds_fault(crowded)))
             return
         ok, detail = self._examine(self.hand.ops, crowded)
         for name in self.hand.ops:
@@ -272,16 +277,20 @@ class ToolRun:
         command += ["--part", "/".join(map(str, self.hand.part))]
         if self.hand.dtypes:
             command += ["--dtype", ",".join(self.hand.dtypes)]
-        status, text = self._process(*command, *names)
+        status, text = self._process(crowded, *command, *names)
         if status == 0:
             return True, text.splitlines()[-1] if text else ""
-        if status is None:
-            return False, text
-        if crowded and re.search("out of memory|too little memory", text):
-            raise pool.CrowdedError(text)
-        return False, f"exit status {status}\n{text}"
+        return False, text if status is None else f"exit status {status}\n{text}"
 
-    def _process(self, *python: str) -> tuple[int | None, str]:
+    def _finds_fault(self, crowded: bool) -> tuple[bool, str]:
+        status, text = self._process(crowded, "-c", _COMMIT.format(self.tool))
+        if status == _FOUND and _FAULTY[self.tool] in text:
+            return True, text
+        if status == 0:
+            return False, "it misses a fault that is there"
+        return False, f"no fault could be planted for it: exit status {status}\n{text}"
+
+    def _process(self, crowded: bool, *python: str) -> tuple[int | None, str]:
         """The exit status of a Python under the tool, None where it took too long; and what was
         reported, or where nothing was and it failed, the end of all that it said.
         """
@@ -301,7 +310,10 @@ class ToolRun:
         report = [line for line in done.stdout.splitlines() if line.startswith(_REPORTED)]
         if done.returncode == 0:
             return 0, "\n".join(report)
-        return done.returncode, "\n".join(report[:60]) or (done.stdout + done.stderr)[-3000:]
+        text = "\n".join(report[:60]) or (done.stdout + done.stderr)[-3000:]
+        if crowded and re.search("out of memory|too little memory", text):
+            raise pool.CrowdedError(text)
+        return done.returncode, text
 
     def result(self, op: str, ok: bool, detail: str) -> Result:
         if not ok and self.hand.dtypes:
@@ -345,7 +357,7 @@ class _Findings:
 
         mine = said(op.name)
         blind = [
-            f"{tool} misses a fault that is there: {result.detail}"
+            f"nothing is known from {tool}: {result.detail}"
             for result in said(_PLANTED.ops[0])
             if not result.ok
         ]
