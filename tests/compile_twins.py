@@ -67,8 +67,7 @@ def pretend(sm: int) -> None:
 def calls(op: Op, dtype: str, most: int) -> list[tuple[Sample, str]]:
     """Some of the small samples, and the first benchmark, for which no memory is needed."""
     found = [(sample, "cpu") for sample in spread(small_samples(op, dtype), most)]
-    benchmarks = [s for s in op.bench if s.dtypes is None or dtype in s.dtypes]
-    return found + [(sample, "meta") for sample in benchmarks[:1]]
+    return found + [(sample, "meta") for sample in op.bench_for(dtype)[:1]]
 
 
 def compiled(name: str, dtype: str, most: int) -> tuple[int, list[str]]:

@@ -169,7 +169,7 @@ def test_a_row_carries_rate_and_fraction() -> None:
 def test_ladder_cases_show_every_rung_that_takes_a_benchmark() -> None:
     for op in catalogue.load().values():
         for dtype in op.bench_dtypes:
-            samples = {s.label: s for s in op.bench if s.dtypes is None or dtype in s.dtypes}
+            samples = {s.label: s for s in op.bench_for(dtype)}
             chosen = bench.ladder_cases(op, dtype)
             assert bool(chosen) == bool(samples)
             shown, all_rungs = (

@@ -439,9 +439,8 @@ def bench_cases(op: Op, dtype: str, plan: Plan) -> tuple[Sample, ...]:
     measured = plan.measured.get(op.name, frozenset())
     return tuple(
         s
-        for s in op.bench
-        if (s.dtypes is None or dtype in s.dtypes)
-        and (plan.cases is None or plan.cases in f"{dtype} {s.label}")
+        for s in op.bench_for(dtype)
+        if (plan.cases is None or plan.cases in f"{dtype} {s.label}")
         and f"{dtype} {s.label}" not in measured
     )
 
@@ -459,7 +458,7 @@ def ladder_cases(op: Op, dtype: str, sm: int | None = None) -> tuple[str, ...]:
     Returns:
         The labels, judged without allocating a case.
     """
-    samples = [s for s in op.bench if s.dtypes is None or dtype in s.dtypes]
+    samples = op.bench_for(dtype)
     takes = {sample.label: _rungs_for(op, sample, dtype, sm) for sample in samples}
     sizes = {sample.label: _planned_bytes(op, sample, dtype) for sample in samples}
     # The last of equals, as the spec lists its cases from small to large.

@@ -352,6 +352,9 @@ class Op:
     def samples_for(self, dtype: str) -> tuple[Sample, ...]:
         return tuple(s for s in self.samples if s.dtypes is None or dtype in s.dtypes)
 
+    def bench_for(self, dtype: str) -> tuple[Sample, ...]:
+        return tuple(s for s in self.bench if s.dtypes is None or dtype in s.dtypes)
+
     @cached_property
     def argument_names(self) -> tuple[str, ...]:
         schema = torch._C.parse_schema(f"warpsmith::{self.schema}")

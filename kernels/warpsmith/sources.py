@@ -86,14 +86,13 @@ def files(op: Op, *, samples: bool = True) -> list[Path]:
 def _timed(op: Op) -> Iterator[str]:
     """The calls that are timed, one after another."""
     for dtype in op.bench_dtypes:
-        for sample in op.bench:
-            if sample.dtypes is None or dtype in sample.dtypes:
-                args = sample.make(Inputs(DTYPES[dtype], "meta"))
-                said = (
-                    f"{a.dtype} {tuple(a.shape)} {a.stride()}" if isinstance(a, Tensor) else f"{a}"
-                    for a in args
-                )
-                yield f"{dtype} {sample.label} {sample.ladder}: {'; '.join(said)}"
+        for sample in op.bench_for(dtype):
+            args = sample.make(Inputs(DTYPES[dtype], "meta"))
+            said = (
+                f"{a.dtype} {tuple(a.shape)} {a.stride()}" if isinstance(a, Tensor) else f"{a}"
+                for a in args
+            )
+            yield f"{dtype} {sample.label} {sample.ladder}: {'; '.join(said)}"
 
 
 def _digest(op: Op, paths: list[Path], *extra: str) -> str:
