@@ -1,5 +1,5 @@
 """Compiles the Triton twins for a GPU that need not be here:
-`python tests/compile_twins.py [--sm 80] [OPERATOR|FAMILY ...]`
+`python tests/compile_twins.py [--sm 80] [OPERATOR ...]`
 
 Where there is no GPU, tests run the twins in Triton's interpreter, which takes what its compiler
 does not.
@@ -27,6 +27,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from warpsmith import catalogue, dispatch
+from warpsmith.arguments import UsageError, find_ops
 from warpsmith.catalogue import DTYPES, Inputs, Op, Sample
 from warpsmith.verify.run import small_samples, spread
 
@@ -85,16 +86,15 @@ def compiled(name: str, dtype: str, most: int) -> tuple[int, list[str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="compiles the Triton twins, runs none")
-    parser.add_argument("op", nargs="*", help="operators or families; all by default")
+    parser.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
     parser.add_argument("--sm", type=int, default=90, help="compute capability, 90 for 9.0")
     parser.add_argument("--samples", type=int, default=4, help="for an operator at a dtype")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes side by side")
     options = parser.parse_args()
-    ops = [
-        op
-        for op in catalogue.load().values()
-        if not options.op or {op.name, op.family} & set(options.op)
-    ]
+    try:
+        ops = find_ops(options.op)
+    except UsageError as error:
+        parser.error(str(error))
     done, failed = 0, 0
     with ProcessPoolExecutor(options.jobs, initializer=pretend, initargs=(options.sm,)) as pool:
         waiting = [

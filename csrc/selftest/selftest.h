@@ -54,7 +54,7 @@ struct MeasurementEntry {
 // What one of compute-sanitizer's tools must find, to be believed where it finds nothing.
 struct Fault {
   std::string_view tool;
-  void (*run)(float* values, int count);  // of an allocation of so many, none of them written yet
+  void (*run)(float* values, int count);  // [count], an allocation of its own that nobody has written to
 };
 
 inline std::vector<Fault>& faults() {

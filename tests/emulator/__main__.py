@@ -1,4 +1,4 @@
-"""`python tests/emulator [--elements N] [--seconds S] [OPERATOR|FAMILY ...]`"""
+"""`python tests/emulator [--elements N] [--seconds S] [OPERATOR ...]`"""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ os.environ["TRITON_INTERPRET"] = "1"  # what no kernel serves goes to the twin
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from emulator import checks
+from warpsmith.arguments import UsageError, find_ops
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description="runs CUDA kernels on the CPU and judges their answers"
     )
-    parser.add_argument("op", nargs="*", help="operators or families; all by default")
+    parser.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
     parser.add_argument("--elements", type=int, default=20_000, help="of the largest samples")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each operator")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
     options = parser.parse_args()
-    ops = checks.operators(options.op)
+    try:
+        ops = find_ops(options.op)
+    except UsageError as error:
+        parser.error(str(error))
     for family in dict.fromkeys(op.family for op in ops):
         checks.load(family, options.jobs)
     failed = 0

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import emulator
-from warpsmith import catalogue, dispatch, testing
+from warpsmith import dispatch, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
 
 #: The compute capability that the emulator claims.
@@ -111,12 +111,3 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
         return x.contiguous().view(torch.uint8) if x.numel() and x.dim() else x
 
     return a.shape == b.shape and torch.equal(raw(a), raw(b))
-
-
-def operators(names: Sequence[str]) -> list[Op]:
-    """Operators by name or by family; all of them if none is named."""
-    ops = catalogue.load().values()
-    unknown = set(names) - {op.name for op in ops} - {op.family for op in ops}
-    if unknown:
-        raise SystemExit(f"no operator or family {', '.join(sorted(unknown))}")
-    return [op for op in ops if not names or op.name in names or op.family in names]

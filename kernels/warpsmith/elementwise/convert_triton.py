@@ -22,6 +22,7 @@ def decode(value, FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
         if FORMAT == "e4m3":
             return value.to(tl.float8e4nv, bitcast=True).to(tl.float32)
         else:
+            # By way of float16, exactly; two values an instruction.
             return tl.inline_asm_elementwise(
                 "{ .reg .b16 low, high, x<4>; .reg .b32 a, b;"
                 " mov.b32 {low, high}, $4;"

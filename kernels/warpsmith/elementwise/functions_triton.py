@@ -32,25 +32,22 @@ MISH_LINEAR = tl.constexpr(20.0)
 
 
 @triton.jit
-def exponential_of_two(x):
-    """2^x, subnormal results kept."""
-    if INTERPRETED:
-        return tl.exp2(x)
-    else:
-        return tl.inline_asm_elementwise(
-            "ex2.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+def special(x, INSTRUCTION: tl.constexpr):
+    """What the special-function unit computes of float32."""
+    return tl.inline_asm_elementwise(
+        INSTRUCTION, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
-def exponential_of_two_normal(x):
-    """2^x, subnormal results become 0; three instructions fewer."""
+def exponential_of_two(x, NORMAL: tl.constexpr = False):
+    """2^x; `NORMAL`: subnormal results become 0, three instructions fewer."""
     if INTERPRETED:
         return tl.exp2(x)
+    elif NORMAL:
+        return special(x, "ex2.approx.ftz.f32 $0, $1;")
     else:
-        return tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+        return special(x, "ex2.approx.f32 $0, $1;")
 
 
 @triton.jit
@@ -72,48 +69,29 @@ def exponential_fine(x, EXACT: tl.constexpr):
 
 
 @triton.jit
-def divide(x, y, EXACT: tl.constexpr):
+def reciprocal(x, NORMAL: tl.constexpr = False):
+    """1/x within 1 ulp; `NORMAL`: for x and 1/x in the normal range, two instructions fewer."""
+    if INTERPRETED:
+        return 1.0 / x
+    elif NORMAL:
+        return special(x, "rcp.approx.ftz.f32 $0, $1;")
+    else:
+        return special(x, "rcp.approx.f32 $0, $1;")
+
+
+@triton.jit
+def divide(x, y, EXACT: tl.constexpr, NORMAL: tl.constexpr = False):
+    """x / y; `NORMAL`: for y and 1/y in the normal range."""
     if EXACT:
         return tl.div_rn(x, y)
     else:
-        return x * reciprocal(y)
-
-
-@triton.jit
-def reciprocal(x):
-    """1/x within 1 ulp, subnormal results kept."""
-    if INTERPRETED:
-        return 1.0 / x
-    else:
-        return tl.inline_asm_elementwise(
-            "rcp.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-
-
-@triton.jit
-def reciprocal_normal(x):
-    """1/x within 1 ulp for x and 1/x in the normal range; two instructions fewer."""
-    if INTERPRETED:
-        return 1.0 / x
-    else:
-        return tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-
-
-@triton.jit
-def divide_normal(x, y, EXACT: tl.constexpr):
-    """x / y for y and 1/y in the normal range."""
-    if EXACT:
-        return tl.div_rn(x, y)
-    else:
-        return x * reciprocal_normal(y)
+        return x * reciprocal(y, NORMAL)
 
 
 @triton.jit
 def one_and_exponential(x):
     """1 + exp(-x), for which the exponential's subnormals are nothing."""
-    return 1.0 + exponential_of_two_normal(x * -LOG2E)
+    return 1.0 + exponential_of_two(x * -LOG2E, NORMAL=True)
 
 
 @triton.jit
@@ -125,7 +103,7 @@ def logistic(x, EXACT: tl.constexpr):
 def logistic_and_slope(x, EXACT: tl.constexpr):
     """s = logistic(x) and s (1 - s), from exp(-|x|), which neither overflows nor cancels."""
     e = exponential(-tl.abs(x))
-    r = divide_normal(1.0, 1.0 + e, EXACT)
+    r = divide(1.0, 1.0 + e, EXACT, NORMAL=True)
     falling = e * r
     return tl.where(x < 0.0, falling, r), falling * r
 
@@ -138,7 +116,7 @@ def logistic_product_and_slope(x, K: tl.constexpr, EXACT: tl.constexpr):
     product the slope keeps its digits where x (1 - s) and 1/K cancel.
     """
     e = exponential(-tl.abs(x * K))
-    smaller = e * divide_normal(1.0, 1.0 + e, EXACT)
+    smaller = e * divide(1.0, 1.0 + e, EXACT, NORMAL=True)
     larger = 1.0 - smaller
     s = tl.where(x < 0.0, smaller, larger)
     rest = tl.where(x < 0.0, larger, smaller)
@@ -153,7 +131,7 @@ def normal_tail(a, e, DIGITS: tl.constexpr):
     its relative accuracy, where 1 + erf cancels. The fit to 8 digits holds from a = 1 on.
     """
     if DIGITS == 8:
-        t = reciprocal_normal(tl.fma(a, 0.45, 1.0))
+        t = reciprocal(tl.fma(a, 0.45, 1.0), NORMAL=True)
         p = -0.0689663514494896
         p = tl.fma(t, p, 0.2646433413028717)
         p = tl.fma(t, p, -0.34636619687080383)
@@ -163,7 +141,7 @@ def normal_tail(a, e, DIGITS: tl.constexpr):
         p = tl.fma(t, p, 0.17909587919712067)
         p = tl.fma(t, p, 0.17953920364379883)
     elif DIGITS == 6:
-        t = reciprocal_normal(tl.fma(a, 0.30, 1.0))
+        t = reciprocal(tl.fma(a, 0.30, 1.0), NORMAL=True)
         p = 0.0356747565
         p = tl.fma(t, p, -0.157202996)
         p = tl.fma(t, p, 0.206353329)
@@ -173,7 +151,7 @@ def normal_tail(a, e, DIGITS: tl.constexpr):
         p = tl.fma(t, p, 0.120753949)
         p = tl.fma(t, p, 0.119629299)
     else:
-        t = reciprocal_normal(tl.fma(a, 0.38, 1.0))
+        t = reciprocal(tl.fma(a, 0.38, 1.0), NORMAL=True)
         p = -0.0899283316
         p = tl.fma(t, p, 0.188876484)
         p = tl.fma(t, p, 0.0919796863)
@@ -241,7 +219,7 @@ def gelu(x, p, EXACT: tl.constexpr):
     if EXACT:
         return x * normal_cdf(x, exponential(-0.5 * x * x), 8)
     else:
-        return x * normal_cdf(x, exponential_of_two_normal(x * x * (-0.5 * LOG2E)), 4)
+        return x * normal_cdf(x, exponential_of_two(x * x * (-0.5 * LOG2E), NORMAL=True), 4)
 
 
 @triton.jit
@@ -276,7 +254,7 @@ def mish(x, p, EXACT: tl.constexpr):
     """x tanh(softplus(x)) = x n / (n + 2), n = e (e + 2), e = exp(x)."""
     e = exponential_fine(tl.minimum(x, MISH_LINEAR), EXACT)
     n = e * (e + 2.0)
-    return tl.where(x > MISH_LINEAR, x, x * divide_normal(n, n + 2.0, EXACT))
+    return tl.where(x > MISH_LINEAR, x, x * divide(n, n + 2.0, EXACT, NORMAL=True))
 
 
 # --- functions and their derivatives: (x, p) -> f(x), f'(x) ---------------------------------------
@@ -363,7 +341,7 @@ def mish_backward(g, x, p, EXACT: tl.constexpr):
     """t + x (1 - t^2) logistic(x), t = tanh(softplus(x)), the second factor without cancelling."""
     e = exponential_fine(tl.minimum(x, MISH_LINEAR), EXACT)
     n = e * (e + 2.0)
-    r = divide_normal(1.0, n + 2.0, EXACT)
+    r = divide(1.0, n + 2.0, EXACT, NORMAL=True)
     derivative = tl.fma(x, 4.0 * (e * r) * ((e + 1.0) * r), n * r)
     # x - x: NaN at infinity, as in PyTorch.
     return g * tl.where(x > MISH_LINEAR, 1.0 + (x - x), derivative)

@@ -180,6 +180,7 @@ def _tile_offsets(strides, i0, i1, row, col, SHARED: tl.constexpr):
 
 @triton.jit
 def _tile_masks(pointers, in_range, in_cols, SHARED: tl.constexpr):
+    """Per operand: in_range [BM, BN], or in_cols [1, BN] where rows share its elements."""
     masks = ()
     for k in tl.static_range(len(pointers)):
         if SHARED[k]:
@@ -312,12 +313,10 @@ def _launch(
         if merged.rank and any(s[-1] != 1 for s in merged.strides):
             bm, bn = SQUARE if rows > 1 else (1, SQUARE[0] * SQUARE[1])
         else:
-            if any(shared):
-                bn = _whole_columns(cols, block // PACKS)
-                block = SHARED_ROWS * (block // PACKS)
-            else:
-                bn = _whole_columns(cols, block)
-            bm = max(1, min(block // bn, triton.next_power_of_2(rows)))
+            # Where rows share an operand: several of them, of one access of every thread each.
+            wide, least = (block // PACKS, SHARED_ROWS) if any(shared) else (block, 1)
+            bn = _whole_columns(cols, wide)
+            bm = max(1, min(least * wide // bn, triton.next_power_of_2(rows)))
         grid = (d0 * d1 * triton.cdiv(rows, bm) * triton.cdiv(cols, bn),)
         map_tile_kernel[grid](
             outs,

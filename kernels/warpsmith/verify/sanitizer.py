@@ -33,6 +33,8 @@ _UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 _ENVIRONMENT = {"memcheck": _UNCACHED, "initcheck": _UNCACHED}
 #: Exit status that compute-sanitizer is asked to give where it found something.
 _FOUND = 99
+#: What the outcome of a planted fault is said to be of: no operator.
+_PLANTED = "planted fault"
 #: The kernel with the fault that each tool has to find (`selftest/faults.cu`).
 _FAULTY = {
     "memcheck": "read_beyond_kernel",
@@ -166,9 +168,9 @@ def run_sanitizer(
                 progress(result)
         return found
     hands = sorted(_deal(chosen, _HANDS * jobs), key=lambda hand: -hand.cost)
-    runs = [ToolRun(sanitizer, tool, _PLANTED, timeout, rank=1.0) for tool in tools]
+    runs: list[_ToolRun] = [FaultRun(sanitizer, tool, timeout, rank=1.0) for tool in tools]
     runs += [
-        ToolRun(sanitizer, tool, hand, timeout, rank=-float(i))
+        HandRun(sanitizer, tool, timeout, -float(i), hand)
         for i, hand in enumerate(hands)
         for tool in tools
     ]
@@ -216,10 +218,6 @@ class Hand:
     part: tuple[int, int] = (0, 1)
 
 
-#: No operator: the fault that a tool has to find.
-_PLANTED = Hand(("planted fault",), 0.0)
-
-
 def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
     """Deals operators out in about so many hands of about the same cost."""
     costs = {op.name: {d: calls for d in op.dtypes if (calls := cost(op, d))} for op in ops}
@@ -247,55 +245,39 @@ def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
 
 
 @dataclass(frozen=True)
-class ToolRun:
+class _ToolRun:
     """A process of compute-sanitizer, with one of its tools: a task of `pool`."""
 
     sanitizer: Path
     tool: str
-    hand: Hand
     timeout: float
-    rank: float = 0.0
-    bytes: float = pool.TASK_BYTES
+    rank: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its results are of."""
+        raise NotImplementedError
 
     @property
     def cost(self) -> float:
-        return self.hand.cost
+        raise NotImplementedError
+
+    @property
+    def bytes(self) -> float:
+        return pool.TASK_BYTES
 
     def run(self, emit: Callable[[Result], None], crowded: bool) -> None:
-        if self.hand == _PLANTED:
-            emit(self.result(self.hand.ops[0], *self._finds_fault(crowded)))
-            return
-        ok, detail = self._examine(self.hand.ops, crowded)
-        for name in self.hand.ops:
-            if not ok and len(self.hand.ops) > 1:
-                emit(self.result(name, *self._examine((name,), crowded)))
-            else:
-                emit(self.result(name, ok, detail))
+        raise NotImplementedError
 
-    def _examine(self, names: Sequence[str], crowded: bool) -> tuple[bool, str]:
-        command = ["-m", "warpsmith", "verify", "--sanitizer"]
-        command += ["--part", "/".join(map(str, self.hand.part))]
-        if self.hand.dtypes:
-            command += ["--dtype", ",".join(self.hand.dtypes)]
-        status, text = self._process(crowded, *command, *names)
-        if status == 0:
-            return True, text.splitlines()[-1] if text else ""
-        return False, text if status is None else f"exit status {status}\n{text}"
+    def result(self, name: str, ok: bool, detail: str) -> Result:
+        return Result(name, "sanitizer", self.tool, ok, detail)
 
-    def _finds_fault(self, crowded: bool) -> tuple[bool, str]:
-        status, text = self._process(crowded, "-c", _COMMIT.format(self.tool))
-        if status == _FOUND and _FAULTY[self.tool] in text:
-            return True, text
-        if status == 0:
-            return False, "it misses a fault that is there"
-        return False, f"no fault could be planted for it: exit status {status}\n{text}"
-
-    def _process(self, crowded: bool, *python: str) -> tuple[int | None, str]:
+    def _python(self, crowded: bool, *arguments: str) -> tuple[int | None, str]:
         """The exit status of a Python under the tool, None where it took too long; and what was
         reported, or where nothing was and it failed, the end of all that it said.
         """
         command = [str(self.sanitizer), "--tool", self.tool, "--error-exitcode", str(_FOUND)]
-        command += ["--print-limit", "20", sys.executable, *python]
+        command += ["--print-limit", "20", sys.executable, *arguments]
         try:
             done = subprocess.run(
                 command,
@@ -315,10 +297,65 @@ class ToolRun:
             raise pool.CrowdedError(text)
         return done.returncode, text
 
-    def result(self, op: str, ok: bool, detail: str) -> Result:
+
+@dataclass(frozen=True)
+class FaultRun(_ToolRun):
+    """Whether the tool finds what `commit_fault` plants for it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (_PLANTED,)
+
+    @property
+    def cost(self) -> float:
+        return 0.0
+
+    def run(self, emit: Callable[[Result], None], crowded: bool) -> None:
+        status, text = self._python(crowded, "-c", _COMMIT.format(self.tool))
+        found = status == _FOUND and _FAULTY[self.tool] in text
+        if status == 0:
+            text = "it misses a fault that is there"
+        elif not found:
+            text = f"no fault could be planted for it: exit status {status}\n{text}"
+        emit(self.result(_PLANTED, found, text))
+
+
+@dataclass(frozen=True)
+class HandRun(_ToolRun):
+    """What the tool finds in a hand."""
+
+    hand: Hand
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.hand.ops
+
+    @property
+    def cost(self) -> float:
+        return self.hand.cost
+
+    def run(self, emit: Callable[[Result], None], crowded: bool) -> None:
+        ok, detail = self._examine(self.names, crowded)
+        for name in self.names:
+            if not ok and len(self.names) > 1:
+                emit(self.result(name, *self._examine((name,), crowded)))
+            else:
+                emit(self.result(name, ok, detail))
+
+    def _examine(self, names: Sequence[str], crowded: bool) -> tuple[bool, str]:
+        command = ["-m", "warpsmith", "verify", "--sanitizer"]
+        command += ["--part", "/".join(map(str, self.hand.part))]
+        if self.hand.dtypes:
+            command += ["--dtype", ",".join(self.hand.dtypes)]
+        status, text = self._python(crowded, *command, *names)
+        if status == 0:
+            return True, text.splitlines()[-1] if text else ""
+        return False, text if status is None else f"exit status {status}\n{text}"
+
+    def result(self, name: str, ok: bool, detail: str) -> Result:
         if not ok and self.hand.dtypes:
             detail = f"{', '.join(self.hand.dtypes)}: {detail}"
-        return Result(op, "sanitizer", self.tool, ok, detail)
+        return super().result(name, ok, detail)
 
 
 class _Findings:
@@ -328,24 +365,23 @@ class _Findings:
         self,
         ops: Sequence[Op],
         tools: Sequence[str],
-        runs: Sequence[ToolRun],
+        runs: Sequence[_ToolRun],
         complete: Complete | None,
     ) -> None:
         self.ops = {op.name: op for op in ops}
         self.tools = tools
         self.complete = complete
         self.found: list[Result] = []
-        self.left = Counter(name for run in runs for name in run.hand.ops)
+        self.left = Counter(name for run in runs for name in run.names)
 
-    def enter(self, run: ToolRun, outcome: pool.Outcome) -> None:
+    def enter(self, run: _ToolRun, outcome: pool.Outcome) -> None:
         told = {result.op for result in outcome.items}
         self.found += outcome.items
-        self.found += [run.result(n, False, outcome.fault) for n in run.hand.ops if n not in told]
-        self.left.subtract(run.hand.ops)
-        planted = _PLANTED.ops[0]
-        if self.complete is None or self.left[planted]:
+        self.found += [run.result(n, False, outcome.fault) for n in run.names if n not in told]
+        self.left.subtract(run.names)
+        if self.complete is None or self.left[_PLANTED]:
             return
-        for name in self.ops if planted in run.hand.ops else run.hand.ops:
+        for name in self.ops if _PLANTED in run.names else run.names:
             if not self.left[name]:
                 self.complete([self.of(self.ops[name], tool) for tool in self.tools])
 
@@ -358,7 +394,7 @@ class _Findings:
         mine = said(op.name)
         blind = [
             f"nothing is known from {tool}: {result.detail}"
-            for result in said(_PLANTED.ops[0])
+            for result in said(_PLANTED)
             if not result.ok
         ]
         bad = blind + [result.detail for result in mine if not result.ok]
