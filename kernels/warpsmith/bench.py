@@ -169,10 +169,10 @@ def torch_op(name: str) -> Function:
 
 
 def public_function(op: Op) -> Function:
-    """The function that users call; an operator without one (a backward) is reached through
-    `torch.ops`.
-    """
-    return getattr(warpsmith, op.name) if op.name in warpsmith.__all__ else torch_op(op.name)
+    """The function that users call; an operator without one (a gradient) as autograd calls it."""
+    if op.name in warpsmith.__all__:
+        return getattr(warpsmith, op.name)
+    return functools.partial(dispatch.public(op), None)
 
 
 def compiled_function(op: Op, args: tuple[Any, ...]) -> Function:

@@ -642,6 +642,8 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
         f"{CLEARLY_SLOWER:.0%} of the time of `auto`.",
         slower(results, ops),
         "### Host time per call",
+        "On a tensor so small that the host is all that matters; an operator without a public "
+        "function (a gradient) as autograd calls it.",
         overhead_table(results, ops),
     ]
     for op in ops:
