@@ -21,6 +21,7 @@ from warpsmith.loss.fused_linear_cross_entropy import (
     LEAST_CHUNKS,
     LEAST_ROWS,
     ROW_TILE,
+    _class_blocks,
     _default_chunk,
 )
 
@@ -286,6 +287,24 @@ def test_fused_layer_is_as_accurate_as_pytorch(
         assert float((our - right).abs().max()) <= allowed
 
 
+@pytest.mark.parametrize(
+    ("dtype", "count", "lengths"),
+    [
+        ("bf16", 50257, [50256, 1]),
+        ("f16", 32000, [32000]),
+        ("bf16", 7, [7]),
+        ("f32", 50257, [50256, 1]),
+        ("f32", 11, [8, 3]),
+    ],
+)
+def test_products_run_along_whole_pieces_of_rows(
+    dtype: str, count: int, lengths: list[int]
+) -> None:
+    blocks = _class_blocks(count, torch.empty(0, dtype=DTYPES[dtype]))
+    assert [len(range(count)[block]) for block in blocks] == lengths
+    assert [i for block in blocks for i in range(count)[block]] == list(range(count))
+
+
 def test_gradients_of_a_mean_over_many_rows_survive_f16() -> None:
     """Divided by the number of rows before the matrix products, they would underflow."""
     rows, count = 8192, 33
@@ -434,7 +453,7 @@ def test_no_chunk_of_no_rows() -> None:
 
 def test_by_default_no_product_sees_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest block of logits that a matrix product writes."""
-    x, weight, target, _ = layer(300, 8, 33)
+    x, weight, target, _ = layer(300, 8, 32)
     seen: list[int] = []
     mm = torch.mm
 

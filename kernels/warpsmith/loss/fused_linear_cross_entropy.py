@@ -42,6 +42,9 @@ ROW_TILE = 128
 #: Logits of a chunk are laid out with rows of a multiple of this many bytes: matrix products are
 #: several times slower on rows that start anywhere, as those of 50257 classes would.
 ROW_BYTES = 128
+#: Matrix products along rows of which a piece of so many bytes is cut off run on kernels several
+#: times slower. So the classes that do not fill the last piece go through products of their own.
+PIECE_BYTES = 16
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -108,39 +111,52 @@ def _chunks(rows: int, chunk: int) -> Iterator[slice]:
         yield slice(start, min(start + chunk, rows))
 
 
-def _product_into(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """a b, summed in f32 and rounded once: cuBLAS may cut a long sum, and round its parts to the
-    dtype of the answer before it adds them.
-    """
-    if a.is_cuda and a.element_size() == 2:
-        out.copy_(torch.mm(a, b, out_dtype=torch.float32))
+def _class_blocks(count: int, x: Tensor) -> tuple[slice, ...]:
+    """The classes in whole pieces of a row of logits, and what is left of them."""
+    whole = count - count % (PIECE_BYTES // x.element_size())
+    return tuple(slice(a, b) for a, b in ((0, whole), (whole, count)) if a < b)
+
+
+def _add_product(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
+    """out += a b, or out = a b at first; 16-bit factors may meet in f32."""
+    if out.dtype == a.dtype:
+        if first:
+            torch.mm(a, b, out=out)
+        else:
+            torch.addmm(out, a, b, out=out)
+    elif a.is_cuda:
+        if first:
+            torch.mm(a, b, out_dtype=out.dtype, out=out)
+        else:
+            torch.addmm(out, a, b, out_dtype=out.dtype, out=out)
     else:
-        torch.mm(a, b, out=out)
+        _add_product(out, a.to(out.dtype), b.to(out.dtype), first=first)
+
+
+def _input_gradient(dx: Tensor, grad: Tensor, weight: Tensor, blocks: tuple[slice, ...]) -> None:
+    """dx = g W, summed in f32 and rounded once: cuBLAS may cut a long sum, and round its parts to
+    the dtype of the answer before it adds them.
+    """
+    wide = wide_dtype(dx)
+    total = dx if dx.dtype == wide else torch.empty_like(dx, dtype=wide)
+    for classes in blocks:
+        _add_product(total, grad[:, classes], weight[classes], first=classes.start == 0)
+    if total is not dx:
+        dx.copy_(total)
 
 
 class _WeightGradient:
     """The sum over chunks of g^T x, in the dtype of the weight or in f32."""
 
     def __init__(self, weight: Tensor, in_f32: bool) -> None:
-        self.dtype = wide_dtype(weight) if in_f32 else weight.dtype
-        self.sum = torch.empty(weight.shape, dtype=self.dtype, device=weight.device)
+        dtype = wide_dtype(weight) if in_f32 else weight.dtype
+        self.sum = torch.empty(weight.shape, dtype=dtype, device=weight.device)
         self.empty = True
 
-    def add(self, grad: Tensor, x: Tensor) -> None:
-        first, self.empty = self.empty, False
-        if self.dtype == x.dtype:
-            if first:
-                torch.mm(grad.t(), x, out=self.sum)
-            else:
-                torch.addmm(self.sum, grad.t(), x, out=self.sum)
-        elif x.is_cuda:  # 16-bit factors, f32 sums
-            if first:
-                torch.mm(grad.t(), x, out_dtype=self.dtype, out=self.sum)
-            else:
-                torch.addmm(self.sum, grad.t(), x, out_dtype=self.dtype, out=self.sum)
-        else:
-            product = grad.t().to(self.dtype) @ x.to(self.dtype)
-            self.sum = product if first else self.sum.add_(product)
+    def add(self, grad: Tensor, x: Tensor, blocks: tuple[slice, ...]) -> None:
+        for classes in blocks:
+            _add_product(self.sum[classes], grad[:, classes].t(), x, first=self.empty)
+        self.empty = False
 
     def total(self, dtype: torch.dtype) -> Tensor:
         return self.sum.zero_().to(dtype) if self.empty else self.sum.to(dtype)
@@ -178,12 +194,14 @@ def _forward(
     dweight = _WeightGradient(weight, accumulate_f32) if grad_weight else None
     dbias = torch.zeros(count if grad_bias else 0, dtype=losses.dtype, device=x.device)
 
+    blocks = _class_blocks(count, x)
     for part in _chunks(rows, chunk):
         logits = buffer[: part.stop - part.start, :count]
-        if bias is None:
-            torch.mm(x[part], weight.t(), out=logits)
-        else:
-            torch.addmm(bias, x[part], weight.t(), out=logits)
+        for classes in blocks:
+            if bias is None:
+                torch.mm(x[part], weight[classes].t(), out=logits[:, classes])
+            else:
+                torch.addmm(bias[classes], x[part], weight[classes].t(), out=logits[:, classes])
         if not (grad_x or grad_weight or grad_bias):
             losses[part] = torch.ops.warpsmith.cross_entropy_forward(
                 logits, target[part], *options
@@ -193,9 +211,9 @@ def _forward(
             logits, target[part], None, *options
         )[0]
         if grad_x:
-            _product_into(dx[part], logits, weight)
+            _input_gradient(dx[part], logits, weight, blocks)
         if dweight is not None:
-            dweight.add(logits, x[part])
+            dweight.add(logits, x[part], blocks)
         if grad_bias:
             dbias += logits.sum(0, dtype=dbias.dtype)
 
