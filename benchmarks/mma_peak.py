@@ -26,7 +26,7 @@ if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
 import warpsmith
-from warpsmith import bench, build, catalogue, dispatch, limits, timing
+from warpsmith import bench, build, catalogue, dispatch, limits, sources, timing
 from warpsmith.catalogue import DTYPES, Inputs
 
 NAME = "mma_peak"
@@ -158,7 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
             torch.cuda.empty_cache()
     record: dict[str, Any] = {
         "environment": limits.environment(),
-        "source": build.source_hash("gemm", "matmul"),
+        "source": sources.of_mma_peak(),
         "rows": rows,
     }
     folder = options.out or limits.results_dir()

@@ -154,6 +154,11 @@ def source_hash(family: str, source_dir: str | None = None) -> str:
     return _digest(sorted({*code, *kernels}))
 
 
+def file_hash(path: Path) -> str:
+    """Identifies a file of CUDA code, with every header that it includes."""
+    return _digest(sorted(_with_includes([path])))
+
+
 def nvcc_flags(family: str) -> list[str]:
     return [*NVCC_FLAGS, HOST_OPTIMISATION.get(family, "-O3")]
 

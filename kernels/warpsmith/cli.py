@@ -266,6 +266,7 @@ def build_families(args: argparse.Namespace) -> int:
         report = resource_report(libraries, archs=archs)
         problems = report.problems
         result |= {"kernels": len(report.kernels), "problems": problems, "allowed": report.allowed}
+        result["too_large"] = report.too_large
         result["resources"] = str(folder / "resources.json")
         limits.write_json(Path(result["resources"]), [k.as_dict() for k in report.kernels])
     if args.json:
@@ -280,6 +281,8 @@ def build_families(args: argparse.Namespace) -> int:
         )
         for line in (*result["allowed"], *problems):
             write(line)
+        for line in result["too_large"]:
+            write(f"not to be run there: {line}")
     write(f"to use them: WARPSMITH_LIBRARY_DIR={folder.resolve()}")
     return 1 if problems else 0
 

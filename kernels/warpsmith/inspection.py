@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from warpsmith import build, catalogue
+from warpsmith import build, catalogue, launches
 from warpsmith.catalogue import DTYPES, Inputs, Op
 from warpsmith.console import progress_bar, say
 from warpsmith.occupancy import largest_blocks, occupancy
@@ -54,8 +54,8 @@ class Kernel:
     symbol: str = ""
     max_threads: int | None = None
     dynamic_smem_limit: int | None = None
-    #: The launch that the occupancy is of; None where there was none yet. From a file: that of the
-    #: largest block, without the dynamic shared memory that launches may add.
+    #: The launch that the occupancy is of; None where there was none yet. From a file: that on
+    #: record (`launches`), else that of the largest block, without dynamic shared memory.
     threads: int | None = None
     cluster: int | None = None
     dynamic_smem: int | None = None
@@ -141,6 +141,32 @@ _NAMESPACES = re.compile(
     r"warpsmith::|\(anonymous namespace\)::|\{anonymous\}::|_GLOBAL__N__\w+::|<unnamed>::"
 )
 _CASTS = re.compile(r"\((?:int|bool|unsigned int|long)\)")
+_ENUM = re.compile(r"enum class (\w+)[^{;]*\{([^}]*)\}")
+
+
+@functools.cache
+def _enumerators() -> dict[tuple[str, str], str]:
+    """(enumeration, value) -> name, of all in `csrc` whose values count up from 0. Where two of one
+    name differ, those that do are left out.
+    """
+    found: dict[tuple[str, str], set[str]] = {}
+    for path in sorted(build.CSRC.rglob("*")):
+        if path.suffix not in (".h", ".cuh", ".cu"):
+            continue
+        for name, body in _ENUM.findall(re.sub(r"//.*", "", path.read_text())):
+            for value, enumerator in enumerate(body.replace(" ", "").replace("\n", "").split(",")):
+                found.setdefault((name, str(value)), set()).add(enumerator)
+    return {at: names.pop() for at, names in found.items() if len(names) == 1}
+
+
+def _named_enumerators(name: str) -> str:
+    """`(Order)1`, as compiled files spell it, is `Order::columns`."""
+
+    def named(match: re.Match[str]) -> str:
+        enumerator = _enumerators().get((match[1], match[2]))
+        return match[0] if enumerator is None else f"{match[1]}::{enumerator}"
+
+    return re.sub(r"\((\w+)\)(\d+)", named, name)
 
 
 def tidy(name: str) -> str:
@@ -152,7 +178,7 @@ def tidy(name: str) -> str:
     # GCC's spelling of launch<kernel>(): "... [with auto kernel = relu_kernel<__half>; ...]".
     if match := re.search(r"\bkernel = (.*?)(?:; [\w:]+ = [^;]*)?\]$", name):
         name = match[1]
-    name = _CASTS.sub("", _NAMESPACES.sub("", name)).strip("&() ")
+    name = _named_enumerators(_CASTS.sub("", _NAMESPACES.sub("", name))).strip("&() ")
     name = name.removeprefix("void ")
     name = _without_parameters(name)
     for long, short in (
@@ -322,7 +348,14 @@ def family_of(library: Path) -> str:
 def resources(library: Path) -> list[Kernel]:
     """Every kernel of a compiled library, for every architecture in it."""
     family = family_of(library)
-    return _with_owners(read_kernels(library, _sources(family)), family)
+    known = launches.load().get(family, {})
+    kernels = (
+        _with_occupancy(replace(k, cluster=launch.cluster), launch.threads, launch.dynamic_smem)
+        if (launch := known.get(k.name))
+        else k
+        for k in read_kernels(library, _sources(family))
+    )
+    return _with_owners(kernels, family)
 
 
 def read_kernels(path: Path, sources: Sequence[str] = ()) -> list[Kernel]:
@@ -345,13 +378,14 @@ def read_kernels(path: Path, sources: Sequence[str] = ()) -> list[Kernel]:
 def _with_occupancy(
     kernel: Kernel, threads: int | None = None, dynamic_smem: int | None = None
 ) -> Kernel:
-    """The occupancy of a block, by default of the largest that there are launch bounds for, from
-    what the file says.
+    """The occupancy of a block from what the file says; by default as launched before, else of the
+    largest block that there are launch bounds for.
     """
-    if kernel.max_threads is threads is None:
+    most = kernel.max_threads or 1024
+    if (wanted := threads or kernel.threads or kernel.max_threads) is None:
         return kernel
-    most, smem = kernel.max_threads or 1024, dynamic_smem or 0
-    block = min(threads or most, most)
+    block = min(wanted, most)
+    smem = (kernel.dynamic_smem or 0) if dynamic_smem is None else dynamic_smem
     found = occupancy(kernel.arch, block, kernel.registers, kernel.static_smem + smem)
     if found is None:
         return kernel
@@ -549,7 +583,7 @@ def inspect(
         arch: restricts to one architecture ("90a"); compiles for it where there is no library of
             it.
         threads, dynamic_smem: what the occupancy is reported for; by default each kernel's last
-            launch (`launch_all`), from the file its largest block and no dynamic shared memory.
+            launch (`launch_all`), from the file that on record, else its largest block.
         driver: ask the driver (True), the file (False), or the driver where there is a GPU and no
             `arch` is named.
     """

@@ -25,6 +25,12 @@ PARTS, REGISTERS, REGISTERS_AT_ONCE = 4, 16384, 256
 RESERVED, SHARED_AT_ONCE = 1024, 128
 
 
+def largest_smem(arch: str) -> int | None:
+    """Bytes of shared memory that a block may have; None for an unknown architecture."""
+    limits = MULTIPROCESSORS.get(arch.rstrip("af"))
+    return None if limits is None else limits[2] - RESERVED
+
+
 def occupancy(arch: str, threads: int, registers: int, shared: int) -> tuple[int, float] | None:
     """Blocks that a multiprocessor holds at once, and the share of its threads that they are.
 

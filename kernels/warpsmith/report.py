@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warpsmith import bench, build, catalogue, limits, sources
+from warpsmith import bench, catalogue, limits, sources
 from warpsmith.catalogue import DTYPES, Op
 
 #: Not a peer that a user could have chosen instead.
@@ -80,7 +80,7 @@ OTHERS: dict[str, Other] = {
         "`mma.sync` at its peak",
         "What the instruction does in loops over registers, and the part of it that matrix "
         "products with it reach.",
-        lambda: build.source_hash("gemm", "matmul"),
+        sources.of_mma_peak,
     ),
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from warpsmith import catalogue, inspection
 from warpsmith.inspection import Kernel
+from warpsmith.occupancy import largest_smem
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class ResourceReport:
     kernels: list[Kernel]
     problems: list[str]
     allowed: list[str]
+    too_large: list[str]
 
 
 #: ptxas: wgmma serialised (C7510 and kin), which costs a kernel half its speed and more.
@@ -55,12 +57,14 @@ def resource_report(
         archs: architectures of which each library must hold kernels, "90a".
 
     Returns:
-        The kernels, the problems (empty where all is well) and the exceptions that a spec allows,
-        with its reason.
+        The kernels, the problems (empty where all is well), the exceptions that a spec allows, with
+        its reason, and the kernels that an architecture cannot run, as its blocks may not have so
+        much shared memory.
     """
     kernels: list[Kernel] = []
     problems: list[str] = []
     allowed: list[str] = []
+    too_large: list[str] = []
     for library in libraries:
         if "exit" in imports(library):
             problems.append(f"{library.name}: host code calls a __device__ function")
@@ -73,6 +77,13 @@ def resource_report(
         ]
         kernels += found
         for kernel in found:
+            most = largest_smem(kernel.arch)
+            smem = kernel.static_smem + (kernel.dynamic_smem or 0)
+            if most is not None and smem > most:
+                too_large.append(
+                    f"{kernel.name} (sm_{kernel.arch}): {smem} B of shared memory, a block may "
+                    f"have {most}"
+                )
             if kernel.stack == 0 and kernel.local == 0:
                 continue
             what = (
@@ -88,4 +99,4 @@ def resource_report(
     for log in logs:
         matches = (_SERIALISED.match(line) for line in log.read_text(errors="replace").splitlines())
         problems += [f"{log.name}: {match[0].strip()}" for match in matches if match]
-    return ResourceReport(kernels, problems, allowed)
+    return ResourceReport(kernels, problems, allowed, too_large)

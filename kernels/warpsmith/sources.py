@@ -122,3 +122,13 @@ def of_composite(composite: Composite) -> str:
     assert path is not None
     digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def of_mma_peak() -> str:
+    """The same for what `mma.sync` reaches: the loops over registers, and the products beside
+    them.
+    """
+    digest = hashlib.sha256(build.file_hash(build.CSRC / "selftest/mma_rate.cu").encode())
+    for source_dir in ("matmul", "matmul_tf32"):
+        digest.update(build.source_hash("gemm", source_dir).encode())
+    return digest.hexdigest()[:16]

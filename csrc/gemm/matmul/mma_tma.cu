@@ -393,8 +393,9 @@ const char* takes(const GemmArgs& p) {
   return needs_maps(p);
 }
 
-// Whether the clusters are busy for most of the time.
+// Whether the clusters are busy for most of the time. With rows of b, mma_peak is 1 to 6 % faster.
 bool suits(const GemmArgs& p) {
+  if (p.b.order == Order::rows) return false;
   const int clusters = clusters_of(p);
   const Waves waves = may_cut_waves(p) ? waves_of(pair_tiles(p), p.k, clusters) : uncut_waves(pair_tiles(p), p.k);
   const int tiles = static_cast<int>(pair_tiles(p)), steps = uncut_waves(tiles, p.k).steps;

@@ -8,6 +8,25 @@ namespace {
 
 constexpr int kValuesPerThread = 4;
 constexpr int kMostThreads = 512;
+constexpr int kTogether = 8;
+
+// A thread's share of the row's. A few meet before they join the others, as a long sum that is rounded at every value
+// loses the last digits of rstd.
+template <class A, class T>
+__device__ Deviations<A> deviations_of(const T* x, int64_t cols, A shift) {
+  Deviations<A> all;
+  for (int64_t start = threadIdx.x; start < cols; start += int64_t{kTogether} * blockDim.x) {
+    Deviations<A> few;
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const int64_t i = start + int64_t{k} * blockDim.x;
+      if (i < cols) add_deviation(few, x[i], shift);
+    }
+    all.sum = Add{}(all.sum, few.sum);
+    all.square = Add{}(all.square, few.square);
+  }
+  return all;
+}
 
 template <class T, class W, class A>
 __global__ void __launch_bounds__(kMostThreads) layer_norm_shuffle_kernel(const LayerNormRows<T, W> v) {
@@ -22,9 +41,7 @@ __global__ void __launch_bounds__(kMostThreads) layer_norm_shuffle_kernel(const 
     const A mean = v.mean_of(block_sum(v.scaled(sum), sums));
 
     // deviations
-    Deviations<A> own;
-    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) add_deviation(own, x[i], mean);
-    const RowStats stats = v.stats_of(mean, block_sum(own, v, deviations));
+    const RowStats stats = v.stats_of(mean, block_sum(deviations_of(x, v.cols, mean), v, deviations));
     if (threadIdx.x == 0) v.keep(row, stats);
 
     // normalise

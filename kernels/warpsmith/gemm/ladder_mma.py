@@ -72,6 +72,8 @@ def _needs_maps(p: Problem) -> str | None:
 
 def _suits_waves(p: Problem) -> str | None:
     """Of the pairs of multiprocessors, each with a tile of 256 x 256 (csrc/gemm/waves.h)."""
+    if p.b.by_rows:
+        return "b is row-major: mma_peak is faster"
     if p.k < 512:
         return "so short a k leaves the copies of a tile nothing to overlap with"
     pairs, tile, step = _clusters(), 256, 64

@@ -77,6 +77,7 @@ def linear_samples() -> tuple[Sample, ...]:
         _sample((3, 1543), 33, activation="silu"),
         _sample((1000, 1000), 1000, activation="silu", small=False),
         _sample((5, 4097), 129, activation="none", small=False),
+        _sample((24, 65536), 16, activation="gelu", small=False),
         _sample((257, 512), 1024, activation="relu", small=False),
         *(_sample((71, 75), 77, activation=name) for name in _ACTIVATIONS),
         _sample((1001, 999), 1003, activation="silu", small=False),
@@ -340,6 +341,7 @@ def addmm_samples() -> tuple[Sample, ...]:
             lambda i: (i.randn(33, 24), i.randn(3, 33, 1032), i.randn(3, 1032, 24, salt=1), 2.0),
         ),
         Sample("large", lambda i: _added(i, (1000, 1000), 1000, 1000, 1000, 0.5, 2.0), small=False),
+        Sample("k = 65536", lambda i: _added(i, (16,), 24, 16, 65536, 0.5, 2.0), small=False),
         Sample(
             "large, odd", lambda i: _added(i, (1001, 999), 1001, 999, 1003, 0.5, 2.0), small=False
         ),

@@ -335,13 +335,13 @@ def _case(m: int, n: int, k: int, layout: str, dtypes: tuple[str, ...] | None = 
         b = i.plain(n, k, salt=1).t() if layout == "TN" else i.plain(k, n, salt=1)
         return i.plain(m, k), b
 
-    ladder = m == n == k == LADDER
+    ladder = m == n == k and m in (SIMT_LADDER if dtypes == ("f32",) else LADDER)
     return Sample(f"{m}x{n}x{k} {layout}", make, small=False, dtypes=dtypes, ladder=ladder)
 
 
 _HALVES = ("f16", "bf16")
-#: The cube at which all rungs are timed: the one that others of this field give figures for.
-LADDER = 8192
+#: The cubes at which all rungs are timed: those that others of this field give figures for.
+LADDER, SIMT_LADDER = (8192,), (4096, 8192)
 #: Rows of tokens through the weights of a Llama-3-8B layer and of a 70B one.
 _LAYERS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336))
 _TOKENS = tuple(
@@ -352,7 +352,7 @@ _TOKENS = tuple(
 def bench() -> tuple[Sample, ...]:
     cubes = (1024, 2048, 4096, 8192)
     return (
-        *(_case(n, n, n, "NN") for n in cubes),
+        *(_case(n, n, n, "NN", dtypes) for n in cubes for dtypes in (("f32",), _HALVES)),
         *(_case(n, n, n, "TN", _HALVES) for n in cubes),
         _case(1000, 1000, 1000, "NN"),
         _case(4097, 5000, 3001, "NN"),

@@ -148,7 +148,7 @@ def _case(m: int, n: int, k: int, layout: str) -> Sample:
         b = i.plain(n, k, salt=1).t() if layout == "TN" else i.plain(k, n, salt=1)
         return i.plain(m, k), b
 
-    ladder = m == n == k == LADDER
+    ladder = m == n == k and m in LADDER
     return Sample(f"{m}x{n}x{k} {layout}", make, small=False, ladder=ladder)
 
 
