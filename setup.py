@@ -20,12 +20,13 @@ def ahead_of_time() -> bool:
     if os.environ.get("WARPSMITH_BUILD", "1") == "0":
         return False
     try:
-        import torch  # noqa: F401
+        import torch
     except ImportError:
         return False
     from warpsmith import build
 
-    return build.why_no_compiler() is None
+    new_enough = build.version_numbers(torch.__version__) >= build.MIN_TORCH
+    return new_enough and build.why_no_compiler() is None
 
 
 class BuildPackage(build_py):
@@ -46,7 +47,11 @@ class BuildPackage(build_py):
         lib.mkdir(parents=True, exist_ok=True)
         for family in families.FAMILIES:
             print(f"warpsmith: compiling '{family}' for {', '.join(archs)}", flush=True)
-            build.build([family], archs, scratch)
+            try:
+                build.build([family], archs, scratch)
+            except build.BuildError as error:  # the others serve; this one is tried on first use
+                print(f"warpsmith: no library of '{family}': {error}", flush=True)
+                continue
             for name in (f"warpsmith_{family}.so", f"{family}.json"):
                 shutil.copy2(scratch / name, lib / name)
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from warpsmith import build, doctor
+from warpsmith import build, doctor, driver
 
 FAMILY = "elementwise"
 #: Has sources that want the headers of CUTLASS.
@@ -176,7 +176,7 @@ def test_an_old_nvcc_is_told_of(
     assert f"nvcc {version} is older than 12.8" in build.why_not(FAMILY)
     with pytest.raises(build.BuildError, match=f"nvcc {version} is older than 12.8"):
         build.build([FAMILY], ["90a"], tmp_path)
-    assert "is older than 12.8" in doctor._nvcc_advice(None)
+    assert "is older than 12.8" in doctor._nvcc_advice()
 
 
 def test_the_oldest_nvcc_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_the_oldest_nvcc_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "nvcc", "of_nvcc", "of_driver"),
+    ("version", "nvcc", "of_nvcc", "of_driver"),
     [
         (None, "13.0", "", ""),
         ((13, 0), "13.5", "", ""),
@@ -197,17 +197,40 @@ def test_the_oldest_nvcc_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_doctor_tells_of_an_old_driver(
-    driver: tuple[int, int] | None,
+    version: tuple[int, int] | None,
     nvcc: str,
     of_nvcc: str,
     of_driver: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(build, "nvcc_version", lambda: nvcc)
-    monkeypatch.setattr(doctor, "driver_cuda", lambda: driver)
+    monkeypatch.setattr(driver, "cuda", lambda: version)
     advice = {row["what"]: row["advice"] for row in doctor.examine()["machine"]}
     for what, wanted in (("nvcc", of_nvcc), ("driver", of_driver)):
         assert re.search(wanted, advice[what]) if wanted else not advice[what]
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [((12, 9), "too old for code of CUDA 13"), ((12, 2), r"need one for CUDA 12\.4")],
+)
+def test_an_old_driver_is_the_reason_for_the_fallback(
+    version: tuple[int, int], why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Code that it cannot run would fail in every call, where another implementation serves."""
+    pretend_gpu(monkeypatch, "90a")
+    monkeypatch.setattr(build, "why_no_compiler", lambda: None)
+    monkeypatch.setattr(build, "nvcc_version", lambda: "13.0")
+    monkeypatch.setattr(driver, "cuda", lambda: version)
+    assert build.library(FAMILY) is None
+    assert re.search(why, build.why_not(FAMILY))
+    put_library(tmp_path / "ready", "90a")
+    monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path / "ready"))
+    manifest = tmp_path / "ready" / f"{FAMILY}.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"nvcc": 13}))
+    assert build.library(FAMILY) is None
+    monkeypatch.setattr(driver, "cuda", lambda: (13, 0))
+    assert build.library(FAMILY) == tmp_path / "ready" / f"warpsmith_{FAMILY}.so"
 
 
 # --- which library serves -------------------------------------------------------------------------

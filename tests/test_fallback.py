@@ -5,8 +5,10 @@ variant that cannot take a call says what it was given.
 from __future__ import annotations
 
 import shutil
+import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,8 +59,11 @@ def test_a_variant_raises_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> No
             relu(torch.ones(3), rung="pack", accumulator="")
 
 
-def test_no_twin_without_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_twin_without_a_c_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("triton")
+    monkeypatch.setattr(dispatch, "interpreting", lambda: False)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    (tmp_path / "Python.h").touch()
     op, args = catalogue.get("relu"), (torch.ones(3),)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
@@ -71,6 +76,11 @@ def test_no_twin_without_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatch.why_no_triton.cache_clear()
     monkeypatch.setenv("CC", "/opt/cc")
     assert dispatch.fallback_choice(op, args, "no library").implementation == "triton"
+    dispatch.why_no_triton.cache_clear()
+    (tmp_path / "Python.h").unlink()
+    choice = dispatch.fallback_choice(op, args, "no library")
+    assert choice.implementation == "reference"
+    assert "no headers of Python" in choice.reason
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpsmith import families
+from warpsmith import driver, families
 
 PACKAGE = Path(__file__).resolve().parent
 #: The CUDA sources: beside the package in an installed wheel, at the repository's root in a
@@ -271,6 +271,11 @@ def nvcc_version() -> str:
     return _release(nvcc) if nvcc else ""
 
 
+def nvcc_major() -> int:
+    """Of the toolkit that compiles here; 0 where its version is not known."""
+    return next(iter(version_numbers(nvcc_version())), 0)
+
+
 def version_numbers(version: str) -> tuple[int, ...]:
     """Major and minor: of "2.13.0+cu130" (2, 13)."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
@@ -437,6 +442,7 @@ def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress
         "family": family,
         "archs": list(archs),
         "cutlass": cutlass,
+        "nvcc": nvcc_major(),
         "key": _key(family, archs, cutlass),
     }
     (out / f"{family}.json").write_text(json.dumps(manifest, indent=1) + "\n")
@@ -554,6 +560,12 @@ def _manifest(folder: Path, family: str) -> dict[str, object]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def _driver_lacks(manifest: dict[str, object]) -> str:
+    """What the driver is too old for in a library; empty where it runs it, as far as is known."""
+    toolkit = manifest.get("nvcc", 0)
+    return driver.too_old() or driver.too_old_for(toolkit if isinstance(toolkit, int) else 0)
+
+
 def _archs(manifest: dict[str, object]) -> tuple[str, ...]:
     return tuple(map(str, manifest.get("archs", ())))  # type: ignore[call-overload]
 
@@ -574,6 +586,8 @@ def status(family: str) -> Status:
         archs = _archs(_manifest(path.parent, family))
         # without a manifest nobody can tell
         detail = _no_code("the library in WARPSMITH_LIBRARY_DIR", archs, wanted) if archs else ""
+        if lacking := _driver_lacks(_manifest(path.parent, family)):
+            detail += f"{lacking}; "
         if not detail:
             older = "" if is_current(path.parent, family) else ", built from other sources"
             told = f"named by WARPSMITH_LIBRARY_DIR{older}"
@@ -585,6 +599,8 @@ def status(family: str) -> Status:
             detail += "the wheel's library is older than the sources; "
         elif lacking := _no_code("the wheel's library", archs, wanted):
             detail += lacking
+        elif lacking := _driver_lacks(_manifest(wheel, family)):
+            detail += f"{lacking}; "
         else:
             return Status(family, "wheel", wheel / name, archs, f"{detail}compiled ahead of time")
     if wanted:
@@ -603,7 +619,7 @@ def _why_no_compile(archs: Sequence[str]) -> str:
         return f"the GPU is sm_{archs[-1]}, the kernels need sm_{MIN_SM}"
     if version_numbers(torch.__version__) < MIN_TORCH:
         return f"PyTorch {torch.__version__} is older than {MIN_TORCH[0]}.{MIN_TORCH[1]}"
-    if reason := why_no_compiler():
+    if reason := why_no_compiler() or driver.too_old() or driver.too_old_for(nvcc_major()):
         return reason
     if os.environ.get("WARPSMITH_BUILD", "1") == "0":
         return "compiling on first use is switched off (WARPSMITH_BUILD=0)"

@@ -19,9 +19,11 @@ import functools
 import importlib
 import os
 import shutil
+import sysconfig
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -230,9 +232,14 @@ def why_no_triton() -> str | None:
         import triton  # noqa: F401
     except ImportError:
         return "Triton is not installed"
+    if interpreting():
+        return None
     # Triton compiles the code that starts its kernels.
     if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
         return "Triton finds no C compiler (cc, gcc, clang, or what CC names)"
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        return f"Triton finds no headers of Python in {headers} (python3-dev)"
     return None
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 from typing import Any
 
 import torch
 
-from warpsmith import build, catalogue, dispatch, limits
+from warpsmith import build, catalogue, dispatch, driver, limits
 
 
 def _gpu_facts() -> tuple[str, str]:
@@ -31,45 +30,22 @@ def _gpu_facts() -> tuple[str, str]:
     return "none that PyTorch can use", "check `nvidia-smi` and the driver"
 
 
-#: Older drivers cannot unpack what nvcc packs by --compress-mode.
-MIN_DRIVER_CUDA = (12, 4)
-
-
-def driver_cuda() -> tuple[int, int] | None:
-    """The CUDA that the driver supports; None where there is no driver."""
-    version = ctypes.c_int()
-    try:
-        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) != 0:
-            return None
-    except OSError:
-        return None
-    return version.value // 1000, version.value % 1000 // 10
-
-
-def _nvcc_advice(driver: tuple[int, int] | None) -> str:
+def _nvcc_advice() -> str:
     if build.find_nvcc() is None:
         return "pip install 'warpsmith[nvcc]', or set CUDA_HOME"
     if reason := build.why_no_compiler():
         return reason
-    major = build.version_numbers(build.nvcc_version())[:1]
-    # Within a major version, older drivers take the machine code of a newer nvcc.
-    if driver and major > driver[:1]:
-        return (
-            f"the driver is too old for code of CUDA {major[0]}: update it, "
-            f"or set CUDA_HOME to a toolkit of CUDA {driver[0]}"
-        )
-    return ""
+    return driver.too_old_for(build.nvcc_major())
 
 
-def _driver_facts(driver: tuple[int, int] | None) -> tuple[str, str]:
+def _driver_facts() -> tuple[str, str]:
     """What driver there is, and what to do where it is too old."""
     number = limits.driver_version()
-    if driver is None:
+    version = driver.cuda()
+    if version is None:
         return number or "not found", ""
-    cuda = f"CUDA {driver[0]}.{driver[1]}"
-    wanted = ".".join(map(str, MIN_DRIVER_CUDA))
-    cure = "" if driver >= MIN_DRIVER_CUDA else f"the CUDA kernels need one for CUDA {wanted} (550)"
-    return f"{number}, {cuda}" if number else cuda, cure
+    cuda = f"CUDA {version[0]}.{version[1]}"
+    return f"{number}, {cuda}" if number else cuda, driver.too_old()
 
 
 def _version_of(module: str) -> str | None:
@@ -99,18 +75,17 @@ def examine() -> dict[str, Any]:
     """Facts about the machine and the families, each with what to do about it."""
     gpu, gpu_advice = _gpu_facts()
     nvcc = build.find_nvcc()
-    driver = driver_cuda()
     cutlass = build.find_cutlass()
     triton = _version_of("triton")
     compiler = shutil.which("c++") or shutil.which("g++")
     checks = [
         ("GPU", gpu, gpu_advice),
-        ("driver", *_driver_facts(driver)),
+        ("driver", *_driver_facts()),
         ("PyTorch", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}", ""),
         (
             "nvcc",
             f"{build.nvcc_version()} ({nvcc})" if nvcc else "not found",
-            _nvcc_advice(driver),
+            _nvcc_advice(),
         ),
         (
             "CUTLASS headers",
