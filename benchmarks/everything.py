@@ -48,8 +48,6 @@ SILENT, LONGEST_EXAMINED = 240, 500
 #: Tasks a kind is cut into, for each GPU: few, as starting them costs time, and of benchmarks each
 #: compiles all that it compares with before it measures anything.
 CUTS = {"verify": 2, "bench": 2, "sanitize": 1, "overhead": 1}
-#: What no operator's case is called: a benchmark of host times alone.
-NO_CASE = "none of them"
 #: `warpsmith verify` runs the tests of the device vocabulary only when it is given all operators.
 SELF_TESTS = """
 import sys
@@ -168,7 +166,7 @@ def tasks(
             "verify": (*verify, "--timeout", str(SILENT)),
             "bench": (*measure, "--no-overhead", "--warm", jobs, "--seconds", str(seconds)),
             "sanitize": (*verify, "--sanitize", "--timeout", str(LONGEST_EXAMINED)),
-            "overhead": (*measure, "--cases", NO_CASE),
+            "overhead": (*measure, "--overhead-only"),
         }
         names: Iterable[str] = catalogue.load()
         if older_than is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +13,19 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import warpsmith
 from warpsmith import (
+    arguments,
+    bench,
     catalogue,
     cli,
+    console,
     freshness,
+    inspection,
+    limits,
+    report,
     sources,
 )
 
@@ -113,6 +122,11 @@ def test_which(capsys: pytest.CaptureFixture[str]) -> None:
         (("build", "loss", "--arch", "xyz"), "'xyz' is no architecture; write 80, 89 or 90a"),
         (("build", "--arch", "80", "--arch", "70"), "sm_70 is too old: the kernels need sm_80"),
         (("inspect", "relu", "--arch", "sm_90"), "'sm_90' is no architecture"),
+        (("verify", "relu", "--device", "tpu"), "unknown device 'tpu'; cuda, cuda:1 or cpu"),
+        (("verify", "relu", "--device", "meta"), "unknown device 'meta'; cuda, cuda:1 or cpu"),
+        (("bench", "relu", "--peers", "torhc"), "unknown peer 'torhc'; known: torch, compile,"),
+        (("bench", "relu", "--cases", "xyz"), "relu has no case 'xyz'; there are 'f32 "),
+        (("bench", "relu", "--dtype", "i8"), "relu has no dtype 'i8'; known: f32, f16, bf16"),
     ],
 )
 def test_usage_errors(
@@ -133,6 +147,78 @@ def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], command: str) ->
     assert err.startswith(f"warpsmith: {command} needs a CUDA GPU, and PyTorch sees none")
     assert err.count("\n") == 1
     assert ("--device cpu" in err) == (command == "verify")
+
+
+def test_a_gpu_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert arguments.parse_device("cuda:1") == torch.device("cuda:1")
+    status, _, err = run(capsys, "verify", "relu", "--device", "cuda:2")
+    assert status == 2
+    assert err == "warpsmith: there is no cuda:2: PyTorch sees 2 GPUs\n"
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Standard error, where it is a terminal; standard output is none."""
+    monkeypatch.setenv("TERM", "xterm")
+    shown = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=shown, force_terminal=True, width=100))
+    return shown
+
+
+def test_code_is_read_beside_a_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO
+) -> None:
+    kernel = inspection.Kernel("relu_kernel", "90a", 8, 0, 0, 0)
+    library = Path("warpsmith_elementwise.so")
+    monkeypatch.setattr(inspection, "library_for", lambda family, arch: library)
+    monkeypatch.setattr(inspection, "sass", lambda op, arch: iter([(kernel, "0000  EXIT")]))
+    monkeypatch.setattr(inspection, "ptx", lambda op, arch: iter([(Path("naive.cu"), "ret;")]))
+    status, out, _ = run(capsys, "inspect", "relu", "--sass")
+    assert (status, out) == (0, "// relu_kernel, sm_90a\n0000  EXIT\n\n")
+    assert "disassembling" in terminal.getvalue()
+    status, out, _ = run(capsys, "inspect", "relu", "--ptx")
+    assert (status, out) == (0, "// naive.cu\nret;\n\n")
+    assert f"0/{len(catalogue.get('relu').ladder)}" in terminal.getvalue()
+
+
+def test_limits_are_measured_beside_a_bar(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: io.StringIO,
+    tmp_path: Path,
+) -> None:
+    measured = {"copy_tbps": 4.0}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(limits, "ensure", lambda folder, again: {"measured": measured})
+    status, out, _ = run(capsys, "bench", "--limits", "--out", str(tmp_path))
+    assert (status, json.loads(out)) == (0, measured)
+    assert "measuring the limits of this GPU" in terminal.getvalue()
+    monkeypatch.setattr(bench, "bench", lambda ops, plan, **_: [])
+    arguments = ("bench", "relu", "--limits", "--json", "--out", str(tmp_path))
+    status, out, _ = run(capsys, *arguments)
+    assert (status, json.loads(out)) == (0, {})
+
+
+def test_records_are_checked_beside_a_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO
+) -> None:
+    monkeypatch.setattr(freshness, "stale", lambda results: ["stale"])
+    monkeypatch.setattr(freshness, "unverified", lambda root, gpu: ["unverified"])
+    monkeypatch.setattr(freshness, "outdated_pages", lambda pages, results: ["outdated"])
+    monkeypatch.setattr(report, "benchmarks_page", lambda results, plots, docs: "other")
+    status, out, _ = run(capsys, "report", "--check", "--json")
+    assert status == 0
+    assert json.loads(out)["warnings"] == [
+        "stale",
+        "unverified",
+        "outdated",
+        "docs/benchmarks.md differs from the records; run `warpsmith report`",
+    ]
+    assert "checking the records" in terminal.getvalue()
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +249,18 @@ def test_verification_record_keeps_other_operators(tmp_path: Path) -> None:
     assert ops["relu"]["failed"] == ["samples bf16 (7,): off by one"]
     assert ops["silu"]["kinds"] == {"samples": 1}
     assert ops["silu"]["source"] == sources.of_verification(catalogue.get("silu"))
+
+
+def test_what_an_elementwise_function_costs_is_said_in_full() -> None:
+    root = Path(__file__).resolve().parents[1]
+    page = (root / "CONTRIBUTING.md").read_text()
+    section = page.partition("## An elementwise function\n")[2].partition("\n## ")[0]
+    said = {root / path for path in re.findall(r"`((?:csrc|kernels)/[\w./]+)`", section)}
+    folders = (root / "csrc/elementwise", root / "kernels/warpsmith/elementwise")
+    files = [path for folder in folders for path in folder.rglob("*.*") if path.suffix != ".pyc"]
+    assert said == {path for path in files if re.search(r"\bquick_gelu\b", path.read_text())}
+    assert len(said) == 6
+    assert "| an elementwise function | a few lines in each of six files:" in page
 
 
 def test_the_script_is_the_command() -> None:

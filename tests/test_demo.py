@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith import cli, demo, dispatch
+from warpsmith import accuracy, cli, demo, dispatch
 from warpsmith.demo import checks, model, times
 
 CPU = ["demo", "--device", "cpu", "--tokens", "1,3"]
@@ -46,7 +46,8 @@ def test_small_configuration_is_right(dtype: str, capsys: pytest.CaptureFixture[
                 assert (step.name, "Triton, interpreted") in found
     assert {what for what, _ in found} >= {
         "whole layer",
-        "gradient of x",
+        "gradient of attention",
+        "gradient of residual",
         "gradient of down_weight",
     }
 
@@ -59,8 +60,25 @@ def test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert "WRONG" not in text
 
 
-def _without_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return torch.nn.functional.rms_norm(x, x.shape[-1:], None, eps)
+def _without_weight(
+    attention: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    x = attention + residual
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], None, eps), x
+
+
+def _old_residual(
+    attention: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    x = attention + residual
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps), residual
+
+
+def _outputs_exchanged(
+    attention: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    x = attention + residual
+    return x, torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
 def _swapped(x: Tensor) -> Tensor:
@@ -81,7 +99,9 @@ def _nan(x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("op", "wrong"),
     [
-        ("rms_norm", _without_weight),
+        ("add_rms_norm", _without_weight),
+        ("add_rms_norm", _old_residual),
+        ("add_rms_norm", _outputs_exchanged),
         ("silu_and_mul", _swapped),
         ("add", _one_element_off),
         ("add", _nan),
@@ -100,7 +120,14 @@ def test_a_wrong_operator_fails(
 
 
 @pytest.mark.parametrize(
-    ("op", "wrong"), [("rms_norm", _without_weight), ("silu_and_mul", _swapped), ("add", _nan)]
+    ("op", "wrong"),
+    [
+        ("add_rms_norm", _without_weight),
+        ("add_rms_norm", _old_residual),
+        ("add_rms_norm", _outputs_exchanged),
+        ("silu_and_mul", _swapped),
+        ("add", _nan),
+    ],
 )
 def test_the_bound_of_the_layer_can_fail(
     op: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
@@ -122,7 +149,8 @@ def test_wrong_gradients_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(warpsmith, "add", detached)
     found = {check.what: check.ok for check in checks.check_training(weights(), 3)}
-    assert not found["gradient of x"]
+    assert not found["gradient of attention"]
+    assert not found["gradient of residual"]
     assert found["gradient of down_weight"]
 
 
@@ -138,15 +166,30 @@ def test_wrong_gradients_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bad_calls(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["demo", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
 
 
 def test_steps_fit_together() -> None:
     known = set(model.INPUTS)
     for step in model.STEPS:
         assert known >= set(step.inputs)
-        known.add(step.output)
+        known.update(step.outputs)
         assert step.op is None or step.op in warpsmith.catalogue.load()
+
+
+@pytest.mark.parametrize("side", ["ours", "theirs"])
+def test_steps_compute_the_formula(side: str) -> None:
+    """Both sides share the wiring of `STEPS`, so only a formula beside it can find it wrong."""
+    tensors = weights(torch.float32).inputs(3)
+    attention, residual, norm, gate_up, down = (t.double() for t in tensors)
+    x = attention + residual
+    n = x / (x.square().mean(-1, keepdim=True) + model.EPS).sqrt() * norm
+    gate, up = (n @ gate_up.T).chunk(2, -1)
+    y = x + (gate * gate.sigmoid() * up) @ down.T
+    with torch.no_grad():
+        torch.testing.assert_close(model.layer(side)(*tensors), y.float(), rtol=1e-4, atol=1e-4)
 
 
 def test_torch_compile_sees_one_graph() -> None:
@@ -160,9 +203,10 @@ def test_torch_compile_sees_one_graph() -> None:
 def test_times_of_a_layer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fake(functions: Any, args: Any, out: Tensor, seconds: float) -> dict[str, float]:
+    def fake(functions: Any, args: Any, outs: Any, seconds: float) -> dict[str, float]:
         for function in functions.values():
-            assert function(*args).shape == out.shape
+            found = accuracy.as_tuple(function(*args))
+            assert [t.shape for t in found] == [t.shape for t in outs]
         return {name: 2.0 if name == "torch" else 1.0 for name in functions}
 
     monkeypatch.setattr(times, "_times", fake)
@@ -174,6 +218,15 @@ def test_times_of_a_layer(
         times.BETWEEN,
         checks.WHOLE,
     ]
+    tokens, hidden, ffn = 4, model.SMALL.hidden, model.SMALL.ffn
+    elements = [
+        4 * tokens * hidden + hidden,
+        tokens * hidden + 2 * ffn * hidden + tokens * 2 * ffn,
+        tokens * 2 * ffn + tokens * ffn,
+        tokens * ffn + ffn * hidden + tokens * hidden,
+        3 * tokens * hidden,
+    ]
+    assert [row.limit_ms for row in rows[:5]] == pytest.approx([2 * n / 4e9 for n in elements])
     between, whole = rows[-2:]
     assert between.ms == 3.0
     assert between.speedup(between.torch_ms) == 2.0

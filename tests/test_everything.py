@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from warpsmith import bench, build, catalogue, limits, pool, sources
+from warpsmith import bench, build, catalogue, cli, limits, pool, sources
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,17 @@ def test_every_operator_is_in_one_task(everything: ModuleType, kind: str, gpus: 
     assert sorted(name for task in tasks for name in task.ops) == sorted(catalogue.load())
     assert len({task.name for task in tasks}) == len(tasks)
     assert all("{out}" in task.command for task in tasks)
+
+
+def test_tasks_are_calls_of_the_command_line(everything: ModuleType) -> None:
+    calls = [task for task in everything.tasks(everything.KINDS, 1, 0.25) if task.ops]
+    assert {task.kind for task in calls} == set(everything.KINDS)
+    for task in calls:
+        args = cli.parser().parse_args([*task.command[3:], *task.ops])
+        assert args.command == ("bench" if task.kind in ("bench", "overhead") else "verify")
+        if args.command == "bench":
+            assert args.overhead_only == (task.kind == "overhead")
+            assert args.no_overhead == (task.kind == "bench")
 
 
 def test_families_that_were_not_asked_for_are_left_out(everything: ModuleType) -> None:

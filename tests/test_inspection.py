@@ -13,11 +13,8 @@ from pathlib import Path
 import pytest
 
 from test_command_line import run
-from warpsmith import (
-    build,
-    inspection,
-    occupancy,
-)
+from warpsmith import build, inspection, launches, occupancy
+from warpsmith.launches import Launch
 from warpsmith.resource_report import resource_report
 
 SYMBOL = "_ZN9warpsmith17map_stream_kernelINS_5UnaryINS_4ReluEEE6__halfLb1EEEvPT0_"
@@ -73,6 +70,8 @@ def test_resources_are_parsed() -> None:
             "std::string_view = std::basic_string_view<char>]",
             "k<f32, true>",
         ),
+        ("k<A<B<C> > >", "k<A<B<C>>>"),
+        ("void warpsmith::k<(warpsmith::Order)1, (int)8>()", "k<Order::columns, 8>"),
         ("plain_kernel", "plain_kernel"),
     ],
 )
@@ -102,6 +101,42 @@ def test_resource_report_finds_problems(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(found.problems) == 2
     assert "stack 24 B, local 8 B" in found.problems[0]
     assert "C7510" in found.problems[1]
+
+
+def test_resource_report_knows_dynamic_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each architecture has its own launches; a kernel that only others launch has none."""
+    name = "map_stream_kernel<Unary<Relu>, f16, true>"
+    library = tmp_path / "warpsmith_elementwise.so"
+    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments, **options: DUMP)
+
+    def report(**record: int) -> tuple[list[inspection.Kernel], str]:
+        known = {sm[2:]: {name: Launch(256, 1, smem)} for sm, smem in record.items()}
+        monkeypatch.setattr(launches, "load", lambda: {"elementwise": known})
+        found = resource_report([library])
+        return found.kernels, "\n".join(found.problems)
+
+    (old, new), problems = report(sm80=48 << 10)
+    assert (old.threads, old.dynamic_smem, old.blocks_per_sm) == (256, 48 << 10, 3)
+    assert new.blocks_per_sm is new.dynamic_smem is None
+    assert "shared memory" not in problems
+    (_, new), problems = report(sm80=163 << 10, sm90=2048)
+    assert (new.dynamic_smem, new.blocks_per_sm) == (2048, 6)
+    assert f"{name} (sm_80): {(163 << 10) + 128} B of shared memory, of {163 << 10}" in problems
+
+
+def test_launches_are_kept_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "RECORD", tmp_path / "launches.json")
+    launches.load.cache_clear()
+    assert launches.load() == {}
+    known: dict[str, Launch] = {}
+    for smem in (0, 1024, 512):
+        launches.enter(known, "k<f32>", Launch(128, 2, smem))
+    assert known == {"k<f32>": Launch(128, 2, 1024)}
+    launches.save({"norm": {"80": known, "90": {}}})
+    assert launches.load() == {"norm": {"80": known, "90": {}}}
+    launches.load.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith import catalogue, philox
-from warpsmith.catalogue import Inputs
+from warpsmith import catalogue, dispatch, philox, testing
+from warpsmith.catalogue import DTYPES, Inputs
 
 NORMS: list[Any] = [
     pytest.param(warpsmith.rms_norm, 1, id="rms_norm"),
@@ -95,3 +95,21 @@ def test_gradients_of_residual_norms_with_dropout_as_autograd_has_them(
     assert op.eager is not None
     for ours, wanted in zip(op.eager(*args), op.reference(*args), strict=True):
         torch.testing.assert_close(ours, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["rms_norm_with_rstd", "layer_norm_with_rstd"])
+def test_rstd_of_many_long_rows(name: str) -> None:
+    """A sum that is rounded at every value is wrong in one long row of a thousand."""
+    op = catalogue.get(name)
+    for dtype in op.dtypes:
+        inputs = Inputs(DTYPES[dtype], "cuda")
+        parameters = [inputs.plain(131072, scale=0.1, salt=i) + 1 for i in (1, 2)]
+        given = (inputs.plain(2048, 131072), *parameters[: len(op.argument_names) - 2], 1e-5)
+        args = dispatch.normalise(op, given)
+        expected = testing.Expected.of(op, args)
+        for variant in op.variants:
+            if dispatch.refusal(variant, args, dispatch.device_sm(torch.device("cuda"))) is None:
+                out = getattr(torch.ops.warpsmith, variant.op_name)(*args)
+                verdict = testing.compare(op, out, args, variant=variant, expected=expected)
+                assert verdict.ok, verdict.message

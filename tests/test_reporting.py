@@ -204,6 +204,40 @@ def test_unknown_variants_are_refused() -> None:
         arguments.parse_variants("pack,registrs", ops)
 
 
+def test_unknown_peers_are_refused() -> None:
+    relu, softmax = catalogue.get("relu"), catalogue.get("softmax")
+    assert arguments.parse_peers("torch,compile,triton", [relu]) == ("torch", "compile", "triton")
+    assert arguments.parse_peers("liger", [relu, softmax]) == ("liger",)
+    known = "known: torch, compile, triton, or none"
+    with pytest.raises(UsageError, match=rf"unknown peer 'liger'; {known}"):
+        arguments.parse_peers("torch,liger", [relu])
+    with pytest.raises(UsageError, match=r"unknown peer 'torhc'; .* triton, liger, quack, or"):
+        arguments.parse_peers("torhc", [softmax])
+
+
+def test_cases_that_no_operator_has_are_refused() -> None:
+    relu, matmul = catalogue.get("relu"), catalogue.get("matmul")
+    assert arguments.parse_cases("8192x8192x8192", [relu, matmul]) == "8192x8192x8192"
+    with pytest.raises(UsageError, match=r"relu has no case 'xyz'; there are 'f32 "):
+        arguments.parse_cases("xyz", [relu])
+    with pytest.raises(UsageError, match=r"the 2 operators have no case 'bf16'; there are 'f32 "):
+        arguments.parse_cases("bf16", [relu, matmul], ("f32",))
+
+
+def test_dtypes_that_no_operator_has_are_refused() -> None:
+    relu, elu = catalogue.get("relu"), catalogue.get("elu")
+    assert arguments.parse_dtypes("e4m3,bf16", [relu, elu]) == ("e4m3", "bf16")
+    assert arguments.parse_dtypes("i8") == ("i8",)
+    with pytest.raises(UsageError, match=r"the 2 operators have no dtype 'i8'; known: f32, "):
+        arguments.parse_dtypes("bf16,i8", [relu, elu])
+
+
+def test_host_times_alone_leave_out_every_case() -> None:
+    ops = [catalogue.get("relu"), catalogue.get("softmax")]
+    assert bench.count_cases(ops, bench.Plan()) > 0
+    assert bench.count_cases(ops, bench.Plan(timed=False)) == 0
+
+
 @pytest.mark.parametrize("replays", [0.01, 1.5, 20, 1000])
 def test_turns_are_spread_evenly(replays: float) -> None:
     takes = timing.turns_of(replays)

@@ -1,4 +1,5 @@
-"""What arguments of the command line mean: operators, families, dtypes, variants, processes.
+"""What arguments of the command line mean: operators, families, dtypes, cases, variants, peers,
+devices, processes.
 
 Whatever fits nothing raises `UsageError`, with what may have been meant.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,10 +18,17 @@ from warpsmith import build, catalogue
 from warpsmith.catalogue import DTYPES, Composite, Op
 from warpsmith.console import UsageError
 
+#: A message names so many cases of those that there are.
+SHOWN_CASES = 8
+
 
 def _near(name: str, known: Iterable[str], otherwise: str) -> str:
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else otherwise
+
+
+def _called(ops: Sequence[Op]) -> str:
+    return f"{ops[0].name} has" if len(ops) == 1 else f"the {len(ops)} operators have"
 
 
 def _matching(name: str, ops: Mapping[str, Op]) -> list[Op]:
@@ -90,14 +99,35 @@ def parse_archs(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def parse_dtypes(text: str | None) -> tuple[str, ...] | None:
+def parse_dtypes(text: str | None, ops: Sequence[Op] = ()) -> tuple[str, ...] | None:
+    """Names of dtypes, each of which some of the operators has, where there are any."""
     if text is None:
         return None
     names = tuple(text.split(","))
+    had = [dtype for dtype in DTYPES if any(dtype in op.dtypes for op in ops)]
     for name in names:
         if name not in DTYPES:
             raise UsageError(f"unknown dtype '{name}'; known: {', '.join(DTYPES)}")
+        if ops and name not in had:
+            raise UsageError(f"{_called(ops)} no dtype '{name}'; known: {', '.join(had)}")
     return names
+
+
+def parse_cases(
+    text: str | None, ops: Sequence[Op], dtypes: tuple[str, ...] | None = None
+) -> str | None:
+    """A part of the name of some benchmark case that the operators have at these dtypes."""
+    from warpsmith import bench
+
+    if text is None:
+        return None
+    plan = bench.Plan(dtypes=dtypes)
+    known = dict.fromkeys(case for op in ops for case in bench.case_names(op, plan))
+    if not any(text in case for case in known):
+        first = [f"'{case}'" for case in itertools.islice(known, SHOWN_CASES)]
+        more = ", ..." if len(known) > len(first) else ""
+        raise UsageError(f"{_called(ops)} no case '{text}'; there are {', '.join(first)}{more}")
+    return text
 
 
 def parse_variants(text: str, ops: Sequence[Op]) -> str | tuple[str, ...]:
@@ -125,11 +155,35 @@ def parse_jobs(text: str, device: str) -> int:
     return int(text)
 
 
-def parse_peers(text: str | None) -> tuple[str, ...] | None:
-    """Names of peers, `none` for no peer; None for all of them."""
+def parse_peers(text: str | None, ops: Sequence[Op] = ()) -> tuple[str, ...] | None:
+    """Names of peers that some of the operators (of all, without any) are compared with; `none` for
+    no peer, None for all of them.
+    """
     if text is None:
         return None
-    return () if text == "none" else tuple(text.split(","))
+    if text == "none":
+        return ()
+    names = tuple(text.split(","))
+    peers = {peer for op in ops or find_ops([]) for peer in op.peers}
+    known = dict.fromkeys(("torch", "compile", "triton", *sorted(peers)))
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown peer '{name}'; known: {', '.join(known)}, or none")
+    return names
+
+
+def parse_device(text: str) -> torch.device:
+    """The CPU or a GPU; that there is none at all is for `need_gpu` to say."""
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        raise UsageError(f"unknown device '{text}'; cuda, cuda:1 or cpu") from None
+    if device.type not in ("cuda", "cpu"):
+        raise UsageError(f"unknown device '{text}'; cuda, cuda:1 or cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and count and (device.index or 0) >= count:
+        raise UsageError(f"there is no {text}: PyTorch sees {count} GPUs")
+    return device
 
 
 def parse_part(text: str) -> tuple[int, int]:

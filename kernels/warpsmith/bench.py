@@ -40,7 +40,8 @@ class Plan:
 
     `variants` is "ladder" (at the cases of `ladder_cases`), "all", "none", or names of variants.
     `peers` None is every peer of the operator; "torch", "compile" and "triton" count as peers here.
-    `measured` has, by operator, the cases to leave out, and `stuck`, by operator and case, what is
+    Without `timed` no case is timed, which leaves the host times of `overhead`. `measured` has, by
+    operator, the cases to leave out, and `stuck`, by operator and case, what is
     not called there, as it did not come to an end.
     """
 
@@ -50,6 +51,7 @@ class Plan:
     peers: tuple[str, ...] | None = None
     sustained: bool = False
     overhead: bool = True
+    timed: bool = True
     seconds: float = 0.25
     measured: Mapping[str, frozenset[str]] = field(default_factory=dict)
     stuck: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -108,7 +110,7 @@ def measured_cases(record: dict[str, Any] | None, op: Op) -> frozenset[str]:
 def missing_cases(record: dict[str, Any] | None, op: Op) -> list[str]:
     """Cases of the operator's benchmark that are not among them."""
     plan = Plan(measured={op.name: measured_cases(record, op)})
-    return [f"{dt} {s.label}" for dt in bench_dtypes(op, plan) for s in bench_cases(op, dt, plan)]
+    return case_names(op, plan)
 
 
 def without_measured(plan: Plan, ops: Sequence[Op], folder: Path) -> Plan:
@@ -436,6 +438,8 @@ def bench_dtypes(op: Op, plan: Plan) -> tuple[str, ...]:
 
 
 def bench_cases(op: Op, dtype: str, plan: Plan) -> tuple[Sample, ...]:
+    if not plan.timed:
+        return ()
     measured = plan.measured.get(op.name, frozenset())
     return tuple(
         s
@@ -494,8 +498,13 @@ def _planned_bytes(op: Op, sample: Sample, dtype: str) -> int:
     return int(op.cost.bytes(*_planned(op, sample, dtype))) if op.cost else 0
 
 
+def case_names(op: Op, plan: Plan) -> list[str]:
+    """Of the cases to time, as a record has them."""
+    return [f"{dt} {s.label}" for dt in bench_dtypes(op, plan) for s in bench_cases(op, dt, plan)]
+
+
 def count_cases(ops: Sequence[Op], plan: Plan) -> int:
-    return sum(len(bench_cases(op, dtype, plan)) for op in ops for dtype in bench_dtypes(op, plan))
+    return sum(len(case_names(op, plan)) for op in ops)
 
 
 def bench_op(

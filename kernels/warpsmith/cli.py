@@ -27,6 +27,8 @@ from warpsmith.arguments import (
     find_ops,
     need_gpu,
     parse_archs,
+    parse_cases,
+    parse_device,
     parse_dtypes,
     parse_jobs,
     parse_part,
@@ -44,7 +46,10 @@ from warpsmith.calls import (
 from warpsmith.catalogue import DTYPES, Composite, Op
 from warpsmith.console import (
     UsageError,
+    print_facts,
     print_json,
+    print_kernels,
+    print_listings,
     print_record,
     print_table,
     progress_bar,
@@ -61,17 +66,8 @@ def doctor(args: argparse.Namespace) -> int:
     facts = examine()
     if args.json:
         print_json(facts)
-        return 0
-    print_table("", ("", "found", "to do"), [tuple(row.values()) for row in facts["machine"]])
-    write("")
-    print_table(
-        "",
-        ("family", "what serves it", "library", "architectures", "why", "to do"),
-        [
-            (f["family"], f["serves"], f["library"], " ".join(f["archs"]), f["why"], f["advice"])
-            for f in facts["families"]
-        ],
-    )
+    else:
+        print_facts(facts)
     return 0
 
 
@@ -266,7 +262,6 @@ def build_families(args: argparse.Namespace) -> int:
         report = resource_report(libraries, archs=archs)
         problems = report.problems
         result |= {"kernels": len(report.kernels), "problems": problems, "allowed": report.allowed}
-        result["too_large"] = report.too_large
         result["resources"] = str(folder / "resources.json")
         limits.write_json(Path(result["resources"]), [k.as_dict() for k in report.kernels])
     if args.json:
@@ -281,8 +276,6 @@ def build_families(args: argparse.Namespace) -> int:
         )
         for line in (*result["allowed"], *problems):
             write(line)
-        for line in result["too_large"]:
-            write(f"not to be run there: {line}")
     write(f"to use them: WARPSMITH_LIBRARY_DIR={folder.resolve()}")
     return 1 if problems else 0
 
@@ -295,13 +288,15 @@ def inspect(args: argparse.Namespace) -> int:
     try:
         if args.sass:
             for op in ops:
-                for kernel, text in inspection.sass(op, args.arch):
-                    sys.stdout.write(f"// {kernel.name}, sm_{kernel.arch}\n{text}\n\n")
+                inspection.library_for(op.family, args.arch)  # may compile, with its own progress
+            code = (pair for op in ops for pair in inspection.sass(op, args.arch))
+            listings = ((f"{kernel.name}, sm_{kernel.arch}", text) for kernel, text in code)
+            print_listings("disassembling", None, listings)
             return 0
         if args.ptx:
-            for op in ops:
-                for path, text in inspection.ptx(op, args.arch or "90a"):
-                    sys.stdout.write(f"// {path.name}\n{text}\n\n")
+            files = (pair for op in ops for pair in inspection.ptx(op, args.arch or "90a"))
+            rungs = sum(len(op.ladder) for op in ops)
+            print_listings("compiling", rungs, ((path.name, text) for path, text in files))
             return 0
         if args.arch is None and torch.cuda.is_available():
             _launch_all(ops)
@@ -317,17 +312,7 @@ def inspect(args: argparse.Namespace) -> int:
         return 0
     if not kernels:
         raise UsageError(f"the library holds no kernel of '{args.op}'")
-    header = ["kernel", "rung", "sm", "registers", "local", "static smem", "max threads"]
-    header += ["threads", "cluster", "dynamic smem", "blocks per SM", "occupancy"]
-    rows: list[list[object]] = []
-    for k in dict.fromkeys(kernels):  # several operators may share one
-        local = k.local + k.stack
-        row: list[object] = [k.name, k.rung or "", k.arch, k.registers, local, k.static_smem]
-        row += [k.max_threads, k.threads, k.cluster, k.dynamic_smem, k.blocks_per_sm]
-        unknown = "never launched" if k.dynamic_smem_limit is not None else None
-        row.append(unknown if k.occupancy is None else f"{100 * k.occupancy:.0f} %")
-        rows.append(row)
-    print_table("", header, rows)
+    print_kernels(kernels)
     return 0
 
 
@@ -351,7 +336,8 @@ def _launch_all(ops: Sequence[Op]) -> None:
 
 def verify(args: argparse.Namespace) -> int:
     ops = find_ops(args.op)
-    if args.device.startswith("cuda"):
+    device = parse_device(args.device)
+    if device.type == "cuda":
         need_gpu("verify", "`--device cpu` verifies what means something there")
     from warpsmith import freshness, limits
     from warpsmith import verify as verification
@@ -360,7 +346,7 @@ def verify(args: argparse.Namespace) -> int:
     dtypes = parse_dtypes(args.dtype)
     jobs = parse_jobs(args.jobs, args.device)
     keep = None
-    if not (args.sanitizer or kinds or dtypes or not args.device.startswith("cuda")):
+    if not (args.sanitizer or kinds or dtypes or device.type != "cuda"):
         if args.sanitize:
             path = freshness.sanitizer_record(Path(args.out or limits.results_root()))
             keep = functools.partial(freshness.record_sanitizer, path)
@@ -382,7 +368,7 @@ def verify(args: argparse.Namespace) -> int:
             try:
                 results = verification.verify(
                     ops,
-                    device=args.device,
+                    device=device,
                     sanitizer=args.sanitizer,
                     progress=step,
                     kinds=kinds,
@@ -413,22 +399,26 @@ def bench(args: argparse.Namespace) -> int:
     from warpsmith import limits
 
     ops = find_ops(args.op)
+    dtypes = parse_dtypes(args.dtype, ops)
+    plan = benchmarks.Plan(
+        dtypes=dtypes,
+        cases=parse_cases(args.cases, ops, dtypes),
+        variants=parse_variants(args.variants, ops),
+        peers=parse_peers(args.peers, ops),
+        sustained=args.sustained,
+        overhead=not args.no_overhead,
+        timed=not args.overhead_only,
+        seconds=args.seconds,
+    )
     need_gpu("bench")
     folder = Path(args.out) if args.out else limits.results_dir()
     if args.limits:
-        known = limits.ensure(folder, again=True)
-        print_json(known["measured"])
+        with progress_bar("measuring the limits of this GPU", None):
+            known = limits.ensure(folder, again=True)
+        if not (args.json and args.op):
+            print_json(known["measured"])
         if not args.op:
             return 0
-    plan = benchmarks.Plan(
-        dtypes=parse_dtypes(args.dtype),
-        cases=args.cases,
-        variants=parse_variants(args.variants, ops),
-        peers=parse_peers(args.peers),
-        sustained=args.sustained,
-        overhead=not args.no_overhead,
-        seconds=args.seconds,
-    )
     if args.missing:
         plan = benchmarks.without_measured(plan, ops, folder)
     if args.warm:
@@ -477,10 +467,16 @@ def report(args: argparse.Namespace) -> int:
     readme, docs = home / "README.md", home / "docs"
     plots = docs / "plots" / gpu
     if args.check:
-        messages = freshness.stale(results) + freshness.unverified(root, gpu)
-        messages += freshness.outdated_pages([readme], results)
+        messages = []
         page = docs / "benchmarks.md"
-        wanted = reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs)
+        with progress_bar("checking the records", 4) as (bar, task):
+            messages += freshness.stale(results)
+            bar.update(task, advance=1, description="checking the verification")
+            messages += freshness.unverified(root, gpu)
+            bar.update(task, advance=1, description="checking README.md")
+            messages += freshness.outdated_pages([readme], results)
+            bar.update(task, advance=1, description="checking docs/benchmarks.md")
+            wanted = reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs)
         if not page.is_file() or page.read_text() != wanted:
             messages.append("docs/benchmarks.md differs from the records; run `warpsmith report`")
         if args.json:
@@ -628,7 +624,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--seconds", type=float, default=0.25, help="device time per implementation and case"
     )
-    sub.add_argument("--no-overhead", action="store_true", help="leave out the host time per call")
+    host = sub.add_mutually_exclusive_group()
+    host.add_argument("--no-overhead", action="store_true", help="leave out the host time per call")
+    host.add_argument("--overhead-only", action="store_true", help="only the host time per call")
     sub.add_argument("--missing", action="store_true", help="only cases that are not on record")
     sub.add_argument(
         "--warm",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from warpsmith.inspection import Kernel
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -58,6 +61,45 @@ def write(text: str) -> None:
 def say(message: str) -> None:
     """A line for the user on standard error, beside a progress bar where there is one."""
     err.print(escape(message), soft_wrap=True)
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    """What `doctor` found, as tables."""
+    print_table("", ("", "found", "to do"), [tuple(row.values()) for row in facts["machine"]])
+    write("")
+    print_table(
+        "",
+        ("family", "what serves it", "library", "architectures", "why", "to do"),
+        [
+            (f["family"], f["serves"], f["library"], " ".join(f["archs"]), f["why"], f["advice"])
+            for f in facts["families"]
+        ],
+    )
+
+
+def print_listings(label: str, total: int | None, listings: Iterable[tuple[str, str]]) -> None:
+    """Titles and texts, when all are there: beside a bar, standard output would be the terminal."""
+    found = []
+    with progress_bar(label, total) as (bar, task):
+        for title, text in listings:
+            found.append(f"// {title}\n{text}\n\n")
+            bar.advance(task)
+    sys.stdout.writelines(found)
+
+
+def print_kernels(kernels: Iterable[Kernel]) -> None:
+    """Registers, memory and occupancy of compiled kernels as a table."""
+    header = ["kernel", "rung", "sm", "registers", "local", "static smem", "max threads"]
+    header += ["threads", "cluster", "dynamic smem", "blocks per SM", "occupancy"]
+    rows: list[list[object]] = []
+    for k in dict.fromkeys(kernels):  # several operators may share one
+        local = k.local + k.stack
+        row: list[object] = [k.name, k.rung or "", k.arch, k.registers, local, k.static_smem]
+        row += [k.max_threads, k.threads, k.cluster, k.dynamic_smem, k.blocks_per_sm]
+        unknown = "never launched" if k.dynamic_smem_limit is not None else None
+        row.append(unknown if k.occupancy is None else f"{100 * k.occupancy:.0f} %")
+        rows.append(row)
+    print_table("", header, rows)
 
 
 def print_record(name: str, record: dict[str, Any]) -> None:

@@ -190,7 +190,7 @@ def tidy(name: str) -> str:
         ("float", "f32"),
     ):
         name = re.sub(rf"\b{long}\b", short, name)
-    return name.replace("> >", ">>").strip()
+    return re.sub(r"> (?=>)", ">", name).strip()
 
 
 def _without_parameters(name: str) -> str:
@@ -348,13 +348,18 @@ def family_of(library: Path) -> str:
 def resources(library: Path) -> list[Kernel]:
     """Every kernel of a compiled library, for every architecture in it."""
     family = family_of(library)
-    known = launches.load().get(family, {})
-    kernels = (
-        _with_occupancy(replace(k, cluster=launch.cluster), launch.threads, launch.dynamic_smem)
-        if (launch := known.get(k.name))
-        else k
-        for k in read_kernels(library, _sources(family))
-    )
+    record = launches.load().get(family, {})
+    dynamic = {name.partition("<")[0] for known in record.values() for name in known}
+    kernels = []
+    for kernel in read_kernels(library, _sources(family)):
+        launch = record.get(kernel.arch.rstrip("af"), {}).get(kernel.name)
+        if launch is not None:
+            kernel = replace(kernel, cluster=launch.cluster)
+            kernel = _with_occupancy(kernel, launch.threads, launch.dynamic_smem)
+        elif kernel.name.partition("<")[0] in dynamic:  # how it would be launched nobody knows
+            kernel = replace(kernel, threads=None, dynamic_smem=None)
+            kernel = replace(kernel, blocks_per_sm=None, occupancy=None)
+        kernels.append(kernel)
     return _with_owners(kernels, family)
 
 
@@ -660,7 +665,9 @@ def _entries(text: str, op: Op, source: str) -> str:
     """The kernels of `op` in the PTX module of a file, each under its tidied name."""
     family = [other for other in catalogue.load().values() if other.family == op.family]
     parts = []
-    for piece in re.split(r"(?=^\s*(?:\.weak |\.visible )?\.entry )", text, flags=re.MULTILINE)[1:]:
+    for piece in re.split(r"(?=^[ \t]*(?:\.weak |\.visible )?\.entry )", text, flags=re.MULTILINE)[
+        1:
+    ]:
         symbol = re.search(r"\.entry (\w+)", piece)
         name = tidy(demangle(symbol[1])) if symbol else ""
         if op in owners(name, source, family)[0]:

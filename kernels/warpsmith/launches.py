@@ -2,17 +2,16 @@
 shared memory, and how many threads then.
 
 `launches.json` has it on record, so that occupancy can be told of every architecture without a GPU.
-`python benchmarks/launches.py` records it anew.
+`python tests/emulator/launches.py` records it anew.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from pathlib import Path
-
-from warpsmith import limits
 
 RECORD = Path(__file__).with_name("launches.json")
 
@@ -26,17 +25,21 @@ class Launch:
     dynamic_smem: int  # bytes of a block
 
 
+#: Compute capability -> name of a kernel -> its launch; of kernels with dynamic shared memory.
+Family = Mapping[str, Mapping[str, Launch]]
+
+
 @functools.cache
-def load(path: Path = RECORD) -> dict[str, dict[str, Launch]]:
-    """Family -> name of a kernel -> its launch; kernels without dynamic shared memory are left
-    out.
-    """
-    if not path.exists():
+def load() -> dict[str, Family]:
+    """What is on record of each family."""
+    if not RECORD.exists():
         return {}
-    families = json.loads(path.read_text())
     return {
-        family: {name: Launch(*values) for name, values in kernels.items()}
-        for family, kernels in families.items()
+        family: {
+            sm: {name: Launch(*values) for name, values in kernels.items()}
+            for sm, kernels in record.items()
+        }
+        for family, record in json.loads(RECORD.read_text()).items()
     }
 
 
@@ -47,17 +50,14 @@ def enter(known: dict[str, Launch], name: str, launch: Launch) -> None:
         known[name] = launch
 
 
-def save(families: dict[str, dict[str, Launch]], path: Path = RECORD) -> None:
+def save(families: Mapping[str, Family]) -> None:
     """A line for each kernel, sorted."""
-    limits.write_json(
-        path,
-        {
-            family: {
-                name: [launch.threads, launch.cluster, launch.dynamic_smem]
-                for name, launch in sorted(kernels.items())
-            }
-            for family, kernels in sorted(families.items())
-            if kernels
-        },
-    )
+    parts = []
+    for family, record in sorted(families.items()):
+        of_sm = []
+        for sm, kernels in sorted(record.items()):
+            lines = (f"{json.dumps(n)}: {list(astuple(v))}" for n, v in sorted(kernels.items()))
+            of_sm.append(f'"{sm}": {{\n' + ",\n".join(lines) + "}")
+        parts.append(f'"{family}": {{\n' + ",\n".join(of_sm) + "}")
+    RECORD.write_text("{\n" + ",\n".join(parts) + "}\n")
     load.cache_clear()

@@ -21,7 +21,6 @@ class ResourceReport:
     kernels: list[Kernel]
     problems: list[str]
     allowed: list[str]
-    too_large: list[str]
 
 
 #: ptxas: wgmma serialised (C7510 and kin), which costs a kernel half its speed and more.
@@ -48,8 +47,9 @@ def imports(library: Path) -> set[str]:
 def resource_report(
     libraries: Sequence[Path], logs: Sequence[Path] | None = None, archs: Sequence[str] = ()
 ) -> ResourceReport:
-    """Checks that compiled libraries hold kernels, and these for spills, local memory, serialised
-    wgmma and host code that calls a device function, in place of which nvcc ends the process.
+    """Checks that compiled libraries hold kernels, and these for spills, local memory, more shared
+    memory than there is (of launches on record: `launches`), serialised wgmma and host code that
+    calls a device function, in place of which nvcc ends the process.
 
     Args:
         libraries: `warpsmith_<family>.so` files.
@@ -57,14 +57,12 @@ def resource_report(
         archs: architectures of which each library must hold kernels, "90a".
 
     Returns:
-        The kernels, the problems (empty where all is well), the exceptions that a spec allows, with
-        its reason, and the kernels that an architecture cannot run, as its blocks may not have so
-        much shared memory.
+        The kernels, the problems (empty where all is well) and the exceptions that a spec allows,
+        with its reason.
     """
     kernels: list[Kernel] = []
     problems: list[str] = []
     allowed: list[str] = []
-    too_large: list[str] = []
     for library in libraries:
         if "exit" in imports(library):
             problems.append(f"{library.name}: host code calls a __device__ function")
@@ -80,9 +78,9 @@ def resource_report(
             most = largest_smem(kernel.arch)
             smem = kernel.static_smem + (kernel.dynamic_smem or 0)
             if most is not None and smem > most:
-                too_large.append(
-                    f"{kernel.name} (sm_{kernel.arch}): {smem} B of shared memory, a block may "
-                    f"have {most}"
+                problems.append(
+                    f"{kernel.name} (sm_{kernel.arch}): {smem} B of shared memory, of {most} that "
+                    "a block may have"
                 )
             if kernel.stack == 0 and kernel.local == 0:
                 continue
@@ -99,4 +97,4 @@ def resource_report(
     for log in logs:
         matches = (_SERIALISED.match(line) for line in log.read_text(errors="replace").splitlines())
         problems += [f"{log.name}: {match[0].strip()}" for match in matches if match]
-    return ResourceReport(kernels, problems, allowed, too_large)
+    return ResourceReport(kernels, problems, allowed)

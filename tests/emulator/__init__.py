@@ -56,6 +56,7 @@ _TEXTS = {
             "  emu::prepare_launch(function);\n  launch(kernel, config, stream, addresses);\n",
         ),
         ("void launch_as(void (*)(Params...),", "void launch_as(void (*function)(Params...),"),
+        ("  return {detail::spelling<kernel>(),", "  return {emu::spelling<emu::Named<kernel>>(),"),
     ],
     "host/launch.cpp": [
         (

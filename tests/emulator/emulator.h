@@ -12,16 +12,21 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
+#include <cxxabi.h>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 namespace emu {
@@ -88,6 +93,24 @@ void next_launch(Invoke invoke, char* (*shared_marker)());
 inline char* shared_marker() {
   static thread_local char marker;
   return &marker;
+}
+
+template <auto kernel>
+struct Named {};
+
+// The name of the kernel with all its template arguments, as compiled files have it: g++ leaves out those by default.
+template <class T>
+std::string_view spelling() {
+  static const std::string text = [] {
+    const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(typeid(T).name(), nullptr, nullptr, nullptr),
+                                                      std::free);
+    std::string_view all(name.get());
+    all = all.substr(all.find('&') + 1);
+    all.remove_suffix(1);  // of Named<&(kernel)>
+    if (all.front() == '(' && all.back() == ')') all = all.substr(1, all.size() - 2);
+    return std::string(all);
+  }();
+  return text;
 }
 
 template <class... Params>

@@ -553,6 +553,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   if (threads == 0 || threads > 1024 || launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) {
     return cudaErrorInvalidConfiguration;
   }
+  if (emu::number("WARPSMITH_EMULATOR_DRY", 0)) return cudaSuccess;
   emu::run(launch);
   emu::last_error = launch.cluster.message;
   return launch.cluster.failed ? cudaErrorLaunchFailure : cudaSuccess;
@@ -575,23 +576,24 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 cudaError_t cudaStreamGetId(cudaStream_t, unsigned long long* id) { return *id = 0, cudaSuccess; }
 
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
-  std::memset(to, byte, bytes);
+  if (!emu::number("WARPSMITH_EMULATOR_DRY", 0)) std::memset(to, byte, bytes);
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  const int sm = emu::number("WARPSMITH_EMULATOR_SM", 90);
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
+      *value = sm / 10;
       break;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
+      *value = sm % 10;
       break;
     case cudaDevAttrMultiProcessorCount:
       *value = multiprocessors();
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 227 << 10;
+      *value = (sm >= 90 ? 227 : (sm == 80 ? 163 : 99)) << 10;
       break;
     case cudaDevAttrL2CacheSize:
       *value = 60 << 20;

@@ -1,10 +1,11 @@
 """The MLP half of a Llama-3-8B decoder layer, through warpsmith and through PyTorch.
 
-    y = x + W_down (silu(W_gate n) * (W_up n)),    n = rms_norm(x) * w
+    x = attention + residual,    n = rms_norm(x) * w,    y = x + W_down (silu(W_gate n) * (W_up n))
 
-The weights are random but seeded, the sizes and token counts are the model's own. The matrix
-products are PyTorch's on both sides; everything between them is warpsmith's on one side. Answers
-are checked before anything is timed:
+The first sum is fused into the norm (`add_rms_norm`), as a real layer has it. Weights, output of
+attention and residual stream are random but seeded, the sizes and token counts are the model's own.
+The matrix products are PyTorch's on both sides; everything around them is warpsmith's on one side.
+Answers are checked before anything is timed:
 
 - every operator, on the tensors that reach it, by the accuracy rule of `warpsmith.testing`;
 - the whole layer against float64, by the bound that `error_bound` derives.
@@ -223,15 +224,17 @@ def _heading(config: Config, dtype: str, place: str) -> str:
     return (
         f"The MLP half of a decoder layer of {config.name}: hidden {config.hidden}, ffn"
         f" {config.ffn}, {dtype}, on {place}.\n"
-        "y = x + W_down (silu(W_gate n) * (W_up n)), n = rms_norm(x) * w\n"
+        "x = attention + residual, n = rms_norm(x) * w,"
+        " y = x + W_down (silu(W_gate n) * (W_up n))\n"
     )
 
 
 def _on_cpu(args: argparse.Namespace, device: torch.device) -> int:
+    config = SMALL
+    counts = _tokens(args.tokens, config)
     if "triton" not in sys.modules:
         os.environ["TRITON_INTERPRET"] = "1"
     why = _interpreter()
-    config = SMALL
     place = "the CPU"
     if not args.json:
         write(_heading(config, args.dtype, place))
@@ -246,7 +249,6 @@ def _on_cpu(args: argparse.Namespace, device: torch.device) -> int:
         say(f"the Triton twins are left out: {why}")
     weights = Weights(config, DTYPES[args.dtype], device)
     checks: list[Check] = []
-    counts = _tokens(args.tokens, config)
     for tokens in counts:
         found, values = check_steps(weights, tokens, twins=why is None)
         checks += found + check_layer(weights, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,9 @@ class Check:
     detail: str = ""
 
 
-def error_bound(contribution: float, output: float, config: Config, dtype: torch.dtype) -> float:
+def error_bound(
+    contribution: float, residual: float, output: float, config: Config, dtype: torch.dtype
+) -> float:
     """How far the layer may be from float64, as a root mean square over its outputs.
 
     With u the unit roundoff of the dtype and v that of float32, in which products are summed:
@@ -40,27 +43,30 @@ def error_bound(contribution: float, output: float, config: Config, dtype: torch
     - The gate silu(g) u: an error of u passes unchanged, one of g is multiplied by g silu'(g) /
       silu(g), in the mean square at most 1.5 for normal g of any spread.
 
-    So, in squares relative to each tensor, with two roundings in the norm, two in the gate (silu
-    and its product) and one in the final sum:
+    So, in squares relative to each tensor, with one rounding in the first sum, two in the norm, two
+    in the gate (silu and its product) and one in the final sum:
 
-        n:  2 u^2
+        x:  u^2
+        n:  x + 2 u^2
         h:  n + 2 u^2 + hidden v^2
         a:  2.5 h + 2 u^2
         d:  a + 2 u^2 + ffn v^2
-        y:  d |d|^2 + u^2 |y|^2          which is the square of the bound
+        y:  x |x|^2 + d |d|^2 + u^2 |y|^2          which is the square of the bound
 
     Args:
-        contribution: root mean square of d, what the layer adds to its input.
+        contribution: root mean square of d, what the layer adds to the residual stream.
+        residual: root mean square of x, the residual stream behind attention.
         output: root mean square of y.
         config: the sizes.
         dtype: of all tensors.
     """
     u, v = torch.finfo(dtype).eps / 2, torch.finfo(torch.float32).eps / 2
-    n = 2 * u**2
+    x = u**2
+    n = x + 2 * u**2
     h = n + 2 * u**2 + config.hidden * v**2
     a = 2.5 * h + 2 * u**2
     d = a + 2 * u**2 + config.ffn * v**2
-    return math.sqrt(d * contribution**2 + (u * output) ** 2)
+    return math.sqrt(x * residual**2 + d * contribution**2 + (u * output) ** 2)
 
 
 def check_steps(
@@ -70,7 +76,7 @@ def check_steps(
 
     Args:
         weights: the layer.
-        tokens: rows of x.
+        tokens: rows of the activations.
         twins: judge each operator's Triton twin on the same tensors, too.
 
     Returns:
@@ -80,11 +86,11 @@ def check_steps(
     checks = []
     for step in STEPS:
         args = step.arguments(values)
-        values[step.output] = step.ours(*args)
+        outs = step.run(step.ours, values)
         if step.op is None:
             continue
         op = catalogue.get(step.op)
-        served = {step.serves(args): values[step.output]}
+        served: dict[str, Any] = {step.serves(args): outs}
         if twins:
             served["Triton, interpreted"] = testing.run_triton(op, args)
         for name, out in served.items():
@@ -103,20 +109,23 @@ def check_layer(weights: Weights, values: dict[str, Tensor]) -> list[Check]:
     """
     tensors = [values[name] for name in INPUTS]
     in_pytorch = layer("theirs")
-    x, ours, theirs = tensors[0], values[STEPS[-1].output], in_pytorch(*tensors)
-    wide = [t.double() for t in tensors[1:]]
-    squares = torch.zeros(5, dtype=torch.float64, device=x.device)
-    for rows in torch.arange(len(x), device=x.device).split(1024):  # a float64 layer needs space
-        exact = in_pytorch(x[rows].double(), *wide)
+    attention, residual = tensors[:2]
+    ours, theirs = values["y"], in_pytorch(*tensors)
+    wide = [t.double() for t in tensors[2:]]
+    tokens = len(ours)
+    squares = torch.zeros(6, dtype=torch.float64, device=ours.device)
+    for rows in torch.arange(tokens, device=ours.device).split(1024):  # float64 needs space
+        a, r = attention[rows].double(), residual[rows].double()
+        x, exact = a + r, in_pytorch(a, r, *wide)
         o, t = ours[rows].double(), theirs[rows].double()
-        parts = (o - exact, t - exact, o - t, exact - x[rows].double(), exact)
+        parts = (o - exact, t - exact, o - t, exact - x, x, exact)
         squares += torch.stack([part.square().sum() for part in parts])
-    mine, pytorch, apart, contribution, output = (squares / x.numel()).sqrt().tolist()
-    bound = error_bound(contribution, output, weights.config, x.dtype)
+    mine, pytorch, apart, contribution, stream, output = (squares / ours.numel()).sqrt().tolist()
+    bound = error_bound(contribution, stream, output, weights.config, ours.dtype)
     return [
-        _within(WHOLE, "warpsmith", len(x), mine, bound),
-        _within(WHOLE, "PyTorch", len(x), pytorch, bound),
-        _within(WHOLE, "one against the other", len(x), apart, 2 * bound),
+        _within(WHOLE, "warpsmith", tokens, mine, bound),
+        _within(WHOLE, "PyTorch", tokens, pytorch, bound),
+        _within(WHOLE, "one against the other", tokens, apart, 2 * bound),
     ]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import warpsmith
 from warpsmith import catalogue, dispatch, limits
+from warpsmith.accuracy import as_tuple
 from warpsmith.catalogue import DTYPE_NAMES
 
 EPS = 1e-5
@@ -35,7 +36,7 @@ SMALL = Config("Llama-3-8B in miniature", 256, 512, (1, 4, 16))
 
 @dataclass(frozen=True)
 class Step:
-    """One call in the layer: reads the named tensors, writes one more.
+    """One call in the layer: reads the named tensors, writes one or more new ones.
 
     `op` is the operator of the catalogue that serves it here, None for a matrix product, which is
     PyTorch's on both sides. `extra` are the arguments behind the tensors.
@@ -43,17 +44,23 @@ class Step:
 
     name: str
     inputs: tuple[str, ...]
-    output: str
-    theirs: Callable[..., Tensor]
+    outputs: tuple[str, ...]
+    theirs: Callable[..., Any]
     op: str | None = None
     extra: tuple[Any, ...] = ()
 
     @property
-    def ours(self) -> Callable[..., Tensor]:
+    def ours(self) -> Callable[..., Any]:
         return getattr(warpsmith, self.op) if self.op else self.theirs
 
     def arguments(self, values: dict[str, Tensor]) -> tuple[Any, ...]:
         return (*(values[name] for name in self.inputs), *self.extra)
+
+    def run(self, call: Callable[..., Any], values: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """Puts into `values` what `call`, one of `ours` and `theirs`, makes of them."""
+        outs = as_tuple(call(*self.arguments(values)))
+        values.update(zip(self.outputs, outs, strict=True))
+        return outs
 
     def serves(self, args: Sequence[Any]) -> str:
         """What runs it: a variant, "triton", "reference", or PyTorch's own product."""
@@ -62,12 +69,12 @@ class Step:
         choice = dispatch.which(self.op, *args)
         return choice.variant.name if choice.variant else choice.implementation
 
-    def floor_ms(self, known: dict[str, Any], args: Sequence[Any], out: Tensor) -> float:
+    def floor_ms(self, known: dict[str, Any], args: Sequence[Any]) -> float:
         """The least time for the bytes and the arithmetic of the step on this GPU."""
-        dtype = DTYPE_NAMES[out.dtype]
+        dtype = DTYPE_NAMES[args[0].dtype]
         if self.op is None:
             a, b = args
-            moved = (a.numel() + b.numel() + out.numel()) * out.element_size()
+            moved = (a.numel() + b.numel() + len(a) * len(b)) * a.element_size()
             return limits.floor_ms(known, dtype, moved, 2 * a.numel() * b.shape[0])
         op = catalogue.get(self.op)
         assert op.cost is not None
@@ -75,8 +82,11 @@ class Step:
         return limits.floor_ms(known, dtype, op.cost.bytes(*args), op.cost.flops(*args))
 
 
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, x.shape[-1:], weight, eps)
+def _add_rms_norm(
+    attention: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    x = attention + residual
+    return F.rms_norm(x, x.shape[-1:], weight, eps), x
 
 
 def _matmul(x: Tensor, weight: Tensor) -> Tensor:
@@ -92,15 +102,23 @@ def _add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-#: What goes in: tokens, weight of the norm, both weights of the gate and up projection, W_down.
-INPUTS = ("x", "norm_weight", "gate_up_weight", "down_weight")
+#: What goes in: the output of attention and the residual stream, a row per token; weight of the
+#: norm, both weights of the gate and up projection, W_down.
+INPUTS = ("attention", "residual", "norm_weight", "gate_up_weight", "down_weight")
 
 STEPS = (
-    Step("rms_norm", ("x", "norm_weight"), "n", _rms_norm, "rms_norm", (EPS,)),
-    Step("gate and up: matmul", ("n", "gate_up_weight"), "h", _matmul),
-    Step("silu_and_mul", ("h",), "a", _silu_and_mul, "silu_and_mul"),
-    Step("down: matmul", ("a", "down_weight"), "d", _matmul),
-    Step("add", ("x", "d"), "y", _add, "add"),
+    Step(
+        "add_rms_norm",
+        ("attention", "residual", "norm_weight"),
+        ("n", "x"),
+        _add_rms_norm,
+        "add_rms_norm",
+        (EPS,),
+    ),
+    Step("gate and up: matmul", ("n", "gate_up_weight"), ("h",), _matmul),
+    Step("silu_and_mul", ("h",), ("a",), _silu_and_mul, "silu_and_mul"),
+    Step("down: matmul", ("a", "down_weight"), ("d",), _matmul),
+    Step("add", ("x", "d"), ("y",), _add, "add"),
 )
 
 
@@ -110,13 +128,13 @@ def layer(side: str) -> Callable[..., Tensor]:
     Args:
         side: "ours" or "theirs".
     """
-    calls = tuple((getattr(s, side), s.inputs, s.extra, s.output) for s in STEPS)
+    calls = tuple((step, getattr(step, side)) for step in STEPS)
 
     def run(*tensors: Tensor) -> Tensor:
         values = dict(zip(INPUTS, tensors, strict=True))
-        for call, inputs, extra, output in calls:
-            values[output] = call(*[values[name] for name in inputs], *extra)
-        return values[calls[-1][3]]
+        for step, call in calls:
+            step.run(call, values)
+        return values["y"]
 
     return run
 
@@ -145,4 +163,5 @@ class Weights:
     def inputs(self, tokens: int) -> tuple[Tensor, ...]:
         """`INPUTS` for that many tokens."""
         self._generator.manual_seed(SEED + 1 + tokens)
-        return (self._normal(tokens, self.config.hidden), *self.tensors)
+        attention, residual = (self._normal(tokens, self.config.hidden) for _ in range(2))
+        return (attention, residual, *self.tensors)

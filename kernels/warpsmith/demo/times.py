@@ -34,23 +34,26 @@ class Row:
 
 
 def _times(
-    functions: dict[str, Callable[..., Tensor]], args: Sequence[Any], out: Tensor, seconds: float
+    functions: dict[str, Callable[..., Any]],
+    args: Sequence[Any],
+    outs: Sequence[Tensor],
+    seconds: float,
 ) -> dict[str, float]:
     """Times functions on copies of the same arguments that take turns, so that L2 is cold."""
-    moved = timing.bytes_of([*args, out])
-    count = timing.sets_for(moved, timing.l2_bytes(out.device.index))
+    moved = timing.bytes_of([*args, *outs])
+    count = timing.sets_for(moved, timing.l2_bytes(outs[0].device.index))
     sets = [args] + [
         [a.clone() if isinstance(a, Tensor) else a for a in args] for _ in range(1, count)
     ]
 
-    def on_sets(function: Callable[..., Tensor]) -> timing.Implementation:
+    def on_sets(function: Callable[..., Any]) -> timing.Implementation:
         return lambda i: function(*sets[i])
 
     calls = {name: on_sets(function) for name, function in functions.items()}
     return {name: t.ms for name, t in timing.measure(calls, sets=count, seconds=seconds).items()}
 
 
-def _compiled(function: Callable[..., Tensor], args: Sequence[Any]) -> Callable[..., Tensor] | None:
+def _compiled(function: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any] | None:
     """`torch.compile` of a function for these shapes; None, with a line, where that fails."""
     compiled = torch.compile(function, dynamic=False)
     try:
@@ -73,28 +76,28 @@ def time_layer(
         compiled: compare with `torch.compile`, too.
     """
     torch._dynamo.reset()
-    tokens = len(values["x"])
+    tokens = len(values["y"])
     rows: list[Row] = []
 
     def measure(
-        ours: Callable[..., Tensor],
-        theirs: Callable[..., Tensor],
+        ours: Callable[..., Any],
+        theirs: Callable[..., Any],
         args: Sequence[Any],
-        out: Tensor,
+        outs: Sequence[Tensor],
     ) -> dict[str, float]:
         functions = {"ours": ours, "torch": theirs}
         if compiled and (function := _compiled(theirs, args)):
             functions["compile"] = function
-        return _times(functions, args, out, seconds)
+        return _times(functions, args, outs, seconds)
 
     for step in STEPS:
-        args, out = step.arguments(values), values[step.output]
-        limit = step.floor_ms(known, args, out)
+        args, outs = step.arguments(values), [values[name] for name in step.outputs]
+        limit = step.floor_ms(known, args)
         if step.op is None:
-            ms = _times({"torch": step.theirs}, args, out, seconds)["torch"]
+            ms = _times({"torch": step.theirs}, args, outs, seconds)["torch"]
             rows.append(Row(tokens, step.name, step.serves(args), ms, None, None, limit))
             continue
-        times = measure(step.ours, step.theirs, args, out)
+        times = measure(step.ours, step.theirs, args, outs)
         rows.append(
             Row(
                 tokens,
@@ -108,7 +111,7 @@ def time_layer(
         )
     rows.append(_sum(BETWEEN, [row for row in rows if row.torch_ms is not None]))
     inputs = [values[name] for name in INPUTS]
-    times = measure(layer("ours"), layer("theirs"), inputs, values[STEPS[-1].output])
+    times = measure(layer("ours"), layer("theirs"), inputs, [values["y"]])
     limit = sum(row.limit_ms for row in rows[: len(STEPS)])
     rows.append(Row(tokens, WHOLE, "", times["ours"], times["torch"], times.get("compile"), limit))
     return rows

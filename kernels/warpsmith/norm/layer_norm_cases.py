@@ -185,7 +185,6 @@ def with_rstd_samples() -> tuple[Sample, ...]:
     )  # fmt: skip
     long = (
         (199, 512), (20011, 256), (3, 12345), (5, 32768), (2, 131072), (3, 262144), (2, 300001),
-        (1500, 131072),
     )  # fmt: skip
     return (
         *(plain(m, n, small=True) for m, n in sizes),
