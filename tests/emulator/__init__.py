@@ -59,6 +59,11 @@ _TEXTS = {
         ("  return {detail::spelling<kernel>(),", "  return {emu::spelling<emu::Named<kernel>>(),"),
     ],
     "host/launch.cpp": [
+        (  # not the last launch is kept, but that of the most shared memory
+            "  kernel.state->last.note(config);\n",
+            "  if (config.dynamic_smem >= kernel.state->last.dynamic_smem())"
+            " kernel.state->last.note(config);\n",
+        ),
         (
             "  if (device < 0 || device >= kMaxDevices) throw",
             "  if (device < 0) device = 0;\n  if (device >= kMaxDevices) throw",
