@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -249,18 +248,6 @@ def test_verification_record_keeps_other_operators(tmp_path: Path) -> None:
     assert ops["relu"]["failed"] == ["samples bf16 (7,): off by one"]
     assert ops["silu"]["kinds"] == {"samples": 1}
     assert ops["silu"]["source"] == sources.of_verification(catalogue.get("silu"))
-
-
-def test_what_an_elementwise_function_costs_is_said_in_full() -> None:
-    root = Path(__file__).resolve().parents[1]
-    page = (root / "CONTRIBUTING.md").read_text()
-    section = page.partition("## An elementwise function\n")[2].partition("\n## ")[0]
-    said = {root / path for path in re.findall(r"`((?:csrc|kernels)/[\w./]+)`", section)}
-    folders = (root / "csrc/elementwise", root / "kernels/warpsmith/elementwise")
-    files = [path for folder in folders for path in folder.rglob("*.*") if path.suffix != ".pyc"]
-    assert said == {path for path in files if re.search(r"\bquick_gelu\b", path.read_text())}
-    assert len(said) == 6
-    assert "| an elementwise function | a few lines in each of six files:" in page
 
 
 def test_the_script_is_the_command() -> None:

@@ -148,3 +148,14 @@ else:
 """
     code = (spec + call).replace(EXAMPLE, f"{EXAMPLE}_of_the_docs")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT / "kernels", check=True)
+
+
+def test_what_an_elementwise_function_costs_is_said_in_full() -> None:
+    page = read("CONTRIBUTING.md")
+    section = page.partition("## An elementwise function\n")[2].partition("\n## ")[0]
+    said = {ROOT / path for path in re.findall(r"`((?:csrc|kernels)/[\w./]+)`", section)}
+    folders = (ROOT / "csrc/elementwise", ROOT / "kernels/warpsmith/elementwise")
+    files = [path for folder in folders for path in folder.rglob("*.*") if path.suffix != ".pyc"]
+    assert said == {path for path in files if re.search(r"\bquick_gelu\b", path.read_text())}
+    assert len(said) == 6
+    assert "| an elementwise function | a few lines in each of six files:" in page

@@ -1,6 +1,6 @@
 // What mma.sync can do at best: products of operands in registers, nothing else in the loop.
-//   Up to sixteen independent sums a warp, sixteen warps a multiprocessor; the operands are random, since the power that they
-//   draw sets the clock. `benchmarks/mma_peak.py` holds the climb's rungs against these rates.
+//   Eight or sixteen independent sums a warp, sixteen warps a multiprocessor; the operands are random, since the power
+//   that they draw sets the clock. `benchmarks/mma_peak.py` holds the climb's rungs against these rates.
 #include <algorithm>
 #include <type_traits>
 
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) mma_rate_kernel(int iterations, uint
 #pragma unroll
   for (int i = 0; i < kColumns * 2; ++i) b[i / 2][i % 2] = operand(16 + i);
 
-  // Not unrolled: products of e4m3 are computed apart from their sums on sm_90, and once for all steps that lie together.
+  // Not unrolled: sm_90 computes products of e4m3 apart from their sums, and once for all steps that lie side by side.
 #pragma unroll 1
   for (int step = 0; step < iterations; ++step) {
 #pragma unroll

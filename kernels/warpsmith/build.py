@@ -563,7 +563,7 @@ def _manifest(folder: Path, family: str) -> dict[str, object]:
 def _driver_lacks(manifest: dict[str, object]) -> str:
     """What the driver is too old for in a library; empty where it runs it, as far as is known."""
     toolkit = manifest.get("nvcc", 0)
-    return driver.too_old() or driver.too_old_for(toolkit if isinstance(toolkit, int) else 0)
+    return driver.lacks(toolkit if isinstance(toolkit, int) else 0)
 
 
 def _archs(manifest: dict[str, object]) -> tuple[str, ...]:
@@ -619,7 +619,7 @@ def _why_no_compile(archs: Sequence[str]) -> str:
         return f"the GPU is sm_{archs[-1]}, the kernels need sm_{MIN_SM}"
     if version_numbers(torch.__version__) < MIN_TORCH:
         return f"PyTorch {torch.__version__} is older than {MIN_TORCH[0]}.{MIN_TORCH[1]}"
-    if reason := why_no_compiler() or driver.too_old() or driver.too_old_for(nvcc_major()):
+    if reason := why_no_compiler() or driver.lacks(nvcc_major()):
         return reason
     if os.environ.get("WARPSMITH_BUILD", "1") == "0":
         return "compiling on first use is switched off (WARPSMITH_BUILD=0)"

@@ -24,7 +24,8 @@ def too_old() -> str:
     found = cuda()
     if found is None or found >= MIN_CUDA:
         return ""
-    return f"the CUDA kernels need one for CUDA {'.'.join(map(str, MIN_CUDA))} (550)"
+    wanted = ".".join(map(str, MIN_CUDA))
+    return f"the driver is too old: the CUDA kernels need one for CUDA {wanted} (550)"
 
 
 def too_old_for(toolkit: int) -> str:
@@ -38,3 +39,8 @@ def too_old_for(toolkit: int) -> str:
         f"the driver is too old for code of CUDA {toolkit}: update it, or set CUDA_HOME to a "
         f"toolkit of CUDA {found[0]}"
     )
+
+
+def lacks(toolkit: int) -> str:
+    """Why kernels that a toolkit of that major version compiled do not run; empty where they do."""
+    return too_old() or too_old_for(toolkit)

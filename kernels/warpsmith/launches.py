@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from warpsmith import limits
+
 RECORD = Path(__file__).with_name("launches.json")
 
 
@@ -52,12 +54,14 @@ def enter(known: dict[str, Launch], name: str, launch: Launch) -> None:
 
 def save(families: Mapping[str, Family]) -> None:
     """A line for each kernel, sorted."""
-    parts = []
-    for family, record in sorted(families.items()):
-        of_sm = []
-        for sm, kernels in sorted(record.items()):
-            lines = (f"{json.dumps(n)}: {list(astuple(v))}" for n, v in sorted(kernels.items()))
-            of_sm.append(f'"{sm}": {{\n' + ",\n".join(lines) + "}")
-        parts.append(f'"{family}": {{\n' + ",\n".join(of_sm) + "}")
-    RECORD.write_text("{\n" + ",\n".join(parts) + "}\n")
+    limits.write_json(
+        RECORD,
+        {
+            family: {
+                sm: {name: list(astuple(launch)) for name, launch in sorted(kernels.items())}
+                for sm, kernels in sorted(record.items())
+            }
+            for family, record in sorted(families.items())
+        },
+    )
     load.cache_clear()

@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.sm:
         found = dry_run(options.family[0], options.sm)
-        print(json.dumps({name: list(vars(launch).values()) for name, launch in found.items()}))
+        print(json.dumps({name: list(astuple(launch)) for name, launch in found.items()}))
         return 0
     record = dict(launches.load())
     differing = []

@@ -10,8 +10,8 @@ constexpr int kValuesPerThread = 4;
 constexpr int kMostThreads = 512;
 constexpr int kTogether = 8;
 
-// A thread's share of the row's. A few meet before they join the others, as a long sum that is rounded at every value
-// loses the last digits of rstd.
+// A thread's share of the deviations of x[cols]. A few meet before they join the others, as those of a pack do in
+// add_deviations: a long sum that is rounded at every value loses the last digits of rstd.
 template <class A, class T>
 __device__ Deviations<A> deviations_of(const T* x, int64_t cols, A shift) {
   Deviations<A> all;

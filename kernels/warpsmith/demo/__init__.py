@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from warpsmith import catalogue, dispatch, limits
+from warpsmith.arguments import parse_device
 from warpsmith.catalogue import DTYPES, FLOATS
 from warpsmith.console import UsageError, print_json, print_table, progress_bar, say, write
 from warpsmith.demo.checks import WHOLE, Check, check_layer, check_steps, check_training
@@ -174,26 +175,19 @@ def _tokens(text: str | None, config: Config) -> tuple[int, ...]:
 def _device(text: str | None) -> torch.device:
     if text is None:
         text = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        raise UsageError(f"unknown device '{text}'; cuda, cuda:1 or cpu") from None
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise UsageError("PyTorch sees no CUDA GPU; `warpsmith doctor` says why")
-        index = torch.cuda.current_device() if device.index is None else device.index
-        if index >= torch.cuda.device_count():
-            raise UsageError(f"there is no {text}: PyTorch sees {torch.cuda.device_count()} GPUs")
-        return torch.device("cuda", index)
-    if device.type != "cpu":
-        raise UsageError(f"unknown device '{text}'; cuda, cuda:1 or cpu")
-    return device
+    device = parse_device(text)
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise UsageError("PyTorch sees no CUDA GPU; `warpsmith doctor` says why")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.device("cuda", index)
 
 
 def _interpreter() -> str | None:
     """Turns Triton's interpreter on; why the twins cannot run, where that is too late."""
-    if not dispatch.triton_available():
-        return "Triton is not installed"
+    if why := dispatch.why_no_triton():
+        return why
     if not dispatch.interpreting():
         return "Triton was imported before its interpreter was switched on (TRITON_INTERPRET=1)"
     return None

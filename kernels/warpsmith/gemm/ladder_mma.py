@@ -257,7 +257,7 @@ MMA: tuple[Rung, ...] = (
     ),
     _rung(
         "mma_tma",
-        "large products: the copy engine brings operands, b for a cluster of two",
+        "large products, b column-major: the copy engine brings operands, b for a cluster of two",
         condition(
             needs_one_product,
             _needs_shared_memory,
