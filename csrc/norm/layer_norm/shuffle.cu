@@ -9,6 +9,7 @@ namespace {
 constexpr int kValuesPerThread = 4;
 constexpr int kMostThreads = 512;
 constexpr int kTogether = 8;
+constexpr int kMinBlocks = 3;  // left alone, ptxas takes 32 registers for sm_80 and spills
 
 // A thread's share of the deviations of x[cols]. A few meet before they join the others, as those of a pack do in
 // add_deviations: a long sum that is rounded at every value loses the last digits of rstd.
@@ -29,7 +30,7 @@ __device__ Deviations<A> deviations_of(const T* x, int64_t cols, A shift) {
 }
 
 template <class T, class W, class A>
-__global__ void __launch_bounds__(kMostThreads) layer_norm_shuffle_kernel(const LayerNormRows<T, W> v) {
+__global__ void __launch_bounds__(kMostThreads, kMinBlocks) layer_norm_shuffle_kernel(const LayerNormRows<T, W> v) {
   __shared__ A sums[kWarp], deviations[2][kWarp];
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     const T* x = v.x_row(row);
