@@ -1,6 +1,7 @@
-"""Elementwise operators: activations, sums and products, biased and gated activations."""
+"""Elementwise operators: activations, sums and products, biased and gated activations, dropout."""
 
 from warpsmith.elementwise.binary import add, bias_gelu, bias_gelu_tanh, mul
+from warpsmith.elementwise.dropout import bias_dropout_add, dropout
 from warpsmith.elementwise.gated import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
 from warpsmith.elementwise.ternary import mul_add
 from warpsmith.elementwise.unary import (
@@ -16,11 +17,14 @@ from warpsmith.elementwise.unary import (
     silu,
     swish,
 )
+from warpsmith.elementwise.weighted_sum import weighted_sum
 
 __all__ = [
     "add",
+    "bias_dropout_add",
     "bias_gelu",
     "bias_gelu_tanh",
+    "dropout",
     "elu",
     "gelu",
     "gelu_and_mul",
@@ -37,4 +41,5 @@ __all__ = [
     "silu",
     "silu_and_mul",
     "swish",
+    "weighted_sum",
 ]

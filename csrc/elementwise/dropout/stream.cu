@@ -1,0 +1,68 @@
+// Dropout at memory speed: the generator runs while the loads are on their way.
+//   Against `pack`: a thread starts the loads of two packs past L1, draws for both, and only then waits; what is added is
+//   known at compile time, so that no load hides behind a branch. It takes its place while the kernel before ends.
+//   Bound: DRAM, with the generator's instructions (some twenty an element) close behind in 16 bits.
+#include "device/start_early.h"
+#include "elementwise/dropout/elements.cuh"
+
+namespace warpsmith {
+namespace {
+
+constexpr int kThreads = 256, kPacks = 2, kMinBlocks = 4;
+
+template <class T, bool biased, bool added>
+__global__ void __launch_bounds__(kThreads, kMinBlocks) dropout_stream_kernel(const DropoutView<T> v) {
+  start_early();
+  constexpr int kWidth = kPack<T>;
+  const int64_t packs = v.n / kMaskBits * (kMaskBits / kWidth);
+  const int64_t first = int64_t{kThreads} * kPacks * blockIdx.x + threadIdx.x;
+  DropoutPacks<T> in[kPacks];
+  bool kept[kPacks][kWidth];
+
+  // load
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const int64_t pack = first + i * kThreads;
+    if (pack >= packs) continue;
+    load<Cache::streaming>(in[i].x, v.x + pack * kWidth);
+    if constexpr (added) load<Cache::streaming>(in[i].residual, v.residual + pack * kWidth);
+    if constexpr (biased) load(in[i].bias, v.bias + v.in_row(pack) * kWidth);
+  }
+  // draw
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) draw(kept[i], v.dropout, first + i * kThreads);
+  // write
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const int64_t pack = first + i * kThreads;
+    const bool exists = pack < packs;
+    uint32_t bits = 0;
+    if (exists) {
+      bits = drop_pack(in[i], biased, added, kept[i], v.dropout.scale);
+      store<Cache::streaming>(v.y + pack * kWidth, in[i].x);
+    }
+    keep_bits<kWidth>(v.mask, pack, bits, exists);
+  }
+  drop_rest(v);
+}
+
+void launch(const DropoutArgs& a, cudaStream_t stream) {
+  dispatch_float(a.dtype, [&]<class T>() {
+    const DropoutView<T> view(a, kPack<T>);
+    const dim3 grid(static_cast<unsigned>(ceil_div(a.n, int64_t{kThreads} * kPacks * kPack<T>)));
+    const LaunchConfig config{.grid = grid, .block = kThreads, .early = true};
+    const auto run = [&]<bool biased, bool added>() {
+      warpsmith::launch<&dropout_stream_kernel<T, biased, added>>(config, stream, view);
+    };
+    if (a.bias != nullptr) {
+      a.residual != nullptr ? run.template operator()<true, true>() : run.template operator()<true, false>();
+    } else {
+      a.residual != nullptr ? run.template operator()<false, true>() : run.template operator()<false, false>();
+    }
+  });
+}
+
+const Register<DropoutArgs> registered{"stream", /*min_sm=*/80, needs_packs, launch};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,415 @@
+"""Dropout that keeps a bit for each element, alone or between a bias and a residual sum:
+y = residual + dropout(x + bias), and its gradient from the bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith import catalogue, dispatch, philox
+from warpsmith.catalogue import DTYPE_NAMES, PACK, Cost, Op, Property, Rung
+from warpsmith.elementwise import checks, layout
+from warpsmith.elementwise import dropout_cases as cases
+from warpsmith.elementwise.binary import sum_to
+from warpsmith.peers import PerInput
+
+#: Bits of a word of the mask, which is int32: PyTorch computes little in uint32.
+MASK_BITS = 32
+
+# --- the mask -------------------------------------------------------------------------------------
+
+
+def words(n: int) -> int:
+    """Of the mask of n elements."""
+    return -(-n // MASK_BITS)
+
+
+def pack_mask(kept: Tensor) -> Tensor:
+    """Bit i % 32 of word i / 32 from bool i in row-major order; 0 where there is none."""
+    flat = kept.new_zeros(words(kept.numel()) * MASK_BITS, dtype=torch.uint8)
+    flat[: kept.numel()] = kept.reshape(-1)
+    places = torch.arange(8, dtype=torch.uint8, device=kept.device)
+    return (flat.view(-1, 8) << places).sum(-1, dtype=torch.uint8).view(torch.int32)
+
+
+def unpack_mask(mask: Tensor, shape: torch.Size) -> Tensor:
+    """The bools that `pack_mask` packed."""
+    places = torch.arange(8, dtype=torch.uint8, device=mask.device)
+    bits = (mask.contiguous().view(torch.uint8).unsqueeze(-1) >> places) & 1
+    return bits.view(-1)[: shape.numel()].view(shape).bool()
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check(x: Tensor, p: float, seed: int, offset: int) -> None:
+    checks.floating("dropout", "x", x)
+    philox.check("dropout", p)
+
+
+def _check_fused(
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, p: float, seed: int, offset: int
+) -> None:
+    op = "bias_dropout_add"
+    checks.floating(op, "x", x)
+    if bias is not None:
+        checks.bias(op, x, bias)
+    if residual is not None:
+        checks.like(op, "residual", residual, x)
+        checks.shaped(op, "residual", residual, tuple(x.shape))
+    philox.check(op, p)
+
+
+def _check_backward(grad: Tensor, mask: Tensor, p: float) -> None:
+    op = "dropout_backward"
+    checks.floating(op, "grad", grad)
+    if mask.device != grad.device:
+        raise RuntimeError(
+            f"{op}: expected mask to be on {grad.device} like grad, got {mask.device}"
+        )
+    if mask.dtype != torch.int32:
+        raise RuntimeError(f"{op}: expected mask to have dtype torch.int32, got {mask.dtype}")
+    n = words(grad.numel())
+    if tuple(mask.shape) != (n,):
+        raise RuntimeError(
+            f"{op}: expected mask to have shape ({n},), a bit for each element of grad, "
+            f"got {tuple(mask.shape)}"
+        )
+    philox.check(op, p)
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+def _keep(x: Tensor, kept: Tensor, p: float) -> Tensor:
+    return torch.where(kept, x * philox.keep_scale(p), 0.0)
+
+
+def _reference_fused(
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, p: float, seed: int, offset: int
+) -> tuple[Tensor, Tensor]:
+    kept = philox.keep_mask(x.shape, p, seed, offset, x.device)
+    y = _keep(x if bias is None else x + bias, kept, p)
+    return (y if residual is None else y + residual).contiguous(), pack_mask(kept)
+
+
+def _reference(x: Tensor, p: float, seed: int, offset: int) -> tuple[Tensor, Tensor]:
+    return _reference_fused(x, None, None, p, seed, offset)
+
+
+def _reference_backward(grad: Tensor, mask: Tensor, p: float) -> Tensor:
+    return _keep(grad, unpack_mask(mask, grad.shape), p).contiguous()
+
+
+def _fake(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(words(x.numel()), dtype=torch.int32)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def _saves(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    return outputs[1], inputs[1]
+
+
+def _derivative(
+    kept: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor, _: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    mask, p = kept
+    return torch.ops.warpsmith.dropout_backward(grad, mask, p), None, None, None
+
+
+def _saves_fused(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    _, bias, residual, p, *_ = inputs
+    return outputs[1], bias, residual is not None, p
+
+
+def _derivative_fused(
+    kept: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor, _: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    mask, bias, added, p = kept
+    dx = dbias = None
+    if needs[0] or needs[1]:
+        dx = torch.ops.warpsmith.dropout_backward(grad, mask, p)
+        dbias = sum_to(dx, bias.shape) if needs[1] else None
+    return dx, dbias, grad if added else None, None, None, None
+
+
+def _derivative_backward(
+    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    _, mask, p = inputs
+    return torch.ops.warpsmith.dropout_backward(grad, mask, p), None, None
+
+
+# --- what the rungs take --------------------------------------------------------------------------
+
+
+def _aligned(*tensors: Tensor | None) -> bool:
+    """A kernel gets a contiguous copy of what is not contiguous."""
+    given = [t for t in tensors if t is not None and t.is_contiguous()]
+    return all(layout.address(t) % layout.PACK_BYTES == 0 for t in given)
+
+
+def _needs_packs_fused(x: Tensor, bias: Any, residual: Any, *rest: Any) -> str | None:
+    if x.numel() == 0:
+        return None
+    if not _aligned(x, bias, residual):
+        return "needs x, bias and residual aligned to 16 bytes"
+    if bias is not None and x.shape[-1] % PACK[DTYPE_NAMES[x.dtype]]:
+        return "needs rows that are whole packs beside a bias"
+    return None
+
+
+def _needs_packs(x: Tensor, *rest: Any) -> str | None:
+    return _needs_packs_fused(x, None, None)
+
+
+def _needs_packs_backward(grad: Tensor, mask: Tensor, p: float) -> str | None:
+    return None if not grad.numel() or _aligned(grad) else "needs grad aligned to 16 bytes"
+
+
+def _ladder(needs_packs: Callable[..., str | None], seed: str) -> tuple[Rung, ...]:
+    return (
+        Rung("naive", "one element a thread, which draws for itself"),
+        Rung(
+            "pack",
+            "one 128-bit access a thread, a draw for four elements",
+            width=PACK,
+            pack=True,
+            when=needs_packs,
+            seeds=(seed,),
+        ),
+        Rung(
+            "stream",
+            "draws while two packs are on their way past L1",
+            width=PACK,
+            pack=True,
+            technique="stream",
+            when=needs_packs,
+        ),
+    )
+
+
+# --- peers ----------------------------------------------------------------------------------------
+#
+# They get the mask of what is kept, and its bits, made once per input: PyTorch's own generator
+# draws other numbers, and torch.compile does not end on ours written out.
+
+
+def _known(x: Tensor, p: float, seed: int, offset: int) -> tuple[Tensor, Tensor]:
+    kept = philox.keep_mask(x.shape, p, seed, offset, x.device)
+    return kept, pack_mask(kept)
+
+
+def _written(
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, kept: Tensor, p: float
+) -> Tensor:
+    y = (x if bias is None else x + bias) * kept * philox.keep_scale(p)
+    return y if residual is None else residual + y
+
+
+def _by_fused(written: Callable[..., Tensor]) -> Callable[..., Any]:
+    known = PerInput(_known)
+
+    def run(x: Tensor, bias: Any, residual: Any, p: float, seed: int, offset: int) -> Any:
+        kept, mask = known(x, p, seed, offset)
+        return written(x, bias, residual, kept, p), mask
+
+    return run
+
+
+def _by(written: Callable[..., Tensor]) -> Callable[..., Any]:
+    fused = _by_fused(written)
+    return lambda x, *drawn: fused(x, None, None, *drawn)
+
+
+def _by_backward(written: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    known = PerInput(lambda mask, shape: unpack_mask(mask, shape))
+    return lambda grad, mask, p: written(grad, None, None, known(mask, grad.shape), p)
+
+
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(_written, dynamic=False)
+
+
+# --- the operators --------------------------------------------------------------------------------
+
+
+def _size(*tensors: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
+
+
+def _bytes(x: Tensor, *rest: Any) -> int:
+    return 2 * _size(x) + _size(*rest) + 4 * words(x.numel())
+
+
+_TAIL = "int seed=0, int offset=0) -> (Tensor, Tensor)"
+
+dropout_op = catalogue.add(
+    Op(
+        f"dropout(Tensor x, float p=0.5, {_TAIL}",
+        family="elementwise",
+        elementwise=True,
+        reference=_reference,
+        ladder=_ladder(_needs_packs, "dropout_bit_mask_{dtype}"),
+        triton="dropout_triton:dropout",
+        fake=_fake,
+        check=_check,
+        backward=_derivative,
+        saves=_saves,
+        constants=(1,),
+        samples=cases.samples(),
+        errors=cases.errors(),
+        properties=(
+            Property("drops what philox says", cases.drops_what_philox_says),
+            Property("p = 0 changes nothing", cases.keeps_all),
+            Property("p = 1 leaves nothing", cases.keeps_none),
+        ),
+        cost=Cost(bytes=_bytes, flops=lambda x, *rest: x.numel()),
+        bench=cases.bench(),
+        peers={"compile": lambda: _by(_compiled())},
+        eager=_by(_written),
+    )
+)
+
+bias_dropout_add_op = catalogue.add(
+    Op(
+        f"bias_dropout_add(Tensor x, Tensor? bias, Tensor? residual, float p=0.0, {_TAIL}",
+        family="elementwise",
+        source="dropout",
+        elementwise=True,
+        reference=_reference_fused,
+        ladder=_ladder(_needs_packs_fused, "bias_residual_{dtype}"),
+        triton="dropout_triton:bias_dropout_add",
+        fake=_fake,
+        check=_check_fused,
+        backward=_derivative_fused,
+        saves=_saves_fused,
+        constants=(1,),
+        samples=cases.fused_samples(),
+        errors=cases.fused_errors(),
+        properties=(Property("without bias and residual dropout", cases.alone_is_dropout),),
+        cost=Cost(bytes=_bytes, flops=lambda x, *rest: 3 * x.numel()),
+        bench=cases.fused_bench(),
+        peers={"compile": lambda: _by_fused(_compiled())},
+        eager=_by_fused(_written),
+    )
+)
+
+dropout_backward_op = catalogue.add(
+    Op(
+        "dropout_backward(Tensor grad, Tensor mask, float p) -> Tensor",
+        family="elementwise",
+        elementwise=True,
+        reference=_reference_backward,
+        ladder=(
+            Rung("naive", "one element a thread"),
+            Rung(
+                "stream",
+                "128-bit accesses past L1, two packs on their way",
+                width=PACK,
+                pack=True,
+                technique="stream",
+                when=_needs_packs_backward,
+            ),
+        ),
+        triton="dropout_triton:dropout_backward",
+        fake=lambda grad, mask, p: grad.new_empty(grad.shape),
+        check=_check_backward,
+        backward=_derivative_backward,
+        samples=cases.backward_samples(pack_mask),
+        errors=cases.backward_errors(),
+        cost=Cost(
+            bytes=lambda grad, mask, p: 2 * _size(grad) + _size(mask),
+            flops=lambda grad, *rest: grad.numel(),
+        ),
+        bench=cases.backward_bench(pack_mask),
+        peers={"compile": lambda: _by_backward(_compiled())},
+        eager=_by_backward(_written),
+    )
+)
+
+for _op in (dropout_op, bias_dropout_add_op, dropout_backward_op):
+    dispatch.register(_op)
+_dropout = dispatch.public(dropout_op)
+_bias_dropout_add = dispatch.public(bias_dropout_add_op)
+
+
+def dropout(
+    x: Tensor,
+    p: float = 0.5,
+    seed: int = 0,
+    offset: int = 0,
+    *,
+    variant: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Dropout: `y = x / (1 - p)` where an element is kept, otherwise 0; and which are kept, a bit
+    for each, an eighth of what a mask of bools takes.
+
+    Which elements those are depends on `p`, `seed`, `offset` and the shape alone (Philox4x32-10,
+    element by element in row-major order): the same on every GPU, with every kernel, and on a CPU.
+    The gradient reads the bits. Not PyTorch's generator: pass a new `seed` or `offset` each time.
+
+    Args:
+        x: any shape and strides, float32, float16 or bfloat16 (float64 and fp8 without a kernel of
+            their own); what is not contiguous is copied.
+        p: the probability of dropping an element, from 0 to 1.
+        seed: of the generator, any 64-bit number.
+        offset: which of the independent streams of that seed, any 64-bit number.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        y, contiguous, of the shape and dtype of `x`; and the mask, int32 [ceil(n / 32)]: bit i % 32
+        of word i / 32 is set where element i, in row-major order, is kept.
+
+    Raises:
+        RuntimeError: for another dtype or `p` than these, or where the variant cannot take the
+            call.
+        ValueError: for an unknown variant.
+
+    Reference:
+        Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting";
+        `torch.native_dropout`.
+    """
+    return _dropout(variant, x, p, seed, offset)
+
+
+def bias_dropout_add(
+    x: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    p: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    *,
+    variant: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What follows a linear layer on its way back to the residual stream, in one pass:
+    `y = residual + dropout(x + bias)`, rounded once.
+
+    Args:
+        x: [..., n] of any strides, float32, float16 or bfloat16, as in `dropout`.
+        bias: [n], the dtype and device of `x`; None adds nothing.
+        residual: the shape, dtype and device of `x`; None adds nothing.
+        p: the probability of dropping an element, from 0 to 1; 0 leaves a sum of three.
+        seed: of the generator, as in `dropout`.
+        offset: likewise.
+        variant: the kernel to use; by default the fastest that takes the call.
+
+    Returns:
+        y and the mask, as `dropout` returns them.
+
+    Raises:
+        RuntimeError: for other dtypes, devices, shapes or `p` than these, or where the variant
+            cannot take the call.
+        ValueError: for an unknown variant.
+
+    Reference:
+        Shoeybi et al. 2019, "Megatron-LM", https://arxiv.org/abs/1909.08053
+    """
+    return _bias_dropout_add(variant, x, bias, residual, p, seed, offset)
