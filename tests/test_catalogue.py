@@ -18,7 +18,7 @@ OPS = list(catalogue.load().values())
 #: Rows that no variant answers, but a function of csrc/device: its self test, and its name there.
 SELF_TESTED = {"warp_reduce_{all}": ("warp.cu", "warp_reduce<")}
 #: Parts of names that the rows spell otherwise than the catalogue does.
-SPELLINGS = {"_fp8_": "_", "(fence)": "_fence"}
+SPELLINGS = {"_fp8_": "_", "(fence)": "_fence", "fast_gelu": "gelu_tanh"}
 #: A row's name and, where the row says so beside its name, what it accumulates in.
 ROWS = [
     [*line.split(), ""][:2]

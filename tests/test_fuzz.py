@@ -92,9 +92,17 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
         return lay_out(layout, shape, inputs, salt)
 
     one_input_gate = "up" in names and draw(st.booleans())
-    needs_row = one_input_gate or not {"bias", "weight"}.isdisjoint(names)
+    halves = op.name.startswith("glu")
+    needs_row = one_input_gate or halves or not {"bias", "weight"}.isdisjoint(names)
     least_rank = 2 if "groups" in names else int(needs_row)
     shape = draw(shapes(least_rank, 2 if one_input_gate else 1))
+    rank = max(len(shape), 1)
+    dim = draw(st.integers(-rank, rank - 1)) if "dim" in names else 0
+    half = shape
+    if one_input_gate:
+        half = (*shape[:-1], shape[-1] // 2)
+    if halves:
+        shape = tuple(2 * n if d == dim % rank else n for d, n in enumerate(half))
     other = shape
     columns = shape[1:2] if "groups" in names else shape[-1:]
     if op.name == "dot":
@@ -107,7 +115,7 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
         "up": lambda: None if one_input_gate else tensor(shape, 2),
         "bias": lambda: tensor(columns, 3),
         "weight": lambda: tensor(columns, 3) if draw(st.booleans()) else None,
-        "grad": lambda: tensor((*shape[:-1], shape[-1] // 2) if one_input_gate else shape, 4),
+        "grad": lambda: tensor(half, 4),
         "residual": lambda: tensor(shape, 5) if draw(st.booleans()) else None,
         "h": lambda: tensor(shape, 6),
         "grad_h": lambda: tensor(shape, 7) if draw(st.booleans()) else None,
@@ -119,10 +127,10 @@ def calls(draw: Draw, op: Op) -> tuple[str, tuple[Any, ...], str]:
     drawn = {name: tensors[name]() for name in names if name in tensors}
     defaults = dict(zip(names, dispatch.normalise(op, ()), strict=True))
     if "dim" in names:
-        rank = max(len(shape), 1)
-        drawn["dim"] = draw(st.integers(-rank, rank - 1))
-        described.append(f"dim {drawn['dim']}")
-    options = {"correction": st.integers(0, 2)}
+        drawn["dim"] = dim
+        described.append(f"dim {dim}")
+    options = {"correction": st.integers(0, 2), "p": st.sampled_from((0.0, 0.3, 1.0))}
+    options |= dict.fromkeys(("seed", "offset"), st.integers(-(2**63), 2**63 - 1))
     options |= dict.fromkeys(("keepdim", "reverse", "batch_invariant"), st.booleans())
     for name in [name for name in names if name in options]:
         drawn[name] = draw(options[name])
@@ -199,6 +207,7 @@ def known_arguments(op: Op) -> bool:
     known = {"x", "y", "up", "bias", "weight", "grad", "eps", "alpha", "lambd", "dim"}
     known |= {"residual", "h", "grad_h", "zero_centered", "separate_x"}
     known |= {"keepdim", "correction", "reverse", "batch_invariant", "groups", "activation"}
+    known |= {"p", "seed", "offset"}
     return set(op.argument_names) <= known
 
 

@@ -12,18 +12,19 @@ from test_command_line import run
 from warpsmith import calls, catalogue
 
 #: Shapes for operators that do not take a matrix of 24 rows of 64 as their first tensor.
-FIRST_SHAPES = {
-    "gemv_complex": "24x64x2",
-    "dot": "64",
-    "bias_gelu": "24x64",
-    "dropout_backward": "32x1",
+#: Of the tensors that a call is described by, where one of two dimensions is not enough.
+SHAPES = {
+    "gemv_complex": ("24x64x2",),
+    "dot": ("64",),
+    "dropout_backward": ("24x64", "48"),
+    "glu_backward": ("24x32", "24x64"),
 }
 
 
 @pytest.mark.parametrize("name", list(catalogue.load()))
 def test_which_answers_for_every_operator(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = FIRST_SHAPES.get(name, "24x64")
-    status, out, err = run(capsys, "which", name, "--shape", shape, "--sm", "90", "--json")
+    shapes = [f"--shape={shape}" for shape in SHAPES.get(name, ("24x64",))]
+    status, out, err = run(capsys, "which", name, *shapes, "--sm", "90", "--json")
     assert status == 0, err
     answer = json.loads(out)
     assert answer["op"] == name

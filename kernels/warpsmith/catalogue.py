@@ -398,6 +398,8 @@ class Composite:
 
 
 _ops: dict[str, Op] = {}
+#: The same in order, once all specs are imported.
+_loaded: dict[str, Op] = {}
 _composites: dict[str, Composite] = {}
 
 
@@ -406,14 +408,19 @@ def add(op: Op) -> Op:
     if op.name in _ops:
         raise ValueError(f"operator '{op.name}' is in the catalogue already")
     _ops[op.name] = op
+    if _loaded:
+        _loaded[op.name] = op
     return op
 
 
 def load() -> dict[str, Op]:
-    """Every operator by name, in catalogue order."""
-    for family in FAMILIES:
-        importlib.import_module(f"warpsmith.{family}")
-    return _ops
+    """Every operator by name, family by family."""
+    if not _loaded:
+        for family in FAMILIES:
+            importlib.import_module(f"warpsmith.{family}")
+        # a family that another one imports has entered its operators among those of the other
+        _loaded.update(sorted(_ops.items(), key=lambda item: FAMILIES.index(item[1].family)))
+    return _loaded
 
 
 def add_composite(composite: Composite) -> Composite:

@@ -3,6 +3,7 @@
 from warpsmith.elementwise.binary import add, bias_gelu, bias_gelu_tanh, mul
 from warpsmith.elementwise.dropout import bias_dropout_add, dropout
 from warpsmith.elementwise.gated import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
+from warpsmith.elementwise.glu import glu
 from warpsmith.elementwise.ternary import mul_add
 from warpsmith.elementwise.unary import (
     elu,
@@ -19,6 +20,9 @@ from warpsmith.elementwise.unary import (
 )
 from warpsmith.elementwise.weighted_sum import weighted_sum
 
+#: As OneFlow calls it.
+fast_gelu = gelu_tanh
+
 __all__ = [
     "add",
     "bias_dropout_add",
@@ -26,10 +30,12 @@ __all__ = [
     "bias_gelu_tanh",
     "dropout",
     "elu",
+    "fast_gelu",
     "gelu",
     "gelu_and_mul",
     "gelu_tanh",
     "gelu_tanh_and_mul",
+    "glu",
     "hardshrink",
     "hardswish",
     "mish",

@@ -1,0 +1,44 @@
+// Where the two halves lie, for the rungs of glu and of its gradient.
+#pragma once
+
+#include "device/convert.h"
+#include "device/fast_divide.h"
+#include "elementwise/map/functions.h"
+#include "host/ceil_div.h"
+#include "host/launch.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+
+template <class T>
+inline constexpr bool kExactGlu = sizeof(T) == 4;
+
+// [outer, 2, inner] in accesses of `width` elements.
+struct HalvesView {
+  int64_t accesses;  // to one half, over all of outer
+  int64_t per_half;  // in one row of outer
+  FastDivide rows;
+
+  HalvesView(int64_t outer, int64_t inner, int width)
+      : accesses(outer * inner / width), per_half(inner / width), rows(static_cast<uint64_t>(inner / width)) {}
+
+  // Where access i to `a` lies in x; that to `b` comes per_half later.
+  __device__ __forceinline__ int64_t first_half(int64_t i) const {
+    const auto row = static_cast<int64_t>(rows.quotient(static_cast<uint64_t>(i)));
+    return i + row * per_half;
+  }
+};
+
+template <bool exact>
+__device__ __forceinline__ float gated_unit(float a, float b) {
+  return a * logistic<exact>(b);
+}
+
+// The gradients of both halves.
+template <bool exact>
+__device__ __forceinline__ void gated_unit_backward(float& da, float& db, float g, float a, float b) {
+  da = g * logistic<exact>(b);
+  db = Sigmoid::backward<exact>(g * a, b, 0.0f);
+}
+
+}  // namespace warpsmith
