@@ -181,6 +181,8 @@ def test_code_is_read_beside_a_bar(
     assert "disassembling" in terminal.getvalue()
     status, out, _ = run(capsys, "inspect", "relu", "--ptx")
     assert (status, out) == (0, "// naive.cu\nret;\n\n")
+    status, out, _ = run(capsys, "inspect", "relu", "--ptx", "--json")
+    assert (status, json.loads(out)) == (0, [{"title": "naive.cu", "code": "ret;"}])
     assert f"0/{len(catalogue.get('relu').ladder)}" in terminal.getvalue()
 
 

@@ -74,6 +74,18 @@ def test_without_dim_all_values(op: str) -> None:
     assert_same(function(x, keepdim=True), theirs(x, dim=None, keepdim=True))
 
 
+@pytest.mark.parametrize("op", ["sum", "mean"])
+@pytest.mark.parametrize("dims", [None, 1, (0, 2)], ids=str)
+def test_in_another_dtype(op: str, dims: Any) -> None:
+    """Not rounded to that of x, whose largest number the sum of these passes."""
+    x = torch.full((4, 5, 6), 60000.0, dtype=torch.float16, device=DEVICE)
+    function, theirs = getattr(warpsmith, op), getattr(torch, op)
+    assert_same(function(x, dims, dtype=torch.float32), theirs(x, dims, dtype=torch.float32))
+    whole = torch.arange(24, device=DEVICE).view(2, 3, 4)
+    wanted = theirs(whole, dims, dtype=torch.float64)
+    assert_same(function(whole, dims, dtype=torch.float64), wanted)
+
+
 @pytest.mark.parametrize("op", [*SEVERAL, *POSITIONS])
 @pytest.mark.parametrize("shape", [(), (1,), (4, 0), (2, 1, 3)], ids=str)
 def test_all_of_odd_shapes(op: str, shape: tuple[int, ...]) -> None:

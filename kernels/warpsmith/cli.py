@@ -291,12 +291,13 @@ def inspect(args: argparse.Namespace) -> int:
                 inspection.library_for(op.family, args.arch)  # may compile, with its own progress
             code = (pair for op in ops for pair in inspection.sass(op, args.arch))
             listings = ((f"{kernel.name}, sm_{kernel.arch}", text) for kernel, text in code)
-            print_listings("disassembling", None, listings)
+            print_listings("disassembling", None, listings, args.json)
             return 0
         if args.ptx:
             files = (pair for op in ops for pair in inspection.ptx(op, args.arch or "90a"))
             rungs = sum(len(op.ladder) for op in ops)
-            print_listings("compiling", rungs, ((path.name, text) for path, text in files))
+            listings = ((path.name, text) for path, text in files)
+            print_listings("compiling", rungs, listings, args.json)
             return 0
         if args.arch is None and torch.cuda.is_available():
             _launch_all(ops)

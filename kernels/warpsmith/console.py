@@ -77,14 +77,19 @@ def print_facts(facts: dict[str, Any]) -> None:
     )
 
 
-def print_listings(label: str, total: int | None, listings: Iterable[tuple[str, str]]) -> None:
+def print_listings(
+    label: str, total: int | None, listings: Iterable[tuple[str, str]], as_json: bool
+) -> None:
     """Titles and texts, when all are there: beside a bar, standard output would be the terminal."""
     found = []
     with progress_bar(label, total) as (bar, task):
-        for title, text in listings:
-            found.append(f"// {title}\n{text}\n\n")
+        for listing in listings:
+            found.append(listing)
             bar.advance(task)
-    sys.stdout.writelines(found)
+    if as_json:
+        print_json([{"title": title, "code": text} for title, text in found])
+    else:
+        sys.stdout.writelines(f"// {title}\n{text}\n\n" for title, text in found)
 
 
 def print_kernels(kernels: Iterable[Kernel]) -> None:

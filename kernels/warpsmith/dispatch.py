@@ -111,8 +111,10 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
 
     Raises:
         ValueError: there is no such operator.
-        TypeError: it takes no such arguments, or more than these.
+        TypeError: it takes no such arguments, or more than these; `sm` is no number.
     """
+    if sm is not None and not isinstance(sm, int):
+        raise TypeError(f"which: expected sm to be an int (90, say), got {sm!r}")
     if composite := catalogue.composites().get(name):
         served = (
             f"{c.purpose}: {which(c.op, *c.args, sm=sm)}" for c in composite.calls(*args, **named)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from warpsmith.reduce.dims import check_dim
@@ -81,6 +82,7 @@ def sum(
     keepdim: bool = False,
     batch_invariant: bool = False,
     *,
+    dtype: torch.dtype | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Sum of all values, or along dimensions, added in float32 and rounded once.
@@ -97,6 +99,7 @@ def sum(
         batch_invariant: whether the sum of a row shall have the same bits whatever other rows the
             tensor holds. The order of additions then depends on the size of the dimension alone,
             and on whether it is the last one: a tensor whose strides say otherwise is copied.
+        dtype: to which `x` is converted first, in a pass of its own; None leaves it as it is.
         variant: one rung by name instead of the best one, "f16x8_pack_f32".
 
     Returns:
@@ -110,8 +113,9 @@ def sum(
         ValueError: the variant does not exist.
 
     Reference:
-        `torch.sum`, less its `dtype`.
+        `torch.sum`.
     """
+    x = x if dtype is None else x.to(dtype)
     if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_sum(variant, x, d, kept, batch_invariant)  # noqa: E731
         return _over("sum", call, x, dim, keepdim, batch_invariant)
@@ -124,6 +128,7 @@ def mean(
     keepdim: bool = False,
     batch_invariant: bool = False,
     *,
+    dtype: torch.dtype | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Mean of all values, or along dimensions, summed in float32 and rounded once.
@@ -136,6 +141,7 @@ def mean(
         keepdim: whether they stay, with size 1.
         batch_invariant: whether the mean of a row shall have the same bits whatever other rows the
             tensor holds, as in `sum`.
+        dtype: to which `x` is converted first, in a pass of its own; None leaves it as it is.
         variant: one rung by name instead of the best one.
 
     Returns:
@@ -149,8 +155,9 @@ def mean(
         ValueError: the variant does not exist.
 
     Reference:
-        `torch.mean`, less its `dtype`.
+        `torch.mean`.
     """
+    x = x if dtype is None else x.to(dtype)
     if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_mean(variant, x, d, kept, batch_invariant)  # noqa: E731
         return _over("mean", call, x, dim, keepdim, batch_invariant)
