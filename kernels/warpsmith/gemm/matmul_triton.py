@@ -63,8 +63,9 @@ TF32S: Mapping[str, Tile] = {
 DEPTH = 128
 #: The same on tensor cores, where the time of a join counts.
 LONG_DEPTH = 1024
-#: From so many multiplications on, trying all tiles pays.
-TUNED_FROM = 1 << 30
+#: From so many multiplications on, trying all tiles pays. Smaller ones fill a GPU as well as two
+#: parts of k do, not as well as more.
+TUNED_FROM, TUNED_PARTS = 1 << 30, 2
 #: Tiles of a column that neighbouring programs take together, so that they share rows of b in L2.
 GROUP = 8
 #: A part of k shorter than this is not worth a program and a sum over the parts.
@@ -250,14 +251,17 @@ def _run(
         "FORMAT": "bf16" if integers else "",
     }
     singles = a.dtype == torch.float32
-    long = m * n * k * batch >= TUNED_FROM and not INTERPRETED.value and not batch_invariant
+    tiles, tuned = HALVES, _tuned_halves
+    if singles:
+        tiles, tuned = (TF32S, _tuned_tf32s) if tf32 else (SINGLES, _tuned_singles)
+    tile = tiles["square"] if batch_invariant else _tile(tiles, m, n)
+    parts = 1 if batch_invariant else _parts(tile, m, n, k, batch, out)
+    tunes = parts <= TUNED_PARTS and not (batch_invariant or INTERPRETED.value)
+    long = tunes and m * n * k * batch >= TUNED_FROM
     depth = (LONG_DEPTH if tf32 and long else DEPTH) if singles else 0
     operands = {"TF32": tf32, "DEPTH": depth}
     c_strides = (0, 0, 0) if c is None else c.stride()
     scales = (alpha, beta)
-    tiles, tuned = HALVES, _tuned_halves
-    if singles:
-        tiles, tuned = (TF32S, _tuned_tf32s) if tf32 else (SINGLES, _tuned_singles)
     with torch.cuda.device_of(out):
         if long:
             tuned[lambda t: (triton.cdiv(m, t["BM"]) * triton.cdiv(n, t["BN"]), batch, 1)](
@@ -265,8 +269,6 @@ def _run(
                 **epilogue, **operands, SPLIT=False, GROUP=GROUP,
             )  # fmt: skip
             return out
-        tile = tiles["square"] if batch_invariant else _tile(tiles, m, n)
-        parts = 1 if batch_invariant else _parts(tile, m, n, k, batch, out)
         part = triton.cdiv(triton.cdiv(k, parts), tile.k) * tile.k
         parts = max(1, triton.cdiv(k, part)) if part else 1
         target = d
