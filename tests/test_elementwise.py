@@ -1,4 +1,4 @@
-"""Elementwise functions: where values are compared with a number."""
+"""Elementwise functions: what their own samples do not show."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import torch.nn.functional as F
 import warpsmith
 from conftest import GPU
 from warpsmith import catalogue, dispatch, testing
-from warpsmith.catalogue import DTYPES, FLOATS
+from warpsmith.catalogue import DTYPES, FLOATS, Inputs
+
+DEVICE = "cuda" if GPU else "cpu"
 
 
 @pytest.mark.parametrize("lambd", [0.3, 0.7, 1.1])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_hardshrink_rounds_lambd_to_the_dtype(dtype: str, lambd: float) -> None:
     """The value nearest to lambd is not beyond it, rounded up or down."""
-    device = "cuda" if GPU else "cpu"
-    x = torch.tensor([lambd, -lambd, 2.0], dtype=DTYPES[dtype], device=device, requires_grad=True)
+    x = torch.tensor([lambd, -lambd, 2.0], dtype=DTYPES[dtype], device=DEVICE, requires_grad=True)
     y = warpsmith.hardshrink(x, lambd)
     y.sum().backward()
     assert y.tolist() == F.hardshrink(x, lambd).tolist() == [0.0, 0.0, 2.0]
     assert x.grad is not None
     assert x.grad.tolist() == [0.0, 0.0, 1.0]
-    far = torch.tensor([torch.inf, 1.0, -60000.0], dtype=DTYPES[dtype], device=device)
+    far = torch.tensor([torch.inf, 1.0, -60000.0], dtype=DTYPES[dtype], device=DEVICE)
     if GPU or dtype != "f16":  # for f16 on a CPU PyTorch refuses a number that is none of its own
         assert warpsmith.hardshrink(far, 1e6).tolist() == [torch.inf, 0.0, 0.0]
     if dispatch.triton_available():
@@ -36,3 +37,42 @@ def test_hardshrink_rounds_lambd_to_the_dtype(dtype: str, lambd: float) -> None:
         forward, backward = catalogue.get("hardshrink"), catalogue.get("hardshrink_backward")
         assert testing.run_triton(forward, (x, lambd)).tolist() == [0.0, 0.0, 2.0]
         assert testing.run_triton(backward, (ones, x, lambd)).tolist() == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 15, 16, 23])
+def test_weighted_sum_of_any_number(count: int) -> None:
+    """Eight tensors are one pass; the sum so far enters the next, and gradients pass through."""
+    xs = Inputs(torch.float32, DEVICE).plain(count, 5, 33).requires_grad_()
+    weights = [0.5 - 0.1 * k for k in range(count)]
+    y = warpsmith.weighted_sum(xs, weights, alpha=2.0)
+    wanted = 2 * (torch.tensor(weights, device=DEVICE)[:, None, None] * xs).sum(0)
+    torch.testing.assert_close(y, wanted)
+    grad = torch.randn_like(y)
+    ours, theirs = (torch.autograd.grad(out, xs, grad)[0] for out in (y, wanted))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("tensors", "weights"), [(0, 0), (2, 1), (9, 8)])
+def test_weighted_sum_wants_a_weight_for_each(tensors: int, weights: int) -> None:
+    with pytest.raises(RuntimeError, match=f"got {tensors} tensors and {weights} weights"):
+        warpsmith.weighted_sum([torch.ones(3)] * tensors, [1.0] * weights)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gradients_of_dropout_follow_its_mask(dtype: str) -> None:
+    """Those of x, bias and residual, against what PyTorch makes of the elements that were kept."""
+    inputs = Inputs(DTYPES[dtype], DEVICE)
+    tensors = [inputs.plain(*shape, salt=k) for k, shape in enumerate(((9, 40), (40,), (9, 40)))]
+    x, bias, residual = (t.requires_grad_() for t in tensors)
+    y, mask = warpsmith.bias_dropout_add(x, bias, residual, 0.25, seed=7, offset=2)
+    assert not mask.requires_grad
+    element = torch.arange(x.numel(), device=DEVICE)
+    kept = (mask[element // 32] >> (element % 32) & 1).view(x.shape)
+    assert 0.6 < kept.float().mean() < 0.9
+    wanted = residual + (x + bias) * kept / 0.75
+    torch.testing.assert_close(y, wanted)
+    grad = inputs.plain(9, 40, salt=3)
+    ours, theirs = (torch.autograd.grad(out, (x, bias, residual), grad) for out in (y, wanted))
+    torch.testing.assert_close(ours, theirs)
+    other, _ = warpsmith.bias_dropout_add(x, bias, residual, 0.25, seed=7, offset=3)
+    assert not torch.equal(y, other)

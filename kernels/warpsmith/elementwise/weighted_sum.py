@@ -150,9 +150,9 @@ def weighted_sum(
     eight, rounded, enters the next pass.
 
     Args:
-        xs: at least one tensor, all of one shape, dtype and device; float32, float16 or bfloat16
-            (float64 and fp8 without a kernel of their own). Where their strides differ or have
-            gaps, contiguous copies are read.
+        xs: at least one tensor, or one that holds them as rows; all of one shape, dtype and device,
+            float32, float16 or bfloat16 (float64 and fp8 without a kernel of their own). Where
+            their strides differ or have gaps, contiguous copies are read.
         weights: a number for each.
         alpha: a factor for all.
         variant: the kernel to use; by default the fastest that takes the call.
@@ -169,7 +169,7 @@ def weighted_sum(
     Reference:
         `torch.add(y, x, alpha=weight)`, once a tensor.
     """
-    if not xs or len(weights) != len(xs):
+    if len(xs) == 0 or len(weights) != len(xs):
         raise RuntimeError(
             "weighted_sum: expected at least one tensor and a weight for each, "
             f"got {len(xs)} tensors and {len(weights)} weights"
