@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpsmith import accuracy, peers, testing
+from warpsmith import accuracy, catalogue, peers, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op, Rung, Variant
 
 DOUBLE = Op(
@@ -343,6 +343,22 @@ def test_large_answers_are_judged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     whole = testing.Expected.of(DOUBLE, (x,))
     comparison = testing.compare(DOUBLE, out, (x,), expected=whole)
     assert "from 0 of dimension 1: 1 of 980 elements" in comparison.message
+
+
+@pytest.mark.parametrize("shape", [(70, 100), (96, 32)], ids=str)
+def test_what_does_not_broadcast_over_rows_is_not_cut(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bits of all elements, which each piece would read from the first on; as many words as rows,
+    which would go with them.
+    """
+    monkeypatch.setattr(accuracy, "PIECE", 1000)
+    x = inputs("f32", *shape)
+    forward, backward = catalogue.get("dropout"), catalogue.get("dropout_backward")
+    drawn = (x, 0.5, 1, 2)
+    y, mask = forward.reference(*drawn)
+    assert testing.compare(forward, (y, mask), drawn).ok
+    assert testing.compare(backward, backward.reference(x, mask, 0.5), (x, mask, 0.5)).ok
 
 
 def test_pieces_of_a_reduction_share_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:

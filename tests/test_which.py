@@ -302,5 +302,7 @@ def test_wrong_arguments_are_named(
 
 
 def test_which_wants_a_number_for_a_gpu() -> None:
-    with pytest.raises(TypeError, match=r"^which: expected sm to be an int \(90, say\), got '90'$"):
+    with pytest.raises(
+        TypeError, match=r"^which: expected sm to be a whole number \(90, say\), got '90'$"
+    ):
         warpsmith.which("relu", torch.ones(3), sm="90")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from test_command_line import run
 from warpsmith import calls, catalogue
 
 #: Shapes for operators that do not take a matrix of 24 rows of 64 as their first tensor.
-#: Of the tensors that a call is described by, where one of two dimensions is not enough.
+#: Of the tensors that a call is described by, where one of 24x64 is not enough.
 SHAPES = {
     "gemv_complex": ("24x64x2",),
     "dot": ("64",),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import os
 import shutil
 import sysconfig
@@ -113,8 +114,12 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
         ValueError: there is no such operator.
         TypeError: it takes no such arguments, or more than these; `sm` is no number.
     """
-    if sm is not None and not isinstance(sm, int):
-        raise TypeError(f"which: expected sm to be an int (90, say), got {sm!r}")
+    if sm is not None:
+        try:
+            sm = operator.index(sm)
+        except TypeError:
+            message = f"which: expected sm to be a whole number (90, say), got {sm!r}"
+            raise TypeError(message) from None
     if composite := catalogue.composites().get(name):
         served = (
             f"{c.purpose}: {which(c.op, *c.args, sm=sm)}" for c in composite.calls(*args, **named)

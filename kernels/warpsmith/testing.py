@@ -296,14 +296,18 @@ def _pieces(
     rank, rows = outs[0].dim(), outs[0].shape[0] if outs[0].dim() else 1
     if not op.elementwise or outs[0].numel() <= accuracy.PIECE or rows < 2:
         return None
-    if any(o.shape[:1] != outs[0].shape[:1] for o in outs):
+    shape = outs[0].shape
+    if any(o.dim() != rank or o.shape[0] != rows for o in outs):
         return None
 
     def follows(t: Tensor) -> bool:
         return t.dim() == rank and t.shape[0] == rows
 
     def constant(t: Tensor) -> bool:
-        return t.dim() < rank or t.shape[0] == 1
+        """Broadcasts over the rows: of what does not broadcast, each piece would get the same."""
+        sizes = zip(reversed(t.shape), reversed(shape), strict=False)
+        spread = t.dim() < rank or (t.dim() == rank and t.shape[0] == 1)
+        return spread and all(n in (1, m) for n, m in sizes)
 
     tensors = [a for a in args if isinstance(a, Tensor)]
     if not all(follows(t) or constant(t) for t in tensors):

@@ -4,7 +4,6 @@
 #include <optional>
 #include <tuple>
 
-#include "host/ceil_div.h"
 #include "host/checks.h"
 #include "host/ladder.h"
 #include "row/operands.h"
@@ -45,7 +44,7 @@ std::optional<Outputs> run(const char* op, const Tensor& x, const OptionalTensor
     if (rung != nullptr) fail(op, "no rung takes ", dtype_name(x.scalar_type()));
     return std::nullopt;
   }
-  const int64_t n = x.numel(), words = ceil_div(n, kMaskBits);
+  const int64_t n = x.numel(), words = mask_words(n);
   Tensor y = empty_contiguous(x, x.sizes(), x.scalar_type());
   Tensor mask = empty_contiguous(x, Sizes(&words, 1), ScalarType::Int);
   if (n == 0) return Outputs{y, mask};

@@ -4,18 +4,17 @@
 #include <cstdint>
 
 #include "device/philox.h"
+#include "elementwise/dropout/mask.h"
 #include "row/rows.h"
 
 namespace warpsmith {
-
-inline constexpr int kMaskBits = 32;  // of a word of the mask
 
 struct DropoutArgs {
   const void* x;         // [n]
   const void* bias;      // [cols], of which element i gets value i % cols; or null
   const void* residual;  // [n] or null
   void* y;               // [n]
-  uint32_t* mask;        // [ceil(n / 32)]: bit i % 32 of word i / 32 tells whether element i is kept; others are 0
+  uint32_t* mask;        // [mask_words(n)]
   int64_t n, cols;
   Dropout dropout;
   Dtype dtype;  // of x, bias, residual and y

@@ -5,7 +5,6 @@
 #include "device/fast_divide.h"
 #include "device/warp.h"
 #include "elementwise/dropout/dropout.h"
-#include "host/ceil_div.h"
 #include "host/launch.h"
 #include "host/registry.h"
 
@@ -17,7 +16,7 @@ struct DropoutView {
   const T* bias;      // [cols] or null
   const T* residual;  // [n] or null
   T* y;               // [n]
-  uint32_t* mask;     // [ceil(n / 32)]
+  uint32_t* mask;     // [mask_words(n)]
   int64_t n;
   FastDivide per_row;  // elements, or accesses of `width` of them
   Dropout dropout;

@@ -4,6 +4,7 @@
 //   Bound: DRAM, with the generator's instructions (some twenty an element) close behind in 16 bits.
 #include "device/start_early.h"
 #include "elementwise/dropout/elements.cuh"
+#include "elementwise/stream_policy.h"
 
 namespace warpsmith {
 namespace {
@@ -11,7 +12,8 @@ namespace {
 constexpr int kThreads = 256, kPacks = 2, kMinBlocks = 4;
 
 template <class T, bool biased, bool added>
-__global__ void __launch_bounds__(kThreads, kMinBlocks) dropout_stream_kernel(const DropoutView<T> v) {
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
+    dropout_stream_kernel(const DropoutView<T> v, const StreamPolicy l2) {
   start_early();
   constexpr int kWidth = kPack<T>;
   const int64_t packs = v.n / kMaskBits * (kMaskBits / kWidth);
@@ -20,12 +22,13 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) dropout_stream_kernel(co
   bool kept[kPacks][kWidth];
 
   // load
+  const uint64_t policy = l2.of_loads();
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int64_t pack = first + i * kThreads;
     if (pack >= packs) continue;
-    load<Cache::streaming>(in[i].x, v.x + pack * kWidth);
-    if constexpr (added) load<Cache::streaming>(in[i].residual, v.residual + pack * kWidth);
+    load_with_policy(in[i].x, v.x + pack * kWidth, policy);
+    if constexpr (added) load_with_policy(in[i].residual, v.residual + pack * kWidth, policy);
     if constexpr (biased) load(in[i].bias, v.bias + v.in_row(pack) * kWidth);
   }
   // draw
@@ -50,9 +53,10 @@ void launch(const DropoutArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() {
     const DropoutView<T> view(a, kPack<T>);
     const dim3 grid(static_cast<unsigned>(ceil_div(a.n, int64_t{kThreads} * kPacks * kPack<T>)));
+    const StreamPolicy l2(a.n * size_of(a.dtype) * (a.residual != nullptr ? 2 : 1));
     const LaunchConfig config{.grid = grid, .block = kThreads, .early = true};
     const auto run = [&]<bool biased, bool added>() {
-      warpsmith::launch<&dropout_stream_kernel<T, biased, added>>(config, stream, view);
+      warpsmith::launch<&dropout_stream_kernel<T, biased, added>>(config, stream, view, l2);
     };
     if (a.bias != nullptr) {
       a.residual != nullptr ? run.template operator()<true, true>() : run.template operator()<true, false>();

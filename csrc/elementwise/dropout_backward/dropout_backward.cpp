@@ -1,7 +1,6 @@
 // dropout_backward: checks, allocation, the choice of the rung.
 #include "elementwise/dropout_backward/dropout_backward.h"
 
-#include "host/ceil_div.h"
 #include "host/checks.h"
 #include "host/ladder.h"
 #include "row/operands.h"
@@ -18,7 +17,7 @@ void check(const Tensor& grad, const Tensor& mask, double p) {
   if (mask.scalar_type() != ScalarType::Int) {
     fail(kOp, "expected mask to have dtype torch.int32, got ", dtype_name(mask.scalar_type()));
   }
-  const int64_t words = ceil_div(grad.numel(), 32);
+  const int64_t words = mask_words(grad.numel());
   if (mask.dim() != 1 || mask.size(0) != words) {
     fail(kOp, "expected mask to have shape (", std::to_string(words), ",), a bit for each element of grad, got ",
          shape_text(mask.sizes()));

@@ -3,13 +3,14 @@
 
 #include <cstdint>
 
+#include "elementwise/dropout/mask.h"
 #include "row/rows.h"
 
 namespace warpsmith {
 
 struct DropoutBackwardArgs {
   const void* grad;      // [n]
-  const uint32_t* mask;  // [ceil(n / 32)]: bit i % 32 of word i / 32 is that of element i
+  const uint32_t* mask;  // [mask_words(n)]
   void* dx;              // [n]
   int64_t n;
   float scale;

@@ -2,14 +2,13 @@
 //   A warp reads one word of the mask, each lane a bit of it. Bound: latency, with one small load under way a thread.
 #include "device/convert.h"
 #include "elementwise/dropout_backward/dropout_backward.h"
-#include "host/ceil_div.h"
 #include "host/launch.h"
 #include "host/registry.h"
 
 namespace warpsmith {
 namespace {
 
-constexpr int kThreads = 256, kMaskBits = 32;
+constexpr int kThreads = 256;
 
 template <class T>
 __global__ void dropout_backward_naive_kernel(const DropoutBackwardArgs a) {

@@ -4,7 +4,7 @@
 #include "device/convert.h"
 #include "device/start_early.h"
 #include "elementwise/dropout_backward/dropout_backward.h"
-#include "host/ceil_div.h"
+#include "elementwise/stream_policy.h"
 #include "host/launch.h"
 #include "host/registry.h"
 
@@ -14,7 +14,8 @@ namespace {
 constexpr int kThreads = 256, kPacks = 2, kMinBlocks = 6, kByteBits = 8;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, kMinBlocks) dropout_backward_stream_kernel(const DropoutBackwardArgs a) {
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
+    dropout_backward_stream_kernel(const DropoutBackwardArgs a, const StreamPolicy l2) {
   start_early();
   constexpr int kWidth = kPack<T>;
   const T* grad = static_cast<const T*>(a.grad);                // [n]
@@ -25,11 +26,12 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) dropout_backward_stream_
   uint32_t bits[kPacks];
 
   // load
+  const uint64_t policy = l2.of_loads();
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int64_t at = first + i * kThreads;
     if (at >= packs) continue;
-    load<Cache::streaming>(pack[i], grad + at * kWidth);
+    load_with_policy(pack[i], grad + at * kWidth, policy);
     bits[i] = mask[at * kWidth / kByteBits] >> (at * kWidth % kByteBits);
   }
   // scale, write
@@ -60,7 +62,7 @@ void launch(const DropoutBackwardArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() {
     const dim3 grid(static_cast<unsigned>(ceil_div(a.n, int64_t{kThreads} * kPacks * kPack<T>)));
     const LaunchConfig config{.grid = grid, .block = kThreads, .early = true};
-    warpsmith::launch<&dropout_backward_stream_kernel<T>>(config, stream, a);
+    warpsmith::launch<&dropout_backward_stream_kernel<T>>(config, stream, a, StreamPolicy(a.n * size_of(a.dtype)));
   });
 }
 

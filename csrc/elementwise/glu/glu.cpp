@@ -21,7 +21,7 @@ Tensor run(const Tensor& x, int64_t dim, const std::string* rung) {
   }
   const Sizes sizes = x.sizes();
   std::vector<int64_t> shape(sizes.begin(), sizes.end());
-  shape[check_dim(kOp, x, dim)] /= 2;
+  shape[halves.at] /= 2;
   Tensor y = empty_contiguous(x, Sizes(shape.data(), shape.size()), x.scalar_type());
   if (y.numel() == 0) return y;
 

@@ -38,7 +38,7 @@ __device__ __forceinline__ float gated_unit(float a, float b) {
 template <bool exact>
 __device__ __forceinline__ void gated_unit_backward(float& da, float& db, float g, float a, float b) {
   da = g * logistic<exact>(b);
-  db = Sigmoid::backward<exact>(g * a, b, 0.0f);
+  db = a * Sigmoid::backward<exact>(g, b, 0.0f);  // no product of two large ones
 }
 
 }  // namespace warpsmith

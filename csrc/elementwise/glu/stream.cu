@@ -4,6 +4,7 @@
 #include "device/start_early.h"
 #include "elementwise/glu/glu.h"
 #include "elementwise/glu/halves.cuh"
+#include "elementwise/stream_policy.h"
 
 namespace warpsmith {
 namespace {
@@ -11,20 +12,22 @@ namespace {
 constexpr int kThreads = 256, kPacks = 2, kMinBlocks = 4;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, kMinBlocks) glu_stream_kernel(const GluArgs g, const HalvesView v) {
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
+    glu_stream_kernel(const GluArgs g, const HalvesView v, const StreamPolicy l2) {
   start_early();
   constexpr int kWidth = kPack<T>;
   const int64_t first = int64_t{kThreads} * kPacks * blockIdx.x + threadIdx.x;
   Pack<T> a[kPacks], b[kPacks];
 
   // load
+  const uint64_t policy = l2.of_loads();
 #pragma unroll
   for (int j = 0; j < kPacks; ++j) {
     const int64_t pack = first + j * kThreads;
     if (pack >= v.accesses) continue;
     const T* x = static_cast<const T*>(g.x) + v.first_half(pack) * kWidth;
-    load<Cache::streaming>(a[j], x);
-    load<Cache::streaming>(b[j], x + v.per_half * kWidth);
+    load_with_policy(a[j], x, policy);
+    load_with_policy(b[j], x + v.per_half * kWidth, policy);
   }
   // gate, write
 #pragma unroll
@@ -46,7 +49,8 @@ void launch(const GluArgs& a, cudaStream_t stream) {
     const HalvesView view(a.outer, a.inner, kPack<T>);
     const dim3 grid(static_cast<unsigned>(ceil_div(view.accesses, int64_t{kThreads} * kPacks)));
     const LaunchConfig config{.grid = grid, .block = kThreads, .early = true};
-    warpsmith::launch<&glu_stream_kernel<T>>(config, stream, a, view);
+    warpsmith::launch<&glu_stream_kernel<T>>(config, stream, a, view,
+                                             StreamPolicy(2 * a.outer * a.inner * size_of(a.dtype)));
   });
 }
 

@@ -3,6 +3,7 @@
 #include "device/start_early.h"
 #include "elementwise/glu/halves.cuh"
 #include "elementwise/glu_backward/glu_backward.h"
+#include "elementwise/stream_policy.h"
 
 namespace warpsmith {
 namespace {
@@ -11,7 +12,7 @@ constexpr int kThreads = 256, kMinBlocks = 4;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, kMinBlocks)
-    glu_backward_stream_kernel(const GluBackwardArgs g, const HalvesView v) {
+    glu_backward_stream_kernel(const GluBackwardArgs g, const HalvesView v, const StreamPolicy l2) {
   start_early();
   constexpr int kWidth = kPack<T>;
   const int64_t pack = int64_t{kThreads} * blockIdx.x + threadIdx.x;
@@ -20,9 +21,10 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   Pack<T> grad, a, b;
 
   // load
-  load<Cache::streaming>(grad, static_cast<const T*>(g.grad) + pack * kWidth);
-  load<Cache::streaming>(a, static_cast<const T*>(g.x) + at);
-  load<Cache::streaming>(b, static_cast<const T*>(g.x) + at + half);
+  const uint64_t policy = l2.of_loads();
+  load_with_policy(grad, static_cast<const T*>(g.grad) + pack * kWidth, policy);
+  load_with_policy(a, static_cast<const T*>(g.x) + at, policy);
+  load_with_policy(b, static_cast<const T*>(g.x) + at + half, policy);
   // gradients
   float grads[kWidth], da[kWidth], db[kWidth];
   to_float(grads, grad);
@@ -47,7 +49,8 @@ void launch(const GluBackwardArgs& a, cudaStream_t stream) {
     const HalvesView view(a.outer, a.inner, kPack<T>);
     const dim3 grid(static_cast<unsigned>(ceil_div(view.accesses, kThreads)));
     const LaunchConfig config{.grid = grid, .block = kThreads, .early = true};
-    warpsmith::launch<&glu_backward_stream_kernel<T>>(config, stream, a, view);
+    warpsmith::launch<&glu_backward_stream_kernel<T>>(config, stream, a, view,
+                                                      StreamPolicy(3 * a.outer * a.inner * size_of(a.dtype)));
   });
 }
 

@@ -20,9 +20,6 @@ from warpsmith.elementwise.unary import (
 )
 from warpsmith.elementwise.weighted_sum import weighted_sum
 
-#: As OneFlow calls it.
-fast_gelu = gelu_tanh
-
 __all__ = [
     "add",
     "bias_dropout_add",
@@ -30,7 +27,6 @@ __all__ = [
     "bias_gelu_tanh",
     "dropout",
     "elu",
-    "fast_gelu",
     "gelu",
     "gelu_and_mul",
     "gelu_tanh",

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from warpsmith import catalogue, dispatch, philox
 from warpsmith.catalogue import DTYPE_NAMES, PACK, Cost, Op, Property, Rung
-from warpsmith.elementwise import checks, layout
+from warpsmith.elementwise import checks
 from warpsmith.elementwise import dropout_cases as cases
 from warpsmith.elementwise.binary import sum_to
+from warpsmith.elementwise.flat import aligned
 from warpsmith.peers import PerInput
 
 #: Bits of a word of the mask, which is int32: PyTorch computes little in uint32.
@@ -124,18 +125,18 @@ def _derivative(
 
 
 def _saves_fused(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    _, bias, residual, p, *_ = inputs
-    return outputs[1], bias, residual is not None, p
+    _, _, residual, p, *_ = inputs
+    return outputs[1], residual is not None, p
 
 
 def _derivative_fused(
     kept: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    mask, bias, added, p = kept
+    mask, added, p = kept
     dx = dbias = None
     if needs[0] or needs[1]:
         dx = torch.ops.warpsmith.dropout_backward(grad, mask, p)
-        dbias = sum_to(dx, bias.shape) if needs[1] else None
+        dbias = sum_to(dx, dx.shape[-1:]) if needs[1] else None
     return dx, dbias, grad if added else None, None, None, None
 
 
@@ -149,16 +150,10 @@ def _derivative_backward(
 # --- what the rungs take --------------------------------------------------------------------------
 
 
-def _aligned(*tensors: Tensor | None) -> bool:
-    """A kernel gets a contiguous copy of what is not contiguous."""
-    given = [t for t in tensors if t is not None and t.is_contiguous()]
-    return all(layout.address(t) % layout.PACK_BYTES == 0 for t in given)
-
-
 def _needs_packs_fused(x: Tensor, bias: Any, residual: Any, *rest: Any) -> str | None:
     if x.numel() == 0:
         return None
-    if not _aligned(x, bias, residual):
+    if not aligned(x, bias, residual):
         return "needs x, bias and residual aligned to 16 bytes"
     if bias is not None and x.shape[-1] % PACK[DTYPE_NAMES[x.dtype]]:
         return "needs rows that are whole packs beside a bias"
@@ -170,7 +165,7 @@ def _needs_packs(x: Tensor, *rest: Any) -> str | None:
 
 
 def _needs_packs_backward(grad: Tensor, mask: Tensor, p: float) -> str | None:
-    return None if not grad.numel() or _aligned(grad) else "needs grad aligned to 16 bytes"
+    return None if not grad.numel() or aligned(grad) else "needs grad aligned to 16 bytes"
 
 
 def _ladder(needs_packs: Callable[..., str | None], seed: str) -> tuple[Rung, ...]:
@@ -209,7 +204,9 @@ def _known(x: Tensor, p: float, seed: int, offset: int) -> tuple[Tensor, Tensor]
 def _written(
     x: Tensor, bias: Tensor | None, residual: Tensor | None, kept: Tensor, p: float
 ) -> Tensor:
-    y = (x if bias is None else x + bias) * kept * philox.keep_scale(p)
+    y = x if bias is None else x + bias
+    if p > 0.0:  # what PyTorch calls for the gradient is a product with a mask in one pass
+        y = torch.ops.aten.native_dropout_backward(y, kept, philox.keep_scale(p))
     return y if residual is None else residual + y
 
 
@@ -229,7 +226,7 @@ def _by(written: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def _by_backward(written: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    known = PerInput(lambda mask, shape: unpack_mask(mask, shape))
+    known = PerInput(unpack_mask)
     return lambda grad, mask, p: written(grad, None, None, known(mask, grad.shape), p)
 
 
@@ -322,6 +319,7 @@ dropout_backward_op = catalogue.add(
         fake=lambda grad, mask, p: grad.new_empty(grad.shape),
         check=_check_backward,
         backward=_derivative_backward,
+        saves_inputs=("mask",),
         samples=cases.backward_samples(pack_mask),
         errors=cases.backward_errors(),
         cost=Cost(

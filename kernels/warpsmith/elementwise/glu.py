@@ -11,11 +11,10 @@ from torch import Tensor
 
 from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import DTYPE_NAMES, PACK, Cost, Op, Property, Rung
-from warpsmith.elementwise import checks, layout
+from warpsmith.elementwise import checks
 from warpsmith.elementwise import glu_cases as cases
+from warpsmith.elementwise.flat import aligned
 from warpsmith.reduce.dims import check_dim
-
-aten = torch.ops.aten
 
 
 def _halved(op: str, x: Tensor, dim: int) -> tuple[int, ...]:
@@ -51,7 +50,11 @@ def _fake(x: Tensor, dim: int) -> Tensor:
 
 
 def _reference_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
-    return aten.glu_backward(grad, x, dim)
+    if x.dtype != torch.float64:
+        return torch.ops.aten.glu_backward(grad, x, dim)
+    a, b = x.chunk(2, dim)  # 1 - sigmoid(b), as PyTorch writes it, cancels
+    s = b.sigmoid()
+    return torch.cat((grad * s, grad * a * s * (-b).sigmoid()), dim)
 
 
 def _derivative(
@@ -64,26 +67,23 @@ def _derivative(
 # --- what the rungs take --------------------------------------------------------------------------
 
 
-def _whole_packs(x: Tensor, dim: int) -> bool:
-    inner = x.shape[dim:].numel() // 2 if dim >= 0 else x.shape[x.dim() + dim :].numel() // 2
-    return inner % PACK[DTYPE_NAMES[x.dtype]] == 0
-
-
-def _aligned(*tensors: Tensor) -> bool:
-    """A kernel gets a contiguous copy of what is not contiguous."""
-    return all(not t.is_contiguous() or layout.address(t) % layout.PACK_BYTES == 0 for t in tensors)
+def _needs_whole_packs(x: Tensor, dim: int) -> str | None:
+    whole = x.shape[dim:].numel() // 2 % PACK[DTYPE_NAMES[x.dtype]] == 0
+    return None if whole else "needs halves that are whole packs"
 
 
 def _needs_packs(x: Tensor, dim: int) -> str | None:
-    if x.numel() and not _aligned(x):
-        return "needs x aligned to 16 bytes"
-    return None if _whole_packs(x, dim) else "needs halves that are whole packs"
+    if x.numel() == 0:
+        return None
+    return _needs_whole_packs(x, dim) if aligned(x) else "needs x aligned to 16 bytes"
 
 
 def _needs_packs_backward(grad: Tensor, x: Tensor, dim: int) -> str | None:
-    if x.numel() and not _aligned(grad, x):
+    if x.numel() == 0:
+        return None
+    if not aligned(grad, x):
         return "needs grad and x aligned to 16 bytes"
-    return None if _whole_packs(x, dim) else "needs halves that are whole packs"
+    return _needs_whole_packs(x, dim)
 
 
 def _stream(when: Callable[..., str | None], story: str) -> Rung:

@@ -12,6 +12,7 @@ from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.elementwise import checks, layout, references
 from warpsmith.elementwise import weighted_sum_cases as cases
+from warpsmith.elementwise.flat import aligned, alike
 
 #: Tensors of one launch.
 MOST_TERMS = 8
@@ -53,13 +54,8 @@ def _reference(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> 
     return y
 
 
-def _alike(terms: Sequence[Tensor]) -> bool:
-    """One order of elements serves all; otherwise kernels get contiguous copies."""
-    return layout.is_dense(terms[0]) and all(x.stride() == terms[0].stride() for x in terms)
-
-
 def _fake(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> Tensor:
-    return layout.empty_like(x0) if _alike(_terms(x0, others)) else x0.new_empty(x0.shape)
+    return layout.empty_like(x0) if alike(_terms(x0, others)) else x0.new_empty(x0.shape)
 
 
 def _derivative(
@@ -78,10 +74,11 @@ def _needs_packs(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -
     terms = _terms(x0, others)
     if x0.numel() == 0:
         return None
-    read = [x for x in terms if x.is_contiguous() or _alike(terms)]
-    if all(layout.address(x) % layout.PACK_BYTES == 0 for x in read):
-        return None
-    return "needs data aligned to 16 bytes"
+    if alike(terms):
+        fits = all(layout.address(x) % layout.PACK_BYTES == 0 for x in terms)
+    else:
+        fits = aligned(*terms)
+    return None if fits else "needs data aligned to 16 bytes"
 
 
 def _bytes(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> int:

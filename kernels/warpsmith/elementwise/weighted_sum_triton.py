@@ -13,6 +13,7 @@ from torch import Tensor
 
 from warpsmith.catalogue import is_fp8
 from warpsmith.elementwise import layout
+from warpsmith.elementwise.flat import alike
 
 #: 16 bytes of bf16 a thread and load at 4 warps; more terms than two are enough to wait for.
 BLOCK = 1024
@@ -30,15 +31,14 @@ def weighted_sum_kernel(xs, weights, y_ptr, n, BLOCK: tl.constexpr):
 
 
 def weighted_sum_forward(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> Tensor:
-    if is_fp8(x0.dtype):
-        wide = (None if x is None else x.float() for x in others)
-        return weighted_sum_forward(x0.float(), weights, *wide).to(x0.dtype)
     terms = [x0, *(x for x in others if x is not None)]
-    alike = layout.is_dense(x0) and all(x.stride() == x0.stride() for x in terms)
-    y = layout.empty_like(x0) if alike else x0.new_empty(x0.shape)
+    same = alike(terms)
+    y = layout.empty_like(x0) if same else x0.new_empty(x0.shape)
+    if is_fp8(x0.dtype):
+        return y.copy_(weighted_sum_forward(x0.float(), weights, *(x.float() for x in terms[1:])))
     n = y.numel()
     if n:
-        read = terms if alike else [x.contiguous() for x in terms]
+        read = terms if same else [x.contiguous() for x in terms]
         with torch.cuda.device_of(x0):
             grid = (triton.cdiv(n, BLOCK),)
             weighted_sum_kernel[grid](tuple(read), tuple(map(float, weights)), y, n, BLOCK)

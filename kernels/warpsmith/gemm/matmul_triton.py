@@ -63,7 +63,7 @@ TF32S: Mapping[str, Tile] = {
 DEPTH = 128
 #: The same on tensor cores, where the time of a join counts.
 LONG_DEPTH = 1024
-#: From so many multiplications on, trying all tiles pays. Smaller ones fill a GPU as well as two
+#: From so many multiplications on, trying all tiles pays. Smaller tiles fill a GPU as well as two
 #: parts of k do, not as well as more.
 TUNED_FROM, TUNED_PARTS = 1 << 30, 2
 #: Tiles of a column that neighbouring programs take together, so that they share rows of b in L2.

@@ -103,8 +103,8 @@ def sum(
         variant: one rung by name instead of the best one, "f16x8_pack_f32".
 
     Returns:
-        A contiguous tensor of the dtype of `x`, int64 for integers, without the dimensions; 0 where
-        there is nothing to sum.
+        A contiguous tensor of `dtype`, else that of `x`, int64 for integers, without the
+        dimensions; 0 where there is nothing to sum.
 
     Raises:
         RuntimeError: `x` is complex; `dim` names a dimension twice; the variant cannot take the
@@ -118,8 +118,10 @@ def sum(
     x = x if dtype is None else x.to(dtype)
     if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_sum(variant, x, d, kept, batch_invariant)  # noqa: E731
-        return _over("sum", call, x, dim, keepdim, batch_invariant)
-    return run_sum(variant, x, dim, keepdim, batch_invariant)
+        y = _over("sum", call, x, dim, keepdim, batch_invariant)
+    else:
+        y = run_sum(variant, x, dim, keepdim, batch_invariant)
+    return y if dtype is None else y.to(dtype)  # of integers it is int64
 
 
 def mean(
@@ -136,7 +138,8 @@ def mean(
     The answer is bitwise the same from run to run. Differentiable.
 
     Args:
-        x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
+        x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but integers only
+            with a floating `dtype`.
         dim: the dimension that is averaged, or several; None is all, as in `sum`.
         keepdim: whether they stay, with size 1.
         batch_invariant: whether the mean of a row shall have the same bits whatever other rows the
@@ -145,12 +148,12 @@ def mean(
         variant: one rung by name instead of the best one.
 
     Returns:
-        A contiguous tensor of the dtype of `x`, without the dimensions; NaN where there is nothing
-        to average.
+        A contiguous tensor of `dtype`, else that of `x`, without the dimensions; NaN where there is
+        nothing to average.
 
     Raises:
-        RuntimeError: `x` is not floating-point; `dim` names a dimension twice; the variant
-            cannot take the call.
+        RuntimeError: neither `dtype` nor `x` is floating-point; `dim` names a dimension twice; the
+            variant cannot take the call.
         IndexError: `x` has no such dimension.
         ValueError: the variant does not exist.
 
