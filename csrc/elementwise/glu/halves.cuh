@@ -34,11 +34,12 @@ __device__ __forceinline__ float gated_unit(float a, float b) {
   return a * logistic<exact>(b);
 }
 
-// The gradients of both halves.
+// The gradients of both halves, from exp(-|b|), which neither overflows nor cancels.
 template <bool exact>
 __device__ __forceinline__ void gated_unit_backward(float& da, float& db, float g, float a, float b) {
-  da = g * logistic<exact>(b);
-  db = a * Sigmoid::backward<exact>(g, b, 0.0f);  // no product of two large ones
+  const float e = exponential<exact>(-fabsf(b)), r = reciprocal<exact>(1.0f + e), falling = e * r;
+  da = g * (b < 0.0f ? falling : r);
+  db = a * (g * (falling * r));  // no product of two large ones
 }
 
 }  // namespace warpsmith

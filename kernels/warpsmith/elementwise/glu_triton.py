@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.catalogue import is_fp8
-from warpsmith.elementwise.functions_triton import logistic, sigmoid_backward
+from warpsmith.elementwise.functions_triton import logistic, logistic_and_slope
 
 #: 16 bytes of bf16 a thread and load at 4 warps.
 BLOCK = 1024
@@ -59,9 +59,9 @@ def glu_backward_kernel(
     grad = tl.load(grad_ptr + i, mask=there, other=0.0).to(tl.float32)
     a = tl.load(x_ptr + at, mask=there, other=0.0).to(tl.float32)
     b = tl.load(x_ptr + at + inner, mask=there, other=0.0).to(tl.float32)
-    da = grad * logistic(b, EXACT)
-    db = a * sigmoid_backward(grad, b, 0.0, EXACT)  # no product of two large ones
-    tl.store(dx_ptr + at, da.to(dx_ptr.dtype.element_ty), mask=there)
+    s, slope = logistic_and_slope(b, EXACT)
+    db = a * (grad * slope)  # no product of two large ones
+    tl.store(dx_ptr + at, (grad * s).to(dx_ptr.dtype.element_ty), mask=there)
     tl.store(dx_ptr + at + inner, db.to(dx_ptr.dtype.element_ty), mask=there)
 
 
