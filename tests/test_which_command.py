@@ -11,8 +11,7 @@ import torch
 from test_command_line import run
 from warpsmith import calls, catalogue
 
-#: Shapes for operators that do not take a matrix of 24 rows of 64 as their first tensor.
-#: Of the tensors that a call is described by, where one of 24x64 is not enough.
+#: Shapes of the first tensors of a call, where a matrix of 24 rows of 64 does not describe it.
 SHAPES = {
     "gemv_complex": ("24x64x2",),
     "dot": ("64",),

@@ -1,4 +1,4 @@
-// What the rungs of dropout share: typed operands, and one word of the mask at a time.
+// What the rungs of dropout share: typed operands; a word of the mask, or a pack, at a time.
 #pragma once
 
 #include "device/convert.h"
@@ -61,10 +61,9 @@ struct DropoutPacks {
   Pack<T> x, bias, residual;
 };
 
-// The answer in the place of x; returns the bits that say what is kept of it.
+// The answer in the place of x; bit i of `bits` says whether element i is kept.
 template <class T>
-__device__ __forceinline__ uint32_t drop_pack(DropoutPacks<T>& packs, bool biased, bool added,
-                                              const bool (&kept)[kPack<T>], float scale) {
+__device__ __forceinline__ void drop_pack(DropoutPacks<T>& packs, bool biased, bool added, uint32_t bits, float scale) {
   constexpr int kWidth = kPack<T>;
   float values[kWidth], other[kWidth];
   to_float(values, packs.x);
@@ -73,30 +72,26 @@ __device__ __forceinline__ uint32_t drop_pack(DropoutPacks<T>& packs, bool biase
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] += other[i];
   }
-  uint32_t bits = 0;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    values[i] = dropped(values[i], kept[i], scale);
-    bits |= static_cast<uint32_t>(kept[i]) << i;
-  }
+  for (int i = 0; i < kWidth; ++i) values[i] = dropped(values[i], bits >> i & 1, scale);
   if (added) {
     to_float(other, packs.residual);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] += other[i];
   }
   from_float(packs.x, values);
-  return bits;
 }
 
-// What is kept of a pack: one call of the generator for four elements.
+// What is kept of a pack of n, a bit for each: one call of the generator for four elements.
 template <int n>
-__device__ __forceinline__ void draw(bool (&kept)[n], const Dropout& dropout, int64_t pack) {
-  if (dropout.active) {
-    dropout.keeps(kept, static_cast<uint64_t>(pack) * n);
-  } else {
+__device__ __forceinline__ uint32_t draw(const Dropout& dropout, int64_t pack) {
+  if (!dropout.active) return (1u << n) - 1;
+  bool kept[n];
+  dropout.keeps(kept, static_cast<uint64_t>(pack) * n);
+  uint32_t bits = 0;
 #pragma unroll
-    for (int i = 0; i < n; ++i) kept[i] = true;
-  }
+  for (int i = 0; i < n; ++i) bits |= static_cast<uint32_t>(kept[i]) << i;
+  return bits;
 }
 
 // The bits of a pack into the mask, a byte for eight elements: two lanes join theirs where a pack is four. By all lanes of

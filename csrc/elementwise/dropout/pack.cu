@@ -20,9 +20,8 @@ __global__ void dropout_pack_kernel(const DropoutView<T> v) {
     load(in.x, v.x + pack * kWidth);
     if (biased) load(in.bias, v.bias + v.in_row(pack) * kWidth);
     if (added) load(in.residual, v.residual + pack * kWidth);
-    bool kept[kWidth];
-    draw(kept, v.dropout, pack);
-    bits = drop_pack(in, biased, added, kept, v.dropout.scale);
+    bits = draw<kWidth>(v.dropout, pack);
+    drop_pack(in, biased, added, bits, v.dropout.scale);
     store(v.y + pack * kWidth, in.x);
   }
   keep_bits<kWidth>(v.mask, pack, bits, exists);

@@ -1,7 +1,7 @@
 // Dropout at memory speed: the generator runs while the loads are on their way.
 //   Against `pack`: a thread starts the loads of two packs past L1, draws for both, and only then waits; what is added is
 //   known at compile time, so that no load hides behind a branch. It takes its place while the kernel before ends.
-//   Bound: DRAM, with the generator's instructions (some twenty an element) close behind in 16 bits.
+//   Bound: DRAM, with the generator's instructions close behind in 16 bits.
 #include "device/start_early.h"
 #include "elementwise/dropout/elements.cuh"
 #include "elementwise/stream_policy.h"
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   const int64_t packs = v.n / kMaskBits * (kMaskBits / kWidth);
   const int64_t first = int64_t{kThreads} * kPacks * blockIdx.x + threadIdx.x;
   DropoutPacks<T> in[kPacks];
-  bool kept[kPacks][kWidth];
+  uint32_t bits[kPacks];
 
   // load
   const uint64_t policy = l2.of_loads();
@@ -33,18 +33,17 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   }
   // draw
 #pragma unroll
-  for (int i = 0; i < kPacks; ++i) draw(kept[i], v.dropout, first + i * kThreads);
+  for (int i = 0; i < kPacks; ++i) bits[i] = draw<kWidth>(v.dropout, first + i * kThreads);
   // write
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int64_t pack = first + i * kThreads;
     const bool exists = pack < packs;
-    uint32_t bits = 0;
     if (exists) {
-      bits = drop_pack(in[i], biased, added, kept[i], v.dropout.scale);
+      drop_pack(in[i], biased, added, bits[i], v.dropout.scale);
       store<Cache::streaming>(v.y + pack * kWidth, in[i].x);
     }
-    keep_bits<kWidth>(v.mask, pack, bits, exists);
+    keep_bits<kWidth>(v.mask, pack, bits[i], exists);
   }
   drop_rest(v);
 }

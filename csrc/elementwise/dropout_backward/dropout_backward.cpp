@@ -1,6 +1,7 @@
 // dropout_backward: checks, allocation, the choice of the rung.
 #include "elementwise/dropout_backward/dropout_backward.h"
 
+#include "device/philox.h"
 #include "host/checks.h"
 #include "host/ladder.h"
 #include "row/operands.h"
@@ -43,7 +44,7 @@ Tensor run(const Tensor& grad, const Tensor& mask, double p, const std::string* 
       .mask = static_cast<const uint32_t*>(dense_mask.data_ptr()),
       .dx = dx.data_ptr(),
       .n = dx.numel(),
-      .scale = p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f,
+      .scale = Dropout(p, /*seed=*/0, /*offset=*/0).scale,
       .dtype = *kernel_dtype(grad.scalar_type()),
   };
   const int sm = device_info(device).sm;

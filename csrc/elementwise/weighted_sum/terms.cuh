@@ -1,4 +1,4 @@
-// What the rungs of weighted_sum share: the sum for one element.
+// What the rungs of weighted_sum share: a term, and the sum for one element.
 #pragma once
 
 #include "device/convert.h"

@@ -18,7 +18,7 @@ from warpsmith.elementwise.binary import sum_to
 from warpsmith.elementwise.flat import aligned
 from warpsmith.peers import PerInput
 
-#: Bits of a word of the mask, which is int32: PyTorch computes little in uint32.
+#: Of a word of the mask, which is int32: PyTorch computes little in uint32.
 MASK_BITS = 32
 
 # --- the mask -------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from warpsmith import philox, philox_triton
 from warpsmith.catalogue import is_fp8
+from warpsmith.elementwise.dropout import MASK_BITS, words
 from warpsmith.philox_triton import NOT_SPECIALISED, keeps_groups
 
-MASK_BITS = 32
 #: 16 bytes of bf16 a thread and load at 4 warps, twice.
 BLOCK = 2048
 
@@ -57,9 +57,9 @@ def dropout_kernel(
     tl.store(y_ptr + i, value.to(y_ptr.dtype.element_ty), mask=there)
     # a bit is added once, so that a sum is an or
     bits = tl.reshape(kept, [BLOCK // MASK_BITS, MASK_BITS]).to(tl.int32)
-    words = tl.sum(bits << tl.arange(0, MASK_BITS)[None, :], axis=1)
+    whole = tl.sum(bits << tl.arange(0, MASK_BITS)[None, :], axis=1)
     word = start // MASK_BITS + tl.arange(0, BLOCK // MASK_BITS)
-    tl.store(mask_ptr + word, words, mask=word * MASK_BITS < n)
+    tl.store(mask_ptr + word, whole, mask=word * MASK_BITS < n)
 
 
 @triton.jit
@@ -91,7 +91,7 @@ def bias_dropout_add(
         return y.to(x.dtype), mask
     n = x.numel()
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    mask = torch.empty(-(-n // MASK_BITS), dtype=torch.int32, device=x.device)
+    mask = torch.empty(words(n), dtype=torch.int32, device=x.device)
     if n == 0:
         return y, mask
     drops, drawn = philox_triton.arguments(p, seed, offset)

@@ -15,13 +15,18 @@ from warpsmith.catalogue import is_fp8
 from warpsmith.elementwise import layout
 from warpsmith.elementwise.flat import alike
 
-#: 16 bytes of bf16 a thread and load at 4 warps; more terms than two are enough to wait for.
+#: 16 bytes of bf16 a thread and term at 4 warps.
 BLOCK = 1024
 
 
 @triton.jit
-def weighted_sum_kernel(xs, weights, y_ptr, n, BLOCK: tl.constexpr):
-    """xs: a tuple of pointers to [n]; weights: as many numbers."""
+def weighted_sum_kernel(
+    xs,  # pointers to [n], a tuple
+    weights,  # as many numbers
+    y_ptr,  # [n]
+    n,
+    BLOCK: tl.constexpr,
+):
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = i < n
     total = weights[0] * tl.load(xs[0] + i, mask=there, other=0.0).to(tl.float32)
