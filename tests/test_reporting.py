@@ -45,6 +45,26 @@ def record(*rows: dict[str, Any], source: str = "abc", date: str = "2026-01-01")
 # --- timing ---------------------------------------------------------------------------------------
 
 
+def test_a_long_call_is_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lasts = {"first": 2 * timing.LONG_MS, "then": timing.LONG_MS}
+    called: list[int] = []
+
+    def took(implementation: timing.Implementation, sets: int, calls: int) -> float:
+        for i in range(calls):
+            implementation(i % sets)
+        return lasts["first"] if len(called) == 1 else lasts["then"]
+
+    monkeypatch.setattr(timing, "_ms_of", took)
+    program = timing._program(called.append, 3, True, [])
+    program.run()
+    assert (called, program.calls, program.method) == ([0, 0, 0], 1, "loop")
+    # Prepared on the first call, short from then on.
+    called.clear()
+    lasts["then"] = 0.5
+    assert timing._estimate_ms(called.append, 3) == 0.5
+    assert called == [0, 0, *range(3), *range(3)]
+
+
 def test_percentiles() -> None:
     assert timing.percentiles([5.0, 1.0, 3.0, 2.0, 4.0]) == pytest.approx((1.8, 3.0, 4.2))
     assert timing.percentiles([2.0]) == (2.0, 2.0, 2.0)
@@ -215,6 +235,23 @@ def test_unknown_peers_are_refused() -> None:
         arguments.parse_peers("torhc", [softmax])
 
 
+@pytest.mark.parametrize("error", [ImportError("no such module"), RuntimeError("half installed")])
+def test_a_peer_that_cannot_be_had_is_left_out(error: Exception) -> None:
+    def broken() -> bench.Function:
+        raise error
+
+    op = dataclasses.replace(
+        catalogue.get("softmax"), peers={"liger": broken, "other": lambda: abs}
+    )
+    sample = op.bench[0]
+    case = bench.Case(op, "f32", sample, [(torch.zeros(2, 2), -1)], cold=False)
+    plan = bench.Plan(variants="none", peers=("liger", "other"))
+    said: list[str] = []
+    functions = bench.implementations(case, plan, False, said.append)
+    assert functions.keys() == {"auto", "other"}
+    assert said == [f"softmax: liger is left out: {type(error).__name__}: {error}"]
+
+
 def test_cases_that_no_operator_has_are_refused() -> None:
     relu, matmul = catalogue.get("relu"), catalogue.get("matmul")
     assert arguments.parse_cases("8192x8192x8192", [relu, matmul]) == "8192x8192x8192"
@@ -303,6 +340,12 @@ def test_headline_takes_the_largest_case_and_hides_no_loss(results: report.Resul
     )
     assert report.block("elementwise", results).count("`relu`") == 1
     assert report.block("norm", results) == "No records yet."
+
+
+def test_families_count_what_they_lose(results: report.Results) -> None:
+    lines = report.block("families", results).splitlines()
+    assert lines[2:] == ["| elementwise | 1 | 2 | 95 % | 1.34× | 2.00× | 1.34× | 1 of 2 |"]
+    assert report.block("families", report.Results("h200", {}, None)) == "No records yet."
 
 
 def test_all_cases_stand_beside_the_limit(results: report.Results) -> None:

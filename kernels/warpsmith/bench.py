@@ -216,8 +216,8 @@ def implementations(case: Case, plan: Plan, ladder: bool, say: Progress) -> dict
             torch._dynamo.reset()
         try:
             functions[name] = factory()
-        except ImportError as error:
-            say(f"{op.name}: {name} is left out: {error}")
+        except Exception as error:  # not installed, or broken: the others are still measured
+            say(f"{op.name}: {name} is left out: {first_line(error)}")
     if dispatch.load_family(op.family):
         for variant in chosen_variants(op, case.sets[0], plan, ladder):
             functions[variant.name] = torch_op(variant.op_name)

@@ -6,11 +6,10 @@ A table in the README stands between two markers and is replaced as a whole:
     <!-- warpsmith:begin headline:bf16 -->
     <!-- warpsmith:end headline:bf16 -->
 
-The names: `headline` and `headline:<dtype>` (every operator at its largest case), `<family>` and
-`<family>:<dtype>` (the same for one family), `ladder:<op>` (the climb, with its stories),
-`cases:<op>` (every case and implementation), `other:<name>` (what a script of `benchmarks`
-measured), `overhead` (host time per call), `limits` and
-`environment`.
+The names: `families` (each over all its cases), `headline` and `headline:<dtype>` (every operator
+at its largest case), `<family>` and `<family>:<dtype>` (the same for one family), `ladder:<op>`
+(the climb, with its stories), `cases:<op>` (every case and implementation), `other:<name>` (what a
+script of `benchmarks` measured), `overhead` (host time per call), `limits` and `environment`.
 """
 
 from __future__ import annotations
@@ -325,10 +324,9 @@ def all_cases(results: Results, ops: Sequence[Op]) -> str:
     lines: Table = []
     for op in ops:
         table = list(cases(results.records[op.name]).values())
-        shares = [rows["auto"]["of_limit"] for rows in table if "of_limit" in rows.get("auto", {})]
         mark = " †" if is_stale(results.records[op.name], op) else ""
         copies = [share for rows in table if (share := of_copy(results, rows.get("auto", {})))]
-        line = [f"`{op.name}`{mark}", str(len(table)), _percent(geomean(shares))]
+        line = [f"`{op.name}`{mark}", str(len(table)), _percent(_of_limit(table))]
         line.append(_percent(geomean(copies)))
         for base in BASELINES:
             for ratio in (speedup, at_limit):
@@ -336,6 +334,34 @@ def all_cases(results: Results, ops: Sequence[Op]) -> str:
                 line.append(_times(geomean(found)))
         lines.append(line)
     return _with_note(markdown(header, lines))
+
+
+def _of_limit(table: Iterable[dict[str, Row]]) -> float | None:
+    """Geometric mean over cases."""
+    return geomean(r["auto"]["of_limit"] for r in table if "of_limit" in r.get("auto", {}))
+
+
+def families(results: Results, ops: Sequence[Op]) -> str:
+    """Every family over all cases of its operators, and how many of them are lost."""
+    header = ["family", "operators", "cases", "of limit", "vs PyTorch", "vs torch.compile"]
+    header += ["vs best other", "another is faster"]
+    lines: Table = []
+    for family in catalogue.FAMILIES:
+        found = [op for op in ops if op.family == family and op.name in results.records]
+        tables = [(op, rows) for op in found for rows in cases(results.records[op.name]).values()]
+        if not tables:
+            continue
+        stale = any(is_stale(results.records[op.name], op) for op in found)
+        line = [family + " †" * stale, str(len(found)), str(len(tables))]
+        line.append(_percent(_of_limit(rows for _, rows in tables)))
+        for base in BASELINES:
+            ratios = (speedup(rows, base) for _, rows in tables)
+            line.append(_times(geomean(ratio for ratio in ratios if ratio)))
+        rivals = [(rows, best_peer(rows, op)) for op, rows in tables]
+        best = [ratio for rows, rival in rivals if rival and (ratio := speedup(rows, rival))]
+        lost = sum(ratio < CLEARLY_SLOWER for ratio in best)
+        lines.append([*line, _times(geomean(best)), f"{lost} of {len(best)}"])
+    return _with_note(markdown(header, lines)) if lines else "No records yet."
 
 
 def slower(results: Results, ops: Sequence[Op]) -> str:
@@ -592,6 +618,7 @@ def block(name: str, results: Results) -> str:
     simple: dict[str, Callable[[], str]] = {
         "operators": operators_table,
         "sources": sources_table,
+        "families": lambda: families(results, ops),
         "overhead": lambda: overhead_table(results, ops),
         "limits": lambda: limits_table(results),
         "environment": lambda: environment_line(results),
@@ -629,6 +656,10 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
         environment_line(results),
         "### Limits",
         limits_table(results),
+        "### Every family",
+        "Geometric means over all cases, then the cases in which an implementation that is not "
+        f"ours takes less than {CLEARLY_SLOWER:.0%} of the time of `auto`.",
+        families(results, ops),
         "### Every operator at its largest case",
         headline(results, ops),
         "### Every operator over all its cases",

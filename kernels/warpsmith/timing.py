@@ -35,6 +35,9 @@ MAX_SETS = 256
 #: disappears.
 REPLAY_MS = 2.0
 MAX_CALLS_PER_GRAPH = 512
+#: A call that lasts this long shows neither its launch nor what it finds in L2: it is timed by
+#: itself, without a graph.
+LONG_MS = 50.0
 #: Turns that an implementation takes; where one turn alone lasts longer than the time asked for,
 #: the smaller number has to do.
 MIN_TURNS, MAX_TURNS = 7, 40
@@ -51,7 +54,7 @@ class Timing:
     ms_low: float
     ms_high: float
     samples: tuple[float, ...] = field(repr=False)
-    method: str  # "graph", or "loop" where the calls could not be captured
+    method: str  # "graph", or "loop" where the calls could not be captured, or last long
     note: str = ""
 
     @staticmethod
@@ -150,9 +153,8 @@ def _walk(implementation: Implementation, sets: int, calls: int) -> None:
         alive.append(implementation(i % sets))
 
 
-def _estimate_ms(implementation: Implementation, sets: int) -> float:
-    calls = min(sets, 16)
-    _walk(implementation, sets, calls)
+def _ms_of(implementation: Implementation, sets: int, calls: int) -> float:
+    """Milliseconds of a call, launched one by one."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     start.record()
@@ -160,6 +162,17 @@ def _estimate_ms(implementation: Implementation, sets: int) -> float:
     end.record()
     end.synchronize()
     return max(start.elapsed_time(end) / calls, 1e-4)
+
+
+def _estimate_ms(implementation: Implementation, sets: int) -> float:
+    # A first call may have to prepare something, which tells nothing of the ones that follow.
+    if _ms_of(implementation, 1, 1) >= LONG_MS:
+        long = _ms_of(implementation, 1, 1)
+        if long >= LONG_MS:
+            return long
+    calls = min(sets, 16)
+    _walk(implementation, sets, calls)
+    return _ms_of(implementation, sets, calls)
 
 
 def _capture(
@@ -184,6 +197,9 @@ def _capture(
 
 def _program(implementation: Implementation, sets: int, graph: bool, pool: list[Any]) -> _Program:
     estimate = _estimate_ms(implementation, sets)
+    if estimate >= LONG_MS:
+        note = f"a call lasts longer than {LONG_MS:.0f} ms"
+        return _Program(lambda: _walk(implementation, 1, 1), 1, "loop", note)
     walks = math.ceil(REPLAY_MS / (estimate * sets))
     calls = sets * max(1, min(walks, MAX_CALLS_PER_GRAPH // sets))
     note = ""
@@ -243,7 +259,7 @@ def measure(
         seconds: device time to spend on each implementation.
         rounds: turns that each implementation takes; chosen from `seconds` by default, and fewer
             for those that a single turn takes longer than that.
-        graph: capture calls in CUDA graphs (a loop of calls where that fails).
+        graph: capture calls in CUDA graphs (a loop of calls where that fails, or a call is long).
 
     Returns:
         A `Timing` for each name: median, 20th and 80th percentile over the rounds.
