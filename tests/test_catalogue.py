@@ -206,6 +206,27 @@ def test_variants_bear_the_names_of_an_alias() -> None:
         assert silu.variant(name).op_name == "silu_f32x4_pack"
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("pack", "did you mean f32x4_pack, f16x8_pack_f32"),  # a rung: its variants
+        ("f32x4pack", "did you mean f32x4_pack"),
+        ("no_such", "`warpsmith list rms_norm` shows them all"),
+    ],
+)
+def test_an_unknown_variant_meets_those_like_it(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"rms_norm: unknown variant '{name}'; {hint}"):
+        warpsmith.rms_norm(torch.ones(2, 4), variant=name)
+
+
+def test_which_names_what_a_gpu_lacks() -> None:
+    with pytest.raises(ValueError, match="unknown operator 'rmsnorm'; did you mean rms_norm"):
+        warpsmith.which("rmsnorm", torch.ones(2, 4))
+    old = warpsmith.which("rms_norm", torch.ones(2, 4), sm=70)
+    assert old.implementation != "cuda"
+    assert old.reason.startswith("the GPU is sm_70, the kernels need sm_80")
+
+
 def test_public_names_exist() -> None:
     for name in warpsmith.__all__:
         assert hasattr(warpsmith, name)

@@ -50,7 +50,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "list", "--json")
     names = [*catalogue.load(), *catalogue.composites()]
     assert [entry["name"] for entry in json.loads(out)] == names
-    status, out, _ = run(capsys, "list", "--op", "relu")
+    status, out, _ = run(capsys, "list", "relu")
     assert status == 0
     assert all(rung.name in out for rung in catalogue.get("relu").ladder)
 
@@ -59,7 +59,7 @@ def test_composites_are_listed_with_what_serves_them(capsys: pytest.CaptureFixtu
     name = "fused_linear_cross_entropy"
     _, out, _ = run(capsys, "list")
     assert name in out
-    status, out, _ = run(capsys, "list", "--op", name)
+    status, out, _ = run(capsys, "list", name)
     assert status == 0
     assert "cross_entropy_with_grad" in out
     assert "torch.mm" in out
@@ -113,7 +113,7 @@ def test_which(capsys: pytest.CaptureFixture[str]) -> None:
         (("which", "relu", "--shape", "3", "--set", "a=1"), "relu has no argument 'a' to set"),
         (("which", "elu", "--shape", "3", "--set", "alpha=x"), "cannot read 'x' as alpha of elu"),
         (("which", "rellu", "--shape", "3"), "unknown operator 'rellu'; did you mean relu"),
-        (("list", "--op", "zzzzzz"), "unknown operator 'zzzzzz'; `warpsmith list` shows them all"),
+        (("list", "zzzzzz"), "unknown operator 'zzzzzz'; `warpsmith list` shows them all"),
         (("which", "relu", "--shape", "3y"), "cannot read the shape '3y'"),
         (("which", "relu", "--shape", "3", "--dtype", "f17"), "unknown dtype 'f17'"),
         (("which", "relu", "--shape", "3", "--shape", "4"), "relu takes 1 tensors, got 2 shapes"),

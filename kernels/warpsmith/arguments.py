@@ -6,11 +6,10 @@ Whatever fits nothing raises `UsageError`, with what may have been meant.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -20,11 +19,6 @@ from warpsmith.console import UsageError
 
 #: A message names so many cases of those that there are.
 SHOWN_CASES = 8
-
-
-def _near(name: str, known: Iterable[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"did you mean {', '.join(near)}?" if near else otherwise
 
 
 def _called(ops: Sequence[Op]) -> str:
@@ -57,7 +51,7 @@ def find_ops(names: Sequence[str]) -> list[Op]:
                 *catalogue.composites(),
                 *catalogue.FAMILIES,
             ]
-            hint = _near(name, known, "`warpsmith list` shows them all")
+            hint = catalogue.did_you_mean(name, known, "`warpsmith list` shows them all")
             raise UsageError(f"unknown operator '{name}'; {hint}")
         chosen.update((op.name, op) for op in found)
     return list(chosen.values())
@@ -139,7 +133,9 @@ def parse_variants(text: str, ops: Sequence[Op]) -> str | tuple[str, ...]:
     known = {name for v in variants for name in (v.name, v.op_name, v.rung.name)}
     for name in names:
         if name not in known:
-            hint = _near(name, known, "`warpsmith list --op` shows them; or ladder, all, none")
+            hint = catalogue.did_you_mean(
+                name, known, "`warpsmith list <op>` shows them; or ladder, all, none"
+            )
             raise UsageError(f"unknown variant '{name}'; {hint}")
     return names
 

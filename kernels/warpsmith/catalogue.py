@@ -6,9 +6,10 @@ package (dispatch, tests, benchmarks, documentation tables) is driven by what it
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -305,7 +306,7 @@ class Op:
     #: Dtypes benchmarked by default.
     bench_dtypes: tuple[str, ...] = FLOATS
     #: Peers beyond "torch" (the reference, eager) and "compile": name -> factory. The factory
-    #: imports the peer (an ImportError leaves it out) and returns a function with the operator's
+    #: imports the peer (what raises is left out) and returns a function with the operator's
     #: arguments.
     peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
     #: Rows of the seed list that are no kernels of this library but peers: row -> peer.
@@ -346,8 +347,14 @@ class Op:
             prefixed = (f"{prefix}_{variant.name}" for prefix in (self.name, *self.aliases))
             if name in (variant.name, *prefixed):
                 return variant
-        known = ", ".join(v.name for v in self.variants)
-        raise ValueError(f"{self.name}: unknown variant '{name}'; known: {known}")
+        of_rung = [v.name for v in self.variants if v.rung.name == name]
+        hint = did_you_mean(
+            name,
+            of_rung or [v.name for v in self.variants],
+            otherwise=f"`warpsmith list {self.name}` shows them all",
+            cutoff=0.0 if of_rung else 0.5,
+        )
+        raise ValueError(f"{self.name}: unknown variant '{name}'; {hint}")
 
     def samples_for(self, dtype: str) -> tuple[Sample, ...]:
         return tuple(s for s in self.samples if s.dtypes is None or dtype in s.dtypes)
@@ -435,6 +442,12 @@ def composites() -> dict[str, Composite]:
     return _composites
 
 
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.5) -> str:
+    """What to say of a name that is not known: up to three that are most like it."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
+    return f"did you mean {', '.join(near)}?" if near else otherwise
+
+
 def get(name: str) -> Op:
     """The operator of that name or alias.
 
@@ -447,7 +460,8 @@ def get(name: str) -> Op:
     for op in ops.values():
         if name in op.aliases:
             return op
-    raise ValueError(f"unknown operator '{name}'; `warpsmith list` shows them all")
+    hint = did_you_mean(name, ops, otherwise="`warpsmith list` shows them all")
+    raise ValueError(f"unknown operator '{name}'; {hint}")
 
 
 def variants() -> Iterator[Variant]:

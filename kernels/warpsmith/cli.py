@@ -535,7 +535,9 @@ def parser() -> argparse.ArgumentParser:
     )
 
     sub = command("list", list_ops, "operators, their ladders and variants")
-    sub.add_argument("--op", help="one operator, with the story of every rung")
+    sub.add_argument(
+        "op", nargs="?", help="an operator, family or pattern, with the story of every rung"
+    )
 
     sub = command("which", which, "which kernel serves a call, and why")
     sub.add_argument("op", help="an operator or an alias of one")
@@ -553,7 +555,7 @@ def parser() -> argparse.ArgumentParser:
         help="an argument that is no tensor: groups=32, dim=0; repeat it for further ones",
     )
     sub.add_argument(
-        "--sm", type=int, help="ask for this compute capability (90) instead of the GPU at hand"
+        "--sm", type=int, help="a compute capability; that of the GPU at hand, or 90 without one"
     )
 
     commands.add_parser(
@@ -577,7 +579,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--device", default="cuda", help="cuda, cuda:1, or cpu for what means something there"
     )
-    sub.add_argument("--kinds", help="comma list of the kinds of checks; all by default")
+    sub.add_argument("--kinds", help="comma list (samples, variants, …); all by default")
     sub.add_argument("--dtype", help="comma list; every dtype by default")
     sub.add_argument(
         "--out",
@@ -598,9 +600,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--sanitizer",
         action="store_true",
-        help="only the small samples, to run under compute-sanitizer",
+        help=argparse.SUPPRESS,  # the small samples, as compute-sanitizer runs them
     )
-    sub.add_argument("--part", default="0/1", help="with --sanitizer, 0/4: every fourth variant")
+    sub.add_argument("--part", default="0/1", help=argparse.SUPPRESS)  # 0/4: every fourth variant
     sub.add_argument(
         "--sanitize",
         action="store_true",
@@ -640,7 +642,7 @@ def parser() -> argparse.ArgumentParser:
     sub = command(
         "inspect", inspect, "registers, memory and occupancy of compiled kernels; SASS and PTX"
     )
-    sub.add_argument("op")
+    sub.add_argument("op", help="an operator, family or pattern")
     sub.add_argument(
         "--arch", help="80, 89, 90a: read the compiled file instead of asking the driver"
     )

@@ -147,9 +147,10 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
         sm = device_sm(tensor.device)
     if variant := pick(op, args, sm):
         return Choice("cuda", variant, variant.rung.story)
-    return fallback_choice(
-        op, args, f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}"
-    )
+    why = f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}"
+    if sm < build.MIN_SM:
+        why = f"the GPU is sm_{sm}, the kernels need sm_{build.MIN_SM}"
+    return fallback_choice(op, args, why)
 
 
 def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:

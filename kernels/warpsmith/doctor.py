@@ -21,7 +21,7 @@ def _gpu_facts() -> tuple[str, str]:
         if (properties.major, properties.minor) < (8, 0):
             return (
                 text,
-                "the CUDA kernels need sm_80 (Ampere) or newer; the PyTorch references serve here",
+                "the CUDA kernels need sm_80 (Ampere) or newer; see below what serves instead",
             )
         return text, ""
     if torch.version.cuda is None:

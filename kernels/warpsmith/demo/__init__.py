@@ -143,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
         " PyTorch: checked against each other and against float64, then timed.",
     )
     root.add_argument("--tokens", help="comma list of token counts, 1,16,128")
-    root.add_argument("--dtype", choices=FLOATS, default="bf16")
+    root.add_argument("--dtype", choices=FLOATS, default="bf16", help="bf16 by default")
     root.add_argument(
         "--device", help="cuda, cuda:1, or cpu for a small configuration; a GPU by default"
     )
