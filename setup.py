@@ -23,10 +23,11 @@ def ahead_of_time() -> bool:
         import torch
     except ImportError:
         return False
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
+        return False  # the package cannot be imported beside it
     from warpsmith import build
 
-    new_enough = build.version_numbers(torch.__version__) >= build.MIN_TORCH
-    return new_enough and build.why_no_compiler() is None
+    return build.why_no_compiler() is None
 
 
 class BuildPackage(build_py):

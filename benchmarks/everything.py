@@ -202,6 +202,8 @@ class Queue:
     lock: threading.Lock = field(default_factory=threading.Lock)
     running: int = 0
     quiet: bool = False  # whether what runs are host times
+    failed: int = 0  # tasks
+    visible: tuple[str, ...] = ()  # names of the GPUs, where the caller chose some
 
     def take(self) -> Task | None:
         """The first task for which there is time; host times only when nothing else runs."""
@@ -219,18 +221,28 @@ class Queue:
             time.sleep(0.2)
 
     def run(self, task: Task, gpu: int) -> None:
+        try:
+            self._run(task, gpu)
+        except BaseException:
+            with self.lock:
+                self.failed += 1
+            raise
+        finally:
+            with self.lock:
+                self.running -= 1
+
+    def _run(self, task: Task, gpu: int) -> None:
         folder = self.work / task.name
         folder.mkdir(parents=True, exist_ok=True)
         known = limits.load(self.work)
         if known is not None:
             limits.write_json(folder / "limits.json", known)
         seen = [gpu, (gpu + 1) % self.gpus] if self.pairs and self.gpus > 1 else [gpu]
-        environment = pool.environment(CUDA_VISIBLE_DEVICES=",".join(map(str, seen)))
+        names = [self.visible[i] if self.visible else str(i) for i in seen]
+        environment = pool.environment(CUDA_VISIBLE_DEVICES=",".join(names))
         command = [word.replace("{out}", str(folder)) for word in task.left(folder)]
         if not command:
             (folder / "done").write_text("0")
-            with self.lock:
-                self.running -= 1
             return
         (folder / "starts").write_text(str(starts(folder) + 1))
         began = time.monotonic()
@@ -248,7 +260,7 @@ class Queue:
                 status = "out of time"
         lines = (self.work / f"{task.name}.log").read_text().splitlines()
         with self.lock:
-            self.running -= 1
+            self.failed += status not in ("0", "out of time")
             took = time.monotonic() - began
             print(f"{took:6.0f} s  {task.name}: {status}; {lines[-1] if lines else ''}", flush=True)
             for line in [line for line in lines if line.startswith("FAILED")][:10]:
@@ -345,13 +357,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = sorted(set(options.kind) - {"collect"}, key=options.kind.index)
     if "overhead" in kinds[:-1]:
         parser.error("overhead comes last: it wants a quiet host")
+    status = 0
     if kinds:
+        gpus = torch.cuda.device_count()
+        if len({torch.cuda.get_device_name(i) for i in range(gpus)}) != 1:
+            raise SystemExit(
+                "needs a GPU, and several have to be of one kind: see CUDA_VISIBLE_DEVICES"
+            )
         check_libraries()
         ends = time.monotonic() + options.limit
         if kinds != ["sanitize"] and limits.load(options.work) is None:
             print("measuring the limits of this GPU (about half a minute)", flush=True)
             limits.ensure(options.work)
-        gpus = torch.cuda.device_count()
         known = limits.results_dir() if options.stale else None
         waiting = [
             task
@@ -361,16 +378,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if known is not None:
             go_on_from(known, options.work, waiting)
         # Beside a benchmark no other task may use its GPU.
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         queue = Queue(waiting, options.work, ends, gpus, pairs=kinds == ["verify"])
+        queue.visible = tuple(name for name in chosen.split(",") if name)
         threads = [threading.Thread(target=queue.serve, args=(gpu,)) for gpu in range(gpus)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        print(f"{len(queue.waiting)} tasks not started", flush=True)
+        print(f"{len(queue.waiting)} tasks not started, {queue.failed} failed", flush=True)
+        status = 1 if queue.failed else 0
     if "collect" in options.kind:
         collect(options.work)
-    return 0
+    return status
 
 
 if __name__ == "__main__":

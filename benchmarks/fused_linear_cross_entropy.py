@@ -90,7 +90,9 @@ def errors(found: tuple[Tensor, ...], exact: tuple[Tensor, ...]) -> list[float]:
     return [float((f.float() - e).abs().max() / e.abs().max()) for f, e in pairs]
 
 
-def measure_shape(shape: tuple[int, int, int], seconds: float) -> list[bench.Row]:
+def measure_shape(
+    shape: tuple[int, int, int], seconds: float, known: dict[str, Any]
+) -> list[bench.Row]:
     rows, width, count = shape
     made = Inputs(torch.bfloat16, "cuda")
     x = made.plain(rows, width).requires_grad_()
@@ -123,7 +125,6 @@ def measure_shape(shape: tuple[int, int, int], seconds: float) -> list[bench.Row
 
     calls = {n: lambda i, f=f: step(f, inputs) for n, f in functions.items()}
     times = timing.measure(calls, sets=1, seconds=seconds, graph=False)
-    known = limits.ensure(limits.results_dir())
     flops = 3 * 2 * rows * width * count
     for name, time in times.items():
         bench.fill_row(table[name], time, known, "bf16", 0, flops)
@@ -138,10 +139,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     source = sources.of_composite(catalogue.composites()[NAME])
     record: dict[str, Any] = {"environment": limits.environment(), "source": source, "rows": []}
-    for shape in SHAPES:
-        record["rows"] += measure_shape(shape, options.seconds)
-        torch.cuda.empty_cache()
     folder = options.out or limits.results_dir()
+    known = limits.ensure(folder)
+    for shape in SHAPES:
+        record["rows"] += measure_shape(shape, options.seconds, known)
+        torch.cuda.empty_cache()
     limits.write_json(bench.record_path(folder, NAME), record)
     return 0
 

@@ -9,6 +9,7 @@ import multiprocessing
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from warpsmith import build, doctor, driver
+from warpsmith import build, dispatch, doctor, driver
 
 FAMILY = "elementwise"
 #: Has sources that want the headers of CUTLASS.
@@ -73,12 +74,39 @@ def test_racing_processes_compile_once() -> None:
 
 
 def test_a_failed_compile_keeps_the_compilers_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[object] = []
+
     def broken(*args: object) -> Path:
+        compiled.append(args)
         raise build.BuildError("relu.cu(7): error: expected a ';'")
 
     monkeypatch.setattr(build, "_compile", broken)
-    assert build.library(FAMILY) is None
-    assert "expected a ';'" in build.why_not(FAMILY)
+    for _ in range(2):
+        assert build.library(FAMILY) is None
+        assert "expected a ';'" in build.why_not(FAMILY)
+    assert len(compiled) == 1  # not minutes for every call
+
+
+def test_a_library_that_cannot_be_loaded_is_done_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / f"warpsmith_{FAMILY}.so").write_bytes(b"no library")
+    monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path))
+    for _ in range(2):
+        assert not dispatch.load_family(FAMILY)
+        assert "cannot be loaded" in build.why_not(FAMILY)
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("WARPSMITH_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert build.cache_root() == Path("/somewhere/warpsmith")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert build.cache_root().parent == Path(tempfile.gettempdir())
 
 
 def test_a_cache_that_cannot_be_written_is_told_of(

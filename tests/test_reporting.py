@@ -129,6 +129,13 @@ def test_host_times_of_what_cannot_be_called(monkeypatch: pytest.MonkeyPatch) ->
         ("NVIDIA L40S", "l40s"),
         ("NVIDIA B200", "b200"),
         ("NVIDIA RTX A6000", "rtx-a6000"),
+        # Others whose names hold one of these.
+        ("NVIDIA GH200 480GB", "gh200-480gb"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA RTX A1000", "rtx-a1000"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx-4090-laptop-gpu"),
+        ("NVIDIA GeForce RTX 4090 D", "rtx-4090-d"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "h100-80gb-hbm3-mig-1g-10gb"),
     ],
 )
 def test_folder_name(gpu: str, folder: str) -> None:
@@ -250,6 +257,28 @@ def test_a_peer_that_cannot_be_had_is_left_out(error: Exception) -> None:
     functions = bench.implementations(case, plan, False, said.append)
     assert functions.keys() == {"auto", "other"}
     assert said == [f"softmax: liger is left out: {type(error).__name__}: {error}"]
+
+
+def test_a_peer_that_fails_on_a_later_buffer_set_costs_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    called: list[Any] = []
+
+    def fails(x: torch.Tensor, dim: int) -> torch.Tensor:
+        if x.sum() > 0:
+            raise torch.cuda.OutOfMemoryError("no room")
+        return x
+
+    op = catalogue.get("softmax")
+    sets = [(torch.full((2, 2), float(i)), -1) for i in range(2)]
+    case = bench.Case(op, "f32", op.bench[0], sets, cold=False)
+    case.functions = {"auto": called.append, "torch": torch.softmax, "liger": fails}
+    case.rows = {name: {"impl": name} for name in case.functions}
+    made = {name: case.call(function) for name, function in case.functions.items()}
+    assert bench._failing_later(case, made) == ["liger"]
+    assert case.rows["liger"]["error"] == "OutOfMemoryError: no room"
+    assert not called  # ours would end the case, and should
 
 
 def test_cases_that_no_operator_has_are_refused() -> None:

@@ -464,3 +464,18 @@ def test_what_a_peer_saved_goes_with_its_input() -> None:
     assert len(saved.known) == 2
     del x
     assert len(saved.known) == 1
+
+
+def test_a_wrong_nan_or_integer_has_no_ratio() -> None:
+    exact = torch.randn(100, dtype=torch.float64)
+    theirs = exact.float()
+    off = theirs * (1 + 1e-6)
+    finite = accuracy.compare_tensors(off, exact, theirs, elementwise=True)
+    assert not finite.ok
+    assert math.isfinite(finite.error_ratio)
+    off[3] = math.nan
+    assert accuracy.compare_tensors(off, exact, theirs, elementwise=True).error_ratio == math.inf
+    ones = torch.ones(4, dtype=torch.int32)
+    wrong = accuracy.compare_tensors(ones, 2.0 * ones.double(), ones, elementwise=True)
+    assert not wrong.ok
+    assert wrong.error_ratio == math.inf

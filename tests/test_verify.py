@@ -598,9 +598,23 @@ def test_a_part_makes_no_record(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_missing_sanitizer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: None)
-    (result,) = verify.run_sanitizer(["relu"], tools=("racecheck",))
-    assert not result.ok
-    assert "compute-sanitizer is neither" in result.detail
+    with pytest.raises(ValueError, match="compute-sanitizer is neither"):
+        verify.run_sanitizer(["relu"], tools=("racecheck",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("relu", "--kinds", "graph"), "nothing to check"),
+        (("relu", "--sanitize", "--dtype", "f32"), "leave out --dtype, --kinds"),
+        (("matmul_tf32", "--dtype", "bf16"), "matmul_tf32 has no dtype 'bf16'"),
+    ],
+)
+def test_what_checks_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert cli.main(["verify", *arguments, "--device", "cpu"]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_variants_reach_the_operator_by_either_name() -> None:

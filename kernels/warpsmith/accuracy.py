@@ -367,7 +367,7 @@ def compare_tensors(
             f"{title}: {share} are wrong; "
             f"first at {at}: ours {out[at].item()}, expected {exact[at].item()}"
         )
-        return Comparison(False, message, bad=bad / out.numel())
+        return Comparison(False, message, error_ratio=math.inf, bad=bad / out.numel())
     if out.numel() > PIECE and max(out.shape) > 1:
         return _compare_in_pieces(out, exact, theirs, elementwise, title, slack, floor)
     if _identical(out, theirs):
@@ -385,6 +385,8 @@ def compare_tensors(
     bad = int(wrong_count)
     message = _describe(title, out, exact, theirs, verdict, bad) if bad else ""
     ratio = ours / max(torch_error, rounding)
+    if bad and not out.double()[verdict.bad].isfinite().all():
+        ratio = math.inf
     return Comparison(not bad, message, ours, torch_error, ratio, bad / out.numel())
 
 

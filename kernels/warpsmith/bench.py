@@ -351,11 +351,29 @@ def fill_row(
         row["note"] = time.note
 
 
+def _failing_later(case: Case, calls: dict[str, Callable[[int], Any]]) -> list[str]:
+    """Peers that fail on a later buffer set, out of memory say: it costs the others nothing."""
+    ours = {"auto", "triton"}.union(variant.name for variant in case.op.variants)
+    found = []
+    for name in calls.keys() - ours:
+        try:
+            for i in range(1, len(case.sets)):
+                calls[name](i)
+        except Exception as error:
+            case.rows[name]["error"] = first_line(error)
+            found.append(name)
+            torch.cuda.empty_cache()
+    return found
+
+
 def measure_case(case: Case, plan: Plan, known: dict[str, Any], say: Progress) -> list[Row]:
     """Gates and times every implementation of a case."""
     op = case.op
     gate(case, say, plan.stuck.get((op.name, case.label)))
     calls = {name: case.call(function) for name, function in case.functions.items()}
+    for name in _failing_later(case, calls):
+        say(f"{op.name} {case.label}: {name}: {case.rows[name]['error']}")
+        del calls[name]
     if not calls:
         return list(case.rows.values())
     moved = op.cost.bytes(*case.sets[0]) if op.cost else 0

@@ -409,12 +409,16 @@ def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress
     """Compiles in a process of its own, which leaves this one's environment and working directory
     alone.
     """
+    from warpsmith import pool
+
     name = f"warpsmith_{family}.so"
     out.mkdir(parents=True, exist_ok=True)
+    cutlass = _cutlass_version(family)
+    key = _key(family, archs, cutlass)  # of what is compiled, whatever is edited meanwhile
     with tempfile.TemporaryDirectory(prefix=f"warpsmith_{family}_") as scratch:
         objects = Path(scratch) / "objects"
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(PACKAGE.parent), *sys.path]))
-        environment.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
+        environment.setdefault("MAX_JOBS", str(pool.cores()))
         environment["PATH"] = os.pathsep.join(
             [sysconfig.get_path("scripts"), environment.get("PATH", "")]
         )
@@ -437,13 +441,12 @@ def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress
         partial = out / f".{name}.{os.getpid()}"
         shutil.copy2(Path(scratch) / name, partial)
         os.replace(partial, out / name)
-    cutlass = _cutlass_version(family)
     manifest = {
         "family": family,
         "archs": list(archs),
         "cutlass": cutlass,
         "nvcc": nvcc_major(),
-        "key": _key(family, archs, cutlass),
+        "key": key,
     }
     (out / f"{family}.json").write_text(json.dumps(manifest, indent=1) + "\n")
     return out / name
@@ -484,10 +487,12 @@ def build(
     Raises:
         BuildError: no compiler, or the compiler's messages, of every family that failed.
     """
+    from warpsmith import pool
+
     if reason := why_no_compiler():
         raise BuildError(reason)
     # Never one alone: while it compiles its last and longest files, most cores have nothing to do.
-    side_by_side = max(2, (os.cpu_count() or 1) // _CORES_OF_A_FAMILY)
+    side_by_side = max(2, pool.cores() // _CORES_OF_A_FAMILY)
     with ThreadPoolExecutor(side_by_side) as workers:
         runs = [workers.submit(_compile, name, archs, out, on_progress) for name in names]
     failures = [error for run in runs if isinstance(error := run.exception(), BuildError)]
@@ -502,7 +507,11 @@ def build(
 def cache_root() -> Path:
     if value := os.environ.get("WARPSMITH_CACHE"):
         return Path(value)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "warpsmith"
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(home or Path.home() / ".cache") / "warpsmith"
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir()) / f"warpsmith-{os.getuid()}"
 
 
 def sm_of(arch: str) -> int:
@@ -629,6 +638,11 @@ def _why_no_compile(archs: Sequence[str]) -> str:
 _failures: dict[str, str] = {}
 
 
+def give_up(family: str, why: str) -> None:
+    """Lets a family do without its library from now on."""
+    _failures[family] = why
+
+
 def why_not(family: str) -> str:
     """Why the family has no compiled library."""
     return _failures.get(family) or status(family).detail
@@ -644,8 +658,10 @@ def _say(family: str, done: int, total: int) -> None:
 
 def library(family: str) -> Path | None:
     """The family's library for all visible GPUs, compiled now if need be; None where there can be
-    none.
+    none. What has failed once in a process is not tried again.
     """
+    if family in _failures:
+        return None
     found = status(family)
     if found.path is not None:
         return found.path
@@ -664,7 +680,7 @@ def library(family: str) -> Path | None:
             started = time.monotonic()
             path = _compile(family, archs, folder, _say)
     except (BuildError, OSError, ImportError) as error:  # OSError: no room, or no right to write
-        _failures[family] = str(error)
+        give_up(family, str(error))
         if isinstance(error, BuildError):
             sys.stderr.write(" failed\n")  # on the line of progress
         return None

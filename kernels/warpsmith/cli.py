@@ -340,12 +340,15 @@ def verify(args: argparse.Namespace) -> int:
     device = parse_device(args.device)
     if device.type == "cuda":
         need_gpu("verify", "`--device cpu` verifies what means something there")
+        torch.cuda.set_device(device)  # whose folder gets the record
     from warpsmith import freshness, limits
     from warpsmith import verify as verification
 
     kinds = args.kinds.split(",") if args.kinds else None
-    dtypes = parse_dtypes(args.dtype)
-    jobs = parse_jobs(args.jobs, args.device)
+    dtypes = parse_dtypes(args.dtype, ops)
+    ops = [op for op in ops if not dtypes or set(dtypes).intersection(op.dtypes)]
+    if args.sanitize and (kinds or dtypes):
+        raise UsageError("--sanitize examines all dtypes and no kinds: leave out --dtype, --kinds")
     keep = None
     if not (args.sanitizer or kinds or dtypes or device.type != "cuda"):
         if args.sanitize:
@@ -354,7 +357,7 @@ def verify(args: argparse.Namespace) -> int:
         else:
             path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
             keep = functools.partial(freshness.record_verification, path)
-    options: dict[str, Any] = {"jobs": jobs, "complete": keep}
+    options: dict[str, Any] = {"jobs": parse_jobs(args.jobs, args.device), "complete": keep}
     if args.timeout is not None:
         options["timeout"] = args.timeout
     with progress_bar("verify", None) as (bar, task):
@@ -363,10 +366,10 @@ def verify(args: argparse.Namespace) -> int:
             bar.update(task, description=f"{result.op} {result.kind}")
             bar.advance(task)
 
-        if args.sanitize:
-            results = verification.run_sanitizer(ops, progress=step, **options)
-        else:
-            try:
+        try:
+            if args.sanitize:
+                results = verification.run_sanitizer(ops, progress=step, **options)
+            else:
                 results = verification.verify(
                     ops,
                     device=device,
@@ -377,8 +380,10 @@ def verify(args: argparse.Namespace) -> int:
                     part=parse_part(args.part),
                     **options,
                 )
-            except ValueError as error:
-                raise UsageError(str(error)) from error
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    if not results:
+        raise UsageError("these operators have nothing to check of these kinds here")
     failed = [result for result in results if not result.ok]
     if keep is not None:
         keep(results)
@@ -535,9 +540,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
     sub = command("list", list_ops, "operators, their ladders and variants")
-    sub.add_argument(
-        "op", nargs="?", help="an operator, family or pattern, with the story of every rung"
-    )
+    sub.add_argument("op", nargs="?", help="an operator, family or pattern: with every rung")
 
     sub = command("which", which, "which kernel serves a call, and why")
     sub.add_argument("op", help="an operator or an alias of one")

@@ -199,15 +199,16 @@ def in_order(op: Op, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[A
 
 
 def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
-    """Raises where a tensor is missing, which PyTorch lets pass, or has no strides.
+    """Raises where a tensor is missing, which PyTorch lets pass if it is None, or has no strides.
 
     Raises:
-        TypeError: None in place of a tensor.
+        TypeError: None or a list, say, in place of a tensor; of a number PyTorch makes one.
         NotImplementedError: a sparse tensor, say.
     """
     for name, needed, a in zip(op.argument_names, _tensors(op.schema), args, strict=True):
-        if a is None and needed:
-            raise TypeError(f"{op.name}: expected {name} to be a tensor, got None")
+        if needed and not isinstance(a, (Tensor, int, float, complex)):
+            given = "None" if a is None else type(a).__name__
+            raise TypeError(f"{op.name}: expected {name} to be a tensor, got {given}")
         if isinstance(a, Tensor) and a.layout != torch.strided:
             raise NotImplementedError(
                 f"{op.name}: expected {name} to be a strided tensor, got {a.layout}"
@@ -344,7 +345,11 @@ def load_family(family: str) -> bool:
     path = build.library(family)
     if path is None:
         return False
-    torch.ops.load_library(str(path))
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:  # compiled on another system, say, with a newer C library
+        build.give_up(family, f"{path} cannot be loaded: {error}")
+        return False
     set_order = getattr(torch.ops.warpsmith, f"_{family}_ladder")
     for source_dir, order in ladder_orders(family).items():
         set_order(source_dir, ",".join(order))

@@ -46,11 +46,11 @@ class Sheet:
 #: First match wins, so the longer names stand first. The pattern is searched in
 #: torch.cuda.get_device_name().
 SHEETS: tuple[tuple[str, Sheet], ...] = (
-    (r"A100.*80GB PCIe|A100-PCIE-80GB",
+    (r"\bA100\b.*80GB PCIe|\bA100-PCIE-80GB",
      Sheet("A100 PCIe 80 GB", "a100-pcie-80gb", 1.935, 19.5, 156, 312, 312, None, 624, 40)),
-    (r"A100.*80GB",
+    (r"\bA100\b.*80GB",
      Sheet("A100 SXM 80 GB", "a100-80gb", 2.039, 19.5, 156, 312, 312, None, 624, 40)),
-    (r"A100",
+    (r"\bA100\b",
      Sheet("A100 40 GB", "a100-40gb", 1.555, 19.5, 156, 312, 312, None, 624, 40)),
     (r"RTX 3090 Ti",
      Sheet("RTX 3090 Ti", "rtx-3090-ti", 1.008, 40.0, 40.0, 80.0, 80.0, None, 320, 6)),
@@ -64,19 +64,22 @@ SHEETS: tuple[tuple[str, Sheet], ...] = (
      Sheet("L20", "l20", 0.864, 59.8, 59.8, 119.5, 119.5, 239.0, 239.0, 96)),
     (r"\bL40S\b",
      Sheet("L40S", "l40s", 0.864, 91.6, 183.0, 362.0, 362.0, 733.0, 733.0, 96)),
-    (r"H100 PCIe",
+    (r"\bH100 PCIe",
      Sheet("H100 PCIe", "h100-pcie", 2.0, 51.0, 378.0, 756.0, 756.0, 1513.0, 1513.0, 50)),
-    (r"H100 NVL",
+    (r"\bH100 NVL",
      Sheet("H100 NVL", "h100-nvl", 3.9, 60.0, 417.5, 835.5, 835.5, 1671.0, 1671.0, 50)),
-    (r"H100",
+    (r"\bH100\b",
      Sheet("H100 SXM", "h100", 3.35, 67.0, 494.7, 989.4, 989.4, 1978.9, 1978.9, 50)),
-    (r"H200 NVL",
+    (r"\bH200 NVL",
      Sheet("H200 NVL", "h200-nvl", 4.8, 60.0, 417.5, 835.5, 835.5, 1671.0, 1671.0, 50)),
-    (r"H200",
+    (r"\bH200\b",
      Sheet("H200", "h200", 4.8, 67.0, 494.7, 989.4, 989.4, 1978.9, 1978.9, 50)),
-    (r"B200",
+    (r"\bB200\b",
      Sheet("B200", "b200", 8.0, 75.0, 1100.0, 2250.0, 2250.0, 4500.0, 4500.0, 126)),
 )  # fmt: skip
+
+#: A part of a GPU, or a smaller one of the same name.
+_LESS = re.compile(r"\bMIG\b|\bLaptop\b|\b[45]090 D\b")
 
 #: Dtype of an operator -> the matrix ceiling that bounds its arithmetic.
 MATRIX_OF = {"f32": "f32", "f16": "f16", "bf16": "bf16", "e4m3": "fp8", "e5m2": "fp8", "i8": "int8"}
@@ -84,6 +87,8 @@ MATRIX_OF = {"f32": "f32", "f16": "f16", "bf16": "bf16", "e4m3": "fp8", "e5m2": 
 
 def sheet(gpu: str) -> Sheet | None:
     """The data sheet of a GPU by its PyTorch name ("NVIDIA H200"); None for one not listed."""
+    if _LESS.search(gpu):
+        return None
     return next((sheet for pattern, sheet in SHEETS if re.search(pattern, gpu)), None)
 
 

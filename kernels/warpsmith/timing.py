@@ -76,15 +76,19 @@ def percentiles(samples: list[float]) -> tuple[float, float, float]:
     return at(0.2), statistics.median(ordered), at(0.8)
 
 
-@cache
 def stream() -> torch.cuda.Stream:
-    """The stream on which everything is measured.
+    """The stream of the current GPU on which everything is measured.
 
     Autograd runs a backward on the stream of its forward, and a graph can only capture what stays
     on its own stream: whoever prepares state for a measured call (a retained autograd graph, say)
     does it here.
     """
-    return torch.cuda.Stream()
+    return _stream_of(torch.cuda.current_device())
+
+
+@cache
+def _stream_of(device: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -115,7 +119,9 @@ def sets_for(bytes_per_call: int, l2_bytes: int) -> int:
 
 
 def l2_bytes(device: int | None = None) -> int:
-    return int(torch.cuda.get_device_properties(device or 0).L2_cache_size)
+    if device is None:
+        device = torch.cuda.current_device()
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
 class _Program:
@@ -188,8 +194,11 @@ def _capture(
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         _walk(implementation, sets, calls)
-    finally:
-        graph.capture_end()
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # would hide what went wrong
+            graph.capture_end()
+        raise
+    graph.capture_end()
     graph.replay()
     torch.cuda.current_stream().synchronize()
     return graph

@@ -157,16 +157,14 @@ def run_sanitizer(
 
     Returns:
         One result per operator and tool, which is its `label`; `detail` says what the tool found.
+
+    Raises:
+        ValueError: there is no compute-sanitizer.
     """
     chosen = [catalogue.get(op) if isinstance(op, str) else op for op in ops]
     sanitizer = find_sanitizer()
     if sanitizer is None:
-        why = "compute-sanitizer is neither on PATH nor in the CUDA toolkit"
-        found = [Result(op.name, "sanitizer", tool, False, why) for op in chosen for tool in tools]
-        if progress is not None:
-            for result in found:
-                progress(result)
-        return found
+        raise ValueError("compute-sanitizer is neither on PATH nor in the CUDA toolkit")
     hands = sorted(_deal(chosen, _HANDS * jobs), key=lambda hand: -hand.cost)
     runs: list[_ToolRun] = [FaultRun(sanitizer, tool, timeout, rank=1.0) for tool in tools]
     runs += [
