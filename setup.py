@@ -5,6 +5,7 @@ else nothing is compiled here, and the first use on a GPU compiles what it needs
 """
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -23,8 +24,9 @@ def ahead_of_time() -> bool:
         import torch
     except ImportError:
         return False
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
-        return False  # the package cannot be imported beside it
+    # build.MIN_TORCH: beside an older one the package cannot be imported.
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 11):
+        return False
     from warpsmith import build
 
     return build.why_no_compiler() is None

@@ -220,18 +220,8 @@ class Queue:
                     return task
             time.sleep(0.2)
 
-    def run(self, task: Task, gpu: int) -> None:
-        try:
-            self._run(task, gpu)
-        except BaseException:
-            with self.lock:
-                self.failed += 1
-            raise
-        finally:
-            with self.lock:
-                self.running -= 1
-
-    def _run(self, task: Task, gpu: int) -> None:
+    def run(self, task: Task, gpu: int) -> bool:
+        """Whether it went well, as far as time allowed."""
         folder = self.work / task.name
         folder.mkdir(parents=True, exist_ok=True)
         known = limits.load(self.work)
@@ -243,7 +233,7 @@ class Queue:
         command = [word.replace("{out}", str(folder)) for word in task.left(folder)]
         if not command:
             (folder / "done").write_text("0")
-            return
+            return True
         (folder / "starts").write_text(str(starts(folder) + 1))
         began = time.monotonic()
         with (self.work / f"{task.name}.log").open("a") as log:
@@ -260,15 +250,22 @@ class Queue:
                 status = "out of time"
         lines = (self.work / f"{task.name}.log").read_text().splitlines()
         with self.lock:
-            self.failed += status not in ("0", "out of time")
             took = time.monotonic() - began
             print(f"{took:6.0f} s  {task.name}: {status}; {lines[-1] if lines else ''}", flush=True)
             for line in [line for line in lines if line.startswith("FAILED")][:10]:
                 print(f"          {line[:300]}", flush=True)
+        return status in ("0", "out of time")
 
     def serve(self, gpu: int) -> None:
         while (task := self.take()) is not None:
-            self.run(task, gpu)
+            well = False
+            try:
+                well = self.run(task, gpu)
+            except Exception as error:  # the other tasks are still done
+                print(f"         {task.name}: {error!r}", flush=True)
+            with self.lock:
+                self.running -= 1
+                self.failed += not well
 
 
 def go_on_from(results: Path, work: Path, waiting: Sequence[Task]) -> None:
@@ -379,8 +376,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             go_on_from(known, options.work, waiting)
         # Beside a benchmark no other task may use its GPU.
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        queue = Queue(waiting, options.work, ends, gpus, pairs=kinds == ["verify"])
-        queue.visible = tuple(name for name in chosen.split(",") if name)
+        visible = tuple(filter(None, chosen.split(",")))
+        pairs = kinds == ["verify"]
+        queue = Queue(waiting, options.work, ends, gpus, pairs=pairs, visible=visible)
         threads = [threading.Thread(target=queue.serve, args=(gpu,)) for gpu in range(gpus)]
         for thread in threads:
             thread.start()

@@ -97,6 +97,11 @@ def test_a_library_that_cannot_be_loaded_is_done_without(
         assert "cannot be loaded" in build.why_not(FAMILY)
 
 
+def test_setup_knows_the_oldest_torch() -> None:
+    setup = (Path(__file__).parents[1] / "setup.py").read_text()
+    assert f"[:2])) < {build.MIN_TORCH}:" in setup
+
+
 def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")

@@ -81,19 +81,17 @@ def test_what_ended_a_task_comes_last(everything: ModuleType, tmp_path: Path) ->
 def test_tasks_get_gpus_of_the_callers_and_their_failures_count(
     everything: ModuleType, tmp_path: Path
 ) -> None:
-    queue = everything.Queue([], tmp_path, everything.time.monotonic() + 60, gpus=2)
-    queue.visible = ("4", "5")
+    soon = everything.time.monotonic() + 300
+    queue = everything.Queue([], tmp_path, soon, gpus=2, visible=("4", "5"))
     script = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES']); sys.exit(3)"
-    task = everything.Task("task", (everything.sys.executable, "-c", script), "overhead")
-    queue.running = 1
-    queue.run(task, 1)
+    command = (everything.sys.executable, "-c", script)
+    queue.waiting = [everything.Task(name, command, "bench") for name in ("task", "broken", "last")]
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "starts").write_text("")  # no number: an error of the queue's own
+    queue.serve(1)
     assert (tmp_path / "task.log").read_text() == "5\n"
-    assert (queue.running, queue.failed) == (0, 1)
-    (tmp_path / "task" / "starts").write_text("")
-    queue.running = 1
-    with pytest.raises(ValueError, match="int"):
-        queue.run(task, 1)
-    assert (queue.running, queue.failed) == (0, 2)
+    assert (tmp_path / "last.log").read_text() == "5\n"
+    assert (queue.running, queue.failed) == (0, 3)
 
 
 def test_failed_checks_are_an_answer_and_a_crash_is_none(

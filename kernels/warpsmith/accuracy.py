@@ -276,7 +276,8 @@ class Comparison:
         error: the largest error against float64 over all outputs.
         torch_error: the same for PyTorch at the same dtype.
         error_ratio: `error` relative to PyTorch's, which counts as half an ulp of the largest
-            output at least.
+            output at least; infinite where an integer is wrong, or a NaN or an infinity, which no
+            error measures.
         bad: share of wrong elements.
     """
 

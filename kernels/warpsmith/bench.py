@@ -148,6 +148,10 @@ class Case:
         return lambda i: function(*sets[i])
 
 
+#: Beside the variants.
+OURS = ("auto", "triton")
+
+
 def eager_function(op: Op, args: tuple[Any, ...]) -> Function:
     """What a PyTorch user would write for arguments like these; fp8, in which PyTorch cannot
     compute, by way of float32.
@@ -278,6 +282,11 @@ def _as_promised(op: Op, out: Any, args: tuple[Any, ...], expected: testing.Expe
     return tuple(moved) if isinstance(out, (tuple, list)) else moved[0]
 
 
+def is_peer(op: Op, name: str) -> bool:
+    """Whether an implementation is not ours: one that a user could have chosen instead."""
+    return name not in OURS and all(name != variant.name for variant in op.variants)
+
+
 def gate(case: Case, say: Progress, stuck: str | None = None) -> None:
     """Keeps the implementations whose answer is right; the others get a row that says what is wrong
     with them.
@@ -291,7 +300,7 @@ def gate(case: Case, say: Progress, stuck: str | None = None) -> None:
     expected = _judged_once(op, args)
     for name, function in list(case.functions.items()):
         row: Row = {"case": case.label, "impl": name}
-        ours = name in variants or name in ("auto", "triton")
+        ours = not is_peer(op, name)
         try:
             if name == stuck:
                 raise TimeoutError("its first call did not come to an end")
@@ -353,12 +362,13 @@ def fill_row(
 
 def _failing_later(case: Case, calls: dict[str, Callable[[int], Any]]) -> list[str]:
     """Peers that fail on a later buffer set, out of memory say: it costs the others nothing."""
-    ours = {"auto", "triton"}.union(variant.name for variant in case.op.variants)
     found = []
-    for name in calls.keys() - ours:
+    for name, call in calls.items():
+        if not is_peer(case.op, name):
+            continue
         try:
             for i in range(1, len(case.sets)):
-                calls[name](i)
+                call(i)
         except Exception as error:
             case.rows[name]["error"] = first_line(error)
             found.append(name)

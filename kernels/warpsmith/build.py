@@ -38,7 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpsmith import driver, families
+from warpsmith import driver, families, pool
 
 PACKAGE = Path(__file__).resolve().parent
 #: The CUDA sources: beside the package in an installed wheel, at the repository's root in a
@@ -409,8 +409,6 @@ def _compile(family: str, archs: Sequence[str], out: Path, on_progress: Progress
     """Compiles in a process of its own, which leaves this one's environment and working directory
     alone.
     """
-    from warpsmith import pool
-
     name = f"warpsmith_{family}.so"
     out.mkdir(parents=True, exist_ok=True)
     cutlass = _cutlass_version(family)
@@ -487,8 +485,6 @@ def build(
     Raises:
         BuildError: no compiler, or the compiler's messages, of every family that failed.
     """
-    from warpsmith import pool
-
     if reason := why_no_compiler():
         raise BuildError(reason)
     # Never one alone: while it compiles its last and longest files, most cores have nothing to do.

@@ -347,13 +347,10 @@ class Op:
             prefixed = (f"{prefix}_{variant.name}" for prefix in (self.name, *self.aliases))
             if name in (variant.name, *prefixed):
                 return variant
-        of_rung = [v.name for v in self.variants if v.rung.name == name]
-        hint = did_you_mean(
-            name,
-            of_rung or [v.name for v in self.variants],
-            otherwise=f"`warpsmith list {self.name}` shows them all",
-            cutoff=0.0 if of_rung else 0.5,
-        )
+        listed = f"`warpsmith list {self.name}` shows them all"
+        hint = did_you_mean(name, (v.name for v in self.variants), listed)
+        if of_rung := [v.name for v in self.variants if v.rung.name == name]:
+            hint = f"it is a rung, with the variants {', '.join(of_rung)}"
         raise ValueError(f"{self.name}: unknown variant '{name}'; {hint}")
 
     def samples_for(self, dtype: str) -> tuple[Sample, ...]:
@@ -442,9 +439,9 @@ def composites() -> dict[str, Composite]:
     return _composites
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.5) -> str:
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """What to say of a name that is not known: up to three that are most like it."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else otherwise
 
 
@@ -460,7 +457,7 @@ def get(name: str) -> Op:
     for op in ops.values():
         if name in op.aliases:
             return op
-    hint = did_you_mean(name, ops, otherwise="`warpsmith list` shows them all")
+    hint = did_you_mean(name, ops, "`warpsmith list` shows them all")
     raise ValueError(f"unknown operator '{name}'; {hint}")
 
 

@@ -275,8 +275,14 @@ def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
 
 def reference(op: Op, args: tuple[Any, ...]) -> Any:
     """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes
-    through float32 and its answers into what the fake promises.
+    through float32 and its answers into what the fake promises. Autocast, which is over for a
+    kernel by the time it runs, is so here too.
     """
+    with torch.autocast(first_tensor(args).device.type, enabled=False):
+        return _reference(op, args)
+
+
+def _reference(op: Op, args: tuple[Any, ...]) -> Any:
     if not catalogue.is_fp8(first_tensor(args).dtype):
         return op.reference(*args)
     out = op.reference(*upcast(args, torch.float32))
@@ -645,6 +651,7 @@ def public(op: Op) -> Callable[..., Any]:
     direct = default._op
     is_compiling = torch.compiler.is_compiling
     is_grad_enabled = torch.is_grad_enabled
+    is_transforming = torch._C._are_functorch_transforms_active
 
     def run(variant: str | None, *args: Any) -> Any:
         compiling = is_compiling()
@@ -652,7 +659,8 @@ def public(op: Op) -> Callable[..., Any]:
             refuse_tangents(op, args)
         if variant is not None:
             return getattr(torch.ops.warpsmith, op.variant(variant).op_name).default(*args)
-        if compiling:
+        # A tensor that vmap has batched does not say whether it requires a gradient.
+        if compiling or is_transforming():
             return default(*args)
         if is_grad_enabled():
             for a in args:

@@ -1,0 +1,63 @@
+"""Public functions: what reaches the operator, and what surrounds a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import warpsmith
+from warpsmith import catalogue, dispatch
+from warpsmith.catalogue import DTYPES, Inputs, Op
+
+OPS = [op for op in catalogue.load().values() if op.name in warpsmith.__all__]
+
+
+class Calls(TorchDispatchMode):
+    """Records the calls of operators of this package."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "warpsmith":
+            self.seen.append((func._schema.name.split("::")[1], args))
+        return func(*args, **(kwargs or {}))
+
+
+def same(a: Any, b: Any) -> bool:
+    return a is b if isinstance(a, Tensor) else a == b
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_every_argument_reaches_the_operator(op: Op) -> None:
+    dtype = op.dtypes[0]
+    for sample in [s for s in op.samples_for(dtype) if s.small and not s.huge]:
+        args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype])))
+        with Calls() as calls:
+            getattr(warpsmith, op.name)(**dict(zip(op.argument_names, args, strict=True)))
+        name, given = calls.seen[0]
+        assert name == op.name, sample.label
+        assert all(map(same, dispatch.normalise(op, given), args)), sample.label
+
+
+def test_gradients_pass_through_vmap() -> None:
+    x, grad = torch.randn(4, 6, requires_grad=True), torch.randn(4, 6)
+    ours, theirs = (
+        torch.autograd.grad(torch.vmap(f)(x), x, grad)[0] for f in (warpsmith.silu, functional.silu)
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["matmul", "linear", "addmm", "gemv", "matmul_tf32"])
+def test_autocast_changes_nothing(name: str) -> None:
+    args = catalogue.get(name).samples_for("f32")[0].make(Inputs(torch.float32))
+    function = getattr(torch.ops.warpsmith, name)
+    plain = function(*args)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(function(*args), plain)
