@@ -58,6 +58,26 @@ def test_weighted_sum_wants_a_weight_for_each(tensors: int, weights: int) -> Non
         warpsmith.weighted_sum([torch.ones(3)] * tensors, [1.0] * weights)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_sums_of_several_are_rounded_once(dtype: str) -> None:
+    """Ones that vanish one by one beside a number of which they are half a unit."""
+    unit = 2.0 / torch.finfo(DTYPES[dtype]).eps
+    x, one = (torch.full((3, 40), v, dtype=DTYPES[dtype], device=DEVICE) for v in (unit, 1.0))
+    wanted = [unit + 2] * x.numel()
+    for name, args in {
+        "weighted_sum_forward": (x, [1.0] * 3, one, one),
+        "bias_dropout_add": (x, one[0], one),
+    }.items():
+        op = catalogue.get(name)
+        args = dispatch.normalise(op, args)
+        outputs = [getattr(torch.ops.warpsmith, name)(*args)]
+        if dispatch.triton_available():
+            outputs.append(testing.run_triton(op, args))
+        for out in outputs:
+            y = out[0] if isinstance(out, tuple) else out
+            assert y.flatten().tolist() == wanted
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_gradients_of_dropout_follow_its_mask(dtype: str) -> None:
     """Those of x, bias and residual, against what PyTorch makes of the elements that were kept."""

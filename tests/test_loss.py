@@ -152,6 +152,20 @@ def test_expanded_logits_are_not_written_to() -> None:
         torch.ops.warpsmith.cross_entropy_with_grad_(logits, target)
 
 
+def test_operators_in_place_lose_no_gradient() -> None:
+    logits, target = logits_and_target(5, 24)
+    rows = torch.ones(5, device=DEVICE, requires_grad=True)
+    operators = torch.ops.warpsmith
+    for call in (
+        lambda: operators.cross_entropy_with_grad_(logits, target, rows),
+        lambda: operators.cross_entropy_backward_(logits, target, rows, rows, rows),
+    ):
+        with pytest.raises(RuntimeError, match=r"^cross_entropy_.*_: not differentiable; expected"):
+            call()
+    with torch.no_grad():
+        operators.cross_entropy_with_grad_(logits, target, rows)
+
+
 @pytest.mark.parametrize("index", [0, 2], ids=["backward", "with_grad"])
 def test_operators_in_place_satisfy_opcheck(index: int) -> None:
     logits, target = logits_and_target(5, 24)

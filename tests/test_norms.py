@@ -64,6 +64,33 @@ def test_zero_centered_says_what_it_does_not_go_with(
         norm(x, weight, zero_centered=True, variant="f32x4_pack")
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("norm", "parameters"), NORMS)
+def test_memory_efficient_frees_the_input(
+    norm: Callable[..., Tensor], parameters: int, device: str
+) -> None:
+    """Answer and gradients are those of the norm that keeps x, of which nothing is kept."""
+    inputs = Inputs(torch.float32, device)
+    weight = inputs.plain(264, salt=3).abs() + 0.5
+    x, bias, grad = inputs.randn(7, 264), inputs.randn(264, salt=1), inputs.randn(7, 264, salt=2)
+    kept: list[Tensor] = []
+
+    def keep(t: Tensor) -> Tensor:
+        kept.append(t)
+        return t
+
+    def run(**options: Any) -> tuple[Tensor, ...]:
+        kept.clear()
+        leaves = [t.clone().requires_grad_() for t in (x, weight, bias)[: 1 + parameters]]
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            y = norm(*leaves, **options)
+        assert any(t.data_ptr() == leaves[0].data_ptr() for t in kept) is not bool(options)
+        return (y, *torch.autograd.grad(y, leaves, grad))
+
+    for ours, wanted in zip(run(memory_efficient=True), run(), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_a_mask_in_pieces_is_the_same_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = ((0, 4), (3,), (5, 129), (7, 64))
     whole = [philox.keep_mask(shape, 0.5, 11, 1 << 40) for shape in shapes]

@@ -61,3 +61,17 @@ def test_autocast_changes_nothing(name: str) -> None:
     plain = function(*args)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(function(*args), plain)
+
+
+@pytest.mark.parametrize("name", ["matmul", "linear"])
+def test_gradients_are_as_batch_invariant_as_the_call(name: str) -> None:
+    """The rows of x's gradient; a weight's is a sum over all rows."""
+    x, weight = (torch.randn(5, 5) for _ in range(2))
+    x.requires_grad_()
+    for wanted in (False, True):
+        y = getattr(warpsmith, name)(x, weight, batch_invariant=wanted)
+        with Calls() as calls:
+            torch.autograd.grad(y.sum(), x)
+        product = catalogue.get("matmul")
+        flags = [dispatch.normalise(product, a)[2] for n, a in calls.seen if n == "matmul"]
+        assert flags == [wanted]

@@ -19,6 +19,7 @@ import functools
 import importlib
 import operator
 import os
+import re
 import shutil
 import sysconfig
 import warnings
@@ -472,8 +473,12 @@ def _variant(variant: Variant) -> Callable[..., Any]:
 # --- registration ---------------------------------------------------------------------------------
 
 
+#: Numbers that are new in every call, so that compiled code must not be made for one of them.
+_DRAWN = re.compile(r"\bint (?=(seed|offset)\b)")
+
+
 def _define(schema: str) -> None:
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def _register_autograd(op: Op, name: str) -> None:
@@ -562,7 +567,8 @@ def register(op: Op) -> None:
 def register_inplace(op: Op, index: int) -> None:
     """Defines `<op>_`, which writes output `index` over the first argument and returns the others.
 
-    The compiled library of the family implements it for CUDA. It is not differentiable.
+    The compiled library of the family implements it for CUDA. It is not differentiable, and raises
+    where a gradient would be lost.
 
     Args:
         op: a registered operator, whose first argument is a tensor.
@@ -600,6 +606,15 @@ def register_inplace(op: Op, index: int) -> None:
         _warn_once(op.family, build.why_not(op.family))
         return written(getattr(torch.ops.warpsmith, op.name).fallback, args)
 
+    def below_autograd(*args: Any) -> Any:
+        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
+            raise RuntimeError(
+                f"{name}: not differentiable; expected arguments that require no gradient"
+            )
+        with _BelowAutograd():
+            return getattr(torch.ops.warpsmith, name).default(*args)
+
+    _library.impl(name, below_autograd, "Autograd")
     _library.impl(name, lambda *args: written(_cpu(op), args), "CPU")
     _library.impl(name, lambda *args: rest(_meta(op)(*args)), "Meta")
     _library.impl(name, until_loaded, "CompositeExplicitAutograd")

@@ -94,8 +94,10 @@ def _reference_fused(
     x: Tensor, bias: Tensor | None, residual: Tensor | None, p: float, seed: int, offset: int
 ) -> tuple[Tensor, Tensor]:
     kept = philox.keep_mask(x.shape, p, seed, offset, x.device)
-    y = _keep(x if bias is None else x + bias, kept, p)
-    return (y if residual is None else y + residual).contiguous(), pack_mask(kept)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    y = _keep(wide if bias is None else wide + bias, kept, p)
+    y = y if residual is None else y + residual
+    return y.to(x.dtype).contiguous(), pack_mask(kept)
 
 
 def _reference(x: Tensor, p: float, seed: int, offset: int) -> tuple[Tensor, Tensor]:

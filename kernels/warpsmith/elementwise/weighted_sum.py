@@ -47,11 +47,17 @@ def _check(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> None
         )
 
 
-def _reference(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> Tensor:
+def _written(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> Tensor:
+    """What a PyTorch user writes: rounded at every term."""
     y = x0 * weights[0]
     for x, weight in zip(_terms(x0, others)[1:], weights[1:], strict=True):
         y = torch.add(y, x, alpha=weight)
     return y
+
+
+def _reference(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> Tensor:
+    wide = torch.promote_types(x0.dtype, torch.float32)
+    return _written(x0.to(wide), weights, *others).to(x0.dtype)
 
 
 def _fake(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> Tensor:
@@ -94,7 +100,7 @@ weighted_sum_forward_op = catalogue.add(
         source="weighted_sum",
         elementwise=True,
         reference=_reference,
-        eager=references.through_f32(_reference),
+        eager=references.through_f32(_written),
         ladder=(
             Rung("naive", "one element a thread"),
             Rung(

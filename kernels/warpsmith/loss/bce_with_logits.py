@@ -73,7 +73,13 @@ def _derivative(
     inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     x, target, reduction = inputs
-    scale = 1.0 / max(x.numel(), 1) if reduction == MEAN else 1.0
+    scale = 1.0
+    if reduction == MEAN:
+        n = x.numel()
+        if isinstance(n, int):
+            scale = 1.0 / max(n, 1)
+        else:  # a symbol of torch.compile, of which a float would become a constant
+            grad = grad / torch.sym_max(n, 1)
     dx = dtarget = None
     if needs[0]:
         dx = torch.ops.warpsmith.bce_with_logits_backward(x, target, grad, scale)

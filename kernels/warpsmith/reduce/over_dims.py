@@ -30,6 +30,19 @@ from warpsmith.reduce.reduce_dim import (
 Dims = int | Sequence[int] | None
 
 
+def _by_stride(x: Tensor, dims: Sequence[int]) -> list[int]:
+    """Those of the longest stride first. Written out, as torch.compile cannot sort by sizes that
+    are symbols.
+    """
+    order: list[int] = []
+    for d in dims:
+        at = 0
+        while at < len(order) and x.stride(order[at]) >= x.stride(d):
+            at += 1
+        order.insert(at, d)
+    return order
+
+
 def _over(
     op: str,
     call: Callable[[Tensor, int, bool], Tensor],
@@ -59,7 +72,7 @@ def _over(
     kept = [d for d in range(x.dim()) if d not in reduced]
     adjacent = reduced[-1] - reduced[0] + 1 == len(reduced)
     at = reduced[0] if adjacent else len(kept)
-    walked = reduced if by_shape else sorted(reduced, key=x.stride, reverse=True)
+    walked = reduced if by_shape else _by_stride(x, reduced)
     together = x.permute(*kept[:at], *walked, *kept[at:]).flatten(at, at + len(reduced) - 1)
     y = call(together, at, False)
     return y.view([1 if d in reduced else n for d, n in enumerate(x.shape)]) if keepdim else y

@@ -1,0 +1,81 @@
+"""torch.compile over calls whose sizes and drawn numbers change: one graph serves them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import warpsmith
+from conftest import GPU
+from warpsmith.catalogue import Inputs
+
+DEVICE = "cuda" if GPU else "cpu"
+#: A graph for the first call, and one in which what differs in the second is a symbol.
+GRAPHS = 2
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> tuple[Callable[..., Any], Any]:
+    graphs = CompileCounterWithBackend("aot_eager")
+    return torch.compile(function, backend=graphs, fullgraph=True, **options), graphs
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "amax", "amin", "var"])
+def test_several_dimensions_of_any_size(op: str) -> None:
+    ours, theirs = getattr(warpsmith, op), getattr(torch, op)
+    function, graphs = compiled(lambda x: ours(x, (0, 2)), dynamic=True)
+    inputs = Inputs(torch.float64, DEVICE)
+    for n in (3, 5, 7, 9, 12):
+        x = inputs.randn(n, 4, n + 1)
+        torch.testing.assert_close(function(x), theirs(x, (0, 2)))
+    assert graphs.frame_count <= GRAPHS + 1  # 4 is one of the columns' numbers, too
+    strides = inputs.randn(4, 8, 6).permute(2, 0, 1)
+    torch.testing.assert_close(function(strides), theirs(strides, (0, 2)))
+
+
+DRAWS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "dropout": lambda x, k: warpsmith.dropout(x, 0.3, seed=k, offset=k)[0],
+    "bias_dropout_add": lambda x, k: warpsmith.bias_dropout_add(x, None, x, 0.3, 7, k)[0],
+    "dropout_add_rms_norm": lambda x, k: warpsmith.dropout_add_rms_norm(x, x, p=0.3, offset=k)[0],
+    "dropout_add_layer_norm": lambda x, k: warpsmith.dropout_add_layer_norm(x, x, p=0.3, offset=k)[
+        0
+    ],
+    "softmax": lambda x, k: warpsmith.bias_scale_mask_softmax_dropout(x, p=0.3, offset=k)[0],
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_steps_that_draw_share_a_graph(name: str) -> None:
+    draw = DRAWS[name]
+    function, graphs = compiled(draw)
+    for k in range(3, 15):
+        x = Inputs(torch.float32, DEVICE).randn(4, 64).requires_grad_()
+        ours, theirs = function(x, k), draw(x, k)
+        torch.testing.assert_close(ours, theirs)
+        grad = torch.ones_like(theirs)
+        torch.testing.assert_close(
+            torch.autograd.grad(ours, x, grad), torch.autograd.grad(theirs, x, grad)
+        )
+    assert graphs.frame_count <= GRAPHS
+
+
+def test_a_mean_of_losses_of_any_batch() -> None:
+    function, graphs = compiled(warpsmith.bce_with_logits)
+    for rows in range(3, 15):
+        x = Inputs(torch.float32, DEVICE).randn(rows, 9).requires_grad_()
+        target = torch.rand_like(x)
+        ours, theirs = function(x, target), warpsmith.bce_with_logits(x, target)
+        torch.testing.assert_close(ours, theirs)
+        torch.testing.assert_close(torch.autograd.grad(ours, x), torch.autograd.grad(theirs, x))
+    assert graphs.frame_count <= GRAPHS
