@@ -624,3 +624,18 @@ def test_variants_reach_the_operator_by_either_name() -> None:
     for variant in op.variants:
         assert isinstance(variant, Variant)
         assert op.variant(variant.name) is op.variant(variant.op_name)
+
+
+@pytest.mark.parametrize(("device", "index"), [("cuda", 0), ("cuda:1", 1)])
+def test_the_command_verifies_on_the_gpu_that_it_records(
+    device: str, index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Any] = []
+    monkeypatch.setattr(cli, "need_gpu", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda where: chosen.append(int(where)))
+    found = [verify.Result("relu", "accuracy", "sample", True, "")]
+    monkeypatch.setattr(verify, "verify", lambda *args, **options: found)
+    arguments = ("verify", "relu", "--device", device, "--jobs", "1", "--out", str(tmp_path))
+    assert cli.main(arguments) == 0
+    assert chosen == [index]
+    assert "relu" in json.loads((tmp_path / "verify.json").read_text())["ops"]

@@ -340,7 +340,7 @@ def verify(args: argparse.Namespace) -> int:
     device = parse_device(args.device)
     if device.type == "cuda":
         need_gpu("verify", "`--device cpu` verifies what means something there")
-        torch.cuda.set_device(device)  # whose folder gets the record
+        torch.cuda.set_device(device.index or 0)  # whose folder gets the record
     from warpsmith import freshness, limits
     from warpsmith import verify as verification
 
