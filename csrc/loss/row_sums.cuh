@@ -23,30 +23,6 @@ __device__ __forceinline__ float exp_from(float x, float base) { return ptx::exp
 // What exponentials are relative to: the maximum, unless that is -inf, from which nothing can be subtracted.
 __device__ __forceinline__ float base_of(float most) { return most == kLowest ? 0.0f : most; }
 
-// How a row's exponentials are taken, relative to `base`: e^(x - base) is what the call returns times `rest`.
-struct ExpOfDifference {
-  float base;
-  static constexpr float rest = 1.0f;
-
-  __device__ __forceinline__ explicit ExpOfDifference(float base) : base(base) {}
-  __device__ __forceinline__ float operator()(float x) const { return exp_from(x, base); }
-};
-
-// One instruction before the exponential instead of two: 2^(x * slope - shift). `rest` gives back what rounding took from
-// the shift, up to 2^64; that of the base itself is no longer 1 to the last bit.
-struct FusedExp {
-  float slope, shift, rest;
-
-  __device__ __forceinline__ explicit FusedExp(float base) {
-    // From there on floats are 64 and more apart: any slope tells them from each other, and this one never overflows.
-    const bool apart = !(fabsf(base) < 0x1p30f);
-    slope = apart ? 1.0f : kLog2e;
-    shift = base * slope;
-    rest = apart ? 1.0f : ptx::exp2_approx_ftz(fmaf(-base, slope, shift));
-  }
-  __device__ __forceinline__ float operator()(float x) const { return ptx::exp2_approx_ftz(fmaf(x, slope, -shift)); }
-};
-
 struct RowSums {
   float most;   // the largest value; NaN is passed over, and shows in `exps`
   float exps;   // sum of e^(x - base_of(most))
@@ -86,29 +62,23 @@ __device__ __forceinline__ void fill_lowest(Vec<T, n>& x) {
 }
 
 // Takes in the first `count` of n packs; the others must be filled with the lowest value. The maximum moves once for all
-// of them. Smooth: std::true_type where the plain sum is wanted. `kept`, if given, gets the exponentials of the packs
-// relative to base_of(sums.most), up to Exp's `rest`.
-template <class Smooth, class Exp = ExpOfDifference, class T, int width, int n>
-__device__ __forceinline__ void absorb(RowSums& sums, const Vec<T, width> (&x)[n], int count,
-                                       float (*kept)[width] = nullptr) {
+// of them. Smooth: std::true_type where the plain sum is wanted.
+template <class Smooth, class T, int width, int n>
+__device__ __forceinline__ void absorb(RowSums& sums, const Vec<T, width> (&x)[n], int count) {
   float most = sums.most;
 #pragma unroll
   for (int i = 0; i < n; ++i) most = fmaxf(most, largest(x[i]));
   const float base = base_of(most);
-  const Exp exp(base);
-  float added = 0.0f;
+  sums.exps *= exp_from(sums.most, base);
+  sums.most = most;
 #pragma unroll
   for (int i = 0; i < n; ++i) {
     float values[width];
     to_float(values, x[i]);
     float exps = 0.0f;  // of its own, so that the packs' additions do not wait for each other
 #pragma unroll
-    for (int j = 0; j < width; ++j) {
-      const float term = exp(values[j]);
-      if (kept != nullptr) kept[i][j] = term;
-      exps += term;
-    }
-    added += exps;
+    for (int j = 0; j < width; ++j) exps += exp_from(values[j], base);
+    sums.exps += exps;
     if constexpr (Smooth::value) {
       if (i < count) {
         float total = 0.0f;
@@ -118,8 +88,6 @@ __device__ __forceinline__ void absorb(RowSums& sums, const Vec<T, width> (&x)[n
       }
     }
   }
-  sums.exps = fmaf(sums.exps, exp_from(sums.most, base), added * exp.rest);
-  sums.most = most;
 }
 
 template <class Smooth>

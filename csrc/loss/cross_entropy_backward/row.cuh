@@ -12,11 +12,8 @@ __device__ __forceinline__ T* dlogits_row(const CrossEntropyBackwardArgs& a, int
 }
 
 __device__ __forceinline__ RowGradient row_gradient(const CrossEntropyBackwardArgs& a, int64_t row) {
-  const float lse = a.lse[row * a.lse_stride];
-  const float grad_loss = a.grad_loss[row * a.grad_loss_stride];
-  const float grad_lse = a.grad_lse[row * a.grad_lse_stride];
-  const float factor = fmaf(grad_loss, fmaf(2.0f * a.in.z_loss, lse, 1.0f), grad_lse);
-  return gradient_of(a.in, target_of(a.in, row), lse, factor, grad_loss);
+  return gradient_of(a.in, target_of(a.in, row), a.lse[row * a.lse_stride], a.grad_loss[row * a.grad_loss_stride],
+                     a.grad_lse[row * a.grad_lse_stride]);
 }
 
 }  // namespace warpsmith

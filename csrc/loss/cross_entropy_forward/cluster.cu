@@ -30,32 +30,22 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   const int own = min(packs - rank * slice, slice);  // packs of this block, none at the end of a short row
   const T* gX = x + peeled.col(rank * slice);        // [own * kPack]
   const bool writes = rank == 0 && tid == 0;
+  const int64_t target = target_of(a.in, row);
 
-  const uint64_t policy = ptx::policy_evict_normal();
-  Pack<T> held[kPacks];
-  const auto load_from = [&](int first) {
+  RowSums sums = no_sums();
+  if (rank == 0) {
+    if (const int edge = peeled.edge(tid); edge >= 0) absorb<Smooth>(sums, to_float(x[edge]));
+  }
+#pragma unroll 1
+  for (int first = tid; first < own; first += kPacks * kThreads) {
+    Pack<T> held[kPacks];
     const int count = (own - first + kThreads - 1) / kThreads;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       fill_lowest(held[i]);
-      if (i < count) load_logits(held[i], gX + (int64_t{first} + i * kThreads) * kPack<T>, policy);
+      if (i < count) load<Cache::streaming>(held[i], gX + (int64_t{first} + i * kThreads) * kPack<T>);
     }
-    return count;
-  };
-  int first = tid, count = load_from(first);
-  // behind those loads, which need not wait for them
-  const int64_t target = target_of(a.in, row);
-  const int edge = rank == 0 ? peeled.edge(tid) : -1;
-  const float at_edge = edge >= 0 ? to_float(x[edge]) : kLowest;
-
-  RowSums sums = no_sums();
-  if (edge >= 0) absorb<Smooth>(sums, at_edge);
-#pragma unroll 1
-  while (true) {
-    absorb<Smooth, FusedExp>(sums, held, count);
-    first += kPacks * kThreads;
-    if (first >= own) break;
-    count = load_from(first);
+    absorb<Smooth>(sums, held, count);
   }
   const float logit = writes ? target_logit(a.in, x, target) : 0.0f;  // on its way during the join
 

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #pragma unroll
       for (int i = 0; i < kPacks; ++i) load<Cache::streaming>(packs[i], gX + i * kThreads * kPack<T>);
       if (target == a.in.ignore_index) left = 0;
-      absorb<Smooth, FusedExp>(sums, packs, kPacks);
+      absorb<Smooth>(sums, packs, kPacks);
     }
 
     // what is left
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
         fill_lowest(packs[i]);
         if (i < count) load<Cache::streaming>(packs[i], gX + i * kThreads * kPack<T>);
       }
-      absorb<Smooth, FusedExp>(sums, packs, count);
+      absorb<Smooth>(sums, packs, count);
     }
 
     const float logit = tid == 0 ? target_logit(a.in, x, target) : 0.0f;  // on its way during the join

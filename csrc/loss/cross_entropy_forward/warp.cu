@@ -40,13 +40,12 @@ __global__ void __launch_bounds__(kThreads, Tile::min_blocks)
   const int packs = peeled.packs;
 
   // load
-  const uint64_t policy = ptx::policy_evict_normal();
   Pack<T> held[kPacks];
   const T* gX = x + peeled.col(lane);
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     fill_lowest(held[i]);
-    if (i * kLanes + lane < packs) load_logits(held[i], gX + i * kLanes * kPack<T>, policy);
+    if (i * kLanes + lane < packs) load<Cache::streaming>(held[i], gX + i * kLanes * kPack<T>);
   }
   const int count = packs > lane ? (packs - lane + kLanes - 1) / kLanes : 0;
   const int64_t target = exists ? target_of(a.in, row) : a.in.ignore_index;
@@ -59,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, Tile::min_blocks)
   for (int i = 0; i < PeeledRow<T>::kEdges; i += kLanes) {
     if (const int edge = peeled.edge(i + lane); edge >= 0) absorb<Smooth>(sums, to_float(x[edge]));
   }
-  absorb<Smooth, FusedExp>(sums, held, count);
+  absorb<Smooth>(sums, held, count);
   sums = warp_join<Smooth, kLanes>(sums);
   if (writes) write_loss(a.in, row, target, logit, sums, a.loss, a.lse);
 }

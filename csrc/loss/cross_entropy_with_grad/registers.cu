@@ -1,6 +1,5 @@
 // Cross-entropy with its gradient, the row held in registers.
-//   Against `pack`: every value is read once, and where registers allow it becomes its exponential once, relative to the
-//   largest value that its thread holds. Short rows share a warp, and up to eight packs a thread a warp has a row to
+//   Against `pack`: every value is read once. Short rows share a warp, and up to eight packs a thread a warp has a row to
 //   itself: what a row costs besides its values, a loss, a join and a division, is then paid once. A multiprocessor holds
 //   at least two rows, so that one reads while another writes. Bound: DRAM.
 // Mapping after quack's "Getting Memory-bound Kernels to Speed-of-Light",
@@ -28,7 +27,6 @@ struct Tile {
 using Tiles = std::tuple<Tile<128, 4, 1, 10>, Tile<128, 8, 1, 10>, Tile<128, 8, 2, 10>, Tile<128, 16, 2, 10>,
                          Tile<128, 32, 2, 10>, Tile<128, 32, 4, 8>, Tile<128, 32, 8, 6>, Tile<128, 0, 4, 8>,
                          Tile<256, 0, 4, 4>, Tile<512, 0, 4, 2>, Tile<512, 0, 8, 2>>;
-constexpr int kMostKept = 32;  // exponentials that a thread keeps
 constexpr int kMostBytes = 16 * std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
 static_assert(kMostBytes == 64 * 1024, "the refusal names this size");
 
@@ -37,7 +35,6 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     cross_entropy_with_grad_registers_kernel(const CrossEntropyWithGradArgs a, bool keep) {
   constexpr bool kShared = Tile::lanes > 0;
   constexpr int kPacks = Tile::packs, kLeastLanes = kShared ? Tile::lanes : kWarp;
-  constexpr bool kKeeps = kPacks * kPack<T> <= kMostKept;
   constexpr int kEdges = (PeeledRow<T>::kEdges + kLeastLanes - 1) / kLeastLanes;  // that a thread may have to see to
   __shared__ RowSums partial[kWarp];
   const int lanes = kShared ? Tile::lanes : blockDim.x;
@@ -78,13 +75,9 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   for (int i = 0; i < kEdges; ++i) {
     if (peeled.edge(i * lanes + lane) >= 0) absorb<Smooth>(sums, at_edge[i]);
   }
-  float exps[kPacks][kPack<T>];
-  absorb<Smooth>(sums, held, count, kKeeps ? exps : nullptr);
-  const float own_most = sums.most;
-  if constexpr (!kKeeps) {
+  absorb<Smooth>(sums, held, count);
 #pragma unroll
-    for (int i = 0; i < kPacks; ++i) keep_packed(held[i]);
-  }
+  for (int i = 0; i < kPacks; ++i) keep_packed(held[i]);
   if constexpr (kShared) {
     sums = warp_join<Smooth, Tile::lanes>(sums);
     __syncwarp();
@@ -93,22 +86,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   }
 
   // gradient
-  T* dx = dlogits_row<T>(a, exists ? row : 0);                // [cols], aligned like x
-  const float drop = exp_from(own_most, base_of(sums.most));  // from this thread's maximum to the row's
-  const RowGradient gradient =
-      kKeeps ? gradient_of(a.in, target, base_of(own_most), drop * softmax_factor(a.in, sums, grad_loss), grad_loss)
-             : gradient_of(a.in, target, sums, grad_loss);
+  T* dx = dlogits_row<T>(a, exists ? row : 0);  // [cols], aligned like x
+  const RowGradient gradient = gradient_of(a.in, target, sums, grad_loss);
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int pack = i * lanes + lane, col = peeled.col(pack);
-    if (pack >= peeled.packs) continue;
-    Pack<T> dpack;
-    if constexpr (kKeeps) {
-      dpack = gradient_from<T>(exps[i], gradient, col);
-    } else {
-      dpack = gradient_at(held[i], gradient, col);
-    }
-    store<Cache::streaming>(dx + col, dpack);
+    if (pack < peeled.packs) store<Cache::streaming>(dx + col, gradient_at(held[i], gradient, col));
   }
 #pragma unroll
   for (int i = 0; i < kEdges; ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/ptx/global.h"
+#include "device/ptx/load_once.h"
 #include "loss/cross_entropy.cuh"
 #include "loss/cross_entropy_with_grad/cross_entropy_with_grad.h"
 
@@ -24,6 +25,12 @@ inline bool keeps_logits(const CrossEntropyWithGradArgs& a) {
 
 __device__ __forceinline__ uint64_t load_policy(bool keep) {
   return keep ? ptx::policy_evict_last() : ptx::policy_evict_normal();
+}
+
+// Of logits that the gradient may overwrite.
+template <class T>
+__device__ __forceinline__ void load_logits(Pack<T>& to, const T* from, uint64_t policy) {
+  reinterpret_cast<uint4&>(to) = ptx::load_once(reinterpret_cast<const uint4*>(from), policy);
 }
 
 }  // namespace warpsmith
