@@ -9,7 +9,8 @@ what is fresh into benchmarks/results:
 
     python benchmarks/everything.py collect --work <folder>
 
-Asked for nothing but `verify`, tasks see a second GPU, to check that it is served as well.
+Asked for nothing but `verify`, tasks see a second GPU, to check that it is served as well; asked
+for nothing but `sanitize`, one task shares its processes out among all GPUs.
 Host times per call (`overhead`) are measured when all else is done, as they need a quiet host.
 """
 
@@ -198,7 +199,7 @@ class Queue:
     work: Path
     ends: float
     gpus: int = 1
-    pairs: bool = False  # tasks see a second GPU, to check that it is served
+    seen: int = 1  # GPUs that a task sees
     lock: threading.Lock = field(default_factory=threading.Lock)
     running: int = 0
     quiet: bool = False  # whether what runs are host times
@@ -227,7 +228,7 @@ class Queue:
         known = limits.load(self.work)
         if known is not None:
             limits.write_json(folder / "limits.json", known)
-        seen = [gpu, (gpu + 1) % self.gpus] if self.pairs and self.gpus > 1 else [gpu]
+        seen = [(gpu + i) % self.gpus for i in range(min(self.seen, self.gpus))]
         names = [self.visible[i] if self.visible else str(i) for i in seen]
         environment = pool.environment(CUDA_VISIBLE_DEVICES=",".join(names))
         command = [word.replace("{out}", str(folder)) for word in task.left(folder)]
@@ -367,9 +368,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("measuring the limits of this GPU (about half a minute)", flush=True)
             limits.ensure(options.work)
         known = limits.results_dir() if options.stale else None
+        spread = kinds == ["sanitize"]
+        servers = 1 if spread else gpus
         waiting = [
             task
-            for task in tasks(kinds, gpus, options.seconds, known, options.family)
+            for task in tasks(kinds, servers, options.seconds, known, options.family)
             if not (options.work / task.name / "done").exists()
         ]
         if known is not None:
@@ -377,9 +380,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Beside a benchmark no other task may use its GPU.
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         visible = tuple(filter(None, chosen.split(",")))
-        pairs = kinds == ["verify"]
-        queue = Queue(waiting, options.work, ends, gpus, pairs=pairs, visible=visible)
-        threads = [threading.Thread(target=queue.serve, args=(gpu,)) for gpu in range(gpus)]
+        seen = gpus if spread else 2 if kinds == ["verify"] else 1
+        queue = Queue(waiting, options.work, ends, gpus, seen=seen, visible=visible)
+        threads = [threading.Thread(target=queue.serve, args=(gpu,)) for gpu in range(servers)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -92,6 +92,10 @@ def test_tasks_get_gpus_of_the_callers_and_their_failures_count(
     assert (tmp_path / "task.log").read_text() == "5\n"
     assert (tmp_path / "last.log").read_text() == "5\n"
     assert (queue.running, queue.failed) == (0, 3)
+    queue = everything.Queue([], tmp_path, soon, gpus=2, seen=3, visible=("4", "5"))
+    queue.waiting = [everything.Task("both", command, "bench")]
+    queue.serve(1)
+    assert (tmp_path / "both.log").read_text() == "5,4\n"
 
 
 def test_failed_checks_are_an_answer_and_a_crash_is_none(

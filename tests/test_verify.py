@@ -493,6 +493,27 @@ def test_a_fault_that_could_not_be_planted(tmp_path: Path, monkeypatch: pytest.M
     assert "out of memory" in result.detail
 
 
+def test_sanitizer_takes_gpus_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake_sanitizer(tmp_path, 'echo "========= on $CUDA_VISIBLE_DEVICES"')
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
+    monkeypatch.setattr(pool, "like_gpus", lambda: ["3", "5"])
+    results = verify.run_sanitizer(["relu", "gelu"], tools=("memcheck",))
+    details = {line for result in results for line in result.detail.splitlines()}
+    assert details == {"========= on 3", "========= on 5"}
+
+
+def test_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ["H200", "L4", "H200"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(kinds))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i=0: kinds[i])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert pool.like_gpus() == ["0", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,4,1")
+    assert pool.like_gpus() == ["7", "1"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert pool.like_gpus() == []
+
+
 def test_sanitizer_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = fake_sanitizer(tmp_path, "exec sleep 60")
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)

@@ -159,6 +159,20 @@ def sensible_jobs(device: torch.device) -> int:
     return max(1, int(count))
 
 
+def like_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES calls the current GPU and those of its kind; none without a GPU."""
+    count = torch.cuda.device_count()
+    if count == 0:
+        return []
+    chosen = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    kind = torch.cuda.get_device_name()
+    return [
+        (chosen or [str(i) for i in range(count)])[i]
+        for i in range(count)
+        if torch.cuda.get_device_name(i) == kind
+    ]
+
+
 def deal(costs: Mapping[str, float], count: int) -> list[list[str]]:
     """Names in at most so many piles of about the same cost."""
     piles: list[list[str]] = [[] for _ in range(min(count, len(costs)))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import shutil
@@ -150,9 +151,9 @@ def run_sanitizer(
         progress: called with what a tool found in an operator, or in a part of its calls, as it is
             known.
         timeout: seconds that one process may take.
-        jobs: how many processes run side by side. Each takes some operators, or a part of a large
-            one's calls; where a tool finds something in several operators, each gets a process of
-            its own.
+        jobs: how many processes run side by side, on the current GPU and all of its kind in turn.
+            Each takes some operators, or a part of a large one's calls; where a tool finds
+            something in several operators, each gets a process of its own.
         complete: called with all results of an operator when they are known.
 
     Returns:
@@ -166,9 +167,12 @@ def run_sanitizer(
     if sanitizer is None:
         raise ValueError("compute-sanitizer is neither on PATH nor in the CUDA toolkit")
     hands = sorted(_deal(chosen, _HANDS * jobs), key=lambda hand: -hand.cost)
-    runs: list[_ToolRun] = [FaultRun(sanitizer, tool, timeout, rank=1.0) for tool in tools]
+    gpus = itertools.cycle(pool.like_gpus() or [None])
+    runs: list[_ToolRun] = [
+        FaultRun(sanitizer, tool, timeout, next(gpus), rank=1.0) for tool in tools
+    ]
     runs += [
-        HandRun(sanitizer, tool, timeout, -float(i), hand)
+        HandRun(sanitizer, tool, timeout, next(gpus), -float(i), hand)
         for i, hand in enumerate(hands)
         for tool in tools
     ]
@@ -249,6 +253,7 @@ class _ToolRun:
     sanitizer: Path
     tool: str
     timeout: float
+    gpu: str | None  # the one that it gets
     rank: float
 
     @property
@@ -276,10 +281,13 @@ class _ToolRun:
         """
         command = [str(self.sanitizer), "--tool", self.tool, "--error-exitcode", str(_FOUND)]
         command += ["--print-limit", "20", sys.executable, *arguments]
+        environment = dict(_ENVIRONMENT.get(self.tool, {}))
+        if self.gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpu
         try:
             done = subprocess.run(
                 command,
-                env=pool.environment(**_ENVIRONMENT.get(self.tool, {})),
+                env=pool.environment(**environment),
                 capture_output=True,
                 text=True,
                 timeout=self.timeout,
