@@ -56,9 +56,8 @@ def words_of(group, seed, offset):
     words of a product.
     """
     x, y = _split(group.to(tl.uint64))
-    z, w = _split(tl.zeros_like(group).to(tl.uint64) + tl.to_tensor(offset).to(tl.uint64))
-    key = tl.to_tensor(seed).to(tl.uint64)
-    key_x, key_y = _split(key)
+    z, w = _split(tl.zeros_like(group).to(tl.uint64) + offset.to(tl.uint64))
+    key_x, key_y = _split(seed.to(tl.uint64))
     for _ in tl.static_range(ROUNDS):
         low_x, high_x = _product(x, MULTIPLIER_X)
         low_z, high_z = _product(z, MULTIPLIER_Z)
@@ -71,7 +70,7 @@ def words_of(group, seed, offset):
 
 @triton.jit
 def _above(word, last_dropped):
-    return word > tl.to_tensor(last_dropped).to(tl.uint32)
+    return word > last_dropped.to(tl.uint32)
 
 
 @triton.jit
