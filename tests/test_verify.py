@@ -496,22 +496,24 @@ def test_a_fault_that_could_not_be_planted(tmp_path: Path, monkeypatch: pytest.M
 def test_sanitizer_takes_gpus_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = fake_sanitizer(tmp_path, 'echo "========= on $CUDA_VISIBLE_DEVICES"')
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
-    monkeypatch.setattr(pool, "like_gpus", lambda: ["3", "5"])
+    monkeypatch.setattr(pool, "visible_orders", lambda spread: ["3,5", "5,3"] if spread else [])
     results = verify.run_sanitizer(["relu", "gelu"], tools=("memcheck",))
     details = {line for result in results for line in result.detail.splitlines()}
-    assert details == {"========= on 3", "========= on 5"}
+    assert details == {"========= on 3,5", "========= on 5,3"}
 
 
 def test_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = ["H200", "L4", "H200"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(kinds))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i=0: kinds[i])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: kinds[i])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert pool.like_gpus() == ["0", "2"]
+    assert pool.visible_orders() == ["0,1,2", "2,0,1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,4,1")
-    assert pool.like_gpus() == ["7", "1"]
+    assert pool.visible_orders() == ["7,4,1", "1,7,4"]
+    assert pool.visible_orders(spread=False) == ["1,7,4"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert pool.like_gpus() == []
+    assert pool.visible_orders() == []
 
 
 def test_sanitizer_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -368,6 +368,7 @@ def verify(args: argparse.Namespace) -> int:
 
         try:
             if args.sanitize:
+                options["spread"] = device.index is None
                 results = verification.run_sanitizer(ops, progress=step, **options)
             else:
                 results = verification.verify(

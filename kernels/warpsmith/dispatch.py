@@ -612,7 +612,10 @@ def register_inplace(op: Op, index: int) -> None:
                 f"{name}: not differentiable; expected arguments that require no gradient"
             )
         with _BelowAutograd():
-            return getattr(torch.ops.warpsmith, name).default(*args)
+            out = getattr(torch.ops.warpsmith, name).default(*args)
+        # a kernel's writing tells autograd nothing
+        torch.autograd.graph.increment_version(args[0])
+        return out
 
     _library.impl(name, below_autograd, "Autograd")
     _library.impl(name, lambda *args: written(_cpu(op), args), "CPU")

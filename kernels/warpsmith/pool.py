@@ -159,17 +159,20 @@ def sensible_jobs(device: torch.device) -> int:
     return max(1, int(count))
 
 
-def like_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls the current GPU and those of its kind; none without a GPU."""
+def visible_orders(spread: bool = True) -> list[str]:
+    """A CUDA_VISIBLE_DEVICES for each GPU of the current one's kind, or for that one alone: it is
+    first, and all others stay visible, as libraries are made for all that are.
+    """
     count = torch.cuda.device_count()
     if count == 0:
         return []
     chosen = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    kind = torch.cuda.get_device_name()
+    names = chosen or [str(i) for i in range(count)]
+    current = torch.cuda.current_device()
+    kind = torch.cuda.get_device_name(current)
+    alike = [i for i in range(count) if torch.cuda.get_device_name(i) == kind]
     return [
-        (chosen or [str(i) for i in range(count)])[i]
-        for i in range(count)
-        if torch.cuda.get_device_name(i) == kind
+        ",".join([names[i], *names[:i], *names[i + 1 :]]) for i in (alike if spread else [current])
     ]
 
 

@@ -1,6 +1,7 @@
 // Cross-entropy of many short rows, several by the same lanes.
-//   Against `warp`: each lane sees to the target, the logit and the loss of one row, so that what a row costs besides its
-//   values is paid once for all rows of those lanes; and the next row is on its way while one is summed. Bound: DRAM.
+//   Against `unroll`: a row is held by a few lanes, which take row after row, the next on its way while one is summed.
+//   Each lane sees to the target, the logit and the loss of one row, so that these are paid for once for all rows of those
+//   lanes. `warp` does without that, and has more warps at work. Bound: DRAM.
 #include <tuple>
 
 #include "host/launch.h"

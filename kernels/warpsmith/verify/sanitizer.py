@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import shutil
@@ -141,6 +140,7 @@ def run_sanitizer(
     timeout: float = 3600.0,
     jobs: int = 1,
     complete: Complete | None = None,
+    spread: bool = True,
 ) -> list[Result]:
     """Runs the small samples of every variant under compute-sanitizer.
 
@@ -151,10 +151,11 @@ def run_sanitizer(
         progress: called with what a tool found in an operator, or in a part of its calls, as it is
             known.
         timeout: seconds that one process may take.
-        jobs: how many processes run side by side, on the current GPU and all of its kind in turn.
-            Each takes some operators, or a part of a large one's calls; where a tool finds
-            something in several operators, each gets a process of its own.
+        jobs: how many processes run side by side. Each takes some operators, or a part of a large
+            one's calls; where a tool finds something in several operators, each gets a process of
+            its own.
         complete: called with all results of an operator when they are known.
+        spread: whether the processes take all GPUs of the current one's kind in turn.
 
     Returns:
         One result per operator and tool, which is its `label`; `detail` says what the tool found.
@@ -167,14 +168,15 @@ def run_sanitizer(
     if sanitizer is None:
         raise ValueError("compute-sanitizer is neither on PATH nor in the CUDA toolkit")
     hands = sorted(_deal(chosen, _HANDS * jobs), key=lambda hand: -hand.cost)
-    gpus = itertools.cycle(pool.like_gpus() or [None])
+    gpus: list[str | None] = [*pool.visible_orders(spread)] or [None]
     runs: list[_ToolRun] = [
-        FaultRun(sanitizer, tool, timeout, next(gpus), rank=1.0) for tool in tools
+        FaultRun(sanitizer, tool, timeout, gpus[i % len(gpus)], rank=1.0)
+        for i, tool in enumerate(tools)
     ]
     runs += [
-        HandRun(sanitizer, tool, timeout, next(gpus), -float(i), hand)
+        HandRun(sanitizer, tool, timeout, gpus[(i + j) % len(gpus)], -float(i), hand)
         for i, hand in enumerate(hands)
-        for tool in tools
+        for j, tool in enumerate(tools)
     ]
     findings = _Findings(chosen, tools, runs, complete)
     if jobs == 1:
@@ -253,7 +255,7 @@ class _ToolRun:
     sanitizer: Path
     tool: str
     timeout: float
-    gpu: str | None  # the one that it gets
+    gpus: str | None  # that it sees; it takes the first
     rank: float
 
     @property
@@ -282,8 +284,8 @@ class _ToolRun:
         command = [str(self.sanitizer), "--tool", self.tool, "--error-exitcode", str(_FOUND)]
         command += ["--print-limit", "20", sys.executable, *arguments]
         environment = dict(_ENVIRONMENT.get(self.tool, {}))
-        if self.gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = self.gpu
+        if self.gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpus
         try:
             done = subprocess.run(
                 command,
