@@ -580,9 +580,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("verify", verify, "every variant against its reference on this GPU")
     sub.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
-    sub.add_argument(
-        "--device", default="cuda", help="cuda, cuda:1, or cpu for what means something there"
-    )
+    sub.add_argument("--device", default="cuda", help="cuda, cuda:1; cpu for what runs there")
     sub.add_argument("--kinds", help="comma list (samples, variants, …); all by default")
     sub.add_argument("--dtype", help="comma list; every dtype by default")
     sub.add_argument(
