@@ -82,16 +82,22 @@ __device__ __forceinline__ void drop_pack(DropoutPacks<T>& packs, bool biased, b
   from_float(packs.x, values);
 }
 
-// What is kept of a pack of n, a bit for each: one call of the generator for four elements.
-template <int n>
-__device__ __forceinline__ uint32_t draw(const Dropout& dropout, int64_t pack) {
-  if (!dropout.active) return (1u << n) - 1;
-  bool kept[n];
-  dropout.keeps(kept, static_cast<uint64_t>(pack) * n);
-  uint32_t bits = 0;
+// What is kept of packs of n, from `first` on and `step` apart, a bit for each element: one call of the generator for four
+// of them. All packs are drawn for together, so that the generator's keys come into registers once.
+template <int n, int packs>
+__device__ __forceinline__ void draw(uint32_t (&bits)[packs], const Dropout& dropout, int64_t first, int64_t step = 0) {
 #pragma unroll
-  for (int i = 0; i < n; ++i) bits |= static_cast<uint32_t>(kept[i]) << i;
-  return bits;
+  for (int i = 0; i < packs; ++i) bits[i] = (1u << n) - 1;
+  if (!dropout.active) return;
+  bool kept[packs][n];
+#pragma unroll
+  for (int i = 0; i < packs; ++i) dropout.keeps(kept[i], static_cast<uint64_t>(first + i * step) * n);
+#pragma unroll
+  for (int i = 0; i < packs; ++i) {
+    bits[i] = 0;
+#pragma unroll
+    for (int j = 0; j < n; ++j) bits[i] |= static_cast<uint32_t>(kept[i][j]) << j;
+  }
 }
 
 // The bits of a pack into the mask, a byte for eight elements: two lanes join theirs where a pack is four. By all lanes of

@@ -13,18 +13,18 @@ __global__ void dropout_pack_kernel(const DropoutView<T> v) {
   constexpr int kWidth = kPack<T>;
   const int64_t packs = v.n / kMaskBits * (kMaskBits / kWidth), pack = int64_t{kThreads} * blockIdx.x + threadIdx.x;
   const bool exists = pack < packs;
-  uint32_t bits = 0;
+  uint32_t bits[1] = {0};
   if (exists) {
     const bool biased = v.bias != nullptr, added = v.residual != nullptr;
     DropoutPacks<T> in;
     load(in.x, v.x + pack * kWidth);
     if (biased) load(in.bias, v.bias + v.in_row(pack) * kWidth);
     if (added) load(in.residual, v.residual + pack * kWidth);
-    bits = draw<kWidth>(v.dropout, pack);
-    drop_pack(in, biased, added, bits, v.dropout.scale);
+    draw<kWidth>(bits, v.dropout, pack);
+    drop_pack(in, biased, added, bits[0], v.dropout.scale);
     store(v.y + pack * kWidth, in.x);
   }
-  keep_bits<kWidth>(v.mask, pack, bits, exists);
+  keep_bits<kWidth>(v.mask, pack, bits[0], exists);
   drop_rest(v);
 }
 

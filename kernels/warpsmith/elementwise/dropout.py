@@ -183,7 +183,7 @@ def _ladder(needs_packs: Callable[..., str | None], seed: str) -> tuple[Rung, ..
         ),
         Rung(
             "stream",
-            "draws while two packs are on their way past L1",
+            "draws while two or four packs are on their way past L1",
             width=PACK,
             pack=True,
             technique="stream",

@@ -12,7 +12,7 @@ from torch import Tensor
 from warpsmith import philox, philox_triton
 from warpsmith.catalogue import is_fp8
 from warpsmith.elementwise.dropout import MASK_BITS, words
-from warpsmith.philox_triton import NOT_SPECIALISED, keeps_groups
+from warpsmith.philox_triton import NOT_SPECIALISED, keep_bits
 
 #: 16 bytes of bf16 a thread and load at 4 warps, twice.
 BLOCK = 2048
@@ -38,28 +38,31 @@ def dropout_kernel(
     BLOCK: tl.constexpr,
     MASK_BITS: tl.constexpr,
 ):
+    # rows of eight elements, whose bits are a byte of the mask
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    i = start + tl.arange(0, BLOCK)
+    row = start // 8 + tl.arange(0, BLOCK // 8)
+    column = tl.arange(0, 8)
+    i = row[:, None] * 8 + column[None, :]
     there = i < n
     value = tl.load(x_ptr + i, mask=there, other=0.0).to(tl.float32)
     if BIASED:
         # one division of 64 bits for the program, then of what fits 32
-        col = ((start % cols).to(COLUMN) + tl.arange(0, BLOCK)) % cols
+        ahead = tl.arange(0, BLOCK // 8)[:, None] * 8 + column[None, :]
+        col = ((start % cols).to(COLUMN) + ahead) % cols
         value += tl.load(bias_ptr + col, mask=there, other=0.0).to(tl.float32)
+    bits = (1 << tl.minimum(tl.maximum(n - row * 8, 0), 8).to(tl.int32)) - 1
     if DROPS:
-        group = start // 4 + tl.arange(0, BLOCK // 4)
-        kept = keeps_groups(group, seed, offset, last_dropped) & there
-        value = tl.where(kept, value * keep_scale, 0.0)
-    else:
-        kept = there
+        bits &= (
+            keep_bits(2 * row, seed, offset, last_dropped)
+            | keep_bits(2 * row + 1, seed, offset, last_dropped) << 4
+        )
+        kept = (bits[:, None] >> column[None, :]) & 1
+        value = tl.where(kept != 0, value * keep_scale, 0.0)
     if ADDED:
         value += tl.load(residual_ptr + i, mask=there, other=0.0).to(tl.float32)
     tl.store(y_ptr + i, value.to(y_ptr.dtype.element_ty), mask=there)
-    # a bit is added once, so that a sum is an or
-    bits = tl.reshape(kept, [BLOCK // MASK_BITS, MASK_BITS]).to(tl.int32)
-    whole = tl.sum(bits << tl.arange(0, MASK_BITS)[None, :], axis=1)
-    word = start // MASK_BITS + tl.arange(0, BLOCK // MASK_BITS)
-    tl.store(mask_ptr + word, whole, mask=word * MASK_BITS < n)
+    bytes_ptr = mask_ptr.to(tl.pointer_type(tl.uint8))
+    tl.store(bytes_ptr + row, bits.to(tl.uint8), mask=row // (MASK_BITS // 8) * MASK_BITS < n)
 
 
 @triton.jit

@@ -357,6 +357,14 @@ cross_entropy_forward_op = catalogue.add(
                 when=_needs_peelable,
             ),
             Rung(
+                "rows",
+                "several short rows by the same lanes, the next on its way while one is summed",
+                width=PACK,
+                pack=True,
+                technique="rows",
+                when=_needs_warp,
+            ),
+            Rung(
                 "warp",
                 "short rows, each held by a few lanes of a warp",
                 width=PACK,

@@ -118,6 +118,9 @@ def samples() -> tuple[Sample, ...]:
             lambda i: (*_call(i.randn(9, 40001), i, ignore=3), 3, 0.1, 1e-3),
             small=False,
         ),
+        Sample(
+            "many short rows", lambda i: _call(i.randn(1_300_003, 13), i), small=False, huge=True
+        ),
         Sample("no rows", lambda i: _call(i.randn(0, 16), i)),
         Sample("row stride", lambda i: _call(i.randn(9, 320)[:, :256], i)),
         Sample("odd row stride", lambda i: _call(i.randn(9, 259)[:, :256], i)),
