@@ -15,10 +15,14 @@
 
 namespace warpsmith {
 
-// Fragments stay in registers while copies are queued behind their reads: sums in f16 leave room for that. A ring of two
-// stages has no time for it.
+// Fragments stay in registers while copies are queued behind their reads. A ring of two stages has little time for that:
+// half of its copies go first. Sums in f32 leave registers for it where chunks lie in their order, not swizzled.
 template <class Acc, class Config>
-inline constexpr Copies kCopies = sizeof(Acc) == 2 && Config::stages > 2 ? Copies::behind_reads : Copies::first;
+constexpr Copies copies_of() {
+  if (Config::stages == 2) return Copies::around_reads;
+  constexpr bool kSwizzled = Config::A::stride == Config::A::length;
+  return sizeof(Acc) == 2 || !kSwizzled ? Copies::behind_reads : Copies::first;
+}
 
 // `mma_stages` and its like: fragments of 16 along k are read, then multiplied.
 template <class T, class Acc, class Config>
@@ -30,12 +34,14 @@ __device__ __forceinline__ void multiply_ring(const GemmArgs& p, void* memory, O
   WarpSums<T, Acc, Config> sums;
 
   ring.start_first(p.k);
+  constexpr Copies kCopies = copies_of<Acc, Config>();
   RingSlot<Config::stages> at, ahead{Config::stages - 1};
   for (int64_t k_left = p.k; k_left > 0; k_left -= Config::bk) {
     ring.wait();
     __syncthreads();  // this step's operands are here, and the slot of the step before has been read
     const int64_t k_ahead = k_left - (Config::stages - 1) * Config::bk;
-    if constexpr (kCopies<Acc, Config> == Copies::first) ring.start(ahead.slot, k_ahead);
+    if constexpr (kCopies == Copies::first) ring.start(ahead.slot, k_ahead);
+    if constexpr (kCopies == Copies::around_reads) ring.start(ahead.slot, k_ahead, 0, 2);
 
     // multiply
     constexpr int kParts = Config::bk / 16;
@@ -43,7 +49,8 @@ __device__ __forceinline__ void multiply_ring(const GemmArgs& p, void* memory, O
     for (int part = 0; part < kParts; ++part) {
       Fragments<sums.wm, sums.wn> fragments;
       fragments.read(read_a, ring.stages[at.slot].a, read_b, ring.stages[at.slot].b, 16 * part);
-      if constexpr (kCopies<Acc, Config> == Copies::behind_reads) ring.start(ahead.slot, k_ahead, part, kParts);
+      if constexpr (kCopies == Copies::behind_reads) ring.start(ahead.slot, k_ahead, part, kParts);
+      if (kCopies == Copies::around_reads && part == 0) ring.start(ahead.slot, k_ahead, 1, 2);
       sums.add(fragments);
     }
     at.advance();

@@ -22,6 +22,7 @@ inline constexpr int kRingBytes =
 // When the copies of a step ahead set off, seen from the step at hand.
 enum class Copies {
   first,         // before its fragments are read: early
+  around_reads,  // half before the first reads, half behind them
   behind_reads,  // in parts behind the reads, which would wait for copies to be queued
 };
 

@@ -10,16 +10,18 @@ namespace {
 
 constexpr int kMostRows = 32, kMostStride = 40, kValues = kMostRows * kMostStride;
 
-// to: [2, lanes, words], ours and that of nvcuda::wmma. `first`: a multiple of 16 values, which are 32 bytes.
+// to: [2, lanes, words], ours from value `first` on, and that of nvcuda::wmma from a copy of these values that is aligned.
 template <class Fragment, int words>
 __global__ void wmma_load_kernel(uint32_t* to, const uint16_t* from, int first, int stride) {
-  __shared__ alignas(32) uint16_t tile[kValues];
-  for (int i = threadIdx.x; i < kValues; i += kWarp) tile[i] = from[i];
+  __shared__ alignas(32) uint16_t tile[kValues], aligned[kValues];
+  for (int i = threadIdx.x; i < kValues; i += kWarp) {
+    tile[i] = from[i];
+    aligned[i] = first + i < kValues ? from[first + i] : 0;
+  }
   __syncwarp();
-  const auto* values = reinterpret_cast<const bf16*>(tile + first);
   Fragment ours, theirs;
-  ptx::wmma_load(ours, values, static_cast<unsigned>(stride));
-  nvcuda::wmma::load_matrix_sync(theirs, values, static_cast<unsigned>(stride));
+  ptx::wmma_load(ours, reinterpret_cast<const bf16*>(tile + first), static_cast<unsigned>(stride));
+  nvcuda::wmma::load_matrix_sync(theirs, reinterpret_cast<const bf16*>(aligned), static_cast<unsigned>(stride));
   for (int word = 0; word < words; ++word) {
     to[threadIdx.x * words + word] = ptx::words_of<words>(ours)[word];
     to[(kWarp + threadIdx.x) * words + word] = ptx::words_of<words>(theirs)[word];
@@ -33,8 +35,8 @@ std::string check() {
   for (uint16_t& value : values) value = static_cast<uint16_t>(random.word());
   DeviceArray<uint16_t> from(values);
   for (const int stride : {16, 24, 32, kMostStride}) {
-    for (const int first : {0, 16}) {
-      if (first + (rows - 1) * stride + 16 > kValues) continue;
+    for (const int first : {0, 8, 16}) {  // in values of 2 bytes, of which a lane gets 2 * words
+      if (first % (2 * words) != 0 || first + (rows - 1) * stride + 16 > kValues) continue;
       DeviceArray<uint32_t> to(2 * kWarp * words);
       warpsmith::launch<&wmma_load_kernel<Fragment, words>>({1, kWarp}, kStream, to.data(), from.data(), first, stride);
       const std::vector<uint32_t> both = to.values();

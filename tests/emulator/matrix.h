@@ -263,8 +263,8 @@ void fill_fragment(Fragment& to, std::type_identity_t<typename Fragment::Value> 
 
 // Every lane names the same matrix.
 template <class T>
-void meet_at(const T* matrix, unsigned stride) {
-  emu::check_aligned(matrix, 32, "a matrix of wmma");
+void meet_at(const T* matrix, unsigned stride, int alignment = 32) {
+  emu::check_aligned(matrix, alignment, "a matrix of wmma");
   if (stride * sizeof(T) % 16 != 0) emu::fail("a stride of wmma that is no multiple of 16 bytes");
   const std::array<uint64_t, 2> mine{reinterpret_cast<uintptr_t>(matrix), stride};
   for (const auto& theirs : emu::exchange(mine).of) {
@@ -275,9 +275,10 @@ void meet_at(const T* matrix, unsigned stride) {
 // Read before the lanes meet and written after: whoever relies on that for __syncwarp finds out.
 template <class Use, int m, int n, int k, class T, class Layout>
 void load_matrix_sync(fragment<Use, m, n, k, T, Layout>& to,
-                      const typename fragment<Use, m, n, k, T, Layout>::Value* from, unsigned stride) {
+                      const typename fragment<Use, m, n, k, T, Layout>::Value* from, unsigned stride,
+                      int alignment = 32) {
   for (int i = 0; i < to.num_elements; ++i) to.x[i] = from[to.index(i, stride, to.is_by_columns)];
-  meet_at(from, stride);
+  meet_at(from, stride, alignment);
 }
 
 template <int m, int n, int k, class T>
@@ -381,7 +382,7 @@ void wmma_load(Fragment& to, const bf16* from, unsigned stride) {
                     std::is_same_v<Fragment, A32x8> || std::is_same_v<Fragment, B32x8>,
                 "fragments of device/ptx/wmma.h");
   emu::shared_offset(from);
-  nvcuda::wmma::load_matrix_sync(to, from, stride);
+  nvcuda::wmma::load_matrix_sync(to, from, stride, /*alignment=*/sizeof(to.x));
 }
 
 inline void prefetch_tensor_map(const CUtensorMap* map) { emu::read_map(map); }

@@ -1,7 +1,7 @@
 // Matrix product by wmma, 4 x 4 warps on a tile.
 //   Against `wmma_warp4x4`: twice the warps, four a scheduler, so that one multiplies while others wait for fragments.
 //   Where sums are f16, a warp still has 4 x 4 fragments of 16 x 16 and the tile is 256 x 256, whose operands are read less
-//   often; 81 KB in steps of 16 along k. Sums in f32 leave registers for 4 x 2 fragments: the tile of before, 86 KB, each
+//   often; 81 KB in steps of 16 along k. Sums in f32 leave registers for 2 x 4 fragments: a tile of 128 x 256, 83 KB, each
 //   warp reads more of shared memory for a multiplication again. One block of 512 threads. Bound: shared memory.
 #include "gemm/wmma_ring.cuh"
 
@@ -11,7 +11,7 @@ namespace {
 template <class Acc>
 struct Config {
   static constexpr bool narrow = sizeof(Acc) == 4;
-  static constexpr int bm = 256, bn = narrow ? 128 : 256, bk = narrow ? 32 : 16, warps_m = 4, warps_n = 4;
+  static constexpr int bm = narrow ? 128 : 256, bn = 256, bk = narrow ? 32 : 16, warps_m = 4, warps_n = 4;
   static constexpr int stages = narrow ? 3 : 4;
   using A = OperandTile<Along::k, bm, bk, Padded>;
   using B = OperandTile<Along::mn, bn, bk, Padded>;

@@ -1,7 +1,9 @@
 // Cross-entropy of a few long rows, each split over a thread-block cluster.
 //   Against `unroll`: where there are fewer rows than multiprocessors can hold, eight blocks read one together, and join
-//   maximum and sum through distributed shared memory. Bound: DRAM, as long as the blocks fill the machine.
+//   maximum and sum through distributed shared memory. Blocks are small, so that all of 64 rows have places at once, and
+//   take these while the kernel before ends. Bound: DRAM, as long as the blocks fill the machine.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
+#include "device/start_early.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "loss/cross_entropy.cuh"
@@ -10,8 +12,8 @@
 namespace warpsmith {
 namespace {
 
-[[maybe_unused]] constexpr int kPacks = 4;  // in flight per thread
-constexpr int kThreads = 512, kMinBlocks = 3;
+[[maybe_unused]] constexpr int kPacks = 8;  // in flight per thread
+constexpr int kThreads = 256, kMinBlocks = 4;
 constexpr int kCluster = kPortableCluster;
 
 template <class T, class Smooth>
@@ -21,6 +23,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   __shared__ ClusterJoinStorage<kThreads, kCluster> shared;
   cluster_join_prepare<Smooth>(shared);
   cluster_arrive_relaxed();
+  start_early();
 
   const int tid = threadIdx.x, rank = cluster_rank();
   const int64_t row = blockIdx.x / kCluster;
@@ -57,8 +60,10 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
 
 void launch(const CrossEntropyForwardArgs& a, cudaStream_t stream) {
   visit_smoothing(a.in, [&]<class T, class Smooth>() {
-    const LaunchConfig config{
-        .grid = dim3(static_cast<unsigned>(a.in.rows * kCluster)), .block = dim3(kThreads), .cluster = kCluster};
+    const LaunchConfig config{.grid = dim3(static_cast<unsigned>(a.in.rows * kCluster)),
+                              .block = dim3(kThreads),
+                              .cluster = kCluster,
+                              .early = true};
     warpsmith::launch<&cross_entropy_forward_cluster_kernel<T, Smooth>>(config, stream, a);
   });
 }

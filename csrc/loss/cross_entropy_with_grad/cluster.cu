@@ -5,6 +5,7 @@
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include <tuple>
 
+#include "device/start_early.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "loss/cross_entropy_with_grad/row.cuh"
@@ -38,6 +39,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   __shared__ ClusterJoinStorage<Tile::threads, kCluster> shared;
   cluster_join_prepare<Smooth>(shared);
   cluster_arrive_relaxed();
+  start_early();
 
   const int tid = threadIdx.x, threads = blockDim.x;
   const int rank = cluster_rank();
@@ -97,7 +99,8 @@ void launch_tile(const CrossEntropyWithGradArgs& a, cudaStream_t stream) {
   const int64_t slice = (a.in.cols / kPack<T> + Tile::cluster - 1) / Tile::cluster;
   const LaunchConfig config{.grid = dim3(static_cast<unsigned>(a.in.rows * Tile::cluster)),
                             .block = dim3(row_threads(slice, Tile::packs, Tile::threads)),
-                            .cluster = Tile::cluster};
+                            .cluster = Tile::cluster,
+                            .early = true};
   warpsmith::launch<&cross_entropy_with_grad_cluster_kernel<T, Smooth, Tile>>(config, stream, a, keeps_logits(a));
 }
 

@@ -6,6 +6,7 @@
 // https://github.com/Dao-AILab/quack/blob/main/media/2025-07-10-membound-sol.md
 #include <tuple>
 
+#include "device/start_early.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "loss/cross_entropy_with_grad/row.cuh"
@@ -37,6 +38,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   constexpr int kPacks = Tile::packs, kLeastLanes = kShared ? Tile::lanes : kWarp;
   constexpr int kEdges = (PeeledRow<T>::kEdges + kLeastLanes - 1) / kLeastLanes;  // that a thread may have to see to
   __shared__ RowSums partial[kWarp];
+  start_early();
   const int lanes = kShared ? Tile::lanes : blockDim.x;
   const int lane = kShared ? threadIdx.x % lanes : threadIdx.x;
   const int group = kShared ? threadIdx.x / lanes : 0;
@@ -106,8 +108,8 @@ void launch_tile(const CrossEntropyWithGradArgs& a, cudaStream_t stream) {
   const unsigned threads =
       Tile::lanes > 0 ? Tile::threads : row_threads(a.in.cols / kPack<T>, Tile::packs, Tile::threads);
   const unsigned grid = static_cast<unsigned>((a.in.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
-  warpsmith::launch<&cross_entropy_with_grad_registers_kernel<T, Smooth, Tile>>({grid, threads}, stream, a,
-                                                                                keeps_logits(a));
+  const LaunchConfig config{.grid = dim3(grid), .block = dim3(threads), .early = true};
+  warpsmith::launch<&cross_entropy_with_grad_registers_kernel<T, Smooth, Tile>>(config, stream, a, keeps_logits(a));
 }
 
 template <class T, class Smooth, class... Tile>

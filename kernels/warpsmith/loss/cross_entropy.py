@@ -191,11 +191,27 @@ def _needs_peelable(logits: Tensor, *rest: Any) -> str | None:
     return None if fits else "needs at most 2^30 classes"
 
 
-def _needs_warp(logits: Tensor, *rest: Any) -> str | None:
+def _needs_held(logits: Tensor, *rest: Any) -> str | None:
     if logits.shape[0] > MOST_ROWS:
         return "needs at most 2^31 - 1 rows"
     fits = logits.numel() == 0 or _row_bytes(logits) <= 4096
     return None if fits else "needs rows of at most 4 KiB"
+
+
+def _suits_rows(logits: Tensor, *rest: Any) -> str | None:
+    if logits.dtype == torch.float32 and _row_bytes(logits) > 2048:
+        return "two rows of so many floats would leave room for too few warps"
+    return None
+
+
+def _suits_many(logits: Tensor, *rest: Any) -> str | None:
+    few = None if _logits_bytes(logits) >= 16 << 20 else "more lanes read less than 16 MiB sooner"
+    return _suits_rows(logits) or few
+
+
+def _suits_many_with_grad(logits: Tensor, *rest: Any) -> str | None:
+    few = None if logits.numel() >= 32 << 20 else "more lanes read less than 32 Mi logits sooner"
+    return _suits_rows(logits) or few
 
 
 def _needs_split(logits: Tensor, *rest: Any) -> str | None:
@@ -229,6 +245,10 @@ def _needs_registers(logits: Tensor, *rest: Any) -> str | None:
         return "needs at most 2^31 - 1 rows"
     fits = logits.numel() == 0 or _row_bytes(logits) <= 64 << 10
     return None if fits else "needs rows of at most 64 KiB"
+
+
+def _needs_packs_held(logits: Tensor, *rest: Any) -> str | None:
+    return _needs_packs(logits) or _needs_held(logits)
 
 
 def _suits_registers(logits: Tensor, *rest: Any) -> str | None:
@@ -357,20 +377,21 @@ cross_entropy_forward_op = catalogue.add(
                 when=_needs_peelable,
             ),
             Rung(
-                "rows",
-                "several short rows by the same lanes, the next on its way while one is summed",
-                width=PACK,
-                pack=True,
-                technique="rows",
-                when=_needs_warp,
-            ),
-            Rung(
                 "warp",
                 "short rows, each held by a few lanes of a warp",
                 width=PACK,
                 pack=True,
                 technique="warp",
-                when=_needs_warp,
+                when=_needs_held,
+            ),
+            Rung(
+                "rows",
+                "several short rows by the same lanes, the next on its way while one is summed",
+                width=PACK,
+                pack=True,
+                technique="rows",
+                when=_needs_held,
+                suits=_suits_many,
             ),
             Rung(
                 "cluster",
@@ -428,6 +449,15 @@ cross_entropy_with_grad_op = catalogue.add(
                 technique="registers",
                 when=_needs_registers,
                 suits=_suits_registers,
+            ),
+            Rung(
+                "rows",
+                "several short rows by the same lanes, the next on its way while one is written",
+                width=PACK,
+                pack=True,
+                technique="rows",
+                when=_needs_packs_held,
+                suits=_suits_many_with_grad,
             ),
             Rung(
                 "cluster",
@@ -523,8 +553,6 @@ class _GradientOverLogits(torch.autograd.Function):
         torch.ops.warpsmith.cross_entropy_backward_(
             dlogits, target, lse, grad_loss, torch.zeros_like(lse), *ctx.options
         )
-        # Whoever else has saved the logits for their backward must not use what now stands there.
-        torch.autograd.graph.increment_version(logits)
         return dlogits, None, None, *(None for _ in ctx.options)
 
 
