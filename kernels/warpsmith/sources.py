@@ -24,8 +24,8 @@ from warpsmith.catalogue import DTYPES, Composite, Inputs, Op
 
 #: A line of Python that says nothing to the interpreter.
 _COMMENT = re.compile(r"\s*(#.*)?$")
-#: Modules of Triton functions that twins of several families call.
-_SHARED_TWIN = re.compile(r"warpsmith\.\w+_triton")
+#: What twins draw with, of all families.
+_DRAWING = "warpsmith.philox_triton"
 #: Modules of samples.
 _SAMPLES = re.compile(r"(.*[._])?(cases|samples)")
 
@@ -41,28 +41,24 @@ def _origin(module: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 
-def _belongs(module: str, family: str) -> bool:
-    return module.startswith(f"{family}.") or _SHARED_TWIN.fullmatch(module) is not None
-
-
 @functools.cache
 def _imports(path: Path, family: str) -> tuple[str, ...]:
-    """Modules of `family`, and of twins of all families, that a file imports."""
+    """Modules of `family` that a file imports."""
     found: list[str] = []
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
-    return tuple(name for name in found if _belongs(name, family))
+    return tuple(name for name in found if name.startswith(f"{family}."))
 
 
 def files(op: Op, *, samples: bool = True) -> list[Path]:
     """The Python files that make up an operator.
 
-    Those that its spec's functions come from, its Triton twin, and what these import of the family
-    and of Triton functions for all families; without `samples` no file is among them that is there
-    for these alone.
+    Those that its spec's functions come from, its Triton twin, what these import of the family, and
+    what it draws with, if it does; without `samples` no file is among them that is there for these
+    alone.
     """
     family = f"warpsmith.{op.family}"
     functions: list[Any] = [op.reference, op.check, op.fake, op.backward, op.eager]
@@ -76,7 +72,7 @@ def files(op: Op, *, samples: bool = True) -> list[Path]:
     found: set[Path] = set()
     while waiting:
         module = waiting.pop()
-        if module in seen or not _belongs(module, family):
+        if module in seen or not module.startswith(f"{family}."):
             continue
         seen.add(module)
         try:
@@ -87,7 +83,8 @@ def files(op: Op, *, samples: bool = True) -> list[Path]:
             found.add(path)
             imported = _imports(path, family)
             waiting.update(n for n in imported if samples or not _SAMPLES.fullmatch(n))
-    return sorted(found)
+    drawing = _origin(_DRAWING) if "seed" in op.argument_names else None
+    return sorted(found if drawing is None else found | {drawing})
 
 
 def _timed(op: Op) -> Iterator[str]:
