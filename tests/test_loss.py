@@ -126,6 +126,19 @@ def test_memory_beside_the_logits_is_left_alone() -> None:
     assert not torch.equal(logits, before[:, 5:132])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(70_003, 500), (300_007, 121)], ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_many_short_rows_in_place(dtype: str, shape: tuple[int, int]) -> None:
+    """A lane reads the target's logit of a row that others of its group write to later."""
+    logits, target = logits_and_target(*shape, DTYPES[dtype])
+    wanted = torch.ops.warpsmith.cross_entropy_with_grad(logits, target)
+    found = torch.ops.warpsmith.cross_entropy_with_grad_(logits, target)
+    assert torch.ops.warpsmith._loss_last_rung() == "rows"
+    for ours, theirs in zip((*found, logits), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.0)
+
+
 def test_backward_in_place_runs_once() -> None:
     logits, target = logits_and_target(4, 16)
     logits.requires_grad_()

@@ -20,7 +20,7 @@ struct LaunchConfig {
   dim3 block;
   int dynamic_smem = 0;  // bytes
   int cluster = 1;       // blocks per cluster, along x
-  bool early = false;    // starts while the grid before ends, for which it waits before any access to memory
+  bool early = false;    // starts while the grid before ends, for which it waits before any access to global memory
 };
 
 // How a kernel was launched last, or would have been: in one word, because launches on other threads note theirs too.

@@ -1,5 +1,6 @@
 // Matrix product by mma.sync, b column-major, operands swizzled in shared memory.
-//   Against `mma_tn`: no padding, and the order of blocks of `mma_block_swizzle`. Bound: shared memory.
+//   Against `mma_tn`: no padding, and the order of blocks of `mma_block_swizzle`. As in `mma_swizzle`, copies set off first
+//   where sums are f32. Bound: shared memory.
 #include "gemm/mma_ring.cuh"
 
 namespace warpsmith {

@@ -1,7 +1,7 @@
 // Matrix product by wmma, 4 x 4 warps on a tile.
 //   Against `wmma_warp4x4`: twice the warps, four a scheduler, so that one multiplies while others wait for fragments.
 //   Where sums are f16, a warp still has 4 x 4 fragments of 16 x 16 and the tile is 256 x 256, whose operands are read less
-//   often; 81 KB in steps of 16 along k. Sums in f32 leave registers for 2 x 4 fragments: a tile of 128 x 256, 83 KB, each
+//   often; 81 KB in steps of 16 along k. Sums in f32 leave registers for 2 x 4 fragments: a tile of 128 x 256, 80 KB, each
 //   warp reads more of shared memory for a multiplication again. One block of 512 threads. Bound: shared memory.
 #include "gemm/wmma_ring.cuh"
 

@@ -1,6 +1,7 @@
 // Cross-entropy of short rows, each within a warp.
 //   Against `unroll`: four to thirty-two lanes share a row and hold all of it at once, so that a block works on many rows,
-//   no barrier stands between their loads and their losses, and nothing is rescaled. Bound: DRAM.
+//   no barrier stands between their loads and their losses, and nothing is rescaled. Blocks take
+//   their places while the kernel before ends. Bound: DRAM.
 #include "host/launch.h"
 #include "host/registry.h"
 #include "loss/cross_entropy_forward/cross_entropy_forward.h"

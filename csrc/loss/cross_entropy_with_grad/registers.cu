@@ -1,7 +1,8 @@
 // Cross-entropy with its gradient, the row held in registers.
 //   Against `pack`: every value is read once. Short rows share a warp, and up to eight packs a thread a warp has a row to
 //   itself: what a row costs besides its values, a loss, a join and a division, is then paid once. A multiprocessor holds
-//   at least two rows, so that one reads while another writes. Bound: DRAM.
+//   at least two rows, so that one reads while another writes. Blocks take their places while the kernel before ends.
+//   Bound: DRAM.
 // Mapping after quack's "Getting Memory-bound Kernels to Speed-of-Light",
 // https://github.com/Dao-AILab/quack/blob/main/media/2025-07-10-membound-sol.md
 #include <tuple>
