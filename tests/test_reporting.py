@@ -322,6 +322,11 @@ def test_sources_cover_spec_and_triton() -> None:
     relu = {path.name for path in sources.files(catalogue.get("relu"))}
     assert {"unary.py", "map_triton.py", "layout.py", "samples.py"} <= relu
     assert "gated.py" not in relu
+    draws = {op.name for op in catalogue.load().values() if "seed" in op.argument_names}
+    assert {"dropout", "dropout_add_rms_norm", "bias_scale_mask_softmax_dropout"} <= draws
+    for op in catalogue.load().values():
+        names = {path.name for path in sources.files(op)}
+        assert ("philox_triton.py" in names) == (op.name in draws)
 
 
 def test_times_depend_on_no_sample_that_is_not_timed() -> None:

@@ -5,8 +5,8 @@
 
 namespace warpsmith {
 
-// Before any access to global memory: the blocks have their places when the grid before is complete, and those of the next may
-// take theirs as soon as there is room.
+// Before any access to global memory: the blocks have their places when the grid before is complete, and those of the
+// next may take theirs as soon as there is room.
 __device__ __forceinline__ void start_early() {
   ptx::allow_next_grid();
   ptx::wait_for_previous_grid();

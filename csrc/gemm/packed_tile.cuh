@@ -63,7 +63,7 @@ __device__ __forceinline__ void multiply(Sums<Acc, Tile::tm, Tile::tn>& sums, co
   using Shared = SharedTile<Tile, Acc>;
   using Place = ThreadPlace<Tile, Acc>;
   constexpr int kDepth = Tile::bk / parts;
-  // So many multiplications as the instruction cache holds; where one block is alone on a multiprocessor, it gains from more.
+  // So many multiplications as the instruction cache holds; a block alone on its multiprocessor gains from more.
   constexpr int kTogether = kBlocks<Tile, Acc> == 1 ? 2048 : 1024;
   constexpr int kUnroll = std::min(kDepth, kTogether / (Tile::tm * Tile::tn));
 #pragma unroll kUnroll

@@ -46,7 +46,7 @@ __device__ __forceinline__ void load_streaming(Pack<T>& to, const T* from) {
   load<Cache::streaming>(to, from);
 }
 
-// A lane's part of a row: its packs, which `load` reads, and what it has to see to around them.
+// A lane's part of a row x [cols]: its packs, which `load` reads, and what it has to see to around them.
 template <class T, class Tile>
 struct HeldRow {
   static constexpr int kEdges = (PeeledRow<T>::kEdges + Tile::lanes - 1) / Tile::lanes;
@@ -57,7 +57,7 @@ struct HeldRow {
 
   template <class Load>
   __device__ __forceinline__ HeldRow(const T* x, const PeeledRow<T>& peeled, int lane, Load&& load) : peeled(peeled) {
-    const T* gX = x + peeled.col(lane);
+    const T* gX = x + peeled.col(lane);  // [Tile::packs, kPack], packs that lie `lanes` apart
 #pragma unroll
     for (int i = 0; i < Tile::packs; ++i) {
       fill_lowest(packs[i]);

@@ -29,8 +29,8 @@ namespace fragments {
   using B32x8 = fragment<matrix_b, 32, 8, 16, bf16, row_major>;
 }  // namespace fragments
 
-// As nvcuda::wmma::load_matrix_sync, but `from` need be aligned to no more bytes than a lane gets. `stride` is a multiple of 8
-// values, which is found to be enough (selftest/wmma.cu).
+// As nvcuda::wmma::load_matrix_sync, but `from` need be aligned to no more bytes than a lane gets. `stride` is a multiple
+// of 8 values, which is found to be enough (selftest/wmma.cu).
 __device__ __forceinline__ void wmma_load(fragments::A16x16& to, const bf16* from, unsigned stride) {
   uint32_t (&x)[4] = words_of<4>(to);
   asm volatile("wmma.load.a.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"

@@ -1,7 +1,7 @@
 // Matrix product by mma.sync, operands on their way while others are multiplied.
 //   Against `mma_warp4x4`: a ring of two stages that cp.async fills a step ahead, past the registers, half before the
-//   first fragments are read and half behind them, and one barrier a step instead of two. Two stages of 32
-//   along k fit the 48 KB that every kernel may use.
+//   first fragments are read and half behind them, and one barrier a step instead of two. Two stages of 32 along k fit
+//   the 48 KB that every kernel may use.
 //   Bound: a step's loads are started only one step ahead; shared memory, which a step reads twice over.
 #include "gemm/mma_ring.cuh"
 

@@ -1,7 +1,7 @@
 // Matrix product by mma.sync, operands swizzled in shared memory.
 //   Against `mma_block_swizzle`: exclusive-or of the chunk's number with its line's spreads a column of chunks over all
-//   banks, which padding did by wasting a chunk a line. 64 KB a block, and lines that start where banks do. Sums in f32 leave no registers for
-//   fragments to wait in while copies are queued: these set off first.
+//   banks, which padding did by wasting a chunk a line. 64 KB a block, and lines that start where banks do.
+//   Where sums are f32, copies set off before the reads again, which is faster here.
 //   Bound: shared memory: a warp's 64 x 32 sums need 3 KB of operands for every step of 16.
 #include "gemm/mma_ring.cuh"
 

@@ -1,7 +1,8 @@
 // Cross-entropy with its gradient, long rows split over a thread-block cluster.
 //   Against `registers`: the row spreads over several multiprocessors, so that each holds parts of several rows and reads
-//   of one overlap writes of another; maximum and sum travel through distributed shared memory. Bound: DRAM; the longer
-//   the row, the more of the machine waits at the same exchange.
+//   of one overlap writes of another; maximum and sum travel through distributed shared memory. Blocks take their
+//   places while the kernel before ends. Bound: DRAM; the longer the row, the more of the machine waits at the same
+//   exchange.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include <tuple>
 
