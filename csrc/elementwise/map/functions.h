@@ -320,7 +320,7 @@ using TernaryFunctions = std::tuple<MulAdd>;
 template <class F>
 struct Unary {
   static constexpr int outputs = 1, inputs = 1;
-  static constexpr bool has_ladder = true, has_table = true;
+  static constexpr bool is_gradient = false, has_table = true;
   template <bool exact>
   __device__ static void apply(float (&out)[1], const float (&in)[1], float p) {
     out[0] = F::template forward<exact>(in[0], p);
@@ -330,7 +330,7 @@ struct Unary {
 template <class F>
 struct UnaryBackward {  // in: g, x
   static constexpr int outputs = 1, inputs = 2;
-  static constexpr bool has_ladder = false, has_table = false;
+  static constexpr bool is_gradient = true, has_table = false;
   template <bool exact>
   __device__ static void apply(float (&out)[1], const float (&in)[2], float p) {
     out[0] = F::template backward<exact>(in[0], in[1], p);
@@ -340,7 +340,7 @@ struct UnaryBackward {  // in: g, x
 template <class F>
 struct Bias {  // in: x, bias
   static constexpr int outputs = 1, inputs = 2;
-  static constexpr bool has_ladder = true, has_table = false;
+  static constexpr bool is_gradient = false, has_table = false;
   template <bool exact>
   __device__ static void apply(float (&out)[1], const float (&in)[2], float p) {
     out[0] = F::template forward<exact>(in[0] + in[1], p);
@@ -350,7 +350,7 @@ struct Bias {  // in: x, bias
 template <class F>
 struct BiasBackward {  // in: g, x, bias
   static constexpr int outputs = 1, inputs = 3;
-  static constexpr bool has_ladder = false, has_table = false;
+  static constexpr bool is_gradient = true, has_table = false;
   template <bool exact>
   __device__ static void apply(float (&out)[1], const float (&in)[3], float p) {
     out[0] = F::template backward<exact>(in[0], in[1] + in[2], p);
@@ -360,7 +360,7 @@ struct BiasBackward {  // in: g, x, bias
 template <class F>
 struct Gated {  // in: gate, up
   static constexpr int outputs = 1, inputs = 2;
-  static constexpr bool has_ladder = true, has_table = true;
+  static constexpr bool is_gradient = false, has_table = true;
   template <bool exact>
   __device__ static void apply(float (&out)[1], const float (&in)[2], float p) {
     out[0] = F::template forward<exact>(in[0], p) * in[1];
@@ -370,7 +370,7 @@ struct Gated {  // in: gate, up
 template <class F>
 struct GatedBackward {  // in: g, gate, up; out: d gate, d up
   static constexpr int outputs = 2, inputs = 3;
-  static constexpr bool has_ladder = false, has_table = false;
+  static constexpr bool is_gradient = true, has_table = false;
   template <bool exact>
   __device__ static void apply(float (&out)[2], const float (&in)[3], float p) {
     out[0] = F::template backward<exact>(in[0] * in[2], in[1], p);
@@ -381,7 +381,7 @@ struct GatedBackward {  // in: g, gate, up; out: d gate, d up
 template <class F>
 struct Binary {  // in: x, y
   static constexpr int outputs = 1, inputs = 2;
-  static constexpr bool has_ladder = true, has_table = false;
+  static constexpr bool is_gradient = false, has_table = false;
   template <bool exact>
   __device__ static void apply(float (&out)[1], const float (&in)[2], float) {
     out[0] = F::template forward<exact>(in[0], in[1]);
@@ -391,7 +391,7 @@ struct Binary {  // in: x, y
 template <class F>
 struct Ternary {  // in: x, y, z
   static constexpr int outputs = 1, inputs = 3;
-  static constexpr bool has_ladder = true, has_table = false;
+  static constexpr bool is_gradient = false, has_table = false;
   template <bool exact>
   __device__ static void apply(float (&out)[1], const float (&in)[3], float) {
     out[0] = F::template forward<exact>(in[0], in[1], in[2]);

@@ -55,13 +55,6 @@ struct Table<Gated<F>> {
   }
 };
 
-struct TableMaps {
-  template <class Map>
-  static constexpr bool keeps() {
-    return requires { typename Table<Map>::Answer; };
-  }
-};
-
 template <class Map, class T>
 __global__ void __launch_bounds__(kThreads, 4) map_lut_kernel(const Rows<Map, T> view) {
   constexpr int kWidth = kPack<T>;
@@ -111,8 +104,8 @@ const char* takes(const MapArgs& a) {
 }
 
 void launch(const MapArgs& a, cudaStream_t stream) {
-  visit_map(a, TableMaps{}, [&]<class Map, class T>() {
-    if constexpr (kIsFp8<T>) {
+  visit_map(a, [&]<class Map, class T>() {
+    if constexpr (Map::has_table && kIsFp8<T>) {
       const auto view = make_rows<Map, T>(a, kPack<T>);
       const dim3 grid(static_cast<unsigned>(ceil_div(view.groups, kThreads * kPacksPerThread)));
       warpsmith::launch<&map_lut_kernel<Map, T>>({grid, kThreads}, stream, view);

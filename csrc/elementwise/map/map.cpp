@@ -138,16 +138,9 @@ Tensor empty_like(const Tensor& like) {
   return empty_contiguous(like, like.sizes(), like.scalar_type());
 }
 
-// What the map's type says of itself.
-void describe_map(MapArgs& args) {
-  const auto one = [&]<class Map>() {
-    args.has_ladder = Map::has_ladder;
-    args.has_table = Map::has_table;
-  };
-  [&]<size_t... i>(std::index_sequence<i...>) {
-    static_cast<void>(
-        ((args.map == static_cast<int>(i) ? (one.template operator()<std::tuple_element_t<i, Maps>>(), true) : false) ||
-         ...));
+bool has_table(int map) {
+  return [&]<size_t... i>(std::index_sequence<i...>) {
+    return ((map == static_cast<int>(i) && std::tuple_element_t<i, Maps>::has_table) || ...);
   }(std::make_index_sequence<std::tuple_size_v<Maps>>{});
 }
 
@@ -158,8 +151,8 @@ bool run(const char* op, int map, Named rung, const Tensor& x, Sizes shape, cons
   if (elements == 0) return true;
   MapArgs args;
   args.map = map;
-  describe_map(args);
   args.dtype = *kernel_dtype(x.scalar_type());
+  args.has_table = has_table(map);
   args.operands = 0;
   args.outputs = outputs;
   args.parameter = parameter;

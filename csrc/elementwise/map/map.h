@@ -12,11 +12,10 @@ inline constexpr int kMaxOperands = 5;  // at most two outputs and three inputs
 inline constexpr int kMaxRank = 8;      // dimensions left after merging
 
 struct MapArgs {
-  int map;          // index into Maps
-  Dtype dtype;      // of every operand
-  bool has_ladder;  // a forward function: gradients come at full speed only
-  bool has_table;   // a function of one value, with or without a gate
-  int operands;     // outputs first, then inputs
+  int map;         // index into Maps
+  Dtype dtype;     // of every operand
+  bool has_table;  // a function of one value, with or without a gate
+  int operands;    // outputs first, then inputs
   int outputs;
   void* data[kMaxOperands];
   float parameter;  // alpha of elu, lambd of hardshrink
@@ -33,8 +32,6 @@ struct MapArgs {
 };
 
 inline const char* needs_rows(const MapArgs& a) { return a.is_rows ? nullptr : "needs unit-stride rows"; }
-
-inline const char* needs_ladder(const MapArgs& a) { return a.has_ladder ? nullptr : "has no gradient functions"; }
 
 // `width` values per access.
 inline const char* needs_width(const MapArgs& a, int width) {

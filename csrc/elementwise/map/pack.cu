@@ -21,20 +21,15 @@ __global__ void map_pack_kernel(const Rows<Map, T> view) {
   store_outputs<Map, kWidth, Cache::normal>(view, at, out);
 }
 
-const char* takes(const MapArgs& a) {
-  const char* reason = needs_ladder(a);
-  return reason ? reason : needs_packs(a);
-}
-
 void launch(const MapArgs& a, cudaStream_t stream) {
-  visit_map(a, LadderMaps{}, [&]<class Map, class T>() {
+  visit_map(a, [&]<class Map, class T>() {
     const auto view = make_rows<Map, T>(a, kPack<T>);
     const dim3 grid(static_cast<unsigned>(ceil_div(view.groups, kThreads)));
     warpsmith::launch<&map_pack_kernel<Map, T>>({grid, kThreads}, stream, view);
   });
 }
 
-const Register<MapArgs> registered{"pack", /*min_sm=*/80, takes, launch};
+const Register<MapArgs> registered{"pack", /*min_sm=*/80, needs_packs, launch};
 
 }  // namespace
 }  // namespace warpsmith

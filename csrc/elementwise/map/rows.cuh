@@ -1,7 +1,6 @@
 // What the row rungs share: the kernel's view of its operands, and the way from a run-time call to a kernel template.
 #pragma once
 
-#include <stdexcept>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -130,36 +129,17 @@ __device__ void finish_row(const Rows<Map, T>& view, Position at) {
   }
 }
 
-// Calls body.template operator()<Map, T>() for the call's map and dtype. `keep` drops maps at compile time.
-template <class Keep, class Body>
-void visit_map(const MapArgs& a, Keep, Body&& body) {
+// Calls body.template operator()<Map, T>() for the call's map and dtype.
+template <class Body>
+void visit_map(const MapArgs& a, Body&& body) {
   [&]<size_t... i>(std::index_sequence<i...>) {
     const auto one = [&]<size_t index>() {
       using Map = std::tuple_element_t<index, Maps>;
-      if constexpr (Keep::template keeps<Map>()) {
-        dispatch_floating(a.dtype, [&]<class T>() { body.template operator()<Map, T>(); });
-      } else {
-        throw std::invalid_argument("this rung has no kernel for this function");
-      }
+      dispatch_floating(a.dtype, [&]<class T>() { body.template operator()<Map, T>(); });
     };
     static_cast<void>(((a.map == static_cast<int>(i) ? (one.template operator()<i>(), true) : false) || ...));
   }(std::make_index_sequence<std::tuple_size_v<Maps>>{});
 }
-
-struct AllMaps {
-  template <class Map>
-  static constexpr bool keeps() {
-    return true;
-  }
-};
-
-// Forward functions: the ones that have a teaching ladder.
-struct LadderMaps {
-  template <class Map>
-  static constexpr bool keeps() {
-    return Map::has_ladder;
-  }
-};
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

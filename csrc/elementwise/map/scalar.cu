@@ -19,20 +19,15 @@ __global__ void map_scalar_kernel(const Rows<Map, T> view) {
   store_outputs<Map, 1, Cache::normal>(view, at, out);
 }
 
-const char* takes(const MapArgs& a) {
-  const char* reason = needs_ladder(a);
-  return reason ? reason : needs_rows(a);
-}
-
 void launch(const MapArgs& a, cudaStream_t stream) {
-  visit_map(a, LadderMaps{}, [&]<class Map, class T>() {
+  visit_map(a, [&]<class Map, class T>() {
     const auto view = make_rows<Map, T>(a, 1);
     const dim3 grid(static_cast<unsigned>(ceil_div(view.groups, kThreads)));
     warpsmith::launch<&map_scalar_kernel<Map, T>>({grid, kThreads}, stream, view);
   });
 }
 
-const Register<MapArgs> registered{"scalar", /*min_sm=*/80, takes, launch};
+const Register<MapArgs> registered{"scalar", /*min_sm=*/80, needs_rows, launch};
 
 }  // namespace
 }  // namespace warpsmith

@@ -49,7 +49,7 @@ struct RowTile {
   static constexpr bool kFp8 = kIsFp8<T>, kOneInput = Map::inputs == 1 && !kFp8, kOneOfFloats = kOneInput && kExact<T>;
   static constexpr int threads = kOneOfFloats ? 128 : 256;
   static constexpr int packs = kOneOfFloats || (kTakesTwo<Map> && !kFp8) ? 2 : 1;
-  static constexpr int min_blocks = !kFp8 ? 6 : (Map::has_ladder ? 4 : 2);
+  static constexpr int min_blocks = !kFp8 ? 6 : (Map::is_gradient ? 2 : 4);
   static constexpr int step = threads * packs;
 };
 
@@ -162,7 +162,7 @@ int threads_along(int64_t packs, int threads) {
 }
 
 void launch(const MapArgs& a, cudaStream_t stream) {
-  visit_map(a, AllMaps{}, [&]<class Map, class T>() {
+  visit_map(a, [&]<class Map, class T>() {
     const auto view = make_rows<Map, T>(a, kPack<T>);
     Given given{view.beyond_l2 ? ptx::kEvictLastOnSm90 : ptx::kEvictNormalOnSm90, 0};
     if (view.rows == 1) {

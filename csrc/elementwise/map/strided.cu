@@ -69,7 +69,7 @@ const char* takes(const MapArgs& a) {
 bool suits(const MapArgs& a) { return !a.is_rows; }
 
 void launch(const MapArgs& a, cudaStream_t stream) {
-  visit_map(a, AllMaps{}, [&]<class Map, class T>() {
+  visit_map(a, [&]<class Map, class T>() {
     Strided<Map, T> view;
     view.rank = a.rank;
     view.elements = 1;

@@ -33,7 +33,7 @@ __global__ void map_unroll_kernel(const Rows<Map, T> view) {
 }
 
 void launch(const MapArgs& a, cudaStream_t stream) {
-  visit_map(a, AllMaps{}, [&]<class Map, class T>() {
+  visit_map(a, [&]<class Map, class T>() {
     const auto view = make_rows<Map, T>(a, 1);
     const dim3 grid(static_cast<unsigned>(ceil_div(view.groups, kThreads * kPack<T>)));
     warpsmith::launch<&map_unroll_kernel<Map, T>>({grid, kThreads}, stream, view);

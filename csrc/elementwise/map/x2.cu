@@ -21,13 +21,10 @@ __global__ void map_x2_kernel(const Rows<Map, T> view) {
   store_outputs<Map, kWidth, Cache::normal>(view, at, out);
 }
 
-const char* takes(const MapArgs& a) {
-  const char* reason = needs_ladder(a);
-  return reason ? reason : needs_width(a, kWidth);
-}
+const char* takes(const MapArgs& a) { return needs_width(a, kWidth); }
 
 void launch(const MapArgs& a, cudaStream_t stream) {
-  visit_map(a, LadderMaps{}, [&]<class Map, class T>() {
+  visit_map(a, [&]<class Map, class T>() {
     const auto view = make_rows<Map, T>(a, kWidth);
     const dim3 grid(static_cast<unsigned>(ceil_div(view.groups, kThreads)));
     warpsmith::launch<&map_x2_kernel<Map, T>>({grid, kThreads}, stream, view);

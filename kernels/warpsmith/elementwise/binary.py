@@ -78,7 +78,7 @@ def _add_binary(
         elementwise=True,
         reference=function,
         eager=references.through_f32(function),
-        ladder=ladder.forward(ladder.broadcasting, seeds=seeds),
+        ladder=ladder.rungs(ladder.broadcasting, seeds=seeds),
         triton=f"map_triton:{name}",
         fake=fake,
         check=check,
@@ -94,6 +94,7 @@ def _add_binary(
         properties=properties,
         cost=samples.BROADCAST_COST,
         bench=samples.bench(2),
+        bench_dtypes=ladder.ALL,
     )
     catalogue.add(op)
     dispatch.register(op)
@@ -180,7 +181,7 @@ def _add_bias(
         elementwise=True,
         reference=lambda x, bias: function(x + bias),
         eager=references.through_f32(eager),
-        ladder=ladder.forward(ladder.bias),
+        ladder=ladder.rungs(ladder.bias),
         triton=f"map_triton:{name}",
         fake=lambda x, bias: layout.empty_like(x),
         check=check,
@@ -195,6 +196,7 @@ def _add_bias(
         ),
         cost=samples.UNARY_COST,
         bench=samples.bench_bias(1),
+        bench_dtypes=ladder.ALL,
     )
     backward_op = Op(
         f"{gradient}(Tensor grad, Tensor x, Tensor bias) -> Tensor",
@@ -203,7 +205,7 @@ def _add_bias(
         elementwise=True,
         reference=reference_backward,
         eager=references.through_f32(reference_backward),
-        ladder=ladder.backward(ladder.bias_backward),
+        ladder=ladder.rungs(ladder.bias_backward),
         triton=f"map_triton:{gradient}",
         fake=lambda grad, x, bias: layout.empty_like(x),
         check=check_backward,
@@ -218,6 +220,7 @@ def _add_bias(
         ),
         cost=samples.BACKWARD_COST,
         bench=samples.bench_bias(2),
+        bench_dtypes=ladder.ALL,
     )
     for op in (forward_op, backward_op):
         catalogue.add(op)

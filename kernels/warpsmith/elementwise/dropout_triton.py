@@ -14,8 +14,11 @@ from warpsmith.catalogue import is_fp8
 from warpsmith.elementwise.dropout import MASK_BITS, words
 from warpsmith.philox_triton import NOT_SPECIALISED, keep_bits
 
+#: A byte of the mask for each thread of 4 warps, which also holds the eight elements that it tells
+#: of: with more of them, Triton draws the bits again for the threads that write them.
+BLOCK = 1024
 #: 16 bytes of bf16 a thread and load at 4 warps, twice.
-BLOCK = 2048
+BLOCK_BACKWARD = 2048
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -123,7 +126,8 @@ def dropout_backward(grad: Tensor, mask: Tensor, p: float) -> Tensor:
     dx = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device)
     if n:
         with torch.cuda.device_of(grad):
-            dropout_backward_kernel[(triton.cdiv(n, BLOCK),)](
-                grad.contiguous(), mask.contiguous(), dx, n, philox.keep_scale(p), BLOCK, MASK_BITS
-            )
+            dropout_backward_kernel[(triton.cdiv(n, BLOCK_BACKWARD),)](
+                grad.contiguous(), mask.contiguous(), dx, n, philox.keep_scale(p), BLOCK_BACKWARD,
+                MASK_BITS,
+            )  # fmt: skip
     return dx

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import FLOATS, FP8, Bad, Inputs, Op, Property
+from warpsmith.catalogue import Bad, Inputs, Op, Property
 from warpsmith.elementwise import checks, ladder, layout, references, samples
 
 
@@ -61,7 +61,7 @@ def _add(
     eager: Callable[[Tensor], Tensor],
     *,
     peers: dict[str, Peer] | None = None,
-    bench_dtypes: tuple[str, ...] = FLOATS,
+    fp8_sizes: bool = False,
     huge: bool = False,
 ) -> Callable[..., Any]:
     """Enters `<activation>_and_mul` and its gradient into the catalogue."""
@@ -116,7 +116,7 @@ def _add(
         elementwise=True,
         reference=reference,
         eager=references.through_f32(eager_forward),
-        ladder=ladder.forward(ladder.gated, table=True),
+        ladder=ladder.rungs(ladder.gated, table=True),
         triton=f"map_triton:{name}",
         fake=fake,
         check=check,
@@ -132,8 +132,8 @@ def _add(
         ),
         properties=FACTS,
         cost=samples.GATED_COST,
-        bench=samples.bench(2, fused=True),
-        bench_dtypes=bench_dtypes,
+        bench=samples.bench(2, fused=True, fp8_sizes=fp8_sizes),
+        bench_dtypes=ladder.ALL,
         peers=peers or {},
     )
     backward_op = Op(
@@ -142,7 +142,7 @@ def _add(
         source="map",
         elementwise=True,
         reference=reference_backward,
-        ladder=ladder.backward(ladder.gated_backward),
+        ladder=ladder.rungs(ladder.gated_backward),
         triton=f"map_triton:{gradient}",
         fake=fake_backward,
         check=check_backward,
@@ -159,6 +159,7 @@ def _add(
         ),
         cost=samples.GATED_BACKWARD_COST,
         bench=samples.bench(3, fused=True),
+        bench_dtypes=ladder.ALL,
     )
     for op in (forward_op, backward_op):
         catalogue.add(op)
@@ -184,7 +185,7 @@ _silu_and_mul = _add(
     references.silu_backward,
     F.silu,
     peers={"liger": _liger_swiglu},
-    bench_dtypes=FLOATS + FP8,
+    fp8_sizes=True,
     huge=True,
 )
 _gelu_and_mul = _add("gelu", references.gelu, references.gelu_backward, F.gelu)

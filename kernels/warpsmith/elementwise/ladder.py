@@ -95,43 +95,10 @@ def _no_rows(layout: Layout) -> str | None:
 # --- the rungs ------------------------------------------------------------------------------------
 
 
-def _unroll(describe: Describe) -> Rung:
-    return Rung(
-        "unroll",
-        "16 bytes a thread as separate coalesced loads, at any alignment",
-        dtypes=ALL,
-        width=PACK,
-        when=_condition(describe, _rows),
-    )
-
-
-def _stream(describe: Describe) -> Rung:
-    return Rung(
-        "stream",
-        "128-bit accesses that bypass the caches, next to no instructions around them",
-        dtypes=ALL,
-        width=PACK,
-        pack=True,
-        technique="stream",
-        when=_condition(describe, _packs),
-    )
-
-
-def _strided(describe: Describe) -> Rung:
-    return Rung(
-        "strided",
-        "any strides, read where the operands lie",
-        dtypes=ALL,
-        technique="strided",
-        when=_condition(describe, _rank),
-        suits=_condition(describe, _no_rows),
-    )
-
-
-def forward(
+def rungs(
     describe: Describe, *, table: bool = False, seeds: tuple[str, ...] = ()
 ) -> tuple[Rung, ...]:
-    """The whole climb.
+    """The climb of a function or a gradient.
 
     Args:
         describe: gives the layout of a call.
@@ -151,7 +118,13 @@ def forward(
     return (
         Rung("scalar", "one element a thread", dtypes=ALL, when=_condition(describe, _rows)),
         Rung("x2", "two elements a thread", dtypes=ALL, width=2, when=_condition(describe, _pairs)),
-        _unroll(describe),
+        Rung(
+            "unroll",
+            "16 bytes a thread as separate coalesced loads, at any alignment",
+            dtypes=ALL,
+            width=PACK,
+            when=_condition(describe, _rows),
+        ),
         Rung(
             "pack",
             "one 128-bit access a thread",
@@ -161,12 +134,22 @@ def forward(
             when=_condition(describe, _packs),
             seeds=seeds,
         ),
-        _stream(describe),
+        Rung(
+            "stream",
+            "128-bit accesses that bypass the caches, next to no instructions around them",
+            dtypes=ALL,
+            width=PACK,
+            pack=True,
+            technique="stream",
+            when=_condition(describe, _packs),
+        ),
         *((lut,) if table else ()),
-        _strided(describe),
+        Rung(
+            "strided",
+            "any strides, read where the operands lie",
+            dtypes=ALL,
+            technique="strided",
+            when=_condition(describe, _rank),
+            suits=_condition(describe, _no_rows),
+        ),
     )
-
-
-def backward(describe: Describe) -> tuple[Rung, ...]:
-    """What a gradient needs: any alignment, peak speed, any strides."""
-    return (_unroll(describe), _stream(describe), _strided(describe))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Cost, Inputs, Sample, is_fp8
+from warpsmith.catalogue import FLOATS, Bad, Cost, Inputs, Sample, is_fp8
 
 Make = Callable[[Inputs], tuple[Any, ...]]
 #: Makes one tensor; the salt tells the operands of a call apart.
@@ -458,9 +459,14 @@ def refusals(op: str, operands: int) -> tuple[Bad, ...]:
 # --- benchmarks -----------------------------------------------------------------------------------
 
 
-def bench(operands: int, *, fused: bool = False) -> tuple[Sample, ...]:
+def _fp8_once(cases: Iterable[Sample]) -> tuple[Sample, ...]:
+    """The same cases, of which fp8 has the middle size only."""
+    return tuple(c if c.label == "64Mi" else replace(c, dtypes=FLOATS) for c in cases)
+
+
+def bench(operands: int, *, fused: bool = False, fp8_sizes: bool = False) -> tuple[Sample, ...]:
     """`operands` tensors [rows, 4096] of 16, 64 and 256 Mi elements; `fused` makes one of the last
-    two.
+    two. In fp8 64 Mi alone, or with `fp8_sizes` all of them.
     """
 
     def make(rows: int, fuse: bool) -> Make:
@@ -471,14 +477,14 @@ def bench(operands: int, *, fused: bool = False) -> tuple[Sample, ...]:
 
         return tensors
 
-    plain = tuple(Sample(label, make(rows, False), small=False) for label, rows in ROWS.items())
-    if not fused:
-        return plain
-    return (*plain, Sample("64Mi fused", make(ROWS["64Mi"], True), small=False))
+    cases = tuple(Sample(label, make(rows, False), small=False) for label, rows in ROWS.items())
+    if fused:
+        cases += (Sample("64Mi fused", make(ROWS["64Mi"], True), small=False),)
+    return cases if fp8_sizes else _fp8_once(cases)
 
 
 def bench_bias(operands: int) -> tuple[Sample, ...]:
-    """Tensors [rows, 4096], and a bias [4096]."""
+    """Tensors [rows, 4096], and a bias [4096]; in fp8 64 Mi elements alone."""
 
     def make(rows: int) -> Make:
         return lambda inputs: (
@@ -486,7 +492,7 @@ def bench_bias(operands: int) -> tuple[Sample, ...]:
             inputs.plain(COLS, salt=operands),
         )
 
-    return tuple(Sample(label, make(rows), small=False) for label, rows in ROWS.items())
+    return _fp8_once(Sample(label, make(rows), small=False) for label, rows in ROWS.items())
 
 
 def _bytes(*tensors: Any) -> int:

@@ -48,7 +48,7 @@ def _add_ternary(
         elementwise=True,
         reference=function,
         eager=references.through_f32(eager),
-        ladder=ladder.forward(ladder.broadcasting, seeds=seeds),
+        ladder=ladder.rungs(ladder.broadcasting, seeds=seeds),
         triton=f"map_triton:{name}",
         fake=fake,
         check=check,
@@ -64,6 +64,7 @@ def _add_ternary(
         properties=properties,
         cost=samples.BROADCAST_COST,
         bench=samples.bench(3),
+        bench_dtypes=ladder.ALL,
     )
     catalogue.add(op)
     dispatch.register(op)

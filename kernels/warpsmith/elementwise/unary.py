@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import FLOATS, FP8, Inputs, Op, Property
+from warpsmith.catalogue import Inputs, Op, Property
 from warpsmith.elementwise import checks, ladder, layout, references, samples
 
 
@@ -30,7 +30,8 @@ class Activation:
     #: Values of it to test, beyond the default.
     tried: tuple[float, ...] = ()
     aliases: tuple[str, ...] = ()
-    bench_dtypes: tuple[str, ...] = FLOATS
+    #: fp8 is timed at every size.
+    fp8_sizes: bool = False
     huge: bool = False
     properties: tuple[Property, ...] = ()
     seeds: tuple[str, ...] = ()
@@ -64,7 +65,7 @@ def _add(function: Activation) -> Callable[..., Any]:
         elementwise=True,
         reference=function.forward,
         eager=references.through_f32(function.eager),
-        ladder=ladder.forward(ladder.unary, table=True, seeds=function.seeds),
+        ladder=ladder.rungs(ladder.unary, table=True, seeds=function.seeds),
         triton=f"map_triton:{name}",
         fake=lambda x, *parameters: layout.empty_like(x),
         check=check,
@@ -74,8 +75,8 @@ def _add(function: Activation) -> Callable[..., Any]:
         errors=(*samples.wrong_dtypes(name, 1), *samples.refusals(name, 1)),
         properties=function.properties,
         cost=samples.UNARY_COST,
-        bench=samples.bench(1),
-        bench_dtypes=function.bench_dtypes,
+        bench=samples.bench(1, fp8_sizes=function.fp8_sizes),
+        bench_dtypes=ladder.ALL,
     )
     backward_op = Op(
         f"{gradient}(Tensor grad, Tensor x{more}) -> Tensor",
@@ -84,7 +85,7 @@ def _add(function: Activation) -> Callable[..., Any]:
         elementwise=True,
         reference=function.backward,
         eager=references.through_f32(function.backward),
-        ladder=ladder.backward(ladder.unary_backward),
+        ladder=ladder.rungs(ladder.unary_backward),
         triton=f"map_triton:{gradient}",
         fake=lambda grad, x, *parameters: layout.empty_like(x),
         check=check_backward,
@@ -97,6 +98,7 @@ def _add(function: Activation) -> Callable[..., Any]:
         ),
         cost=samples.BACKWARD_COST,
         bench=samples.bench(2),
+        bench_dtypes=ladder.ALL,
     )
     for op in (forward_op, backward_op):
         catalogue.add(op)
@@ -147,7 +149,6 @@ GATE_FACTS = (
     Property("0 at 0", _zero_at_zero),
     Property("x far right of 0", _identity_far_right),
 )
-WITH_FP8 = FLOATS + FP8
 
 
 # --- the functions --------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ _relu = _add(
         torch.relu,
         references.relu_backward,
         torch.relu,
-        bench_dtypes=WITH_FP8,
+        fp8_sizes=True,
         huge=True,
         properties=RELU_FACTS,
         seeds=("elementwise_unary_{dtype}",),
@@ -190,7 +191,7 @@ _gelu = _add(
         references.gelu,
         references.gelu_backward,
         F.gelu,
-        bench_dtypes=WITH_FP8,
+        fp8_sizes=True,
         properties=GATE_FACTS,
     )
 )
@@ -210,7 +211,7 @@ _silu = _add(
         references.silu_backward,
         F.silu,
         aliases=("swish",),
-        bench_dtypes=WITH_FP8,
+        fp8_sizes=True,
         properties=GATE_FACTS,
     )
 )
