@@ -2,7 +2,7 @@
 //   The ring of skinny_ring_kernel.cuh with tiles of 32 rows or 64, by turns; where those leave blocks idle, even shares
 //   in tiles of up to 48 rows or 112, as skinny_ring_deal.h decides. The weights are the left operand of the tensor
 //   cores (16 x k), the vectors the right one (k x 8): the other way round, 8 to 15 of 16 rows of every product would be
-//   padding. f32 keeps to fused multiply-adds, of 8 x 4 results to a thread.
+//   padding. f32 keeps to fused multiply-adds, of 8 x 4 results to a thread, or up to 8 x 8 in taller tiles.
 #pragma once
 
 #include "device/ptx/global.h"
@@ -24,9 +24,9 @@ struct RingMmaLanes {
   static constexpr int chunk(int lane, int step) { return lane % 4 * 2 + step; }
 };
 
-template <int along_k>
+template <int along_k, int rows_>
 struct RingFmaLanes {
-  static constexpr int rows = 4, steps = 8 / along_k;
+  static constexpr int rows = rows_, steps = 8 / along_k;
   static constexpr int row(int lane) { return lane / along_k % rows; }
   static constexpr int chunk(int lane, int step) { return lane % along_k * steps + step; }
 };
@@ -44,8 +44,9 @@ constexpr bool ring_reads_without_conflicts() {
 }
 
 static_assert(ring_reads_without_conflicts<RingMmaLanes>());
-static_assert(ring_reads_without_conflicts<RingFmaLanes<2>>() && ring_reads_without_conflicts<RingFmaLanes<4>>() &&
-              ring_reads_without_conflicts<RingFmaLanes<8>>());
+static_assert(ring_reads_without_conflicts<RingFmaLanes<2, 4>>() &&
+              ring_reads_without_conflicts<RingFmaLanes<4, 4>>() &&
+              ring_reads_without_conflicts<RingFmaLanes<8, 4>>() && ring_reads_without_conflicts<RingFmaLanes<2, 8>>());
 
 // The rows x vectors sums of a warp, on the tensor cores for vectors of 16 bits.
 template <class W, class X, int rows, int vectors>
@@ -56,23 +57,23 @@ class RingSums : public MmaRingSums<rows, vectors> {
 
  public:
   __device__ __forceinline__ void add(const uint4* slot) {
+    constexpr int kChunks = kRingRowBytes / kChunkBytes;
     const int lane = threadIdx.x % kWarp;
+    const int place = ring_place(RingMmaLanes::row(lane), RingMmaLanes::chunk(lane, 0));
 #pragma unroll
     for (int step = 0; step < RingMmaLanes::steps; ++step) {
-      const int row = RingMmaLanes::row(lane), chunk = RingMmaLanes::chunk(lane, step);
+      const auto at = [&](int row) { return slot[row * kChunks + (place ^ step)]; };  // row: a multiple of 8
       uint4 b[kPlanes][kTilesN];
 #pragma unroll
       for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma unroll
-        for (int n = 0; n < kTilesN; ++n) {
-          b[plane][n] = slot[ring_place(rows + plane * vectors + 8 * n + row, chunk)];
-        }
+        for (int n = 0; n < kTilesN; ++n) b[plane][n] = at(rows + plane * vectors + 8 * n);
       }
 #pragma unroll
       for (int m = 0; m < kTilesM; ++m) {
         uint32_t top[4 * kPlanes], bottom[4 * kPlanes];
-        convert_weights<W, X>(top, slot[ring_place(16 * m + row, chunk)]);
-        convert_weights<W, X>(bottom, slot[ring_place(16 * m + 8 + row, chunk)]);
+        convert_weights<W, X>(top, at(16 * m));
+        convert_weights<W, X>(bottom, at(16 * m + 8));
 #pragma unroll
         for (int plane = 0; plane < kPlanes; ++plane) {
           const int i = 4 * plane;
@@ -89,15 +90,17 @@ class RingSums : public MmaRingSums<rows, vectors> {
   }
 };
 
-// In f32, by fused multiply-adds: lanes share k, rows and vectors.
+// In f32, by fused multiply-adds: lanes share k, rows and vectors. What a lane reads of a slot lies at compile-time
+// distances from few places: the instructions around the multiply-adds are what DRAM would wait for.
 template <int rows, int vectors>
 class RingSums<float, float, rows, vectors> {
-  static constexpr int kVectors = 4,
-                       kGroups = vectors / kVectors;  // vectors of a lane, groups of lanes for all of them
-  static constexpr int kAlongK = 8 / kGroups;
-  using Lanes = RingFmaLanes<kAlongK>;
+  // Vectors of a lane, and groups of lanes for all of them.
+  static constexpr int kVectors = rows > kRingRows ? 8 : 4, kGroups = vectors / kVectors;
+  static constexpr int kAlongK = kWarp / vectors;
+  using Lanes = RingFmaLanes<kAlongK, kWarp / (kAlongK * kGroups)>;
   static constexpr int kRows = rows / Lanes::rows;
-  static_assert(kAlongK * Lanes::rows * kGroups == kWarp && kGroups * kVectors == vectors, "every lane has a share");
+  static_assert(kGroups * kVectors == vectors && kRows * Lanes::rows == rows, "every lane has a share");
+  static_assert(rows % 8 == 0, "vectors begin where the swizzle does");
   // Slots that are added up by themselves: rounding errors grow with the length of a sum.
   static constexpr int kMostSlots = 8;
   float sum_[kRows][kVectors]{}, total_[kRows][kVectors]{};
@@ -117,17 +120,19 @@ class RingSums<float, float, rows, vectors> {
       slots_ = 0;
     }
     ++slots_;
+    constexpr int kChunks = kRingRowBytes / kChunkBytes;
     const int lane = threadIdx.x % kWarp, row = Lanes::row(lane), group = lane / (kAlongK * Lanes::rows);
+    const int chunk = Lanes::chunk(lane, 0);
+    const int w_place = ring_place(row, chunk), x_place = ring_place(rows + group * kVectors, chunk);
     const auto* values = reinterpret_cast<const float4*>(slot);
 #pragma unroll
     for (int step = 0; step < Lanes::steps; ++step) {
-      const int chunk = Lanes::chunk(lane, step);
       float4 x[kVectors];
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) x[v] = values[ring_place(rows + group * kVectors + v, chunk)];
+      for (int v = 0; v < kVectors; ++v) x[v] = values[v * kChunks + (x_place ^ v ^ step)];
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        const float4 w = values[ring_place(i * Lanes::rows + row, chunk)];
+        const float4 w = values[i * Lanes::rows * kChunks + (w_place ^ i * Lanes::rows % kChunks ^ step)];
 #pragma unroll
         for (int v = 0; v < kVectors; ++v) {
           float& sum = sum_[i][v];
@@ -185,10 +190,19 @@ struct RowsSlot {
     const int lane = threadIdx.x % kWarp, row = lane / row_chunks, chunk = lane % row_chunks;
     const int64_t k = int64_t{step} * depth + chunk * kPack<W>, first_row = tile.first + row;
     const W* weights = static_cast<const W*>(a.a) + first_row * a.a_row + k;
+    const int place = ring_place(row, chunk);
+    const auto to = [&](int i) { return slot + i * row_chunks + (place ^ i % row_chunks); };
+    if (tile.first + rows <= tile.end && (int64_t{step} + 1) * depth <= a.k) {
 #pragma unroll
-    for (int i = 0; i < rows; i += kRowsAtOnce) {
-      copy(slot + ring_place(i + row, chunk), reinterpret_cast<const uint4*>(weights + i * a.a_row),
-           k < a.k && first_row + i < tile.end);
+      for (int i = 0; i < rows; i += kRowsAtOnce) {
+        copy(to(i), reinterpret_cast<const uint4*>(weights), true);
+        weights += kRowsAtOnce * a.a_row;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < rows; i += kRowsAtOnce) {
+        copy(to(i), reinterpret_cast<const uint4*>(weights + i * a.a_row), k < a.k && first_row + i < tile.end);
+      }
     }
 #pragma unroll
     for (int i = 0; i < vectors; i += kRowsAtOnce) {
@@ -239,6 +253,26 @@ void launch_skinny_ring_dealt(const Args& a, int sm_count, cudaStream_t stream) 
   launch_skinny_ring_tile<Large>(a, sm_count, stream);
 }
 
+// The same in f32, where multiply-adds take longer than the weights: tiles of the height that leaves least of them idle.
+template <class Large, class Args>
+void launch_skinny_ring_floats(const Args& a, int sm_count, cudaStream_t stream) {
+  const auto launch_tile = [&]<int rows, int stages>() {
+    using Tile = SkinnyRingTile<RowsSlot<float, float, rows, Large::vectors>, Large::warps, stages>;
+    static_assert(Tile::shared_bytes <= kSharedOfSm90);
+    launch_skinny_ring_tile<Tile>(a, sm_count, stream);
+  };
+  switch (float_ring_rows(a.m, std::max(1, sm_count / a.splits))) {
+    case 48:
+      return launch_tile.template operator()<48, 3>();
+    case 56:
+      return launch_tile.template operator()<56, 2>();
+    case 64:
+      return launch_tile.template operator()<64, 2>();
+    default:
+      return launch_skinny_ring_tile<Large>(a, sm_count, stream);
+  }
+}
+
 // The largest ring that the GPU has room for, in one block per multiprocessor if it is a large one.
 template <class W, class X, int vectors, class Args>
 void launch_skinny_ring_of(const Args& a, int sm_count, cudaStream_t stream) {
@@ -248,13 +282,16 @@ void launch_skinny_ring_of(const Args& a, int sm_count, cudaStream_t stream) {
   using Small = SkinnyRingTile<Slot, 4, kWide ? 2 : 3>;
   static_assert(Large::shared_bytes <= kSharedOfSm90 && Small::shared_bytes <= kSharedOfSm89);
   const int limit = block_smem_limit();
+  const bool any = vectors == 16 && limit >= kSharedOfSm90;  // it has room for any ring
   if (limit < Large::shared_bytes) {
     const int blocks = limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count;
     launch_skinny_ring_tile<Small>(a, blocks, stream);
-  } else if (vectors == 16 && sizeof(X) == 2 && limit >= kSharedOfSm90) {
-    if constexpr (vectors == 16 && sizeof(X) == 2) launch_skinny_ring_dealt<W, X, Large>(a, sm_count, stream);
-  } else {
+  } else if (!any) {
     launch_skinny_ring_tile<Large>(a, sm_count, stream);
+  } else if constexpr (vectors == 16 && std::is_same_v<X, float>) {
+    launch_skinny_ring_floats<Large>(a, sm_count, stream);
+  } else if constexpr (vectors == 16) {
+    launch_skinny_ring_dealt<W, X, Large>(a, sm_count, stream);
   }
   if (a.partial != nullptr) launch_skinny_sum<X>(a, stream);
 }

@@ -1,5 +1,6 @@
 // gemm/mma_ring.cuh: products through rings of 2 to 4 stages, tiles that stick out of the product and a last step that is
-// not whole; fragments read in turn with the multiplications and ahead of them. Sums of small integers are exact.
+// not whole; operands padded and swizzled, whose copies start at different times; fragments read in turn with the
+// multiplications and ahead of them. Sums of small integers are exact.
 #include "gemm/mma_ring.cuh"
 
 #include "selftest/formats.h"
@@ -8,11 +9,11 @@
 namespace warpsmith::selftest {
 namespace {
 
-template <int stages_>
+template <int stages_, template <int, int> class Layout>
 struct RingConfig {
   static constexpr int bm = 64, bn = 64, bk = 32, warps_m = 2, warps_n = 2, stages = stages_;
-  using A = OperandTile<Along::k, bm, bk, Padded>;
-  using B = OperandTile<Along::mn, bn, bk, Padded>;
+  using A = OperandTile<Along::k, bm, bk, Layout>;
+  using B = OperandTile<Along::mn, bn, bk, Layout>;
 };
 
 template <class T, class Config, bool ahead>
@@ -32,9 +33,10 @@ std::vector<uint16_t> bits_of(const std::vector<int>& values) {
   return bits;
 }
 
-template <class T, int stages, bool ahead>
+template <class T, int stages, bool ahead, template <int, int> class Layout = Padded>
 std::string check() {
-  using Config = RingConfig<stages>;
+  using Config = RingConfig<stages, Layout>;
+  constexpr bool kSwizzled = Config::A::stride == Config::A::length;
   constexpr int kShapes[][3] = {{64, 64, 32}, {70, 72, 8}, {129, 136, 200}, {1, 8, 320}};  // m, n, k
   Random random(36);
   for (const auto& [m, n, k] : kShapes) {
@@ -56,9 +58,10 @@ std::string check() {
     const auto blocks = static_cast<unsigned>(ceil_div(m, Config::bm) * ceil_div(n, Config::bn));
     warpsmith::launch<&mma_ring_kernel<T, Config, ahead>>({blocks, Share<Config>::threads}, kStream, p);
     const int across = n;
-    const std::string failure = compare(
-        text(m, " x ", n, " x ", k, " through ", stages, ahead ? " stages, ahead" : " stages"), bits_of<T>(product),
-        gD.values(), [&](size_t i) { return text("row ", i / across, ", column ", i % across); });
+    const std::string failure = compare(text(m, " x ", n, " x ", k, kSwizzled ? " swizzled" : "", " through ", stages,
+                                             ahead ? " stages, ahead" : " stages"),
+                                        bits_of<T>(product), gD.values(),
+                                        [&](size_t i) { return text("row ", i / across, ", column ", i % across); });
     if (!failure.empty()) return failure;
   }
   return "";
@@ -66,7 +69,8 @@ std::string check() {
 
 std::string run() {
   return first_failure(check<f16, 2, false>, check<bf16, 3, false>, check<f16, 4, false>, check<bf16, 2, true>,
-                       check<f16, 3, true>, check<bf16, 4, true>);
+                       check<f16, 3, true>, check<bf16, 4, true>, check<f16, 2, false, Swizzled>,
+                       check<bf16, 3, false, Swizzled>, check<f16, 3, true, Swizzled>);
 }
 
 const SelfTestEntry entered{"mma_ring", run};

@@ -101,6 +101,7 @@ def _rung(
     story: str,
     when: OnProblem,
     *seeds: str,
+    family: str = "hgemm",
     suits: Condition = always,
     min_sm: int = 80,
 ) -> Rung:
@@ -113,7 +114,7 @@ def _rung(
         when=when,
         suits=suits,
         min_sm=min_sm,
-        seeds=tuple(f"hgemm_{seed}_{{dtype}}" for seed in seeds),
+        seeds=tuple(f"{family}_{seed}_{{dtype}}" for seed in seeds),
     )
 
 
@@ -254,6 +255,8 @@ MMA: tuple[Rung, ...] = (
         "mma_peak",
         "any layout, tiles up to 128 x 256, split-K, whole lines stored",
         condition(needs_operand_packs_16, needs_tiles_in_grid),
+        "mm",
+        family="batch_invariant",
     ),
     _rung(
         "mma_tma",

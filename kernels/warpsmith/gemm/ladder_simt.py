@@ -195,7 +195,7 @@ SIMT: tuple[Rung, ...] = (
         width=4,
         technique="peak",
         when=condition(needs_tiles_in_grid),
-        seeds=("sgemm_128x128_{dtype}",),
+        seeds=("sgemm_128x128_{dtype}", "batch_invariant_mm_{dtype}"),
     ),
 )
 
