@@ -155,6 +155,9 @@ def samples() -> tuple[Sample, ...]:
             huge=True,
             dtypes=("f16",),
         ),
+        Sample(
+            "many rows", lambda i: _call(i.randn(70_003, 500), i), small=False, huge=True
+        ),
     )  # fmt: skip
 
 
