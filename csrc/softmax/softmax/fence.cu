@@ -5,6 +5,7 @@
 //   order of the additions, hence the last bit, changes from run to run. Bound: one block writes the row alone.
 // CUDA C++ Programming Guide, "Memory Fence Functions".
 #include "softmax/softmax/fence.cuh"
+#include "softmax/softmax/unshifted.cuh"
 
 namespace warpsmith {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kSlice = 4 * kThreads;  // values of a row that one block adds up
 
-template <class T>
+template <class T, class Answer>
 __global__ void __launch_bounds__(kThreads) softmax_fence_kernel(const SoftmaxRows<T> v, RowTotal* totals) {
   __shared__ float partial[kWarp];
   const int64_t slices = (v.cols + kSlice - 1) / kSlice;
@@ -29,10 +30,8 @@ __global__ void __launch_bounds__(kThreads) softmax_fence_kernel(const SoftmaxRo
 
     // answers
     if (add_to_total(sum, totals[row], slices)) {
-      const float inverse = reciprocal(sum);
-      for (int64_t i = threadIdx.x; i < v.cols; i += kThreads) {
-        y[i] = from_float<T>(exponential<T>(to_float(x[i])) * inverse);
-      }
+      const Answer answer(sum);
+      for (int64_t i = threadIdx.x; i < v.cols; i += kThreads) y[i] = from_float<T>(answer(to_float(x[i])));
     }
     __syncthreads();  // the next slice overwrites what is shared
   }
@@ -40,20 +39,15 @@ __global__ void __launch_bounds__(kThreads) softmax_fence_kernel(const SoftmaxRo
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   RowTotal* totals = clear_totals(a, stream);
-  dispatch_float(a.dtype, [&]<class T>() {
+  visit_unshifted_answers(a, [&]<class T, class Answer>() {
     const unsigned grid = row_grid(a.rows * ((a.cols + kSlice - 1) / kSlice));
-    warpsmith::launch<&softmax_fence_kernel<T>>({grid, kThreads}, stream, SoftmaxRows<T>(a), totals);
+    warpsmith::launch<&softmax_fence_kernel<T, Answer>>({grid, kThreads}, stream, SoftmaxRows<T>(a), totals);
   });
-}
-
-const char* takes(const SoftmaxArgs& a) {
-  const char* reason = needs_softmax(a);
-  return reason ? reason : needs_rows(a);
 }
 
 bool suits(const SoftmaxArgs&) { return false; }
 
-const Register<SoftmaxArgs> registered{"fence", /*min_sm=*/80, takes, launch, suits};
+const Register<SoftmaxArgs> registered{"fence", /*min_sm=*/80, needs_rows, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

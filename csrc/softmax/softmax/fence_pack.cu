@@ -2,6 +2,7 @@
 //   Against `fence`: one load brings 16 bytes, and a row takes a quarter or an eighth of the blocks, so fewer atomics meet
 //   at its total. UNSAFE in the same way. Bound: one block writes the row alone.
 #include "softmax/softmax/fence.cuh"
+#include "softmax/softmax/unshifted.cuh"
 
 namespace warpsmith {
 namespace {
@@ -13,7 +14,7 @@ constexpr int kPacksPerThread = 4;
 template <class T>
 inline constexpr int64_t kSlice = int64_t{kThreads} * kPacksPerThread * kPack<T>;
 
-template <class T>
+template <class T, class Answer>
 __global__ void __launch_bounds__(kThreads) softmax_fence_pack_kernel(const SoftmaxRows<T> v, RowTotal* totals) {
   constexpr int64_t kStep = int64_t{kThreads} * kPack<T>;
   __shared__ float partial[kWarp];
@@ -36,8 +37,7 @@ __global__ void __launch_bounds__(kThreads) softmax_fence_pack_kernel(const Soft
 
     // answers
     if (add_to_total(sum, totals[row], slices)) {
-      const float inverse = reciprocal(sum);
-      const auto answer = [&](float value) { return exponential<T>(value) * inverse; };
+      const Answer answer(sum);
       for (int64_t col = own; col < v.cols; col += kStep) {
         Pack<T> values;
         load(values, x + col);
@@ -50,20 +50,15 @@ __global__ void __launch_bounds__(kThreads) softmax_fence_pack_kernel(const Soft
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   RowTotal* totals = clear_totals(a, stream);
-  dispatch_float(a.dtype, [&]<class T>() {
+  visit_unshifted_answers(a, [&]<class T, class Answer>() {
     const unsigned grid = row_grid(a.rows * ((a.cols + kSlice<T> - 1) / kSlice<T>));
-    warpsmith::launch<&softmax_fence_pack_kernel<T>>({grid, kThreads}, stream, SoftmaxRows<T>(a), totals);
+    warpsmith::launch<&softmax_fence_pack_kernel<T, Answer>>({grid, kThreads}, stream, SoftmaxRows<T>(a), totals);
   });
-}
-
-const char* takes(const SoftmaxArgs& a) {
-  const char* reason = needs_softmax(a);
-  return reason ? reason : needs_packs(a);
 }
 
 bool suits(const SoftmaxArgs&) { return false; }
 
-const Register<SoftmaxArgs> registered{"fence_pack", /*min_sm=*/80, takes, launch, suits};
+const Register<SoftmaxArgs> registered{"fence_pack", /*min_sm=*/80, needs_packs, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

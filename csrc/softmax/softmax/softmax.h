@@ -43,9 +43,6 @@ inline const char* needs_packs(const SoftmaxArgs& a) {
 // The longest row of `shared`: sm_89 gives a block 99 KiB of shared memory.
 inline constexpr int64_t kMostSharedBytes = 98 * 1024 + 512;
 
-// `fence` and `unsafe` have no logarithm: the spec leaves them out of that ladder.
-inline const char* needs_softmax(const SoftmaxArgs& a) { return a.log ? "has no logarithm" : nullptr; }
-
 // Words of 4 bytes: two for what `columns` knows of a chunk, two for the total of a row in `fence` and `fence_pack`.
 inline int64_t workspace_words(const SoftmaxArgs& a, std::string_view rung) {
   if (rung.starts_with("fence")) return 2 * a.rows;

@@ -1,8 +1,9 @@
 // Softmax without its maximum, a block per row, in two sweeps: sum, answers.
 //   Against `fence`: one block owns the row, so its sum stays in shared memory and the kernel needs no second pass through
 //   L2, no atomics, and gives the same bits every time. UNSAFE: exp(x) overflows beyond x = 88, where the row becomes NaN
-//   and 0, and a row of values below -88 divides 0 by 0. Never chosen by itself. Bound: the number of load instructions.
-#include "softmax/softmax/answer.cuh"
+//   and 0, and its logarithm -inf; a row of values below -88 divides 0 by 0, and its logarithm, x - log(0), is +inf. Never
+//   chosen by itself. Bound: the number of load instructions.
+#include "softmax/softmax/unshifted.cuh"
 
 namespace warpsmith {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 constexpr int kValuesPerThread = 4;
 constexpr int kMostThreads = 512;
 
-template <class T>
+template <class T, class Answer>
 __global__ void __launch_bounds__(kMostThreads) softmax_unsafe_kernel(const SoftmaxRows<T> v) {
   __shared__ float partial[kWarp];
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
@@ -20,31 +21,25 @@ __global__ void __launch_bounds__(kMostThreads) softmax_unsafe_kernel(const Soft
     // sum
     float sum = 0.0f;
     for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) sum += exponential<T>(to_float(x[i]));
-    const float inverse = reciprocal(block_sum(sum, partial));
+    sum = block_sum(sum, partial);
 
     // answers
-    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) {
-      y[i] = from_float<T>(exponential<T>(to_float(x[i])) * inverse);
-    }
+    const Answer answer(sum);
+    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) y[i] = from_float<T>(answer(to_float(x[i])));
     __syncthreads();  // the next row overwrites partial
   }
 }
 
-const char* takes(const SoftmaxArgs& a) {
-  const char* reason = needs_softmax(a);
-  return reason ? reason : needs_rows(a);
-}
-
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  dispatch_float(a.dtype, [&]<class T>() {
+  visit_unshifted_answers(a, [&]<class T, class Answer>() {
     const unsigned threads = row_threads(a.cols, kValuesPerThread, kMostThreads);
-    warpsmith::launch<&softmax_unsafe_kernel<T>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
+    warpsmith::launch<&softmax_unsafe_kernel<T, Answer>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
   });
 }
 
 bool suits(const SoftmaxArgs&) { return false; }
 
-const Register<SoftmaxArgs> registered{"unsafe", /*min_sm=*/80, takes, launch, suits};
+const Register<SoftmaxArgs> registered{"unsafe", /*min_sm=*/80, needs_rows, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

@@ -1,7 +1,7 @@
 // Softmax without its maximum, 128-bit accesses.
 //   Against `unsafe`: one load brings 16 bytes. UNSAFE in the same way. Bound: the row is read twice, the second time
 //   from L2 where it still lies there.
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/unshifted.cuh"
 
 namespace warpsmith {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 constexpr int kPacksPerThread = 2;
 constexpr int kMostThreads = 512;
 
-template <class T>
+template <class T, class Answer>
 __global__ void __launch_bounds__(kMostThreads) softmax_unsafe_pack_kernel(const SoftmaxRows<T> v) {
   constexpr int kWidth = kPack<T>;
   __shared__ float partial[kWarp];
@@ -25,10 +25,10 @@ __global__ void __launch_bounds__(kMostThreads) softmax_unsafe_pack_kernel(const
       load(values, x + col);
       sum = add_exponentials(sum, values, 0.0f);
     }
-    const float inverse = reciprocal(block_sum(sum, partial));
+    sum = block_sum(sum, partial);
 
     // answers
-    const auto answer = [&](float value) { return exponential<T>(value) * inverse; };
+    const Answer answer(sum);
     for (int64_t col = first; col < v.cols; col += step) {
       Pack<T> values;
       load(values, x + col);
@@ -38,21 +38,16 @@ __global__ void __launch_bounds__(kMostThreads) softmax_unsafe_pack_kernel(const
   }
 }
 
-const char* takes(const SoftmaxArgs& a) {
-  const char* reason = needs_softmax(a);
-  return reason ? reason : needs_packs(a);
-}
-
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  dispatch_float(a.dtype, [&]<class T>() {
+  visit_unshifted_answers(a, [&]<class T, class Answer>() {
     const unsigned threads = row_threads(a.cols, kPacksPerThread * kPack<T>, kMostThreads);
-    warpsmith::launch<&softmax_unsafe_pack_kernel<T>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
+    warpsmith::launch<&softmax_unsafe_pack_kernel<T, Answer>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
   });
 }
 
 bool suits(const SoftmaxArgs&) { return false; }
 
-const Register<SoftmaxArgs> registered{"unsafe_pack", /*min_sm=*/80, takes, launch, suits};
+const Register<SoftmaxArgs> registered{"unsafe_pack", /*min_sm=*/80, needs_packs, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith
