@@ -23,6 +23,15 @@ struct LogitTile {
   static constexpr int group = lanes > 0 ? lanes : kWarp;  // threads of one row that shuffles reach
   static constexpr int most_packs = (lanes > 0 ? lanes : threads) * packs;
   static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
+  static constexpr int cluster = 1;  // blocks that share a row
+};
+
+// The same of a row that all blocks of a cluster share, as if they were one. They take turns at its packs: those of a
+// causal row come to the diagonal together.
+template <int threads_, int packs_, int min_blocks_, int cluster_>
+struct LogitClusterTile : LogitTile<threads_, 0, packs_, min_blocks_> {
+  static constexpr int cluster = cluster_;
+  static constexpr int most_packs = cluster * threads_ * packs_;
 };
 
 // A thread's place: its row, its number among those who share the row.
@@ -36,13 +45,13 @@ struct LogitPlace {
       row = int64_t{blockIdx.x} * Tile::rows_per_block + threadIdx.x / Tile::lanes;
       lane = threadIdx.x % Tile::lanes;
     } else {
-      row = blockIdx.x;
-      lane = threadIdx.x;
+      row = blockIdx.x / Tile::cluster;
+      lane = blockIdx.x % Tile::cluster * blockDim.x + threadIdx.x;
     }
   }
 
   __device__ __forceinline__ int lanes() const {
-    if constexpr (Tile::cut) return blockDim.x;
+    if constexpr (Tile::cut) return Tile::cluster * blockDim.x;
     return Tile::lanes > 0 ? Tile::lanes : Tile::threads;
   }
 
@@ -70,9 +79,10 @@ template <class... Tile, class Body>
 void launch_smallest(int64_t rows, int64_t packs, std::tuple<Tile...>, Body&& body) {
   const auto visit = [&]<class Each>() {
     if (packs > Each::most_packs) return false;
-    const unsigned threads = Each::cut ? row_threads(packs, Each::packs, Each::threads) : Each::threads;
-    const unsigned grid = static_cast<unsigned>((rows + Each::rows_per_block - 1) / Each::rows_per_block);
-    body.template operator()<Each>(LaunchConfig{.grid = grid, .block = threads});
+    constexpr int kCluster = Each::cluster;
+    const unsigned threads = Each::cut ? row_threads(packs, kCluster * Each::packs, Each::threads) : Each::threads;
+    const unsigned grid = static_cast<unsigned>((rows + Each::rows_per_block - 1) / Each::rows_per_block * kCluster);
+    body.template operator()<Each>(LaunchConfig{.grid = grid, .block = threads, .cluster = kCluster});
     return true;
   };
   static_cast<void>((visit.template operator()<Tile>() || ...));

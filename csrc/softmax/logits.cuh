@@ -101,7 +101,7 @@ struct LogitRows {
   __device__ uint64_t load_policy() const { return beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal(); }
 
   // A row that the mask excludes as a whole has no live column. Rows past the last one have none either.
-  // Int: what numbers of rows and columns are computed in; int for fewer than 2^31 rows of at most kBlockBytes.
+  // Int: what numbers of rows and columns are computed in; int for fewer than 2^31 rows of at most kClusterBytes.
   template <class Int = int64_t>
   __device__ __forceinline__ LogitRow<T> row(int64_t row) const {
     LogitRow<T> r;

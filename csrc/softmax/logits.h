@@ -12,7 +12,8 @@
 
 namespace warpsmith {
 
-inline constexpr int kMostLeading = 4;  // dimensions before the last that a row's number unfolds into
+inline constexpr int kMostLeading = 4;        // dimensions before the last that a row's number unfolds into
+inline constexpr int kMostLogitCluster = 16;  // blocks that share a row
 
 // A row's number as indices, the innermost first.
 struct LeadingSizes {
@@ -81,9 +82,14 @@ inline const char* needs_packs(const LogitArgs& a) {
 
 inline const char* needs_grid(int64_t rows) { return rows <= kMostRows ? nullptr : "needs at most 2^31 - 1 rows"; }
 
-// The row in one warp, or in one block.
+inline const char* needs_cluster_grid(int64_t rows) {
+  return rows <= kMostRows / kMostLogitCluster ? nullptr : "needs at most 2^27 - 1 rows";
+}
+
+// The row in one warp, in one block, or in one cluster.
 inline constexpr int64_t kWarpCols = 2048;
 inline constexpr int64_t kBlockBytes = 64 * 1024;
+inline constexpr int64_t kClusterBytes = kMostLogitCluster * kBlockBytes;
 
 // The longest row of which a warp makes better work than a block: many packs to a lane, and what belongs to them, leave
 // room for few warps. Where half of a causal row need not draw what is dropped, a warp jumps over more of it.

@@ -33,17 +33,22 @@ __device__ __forceinline__ void write_lse(float* lse, int64_t row, const RowTota
   if (lse != nullptr) lse[row] = totals.most == kInfinity ? kInfinity : totals.most + logf(totals.sum);
 }
 
-// Joins the totals of the block's warps; every thread gets those of the row.
+// Joins the totals of `lanes` neighbours, each with its own.
+template <int lanes = kWarp>
+__device__ __forceinline__ RowTotals join_lanes(const RowTotals& theirs) {
+  RowTotals all;
+  all.most = warp_reduce<lanes>(theirs.most, MaxNan{});
+  all.sum = warp_reduce<lanes>(theirs.sum * theirs.weight(all.most));
+  return all;
+}
+
+// Joins the totals of the block's warps; every thread gets them.
 __device__ __forceinline__ RowTotals join_warps(const RowTotals& own, RowTotals (&partial)[kWarp]) {
   const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
   if (warps == 1) return own;
   if (lane == 0) partial[threadIdx.x / kWarp] = own;
   __syncthreads();
-  const RowTotals theirs = lane < warps ? partial[lane] : RowTotals{};
-  RowTotals all;
-  all.most = warp_reduce(theirs.most, MaxNan{});
-  all.sum = warp_reduce(theirs.sum * theirs.weight(all.most));
-  return all;
+  return join_lanes(lane < warps ? partial[lane] : RowTotals{});
 }
 
 // A pack of y from its exponentials; `left` of them lie before the end of the live columns, and NaN stays there.

@@ -14,8 +14,8 @@ from warpsmith.catalogue import is_fp8
 from warpsmith.elementwise.dropout import MASK_BITS, words
 from warpsmith.philox_triton import NOT_SPECIALISED, keep_bits
 
-#: A byte of the mask for each thread of 4 warps, which also holds the eight elements that it tells
-#: of: with more of them, Triton draws the bits again for the threads that write them.
+#: At most a byte of the mask for each thread of 4 warps, which also holds the elements that the
+#: byte tells of: with more of them, Triton draws the bits again for the threads that write them.
 BLOCK = 1024
 #: 16 bytes of bf16 a thread and load at 4 warps, twice.
 BLOCK_BACKWARD = 2048
@@ -38,34 +38,47 @@ def dropout_kernel(
     ADDED: tl.constexpr,
     DROPS: tl.constexpr,
     COLUMN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     MASK_BITS: tl.constexpr,
 ):
-    # rows of eight elements, whose bits are a byte of the mask
+    # rows of what a thread loads at once, a group of the generator or two
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    row = start // 8 + tl.arange(0, BLOCK // 8)
-    column = tl.arange(0, 8)
-    i = row[:, None] * 8 + column[None, :]
+    row = start // WIDTH + tl.arange(0, BLOCK // WIDTH)
+    column = tl.arange(0, WIDTH)
+    i = row[:, None] * WIDTH + column[None, :]
     there = i < n
     value = tl.load(x_ptr + i, mask=there, other=0.0).to(tl.float32)
     if BIASED:
         # one division of 64 bits for the program, then of what fits 32
-        ahead = tl.arange(0, BLOCK // 8)[:, None] * 8 + column[None, :]
-        col = ((start % cols).to(COLUMN) + ahead) % cols
+        first = (start % cols).to(COLUMN) + tl.arange(0, BLOCK // WIDTH) * WIDTH
+        if WHOLE:
+            col = tl.multiple_of(first % cols, WIDTH)[:, None] + column[None, :]
+        else:
+            col = (first[:, None] + column[None, :]) % cols
         value += tl.load(bias_ptr + col, mask=there, other=0.0).to(tl.float32)
-    bits = (1 << tl.minimum(tl.maximum(n - row * 8, 0), 8).to(tl.int32)) - 1
+    bits = (1 << tl.minimum(tl.maximum(n - row * WIDTH, 0), WIDTH).to(tl.int32)) - 1
     if DROPS:
-        bits &= (
-            keep_bits(2 * row, seed, offset, last_dropped)
-            | keep_bits(2 * row + 1, seed, offset, last_dropped) << 4
-        )
+        if WIDTH == 4:
+            bits &= keep_bits(row, seed, offset, last_dropped)
+        else:
+            bits &= (
+                keep_bits(2 * row, seed, offset, last_dropped)
+                | keep_bits(2 * row + 1, seed, offset, last_dropped) << 4
+            )
         kept = (bits[:, None] >> column[None, :]) & 1
         value = tl.where(kept != 0, value * keep_scale, 0.0)
     if ADDED:
         value += tl.load(residual_ptr + i, mask=there, other=0.0).to(tl.float32)
     tl.store(y_ptr + i, value.to(y_ptr.dtype.element_ty), mask=there)
+    # bytes of the mask
+    if WIDTH == 4:
+        halves = tl.reshape(bits, (BLOCK // 8, 2)) << (4 * tl.arange(0, 2))[None, :]
+        bits = tl.sum(halves, axis=1)
+    byte = start // 8 + tl.arange(0, BLOCK // 8)
     bytes_ptr = mask_ptr.to(tl.pointer_type(tl.uint8))
-    tl.store(bytes_ptr + row, bits.to(tl.uint8), mask=row // (MASK_BITS // 8) * MASK_BITS < n)
+    tl.store(bytes_ptr + byte, bits.to(tl.uint8), mask=byte // (MASK_BITS // 8) * MASK_BITS < n)
 
 
 @triton.jit
@@ -103,6 +116,7 @@ def bias_dropout_add(
     drops, drawn = philox_triton.arguments(p, seed, offset)
     x = x.contiguous()
     cols = x.shape[-1] if x.dim() else 1
+    width = 4 if x.dtype.itemsize >= 4 else 8
     with torch.cuda.device_of(x):
         dropout_kernel[(triton.cdiv(n, BLOCK),)](
             x, x if bias is None else bias.contiguous(),
@@ -110,7 +124,7 @@ def bias_dropout_add(
             y, mask, n, cols, *drawn,
             BIASED=bias is not None, ADDED=residual is not None, DROPS=drops,
             COLUMN=tl.int32 if cols < 2**31 - BLOCK else tl.int64,
-            BLOCK=BLOCK, MASK_BITS=MASK_BITS,
+            WHOLE=cols % width == 0, WIDTH=width, BLOCK=BLOCK, MASK_BITS=MASK_BITS,
         )  # fmt: skip
     return y, mask
 

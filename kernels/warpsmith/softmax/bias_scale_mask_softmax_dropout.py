@@ -20,12 +20,15 @@ from warpsmith.softmax.logits import (
     beyond_diagonal,
     check_bias,
     check_bool_mask,
+    fits_cluster,
     live_elements,
     masked_logits,
+    needs_cluster_grid,
     needs_grid,
     operand_bytes,
     pack_of,
     row_bytes,
+    suits_cluster,
     wide_dtype,
     without_logits,
 )
@@ -194,7 +197,7 @@ def _needs_warp(x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: An
 def _needs_block(x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any) -> str | None:
     if why := _needs_packs(x, bias, mask) or needs_grid(x):
         return why
-    return None if row_bytes(x) <= 64 << 10 else "needs rows of at most 64 KiB"
+    return None if row_bytes(x) <= logits.BLOCK_BYTES else "needs rows of at most 64 KiB"
 
 
 def _suits_block(
@@ -208,6 +211,14 @@ def _suits_block(
 ) -> str | None:
     most = logits.most_warp_cols(x, causal, drops=philox.threshold(p) > 0)
     return None if x.shape[-1] > most else "the row fits a warp's registers"
+
+
+def _needs_cluster(x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any) -> str | None:
+    return _needs_packs(x, bias, mask) or needs_cluster_grid(x) or fits_cluster(x)
+
+
+def _suits_cluster(x: Tensor, *others: Any) -> str | None:
+    return suits_cluster(x)
 
 
 def _needs_packs_backward(
@@ -239,6 +250,19 @@ def _needs_block_backward(
 
 def _suits_block_backward(grad: Tensor, x: Tensor, *others: Any) -> str | None:
     return None if row_bytes(x) > 2 << 10 else "the row fits a warp's registers"
+
+
+def _needs_cluster_backward(
+    grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any
+) -> str | None:
+    if why := _needs_packs_backward(grad, x, bias, mask) or needs_cluster_grid(x):
+        return why
+    fits = x.numel() == 0 or x.shape[-1] <= 262144
+    return None if fits else "needs rows of at most 262144 columns"
+
+
+def _suits_cluster_backward(grad: Tensor, x: Tensor, *others: Any) -> str | None:
+    return None if x.shape[-1] > 16384 else "the row fits a block's registers"
 
 
 # --- peers ----------------------------------------------------------------------------------------
@@ -376,6 +400,16 @@ bias_scale_mask_softmax_dropout_op = catalogue.add(
                 when=_needs_block,
                 suits=_suits_block,
             ),
+            Rung(
+                "cluster",
+                "longer rows in the registers of a cluster, one exchange between its blocks",
+                width=PACK,
+                pack=True,
+                technique="cluster",
+                min_sm=90,
+                when=_needs_cluster,
+                suits=_suits_cluster,
+            ),
         ),
         triton="bias_scale_mask_softmax_dropout_triton:bias_scale_mask_softmax_dropout",
         fake=_fake,
@@ -436,6 +470,16 @@ bias_scale_mask_softmax_dropout_backward_op = catalogue.add(
                 technique="block",
                 when=_needs_block_backward,
                 suits=_suits_block_backward,
+            ),
+            Rung(
+                "cluster",
+                "longer rows in the registers of a cluster, one exchange between its blocks",
+                width=PACK,
+                pack=True,
+                technique="cluster",
+                min_sm=90,
+                when=_needs_cluster_backward,
+                suits=_suits_cluster_backward,
             ),
         ),
         triton="bias_scale_mask_softmax_dropout_triton:bias_scale_mask_softmax_dropout_backward",

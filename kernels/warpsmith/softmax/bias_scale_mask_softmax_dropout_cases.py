@@ -71,7 +71,8 @@ def samples() -> tuple[Sample, ...]:
     )
     large = (
         (2, 1023), (70, 504), (33, 1024), (19, 2048), (9, 2056), (5, 4096), (3, 8192), (3, 12345),
-        (3, 16384), (3, 32768), (2, 40000), (1, 100003),
+        (3, 16384), (3, 20000), (3, 32768), (2, 40000), (2, 65536), (1, 100003), (2, 131072),
+        (1, 262144), (1, 524288),
     )  # fmt: skip
     return (
         *(s for shape in small for s in _shaped(*shape, small=True)),
@@ -151,6 +152,30 @@ def samples() -> tuple[Sample, ...]:
             ),
         ),
         Sample(
+            "mask of queries, long",
+            lambda i: (
+                i.randn(2, 3, 6, 40000),
+                i.randn(3, 1, 40000, salt=1),
+                hidden(i, 2, 1, 6, 1),
+                SCALE,
+                False,
+                *DROPS,
+            ),
+            small=False,
+        ),
+        Sample(
+            "rows without keys, long",
+            lambda i: (
+                i.randn(2, 3, 40000),
+                i.randn(2, 3, 1, salt=1),
+                some_rows(i, 3, 40000),
+                SCALE,
+                True,
+                *DROPS,
+            ),
+            small=False,
+        ),
+        Sample(
             "rows without keys",
             lambda i: (
                 i.randn(2, 7, 40),
@@ -179,6 +204,19 @@ def samples() -> tuple[Sample, ...]:
                 i.randn(2, 3, 16384),
                 i.randn(3, 16384, salt=1).float(),
                 hidden(i, 16384),
+                SCALE,
+                True,
+                *DROPS,
+            ),
+            small=False,
+            dtypes=("f16", "bf16"),
+        ),
+        Sample(
+            "f32 bias, longer",
+            lambda i: (
+                i.randn(2, 2, 262144),
+                i.randn(2, 262144, salt=1).float(),
+                hidden(i, 262144),
                 SCALE,
                 True,
                 *DROPS,
@@ -260,6 +298,11 @@ def samples() -> tuple[Sample, ...]:
         ),
         Sample("special", lambda i: (special(i), None, hidden(i, 64), 1.0, True, *DROPS)),
         Sample("special, not masked", lambda i: (special(i), None, None, 1.0, False, *DROPS)),
+        Sample(
+            "special, long",
+            lambda i: (special(i, 40000), None, hidden(i, 40000), 1.0, True, *DROPS),
+            small=False,
+        ),
         Sample("no rows", lambda i: (i.randn(2, 0, 16), None, None, SCALE, True, *DROPS)),
         Sample("no columns", lambda i: (i.randn(4, 0), None, None, SCALE, True, *DROPS)),
         Sample(
@@ -408,6 +451,23 @@ BENCH = (
             1,
             0,
         ),
+    ),
+    _bench(
+        "8x256x65536 bias mask",
+        lambda i: (
+            i.plain(8, 256, 65536),
+            i.plain(256, 65536, salt=1),
+            hidden(i, 8, 1, 65536),
+            SCALE,
+            False,
+            0.1,
+            1,
+            0,
+        ),
+    ),
+    _bench(
+        "4x256x131072 causal",
+        lambda i: (i.plain(4, 256, 131072), None, None, SCALE, True, 0.1, 1, 0),
     ),
 )
 

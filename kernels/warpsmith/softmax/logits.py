@@ -23,6 +23,10 @@ MOST_LEADING = 4
 MOST_ROWS = (1 << 31) - 1
 #: Columns of a row that a warp can hold.
 WARP_COLS = 2048
+#: Bytes of a row that a block can hold.
+BLOCK_BYTES = 64 << 10
+#: Blocks of the largest cluster that shares a row.
+MOST_CLUSTER = 16
 #: Below this scale, dx has lost too much of the logits' gradient to give it back.
 _LEAST_SCALE = 2.0**-8
 
@@ -205,6 +209,19 @@ def needs_packs(x: Tensor, bias: Tensor | None, mask: Tensor | None) -> str | No
 
 def needs_grid(x: Tensor) -> str | None:
     return None if rows_of(x) <= MOST_ROWS else "needs at most 2^31 - 1 rows"
+
+
+def needs_cluster_grid(x: Tensor) -> str | None:
+    return None if rows_of(x) <= MOST_ROWS // MOST_CLUSTER else "needs at most 2^27 - 1 rows"
+
+
+def fits_cluster(x: Tensor) -> str | None:
+    fits = row_bytes(x) <= MOST_CLUSTER * BLOCK_BYTES
+    return None if fits else "needs rows of at most 1 MiB"
+
+
+def suits_cluster(x: Tensor) -> str | None:
+    return None if row_bytes(x) > BLOCK_BYTES else "the row fits a block's registers"
 
 
 # --- cost -----------------------------------------------------------------------------------------

@@ -17,12 +17,15 @@ from warpsmith.softmax.logits import (
     additive_gradient,
     beyond_diagonal,
     check_broadcasts,
+    fits_cluster,
     live_elements,
     masked_logits,
+    needs_cluster_grid,
     needs_grid,
     operand_bytes,
     pack_of,
     row_bytes,
+    suits_cluster,
     wide_dtype,
 )
 
@@ -120,12 +123,20 @@ def _needs_warp(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> s
 def _needs_block(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
     if why := _needs_packs(x, mask, scale, causal) or needs_grid(x):
         return why
-    return None if row_bytes(x) <= 64 << 10 else "needs rows of at most 64 KiB"
+    return None if row_bytes(x) <= logits.BLOCK_BYTES else "needs rows of at most 64 KiB"
 
 
 def _suits_block(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
     most = logits.most_warp_cols(x, causal)
     return None if x.shape[-1] > most else "the row fits a warp's registers"
+
+
+def _needs_cluster(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
+    return _needs_packs(x, mask, scale, causal) or needs_cluster_grid(x) or fits_cluster(x)
+
+
+def _suits_cluster(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
+    return suits_cluster(x)
 
 
 def _needs_warp_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
@@ -137,11 +148,19 @@ def _needs_warp_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) ->
 def _needs_block_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
     if why := _needs_packs_backward(grad, y, scale, causal) or needs_grid(y):
         return why
-    return None if row_bytes(y) <= 64 << 10 else "needs rows of at most 64 KiB"
+    return None if row_bytes(y) <= logits.BLOCK_BYTES else "needs rows of at most 64 KiB"
 
 
 def _suits_block_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
     return None if row_bytes(y) > 4 << 10 else "the row fits a warp's registers"
+
+
+def _needs_cluster_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
+    return _needs_packs_backward(grad, y, scale, causal) or needs_cluster_grid(y) or fits_cluster(y)
+
+
+def _suits_cluster_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
+    return suits_cluster(y)
 
 
 # --- peers ----------------------------------------------------------------------------------------
@@ -208,6 +227,16 @@ scaled_masked_softmax_op = catalogue.add(
                 when=_needs_block,
                 suits=_suits_block,
             ),
+            Rung(
+                "cluster",
+                "longer rows in the registers of a cluster, one exchange between its blocks",
+                width=PACK,
+                pack=True,
+                technique="cluster",
+                min_sm=90,
+                when=_needs_cluster,
+                suits=_suits_cluster,
+            ),
         ),
         triton="scaled_masked_softmax_triton:scaled_masked_softmax",
         fake=lambda x, mask, scale, causal: x.new_empty(x.shape),
@@ -263,6 +292,16 @@ scaled_masked_softmax_backward_op = catalogue.add(
                 technique="block",
                 when=_needs_block_backward,
                 suits=_suits_block_backward,
+            ),
+            Rung(
+                "cluster",
+                "longer rows in the registers of a cluster, one exchange between its blocks",
+                width=PACK,
+                pack=True,
+                technique="cluster",
+                min_sm=90,
+                when=_needs_cluster_backward,
+                suits=_suits_cluster_backward,
             ),
         ),
         triton="scaled_masked_softmax_triton:scaled_masked_softmax_backward",

@@ -59,9 +59,9 @@ def some_rows(inputs: Inputs, *shape: int) -> Tensor:
     return mask
 
 
-def special(inputs: Inputs) -> Tensor:
+def special(inputs: Inputs, keys: int = 64) -> Tensor:
     """Rows with NaN and infinities, and one of minus infinity alone."""
-    x = inputs.randn(6, 64)
+    x = inputs.randn(6, keys)
     x[0, 3] = math.nan
     x[1, 5] = math.inf
     x[2, 7] = -math.inf
@@ -81,7 +81,8 @@ def _widths() -> tuple[Sample, ...]:
     )  # fmt: skip
     large = (
         (199, 63), (199, 64), (130, 504), (70, 2048), (33, 2056), (9, 4096), (5, 8192), (3, 12345),
-        (5, 16384), (3, 16392), (3, 32768), (3, 40000), (2, 100003),
+        (5, 16384), (3, 16392), (3, 20000), (3, 32768), (3, 40000), (2, 65536), (2, 100003),
+        (2, 131072), (2, 262144), (1, 524288),
     )  # fmt: skip
 
     def of(queries: int, keys: int, small: bool) -> list[Sample]:
@@ -253,11 +254,28 @@ def _large() -> tuple[Sample, ...]:
     """Masks and biases at the tiles that small samples do not reach."""
     masked = (
         (40, 512), (17, 1024), (9, 2048), (5, 4096), (3, 8192), (3, 16384), (2, 32768), (2, 40000),
+        (2, 131072), (2, 262144),
     )  # fmt: skip
     return (
         *(_masked_at(m, n) for m, n in masked),
         *(_biased_at(m, n) for m, n in masked),
-        *(_widely_biased_at(m, n) for m, n in ((9, 2048), (3, 32768))),
+        *(_widely_biased_at(m, n) for m, n in ((9, 2048), (3, 32768), (2, 40000), (2, 262144))),
+        Sample(
+            "mask of queries, long",
+            lambda i: (i.randn(2, 3, 5, 40000), hidden(i, 2, 1, 5, 1), SCALE, False),
+            small=False,
+        ),
+        Sample(
+            "bias of queries, long",
+            lambda i: (i.randn(2, 5, 40000), i.randn(5, 1, salt=1), 1.0, True),
+            small=False,
+        ),
+        Sample("special, long", lambda i: (special(i, 40000), None, 1.0, False), small=False),
+        Sample(
+            "special, masked, long",
+            lambda i: (special(i, 40000), hidden(i, 6, 40000), 1.0, True),
+            small=False,
+        ),
         Sample(
             "decode",
             lambda i: (i.randn(8, 32, 1, 1024), hidden(i, 8, 1, 1, 1024), SCALE, True),
@@ -300,7 +318,8 @@ def backward_samples() -> tuple[Sample, ...]:
     )  # fmt: skip
     large = (
         (199, 64), (130, 504), (70, 2048), (33, 2056), (9, 4096), (3, 8192), (3, 12345), (3, 16384),
-        (3, 32768), (3, 40000), (2, 100003),
+        (3, 20000), (3, 32768), (3, 40000), (2, 65536), (2, 100003), (2, 131072), (2, 262144),
+        (1, 524288),
     )  # fmt: skip
 
     def of(m: int, n: int, causal: bool, small: bool) -> Sample:
@@ -414,6 +433,12 @@ BENCH = (
         lambda i: (i.plain(16, 32, 2048, 2048), hidden(i, 16, 1, 2048, 2048), SCALE, False),
         small=False,
     ),
+    Sample("8x256x65536", lambda i: (i.plain(8, 256, 65536), None, SCALE, False), small=False),
+    Sample(
+        "4x256x131072 causal",
+        lambda i: (i.plain(4, 256, 131072), None, SCALE, True),
+        small=False,
+    ),
 )
 
 
@@ -422,7 +447,8 @@ def _bench_backward(*shape: int, causal: bool) -> Sample:
 
     def make(inputs: Inputs) -> tuple[Any, ...]:
         y = inputs.plain(*shape)
-        return inputs.plain(*shape, salt=2), y.tril() if causal else y, SCALE, causal
+        live = y.tril(shape[-1] - shape[-2]) if causal else y
+        return inputs.plain(*shape, salt=2), live, SCALE, causal
 
     return Sample(label, make, small=False)
 
@@ -432,6 +458,8 @@ BACKWARD_BENCH = (
     _bench_backward(4, 16, 4096, 4096, causal=True),
     _bench_backward(8, 32, 2048, 2048, causal=False),
     _bench_backward(8, 32, 2048, 2048, causal=True),
+    _bench_backward(8, 256, 65536, causal=False),
+    _bench_backward(4, 256, 131072, causal=True),
 )
 
 # --- bad calls ------------------------------------------------------------------------------------
@@ -485,6 +513,12 @@ ERRORS = (
         lambda i: (Inputs(torch.float32, i.device).plain(1, 2052), None, SCALE, False),
         r"scaled_masked_softmax.*: .*needs rows of at most 2048 columns",
         variant="f32x4_pack_warp",
+    ),
+    Bad(
+        "cluster, row too long",
+        lambda i: (Inputs(torch.float32, i.device).plain(1, 262148), None, SCALE, False),
+        r"scaled_masked_softmax.*: .*needs rows of at most 1 MiB|sm_90",
+        variant="f32x4_pack_cluster",
     ),
     Bad(
         "warp, misaligned mask",
