@@ -2,8 +2,8 @@
 //   Against `block`: weights and vectors pass through rings in shared memory, and every value of either that a thread
 //   reads from there is used several times: by tensor cores in 16 bits, in tiles of registers in f32. See
 //   gemm/skinny_ring.cuh.
-//   Occupancy: one block, of 8 warps of up to 216 registers in 149 to 218 KB or of 4 warps of up to 220 registers in
-//   217 or 221 KB; where a block cannot have that much, of 4 warps of up to 226 registers in 57 to 81 KB, of which
+//   Occupancy: one block, of 8 warps of up to 255 registers in 149 to 218 KB or of 4 warps of up to 192 registers in
+//   217 or 221 KB; where a block cannot have that much, of 4 warps of up to 204 registers in 57 to 81 KB, of which
 //   sm_80 holds two.
 //   Bound: DRAM; in f32 with more than 8 vectors the multiply-adds come close.
 #include "gemm/gemv/gemv.h"
