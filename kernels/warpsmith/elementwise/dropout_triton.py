@@ -14,11 +14,8 @@ from warpsmith.catalogue import is_fp8
 from warpsmith.elementwise.dropout import MASK_BITS, words
 from warpsmith.philox_triton import NOT_SPECIALISED, keep_bits
 
-#: At most a byte of the mask for each thread of 4 warps, which also holds the elements that the
-#: byte tells of: with more of them, Triton draws the bits again for the threads that write them.
-BLOCK = 1024
 #: 16 bytes of bf16 a thread and load at 4 warps, twice.
-BLOCK_BACKWARD = 2048
+BLOCK = 2048
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -72,13 +69,12 @@ def dropout_kernel(
     if ADDED:
         value += tl.load(residual_ptr + i, mask=there, other=0.0).to(tl.float32)
     tl.store(y_ptr + i, value.to(y_ptr.dtype.element_ty), mask=there)
-    # bytes of the mask
-    if WIDTH == 4:
-        halves = tl.reshape(bits, (BLOCK // 8, 2)) << (4 * tl.arange(0, 2))[None, :]
-        bits = tl.sum(halves, axis=1)
-    byte = start // 8 + tl.arange(0, BLOCK // 8)
-    bytes_ptr = mask_ptr.to(tl.pointer_type(tl.uint8))
-    tl.store(bytes_ptr + byte, bits.to(tl.uint8), mask=byte // (MASK_BITS // 8) * MASK_BITS < n)
+    # words of the mask: what threads join, Triton does not draw again for those that write
+    PARTS: tl.constexpr = MASK_BITS // WIDTH
+    place = tl.arange(0, PARTS) * WIDTH
+    parts = tl.reshape(bits, (BLOCK // MASK_BITS, PARTS)) << place[None, :]
+    word = start // MASK_BITS + tl.arange(0, BLOCK // MASK_BITS)
+    tl.store(mask_ptr + word, tl.xor_sum(parts, axis=1), mask=word * MASK_BITS < n)
 
 
 @triton.jit
@@ -140,8 +136,7 @@ def dropout_backward(grad: Tensor, mask: Tensor, p: float) -> Tensor:
     dx = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device)
     if n:
         with torch.cuda.device_of(grad):
-            dropout_backward_kernel[(triton.cdiv(n, BLOCK_BACKWARD),)](
-                grad.contiguous(), mask.contiguous(), dx, n, philox.keep_scale(p), BLOCK_BACKWARD,
-                MASK_BITS,
-            )  # fmt: skip
+            dropout_backward_kernel[(triton.cdiv(n, BLOCK),)](
+                grad.contiguous(), mask.contiguous(), dx, n, philox.keep_scale(p), BLOCK, MASK_BITS
+            )
     return dx
