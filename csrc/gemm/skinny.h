@@ -35,7 +35,7 @@ inline int slices_of_k(int64_t blocks, int64_t wanted, int64_t most) {
   return static_cast<int>(std::clamp<int64_t>(std::min(wanted / blocks, most), 1, kMost));
 }
 
-// Rows (twice as many where those are plenty) and, of each, bytes that a warp of skinny_ring.cuh takes at a time.
+// Rows (more where those are plenty) and, of each, bytes that a warp of skinny_ring.cuh takes at a time.
 inline constexpr int kRingRows = 32, kRingRowBytes = 128;
 
 inline int skinny_ring_slices(int64_t m, int64_t k_bytes, int sm_count) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "device/cluster_gather.h"
 #include "device/vec.h"
 #include "device/warp.h"
 #include "host/launch.h"
@@ -31,6 +32,7 @@ struct LogitTile {
 template <int threads_, int packs_, int min_blocks_, int cluster_>
 struct LogitClusterTile : LogitTile<threads_, 0, packs_, min_blocks_> {
   static constexpr int cluster = cluster_;
+  static_assert(cluster <= kMostClusterBlocks, "what the blocks of a cluster can gather");
   static constexpr int most_packs = cluster * threads_ * packs_;
 };
 

@@ -17,9 +17,9 @@ using HalfTiles = std::conditional_t<
     std::tuple<WholeTile<64, 4, 12>, WholeTile<128, 4, 6>, LogitTile<512, 0, 2, 2>, LogitTile<512, 0, 4, 1>>>;
 using FloatTiles = std::tuple<WholeTile<64, 4, 16>, WholeTile<128, 4, 8>, LogitTile<512, 0, 2, 2>,
                               LogitTile<512, 0, 4, 1>, LogitTile<1024, 0, 4, 1>>;
-constexpr int64_t kMostCols = 16384, kMostWarpBytes = 2048;  // a warp holds longer ones too, but few
-static_assert(std::tuple_element_t<3, HalfTiles<void>>::most_packs * 8 == kMostCols);
-static_assert(std::tuple_element_t<4, FloatTiles>::most_packs * 4 == kMostCols);
+constexpr int64_t kMostWarpBytes = 2048;  // a warp holds longer ones too, but few
+static_assert(std::tuple_element_t<3, HalfTiles<void>>::most_packs * 8 == kMostBlockCols);
+static_assert(std::tuple_element_t<4, FloatTiles>::most_packs * 4 == kMostBlockCols);
 
 template <class T, class B, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 const char* takes(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
   if (const char* reason = needs_grid(a.logits.rows)) return reason;
-  return a.logits.cols <= kMostCols ? nullptr : "needs rows of at most 16384 columns";
+  return a.logits.cols <= kMostBlockCols ? nullptr : "needs rows of at most 16384 columns";
 }
 
 bool suits(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {

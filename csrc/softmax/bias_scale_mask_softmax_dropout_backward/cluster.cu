@@ -1,6 +1,6 @@
 // Backward of bias, scale, mask, softmax and dropout, the row in the registers of a thread-block cluster.
-//   Against `block`: longer rows, of up to 262144 columns, are spread over several multiprocessors and read once, and what
-//   is dropped is drawn once. One exchange through distributed shared memory joins the sums of the blocks. Bound: as there.
+//   Against `block`: longer rows, of up to 262144 columns, spread over several multiprocessors; `pack` would read them
+//   twice, and draw twice what is dropped. One exchange through distributed shared memory joins the sums of the blocks. Bound: as there.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include <bit>
 
@@ -15,7 +15,7 @@ using HalfTiles = std::tuple<LogitClusterTile<512, 2, 2, 4>, LogitClusterTile<51
                              LogitClusterTile<512, 2, 2, 16>, LogitClusterTile<512, 4, 1, 16>>;
 using FloatTiles = std::tuple<LogitClusterTile<512, 4, 2, 4>, LogitClusterTile<512, 4, 2, 8>,
                               LogitClusterTile<512, 4, 2, 16>, LogitClusterTile<1024, 4, 1, 16>>;
-constexpr int64_t kMostCols = 262144, kMostBlockCols = 16384;
+constexpr int64_t kMostCols = 262144;
 static_assert(std::tuple_element_t<3, HalfTiles>::most_packs * 8 == kMostCols);
 static_assert(std::tuple_element_t<3, FloatTiles>::most_packs * 4 == kMostCols);
 static_assert(std::tuple_element_t<3, FloatTiles>::cluster == kMostLogitCluster);

@@ -1,9 +1,13 @@
-// The row in the registers of its threads, for `warp` and `block`: read once, exponentials and dropped elements found once.
+// The row in the registers of its threads, for `warp`, `block` and `cluster`: read once, exponentials and dropped
+// elements found once.
 #pragma once
 
 #include "softmax/bias_scale_mask_softmax_dropout_backward/operands.cuh"
 
 namespace warpsmith {
+
+// The longest row of `block`.
+inline constexpr int64_t kMostBlockCols = 16384;
 
 // Makes the compiler forget where a value came from: it would find it anew wherever it is used.
 template <class T>

@@ -1,6 +1,7 @@
 // Scaled masked softmax, the row in the registers of a thread-block cluster.
-//   Against `block`: rows of up to 1 MiB are spread over several multiprocessors and read once. Each block joins its warps
-//   as before, and one exchange of a maximum and a sum through distributed shared memory joins the blocks. Bound: DRAM.
+//   Against `block`: rows of up to 1 MiB, spread over several multiprocessors, where `online` would read them twice. Each
+//   block joins its warps as before, and one exchange of a maximum and a sum through distributed shared memory joins the
+//   blocks. Bound: DRAM, less what a row waits for in the exchange.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include "device/cluster_gather.h"
 #include "softmax/scaled_masked_softmax/row.cuh"

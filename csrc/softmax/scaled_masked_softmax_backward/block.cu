@@ -1,6 +1,7 @@
 // Scaled masked softmax backward, grad and y in the registers of a block.
 //   Against `warp`: rows that a warp cannot hold, joined through shared memory behind one barrier. Bound: DRAM, until a
 //   row fills a multiprocessor.
+#include "softmax/logits.h"
 #include "softmax/scaled_masked_softmax_backward/row.cuh"
 
 namespace warpsmith {
@@ -8,8 +9,8 @@ namespace {
 
 using Tiles =
     std::tuple<LogitTile<256, 0, 2, 5>, LogitTile<512, 0, 2, 3>, LogitTile<512, 0, 4, 2>, LogitTile<1024, 0, 4, 1>>;
-constexpr int64_t kMostBytes = 64 * 1024, kWarpBytes = 4096;
-static_assert(std::tuple_element_t<3, Tiles>::most_packs * 16 == kMostBytes);
+constexpr int64_t kWarpBytes = 4096;
+static_assert(std::tuple_element_t<3, Tiles>::most_packs * 16 == kBlockBytes);
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 const char* takes(const ScaledMaskedSoftmaxBackwardArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
   if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 64 KiB";
+  return a.cols * size_of(a.dtype) <= kBlockBytes ? nullptr : "needs rows of at most 64 KiB";
 }
 
 bool suits(const ScaledMaskedSoftmaxBackwardArgs& a) { return a.cols * size_of(a.dtype) > kWarpBytes; }

@@ -1,8 +1,8 @@
 // Softmax without its maximum, a block per row, in two sweeps: sum, answers.
 //   Against `fence`: one block owns the row, so its sum stays in shared memory and the kernel needs no second pass through
 //   L2, no atomics, and gives the same bits every time. UNSAFE: exp(x) overflows beyond x = 88, where the row becomes NaN
-//   and 0, and its logarithm -inf; a row of values below -88 divides 0 by 0, and its logarithm, x - log(0), is +inf. Never
-//   chosen by itself. Bound: the number of load instructions.
+//   and 0, and its logarithm -inf. Of a row of values below -88 the sum is subnormal or 0: the row becomes infinite or NaN,
+//   and its logarithm, once that is x - log(0), +inf. Never chosen by itself. Bound: the number of load instructions.
 #include "softmax/softmax/unshifted.cuh"
 
 namespace warpsmith {

@@ -33,6 +33,9 @@ from warpsmith.softmax.logits import (
     without_logits,
 )
 
+#: The longest rows of the gradient that a block and a cluster can hold.
+BLOCK_COLS, CLUSTER_COLS = 16384, 262144
+
 # --- checks ---------------------------------------------------------------------------------------
 
 
@@ -244,7 +247,7 @@ def _needs_block_backward(
 ) -> str | None:
     if why := _needs_packs_backward(grad, x, bias, mask) or needs_grid(x):
         return why
-    fits = x.numel() == 0 or x.shape[-1] <= 16384
+    fits = x.numel() == 0 or x.shape[-1] <= BLOCK_COLS
     return None if fits else "needs rows of at most 16384 columns"
 
 
@@ -257,12 +260,13 @@ def _needs_cluster_backward(
 ) -> str | None:
     if why := _needs_packs_backward(grad, x, bias, mask) or needs_cluster_grid(x):
         return why
-    fits = x.numel() == 0 or x.shape[-1] <= 262144
+    fits = x.numel() == 0 or x.shape[-1] <= CLUSTER_COLS
     return None if fits else "needs rows of at most 262144 columns"
 
 
 def _suits_cluster_backward(grad: Tensor, x: Tensor, *others: Any) -> str | None:
-    return None if x.shape[-1] > 16384 else "the row fits a block's registers"
+    short = x.numel() == 0 or x.shape[-1] <= BLOCK_COLS
+    return "the row fits a block's registers" if short else None
 
 
 # --- peers ----------------------------------------------------------------------------------------

@@ -559,6 +559,16 @@ BACKWARD_ERRORS = (
         ),
         r"expected p to be between 0 and 1, got -0\.5",
     ),
+    Bad(
+        "cluster, row too long",
+        lambda i: (
+            *(Inputs(torch.float32, i.device).plain(1, 262148, salt=k) for k in range(2)),
+            None, None, torch.zeros(1, device=i.device),
+        ),
+        r"bias_scale_mask_softmax_dropout_backward.*: .*"
+        r"(needs rows of at most 262144 columns|sm_90)",
+        variant="f32x4_pack_cluster",
+    ),
 )  # fmt: skip
 
 

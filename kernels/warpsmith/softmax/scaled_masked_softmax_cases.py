@@ -517,7 +517,7 @@ ERRORS = (
     Bad(
         "cluster, row too long",
         lambda i: (Inputs(torch.float32, i.device).plain(1, 262148), None, SCALE, False),
-        r"scaled_masked_softmax.*: .*needs rows of at most 1 MiB|sm_90",
+        r"scaled_masked_softmax.*: .*(needs rows of at most 1 MiB|sm_90)",
         variant="f32x4_pack_cluster",
     ),
     Bad(

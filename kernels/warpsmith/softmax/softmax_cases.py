@@ -298,13 +298,13 @@ def errors(op: str) -> tuple[Bad, ...]:
         Bad(
             "peeled, row too long",
             lambda i: (_f32(i).plain(1, 262145), -1),
-            rf"{op}.*: .*needs rows of at most 1 MiB|sm_90",
+            rf"{op}.*: .*(needs rows of at most 1 MiB|sm_90)",
             variant="f32x4_pack_peeled",
         ),
         Bad(
             "peeled registers, row too long",
             lambda i: (_f32(i).plain(1, 102397), -1),
-            rf"{op}.*: .*needs rows of at most 409584 bytes|sm_90",
+            rf"{op}.*: .*(needs rows of at most 409584 bytes|sm_90)",
             variant="f32x4_pack_peeled_registers",
         ),
         Bad(
