@@ -1,6 +1,7 @@
 // Backward of bias, scale, mask, softmax and dropout, the row in the registers of a thread-block cluster.
 //   Against `block`: longer rows, of up to 262144 columns, spread over several multiprocessors; `pack` would read them
-//   twice, and draw twice what is dropped. One exchange through distributed shared memory joins the sums of the blocks. Bound: as there.
+//   twice, and draw twice what is dropped. One exchange through distributed shared memory joins the sums of the blocks.
+//   Bound: that of `block`, and what a row waits for in the exchange.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include <bit>
 
