@@ -242,13 +242,17 @@ def _needs_warp_backward(
     return None if row_bytes(x) <= 4 << 10 else "needs rows of at most 4 KiB"
 
 
+def _fits(x: Tensor, most: int) -> str | None:
+    fits = x.numel() == 0 or x.shape[-1] <= most
+    return None if fits else f"needs rows of at most {most} columns"
+
+
 def _needs_block_backward(
     grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any
 ) -> str | None:
     if why := _needs_packs_backward(grad, x, bias, mask) or needs_grid(x):
         return why
-    fits = x.numel() == 0 or x.shape[-1] <= BLOCK_COLS
-    return None if fits else "needs rows of at most 16384 columns"
+    return _fits(x, BLOCK_COLS)
 
 
 def _suits_block_backward(grad: Tensor, x: Tensor, *others: Any) -> str | None:
@@ -260,13 +264,11 @@ def _needs_cluster_backward(
 ) -> str | None:
     if why := _needs_packs_backward(grad, x, bias, mask) or needs_cluster_grid(x):
         return why
-    fits = x.numel() == 0 or x.shape[-1] <= CLUSTER_COLS
-    return None if fits else "needs rows of at most 262144 columns"
+    return _fits(x, CLUSTER_COLS)
 
 
 def _suits_cluster_backward(grad: Tensor, x: Tensor, *others: Any) -> str | None:
-    short = x.numel() == 0 or x.shape[-1] <= BLOCK_COLS
-    return "the row fits a block's registers" if short else None
+    return "the row fits a block's registers" if _fits(x, BLOCK_COLS) is None else None
 
 
 # --- peers ----------------------------------------------------------------------------------------
