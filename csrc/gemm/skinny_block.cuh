@@ -2,6 +2,7 @@
 // under way, and every value of x that a thread reads serves all of them.
 #pragma once
 
+#include "device/start_early.h"
 #include "device/warp.h"
 #include "gemm/skinny_sum.cuh"
 #include "gemm/slice_dot.cuh"
@@ -39,6 +40,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks) skinny_block_kern
     x[i] = reinterpret_cast<const uint4*>(static_cast<const X*>(a.x) + vector * a.x_row);
   }
 
+  start_early();
+
   // this block's slice of k
   const int64_t packs = a.k / kPack<W>, split = blockIdx.z;
   const int begin = static_cast<int>(packs * split / a.splits), end = static_cast<int>(packs * (split + 1) / a.splits);
@@ -67,8 +70,8 @@ template <class W, class X, class Tile, class Args>
 void launch_skinny_block(const Args& a, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>((a.m + Tile::rows - 1) / Tile::rows);
   const auto vectors = static_cast<unsigned>((a.vectors + Tile::vectors - 1) / Tile::vectors);
-  launch<&skinny_block_kernel<W, X, Tile, Args>>({{rows, vectors, static_cast<unsigned>(a.splits)}, Tile::threads},
-                                                 stream, a);
+  launch<&skinny_block_kernel<W, X, Tile, Args>>(
+      {.grid = {rows, vectors, static_cast<unsigned>(a.splits)}, .block = Tile::threads, .early = true}, stream, a);
   if (a.partial != nullptr) launch_skinny_sum<X>(a, stream);
 }
 

@@ -232,8 +232,8 @@ struct PassingRowsSlot : RowsSlot<W, X, rows, vectors> {
 
 namespace {
 
-// More than 8 vectors of 16 bits, on a GPU with room for any ring. ring_deal is about products alone, with weights of 16
-// bits; others go by turns.
+// More than 8 vectors of 16 bits, on a GPU with room for any ring. ring_deal is about weights of 16 bits; others go by
+// turns.
 template <class W, class X, class Large, class Args>
 void launch_skinny_ring_dealt(const Args& a, int sm_count, cudaStream_t stream) {
   constexpr int kVectors = Large::vectors;
@@ -242,7 +242,7 @@ void launch_skinny_ring_dealt(const Args& a, int sm_count, cudaStream_t stream) 
   static_assert(Large::shared_bytes <= kSharedOfSm90 && Tall::shared_bytes <= kSharedOfSm90);
   const int blocks = std::max(1, sm_count / a.splits);
   RingDeal deal = whole_tiles(a.m, blocks);
-  if constexpr (std::is_same_v<W, X> && std::is_same_v<Args, SkinnyArgs>) {
+  if constexpr (std::is_same_v<W, X>) {
     using Even = EvenRingTile<RowsSlot<W, X, kEvenRows, kVectors>, 8, 3>;
     using TallEven = EvenRingTile<PassingRowsSlot<W, X, kTallEvenRows, kVectors>, 4, 3>;
     static_assert(Even::shared_bytes <= kSharedOfSm90 && TallEven::shared_bytes <= kSharedOfSm90);
@@ -283,11 +283,11 @@ void launch_skinny_ring_of(const Args& a, int sm_count, cudaStream_t stream) {
   using Small = SkinnyRingTile<Slot, 4, kWide ? 2 : 3>;
   static_assert(Large::shared_bytes <= kSharedOfSm90 && Small::shared_bytes <= kSharedOfSm89);
   const int limit = block_smem_limit();
-  const bool any = vectors == 16 && limit >= kSharedOfSm90;  // it has room for any ring
+  const bool chooses = vectors == 16 && limit >= kSharedOfSm90;  // among tiles, as there is room for any
   if (limit < Large::shared_bytes) {
     const int blocks = limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count;
     launch_skinny_ring_tile<Small>(a, blocks, stream);
-  } else if (!any) {
+  } else if (!chooses) {
     launch_skinny_ring_tile<Large>(a, sm_count, stream);
   } else if constexpr (vectors == 16 && std::is_same_v<X, float>) {
     launch_skinny_ring_floats<Large>(a, sm_count, stream);

@@ -25,19 +25,19 @@ constexpr RingDeal whole_tiles(int64_t m, int64_t blocks) {
 // Whichever is done first. Time is counted in rows of weights: those that a block streams while all of them do.
 constexpr RingDeal ring_deal(int64_t m, int64_t row_bytes, int64_t blocks) {
   constexpr double kLeastWave = 0.8;               // of a wave's time: few blocks alone can't use all of DRAM's rate
-  constexpr double kFarApart = 1.06;               // of the time: blocks read all over the weights, not side by side
+  constexpr int64_t kManyWaves = 8;                // blocks end one by one: what the last wave lacks hardly shows
   constexpr int64_t kPassing = int64_t{64} << 20;  // bytes of weights that L2 does not keep from call to call
 
   const RingDeal whole = whole_tiles(m, blocks);
   const int rows = whole == RingDeal::tall_tiles ? 2 * kRingRows : kRingRows;
   const int64_t tiles = ceil_div(m, rows), waves = tiles / blocks, last = tiles % blocks;
-  if (waves == 0) return whole;
+  if (waves == 0 || waves >= kManyWaves) return whole;
   const double filled = static_cast<double>(last) / static_cast<double>(blocks);
   const double last_wave = last > 0 ? std::max(filled, kLeastWave) : 0.0;
   const double by_turns = rows * (static_cast<double>(waves) + last_wave);
 
   const int64_t share = ceil_div(ceil_div(m, kShareGranule), blocks) * kShareGranule;
-  if (by_turns <= kFarApart * static_cast<double>(share)) return whole;
+  if (by_turns <= static_cast<double>(share)) return whole;
   return share > kEvenRows && m * row_bytes > kPassing ? RingDeal::tall_even : RingDeal::even;
 }
 
@@ -59,9 +59,9 @@ constexpr int float_ring_rows(int64_t m, int64_t blocks) {
 static_assert(float_ring_rows(4096, 132) == 32 && float_ring_rows(6144, 132) == 48 && float_ring_rows(8192, 132) == 64);
 static_assert(float_ring_rows(14336, 132) == 56 && float_ring_rows(128256, 132) == 48);
 static_assert(ring_deal(4096, 2 * 4096, 132) == RingDeal::tiles && ring_deal(4096, 2 * 14336, 132) == RingDeal::tiles);
-static_assert(ring_deal(14336, 2 * 4096, 132) == RingDeal::tall_tiles &&
-              ring_deal(128256, 2 * 4096, 132) == RingDeal::tall_tiles);
+static_assert(ring_deal(128256, 2 * 4096, 132) == RingDeal::tall_tiles);
 static_assert(ring_deal(6144, 2 * 4096, 132) == RingDeal::even);
-static_assert(ring_deal(28672, 2 * 8192, 132) == RingDeal::tall_even);
+static_assert(ring_deal(14336, 2 * 4096, 132) == RingDeal::tall_even &&
+              ring_deal(28672, 2 * 8192, 132) == RingDeal::tall_even);
 
 }  // namespace warpsmith

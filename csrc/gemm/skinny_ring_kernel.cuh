@@ -7,6 +7,7 @@
 #include "device/pipeline.h"
 #include "device/ptx/cp_async.h"
 #include "device/ptx/cp_async_zfill.h"
+#include "device/start_early.h"
 #include "device/swizzle.h"
 #include "device/warp.h"
 #include "gemm/skinny_ring_deal.h"
@@ -101,6 +102,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Arg
   const int end = static_cast<int>(slots * (split + 1) / a.splits);
   const typename Tile::Share share(a.m);
   for (int stage = 0; stage < Tile::stages; ++stage) Slot::clear(ring + stage * Slot::chunks, a.vectors);
+  start_early();
 
   // copies ahead of the products, tile by tile
   auto next_tile = begin < end ? share.first : share.end;
@@ -169,8 +171,11 @@ template <class Tile, class Args>
 void launch_skinny_ring_tile(const Args& a, int most_blocks, cudaStream_t stream) {
   constexpr int kLeastRows = Tile::Share::granule;  // of a block
   const int64_t blocks = std::clamp<int64_t>(most_blocks / a.splits, 1, (a.m + kLeastRows - 1) / kLeastRows);
-  launch<&skinny_ring_kernel<Tile, Args>>(
-      {{static_cast<unsigned>(blocks), static_cast<unsigned>(a.splits)}, Tile::threads, Tile::shared_bytes}, stream, a);
+  const LaunchConfig config{.grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(a.splits)},
+                            .block = Tile::threads,
+                            .dynamic_smem = Tile::shared_bytes,
+                            .early = true};
+  launch<&skinny_ring_kernel<Tile, Args>>(config, stream, a);
 }
 
 }  // namespace

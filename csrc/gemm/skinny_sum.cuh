@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device/convert.h"
+#include "device/start_early.h"
 #include "gemm/skinny.h"
 #include "host/launch.h"
 
@@ -39,6 +40,7 @@ constexpr int kSumThreads = 128;
 
 template <class X, class Args>
 __global__ void __launch_bounds__(kSumThreads) skinny_sum_kernel(Args a) {
+  start_early();
   const int64_t row = int64_t{blockIdx.x} * kSumThreads + threadIdx.x;
   if (row >= a.m) return;
   const float* partial = a.partial + blockIdx.y * a.m + row;
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(kSumThreads) skinny_sum_kernel(Args a) {
 template <class X, class Args>
 void launch_skinny_sum(const Args& a, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>((a.m + kSumThreads - 1) / kSumThreads);
-  launch<&skinny_sum_kernel<X, Args>>({{blocks, static_cast<unsigned>(a.vectors)}, kSumThreads}, stream, a);
+  launch<&skinny_sum_kernel<X, Args>>(
+      {.grid = {blocks, static_cast<unsigned>(a.vectors)}, .block = kSumThreads, .early = true}, stream, a);
 }
 
 }  // namespace

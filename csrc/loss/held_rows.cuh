@@ -93,10 +93,10 @@ struct HeldRow {
 
 // Rows of a group of lanes, at most one for each lane: some where there are many, otherwise so many that groups fill the
 // machine evenly, and a few where they cannot.
-template <class Tile>
+template <class Tile, int min_blocks = Tile::min_blocks>
 int rows_of_group(int64_t rows) {
   constexpr int kFew = 3, kSome = std::min(8, Tile::lanes), kMost = std::min(12, Tile::lanes), kManyWaves = 3;
-  const int64_t groups = int64_t{device_info(current_device()).sm_count} * Tile::min_blocks * Tile::groups;
+  const int64_t groups = int64_t{device_info(current_device()).sm_count} * min_blocks * Tile::groups;
   if (rows >= kManyWaves * groups * kSome) return kSome;
   const int64_t waves = std::max<int64_t>(ceil_div(rows, groups * kMost), 1);
   return std::max(static_cast<int>(ceil_div(rows, groups * waves)), kFew);
@@ -151,9 +151,7 @@ class GroupRows {
 template <class Tile>
 LaunchConfig grid_of_groups(int64_t rows, int of_group) {
   const int64_t of_block = int64_t{Tile::groups} * of_group;
-  return {.grid = dim3(static_cast<unsigned>((rows + of_block - 1) / of_block)),
-          .block = dim3(Tile::threads),
-          .early = true};
+  return {.grid = dim3(static_cast<unsigned>(ceil_div(rows, of_block))), .block = dim3(Tile::threads), .early = true};
 }
 
 }  // namespace warpsmith

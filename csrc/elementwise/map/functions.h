@@ -104,10 +104,12 @@ __device__ __forceinline__ Normal normal_fine(float x) {
   return normal(x, ptx::exp2_approx(x * x * (-0.5f * kLog2e)), fit);
 }
 
-// forward(x, p) and backward(g, x, p) = g f'(x), with PyTorch's conventions at kinks and for NaN.
+// forward(x, p) and backward(g, x, p) = g f'(x), with PyTorch's conventions at kinks and for NaN; where `masks_gradient`,
+// 0 for f'(x) = 0, whatever g is.
 
 struct Relu {
   static constexpr const char* name = "relu";
+  static constexpr bool masks_gradient = true;
   template <bool exact>
   __device__ static float forward(float x, float) {
     return x <= 0.0f ? 0.0f : x;
@@ -216,6 +218,7 @@ struct Silu {
 // x min(max(x + 3, 0), 6) / 6
 struct Hardswish {
   static constexpr const char* name = "hardswish";
+  static constexpr bool masks_gradient = true;
   template <bool exact>
   __device__ static float forward(float x, float) {
     const float t = x + 3.0f;
@@ -232,6 +235,7 @@ struct Hardswish {
 // |x| <= p: 0; otherwise x.
 struct Hardshrink {
   static constexpr const char* name = "hardshrink";
+  static constexpr bool masks_gradient = true;
   static constexpr const char* parameter = "lambd";
   template <bool exact>
   __device__ static float forward(float x, float lambd) {
@@ -315,7 +319,11 @@ using GatedActivations = std::tuple<Silu, Gelu, GeluTanh>;
 using BinaryFunctions = std::tuple<Add, Mul>;
 using TernaryFunctions = std::tuple<MulAdd>;
 
-// How a function meets its operands. `apply(out, in, p)` works on one element.
+template <class F>
+concept MasksGradient = requires { F::masks_gradient; };
+
+// How a function meets its operands. `apply(out, in, p)` works on one element. `has_table`: whether what is not a product
+// depends on one value.
 
 template <class F>
 struct Unary {
@@ -330,7 +338,7 @@ struct Unary {
 template <class F>
 struct UnaryBackward {  // in: g, x
   static constexpr int outputs = 1, inputs = 2;
-  static constexpr bool is_gradient = true, has_table = false;
+  static constexpr bool is_gradient = true, has_table = !MasksGradient<F>;
   template <bool exact>
   __device__ static void apply(float (&out)[1], const float (&in)[2], float p) {
     out[0] = F::template backward<exact>(in[0], in[1], p);
@@ -370,7 +378,7 @@ struct Gated {  // in: gate, up
 template <class F>
 struct GatedBackward {  // in: g, gate, up; out: d gate, d up
   static constexpr int outputs = 2, inputs = 3;
-  static constexpr bool is_gradient = true, has_table = false;
+  static constexpr bool is_gradient = true, has_table = true;
   template <bool exact>
   __device__ static void apply(float (&out)[2], const float (&in)[3], float p) {
     out[0] = F::template backward<exact>(in[0] * in[2], in[1], p);

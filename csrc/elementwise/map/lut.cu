@@ -1,44 +1,39 @@
-// fp8 activations by table: there are only 256 inputs, so every block computes all 256 answers once.
-//   Against `stream`: a shared-memory load replaces decoding, a transcendental function and (where there is no gate)
+// fp8 functions and gradients by table: there are only 256 inputs, so every block computes all 256 answers once.
+//   Against `stream`: a shared-memory load replaces decoding, a transcendental function and (where nothing is multiplied)
 //   encoding, which bound that rung by arithmetic: 16 values ride on every 128-bit access. Bound: DRAM.
-#include "elementwise/map/rows.cuh"
+#include "elementwise/map/stream.cuh"
 
 namespace warpsmith {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kCodes = 256;
-constexpr int kPacksPerThread = 2;
 
 static_assert(kThreads == kCodes, "each thread computes one answer");
 
-// Maps of one fp8 value, and gates: one value through a table, times another.
+// Maps whose answer depends on one value, or is a product of what depends on one with others.
+//   operand  the input that the table is about
+//   Answer   of one of its values
+//   apply    one element from all others and the answer
 template <class Map>
 struct Table;
 
-// The answers are bytes.
+// The answers are codes.
 template <class F>
 struct Table<Unary<F>> {
+  static constexpr int operand = 0;
   using Answer = uint8_t;
 
   template <class T>
   __device__ static Answer answer(T code, float parameter) {
-    Vec<T, 1> in[1]{{code}}, out[1];
-    compute<Unary<F>>(out, in, parameter);
-    return out[0][0].__x;
-  }
-
-  template <class T>
-  __device__ static uint32_t apply(const Answer (&table)[kCodes], const uint32_t (&in)[1]) {
-    const uint32_t x = in[0];
-    const uint32_t a = table[x & 0xff], b = table[x >> 8 & 0xff], c = table[x >> 16 & 0xff], d = table[x >> 24];
-    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+    return from_float<T>(F::template forward<kExact<T>>(to_float(code), parameter)).__x;
   }
 };
 
 // The answers are floats, because the product is rounded once.
 template <class F>
 struct Table<Gated<F>> {
+  static constexpr int operand = 0;
   using Answer = float;
 
   template <class T>
@@ -46,70 +41,117 @@ struct Table<Gated<F>> {
     return F::template forward<kExact<T>>(to_float(code), parameter);
   }
 
-  template <class T>
-  __device__ static uint32_t apply(const Answer (&table)[kCodes], const uint32_t (&in)[2]) {
-    const uint32_t gate = in[0];
-    const float2 low = decode_fp8x2<T>(static_cast<uint16_t>(in[1])), high = decode_fp8x2<T>(in[1] >> 16);
-    return encode_fp8x4<T>(table[gate & 0xff] * low.x, table[gate >> 8 & 0xff] * low.y,
-                           table[gate >> 16 & 0xff] * high.x, table[gate >> 24] * high.y);
+  __device__ __forceinline__ static void apply(float (&out)[1], const float (&in)[2], Answer value) {
+    out[0] = value * in[1];
   }
 };
 
-template <class Map, class T>
-__global__ void __launch_bounds__(kThreads, 4) map_lut_kernel(const Rows<Map, T> view) {
-  constexpr int kWidth = kPack<T>;
-  __shared__ typename Table<Map>::Answer table[kCodes];
+template <class F>
+struct Table<UnaryBackward<F>> {
+  static constexpr int operand = 1;
+  using Answer = float;
 
-  // load: before the table, which takes about as long as memory does to answer
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kPacksPerThread) + threadIdx.x;
-  const uint64_t policy = load_policy(view);
-  Pack<T> in[kPacksPerThread][Map::inputs];
-#pragma unroll
-  for (int j = 0; j < kPacksPerThread; ++j) {
-    const int64_t group = first + j * kThreads;
-    if (group < view.whole_groups) {
-      load_packs(in[j], view, locate<kWidth>(view, group), policy);
-    }
+  template <class T>
+  __device__ static Answer answer(T code, float parameter) {
+    return F::template backward<kExact<T>>(1.0f, to_float(code), parameter);
   }
 
-  // tabulate
-  T code;
-  code.__x = static_cast<uint8_t>(threadIdx.x);
-  table[threadIdx.x] = Table<Map>::answer(code, view.parameter);
-  __syncthreads();
+  __device__ __forceinline__ static void apply(float (&out)[1], const float (&in)[2], Answer slope) {
+    out[0] = in[0] * slope;
+  }
+};
 
-  // look up, write
+template <class F>
+struct Table<GatedBackward<F>> {
+  static constexpr int operand = 1;
+  struct Answer {
+    float value, slope;
+  };
+
+  template <class T>
+  __device__ static Answer answer(T code, float parameter) {
+    const float x = to_float(code);
+    return {F::template forward<kExact<T>>(x, parameter), F::template backward<kExact<T>>(1.0f, x, parameter)};
+  }
+
+  __device__ __forceinline__ static void apply(float (&out)[2], const float (&in)[3], const Answer& of_gate) {
+    out[0] = in[0] * in[2] * of_gate.slope;
+    out[1] = in[0] * of_gate.value;
+  }
+};
+
+template <class Map_, class T_>
+struct Lookup {
+  using Map = Map_;
+  using T = T_;
+  // Packs of a thread. Codes become codes, without values in registers; others compute on 16 values at once, which before
+  // sm_89 take registers of their own.
+  static constexpr int kPacks = Map::inputs == 1 ? 4 : (Map::inputs == 2 ? 1 : 2);
+  static constexpr int kOnValues = !WARPSMITH_HAS_FP8_CVT ? 2 : 8 / kPacks;
+  struct Row {
+    static constexpr int threads = kThreads, packs = kPacks, min_blocks = Map::inputs == 1 ? 4 : kOnValues;
+  };
+  struct Rows {
+    static constexpr int threads = kThreads, rows = kPacks, min_blocks = Row::min_blocks;
+  };
+
+  class Compute {
+    using Answer = typename Table<Map>::Answer;
+    const Answer* table_ = nullptr;
+
+   public:
+    __device__ __forceinline__ void prepare(float parameter) {
+      __shared__ Answer table[kCodes];
+      const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+      T code;
+      code.__x = static_cast<uint8_t>(thread);
+      table[thread] = Table<Map>::answer(code, parameter);
+      table_ = table;
+      __syncthreads();
+    }
+
+    __device__ __forceinline__ void operator()(Pack<T> (&out)[Map::outputs], const Pack<T> (&in)[Map::inputs],
+                                               float) const {
+      constexpr int kWidth = kPack<T>, kWord = sizeof(uint32_t);
+      using Entry = Table<Map>;
+      const auto* words = reinterpret_cast<const uint32_t*>(&in[Entry::operand]);
+      const auto at = [&](int i) { return table_[words[i / kWord] >> i % kWord * 8 & 0xff]; };
+      if constexpr (std::is_same_v<Answer, uint8_t>) {
 #pragma unroll
-  for (int j = 0; j < kPacksPerThread; ++j) {
-    const int64_t group = first + j * kThreads;
-    if (group < view.whole_groups) {
-      Pack<T> out[1];
+        for (int i = 0; i < kWidth; i += kWord) {
+          const uint32_t low = __byte_perm(at(i), at(i + 1), 0x0040), high = __byte_perm(at(i + 2), at(i + 3), 0x0040);
+          reinterpret_cast<uint32_t*>(&out[0])[i / kWord] = __byte_perm(low, high, 0x5410);
+        }
+      } else {
+        float x[Map::inputs][kWidth], y[Map::outputs][kWidth];
 #pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        uint32_t codes[Map::inputs];
+        for (int k = 0; k < Map::inputs; ++k) {
+          if (k != Entry::operand) to_float(x[k], in[k]);
+        }
 #pragma unroll
-        for (int k = 0; k < Map::inputs; ++k) codes[k] = reinterpret_cast<const uint32_t*>(&in[j][k])[word];
-        reinterpret_cast<uint32_t*>(&out[0])[word] = Table<Map>::template apply<T>(table, codes);
+        for (int i = 0; i < kWidth; ++i) {
+          float from[Map::inputs], to[Map::outputs];
+#pragma unroll
+          for (int k = 0; k < Map::inputs; ++k) from[k] = k == Entry::operand ? 0.0f : x[k][i];
+          Entry::apply(to, from, at(i));
+#pragma unroll
+          for (int k = 0; k < Map::outputs; ++k) y[k][i] = to[k];
+        }
+#pragma unroll
+        for (int k = 0; k < Map::outputs; ++k) from_float(out[k], y[k]);
       }
-      store_outputs<Map, kWidth, Cache::streaming>(view, locate<kWidth>(view, group), out);
-    } else if (group < view.groups) {
-      finish_row(view, locate<kWidth>(view, group));
     }
-  }
-}
+  };
+};
 
 const char* takes(const MapArgs& a) {
-  if (!is_fp8(a.dtype) || !a.has_table) return "takes fp8 activations and gates only";
+  if (!is_fp8(a.dtype) || !a.has_table) return "takes fp8 activations, gates and their gradients only";
   return needs_packs(a);
 }
 
 void launch(const MapArgs& a, cudaStream_t stream) {
   visit_map(a, [&]<class Map, class T>() {
-    if constexpr (Map::has_table && kIsFp8<T>) {
-      const auto view = make_rows<Map, T>(a, kPack<T>);
-      const dim3 grid(static_cast<unsigned>(ceil_div(view.groups, kThreads * kPacksPerThread)));
-      warpsmith::launch<&map_lut_kernel<Map, T>>({grid, kThreads}, stream, view);
-    }
+    if constexpr (Map::has_table && kIsFp8<T>) launch_stream<Lookup<Map, T>>(a, stream);
   });
 }
 

@@ -8,6 +8,7 @@
 #include "device/convert.h"
 #include "elementwise/map/functions.h"
 #include "elementwise/map/map.h"
+#include "host/ceil_div.h"
 #include "host/launch.h"
 #include "host/registry.h"
 
@@ -140,7 +141,5 @@ void visit_map(const MapArgs& a, Body&& body) {
     static_cast<void>(((a.map == static_cast<int>(i) ? (one.template operator()<i>(), true) : false) || ...));
   }(std::make_index_sequence<std::tuple_size_v<Maps>>{});
 }
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace warpsmith

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(Tile::threads, (kMinBlocks<Smooth, Tile>))
 
 void launch(const CrossEntropyForwardArgs& a, cudaStream_t stream) {
   visit_held(a.in, Tiles{}, [&]<class T, class Smooth, class Tile>() {
-    const int of_group = rows_of_group<Tile>(a.in.rows);
+    const int of_group = rows_of_group<Tile, kMinBlocks<Smooth, Tile>>(a.in.rows);
     warpsmith::launch<&cross_entropy_forward_rows_kernel<T, Smooth, Tile>>(grid_of_groups<Tile>(a.in.rows, of_group),
                                                                            stream, a, of_group);
   });

@@ -14,8 +14,9 @@ from warpsmith.catalogue import is_fp8
 from warpsmith.elementwise.dropout import MASK_BITS, words
 from warpsmith.philox_triton import NOT_SPECIALISED, keep_bits
 
-#: 16 bytes of bf16 a thread and load at 4 warps, twice.
-BLOCK = 2048
+#: 16 bytes of bf16 a thread and load at 4 warps; four times that where they take two calls of the
+#: generator, so that more is under way meanwhile.
+BLOCK, DRAWING_BLOCK = 1024, 4096
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -113,14 +114,15 @@ def bias_dropout_add(
     x = x.contiguous()
     cols = x.shape[-1] if x.dim() else 1
     width = 4 if x.dtype.itemsize >= 4 else 8
+    block = DRAWING_BLOCK if drops and width == 8 else BLOCK
     with torch.cuda.device_of(x):
-        dropout_kernel[(triton.cdiv(n, BLOCK),)](
+        dropout_kernel[(triton.cdiv(n, block),)](
             x, x if bias is None else bias.contiguous(),
             x if residual is None else residual.contiguous(),
             y, mask, n, cols, *drawn,
             BIASED=bias is not None, ADDED=residual is not None, DROPS=drops,
-            COLUMN=tl.int32 if cols < 2**31 - BLOCK else tl.int64,
-            WHOLE=cols % width == 0, WIDTH=width, BLOCK=BLOCK, MASK_BITS=MASK_BITS,
+            COLUMN=tl.int32 if cols < 2**31 - block else tl.int64,
+            WHOLE=cols % width == 0, WIDTH=width, BLOCK=block, MASK_BITS=MASK_BITS,
         )  # fmt: skip
     return y, mask
 

@@ -142,7 +142,7 @@ def _add(
         source="map",
         elementwise=True,
         reference=reference_backward,
-        ladder=ladder.rungs(ladder.gated_backward),
+        ladder=ladder.rungs(ladder.gated_backward, table=True),
         triton=f"map_triton:{gradient}",
         fake=fake_backward,
         check=check_backward,

@@ -102,13 +102,13 @@ def rungs(
 
     Args:
         describe: gives the layout of a call.
-        table: whether it is a function of one value, with or without a gate, so that 256 answers
-            are all that fp8 has.
+        table: whether it is a function of one value, or the product of one with the others, so
+            that 256 answers are all that fp8 has.
         seeds: rows of the seed list that its packs answer.
     """
     lut = Rung(
         "lut",
-        "fp8 activations through a table of all 256 answers in shared memory",
+        "fp8 functions through a table of all 256 answers in shared memory",
         dtypes=FP8,
         width=PACK,
         pack=True,

@@ -3,6 +3,9 @@
 flat    all operands alike and without gaps: one run of elements
 tile    up to four dimensions at any strides, in tiles of the inner two
 table   fp8 functions of one value, as a table of all 256 answers
+
+In the first two, what fp8 values are multiplied by is looked up in such a table too: the function
+of a gate, and slopes.
 """
 
 # mypy: ignore-errors
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import triton
@@ -28,8 +32,6 @@ from warpsmith.elementwise.functions_triton import INTERPRETED
 NUM_WARPS = 4
 PACKS = 2
 THREADS = 32 * NUM_WARPS
-#: Rows of a wide tile, where an operand is the same in all of them and is read once.
-SHARED_ROWS = 4
 #: A tile of operands that are not all contiguous along the rows, which the caches turn around.
 SQUARE = (32, 64)
 #: Dimensions that the tile kernel walks.
@@ -88,16 +90,77 @@ def gated_backward(F: tl.constexpr, v, p, EXACT: tl.constexpr):
     return (v[0] * v[2] * slope, v[0] * value)
 
 
+# --- functions of fp8 by table: of one operand the codes, and in place of the parameter the answers
+
+
+@triton.jit
+def answers_of(F: tl.constexpr, x, p):
+    return F(x, p, False)
+
+
+@triton.jit
+def slopes_of(F: tl.constexpr, x, p):
+    return F(1.0, x, p, False)
+
+
+@triton.jit
+def look_up(codes, answers, EXACT: tl.constexpr):
+    index = tl.reshape(codes, (codes.numel,)).to(tl.int32)
+    return tl.reshape(tl.gather(answers, index, 0), codes.shape)
+
+
+@triton.jit
+def look_up_slope(grad, codes, slopes, EXACT: tl.constexpr):
+    return grad * look_up(codes, slopes, EXACT)
+
+
+@triton.jit
+def look_up_both(codes, answers, EXACT: tl.constexpr):
+    return look_up(codes, answers[0], EXACT), look_up(codes, answers[1], EXACT)
+
+
+#: Gradients that are 0 where the slope is, whatever `grad` is.
+MASKING = (functions.relu_backward, functions.hardswish_backward, functions.hardshrink_backward)
+
+
+class Table(NamedTuple):
+    """Which operand stays as its codes, what is asked about all of them, and the function in whose
+    place answers are looked up.
+    """
+
+    operand: int
+    answers: object
+    look_up: object
+
+
+TABLES = {
+    unary_backward: Table(1, slopes_of, look_up_slope),
+    gated: Table(0, answers_of, look_up),
+    gated_backward: Table(1, answers_of, look_up_both),
+}
+
+
 # --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _load(pointers, offsets, masks, FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
+def _load(
+    pointers, offsets, masks, FORMAT: tl.constexpr, HARDWARE: tl.constexpr, CODES: tl.constexpr
+):
     values = ()
     for k in tl.static_range(len(pointers)):
         value = tl.load(pointers[k] + offsets[k], mask=None if masks is None else masks[k])
-        values += (decode(value, FORMAT, HARDWARE),)
+        if k == CODES:
+            values += (value,)
+        else:
+            values += (decode(value, FORMAT, HARDWARE),)
     return values
+
+
+@triton.jit
+def _numbers(FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
+    """All of fp8, in the order of their codes."""
+    return decode(tl.arange(0, 256).to(tl.uint8), FORMAT, HARDWARE)
 
 
 @triton.jit
@@ -121,9 +184,16 @@ def _apply(
     FORMAT: tl.constexpr,
     HARDWARE: tl.constexpr,
     EXACT: tl.constexpr,
+    CODES: tl.constexpr,
+    ANSWERS: tl.constexpr,
+    LOOK_UP: tl.constexpr,
 ):
-    values = _load(inputs, in_offsets, in_masks, FORMAT, HARDWARE)
-    results = WRAP(F, values, parameter, EXACT)
+    values = _load(inputs, in_offsets, in_masks, FORMAT, HARDWARE, CODES)
+    if CODES is None:
+        results = WRAP(F, values, parameter, EXACT)
+    else:
+        answers = ANSWERS(F, _numbers(FORMAT, HARDWARE), parameter)
+        results = WRAP(LOOK_UP, values, answers, EXACT)
     _store(outputs, out_offsets, results, mask, FORMAT, HARDWARE)
 
 
@@ -146,6 +216,9 @@ def map_flat_kernel(
     FORMAT: tl.constexpr,
     HARDWARE: tl.constexpr,
     EXACT: tl.constexpr,
+    CODES: tl.constexpr,
+    ANSWERS: tl.constexpr,
+    LOOK_UP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -154,13 +227,13 @@ def map_flat_kernel(
     if start + BLOCK <= n:
         _apply(
             outputs, inputs, out_offsets, in_offsets, None, None, parameter, WRAP, F, FORMAT,
-            HARDWARE, EXACT,
+            HARDWARE, EXACT, CODES, ANSWERS, LOOK_UP,
         )  # fmt: skip
     else:
         in_range = offsets < n
         _apply(
             outputs, inputs, out_offsets, in_offsets, in_range, _same(inputs, in_range), parameter,
-            WRAP, F, FORMAT, HARDWARE, EXACT,
+            WRAP, F, FORMAT, HARDWARE, EXACT, CODES, ANSWERS, LOOK_UP,
         )  # fmt: skip
 
 
@@ -205,6 +278,9 @@ def map_tile_kernel(
     FORMAT: tl.constexpr,
     HARDWARE: tl.constexpr,
     EXACT: tl.constexpr,
+    CODES: tl.constexpr,
+    ANSWERS: tl.constexpr,
+    LOOK_UP: tl.constexpr,
     SHARED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
@@ -223,7 +299,7 @@ def map_tile_kernel(
     if (first_row + BM <= rows) & (first_col + BN <= cols):
         _apply(
             outputs, inputs, out_offsets, in_offsets, None, None, parameter, WRAP, F, FORMAT,
-            HARDWARE, EXACT,
+            HARDWARE, EXACT, CODES, ANSWERS, LOOK_UP,
         )  # fmt: skip
     else:
         in_cols = (col < cols)[None, :]
@@ -231,7 +307,7 @@ def map_tile_kernel(
         in_masks = _tile_masks(inputs, in_range, in_cols, SHARED)
         _apply(
             outputs, inputs, out_offsets, in_offsets, in_range, in_masks, parameter, WRAP, F,
-            FORMAT, HARDWARE, EXACT,
+            FORMAT, HARDWARE, EXACT, CODES, ANSWERS, LOOK_UP,
         )  # fmt: skip
 
 
@@ -248,8 +324,7 @@ def map_table_kernel(
 ):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = start + tl.arange(0, BLOCK)  # [BLOCK]
-    codes = tl.arange(0, 256).to(tl.uint8)
-    answers = F(decode(codes, FORMAT, HARDWARE), parameter, False)
+    answers = answers_of(F, _numbers(FORMAT, HARDWARE), parameter)
     table = encode(answers, FORMAT, HARDWARE, tl.uint8)  # [256]
     if start + BLOCK <= n:
         index = tl.load(input + offsets).to(tl.int32)
@@ -285,15 +360,22 @@ def _launch(
         return _launch_packed(wrap, function, outputs, inputs, p)
     fp8 = is_fp8(x.dtype)
     name, carrier = _INTEGERS.get(x.dtype, ("", x.dtype))
-    block = THREADS * PACKS * (layout.PACK_BYTES // x.element_size())
-    settings = {
-        "WRAP": wrap,
+    table = TABLES.get(wrap) if fp8 and function not in MASKING else None
+    packs = 1 if table else PACKS
+    block = THREADS * packs * (layout.PACK_BYTES // x.element_size())
+    of_all = {
         "F": function,
         "FORMAT": name,
         "HARDWARE": fp8 and _converts_in_hardware(x),
-        "EXACT": x.dtype == torch.float32,
         "num_warps": NUM_WARPS,
         "enable_fp_fusion": True,
+    }
+    settings = of_all | {
+        "WRAP": wrap,
+        "EXACT": x.dtype == torch.float32,
+        "CODES": table and table.operand,
+        "ANSWERS": table and table.answers,
+        "LOOK_UP": table and table.look_up,
     }
     outs, ins = (tuple(t.view(carrier) for t in ts) for ts in (outputs, inputs))
     with torch.cuda.device_of(x):
@@ -301,8 +383,7 @@ def _launch(
             n = merged.cols
             grid = (triton.cdiv(n, block),)
             if fp8 and wrap is unary:
-                del settings["WRAP"], settings["EXACT"]
-                map_table_kernel[grid](outs[0], ins[0], p, n, BLOCK=block, **settings)
+                map_table_kernel[grid](outs[0], ins[0], p, n, BLOCK=block, **of_all)
             else:
                 map_flat_kernel[grid](outs, ins, p, n, BLOCK=block, **settings)
             return
@@ -313,8 +394,10 @@ def _launch(
         if merged.rank and any(s[-1] != 1 for s in merged.strides):
             bm, bn = SQUARE if rows > 1 else (1, SQUARE[0] * SQUARE[1])
         else:
-            # Where rows share an operand: several of them, of one access of every thread each.
-            wide, least = (block // PACKS, SHARED_ROWS) if any(shared) else (block, 1)
+            # Where rows share an operand: several of them, of one access of every thread each, and
+            # fewer where a value takes more registers.
+            shared_rows = 4 if len(ins) == 2 and x.element_size() < 4 and name != "e4m3" else 2
+            wide, least = (block // packs, shared_rows) if any(shared) else (block, 1)
             bn = _whole_columns(cols, wide)
             bm = max(1, min(least * wide // bn, triton.next_power_of_2(rows)))
         grid = (d0 * d1 * triton.cdiv(rows, bm) * triton.cdiv(cols, bn),)

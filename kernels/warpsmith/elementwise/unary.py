@@ -29,6 +29,8 @@ class Activation:
     parameter: str = ""
     #: Values of it to test, beyond the default.
     tried: tuple[float, ...] = ()
+    #: The gradient is 0 where the slope is, whatever `grad` is: no product of the two.
+    masks_gradient: bool = False
     aliases: tuple[str, ...] = ()
     #: fp8 is timed at every size.
     fp8_sizes: bool = False
@@ -85,7 +87,7 @@ def _add(function: Activation) -> Callable[..., Any]:
         elementwise=True,
         reference=function.backward,
         eager=references.through_f32(function.backward),
-        ladder=ladder.rungs(ladder.unary_backward),
+        ladder=ladder.rungs(ladder.unary_backward, table=not function.masks_gradient),
         triton=f"map_triton:{gradient}",
         fake=lambda grad, x, *parameters: layout.empty_like(x),
         check=check_backward,
@@ -159,6 +161,7 @@ _relu = _add(
         torch.relu,
         references.relu_backward,
         torch.relu,
+        masks_gradient=True,
         fp8_sizes=True,
         huge=True,
         properties=RELU_FACTS,
@@ -221,6 +224,7 @@ _hardswish = _add(
         F.hardswish,
         references.hardswish_backward,
         F.hardswish,
+        masks_gradient=True,
         properties=GATE_FACTS,
     )
 )
@@ -232,6 +236,7 @@ _hardshrink = _add(
         F.hardshrink,
         parameter="float lambd=0.5",
         tried=(0.0, 1.25),
+        masks_gradient=True,
         properties=(
             *GATE_FACTS,
             Property(

@@ -123,11 +123,11 @@ def linear_samples() -> tuple[Sample, ...]:
             "tokens, special values, weight transposed",
             lambda i: _with_columns(*_special_tokens(i)),
         ),
-        # with f32 weights in the tiles of `skinny` that 132 multiprocessors choose for them
-        Sample("16 rows, 8190 columns", lambda i: _layer(i, (16, 264), 8190, "relu"), small=False),
-        Sample(
-            "16 rows, 14330 columns", lambda i: _layer(i, (16, 264), 14330, "silu"), small=False
-        ),
+        # in the tiles and shares of `skinny` that 132 multiprocessors choose
+        _decoded(16, 8190, 264, "relu", small=False),
+        _decoded(16, 14330, 264, "silu", small=False),
+        _decoded(13, 16890, 264, small=False),
+        _decoded(11, 18513, 1832, "gelu", small=False),
         Sample("k = 0", lambda i: _layer(i, (5, 0), 7, "relu")),
         Sample("no rows", lambda i: _layer(i, (0, 16), 7, "relu")),
         Sample("no columns", lambda i: _layer(i, (4, 16), 0, "relu")),
