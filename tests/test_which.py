@@ -71,6 +71,8 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("relu", "e4m3", 90, "contiguous", lambda i: (i.plain(64, 128),), "lut"),
     ("relu", "e5m2", 80, "contiguous", lambda i: (i.plain(64, 128),), "lut"),
     ("gelu", "f16", 89, "contiguous", lambda i: (i.plain(64, 128),), "stream"),
+    ("silu_backward", "e4m3", 90, "a product", lambda i: (i.plain(64, 128),) * 2, "lut"),
+    ("relu_backward", "e4m3", 90, "none", lambda i: (i.plain(64, 128),) * 2, "stream"),
     ("silu", "e4m3", 89, "misaligned", lambda i: (i.misaligned(64, 128),), "unroll"),
     ("add", "f32", 90, "same shape", lambda i: (i.plain(8, 64), i.plain(8, 64)), "stream"),
     ("add", "e4m3", 90, "same shape", lambda i: (i.plain(8, 64), i.plain(8, 64)), "stream"),

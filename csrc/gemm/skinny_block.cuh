@@ -6,6 +6,7 @@
 #include "device/warp.h"
 #include "gemm/skinny_sum.cuh"
 #include "gemm/slice_dot.cuh"
+#include "host/ceil_div.h"
 #include "host/launch.h"
 
 namespace warpsmith {
@@ -68,8 +69,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks) skinny_block_kern
 
 template <class W, class X, class Tile, class Args>
 void launch_skinny_block(const Args& a, cudaStream_t stream) {
-  const auto rows = static_cast<unsigned>((a.m + Tile::rows - 1) / Tile::rows);
-  const auto vectors = static_cast<unsigned>((a.vectors + Tile::vectors - 1) / Tile::vectors);
+  const auto rows = static_cast<unsigned>(ceil_div(a.m, Tile::rows));
+  const auto vectors = static_cast<unsigned>(ceil_div(a.vectors, Tile::vectors));
   launch<&skinny_block_kernel<W, X, Tile, Args>>(
       {.grid = {rows, vectors, static_cast<unsigned>(a.splits)}, .block = Tile::threads, .early = true}, stream, a);
   if (a.partial != nullptr) launch_skinny_sum<X>(a, stream);

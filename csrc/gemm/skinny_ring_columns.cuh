@@ -86,7 +86,7 @@ struct ColumnsSlot {
 // Slices of k for `m` rows of weights.
 inline int64_t skinny_columns_slices(int64_t m, int64_t k, int sm_count) {
   constexpr int64_t kRows = ColumnsSlot<f16, 8>::rows, kLeast = 512;  // values of k in a slice
-  return slices_of_k((m + kRows - 1) / kRows, sm_count, k / kLeast);
+  return slices_of_k(ceil_div(m, kRows), sm_count, k / kLeast);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include "device/convert.h"
 #include "device/start_early.h"
 #include "gemm/skinny.h"
+#include "host/ceil_div.h"
 #include "host/launch.h"
 
 namespace warpsmith {
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kSumThreads) skinny_sum_kernel(Args a) {
 
 template <class X, class Args>
 void launch_skinny_sum(const Args& a, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>((a.m + kSumThreads - 1) / kSumThreads);
+  const auto blocks = static_cast<unsigned>(ceil_div(a.m, kSumThreads));
   launch<&skinny_sum_kernel<X, Args>>(
       {.grid = {blocks, static_cast<unsigned>(a.vectors)}, .block = kSumThreads, .early = true}, stream, a);
 }

@@ -105,7 +105,7 @@ __device__ __forceinline__ Normal normal_fine(float x) {
 }
 
 // forward(x, p) and backward(g, x, p) = g f'(x), with PyTorch's conventions at kinks and for NaN; where `masks_gradient`,
-// 0 for f'(x) = 0, whatever g is.
+// 0 where f is flat, whatever g is.
 
 struct Relu {
   static constexpr const char* name = "relu";
@@ -322,8 +322,8 @@ using TernaryFunctions = std::tuple<MulAdd>;
 template <class F>
 concept MasksGradient = requires { F::masks_gradient; };
 
-// How a function meets its operands. `apply(out, in, p)` works on one element. `has_table`: whether what is not a product
-// depends on one value.
+// How a function meets its operands. `apply(out, in, p)` works on one element. `has_table`: whether it is a function of
+// one value, or the product of one with the others.
 
 template <class F>
 struct Unary {
@@ -378,7 +378,7 @@ struct Gated {  // in: gate, up
 template <class F>
 struct GatedBackward {  // in: g, gate, up; out: d gate, d up
   static constexpr int outputs = 2, inputs = 3;
-  static constexpr bool is_gradient = true, has_table = true;
+  static constexpr bool is_gradient = true, has_table = !MasksGradient<F>;
   template <bool exact>
   __device__ static void apply(float (&out)[2], const float (&in)[3], float p) {
     out[0] = F::template backward<exact>(in[0] * in[2], in[1], p);

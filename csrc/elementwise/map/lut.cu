@@ -11,6 +11,13 @@ constexpr int kCodes = 256;
 
 static_assert(kThreads == kCodes, "each thread computes one answer");
 
+// As many as a multiprocessor takes.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 890
+constexpr int kMostBlocks = 1536 / kThreads;
+#else
+constexpr int kMostBlocks = 2048 / kThreads;
+#endif
+
 // Maps whose answer depends on one value, or is a product of what depends on one with others.
 //   operand  the input that the table is about
 //   Answer   of one of its values
@@ -64,7 +71,7 @@ struct Table<UnaryBackward<F>> {
 template <class F>
 struct Table<GatedBackward<F>> {
   static constexpr int operand = 1;
-  struct Answer {
+  struct alignas(sizeof(float2)) Answer {
     float value, slope;
   };
 
@@ -87,7 +94,7 @@ struct Lookup {
   // Packs of a thread. Codes become codes, without values in registers; others compute on 16 values at once, which before
   // sm_89 take registers of their own.
   static constexpr int kPacks = Map::inputs == 1 ? 4 : (Map::inputs == 2 ? 1 : 2);
-  static constexpr int kOnValues = !WARPSMITH_HAS_FP8_CVT ? 2 : 8 / kPacks;
+  static constexpr int kOnValues = !WARPSMITH_HAS_FP8_CVT ? 2 : (kPacks == 1 ? kMostBlocks : 4);
   struct Row {
     static constexpr int threads = kThreads, packs = kPacks, min_blocks = Map::inputs == 1 ? 4 : kOnValues;
   };
@@ -145,7 +152,7 @@ struct Lookup {
 };
 
 const char* takes(const MapArgs& a) {
-  if (!is_fp8(a.dtype) || !a.has_table) return "takes fp8 activations, gates and their gradients only";
+  if (!is_fp8(a.dtype) || !a.has_table) return "takes fp8 functions of one value, times others, only";
   return needs_packs(a);
 }
 

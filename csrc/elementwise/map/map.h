@@ -14,7 +14,7 @@ inline constexpr int kMaxRank = 8;      // dimensions left after merging
 struct MapArgs {
   int map;         // index into Maps
   Dtype dtype;     // of every operand
-  bool has_table;  // a function of one value, with or without a gate
+  bool has_table;  // a function of one value, or the product of one with the others
   int operands;    // outputs first, then inputs
   int outputs;
   void* data[kMaxOperands];

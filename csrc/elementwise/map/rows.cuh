@@ -41,7 +41,7 @@ Rows<Map, T> make_rows(const MapArgs& a, int width) {
   }
   view.rows = a.rows;
   view.cols = a.cols;
-  const int64_t per_row = (a.cols + width - 1) / width;
+  const int64_t per_row = ceil_div(a.cols, width);
   view.groups = a.rows * per_row;
   view.whole_groups = a.rows == 1 ? a.cols / width : view.groups;
   view.groups_per_row = FastDivide(per_row);

@@ -119,7 +119,7 @@ def look_up_both(codes, answers, EXACT: tl.constexpr):
     return look_up(codes, answers[0], EXACT), look_up(codes, answers[1], EXACT)
 
 
-#: Gradients that are 0 where the slope is, whatever `grad` is.
+#: Gradients that are 0 where the function is flat, whatever `grad` is.
 MASKING = (functions.relu_backward, functions.hardswish_backward, functions.hardshrink_backward)
 
 
@@ -361,7 +361,7 @@ def _launch(
     fp8 = is_fp8(x.dtype)
     name, carrier = _INTEGERS.get(x.dtype, ("", x.dtype))
     table = TABLES.get(wrap) if fp8 and function not in MASKING else None
-    packs = 1 if table else PACKS
+    packs = 1 if table else PACKS  # a table hides what one access leaves
     block = THREADS * packs * (layout.PACK_BYTES // x.element_size())
     of_all = {
         "F": function,

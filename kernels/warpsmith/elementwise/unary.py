@@ -29,7 +29,7 @@ class Activation:
     parameter: str = ""
     #: Values of it to test, beyond the default.
     tried: tuple[float, ...] = ()
-    #: The gradient is 0 where the slope is, whatever `grad` is: no product of the two.
+    #: The gradient is 0 where the function is flat, whatever `grad` is: no product with a slope.
     masks_gradient: bool = False
     aliases: tuple[str, ...] = ()
     #: fp8 is timed at every size.
