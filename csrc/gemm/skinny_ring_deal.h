@@ -1,6 +1,6 @@
 // How skinny_ring.cuh deals rows of weights out to blocks for 9 to 16 vectors. In 16 bits: whole tiles by turns, or an
 // even share for each. Turns stream neighbouring rows and win where their last wave is well filled or one of many; even
-// shares win where it is neither. In f32: tiles by turns, of the height that suits.
+// shares win where it is neither, by more since blocks start early. In f32: tiles by turns, of the height that suits.
 #pragma once
 
 #include <algorithm>

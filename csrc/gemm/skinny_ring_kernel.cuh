@@ -1,7 +1,8 @@
 // The loop of the kernels that stream weights through shared memory, times up to 16 vectors.
 //   Each warp fills a ring of its own with copies that need no registers, so that far more is under way than registers
 //   hold, and no warp waits for another before the end of a tile. The warps of a block share a tile's k, and the ring
-//   runs on from one tile to the next, so that DRAM has work while sums are added up.
+//   runs on from one tile to the next, so that DRAM has work while sums are added up. Blocks take their places, and clear
+//   what no vector fills, while the kernel before ends.
 #pragma once
 
 #include "device/pipeline.h"

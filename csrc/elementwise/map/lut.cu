@@ -1,12 +1,13 @@
 // fp8 functions and gradients by table: there are only 256 inputs, so every block computes all 256 answers once.
 //   Against `stream`: a shared-memory load replaces decoding, a transcendental function and (where nothing is multiplied)
-//   encoding, which bound that rung by arithmetic: 16 values ride on every 128-bit access. Bound: DRAM.
+//   encoding, which bound that rung by arithmetic: 16 values ride on every 128-bit access. The table is made while a
+//   thread's loads are under way. Bound: DRAM.
 #include "elementwise/map/stream.cuh"
 
 namespace warpsmith {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256;  // of a block, in one row or several
 constexpr int kCodes = 256;
 
 static_assert(kThreads == kCodes, "each thread computes one answer");
@@ -37,7 +38,7 @@ struct Table<Unary<F>> {
   }
 };
 
-// The answers are floats, because the product is rounded once.
+// From here on the answers are floats, because a product is rounded once: values of a gate, slopes, or both.
 template <class F>
 struct Table<Gated<F>> {
   static constexpr int operand = 0;

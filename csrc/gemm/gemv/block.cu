@@ -1,6 +1,7 @@
 // GEMV, four rows per block.
 //   Against `rows`: all threads of a block share its rows, each with a few packs of each, so that blocks are many and
-//   short and each sweeps over one stretch of memory; two vectors are served by one read of the weights.
+//   short and each sweeps over one stretch of memory; two vectors are served by one read of the weights. Blocks take their
+//   places while the kernel before ends.
 //   Occupancy: four blocks of 256 threads x 64 registers, where rows are short eight of 128; for two vectors two blocks
 //   of 256 x up to 114 registers, or four of 128 (in 16 bits five).
 //   Bound: DRAM.

@@ -1,7 +1,7 @@
 // GEMV with several vectors: weights streamed once for all of them.
 //   Against `block`: weights and vectors pass through rings in shared memory, and every value of either that a thread
 //   reads from there is used several times: by tensor cores in 16 bits, in tiles of registers in f32. See
-//   gemm/skinny_ring.cuh.
+//   gemm/skinny_ring.cuh, and gemm/skinny_ring_deal.h for who takes which rows.
 //   Occupancy: one block, of 8 warps of up to 255 registers in 149 to 218 KB or of 4 warps of up to 192 registers in
 //   217 or 221 KB; where a block cannot have that much, of 4 warps of up to 204 registers in 57 to 81 KB, of which
 //   sm_80 holds two.

@@ -2,6 +2,7 @@
 //   Against `mma_peak`: no tile is filled with rows that are not there. One vector, in f32 two, is multiplied as
 //   GEMV's `block` does it, more as its `skinny` does; see gemm/skinny_block.cuh and gemm/skinny_ring.cuh. What is added
 //   to a product is on its way while the product is summed; products alone have kernels of their own, as GEMV has them.
+//   Rows are dealt out to blocks alike.
 //   Occupancy: one or two vectors, as GEMV's `block`; more, as its `skinny`.
 //   Bound: DRAM.
 #include "gemm/skinny_block.cuh"

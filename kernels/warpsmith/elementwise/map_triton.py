@@ -91,6 +91,8 @@ def gated_backward(F: tl.constexpr, v, p, EXACT: tl.constexpr):
 
 
 # --- functions of fp8 by table: of one operand the codes, and in place of the parameter the answers
+# x: all numbers [256]; answers, slopes: float32 [256]; codes: uint8, grad and results: float32, of
+# the shape of a tile, [BLOCK] or [BM, BN]
 
 
 @triton.jit
