@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/convert.h"
-#include "elementwise/map/functions.h"
+#include "elementwise/activations.h"
 #include "gemm/gemm.h"
 
 namespace warpsmith {

@@ -6,7 +6,7 @@
 #include "device/convert.h"
 #include "device/fast_divide.h"
 #include "device/moments.h"
-#include "elementwise/map/functions.h"
+#include "elementwise/activations.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "norm/group.h"

@@ -1,54 +1,21 @@
-// How the work of a single launch is cut: tiles, and the blocks that walk over them.
+// How the work of a single launch is cut.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-
-#include "host/ceil_div.h"
+#include "reduce/walk.h"
 
 namespace warpsmith {
-
-// 128-bit packs of each operand that a thread has in flight | blocks per multiprocessor that the registers must allow |
-// whether a block takes one tile and no more
-template <int packs_, int blocks_, bool single_ = false>
-struct OnePassTile {
-  static constexpr int threads = 256, packs = packs_, blocks = blocks_;
-  static constexpr int size = threads * packs;  // packs of a tile
-  static constexpr bool single = single_;
-};
-
-// Which packs a block takes: tiles that begin at blockIdx.x * apart and every `step` from there on, within `extent`. A
-// fixed function of the size and the GPU, and so is the order of every addition.
-struct Walk {
-  int64_t blocks;
-  int64_t apart, step, extent;  // in packs
-};
-
-// Neighbouring tiles go to different blocks.
-template <class Tile>
-Walk strided(int64_t packs, int64_t most_blocks) {
-  const int64_t blocks = std::clamp<int64_t>(ceil_div(packs, Tile::size), 1, most_blocks);
-  return {blocks, Tile::size, blocks * Tile::size, packs};
-}
-
-// A block takes tiles that lie one after another.
-template <class Tile>
-Walk chunked(int64_t packs, int64_t most_blocks) {
-  const int64_t chunk = ceil_div(packs, most_blocks * Tile::size) * Tile::size;
-  return {ceil_div(packs, chunk), chunk, Tile::size, chunk};
-}
 
 // The tiles of a call with that many operands.
 template <int operands>
 struct OnePass {
   // Short calls: a tile to a block, the smallest of which two to a multiprocessor are enough.
-  using Small = OnePassTile<2 / operands, 6, true>;
-  using Middle = OnePassTile<4 / operands, 6, true>;
-  using Large = OnePassTile<8 / operands, 4, true>;
+  using Small = WalkTile<2 / operands, 6, true>;
+  using Middle = WalkTile<4 / operands, 6, true>;
+  using Large = WalkTile<8 / operands, 4, true>;
   static constexpr int kSingles = 2;  // blocks per multiprocessor
   // Longer ones: the blocks fill the GPU once, and each walks over several tiles.
-  using Usual = OnePassTile<4, operands == 1 ? 6 : 4>;
-  using Long = OnePassTile<8 / operands, 4>;
+  using Usual = WalkTile<4, operands == 1 ? 6 : 4>;
+  using Long = WalkTile<8 / operands, 4>;
 
   // Of workspace: the sum of each block, and a ticket.
   static int64_t workspace_bytes(int sm_count) {

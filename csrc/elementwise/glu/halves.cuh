@@ -3,7 +3,7 @@
 
 #include "device/convert.h"
 #include "device/fast_divide.h"
-#include "elementwise/map/functions.h"
+#include "elementwise/activations.h"
 #include "host/ceil_div.h"
 #include "host/launch.h"
 #include "host/registry.h"

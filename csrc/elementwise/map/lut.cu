@@ -13,7 +13,7 @@ constexpr int kCodes = 256;
 static_assert(kThreads == kCodes, "each thread computes one answer");
 
 // As many as a multiprocessor takes.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 890
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
 constexpr int kMostBlocks = 1536 / kThreads;
 #else
 constexpr int kMostBlocks = 2048 / kThreads;

@@ -28,7 +28,6 @@ struct Rows {
   int64_t groups;        // over all rows
   int64_t whole_groups;  // those before a tail: only a single row may end in a part of a group
   FastDivide groups_per_row;
-  bool beyond_l2;  // the inputs alone would fill L2
   float parameter;
 };
 
@@ -45,7 +44,6 @@ Rows<Map, T> make_rows(const MapArgs& a, int width) {
   view.groups = a.rows * per_row;
   view.whole_groups = a.rows == 1 ? a.cols / width : view.groups;
   view.groups_per_row = FastDivide(per_row);
-  view.beyond_l2 = a.rows * a.cols * Map::inputs * static_cast<int64_t>(sizeof(T)) >= kL2Bytes;
   view.parameter = a.parameter;
   return view;
 }
@@ -82,14 +80,7 @@ __device__ __forceinline__ void compute(Vec<T, n> (&out)[Map::outputs], const Ve
   for (int k = 0; k < Map::outputs; ++k) from_float(out[k], y[k]);
 }
 
-// A stream longer than L2 is read with the policy that lets the results leave L2 first; a short one stays out of the way,
-// so that the results are found in L2 by whoever reads them next.
-template <class View>
-__device__ __forceinline__ uint64_t load_policy(const View& view) {
-  return view.beyond_l2 ? ptx::policy_evict_last() : ptx::policy_evict_normal();
-}
-
-// A pack of every input, under that policy.
+// A pack of every input.
 template <class Map, class T>
 __device__ __forceinline__ void load_packs(Pack<T> (&in)[Map::inputs], const Rows<Map, T>& view, const Position& at,
                                            uint64_t policy) {

@@ -5,26 +5,12 @@
 
 #include "device/start_early.h"
 #include "elementwise/map/rows.cuh"
+#include "elementwise/stream_policy.h"
 
 namespace warpsmith {
 namespace {
 
 constexpr int64_t kMaxGridY = 65535;
-
-// What the host knows, so that no block need work it out.
-struct Given {
-  uint64_t policy;       // of the loads, on sm_90
-  unsigned whole_tiles;  // the first so many blocks of a single row have no tail
-};
-
-template <class Map, class T>
-__device__ __forceinline__ uint64_t load_policy(const Rows<Map, T>& view, const Given& given) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-  return given.policy;
-#else
-  return load_policy(view);
-#endif
-}
 
 // `Way`, here and below: how a rung computes and in which tiles.
 //   Map, T
@@ -65,13 +51,13 @@ __device__ __forceinline__ void stream_tile(const ViewOf<Way>& view, uint64_t po
   }
 }
 
-// A single row of any length.
+// A single row of any length. The first `whole_tiles` blocks have no tail.
 template <class Way>
 __global__ void __launch_bounds__(Way::Row::threads, Way::Row::min_blocks)
-    map_stream_kernel(const ViewOf<Way> view, const Given given) {
+    map_stream_kernel(const ViewOf<Way> view, const StreamPolicy l2, const unsigned whole_tiles) {
   start_early();
-  const uint64_t policy = load_policy(view, given);
-  if (blockIdx.x < given.whole_tiles) {
+  const uint64_t policy = l2.of_loads();
+  if (blockIdx.x < whole_tiles) {
     stream_tile<true, Way>(view, policy);
   } else {
     stream_tile<false, Way>(view, policy);
@@ -82,7 +68,7 @@ __global__ void __launch_bounds__(Way::Row::threads, Way::Row::min_blocks)
 // index arithmetic and the packs of a broadcast row.
 template <class Way>
 __global__ void __launch_bounds__(Way::Rows::threads, Way::Rows::min_blocks)
-    map_stream_rows_kernel(const ViewOf<Way> view, const Given given) {
+    map_stream_rows_kernel(const ViewOf<Way> view, const StreamPolicy l2) {
   using Map = typename Way::Map;
   using T = typename Way::T;
   start_early();
@@ -95,7 +81,7 @@ __global__ void __launch_bounds__(Way::Rows::threads, Way::Rows::min_blocks)
 
   // load
   if (there) {
-    const uint64_t policy = load_policy(view, given);
+    const uint64_t policy = l2.of_loads();
 #pragma unroll
     for (int k = 0; k < Map::inputs; ++k) {
       const int64_t pitch = view.pitch[Map::outputs + k];
@@ -140,13 +126,14 @@ void launch_stream(const MapArgs& a, cudaStream_t stream) {
   using Map = typename Way::Map;
   using T = typename Way::T;
   const auto view = make_rows<Map, T>(a, kPack<T>);
-  Given given{view.beyond_l2 ? ptx::kEvictLastOnSm90 : ptx::kEvictNormalOnSm90, 0};
+  const StreamPolicy l2(a.rows * a.cols * Map::inputs * static_cast<int64_t>(sizeof(T)));
   if (view.rows == 1) {
     using Tile = typename Way::Row;
     constexpr int kStep = Tile::threads * Tile::packs;
-    given.whole_tiles = static_cast<unsigned>(view.whole_groups / kStep);
+    const auto whole_tiles = static_cast<unsigned>(view.whole_groups / kStep);
     const dim3 grid(static_cast<unsigned>(ceil_div(view.groups, kStep)));
-    launch<&map_stream_kernel<Way>>({.grid = grid, .block = Tile::threads, .early = true}, stream, view, given);
+    launch<&map_stream_kernel<Way>>({.grid = grid, .block = Tile::threads, .early = true}, stream, view, l2,
+                                    whole_tiles);
     return;
   }
   using Tile = typename Way::Rows;
@@ -157,7 +144,7 @@ void launch_stream(const MapArgs& a, cudaStream_t stream) {
   const int64_t along_y = std::min<int64_t>(row_blocks, kMaxGridY);
   const dim3 grid(static_cast<unsigned>(ceil_div(packs, block.x)), static_cast<unsigned>(along_y),
                   static_cast<unsigned>(ceil_div(row_blocks, along_y)));
-  launch<&map_stream_rows_kernel<Way>>({.grid = grid, .block = block, .early = true}, stream, view, given);
+  launch<&map_stream_rows_kernel<Way>>({.grid = grid, .block = block, .early = true}, stream, view, l2);
 }
 
 }  // namespace

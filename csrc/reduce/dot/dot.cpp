@@ -12,7 +12,6 @@ namespace warpsmith {
 namespace {
 
 constexpr const char* kOp = "dot";
-constexpr const char* kOnePass = "one_pass";
 const Ladder<DotArgs> ladder{kOp};
 
 void check(const Tensor& x, const Tensor& y) {
@@ -43,7 +42,8 @@ Tensor run(const Tensor& x, const Tensor& y, const Named* named) {
   const DeviceInfo& info = device_info(device);
   const Tensor dense_x = x.is_contiguous() ? x : torch::stable::contiguous(x);
   const Tensor dense_y = y.is_contiguous() ? y : torch::stable::contiguous(y);
-  const int64_t bytes = std::max(OnePass<2>::workspace_bytes(info.sm_count), dot_workspace_bytes(n));
+  const int64_t bytes = std::max(
+      {OnePass<2>::workspace_bytes(info.sm_count), TwoPass<2>::workspace_bytes(info.sm_count), dot_workspace_bytes(n)});
   const Tensor workspace = empty_contiguous(x, Sizes(&bytes, 1), ScalarType::Byte);
   const DotArgs args{
       .x = dense_x.data_ptr(),

@@ -5,6 +5,7 @@
 
 #include "host/dtype.h"
 #include "reduce/one_pass.h"
+#include "reduce/two_pass.h"
 
 namespace warpsmith {
 

@@ -5,7 +5,7 @@
 //   blocks take their places while the kernel before ends. Bound: DRAM; on short inputs the launch, and the way of the
 //   sums through L2 at the end.
 #include "device/start_early.h"
-#include "reduce/dot/thread_dot.cuh"
+#include "reduce/dot/walk_dot.cuh"
 #include "reduce/one_pass.cuh"
 
 namespace warpsmith {
@@ -17,28 +17,11 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
                         const Joint<double> joint, T* out) {
   using Running = std::conditional_t<Tile::single, float, double>;  // of one tile, a warp's values are still few
   start_early();
-  Running sum_of_tiles{};
-  const int64_t first = blockIdx.x * walk.apart;
-  TilePacks<T, Tile> x_packs(x, first), y_packs(y, first);
-  for (int64_t left = min(walk.extent, x.accesses - first); left > 0; left -= walk.step) {
-    // load
-    Pack<T> a[Tile::packs], b[Tile::packs];
-    x_packs.load(a, left);
-    y_packs.load(b, left);
-    x_packs.advance(walk.step);
-    y_packs.advance(walk.step);
-
-    // multiply and add
-    ThreadDot<T, kPack<T>> sum;
-#pragma unroll
-    for (int i = 0; i < Tile::packs; ++i) sum.add(a[i], b[i]);
-    sum_of_tiles += static_cast<Running>(sum.total());
-  }
-  sum_of_tiles += dot_of_ends(x, y);
+  const auto sum = dot_of_walk<Tile, Running>(x, y, walk);
 
   // join
   double total;
-  if (join_blocks<Tile>(total, sum_of_tiles, joint)) *out = rounded<T>(total);
+  if (join_blocks<Tile>(total, sum, joint)) *out = rounded<T>(total);
 }
 
 const char* takes(const DotArgs& a) {

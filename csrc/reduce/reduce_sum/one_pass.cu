@@ -7,47 +7,21 @@
 #include "device/start_early.h"
 #include "reduce/one_pass.cuh"
 #include "reduce/reduce_sum/dtypes.cuh"
+#include "reduce/reduce_sum/walk_sum.cuh"
 
 namespace warpsmith {
 namespace {
-
-// Decoding fp8 in integer arithmetic takes more registers.
-template <class T, class Tile>
-constexpr int resident_blocks() {
-#if defined(__CUDA_ARCH__) && !WARPSMITH_HAS_FP8_CVT
-  return kIsFp8<T> ? Tile::blocks / 2 : Tile::blocks;
-#else
-  return Tile::blocks;
-#endif
-}
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, resident_blocks<T, Tile>())
     reduce_sum_one_pass_kernel(const Span<T, kPack<T>> x, const Walk walk, const Joint<Total<T>> joint, Result<T>* y) {
   using Running = std::conditional_t<Tile::single, Wide<T>, Total<T>>;  // of one tile, a warp's values are still few
   start_early();
-  Running sum_of_tiles{};
-  const int64_t first = blockIdx.x * walk.apart;
-  TilePacks<T, Tile> tile(x, first);
-  for (int64_t left = min(walk.extent, x.accesses - first); left > 0; left -= walk.step) {
-    // load
-    Pack<T> packs[Tile::packs];
-    tile.load(packs, left);
-    tile.advance(walk.step);
-
-    // add
-    ThreadSum<T, Wide<T>, kPack<T>> sum;
-#pragma unroll
-    for (int i = 0; i < Tile::packs; ++i) sum.add(packs[i]);
-    sum_of_tiles += static_cast<Running>(sum.total());
-  }
-  if (blockIdx.x == 0 && threadIdx.x < x.ends()) {
-    sum_of_tiles += static_cast<Running>(as_total(x.end(threadIdx.x)));
-  }
+  const auto sum = sum_of_walk<Tile, Running>(x, walk);
 
   // join
   Total<T> total;
-  if (join_blocks<Tile>(total, sum_of_tiles, joint)) *y = rounded<Result<T>>(total);
+  if (join_blocks<Tile>(total, sum, joint)) *y = rounded<Result<T>>(total);
 }
 
 const char* takes(const ReduceSumArgs& a) {

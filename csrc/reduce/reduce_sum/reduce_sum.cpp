@@ -11,7 +11,7 @@ namespace warpsmith {
 namespace {
 
 constexpr const char* kOp = "reduce_sum";
-constexpr const char* kOnePass = "one_pass";
+constexpr const char *kOnePass = "one_pass", *kTwoPass = "two_pass";
 const Ladder<ReduceSumArgs> ladder{kOp};
 
 const char* wide_name(Dtype dtype) {
@@ -51,8 +51,10 @@ Tensor run(const Tensor& x, const Named* named) {
   const DeviceInfo& info = device_info(device);
   // The order of dimensions does not matter to a sum, gaps and overlaps do.
   const Tensor input = is_dense(x) ? x : torch::stable::contiguous(x);
-  const bool one_pass = named == nullptr || named->rung == kOnePass;
-  const int64_t bytes = one_pass ? OnePass<1>::workspace_bytes(info.sm_count) : climb_workspace_bytes(n);
+  const int64_t walked =
+      std::max(OnePass<1>::workspace_bytes(info.sm_count), TwoPass<1>::workspace_bytes(info.sm_count));
+  const int64_t bytes =
+      named == nullptr || named->rung == kOnePass || named->rung == kTwoPass ? walked : climb_workspace_bytes(n);
   const Tensor workspace = empty_contiguous(x, Sizes(&bytes, 1), ScalarType::Byte);
   const ReduceSumArgs args{
       .x = input.data_ptr(),

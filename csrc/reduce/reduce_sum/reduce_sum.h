@@ -6,6 +6,7 @@
 
 #include "host/dtype.h"
 #include "reduce/one_pass.h"
+#include "reduce/two_pass.h"
 
 namespace warpsmith {
 
@@ -28,8 +29,8 @@ struct ReduceSumArgs {
 };
 
 // Workspace of the rung that asks for most: in the climb each block of 256 threads leaves a double for at least 256
-// values, and the next launch does the same with what the one before it left. The other rungs leave fewer, and
-// `one_pass` has OnePass::workspace_bytes.
+// values, and the next launch does the same with what the one before it left. The other rungs leave fewer;
+// `one_pass` and `two_pass` say how many.
 inline int64_t climb_workspace_bytes(int64_t n) {
   constexpr int kPasses = 8;  // no more, with 2^63 values
   return static_cast<int64_t>(sizeof(double)) * (n / 255 + kPasses);
