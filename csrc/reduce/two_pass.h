@@ -5,6 +5,9 @@
 
 namespace warpsmith {
 
+// What is shorter is read in less time than the host takes for a second launch.
+inline constexpr int64_t kTwoPassBytes = 8 << 20;  // of all operands
+
 // Of a call with that many operands.
 template <int operands>
 struct TwoPass {
@@ -17,9 +20,6 @@ struct TwoPass {
 
   // A sum for each block.
   static int64_t workspace_bytes(int sm_count) { return int64_t{8} * kWaves * Tile::blocks * sm_count; }
-
-  // Whether operands of that size in all are read for longer than a second launch takes the host.
-  static bool suits(int64_t bytes, int sm_count) { return bytes > (int64_t{64} << 10) * sm_count; }
 };
 
 }  // namespace warpsmith

@@ -24,7 +24,7 @@ const char* takes(const DotArgs& a) {
   return needs_f32_accumulator(a);
 }
 
-bool suits(const DotArgs& a) { return TwoPass<2>::suits(2 * a.n * size_of(a.dtype), a.sm_count); }
+bool suits(const DotArgs& a) { return 2 * a.n * size_of(a.dtype) >= kTwoPassBytes; }
 
 void launch(const DotArgs& a, cudaStream_t stream) {
   using Tile = TwoPass<2>::Tile;

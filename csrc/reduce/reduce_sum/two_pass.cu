@@ -23,7 +23,7 @@ const char* takes(const ReduceSumArgs& a) {
   return a.accumulator == Accumulator::wide ? nullptr : "accumulates in f32";
 }
 
-bool suits(const ReduceSumArgs& a) { return TwoPass<1>::suits(a.n * size_of(a.dtype), a.sm_count); }
+bool suits(const ReduceSumArgs& a) { return a.n * size_of(a.dtype) >= kTwoPassBytes; }
 
 void launch(const ReduceSumArgs& a, cudaStream_t stream) {
   using Tile = TwoPass<1>::Tile;

@@ -12,6 +12,7 @@ from warpsmith.catalogue import FLOATS, PACK, Condition, Cost, Op, Property, Run
 from warpsmith.norm.checks import check_like, shape_text
 from warpsmith.reduce import dot_cases as cases
 from warpsmith.reduce.determinism import cancelling, deterministic
+from warpsmith.reduce.reduce_sum import long_enough
 from warpsmith.rows import address
 
 
@@ -123,6 +124,7 @@ dot_op = catalogue.add(
                 technique="two_pass",
                 min_sm=90,
                 when=_aligned_alike(16),
+                suits=long_enough,
             ),
         ),
         triton="dot_triton:dot",
