@@ -10,6 +10,7 @@
 namespace warpsmith {
 namespace {
 
+// `partial`: [blocks], the sum of each.
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, resident_blocks<T, Tile>())
     reduce_sum_two_pass_kernel(const Span<T, kPack<T>> x, const Walk walk, Total<T>* partial) {
