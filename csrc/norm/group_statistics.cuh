@@ -2,6 +2,7 @@
 // order. Both layouts, forward and backward.
 #pragma once
 
+#include "device/start_early.h"
 #include "norm/columns.cuh"
 #include "norm/group_statistics.h"
 
@@ -23,6 +24,7 @@ inline constexpr int kPieceThreads = 256;
 template <class T>
 __global__ void __launch_bounds__(kPieceThreads)
     group_norm_moments_kernel(Moments* to, const T* x, int64_t packs, const Pieces pieces) {
+  start_early();
   constexpr int kWidth = kPack<T>;
   __shared__ Moments partial[kWarp];
   const int64_t row = blockIdx.x / pieces.count, first = (blockIdx.x - row * pieces.count) * pieces.length;
@@ -45,6 +47,7 @@ __global__ void __launch_bounds__(kPieceThreads)
 template <class T>
 __global__ void __launch_bounds__(kTileThreads, 4)
     group_norm_nhwc_moments_kernel(Moments* to, const T* x, const ColumnTiling tiling, const Pieces slabs) {
+  start_early();
   constexpr int kWidth = kPack<T>;
   __shared__ alignas(16) float2 shared[kTileThreads * kWidth];
   const int tile = blockIdx.y;
@@ -72,6 +75,7 @@ __global__ void __launch_bounds__(kTileThreads, 4)
 template <int threads>
 __global__ void __launch_bounds__(threads)
     group_norm_statistics_kernel(Normaliser* to, const Moments* pieces, int64_t count, float eps) {
+  start_early();
   __shared__ Moments partial[kWarp];
   Moments moments{};
   for (int64_t i = threadIdx.x; i < count; i += threads) moments = merge(moments, pieces[blockIdx.x * count + i]);
@@ -82,8 +86,9 @@ __global__ void __launch_bounds__(threads)
 inline void merge_pieces(const GroupStatistics& to, const GroupShape& s, const Pieces& pieces, float eps,
                          cudaStream_t stream) {
   constexpr int kThreads = 128;
-  launch<&group_norm_statistics_kernel<kThreads>>({static_cast<unsigned>(s.rows()), kThreads}, stream, to.groups,
-                                                  static_cast<const Moments*>(to.pieces), pieces.count, eps);
+  const LaunchConfig config{.grid = static_cast<unsigned>(s.rows()), .block = kThreads, .early = true};
+  launch<&group_norm_statistics_kernel<kThreads>>(config, stream, to.groups, static_cast<const Moments*>(to.pieces),
+                                                  pieces.count, eps);
 }
 
 // Statistics of a contiguous x.
@@ -92,8 +97,8 @@ GroupStatistics launch_statistics(const T* x, const GroupShape& s, const Pieces&
                                   cudaStream_t stream) {
   const GroupStatistics statistics(workspace, s, pieces);
   const auto blocks = static_cast<unsigned>(s.rows() * pieces.count);
-  launch<&group_norm_moments_kernel<T>>({blocks, kPieceThreads}, stream, statistics.pieces, x, s.row_size() / kPack<T>,
-                                        pieces);
+  const LaunchConfig config{.grid = blocks, .block = kPieceThreads, .early = true};
+  launch<&group_norm_moments_kernel<T>>(config, stream, statistics.pieces, x, s.row_size() / kPack<T>, pieces);
   merge_pieces(statistics, s, pieces, eps, stream);
   return statistics;
 }
@@ -104,7 +109,8 @@ GroupStatistics launch_statistics(const T* x, const GroupShape& s, const ColumnT
                                   float eps, float* workspace, cudaStream_t stream) {
   const GroupStatistics statistics(workspace, s, slabs);
   const dim3 grid(static_cast<unsigned>(s.n * slabs.count), static_cast<unsigned>(tiling.tiles));
-  launch<&group_norm_nhwc_moments_kernel<T>>({grid, tiling.threads()}, stream, statistics.pieces, x, tiling, slabs);
+  const LaunchConfig config{.grid = grid, .block = tiling.threads(), .early = true};
+  launch<&group_norm_nhwc_moments_kernel<T>>(config, stream, statistics.pieces, x, tiling, slabs);
   merge_pieces(statistics, s, slabs, eps, stream);
   return statistics;
 }

@@ -2,6 +2,7 @@
 //   Against `naive`: a block reads slabs of neighbouring positions, all their channels in 128-bit accesses. A thread
 //   stays with one pack of channels, so that weight, bias and statistics are looked up once for many positions, and a
 //   pack that several groups share costs nothing more. Bound: DRAM, with x read twice where it does not fit in L2.
+#include "device/start_early.h"
 #include "norm/group_norm/group_norm.h"
 #include "norm/group_statistics.cuh"
 
@@ -20,6 +21,7 @@ struct Operands {
 
 template <class T, class Activation>
 __global__ void __launch_bounds__(kTileThreads, 4) group_norm_nhwc_split_kernel(const Operands<T> v) {
+  start_early();
   constexpr int kWidth = kPack<T>;
   const ColumnTiling& tiling = v.tiling;
   const Column column(tiling, blockIdx.y);
@@ -66,7 +68,8 @@ void launch(const GroupNormArgs& a, cudaStream_t stream) {
                                .tiling = tiling,
                                .slabs = slabs};
     const dim3 grid(static_cast<unsigned>(a.shape.n * slabs.count), static_cast<unsigned>(tiling.tiles));
-    warpsmith::launch<&group_norm_nhwc_split_kernel<T, Activation>>({grid, tiling.threads()}, stream, operands);
+    const LaunchConfig config{.grid = grid, .block = tiling.threads(), .early = true};
+    warpsmith::launch<&group_norm_nhwc_split_kernel<T, Activation>>(config, stream, operands);
   });
 }
 

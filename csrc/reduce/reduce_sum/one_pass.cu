@@ -24,10 +24,6 @@ __global__ void __launch_bounds__(Tile::threads, resident_blocks<T, Tile>())
   if (join_blocks<Tile>(total, sum, joint)) *y = rounded<Result<T>>(total);
 }
 
-const char* takes(const ReduceSumArgs& a) {
-  return a.accumulator == Accumulator::wide ? nullptr : "accumulates in f32";
-}
-
 void launch(const ReduceSumArgs& a, cudaStream_t stream) {
   visit_elements(a.dtype, [&]<class T>() {
     const Span<T, kPack<T>> x(a.x, a.n);
@@ -40,7 +36,7 @@ void launch(const ReduceSumArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<ReduceSumArgs> registered{"one_pass", /*min_sm=*/80, takes, launch};
+const Register<ReduceSumArgs> registered{"one_pass", /*min_sm=*/80, needs_wide_accumulator, launch};
 
 }  // namespace
 }  // namespace warpsmith

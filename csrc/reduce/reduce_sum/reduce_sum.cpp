@@ -11,7 +11,6 @@ namespace warpsmith {
 namespace {
 
 constexpr const char* kOp = "reduce_sum";
-constexpr const char *kOnePass = "one_pass", *kTwoPass = "two_pass";
 const Ladder<ReduceSumArgs> ladder{kOp};
 
 const char* wide_name(Dtype dtype) {
@@ -51,10 +50,8 @@ Tensor run(const Tensor& x, const Named* named) {
   const DeviceInfo& info = device_info(device);
   // The order of dimensions does not matter to a sum, gaps and overlaps do.
   const Tensor input = is_dense(x) ? x : torch::stable::contiguous(x);
-  const int64_t walked =
-      std::max(OnePass<1>::workspace_bytes(info.sm_count), TwoPass<1>::workspace_bytes(info.sm_count));
-  const int64_t bytes =
-      named == nullptr || named->rung == kOnePass || named->rung == kTwoPass ? walked : climb_workspace_bytes(n);
+  int64_t bytes = std::max(OnePass<1>::workspace_bytes(info.sm_count), TwoPass<1>::workspace_bytes(info.sm_count));
+  if (named != nullptr) bytes = std::max(bytes, climb_workspace_bytes(n));  // nothing else is chosen to climb
   const Tensor workspace = empty_contiguous(x, Sizes(&bytes, 1), ScalarType::Byte);
   const ReduceSumArgs args{
       .x = input.data_ptr(),

@@ -28,6 +28,10 @@ struct ReduceSumArgs {
   Accumulator accumulator;
 };
 
+inline const char* needs_wide_accumulator(const ReduceSumArgs& a) {
+  return a.accumulator == Accumulator::wide ? nullptr : "accumulates in f32";
+}
+
 // Workspace of the rung that asks for most: in the climb each block of 256 threads leaves a double for at least 256
 // values, and the next launch does the same with what the one before it left. The other rungs leave fewer;
 // `one_pass` and `two_pass` say how many.

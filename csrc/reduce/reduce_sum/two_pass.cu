@@ -20,10 +20,6 @@ __global__ void __launch_bounds__(Tile::threads, resident_blocks<T, Tile>())
   if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-const char* takes(const ReduceSumArgs& a) {
-  return a.accumulator == Accumulator::wide ? nullptr : "accumulates in f32";
-}
-
 bool suits(const ReduceSumArgs& a) { return a.n * size_of(a.dtype) >= kTwoPassBytes; }
 
 void launch(const ReduceSumArgs& a, cudaStream_t stream) {
@@ -38,7 +34,7 @@ void launch(const ReduceSumArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<ReduceSumArgs> registered{"two_pass", /*min_sm=*/90, takes, launch, suits};
+const Register<ReduceSumArgs> registered{"two_pass", /*min_sm=*/90, needs_wide_accumulator, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

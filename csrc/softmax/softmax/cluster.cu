@@ -9,7 +9,8 @@
 namespace warpsmith {
 namespace {
 
-using ShortTiles = std::tuple<ClusterTile<512, 8, 3, 1, 4>>;
+// Up to 224 KiB two clusters share a multiprocessor; above, more rows on their way are worth more.
+using ShortTiles = std::tuple<ClusterTile<448, 4, 3, 2, 8>, ClusterTile<512, 4, 4, 1, 8>>;
 using LongTiles = std::tuple<StreamTile<512, 8, 4, 6, 1, 8, false>, StreamTile<512, 8, 4, 6, 1, 16, false>>;
 static_assert(16 * kMostStreamedPacks<LongTiles> == kMostClusterBytes);
 
