@@ -291,6 +291,8 @@ def test_fused_layer_is_as_accurate_as_pytorch(
 ) -> None:
     """At an odd number of classes, over several chunks. PyTorch too rounds the logits and their
     gradient to the dtype; summed in it, dW is rounded once more for every chunk but the first.
+    The error of a mean is one draw, which for PyTorch may come out near zero: four standard
+    deviations of it, from the errors of PyTorch's rows, are allowed as well.
     """
     chunks = 3 if chunk_rows else 2
     leaves = layer(384, 64, 257, DTYPES[dtype])
@@ -303,16 +305,22 @@ def test_fused_layer_is_as_accurate_as_pytorch(
         x, weight, target, bias, chunk_rows=chunk_rows, accumulate_f32=accumulate_f32
     )
     assert ours.dtype == torch.float32
-    theirs = F.cross_entropy(F.linear(x, weight, bias).float(), target)
+    logits = F.linear(x, weight, bias).float()
+    theirs = F.cross_entropy(logits, target)
     wide = tuple(t.detach().double().requires_grad_() for t in (x, weight, bias))
     exact = F.cross_entropy(F.linear(*wide), target)
+    errors = F.cross_entropy(logits.double(), target, reduction="none") - F.cross_entropy(
+        F.linear(*wide), target, reduction="none"
+    )
+    deviation = float(errors.detach().norm()) / int((target >= 0).sum())
     found = gradients(ours, (x, weight, bias))
     reference = gradients(theirs, (x, weight, bias))
     for our, their, right in zip(found, reference, gradients(exact, wide), strict=True):
         eps = torch.finfo(x.dtype if right.dim() else torch.float32).eps
         rounding = (1 if accumulate_f32 else chunks) * eps * float(right.abs().max())
-        allowed = 2 * float((their - right).abs().max()) + rounding
-        assert float((our - right).abs().max()) <= allowed
+        theirs_off = float((their - right).abs().max())
+        allowed = 2 * theirs_off if right.dim() else max(2 * theirs_off, 4 * deviation)
+        assert float((our - right).abs().max()) <= allowed + rounding
 
 
 @pytest.mark.parametrize(

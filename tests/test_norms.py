@@ -1,4 +1,6 @@
-"""Norms whose weight is centred at zero; dropout: its mask in pieces, what it is compared with."""
+"""Norms whose weight is centred at zero; dropout: its mask in pieces, what it is compared with;
+long rows.
+"""
 
 from __future__ import annotations
 
@@ -122,6 +124,33 @@ def test_gradients_of_residual_norms_with_dropout_as_autograd_has_them(
     assert op.eager is not None
     for ours, wanted in zip(op.eager(*args), op.reference(*args), strict=True):
         torch.testing.assert_close(ours, wanted)
+
+
+# Several rows for each cluster; a pack more than the clusters of a shorter tile hold.
+LONG_ROWS = [
+    (150, 65536), (70, 114688), (70, 131072), (2, 32776), (2, 57352), (2, 65544), (2, 114696),
+    (2, 131080), (2, 262152),
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "cols"), LONG_ROWS)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "rms_norm", "layer_norm"])
+def test_clusters_of_every_tile(name: str, rows: int, cols: int) -> None:
+    op = catalogue.get(name)
+    sm = dispatch.device_sm(torch.device("cuda"))
+    for dtype in op.dtypes:
+        inputs = Inputs(DTYPES[dtype], "cuda")
+        parameters = [inputs.randn(cols, salt=i) for i in (1, 2)]
+        given = (inputs.randn(rows, cols), *parameters[: len(op.argument_names) - 2])
+        args = dispatch.normalise(op, given)
+        expected = testing.Expected.of(op, args)
+        for variant in op.variants:
+            if variant.rung.name != "cluster" or dispatch.refusal(variant, args, sm) is not None:
+                continue
+            out = getattr(torch.ops.warpsmith, variant.op_name)(*args)
+            verdict = testing.compare(op, out, args, variant=variant, expected=expected)
+            assert verdict.ok, verdict.message
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from pathlib import Path
 os.environ["TRITON_INTERPRET"] = "1"  # what no kernel serves goes to the twin
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from emulator import checks
+from emulator import checks, refusals
 from warpsmith.arguments import UsageError, find_ops
 
 
@@ -39,7 +39,12 @@ def main() -> int:
         idle = " ".join(v.name for v in op.variants if v.name not in ran)
         rest = f"; not run: {idle}" if idle else ""
         print(f"{op.name}: {len(found)} calls, {len(wrong)} failed{rest}", flush=True)
-        failed += len(wrong)
+        refused = list(refusals.differences(op))
+        differ = [f"{call}: {said}" for call, said in refused if said]
+        for line in differ[:10]:
+            print(f"FAILED {line}")
+        print(f"{op.name}: {len(refused)} bad calls, {len(differ)} refused otherwise", flush=True)
+        failed += len(wrong) + len(differ)
     return 1 if failed else 0
 
 

@@ -89,6 +89,9 @@ ReduceDimArgs describe(Tensor& x, int64_t dim, bool batch_invariant, int64_t out
 std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& request, Named rung) {
   const ReductionInfo& info = kReductions[static_cast<int>(reduction)];
   info.takes_integers ? check_real(info.name, x) : check_floating(info.name, "x", x);
+  if (info.finds_position && x.scalar_type() == ScalarType::Bool) {
+    fail(info.name, "expected x to hold real numbers, got torch.bool");
+  }
   const int64_t dim = check_dim(info.name, x, request.dim);
   const int64_t n = x.dim() == 0 ? 1 : x.size(dim);
   if (n == 0 && !info.takes_nothing) {

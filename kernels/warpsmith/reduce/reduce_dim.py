@@ -365,7 +365,12 @@ def _add(
         accumulates=accumulates,
         samples=(*cases.samples(rest, takes_nothing=takes_nothing, huge=huge), *samples),
         errors=cases.errors(
-            name, rest, other, takes_nothing=takes_nothing, floats_only=name in FLOATS_ONLY
+            name,
+            rest,
+            other,
+            takes_nothing=takes_nothing,
+            floats_only=name in FLOATS_ONLY,
+            positions=name in POSITIONS,
         ),
         properties=properties,
         cost=Cost(bytes=moved, flops=lambda *args: flops * args[0].numel()),

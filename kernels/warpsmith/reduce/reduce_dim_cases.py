@@ -257,7 +257,7 @@ def bench(rest: Rest) -> tuple[Sample, ...]:
 
 
 def errors(
-    op: str, rest: Rest, first: str, *, takes_nothing: bool, floats_only: bool
+    op: str, rest: Rest, first: str, *, takes_nothing: bool, floats_only: bool, positions: bool
 ) -> tuple[Bad, ...]:
     """What `op` refuses; `first` is the technique part of a variant that wants rows."""
     lookup = (IndexError, RuntimeError)
@@ -278,8 +278,16 @@ def errors(
             rf"{op}: expected x to be a floating-point tensor, got torch\.int32",
         ),
     )
+    booleans = (
+        Bad(
+            "booleans",
+            lambda i: (torch.ones(2, 8, dtype=torch.bool, device=i.device), *rest(-1, False)),
+            rf"{op}: expected x to hold real numbers, got torch\.bool",
+        ),
+    )
     return (
         *(integers if floats_only else ()),
+        *(booleans if positions else ()),
         Bad(
             "complex numbers",
             lambda i: (torch.ones(2, 8, dtype=torch.complex64, device=i.device), *rest(-1, False)),
