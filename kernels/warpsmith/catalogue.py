@@ -343,6 +343,9 @@ class Op:
         return self.source or self.name
 
     def variant(self, name: str) -> Variant:
+        if not isinstance(name, str):
+            given = type(name).__name__
+            raise TypeError(f"{self.name}: expected variant to be a string, got {given}")
         for variant in self.variants:
             prefixed = (f"{prefix}_{variant.name}" for prefix in (self.name, *self.aliases))
             if name in (variant.name, *prefixed):

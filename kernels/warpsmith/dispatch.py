@@ -203,11 +203,11 @@ def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
     """Raises where a tensor is missing, which PyTorch lets pass if it is None, or has no strides.
 
     Raises:
-        TypeError: None or a list, say, in place of a tensor; of a number PyTorch makes one.
+        TypeError: None, a number or a list, say, in place of a tensor.
         NotImplementedError: a sparse tensor, say.
     """
     for name, needed, a in zip(op.argument_names, _tensors(op.schema), args, strict=True):
-        if needed and not isinstance(a, (Tensor, int, float, complex)):
+        if needed and not isinstance(a, Tensor):
             given = "None" if a is None else type(a).__name__
             raise TypeError(f"{op.name}: expected {name} to be a tensor, got {given}")
         if isinstance(a, Tensor) and a.layout != torch.strided:

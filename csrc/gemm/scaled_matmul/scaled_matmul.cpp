@@ -14,16 +14,19 @@ constexpr const char* kOp = "scaled_matmul";
 const Ladder<ScaledMatmulArgs> ladder{kOp};
 
 void check_matrix(std::string_view name, const Tensor& x) {
-  if (!is_floating(x.scalar_type()) && x.scalar_type() != ScalarType::Char) {
-    fail(kOp, "expected ", name, " to be a floating-point or int8 tensor, got ", dtype_name(x.scalar_type()));
+  const std::optional<Dtype> dtype = kernel_dtype(x.scalar_type());
+  const bool narrow = dtype && (is_fp8(*dtype) || *dtype == Dtype::i8);
+  if (!narrow && x.scalar_type() != ScalarType::Double) {
+    fail(kOp, "expected ", name, " to be an fp8 or int8 tensor, got ", dtype_name(x.scalar_type()));
   }
   if (x.dim() != 2) fail(kOp, "expected ", name, " to be 2-D, got shape ", shape_text(x.sizes()));
 }
 
-void check_scale(std::string_view name, const Tensor& scale, const Tensor& a, int64_t count, const char* of) {
+void check_scale(std::string_view name, const Tensor& scale, ScalarType type, const Tensor& a, int64_t count,
+                 const char* of) {
   check_device_like(kOp, name, scale, a, "a");
-  if (scale.scalar_type() != ScalarType::Float && scale.scalar_type() != ScalarType::Double) {
-    fail(kOp, "expected ", name, " to have dtype torch.float32, got ", dtype_name(scale.scalar_type()));
+  if (scale.scalar_type() != type) {
+    fail(kOp, "expected ", name, " to have dtype ", dtype_name(type), ", got ", dtype_name(scale.scalar_type()));
   }
   const bool one = scale.dim() == 0, each = scale.dim() == 1 && scale.size(0) == count;
   if (!one && !each) {
@@ -49,17 +52,16 @@ Tensor run(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor
   if (a.size(1) != b.size(0)) {
     fail(kOp, "cannot multiply shapes ", shape_text(a.sizes()), " and ", shape_text(b.sizes()));
   }
-  check_scale("scale_a", scale_a, a, a.size(0), "row of a");
-  check_scale("scale_b", scale_b, a, b.size(1), "column of b");
+  const bool wide = a.scalar_type() == ScalarType::Double || scale_a.scalar_type() == ScalarType::Double;
+  const ScalarType scale_type = wide ? ScalarType::Double : ScalarType::Float;
+  check_scale("scale_a", scale_a, scale_type, a, a.size(0), "row of a");
+  check_scale("scale_b", scale_b, scale_type, a, b.size(1), "column of b");
   const ScalarType type = out_type(out_dtype);
   const auto fall_back = [&] {
     return call_fallback<Tensor>("warpsmith::scaled_matmul", a, b, scale_a, scale_b, out_dtype);
   };
-  const auto dtype = kernel_dtype(a.scalar_type());
-  const bool narrow = dtype && (is_fp8(*dtype) || *dtype == Dtype::i8);
-  const bool single = scale_a.scalar_type() == ScalarType::Float && scale_b.scalar_type() == ScalarType::Float;
-  if (!narrow || !single) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(narrow ? ScalarType::Double : a.scalar_type()));
+  if (wide) {
+    if (rung != nullptr) fail(kOp, "no rung takes torch.float64");
     return fall_back();
   }
   const int64_t shape[2] = {a.size(0), b.size(1)};
@@ -88,7 +90,7 @@ Tensor run(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor
       .m = a.size(0),
       .n = b.size(1),
       .k = a.size(1),
-      .dtype = *dtype,
+      .dtype = *kernel_dtype(a.scalar_type()),
       .out = type == ScalarType::Half ? Dtype::f16 : Dtype::bf16,
       .sm = info.sm,
       .sm_count = info.sm_count,

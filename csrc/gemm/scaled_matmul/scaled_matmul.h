@@ -26,7 +26,7 @@ inline const char* needs_scaled_mma(const ScaledMatmulArgs& p) {
   if (p.a.order != Order::rows || p.b.order != Order::columns) return "needs a row-major and b column-major";
   const bool whole = in_packs(p.a, p.m, p.k, p.dtype, 16) && in_packs(p.b, p.k, p.n, p.dtype, 16);
   if (!whole) return "needs a and b in packs of 16 bytes";
-  return p.k <= kMostDepth ? nullptr : "needs k of at most 131071";
+  return p.dtype != Dtype::i8 || p.k <= kMostDepth ? nullptr : "needs k of at most 131071";
 }
 
 // Calls body.template operator()<Out>() for the dtype of the result.

@@ -38,7 +38,8 @@ def _backward(
     a, x = inputs
     grad_a = grad_x = None
     if needs[0]:
-        grad_a = torch.outer(grad, x) if x.dim() == 1 else grad.t() @ x
+        one = x.dim() == 1
+        grad_a = torch.outer(grad, x) if one else torch.ops.warpsmith.matmul(grad.t(), x)
     if needs[1]:
         grad_x = torch.ops.warpsmith.gemv(a.t(), grad)
     return grad_a, grad_x

@@ -200,7 +200,15 @@ def _bench(m: int, k: int, vectors: int) -> Sample:
 
 
 def bench() -> tuple[Sample, ...]:
-    return tuple(_bench(m, k, n) for n in (1, 2, 4, 8, 16) for m, k in _SHAPES)
+    return (
+        *(_bench(m, k, n) for n in (1, 2, 4, 8, 16) for m, k in _SHAPES),
+        _bench(1 << 22, 16, 1),
+        Sample(
+            "14336x4096, column-major",
+            lambda i: (i.plain(4096, 14336).t(), i.plain(4096, salt=1)),
+            small=False,
+        ),
+    )
 
 
 # --- refused --------------------------------------------------------------------------------------

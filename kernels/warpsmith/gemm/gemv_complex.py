@@ -133,10 +133,12 @@ def gemv_complex(a: Tensor, x: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         `torch.mv` of complex tensors.
     """
-    if a.is_complex() and not x.is_complex():
-        raise RuntimeError(f"{_OP}: expected x to have dtype {a.dtype} like a, got {x.dtype}")
-    if not a.is_complex() or not x.is_complex():
+    if not (isinstance(a, Tensor) and a.is_complex() and isinstance(x, Tensor)):
         return _gemv_complex(variant, a, x)
+    if a.dim() != 2:
+        raise RuntimeError(f"{_OP}: expected a to have shape (m, k), got shape {shape_text(a)}")
+    if x.dtype != a.dtype:
+        raise RuntimeError(f"{_OP}: expected x to have dtype {a.dtype} like a, got {x.dtype}")
     y = _gemv_complex(variant, _pairs(a), _pairs(x))
     return torch.view_as_complex(y)
 

@@ -316,6 +316,17 @@ def addmm_samples() -> tuple[Sample, ...]:
             ),
         ),
         Sample(
+            "more products than a grid is high",
+            lambda i: (
+                i.randn(70000, 2, 2),
+                i.randn(70000, 2, 4, salt=1),
+                i.randn(70000, 4, 2, salt=2),
+                0.5,
+                2.0,
+            ),
+            small=False,
+        ),
+        Sample(
             "few rows, c transposed",
             lambda i: (
                 i.randn(33, 5).t(),

@@ -208,6 +208,11 @@ def samples() -> tuple[Sample, ...]:
         Sample(
             "expanded", lambda i: (left(i, 1, 40).expand(33, 40), right(i, 40, 1).expand(40, 24))
         ),
+        Sample(
+            "more products than a grid is high",
+            lambda i: (i.randn(70000, 2, 4), i.randn(70000, 4, 2, salt=1)),
+            small=False,
+        ),
         Sample("special values", _special),
         Sample("special values, odd", _special_odd),
         Sample("cancelling", _cancelling, small=False),

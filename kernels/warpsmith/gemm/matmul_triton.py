@@ -113,15 +113,15 @@ def matmul_kernel(
     """A tile of one product per program; of a part of k where SPLIT. Unless DEPTH is 0, sums are of
     DEPTH values of k, and sums of such sums.
     """
-    # The tile: GROUP rows of tiles are walked column by column.
+    # The product and the tile: GROUP rows of tiles are walked column by column.
     tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
-    index = tl.program_id(0)
+    index = tl.program_id(0) % (tiles_m * tiles_n)
+    batch = (tl.program_id(0) // (tiles_m * tiles_n)).to(tl.int64)
     group = index // (GROUP * tiles_n)
     rows = tl.minimum(tiles_m - group * GROUP, GROUP)
     in_group = index % (GROUP * tiles_n)
     tile_m, tile_n = group * GROUP + in_group % rows, in_group // rows
-    batch = tl.program_id(1).to(tl.int64)
-    split = tl.program_id(2)
+    split = tl.program_id(1)
 
     row = (tile_m.to(tl.int64) * BM + tl.arange(0, BM))[:, None]  # [BM, 1]
     col = (tile_n.to(tl.int64) * BN + tl.arange(0, BN))[None, :]  # [1, BN]
@@ -152,7 +152,8 @@ def matmul_kernel(
 
     inside = (row < m) & (col < n)
     if SPLIT:
-        plane = (split * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
+        batches = tl.num_programs(0) // (tiles_m * tiles_n)
+        plane = split.to(tl.int64) * batches + batch
         tl.store(d_ptr + (plane * m + row) * n + col, total, mask=inside)
     else:
         value = finish(
@@ -264,7 +265,7 @@ def _run(
     scales = (alpha, beta)
     with torch.cuda.device_of(out):
         if long:
-            tuned[lambda t: (triton.cdiv(m, t["BM"]) * triton.cdiv(n, t["BN"]), batch, 1)](
+            tuned[lambda t: (batch * triton.cdiv(m, t["BM"]) * triton.cdiv(n, t["BN"]), 1)](
                 a, b, added, d, m, n, k, k, *a.stride(), *b.stride(), *c_strides, *scales,
                 **epilogue, **operands, SPLIT=False, GROUP=GROUP,
             )  # fmt: skip
@@ -275,7 +276,7 @@ def _run(
         if parts > 1:
             shape = (parts, batch, m, n)
             target = torch.empty(shape, dtype=torch.float32, device=out.device)
-        grid = (triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n), batch, parts)
+        grid = (batch * triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n), parts)
         matmul_kernel[grid](
             a, b, added, target, m, n, k, part, *a.stride(), *b.stride(), *c_strides, *scales,
             **epilogue, **operands, SPLIT=parts > 1, GROUP=GROUP, BM=tile.m, BN=tile.n, BK=tile.k,

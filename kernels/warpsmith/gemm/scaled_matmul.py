@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import FP8, Cost, Op, Property, Rung
+from warpsmith.catalogue import FP8, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import scaled_matmul_cases as cases
 from warpsmith.gemm.problem import (
     Problem,
@@ -21,11 +23,13 @@ OUT_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 _DTYPES = (*FP8, "i8")
 
 
-def _check_scale(name: str, scale: Tensor, a: Tensor, count: int, of: str) -> None:
+def _check_scale(
+    name: str, scale: Tensor, dtypes: tuple[torch.dtype, ...], a: Tensor, count: int, of: str
+) -> None:
     op = "scaled_matmul"
     check_device(op, name, scale, a, "a")
-    if scale.dtype not in (torch.float32, torch.float64):
-        raise RuntimeError(f"{op}: expected {name} to have dtype torch.float32, got {scale.dtype}")
+    if scale.dtype not in dtypes:
+        raise RuntimeError(f"{op}: expected {name} to have dtype {dtypes[0]}, got {scale.dtype}")
     if scale.shape not in ((), (count,)):
         raise RuntimeError(
             f"{op}: expected {name} to have shape () or ({count},), one value per {of}, "
@@ -36,10 +40,8 @@ def _check_scale(name: str, scale: Tensor, a: Tensor, count: int, of: str) -> No
 def _check(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> None:
     op = "scaled_matmul"
     for name, x in (("a", a), ("b", b)):
-        if not x.is_floating_point() and x.dtype != torch.int8:
-            raise RuntimeError(
-                f"{op}: expected {name} to be a floating-point or int8 tensor, got {x.dtype}"
-            )
+        if not catalogue.is_fp8(x.dtype) and x.dtype not in (torch.int8, torch.float64):
+            raise RuntimeError(f"{op}: expected {name} to be an fp8 or int8 tensor, got {x.dtype}")
         if x.dim() != 2:
             raise RuntimeError(f"{op}: expected {name} to be 2-D, got shape {shape_text(x)}")
     check_device(op, "b", b, a, "a")
@@ -47,8 +49,10 @@ def _check(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: st
         raise RuntimeError(f"{op}: expected b to have dtype {a.dtype} like a, got {b.dtype}")
     if a.shape[1] != b.shape[0]:
         raise RuntimeError(f"{op}: cannot multiply shapes {shape_text(a)} and {shape_text(b)}")
-    _check_scale("scale_a", scale_a, a, a.shape[0], "row of a")
-    _check_scale("scale_b", scale_b, a, b.shape[1], "column of b")
+    single, double = torch.float32, torch.float64
+    wide = (double,) if a.dtype == double else (single, double)
+    _check_scale("scale_a", scale_a, wide, a, a.shape[0], "row of a")
+    _check_scale("scale_b", scale_b, (scale_a.dtype,), a, b.shape[1], "column of b")
     if out_dtype not in OUT_DTYPES:
         raise RuntimeError(f"{op}: expected out_dtype to be 'f16' or 'bf16', got '{out_dtype}'")
 
@@ -58,9 +62,9 @@ def result_dtype(scale_a: Tensor, out_dtype: str) -> torch.dtype:
     return torch.float64 if scale_a.dtype == torch.float64 else OUT_DTYPES[out_dtype]
 
 
-def _reference(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> Tensor:
+def reference(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> Tensor:
     wide = scale_a.dtype
-    scale = scale_a.unsqueeze(-1) * scale_b.to(wide) if scale_a.dim() else scale_a * scale_b
+    scale = scale_a.unsqueeze(-1) * scale_b if scale_a.dim() else scale_a * scale_b
     total = torch.matmul(a.to(wide), b.to(wide)) * scale
     return total.to(result_dtype(scale_a, out_dtype)).contiguous()
 
@@ -73,7 +77,7 @@ def _eager(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: st
 
 
 def _needs_countable_sums(p: Problem) -> str | None:
-    return None if p.k <= 131071 else "needs k of at most 131071"
+    return None if p.k <= cases.MOST_DEPTH else f"needs k of at most {cases.MOST_DEPTH}"
 
 
 def _suits_naive(
@@ -83,9 +87,12 @@ def _suits_naive(
     return None if few else "the product is large"
 
 
-_MMA = condition(needs_b_column_major, needs_operand_packs_16, _needs_countable_sums).of(
-    lambda a, b, *_: product(a, b)
-)
+def _when(*needs: Callable[[Problem], str | None]) -> Condition:
+    return condition(needs_b_column_major, needs_operand_packs_16, *needs).of(
+        lambda a, b, *_: product(a, b)
+    )
+
+
 _LADDER = (
     Rung("naive", "a thread per element, any layout", dtypes=_DTYPES, suits=_suits_naive),
     Rung(
@@ -94,9 +101,15 @@ _LADDER = (
         dtypes=FP8,
         technique="mma",
         min_sm=89,
-        when=_MMA,
+        when=_when(),
     ),
-    Rung("mma_i8", "tensor cores, m16n8k32 of int8", dtypes=("i8",), technique="mma", when=_MMA),
+    Rung(
+        "mma_i8",
+        "tensor cores, m16n8k32 of int8",
+        dtypes=("i8",),
+        technique="mma",
+        when=_when(_needs_countable_sums),
+    ),
 )
 
 scaled_matmul_op = catalogue.add(
@@ -104,7 +117,7 @@ scaled_matmul_op = catalogue.add(
         "scaled_matmul(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, "
         "str out_dtype='bf16') -> Tensor",
         family="gemm",
-        reference=_reference,
+        reference=reference,
         ladder=_LADDER,
         triton="scaled_matmul_triton:scaled_matmul",
         fake=lambda a, b, scale_a, scale_b, out_dtype: a.new_empty(
@@ -148,13 +161,14 @@ def scaled_matmul(
     """The product of two quantised matrices:
     `d[i, j] = scale_a[i] * scale_b[j] * (a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + ...)`.
 
-    Products are exact; sums are held in f32 (fp8) or int32 (int8), scaled once and rounded once.
-    Not differentiable.
+    Products are exact; sums are held in f32, or in int32 by the tensor cores of int8, scaled once
+    and rounded once. Not differentiable.
 
     Args:
         a: [m, k], e4m3, e5m2 or int8, any strides; best row-major, with k a multiple of 16.
         b: [k, n], of the dtype and device of a, any strides; best column-major, `weight.t()`.
-        scale_a: f32, one value per row of a, [m], or one for all of them, of shape ().
+        scale_a: f32, one value per row of a, [m], or one for all of them, of shape (). In f64, as
+            then scale_b has to be, it asks for a reference in f64, which takes a and b in f64 too.
         scale_b: f32, one value per column of b, [n], or one for all of them, of shape ().
         out_dtype: "f16" or "bf16".
         variant: one rung by name instead of the best one, "i8_mma".
@@ -163,9 +177,8 @@ def scaled_matmul(
         A contiguous tensor [m, n] of dtype `out_dtype`; zeros where k is 0.
 
     Raises:
-        RuntimeError: a or b is neither floating-point nor int8, or not 2-D; dtypes, devices or
-            shapes do not fit; a scale is not f32, or of another shape; out_dtype is neither; the
-            variant cannot take the input.
+        RuntimeError: a or b is neither fp8 nor int8, or not 2-D; dtypes, devices or shapes do not
+            fit, of a scale either; out_dtype is neither; the variant cannot take the input.
         ValueError: the variant does not exist.
 
     Reference:

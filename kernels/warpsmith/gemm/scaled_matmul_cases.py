@@ -13,6 +13,9 @@ from warpsmith.catalogue import Bad, Inputs, Sample, is_fp8
 
 Call = tuple[Tensor, Tensor, Tensor, Tensor, str]
 
+#: Values of k up to which sums of products of -128 with itself stay within 32 bits.
+MOST_DEPTH = 131071
+
 
 def matrix(inputs: Inputs, rows: int, cols: int, *, salt: int = 0) -> Tensor:
     """With outliers where the dtype is floating; every int8 otherwise."""
@@ -95,6 +98,9 @@ def samples() -> tuple[Sample, ...]:
         Sample("no columns", lambda i: call(i, 8, 0, 16)),
         Sample("k of 0", lambda i: call(i, 5, 6, 0)),
         Sample("nan and infinities", _nonfinite, dtypes=("e4m3", "e5m2")),
+        _shaped(33, 48, 1 << 16, "bf16", small=False),
+        _shaped(16, 16, MOST_DEPTH + 1, "bf16", small=False),
+        Sample("least numbers, the longest sums in int32", _least, small=False, dtypes=("i8",)),
         _past_2_31("a", (1 << 20) + 1, 8, 2048),
         _past_2_31("b", 8, (1 << 20) + 1, 2048),
         _past_2_31("the product", 46_344, 46_344, 16),
@@ -114,6 +120,12 @@ def _past_2_31(what: str, m: int, n: int, k: int) -> Sample:
 def _expanded(inputs: Inputs) -> Call:
     a, b, _, _, out = call(inputs, 20, 24, 64)
     return a, b, scales(inputs, 1).expand(20), scales(inputs, 48)[::2], out
+
+
+def _least(inputs: Inputs) -> Call:
+    k = MOST_DEPTH // 16 * 16  # in packs
+    least = torch.full((16, k), -128, device=inputs.device, dtype=torch.int8)
+    return _replaced(inputs, least, least.t())
 
 
 def _nonfinite(inputs: Inputs) -> Call:
@@ -148,7 +160,12 @@ ERRORS = (
     Bad(
         "int32",
         lambda i: _with(i, a=torch.ones(8, 32, device=i.device, dtype=torch.int32)),
-        r"scaled_matmul: expected a to be a floating-point or int8 tensor, got torch\.int32",
+        r"scaled_matmul: expected a to be an fp8 or int8 tensor, got torch\.int32",
+    ),
+    Bad(
+        "f32",
+        lambda i: (torch.ones(8, 32, device=i.device), *_with(i)[1:]),
+        r"scaled_matmul: expected a to be an fp8 or int8 tensor, got torch\.float32",
     ),
     Bad(
         "1-D a",
@@ -158,7 +175,7 @@ ERRORS = (
     Bad(
         "two dtypes",
         lambda i: _with(i, b=torch.ones(32, 16, device=i.device)),
-        r"scaled_matmul: expected b to have dtype .* like a, got torch\.float32",
+        r"scaled_matmul: expected b to be an fp8 or int8 tensor, got torch\.float32",
     ),
     Bad(
         "shapes",
@@ -174,6 +191,11 @@ ERRORS = (
         "half scales",
         lambda i: _with(i, scale_b=scales(i, 16).half()),
         r"scaled_matmul: expected scale_b to have dtype torch\.float32, got torch\.float16",
+    ),
+    Bad(
+        "one double scale",
+        lambda i: _with(i, scale_a=scales(i, 8).double()),
+        r"scaled_matmul: expected scale_b to have dtype torch\.float64, got torch\.float32",
     ),
     Bad(
         "result of f32",

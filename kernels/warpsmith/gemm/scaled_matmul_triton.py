@@ -12,10 +12,10 @@ from torch import Tensor
 from warpsmith.catalogue import is_fp8
 from warpsmith.dispatch import interpreting
 from warpsmith.elementwise.convert_triton import decode, encode
+from warpsmith.gemm.scaled_matmul import OUT_DTYPES, reference
 
 #: fp8 travels as bytes.
 _FORMATS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
-_OUT_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 GROUP = 8
 
 
@@ -63,14 +63,10 @@ def scaled_matmul_kernel(
 
 
 def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> Tensor:
-    if scale_a.dtype == torch.float64 or a.dtype == torch.float64:  # wider than the kernel's sums
-        scale = scale_a.unsqueeze(-1) * scale_b if scale_a.dim() else scale_a * scale_b
-        wide = scale_a.dtype
-        total = torch.matmul(a.to(wide), b.to(wide)) * scale
-        narrow = total if wide == torch.float64 else total.to(_OUT_DTYPES[out_dtype])
-        return narrow.contiguous()
+    if scale_a.dtype == torch.float64:  # wider than the kernel's sums
+        return reference(a, b, scale_a, scale_b, out_dtype)
     (m, k), n = a.shape, b.shape[1]
-    out = torch.empty((m, n), dtype=_OUT_DTYPES[out_dtype], device=a.device)
+    out = torch.empty((m, n), dtype=OUT_DTYPES[out_dtype], device=a.device)
     if out.numel() == 0:
         return out
     operands = (a.view(torch.uint8), b.view(torch.uint8)) if is_fp8(a.dtype) else (a, b)
