@@ -49,12 +49,13 @@ class BuildPackage(build_py):
         lib = Path(self.build_lib) / "warpsmith" / "lib"
         lib.mkdir(parents=True, exist_ok=True)
         for family in families.FAMILIES:
-            print(f"warpsmith: compiling '{family}' for {', '.join(archs)}", flush=True)
-            try:
-                build.build([family], archs, scratch)
-            except build.BuildError as error:  # the others serve; this one is tried on first use
-                print(f"warpsmith: no library of '{family}': {error}", flush=True)
-                continue
+            if not build.is_current(scratch, family, archs):
+                print(f"warpsmith: compiling '{family}' for {', '.join(archs)}", flush=True)
+                try:
+                    build.build([family], archs, scratch)
+                except build.BuildError as error:  # tried on first use; the others serve
+                    print(f"warpsmith: no library of '{family}': {error}", flush=True)
+                    continue
             for name in (f"warpsmith_{family}.so", f"{family}.json"):
                 shutil.copy2(scratch / name, lib / name)
 

@@ -575,10 +575,15 @@ def _archs(manifest: dict[str, object]) -> tuple[str, ...]:
     return tuple(map(str, manifest.get("archs", ())))  # type: ignore[call-overload]
 
 
-def is_current(folder: Path, family: str) -> bool:
-    """Whether a folder's library was built from these sources, whatever headers are here now."""
+def is_current(folder: Path, family: str, archs: Sequence[str] | None = None) -> bool:
+    """Whether a folder's library was built from these sources, whatever headers are here now; and
+    for these architectures, where they are given.
+    """
     manifest = _manifest(folder, family)
-    return manifest.get("key") == _key(family, _archs(manifest), str(manifest.get("cutlass", "")))
+    built = _archs(manifest)
+    if archs is not None and sorted(archs) != sorted(built):
+        return False
+    return manifest.get("key") == _key(family, built, str(manifest.get("cutlass", "")))
 
 
 def status(family: str) -> Status:
