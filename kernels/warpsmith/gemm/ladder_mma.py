@@ -101,7 +101,6 @@ def _rung(
     story: str,
     when: OnProblem,
     *seeds: str,
-    family: str = "hgemm",
     suits: Condition = always,
     min_sm: int = 80,
 ) -> Rung:
@@ -114,7 +113,7 @@ def _rung(
         when=when,
         suits=suits,
         min_sm=min_sm,
-        seeds=tuple(f"{family}_{seed}_{{dtype}}" for seed in seeds),
+        seeds=tuple(s if "{dtype}" in s else f"hgemm_{s}_{{dtype}}" for s in seeds),
     )
 
 
@@ -255,8 +254,8 @@ MMA: tuple[Rung, ...] = (
         "mma_peak",
         "any layout, tiles up to 128 x 256, split-K, whole lines stored",
         condition(needs_operand_packs_16, needs_tiles_in_grid),
-        "mm",
-        family="batch_invariant",
+        "batch_invariant_mm_{dtype}",
+        "sgemm_128x256_async_{dtype}:f32",
     ),
     _rung(
         "mma_tma",

@@ -179,6 +179,7 @@ SIMT: tuple[Rung, ...] = (
         "async_k32_t8x8",
         "copies in the background, slices of 32 k",
         "hgemm_t_8x8_sliced_k32_{dtype}x8_pack_dbuf_async",
+        "sgemm_128x128_{dtype}:f32",
         dtypes=HALVES,
     ),
     _packed(

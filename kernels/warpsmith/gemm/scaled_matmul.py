@@ -93,6 +93,7 @@ def _when(*needs: Callable[[Problem], str | None]) -> Condition:
     )
 
 
+_SEEDS = ("sgemm_128x128_{dtype}", "sgemm_128x256_async_{dtype}")
 _LADDER = (
     Rung("naive", "a thread per element, any layout", dtypes=_DTYPES, suits=_suits_naive),
     Rung(
@@ -102,6 +103,7 @@ _LADDER = (
         technique="mma",
         min_sm=89,
         when=_when(),
+        seeds=_SEEDS,
     ),
     Rung(
         "mma_i8",
@@ -109,6 +111,7 @@ _LADDER = (
         dtypes=("i8",),
         technique="mma",
         when=_when(_needs_countable_sums),
+        seeds=_SEEDS,
     ),
 )
 
