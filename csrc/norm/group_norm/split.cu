@@ -1,8 +1,8 @@
 // Group norm of contiguous tensors, groups cut into pieces: one kernel for their moments, one that merges these, one
 // for the result.
 //   Against `pack`: as many blocks as the machine can use, however few groups there are. Each kernel takes its places
-//   while the one before ends, and the last starts where the first one ended, in what L2 still holds of x. Bound: DRAM,
-//   with x read twice where it does not fit in L2.
+//   while the one before ends, and the last starts where the first one ended, in what L2 still holds of x; its blocks look
+//   weight and bias up once where they lie within a channel. Bound: DRAM, with x read twice where it does not fit in L2.
 #include "device/start_early.h"
 #include "norm/group_norm/any_pack.cuh"
 #include "norm/group_statistics.cuh"

@@ -116,9 +116,8 @@ def _among_others(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor
 
 
 def _column_major(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
-    """PyTorch's product, of the other layout of b: how cuBLAS cuts k, and so what it loses, depends
-    on that. Of 4097x1000x4097 an H200 loses five times as much here, as much as a single chain of
-    sums does.
+    """PyTorch's product with b in columns: whether cuBLAS cuts k into parts, and so what it loses,
+    depends on the layout, and a product does not.
     """
     return torch.matmul(a, b.mT.contiguous().mT if b.dim() > 1 else b)
 

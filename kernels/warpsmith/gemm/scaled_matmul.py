@@ -24,12 +24,12 @@ _DTYPES = (*FP8, "i8")
 
 
 def _check_scale(
-    name: str, scale: Tensor, dtypes: tuple[torch.dtype, ...], a: Tensor, count: int, of: str
+    name: str, scale: Tensor, dtype: torch.dtype, a: Tensor, count: int, of: str
 ) -> None:
     op = "scaled_matmul"
     check_device(op, name, scale, a, "a")
-    if scale.dtype not in dtypes:
-        raise RuntimeError(f"{op}: expected {name} to have dtype {dtypes[0]}, got {scale.dtype}")
+    if scale.dtype != dtype:
+        raise RuntimeError(f"{op}: expected {name} to have dtype {dtype}, got {scale.dtype}")
     if scale.shape not in ((), (count,)):
         raise RuntimeError(
             f"{op}: expected {name} to have shape () or ({count},), one value per {of}, "
@@ -49,10 +49,9 @@ def _check(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: st
         raise RuntimeError(f"{op}: expected b to have dtype {a.dtype} like a, got {b.dtype}")
     if a.shape[1] != b.shape[0]:
         raise RuntimeError(f"{op}: cannot multiply shapes {shape_text(a)} and {shape_text(b)}")
-    single, double = torch.float32, torch.float64
-    wide = (double,) if a.dtype == double else (single, double)
+    wide = torch.float64 if torch.float64 in (a.dtype, scale_a.dtype) else torch.float32
     _check_scale("scale_a", scale_a, wide, a, a.shape[0], "row of a")
-    _check_scale("scale_b", scale_b, (scale_a.dtype,), a, b.shape[1], "column of b")
+    _check_scale("scale_b", scale_b, wide, a, b.shape[1], "column of b")
     if out_dtype not in OUT_DTYPES:
         raise RuntimeError(f"{op}: expected out_dtype to be 'f16' or 'bf16', got '{out_dtype}'")
 
