@@ -45,6 +45,8 @@ struct TileCost {
   float full;   // and that `blocks` of them reach together
   float fill;   // a block's time before its first product and after its last, in values of k
   float rate;   // multiplications of a multiprocessor in a microsecond at the peak
+  // Whether the blocks of a multiprocessor end together, so that it is given as many again while others have none.
+  bool together = false;
 };
 
 struct TilePlan {
@@ -55,11 +57,12 @@ struct TilePlan {
 namespace detail {
 
 inline float cost_of(const GemmArgs& p, const TileCost& tile, int64_t tiles, const Split& split) {
-  constexpr float kSecondKernel = 2.0f;                              // microseconds
-  constexpr float kPartialsPerMicrosecond = 4e5f;                    // written and read back, mostly in L2
-  const int64_t rounds = ceil_div(tiles * split.count, p.sm_count);  // blocks of the busiest multiprocessor
-  const float together = static_cast<float>(std::min<int64_t>(rounds, tile.blocks)) - 1.0f;
-  const float gained = tile.blocks > 1 ? together / static_cast<float>(tile.blocks - 1) : 1.0f;
+  constexpr float kSecondKernel = 2.0f;                        // microseconds
+  constexpr float kPartialsPerMicrosecond = 4e5f;              // written and read back, mostly in L2
+  int64_t rounds = ceil_div(tiles * split.count, p.sm_count);  // blocks of the busiest multiprocessor
+  if (tile.together && rounds > tile.blocks) rounds = ceil_div(rounds, tile.blocks) * tile.blocks;
+  const float others = static_cast<float>(std::min<int64_t>(rounds, tile.blocks)) - 1.0f;
+  const float gained = tile.blocks > 1 ? others / static_cast<float>(tile.blocks - 1) : 1.0f;
   const float efficiency = tile.alone + (tile.full - tile.alone) * gained;
   const float depth = static_cast<float>(split.depth) + tile.fill;
   float cost = static_cast<float>(rounds) * depth * static_cast<float>(tile.bm * tile.bn) / efficiency;
