@@ -14,7 +14,7 @@ from torch import Tensor
 import warpsmith
 from warpsmith import catalogue, dispatch, testing
 from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
-from warpsmith.gemm import matmul_tf32_cases
+from warpsmith.gemm import company, matmul_tf32_cases
 from warpsmith.gemm.company import LARGE_ON_CPU, among_others
 from warpsmith.gemm.linear import ACTIVATIONS
 from warpsmith.testing import Expected
@@ -36,10 +36,12 @@ SHAPES = (
 OPS = [catalogue.get(name) for name in ("matmul", "matmul_tf32", "linear", "addmm")]
 
 
+@pytest.mark.parametrize("held", [company.HELD, 1])
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
 def test_a_product_among_others_is_the_same_product(
-    left: tuple[int, ...], right: tuple[int, ...]
+    monkeypatch: pytest.MonkeyPatch, left: tuple[int, ...], right: tuple[int, ...], held: int
 ) -> None:
+    monkeypatch.setattr(company, "HELD", held)
     seen = []
 
     def multiply(a: Tensor, b: Tensor) -> Tensor:
@@ -49,7 +51,8 @@ def test_a_product_among_others_is_the_same_product(
     inputs = Inputs(torch.float64)
     a, b = inputs.randn(*left), inputs.randn(*right, salt=1)
     torch.testing.assert_close(among_others(multiply, a, b), torch.matmul(a, b))
-    assert all(size >= LARGE_ON_CPU or size == 0 for size in seen[0])
+    assert all(size >= LARGE_ON_CPU or size == 0 for sizes in seen for size in sizes)
+    assert len(seen) == (1 if held > 1 else torch.broadcast_shapes(left[:-2], right[:-2]).numel())
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)

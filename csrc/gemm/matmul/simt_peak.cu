@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(Tile::threads* Tile::groups, Tile::blocks)
 
 // --- the choice -------------------------------------------------------------------------------------------------
 
-// Fitted to 6,145 timings of every tile and split on an H200, where they choose 0.8 % worse than the best on average, 11 %
+// Fitted to 6,525 timings of every tile and split on an H200, where they choose 0.7 % worse than the best on average, 11 %
 // at most. A multiprocessor multiplies 128 times a cycle.
 template <class Tile>
 constexpr TileCost cost_of(float alone, float full, float fill, bool together = false) {

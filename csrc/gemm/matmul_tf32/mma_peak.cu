@@ -165,8 +165,8 @@ __global__ void __launch_bounds__(TurnedConfig<Block, Operands>::threads, Block:
 
 // --- the choice of the tile ---------------------------------------------------------------------------------------
 
-// Rates relative to mma.sync's own, 0.62 of 1024 multiplications a clock on sm_90; of packs fitted to 4,592 timings of
-// every tile and split on an H200, where they choose 1.2 % worse than the best on average, 26 % at most.
+// Rates relative to mma.sync's own, 0.62 of 1024 multiplications a clock on sm_90; of packs fitted to 5,176 timings of
+// every tile and split on an H200, where they choose 0.8 % worse than the best on average, 26 % at most.
 constexpr float kRate = 1.1e6f;
 
 template <class Block>
@@ -174,10 +174,10 @@ constexpr TileCost cost_of(float alone, float full, float fill) {
   return {Block::bm, Block::bn, Block::bk, Block::blocks, alone, full, fill, kRate};
 }
 
-constexpr TileCost kLarge = cost_of<Large>(0.85f, 0.85f, 26.0f);
-constexpr TileCost kSquare = cost_of<Square>(0.55f, 0.77f, 32.0f);
-constexpr TileCost kLoneSquare{Square::bm, Square::bn, Square::bk, 1, 0.55f, 0.55f, 32.0f, kRate};
-constexpr TileCost kHalf = cost_of<Half>(0.36f, 0.66f, 2.0f);
+constexpr TileCost kLarge = cost_of<Large>(0.852f, 0.852f, 23.0f);
+constexpr TileCost kSquare = cost_of<Square>(0.453f, 0.747f, 26.0f);
+constexpr TileCost kLoneSquare{Square::bm, Square::bn, Square::bk, 1, 0.453f, 0.453f, 26.0f, kRate};
+constexpr TileCost kHalf = cost_of<Half>(0.363f, 0.663f, 2.0f);
 constexpr TileCost kSmall = cost_of<Small>(0.29f, 0.51f, 1.0f);
 // of values that are copied one by one
 constexpr TileCost kSingle = cost_of<Single>(0.37f, 0.37f, 80.0f);

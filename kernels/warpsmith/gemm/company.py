@@ -8,6 +8,7 @@ accuracy of a row it must not matter which of them PyTorch chose for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 #: reason to split k.
 LARGE_ON_GPU = 4096
 LARGE_ON_CPU = 128
+#: Elements of products that are held at a time.
+HELD = 2**28
 
 
 def repeated(x: Tensor, dim: int) -> Tensor:
@@ -30,11 +33,25 @@ def repeated(x: Tensor, dim: int) -> Tensor:
 
 def among_others(multiply: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
     """`multiply(a, b)` for operands as `torch.matmul` takes them, computed as part of a product
-    of so many rows and columns that it is a large one, in which those of a and b are repeated.
+    of so many rows and columns that it is a large one, in which those of a and b are repeated;
+    of a batch, a few at a time.
     """
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
-    product = multiply(repeated(left, -2), repeated(right, -1))
-    own = product[..., : left.shape[-2], : right.shape[-1]]
+    shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    products = math.prod(shape)
+    large = LARGE_ON_GPU if a.is_cuda else LARGE_ON_CPU
+    step = max(1, HELD // (max(left.shape[-2], large) * max(right.shape[-1], large)))
+
+    def part(left: Tensor, right: Tensor) -> Tensor:
+        product = multiply(repeated(left, -2), repeated(right, -1))
+        return product[..., : left.shape[-2], : right.shape[-1]]
+
+    if products > step:
+        each = [x.expand(*shape, *x.shape[-2:]).flatten(0, -3) for x in (left, right)]
+        parts = zip(*(x.split(step) for x in each), strict=True)
+        own = torch.cat([part(*pair).clone() for pair in parts]).unflatten(0, shape)
+    else:
+        own = part(left, right)
     own = own.squeeze(-2) if a.dim() == 1 else own
     return own.squeeze(-1) if b.dim() == 1 else own
