@@ -5,6 +5,7 @@
 
 #include "device/ptx/ldmatrix.h"
 #include "device/ptx/mma.h"
+#include "gemm/column_slices.h"
 #include "gemm/shared_limits.h"
 #include "gemm/skinny_mma_sums.cuh"
 #include "gemm/skinny_ring_kernel.cuh"
@@ -19,7 +20,7 @@ struct ColumnsSlot {
   static constexpr int pack = kChunkBytes / static_cast<int>(sizeof(T));
   static constexpr int column_chunks = rows / pack, vector_chunks = depth / pack;
   static constexpr int weight_chunks = depth * column_chunks, chunks = weight_chunks + vectors * vector_chunks;
-  static_assert(sizeof(T) == 2 && chunks % 8 == 0, "16-bit values; slots that swizzle alike");
+  static_assert(sizeof(T) == 2 && rows == kColumnsTile && chunks % 8 == 0, "16-bit values; slots that swizzle alike");
 
   // Where chunk `chunk` of vector `vector` lies.
   __host__ __device__ static constexpr int vector_place(int vector, int chunk) {
@@ -82,12 +83,6 @@ struct ColumnsSlot {
     }
   }
 };
-
-// Slices of k for `m` rows of weights.
-inline int64_t skinny_columns_slices(int64_t m, int64_t k, int sm_count) {
-  constexpr int64_t kRows = ColumnsSlot<f16, 8>::rows, kLeast = 512;  // values of k in a slice
-  return slices_of_k(ceil_div(m, kRows), sm_count, k / kLeast);
-}
 
 namespace {
 

@@ -1,9 +1,11 @@
 // GEMV with weights that lie column by column, as those of a transposed view do.
 //   A thread has neighbouring rows of the result, in packs where columns are aligned, and walks along k, which the warps of
 //   a block and several blocks share; a second launch adds up what the blocks leave. Nothing is transposed or copied.
+//   Blocks take their places while the kernel before ends.
 //   Bound: DRAM; more than eight vectors read the weights again.
 #include <type_traits>
 
+#include "device/start_early.h"
 #include "device/vec.h"
 #include "device/warp.h"
 #include "gemm/gemv/gemv.h"
@@ -15,9 +17,16 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
+// What a thread reads at a time.
+template <class T, int width, int vectors, int count>
+struct Columns {
+  Vec<T, width> weights[count];
+  float x[count][vectors];
+};
+
 // `width` rows of the result per thread, from columns of whole vectors of as many values.
 template <class T, int width, int vectors>
-__global__ void __launch_bounds__(kThreads, vectors == 1 ? 3 : 2)
+__global__ void __launch_bounds__(kThreads, columns_blocks(vectors))
     gemv_columns_kernel(const SkinnyArgs a, const int64_t a_col) {
   constexpr int kUnroll = vectors == 8 ? 2 : 4;
   constexpr int kRows = kColumnsLanes * width;
@@ -34,6 +43,8 @@ __global__ void __launch_bounds__(kThreads, vectors == 1 ? 3 : 2)
     x[v] = static_cast<const T*>(a.x) + vector * a.x_row;
   }
 
+  start_early();
+
   // In f32, so many rounds are added up by themselves: rounding errors grow with the length of a sum. Results of 16 bits
   // hide what longer sums lose.
   constexpr bool kCutsSums = std::is_same_v<T, float>;
@@ -49,32 +60,41 @@ __global__ void __launch_bounds__(kThreads, vectors == 1 ? 3 : 2)
       }
     }
   };
-  int rounds = 0;
-  for (int64_t start = begin + warp; start < end; start += kWarps * kUnroll) {
-    if (kCutsSums && rounds++ % kMostRounds == 0) end_part();
-
-    // load
-    Vec<T, width> columns[kUnroll];
-    float values[kUnroll][vectors];
+  Columns<T, width, vectors, kUnroll> next;
+  const auto fetch = [&](int64_t start) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t col = start + u * kWarps;
       const int64_t readable = col < end ? col : start;
-      load<Cache::streaming>(columns[u], weights + readable * a_col);
+      load<Cache::streaming>(next.weights[u], weights + readable * a_col);
 #pragma unroll
-      for (int v = 0; v < vectors; ++v) values[u][v] = to_float(x[v][readable]);
+      for (int v = 0; v < vectors; ++v) next.x[u][v] = to_float(x[v][readable]);
     }
+  };
+  // With one vector, registers suffice to read the next columns before these are needed.
+  constexpr bool kReadsAhead = vectors == 1;
+  constexpr int kStep = kWarps * kUnroll;
+  int rounds = 0;
+  int64_t start = begin + warp;
+  if (kReadsAhead && start < end) fetch(start);
+  for (; start < end; start += kStep) {
+    if (kCutsSums && rounds++ % kMostRounds == 0) end_part();
+
+    // load
+    if (!kReadsAhead) fetch(start);
+    const auto here = next;
+    if (kReadsAhead && start + kStep < end) fetch(start + kStep);
 
     // multiply and add
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (start + u * kWarps >= end) break;
       float column[width];
-      to_float(column, columns[u]);
+      to_float(column, here.weights[u]);
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {
 #pragma unroll
-        for (int i = 0; i < width; ++i) sum[v][i] = fmaf(column[i], values[u][v], sum[v][i]);
+        for (int i = 0; i < width; ++i) sum[v][i] = fmaf(column[i], here.x[u][v], sum[v][i]);
       }
     }
   }
@@ -103,14 +123,13 @@ void launch_columns(const SkinnyArgs& a, int64_t a_col, cudaStream_t stream) {
   constexpr int kRows = kColumnsLanes * width;
   const auto blocks = static_cast<unsigned>((a.m + kRows - 1) / kRows);
   const auto groups = static_cast<unsigned>((a.vectors + vectors - 1) / vectors);
-  launch<&gemv_columns_kernel<T, width, vectors>>({{blocks, groups, static_cast<unsigned>(a.splits)}, kThreads}, stream,
-                                                  a, a_col);
+  const dim3 grid(blocks, groups, static_cast<unsigned>(a.splits));
+  launch<&gemv_columns_kernel<T, width, vectors>>({.grid = grid, .block = kThreads, .early = true}, stream, a, a_col);
   if (a.partial != nullptr) launch_skinny_sum<T>(a, stream);
 }
 
 const char* takes(const GemvArgs& a) {
-  if (const char* reason = needs_countable(a)) return reason;
-  if (!has_contiguous_columns(a)) return "needs weights with contiguous columns";
+  if (const char* reason = needs_columns(a)) return reason;
   return needs_f32_accumulator(a);
 }
 
@@ -118,8 +137,9 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = as_skinny(a, columns_slices(a));
   dispatch_float(a.dtype, [&]<class T>() {
     const auto launch_width = [&]<int width>() {
-      if (a.vectors == 1) return launch_columns<T, width, 1>(args, a.a_col, stream);
-      if (a.vectors <= 4) return launch_columns<T, width, 4>(args, a.a_col, stream);
+      const int vectors = columns_vectors(a);
+      if (vectors == 1) return launch_columns<T, width, 1>(args, a.a_col, stream);
+      if (vectors == 4) return launch_columns<T, width, 4>(args, a.a_col, stream);
       launch_columns<T, width, 8>(args, a.a_col, stream);
     };
     if (columns_in_packs(a)) return launch_width.template operator()<kPack<T>>();

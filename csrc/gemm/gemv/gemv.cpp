@@ -20,8 +20,9 @@ void check(const Tensor& a, const Tensor& x) {
   check_vectors(kOp, x, a);
 }
 
-// Of the weights, as many values as every access to them and to x may have.
+// As many values as every access to the weights along k, and to x, may have.
 int access_width(const GemvArgs& a) {
+  if (needs_column_packs(a) == nullptr) return 16 / size_of(a.dtype);
   for (const int width : {16 / size_of(a.dtype), 4}) {
     if (tiles_weights(a, width)) return width;
   }
@@ -32,6 +33,7 @@ int access_width(const GemvArgs& a) {
 int slices_of(std::string_view rung, const GemvArgs& a) {
   if (rung == "split_k") return split_k_slices(a);
   if (rung == "columns") return columns_slices(a);
+  if (rung == "skinny_columns") return skinny_columns_slices(a);
   if (rung == "skinny") return skinny_slices(a);
   return 1;
 }

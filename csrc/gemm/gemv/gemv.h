@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "gemm/column_slices.h"
 #include "gemm/skinny.h"
 #include "host/dtype.h"
 #include "row/rows.h"
@@ -58,6 +59,24 @@ inline const char* needs_packs_in_f32(const GemvArgs& a) {
   return needs_f32_accumulator(a);
 }
 
+// Columns are read in packs where they are aligned to 16 bytes and whole packs long.
+inline bool columns_in_packs(const GemvArgs& a) {
+  return has_contiguous_columns(a) && tiles_rows(a.a, a.k, a.m, a.a_col, a.dtype, 16 / size_of(a.dtype));
+}
+
+inline const char* needs_columns(const GemvArgs& a) {
+  if (const char* reason = needs_countable(a)) return reason;
+  return has_contiguous_columns(a) ? nullptr : "needs weights with contiguous columns";
+}
+
+// Of the vectors too, which lie along k: for tensor cores.
+inline const char* needs_column_packs(const GemvArgs& a) {
+  if (size_of(a.dtype) != 2) return "needs f16 or bf16";
+  if (const char* reason = needs_columns(a)) return reason;
+  if (!columns_in_packs(a)) return "needs columns aligned to 16 bytes";
+  return a.k % (16 / size_of(a.dtype)) == 0 ? nullptr : "needs k of whole packs of 16 bytes";
+}
+
 // --- how k is cut into slices ---------------------------------------------------------------------
 
 inline constexpr int kSplitRows = 4;      // rows of a block of split_k
@@ -68,20 +87,22 @@ inline int split_k_slices(const GemvArgs& a) {
   return slices_of_k((a.m + kSplitRows - 1) / kSplitRows, 8 * a.sm_count, a.k * size_of(a.dtype) / kLeastBytes);
 }
 
-// Columns are read in packs where they are aligned to 16 bytes and whole packs long.
-inline bool columns_in_packs(const GemvArgs& a) {
-  return tiles_rows(a.a, a.k, a.m, a.a_col, a.dtype, 16 / size_of(a.dtype));
-}
-
 inline int64_t columns_of_block(const GemvArgs& a) {
   return kColumnsLanes * (columns_in_packs(a) ? 16 / size_of(a.dtype) : 1);
 }
 
+// Of columns.cu, for so many vectors at a time.
+inline int columns_vectors(const GemvArgs& a) { return a.vectors == 1 ? 1 : a.vectors <= 4 ? 4 : 8; }
+// Blocks that a multiprocessor holds.
+constexpr int columns_blocks(int vectors) { return vectors == 1 ? 3 : 2; }
+
 inline int columns_slices(const GemvArgs& a) {
-  constexpr int kLeast = 64;  // values of k in a slice
-  const int64_t columns = columns_of_block(a);
-  return slices_of_k((a.m + columns - 1) / columns, 4 * a.sm_count, a.k / kLeast);
+  const int vectors = columns_vectors(a);
+  const int64_t blocks = ceil_div(a.m, columns_of_block(a)) * ceil_div(a.vectors, vectors);
+  return slices_in_waves(blocks, int64_t{columns_blocks(vectors)} * a.sm_count, a.k);
 }
+
+inline int skinny_columns_slices(const GemvArgs& a) { return skinny_columns_slices(a.m, a.k, a.sm_count); }
 
 inline int skinny_slices(const GemvArgs& a) { return skinny_ring_slices(a.m, a.k * size_of(a.dtype), a.sm_count); }
 

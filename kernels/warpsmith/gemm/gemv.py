@@ -13,6 +13,7 @@ from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import gemv_cases as cases
 from warpsmith.gemm import layout
+from warpsmith.gemm.ladder_mma import HALVES
 
 # --- checks ---------------------------------------------------------------------------------------
 
@@ -65,10 +66,38 @@ def _needs_short_rows(a: Tensor) -> str | None:
     return None if a.shape[1] <= 128 else "needs k of at most 128"
 
 
+def _needs_row_per_warp(a: Tensor) -> str | None:
+    if why := layout.needs_packs(a):
+        return why
+    return None if _row_bytes(a) <= 2048 else "needs rows of at most 2 KiB"
+
+
+def _pitch(a: Tensor) -> int:
+    """Values from one row to the next."""
+    return a.shape[1] if a.shape[0] == 1 else a.stride(0)
+
+
+def _needs_close_rows(a: Tensor) -> str | None:
+    if why := _needs_short_rows(a):
+        return why
+    if _pitch(a) > 2 * a.shape[1]:
+        return "needs rows that lie at most twice their length apart"
+    return None
+
+
 def _needs_columns(a: Tensor) -> str | None:
     if why := layout.needs_countable(a):
         return why
     return None if layout.has_contiguous_columns(a) else "needs weights with contiguous columns"
+
+
+def _needs_column_packs(a: Tensor) -> str | None:
+    if why := _needs_columns(a):
+        return why
+    width = 16 // a.element_size()
+    if not layout.tiles_weights(a.t(), width):
+        return "needs columns aligned to 16 bytes"
+    return None if a.shape[1] % width == 0 else "needs k of whole packs of 16 bytes"
 
 
 def _row_bytes(a: Tensor) -> int:
@@ -116,6 +145,16 @@ _LADDER = (
         seeds=("sgemv_k128_{dtype}x4", "hgemv_k128_{dtype}x4", "gemv_n128_float4_{dtype}:f32"),
     ),
     Rung(
+        "staged_rows",
+        "short rows of any length: a stretch of them in shared memory, a thread per row",
+        technique="staged_rows",
+        when=_when(_needs_close_rows),
+        suits=_suits(
+            lambda a, n: _pitch(a) % (16 // a.element_size()) != 0,
+            "rows that lie whole packs of 16 bytes apart meet in the banks of shared memory",
+        ),
+    ),
+    Rung(
         "pack",
         "128-bit loads, four of them in flight",
         width=PACK,
@@ -133,12 +172,35 @@ _LADDER = (
         suits=_suits(lambda a, n: a.shape[1] >= 256, "the row has less than 256 values"),
     ),
     Rung(
+        "short_rows",
+        "rows of up to 2 KiB: a lane per pack, eight packs of several rows in flight, once for "
+        "all vectors",
+        width=PACK,
+        pack=True,
+        technique="short_rows",
+        when=_when(_needs_row_per_warp),
+    ),
+    Rung(
         "columns",
         "weights that lie column by column: rows of the result side by side, k over warps and "
         "blocks",
         technique="columns",
         when=_when(_needs_columns),
         suits=_suits(lambda a, n: not layout.has_contiguous_rows(a), "the rows are contiguous"),
+    ),
+    Rung(
+        "skinny_columns",
+        "weights that lie column by column, through rings of asynchronous copies into tensor "
+        "cores, once for all vectors",
+        dtypes=HALVES,
+        width=PACK,
+        pack=True,
+        technique="skinny_columns",
+        when=_when(_needs_column_packs),
+        suits=_suits(
+            lambda a, n: not layout.has_contiguous_rows(a) and a.shape[1] >= 512,
+            "the rows are contiguous, or such a short k leaves warps without a share",
+        ),
     ),
     Rung(
         "block",

@@ -50,6 +50,14 @@ _SMALL = (
     (1, 4097, 0),
     (33, 4104, 3),
     (7, 4160, 9),
+    (65, 8, 0),
+    (300, 8, 5),
+    (257, 24, 0),
+    (600, 17, 0),
+    (515, 1, 0),
+    (130, 126, 6),
+    (37, 256, 0),
+    (19, 504, 0),
     (170, 36, 9),
     (210, 36, 10),
     (250, 36, 16),
@@ -59,6 +67,11 @@ _LARGE = (
     (4097, 16, 16),
     (1000, 1000, 8),
     (1000, 1000, 0),
+    (2049, 40, 0),
+    (1031, 320, 5),
+    (5000, 768, 0),
+    (3001, 127, 3),
+    (9001, 17, 0),
     (129, 4096, 1),
     (128, 4097, 0),
     (4097, 128, 0),
@@ -94,11 +107,21 @@ def samples() -> tuple[Sample, ...]:
         Sample("transposed x", lambda i: (i.randn(17, 256), i.randn(256, 5, salt=1).t())),
         Sample("expanded x", lambda i: (i.randn(17, 256), i.randn(256, salt=1).expand(6, 256))),
         Sample("expanded weights", lambda i: (i.randn(512).expand(40, 512), i.randn(512, salt=1))),
+        Sample("short rows, stride", lambda i: (i.randn(90, 40)[:, :32], i.randn(3, 32, salt=1))),
+        Sample("close rows, stride", lambda i: (i.randn(300, 23)[:, 2:19], i.randn(17, salt=1))),
+        Sample("expanded short rows", lambda i: (i.randn(19).expand(70, 19), i.randn(19, salt=1))),
+        Sample("misaligned short rows", lambda i: (i.misaligned(300, 21), i.randn(5, 21, salt=1))),
         Sample("misaligned", lambda i: (i.misaligned(20, 256), i.randn(256, salt=1))),
         Sample("misaligned x", lambda i: (i.randn(20, 512), i.misaligned(3, 512, salt=1))),
         Sample("misaligned by 4 values", lambda i: _by_four(i)),
         Sample("transposed", lambda i: (i.randn(264, 48).t(), i.randn(264, salt=1))),
         Sample("transposed, odd", lambda i: (i.randn(129, 33).t(), i.randn(3, 129, salt=1))),
+        Sample("transposed, deep", lambda i: (i.randn(1032, 24).t(), i.randn(1032, salt=1))),
+        Sample(
+            "transposed, misaligned x",
+            lambda i: (i.randn(520, 16).t(), i.misaligned(3, 520, salt=1)),
+        ),
+        Sample("transposed, deeper", lambda i: _transposed(i, 8200, 200, 11), small=False),
         Sample("transposed, 5 vectors", lambda i: _transposed(i, 520, 1000, 5), small=False),
         Sample("transposed, long", lambda i: _transposed(i, 4097, 96, 1), small=False),
         Sample(
@@ -186,6 +209,10 @@ def _infinity_times_zero(inputs: Inputs) -> Call:
 
 # --- measured -------------------------------------------------------------------------------------
 
+#: Rows that are shorter than what a warp reads at once, or not whole packs of 16 bytes.
+_SHORT = ((1 << 22, 16), (1 << 22, 17), (1 << 20, 64), (1 << 18, 256))
+#: Column-major weights, as of a gradient of x: m, k, vectors.
+_COLUMNS = ((14336, 4096, 1), (14336, 4096, 8), (4096, 14336, 1))
 _SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192), (128256, 4096))
 
 
@@ -199,15 +226,21 @@ def _bench(m: int, k: int, vectors: int) -> Sample:
     return Sample(label, make, small=False, ladder=vectors == 1 and (m, k) == _SHAPES[-1])
 
 
+def _bench_columns(m: int, k: int, vectors: int) -> Sample:
+    rows = _bench(m, k, vectors)
+
+    def make(inputs: Inputs) -> Call:
+        _, x = rows.make(inputs)
+        return inputs.plain(k, m).t(), x
+
+    return Sample(f"{rows.label}, column-major", make, small=False)
+
+
 def bench() -> tuple[Sample, ...]:
     return (
         *(_bench(m, k, n) for n in (1, 2, 4, 8, 16) for m, k in _SHAPES),
-        _bench(1 << 22, 16, 1),
-        Sample(
-            "14336x4096, column-major",
-            lambda i: (i.plain(4096, 14336).t(), i.plain(4096, salt=1)),
-            small=False,
-        ),
+        *(_bench(m, k, 1) for m, k in _SHORT),
+        *(_bench_columns(m, k, n) for m, k, n in _COLUMNS),
     )
 
 
@@ -280,6 +313,39 @@ ERRORS = (
         lambda i: call(Inputs(torch.float32, i.device), 4, 8),
         r"gemv.*: .*needs weights with contiguous columns",
         variant="f32_columns",
+    ),
+    Bad(
+        "short_rows, long rows",
+        lambda i: call(Inputs(torch.float32, i.device), 4, 516),
+        r"gemv.*: .*needs rows of at most 2 KiB",
+        variant="f32x4_pack_short_rows",
+    ),
+    Bad(
+        "staged_rows, rows far apart",
+        lambda i: (
+            Inputs(torch.float32, i.device).randn(4, 22)[:, :9],
+            Inputs(torch.float32, i.device).randn(9),
+        ),
+        r"gemv.*: .*needs rows that lie at most twice their length apart",
+        variant="f32_staged_rows",
+    ),
+    Bad(
+        "skinny_columns, odd columns",
+        lambda i: (
+            Inputs(torch.float16, i.device).randn(8, 17).t(),
+            Inputs(torch.float16, i.device).randn(8),
+        ),
+        r"gemv.*: .*needs columns aligned to 16 bytes",
+        variant="f16x8_pack_skinny_columns_f32",
+    ),
+    Bad(
+        "skinny_columns, odd k",
+        lambda i: (
+            Inputs(torch.float16, i.device).randn(12, 16).t(),
+            Inputs(torch.float16, i.device).randn(12),
+        ),
+        r"gemv.*: .*needs k of whole packs of 16 bytes",
+        variant="f16x8_pack_skinny_columns_f32",
     ),
 )
 
