@@ -19,9 +19,6 @@ constexpr int kCompiledSm = __CUDA_ARCH__ / 10;
 constexpr int kCompiledSm = 0;
 #endif
 
-// GPUs whose blocks have no more than 99 KB of shared memory, which the large tile does not fit.
-constexpr bool has_little_shared_memory(int sm) { return sm == 86 || sm == 89 || sm >= 120; }
-
 // `blocks`: that a multiprocessor of sm_90 holds, as far as registers go. bk in values of 16 bits. `is_for`: GPUs of which
 // compute capabilities are given the tile.
 struct LargeTile {

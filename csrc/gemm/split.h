@@ -49,6 +49,16 @@ struct TileCost {
   bool together = false;
 };
 
+// The cost of the same tile on a multiprocessor that holds no more than `blocks` of it: what so many reach together where
+// there is room for more is all they reach.
+constexpr TileCost with_fewer(TileCost cost, int blocks) {
+  if (blocks >= cost.blocks) return cost;
+  const float others = static_cast<float>(blocks - 1) / static_cast<float>(cost.blocks - 1);
+  cost.full = cost.alone + (cost.full - cost.alone) * others;
+  cost.blocks = blocks;
+  return cost;
+}
+
 struct TilePlan {
   Split split;
   float cost;

@@ -27,19 +27,15 @@ class TileCopy {
   // another would meet in a bank; those so many apart do not.
   static constexpr int kAtOnce = kPerLine < 8 ? 8 / kPerLine : 1;
   static constexpr bool kPads = Tile::stride == Tile::length + kChunk;
-  // Where chunks of a line are two apart, half of the eight store to the next line, in between.
-  static constexpr bool kWoven = kPads && Tile::at(0, kChunk) == 2 * kChunk;
 
  public:
   static constexpr int kRounds = kChunks <= threads ? 1 : kChunks / threads;
 
   // `extent`: the operand's m or n, of which the tile starts at `mn`. The first tile starts at `k`.
   __device__ __forceinline__ TileCopy(const Matrix& x, int64_t batch, int64_t extent, int64_t mn, int64_t k) {
-    int line = static_cast<int>(threadIdx.x) / kPerLine, i = static_cast<int>(threadIdx.x) % kPerLine * kChunk;
-    if constexpr (kWoven) {
-      line = static_cast<int>(threadIdx.x) / (2 * kPerLine) * 2 + static_cast<int>(threadIdx.x) / 4 % 2;
-      i = (static_cast<int>(threadIdx.x) % (2 * kPerLine) / 8 * 4 + static_cast<int>(threadIdx.x) % 4) * kChunk;
-    } else if constexpr (kPads && kAtOnce > 1) {
+    int line = static_cast<int>(threadIdx.x) / kPerLine;
+    const int i = static_cast<int>(threadIdx.x) % kPerLine * kChunk;
+    if constexpr (kPads && kAtOnce > 1) {
       line = line / 8 * 8 + line % kAtOnce * kPerLine + line % 8 / kAtOnce;
     }
     constexpr bool kAlongK = Tile::along == Along::k;

@@ -17,20 +17,6 @@
 
 namespace warpsmith {
 
-// Lines whose chunks of 8 values leave gaps, which chunks of the lines before and after fill: fragments of 8 columns start
-// on 32 bytes, as load_matrix_sync demands, and it finds the same chunk of eight lines in eight groups of banks.
-template <int lines_, int length_>
-struct Woven {
-  static constexpr int lines = lines_, length = length_, stride = length + 8;
-  static constexpr int size = (lines - 1) * stride + 2 * length - 8;
-  static_assert(length / 8 % 2 == 0, "lines an odd number of chunks apart, chunks an even one: none meet");
-
-  __host__ __device__ static constexpr int at(int line, int i) { return line * stride + i / 8 * 16 + i % 8; }
-  __host__ __device__ static constexpr int moved(int from, int by_lines, int /*by_values*/) {
-    return from + by_lines * stride;
-  }
-};
-
 // The instruction's m and n; k is 16.
 struct Wmma16x16 {
   static constexpr int m = 16, n = 16;
@@ -63,9 +49,10 @@ __device__ __forceinline__ void store_fragment(const GemmArgs& p, const Fragment
   __syncwarp();  // the next fragment overwrites the patch
 }
 
+// bf16, which load_matrix_sync reads by words, and fragments of 8 columns, which lie on 16 bytes where it asks for 32.
 template <class Fragment, class T>
 __device__ __forceinline__ void load_fragment(Fragment& to, const T* from, unsigned stride) {
-  if constexpr (std::is_same_v<T, bf16>) {
+  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<Fragment, ptx::fragments::HalfB32x8>) {
     ptx::wmma_load(to, from, stride);
   } else {
     nvcuda::wmma::load_matrix_sync(to, from, stride);

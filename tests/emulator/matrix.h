@@ -373,16 +373,18 @@ namespace fragments {
   using B16x16 = fragment<matrix_b, 16, 16, 16, bf16, row_major>;
   using A32x8 = fragment<matrix_a, 32, 8, 16, bf16, row_major>;
   using B32x8 = fragment<matrix_b, 32, 8, 16, bf16, row_major>;
+  using HalfB32x8 = fragment<matrix_b, 32, 8, 16, f16, row_major>;
 }  // namespace fragments
 
 template <class Fragment>
-void wmma_load(Fragment& to, const bf16* from, unsigned stride) {
+void wmma_load(Fragment& to, const typename Fragment::Value* from, unsigned stride) {
   using namespace fragments;
   static_assert(std::is_same_v<Fragment, A16x16> || std::is_same_v<Fragment, B16x16> ||
-                    std::is_same_v<Fragment, A32x8> || std::is_same_v<Fragment, B32x8>,
+                    std::is_same_v<Fragment, A32x8> || std::is_same_v<Fragment, B32x8> ||
+                    std::is_same_v<Fragment, HalfB32x8>,
                 "fragments of device/ptx/wmma.h");
   emu::shared_offset(from);
-  nvcuda::wmma::load_matrix_sync(to, from, stride, /*alignment=*/sizeof(to.x));
+  nvcuda::wmma::load_matrix_sync(to, from, stride, /*alignment=*/std::is_same_v<Fragment, A32x8> ? 32 : 16);
 }
 
 inline void prefetch_tensor_map(const CUtensorMap* map) { emu::read_map(map); }

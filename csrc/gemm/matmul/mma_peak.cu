@@ -77,21 +77,23 @@ struct Choice {
   int count = 0;
 
   template <class Tile, int most_shared>
-  void add(const GemmArgs& p, int blocks, float alone, float full, float fill) {
+  void add(const GemmArgs& p, const TileCost& cost) {
     if (!Tile::is_for(p.sm)) return;
-    costs[count] = cost_of<Tile>(p, blocks, alone, full, fill);
+    costs[count] = cost;
     launches[count++] = launch_tile<Tile, most_shared>;
   }
 };
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
-  const int small_blocks = has_little_shared_memory(p.sm) ? 2 : (p.sm == 80 ? 3 : 4);
+  // Shared memory: 48 KiB for each of four small blocks fit multiprocessors from sm_90 on, but for sm_120's.
+  const bool roomy = !has_little_shared_memory(p.sm), four_small = roomy && p.sm >= 90;
+  const TileCost small = cost_of<SmallTile>(p, 4, 0.284f, 0.57f, 174.0f);
   Choice tiles;
-  tiles.add<LargeTile, kSharedOfSm80>(p, 1, 0.93f, 0.93f, 236.0f);
-  tiles.add<MediumTile, kSharedOfSm89>(p, 2, 0.69f, 0.85f, 185.0f);
-  tiles.add<MediumDeepTile, kSharedOfSm90>(p, 2, 0.765f, 0.905f, 164.0f);
-  tiles.add<NarrowTile, kSharedOfSm90>(p, 3, 0.47f, 0.735f, 143.0f);
-  tiles.add<SmallTile, kSharedOfSm89>(p, small_blocks, 0.284f, 0.57f, 174.0f);
+  tiles.add<LargeTile, kSharedOfSm80>(p, cost_of<LargeTile>(p, 1, 0.93f, 0.93f, 236.0f));
+  tiles.add<MediumTile, kSharedOfSm89>(p, cost_of<MediumTile>(p, 2, 0.69f, 0.85f, 185.0f));
+  tiles.add<MediumDeepTile, kSharedOfSm90>(p, cost_of<MediumDeepTile>(p, 2, 0.765f, 0.905f, 164.0f));
+  tiles.add<NarrowTile, kSharedOfSm90>(p, cost_of<NarrowTile>(p, 3, 0.47f, 0.735f, 143.0f));
+  tiles.add<SmallTile, kSharedOfSm89>(p, four_small ? small : with_fewer(small, roomy ? 3 : 2));
   Split split;
   const int best = best_tile(p, tiles.costs, split, tiles.count);
   tiles.launches[best](p, split, stream);

@@ -193,9 +193,9 @@ template <class Tile>
 constexpr TileCost cost_of(float alone, float full, float fill, bool together = false) {
   return {Tile::bm, Tile::bn, Tile::bk, Tile::blocks, alone, full, fill, /*rate=*/128 * 1.98e3f, together};
 }
-constexpr TileCost kTiles[] = {cost_of<Huge>(0.82f, 0.82f, 14.0f), cost_of<Large>(0.62f, 0.815f, 24.0f, true),
-                               cost_of<Medium>(0.58f, 0.75f, 9.0f), cost_of<Small>(0.495f, 0.62f, 1.0f),
-                               cost_of<Shared>(0.69f, 0.69f, 56.0f)};
+constexpr TileCost kTiles[] = {
+    cost_of<Huge>(0.82f, 0.82f, 14.0f), cost_of<Large>(0.62f, 0.815f, 24.0f, /*together=*/true),
+    cost_of<Medium>(0.58f, 0.75f, 9.0f), cost_of<Small>(0.495f, 0.62f, 1.0f), cost_of<Shared>(0.69f, 0.69f, 56.0f)};
 constexpr int kInOrder = 4;  // those whose groups do not share k: they add it up in its order
 
 template <class Tile, class OfA, class OfB>

@@ -174,14 +174,6 @@ constexpr TileCost cost_of(float alone, float full, float fill) {
   return {Block::bm, Block::bn, Block::bk, Block::blocks, alone, full, fill, kRate};
 }
 
-// The cost on a multiprocessor that holds fewer blocks: what that many reach together there is all they reach.
-constexpr TileCost with_fewer(TileCost cost, int blocks) {
-  const float others = static_cast<float>(blocks - 1) / static_cast<float>(cost.blocks - 1);
-  cost.full = cost.alone + (cost.full - cost.alone) * others;
-  cost.blocks = blocks;
-  return cost;
-}
-
 constexpr TileCost kLarge = cost_of<Large>(0.852f, 0.852f, 23.0f);
 constexpr TileCost kSquare = cost_of<Square>(0.453f, 0.747f, 26.0f);
 constexpr TileCost kHalf = cost_of<Half>(0.363f, 0.663f, 2.0f);
@@ -214,7 +206,7 @@ void launch(const Tf32Args& p, cudaStream_t stream) {
   const bool packed = in_packs(p.a, p.m, p.k, p.dtype, 16) && in_packs(p.b, p.k, p.n, p.dtype, 16);
   // Shared memory: 144 KiB for a block fit sm_80, sm_90 and sm_100 and their siblings, but not sm_86, sm_89 and sm_120;
   // 96 KiB for each of two blocks fit those from sm_90 on.
-  const bool two_squares = p.sm >= 90 && p.sm < 120, roomy = two_squares || p.sm == 80 || p.sm == 87;
+  const bool roomy = !has_little_shared_memory(p.sm), two_squares = roomy && p.sm >= 90;
   const TileCost square = two_squares ? kSquare : with_fewer(kSquare, 1);
   const TileCost half = two_squares ? kHalf : with_fewer(kHalf, roomy ? 2 : 1);
   const TileCost small = two_squares ? kSmall : with_fewer(kSmall, roomy ? 3 : 2);

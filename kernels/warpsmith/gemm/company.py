@@ -23,9 +23,14 @@ LARGE_ON_CPU = 128
 HELD = 2**28
 
 
+def _large(x: Tensor) -> int:
+    """Rows or columns of a large product where x is."""
+    return LARGE_ON_GPU if x.is_cuda else LARGE_ON_CPU
+
+
 def repeated(x: Tensor, dim: int) -> Tensor:
     """x over and over along a dimension that is shorter than a large product's, up to that size."""
-    size, large = x.shape[dim], LARGE_ON_GPU if x.is_cuda else LARGE_ON_CPU
+    size, large = x.shape[dim], _large(x)
     if size == 0 or size >= large:
         return x
     return x.index_select(dim, torch.arange(large, device=x.device) % size)
@@ -40,7 +45,7 @@ def among_others(multiply: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Ten
     right = b.unsqueeze(1) if b.dim() == 1 else b
     shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     products = math.prod(shape)
-    large = LARGE_ON_GPU if a.is_cuda else LARGE_ON_CPU
+    large = _large(a)
     step = max(1, HELD // (max(left.shape[-2], large) * max(right.shape[-1], large)))
 
     def part(left: Tensor, right: Tensor) -> Tensor:
