@@ -5,6 +5,7 @@
 
 #include "device/pipeline.h"
 #include "gemm/shared_limits.h"
+#include "gemm/split.h"
 #include "gemm/store_staged.cuh"
 #include "gemm/tile_copy.cuh"
 #include "gemm/tile_origin.cuh"

@@ -49,6 +49,9 @@ struct TileCost {
   bool together = false;
 };
 
+// Whether a GPU's blocks have no more than 99 KB of shared memory, and its multiprocessors 100 KB.
+constexpr bool has_little_shared_memory(int sm) { return sm == 86 || sm == 89 || sm >= 120; }
+
 // The cost of the same tile on a multiprocessor that holds no more than `blocks` of it: what so many reach together where
 // there is room for more is all they reach.
 constexpr TileCost with_fewer(TileCost cost, int blocks) {
