@@ -10,6 +10,7 @@ accesses, deadlocks. What it cannot find: races that both orders survive, missin
 about speed.
 
     python tests/emulator softmax var       operators; the first argument may be a family
+    python tests/emulator selftest          the self tests of the device vocabulary
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from warpsmith import build
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1] / "build" / "emulator"
 
-#: What the CuTe rungs are written with is not emulated.
-LEFT_OUT = re.compile(r"/cute_")
+#: What the CuTe rungs are written with is not emulated; of the self tests, what measures or breaks
+#: a GPU.
+LEFT_OUT = re.compile(r"/cute_|selftest/(faults|mma_rate)\.cu")
 
 _DYNAMIC = re.compile(
     r"extern __shared__ (?:__align__\((\d+)\) )?([\w:]+) (\w+)\[\];",

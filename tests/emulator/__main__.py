@@ -1,4 +1,4 @@
-"""`python tests/emulator [--elements N] [--seconds S] [OPERATOR ...]`"""
+"""`python tests/emulator [--elements N] [--seconds S] [OPERATOR | selftest ...]`"""
 
 from __future__ import annotations
 
@@ -18,18 +18,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="runs CUDA kernels on the CPU and judges their answers"
     )
-    parser.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
+    parser.add_argument(
+        "op", nargs="*", help="operators, families or patterns, selftest; all by default"
+    )
     parser.add_argument("--elements", type=int, default=20_000, help="of the largest samples")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each operator")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
     options = parser.parse_args()
+    names = [name for name in options.op if name != "selftest"]
     try:
-        ops = find_ops(options.op)
+        ops = find_ops(names) if names or not options.op else []
     except UsageError as error:
         parser.error(str(error))
     for family in dict.fromkeys(op.family for op in ops):
         checks.load(family, options.jobs)
     failed = 0
+    if not options.op or "selftest" in options.op:
+        told = list(checks.self_tests(options.jobs))
+        differing = [f"{name}: {said}" for name, said in told if said]
+        for line in differing[:10]:
+            print(f"FAILED {line}")
+        print(f"selftest: {len(told)} tests, {len(differing)} failed", flush=True)
+        failed += len(differing)
     for op in ops:
         found = list(checks.results(op, most=options.elements, seconds=options.seconds))
         wrong = [result for result in found if result.message]

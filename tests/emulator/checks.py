@@ -42,6 +42,22 @@ def load(family: str, jobs: int = 2) -> None:
         set_order(source_dir, ",".join(kept))
 
 
+#: Self tests that need a GPU, or hours: how the driver starts kernels, which of them overlap, and
+#: every float there is.
+ON_A_GPU = ("launch", "launch_early", "convert_fp8_every_float")
+
+
+def self_tests(jobs: int = 2) -> Iterator[tuple[str, str]]:
+    """Each self test of the device vocabulary: its name, and what differed, "" for nothing."""
+    torch.ops.load_library(str(emulator.family("selftest", jobs)))
+    for name in torch.ops.warpsmith._selftest_names().split(","):
+        if name not in ON_A_GPU:
+            try:
+                yield name, torch.ops.warpsmith._selftest(name)
+            except RuntimeError as error:
+                yield name, str(error).splitlines()[0]
+
+
 def _elements(args: Sequence[Any]) -> int:
     return sum(a.numel() for a in args if isinstance(a, torch.Tensor))
 

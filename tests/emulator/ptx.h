@@ -115,7 +115,7 @@ inline float exp2_approx_ftz(float x) {
 inline float reciprocal_approx(float x) { return 1.0f / x; }
 inline float reciprocal_approx_ftz(float x) {
   const float y = 1.0f / (std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x);
-  return std::fpclassify(y) == FP_SUBNORMAL ? 0.0f : y;
+  return std::fpclassify(y) == FP_SUBNORMAL ? std::copysign(0.0f, y) : y;
 }
 
 inline float max_nan(float a, float b) { return std::isnan(a) || std::isnan(b) ? std::nanf("") : std::fmax(a, b); }

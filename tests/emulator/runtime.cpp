@@ -575,6 +575,17 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 }
 cudaError_t cudaStreamGetId(cudaStream_t, unsigned long long* id) { return *id = 0, cudaSuccess; }
 
+// Aligned as on a GPU.
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  constexpr size_t kAlignment = 256;
+  *data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  return *data != nullptr || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* data) { return std::free(data), cudaSuccess; }
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
+}
+
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
   if (!emu::number("WARPSMITH_EMULATOR_DRY", 0)) std::memset(to, byte, bytes);
   return cudaSuccess;
