@@ -11,6 +11,8 @@
 #include "device/vec.h"
 #include "gemm/epilogue.cuh"
 #include "gemm/split.cuh"
+#include "gemm/store_row.cuh"
+#include "gemm/thread_again.cuh"
 #include "gemm/tile_origin.cuh"
 #include "gemm/warp_mma.cuh"
 
@@ -81,29 +83,42 @@ class AddendRows {
   bool packs_;
 };
 
-// Stores the warp's sums in `out`: one product's d, or its partial sums.
+// The eight columns that a lane stores of a row of a patch; lanes beside each other share the row.
+template <class Patch>
+struct LanePlace {
+  static constexpr int across = Patch::wn / 8;
+  int row, col;
+
+  __device__ __forceinline__ explicit LanePlace(uint32_t thread)
+      : row(static_cast<int>(thread % kWarp / across)), col(static_cast<int>(thread % across * 8)) {}
+};
+
+// Stores the warp's sums in `out`: one product's d, or its partial sums. `thread_in_block`: thread_again() where what
+// follows from it would take registers from a main loop.
 template <Finish how, int rows, class Out, class T, class Acc, class Tile>
 __device__ __forceinline__ void store_staged_as(Out* out, const GemmArgs& p, const WarpSums<T, Acc, Tile>& warp,
-                                                void* patches, const Place<Tile>& block, const WarpPlace<Tile>& place) {
+                                                void* patches, const Place<Tile>& block,
+                                                int thread_in_block = static_cast<int>(threadIdx.x)) {
   using Patch = StorePatch<Tile, rows>;
   using Staged = std::conditional_t<how == Finish::round, T, float>;
-  constexpr int kAcross = Patch::wn / 8, kRowsAtOnce = kWarp / kAcross;
+  constexpr int kAcross = LanePlace<Patch>::across, kRowsAtOnce = kWarp / kAcross;
   static_assert(kWarp % kAcross == 0 && rows % kRowsAtOnce == 0, "whole rows");
   // A lane stores some of its rows of a pass together, then the next ones. So many turns ahead it reads what is added to
   // them: more hide more, but registers cannot be indexed in a loop.
   constexpr int kRows = rows / kRowsAtOnce, kTogether = std::min(kRows, 4), kTurns = kRows / kTogether;
+  // Rows between borders take more registers, and what has patches of 8 rows has none to spare.
+  constexpr int kShares = rows == 8 ? 1 : kTogether;
   constexpr int kPasses = Patch::wm / rows, kAhead = kTurns == 1 ? std::min(kPasses, 2) : 1;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, lane_row = lane / kAcross, lane_col = lane % kAcross * 8;
-  const int64_t row = block.m() + place.m + lane_row, col = block.n() + place.n + lane_col;
+  const uint32_t thread = thread_in_block;
+  const WarpPlace<Tile> place(thread_in_block);
+  const LanePlace<Patch> lane(thread);
+  const int64_t row = block.m() + place.m + lane.row, col = block.n() + place.n + lane.col;
   const int count = static_cast<int>(min(p.n - col, int64_t{8}));
   int left = count > 0 ? static_cast<int>(min(p.m - row, int64_t{Patch::wm})) : 0;
-  Staged* patch = reinterpret_cast<Staged*>(static_cast<char*>(patches) + threadIdx.x / kWarp * Patch::bytes);
+  Staged* patch = reinterpret_cast<Staged*>(static_cast<char*>(patches) + thread / kWarp * Patch::bytes);
   const bool packs = p.n % 8 == 0 && reinterpret_cast<uintptr_t>(out) % 16 == 0;
   const int64_t step = kRowsAtOnce * p.n;
   out += row * p.n + col;
-  const auto at = [&](int turn, int i) {
-    return ((turn * kTogether + i) * kRowsAtOnce + lane_row) * Patch::stride + lane_col;
-  };
 
   AddendRows<T, kRowsAtOnce> addend_rows(p, block.batch(), row, col, left, count);
   Vec<T, 8> addends[kAhead][kTogether];
@@ -127,18 +142,20 @@ __device__ __forceinline__ void store_staged_as(Out* out, const GemmArgs& p, con
         const float2 sums = warp.sums[from / 16][j].pair(from / 8 % 2);
         Vec<Staged, 2> pair;
         from_float(pair, {sums.x, sums.y});
-        store(patch + (line + lane / 4) * Patch::stride + 8 * j + lane % 4 * 2, pair);
+        store(patch + (line + thread % kWarp / 4) * Patch::stride + 8 * j + thread % 4 * 2, pair);
       }
     }
     __syncwarp();
 
 #pragma unroll 1
     for (int turn = 0; turn < kTurns; ++turn) {
+      const auto row_in_patch = [&](int i) { return (turn * kTogether + i) * kRowsAtOnce; };
       Pack<Staged> staged[kTogether][8 / kPack<Staged>];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
+        const Staged* from = patch + (row_in_patch(i) + lane.row) * Patch::stride + lane.col;
 #pragma unroll
-        for (int j = 0; j < 8 / kPack<Staged>; ++j) load(staged[i][j], patch + at(turn, i) + j * kPack<Staged>);
+        for (int j = 0; j < 8 / kPack<Staged>; ++j) load(staged[i][j], from + j * kPack<Staged>);
       }
       Pack<Out> values[kTogether][8 / kPack<Out>];
       if constexpr (how == Finish::all) {
@@ -160,30 +177,45 @@ __device__ __forceinline__ void store_staged_as(Out* out, const GemmArgs& p, con
           for (int j = 0; j < 8 / kPack<Out>; ++j) values[i][j] = staged[i][j];
         }
       }
+      if (packs) [[likely]] {
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        if (left > 0) {
-          if (packs) [[likely]] {
+        for (int i = 0; i < kTogether; ++i) {
+          if (left > 0) {
 #pragma unroll
             for (int j = 0; j < 8 / kPack<Out>; ++j) {
               ptx::store_at_once(reinterpret_cast<uint4*>(out) + j, reinterpret_cast<const uint4&>(values[i][j]));
             }
-          } else if constexpr (how == Finish::all) {
-            // through the patch, as registers cannot be indexed
-            Out* own = reinterpret_cast<Out*>(patch + at(turn, i));
-            store(own, values[i][0]);
-#pragma unroll 1
-            for (int j = 0; j < count; ++j) out[j] = own[j];
-          } else {
-            // from the patch, where the lanes of a row take turns: what they store at once are neighbours
-            const int cols = static_cast<int>(min(p.n - block.n() - place.n, int64_t{Patch::wn}));
-            const int lanes = (cols + 7) / 8;
-#pragma unroll 1
-            for (int j = -7 * (lane_col / 8); j < cols - lane_col; j += lanes) out[j] = patch[at(turn, i) + j];
           }
+          left -= kRowsAtOnce;
+          out += step;
         }
-        left -= kRowsAtOnce;
-        out += step;
+      } else {
+        // computed anew, to hold no registers where the rows of results start at borders
+        const LanePlace<Patch> again(thread_again());
+        const auto row_at = [&](int i) {
+          return reinterpret_cast<Out*>(patch + (row_in_patch(i) + again.row) * Patch::stride);
+        };
+        if constexpr (how == Finish::all) {
+          __syncwarp();  // a finished row takes the place of sums that other lanes have read by now
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) store(row_at(i) + again.col, values[i][0]);
+          __syncwarp();
+        }
+        const int64_t warp_cols = max(p.n - block.n() - place.n, int64_t{0});
+        const int cols = static_cast<int>(min(warp_cols, int64_t{Patch::wn}));
+        const int64_t warp_rows = p.m - block.m() - place.m - pass * rows - again.row;
+#pragma unroll
+        for (int i = 0; i < kTogether; i += kShares) {
+          RowShare<Out, kAcross> shares[kShares];
+#pragma unroll
+          for (int j = 0; j < kShares; ++j) {
+            const bool is_there = warp_rows > row_in_patch(i + j);
+            shares[j].read(row_at(i + j), out - again.col, is_there ? cols : 0, again.col / 8);
+            out += step;
+          }
+#pragma unroll
+          for (int j = 0; j < kShares; ++j) shares[j].write();
+        }
       }
     }
   }
@@ -193,16 +225,16 @@ __device__ __forceinline__ void store_staged_as(Out* out, const GemmArgs& p, con
 // each warp in shared memory that nobody else uses any longer.
 template <int rows = 32, class T, class Acc, class Tile>
 __device__ __forceinline__ void store_staged(const GemmArgs& p, const Split& split, const WarpSums<T, Acc, Tile>& warp,
-                                             void* patches, const Place<Tile>& block, const WarpPlace<Tile>& place) {
+                                             void* patches, const Place<Tile>& block) {
   T* d = static_cast<T*>(p.d) + block.batch() * p.m * p.n;
   switch (finish_of(p, split)) {
     case Finish::round:
-      return store_staged_as<Finish::round, rows>(d, p, warp, patches, block, place);
+      return store_staged_as<Finish::round, rows>(d, p, warp, patches, block);
     case Finish::all:
-      return store_staged_as<Finish::all, rows>(d, p, warp, patches, block, place);
+      return store_staged_as<Finish::all, rows>(d, p, warp, patches, block);
     case Finish::partial:
       float* partial = partial_sums(p, blockIdx.y, block.batch());
-      return store_staged_as<Finish::partial, rows>(partial, p, warp, patches, block, place);
+      return store_staged_as<Finish::partial, rows>(partial, p, warp, patches, block);
   }
 }
 

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     WarpSums<T, Acc, Tile> sums;
     multiply_tile<Config, T>(sums, ring, {p.a, p.b, p.m, p.n, first_k, depth}, block, warp);
 
-    store_staged(p, split, sums, ring, block, warp);
+    store_staged(p, split, sums, ring, block);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "gemm/shared_limits.h"
 #include "gemm/store_staged.cuh"
 #include "gemm/tensor_core.h"
+#include "gemm/thread_again.cuh"
 #include "gemm/waves.h"
 #include "host/registry.h"
 #include "host/tensor_map.h"
@@ -369,7 +370,8 @@ __global__ void __launch_bounds__(Config::threads, 1)
     }
     if (index < waves.whole) {
       const Place<Tile> block(p.m, p.n, index, kCluster, cluster_rank());
-      store_staged_as<Config::finish, Config::Patch::rows>(static_cast<T*>(p.d), p, sums, shared.patches, block, warp);
+      store_staged_as<Config::finish, Config::Patch::rows>(static_cast<T*>(p.d), p, sums, shared.patches, block,
+                                                           thread_again());
     } else {
       store_partial(partial_tile<Tile>(p, index - waves.whole, cluster_rank()), sums, warp);
     }

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     __syncthreads();
   }
 
-  store_staged(p, split, warp_sums, ring, block, warp);
+  store_staged(p, split, warp_sums, ring, block);
 }
 
 const char* takes(const GemmArgs& p) {
