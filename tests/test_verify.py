@@ -245,8 +245,14 @@ def test_workers_end_with_their_parent(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     parent = subprocess.Popen([sys.executable, "-c", script], env=pool.environment())
     wait_for((tmp_path / "sleeper.py.began").exists, pool.STARTUP_SECONDS)
-    workers = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-    assert workers
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    workers: list[str] = []
+
+    def both_are_there() -> bool:  # a read may miss some while others come or go
+        workers[:] = children.read_text().split()
+        return len(workers) == 2
+
+    wait_for(both_are_there, pool.STARTUP_SECONDS)
     parent.kill()
     parent.wait()
     wait_for(lambda: not any(map(lives, workers)))
