@@ -16,8 +16,12 @@ template <class Cost>
 constexpr int cheapest_slices(int64_t most, Cost&& cost) {
   constexpr int64_t kMost = 64;  // what the second launch adds up
   int best = 1;
-  for (int slices = 2; slices <= std::min(most, kMost); ++slices) {
-    if (cost(slices) < cost(best)) best = slices;
+  int64_t least = cost(int64_t{1});
+  for (int64_t slices = 2; slices <= std::min(most, kMost); ++slices) {
+    const int64_t one = cost(slices);
+    if (one >= least) continue;
+    best = static_cast<int>(slices);
+    least = one;
   }
   return best;
 }
@@ -37,20 +41,22 @@ inline constexpr int kColumnsTile = kRingRowBytes / 2;
 
 // For its blocks, which stay: a slice has its share of them, and they walk over its tiles by turns. Slices fill the last
 // turn.
-constexpr int skinny_columns_slices(int64_t m, int64_t k, int sm_count) {
+constexpr int skinny_columns_slices(int64_t m, int64_t k, int vectors, int sm_count) {
   constexpr int64_t kLeast = 512;         // values of k in a slice: two steps for every warp
-  constexpr int64_t kSecondLaunch = 512;  // that a multiprocessor streams meanwhile
+  constexpr int64_t kSecondLaunch = 512;  // that a multiprocessor streams meanwhile,
+  constexpr int64_t kPartials = 32;       // and while so many partial sums are written to L2 and read back
   constexpr int64_t kManyTurns = 8;       // blocks end one by one: what the last turn lacks hardly shows
   const int64_t tiles = ceil_div(m, kColumnsTile);
   if (tiles >= kManyTurns * sm_count) return 1;
   return cheapest_slices(std::min<int64_t>(k / kLeast, sm_count), [&](int64_t slices) {
-    return ceil_div(tiles, sm_count / slices) * ceil_div(k, slices) + (slices > 1 ? kSecondLaunch : 0);
+    const int64_t streaming = ceil_div(tiles, sm_count / slices) * ceil_div(k, slices);
+    return slices == 1 ? streaming : streaming + kSecondLaunch + slices * vectors * m / (kPartials * sm_count);
   });
 }
 
 // What these choose on 132 multiprocessors.
 static_assert(slices_in_waves(112, 3 * 132, 4096) == 7);  // 14336 rows in f32
-static_assert(skinny_columns_slices(6144, 4096, 132) == 4 && skinny_columns_slices(14336, 4096, 132) == 4);
-static_assert(skinny_columns_slices(28672, 4096, 132) == 2 && skinny_columns_slices(128256, 4096, 132) == 1);
+static_assert(skinny_columns_slices(6144, 4096, 16, 132) == 4 && skinny_columns_slices(14336, 4096, 16, 132) == 4);
+static_assert(skinny_columns_slices(28672, 4096, 16, 132) == 2 && skinny_columns_slices(128256, 4096, 16, 132) == 1);
 
 }  // namespace warpsmith

@@ -18,7 +18,8 @@
 
 namespace warpsmith {
 
-// As many rows as are staged at once; eight more columns keep the rows that lanes write at once in different banks.
+// As many rows as are staged at once; eight more columns keep the rows that lanes write at once in different
+// banks, and are what store_row.cuh reads past a row.
 template <class Tile, int rows_ = 32>
 struct StorePatch {
   static constexpr int wm = Share<Tile>::wm, wn = Share<Tile>::wn, rows = rows_, stride = wn + 8;
@@ -206,6 +207,7 @@ __device__ __forceinline__ void store_staged_as(Out* out, const GemmArgs& p, con
         const int64_t warp_rows = p.m - block.m() - place.m - pass * rows - again.row;
 #pragma unroll
         for (int i = 0; i < kTogether; i += kShares) {
+          static_assert(Patch::stride >= Patch::wn + 8, "lanes without a pack of their own read past the row");
           RowShare<Out, kAcross> shares[kShares];
 #pragma unroll
           for (int j = 0; j < kShares; ++j) {

@@ -26,7 +26,7 @@ struct Columns {
 
 // `width` rows of the result per thread, from columns of whole vectors of as many values.
 template <class T, int width, int vectors>
-__global__ void __launch_bounds__(kThreads, columns_blocks(vectors))
+__global__ void __launch_bounds__(kThreads, columns_blocks(sizeof(T), width, vectors))
     gemv_columns_kernel(const SkinnyArgs a, const int64_t a_col) {
   constexpr int kUnroll = vectors == 8 ? 2 : 4;
   constexpr int kRows = kColumnsLanes * width;

@@ -20,7 +20,8 @@ void check(const Tensor& a, const Tensor& x) {
   check_vectors(kOp, x, a);
 }
 
-// As many values as every access to the weights along k, and to x, may have.
+// As many values of x as a rung may read at a time: those of row-major weights that it meets with one access, or a pack of
+// column-major ones.
 int access_width(const GemvArgs& a) {
   if (needs_column_packs(a) == nullptr) return 16 / size_of(a.dtype);
   for (const int width : {16 / size_of(a.dtype), 4}) {

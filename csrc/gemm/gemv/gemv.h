@@ -13,7 +13,7 @@ namespace warpsmith {
 
 struct GemvArgs {
   const void* a;     // [m, k], the weights, any strides
-  const void* x;     // [vectors, k], columns contiguous; its rows are as aligned as those of the weights
+  const void* x;     // [vectors, k], columns contiguous; rows as aligned as whatever meets them along k is read
   void* y;           // [vectors, m], contiguous
   float* workspace;  // [slices of k, vectors, m] for rungs that cut k into slices
   int64_t m, k;      // not 0
@@ -87,22 +87,26 @@ inline int split_k_slices(const GemvArgs& a) {
   return slices_of_k((a.m + kSplitRows - 1) / kSplitRows, 8 * a.sm_count, a.k * size_of(a.dtype) / kLeastBytes);
 }
 
-inline int64_t columns_of_block(const GemvArgs& a) {
-  return kColumnsLanes * (columns_in_packs(a) ? 16 / size_of(a.dtype) : 1);
-}
+// Values of a column that a thread of columns.cu reads at a time.
+inline int columns_width(const GemvArgs& a) { return columns_in_packs(a) ? 16 / size_of(a.dtype) : 1; }
+inline int64_t columns_of_block(const GemvArgs& a) { return kColumnsLanes * columns_width(a); }
 
 // Of columns.cu, for so many vectors at a time.
 inline int columns_vectors(const GemvArgs& a) { return a.vectors == 1 ? 1 : a.vectors <= 4 ? 4 : 8; }
-// Blocks that a multiprocessor holds.
-constexpr int columns_blocks(int vectors) { return vectors == 1 ? 3 : 2; }
+// Blocks that a multiprocessor holds, by their registers: columns are read `width` values of `size` bytes at a time.
+constexpr int columns_blocks(int size, int width, int vectors) {
+  if (vectors == 1) return size == 4 && width > 1 ? 3 : 4;
+  return width == 1 && vectors == 4 ? 3 : 2;
+}
 
 inline int columns_slices(const GemvArgs& a) {
   const int vectors = columns_vectors(a);
   const int64_t blocks = ceil_div(a.m, columns_of_block(a)) * ceil_div(a.vectors, vectors);
-  return slices_in_waves(blocks, int64_t{columns_blocks(vectors)} * a.sm_count, a.k);
+  const int held = columns_blocks(size_of(a.dtype), columns_width(a), vectors);
+  return slices_in_waves(blocks, int64_t{held} * a.sm_count, a.k);
 }
 
-inline int skinny_columns_slices(const GemvArgs& a) { return skinny_columns_slices(a.m, a.k, a.sm_count); }
+inline int skinny_columns_slices(const GemvArgs& a) { return skinny_columns_slices(a.m, a.k, a.vectors, a.sm_count); }
 
 inline int skinny_slices(const GemvArgs& a) { return skinny_ring_slices(a.m, a.k * size_of(a.dtype), a.sm_count); }
 

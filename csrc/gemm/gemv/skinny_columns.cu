@@ -1,8 +1,8 @@
 // GEMV of 16 bits with weights that lie column by column, through tensor cores.
 //   Against `columns`: weights pass through rings of asynchronous copies in shared memory, once for all vectors; see
 //   gemm/skinny_ring_columns.cuh. A single vector leaves seven eighths of an mma unused: DRAM is slower still.
-//   Occupancy: one block of 8 warps of up to 122 registers in 194 KB, for up to 8 vectors in 161 KB; where a block cannot
-//   have that much, of 4 warps of up to 140 registers in 77 or 63 KB, of which sm_80 holds two.
+//   Occupancy: one block of 8 warps of up to 116 registers in 194 KB, for up to 8 vectors in 161 KB; where a block cannot
+//   have that much, of 4 warps of up to 133 registers in 77 or 63 KB, of which sm_80 holds two.
 //   Bound: DRAM.
 #include "gemm/gemv/gemv.h"
 #include "gemm/skinny_ring_columns.cuh"

@@ -24,7 +24,7 @@ const char* takes(const GemmArgs& p) {
 
 void launch(const GemmArgs& call, cudaStream_t stream) {
   const GemmArgs p = with_few_rows(call);
-  const ProductArgs args = skinny_args(p, skinny_columns_slices(p.n, p.k, p.sm_count));
+  const ProductArgs args = skinny_args(p, skinny_columns_slices(p.n, p.k, static_cast<int>(p.m), p.sm_count));
   dispatch_float(p.dtype, [&]<class T>() {
     if constexpr (sizeof(T) == 2) launch_skinny_columns<T>(args, p.sm_count, stream);
   });

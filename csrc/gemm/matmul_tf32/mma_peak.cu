@@ -8,7 +8,7 @@
 //   Bound: shared memory, busy five sixths of the time that mma.sync takes, and the issue of instructions beside it.
 //   Occupancy: large, 250 registers x 256 threads and 144 KiB, 1 block; square, 255 x 128 and 96 KiB, 2 blocks (1 below
 //   sm_90); half, 164 x 128 and 72 KiB, 3 blocks (2 on sm_80, 1 on sm_89); small, 123 x 128 and 48 KiB, 4 blocks (3 and
-//   2); single, 186 x 256 and 64 KiB, 1 block.
+//   2); single, 186 x 256 and 64 KiB, 1 block; small single, 168 x 128 and 48 KiB, 3 blocks (2 on sm_89).
 #include "device/block_order.h"
 #include "device/pipeline.h"
 #include "gemm/matmul_tf32/turned.cuh"
@@ -214,7 +214,7 @@ void launch(const Tf32Args& p, cudaStream_t stream) {
   dispatch_orders(p, [&]<Order a, Order b>() {
     if (!packed) {
       using OneByOne = Operands<a, b, 1>;
-      return best_tile(p, {kSmallSingle, kSingle}, split) == 0
+      return best_tile(p, {with_fewer(kSmallSingle, roomy ? 3 : 2), kSingle}, split) == 0
                  ? launch_tile<SmallSingle, OneByOne, kSharedOfSm89>(p, split, stream)
                  : launch_tile<Single, OneByOne, kSharedOfSm89>(p, split, stream);
     }

@@ -66,7 +66,7 @@ def _needs_short_rows(a: Tensor) -> str | None:
     return None if a.shape[1] <= 128 else "needs k of at most 128"
 
 
-def _needs_row_per_warp(a: Tensor) -> str | None:
+def _needs_short_packs(a: Tensor) -> str | None:
     if why := layout.needs_packs(a):
         return why
     return None if _row_bytes(a) <= 2048 else "needs rows of at most 2 KiB"
@@ -178,7 +178,7 @@ _LADDER = (
         width=PACK,
         pack=True,
         technique="short_rows",
-        when=_when(_needs_row_per_warp),
+        when=_when(_needs_short_packs),
     ),
     Rung(
         "columns",

@@ -110,6 +110,11 @@ def samples() -> tuple[Sample, ...]:
         Sample("short rows, stride", lambda i: (i.randn(90, 40)[:, :32], i.randn(3, 32, salt=1))),
         Sample("close rows, stride", lambda i: (i.randn(300, 23)[:, 2:19], i.randn(17, salt=1))),
         Sample("expanded short rows", lambda i: (i.randn(19).expand(70, 19), i.randn(19, salt=1))),
+        Sample(
+            "overlapping rows", lambda i: (i.randn(364).as_strided((70, 19), (5, 1)), i.randn(19))
+        ),
+        Sample("one row of a stride", lambda i: (i.randn(2, 90)[:1, :21], i.randn(2, 21, salt=1))),
+        Sample("expanded columns", lambda i: (i.randn(40, 1).expand(40, 512), i.randn(512))),
         Sample("misaligned short rows", lambda i: (i.misaligned(300, 21), i.randn(5, 21, salt=1))),
         Sample("misaligned", lambda i: (i.misaligned(20, 256), i.randn(256, salt=1))),
         Sample("misaligned x", lambda i: (i.randn(20, 512), i.misaligned(3, 512, salt=1))),
@@ -174,6 +179,14 @@ def samples() -> tuple[Sample, ...]:
             small=False,
             huge=True,
             dtypes=("f16", "bf16"),
+        ),
+        *(
+            Sample(f"past 2^31 elements, {label}", make, small=False, huge=True, dtypes=("bf16",))
+            for label, make in (
+                ("deep columns", lambda i: (i.plain(131_072, 16_392).t(), i.plain(131_072))),
+                ("short rows", lambda i: (i.plain(8_388_610, 256), i.plain(256, salt=1))),
+                ("short odd rows", lambda i: (i.plain(16_909_330, 127), i.plain(127, salt=1))),
+            )
         ),
     )
 
