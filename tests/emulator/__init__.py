@@ -10,7 +10,7 @@ accesses, deadlocks. What it cannot find: races that both orders survive, missin
 about speed.
 
     python tests/emulator softmax var       operators; the first argument may be a family
-    python tests/emulator selftest          the self tests of the device vocabulary
+    python tests/emulator selftest          the self tests of csrc/selftest
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ constexpr int kHeldPacks = 8;  // of each lane
 // 2^lane_bits lanes share a row: `packs` packs each, as many apart as they are.
 template <class T, int packs>
 __global__ void __launch_bounds__(kThreads, 4) gemv_short_rows_kernel(const GemvArgs a, const int lane_bits) {
-  constexpr int kHeld = kHeldPacks / packs;  // rows of a lane
-  __shared__ float results[kWarps][kHeld * kWarp];
+  constexpr int kHeld = kHeldPacks / packs;         // rows of a lane
+  __shared__ float results[kWarps][kHeld * kWarp];  // [warps, rows]
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int lanes = 1 << lane_bits, groups = kWarp >> lane_bits;
   const int at = lane & (lanes - 1), group = lane >> lane_bits;
@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(kThreads, 4) gemv_short_rows_kernel(const Gemv
   start_early();
 
   // load
-  uint4 weights[kHeld][packs];
+  uint4 weights[kHeld][packs];  // of rows that lie `groups` apart
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int64_t row = first + i * groups + group;
-    const T* from = static_cast<const T*>(a.a) + (row < a.m ? row : a.m - 1) * a.a_row;
+    const T* from = static_cast<const T*>(a.a) + (row < a.m ? row : a.m - 1) * a.a_row;  // [k]
 #pragma unroll
     for (int p = 0; p < packs; ++p) {
       weights[i][p] = {};
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, 4) gemv_short_rows_kernel(const Gemv
 #pragma unroll 1
   for (int v = 0; v < a.vectors; ++v) {
     // multiply and add
-    const uint4* x = reinterpret_cast<const uint4*>(static_cast<const T*>(a.x) + v * a.x_row);
+    const uint4* x = reinterpret_cast<const uint4*>(static_cast<const T*>(a.x) + v * a.x_row);  // [k]
     float sum[kHeld] = {};
 #pragma unroll
     for (int p = 0; p < packs; ++p) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads, 4) gemv_short_rows_kernel(const Gemv
     __syncwarp();
 
     // write
-    T* y = static_cast<T*>(a.y) + v * a.m + first;
+    T* y = static_cast<T*>(a.y) + v * a.m + first;  // [rows]
     for (int i = lane; i < rows && first + i < a.m; i += kWarp) y[i] = from_float<T>(results[warp][i]);
     __syncwarp();  // the next vector overwrites the results
   }

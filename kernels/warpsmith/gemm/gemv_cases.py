@@ -344,19 +344,13 @@ ERRORS = (
     ),
     Bad(
         "skinny_columns, odd columns",
-        lambda i: (
-            Inputs(torch.float16, i.device).randn(8, 17).t(),
-            Inputs(torch.float16, i.device).randn(8),
-        ),
+        lambda i: _transposed(Inputs(torch.float16, i.device), 8, 17, 1),
         r"gemv.*: .*needs columns aligned to 16 bytes",
         variant="f16x8_pack_skinny_columns_f32",
     ),
     Bad(
         "skinny_columns, odd k",
-        lambda i: (
-            Inputs(torch.float16, i.device).randn(12, 16).t(),
-            Inputs(torch.float16, i.device).randn(12),
-        ),
+        lambda i: _transposed(Inputs(torch.float16, i.device), 12, 16, 1),
         r"gemv.*: .*needs k of whole packs of 16 bytes",
         variant="f16x8_pack_skinny_columns_f32",
     ),
