@@ -40,7 +40,8 @@ constexpr int slices_in_waves(int64_t blocks, int64_t held, int64_t k) {
 inline constexpr int kColumnsTile = kRingRowBytes / 2;
 
 // For its blocks, which stay: a slice has its share of them, and they walk over its tiles by turns. Slices fill the last
-// turn.
+// turn. That takes streaming to be bound by multiprocessors; on an H200 DRAM was at its rate with half of them, and one
+// slice was faster wherever tiles come to that many.
 constexpr int skinny_columns_slices(int64_t m, int64_t k, int vectors, int sm_count) {
   constexpr int64_t kLeast = 512;         // values of k in a slice: two steps for every warp
   constexpr int64_t kSecondLaunch = 512;  // that a multiprocessor streams meanwhile,

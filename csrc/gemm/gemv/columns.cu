@@ -1,10 +1,12 @@
 // GEMV with weights that lie column by column, as those of a transposed view do.
-//   Against `naive`: a thread has neighbouring rows of the result, in packs where columns are aligned, and walks along k, which the warps of
-//   a block and several blocks share; a second launch adds up what the blocks leave. Nothing is transposed or copied.
+//   Against `naive`: a thread has neighbouring rows of the result, in packs where columns are aligned, and walks along k,
+//   which the warps of a block and several blocks share; a second launch adds up what the blocks leave. Nothing is
+//   transposed or copied.
 //   Blocks take their places while the kernel before ends.
 //   Occupancy: blocks of 256 threads; for one vector three of up to 72 registers in f32, four of 64 in 16 bits; for more
 //   two of up to 128.
-//   Bound: DRAM; more than eight vectors read the weights again.
+//   Bound: DRAM with one vector. With several it is slower than DRAM, by what is not profiled yet; x is read value by
+//   value. More than eight read the weights again.
 #include <type_traits>
 
 #include "device/start_early.h"
