@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -183,18 +186,21 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
     assert (tmp_path / "alone").read_text() == (tmp_path / "shared").read_text()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    ends = time.monotonic() + seconds
+def wait_for(condition: Callable[[], bool]) -> None:
+    """As long as workers may take to start: until then they do not look for their parent."""
+    ends = time.monotonic() + pool.STARTUP_SECONDS
     while not condition():
         assert time.monotonic() < ends, "waited in vain"
         time.sleep(0.1)
 
 
-def lives(process: str) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+def living(processes: list[str]) -> dict[str, str]:
+    """The status of those that are there and no zombies."""
+    found = {}
+    for process in processes:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[process] = Path(f"/proc/{process}/status").read_text()
+    return {process: status for process, status in found.items() if "State:\tZ" not in status}
 
 
 def verify_with_broken_workers(
@@ -244,7 +250,7 @@ def test_workers_end_with_their_parent(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     parent = subprocess.Popen([sys.executable, "-c", script], env=pool.environment())
-    wait_for((tmp_path / "sleeper.py.began").exists, pool.STARTUP_SECONDS)
+    wait_for((tmp_path / "sleeper.py.began").exists)
     children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
     workers: list[str] = []
 
@@ -252,10 +258,29 @@ def test_workers_end_with_their_parent(tmp_path: Path, monkeypatch: pytest.Monke
         workers[:] = children.read_text().split()
         return len(workers) == 2
 
-    wait_for(both_are_there, pool.STARTUP_SECONDS)
+    wait_for(both_are_there)
     parent.kill()
     parent.wait()
-    wait_for(lambda: not any(map(lives, workers)))
+    with contextlib.suppress(AssertionError):
+        wait_for(lambda: not living(workers))
+    assert living(workers) == {}
+
+
+def test_a_worker_whose_parent_is_gone_ends_at_once() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        worker = subprocess.run(
+            [*pool.COMMAND, str(gone.pid), str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            env=pool.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            start_new_session=True,
+            timeout=pool.STARTUP_SECONDS,
+        )
+    assert worker.returncode == -signal.SIGKILL, worker.stderr.decode()
 
 
 def test_lack_of_memory_beside_others_is_tried_alone(

@@ -39,7 +39,8 @@ HOST_BYTES = 4 * GIB
 #: Importing PyTorch may take so long where many workers start together.
 STARTUP_SECONDS = 180.0
 
-#: How a worker is started; the number of a file descriptor follows.
+#: How a worker is started; the numbers of this process and of a file descriptor follow. By the time
+#: that a worker could look for its parent itself, another may have taken its place.
 COMMAND: tuple[str, ...] = (sys.executable, "-X", "faulthandler", "-m", "warpsmith.worker")
 
 Emit = Callable[[Any], None]
@@ -205,7 +206,7 @@ class _Worker:
         self.heard = time.monotonic()
         self.started = False
         self.process = subprocess.Popen(
-            [*COMMAND, str(theirs.fileno())],
+            [*COMMAND, str(os.getpid()), str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             env=environment(
                 OMP_NUM_THREADS=str(max(1, cores() // jobs)),

@@ -1,4 +1,6 @@
-"""The process in which `warpsmith.pool` runs tasks: `python -m warpsmith.worker <descriptor>`."""
+"""The process in which `warpsmith.pool` runs tasks: `python -m warpsmith.worker <parent>
+<descriptor>`, the numbers of the process that started it and of its end of their connection.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,9 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     """Serves until the other end of the connection closes."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    connection = Connection(int(sys.argv[-1]))
+    parent, descriptor = map(int, sys.argv[-2:])
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    connection = Connection(descriptor)
     catalogue.load()
     connection.send(("ready", ""))
     state = "done"
