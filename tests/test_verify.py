@@ -186,11 +186,13 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
     assert (tmp_path / "alone").read_text() == (tmp_path / "shared").read_text()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """As long as workers may take to start: until then they do not look for their parent."""
+def wait_for(condition: Callable[[], bool], seen: Callable[[], object] = str) -> None:
+    """As long as workers may take to start: until then they do not look for their parent. `seen` is
+    what to tell of a wait in vain.
+    """
     ends = time.monotonic() + pool.STARTUP_SECONDS
     while not condition():
-        assert time.monotonic() < ends, "waited in vain"
+        assert time.monotonic() < ends, f"waited in vain {seen()}"
         time.sleep(0.1)
 
 
@@ -261,9 +263,7 @@ def test_workers_end_with_their_parent(tmp_path: Path, monkeypatch: pytest.Monke
     wait_for(both_are_there)
     parent.kill()
     parent.wait()
-    with contextlib.suppress(AssertionError):
-        wait_for(lambda: not living(workers))
-    assert living(workers) == {}
+    wait_for(lambda: not living(workers), seen=lambda: living(workers))
 
 
 def test_a_worker_whose_parent_is_gone_ends_at_once() -> None:

@@ -34,13 +34,13 @@ __global__ void __launch_bounds__(kThreads, columns_blocks(sizeof(T), width, vec
     gemv_columns_kernel(const SkinnyArgs a, const int64_t a_col) {
   constexpr int kUnroll = vectors == 8 ? 2 : 4;
   constexpr int kRows = kColumnsLanes * width;
-  __shared__ float shared[kWarps][kRows];
+  __shared__ float shared[kWarps][kRows];  // a vector's sums
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int first_vector = static_cast<int>(blockIdx.y) * vectors, split = static_cast<int>(blockIdx.z);
   const int64_t first_row = int64_t{blockIdx.x} * kRows, row = first_row + lane * width;
   const int begin = static_cast<int>(a.k * split / a.splits), end = static_cast<int>(a.k * (split + 1) / a.splits);
-  const T* weights = static_cast<const T*>(a.a) + (row < a.m ? row : 0);
-  const T* x[vectors];
+  const T* weights = static_cast<const T*>(a.a) + (row < a.m ? row : 0);  // [k, width], a_col apart
+  const T* x[vectors];                                                    // [k] each
 #pragma unroll
   for (int v = 0; v < vectors; ++v) {
     const int vector = first_vector + v < a.vectors ? first_vector + v : a.vectors - 1;

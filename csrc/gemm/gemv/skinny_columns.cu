@@ -3,7 +3,8 @@
 //   gemm/skinny_ring_columns.cuh. A single vector leaves seven eighths of an mma unused: DRAM is slower still.
 //   Occupancy: one block of 8 warps of up to 116 registers in 194 KB, for up to 8 vectors in 161 KB; where a block cannot
 //   have that much, of 4 warps of up to 133 registers in 77 or 63 KB, of which sm_80 holds two.
-//   Bound: DRAM.
+//   Bound: DRAM where all tiles are under way at once. Where blocks take several by turns it is slower, by what is not
+//   profiled yet.
 #include "gemm/gemv/gemv.h"
 #include "gemm/skinny_ring_columns.cuh"
 #include "host/registry.h"

@@ -4,8 +4,8 @@
 //   needed. Blocks take their places while the kernel before ends.
 //   Occupancy: 32 registers x 256 threads; shared memory, 10 KB a block for 17 values of 16 bits, at most 34 KB, for
 //   several vectors 45.
-//   Bound: DRAM in f32; with many vectors shared memory. In 16 bits it is slower than DRAM, by
-//   what is not profiled yet: `naive` was measured faster at 17 values.
+//   Bound: DRAM in f32; with many vectors shared memory. In 16 bits it is slower than DRAM, by what is not profiled yet:
+//   `naive` was measured faster at 17 values.
 #include "device/convert.h"
 #include "device/ptx/cp_async.h"
 #include "device/start_early.h"

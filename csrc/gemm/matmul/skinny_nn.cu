@@ -3,7 +3,8 @@
 //   cores serve any number of rows, a single one too: DRAM is slower still.
 //   Occupancy: one block of 8 warps of up to 122 registers in 194 KB, for up to 8 rows in 161 KB; where a block cannot
 //   have that much, of 4 warps of up to 140 registers in 77 or 63 KB, of which sm_80 holds two.
-//   Bound: DRAM.
+//   Bound: DRAM where all tiles are under way at once. Where blocks take several by turns it is slower, by what is not
+//   profiled yet.
 #include "gemm/skinny_product.cuh"
 #include "gemm/skinny_ring_columns.cuh"
 #include "host/registry.h"
