@@ -26,10 +26,13 @@ __global__ void __launch_bounds__(Tile::threads, (kBlocks<Tile, Acc>)) matmul_do
     packs.store_to(shared[0], part);
   }
   __syncthreads();
+  // A loop over all multiplications of a slice has to fit the instruction cache.
+  constexpr int kInstructions = Tile::tm * Tile::tn * Tile::bk * static_cast<int>(sizeof(Acc)) / 4;
+  constexpr int kPartsTogether = kInstructions <= 2048 ? kParts : 1;
   int buffer = 0;
   for (; source.left > Tile::bk; buffer ^= 1) {
     source.advance();
-#pragma unroll
+#pragma unroll kPartsTogether
     for (int part = 0; part < kParts; ++part) {
       packs.load_from(source, part);
       multiply<kParts>(sums, shared[buffer], place, part);
