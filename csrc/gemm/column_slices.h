@@ -36,28 +36,15 @@ constexpr int slices_in_waves(int64_t blocks, int64_t held, int64_t k) {
   });
 }
 
-// Rows of weights of a tile of skinny_ring_columns.cuh, whose values have 16 bits.
-inline constexpr int kColumnsTile = kRingRowBytes / 2;
-
-// For its blocks, which stay: a slice has its share of them, and they walk over its tiles by turns. Slices fill the last
-// turn. That takes streaming to be bound by multiprocessors; on an H200 DRAM was at its rate with half of them, and one
-// slice was faster wherever tiles come to that many.
-constexpr int skinny_columns_slices(int64_t m, int64_t k, int vectors, int sm_count) {
-  constexpr int64_t kLeast = 512;         // values of k in a slice: two steps for every warp
-  constexpr int64_t kSecondLaunch = 512;  // that a multiprocessor streams meanwhile,
-  constexpr int64_t kPartials = 32;       // and while so many partial sums are written to L2 and read back
-  constexpr int64_t kManyTurns = 8;       // blocks end one by one: what the last turn lacks hardly shows
-  const int64_t tiles = ceil_div(m, kColumnsTile);
-  if (tiles >= kManyTurns * sm_count) return 1;
-  return cheapest_slices(std::min<int64_t>(k / kLeast, sm_count), [&](int64_t slices) {
-    const int64_t streaming = ceil_div(tiles, sm_count / slices) * ceil_div(k, slices);
-    return slices == 1 ? streaming : streaming + kSecondLaunch + slices * vectors * m / (kPartials * sm_count);
-  });
+// As few slices as let tiles of skinny_ring_columns.cuh, 128 bytes of every column, keep half of the multiprocessors
+// streaming, which is what DRAM needs: more blocks read no faster, and partial sums cost their second launch.
+constexpr int skinny_columns_slices(int64_t m, int64_t k, int value_bytes, int sm_count) {
+  constexpr int64_t kLeast = 512;  // values of k in a slice: two steps for every warp
+  return slices_of_k(ceil_div(m, kRingRowBytes / value_bytes), sm_count / 2, k / kLeast);
 }
 
 // What these choose on 132 multiprocessors.
 static_assert(slices_in_waves(112, 3 * 132, 4096) == 7);  // 14336 rows in f32
-static_assert(skinny_columns_slices(6144, 4096, 16, 132) == 4 && skinny_columns_slices(14336, 4096, 16, 132) == 4);
-static_assert(skinny_columns_slices(28672, 4096, 16, 132) == 2 && skinny_columns_slices(128256, 4096, 16, 132) == 1);
+static_assert(skinny_columns_slices(4096, 4096, 2, 132) == 1 && skinny_columns_slices(1024, 4096, 2, 132) == 4);
 
 }  // namespace warpsmith

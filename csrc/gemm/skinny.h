@@ -30,7 +30,7 @@ struct SkinnyArgs {
 
 // Slices of k, at most `most`: as many as it takes until `blocks` blocks a slice come to `wanted`. A fixed function of the
 // sizes and the GPU, and so is the order of every addition.
-inline int slices_of_k(int64_t blocks, int64_t wanted, int64_t most) {
+constexpr int slices_of_k(int64_t blocks, int64_t wanted, int64_t most) {
   constexpr int64_t kMost = 64;  // what the second launch adds up
   return static_cast<int>(std::clamp<int64_t>(std::min(wanted / blocks, most), 1, kMost));
 }

@@ -8,6 +8,7 @@
 
 #include "device/ptx/global.h"
 #include "device/ptx/mma.h"
+#include "gemm/cut_sums.cuh"
 #include "gemm/packs.cuh"
 #include "gemm/shared_limits.h"
 #include "gemm/skinny_mma_sums.cuh"
@@ -102,25 +103,11 @@ class RingSums<float, float, rows, vectors> {
   static constexpr int kRows = rows / Lanes::rows;
   static_assert(kGroups * kVectors == vectors && kRows * Lanes::rows == rows, "every lane has a share");
   static_assert(rows % 8 == 0, "vectors begin where the swizzle does");
-  // Slots that are added up by themselves: rounding errors grow with the length of a sum.
-  static constexpr int kMostSlots = 8;
-  float sum_[kRows][kVectors]{}, total_[kRows][kVectors]{};
-  int slots_ = 0;  // in sum_
+  CutSums<kRows, kVectors> sums_;
 
  public:
   __device__ __forceinline__ void add(const uint4* slot) {
-    if (slots_ == kMostSlots) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
-          total_[i][v] += sum_[i][v];
-          sum_[i][v] = 0.0f;
-        }
-      }
-      slots_ = 0;
-    }
-    ++slots_;
+    sums_.begin_slot();
     constexpr int kChunks = kRingRowBytes / kChunkBytes;
     const int lane = threadIdx.x % kWarp, row = Lanes::row(lane), group = lane / (kAlongK * Lanes::rows);
     const int chunk = Lanes::chunk(lane, 0);
@@ -135,13 +122,7 @@ class RingSums<float, float, rows, vectors> {
       for (int i = 0; i < kRows; ++i) {
         const float4 w = values[i * Lanes::rows * kChunks + (w_place ^ i * Lanes::rows % kChunks ^ step)];
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
-          float& sum = sum_[i][v];
-          sum = fmaf(w.x, x[v].x, sum);
-          sum = fmaf(w.y, x[v].y, sum);
-          sum = fmaf(w.z, x[v].z, sum);
-          sum = fmaf(w.w, x[v].w, sum);
-        }
+        for (int v = 0; v < kVectors; ++v) sums_.add(i, v, w, x[v]);
       }
     }
   }
@@ -153,7 +134,7 @@ class RingSums<float, float, rows, vectors> {
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const float total = warp_reduce<kAlongK>(total_[i][v] + sum_[i][v]);
+        const float total = warp_reduce<kAlongK>(sums_.total(i, v));
         if (lane % kAlongK == 0) to[(group * kVectors + v) * pitch + i * Lanes::rows + row] = total;
       }
     }

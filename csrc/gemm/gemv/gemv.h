@@ -69,9 +69,8 @@ inline const char* needs_columns(const GemvArgs& a) {
   return has_contiguous_columns(a) ? nullptr : "needs weights with contiguous columns";
 }
 
-// Of the vectors too, which lie along k: for tensor cores.
+// Of the vectors too, which lie along k.
 inline const char* needs_column_packs(const GemvArgs& a) {
-  if (size_of(a.dtype) != 2) return "needs f16 or bf16";
   if (const char* reason = needs_columns(a)) return reason;
   if (!columns_in_packs(a)) return "needs columns aligned to 16 bytes";
   return a.k % (16 / size_of(a.dtype)) == 0 ? nullptr : "needs k of whole packs of 16 bytes";
@@ -106,7 +105,9 @@ inline int columns_slices(const GemvArgs& a) {
   return slices_in_waves(blocks, int64_t{held} * a.sm_count, a.k);
 }
 
-inline int skinny_columns_slices(const GemvArgs& a) { return skinny_columns_slices(a.m, a.k, a.vectors, a.sm_count); }
+inline int skinny_columns_slices(const GemvArgs& a) {
+  return skinny_columns_slices(a.m, a.k, size_of(a.dtype), a.sm_count);
+}
 
 inline int skinny_slices(const GemvArgs& a) { return skinny_ring_slices(a.m, a.k * size_of(a.dtype), a.sm_count); }
 

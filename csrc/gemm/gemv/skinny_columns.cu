@@ -1,10 +1,11 @@
-// GEMV of 16 bits with weights that lie column by column, through tensor cores.
-//   Against `columns`: weights pass through rings of asynchronous copies in shared memory, once for all vectors; see
-//   gemm/skinny_ring_columns.cuh. A single vector leaves seven eighths of an mma unused: DRAM is slower still.
-//   Occupancy: one block of 8 warps of up to 116 registers in 194 KB, for up to 8 vectors in 161 KB; where a block cannot
-//   have that much, of 4 warps of up to 133 registers in 77 or 63 KB, of which sm_80 holds two.
-//   Bound: DRAM where all tiles are under way at once. Where blocks take several by turns it is slower, by what is not
-//   profiled yet.
+// GEMV with weights that lie column by column, through shared memory.
+//   Against `columns`: weights pass through rings of asynchronous copies, once for all vectors; see
+//   gemm/skinny_ring_columns.cuh. In 16 bits they meet the vectors on the tensor cores: a single one leaves seven eighths
+//   of an mma unused, and DRAM is slower still.
+//   Occupancy: one block of 8 warps, of up to 226 registers in 210 KB in f32, of up to 116 in 194 KB in 16 bits, for up to
+//   8 vectors in 170 and 161 KB; where a block cannot have that much, of 4 warps of up to 232 or 133 registers in at most
+//   81 KB, of which sm_80 holds two.
+//   Bound: DRAM.
 #include "gemm/gemv/gemv.h"
 #include "gemm/skinny_ring_columns.cuh"
 #include "host/registry.h"
@@ -20,9 +21,7 @@ const char* takes(const GemvArgs& a) {
 void launch(const GemvArgs& a, cudaStream_t stream) {
   SkinnyArgs args = as_skinny(a, skinny_columns_slices(a));
   args.a_row = a.a_col;
-  dispatch_float(a.dtype, [&]<class T>() {
-    if constexpr (sizeof(T) == 2) launch_skinny_columns<T>(args, a.sm_count, stream);
-  });
+  dispatch_float(a.dtype, [&]<class T>() { launch_skinny_columns<T>(args, a.sm_count, stream); });
 }
 
 // Two steps for every warp; a single row of weights is contiguous either way.

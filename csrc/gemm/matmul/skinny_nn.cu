@@ -1,10 +1,10 @@
 // Matrix product with few rows and b row-major, or with one column and a column-major.
-//   Against `skinny`: the weights lie the other way round, column by column; see gemm/skinny_ring_columns.cuh. Tensor
-//   cores serve any number of rows, a single one too: DRAM is slower still.
-//   Occupancy: one block of 8 warps of up to 122 registers in 194 KB, for up to 8 rows in 161 KB; where a block cannot
-//   have that much, of 4 warps of up to 140 registers in 77 or 63 KB, of which sm_80 holds two.
-//   Bound: DRAM where all tiles are under way at once. Where blocks take several by turns it is slower, by what is not
-//   profiled yet.
+//   Against `skinny`: the weights lie the other way round, column by column; see gemm/skinny_ring_columns.cuh. In 16 bits
+//   tensor cores serve any number of rows, a single one too: DRAM is slower still.
+//   Occupancy: one block of 8 warps, of up to 228 registers in 210 KB in f32, of up to 122 in 194 KB in 16 bits, for up to
+//   8 rows in 170 and 161 KB; where a block cannot have that much, of 4 warps of up to 234 or 140 registers in at most
+//   81 KB, of which sm_80 holds two.
+//   Bound: DRAM.
 #include "gemm/skinny_product.cuh"
 #include "gemm/skinny_ring_columns.cuh"
 #include "host/registry.h"
@@ -13,7 +13,6 @@ namespace warpsmith {
 namespace {
 
 const char* takes(const GemmArgs& p) {
-  if (const char* reason = needs_16_bits(p)) return reason;
   if (const char* reason = needs_free_order(p)) return reason;
   if (const char* reason = needs_one_product(p)) return reason;
   if (const char* reason = needs_few_rows(p)) return reason;
@@ -25,10 +24,8 @@ const char* takes(const GemmArgs& p) {
 
 void launch(const GemmArgs& call, cudaStream_t stream) {
   const GemmArgs p = with_few_rows(call);
-  const ProductArgs args = skinny_args(p, skinny_columns_slices(p.n, p.k, static_cast<int>(p.m), p.sm_count));
-  dispatch_float(p.dtype, [&]<class T>() {
-    if constexpr (sizeof(T) == 2) launch_skinny_columns<T>(args, p.sm_count, stream);
-  });
+  const ProductArgs args = skinny_args(p, skinny_columns_slices(p.n, p.k, size_of(p.dtype), p.sm_count));
+  dispatch_float(p.dtype, [&]<class T>() { launch_skinny_columns<T>(args, p.sm_count, stream); });
 }
 
 // Two steps for every warp.

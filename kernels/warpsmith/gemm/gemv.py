@@ -13,7 +13,6 @@ from warpsmith import catalogue, dispatch
 from warpsmith.catalogue import PACK, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import gemv_cases as cases
 from warpsmith.gemm import layout
-from warpsmith.gemm.ladder_mma import HALVES
 
 # --- checks ---------------------------------------------------------------------------------------
 
@@ -190,9 +189,8 @@ _LADDER = (
     ),
     Rung(
         "skinny_columns",
-        "weights that lie column by column, through rings of asynchronous copies into tensor "
-        "cores, once for all vectors",
-        dtypes=HALVES,
+        "weights that lie column by column, through rings of asynchronous copies, once for all "
+        "vectors, into tensor cores (16 bits) or tiles of registers (f32)",
         width=PACK,
         pack=True,
         technique="skinny_columns",

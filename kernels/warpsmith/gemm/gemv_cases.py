@@ -128,6 +128,7 @@ def samples() -> tuple[Sample, ...]:
         ),
         Sample("transposed, deeper", lambda i: _transposed(i, 8200, 200, 11), small=False),
         Sample("transposed, 5 vectors", lambda i: _transposed(i, 520, 1000, 5), small=False),
+        Sample("transposed, 16 vectors", lambda i: _transposed(i, 1032, 4520, 16), small=False),
         Sample("transposed, long", lambda i: _transposed(i, 4097, 96, 1), small=False),
         Sample(
             "transposed, long and wide",
@@ -225,7 +226,7 @@ def _infinity_times_zero(inputs: Inputs) -> Call:
 #: Rows that are shorter than what a warp reads at once, or not whole packs of 16 bytes.
 _SHORT = ((1 << 22, 16), (1 << 22, 17), (1 << 20, 64), (1 << 18, 256))
 #: Column-major weights, as of a gradient of x: m, k, vectors.
-_COLUMNS = ((14336, 4096, 1), (14336, 4096, 8), (4096, 14336, 1))
+_COLUMNS = (*((14336, 4096, n) for n in (1, 4, 8, 16)), (4096, 14336, 1))
 _SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192), (128256, 4096))
 
 

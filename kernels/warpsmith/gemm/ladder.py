@@ -54,8 +54,7 @@ def _suits_deep(p: Problem) -> str | None:
 
 SKINNY_NN = Rung(
     "skinny_nn",
-    "few rows times a row-major b, which is streamed once through tensor cores",
-    dtypes=ladder_mma.HALVES,
+    "few rows times a row-major b, which is streamed once",
     technique="skinny_nn",
     when=condition(
         needs_free_order,

@@ -363,7 +363,7 @@ def bench() -> tuple[Sample, ...]:
         _case(4097, 5000, 3001, "NN"),
         *(_case(2049, 2051, 2053, layout, ("bf16",)) for layout in ("NN", "TN")),
         *(_case(*size, "TN", _HALVES) for size in _TOKENS),
-        *(_case(m, n, k, "NN", ("bf16",)) for m in (1, 16) for n, k in _LAYERS),
+        *(_case(m, n, k, "NN", ("f32", "bf16")) for m in (1, 16) for n, k in _LAYERS),
         # sizes at which the choice of the tile counts
         *(_case(m, 4096, 4096, "TN", ("f32", "bf16")) for m in (64, 512, 1536)),
         _case(8192, 28672, 8192, "TN", _HALVES),
