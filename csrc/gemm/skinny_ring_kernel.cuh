@@ -78,9 +78,9 @@ struct SkinnyRingTile {
   static constexpr int shared_bytes = ring_bytes + groups * vectors * pitch * static_cast<int>(sizeof(float));
 };
 
-template <class Slot, int warps, int stages>
-struct EvenRingTile : SkinnyRingTile<Slot, warps, stages> {
-  using Share = EvenShare<Slot::rows>;
+template <class Slot, int warps, int stages, int across = 1, int granule = kShareGranule>
+struct EvenRingTile : SkinnyRingTile<Slot, warps, stages, across> {
+  using Share = EvenShare<across * Slot::rows, granule>;
 };
 
 // Where chunk `chunk` of row `row` of a slot lies.
