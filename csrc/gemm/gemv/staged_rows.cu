@@ -2,10 +2,11 @@
 //   Against `k16` and `k32`: rows that are not whole packs of 16 bytes lie one after another, and the stretch that a block
 //   takes of them is read in whole packs. Then every thread has a row, or a part of one, to itself, and no shuffles are
 //   needed. Blocks take their places while the kernel before ends.
-//   Occupancy: 32 registers x 256 threads; shared memory, 10 KB a block for 17 values of 16 bits, at most 34 KB, for
-//   several vectors 45.
-//   Bound: DRAM in f32; with many vectors shared memory. In 16 bits it is slower than DRAM, by what is not profiled yet:
-//   `naive` was measured faster at 17 values.
+//   Occupancy: 32 registers x 256 threads; shared memory, 20 KB a block for 17 values, at most 34 KB, for several vectors
+//   45.
+//   Bound: DRAM; with many vectors shared memory.
+#include <algorithm>
+
 #include "device/convert.h"
 #include "device/ptx/cp_async.h"
 #include "device/start_early.h"
@@ -20,12 +21,16 @@ namespace {
 constexpr int kThreads = 256, kPackBytes = 16;
 constexpr int64_t kMostValues = 128;         // of a row
 constexpr int64_t kMostStretch = 32 * 1024;  // bytes of weights of a block
+// Of so many bytes, where there are rows for them, a block takes long enough that its start and end hardly show; so many
+// blocks fill a multiprocessor.
+constexpr int64_t kLongStretch = 24 * 1024;
+constexpr int kBlocksToFill = 8;
 constexpr int kVectorsAtOnce = 4;
 constexpr int kRun = 4;  // values of k whose x a thread reads together
 
-// How a block of kThreads is shared out: `rows`, whole warps of them, and so many threads for each.
+// How a block of kThreads is shared out: `rows`, whole warps of them, and so many threads for each, `turns` times.
 struct StagedRows {
-  int rows, parts;
+  int rows, parts, turns;
 };
 
 // Of x and the parts' sums, in f32, before the stretch of weights.
@@ -62,9 +67,10 @@ __global__ void __launch_bounds__(kThreads) gemv_staged_rows_kernel(const GemvAr
   extern __shared__ uint4 shared[];
   float* x = reinterpret_cast<float*>(shared);  // [groups of vectors, k, vectors]
   float* sums = x + kRoomForX<vectors>;         // [parts, vectors, rows]
-  const int row = static_cast<int>(threadIdx.x) % share.rows, part = static_cast<int>(threadIdx.x) / share.rows;
-  const int64_t first = int64_t{blockIdx.x} * share.rows;
-  const int rows = static_cast<int>(min(int64_t{share.rows}, a.m - first)), k = static_cast<int>(a.k);
+  const int row_of_turn = static_cast<int>(threadIdx.x) % share.rows;
+  const int part = static_cast<int>(threadIdx.x) / share.rows, most_rows = share.rows * share.turns;
+  const int64_t first = int64_t{blockIdx.x} * most_rows;
+  const int rows = static_cast<int>(min(int64_t{most_rows}, a.m - first)), k = static_cast<int>(a.k);
   const int groups = (a.vectors + vectors - 1) / vectors, pitch = static_cast<int>(a.a_row);
 
   start_early();
@@ -81,11 +87,13 @@ __global__ void __launch_bounds__(kThreads) gemv_staged_rows_kernel(const GemvAr
   ptx::cp_async_wait<0>();
   __syncthreads();
 
-  // this thread's part of its row; rows that there are not take the last one's
+  // this thread's part of its rows; those that there are not take the last one's
   const int depth = (k + share.parts * kRun - 1) / (share.parts * kRun) * kRun;
   const int begin = min(part * depth, k), end = min(begin + depth, k);
-  const T* weights = stretch + min(row, rows - 1) * pitch;  // [k]
-  for (int group = 0; group < groups; ++group) {
+  for (int turn = 0; turn < share.turns * groups; ++turn) {
+    const int group = turn % groups, row = turn / groups * share.rows + row_of_turn;
+    const T* weights = stretch + min(row, rows - 1) * pitch;  // [k]
+
     // multiply and add
     const float* values = x + group * k * vectors;  // [k, vectors]
     float sum[vectors] = {};
@@ -112,13 +120,13 @@ __global__ void __launch_bounds__(kThreads) gemv_staged_rows_kernel(const GemvAr
     // add up the parts, and write
     if (share.parts > 1) {
 #pragma unroll
-      for (int v = 0; v < vectors; ++v) sums[(part * vectors + v) * share.rows + row] = sum[v];
+      for (int v = 0; v < vectors; ++v) sums[(part * vectors + v) * share.rows + row_of_turn] = sum[v];
       __syncthreads();
       for (int p = 1; part == 0 && p < share.parts; ++p) {
 #pragma unroll
-        for (int v = 0; v < vectors; ++v) sum[v] += sums[(p * vectors + v) * share.rows + row];
+        for (int v = 0; v < vectors; ++v) sum[v] += sums[(p * vectors + v) * share.rows + row_of_turn];
       }
-      __syncthreads();  // the next vectors overwrite the sums
+      __syncthreads();  // the next turn overwrites the sums
     }
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
@@ -143,14 +151,17 @@ const char* takes(const GemvArgs& a) {
 template <class T, int vectors>
 void launch_staged_rows(const GemvArgs& a, cudaStream_t stream) {
   constexpr int64_t kSize = sizeof(T), kBefore = kRoomBefore<vectors> * sizeof(float);
+  const int64_t pitch = pitch_of(a);
   int rows = kThreads;
-  while (rows * pitch_of(a) * kSize > kMostStretch) rows /= 2;
-  const int64_t stretch = ((rows - 1) * pitch_of(a) + a.k) * kSize + kPackBytes;
-  const LaunchConfig config{.grid = static_cast<unsigned>(ceil_div(a.m, rows)),
+  while (rows * pitch * kSize > kMostStretch) rows /= 2;
+  const int64_t full = a.m / (int64_t{kBlocksToFill} * a.sm_count * rows);
+  const auto turns = static_cast<int>(std::clamp<int64_t>(std::min(kLongStretch / (rows * pitch * kSize), full), 1, 8));
+  const int64_t stretch = ((rows * turns - 1) * pitch + a.k) * kSize + kPackBytes;
+  const LaunchConfig config{.grid = static_cast<unsigned>(ceil_div(a.m, rows * turns)),
                             .block = kThreads,
                             .dynamic_smem = static_cast<int>(kBefore + stretch),
                             .early = true};
-  warpsmith::launch<&gemv_staged_rows_kernel<T, vectors>>(config, stream, a, StagedRows{rows, kThreads / rows});
+  warpsmith::launch<&gemv_staged_rows_kernel<T, vectors>>(config, stream, a, StagedRows{rows, kThreads / rows, turns});
 }
 
 void launch(const GemvArgs& a, cudaStream_t stream) {

@@ -128,6 +128,12 @@ def samples() -> tuple[Sample, ...]:
         ),
         Sample("transposed, deeper", lambda i: _transposed(i, 8200, 200, 11), small=False),
         Sample("transposed, 5 vectors", lambda i: _transposed(i, 520, 1000, 5), small=False),
+        Sample("many short odd rows", lambda i: (i.randn(600_011, 5), i.randn(5)), small=False),
+        Sample(
+            "many short odd rows, 3 vectors",
+            lambda i: (i.randn(600_011, 7), i.randn(3, 7, salt=1)),
+            small=False,
+        ),
         Sample("transposed, 16 vectors", lambda i: _transposed(i, 1032, 4520, 16), small=False),
         Sample("transposed, long", lambda i: _transposed(i, 4097, 96, 1), small=False),
         Sample(
