@@ -154,8 +154,9 @@ void launch_staged_rows(const GemvArgs& a, cudaStream_t stream) {
   const int64_t pitch = pitch_of(a);
   int rows = kThreads;
   while (rows * pitch * kSize > kMostStretch) rows /= 2;
+  const int64_t turn_bytes = std::max<int64_t>(1, rows * pitch * kSize);  // expanded rows all lie in one place
   const int64_t full = a.m / (int64_t{kBlocksToFill} * a.sm_count * rows);
-  const auto turns = static_cast<int>(std::clamp<int64_t>(std::min(kLongStretch / (rows * pitch * kSize), full), 1, 8));
+  const auto turns = static_cast<int>(std::clamp<int64_t>(std::min(kLongStretch / turn_bytes, full), 1, 8));
   const int64_t stretch = ((rows * turns - 1) * pitch + a.k) * kSize + kPackBytes;
   const LaunchConfig config{.grid = static_cast<unsigned>(ceil_div(a.m, rows * turns)),
                             .block = kThreads,
