@@ -1,6 +1,5 @@
-// How many slices of k the kernels take that stream weights column by column. Time is counted in values of k, each of which
-// is a column of a block's tile; a second launch adds the slices up. A fixed function of the sizes and the GPU, and so is
-// the order of every addition.
+// How the kernels that stream weights column by column share them out: how many slices of k they take, which a second
+// launch adds up, and how wide tiles are. A fixed function of the sizes and the GPU, and so is the order of every addition.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +25,8 @@ constexpr int cheapest_slices(int64_t most, Cost&& cost) {
   return best;
 }
 
-// For blocks that come and go, `held` of them at a time, `blocks` a slice: slices make whole waves.
+// For blocks that come and go, `held` of them at a time, `blocks` a slice: slices make whole waves. Time is counted in
+// values of k, each of which is a column of a block's tile.
 constexpr int slices_in_waves(int64_t blocks, int64_t held, int64_t k) {
   constexpr int64_t kLeast = 64;         // values of k in a slice
   constexpr int64_t kStart = 24;         // that pass before a block's first sum and after its last
@@ -43,8 +43,23 @@ constexpr int skinny_columns_slices(int64_t m, int64_t k, int value_bytes, int s
   return slices_of_k(ceil_div(m, kRingRowBytes / value_bytes), sm_count / 2, k / kLeast);
 }
 
+// How many tiles of skinny_ring_columns.cuh a block takes side by side, as one: whatever leaves fewest to a block in all of
+// its turns. Of widths that come to the same the largest, as DRAM is read in longer runs.
+constexpr int skinny_columns_across(int64_t m, int value_bytes, int64_t blocks) {
+  const int64_t tiles = ceil_div(m, kRingRowBytes / value_bytes);
+  const auto turns = [&](int across) { return ceil_div(ceil_div(tiles, across), blocks) * across; };
+  int best = 1;
+  for (const int across : {2, 4}) {
+    if (turns(across) <= turns(best)) best = across;
+  }
+  return best;
+}
+
 // What these choose on 132 multiprocessors.
 static_assert(slices_in_waves(112, 3 * 132, 4096) == 7);  // 14336 rows in f32
 static_assert(skinny_columns_slices(4096, 4096, 2, 132) == 1 && skinny_columns_slices(1024, 4096, 2, 132) == 4);
+static_assert(skinny_columns_across(6144, 2, 132) == 1 && skinny_columns_across(6144, 4, 132) == 2);
+static_assert(skinny_columns_across(14336, 2, 132) == 2 && skinny_columns_across(14336, 4, 132) == 4);
+static_assert(skinny_columns_across(28672, 2, 132) == 4 && skinny_columns_across(28672, 4, 132) == 1);
 
 }  // namespace warpsmith

@@ -1,6 +1,6 @@
 // Weights times up to 16 vectors, where columns of weights lie side by side: x w with w [k, n] row-major.
 //   The ring of skinny_ring_kernel.cuh with tiles of 64 rows of weights, in f32 of 32, which are 128 neighbouring bytes of
-//   every column. In 16 bits ldmatrix transposes them on their way to the tensor cores, whose left operand they are.
+//   every column, or of two or four such side by side. In 16 bits ldmatrix transposes them on their way to the tensor cores, whose left operand they are.
 #pragma once
 
 #include "device/ptx/ldmatrix.h"
@@ -161,12 +161,27 @@ namespace {
 // The larger ring where the GPU has room for it, with one block per multiprocessor.
 template <class T, int vectors, class Args>
 void launch_skinny_columns_of(const Args& a, int sm_count, cudaStream_t stream) {
-  using Large = SkinnyRingTile<ColumnsSlot<T, vectors>, 8, 4>;
-  using Small = SkinnyRingTile<ColumnsSlot<T, vectors>, 4, 3>;
+  using Slot = ColumnsSlot<T, vectors>;
+  using Large = SkinnyRingTile<Slot, 8, 4>;
+  using Small = SkinnyRingTile<Slot, 4, 3>;
   static_assert(Large::shared_bytes <= kSharedOfSm90 && Small::shared_bytes <= kSharedOfSm89);
   const int limit = block_smem_limit();
   if (limit >= Large::shared_bytes) {
-    launch_skinny_ring_tile<Large>(a, sm_count, stream);
+    const auto launch_across = [&]<int across>() {
+      using Tile = SkinnyRingTile<Slot, Large::warps, Large::stages, across>;
+      static_assert(Tile::shared_bytes <= Large::shared_bytes);
+      launch_skinny_ring_tile<Tile>(a, sm_count, stream);
+    };
+    switch (skinny_columns_across(a.m, sizeof(T), std::max(1, sm_count / a.splits))) {
+      case 4:
+        launch_across.template operator()<4>();
+        break;
+      case 2:
+        launch_across.template operator()<2>();
+        break;
+      default:
+        launch_across.template operator()<1>();
+    }
   } else {
     launch_skinny_ring_tile<Small>(a, limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count, stream);
   }

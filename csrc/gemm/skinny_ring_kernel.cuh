@@ -1,8 +1,8 @@
 // The loop of the kernels that stream weights through shared memory, times up to 16 vectors.
 //   Each warp fills a ring of its own with copies that need no registers, so that far more is under way than registers
 //   hold, and no warp waits for another before the end of a tile. The warps of a block share a tile's k, or its rows
-//   too, and the ring runs on from one tile to the next, so that DRAM has work while sums are added up. Blocks take their places, and clear
-//   what no vector fills, while the kernel before ends.
+//   too, and the ring runs on from one tile to the next, so that DRAM has work while sums are added up. Blocks take their
+//   places, and clear what no vector fills, while the kernel before ends.
 #pragma once
 
 #include "device/pipeline.h"
@@ -35,9 +35,9 @@ struct WholeTiles {
 };
 
 // As many rows for each block, give or take a granule, in as few tiles as hold them, of equal height but the last.
-template <int rows, int granule_ = kShareGranule>
+template <int rows>
 struct EvenShare {
-  static constexpr int granule = granule_;
+  static constexpr int granule = kShareGranule;
   static_assert(rows % granule == 0, "tiles of whole granules");
   int first, end, step;  // granules, of which there are at least as many as blocks
   int64_t m;
@@ -78,9 +78,9 @@ struct SkinnyRingTile {
   static constexpr int shared_bytes = ring_bytes + groups * vectors * pitch * static_cast<int>(sizeof(float));
 };
 
-template <class Slot, int warps, int stages, int across = 1, int granule = kShareGranule>
-struct EvenRingTile : SkinnyRingTile<Slot, warps, stages, across> {
-  using Share = EvenShare<across * Slot::rows, granule>;
+template <class Slot, int warps, int stages>
+struct EvenRingTile : SkinnyRingTile<Slot, warps, stages> {
+  using Share = EvenShare<Slot::rows>;
 };
 
 // Where chunk `chunk` of row `row` of a slot lies.

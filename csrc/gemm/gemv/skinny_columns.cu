@@ -5,7 +5,7 @@
 //   Occupancy: one block of 8 warps, of up to 226 registers in 210 KB in f32, of up to 116 in 194 KB in 16 bits, for up to
 //   8 vectors in 170 and 161 KB; where a block cannot have that much, of 4 warps of up to 232 or 133 registers in at most
 //   81 KB, of which sm_80 holds two.
-//   Bound: DRAM.
+//   Bound: DRAM, of which blocks that take several tiles by turns use less.
 #include "gemm/gemv/gemv.h"
 #include "gemm/skinny_ring_columns.cuh"
 #include "host/registry.h"
@@ -24,8 +24,11 @@ void launch(const GemvArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() { launch_skinny_columns<T>(args, a.sm_count, stream); });
 }
 
-// Two steps for every warp; a single row of weights is contiguous either way.
-bool suits(const GemvArgs& a) { return !has_contiguous_rows(a) && a.k >= 512; }
+// Two steps for every warp. A single row of weights is contiguous either way, and a single vector in f32 asks so little of
+// registers that `columns` streams as fast.
+bool suits(const GemvArgs& a) {
+  return !has_contiguous_rows(a) && a.k >= 512 && (a.vectors > 1 || a.dtype != Dtype::f32);
+}
 
 const Register<GemvArgs> registered{"skinny_columns", /*min_sm=*/80, takes, launch, suits};
 

@@ -4,7 +4,7 @@
 //   Occupancy: one block of 8 warps, of up to 228 registers in 210 KB in f32, of up to 122 in 194 KB in 16 bits, for up to
 //   8 rows in 170 and 161 KB; where a block cannot have that much, of 4 warps of up to 234 or 140 registers in at most
 //   81 KB, of which sm_80 holds two.
-//   Bound: DRAM.
+//   Bound: DRAM, of which blocks that take several tiles by turns use less.
 #include "gemm/skinny_product.cuh"
 #include "gemm/skinny_ring_columns.cuh"
 #include "host/registry.h"

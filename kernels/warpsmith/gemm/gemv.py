@@ -196,8 +196,13 @@ _LADDER = (
         technique="skinny_columns",
         when=_when(_needs_column_packs),
         suits=_suits(
-            lambda a, n: not layout.has_contiguous_rows(a) and a.shape[1] >= 512,
-            "the rows are contiguous, or such a short k leaves warps without a share",
+            lambda a, n: (
+                not layout.has_contiguous_rows(a)
+                and a.shape[1] >= 512
+                and (n > 1 or a.element_size() == 2)
+            ),
+            "the rows are contiguous, k so short that it leaves warps without a share, or one "
+            "vector in f32",
         ),
     ),
     Rung(

@@ -135,6 +135,8 @@ def samples() -> tuple[Sample, ...]:
             small=False,
         ),
         Sample("transposed, 16 vectors", lambda i: _transposed(i, 1032, 4520, 16), small=False),
+        Sample("transposed, wide", lambda i: _transposed(i, 520, 13_016, 9), small=False),
+        Sample("transposed, wider", lambda i: _transposed(i, 520, 25_352, 3), small=False),
         Sample("transposed, long", lambda i: _transposed(i, 4097, 96, 1), small=False),
         Sample(
             "transposed, long and wide",
