@@ -1,5 +1,5 @@
-// How the kernels that stream weights column by column share them out: how many slices of k they take, which a second
-// launch adds up, and how wide tiles are. A fixed function of the sizes and the GPU, and so is the order of every addition.
+// How many slices of k the kernels take that stream weights column by column; a second launch adds them up. A fixed function
+// of the sizes and the GPU, and so is the order of every addition.
 #pragma once
 
 #include <algorithm>
@@ -37,29 +37,20 @@ constexpr int slices_in_waves(int64_t blocks, int64_t held, int64_t k) {
 }
 
 // As few slices as let tiles of skinny_ring_columns.cuh, 128 bytes of every column, keep half of the multiprocessors
-// streaming, which is what DRAM needs: more blocks read no faster, and partial sums cost their second launch.
+// streaming, which is what DRAM needs: more blocks read no faster, and partial sums cost their second launch. In f32,
+// where multiply-adds take long too, two if that leaves a quarter less to a block in all of its turns.
 constexpr int skinny_columns_slices(int64_t m, int64_t k, int value_bytes, int sm_count) {
   constexpr int64_t kLeast = 512;  // values of k in a slice: two steps for every warp
-  return slices_of_k(ceil_div(m, kRingRowBytes / value_bytes), sm_count / 2, k / kLeast);
-}
-
-// How many tiles of skinny_ring_columns.cuh a block takes side by side, as one: whatever leaves fewest to a block in all of
-// its turns. Of widths that come to the same the largest, as DRAM is read in longer runs.
-constexpr int skinny_columns_across(int64_t m, int value_bytes, int64_t blocks) {
-  const int64_t tiles = ceil_div(m, kRingRowBytes / value_bytes);
-  const auto turns = [&](int across) { return ceil_div(ceil_div(tiles, across), blocks) * across; };
-  int best = 1;
-  for (const int across : {2, 4}) {
-    if (turns(across) <= turns(best)) best = across;
-  }
-  return best;
+  const int64_t tiles = ceil_div(m, kRingRowBytes / value_bytes), half = std::max(1, sm_count / 2), most = k / kLeast;
+  const int slices = slices_of_k(tiles, half, most);
+  const int64_t turns = ceil_div(tiles, sm_count), half_turns = ceil_div(tiles, half);
+  return slices == 1 && most > 1 && value_bytes == 4 && 2 * half_turns <= 3 * turns ? 2 : slices;
 }
 
 // What these choose on 132 multiprocessors.
 static_assert(slices_in_waves(112, 3 * 132, 4096) == 7);  // 14336 rows in f32
 static_assert(skinny_columns_slices(4096, 4096, 2, 132) == 1 && skinny_columns_slices(1024, 4096, 2, 132) == 4);
-static_assert(skinny_columns_across(6144, 2, 132) == 1 && skinny_columns_across(6144, 4, 132) == 2);
-static_assert(skinny_columns_across(14336, 2, 132) == 2 && skinny_columns_across(14336, 4, 132) == 4);
-static_assert(skinny_columns_across(28672, 2, 132) == 4 && skinny_columns_across(28672, 4, 132) == 1);
+static_assert(skinny_columns_slices(6144, 4096, 2, 132) == 1 && skinny_columns_slices(28672, 4096, 2, 132) == 1);
+static_assert(skinny_columns_slices(6144, 4096, 4, 132) == 2 && skinny_columns_slices(14336, 4096, 4, 132) == 1);
 
 }  // namespace warpsmith

@@ -1,6 +1,6 @@
 // Weights times up to 16 vectors, where columns of weights lie side by side: x w with w [k, n] row-major.
 //   The ring of skinny_ring_kernel.cuh with tiles of 64 rows of weights, in f32 of 32, which are 128 neighbouring bytes of
-//   every column, or of two or four such side by side. In 16 bits ldmatrix transposes them on their way to the tensor cores, whose left operand they are.
+//   every column. In 16 bits ldmatrix transposes them on their way to the tensor cores, whose left operand they are.
 #pragma once
 
 #include "device/ptx/ldmatrix.h"
@@ -158,32 +158,24 @@ struct ColumnsSlot : ColumnsPlaces<T, vectors_> {
 
 namespace {
 
-// The larger ring where the GPU has room for it, with one block per multiprocessor.
+// The larger ring where the GPU has room for it, with one block per multiprocessor. Few tiles are left whole, as half of the
+// multiprocessors keep DRAM busy; of more in 16 bits, whose time is DRAM's alone, the last turn is shared out.
 template <class T, int vectors, class Args>
 void launch_skinny_columns_of(const Args& a, int sm_count, cudaStream_t stream) {
   using Slot = ColumnsSlot<T, vectors>;
   using Large = SkinnyRingTile<Slot, 8, 4>;
   using Small = SkinnyRingTile<Slot, 4, 3>;
   static_assert(Large::shared_bytes <= kSharedOfSm90 && Small::shared_bytes <= kSharedOfSm89);
+  constexpr int kRunBytes = 64;  // of a column, at least, which are what DRAM reads at a time
+  using Filled = FilledRingTile<Slot, Large::warps, Large::stages, kRunBytes / static_cast<int>(sizeof(T))>;
   const int limit = block_smem_limit();
-  if (limit >= Large::shared_bytes) {
-    const auto launch_across = [&]<int across>() {
-      using Tile = SkinnyRingTile<Slot, Large::warps, Large::stages, across>;
-      static_assert(Tile::shared_bytes <= Large::shared_bytes);
-      launch_skinny_ring_tile<Tile>(a, sm_count, stream);
-    };
-    switch (skinny_columns_across(a.m, sizeof(T), std::max(1, sm_count / a.splits))) {
-      case 4:
-        launch_across.template operator()<4>();
-        break;
-      case 2:
-        launch_across.template operator()<2>();
-        break;
-      default:
-        launch_across.template operator()<1>();
-    }
-  } else {
+  const bool fills = sizeof(T) == 2 && 2 * ceil_div(a.m, Slot::rows) * a.splits > sm_count;
+  if (limit < Large::shared_bytes) {
     launch_skinny_ring_tile<Small>(a, limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count, stream);
+  } else if (!fills) {
+    launch_skinny_ring_tile<Large>(a, sm_count, stream);
+  } else if constexpr (sizeof(T) == 2) {
+    launch_skinny_ring_tile<Filled>(a, sm_count, stream);
   }
   if (a.partial != nullptr) launch_skinny_sum<T>(a, stream);
 }

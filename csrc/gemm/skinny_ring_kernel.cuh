@@ -1,8 +1,8 @@
 // The loop of the kernels that stream weights through shared memory, times up to 16 vectors.
 //   Each warp fills a ring of its own with copies that need no registers, so that far more is under way than registers
-//   hold, and no warp waits for another before the end of a tile. The warps of a block share a tile's k, or its rows
-//   too, and the ring runs on from one tile to the next, so that DRAM has work while sums are added up. Blocks take their
-//   places, and clear what no vector fills, while the kernel before ends.
+//   hold, and no warp waits for another before the end of a tile. The warps of a block share a tile's k, and the ring
+//   runs on from one tile to the next, so that DRAM has work while sums are added up. Blocks take their places, and clear
+//   what no vector fills, while the kernel before ends.
 #pragma once
 
 #include "device/pipeline.h"
@@ -56,6 +56,32 @@ struct EvenShare {
   }
 };
 
+// Whole tiles by turns, and as many of the rows that are left for each block, give or take a granule.
+template <int rows, int granule_>
+struct FilledTurns {
+  static constexpr int granule = granule_;
+  static_assert(rows % granule == 0, "tiles of whole granules");
+  int first = 0, end, step = 1;  // turns
+  int whole;                     // of them
+  RingRows rest;
+  int64_t m;
+
+  __device__ explicit FilledTurns(int64_t m) : m(m) {
+    const int blocks = gridDim.x, block = blockIdx.x;
+    whole = static_cast<int>(m / (int64_t{rows} * blocks));
+    const int64_t done = int64_t{whole} * rows * blocks;
+    const int granules = static_cast<int>((m - done + granule - 1) / granule);
+    const int each = granules / blocks, more = granules % blocks, share = each + (block < more ? 1 : 0);
+    rest.first = done + int64_t{each * block + min(block, more)} * granule;
+    rest.end = min(rest.first + share * granule, m);
+    end = whole + (share > 0 ? 1 : 0);
+  }
+  __device__ __forceinline__ RingRows operator[](int turn) const {
+    if (turn == whole) return rest;
+    return {(int64_t{turn} * gridDim.x + blockIdx.x) * rows, m};
+  }
+};
+
 // What a warp takes at a time: Slot has
 //   rows, vectors     of a tile; rows of weights, and vectors of the call, rounded up
 //   depth             values of k
@@ -64,23 +90,26 @@ struct EvenShare {
 //   Sums              of a warp: add(slot), and store<pitch>(to) as [vectors, pitch]
 //   clear(slot, ...)  writes zeros for vectors that there are not, once and for all
 //   fetch(slot, ...)  starts the copies of a step of a tile, whose rows from `end` on need no defined values
-// `across` warps have rows side by side, and so many groups of them share k.
-template <class Slot_, int warps_, int stages_, int across_ = 1>
+template <class Slot_, int warps_, int stages_>
 struct SkinnyRingTile {
   using Slot = Slot_;
-  static constexpr int warps = warps_, stages = stages_, across = across_, groups = warps / across;
-  static_assert(groups * across == warps, "every group has as many warps");
-  static constexpr int rows = across * Slot::rows, vectors = Slot::vectors;
-  using Share = WholeTiles<rows>;
+  using Share = WholeTiles<Slot::rows>;
+  static constexpr int rows = Slot::rows, vectors = Slot::vectors;
+  static constexpr int warps = warps_, stages = stages_;
   static constexpr int threads = warps * kWarp;
-  static constexpr int pitch = rows + 4;  // of the groups' sums, against bank conflicts
+  static constexpr int pitch = rows + 4;  // of the warps' sums, against bank conflicts
   static constexpr int ring_bytes = warps * stages * Slot::chunks * kChunkBytes;
-  static constexpr int shared_bytes = ring_bytes + groups * vectors * pitch * static_cast<int>(sizeof(float));
+  static constexpr int shared_bytes = ring_bytes + warps * vectors * pitch * static_cast<int>(sizeof(float));
 };
 
 template <class Slot, int warps, int stages>
 struct EvenRingTile : SkinnyRingTile<Slot, warps, stages> {
   using Share = EvenShare<Slot::rows>;
+};
+
+template <class Slot, int warps, int stages, int granule>
+struct FilledRingTile : SkinnyRingTile<Slot, warps, stages> {
+  using Share = FilledTurns<Slot::rows, granule>;
 };
 
 // Where chunk `chunk` of row `row` of a slot lies.
@@ -97,13 +126,12 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Arg
   using X = typename Slot::Vector;
   extern __shared__ __align__(128) uint4 shared[];
   const int warp = threadIdx.x / kWarp;
-  const int group = warp / Tile::across, first_row = warp % Tile::across * Slot::rows;
   uint4* ring = shared + warp * Tile::stages * Slot::chunks;                          // [stages, chunks]
-  float* sums = reinterpret_cast<float*>(shared) + Tile::ring_bytes / sizeof(float);  // [groups, vectors, pitch]
+  float* sums = reinterpret_cast<float*>(shared) + Tile::ring_bytes / sizeof(float);  // [warps, vectors, pitch]
 
-  // this block's slice of k, in slots; those of a tile are dealt out to the groups
+  // this block's slice of k, in slots; those of a tile are dealt out to the warps
   const int64_t slots = (a.k + Slot::depth - 1) / Slot::depth, split = blockIdx.y;
-  const int begin = static_cast<int>(slots * split / a.splits) + group;
+  const int begin = static_cast<int>(slots * split / a.splits) + warp;
   const int end = static_cast<int>(slots * (split + 1) / a.splits);
   const typename Tile::Share share(a.m);
   for (int stage = 0; stage < Tile::stages; ++stage) Slot::clear(ring + stage * Slot::chunks, a.vectors);
@@ -115,10 +143,8 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Arg
   RingSlot<Tile::stages> fill;
   const auto fetch = [&] {
     if (next_tile < share.end) {
-      RingRows rows = share[next_tile];
-      rows.first += first_row;
-      Slot::fetch(ring + fill.slot * Slot::chunks, a, rows, next);
-      next += Tile::groups;
+      Slot::fetch(ring + fill.slot * Slot::chunks, a, share[next_tile], next);
+      next += Tile::warps;
       if (next >= end) {
         next = begin;
         next_tile += share.step;
@@ -151,7 +177,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Arg
 
     // multiply and add
     typename Slot::Sums sum;
-    for (int at = begin; at < end; at += Tile::groups) {
+    for (int at = begin; at < end; at += Tile::warps) {
       ptx::cp_async_wait<Tile::stages - 2>();
       __syncwarp();  // all lanes' copies have landed, and all have read what is overwritten next
       fetch();
@@ -159,14 +185,14 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Arg
       use.advance();
     }
 
-    // add up the groups
-    sum.template store<Tile::pitch>(sums + group * Tile::vectors * Tile::pitch + first_row);
+    // add up the warps
+    sum.template store<Tile::pitch>(sums + warp * Tile::vectors * Tile::pitch);
     __syncthreads();
     for_each_result(tile, [&](int i, int at, int vector, int64_t row) {
       const float* from = sums + vector * Tile::pitch + at % Tile::rows;
       float total = from[0];
 #pragma unroll
-      for (int g = 1; g < Tile::groups; ++g) total += from[g * Tile::vectors * Tile::pitch];
+      for (int w = 1; w < Tile::warps; ++w) total += from[w * Tile::vectors * Tile::pitch];
       put_sum<X>(a, static_cast<int>(split), vector, row, total, ahead[i]);
     });
     __syncthreads();  // the next tile overwrites the sums

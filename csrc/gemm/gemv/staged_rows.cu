@@ -4,7 +4,7 @@
 //   needed. Blocks take their places while the kernel before ends.
 //   Occupancy: 32 registers x 256 threads; shared memory, 20 KB a block for 17 values, at most 34 KB, for several vectors
 //   45.
-//   Bound: DRAM; with many vectors shared memory.
+//   Bound: DRAM in f32; with many vectors shared memory. In 16 bits 17 values come to 3.5 TB/s, by what is not profiled yet.
 #include <algorithm>
 
 #include "device/convert.h"

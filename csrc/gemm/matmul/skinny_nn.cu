@@ -4,7 +4,8 @@
 //   Occupancy: one block of 8 warps, of up to 228 registers in 210 KB in f32, of up to 122 in 194 KB in 16 bits, for up to
 //   8 rows in 170 and 161 KB; where a block cannot have that much, of 4 warps of up to 234 or 140 registers in at most
 //   81 KB, of which sm_80 holds two.
-//   Bound: DRAM, of which blocks that take several tiles by turns use less.
+//   Bound: DRAM in 16 bits. Of its peak, 28672 columns use 0.77 and cuBLAS, whose tiles are 256 columns wide, 0.85: ours
+//   wait for their copies, of 128 bytes of a row of b each. In f32 with 16 rows of a, issue slots.
 #include "gemm/skinny_product.cuh"
 #include "gemm/skinny_ring_columns.cuh"
 #include "host/registry.h"
