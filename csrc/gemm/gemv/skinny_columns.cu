@@ -2,8 +2,8 @@
 //   Against `columns`: weights pass through rings of asynchronous copies, once for all vectors; see
 //   gemm/skinny_ring_columns.cuh. In 16 bits they meet the vectors on the tensor cores: a single one leaves seven eighths
 //   of an mma unused, and DRAM is slower still.
-//   Occupancy: one block of 8 warps, of up to 226 registers in 210 KB in f32, of up to 116 in 194 KB in 16 bits, for up to
-//   8 vectors in 170 and 161 KB; where a block cannot have that much, of 4 warps of up to 232 or 133 registers in at most
+//   Occupancy: one block of 8 warps, of up to 230 registers in 210 KB in f32, of up to 126 in 194 KB in 16 bits, for up to
+//   8 vectors in 170 and 161 KB; where a block cannot have that much, of 4 warps of up to 238 or 133 registers in at most
 //   81 KB, of which sm_80 holds two.
 //   Bound: DRAM in 16 bits. Of its peak, 28672 rows with 16 vectors use 0.77 and cuBLAS, whose tiles are 256 rows high,
 //   0.85: ours wait for their copies, of 128 bytes of a column each. In f32 with 16 vectors, issue slots.

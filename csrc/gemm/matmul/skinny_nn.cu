@@ -1,7 +1,7 @@
 // Matrix product with few rows and b row-major, or with one column and a column-major.
 //   Against `skinny`: the weights lie the other way round, column by column; see gemm/skinny_ring_columns.cuh. In 16 bits
 //   tensor cores serve any number of rows, a single one too: DRAM is slower still.
-//   Occupancy: one block of 8 warps, of up to 228 registers in 210 KB in f32, of up to 122 in 194 KB in 16 bits, for up to
+//   Occupancy: one block of 8 warps, of up to 228 registers in 210 KB in f32, of up to 129 in 194 KB in 16 bits, for up to
 //   8 rows in 170 and 161 KB; where a block cannot have that much, of 4 warps of up to 234 or 140 registers in at most
 //   81 KB, of which sm_80 holds two.
 //   Bound: DRAM in 16 bits. Of its peak, 28672 columns use 0.77 and cuBLAS, whose tiles are 256 columns wide, 0.85: ours

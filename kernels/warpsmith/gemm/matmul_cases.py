@@ -170,6 +170,7 @@ def samples() -> tuple[Sample, ...]:
         _plain(3, 200, 4096),
         _plain(5, 131, 1024),
         _plain(16, 9000, 1032, small=False),
+        _plain(3, 9000, 520, small=False),
         Sample(
             "few rows, row stride", lambda i: (left(i, 5, 1032)[:, 8:], right(i, 1024, 80)[:, :72])
         ),
