@@ -1,5 +1,6 @@
-// How many slices of k the kernels take that stream weights column by column; a second launch adds them up. A fixed function
-// of the sizes and the GPU, and so is the order of every addition.
+// How the kernels that stream weights column by column share them out: how many slices of k they take, which a second
+// launch adds up, and what becomes of a last turn. A fixed function of the sizes and the GPU, and so is the order of every
+// addition.
 #pragma once
 
 #include <algorithm>
@@ -36,15 +37,25 @@ constexpr int slices_in_waves(int64_t blocks, int64_t held, int64_t k) {
   });
 }
 
-// As few slices as let tiles of skinny_ring_columns.cuh, 128 bytes of every column, keep half of the multiprocessors
+// Of skinny_ring_columns.cuh: 128 bytes of every column.
+constexpr int64_t skinny_columns_tiles(int64_t m, int value_bytes) { return ceil_div(m, kRingRowBytes / value_bytes); }
+
+// As few slices as let tiles of skinny_ring_columns.cuh keep half of the multiprocessors
 // streaming, which is what DRAM needs: more blocks read no faster, and partial sums cost their second launch. In f32,
 // where multiply-adds take long too, two if that leaves a quarter less to a block in all of its turns.
 constexpr int skinny_columns_slices(int64_t m, int64_t k, int value_bytes, int sm_count) {
   constexpr int64_t kLeast = 512;  // values of k in a slice: two steps for every warp
-  const int64_t tiles = ceil_div(m, kRingRowBytes / value_bytes), half = std::max(1, sm_count / 2), most = k / kLeast;
+  const int64_t tiles = skinny_columns_tiles(m, value_bytes), half = std::max(1, sm_count / 2), most = k / kLeast;
   const int slices = slices_of_k(tiles, half, most);
-  const int64_t turns = ceil_div(tiles, sm_count), half_turns = ceil_div(tiles, half);
-  return slices == 1 && most > 1 && value_bytes == 4 && 2 * half_turns <= 3 * turns ? 2 : slices;
+  if (value_bytes == 2 || slices > 1 || most < 2) return slices;
+  const int64_t turns = ceil_div(tiles, sm_count), turns_of_two = ceil_div(tiles, half);  // of half the time each
+  return 2 * turns_of_two <= 3 * turns ? 2 : 1;
+}
+
+// Whether the tiles of the last turn are dealt out in parts. Few are left whole, as half of the multiprocessors keep DRAM
+// busy; in f32 all of them, as a part of a tile takes as many multiply-adds.
+constexpr bool skinny_columns_fill(int64_t m, int value_bytes, int slices, int sm_count) {
+  return value_bytes == 2 && 2 * skinny_columns_tiles(m, value_bytes) * slices > sm_count;
 }
 
 // What these choose on 132 multiprocessors.
@@ -52,5 +63,6 @@ static_assert(slices_in_waves(112, 3 * 132, 4096) == 7);  // 14336 rows in f32
 static_assert(skinny_columns_slices(4096, 4096, 2, 132) == 1 && skinny_columns_slices(1024, 4096, 2, 132) == 4);
 static_assert(skinny_columns_slices(6144, 4096, 2, 132) == 1 && skinny_columns_slices(28672, 4096, 2, 132) == 1);
 static_assert(skinny_columns_slices(6144, 4096, 4, 132) == 2 && skinny_columns_slices(14336, 4096, 4, 132) == 1);
+static_assert(!skinny_columns_fill(4096, 2, 1, 132) && skinny_columns_fill(6144, 2, 1, 132));
 
 }  // namespace warpsmith

@@ -25,9 +25,11 @@ struct ColumnsPlaces {
   static constexpr bool swizzles = sizeof(T) == 2;
   static_assert(chunks % 8 == 0, "slots that swizzle alike");
 
+  // Where chunk `chunk` of a column of weights lies: [depth, column_chunks].
   __host__ __device__ static constexpr int weight_place(int column, int chunk) {
     return swizzles ? ring_place(column, chunk) : column * column_chunks + chunk;
   }
+  // Where chunk `chunk` of a vector lies, behind them: [vectors, vector_chunks].
   __host__ __device__ static constexpr int vector_place(int vector, int chunk) {
     const int at = vector * vector_chunks + chunk;
     return weight_chunks + (swizzles ? TileSwizzle<uint4, vector_chunks>{}(at) : at);
@@ -81,9 +83,10 @@ class ColumnsSums<float, vectors> {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int at = lane / kLanes * kSteps + step;  // chunk of the vectors
-      float4 w[4];
+      float4 w[4];                                   // of columns, each of four rows
 #pragma unroll
       for (int c = 0; c < 4; ++c) w[c] = values[Places::weight_place(4 * at + c, chunk)];
+      // [pack], each of four columns
       const float4 rows[Places::pack] = {{w[0].x, w[1].x, w[2].x, w[3].x},
                                          {w[0].y, w[1].y, w[2].y, w[3].y},
                                          {w[0].z, w[1].z, w[2].z, w[3].z},
@@ -158,8 +161,7 @@ struct ColumnsSlot : ColumnsPlaces<T, vectors_> {
 
 namespace {
 
-// The larger ring where the GPU has room for it, with one block per multiprocessor. Few tiles are left whole, as half of the
-// multiprocessors keep DRAM busy; of more in 16 bits, whose time is DRAM's alone, the last turn is shared out.
+// The larger ring where the GPU has room for it, with one block per multiprocessor.
 template <class T, int vectors, class Args>
 void launch_skinny_columns_of(const Args& a, int sm_count, cudaStream_t stream) {
   using Slot = ColumnsSlot<T, vectors>;
@@ -169,10 +171,9 @@ void launch_skinny_columns_of(const Args& a, int sm_count, cudaStream_t stream) 
   constexpr int kRunBytes = 64;  // of a column, at least, which are what DRAM reads at a time
   using Filled = FilledRingTile<Slot, Large::warps, Large::stages, kRunBytes / static_cast<int>(sizeof(T))>;
   const int limit = block_smem_limit();
-  const bool fills = sizeof(T) == 2 && 2 * ceil_div(a.m, Slot::rows) * a.splits > sm_count;
   if (limit < Large::shared_bytes) {
     launch_skinny_ring_tile<Small>(a, limit >= 2 * Small::shared_bytes ? 2 * sm_count : sm_count, stream);
-  } else if (!fills) {
+  } else if (!skinny_columns_fill(a.m, sizeof(T), a.splits, sm_count)) {
     launch_skinny_ring_tile<Large>(a, sm_count, stream);
   } else if constexpr (sizeof(T) == 2) {
     launch_skinny_ring_tile<Filled>(a, sm_count, stream);

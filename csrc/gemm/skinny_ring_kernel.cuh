@@ -34,6 +34,16 @@ struct WholeTiles {
   __device__ __forceinline__ RingRows operator[](int64_t tile) const { return {tile * rows, m}; }
 };
 
+// This block's part of `count` things in a row: as many for each block, give or take one.
+struct EvenPart {
+  int first, count;
+};
+
+__device__ __forceinline__ EvenPart even_part(int count) {
+  const int blocks = gridDim.x, block = blockIdx.x, each = count / blocks, more = count % blocks;
+  return {each * block + min(block, more), each + (block < more ? 1 : 0)};
+}
+
 // As many rows for each block, give or take a granule, in as few tiles as hold them, of equal height but the last.
 template <int rows>
 struct EvenShare {
@@ -44,37 +54,35 @@ struct EvenShare {
 
   __device__ explicit EvenShare(int64_t m) : m(m) {
     constexpr int kMost = rows / granule;
-    const int granules = static_cast<int>((m + granule - 1) / granule), blocks = gridDim.x, block = blockIdx.x;
-    const int each = granules / blocks, more = granules % blocks;
-    const int share = each + (block < more ? 1 : 0), tiles = (share + kMost - 1) / kMost;
-    first = each * block + min(block, more);
-    end = first + share;
-    step = (share + tiles - 1) / tiles;
+    const EvenPart own = even_part(static_cast<int>((m + granule - 1) / granule));
+    const int tiles = (own.count + kMost - 1) / kMost;
+    first = own.first;
+    end = first + own.count;
+    step = (own.count + tiles - 1) / tiles;
   }
   __device__ __forceinline__ RingRows operator[](int at) const {
     return {int64_t{at} * granule, min(int64_t{min(at + step, end)} * granule, m)};
   }
 };
 
-// Whole tiles by turns, and as many of the rows that are left for each block, give or take a granule.
+// Whole tiles by turns; those that are left, too few for another turn of all blocks, are dealt out in granules.
 template <int rows, int granule_>
 struct FilledTurns {
   static constexpr int granule = granule_;
   static_assert(rows % granule == 0, "tiles of whole granules");
-  int first = 0, end, step = 1;  // turns
-  int whole;                     // of them
+  static constexpr int first = 0, step = 1;  // turns
+  int end, whole;                            // all of this block's, and those of whole tiles
   RingRows rest;
   int64_t m;
 
   __device__ explicit FilledTurns(int64_t m) : m(m) {
-    const int blocks = gridDim.x, block = blockIdx.x;
-    whole = static_cast<int>(m / (int64_t{rows} * blocks));
-    const int64_t done = int64_t{whole} * rows * blocks;
-    const int granules = static_cast<int>((m - done + granule - 1) / granule);
-    const int each = granules / blocks, more = granules % blocks, share = each + (block < more ? 1 : 0);
-    rest.first = done + int64_t{each * block + min(block, more)} * granule;
-    rest.end = min(rest.first + share * granule, m);
-    end = whole + (share > 0 ? 1 : 0);
+    const int64_t turn_rows = int64_t{rows} * gridDim.x;
+    whole = static_cast<int>(m / turn_rows);
+    const int64_t done = whole * turn_rows;
+    const EvenPart own = even_part(static_cast<int>((m - done + granule - 1) / granule));
+    rest.first = done + own.first * granule;
+    rest.end = min(rest.first + own.count * granule, m);
+    end = whole + (own.count > 0 ? 1 : 0);
   }
   __device__ __forceinline__ RingRows operator[](int turn) const {
     if (turn == whole) return rest;

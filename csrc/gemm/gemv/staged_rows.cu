@@ -21,10 +21,10 @@ namespace {
 constexpr int kThreads = 256, kPackBytes = 16;
 constexpr int64_t kMostValues = 128;         // of a row
 constexpr int64_t kMostStretch = 32 * 1024;  // bytes of weights of a block
-// Of so many bytes, where there are rows for them, a block takes long enough that its start and end hardly show; so many
-// blocks fill a multiprocessor.
+// Of so many bytes, where there are rows for them, a block takes long enough that its start and end hardly show.
 constexpr int64_t kLongStretch = 24 * 1024;
-constexpr int kBlocksToFill = 8;
+constexpr int64_t kMostTurns = 8;
+constexpr int64_t kBlocksToFill = 8;  // a multiprocessor
 constexpr int kVectorsAtOnce = 4;
 constexpr int kRun = 4;  // values of k whose x a thread reads together
 
@@ -155,8 +155,8 @@ void launch_staged_rows(const GemvArgs& a, cudaStream_t stream) {
   int rows = kThreads;
   while (rows * pitch * kSize > kMostStretch) rows /= 2;
   const int64_t turn_bytes = std::max<int64_t>(1, rows * pitch * kSize);  // expanded rows all lie in one place
-  const int64_t full = a.m / (int64_t{kBlocksToFill} * a.sm_count * rows);
-  const auto turns = static_cast<int>(std::clamp<int64_t>(std::min(kLongStretch / turn_bytes, full), 1, 8));
+  const int64_t full = a.m / (kBlocksToFill * a.sm_count * rows);
+  const auto turns = static_cast<int>(std::clamp<int64_t>(std::min(kLongStretch / turn_bytes, full), 1, kMostTurns));
   const int64_t stretch = ((rows * turns - 1) * pitch + a.k) * kSize + kPackBytes;
   const LaunchConfig config{.grid = static_cast<unsigned>(ceil_div(a.m, rows * turns)),
                             .block = kThreads,
