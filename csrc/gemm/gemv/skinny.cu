@@ -5,7 +5,7 @@
 //   Occupancy: one block, of 8 warps of up to 255 registers in 149 to 218 KB or of 4 warps of up to 192 registers in
 //   217 or 221 KB; where a block cannot have that much, of 4 warps of up to 204 registers in 57 to 81 KB, of which
 //   sm_80 holds two.
-//   Bound: DRAM; in f32 with more than 8 vectors the multiply-adds come close, and the power they take lowers the clock.
+//   Bound: DRAM; in f32 with more than 8 vectors the multiply-adds come close, and their power lowers the clock.
 #include "gemm/gemv/gemv.h"
 #include "gemm/skinny_ring.cuh"
 #include "host/registry.h"
