@@ -40,9 +40,9 @@ constexpr int slices_in_waves(int64_t blocks, int64_t held, int64_t k) {
 // Of skinny_ring_columns.cuh: 128 bytes of every column.
 constexpr int64_t skinny_columns_tiles(int64_t m, int value_bytes) { return ceil_div(m, kRingRowBytes / value_bytes); }
 
-// As few slices as let tiles of skinny_ring_columns.cuh keep half of the multiprocessors
-// streaming, which is what DRAM needs: more blocks read no faster, and partial sums cost their second launch. In f32,
-// where multiply-adds take long too, two if that leaves a quarter less to a block in all of its turns.
+// As few slices as let tiles of skinny_ring_columns.cuh keep half of the multiprocessors streaming, which is what DRAM
+// needs: more blocks read no faster, and partial sums cost their second launch. In f32, where multiply-adds take long too,
+// two if that leaves a quarter less to a block in all of its turns.
 constexpr int skinny_columns_slices(int64_t m, int64_t k, int value_bytes, int sm_count) {
   constexpr int64_t kLeast = 512;  // values of k in a slice: two steps for every warp
   const int64_t tiles = skinny_columns_tiles(m, value_bytes), half = std::max(1, sm_count / 2), most = k / kLeast;
