@@ -382,6 +382,23 @@ def test_a_record_speaks_for_all_that_it_was_measured_with(
     assert (build.source_hash("norm", "group_norm") != hashes["group_norm"]) == shared
 
 
+def test_a_folder_inside_another_is_not_part_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = tmp_path / "csrc"
+    shutil.copytree(build.CSRC, code)
+    (code / "norm/rms_norm_backward").rename(code / "norm/rms_norm/backward")
+    monkeypatch.setattr(build, "CSRC", code)
+    assert code / "norm/rms_norm/backward/naive.cu" in build.sources("norm")
+    hashes = {
+        folder: build.source_hash("norm", folder) for folder in ("rms_norm", "rms_norm/backward")
+    }
+    path = code / "norm/rms_norm/backward/naive.cu"
+    path.write_text(path.read_text() + "int another;\n")
+    assert build.source_hash("norm", "rms_norm") == hashes["rms_norm"]
+    assert build.source_hash("norm", "rms_norm/backward") != hashes["rms_norm/backward"]
+
+
 # --- headers that need not be there ---------------------------------------------------------------
 
 

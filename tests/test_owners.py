@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from warpsmith import catalogue, inspection
@@ -54,6 +57,19 @@ def test_owners_by_file(kernel: str, source: str, ops: str, rung: str | None) ->
     found, of = inspection.owners(kernel, source, family)
     assert {op.name for op in found} == set(ops.split())
     assert of == rung
+
+
+def test_owners_by_a_file_in_a_folder_inside_another() -> None:
+    ops = [
+        catalogue.get("rms_norm"),
+        replace(catalogue.get("rms_norm_backward"), source="rms_norm/backward"),
+    ]
+    for source, op in (("norm/rms_norm/pack.cu", 0), ("norm/rms_norm/backward/naive.cu", 1)):
+        assert inspection.owners("a_kernel<f32>", source, ops) == ((ops[op],), Path(source).stem)
+    assert inspection.owners("rms_norm_backward_naive_kernel<f32>", None, ops) == (
+        (ops[1],),
+        "naive",
+    )
 
 
 def test_every_kernel_file_has_an_owner() -> None:

@@ -145,10 +145,14 @@ def _with_includes(paths: Iterable[Path], root: Path | None = None) -> list[Path
 
 
 def source_hash(family: str, source_dir: str | None = None) -> str:
-    """Identifies the CUDA code behind a family, or behind one operator of it: its sources, every
-    header that the kernels include, what launches them and what chooses between them.
+    """Identifies the CUDA code behind a family, or behind one source folder of it ("rms_norm",
+    "rms_norm/backward"): its sources, every header that the kernels include, what launches them and
+    what chooses between them. A folder inside another one is not part of it.
     """
-    code = _code(CSRC / family / source_dir if source_dir else CSRC / family)
+    code = _code(CSRC / family)
+    if source_dir:
+        folder = CSRC / family / source_dir
+        code = [path for path in code if path.parent == folder]
     host = (CSRC / "host" / name for name in ("launch.cpp", "ladder.h"))
     kernels = _with_includes([*host, *(p for p in code if p.suffix == ".cu")])
     return _digest(sorted({*code, *kernels}))

@@ -275,7 +275,8 @@ class Op:
     saves: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]] | None = None
     #: Outputs, by position, that autograd takes for constants.
     constants: tuple[int, ...] = ()
-    #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name.
+    #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name; it may
+    #: lie in another one's: "rms_norm/backward".
     source: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.
     accumulates: bool = False

@@ -252,8 +252,8 @@ def owners(name: str, source: str | None, ops: Iterable[Op]) -> tuple[tuple[Op, 
             default=None,
         )
         return tuple(sharing), stem
-    folder, stem = Path(source).parent.name, Path(source).stem
-    candidates = [o for o in candidates if o.source_dir == folder]
+    folder, stem = Path(source).parent.as_posix(), Path(source).stem
+    candidates = [o for o in candidates if f"{o.family}/{o.source_dir}" == folder]
     with_rung = [o for o in candidates if any(rung.name == stem for rung in o.ladder)]
     sharing = _functions(arguments, with_rung or candidates) or with_rung or candidates
     return tuple(sharing), stem if with_rung else None
@@ -269,7 +269,7 @@ def _functions(arguments: str, ops: Sequence[Op]) -> list[Op]:
 
 
 def _inner(head: str, op: Op) -> str:
-    for prefix in (op.name, op.source_dir):
+    for prefix in (op.name, op.source_dir.replace("/", "_")):
         if head.startswith(f"{prefix}_"):
             return head[len(prefix) + 1 :]
     return head

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from warpsmith import build
+from warpsmith import build, catalogue
 from warpsmith.catalogue import DTYPES, Composite, Inputs, Op
 
 #: A line of Python that says nothing to the interpreter.
@@ -121,7 +121,8 @@ def of_benchmark(op: Op) -> str:
 
 def of_composite(composite: Composite) -> str:
     """The same for a composite: the kernels of its first operator, and its own file."""
-    digest = hashlib.sha256(build.source_hash(composite.family, composite.operators[0]).encode())
+    kernels = catalogue.get(composite.operators[0])
+    digest = hashlib.sha256(build.source_hash(kernels.family, kernels.source_dir).encode())
     path = _origin(composite.module)
     assert path is not None
     digest.update(path.read_bytes())

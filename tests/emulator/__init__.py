@@ -264,7 +264,7 @@ def library(name: str, sources: Sequence[Path], jobs: int = 2) -> Path:
 def is_left_out(family: str, source_dir: str, rung: str) -> bool:
     """Whether the emulated library lacks a rung."""
     folder = build.CSRC / family / source_dir
-    files = [path for path in folder.rglob("*.cu") if f'registered{{"{rung}"' in path.read_text()]
+    files = [path for path in folder.glob("*.cu") if f'registered{{"{rung}"' in path.read_text()]
     return bool(files) and all(LEFT_OUT.search(path.as_posix()) for path in files)
 
 
