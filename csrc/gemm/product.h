@@ -7,40 +7,30 @@
 #include "gemm/operands.h"
 #include "gemm/padding.h"
 #include "gemm/split.h"
-#include "host/checks.h"
-#include "host/ladder.h"
-#include "host/named.h"
+#include "host/serve.h"
 
 namespace warpsmith {
 
 // Runs the rung on `out`; false where the ladder has none for the call.
 template <class Args>
-bool run(const char* op, Args& p, const Tensor& out, const Named* named) {
+bool run(const Call& call, Args& p, const Tensor& out) {
   const int device = out.get_device_index();
   const DeviceScope scope(device);
   const DeviceInfo& info = device_info(device);
   merge_batch_into_rows(p);
   p.d = out.data_ptr();
   p.dtype = *kernel_dtype(out.scalar_type());
-  p.accumulator = named != nullptr ? accumulator_of(op, *named, p.dtype) : Dtype::f32;
+  p.accumulator = accumulator_of(call, p.dtype);
   p.sm = info.sm;
   p.sm_count = info.sm_count;
   Tensor workspace;
-  const bool pads = named != nullptr ? named->rung == kPaddedRung : worth_padding(p);
+  const bool pads = call.named != nullptr ? call.named->rung == kPaddedRung : worth_padding(p);
   if (const int64_t bytes = pads ? padded_workspace_bytes(p) : split_workspace_bytes(p); bytes > 0) {
     const int64_t sums = bytes / static_cast<int64_t>(sizeof(float));
     workspace = empty_contiguous(out, Sizes(&sums, 1), ScalarType::Float);
     p.workspace = workspace.data_ptr();
   }
-  const cudaStream_t stream = current_stream(device);
-  if (named != nullptr) {
-    Ladder<Args>::run_named(op, named->rung, p, info.sm, stream);
-    return true;
-  }
-  const Rung<Args>* best = Ladder<Args>::choose(p, info.sm);
-  if (best == nullptr) return false;
-  Ladder<Args>::run(*best, p, stream);
-  return true;
+  return serve(call, p, out);
 }
 
 inline void check_operand(const char* op, const char* name, const Tensor& x, int least) {
@@ -60,26 +50,18 @@ inline Tensor empty_product(const Tensor& a, const Batch& batch, const Layout& l
   return empty_contiguous(a, Sizes(shape.size.data(), shape.rank), a.scalar_type());
 }
 
-// a b with the shapes of torch.matmul, by operator `op`: by the rung that is named, by one of its ladder's choice, or by
-// its fallback where the ladder has none. `options`: what the operator takes beside a and b, of which batch_invariant is
-// the only one there is.
-template <class Args, class... Options>
-Tensor multiply(const char* op, const Tensor& a, const Tensor& b, const Named* named, Options... options) {
-  check_operand(op, "a", a, 1);
-  check_operand(op, "b", b, 1);
-  check_alike(op, "b", b, a, "a");
+// a b with the shapes of torch.matmul; nothing where the ladder has no rung for the call.
+template <class Args>
+std::optional<Tensor> multiply(const Call& call, const Tensor& a, const Tensor& b, bool batch_invariant = false) {
+  check_operand(call.op, "a", a, 1);
+  check_operand(call.op, "b", b, 1);
+  check_alike(call.op, "b", b, a, "a");
   const Layout left = layout_of(a, Reading::left), right = layout_of(b, Reading::right);
   Batch batch;
   if (left.cols() != right.rows() || !broadcast(batch, left, right)) {
-    fail(op, "cannot multiply shapes ", shape_text(a.sizes()), " and ", shape_text(b.sizes()));
+    fail(call.op, "cannot multiply shapes ", shape_text(a.sizes()), " and ", shape_text(b.sizes()));
   }
-  const auto fall_back = [&] {
-    return call_fallback<Tensor>((std::string("warpsmith::") + op).c_str(), a, b, options...);
-  };
-  if (!has_float_kernel(a)) {
-    if (named != nullptr) fail(op, "no rung takes ", dtype_name(a.scalar_type()));
-    return fall_back();
-  }
+  if (!has_kernel(call, a)) return std::nullopt;
   Tensor out = empty_product(a, batch, left, right, a.dim() > 1, b.dim() > 1);
   if (out.numel() == 0) return out;
   if (left.cols() == 0) {
@@ -96,9 +78,9 @@ Tensor multiply(const char* op, const Tensor& a, const Tensor& b, const Named* n
       .n = right.cols(),
       .k = left.cols(),
       .alpha = 1.0f,
-      .batch_invariant = (options || ...),
+      .batch_invariant = batch_invariant,
   };
-  return run(op, args, out, named) ? out : fall_back();
+  return run(call, args, out) ? std::optional(out) : std::nullopt;
 }
 
 }  // namespace warpsmith

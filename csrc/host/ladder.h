@@ -68,8 +68,8 @@ struct Ladder {
     last_rung = rung.name;
   }
 
-  // Runs the named rung, or explains on behalf of `op` why it cannot.
-  static void run_named(std::string_view op, std::string_view name, const Args& args, int sm, cudaStream_t stream) {
+  // The rung called `name`, or an explanation on behalf of `op` why it cannot run.
+  static const Rung<Args>& named(std::string_view op, std::string_view name, const Args& args, int sm) {
     const std::string prefix = std::string(op) + ": rung '" + std::string(name) + "' ";
     const Rung<Args>* rung = find(name);
     if (rung == nullptr) throw std::runtime_error(prefix + "does not exist");
@@ -83,7 +83,11 @@ struct Ladder {
           blocks == 1 ? "a block of more shared memory" : "clusters of " + std::to_string(blocks) + " blocks";
       throw std::runtime_error(prefix + "needs " + needed + ", which this GPU (or this part of one) does not hold");
     }
-    run(*rung, args, stream);
+    return *rung;
+  }
+
+  static void run_named(std::string_view op, std::string_view name, const Args& args, int sm, cudaStream_t stream) {
+    run(named(op, name, args, sm), args, stream);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <array>
@@ -62,6 +63,15 @@ Tensor empty_contiguous(const Tensor& like, Sizes sizes, ScalarType type);
 // No gaps and no overlaps: the strides are those of a permutation of a contiguous tensor.
 bool is_dense(const Tensor& tensor);
 
+// The tensor or, where it is not contiguous, a copy.
+inline Tensor dense(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+}
+
+inline std::optional<Tensor> dense(const std::optional<Tensor>& tensor) {
+  return tensor ? std::optional(dense(*tensor)) : std::nullopt;
+}
+
 inline int alignment_of(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   return static_cast<int>(address & -address & 0xff);  // 0 for a multiple of 256
@@ -73,6 +83,12 @@ template <class Return>
 struct Results {
   static constexpr size_t count = 1;
   static Return take(StableIValue* stack) { return torch::stable::detail::to<Return>(stack[0]); }
+};
+
+template <>
+struct Results<void> {
+  static constexpr size_t count = 0;
+  static void take(StableIValue*) {}
 };
 
 template <class... Each>
@@ -87,7 +103,8 @@ struct Results<std::tuple<Each...>> {
 
 }  // namespace detail
 
-// Calls `op.fallback` (Triton, else the PyTorch reference) with the arguments of `op`. Return: a Tensor or a std::tuple.
+// Calls `op.fallback` (Triton, else the PyTorch reference) with the arguments of `op`. Return: a Tensor, a std::tuple or
+// void.
 template <class Return, class... Params>
 Return call_fallback(const char* op, const Params&... params) {
   std::array<StableIValue, std::max(sizeof...(Params), detail::Results<Return>::count)> stack{

@@ -9,22 +9,12 @@
 
 namespace warpsmith {
 
-inline Tensor dense(const Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
-}
-
-inline void check_on_device_of(std::string_view op, std::string_view name, const Tensor& tensor, std::string_view like,
-                               const Tensor& other) {
-  if (tensor.is_cuda() == other.is_cuda() && tensor.get_device_index() == other.get_device_index()) return;
-  fail(op, "expected ", name, " to be on ", device_text(other), " like ", like, ", got ", device_text(tensor));
-}
-
 inline void check_cross_entropy(std::string_view op, const Tensor& logits, const Tensor& target,
                                 double label_smoothing) {
   check_floating(op, "logits", logits);
   if (logits.dim() != 2) fail(op, "expected logits to have 2 dimensions, got shape ", shape_text(logits.sizes()));
   if (logits.size(1) == 0) fail(op, "expected logits to have at least 1 class, got shape ", shape_text(logits.sizes()));
-  check_on_device_of(op, "target", target, "logits", logits);
+  check_device_like(op, "target", target, logits, "logits");
   const ScalarType type = target.scalar_type();
   if (type != ScalarType::Long && type != ScalarType::Int) {
     fail(op, "expected target to have dtype torch.int64 or torch.int32, got ", dtype_name(type));
@@ -38,7 +28,7 @@ inline void check_cross_entropy(std::string_view op, const Tensor& logits, const
 
 // One number per row of logits: f32, or f64 beside f64 logits.
 inline void check_per_row(std::string_view op, std::string_view name, const Tensor& tensor, const Tensor& logits) {
-  check_on_device_of(op, name, tensor, "logits", logits);
+  check_device_like(op, name, tensor, logits, "logits");
   const ScalarType wanted = logits.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
   if (tensor.scalar_type() != wanted) {
     fail(op, "expected ", name, " to have dtype ", dtype_name(wanted), ", got ", dtype_name(tensor.scalar_type()));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "host/checks.h"
 #include "host/tensor.h"
 
 namespace warpsmith {
@@ -42,12 +43,6 @@ inline void check_rows(std::string_view op, const Tensor& x, std::string_view na
   if (x.dim() == 0) fail(op, "expected at least 1 dimension in ", name, ", got shape ()");
 }
 
-inline void check_device_like(std::string_view op, std::string_view name, const Tensor& tensor, const Tensor& x,
-                              std::string_view like) {
-  if (tensor.is_cuda() == x.is_cuda() && tensor.get_device_index() == x.get_device_index()) return;
-  fail(op, "expected ", name, " to be on ", device_text(x), " like ", like, ", got ", device_text(tensor));
-}
-
 // One weight per column, in the dtype of x or in f32. `like` is how messages call x.
 inline void check_weight(std::string_view op, const Tensor& weight, const Tensor& x, std::string_view name = "weight",
                          std::string_view like = "x") {
@@ -70,18 +65,6 @@ inline void check_bias(std::string_view op, const Tensor& bias, const std::optio
   if (!weight || bias.scalar_type() == weight->scalar_type()) return;
   fail(op, "expected bias to have dtype ", dtype_name(weight->scalar_type()), " like weight, got ",
        dtype_name(bias.scalar_type()));
-}
-
-// The tensor or, where its values do not lie side by side, a copy.
-inline std::optional<Tensor> dense(const std::optional<Tensor>& tensor) {
-  if (!tensor || tensor->is_contiguous()) return tensor;
-  return torch::stable::contiguous(*tensor);
-}
-
-// f32, f16 and bf16 have kernels.
-inline bool has_float_kernel(const Tensor& x) {
-  const auto dtype = kernel_dtype(x.scalar_type());
-  return dtype == Dtype::f32 || dtype == Dtype::f16 || dtype == Dtype::bf16;
 }
 
 }  // namespace warpsmith

@@ -122,12 +122,12 @@ def rewritten(name: str, text: str) -> str:
     )
     text = _ALIGNED.sub(r"\1 __shared__", text)
     text = text.replace("#include <mma.h>", '#include "matrix.h"')
-    if name.endswith(".cpp"):
+    if name.endswith(".cpp") or name == "host/serve.h":
         text = text.replace(
             "STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA,",
             "STABLE_TORCH_LIBRARY_IMPL(warpsmith, CPU,",
         )
-        text = text.replace("m.impl(", "emu::implement_rung(m, ")
+        text = re.sub(r"\b(m|library)\.impl\(", r"emu::implement_rung(\1, ", text)
     return text
 
 

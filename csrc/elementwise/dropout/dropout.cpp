@@ -4,8 +4,7 @@
 #include <optional>
 #include <tuple>
 
-#include "host/checks.h"
-#include "host/ladder.h"
+#include "host/serve.h"
 #include "row/operands.h"
 
 namespace warpsmith {
@@ -36,22 +35,16 @@ void check(const char* op, const Tensor& x, const OptionalTensor& bias, const Op
   check_share(op, "p", p);
 }
 
-// Nothing where no kernel takes the call.
-std::optional<Outputs> run(const char* op, const Tensor& x, const OptionalTensor& bias, const OptionalTensor& residual,
-                           double p, int64_t seed, int64_t offset, const std::string* rung) {
-  check(op, x, bias, residual, p);
-  if (!has_float_kernel(x)) {
-    if (rung != nullptr) fail(op, "no rung takes ", dtype_name(x.scalar_type()));
-    return std::nullopt;
-  }
+std::optional<Outputs> bias_dropout_add(const Call& call, const Tensor& x, const OptionalTensor& bias,
+                                        const OptionalTensor& residual, double p, int64_t seed, int64_t offset) {
+  check(call.op, x, bias, residual, p);
+  if (!has_kernel(call, x)) return std::nullopt;
   const int64_t n = x.numel(), words = mask_words(n);
   Tensor y = empty_contiguous(x, x.sizes(), x.scalar_type());
   Tensor mask = empty_contiguous(x, Sizes(&words, 1), ScalarType::Int);
   if (n == 0) return Outputs{y, mask};
 
-  const int device = x.get_device_index();
-  const DeviceScope scope(device);
-  const Tensor dense_x = *dense(x);
+  const Tensor dense_x = dense(x);
   const OptionalTensor dense_bias = dense(bias), dense_residual = dense(residual);
   const DropoutArgs args{
       .x = dense_x.data_ptr(),
@@ -64,52 +57,16 @@ std::optional<Outputs> run(const char* op, const Tensor& x, const OptionalTensor
       .dropout = Dropout(p, seed, offset),
       .dtype = *kernel_dtype(x.scalar_type()),
   };
-  const int sm = device_info(device).sm;
-  const cudaStream_t stream = current_stream(device);
-  if (rung != nullptr) {
-    Ladder<DropoutArgs>::run_named(op, *rung, args, sm, stream);
-    return Outputs{y, mask};
-  }
-  const Rung<DropoutArgs>* best = Ladder<DropoutArgs>::choose(args, sm);
-  if (best == nullptr) return std::nullopt;
-  Ladder<DropoutArgs>::run(*best, args, stream);
-  return Outputs{y, mask};
+  return serve(call, args, x) ? std::optional(Outputs{y, mask}) : std::nullopt;
 }
 
-Outputs run_plain(const Tensor& x, double p, int64_t seed, int64_t offset, const std::string* rung) {
-  if (auto found = run("dropout", x, std::nullopt, std::nullopt, p, seed, offset, rung)) return *found;
-  return call_fallback<Outputs>("warpsmith::dropout", x, p, seed, offset);
-}
-
-Outputs run_fused(const Tensor& x, const OptionalTensor& bias, const OptionalTensor& residual, double p, int64_t seed,
-                  int64_t offset, const std::string* rung) {
-  if (auto found = run("bias_dropout_add", x, bias, residual, p, seed, offset, rung)) return *found;
-  return call_fallback<Outputs>("warpsmith::bias_dropout_add", x, bias, residual, p, seed, offset);
-}
-
-Outputs dropout(const Tensor& x, double p, int64_t seed, int64_t offset) {
-  return run_plain(x, p, seed, offset, nullptr);
-}
-
-Outputs dropout_rung(const Tensor& x, double p, int64_t seed, int64_t offset, std::string rung, std::string) {
-  return run_plain(x, p, seed, offset, &rung);
-}
-
-Outputs bias_dropout_add(const Tensor& x, OptionalTensor bias, OptionalTensor residual, double p, int64_t seed,
-                         int64_t offset) {
-  return run_fused(x, bias, residual, p, seed, offset, nullptr);
-}
-
-Outputs bias_dropout_add_rung(const Tensor& x, OptionalTensor bias, OptionalTensor residual, double p, int64_t seed,
-                              int64_t offset, std::string rung, std::string) {
-  return run_fused(x, bias, residual, p, seed, offset, &rung);
+std::optional<Outputs> dropout(const Call& call, const Tensor& x, double p, int64_t seed, int64_t offset) {
+  return bias_dropout_add(call, x, std::nullopt, std::nullopt, p, seed, offset);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("dropout", TORCH_BOX(&dropout));
-  m.impl("dropout.rung", TORCH_BOX(&dropout_rung));
-  m.impl("bias_dropout_add", TORCH_BOX(&bias_dropout_add));
-  m.impl("bias_dropout_add.rung", TORCH_BOX(&bias_dropout_add_rung));
+  bind<&dropout>(m, "dropout");
+  bind<&bias_dropout_add>(m, "bias_dropout_add");
 }
 
 }  // namespace

@@ -2,8 +2,7 @@
 #include "elementwise/dropout_backward/dropout_backward.h"
 
 #include "device/philox.h"
-#include "host/checks.h"
-#include "host/ladder.h"
+#include "host/serve.h"
 #include "row/operands.h"
 
 namespace warpsmith {
@@ -26,19 +25,13 @@ void check(const Tensor& grad, const Tensor& mask, double p) {
   check_share(kOp, "p", p);
 }
 
-Tensor run(const Tensor& grad, const Tensor& mask, double p, const std::string* rung) {
+std::optional<Tensor> run(const Call& call, const Tensor& grad, const Tensor& mask, double p) {
   check(grad, mask, p);
-  const auto fall_back = [&] { return call_fallback<Tensor>("warpsmith::dropout_backward", grad, mask, p); };
-  if (!has_float_kernel(grad)) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(grad.scalar_type()));
-    return fall_back();
-  }
+  if (!has_kernel(call, grad)) return std::nullopt;
   Tensor dx = empty_contiguous(grad, grad.sizes(), grad.scalar_type());
   if (dx.numel() == 0) return dx;
 
-  const int device = grad.get_device_index();
-  const DeviceScope scope(device);
-  const Tensor dense_grad = *dense(grad), dense_mask = *dense(mask);
+  const Tensor dense_grad = dense(grad), dense_mask = dense(mask);
   const DropoutBackwardArgs args{
       .grad = dense_grad.data_ptr(),
       .mask = static_cast<const uint32_t*>(dense_mask.data_ptr()),
@@ -47,28 +40,10 @@ Tensor run(const Tensor& grad, const Tensor& mask, double p, const std::string* 
       .scale = Dropout(p, /*seed=*/0, /*offset=*/0).scale,
       .dtype = *kernel_dtype(grad.scalar_type()),
   };
-  const int sm = device_info(device).sm;
-  const cudaStream_t stream = current_stream(device);
-  if (rung != nullptr) {
-    Ladder<DropoutBackwardArgs>::run_named(kOp, *rung, args, sm, stream);
-  } else if (const auto* best = Ladder<DropoutBackwardArgs>::choose(args, sm)) {
-    Ladder<DropoutBackwardArgs>::run(*best, args, stream);
-  } else {
-    return fall_back();
-  }
-  return dx;
+  return serve(call, args, dx) ? std::optional(dx) : std::nullopt;
 }
 
-Tensor dropout_backward(const Tensor& grad, const Tensor& mask, double p) { return run(grad, mask, p, nullptr); }
-
-Tensor dropout_backward_rung(const Tensor& grad, const Tensor& mask, double p, std::string rung, std::string) {
-  return run(grad, mask, p, &rung);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("dropout_backward", TORCH_BOX(&dropout_backward));
-  m.impl("dropout_backward.rung", TORCH_BOX(&dropout_backward_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "elementwise/glu/halves.h"
-#include "host/ladder.h"
+#include "host/serve.h"
 
 namespace warpsmith {
 namespace {
@@ -28,18 +28,13 @@ Halves check(const Tensor& grad, const Tensor& x, int64_t dim) {
   return halves;
 }
 
-Tensor run(const Tensor& grad, const Tensor& x, int64_t dim, const std::string* rung) {
+std::optional<Tensor> run(const Call& call, const Tensor& grad, const Tensor& x, int64_t dim) {
   const Halves halves = check(grad, x, dim);
-  if (!has_float_kernel(x)) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
-    return call_fallback<Tensor>("warpsmith::glu_backward", grad, x, dim);
-  }
+  if (!has_kernel(call, x)) return std::nullopt;
   Tensor dx = empty_contiguous(x, x.sizes(), x.scalar_type());
   if (dx.numel() == 0) return dx;
 
-  const int device = x.get_device_index();
-  const DeviceScope scope(device);
-  const Tensor dense_grad = *dense(grad), dense_x = *dense(x);
+  const Tensor dense_grad = dense(grad), dense_x = dense(x);
   const GluBackwardArgs args{
       .grad = dense_grad.data_ptr(),
       .x = dense_x.data_ptr(),
@@ -48,28 +43,10 @@ Tensor run(const Tensor& grad, const Tensor& x, int64_t dim, const std::string* 
       .inner = halves.inner,
       .dtype = *kernel_dtype(x.scalar_type()),
   };
-  const int sm = device_info(device).sm;
-  const cudaStream_t stream = current_stream(device);
-  if (rung != nullptr) {
-    Ladder<GluBackwardArgs>::run_named(kOp, *rung, args, sm, stream);
-  } else if (const auto* best = Ladder<GluBackwardArgs>::choose(args, sm)) {
-    Ladder<GluBackwardArgs>::run(*best, args, stream);
-  } else {
-    return call_fallback<Tensor>("warpsmith::glu_backward", grad, x, dim);
-  }
-  return dx;
+  return serve(call, args, dx) ? std::optional(dx) : std::nullopt;
 }
 
-Tensor glu_backward(const Tensor& grad, const Tensor& x, int64_t dim) { return run(grad, x, dim, nullptr); }
-
-Tensor glu_backward_rung(const Tensor& grad, const Tensor& x, int64_t dim, std::string rung, std::string) {
-  return run(grad, x, dim, &rung);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("glu_backward", TORCH_BOX(&glu_backward));
-  m.impl("glu_backward.rung", TORCH_BOX(&glu_backward_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -10,16 +10,12 @@
 #include <vector>
 
 #include "elementwise/map/functions.h"
-#include "host/ladder.h"
-#include "host/tensor.h"
+#include "host/serve.h"
 
 namespace warpsmith {
 namespace {
 
 const Ladder<MapArgs> ladder{"map"};
-
-// Which rung: the ladder's own choice, or one named by a variant.
-using Named = const std::string*;
 
 // A tensor's memory as a strided view; halves of a row are views too.
 struct Operand {
@@ -133,7 +129,7 @@ bool same_layout(const Tensor& a, const Tensor& b) {
 
 int64_t product(Sizes sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>()); }
 
-Tensor empty_like(const Tensor& like) {
+Tensor empty_as(const Tensor& like) {
   if (is_dense(like)) return empty_strided(like, like.sizes(), like.strides(), like.scalar_type());
   return empty_contiguous(like, like.sizes(), like.scalar_type());
 }
@@ -144,9 +140,9 @@ bool has_table(int map) {
   }(std::make_index_sequence<std::tuple_size_v<Maps>>{});
 }
 
-// Launches `map` on operands of one dtype over `shape`. False: no rung takes it, nothing was launched.
-bool run(const char* op, int map, Named rung, const Tensor& x, Sizes shape, const Operand* operands, int count,
-         int outputs, bool flat, float parameter) {
+// Runs `map` on operands of one dtype over `shape`, `outputs` of them first; false where no rung takes the call.
+bool run(const Call& call, int map, const Tensor& x, Sizes shape, const Operand* operands, int count, int outputs,
+         bool flat, float parameter = 0.0f) {
   const int64_t elements = product(shape);
   if (elements == 0) return true;
   MapArgs args;
@@ -164,25 +160,15 @@ bool run(const char* op, int map, Named rung, const Tensor& x, Sizes shape, cons
     for (int k = 0; k < count; ++k) layout.add(operands[k]);
     layout.analyse();
   }
-  const int device = x.get_device_index();
-  const DeviceScope scope(device);
-  const int sm = device_info(device).sm;
-  if (rung != nullptr) {
-    Ladder<MapArgs>::run_named(op, *rung, args, sm, current_stream(device));
-    return true;
-  }
-  const Rung<MapArgs>* best = Ladder<MapArgs>::choose(args, sm);
-  if (best == nullptr) return false;
-  Ladder<MapArgs>::run(*best, args, current_stream(device));
-  return true;
+  return serve(call, args, x);
 }
 
-bool has_kernel(const Tensor& x) {
+bool takes(const Call& call, const Tensor& x) {
   const auto dtype = kernel_dtype(x.scalar_type());
-  return dtype && *dtype != Dtype::i8 && *dtype != Dtype::i32;
+  const bool found = dtype && *dtype != Dtype::i8 && *dtype != Dtype::i32;
+  if (!found && call.named != nullptr) fail(call.op, "no rung takes this dtype");
+  return found;
 }
-
-[[noreturn]] void no_rung(const char* op) { fail(op, "no rung takes this dtype"); }
 
 // --- one input --------------------------------------------------------------------------------------------------------
 
@@ -201,42 +187,48 @@ float parameter_of(const Tensor& x, double p) {
   return value;
 }
 
-template <class F, class... Fallback>
-Tensor unary(const Tensor& x, float parameter, Named rung, const Fallback&... arguments) {
-  check_floating(F::name, "x", x);
-  static const std::string full_name = std::string("warpsmith::") + F::name;
-  if (has_kernel(x)) {
-    Tensor out = empty_like(x);
-    const std::array operands{whole(out), whole(x)};
-    if (run(F::name, map_index<Unary<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1, is_dense(x),
-            parameter)) {
-      return out;
-    }
-  } else if (rung != nullptr) {
-    no_rung(F::name);
-  }
-  return call_fallback<Tensor>(full_name.c_str(), arguments...);
+template <class F>
+std::optional<Tensor> unary_at(const Call& call, const Tensor& x, float parameter) {
+  check_floating(call.op, "x", x);
+  if (!takes(call, x)) return std::nullopt;
+  Tensor out = empty_as(x);
+  const std::array operands{whole(out), whole(x)};
+  const bool served =
+      run(call, map_index<Unary<F>>(), x, x.sizes(), operands.data(), operands.size(), 1, is_dense(x), parameter);
+  return served ? std::optional(out) : std::nullopt;
 }
 
-template <class F, class... Fallback>
-Tensor unary_backward(const Tensor& grad, const Tensor& x, float parameter, Named rung, const Fallback&... arguments) {
-  static const std::string name = std::string(F::name) + "_backward";
-  static const std::string full_name = "warpsmith::" + name;
-  check_floating(name, "x", x);
-  check_same_device(name, "grad", grad, x);
-  check_same_dtype(name, "grad", grad, x);
-  check_same_shape(name, "grad", grad, x);
-  if (has_kernel(x)) {
-    Tensor out = empty_like(x);
-    const std::array operands{whole(out), whole(grad), whole(x)};
-    if (run(name.c_str(), map_index<UnaryBackward<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1,
-            is_dense(x) && same_layout(grad, x), parameter)) {
-      return out;
-    }
-  } else if (rung != nullptr) {
-    no_rung(name.c_str());
-  }
-  return call_fallback<Tensor>(full_name.c_str(), arguments...);
+template <class F>
+std::optional<Tensor> unary_backward_at(const Call& call, const Tensor& grad, const Tensor& x, float parameter) {
+  check_floating(call.op, "x", x);
+  check_like(call.op, "grad", grad, x, "x");
+  if (!takes(call, x)) return std::nullopt;
+  Tensor out = empty_as(x);
+  const std::array operands{whole(out), whole(grad), whole(x)};
+  const bool served = run(call, map_index<UnaryBackward<F>>(), x, x.sizes(), operands.data(), operands.size(), 1,
+                          is_dense(x) && same_layout(grad, x), parameter);
+  return served ? std::optional(out) : std::nullopt;
+}
+
+template <class F>
+std::optional<Tensor> unary(const Call& call, const Tensor& x) {
+  return unary_at<F>(call, x, 0.0f);
+}
+
+template <class F>
+std::optional<Tensor> unary_backward(const Call& call, const Tensor& grad, const Tensor& x) {
+  return unary_backward_at<F>(call, grad, x, 0.0f);
+}
+
+// Functions with a parameter: elu, hardshrink.
+template <class F>
+std::optional<Tensor> unary_with(const Call& call, const Tensor& x, double p) {
+  return unary_at<F>(call, x, parameter_of<F>(x, p));
+}
+
+template <class F>
+std::optional<Tensor> unary_with_backward(const Call& call, const Tensor& grad, const Tensor& x, double p) {
+  return unary_backward_at<F>(call, grad, x, parameter_of<F>(x, p));
 }
 
 // --- inputs that broadcast --------------------------------------------------------------------------------------------
@@ -276,7 +268,7 @@ Tensor empty_for(const std::vector<int64_t>& shape, const Inputs<n>& inputs) {
   for (const Tensor* t : inputs) {
     const Sizes sizes = t->sizes();
     if (sizes.size() == shape.size() && std::equal(sizes.begin(), sizes.end(), shape.begin()) && is_dense(*t)) {
-      return empty_like(*t);
+      return empty_as(*t);
     }
   }
   return empty_contiguous(*inputs[0], Sizes(shape.data(), shape.size()), inputs[0]->scalar_type());
@@ -284,24 +276,18 @@ Tensor empty_for(const std::vector<int64_t>& shape, const Inputs<n>& inputs) {
 
 // `Map` of F over x and `others`, which are called y and z.
 template <template <class> class Map, class F, class... Others>
-Tensor broadcasting(Named rung, const Tensor& x, const Others&... others) {
-  static const std::string full_name = std::string("warpsmith::") + F::name;
+std::optional<Tensor> broadcasting(const Call& call, const Tensor& x, const Others&... others) {
   constexpr const char* kNames[] = {"y", "z"};
-  check_floating(F::name, "x", x);
+  check_floating(call.op, "x", x);
   size_t at = 0;
-  ((check_same_device(F::name, kNames[at], others, x), check_same_dtype(F::name, kNames[at], others, x), ++at), ...);
-  if (has_kernel(x)) {
-    const bool flat = is_dense(x) && (same_layout(x, others) && ...);
-    const Inputs<1 + sizeof...(Others)> inputs{&x, &others...};
-    Tensor out = flat ? empty_like(x) : empty_for(broadcast_shape(F::name, inputs), inputs);
-    const std::array operands{whole(out), whole(x), whole(others)...};
-    if (run(F::name, map_index<Map<F>>(), rung, x, out.sizes(), operands.data(), operands.size(), 1, flat, 0.0f)) {
-      return out;
-    }
-  } else if (rung != nullptr) {
-    no_rung(F::name);
-  }
-  return call_fallback<Tensor>(full_name.c_str(), x, others...);
+  ((check_same_device(call.op, kNames[at], others, x), check_same_dtype(call.op, kNames[at], others, x), ++at), ...);
+  if (!takes(call, x)) return std::nullopt;
+  const bool flat = is_dense(x) && (same_layout(x, others) && ...);
+  const Inputs<1 + sizeof...(Others)> inputs{&x, &others...};
+  Tensor out = flat ? empty_as(x) : empty_for(broadcast_shape(call.op, inputs), inputs);
+  const std::array operands{whole(out), whole(x), whole(others)...};
+  const bool served = run(call, map_index<Map<F>>(), x, out.sizes(), operands.data(), operands.size(), 1, flat);
+  return served ? std::optional(out) : std::nullopt;
 }
 
 // --- bias and activation ----------------------------------------------------------------------------------------------
@@ -318,39 +304,25 @@ void check_bias(std::string_view op, const Tensor& x, const Tensor& bias) {
 }
 
 template <class F>
-Tensor bias_activation(const Tensor& x, const Tensor& bias, Named rung) {
-  static const std::string name = std::string("bias_") + F::name, full_name = "warpsmith::" + name;
-  check_bias(name, x, bias);
-  if (has_kernel(x)) {
-    Tensor out = empty_like(x);
-    const std::array operands{whole(out), whole(x), whole(bias)};
-    if (run(name.c_str(), map_index<Bias<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1, false, 0.0f)) {
-      return out;
-    }
-  } else if (rung != nullptr) {
-    no_rung(name.c_str());
-  }
-  return call_fallback<Tensor>(full_name.c_str(), x, bias);
+std::optional<Tensor> bias_activation(const Call& call, const Tensor& x, const Tensor& bias) {
+  check_bias(call.op, x, bias);
+  if (!takes(call, x)) return std::nullopt;
+  Tensor out = empty_as(x);
+  const std::array operands{whole(out), whole(x), whole(bias)};
+  const bool served = run(call, map_index<Bias<F>>(), x, x.sizes(), operands.data(), operands.size(), 1, false);
+  return served ? std::optional(out) : std::nullopt;
 }
 
 template <class F>
-Tensor bias_activation_backward(const Tensor& grad, const Tensor& x, const Tensor& bias, Named rung) {
-  static const std::string name = std::string("bias_") + F::name + "_backward", full_name = "warpsmith::" + name;
-  check_bias(name, x, bias);
-  check_same_device(name, "grad", grad, x);
-  check_same_dtype(name, "grad", grad, x);
-  check_same_shape(name, "grad", grad, x);
-  if (has_kernel(x)) {
-    Tensor out = empty_like(x);
-    const std::array operands{whole(out), whole(grad), whole(x), whole(bias)};
-    if (run(name.c_str(), map_index<BiasBackward<F>>(), rung, x, x.sizes(), operands.data(), operands.size(), 1, false,
-            0.0f)) {
-      return out;
-    }
-  } else if (rung != nullptr) {
-    no_rung(name.c_str());
-  }
-  return call_fallback<Tensor>(full_name.c_str(), grad, x, bias);
+std::optional<Tensor> bias_activation_backward(const Call& call, const Tensor& grad, const Tensor& x,
+                                               const Tensor& bias) {
+  check_bias(call.op, x, bias);
+  check_like(call.op, "grad", grad, x, "x");
+  if (!takes(call, x)) return std::nullopt;
+  Tensor out = empty_as(x);
+  const std::array operands{whole(out), whole(grad), whole(x), whole(bias)};
+  const bool served = run(call, map_index<BiasBackward<F>>(), x, x.sizes(), operands.data(), operands.size(), 1, false);
+  return served ? std::optional(out) : std::nullopt;
 }
 
 // --- gated ------------------------------------------------------------------------------------------------------------
@@ -385,150 +357,85 @@ Operand half(const Tensor& x, const std::vector<int64_t>& shape, int which) {
 }
 
 template <class F>
-Tensor gated(const Tensor& x, const OptionalTensor& up, Named rung) {
-  static const std::string name = std::string(F::name) + "_and_mul", full_name = "warpsmith::" + name;
-  const std::vector<int64_t> shape = gate_shape(name, x, up);
-  if (has_kernel(x)) {
-    Tensor out = up ? empty_like(x) : empty_contiguous(x, Sizes(shape.data(), shape.size()), x.scalar_type());
-    const std::array operands{whole(out), up ? whole(x) : half(x, shape, 0), up ? whole(*up) : half(x, shape, 1)};
-    const bool flat = up && is_dense(x) && same_layout(x, *up);
-    if (run(name.c_str(), map_index<Gated<F>>(), rung, x, out.sizes(), operands.data(), operands.size(), 1, flat,
-            0.0f)) {
-      return out;
-    }
-  } else if (rung != nullptr) {
-    no_rung(name.c_str());
-  }
-  return call_fallback<Tensor>(full_name.c_str(), x, up);
+std::optional<Tensor> gated(const Call& call, const Tensor& x, const OptionalTensor& up) {
+  const std::vector<int64_t> shape = gate_shape(call.op, x, up);
+  if (!takes(call, x)) return std::nullopt;
+  Tensor out = up ? empty_as(x) : empty_contiguous(x, Sizes(shape.data(), shape.size()), x.scalar_type());
+  const std::array operands{whole(out), up ? whole(x) : half(x, shape, 0), up ? whole(*up) : half(x, shape, 1)};
+  const bool flat = up && is_dense(x) && same_layout(x, *up);
+  const bool served = run(call, map_index<Gated<F>>(), x, out.sizes(), operands.data(), operands.size(), 1, flat);
+  return served ? std::optional(out) : std::nullopt;
 }
 
+using GatedGradients = std::tuple<Tensor, Tensor>;
+
 template <class F>
-std::tuple<Tensor, Tensor> gated_backward(const Tensor& grad, const Tensor& x, const OptionalTensor& up, Named rung) {
-  static const std::string name = std::string(F::name) + "_and_mul_backward", full_name = "warpsmith::" + name;
-  const std::vector<int64_t> shape = gate_shape(name, x, up);
-  check_same_device(name, "grad", grad, x);
-  check_same_dtype(name, "grad", grad, x);
+std::optional<GatedGradients> gated_backward(const Call& call, const Tensor& grad, const Tensor& x,
+                                             const OptionalTensor& up) {
+  const std::vector<int64_t> shape = gate_shape(call.op, x, up);
+  check_same_device(call.op, "grad", grad, x);
+  check_same_dtype(call.op, "grad", grad, x);
   const Sizes expected(shape.data(), shape.size()), got = grad.sizes();
   if (got.size() != expected.size() || !std::equal(got.begin(), got.end(), expected.begin())) {
-    fail(name, "expected grad to have shape ", shape_text(expected), " like x, got ", shape_text(got));
+    fail(call.op, "expected grad to have shape ", shape_text(expected), " like x, got ", shape_text(got));
   }
-  if (has_kernel(x)) {
-    const int64_t none = 0;
-    Tensor first = empty_like(x);
-    Tensor second = up ? empty_like(*up) : empty_contiguous(x, Sizes(&none, 1), x.scalar_type());
-    const std::array operands{up ? whole(first) : half(first, shape, 0), up ? whole(second) : half(first, shape, 1),
-                              whole(grad), up ? whole(x) : half(x, shape, 0), up ? whole(*up) : half(x, shape, 1)};
-    const bool flat = up && is_dense(x) && same_layout(x, *up) && same_layout(x, grad);
-    if (run(name.c_str(), map_index<GatedBackward<F>>(), rung, x, expected, operands.data(), operands.size(), 2, flat,
-            0.0f)) {
-      return {first, second};
-    }
-  } else if (rung != nullptr) {
-    no_rung(name.c_str());
-  }
-  return call_fallback<std::tuple<Tensor, Tensor>>(full_name.c_str(), grad, x, up);
+  if (!takes(call, x)) return std::nullopt;
+  const int64_t none = 0;
+  Tensor first = empty_as(x);
+  Tensor second = up ? empty_as(*up) : empty_contiguous(x, Sizes(&none, 1), x.scalar_type());
+  const std::array operands{up ? whole(first) : half(first, shape, 0), up ? whole(second) : half(first, shape, 1),
+                            whole(grad), up ? whole(x) : half(x, shape, 0), up ? whole(*up) : half(x, shape, 1)};
+  const bool flat = up && is_dense(x) && same_layout(x, *up) && same_layout(x, grad);
+  const bool served = run(call, map_index<GatedBackward<F>>(), x, expected, operands.data(), operands.size(), 2, flat);
+  return served ? std::optional(GatedGradients{first, second}) : std::nullopt;
 }
 
-// --- registration: `op` and `op.rung` for every function --------------------------------------------------------------
-
-template <class F>
-struct UnaryBinding {
-  static Tensor forward(const Tensor& x) { return unary<F>(x, 0.0f, nullptr, x); }
-  static Tensor forward_rung(const Tensor& x, std::string rung, std::string) { return unary<F>(x, 0.0f, &rung, x); }
-  static Tensor backward(const Tensor& grad, const Tensor& x) {
-    return unary_backward<F>(grad, x, 0.0f, nullptr, grad, x);
-  }
-  static Tensor backward_rung(const Tensor& grad, const Tensor& x, std::string rung, std::string) {
-    return unary_backward<F>(grad, x, 0.0f, &rung, grad, x);
-  }
-};
-
-// Functions with a parameter: elu, hardshrink.
-template <class F>
-  requires requires { F::parameter; }
-struct UnaryBinding<F> {
-  static Tensor forward(const Tensor& x, double p) { return unary<F>(x, parameter_of<F>(x, p), nullptr, x, p); }
-  static Tensor forward_rung(const Tensor& x, double p, std::string rung, std::string) {
-    return unary<F>(x, parameter_of<F>(x, p), &rung, x, p);
-  }
-  static Tensor backward(const Tensor& grad, const Tensor& x, double p) {
-    return unary_backward<F>(grad, x, parameter_of<F>(x, p), nullptr, grad, x, p);
-  }
-  static Tensor backward_rung(const Tensor& grad, const Tensor& x, double p, std::string rung, std::string) {
-    return unary_backward<F>(grad, x, parameter_of<F>(x, p), &rung, grad, x, p);
-  }
-};
-
-template <class F>
-struct BinaryBinding {
-  static Tensor forward(const Tensor& x, const Tensor& y) { return broadcasting<Binary, F>(nullptr, x, y); }
-  static Tensor forward_rung(const Tensor& x, const Tensor& y, std::string rung, std::string) {
-    return broadcasting<Binary, F>(&rung, x, y);
-  }
-};
-
-template <class F>
-struct TernaryBinding {
-  static Tensor forward(const Tensor& x, const Tensor& y, const Tensor& z) {
-    return broadcasting<Ternary, F>(nullptr, x, y, z);
-  }
-  static Tensor forward_rung(const Tensor& x, const Tensor& y, const Tensor& z, std::string rung, std::string) {
-    return broadcasting<Ternary, F>(&rung, x, y, z);
-  }
-};
-
-template <class F>
-struct BiasBinding {
-  static Tensor forward(const Tensor& x, const Tensor& bias) { return bias_activation<F>(x, bias, nullptr); }
-  static Tensor forward_rung(const Tensor& x, const Tensor& bias, std::string rung, std::string) {
-    return bias_activation<F>(x, bias, &rung);
-  }
-  static Tensor backward(const Tensor& grad, const Tensor& x, const Tensor& bias) {
-    return bias_activation_backward<F>(grad, x, bias, nullptr);
-  }
-  static Tensor backward_rung(const Tensor& grad, const Tensor& x, const Tensor& bias, std::string rung, std::string) {
-    return bias_activation_backward<F>(grad, x, bias, &rung);
-  }
-};
-
-template <class F>
-struct GatedBinding {
-  static Tensor forward(const Tensor& x, OptionalTensor up) { return gated<F>(x, up, nullptr); }
-  static Tensor forward_rung(const Tensor& x, OptionalTensor up, std::string rung, std::string) {
-    return gated<F>(x, up, &rung);
-  }
-  static std::tuple<Tensor, Tensor> backward(const Tensor& grad, const Tensor& x, OptionalTensor up) {
-    return gated_backward<F>(grad, x, up, nullptr);
-  }
-  static std::tuple<Tensor, Tensor> backward_rung(const Tensor& grad, const Tensor& x, OptionalTensor up,
-                                                  std::string rung, std::string) {
-    return gated_backward<F>(grad, x, up, &rung);
-  }
-};
+// --- registration -----------------------------------------------------------------------------------------------------
 
 using Library = torch::stable::detail::StableLibrary;
 
-template <class Binding>
-void bind_one(Library& m, const std::string& name) {
-  m.impl(name.c_str(), TORCH_BOX(&Binding::forward));
-  m.impl((name + ".rung").c_str(), TORCH_BOX(&Binding::forward_rung));
-  if constexpr (requires { &Binding::backward; }) {
-    m.impl((name + "_backward").c_str(), TORCH_BOX(&Binding::backward));
-    m.impl((name + "_backward.rung").c_str(), TORCH_BOX(&Binding::backward_rung));
-  }
+template <class... F>
+void bind_unary(Library& m, std::tuple<F...>) {
+  const auto bind_one = [&]<class G>(const std::string& name) {
+    if constexpr (requires { G::parameter; }) {
+      bind<&unary_with<G>>(m, name);
+      bind<&unary_with_backward<G>>(m, name + "_backward");
+    } else {
+      bind<&unary<G>>(m, name);
+      bind<&unary_backward<G>>(m, name + "_backward");
+    }
+  };
+  (bind_one.template operator()<F>(F::name), ...);
 }
 
-template <template <class> class Binding, class... F>
-void bind_all(Library& m, std::tuple<F...>, const std::string& prefix, const std::string& suffix) {
-  (bind_one<Binding<F>>(m, prefix + F::name + suffix), ...);
+template <class... F>
+void bind_binary(Library& m, std::tuple<F...>) {
+  (bind<&broadcasting<Binary, F, Tensor>>(m, F::name), ...);
+}
+
+template <class... F>
+void bind_ternary(Library& m, std::tuple<F...>) {
+  (bind<&broadcasting<Ternary, F, Tensor, Tensor>>(m, F::name), ...);
+}
+
+template <class... F>
+void bind_biased(Library& m, std::tuple<F...>) {
+  (bind<&bias_activation<F>>(m, std::string("bias_") + F::name), ...);
+  (bind<&bias_activation_backward<F>>(m, std::string("bias_") + F::name + "_backward"), ...);
+}
+
+template <class... F>
+void bind_gated(Library& m, std::tuple<F...>) {
+  (bind<&gated<F>>(m, std::string(F::name) + "_and_mul"), ...);
+  (bind<&gated_backward<F>>(m, std::string(F::name) + "_and_mul_backward"), ...);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind_all<UnaryBinding>(m, Activations{}, "", "");
-  bind_all<BinaryBinding>(m, BinaryFunctions{}, "", "");
-  bind_all<TernaryBinding>(m, TernaryFunctions{}, "", "");
-  bind_all<BiasBinding>(m, BiasActivations{}, "bias_", "");
-  bind_all<GatedBinding>(m, GatedActivations{}, "", "_and_mul");
+  bind_unary(m, Activations{});
+  bind_binary(m, BinaryFunctions{});
+  bind_ternary(m, TernaryFunctions{});
+  bind_biased(m, BiasActivations{});
+  bind_gated(m, GatedActivations{});
 }
 
 }  // namespace

@@ -2,9 +2,7 @@
 #include "gemm/gemv/gemv.h"
 
 #include "gemm/vectors.h"
-#include "host/checks.h"
-#include "host/ladder.h"
-#include "host/named.h"
+#include "host/serve.h"
 
 namespace warpsmith {
 namespace {
@@ -39,14 +37,11 @@ int slices_of(std::string_view rung, const GemvArgs& a) {
   return 1;
 }
 
-Tensor run(const Tensor& a, const Tensor& x, const Named* named) {
+std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& x) {
   check(a, x);
-  if (!has_float_kernel(a)) {
-    if (named != nullptr) fail(kOp, "no rung takes ", dtype_name(a.scalar_type()));
-    return call_fallback<Tensor>("warpsmith::gemv", a, x);
-  }
+  if (!has_kernel(call, a)) return std::nullopt;
   const Dtype dtype = *kernel_dtype(a.scalar_type());
-  const Dtype accumulator = named != nullptr ? accumulator_of(kOp, *named, dtype) : Dtype::f32;
+  const Dtype accumulator = accumulator_of(call, dtype);
   Tensor y = empty_product(a, x, a.scalar_type());
   if (y.numel() == 0) return y;
   const int device = a.get_device_index();
@@ -76,35 +71,20 @@ Tensor run(const Tensor& a, const Tensor& x, const Named* named) {
   args.x = values.data_ptr();
   args.x_row = vector_stride(values);
 
-  const Rung<GemvArgs>* best = named != nullptr ? nullptr : Ladder<GemvArgs>::choose(args, info.sm);
-  if (named == nullptr && best == nullptr) return call_fallback<Tensor>("warpsmith::gemv", a, x);
-  const int slices = slices_of(best != nullptr ? best->name : std::string_view(named->rung), args);
+  const Rung<GemvArgs>* rung = pick(call, args, info.sm);
+  if (rung == nullptr) return std::nullopt;
+  const int slices = slices_of(rung->name, args);
   std::optional<Tensor> workspace;
   if (slices > 1) {
     const int64_t floats = args.m * args.vectors * slices;
     workspace = empty_contiguous(a, Sizes(&floats, 1), ScalarType::Float);
     args.workspace = static_cast<float*>(workspace->data_ptr());
   }
-  const cudaStream_t stream = current_stream(device);
-  if (best != nullptr) {
-    Ladder<GemvArgs>::run(*best, args, stream);
-  } else {
-    Ladder<GemvArgs>::run_named(kOp, named->rung, args, info.sm, stream);
-  }
+  Ladder<GemvArgs>::run(*rung, args, current_stream(device));
   return y;
 }
 
-Tensor gemv(const Tensor& a, const Tensor& x) { return run(a, x, nullptr); }
-
-Tensor gemv_rung(const Tensor& a, const Tensor& x, std::string rung, std::string accumulator) {
-  const Named named{std::move(rung), std::move(accumulator)};
-  return run(a, x, &named);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("gemv", TORCH_BOX(&gemv));
-  m.impl("gemv.rung", TORCH_BOX(&gemv_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

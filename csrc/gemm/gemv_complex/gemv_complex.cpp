@@ -2,8 +2,7 @@
 #include "gemm/gemv_complex/gemv_complex.h"
 
 #include "gemm/vectors.h"
-#include "host/checks.h"
-#include "host/ladder.h"
+#include "host/serve.h"
 
 namespace warpsmith {
 namespace {
@@ -29,24 +28,19 @@ void check(const Tensor& a, const Tensor& x) {
   }
 }
 
-Tensor run(const Tensor& a, const Tensor& x, const std::string* rung) {
+std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& x) {
   check(a, x);
-  if (!has_float_kernel(a)) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(a.scalar_type()));
-    return call_fallback<Tensor>("warpsmith::gemv_complex", a, x);
-  }
+  if (!has_kernel(call, a)) return std::nullopt;
   const bool one = x.dim() == 2;
   const int64_t sizes[3] = {one ? 1 : x.size(0), a.size(0), 2};
   Tensor y = empty_contiguous(a, one ? Sizes(sizes + 1, 2) : Sizes(sizes, 3), a.scalar_type());
   if (y.numel() == 0) return y;
-  const int device = a.get_device_index();
-  const DeviceScope scope(device);
   if (a.size(1) == 0) {
     torch::stable::zero_(y);
     return y;
   }
 
-  Tensor values = x.is_contiguous() ? x : torch::stable::contiguous(x);
+  Tensor values = dense(x);
   if (!is_aligned(values.data_ptr(), 16)) values = torch::stable::clone(values);
   const GemvComplexArgs args{
       .a = a.data_ptr(),
@@ -60,26 +54,10 @@ Tensor run(const Tensor& a, const Tensor& x, const std::string* rung) {
       .a_part = a.stride(2),
       .dtype = *kernel_dtype(a.scalar_type()),
   };
-  const int sm = device_info(device).sm;
-  const cudaStream_t stream = current_stream(device);
-  if (rung != nullptr) {
-    Ladder<GemvComplexArgs>::run_named(kOp, *rung, args, sm, stream);
-  } else if (const auto* best = Ladder<GemvComplexArgs>::choose(args, sm)) {
-    Ladder<GemvComplexArgs>::run(*best, args, stream);
-  } else {
-    return call_fallback<Tensor>("warpsmith::gemv_complex", a, x);
-  }
-  return y;
+  return serve(call, args, y) ? std::optional(y) : std::nullopt;
 }
 
-Tensor gemv_complex(const Tensor& a, const Tensor& x) { return run(a, x, nullptr); }
-
-Tensor gemv_complex_rung(const Tensor& a, const Tensor& x, std::string rung, std::string) { return run(a, x, &rung); }
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("gemv_complex", TORCH_BOX(&gemv_complex));
-  m.impl("gemv_complex.rung", TORCH_BOX(&gemv_complex_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

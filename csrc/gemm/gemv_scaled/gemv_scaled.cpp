@@ -2,8 +2,7 @@
 #include "gemm/gemv_scaled/gemv_scaled.h"
 
 #include "gemm/vectors.h"
-#include "host/checks.h"
-#include "host/ladder.h"
+#include "host/serve.h"
 
 namespace warpsmith {
 namespace {
@@ -31,7 +30,7 @@ void check(const Tensor& a, const Tensor& x, const Tensor& scale) {
   }
 }
 
-bool has_kernel(const Tensor& a, const Tensor& x) {
+bool is_narrow(const Tensor& a, const Tensor& x) {
   const auto dtype = kernel_dtype(a.scalar_type());
   return has_float_kernel(x) && dtype && (is_fp8(*dtype) || dtype == Dtype::i8);
 }
@@ -43,12 +42,9 @@ int slices_of(std::string_view rung, const GemvScaledArgs& a) {
   return 1;
 }
 
-Tensor run(const Tensor& a, const Tensor& x, const Tensor& scale, const std::string* rung) {
+std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& x, const Tensor& scale) {
   check(a, x, scale);
-  if (!has_kernel(a, x)) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(a.scalar_type()));
-    return call_fallback<Tensor>("warpsmith::gemv_scaled", a, x, scale);
-  }
+  if (!has_kernel(call, a, is_narrow(a, x))) return std::nullopt;
   Tensor y = empty_product(a, x, x.scalar_type());
   if (y.numel() == 0) return y;
   const int device = a.get_device_index();
@@ -60,7 +56,7 @@ Tensor run(const Tensor& a, const Tensor& x, const Tensor& scale, const std::str
 
   const DeviceInfo& info = device_info(device);
   const Dtype x_dtype = *kernel_dtype(x.scalar_type());
-  const Tensor scales = scale.is_contiguous() ? scale : torch::stable::contiguous(scale);
+  const Tensor scales = dense(scale);
   GemvScaledArgs args{
       .call = {.a = a.data_ptr(),
                .x = nullptr,
@@ -84,36 +80,20 @@ Tensor run(const Tensor& a, const Tensor& x, const Tensor& scale, const std::str
   args.call.x = values.data_ptr();
   args.call.x_row = vector_stride(values);
 
-  const Rung<GemvScaledArgs>* best = rung != nullptr ? nullptr : Ladder<GemvScaledArgs>::choose(args, info.sm);
-  if (rung == nullptr && best == nullptr) {
-    return call_fallback<Tensor>("warpsmith::gemv_scaled", a, x, scale);
-  }
-  const int slices = slices_of(best != nullptr ? best->name : std::string_view(*rung), args);
+  const Rung<GemvScaledArgs>* rung = pick(call, args, info.sm);
+  if (rung == nullptr) return std::nullopt;
+  const int slices = slices_of(rung->name, args);
   std::optional<Tensor> workspace;
   if (slices > 1) {
     const int64_t floats = args.call.m * args.call.vectors * slices;
     workspace = empty_contiguous(a, Sizes(&floats, 1), ScalarType::Float);
     args.call.partial = static_cast<float*>(workspace->data_ptr());
   }
-  const cudaStream_t stream = current_stream(device);
-  if (best != nullptr) {
-    Ladder<GemvScaledArgs>::run(*best, args, stream);
-  } else {
-    Ladder<GemvScaledArgs>::run_named(kOp, *rung, args, info.sm, stream);
-  }
+  Ladder<GemvScaledArgs>::run(*rung, args, current_stream(device));
   return y;
 }
 
-Tensor gemv_scaled(const Tensor& a, const Tensor& x, const Tensor& scale) { return run(a, x, scale, nullptr); }
-
-Tensor gemv_scaled_rung(const Tensor& a, const Tensor& x, const Tensor& scale, std::string rung, std::string) {
-  return run(a, x, scale, &rung);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("gemv_scaled", TORCH_BOX(&gemv_scaled));
-  m.impl("gemv_scaled.rung", TORCH_BOX(&gemv_scaled_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -12,13 +12,8 @@ const Ladder<GemmArgs> ladder{"matmul"};
 
 // --- matmul -----------------------------------------------------------------------------------------------------
 
-Tensor matmul(const Tensor& a, const Tensor& b, bool batch_invariant) {
-  return multiply<GemmArgs>("matmul", a, b, nullptr, batch_invariant);
-}
-
-Tensor matmul_rung(const Tensor& a, const Tensor& b, bool batch_invariant, std::string rung, std::string accumulator) {
-  const Named named{std::move(rung), std::move(accumulator)};
-  return multiply<GemmArgs>("matmul", a, b, &named, batch_invariant);
+std::optional<Tensor> matmul(const Call& call, const Tensor& a, const Tensor& b, bool batch_invariant) {
+  return multiply<GemmArgs>(call, a, b, batch_invariant);
 }
 
 // --- linear -----------------------------------------------------------------------------------------------------
@@ -32,8 +27,8 @@ Activation activation_of(const char* op, const std::string& name) {
   fail(op, "expected activation to be 'none', 'relu', 'gelu', 'gelu_tanh' or 'silu', got '", name, "'");
 }
 
-Tensor run_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                  const std::string& activation, bool batch_invariant, const Named* named) {
+std::optional<Tensor> linear(const Call& call, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                             const std::string& activation, bool batch_invariant) {
   constexpr const char* kOp = "linear";
   check_operand(kOp, "x", x, 1);
   check_operand(kOp, "weight", weight, 2);
@@ -51,18 +46,12 @@ Tensor run_linear(const Tensor& x, const Tensor& weight, const std::optional<Ten
     }
   }
   const Activation function = activation_of(kOp, activation);
-  const auto fall_back = [&] {
-    return call_fallback<Tensor>("warpsmith::linear", x, weight, bias, activation, batch_invariant);
-  };
-  if (!has_float_kernel(x)) {
-    if (named != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
-    return fall_back();
-  }
+  if (!has_kernel(call, x)) return std::nullopt;
   Batch batch;
   broadcast(batch, left, right);
   Tensor out = empty_product(x, batch, left, right, x.dim() > 1, true);
   if (out.numel() == 0) return out;
-  if (left.cols() == 0) return fall_back();
+  if (left.cols() == 0) return std::nullopt;
   Tensor dense_x = x, dense_weight = weight, dense_bias;
   GemmArgs args{
       .a = as_matrices(dense_x, Reading::left, batch),
@@ -80,23 +69,13 @@ Tensor run_linear(const Tensor& x, const Tensor& weight, const std::optional<Ten
     dense_bias = *bias;
     args.c = as_addend(dense_bias, batch, args.m, args.n);
   }
-  return run(kOp, args, out, named) ? out : fall_back();
-}
-
-Tensor linear(const Tensor& x, const Tensor& weight, std::optional<Tensor> bias, std::string activation,
-              bool batch_invariant) {
-  return run_linear(x, weight, bias, activation, batch_invariant, nullptr);
-}
-
-Tensor linear_rung(const Tensor& x, const Tensor& weight, std::optional<Tensor> bias, std::string activation,
-                   bool batch_invariant, std::string rung, std::string accumulator) {
-  const Named named{std::move(rung), std::move(accumulator)};
-  return run_linear(x, weight, bias, activation, batch_invariant, &named);
+  return run(call, args, out) ? std::optional(out) : std::nullopt;
 }
 
 // --- addmm ------------------------------------------------------------------------------------------------------
 
-Tensor run_addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, const Named* named) {
+std::optional<Tensor> addmm(const Call& call, const Tensor& c, const Tensor& a, const Tensor& b, double beta,
+                            double alpha) {
   constexpr const char* kOp = "addmm";
   check_operand(kOp, "a", a, 2);
   check_operand(kOp, "b", b, 2);
@@ -113,13 +92,9 @@ Tensor run_addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta,
     fail(kOp, "expected c to be broadcastable to the shape ", shape_text(out.sizes()), " of the product, got ",
          shape_text(c.sizes()));
   }
-  const auto fall_back = [&] { return call_fallback<Tensor>("warpsmith::addmm", c, a, b, beta, alpha); };
-  if (!has_float_kernel(a)) {
-    if (named != nullptr) fail(kOp, "no rung takes ", dtype_name(a.scalar_type()));
-    return fall_back();
-  }
+  if (!has_kernel(call, a)) return std::nullopt;
   if (out.numel() == 0) return out;
-  if (left.cols() == 0) return fall_back();
+  if (left.cols() == 0) return std::nullopt;
   Tensor dense_c = c, dense_a = a, dense_b = b;
   GemmArgs args{
       .a = as_matrices(dense_a, Reading::left, batch),
@@ -133,26 +108,13 @@ Tensor run_addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta,
   };
   // As in PyTorch, a beta of zero drops c, NaN and all.
   if (beta != 0.0) args.c = as_addend(dense_c, batch, args.m, args.n);
-  return run(kOp, args, out, named) ? out : fall_back();
-}
-
-Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  return run_addmm(c, a, b, beta, alpha, nullptr);
-}
-
-Tensor addmm_rung(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha, std::string rung,
-                  std::string accumulator) {
-  const Named named{std::move(rung), std::move(accumulator)};
-  return run_addmm(c, a, b, beta, alpha, &named);
+  return run(call, args, out) ? std::optional(out) : std::nullopt;
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("matmul", TORCH_BOX(&matmul));
-  m.impl("matmul.rung", TORCH_BOX(&matmul_rung));
-  m.impl("linear", TORCH_BOX(&linear));
-  m.impl("linear.rung", TORCH_BOX(&linear_rung));
-  m.impl("addmm", TORCH_BOX(&addmm));
-  m.impl("addmm.rung", TORCH_BOX(&addmm_rung));
+  bind<&matmul>(m, "matmul");
+  bind<&linear>(m, "linear");
+  bind<&addmm>(m, "addmm");
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gemm/operands.h"
-#include "host/ladder.h"
+#include "host/serve.h"
 #include "row/operands.h"
 
 namespace warpsmith {
@@ -41,8 +41,8 @@ ScalarType out_type(const std::string& name) {
   fail(kOp, "expected out_dtype to be 'f16' or 'bf16', got '", name, "'");
 }
 
-Tensor run(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor& scale_b, const std::string& out_dtype,
-           const std::string* rung) {
+std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, const Tensor& scale_a,
+                          const Tensor& scale_b, const std::string& out_dtype) {
   check_matrix("a", a);
   check_matrix("b", b);
   check_device_like(kOp, "b", b, a, "a");
@@ -57,28 +57,22 @@ Tensor run(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor
   check_scale("scale_a", scale_a, scale_type, a, a.size(0), "row of a");
   check_scale("scale_b", scale_b, scale_type, a, b.size(1), "column of b");
   const ScalarType type = out_type(out_dtype);
-  const auto fall_back = [&] {
-    return call_fallback<Tensor>("warpsmith::scaled_matmul", a, b, scale_a, scale_b, out_dtype);
-  };
   if (wide) {
-    if (rung != nullptr) fail(kOp, "no rung takes torch.float64");
-    return fall_back();
+    if (call.named != nullptr) fail(kOp, "no rung takes torch.float64");
+    return std::nullopt;
   }
   const int64_t shape[2] = {a.size(0), b.size(1)};
   Tensor d = empty_contiguous(a, Sizes(shape, 2), type);
   if (d.numel() == 0) return d;
-  const int device = a.get_device_index();
-  const DeviceScope scope(device);
   if (a.size(1) == 0) {
     torch::stable::zero_(d);
     return d;
   }
 
-  const DeviceInfo& info = device_info(device);
+  const DeviceInfo& info = device_info(a.get_device_index());
   Batch batch;
   Tensor dense_a = a, dense_b = b;
-  const Tensor scales_a = scale_a.is_contiguous() ? scale_a : torch::stable::contiguous(scale_a);
-  const Tensor scales_b = scale_b.is_contiguous() ? scale_b : torch::stable::contiguous(scale_b);
+  const Tensor scales_a = dense(scale_a), scales_b = dense(scale_b);
   const ScaledMatmulArgs args{
       .a = as_matrices(dense_a, Reading::left, batch),
       .b = as_matrices(dense_b, Reading::right, batch),
@@ -95,31 +89,10 @@ Tensor run(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor
       .sm = info.sm,
       .sm_count = info.sm_count,
   };
-  const cudaStream_t stream = current_stream(device);
-  if (rung != nullptr) {
-    Ladder<ScaledMatmulArgs>::run_named(kOp, *rung, args, info.sm, stream);
-    return d;
-  }
-  const Rung<ScaledMatmulArgs>* best = Ladder<ScaledMatmulArgs>::choose(args, info.sm);
-  if (best == nullptr) return fall_back();
-  Ladder<ScaledMatmulArgs>::run(*best, args, stream);
-  return d;
+  return serve(call, args, d) ? std::optional(d) : std::nullopt;
 }
 
-Tensor scaled_matmul(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor& scale_b,
-                     std::string out_dtype) {
-  return run(a, b, scale_a, scale_b, out_dtype, nullptr);
-}
-
-Tensor scaled_matmul_rung(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor& scale_b,
-                          std::string out_dtype, std::string rung, std::string) {
-  return run(a, b, scale_a, scale_b, out_dtype, &rung);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("scaled_matmul", TORCH_BOX(&scaled_matmul));
-  m.impl("scaled_matmul.rung", TORCH_BOX(&scaled_matmul_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "host/ladder.h"
+#include "host/serve.h"
 #include "loss/operands.h"
 
 namespace warpsmith {
@@ -26,7 +26,7 @@ Tensor empty_vector(const Tensor& like, int64_t size, ScalarType type) {
   return empty_contiguous(like, Sizes(&size, 1), type);
 }
 
-Tensor run(const Tensor& x, const Tensor& target, int64_t reduction, const std::string* rung) {
+std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& target, int64_t reduction) {
   check_floating(kOp, "x", x);
   check_same_device(kOp, "target", target, x);
   check_same_dtype(kOp, "target", target, x);
@@ -34,26 +34,18 @@ Tensor run(const Tensor& x, const Tensor& target, int64_t reduction, const std::
   if (reduction < none || reduction > sum) {
     fail(kOp, "expected reduction to be 0 (none), 1 (mean) or 2 (sum), got ", std::to_string(reduction));
   }
-  const auto fall_back = [&] {
-    return call_fallback<Tensor>("warpsmith::bce_with_logits_forward", x, target, reduction);
-  };
-  if (!has_float_kernel(x)) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
-    return fall_back();
-  }
+  if (!has_kernel(call, x)) return std::nullopt;
   const bool sums = reduction != none;
   Tensor loss = empty_contiguous(x, sums ? Sizes() : x.sizes(), ScalarType::Float);
   const int64_t n = x.numel();
-  const int device = x.get_device_index();
-  const DeviceScope scope(device);
   if (n == 0) {
     if (sums) torch::stable::fill_(loss, reduction == mean ? std::numeric_limits<double>::quiet_NaN() : 0.0);
     return loss;
   }
 
-  const DeviceInfo& info = device_info(device);
+  const int sm_count = device_info(x.get_device_index()).sm_count;
   const Tensor dense_x = dense(x), dense_target = dense(target);
-  const int64_t blocks = sum_blocks(n, info.sm_count);
+  const int64_t blocks = sum_blocks(n, sm_count);
   const Tensor partial = empty_vector(x, sums ? blocks : 0, ScalarType::Double);
   const BceWithLogitsForwardArgs args{
       .x = dense_x.data_ptr(),
@@ -66,30 +58,10 @@ Tensor run(const Tensor& x, const Tensor& target, int64_t reduction, const std::
       .dtype = *kernel_dtype(x.scalar_type()),
       .sums = sums,
   };
-  const cudaStream_t stream = current_stream(device);
-  if (rung != nullptr) {
-    Ladder<BceWithLogitsForwardArgs>::run_named(kOp, *rung, args, info.sm, stream);
-  } else if (const auto* best = Ladder<BceWithLogitsForwardArgs>::choose(args, info.sm)) {
-    Ladder<BceWithLogitsForwardArgs>::run(*best, args, stream);
-  } else {
-    return fall_back();
-  }
-  return loss;
+  return serve(call, args, loss) ? std::optional(loss) : std::nullopt;
 }
 
-Tensor bce_with_logits_forward(const Tensor& x, const Tensor& target, int64_t reduction) {
-  return run(x, target, reduction, nullptr);
-}
-
-Tensor bce_with_logits_forward_rung(const Tensor& x, const Tensor& target, int64_t reduction, std::string rung,
-                                    std::string) {
-  return run(x, target, reduction, &rung);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("bce_with_logits_forward", TORCH_BOX(&bce_with_logits_forward));
-  m.impl("bce_with_logits_forward.rung", TORCH_BOX(&bce_with_logits_forward_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "host/ladder.h"
+#include "host/serve.h"
 #include "loss/operands.h"
 
 namespace warpsmith {
@@ -14,55 +14,24 @@ const Ladder<CrossEntropyForwardArgs> ladder{kOp};
 
 using Results = std::tuple<Tensor, Tensor>;
 
-Results run(const Tensor& logits, const Tensor& target, int64_t ignore_index, double label_smoothing, double z_loss,
-            const std::string* rung) {
+std::optional<Results> run(const Call& call, const Tensor& logits, const Tensor& target, int64_t ignore_index,
+                           double label_smoothing, double z_loss) {
   check_cross_entropy(kOp, logits, target, label_smoothing);
-  const auto fall_back = [&] {
-    return call_fallback<Results>("warpsmith::cross_entropy_forward", logits, target, ignore_index, label_smoothing,
-                                  z_loss);
-  };
-  if (!has_float_kernel(logits)) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(logits.scalar_type()));
-    return fall_back();
-  }
+  if (!has_kernel(call, logits)) return std::nullopt;
   Tensor loss = empty_contiguous(logits, target.sizes(), ScalarType::Float);
   Tensor lse = empty_contiguous(logits, target.sizes(), ScalarType::Float);
-  if (loss.numel() == 0) return {loss, lse};
+  if (loss.numel() == 0) return Results{loss, lse};
 
-  const int device = logits.get_device_index();
-  const DeviceScope scope(device);
   Tensor rows = logits;
   const CrossEntropyForwardArgs args{
       .in = cross_entropy_input(rows, target, ignore_index, label_smoothing, z_loss),
       .loss = static_cast<float*>(loss.data_ptr()),
       .lse = static_cast<float*>(lse.data_ptr()),
   };
-  const int sm = device_info(device).sm;
-  const cudaStream_t stream = current_stream(device);
-  if (rung != nullptr) {
-    Ladder<CrossEntropyForwardArgs>::run_named(kOp, *rung, args, sm, stream);
-  } else if (const auto* best = Ladder<CrossEntropyForwardArgs>::choose(args, sm)) {
-    Ladder<CrossEntropyForwardArgs>::run(*best, args, stream);
-  } else {
-    return fall_back();
-  }
-  return {loss, lse};
+  return serve(call, args, loss) ? std::optional(Results{loss, lse}) : std::nullopt;
 }
 
-Results cross_entropy_forward(const Tensor& logits, const Tensor& target, int64_t ignore_index, double label_smoothing,
-                              double z_loss) {
-  return run(logits, target, ignore_index, label_smoothing, z_loss, nullptr);
-}
-
-Results cross_entropy_forward_rung(const Tensor& logits, const Tensor& target, int64_t ignore_index,
-                                   double label_smoothing, double z_loss, std::string rung, std::string) {
-  return run(logits, target, ignore_index, label_smoothing, z_loss, &rung);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("cross_entropy_forward", TORCH_BOX(&cross_entropy_forward));
-  m.impl("cross_entropy_forward.rung", TORCH_BOX(&cross_entropy_forward_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

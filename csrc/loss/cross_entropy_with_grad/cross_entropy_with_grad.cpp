@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "host/ladder.h"
+#include "host/serve.h"
 #include "loss/operands.h"
 
 namespace warpsmith {
@@ -15,8 +15,8 @@ const Ladder<CrossEntropyWithGradArgs> ladder{kOp};
 using Results = std::tuple<Tensor, Tensor, Tensor>;
 using Losses = std::tuple<Tensor, Tensor>;
 
-// What a call is given besides its place for the gradient.
-struct Call {
+// The arguments of a call.
+struct Request {
   const Tensor &logits, &target;
   const std::optional<Tensor>& grad_loss;
   int64_t ignore_index;
@@ -38,8 +38,8 @@ struct Call {
   }
 
   // False where no rung takes the call.
-  bool launch(const CrossEntropyInput& in, const Losses& losses, void* dlogits, int64_t dlogits_stride,
-              const std::string* rung) const {
+  bool launch(const Call& call, const CrossEntropyInput& in, const Losses& losses, void* dlogits,
+              int64_t dlogits_stride) const {
     const CrossEntropyWithGradArgs args{
         .in = in,
         .grad_loss = grad_loss ? static_cast<const float*>(grad_loss->data_ptr()) : nullptr,
@@ -49,71 +49,48 @@ struct Call {
         .grad_loss_stride = grad_loss ? grad_loss->strides()[0] : 0,
         .dlogits_stride = dlogits_stride,
     };
-    const int device = logits.get_device_index();
-    const int sm = device_info(device).sm;
-    const cudaStream_t stream = current_stream(device);
-    if (rung != nullptr) {
-      Ladder<CrossEntropyWithGradArgs>::run_named(kOp, *rung, args, sm, stream);
-      return true;
-    }
-    const Rung<CrossEntropyWithGradArgs>* best = Ladder<CrossEntropyWithGradArgs>::choose(args, sm);
-    if (best != nullptr) Ladder<CrossEntropyWithGradArgs>::run(*best, args, stream);
-    return best != nullptr;
+    return serve(call, args, logits);
   }
 };
 
-Results run(const Call& call, const std::string* rung) {
-  call.check();
-  if (!has_float_kernel(call.logits)) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(call.logits.scalar_type()));
-    return call.fall_back();
-  }
-  const auto [loss, lse] = call.empty_losses();
-  Tensor dlogits = empty_contiguous(call.logits, call.logits.sizes(), call.logits.scalar_type());
-  if (dlogits.numel() == 0) return {loss, lse, dlogits};
-  const DeviceScope scope(call.logits.get_device_index());
-  Tensor rows = call.logits;
-  const auto in = cross_entropy_input(rows, call.target, call.ignore_index, call.label_smoothing, call.z_loss);
-  if (!call.launch(in, {loss, lse}, dlogits.data_ptr(), in.cols, rung)) return call.fall_back();
-  return {loss, lse, dlogits};
-}
-
-Results cross_entropy_with_grad(const Tensor& logits, const Tensor& target, std::optional<Tensor> grad_loss,
-                                int64_t ignore_index, double label_smoothing, double z_loss) {
-  return run({logits, target, grad_loss, ignore_index, label_smoothing, z_loss}, nullptr);
-}
-
-Results cross_entropy_with_grad_rung(const Tensor& logits, const Tensor& target, std::optional<Tensor> grad_loss,
-                                     int64_t ignore_index, double label_smoothing, double z_loss, std::string rung,
-                                     std::string) {
-  return run({logits, target, grad_loss, ignore_index, label_smoothing, z_loss}, &rung);
+std::optional<Results> run(const Call& call, const Tensor& logits, const Tensor& target,
+                           const std::optional<Tensor>& grad_loss, int64_t ignore_index, double label_smoothing,
+                           double z_loss) {
+  const Request request{logits, target, grad_loss, ignore_index, label_smoothing, z_loss};
+  request.check();
+  if (!has_kernel(call, logits)) return std::nullopt;
+  const auto [loss, lse] = request.empty_losses();
+  Tensor dlogits = empty_contiguous(logits, logits.sizes(), logits.scalar_type());
+  if (dlogits.numel() == 0) return Results{loss, lse, dlogits};
+  Tensor rows = logits;
+  const auto in = cross_entropy_input(rows, target, ignore_index, label_smoothing, z_loss);
+  if (!request.launch(call, in, {loss, lse}, dlogits.data_ptr(), in.cols)) return std::nullopt;
+  return Results{loss, lse, dlogits};
 }
 
 // The gradient takes the place of the logits; where these have no rows to work on, by way of a copy.
 Losses cross_entropy_with_grad_(Tensor logits, const Tensor& target, std::optional<Tensor> grad_loss,
                                 int64_t ignore_index, double label_smoothing, double z_loss) {
-  const Call call{logits, target, grad_loss, ignore_index, label_smoothing, z_loss};
-  call.check();
+  const Request request{logits, target, grad_loss, ignore_index, label_smoothing, z_loss};
+  request.check();
   check_rows_apart(kOp, logits);
-  const DeviceScope scope(logits.get_device_index());
   if (has_float_kernel(logits)) {
-    const Losses losses = call.empty_losses();
+    const Losses losses = request.empty_losses();
     if (logits.numel() == 0) return losses;
     Tensor rows = logits;
     const auto in = cross_entropy_input(rows, target, ignore_index, label_smoothing, z_loss);
-    if (call.launch(in, losses, rows.data_ptr(), in.logits_stride, nullptr)) {
+    if (request.launch({kOp}, in, losses, rows.data_ptr(), in.logits_stride)) {
       if (rows.data_ptr() != logits.data_ptr()) torch::stable::copy_(logits, rows);
       return losses;
     }
   }
-  const auto [loss, lse, dlogits] = call.fall_back();
+  const auto [loss, lse, dlogits] = request.fall_back();
   torch::stable::copy_(logits, dlogits);
   return {loss, lse};
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("cross_entropy_with_grad", TORCH_BOX(&cross_entropy_with_grad));
-  m.impl("cross_entropy_with_grad.rung", TORCH_BOX(&cross_entropy_with_grad_rung));
+  bind<&run>(m, kOp);
   m.impl("cross_entropy_with_grad_", TORCH_BOX(&cross_entropy_with_grad_));
 }
 

@@ -3,9 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include "host/checks.h"
-#include "host/ladder.h"
-#include "host/named.h"
+#include "host/serve.h"
 #include "row/operands.h"
 
 namespace warpsmith {
@@ -22,14 +20,11 @@ void check(const Tensor& x, const Tensor& y) {
   check_same_shape(kOp, "y", y, x);
 }
 
-Tensor run(const Tensor& x, const Tensor& y, const Named* named) {
+std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& y) {
   check(x, y);
-  if (!has_float_kernel(x)) {
-    if (named != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
-    return call_fallback<Tensor>("warpsmith::dot", x, y);
-  }
+  if (!has_kernel(call, x)) return std::nullopt;
   const Dtype dtype = *kernel_dtype(x.scalar_type());
-  const Dtype accumulator = named != nullptr ? accumulator_of(kOp, *named, dtype) : Dtype::f32;
+  const Dtype accumulator = accumulator_of(call, dtype);
   Tensor out = empty_contiguous(x, Sizes(), x.scalar_type());
   const int64_t n = x.numel();
   if (n == 0) {
@@ -37,13 +32,10 @@ Tensor run(const Tensor& x, const Tensor& y, const Named* named) {
     return out;
   }
 
-  const int device = x.get_device_index();
-  const DeviceScope scope(device);
-  const DeviceInfo& info = device_info(device);
-  const Tensor dense_x = x.is_contiguous() ? x : torch::stable::contiguous(x);
-  const Tensor dense_y = y.is_contiguous() ? y : torch::stable::contiguous(y);
-  const int64_t bytes = std::max(
-      {OnePass<2>::workspace_bytes(info.sm_count), TwoPass<2>::workspace_bytes(info.sm_count), dot_workspace_bytes(n)});
+  const int sm_count = device_info(x.get_device_index()).sm_count;
+  const Tensor dense_x = dense(x), dense_y = dense(y);
+  const int64_t bytes =
+      std::max({OnePass<2>::workspace_bytes(sm_count), TwoPass<2>::workspace_bytes(sm_count), dot_workspace_bytes(n)});
   const Tensor workspace = empty_contiguous(x, Sizes(&bytes, 1), ScalarType::Byte);
   const DotArgs args{
       .x = dense_x.data_ptr(),
@@ -51,32 +43,14 @@ Tensor run(const Tensor& x, const Tensor& y, const Named* named) {
       .out = out.data_ptr(),
       .workspace = workspace.data_ptr(),
       .n = n,
-      .sm_count = info.sm_count,
+      .sm_count = sm_count,
       .dtype = dtype,
       .accumulator = accumulator,
   };
-  const cudaStream_t stream = current_stream(device);
-  if (named != nullptr) {
-    Ladder<DotArgs>::run_named(kOp, named->rung, args, info.sm, stream);
-  } else {
-    const Rung<DotArgs>* best = Ladder<DotArgs>::choose(args, info.sm);
-    if (best == nullptr) return call_fallback<Tensor>("warpsmith::dot", x, y);
-    Ladder<DotArgs>::run(*best, args, stream);
-  }
-  return out;
+  return serve(call, args, out) ? std::optional(out) : std::nullopt;
 }
 
-Tensor dot(const Tensor& x, const Tensor& y) { return run(x, y, nullptr); }
-
-Tensor dot_rung(const Tensor& x, const Tensor& y, std::string rung, std::string accumulator) {
-  const Named named{std::move(rung), std::move(accumulator)};
-  return run(x, y, &named);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("dot", TORCH_BOX(&dot));
-  m.impl("dot.rung", TORCH_BOX(&dot_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "host/ladder.h"
+#include "host/serve.h"
 #include "reduce/dims.h"
 #include "row/operands.h"
 
@@ -11,9 +11,6 @@ namespace warpsmith {
 namespace {
 
 const Ladder<ReduceDimArgs> ladder{"reduce_dim"};
-
-// Which rung: the ladder's own choice, or one named by a variant.
-using Named = const std::string*;
 
 // What a call asks for, beside the tensor.
 struct Request {
@@ -85,8 +82,7 @@ ReduceDimArgs describe(Tensor& x, int64_t dim, bool batch_invariant, int64_t out
   return args;
 }
 
-// An empty optional: no rung takes the call.
-std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& request, Named rung) {
+std::optional<Tensor> run(const Call& call, Reduction reduction, const Tensor& x, const Request& request) {
   const ReductionInfo& info = kReductions[static_cast<int>(reduction)];
   info.takes_integers ? check_real(info.name, x) : check_floating(info.name, "x", x);
   if (info.finds_position && x.scalar_type() == ScalarType::Bool) {
@@ -98,17 +94,13 @@ std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& r
     throw std::out_of_range(std::string(info.name) + ": expected dimension " + std::to_string(dim) +
                             " of x, which is reduced, to have a size other than 0, got shape " + shape_text(x.sizes()));
   }
-  if (!has_float_kernel(x)) {
-    if (rung != nullptr) fail(info.name, "no rung takes ", dtype_name(x.scalar_type()));
-    return std::nullopt;
-  }
+  if (!has_kernel(call, x)) return std::nullopt;
   const std::vector<int64_t> shape = output_shape(x, dim, request.keepdim);
   const ScalarType type = info.finds_position ? ScalarType::Long : x.scalar_type();
   Tensor y = empty_contiguous(x, Sizes(shape.data(), shape.size()), type);
   if (y.numel() == 0) return y;
 
-  const int device = x.get_device_index();
-  const DeviceScope scope(device);
+  const DeviceScope scope(x.get_device_index());
   Tensor input = x;
   ReduceDimArgs args = describe(input, dim, request.batch_invariant, y.numel());
   args.reduction = reduction;
@@ -117,11 +109,10 @@ std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& r
   args.divisor = static_cast<float>(divisor(reduction, n, request.correction));
   args.splits = 1;
   args.chunk = n;
-  const DeviceInfo& gpu = device_info(device);
-  args.sm_count = gpu.sm_count;
-  const cudaStream_t stream = current_stream(device);
+  args.sm_count = device_info(x.get_device_index()).sm_count;
   if (n == 0) {  // there is nothing that a rung could be good at
-    Ladder<ReduceDimArgs>::run_named(info.name, "naive", args, gpu.sm, stream);
+    const Named naive{"naive", ""};
+    serve({call.op, &naive}, args, y);
     return y;
   }
   args.columns ? plan_columns(args) : plan_rows(args);
@@ -131,82 +122,35 @@ std::optional<Tensor> run(Reduction reduction, const Tensor& x, const Request& r
     partial = empty_contiguous(x, Sizes(&bytes, 1), ScalarType::Byte);
     args.partial = partial->data_ptr();
   }
-  if (rung != nullptr) {
-    Ladder<ReduceDimArgs>::run_named(info.name, *rung, args, gpu.sm, stream);
-    return y;
-  }
-  const Rung<ReduceDimArgs>* best = Ladder<ReduceDimArgs>::choose(args, gpu.sm);
-  if (best == nullptr) return std::nullopt;
-  Ladder<ReduceDimArgs>::run(*best, args, stream);
-  return y;
+  return serve(call, args, y) ? std::optional(y) : std::nullopt;
 }
 
-template <class... Arguments>
-Tensor run_or_fall_back(Reduction reduction, const Tensor& x, const Request& request, Named rung,
-                        const Arguments&... arguments) {
-  if (const std::optional<Tensor> y = run(reduction, x, request, rung)) return *y;
-  const std::string op = std::string("warpsmith::") + kReductions[static_cast<int>(reduction)].name;
-  return call_fallback<Tensor>(op.c_str(), x, arguments...);
-}
-
-// --- registration: `op` and `op.rung` for every reduction ------------------------------------------------------------
+// --- what reductions take --------------------------------------------------------------------------------------------
 
 // Order does not change the answer, so there is nothing to promise.
 template <Reduction reduction>
-struct Exact {
-  static Tensor run(const Tensor& x, int64_t dim, bool keepdim, Named rung) {
-    return run_or_fall_back(reduction, x, {.dim = dim, .keepdim = keepdim}, rung, dim, keepdim);
-  }
-  static Tensor choose(const Tensor& x, int64_t dim, bool keepdim) { return run(x, dim, keepdim, nullptr); }
-  static Tensor named(const Tensor& x, int64_t dim, bool keepdim, std::string rung, std::string) {
-    return run(x, dim, keepdim, &rung);
-  }
-};
+std::optional<Tensor> exact(const Call& call, const Tensor& x, int64_t dim, bool keepdim) {
+  return run(call, reduction, x, {.dim = dim, .keepdim = keepdim});
+}
 
 template <Reduction reduction>
-struct Rounded {
-  static Tensor run(const Tensor& x, int64_t dim, bool keepdim, bool batch_invariant, Named rung) {
-    const Request request{.dim = dim, .keepdim = keepdim, .batch_invariant = batch_invariant};
-    return run_or_fall_back(reduction, x, request, rung, dim, keepdim, batch_invariant);
-  }
-  static Tensor choose(const Tensor& x, int64_t dim, bool keepdim, bool batch_invariant) {
-    return run(x, dim, keepdim, batch_invariant, nullptr);
-  }
-  static Tensor named(const Tensor& x, int64_t dim, bool keepdim, bool batch_invariant, std::string rung, std::string) {
-    return run(x, dim, keepdim, batch_invariant, &rung);
-  }
-};
+std::optional<Tensor> rounded(const Call& call, const Tensor& x, int64_t dim, bool keepdim, bool batch_invariant) {
+  return run(call, reduction, x, {.dim = dim, .keepdim = keepdim, .batch_invariant = batch_invariant});
+}
 
-template <Reduction reduction>
-struct Corrected {
-  static Tensor run(const Tensor& x, int64_t dim, int64_t correction, bool keepdim, bool batch_invariant, Named rung) {
-    const Request request{dim, correction, keepdim, batch_invariant};
-    return run_or_fall_back(reduction, x, request, rung, dim, correction, keepdim, batch_invariant);
-  }
-  static Tensor choose(const Tensor& x, int64_t dim, int64_t correction, bool keepdim, bool batch_invariant) {
-    return run(x, dim, correction, keepdim, batch_invariant, nullptr);
-  }
-  static Tensor named(const Tensor& x, int64_t dim, int64_t correction, bool keepdim, bool batch_invariant,
-                      std::string rung, std::string) {
-    return run(x, dim, correction, keepdim, batch_invariant, &rung);
-  }
-};
-
-template <Reduction reduction, template <Reduction> class Binding>
-void bind(torch::stable::detail::StableLibrary& m) {
-  const std::string name = kReductions[static_cast<int>(reduction)].name;
-  m.impl(name.c_str(), TORCH_BOX(&Binding<reduction>::choose));
-  m.impl((name + ".rung").c_str(), TORCH_BOX(&Binding<reduction>::named));
+std::optional<Tensor> var(const Call& call, const Tensor& x, int64_t dim, int64_t correction, bool keepdim,
+                          bool batch_invariant) {
+  return run(call, Reduction::var, x, {dim, correction, keepdim, batch_invariant});
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<Reduction::sum, Rounded>(m);
-  bind<Reduction::mean, Rounded>(m);
-  bind<Reduction::amax, Exact>(m);
-  bind<Reduction::amin, Exact>(m);
-  bind<Reduction::argmax, Exact>(m);
-  bind<Reduction::argmin, Exact>(m);
-  bind<Reduction::var, Corrected>(m);
+  bind<&rounded<Reduction::sum>>(m, "sum");
+  bind<&rounded<Reduction::mean>>(m, "mean");
+  bind<&exact<Reduction::amax>>(m, "amax");
+  bind<&exact<Reduction::amin>>(m, "amin");
+  bind<&exact<Reduction::argmax>>(m, "argmax");
+  bind<&exact<Reduction::argmin>>(m, "argmin");
+  bind<&var>(m, "var");
 }
 
 }  // namespace

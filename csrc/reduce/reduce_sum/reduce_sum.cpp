@@ -3,9 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include "host/ladder.h"
-#include "host/named.h"
-#include "host/tensor.h"
+#include "host/serve.h"
 
 namespace warpsmith {
 namespace {
@@ -31,12 +29,10 @@ ScalarType result_type(ScalarType type) {
   return is_fp8(dtype) ? ScalarType::Float : type;
 }
 
-Tensor run(const Tensor& x, const Named* named) {
+std::optional<Tensor> run(const Call& call, const Tensor& x) {
   const std::optional<Dtype> dtype = kernel_dtype(x.scalar_type());
-  if (!dtype) {
-    if (named != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
-    return call_fallback<Tensor>("warpsmith::reduce_sum", x);
-  }
+  if (!has_kernel(call, x, dtype.has_value())) return std::nullopt;
+  const Named* named = call.named;
   const Accumulator accumulator = named != nullptr ? accumulator_of(*named, *dtype) : Accumulator::wide;
   Tensor y = empty_contiguous(x, Sizes(), result_type(x.scalar_type()));
   const int64_t n = x.numel();
@@ -45,12 +41,10 @@ Tensor run(const Tensor& x, const Named* named) {
     return y;
   }
 
-  const int device = x.get_device_index();
-  const DeviceScope scope(device);
-  const DeviceInfo& info = device_info(device);
+  const int sm_count = device_info(x.get_device_index()).sm_count;
   // The order of dimensions does not matter to a sum, gaps and overlaps do.
   const Tensor input = is_dense(x) ? x : torch::stable::contiguous(x);
-  int64_t bytes = std::max(OnePass<1>::workspace_bytes(info.sm_count), TwoPass<1>::workspace_bytes(info.sm_count));
+  int64_t bytes = std::max(OnePass<1>::workspace_bytes(sm_count), TwoPass<1>::workspace_bytes(sm_count));
   if (named != nullptr) bytes = std::max(bytes, climb_workspace_bytes(n));  // nothing else is chosen to climb
   const Tensor workspace = empty_contiguous(x, Sizes(&bytes, 1), ScalarType::Byte);
   const ReduceSumArgs args{
@@ -58,32 +52,14 @@ Tensor run(const Tensor& x, const Named* named) {
       .y = y.data_ptr(),
       .workspace = workspace.data_ptr(),
       .n = n,
-      .sm_count = info.sm_count,
+      .sm_count = sm_count,
       .dtype = *dtype,
       .accumulator = accumulator,
   };
-  const cudaStream_t stream = current_stream(device);
-  if (named != nullptr) {
-    Ladder<ReduceSumArgs>::run_named(kOp, named->rung, args, info.sm, stream);
-  } else {
-    const Rung<ReduceSumArgs>* best = Ladder<ReduceSumArgs>::choose(args, info.sm);
-    if (best == nullptr) return call_fallback<Tensor>("warpsmith::reduce_sum", x);
-    Ladder<ReduceSumArgs>::run(*best, args, stream);
-  }
-  return y;
+  return serve(call, args, y) ? std::optional(y) : std::nullopt;
 }
 
-Tensor reduce_sum(const Tensor& x) { return run(x, nullptr); }
-
-Tensor reduce_sum_rung(const Tensor& x, std::string rung, std::string accumulator) {
-  const Named named{std::move(rung), std::move(accumulator)};
-  return run(x, &named);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("reduce_sum", TORCH_BOX(&reduce_sum));
-  m.impl("reduce_sum.rung", TORCH_BOX(&reduce_sum_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

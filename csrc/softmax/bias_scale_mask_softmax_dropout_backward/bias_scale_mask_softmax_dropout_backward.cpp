@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "host/ladder.h"
+#include "host/serve.h"
 #include "softmax/operands.h"
 
 namespace warpsmith {
@@ -26,13 +26,9 @@ void check_per_row(std::string_view name, const Tensor& tensor, const Tensor& x)
        shape_text(sizes));
 }
 
-Tensor run(const Tensor& grad, const Tensor& x, const std::optional<Tensor>& bias, const std::optional<Tensor>& mask,
-           const Tensor& lse, const std::optional<Tensor>& grad_lse, double scale, bool causal, double p, int64_t seed,
-           int64_t offset, const std::string* rung) {
-  const auto fall_back = [&] {
-    return call_fallback<Tensor>("warpsmith::bias_scale_mask_softmax_dropout_backward", grad, x, bias, mask, lse,
-                                 grad_lse, scale, causal, p, seed, offset);
-  };
+std::optional<Tensor> run(const Call& call, const Tensor& grad, const Tensor& x, const std::optional<Tensor>& bias,
+                          const std::optional<Tensor>& mask, const Tensor& lse, const std::optional<Tensor>& grad_lse,
+                          double scale, bool causal, double p, int64_t seed, int64_t offset) {
   check_rows(kOp, x);
   check_same_device(kOp, "grad", grad, x);
   check_same_dtype(kOp, "grad", grad, x);
@@ -42,20 +38,14 @@ Tensor run(const Tensor& grad, const Tensor& x, const std::optional<Tensor>& bia
   check_per_row("lse", lse, x);
   if (grad_lse) check_per_row("grad_lse", *grad_lse, x);
   check_share(kOp, "p", p);
-  if (!has_float_kernel(x)) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
-    return fall_back();
-  }
+  if (!has_kernel(call, x)) return std::nullopt;
   Tensor dx = empty_contiguous(x, x.sizes(), x.scalar_type());
   if (dx.numel() == 0) return dx;
 
-  const int device = x.get_device_index();
-  const DeviceScope scope(device);
   Tensor input = x, dense_grad = grad;
   std::optional<Tensor> added = bias, excluded = mask;
-  const Tensor dense_lse = lse.is_contiguous() ? lse : torch::stable::contiguous(lse);
-  std::optional<Tensor> outer = grad_lse;
-  if (outer && !outer->is_contiguous()) outer = torch::stable::contiguous(*outer);
+  const Tensor dense_lse = dense(lse);
+  const std::optional<Tensor> outer = dense(grad_lse);
   const RowShape grad_shape = as_rows(dense_grad);
   const Args args{
       .logits = logit_args(input, added, excluded, scale, causal),
@@ -66,34 +56,10 @@ Tensor run(const Tensor& grad, const Tensor& x, const std::optional<Tensor>& bia
       .grad_stride = grad_shape.stride,
       .dropout = Dropout(p, seed, offset),
   };
-  const int sm = device_info(device).sm;
-  const cudaStream_t stream = current_stream(device);
-  if (rung != nullptr) {
-    Ladder<Args>::run_named(kOp, *rung, args, sm, stream);
-  } else {
-    const Rung<Args>* best = Ladder<Args>::choose(args, sm);
-    if (best == nullptr) return fall_back();
-    Ladder<Args>::run(*best, args, stream);
-  }
-  return dx;
+  return serve(call, args, dx) ? std::optional(dx) : std::nullopt;
 }
 
-Tensor backward(const Tensor& grad, const Tensor& x, std::optional<Tensor> bias, std::optional<Tensor> mask,
-                const Tensor& lse, std::optional<Tensor> grad_lse, double scale, bool causal, double p, int64_t seed,
-                int64_t offset) {
-  return run(grad, x, bias, mask, lse, grad_lse, scale, causal, p, seed, offset, nullptr);
-}
-
-Tensor backward_rung(const Tensor& grad, const Tensor& x, std::optional<Tensor> bias, std::optional<Tensor> mask,
-                     const Tensor& lse, std::optional<Tensor> grad_lse, double scale, bool causal, double p,
-                     int64_t seed, int64_t offset, std::string rung, std::string) {
-  return run(grad, x, bias, mask, lse, grad_lse, scale, causal, p, seed, offset, &rung);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("bias_scale_mask_softmax_dropout_backward", TORCH_BOX(&backward));
-  m.impl("bias_scale_mask_softmax_dropout_backward.rung", TORCH_BOX(&backward_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith
