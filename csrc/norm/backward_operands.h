@@ -96,7 +96,7 @@ std::optional<NormGradients> run_norm_backward(const char* op, const NormBackwar
   const RowShape grad_shape = as_rows(dense_grad), shape = as_rows(dense_x);
   const std::optional<Tensor> weight = dense(call.weight);
   const std::optional<Tensor> bias = call.reads_bias ? dense(call.bias) : std::nullopt;
-  const std::optional<Tensor> rstd = call.rstd != nullptr ? dense(*call.rstd) : std::nullopt;
+  const std::optional<Tensor> rstd = call.rstd != nullptr ? std::optional(dense(*call.rstd)) : std::nullopt;
   const Dtype dtype = *kernel_dtype(x.scalar_type());
   const std::optional<Tensor>& parameter = call.weight ? call.weight : call.bias;
 
