@@ -27,7 +27,7 @@ def ahead_of_time() -> bool:
     # build.MIN_TORCH: beside an older one the package cannot be imported.
     if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 11):
         return False
-    from warpsmith import build
+    from warpsmith.native import build
 
     return build.why_no_compiler() is None
 
@@ -42,7 +42,8 @@ class BuildPackage(build_py):
         super().run()
         if self.editable_mode or not ahead_of_time():
             return
-        from warpsmith import build, families
+        from warpsmith.core import families
+        from warpsmith.native import build
 
         archs = os.environ.get("WARPSMITH_ARCHS", " ".join(build.RELEASE_ARCHS)).split()
         scratch = ROOT / "build" / "wheel"

@@ -35,8 +35,12 @@ import torch
 if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
-from warpsmith import bench, build, catalogue, freshness, limits, pool, sources
-from warpsmith.verify import sanitizer, units
+from warpsmith.core import catalogue, json_files
+from warpsmith.measure import bench, limits
+from warpsmith.native import build, machine
+from warpsmith.proof import pool
+from warpsmith.proof.verify import sanitizer, units
+from warpsmith.records import freshness, sources
 
 KINDS = ("verify", "bench", "sanitize", "overhead")
 #: Records that scripts beside this one write, and the family whose operators they measure.
@@ -53,7 +57,8 @@ CUTS = {"verify": 2, "bench": 2, "sanitize": 1, "overhead": 1}
 SELF_TESTS = """
 import sys
 from pathlib import Path
-from warpsmith import freshness, verify
+from warpsmith.proof import verify
+from warpsmith.records import freshness
 results = verify.self_tests()
 freshness.record_verification(Path(sys.argv[1]) / "verify.json", results)
 failed = [result for result in results if not result.ok]
@@ -89,7 +94,7 @@ class Task:
             "verify": folder / "verify.json",
             "sanitize": freshness.sanitizer_record(folder),
         }
-        record = limits.read_json(records[self.kind]) if self.kind in records else None
+        record = json_files.read_json(records[self.kind]) if self.kind in records else None
         entries = (record or {}).get("ops", {})
         return status == 0 or (
             status == 1 and all(name in entries for name in self.ops or ("selftest",))
@@ -118,12 +123,12 @@ def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
     """Operators (of `names`, or of all) whose record of a kind is missing, older than their
     sources, or of a failure.
     """
-    verified = limits.read_json(folder / "verify.json") or {}
-    examined = limits.read_json(freshness.sanitizer_record(folder)) or {}
+    verified = json_files.read_json(folder / "verify.json") or {}
+    examined = json_files.read_json(freshness.sanitizer_record(folder)) or {}
     found = []
     for name in names or catalogue.load():
         op = catalogue.get(name)
-        record = limits.read_json(bench.record_path(folder, name)) or {}
+        record = json_files.read_json(bench.record_path(folder, name)) or {}
         entry = {
             "verify": verified.get("ops", {}).get(name),
             "sanitize": examined.get("ops", {}).get(name),
@@ -159,7 +164,7 @@ def tasks(
     """
     families = families or build.all_families()
     warpsmith = (sys.executable, "-m", "warpsmith")
-    jobs = str(max(1, pool.cores() // gpus - 1))
+    jobs = str(max(1, machine.cores() // gpus - 1))
     found = []
     for kind in kinds:
         verify, measure = (*warpsmith, "verify", "--jobs", jobs), (*warpsmith, "bench", "--missing")
@@ -227,7 +232,7 @@ class Queue:
         folder.mkdir(parents=True, exist_ok=True)
         known = limits.load(self.work)
         if known is not None:
-            limits.write_json(folder / "limits.json", known)
+            json_files.write_json(folder / "limits.json", known)
         seen = [(gpu + i) % self.gpus for i in range(min(self.seen, self.gpus))]
         names = [self.visible[i] if self.visible else str(i) for i in seen]
         environment = pool.environment(CUDA_VISIBLE_DEVICES=",".join(names))
@@ -273,10 +278,10 @@ def go_on_from(results: Path, work: Path, waiting: Sequence[Task]) -> None:
     """Gives benchmarks the records of these sources of which cases are missing."""
     for task in waiting:
         for name in task.ops if task.kind == "bench" else ():
-            record = limits.read_json(bench.record_path(results, name))
+            record = json_files.read_json(bench.record_path(results, name))
             path = bench.record_path(work / task.name, name)
             if bench.measured_cases(record, catalogue.get(name)) and not path.exists():
-                limits.write_json(path, record)
+                json_files.write_json(path, record)
 
 
 def check_libraries() -> None:
@@ -296,13 +301,13 @@ def check_libraries() -> None:
 
 def _enter(path: Path, record: dict[str, Any], current: Mapping[str, str]) -> int:
     """Adds the fresh entries of a record of verification, or of compute-sanitizer, to `path`."""
-    ours = limits.read_json(path) or {"ops": {}}
+    ours = json_files.read_json(path) or {"ops": {}}
     fresh = {
         name: entry
         for name, entry in record.get("ops", {}).items()
         if entry["source"] == current.get(name)
     }
-    limits.write_json(path, ours | record | {"ops": ours["ops"] | fresh})
+    json_files.write_json(path, ours | record | {"ops": ours["ops"] | fresh})
     return len(fresh)
 
 
@@ -314,20 +319,20 @@ def collect(work: Path) -> None:
     known = limits.load(work)
     if known is not None:
         folder = root / limits.folder_name(known["device"]["name"])
-        limits.write_json(folder / "limits.json", known)
+        json_files.write_json(folder / "limits.json", known)
     entered = 0
     for path in sorted(work.glob("*/*.json"), key=lambda path: path.stat().st_mtime):
-        record = limits.read_json(path) or {}
+        record = json_files.read_json(path) or {}
         if path.name == freshness.sanitizer_record(root).name:
             entered += _enter(root / path.name, record, checked)
         elif known is None:
             raise SystemExit(f"no limits.json in {work}: nothing was measured there")
         elif path.stem in timed and record["source"] == timed[path.stem]:
-            old = limits.read_json(folder / path.name)
-            limits.write_json(folder / path.name, bench.merge(old, record))
+            old = json_files.read_json(folder / path.name)
+            json_files.write_json(folder / path.name, bench.merge(old, record))
             entered += 1
         elif path.stem in SCRIPTS:
-            limits.write_json(folder / path.name, record)
+            json_files.write_json(folder / path.name, record)
             entered += 1
         elif path.stem == "verify":
             entered += _enter(folder / path.name, record, checked)

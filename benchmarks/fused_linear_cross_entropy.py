@@ -24,9 +24,11 @@ if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
 import warpsmith
-from warpsmith import bench, catalogue, limits, sources, timing
-from warpsmith.catalogue import Inputs
+from warpsmith.core import catalogue, json_files
+from warpsmith.core.catalogue import Inputs
 from warpsmith.loss.cross_entropy_cases import classes
+from warpsmith.measure import bench, limits, timing
+from warpsmith.records import sources
 
 NAME = "fused_linear_cross_entropy"
 #: Rows, width, classes: the last layers of Llama 3 8B, GPT-2 XL and Llama 2 7B.
@@ -144,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     for shape in SHAPES:
         record["rows"] += measure_shape(shape, options.seconds, known)
         torch.cuda.empty_cache()
-    limits.write_json(bench.record_path(folder, NAME), record)
+    json_files.write_json(bench.record_path(folder, NAME), record)
     return 0
 
 

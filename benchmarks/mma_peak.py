@@ -26,8 +26,11 @@ if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
 import warpsmith
-from warpsmith import bench, build, catalogue, dispatch, limits, sources, timing
-from warpsmith.catalogue import DTYPES, Inputs
+from warpsmith.core import catalogue, dispatch, json_files
+from warpsmith.core.catalogue import DTYPES, Inputs
+from warpsmith.measure import bench, limits, timing
+from warpsmith.native import build
+from warpsmith.records import sources
 
 NAME = "mma_peak"
 SIZES = (4096, 8192)
@@ -162,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
         "rows": rows,
     }
     folder = options.out or limits.results_dir()
-    limits.write_json(bench.record_path(folder, NAME), record)
+    json_files.write_json(bench.record_path(folder, NAME), record)
     return 0
 
 

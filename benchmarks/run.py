@@ -10,7 +10,7 @@ from pathlib import Path
 if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
-from warpsmith.cli import main
+from warpsmith.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["bench", *sys.argv[1:]]))

@@ -26,10 +26,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from warpsmith import catalogue, dispatch
-from warpsmith.arguments import UsageError, find_ops
-from warpsmith.catalogue import DTYPES, Inputs, Op, Sample
-from warpsmith.verify.run import small_samples, spread
+from warpsmith.cli.arguments import UsageError, find_ops
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs, Op, Sample
+from warpsmith.proof.verify.run import small_samples, spread
 
 
 class AbsentGpu:

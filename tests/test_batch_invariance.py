@@ -15,8 +15,9 @@ from torch import Tensor
 import warpsmith
 from conftest import GPU
 from test_determinism import amid_noise
-from warpsmith import catalogue, dispatch, testing
-from warpsmith.catalogue import DTYPES
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES
+from warpsmith.proof import testing
 
 
 @dataclass(frozen=True)

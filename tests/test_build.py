@@ -18,7 +18,9 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from warpsmith import build, dispatch, doctor, driver
+from warpsmith.cli import doctor
+from warpsmith.core import dispatch
+from warpsmith.native import build, driver
 
 FAMILY = "elementwise"
 #: Has sources that want the headers of CUTLASS.

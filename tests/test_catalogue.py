@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import warpsmith
-from warpsmith import build, catalogue, dispatch, testing
-from warpsmith.catalogue import DTYPES, Inputs, Op
-from warpsmith.families import FAMILIES
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs, Op
+from warpsmith.core.families import FAMILIES
+from warpsmith.native import build
+from warpsmith.proof import testing
 
 OPS = list(catalogue.load().values())
 #: Rows that no variant answers, but a function of csrc/device: its self test, and its name there.

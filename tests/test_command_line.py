@@ -15,18 +15,12 @@ import torch
 from rich.console import Console
 
 import warpsmith
-from warpsmith import (
-    arguments,
-    bench,
-    catalogue,
-    cli,
-    console,
-    freshness,
-    inspection,
-    limits,
-    report,
-    sources,
-)
+from warpsmith.cli import arguments
+from warpsmith.cli import main as cli
+from warpsmith.core import catalogue
+from warpsmith.measure import bench, limits
+from warpsmith.native import console, inspection
+from warpsmith.records import freshness, report, sources
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import warpsmith
 from conftest import GPU
-from warpsmith.catalogue import Inputs
+from warpsmith.core.catalogue import Inputs
 
 DEVICE = "cuda" if GPU else "cpu"
 #: A graph for the first call, and one in which what differs in the second is a symbol.

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith import accuracy, cli, demo, dispatch
+from warpsmith import demo
+from warpsmith.cli import main as cli
+from warpsmith.core import dispatch
 from warpsmith.demo import checks, model, times
+from warpsmith.spec import accuracy
 
 CPU = ["demo", "--device", "cpu", "--tokens", "1,3"]
 LIMITS = {"measured": {"copy_tbps": 4.0, "bf16_tflops": 700.0, "f32_tflops": 50.0}}
@@ -176,7 +179,7 @@ def test_steps_fit_together() -> None:
     for step in model.STEPS:
         assert known >= set(step.inputs)
         known.update(step.outputs)
-        assert step.op is None or step.op in warpsmith.catalogue.load()
+        assert step.op is None or step.op in warpsmith.core.catalogue.load()
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])

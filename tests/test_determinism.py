@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
 from warpsmith.reduce.determinism import RUNS, answers, cancelling
 
 #: Some thousands of blocks, of which the GPU holds a part at a time.

@@ -13,7 +13,10 @@ import pytest
 import torch
 
 import warpsmith
-from warpsmith import catalogue, cli, demo, report
+from warpsmith import demo
+from warpsmith.cli import main as cli
+from warpsmith.core import catalogue
+from warpsmith.records import report
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md")
@@ -131,7 +134,7 @@ def test_the_walk_through_runs() -> None:
     spec = next(block for block in blocks if "catalogue.add(" in block)
     condition = next(block for block in blocks if "def _needs_packs" in block)
     rung = next(block for block in blocks if block.startswith('(Rung("pack"'))
-    imported = next(line for line in spec.splitlines() if "from warpsmith.catalogue" in line)
+    imported = next(line for line in spec.splitlines() if "from warpsmith.core.catalogue" in line)
     naive = 'Rung("naive", "a block per row, two sweeps"),'
     assert naive in spec
     spec = spec.replace(imported, condition).replace(naive, naive + rung.strip()[1:-1])

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 import warpsmith
 from conftest import GPU
-from warpsmith import catalogue, dispatch, testing
-from warpsmith.catalogue import DTYPES, FLOATS, Inputs
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, FLOATS, Inputs
+from warpsmith.proof import testing
 
 DEVICE = "cuda" if GPU else "cpu"
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import emulator
-from warpsmith import build
+from warpsmith.native import build
 
 Probe = Callable[[str], tuple[torch.Tensor, str]]
 

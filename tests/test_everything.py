@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
-from warpsmith import bench, build, catalogue, cli, limits, pool, sources
+from warpsmith.cli import main as cli
+from warpsmith.core import catalogue, json_files
+from warpsmith.measure import bench, limits
+from warpsmith.native import build
+from warpsmith.proof import pool
+from warpsmith.records import sources
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +107,10 @@ def test_failed_checks_are_an_answer_and_a_crash_is_none(
     everything: ModuleType, tmp_path: Path
 ) -> None:
     verify = everything.Task("task", ("verify",), "verify", ("relu", "elu"))
-    limits.write_json(tmp_path / "verify.json", {"ops": {"relu": {}}})
+    json_files.write_json(tmp_path / "verify.json", {"ops": {"relu": {}}})
     assert verify.finished(tmp_path, 0)
     assert not verify.finished(tmp_path, 1)
-    limits.write_json(tmp_path / "verify.json", {"ops": {"relu": {}, "elu": {}}})
+    json_files.write_json(tmp_path / "verify.json", {"ops": {"relu": {}, "elu": {}}})
     assert verify.finished(tmp_path, 1)
     assert not verify.finished(tmp_path, -9)
     assert not everything.Task("self-tests", (), "verify").finished(tmp_path, 1)
@@ -127,7 +132,7 @@ def test_libraries_of_other_sources_are_refused(
     with pytest.raises(SystemExit, match="built from other sources: loss"):
         everything.check_libraries()
     key = build._key("loss", ["90a"], "")
-    limits.write_json(tmp_path / "loss.json", {"archs": ["90a"], "cutlass": "", "key": key})
+    json_files.write_json(tmp_path / "loss.json", {"archs": ["90a"], "cutlass": "", "key": key})
     everything.check_libraries()
 
 
@@ -145,14 +150,14 @@ def partial_record(name: str) -> dict[str, Any]:
 def test_benchmarks_go_on_from_what_is_on_record(everything: ModuleType, tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
     for record, name in ((partial_record("relu"), "relu"), ({"source": "older"}, "elu")):
-        limits.write_json(results / f"{name}.json", {"rows": []} | record)
+        json_files.write_json(results / f"{name}.json", {"rows": []} | record)
     task = everything.Task("task", ("bench",), "bench", ("relu", "elu", "silu"))
     check = everything.Task("check", ("verify",), "verify", ("relu",))
     everything.go_on_from(results, work, [task, check])
     assert [path.relative_to(work).as_posix() for path in work.rglob("*.json")] == [
         "task/relu.json"
     ]
-    assert limits.read_json(work / "task" / "relu.json") == partial_record("relu")
+    assert json_files.read_json(work / "task" / "relu.json") == partial_record("relu")
 
 
 def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
@@ -165,10 +170,10 @@ def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
     sanitizer = {name: {"source": source, "tools": tools} for name, source in fresh.items()}
     found = {"memcheck": {"ok": False, "detail": "a race"}}
     sanitizer["elu"] = {"source": fresh["elu"], "tools": found}
-    limits.write_json(tmp_path / "verify.json", {"ops": ops})
-    limits.write_json(tmp_path / "sanitizer.json", {"ops": sanitizer})
-    limits.write_json(tmp_path / "relu.json", complete_record("relu"))
-    limits.write_json(tmp_path / "elu.json", partial_record("elu"))
+    json_files.write_json(tmp_path / "verify.json", {"ops": ops})
+    json_files.write_json(tmp_path / "sanitizer.json", {"ops": sanitizer})
+    json_files.write_json(tmp_path / "relu.json", complete_record("relu"))
+    json_files.write_json(tmp_path / "elu.json", partial_record("elu"))
     assert sorted(everything.outdated("verify", tmp_path)) == ["gelu", "relu", "silu"]
     assert everything.outdated("sanitize", tmp_path) == ["elu"]
     assert set(everything.outdated("bench", tmp_path)) == set(fresh) - {"relu"}
@@ -200,7 +205,7 @@ def test_a_run_goes_on_where_the_last_one_stopped(
         "pathlib.Path(sys.argv[1], 'verify.json').write_text('{\"ops\": {\"selftest\": {}}}');"
         "sys.exit(1)",
     )
-    limits.write_json(tmp_path / "cut" / "relu.json", complete_record("relu"))
+    json_files.write_json(tmp_path / "cut" / "relu.json", complete_record("relu"))
     cut = everything.Task("cut", ("no such program",), "bench", ("relu",))
     broken = everything.Task("broken", (sys.executable, "-c", "raise SystemExit(1)"), "bench")
     queue = everything.Queue([cut, broken, soon, late], tmp_path, everything.time.monotonic() + 3)
@@ -217,7 +222,7 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pa
     """A folder of tasks on an H200, and that of the records into which they are collected."""
     results, work = tmp_path / "results", tmp_path / "work"
     monkeypatch.setattr(limits, "results_root", lambda: results)
-    limits.write_json(work / "limits.json", {"device": {"name": "NVIDIA H200"}})
+    json_files.write_json(work / "limits.json", {"device": {"name": "NVIDIA H200"}})
     return work, results / "h200"
 
 
@@ -230,17 +235,17 @@ def test_only_fresh_records_are_collected(
     row = {"case": "f32 16Mi", "impl": "auto", "ms": 1.0}
     for name, source in (("relu", sources.of_benchmark(relu)), ("silu", "older")):
         record = {"environment": setup, "source": source, "rows": [row]}
-        limits.write_json(work / "bench" / f"{name}.json", record)
+        json_files.write_json(work / "bench" / f"{name}.json", record)
     entries = {
         "relu": {"source": sources.of_verification(relu)},
         "silu": {"source": "older"},
         "selftest": {"source": build.source_hash("selftest")},
     }
-    limits.write_json(work / "verify" / "verify.json", {"environment": setup, "ops": entries})
+    json_files.write_json(work / "verify" / "verify.json", {"environment": setup, "ops": entries})
     everything.collect(work)
     assert (folder / "relu.json").exists()
     assert not (folder / "silu.json").exists()
-    assert set(limits.read_json(folder / "verify.json")["ops"]) == {"relu", "selftest"}  # type: ignore[index]
+    assert set(json_files.read_json(folder / "verify.json")["ops"]) == {"relu", "selftest"}  # type: ignore[index]
 
 
 def test_what_the_sanitizer_found_is_collected_of_any_gpu(
@@ -248,13 +253,15 @@ def test_what_the_sanitizer_found_is_collected_of_any_gpu(
 ) -> None:
     monkeypatch.setattr(limits, "results_root", lambda: tmp_path / "results")
     fresh = sources.of_verification(catalogue.get("relu"))
-    limits.write_json(tmp_path / "results" / "sanitizer.json", {"ops": {"elu": {"source": "x"}}})
+    json_files.write_json(
+        tmp_path / "results" / "sanitizer.json", {"ops": {"elu": {"source": "x"}}}
+    )
     entries = {"relu": {"source": fresh, "gpu": "any"}, "silu": {"source": "older"}}
-    limits.write_json(tmp_path / "work" / "task" / "sanitizer.json", {"ops": entries})
+    json_files.write_json(tmp_path / "work" / "task" / "sanitizer.json", {"ops": entries})
     everything.collect(tmp_path / "work")
-    found = limits.read_json(tmp_path / "results" / "sanitizer.json")
+    found = json_files.read_json(tmp_path / "results" / "sanitizer.json")
     assert found == {"ops": {"elu": {"source": "x"}, "relu": entries["relu"]}}
-    limits.write_json(tmp_path / "work" / "task" / "relu.json", complete_record("relu"))
+    json_files.write_json(tmp_path / "work" / "task" / "relu.json", complete_record("relu"))
     with pytest.raises(SystemExit, match=r"no limits\.json"):
         everything.collect(tmp_path / "work")
 
@@ -267,9 +274,9 @@ def test_of_two_records_the_later_one_is_collected(
     for task, failed, time in (("verify-b", ["broken"], 1000), ("verify-a", [], 2000)):
         path = work / task / "verify.json"
         entry = {"source": source, "failed": failed}
-        limits.write_json(path, {"environment": {}, "ops": {"relu": entry}})
+        json_files.write_json(path, {"environment": {}, "ops": {"relu": entry}})
         os.utime(path, (time, time))
     everything.collect(work)
-    verified = limits.read_json(folder / "verify.json")
+    verified = json_files.read_json(folder / "verify.json")
     assert verified is not None
     assert verified["ops"]["relu"]["failed"] == []

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import warpsmith  # noqa: F401  (registers the operators)
-from warpsmith import build, catalogue, dispatch
+from warpsmith.core import catalogue, dispatch
+from warpsmith.native import build
 
 WORDS = 'relu.cu(7): error: expected a ";"'
 

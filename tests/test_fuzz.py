@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from conftest import GPU
-from warpsmith import catalogue, dispatch, testing
-from warpsmith.catalogue import DTYPES, Inputs, Op
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs, Op
 from warpsmith.gemm.scaled_matmul_cases import scales
-from warpsmith.verify.run import Run, implementations
+from warpsmith.proof import testing
+from warpsmith.proof.verify.run import Run, implementations
 
 OPS = list(catalogue.load().values())
 DEVICE = "cuda" if GPU else "cpu"

@@ -10,8 +10,10 @@ from torch import Tensor
 
 import warpsmith
 from test_ops import GROUPS, OPS, applies, report
-from warpsmith import catalogue, dispatch, inspection, verify
-from warpsmith.catalogue import Op
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Op
+from warpsmith.native import inspection
+from warpsmith.proof import verify
 
 pytestmark = pytest.mark.gpu
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from test_command_line import run
-from warpsmith import build, inspection, launches, occupancy
-from warpsmith.launches import Launch
-from warpsmith.resource_report import resource_report
+from warpsmith.native import build, inspection, launches, occupancy
+from warpsmith.native.launches import Launch
+from warpsmith.native.resource_report import resource_report
 
 SYMBOL = "_ZN9warpsmith17map_stream_kernelINS_5UnaryINS_4ReluEEE6__halfLb1EEEvPT0_"
 DUMP = f"""

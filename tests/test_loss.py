@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 import warpsmith
 from conftest import GPU
-from warpsmith import dispatch
-from warpsmith.catalogue import DTYPES, Inputs
+from warpsmith.core import dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs
 from warpsmith.loss.cross_entropy_cases import classes
 from warpsmith.loss.fused_linear_cross_entropy import (
     CHUNK_BYTES,

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith import catalogue, dispatch, philox, testing
-from warpsmith.catalogue import DTYPES, Inputs
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs
+from warpsmith.proof import testing
+from warpsmith.spec import philox
 
 NORMS: list[Any] = [
     pytest.param(warpsmith.rms_norm, 1, id="rms_norm"),

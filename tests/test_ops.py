@@ -10,9 +10,10 @@ import torch
 from torch.autograd import forward_ad
 
 import warpsmith
-from warpsmith import catalogue, dispatch, verify
-from warpsmith.catalogue import Inputs, Op
-from warpsmith.verify.run import Run, as_tuple, requiring, usable_samples
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Inputs, Op
+from warpsmith.proof import verify
+from warpsmith.proof.verify.run import Run, as_tuple, requiring, usable_samples
 
 OPS = list(catalogue.load().values())
 #: Checked together, because they share what they compare with.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from warpsmith import catalogue, inspection
+from warpsmith.core import catalogue
+from warpsmith.native import inspection
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith import catalogue, dispatch, testing
-from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
 from warpsmith.gemm import company, matmul_tf32_cases
 from warpsmith.gemm.company import LARGE_ON_CPU, among_others
 from warpsmith.gemm.linear import ACTIVATIONS
-from warpsmith.testing import Expected
+from warpsmith.proof import testing
+from warpsmith.proof.testing import Expected
 
 SHAPES = (
     ((40,), (40, 24)),

@@ -11,8 +11,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import warpsmith
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import DTYPES, Inputs, Op
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs, Op
 
 OPS = [op for op in catalogue.load().values() if op.name in warpsmith.__all__]
 

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from warpsmith import arguments, bench, catalogue, limits, sources
+from warpsmith.cli import arguments
+from warpsmith.core import catalogue, json_files
+from warpsmith.measure import bench, limits
+from warpsmith.records import sources
 
 
 def test_a_benchmark_goes_on_with_the_cases_that_are_missing(tmp_path: Path) -> None:
@@ -22,12 +25,12 @@ def test_a_benchmark_goes_on_with_the_cases_that_are_missing(tmp_path: Path) -> 
     assert bench.missing_cases(fresh, relu) == cases[2:]
     assert bench.missing_cases(fresh | {"source": "older"}, relu) == cases
 
-    limits.write_json(bench.record_path(tmp_path, "relu"), fresh)
+    json_files.write_json(bench.record_path(tmp_path, "relu"), fresh)
     whole = bench.Plan()
     rest = bench.without_measured(whole, [relu, elu], tmp_path)
     assert bench.count_cases([relu], rest) == len(cases) - 2
     assert bench.count_cases([elu], rest) == bench.count_cases([elu], whole)
-    limits.write_json(
+    json_files.write_json(
         bench.record_path(tmp_path, "relu"), fresh | {"environment": here | {"driver": "other"}}
     )
     rest = bench.without_measured(whole, [relu], tmp_path)
@@ -49,7 +52,7 @@ def test_a_benchmark_is_on_record_case_by_case(
     monkeypatch.setattr(bench, "bench_op", one_case)
     with pytest.raises(KeyboardInterrupt):
         bench.bench([relu], bench.Plan(), out=tmp_path)
-    record = limits.read_json(bench.record_path(tmp_path, "relu"))
+    record = json_files.read_json(bench.record_path(tmp_path, "relu"))
     assert record is not None
     assert record["source"] == sources.of_benchmark(relu)
     assert record["rows"] == [{"case": "f32 16Mi", "impl": "auto", "ms": 1.0}]

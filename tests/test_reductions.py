@@ -11,8 +11,8 @@ from torch import Tensor
 
 import warpsmith
 from conftest import GPU
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import Inputs
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Inputs
 
 DEVICE = "cuda" if GPU else "cpu"
 SEVERAL = ("sum", "mean", "amax", "amin", "var")

@@ -14,19 +14,13 @@ import pytest
 import torch
 
 from test_command_line import run
-from warpsmith import (
-    arguments,
-    bench,
-    build,
-    catalogue,
-    freshness,
-    limits,
-    report,
-    sources,
-    timing,
-)
-from warpsmith.console import UsageError
-from warpsmith.timing import Timing
+from warpsmith.cli import arguments
+from warpsmith.core import catalogue, json_files
+from warpsmith.measure import bench, limits, timing
+from warpsmith.measure.timing import Timing
+from warpsmith.native import build
+from warpsmith.native.console import UsageError
+from warpsmith.records import freshness, report, sources
 
 ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "13.0", "torch": "2.11", "triton": None}
 LIMITS = {"measured": {"copy_tbps": 4.0, "bf16_tflops": 800.0}}
@@ -150,9 +144,9 @@ def test_floor_is_the_larger_of_memory_and_arithmetic() -> None:
 
 def test_records_read_back(tmp_path: Path) -> None:
     content = record(row("bf16 16Mi", "auto", 1.5)) | {"nested": {"a": {"b": [1, 2]}, "empty": []}}
-    limits.write_json(tmp_path / "deep" / "relu.json", content)
-    assert limits.read_json(tmp_path / "deep" / "relu.json") == content
-    assert limits.read_json(tmp_path / "none.json") is None
+    json_files.write_json(tmp_path / "deep" / "relu.json", content)
+    assert json_files.read_json(tmp_path / "deep" / "relu.json") == content
+    assert json_files.read_json(tmp_path / "none.json") is None
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["relu.json"]
 
 
@@ -478,13 +472,13 @@ def test_the_self_tests_have_to_be_on_record(tmp_path: Path) -> None:
         ),
         ({"selftest": entry}, []),
     ):
-        limits.write_json(tmp_path / "h200" / "verify.json", {"ops": entries})
+        json_files.write_json(tmp_path / "h200" / "verify.json", {"ops": entries})
         found = freshness.unverified(tmp_path, "h200")
         assert [m for m in found if m.startswith("selftest")] == wanted
 
 
 def test_what_the_sanitizer_found_is_said(tmp_path: Path) -> None:
-    limits.write_json(tmp_path / "h200" / "verify.json", {"ops": {}})
+    json_files.write_json(tmp_path / "h200" / "verify.json", {"ops": {}})
     relu = {"source": freshness.verified_source("relu"), "gpu": "NVIDIA A100"}
     unseen = "relu: these sources have not been under compute-sanitizer"
     for entry, wanted in (
@@ -496,7 +490,7 @@ def test_what_the_sanitizer_found_is_said(tmp_path: Path) -> None:
             ["relu: compute-sanitizer's memcheck found something on NVIDIA A100"],
         ),
     ):
-        limits.write_json(tmp_path / "sanitizer.json", {"ops": {"relu": entry}})
+        json_files.write_json(tmp_path / "sanitizer.json", {"ops": {"relu": entry}})
         found = freshness.unverified(tmp_path, "h200")
         assert [m for m in found if m.startswith("relu:") and "sanitizer" in m] == wanted
 
@@ -525,7 +519,7 @@ def test_records_of_scripts_have_tables(tmp_path: Path) -> None:
         source="0",
     )  # fmt: skip
     for stem, made in ((name, layer), ("mma_peak", peak)):
-        limits.write_json(bench.record_path(tmp_path, stem), made)
+        json_files.write_json(bench.record_path(tmp_path, stem), made)
     found = report.Results.load(tmp_path)
     page = report.benchmarks_page(found, [], tmp_path)
     assert f"| {case} | warpsmith | 9.500 ms | 678 TFLOP/s | 512 MiB |" in page
@@ -539,7 +533,7 @@ def test_records_of_scripts_have_tables(tmp_path: Path) -> None:
 
 def test_plots(results: report.Results, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from warpsmith import plots
+    from warpsmith.records import plots
 
     drawn = plots.draw(results, tmp_path / "plots")
     names = [path.name for path in drawn]
@@ -556,7 +550,7 @@ def test_report_without_matplotlib_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     root = tmp_path / "benchmarks" / "results"
-    limits.write_json(bench.record_path(root / "h200", "relu"), results.records["relu"])
+    json_files.write_json(bench.record_path(root / "h200", "relu"), results.records["relu"])
     monkeypatch.setattr(limits, "results_root", lambda: root)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, _, err = run(capsys, "report", "--gpu", "h200")

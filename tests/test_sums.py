@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import warpsmith
-from warpsmith import build
-from warpsmith.catalogue import Inputs
+from warpsmith.core.catalogue import Inputs
+from warpsmith.native import build
 from warpsmith.reduce.determinism import bits
 
 pytestmark = pytest.mark.gpu

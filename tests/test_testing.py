@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpsmith import accuracy, catalogue, peers, testing
-from warpsmith.catalogue import DTYPES, Inputs, Op, Rung, Variant
+from warpsmith.core import catalogue
+from warpsmith.core.catalogue import DTYPES, Inputs, Op, Rung, Variant
+from warpsmith.proof import testing
+from warpsmith.spec import accuracy, peers
 
 DOUBLE = Op(
     "double(Tensor x) -> Tensor",

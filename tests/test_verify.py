@@ -25,10 +25,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpsmith import bench, catalogue, cli, freshness, pool, verify, warm
-from warpsmith.catalogue import DTYPES, Variant
-from warpsmith.verify import sanitizer, units
-from warpsmith.verify.run import Run, small_samples
+from warpsmith.cli import main as cli
+from warpsmith.core import catalogue
+from warpsmith.core.catalogue import DTYPES, Variant
+from warpsmith.measure import bench, warm
+from warpsmith.proof import pool, verify
+from warpsmith.proof.verify import sanitizer, units
+from warpsmith.proof.verify.run import Run, small_samples
+from warpsmith.records import freshness
 
 Function = Callable[..., Any]
 
@@ -138,8 +142,8 @@ def test_cuda_kinds_are_left_out_on_a_cpu() -> None:
 BROKEN_WORKER = """
 import os
 import torch
-from warpsmith import worker
-from warpsmith.verify.run import Run
+from warpsmith.proof import worker
+from warpsmith.proof.verify.run import Run
 
 real = Run.function
 
@@ -247,7 +251,7 @@ def test_workers_end_with_their_parent(tmp_path: Path, monkeypatch: pytest.Monke
             "time.sleep(self", "open(__file__ + '.began', 'w').close(); time.sleep(self"
         )
     )
-    script = "from sleeper import Sleeper; from warpsmith import pool; " + (
+    script = "from sleeper import Sleeper; from warpsmith.proof import pool; " + (
         "pool.run([Sleeper(3600.0, 1.0)] * 2, jobs=2)"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith import build, catalogue, dispatch
-from warpsmith.catalogue import DTYPES, Inputs
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs
+from warpsmith.native import build
 
 EPS = 1e-6
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from test_command_line import run
-from warpsmith import calls, catalogue
+from warpsmith.cli import calls
+from warpsmith.core import catalogue
 
 #: Shapes of the first tensors of a call, where a matrix of 24 rows of 64 does not describe it.
 SHAPES = {

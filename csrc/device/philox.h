@@ -34,7 +34,7 @@ __host__ __device__ __forceinline__ uint4 philox4x32(uint4 counter, uint2 key) {
 
 // Which elements of a tensor are dropped: element i, counted in row-major order, is kept where word i % 4 of
 // philox4x32(counter = {i / 4, offset}, key = seed) is greater than `last_dropped`. It depends on nothing else, so every
-// kernel, whatever its tiling, and the backward pass drop the same elements. kernels/warpsmith/philox.py says the same.
+// kernel, whatever its tiling, and the backward pass drop the same elements. kernels/warpsmith/spec/philox.py says the same.
 struct Dropout {
   uint32_t last_dropped = 0;
   bool active = false;             // whether any word drops its element

@@ -5,8 +5,8 @@ y = warpsmith.rms_norm(x, weight)
 print(warpsmith.which("rms_norm", x, weight))
 """
 
-from warpsmith import catalogue, dispatch
-from warpsmith.dispatch import Choice, FallbackWarning, which
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.dispatch import Choice, FallbackWarning, which
 from warpsmith.elementwise import *  # noqa: F403
 from warpsmith.elementwise import __all__ as _elementwise
 from warpsmith.gemm import *  # noqa: F403

@@ -2,6 +2,6 @@
 
 import sys
 
-from warpsmith.cli import main
+from warpsmith.cli.main import main
 
 sys.exit(main())

@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from warpsmith import build
+from warpsmith.native import build
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1] / "build" / "emulator"

@@ -11,7 +11,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # what no kernel serves goes to the twin
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from emulator import checks, refusals
-from warpsmith.arguments import UsageError, find_ops
+from warpsmith.cli.arguments import UsageError, find_ops
 
 
 def main() -> int:

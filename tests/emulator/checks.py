@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 import emulator
-from warpsmith import dispatch, testing
-from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
+from warpsmith.core import dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
+from warpsmith.proof import testing
 
 #: The compute capability that the emulator claims.
 SM = 90

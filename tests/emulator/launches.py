@@ -28,9 +28,10 @@ import torch
 
 import emulator
 from emulator import checks
-from warpsmith import catalogue, dispatch, inspection, launches
-from warpsmith.catalogue import DTYPES, Inputs, Op
-from warpsmith.launches import Launch
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs, Op
+from warpsmith.native import inspection, launches
+from warpsmith.native.launches import Launch
 
 #: Compute capability -> multiprocessors, of an A100, an RTX 4090 and an H200.
 GPUS = {80: 108, 89: 128, 90: 132}

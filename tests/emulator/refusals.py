@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from emulator.checks import SM
-from warpsmith import dispatch
-from warpsmith.catalogue import DTYPES, Inputs, Op, Variant
+from warpsmith.core import dispatch
+from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
 
 Arguments = tuple[Any, ...]
 

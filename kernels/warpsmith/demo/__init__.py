@@ -26,13 +26,14 @@ from typing import Any
 
 import torch
 
-from warpsmith import catalogue, dispatch, limits
-from warpsmith.arguments import parse_device
-from warpsmith.catalogue import DTYPES, FLOATS
-from warpsmith.console import UsageError, print_json, print_table, progress_bar, say, write
+from warpsmith.cli.arguments import parse_device
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, FLOATS
 from warpsmith.demo.checks import WHOLE, Check, check_layer, check_steps, check_training
 from warpsmith.demo.model import LLAMA_3_8B, SMALL, STEPS, Config, Weights
 from warpsmith.demo.times import Row, time_layer
+from warpsmith.measure import limits
+from warpsmith.native.console import UsageError, print_json, print_table, progress_bar, say, write
 
 #: Gradients are checked in float64 with all activations kept: for no more tokens than these.
 TRAINING_TOKENS = 128

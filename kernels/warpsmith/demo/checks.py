@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, testing
+from warpsmith.core import catalogue
 from warpsmith.demo.model import INPUTS, STEPS, Config, Weights, layer
+from warpsmith.proof import testing
 
 WHOLE = "whole layer"
 

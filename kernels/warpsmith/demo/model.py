@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import warpsmith
-from warpsmith import catalogue, dispatch, limits
-from warpsmith.accuracy import as_tuple
-from warpsmith.catalogue import DTYPE_NAMES
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPE_NAMES
+from warpsmith.measure import limits
+from warpsmith.spec.accuracy import as_tuple
 
 EPS = 1e-5
 SEED = 0

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import timing
-from warpsmith.console import say
 from warpsmith.demo.checks import WHOLE
 from warpsmith.demo.model import INPUTS, STEPS, layer
+from warpsmith.measure import timing
+from warpsmith.native.console import say
 
 BETWEEN = "all but the products"
 

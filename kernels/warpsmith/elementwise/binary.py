@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import Bad, Inputs, Op, Property, is_fp8
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Bad, Inputs, Op, Property, is_fp8
 from warpsmith.elementwise import checks, ladder, layout, references, samples
 
 Gradients = Callable[..., "tuple[Tensor | None, ...]"]

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch, philox
-from warpsmith.catalogue import DTYPE_NAMES, PACK, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Op, Property, Rung
 from warpsmith.elementwise import checks
 from warpsmith.elementwise import dropout_cases as cases
 from warpsmith.elementwise.binary import sum_to
 from warpsmith.elementwise.flat import aligned
-from warpsmith.peers import PerInput
+from warpsmith.spec import philox
+from warpsmith.spec.peers import PerInput
 
 #: Of a word of the mask, which is int32: PyTorch computes little in uint32.
 MASK_BITS = 32

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import philox
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.elementwise import samples as common
+from warpsmith.spec import philox
 
 P, SEED, OFFSET = 0.1, 0x1234_5678_9ABC, 3
 #: Around a word of the mask, a pack, a warp, a block.

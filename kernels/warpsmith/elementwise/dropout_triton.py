@@ -9,10 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith import philox, philox_triton
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.elementwise.dropout import MASK_BITS, words
-from warpsmith.philox_triton import NOT_SPECIALISED, keep_bits
+from warpsmith.spec import philox, philox_triton
+from warpsmith.spec.philox_triton import NOT_SPECIALISED, keep_bits
 
 #: 16 bytes of bf16 a thread and load at 4 warps; four times that where they take two calls of the
 #: generator, so that more is under way meanwhile.

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import Bad, Inputs, Op, Property
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Bad, Inputs, Op, Property
 from warpsmith.elementwise import checks, ladder, layout, references, samples
 
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import DTYPE_NAMES, PACK, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Op, Property, Rung
 from warpsmith.elementwise import checks
 from warpsmith.elementwise import glu_cases as cases
 from warpsmith.elementwise.flat import aligned

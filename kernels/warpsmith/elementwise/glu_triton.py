@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.elementwise.functions_triton import logistic, logistic_and_slope
 
 #: 16 bytes of bf16 a thread and load at 4 warps.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import FLOATS, FP8, PACK, Condition, Rung
+from warpsmith.core.catalogue import FLOATS, FP8, PACK, Condition, Rung
 from warpsmith.elementwise.layout import Layout, as_meta, empty_for, empty_like, halves
 
 #: The operands of a call, outputs first; None where there is nothing to do.

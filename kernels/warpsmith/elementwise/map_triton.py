@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.elementwise import functions_triton as functions
 from warpsmith.elementwise import layout
 from warpsmith.elementwise.convert_triton import decode, encode

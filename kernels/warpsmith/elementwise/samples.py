@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import FLOATS, Bad, Cost, Inputs, Sample, is_fp8
+from warpsmith.core.catalogue import FLOATS, Bad, Cost, Inputs, Sample, is_fp8
 
 Make = Callable[[Inputs], tuple[Any, ...]]
 #: Makes one tensor; the salt tells the operands of a call apart.

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import Bad, Inputs, Op, Property
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Bad, Inputs, Op, Property
 from warpsmith.elementwise import checks, ladder, layout, references, samples
 from warpsmith.elementwise.binary import Gradients, sum_to
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.elementwise import checks, layout, references
 from warpsmith.elementwise import weighted_sum_cases as cases
 from warpsmith.elementwise.flat import aligned, alike

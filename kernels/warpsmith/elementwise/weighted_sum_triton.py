@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.elementwise import layout
 from warpsmith.elementwise.flat import alike
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Condition, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import gemv_cases as cases
 from warpsmith.gemm import layout
 

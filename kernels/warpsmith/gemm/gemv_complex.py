@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.gemm import gemv_complex_cases as cases
 from warpsmith.gemm import layout
 from warpsmith.norm.checks import shape_text, wide_dtype
-from warpsmith.rows import MOST_ROWS, address
+from warpsmith.spec.rows import MOST_ROWS, address
 
 _OP = "gemv_complex"
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import FP8, PACK, Condition, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import FP8, PACK, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import gemv_scaled_cases as cases
 from warpsmith.gemm import layout
 from warpsmith.norm.checks import check_device, shape_text, wide_dtype

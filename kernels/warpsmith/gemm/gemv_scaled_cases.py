@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample, is_fp8
+from warpsmith.core.catalogue import Bad, Inputs, Sample, is_fp8
 from warpsmith.reduce.determinism import RUNS
 
 Call = tuple[Tensor, Tensor, Tensor]

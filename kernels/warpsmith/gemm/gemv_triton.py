@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
-from warpsmith.dispatch import interpreting
+from warpsmith.core.catalogue import is_fp8
+from warpsmith.core.dispatch import interpreting
 from warpsmith.elementwise.convert_triton import decode
 
 #: Values of a tile: rows * vectors * columns.

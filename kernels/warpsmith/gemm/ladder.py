@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from warpsmith.catalogue import Rung
+from warpsmith.core.catalogue import Rung
 from warpsmith.gemm import ladder_mma, ladder_simt
 from warpsmith.gemm.problem import (
     OnProblem,

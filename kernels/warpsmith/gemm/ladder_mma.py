@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from warpsmith.catalogue import Condition, Rung, always
+from warpsmith.core.catalogue import Condition, Rung, always
 from warpsmith.gemm import padding
 from warpsmith.gemm.problem import (
     Matrix,

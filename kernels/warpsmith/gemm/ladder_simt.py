@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from warpsmith.catalogue import FLOATS, PACK, Rung
+from warpsmith.core.catalogue import FLOATS, PACK, Rung
 from warpsmith.gemm.problem import (
     Problem,
     condition,

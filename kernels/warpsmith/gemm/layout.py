@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.norm.checks import check_device, shape_text
-from warpsmith.rows import MOST_ROWS, address
+from warpsmith.spec.rows import MOST_ROWS, address
 
 #: Vectors of one call; more are a matrix product.
 MOST_VECTORS = 16

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import FLOATS, Cost, Op, Property
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import FLOATS, Cost, Op, Property
 from warpsmith.gemm import linear_cases as cases
 from warpsmith.gemm.company import among_others, repeated
 from warpsmith.gemm.ladder import whole

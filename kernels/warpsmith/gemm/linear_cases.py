@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 
 _ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 

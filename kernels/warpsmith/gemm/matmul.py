@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import FLOATS, Cost, Op, Property
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import FLOATS, Cost, Op, Property
 from warpsmith.gemm import matmul_cases as cases
 from warpsmith.gemm.company import among_others
 from warpsmith.gemm.ladder import LADDER, on

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Cost, Op, Property, Rung
 from warpsmith.gemm import matmul_cases
 from warpsmith.gemm import matmul_tf32_cases as cases
 from warpsmith.gemm.company import among_others

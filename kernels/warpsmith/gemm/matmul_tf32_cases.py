@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.gemm import matmul_cases
 from warpsmith.gemm.matmul_cases import LADDER, Function, left, right
 

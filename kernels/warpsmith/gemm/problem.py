@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import dispatch
-from warpsmith.catalogue import Condition
-from warpsmith.rows import address
+from warpsmith.core import dispatch
+from warpsmith.core.catalogue import Condition
+from warpsmith.spec.rows import address
 
 Check = Callable[["Problem"], "str | None"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import FP8, Condition, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import FP8, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import scaled_matmul_cases as cases
 from warpsmith.gemm.problem import (
     Problem,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample, is_fp8
+from warpsmith.core.catalogue import Bad, Inputs, Sample, is_fp8
 
 Call = tuple[Tensor, Tensor, Tensor, Tensor, str]
 

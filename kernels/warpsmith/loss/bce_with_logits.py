@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sample
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sample
 from warpsmith.loss.checks import REDUCTIONS, check_reduction, wide_dtype
 from warpsmith.norm.checks import check_like
-from warpsmith.rows import address
+from warpsmith.spec.rows import address
 
 #: As PyTorch numbers reductions.
 NONE, MEAN, SUM = range(3)

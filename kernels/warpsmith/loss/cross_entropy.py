@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.loss import cross_entropy_cases as cases
 from warpsmith.loss.checks import (
     check_cross_entropy,
@@ -23,8 +23,8 @@ from warpsmith.loss.checks import (
     check_reduction,
     wide_dtype,
 )
-from warpsmith.peers import RetainedGraph
-from warpsmith.rows import address, as_rows
+from warpsmith.spec.peers import RetainedGraph
+from warpsmith.spec.rows import address, as_rows
 
 IGNORE_INDEX = cases.IGNORE_INDEX
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.accuracy import as_tuple
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
+from warpsmith.spec.accuracy import as_tuple
 
 IGNORE_INDEX = -100
 

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.loss.checks import wide_dtype
-from warpsmith.rows import as_rows
+from warpsmith.spec.rows import as_rows
 
 # Elements of a tile: short rows share one, long rows are walked over.
 TILE = 4096

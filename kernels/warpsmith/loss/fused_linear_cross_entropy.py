@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import Call, Composite
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Call, Composite
 from warpsmith.loss.checks import check_reduction, check_target, wide_dtype
 
 _OP = "fused_linear_cross_entropy"

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import Cost, Op, Property
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Cost, Op, Property
 from warpsmith.norm import add_norm_cases as cases
 from warpsmith.norm.add_norm_ladder import backward_ladder, ladder
 from warpsmith.norm.add_norm_reference import add, norm, norm_backward, nothing_like
@@ -23,7 +23,7 @@ from warpsmith.norm.checks import (
     check_rows,
     check_weight,
 )
-from warpsmith.peers import PerInput, RetainedGraph
+from warpsmith.spec.peers import PerInput, RetainedGraph
 
 RMS_EPS, LAYER_EPS = cases.RMS_EPS, cases.LAYER_EPS
 

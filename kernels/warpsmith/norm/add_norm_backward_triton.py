@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.norm.add_norm_triton import (
     Branch,
     affine,
@@ -34,7 +34,7 @@ from warpsmith.norm.launch_triton import (
     workspace,
 )
 from warpsmith.norm.rms_norm_triton import reciprocal_rms
-from warpsmith.philox_triton import NOT_SPECIALISED
+from warpsmith.spec.philox_triton import NOT_SPECIALISED
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.layer_norm_cases import near_largest
 from warpsmith.norm.rms_norm_cases import PAST_2_31, far_apart, repeatable_gradients
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import Cost, Op, Property, is_fp8
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Cost, Op, Property, is_fp8
 from warpsmith.norm import add_norm_fp8_cases as cases
 from warpsmith.norm.add_norm_ladder import ladder
 from warpsmith.norm.add_norm_reference import add, norm, widest

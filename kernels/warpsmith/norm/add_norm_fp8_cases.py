@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, LAYER_EPS, RMS_EPS
 from warpsmith.norm.rms_norm_cases import PAST_2_31
 

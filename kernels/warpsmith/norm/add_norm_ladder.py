@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from warpsmith.catalogue import PACK, Condition, Rung
-from warpsmith.rows import tiles_rows, tiles_weight
+from warpsmith.core.catalogue import PACK, Condition, Rung
+from warpsmith.spec.rows import tiles_rows, tiles_weight
 
 #: What one dimension of a CUDA grid can count.
 MOST_ROWS = (1 << 31) - 1

@@ -12,9 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith import philox_triton
-from warpsmith.catalogue import DTYPE_NAMES, is_fp8
-from warpsmith.dispatch import interpreting
+from warpsmith.core.catalogue import DTYPE_NAMES, is_fp8
+from warpsmith.core.dispatch import interpreting
 from warpsmith.elementwise.convert_triton import encode
 from warpsmith.norm.launch_triton import (
     MOST_RESIDENT,
@@ -25,7 +24,8 @@ from warpsmith.norm.launch_triton import (
     warps_for,
 )
 from warpsmith.norm.rms_norm_triton import reciprocal_rms
-from warpsmith.philox_triton import NOT_SPECIALISED, keeps, keeps_groups
+from warpsmith.spec import philox_triton
+from warpsmith.spec.philox_triton import NOT_SPECIALISED, keeps, keeps_groups
 
 
 @triton.jit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from warpsmith.catalogue import DTYPE_NAMES, PACK
-from warpsmith.rows import (
+from warpsmith.core.catalogue import DTYPE_NAMES, PACK
+from warpsmith.spec.rows import (
     needs_held,
     needs_streamed,
     suits_streamed,

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch, philox
-from warpsmith.catalogue import Cost, Op, Property
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Cost, Op, Property
 from warpsmith.norm import dropout_add_norm_cases as cases
 from warpsmith.norm.add_norm_ladder import backward_ladder, ladder
 from warpsmith.norm.add_norm_reference import norm, norm_backward, widest
@@ -23,7 +23,8 @@ from warpsmith.norm.checks import (
     check_row_scale,
     check_rows,
 )
-from warpsmith.peers import PerInput, RetainedGraph
+from warpsmith.spec import philox
+from warpsmith.spec.peers import PerInput, RetainedGraph
 
 RMS_EPS, LAYER_EPS = cases.RMS.eps, cases.LAYER.eps
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import philox
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, Norm
 from warpsmith.norm.add_norm_cases import LAYER as ADD_LAYER
 from warpsmith.norm.add_norm_cases import RMS as ADD_RMS
 from warpsmith.norm.rms_norm_cases import PAST_2_31, far_apart, repeatable_gradients
+from warpsmith.spec import philox
 
 RMS = Norm("dropout_add_rms_norm", has_bias=False, eps=ADD_RMS.eps)
 LAYER = Norm("dropout_add_layer_norm", has_bias=True, eps=ADD_LAYER.eps)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.checks import wide_dtype
 from warpsmith.norm.rms_norm_cases import BENCH_SHAPES, PAST_2_31, repeatable_gradients
 

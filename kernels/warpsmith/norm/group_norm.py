@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import group_norm_cases as cases
 from warpsmith.norm.checks import check_device, check_like, shape_text
 from warpsmith.norm.group_layout import Groups, as_groups, empty_like
-from warpsmith.peers import RetainedGraph
-from warpsmith.rows import address
+from warpsmith.spec.peers import RetainedGraph
+from warpsmith.spec.rows import address
 
 EPS = cases.EPS
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.accuracy import ulp
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.layer_norm_cases import near_largest
 from warpsmith.norm.rms_norm_cases import same_twice
+from warpsmith.spec.accuracy import ulp
 
 EPS = 1e-5
 

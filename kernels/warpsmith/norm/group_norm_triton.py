@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.elementwise.functions_triton import (
     exponential_fine,
     logistic_and_slope,

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.rows import as_rows
+from warpsmith.spec.rows import as_rows
 
 # Elements of a tile; longer rows are walked in two sweeps.
 MOST_RESIDENT = 32768

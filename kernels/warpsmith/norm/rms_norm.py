@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import conditions
 from warpsmith.norm import rms_norm_cases as cases
 from warpsmith.norm.add_norm import add_rms_norm
@@ -21,7 +21,7 @@ from warpsmith.norm.checks import (
     check_zero_centered,
     wide_dtype,
 )
-from warpsmith.peers import PerInput, RetainedGraph
+from warpsmith.spec.peers import PerInput, RetainedGraph
 
 EPS = cases.EPS
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sample
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sample
 from warpsmith.reduce.dims import ROWS_AT_ONCE, DimView, check_dim, is_last, view_by_shape
 
 DTYPES = ("f32", "f16", "bf16", "i32")

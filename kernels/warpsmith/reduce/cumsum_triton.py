@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.reduce.cumsum import sum_dtype, view
 
 #: Values of a tile: 16 of 16 bits per thread at 8 warps, which is two 128-bit loads.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Inputs, is_fp8
+from warpsmith.core.catalogue import Inputs, is_fp8
 
 #: Runs that must agree.
 RUNS = 20

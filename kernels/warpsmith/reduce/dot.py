@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import FLOATS, PACK, Condition, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import FLOATS, PACK, Condition, Cost, Op, Property, Rung
 from warpsmith.norm.checks import check_like, shape_text
 from warpsmith.reduce import dot_cases as cases
 from warpsmith.reduce.determinism import cancelling, deterministic
 from warpsmith.reduce.reduce_sum import long_enough
-from warpsmith.rows import address
+from warpsmith.spec.rows import address
 
 
 def _check(x: Tensor, y: Tensor) -> None:

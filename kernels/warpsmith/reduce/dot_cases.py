@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.reduce.reduce_sum_cases import CHUNKS, SEVERAL_TILES, edges
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Cost, Inputs, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Cost, Inputs, Op, Property, Rung
 from warpsmith.reduce import reduce_dim_cases as cases
 from warpsmith.reduce.determinism import cancelling, deterministic
 from warpsmith.reduce.dims import (

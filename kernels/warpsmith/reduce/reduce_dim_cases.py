@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 
 #: What follows the tensor in a call, by position: (dim, keepdim) -> the rest.
 Rest = Callable[[int, bool], tuple[Any, ...]]

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.reduce.dims import DimView, size_along
 from warpsmith.reduce.reduce_dim import view
 

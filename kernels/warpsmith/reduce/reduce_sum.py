@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import DTYPES, PACK, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, PACK, Cost, Op, Property, Rung
 from warpsmith.reduce import reduce_sum_cases as cases
 from warpsmith.reduce.determinism import cancelling, deterministic
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import FLOATS, FP8, Bad, Inputs, Sample
+from warpsmith.core.catalogue import FLOATS, FP8, Bad, Inputs, Sample
 
 #: Bytes that give every block of the peak rung several tiles on any GPU up to 132 multiprocessors.
 SEVERAL_TILES = 40_000_003

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch, philox
-from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm.checks import check_like
-from warpsmith.peers import PerInput
-from warpsmith.rows import tiles_rows
 from warpsmith.softmax import bias_scale_mask_softmax_dropout_cases as cases
 from warpsmith.softmax import logits
 from warpsmith.softmax.logits import (
@@ -32,6 +30,9 @@ from warpsmith.softmax.logits import (
     wide_dtype,
     without_logits,
 )
+from warpsmith.spec import philox
+from warpsmith.spec.peers import PerInput
+from warpsmith.spec.rows import tiles_rows
 
 #: The longest rows of the gradient that a block and a cluster can hold.
 BLOCK_COLS, CLUSTER_COLS = 16384, 262144

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import philox
-from warpsmith.accuracy import F32_EPS
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.softmax.scaled_masked_softmax_cases import (
     SCALE,
     additive,
@@ -23,6 +21,8 @@ from warpsmith.softmax.scaled_masked_softmax_cases import (
     special,
 )
 from warpsmith.softmax.softmax_cases import PAST_2_31
+from warpsmith.spec import philox
+from warpsmith.spec.accuracy import F32_EPS
 
 Function = Callable[..., Any]
 Reference = Callable[..., tuple[Tensor, Tensor]]

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import DTYPE_NAMES, PACK
-from warpsmith.rows import address, tiles_rows
+from warpsmith.core.catalogue import DTYPE_NAMES, PACK
+from warpsmith.spec.rows import address, tiles_rows
 
 #: Dimensions before the last that a kernel unfolds a row's number into.
 MOST_LEADING = 4

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.rows import as_rows
 from warpsmith.softmax.logits import MOST_LEADING
+from warpsmith.spec.rows import as_rows
 
 # Elements of a tile; longer rows are walked in sweeps.
 MOST_RESIDENT = 16384

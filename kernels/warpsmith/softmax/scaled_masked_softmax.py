@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import PACK, Cost, Op, Property, Rung
-from warpsmith.rows import tiles_rows
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.softmax import logits
 from warpsmith.softmax import scaled_masked_softmax_cases as cases
 from warpsmith.softmax.logits import (
@@ -28,6 +27,7 @@ from warpsmith.softmax.logits import (
     suits_cluster,
     wide_dtype,
 )
+from warpsmith.spec.rows import tiles_rows
 
 # --- checks ---------------------------------------------------------------------------------------
 

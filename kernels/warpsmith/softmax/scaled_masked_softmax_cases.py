@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.catalogue import Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.softmax.logits import beyond_diagonal
 from warpsmith.softmax.softmax_cases import PAST_2_31
 

@@ -11,10 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith import philox_triton
-from warpsmith.catalogue import is_fp8
-from warpsmith.philox_triton import NOT_SPECIALISED, keeps, keeps_groups
-from warpsmith.rows import as_rows
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.softmax.logits_triton import (
     MOST_RESIDENT,
     SWEEP,
@@ -27,6 +24,9 @@ from warpsmith.softmax.logits_triton import (
     shared_rows,
     warps_for,
 )
+from warpsmith.spec import philox_triton
+from warpsmith.spec.philox_triton import NOT_SPECIALISED, keeps, keeps_groups
+from warpsmith.spec.rows import as_rows
 
 
 @triton.jit

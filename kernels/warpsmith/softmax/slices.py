@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from warpsmith.rows import address
+from warpsmith.spec.rows import address
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue, dispatch
-from warpsmith.catalogue import Cost, Op, Property
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Cost, Op, Property
 from warpsmith.reduce.dims import check_dim
 from warpsmith.softmax import softmax_cases as cases
 from warpsmith.softmax import softmax_ladder as ladder

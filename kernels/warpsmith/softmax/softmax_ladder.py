@@ -10,10 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from warpsmith import catalogue
-from warpsmith.catalogue import PACK, Condition, Rung
-from warpsmith.rows import MOST_ROWS, needs_held, needs_streamed, suits_streamed
+from warpsmith.core import catalogue
+from warpsmith.core.catalogue import PACK, Condition, Rung
 from warpsmith.softmax.slices import as_slices, tiles_slices
+from warpsmith.spec.rows import MOST_ROWS, needs_held, needs_streamed, suits_streamed
 
 # --- what the rungs take --------------------------------------------------------------------------
 

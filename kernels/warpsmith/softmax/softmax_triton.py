@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.catalogue import is_fp8
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.softmax.slices import Slices, as_slices
 
 # Elements of a tile; longer rows are walked in two sweeps. A gradient holds two tiles.

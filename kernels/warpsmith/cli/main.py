@@ -1,0 +1,701 @@
+"""The command line: doctor, list, which, demo, build, verify, bench, inspect, report.
+
+Every command prints a table on a terminal and, with `--json`, one JSON document on standard output;
+progress and messages go to standard error. Exit status: 0 fine, 1 something is wrong with what was
+examined, 2 the call was wrong or cannot run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith import __version__
+from warpsmith.cli.arguments import (
+    find_composites,
+    find_families,
+    find_op,
+    find_ops,
+    need_gpu,
+    parse_archs,
+    parse_cases,
+    parse_device,
+    parse_dtypes,
+    parse_jobs,
+    parse_part,
+    parse_peers,
+    parse_variants,
+)
+from warpsmith.cli.calls import (
+    arguments_for,
+    changed_settings,
+    default_dtype,
+    layer_calls,
+    parse_settings,
+    parse_shape,
+)
+from warpsmith.core import catalogue, dispatch, json_files
+from warpsmith.core.catalogue import DTYPES, Composite, Op
+from warpsmith.native import build
+from warpsmith.native.console import (
+    UsageError,
+    print_facts,
+    print_json,
+    print_kernels,
+    print_listings,
+    print_record,
+    print_table,
+    progress_bar,
+    say,
+    write,
+)
+
+# --- doctor, list, which --------------------------------------------------------------------------
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from warpsmith.cli.doctor import examine
+
+    facts = examine()
+    if args.json:
+        print_json(facts)
+    else:
+        print_facts(facts)
+    return 0
+
+
+def list_ops(args: argparse.Namespace) -> int:
+    composites = find_composites(args.op)
+    named = any(composite.name == args.op for composite in composites)
+    try:
+        ops = [] if named else find_ops([args.op] if args.op else [])
+    except UsageError:
+        if not composites:
+            raise
+        ops = []
+    if args.json:
+        print_json([*map(_describe, ops), *map(_describe_composite, composites)])
+        return 0
+    if args.op:
+        for op in ops:
+            rows = [
+                (
+                    rung.name,
+                    rung.story,
+                    f"sm_{rung.min_sm}",
+                    " ".join(v.name for v in op.variants if v.rung is rung),
+                )
+                for rung in op.ladder
+            ]
+            write(f"{op.schema}   family {op.family}")
+            if op.aliases:
+                write(f"also known as {', '.join(op.aliases)}")
+            print_table("", ("rung", "the idea", "from", "variants"), rows)
+            write("")
+        for composite in composites:
+            write(f"{composite.schema}   family {composite.family}")
+            write("a composite: no ladder of its own; the kernels are those of its parts")
+            print_table("", ("part", "what for", "rungs"), _parts(composite))
+            write("")
+        return 0
+    overview = []
+    for op in ops:
+        ladder = " ".join(rung.name for rung in op.ladder)
+        overview.append((op.name, op.family, " ".join(op.dtypes), len(op.variants), ladder))
+    print_table("", ("operator", "family", "dtypes", "variants", "ladder"), overview)
+    write("")
+    made = [(c.name, c.family, " ".join(c.operators)) for c in composites]
+    print_table("", ("composite", "family", "made of, beside PyTorch's operators"), made)
+    return 0
+
+
+def _parts(composite: Composite) -> list[tuple[str, str, str]]:
+    ladders = {
+        name: " ".join(rung.name for rung in catalogue.get(name).ladder)
+        for name in composite.operators
+    }
+    return [(name, purpose, ladders.get(name, "")) for name, purpose in composite.parts]
+
+
+def _describe_composite(composite: Composite) -> dict[str, Any]:
+    return {
+        "name": composite.name,
+        "schema": composite.schema,
+        "family": composite.family,
+        "composite": [{"part": name, "purpose": purpose} for name, purpose in composite.parts],
+    }
+
+
+def _describe(op: Op) -> dict[str, Any]:
+    return {
+        "name": op.name,
+        "schema": op.schema,
+        "family": op.family,
+        "aliases": list(op.aliases),
+        "dtypes": list(op.dtypes),
+        "ladder": [
+            {
+                "rung": rung.name,
+                "story": rung.story,
+                "min_sm": rung.min_sm,
+                "variants": [v.op_name for v in op.variants if v.rung is rung],
+            }
+            for rung in op.ladder
+        ],
+    }
+
+
+def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> str:
+    if reason := dispatch.refusal(variant, values, sm) or variant.rung.suits(*values):
+        return reason
+    return "only by name" if variant.low_precision else ""
+
+
+def which(args: argparse.Namespace) -> int:
+    shapes = [parse_shape(text) for text in args.shape]
+    named = parse_dtypes(args.dtype)
+    here = torch.cuda.is_available() and args.sm is None
+    asked = dispatch.device_sm(torch.device("cuda")) if here else args.sm or 90
+    place = "cuda" if here else "meta"
+    where = "this GPU" if here else f"sm_{asked}"
+    sm = None if here else asked
+    if composite := catalogue.composites().get(args.op):
+        values, calls = layer_calls(composite, shapes, (named or ("f32",))[0], place)
+        if args.json:
+            parts = [{"purpose": c.purpose, **_served(c.op, c.args, sm, asked)} for c in calls]
+            serves = {"serves": "composite", "implementation": "composite", "parts": parts}
+            print_json({"op": composite.name, "sm": asked, **serves})
+            return 0
+        write(f"{composite.name}({_shapes(values)}) on {where}: a composite")
+        for call in calls:
+            write("")
+            write(call.purpose)
+            _print_served(_served(call.op, call.args, sm, asked), call.args, where)
+        return 0
+    op = find_op(args.op)
+    settings = parse_settings(op, args.set)
+    values = arguments_for(op, shapes, (named or (default_dtype(op),))[0], place, settings)
+    answer = _served(op.name, values, sm, asked)
+    if args.json:
+        print_json(answer)
+    else:
+        _print_served(answer, values, where)
+    return 0
+
+
+def _shapes(values: Sequence[Any]) -> str:
+    tensors = (v for v in values if isinstance(v, Tensor))
+    return ", ".join("x".join(map(str, v.shape)) or "scalar" for v in tensors)
+
+
+def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> dict[str, Any]:
+    """What serves a call, and what the variants of its dtype say to it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dispatch.FallbackWarning)
+        choice = dispatch.which(name, *values, sm=sm)
+    op = catalogue.get(name)
+    values = dispatch.normalise(op, values)
+    variants = [
+        {
+            "variant": variant.name,
+            "chosen": variant is choice.variant,
+            "why_not": _why_not(variant, values, asked),
+            "story": variant.rung.story,
+        }
+        for variant in op.variants
+        if DTYPES[variant.dtype] is dispatch.first_tensor(values).dtype
+    ]
+    return {
+        "op": op.name,
+        "sm": asked,
+        "serves": choice.name,
+        "implementation": choice.implementation,
+        "reason": choice.reason,
+        "variants": variants,
+    }
+
+
+def _print_served(answer: dict[str, Any], values: Sequence[Any], where: str) -> None:
+    name, choice = answer["op"], f"{answer['serves']}: {answer['reason']}"
+    call = f"{_shapes(values)}{changed_settings(name, values)}"
+    write(f"{name}({call}) on {where}: {choice}")
+    rows = [
+        ("*" if r["chosen"] else "", r["variant"], r["why_not"] or "could serve", r["story"])
+        for r in answer["variants"]
+    ]
+    print_table("", ("", "variant", "for this call", "the idea"), rows)
+
+
+# --- build, inspect -------------------------------------------------------------------------------
+
+
+def build_families(args: argparse.Namespace) -> int:
+    from warpsmith.native.resource_report import resource_report
+
+    families = find_families(args.family)
+    archs = parse_archs(args.arch or build.RELEASE_ARCHS)
+    folder = Path(args.out)
+    total = sum(len(build.sources(family)) for family in families)
+    done: dict[str, int] = {}
+    with progress_bar(f"compiling for {', '.join(archs)}", total) as (bar, task):
+
+        def advance(family: str, count: int, of: int) -> None:
+            done[family] = count
+            bar.update(task, completed=sum(done.values()), description=f"compiling {family}")
+
+        try:
+            libraries = build.build(families, archs, folder, advance)
+        except build.BuildError as error:
+            say(str(error))
+            return 1
+    result: dict[str, Any] = {"libraries": [str(path) for path in libraries], "archs": archs}
+    problems: list[str] = []
+    if args.report:
+        report = resource_report(libraries, archs=archs)
+        problems = report.problems
+        result |= {"kernels": len(report.kernels), "problems": problems, "allowed": report.allowed}
+        result["resources"] = str(folder / "resources.json")
+        json_files.write_json(Path(result["resources"]), [k.as_dict() for k in report.kernels])
+    if args.json:
+        print_json(result)
+        return 1 if problems else 0
+    for path in libraries:
+        write(str(path))
+    if args.report:
+        write(
+            f"{result['kernels']} kernels, {len(result['allowed'])} exceptions explained, "
+            f"{len(problems)} problems; of each kernel: {result['resources']}"
+        )
+        for line in (*result["allowed"], *problems):
+            write(line)
+    write(f"to use them: WARPSMITH_LIBRARY_DIR={folder.resolve()}")
+    return 1 if problems else 0
+
+
+def inspect(args: argparse.Namespace) -> int:
+    from warpsmith.native import inspection
+
+    ops = find_ops([args.op])
+    parse_archs([args.arch] if args.arch else [])
+    try:
+        if args.sass:
+            for op in ops:
+                inspection.library_for(op.family, args.arch)  # may compile, with its own progress
+            code = (pair for op in ops for pair in inspection.sass(op, args.arch))
+            listings = ((f"{kernel.name}, sm_{kernel.arch}", text) for kernel, text in code)
+            print_listings("disassembling", None, listings, args.json)
+            return 0
+        if args.ptx:
+            files = (pair for op in ops for pair in inspection.ptx(op, args.arch or "90a"))
+            rungs = sum(len(op.ladder) for op in ops)
+            listings = ((path.name, text) for path, text in files)
+            print_listings("compiling", rungs, listings, args.json)
+            return 0
+        if args.arch is None and torch.cuda.is_available():
+            _launch_all(ops)
+        kernels = [
+            k
+            for op in ops
+            for k in inspection.inspect(op, args.arch, args.threads, args.dynamic_smem)
+        ]
+    except inspection.InspectionError as error:
+        raise UsageError(str(error)) from error
+    if args.json:
+        print_json([kernel.as_dict() for kernel in kernels])
+        return 0
+    if not kernels:
+        raise UsageError(f"the library holds no kernel of '{args.op}'")
+    print_kernels(kernels)
+    return 0
+
+
+def _launch_all(ops: Sequence[Op]) -> None:
+    """So that the occupancy is that of the launches which there are."""
+    from warpsmith.native import inspection
+
+    with progress_bar("launching", sum(len(op.variants) for op in ops)) as (bar, task):
+
+        def step(variant: str) -> None:
+            bar.update(task, description=variant)
+            bar.advance(task)
+
+        for op in ops:
+            if dispatch.load_family(op.family):
+                inspection.launch_all(op, step)
+
+
+# --- verify, bench --------------------------------------------------------------------------------
+
+
+def verify(args: argparse.Namespace) -> int:
+    ops = find_ops(args.op)
+    device = parse_device(args.device)
+    if device.type == "cuda":
+        need_gpu("verify", "`--device cpu` verifies what means something there")
+        torch.cuda.set_device(device.index or 0)  # whose folder gets the record
+    from warpsmith.measure import limits
+    from warpsmith.proof import verify as verification
+    from warpsmith.records import freshness
+
+    kinds = args.kinds.split(",") if args.kinds else None
+    dtypes = parse_dtypes(args.dtype, ops)
+    ops = [op for op in ops if not dtypes or set(dtypes).intersection(op.dtypes)]
+    if args.sanitize and (kinds or dtypes):
+        raise UsageError("--sanitize examines all dtypes and no kinds: leave out --dtype, --kinds")
+    keep = None
+    if not (args.sanitizer or kinds or dtypes or device.type != "cuda"):
+        if args.sanitize:
+            path = freshness.sanitizer_record(Path(args.out or limits.results_root()))
+            keep = functools.partial(freshness.record_sanitizer, path)
+        else:
+            path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
+            keep = functools.partial(freshness.record_verification, path)
+    options: dict[str, Any] = {"jobs": parse_jobs(args.jobs, args.device), "complete": keep}
+    if args.timeout is not None:
+        options["timeout"] = args.timeout
+    with progress_bar("verify", None) as (bar, task):
+
+        def step(result: verification.Result) -> None:
+            bar.update(task, description=f"{result.op} {result.kind}")
+            bar.advance(task)
+
+        try:
+            if args.sanitize:
+                options["spread"] = device.index is None
+                results = verification.run_sanitizer(ops, progress=step, **options)
+            else:
+                results = verification.verify(
+                    ops,
+                    device=device,
+                    sanitizer=args.sanitizer,
+                    progress=step,
+                    kinds=kinds,
+                    dtypes=dtypes,
+                    part=parse_part(args.part),
+                    **options,
+                )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    if not results:
+        raise UsageError("these operators have nothing to check of these kinds here")
+    failed = [result for result in results if not result.ok]
+    if keep is not None:
+        keep(results)
+        say(f"wrote {path}")
+    if args.json:
+        print_json({"checks": len(results), "failed": [dataclasses.asdict(r) for r in failed]})
+    else:
+        for result in failed:
+            write(f"FAILED {result.op} {result.kind} {result.label}: {result.detail}")
+        skipped = sum(result.kind == "skipped" for result in results)
+        write(
+            f"{len(results)} checks, {len(ops)} operators, {len(failed)} failed, {skipped} skipped"
+        )
+    return 1 if failed else 0
+
+
+def bench(args: argparse.Namespace) -> int:
+    from warpsmith.measure import bench as benchmarks
+    from warpsmith.measure import limits
+
+    ops = find_ops(args.op)
+    dtypes = parse_dtypes(args.dtype, ops)
+    plan = benchmarks.Plan(
+        dtypes=dtypes,
+        cases=parse_cases(args.cases, ops, dtypes),
+        variants=parse_variants(args.variants, ops),
+        peers=parse_peers(args.peers, ops),
+        sustained=args.sustained,
+        overhead=not args.no_overhead,
+        timed=not args.overhead_only,
+        seconds=args.seconds,
+    )
+    need_gpu("bench")
+    folder = Path(args.out) if args.out else limits.results_dir()
+    if args.limits:
+        with progress_bar("measuring the limits of this GPU", None):
+            known = limits.ensure(folder, again=True)
+        if not (args.json and args.op):
+            print_json(known["measured"])
+        if not args.op:
+            return 0
+    if args.missing:
+        plan = benchmarks.without_measured(plan, ops, folder)
+    if args.warm:
+        from warpsmith.measure import warm
+
+        jobs = parse_jobs(args.warm, "cuda")
+        with progress_bar("compiling", benchmarks.count_cases(ops, plan)) as (bar, task):
+            plan = warm.warm(ops, plan, jobs=jobs, say=say, step=lambda: bar.advance(task))
+    with progress_bar("benchmarks", benchmarks.count_cases(ops, plan)) as (bar, task):
+
+        def step(case: str) -> None:
+            bar.update(task, description=case)
+            bar.advance(task)
+
+        written = benchmarks.bench(ops, plan, out=folder, say=say, step=step)
+    records = {path.stem: json_files.read_json(path) for path in written}
+    if args.json:
+        print_json(records)
+        return 0
+    for name, record in records.items():
+        print_record(name, record or {})
+    for path in written:
+        say(f"wrote {path}")
+    return 0
+
+
+# --- report ---------------------------------------------------------------------------------------
+
+
+def report(args: argparse.Namespace) -> int:
+    from warpsmith.measure import limits
+    from warpsmith.records import freshness
+    from warpsmith.records import report as reports
+
+    root = limits.results_root()
+    home = root.parents[1]
+    try:
+        gpu = args.gpu or reports.default_gpu(root)
+    except FileNotFoundError as error:
+        say(str(error))
+        return 1 if args.strict else 0
+    if not (root / gpu).is_dir():
+        raise UsageError(
+            f"no records for '{gpu}'; there are: {', '.join(reports.gpus(root)) or 'none'}"
+        )
+    results = reports.Results.load(root / gpu)
+    readme, docs = home / "README.md", home / "docs"
+    plots = docs / "plots" / gpu
+    if args.check:
+        messages = []
+        page = docs / "benchmarks.md"
+        with progress_bar("checking the records", 4) as (bar, task):
+            messages += freshness.stale(results)
+            bar.update(task, advance=1, description="checking the verification")
+            messages += freshness.unverified(root, gpu)
+            bar.update(task, advance=1, description="checking README.md")
+            messages += freshness.outdated_pages([readme], results)
+            bar.update(task, advance=1, description="checking docs/benchmarks.md")
+            wanted = reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs)
+        if not page.is_file() or page.read_text() != wanted:
+            messages.append("docs/benchmarks.md differs from the records; run `warpsmith report`")
+        if args.json:
+            print_json({"gpu": gpu, "warnings": messages})
+        else:
+            for message in messages:
+                write(f"warning: {message}")
+            write(f"{len(messages)} warnings, {len(results.records)} operators on record for {gpu}")
+        return 1 if args.strict and messages else 0
+    written = []
+    if not args.no_plots:
+        from warpsmith.records import plots as plotting
+
+        chosen = find_ops(args.plots.split(",")) if args.plots else plotting.default_ops(results)
+        with progress_bar("plots", plotting.count(chosen)) as (bar, task):
+
+            def step(path: Path) -> None:
+                bar.update(task, description=path.name)
+                bar.advance(task)
+
+            written += plotting.draw(results, plots, chosen, step)
+    if readme.is_file():
+        readme.write_text(reports.fill(readme.read_text(), results))
+        written.append(readme)
+    docs.mkdir(exist_ok=True)
+    page = docs / "benchmarks.md"
+    page.write_text(reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs))
+    written.append(page)
+    if args.json:
+        print_json([str(path) for path in written])
+    else:
+        for path in written:
+            write(str(path))
+    return 0
+
+
+# --- the parser -----------------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(
+        prog="warpsmith", description="GPU kernels for PyTorch, from naive to peak."
+    )
+    root.add_argument("--version", action="version", version=f"warpsmith {__version__}")
+    commands = root.add_subparsers(dest="command", metavar="command", required=True)
+
+    def command(name: str, run: Any, summary: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=summary, description=summary)
+        sub.set_defaults(run=run)
+        sub.add_argument("--json", action="store_true", help="print one JSON document")
+        return sub
+
+    command(
+        "doctor", doctor, "what this machine has, what serves each family, and what to do about it"
+    )
+
+    sub = command("list", list_ops, "operators, their ladders and variants")
+    sub.add_argument("op", nargs="?", help="an operator, family or pattern: with every rung")
+
+    sub = command("which", which, "which kernel serves a call, and why")
+    sub.add_argument("op", help="an operator or an alias of one")
+    sub.add_argument(
+        "--shape", action="append", required=True, help="8192x4096; repeat it for further tensors"
+    )
+    sub.add_argument(
+        "--dtype", help=f"of the first tensor, one of {', '.join(DTYPES)}; f32 where it can be"
+    )
+    sub.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument that is no tensor: groups=32, dim=0; repeat it for further ones",
+    )
+    sub.add_argument(
+        "--sm", type=int, help="a compute capability; that of the GPU at hand, or 90 without one"
+    )
+
+    commands.add_parser(
+        "demo", help="a Llama-3-8B MLP through warpsmith and through PyTorch", add_help=False
+    )
+
+    sub = command("build", build_families, "compile families ahead of time; needs no GPU")
+    sub.add_argument("family", nargs="*", help="all by default")
+    sub.add_argument(
+        "--arch", action="append", help="80, 89, 90a, …; repeat it; the release set by default"
+    )
+    sub.add_argument("--out", default="build/lib", help="folder for the libraries and logs")
+    sub.add_argument(
+        "--report",
+        action="store_true",
+        help="fail on spills, local memory, serialised wgmma, host code that calls device code",
+    )
+
+    sub = command("verify", verify, "every variant against its reference on this GPU")
+    sub.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
+    sub.add_argument("--device", default="cuda", help="cuda, cuda:1; cpu for what runs there")
+    sub.add_argument("--kinds", help="comma list (samples, variants, …); all by default")
+    sub.add_argument("--dtype", help="comma list; every dtype by default")
+    sub.add_argument(
+        "--out",
+        help="folder for verify.json, benchmarks/results/<gpu> by default; with --sanitize, for "
+        "sanitizer.json, benchmarks/results by default",
+    )
+    sub.add_argument(
+        "--jobs",
+        default="1",
+        help="processes side by side, or auto: as many as cores and memory allow; 1 by default",
+    )
+    sub.add_argument(
+        "--timeout",
+        type=float,
+        help="seconds without a result after which one of several processes is stopped, 600 by "
+        "default; with --sanitize, seconds that a process may take, 3600 by default",
+    )
+    sub.add_argument(
+        "--sanitizer",
+        action="store_true",
+        help=argparse.SUPPRESS,  # the small samples, as compute-sanitizer runs them
+    )
+    sub.add_argument("--part", default="0/1", help=argparse.SUPPRESS)  # 0/4: every fourth variant
+    sub.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="launch compute-sanitizer's tools on the small samples",
+    )
+
+    sub = command("bench", bench, "time operators on this GPU and write their records")
+    sub.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
+    sub.add_argument(
+        "--variants",
+        default="ladder",
+        help="ladder (at the cases that show every rung), all, none, or names",
+    )
+    sub.add_argument("--dtype", help="comma list; the operator's own choice by default")
+    sub.add_argument("--cases", help="only cases whose name contains this")
+    sub.add_argument(
+        "--peers", help="comma list of torch, compile, triton and the operator's peers, or none"
+    )
+    sub.add_argument(
+        "--sustained", action="store_true", help="also time 2 s loops of every implementation"
+    )
+    sub.add_argument(
+        "--seconds", type=float, default=0.25, help="device time per implementation and case"
+    )
+    host = sub.add_mutually_exclusive_group()
+    host.add_argument("--no-overhead", action="store_true", help="leave out the host time per call")
+    host.add_argument("--overhead-only", action="store_true", help="only the host time per call")
+    sub.add_argument("--missing", action="store_true", help="only cases that are not on record")
+    sub.add_argument(
+        "--warm",
+        metavar="JOBS",
+        help="first compile what is compared with, in so many processes, or auto",
+    )
+    sub.add_argument("--limits", action="store_true", help="measure this GPU's limits again")
+    sub.add_argument("--out", help="folder for the records; benchmarks/results/<gpu> by default")
+
+    sub = command(
+        "inspect", inspect, "registers, memory and occupancy of compiled kernels; SASS and PTX"
+    )
+    sub.add_argument("op", help="an operator, family or pattern")
+    sub.add_argument(
+        "--arch", help="80, 89, 90a: read the compiled file instead of asking the driver"
+    )
+    sub.add_argument(
+        "--threads", type=int, help="block size for the occupancy; as launched, or the largest"
+    )
+    sub.add_argument(
+        "--dynamic-smem",
+        type=int,
+        help="bytes of dynamic shared memory for the occupancy; as launched, or none",
+    )
+    code = sub.add_mutually_exclusive_group()
+    code.add_argument("--sass", action="store_true", help="print the machine code")
+    code.add_argument("--ptx", action="store_true", help="print the PTX")
+
+    sub = command(
+        "report",
+        report,
+        "write the README's tables, docs/benchmarks.md and the plots from the records",
+    )
+    sub.add_argument("--gpu", help="folder under benchmarks/results; the fullest by default")
+    sub.add_argument("--check", action="store_true", help="only say what is out of date")
+    sub.add_argument(
+        "--strict", action="store_true", help="with --check: exit 1 where something is"
+    )
+    sub.add_argument("--no-plots", action="store_true", help="leave the plots as they are")
+    sub.add_argument(
+        "--plots", help="comma list of operators to plot; one of each ladder by default"
+    )
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] == ["demo"]:
+            from warpsmith import demo
+
+            return int(demo.main(arguments[1:]) or 0)
+        args = parser().parse_args(arguments)
+        return int(args.run(args))
+    except UsageError as error:
+        say(f"warpsmith: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0

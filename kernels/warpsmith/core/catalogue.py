@@ -1,0 +1,489 @@
+"""What an operator is: the vocabulary in which every spec is written, and the list of all of them.
+
+A spec (`kernels/warpsmith/<family>/<op>.py`) builds one or more `Op`s. Everything else in the
+package (dispatch, tests, benchmarks, documentation tables) is driven by what it finds here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith.core.families import FAMILIES
+
+#: Short dtype names, as they stand in variant names, and what they mean in PyTorch.
+DTYPES: dict[str, torch.dtype] = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "i8": torch.int8,
+    "i32": torch.int32,
+}
+DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
+
+FLOATS = ("f32", "f16", "bf16")
+FP8 = ("e4m3", "e5m2")
+#: Values in one 128-bit pack.
+PACK: dict[str, int] = {"f32": 4, "f16": 8, "bf16": 8, "e4m3": 16, "e5m2": 16, "i8": 16, "i32": 4}
+
+
+def is_fp8(dtype: torch.dtype) -> bool:
+    return dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Makes the tensors of a sample: one dtype, one device, one seed.
+
+    Values are normal with one outlier of 30 in every 97 values, so that an accumulator or an
+    exponential that is only right near zero does not pass.
+    """
+
+    dtype: torch.dtype = torch.float32
+    device: str | torch.device = "cpu"
+    seed: int = 0
+
+    def generator(self, shape: tuple[int, ...]) -> torch.Generator:
+        key = zlib.crc32(repr((shape, self.seed)).encode())
+        # The meta device has no generator of its own, and takes the CPU's.
+        device = "cpu" if torch.device(self.device).type == "meta" else self.device
+        return torch.Generator(device=device).manual_seed(key)
+
+    def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
+        """Normal values, no outliers: what benchmarks use. Integers are uniform, of magnitude 1000
+        at most.
+        """
+        generator = self.generator((*shape, salt))
+        if not self.dtype.is_floating_point and not self.dtype.is_complex:
+            least = max(torch.iinfo(self.dtype).min, -1000)
+            most = min(torch.iinfo(self.dtype).max, 1000) + 1
+            return torch.randint(
+                least, most, shape, generator=generator, device=self.device, dtype=self.dtype
+            )
+        compute = torch.float32 if is_fp8(self.dtype) else self.dtype
+        x = torch.randn(shape, generator=generator, device=self.device, dtype=compute)
+        if scale != 1.0:
+            x.mul_(scale)
+        return x.to(self.dtype)
+
+    def randn(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
+        x = self.plain(*shape, scale=scale, salt=salt)
+        if x.numel() > 3 and x.dtype.is_floating_point:
+            flat = x.view(-1)
+            flat[salt % 3 :: 97] = 30.0 if x.numel() % 2 else -30.0
+        return x
+
+    def misaligned(self, *shape: int, offset: int = 1, salt: int = 0) -> Tensor:
+        """Contiguous, but its first element lies `offset` elements past an aligned address."""
+        n = 1
+        for size in shape:
+            n *= size
+        return self.randn(n + offset, salt=salt)[offset:].view(shape)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Arguments of one call. `make(Inputs)` returns the positional arguments of the operator."""
+
+    label: str
+    make: Callable[[Inputs], tuple[Any, ...]]
+    #: Small enough for compute-sanitizer and for the Triton interpreter.
+    small: bool = True
+    #: Needs several GB, or minutes on a CPU: run on a GPU only.
+    huge: bool = False
+    #: Restricts the dtypes; None is every dtype of the operator.
+    dtypes: tuple[str, ...] | None = None
+    #: A benchmark at which every variant is timed, instead of the largest.
+    ladder: bool = False
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A call that must raise. `make(Inputs)` returns the arguments; `message` is a regular
+    expression.
+    """
+
+    label: str
+    make: Callable[[Inputs], tuple[Any, ...]]
+    message: str
+    error: type[Exception] | tuple[type[Exception], ...] = (RuntimeError, TypeError, ValueError)
+    #: Only meaningful where a CUDA device exists (mixed devices, say).
+    cuda_only: bool = False
+    #: Runs through this variant instead of the operator's own choice.
+    variant: str | None = None
+
+
+@dataclass(frozen=True)
+class Property:
+    """A mathematical fact. `check(function, Inputs)` calls `function` like the operator and
+    asserts.
+    """
+
+    label: str
+    check: Callable[[Callable[..., Any], Inputs], None]
+    dtypes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The fewest bytes a call must move, and the operations it must do. Both take the call's
+    arguments.
+    """
+
+    bytes: Callable[..., int]
+    flops: Callable[..., int] = lambda *args: 0
+    #: Whose matrix rate limits the operations ("tf32"), where it is not that of the call's dtype.
+    matrix: str = ""
+
+
+Condition = Callable[..., "str | None"]
+
+
+def always(*args: Any) -> str | None:
+    """The condition that accepts every call."""
+    return None
+
+
+def everywhere(*args: Any) -> bool:
+    """The domain of a kernel that is right for every input that it takes."""
+    return True
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of a ladder: one `.cu` file, one idea.
+
+    `when(*args)` returns None where the kernel can take the call, otherwise the reason why it
+    cannot ("needs x aligned to 16 bytes"); the kernel's own check in C++ must say the same, and
+    tests hold the two together. `suits(*args)` returns None where the kernel is a good choice:
+    `auto` takes the last rung whose `when` and `suits` both accept.
+    """
+
+    name: str
+    story: str
+    dtypes: tuple[str, ...] = FLOATS
+    #: Values per access, for the variant's name: a number, or one per dtype.
+    width: int | Mapping[str, int] = 1
+    pack: bool = False
+    technique: str = ""
+    #: Accumulators that this rung offers, for all its dtypes or for each of them. "same" is the
+    #: dtype of the input itself.
+    accumulators: tuple[str, ...] | Mapping[str, tuple[str, ...]] = ("f32",)
+    min_sm: int = 80
+    when: Condition = always
+    suits: Condition = always
+    #: `valid(*args)`: whether the kernel's answer means anything for these values. Outside, where
+    #: its documentation says that it overflows, only shape, dtype and strides are judged.
+    valid: Callable[..., bool] = everywhere
+    #: Rows of the seed list that a variant of this rung answers, beyond those that match by name:
+    #: the first of the dtype, or with ":f32" behind the name the first that accumulates in f32.
+    seeds: tuple[str, ...] = ()
+    #: Why the kernel may use local memory or a stack; empty: the resource report fails on either.
+    local_memory: str = ""
+
+    def width_of(self, dtype: str) -> int:
+        return self.width if isinstance(self.width, int) else self.width[dtype]
+
+    def accumulators_of(self, dtype: str) -> tuple[str, ...]:
+        offered = self.accumulators
+        return offered if isinstance(offered, tuple) else offered[dtype]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A rung at a dtype (and accumulator): a torch op of its own."""
+
+    op: Op
+    rung: Rung
+    dtype: str
+    accumulator: str
+
+    @cached_property
+    def name(self) -> str:
+        """Without the operator: `f16x8_pack_f32`."""
+        parts = [self.dtype]
+        width = self.rung.width_of(self.dtype)
+        if width > 1:
+            parts[0] += f"x{width}"
+        if self.rung.pack:
+            parts.append("pack")
+        if self.rung.technique:
+            parts.append(self.rung.technique)
+        if self.op.accumulates and self.dtype != "f32":
+            parts.append(self.accumulator)
+        return "_".join(parts)
+
+    @property
+    def low_precision(self) -> bool:
+        """Accumulates in 16 bits, which is only ever done by name."""
+        return self.accumulator in ("f16", "bf16")
+
+    @cached_property
+    def op_name(self) -> str:
+        """The torch op: `rms_norm_f16x8_pack_f32`."""
+        return f"{self.op.name}_{self.name}"
+
+    def __str__(self) -> str:
+        return self.op_name
+
+
+def parse_name(schema: str) -> str:
+    return schema[: schema.index("(")]
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """An operator: the single source of truth about it."""
+
+    #: As PyTorch writes it: "rms_norm(Tensor x, Tensor? weight, float eps) -> Tensor".
+    schema: str
+    family: str
+    #: Plain PyTorch at any floating dtype, float64 included; must not write its inputs.
+    reference: Callable[..., Any]
+    ladder: tuple[Rung, ...]
+    #: "<module in the family's package>:<function>", imported on first use. Takes the operator's
+    #: arguments.
+    triton: str
+    #: Shape and dtype of the outputs, allocated with torch.empty and friends.
+    fake: Callable[..., Any]
+    #: Raises on a call that no implementation may take. Runs before the reference, the fake and
+    #: Triton.
+    check: Callable[..., None] = always  # type: ignore[assignment]
+    #: `backward(inputs, needs, grad_outputs...) -> gradients`, one per input (None where there is
+    #: none). An operator without it takes part in autograd too, and raises there.
+    backward: Callable[..., tuple[Tensor | None, ...]] | None = None
+    #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`, and
+    #: None for the gradient of an output that nothing used.
+    saves_output: bool = False
+    #: Names of the tensors among the inputs that `backward` gets, the others are None and not kept;
+    #: None is all of them.
+    saves_inputs: tuple[str, ...] | None = None
+    #: `saves(inputs, outputs) -> kept`, where none of that will do: `backward(kept, needs, ...)`.
+    saves: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]] | None = None
+    #: Outputs, by position, that autograd takes for constants.
+    constants: tuple[int, ...] = ()
+    #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name; it may
+    #: lie in another one's: "rms_norm/backward".
+    source: str = ""
+    #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.
+    accumulates: bool = False
+    #: What a 16-bit accumulator sums along the last dimension, as a function of the arguments, so
+    #: that such variants are judged where they cannot overflow; None stands for the squares of each
+    #: argument.
+    terms: Callable[..., Tensor] | None = None
+    #: At most so many terms are added in 16 bits, before wider sums take over; 0: all of them.
+    low_precision_terms: int = 0
+    #: A sum in 16 bits is spread over at least so many threads.
+    low_precision_threads: int = 32
+    #: Compared element by element (True), or relative to the largest output (False).
+    elementwise: bool = False
+    #: PyTorch's other ways to the same answers, functions of the arguments: where an answer in f32
+    #: that is not elementwise would be wrong, their errors count as PyTorch's too.
+    alternatives: tuple[Callable[..., Any], ...] = ()
+    #: What the last bit of an f32 input that the operator takes note of is worth, relative to the
+    #: input: more than that of f32 where it rounds its inputs.
+    input_eps: float = 2.0**-23
+    #: Other names under which the seed list and users know it.
+    aliases: tuple[str, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    errors: tuple[Bad, ...] = ()
+    properties: tuple[Property, ...] = ()
+    cost: Cost | None = None
+    #: Benchmark cases; the label carries the shape, the dtype is prefixed.
+    bench: tuple[Sample, ...] = ()
+    #: Dtypes benchmarked by default.
+    bench_dtypes: tuple[str, ...] = FLOATS
+    #: Peers beyond "torch" (the reference, eager) and "compile": name -> factory. The factory
+    #: imports the peer (what raises is left out) and returns a function with the operator's
+    #: arguments.
+    peers: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
+    #: Rows of the seed list that are no kernels of this library but peers: row -> peer.
+    peer_seeds: Mapping[str, str] = field(default_factory=dict)
+    #: A peer whose error is at most this many times PyTorch's is compared with, if at a remark.
+    peer_error_ratio: float = 8.0
+    #: Rounds its arguments, so that finite differences say nothing about its gradient.
+    steps: bool = False
+    #: What "torch" and "compile" run where the reference is not what a PyTorch user would write.
+    eager: Callable[..., Any] | None = None
+
+    @cached_property
+    def name(self) -> str:
+        return parse_name(self.schema)
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """Every dtype that some rung takes, in catalogue order."""
+        found = {dtype for rung in self.ladder for dtype in rung.dtypes}
+        return tuple(name for name in DTYPES if name in found)
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        return tuple(
+            Variant(self, rung, dtype, dtype if accumulator == "same" else accumulator)
+            for rung in self.ladder
+            for dtype in rung.dtypes
+            for accumulator in rung.accumulators_of(dtype)
+            if not (accumulator == "same" and dtype == "f32")
+        )
+
+    @cached_property
+    def source_dir(self) -> str:
+        return self.source or self.name
+
+    def variant(self, name: str) -> Variant:
+        if not isinstance(name, str):
+            given = type(name).__name__
+            raise TypeError(f"{self.name}: expected variant to be a string, got {given}")
+        for variant in self.variants:
+            prefixed = (f"{prefix}_{variant.name}" for prefix in (self.name, *self.aliases))
+            if name in (variant.name, *prefixed):
+                return variant
+        listed = f"`warpsmith list {self.name}` shows them all"
+        hint = did_you_mean(name, (v.name for v in self.variants), listed)
+        if of_rung := [v.name for v in self.variants if v.rung.name == name]:
+            hint = f"it is a rung, with the variants {', '.join(of_rung)}"
+        raise ValueError(f"{self.name}: unknown variant '{name}'; {hint}")
+
+    def samples_for(self, dtype: str) -> tuple[Sample, ...]:
+        return tuple(s for s in self.samples if s.dtypes is None or dtype in s.dtypes)
+
+    def bench_for(self, dtype: str) -> tuple[Sample, ...]:
+        return tuple(s for s in self.bench if s.dtypes is None or dtype in s.dtypes)
+
+    @cached_property
+    def argument_names(self) -> tuple[str, ...]:
+        schema = torch._C.parse_schema(f"warpsmith::{self.schema}")
+        return tuple(argument.name for argument in schema.arguments)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an operator that a composite makes, on tensors without content."""
+
+    op: str
+    args: tuple[Any, ...]
+    purpose: str
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """A public function that is written on top of operators, and has no ladder of its own."""
+
+    #: The public function, as PyTorch would write it.
+    schema: str
+    family: str
+    #: What it is made of, in order: operators of the catalogue by their names, and PyTorch's
+    #: ("torch.mm"), each with what it is there for.
+    parts: tuple[tuple[str, str], ...]
+    #: `calls(*args)`: the operators of the catalogue that a call comes to, from its arguments.
+    calls: Callable[..., tuple[Call, ...]]
+    #: The module that it is written in.
+    module: str
+
+    @cached_property
+    def name(self) -> str:
+        return parse_name(self.schema)
+
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.parts if "." not in name)
+
+
+_ops: dict[str, Op] = {}
+#: The same in order, once all specs are imported.
+_loaded: dict[str, Op] = {}
+_composites: dict[str, Composite] = {}
+
+
+def add(op: Op) -> Op:
+    """Enters an operator into the catalogue. Specs call it as they are imported."""
+    if op.name in _ops:
+        raise ValueError(f"operator '{op.name}' is in the catalogue already")
+    _ops[op.name] = op
+    if _loaded:
+        _loaded[op.name] = op
+    return op
+
+
+def load() -> dict[str, Op]:
+    """Every operator by name, family by family."""
+    if not _loaded:
+        for family in FAMILIES:
+            importlib.import_module(f"warpsmith.{family}")
+        # a family that another one imports has entered its operators among those of the other
+        _loaded.update(sorted(_ops.items(), key=lambda item: FAMILIES.index(item[1].family)))
+    return _loaded
+
+
+def add_composite(composite: Composite) -> Composite:
+    """Enters a composite into the catalogue, beside the operators."""
+    _composites[composite.name] = composite
+    return composite
+
+
+def composites() -> dict[str, Composite]:
+    """Every composite by name."""
+    load()
+    return _composites
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """What to say of a name that is not known: up to three that are most like it."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else otherwise
+
+
+def get(name: str) -> Op:
+    """The operator of that name or alias.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    ops = load()
+    if name in ops:
+        return ops[name]
+    for op in ops.values():
+        if name in op.aliases:
+            return op
+    hint = did_you_mean(name, ops, "`warpsmith list` shows them all")
+    raise ValueError(f"unknown operator '{name}'; {hint}")
+
+
+def variants() -> Iterator[Variant]:
+    for op in load().values():
+        yield from op.variants
+
+
+def seed_rows() -> dict[str, str]:
+    """Seed kernel name -> the variant (torch op name) that answers it."""
+    answers: dict[str, str] = {}
+    for op in load().values():
+        for variant in op.variants:
+            for prefix in (op.name, *op.aliases):
+                answers.setdefault(f"{prefix}_{variant.name}", variant.op_name)
+            for seed in variant.rung.seeds:
+                row, _, accumulator = seed.partition(":")
+                if accumulator in ("", variant.accumulator):
+                    answers.setdefault(row.format(dtype=variant.dtype), variant.op_name)
+    return answers
+
+
+def peer_rows() -> dict[str, tuple[Op, str]]:
+    """Seed kernel name -> the operator, and its peer, that it is."""
+    return {seed: (op, peer) for op in load().values() for seed, peer in op.peer_seeds.items()}

@@ -1,0 +1,695 @@
+"""Registration of every operator with PyTorch, and the choice of the kernel that serves a call.
+
+Per operator `op` the namespace `torch.ops.warpsmith` holds
+
+    op                   what users call; picks the kernel
+    op.rung              the same with the rung and the accumulator named; compiled library only
+    op.fallback          Triton, else the PyTorch reference: where the library hands a call back
+    op_<variant>         one op per variant
+
+Schemas, CPU implementation, fake and autograd are registered here, when the package is imported.
+The CUDA implementations of `op` and `op.rung` come with the compiled library of the family, loaded
+by the first CUDA call: until then a CompositeExplicitAutograd implementation stands in for them,
+which ranks below a CUDA one once that exists.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import operator
+import os
+import re
+import shutil
+import sysconfig
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from warpsmith.core import catalogue
+from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
+from warpsmith.native import build
+
+_library = torch.library.Library("warpsmith", "DEF")
+_BelowAutograd = torch._C._AutoDispatchBelowAutograd
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What serves a call, and why."""
+
+    implementation: str  # "cuda", "triton", "reference" or "composite"
+    variant: Variant | None
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return self.variant.op_name if self.variant else self.implementation
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class FallbackWarning(UserWarning):
+    """A call is served by something slower than it could be."""
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+def first_tensor(args: tuple[Any, ...]) -> Tensor:
+    return next(a for a in args if isinstance(a, Tensor))
+
+
+def refusal(variant: Variant, args: tuple[Any, ...], sm: int | None) -> str | None:
+    """Why `variant` cannot take the call; None where it can. `sm` None stands for any GPU."""
+    dtype = DTYPE_NAMES.get(first_tensor(args).dtype)
+    if dtype != variant.dtype:
+        return f"takes {variant.dtype}, got {dtype or first_tensor(args).dtype}"
+    if sm is not None and sm < variant.rung.min_sm:
+        return f"needs sm_{variant.rung.min_sm}, this GPU is sm_{sm}"
+    return variant.rung.when(*args)
+
+
+def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:
+    """The CUDA variant that serves the call on a GPU of compute capability `sm`."""
+    for variant in reversed(op.variants):
+        if variant.low_precision:
+            continue
+        if refusal(variant, args, sm) is None and variant.rung.suits(*args) is None:
+            return variant
+    return None
+
+
+def device_sm(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor
+
+
+def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
+    """What serves a call, as a pure function of the arguments, the GPU and what is built.
+
+    Args:
+        name: an operator ("rms_norm") or an alias of it, or a composite
+            ("fused_linear_cross_entropy"), of which the reason says what serves its parts.
+        *args: the operator's arguments, as `torch.ops.warpsmith` takes them; tensors may be on any
+            device.
+        **named: those that are given by name; and `approximate="tanh"` of what has a second
+            operator for it ("gelu_tanh").
+        sm: ask for a GPU of this compute capability (90) instead of the tensors' own device;
+            the answer then says which compiled kernel would serve, whether or not it is built
+            here.
+
+    It takes the GPU for a whole one. On a part of one that holds no cluster of so many blocks as a
+    rung wants, a call goes to the next rung that takes it.
+
+    Returns:
+        A `Choice`: implementation, variant and reason; `print` it.
+
+    Raises:
+        ValueError: there is no such operator.
+        TypeError: it takes no such arguments, or more than these; `sm` is no number.
+    """
+    if sm is not None:
+        try:
+            sm = operator.index(sm)
+        except TypeError:
+            message = f"which: expected sm to be a whole number (90, say), got {sm!r}"
+            raise TypeError(message) from None
+    if composite := catalogue.composites().get(name):
+        served = (
+            f"{c.purpose}: {which(c.op, *c.args, sm=sm)}" for c in composite.calls(*args, **named)
+        )
+        return Choice("composite", None, "; ".join(served))
+    op = catalogue.get(name)
+    if "approximate" in named and f"{op.name}_tanh" in catalogue.load():
+        op = catalogue.get(f"{op.name}_tanh" if named.pop("approximate") == "tanh" else op.name)
+    args = checked(op, in_order(op, args, named))
+    tensor = first_tensor(args)
+    if sm is None:
+        if tensor.device.type != "cuda":
+            return Choice(
+                "reference", None, f"{tensor.device.type} tensors run the PyTorch reference"
+            )
+        if any(
+            isinstance(a, Tensor) and a.is_floating_point() and a.dtype not in DTYPE_NAMES
+            for a in args
+        ):
+            return Choice(
+                "reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
+            )
+        if not load_family(op.family):
+            return fallback_choice(op, args, build.why_not(op.family))
+        sm = device_sm(tensor.device)
+    if variant := pick(op, args, sm):
+        return Choice("cuda", variant, variant.rung.story)
+    why = f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}"
+    if sm < build.MIN_SM:
+        why = f"the GPU is sm_{sm}, the kernels need sm_{build.MIN_SM}"
+    return fallback_choice(op, args, why)
+
+
+def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
+    dtype = first_tensor(args).dtype
+    # a twin is written for integers where some rung is
+    integers = any(not DTYPES[name].is_floating_point for name in op.dtypes)
+    if dtype not in DTYPE_NAMES or not (dtype.is_floating_point or integers):
+        return Choice("reference", None, why)
+    if lacking := why_no_triton():
+        return Choice("reference", None, f"{why}; {lacking}")
+    return Choice("triton", None, why)
+
+
+# --- implementations ------------------------------------------------------------------------------
+
+
+def checked(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All arguments of a call that the operator takes; any other raises."""
+    args = normalise(op, args)
+    require_tensors(op, args)
+    op.check(*args)
+    return args
+
+
+def in_order(op: Op, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """All arguments of a call, those that were given by name in their places.
+
+    Raises:
+        TypeError: as for a Python function.
+    """
+    names = op.argument_names
+    takes = f"{op.name} takes {', '.join(names)}"
+    if len(args) > len(names):
+        raise TypeError(f"{takes}; got {len(args)} arguments")
+    for name in named:
+        if name not in names[len(args) :]:
+            how = "twice" if name in names else "unknown to it"
+            raise TypeError(f"{takes}; got {name}, {how}")
+    parsed = torch._C.parse_schema(f"warpsmith::{op.schema}").arguments
+    for a in parsed[len(args) :]:
+        if a.name in named or a.has_default_value():
+            args = (*args, named.get(a.name, a.default_value))
+        else:
+            raise TypeError(f"{takes}; got no {a.name}")
+    return args
+
+
+def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
+    """Raises where a tensor is missing, which PyTorch lets pass if it is None, or has no strides.
+
+    Raises:
+        TypeError: None, a number or a list, say, in place of a tensor.
+        NotImplementedError: a sparse tensor, say.
+    """
+    for name, needed, a in zip(op.argument_names, _tensors(op.schema), args, strict=True):
+        if needed and not isinstance(a, Tensor):
+            given = "None" if a is None else type(a).__name__
+            raise TypeError(f"{op.name}: expected {name} to be a tensor, got {given}")
+        if isinstance(a, Tensor) and a.layout != torch.strided:
+            raise NotImplementedError(
+                f"{op.name}: expected {name} to be a strided tensor, got {a.layout}"
+            )
+
+
+@functools.cache
+def _tensors(schema: str) -> tuple[bool, ...]:
+    """Which arguments have to be tensors."""
+    parsed = torch._C.parse_schema(f"warpsmith::{schema}")
+    return tuple(isinstance(a.type, torch.TensorType) for a in parsed.arguments)
+
+
+def normalise(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Fills in the schema's defaults, so that checks and references see every argument."""
+    defaults = _defaults(op.schema)
+    return args + defaults[len(args) :]
+
+
+@functools.cache
+def _defaults(schema: str) -> tuple[Any, ...]:
+    parsed = torch._C.parse_schema(f"warpsmith::{schema}")
+    return tuple(a.default_value if a.has_default_value() else None for a in parsed.arguments)
+
+
+@functools.cache
+def why_no_triton() -> str | None:
+    """Why no twin can run here; None where it can."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return "Triton is not installed"
+    if interpreting():
+        return None
+    # Triton compiles the code that starts its kernels.
+    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
+        return "Triton finds no C compiler (cc, gcc, clang, or what CC names)"
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        return f"Triton finds no headers of Python in {headers} (python3-dev)"
+    return None
+
+
+def triton_available() -> bool:
+    return why_no_triton() is None
+
+
+def interpreting() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+
+
+@functools.cache
+def triton_function(op: Op) -> Callable[..., Any]:
+    """The operator's Triton twin."""
+    module, function = op.triton.split(":")
+    return getattr(importlib.import_module(f"warpsmith.{op.family}.{module}"), function)
+
+
+def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    return tuple(
+        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args
+    )
+
+
+def reference(op: Op, args: tuple[Any, ...]) -> Any:
+    """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes
+    through float32 and its answers into what the fake promises. Autocast, which is over for a
+    kernel by the time it runs, is so here too.
+    """
+    with torch.autocast(first_tensor(args).device.type, enabled=False):
+        return _reference(op, args)
+
+
+def _reference(op: Op, args: tuple[Any, ...]) -> Any:
+    if not catalogue.is_fp8(first_tensor(args).dtype):
+        return op.reference(*args)
+    out = op.reference(*upcast(args, torch.float32))
+    promised = _promised(op, args)
+    if isinstance(out, tuple):
+        return tuple(o.to(p.dtype) for o, p in zip(out, promised, strict=True))
+    return out.to(promised.dtype)
+
+
+def _promised(op: Op, args: tuple[Any, ...]) -> Any:
+    with torch.device("meta"):
+        return op.fake(*(_without_data(a) if isinstance(a, Tensor) else a for a in args))
+
+
+def _like_fake(op: Op, args: tuple[Any, ...], out: Any) -> Any:
+    """Copies `out` into the layout that the fake promises; a no-op where it has that layout."""
+    promised = _promised(op, args)
+    if isinstance(out, tuple):
+        return tuple(_with_strides(o, p) for o, p in zip(out, promised, strict=True))
+    return _with_strides(out, promised)
+
+
+def _without_data(x: Tensor) -> Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+def _with_strides(out: Tensor, promised: Tensor) -> Tensor:
+    if out.stride() == promised.stride():
+        return out
+    return torch.empty_strided(
+        promised.shape, promised.stride(), dtype=out.dtype, device=out.device
+    ).copy_(out)
+
+
+def _cpu(op: Op) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        args = checked(op, args)
+        return _like_fake(op, args, reference(op, args))
+
+    return run
+
+
+def _meta(op: Op) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        args = checked(op, args)
+        return op.fake(*args)
+
+    return run
+
+
+def _fallback(op: Op) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        args = checked(op, args)
+        if fallback_choice(op, args, "").implementation == "triton":
+            return triton_function(op)(*args)
+        return _like_fake(op, args, reference(op, args))
+
+    return run
+
+
+@functools.cache
+def load_family(family: str) -> bool:
+    """Loads (compiling first where needed) the CUDA library of a family; False where there is none
+    to be had.
+    """
+    path = build.library(family)
+    if path is None:
+        return False
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:  # compiled on another system, say, with a newer C library
+        build.give_up(family, f"{path} cannot be loaded: {error}")
+        return False
+    set_order = getattr(torch.ops.warpsmith, f"_{family}_ladder")
+    for source_dir, order in ladder_orders(family).items():
+        set_order(source_dir, ",".join(order))
+    _cutlass[family] = getattr(torch.ops.warpsmith, f"_{family}_cutlass")()
+    return True
+
+
+#: The CUTLASS that each loaded library was built with; empty where it was built without.
+_cutlass: dict[str, str] = {}
+
+
+def built_with_cutlass(family: str) -> bool | None:
+    """Whether the family's library was built with CUTLASS; None until it is loaded."""
+    return bool(_cutlass[family]) if family in _cutlass else None
+
+
+def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
+    """Rung names in ladder order for every source folder; operators that share one differ only in
+    rungs left out.
+    """
+    orders: dict[str, tuple[str, ...]] = {}
+    for op in catalogue.load().values():
+        if op.family == family:
+            names = tuple(rung.name for rung in op.ladder)
+            longer, shorter = sorted((names, orders.get(op.source_dir, ())), key=len, reverse=True)
+            if tuple(name for name in longer if name in shorter) != shorter:
+                raise ValueError(
+                    f"{op.name}: its ladder orders {op.source_dir} differently from others"
+                )
+            orders[op.source_dir] = longer
+    return orders
+
+
+@functools.cache
+def _warn_once(family: str, why: str) -> None:
+    warnings.warn(
+        f"warpsmith: the CUDA kernels of '{family}' are not in use, "
+        f"a slower implementation serves: {why}",
+        FallbackWarning,
+        stacklevel=4,
+    )
+
+
+def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
+    """Stands in for the CUDA implementation until the family's library is there."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        packet = getattr(torch.ops.warpsmith, op.name)
+        require_tensors(op, normalise(op, args))
+        if not any(isinstance(a, Tensor) and a.is_cuda for a in args):
+            # the library would leave the call to this function again
+            if overload == "rung":
+                device = first_tensor(args).device
+                raise RuntimeError(
+                    f"{op.name}: the variant '{kwargs['rung']}' needs CUDA tensors, got {device}"
+                )
+            return packet.fallback(*args)
+        if load_family(op.family):
+            with _BelowAutograd():
+                return getattr(packet, overload)(*args, **kwargs)
+        why = build.why_not(op.family)
+        if overload == "rung":
+            raise RuntimeError(
+                f"{op.name}: the variant '{kwargs['rung']}' needs the compiled CUDA library: {why}"
+            )
+        _warn_once(op.family, why)
+        return packet.fallback(*args)
+
+    return run
+
+
+def _refuse(
+    variant: Variant, args: tuple[Any, ...], why: str | None, cause: Exception | None = None
+) -> NoReturn:
+    """Raises with the reason and the arguments that it speaks of."""
+    got = "; ".join(
+        f"{name} {_described(a)}"
+        for name, a in zip(variant.op.argument_names, args, strict=True)
+        if isinstance(a, Tensor)
+    )
+    raise RuntimeError(f"{variant.op_name}: {why}; got {got}") from cause
+
+
+def _described(x: Tensor) -> str:
+    text = f"{x.dtype} {tuple(x.shape)} of strides {x.stride()}"
+    alignment = x.data_ptr() & -x.data_ptr()
+    return text if alignment == 0 or alignment >= 16 else f"{text}, aligned to {alignment} bytes"
+
+
+def _variant(variant: Variant) -> Callable[..., Any]:
+    """A variant refuses what it cannot take, with the reason; a CPU computes the reference."""
+
+    def run(*args: Any) -> Any:
+        op = variant.op
+        args = checked(op, args)
+        tensor = first_tensor(args)
+        if tensor.device.type == "cuda":
+            packet = getattr(torch.ops.warpsmith, op.name)
+            if DTYPE_NAMES.get(tensor.dtype) != variant.dtype:
+                _refuse(variant, args, refusal(variant, args, None))
+            try:
+                return packet.rung(*args, rung=variant.rung.name, accumulator=variant.accumulator)
+            except RuntimeError as error:
+                if why := refusal(variant, args, device_sm(tensor.device)):
+                    _refuse(variant, args, why, error)
+                raise
+        if why := refusal(variant, args, None):
+            _refuse(variant, args, why)
+        return _like_fake(op, args, reference(op, args))
+
+    return run
+
+
+# --- registration ---------------------------------------------------------------------------------
+
+
+#: Numbers that are new in every call, so that compiled code must not be made for one of them.
+_DRAWN = re.compile(r"\bint (?=(seed|offset)\b)")
+
+
+def _define(schema: str) -> None:
+    _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _register_autograd(op: Op, name: str) -> None:
+    assert op.backward is not None
+    derivative = op.backward
+    names = op.argument_names if op.saves_inputs is None else op.saves_inputs
+
+    def keep(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        if op.saves is not None:
+            return op.saves(inputs, outputs)
+        named = zip(op.argument_names, inputs, strict=True)
+        kept = tuple(a if n in names or not isinstance(a, Tensor) else None for n, a in named)
+        return kept + outputs if op.saves_output else kept
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        kept = keep(inputs, outputs)
+        ctx.tensor_slots = [i for i, a in enumerate(kept) if isinstance(a, Tensor)]
+        ctx.save_for_backward(*(a for a in kept if isinstance(a, Tensor)))
+        ctx.mark_non_differentiable(*(outputs[i] for i in op.constants))
+        if op.saves is not None or op.saves_output:
+            ctx.set_materialize_grads(False)
+        ctx.others = [None if isinstance(a, Tensor) else a for a in kept]
+
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        count = len(op.argument_names)
+        if all(g is None for g in grads):
+            return (None,) * count
+        kept = list(ctx.others)
+        for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
+            kept[slot] = tensor
+        needs = ctx.needs_input_grad
+        given = (tuple(kept), needs, *grads)
+        if op.saves is None and op.saves_output:
+            given = (tuple(kept[:count]), needs, tuple(kept[count:]), *grads)
+        if torch.is_grad_enabled():  # the gradient may have to be differentiated in its turn
+            return derivative(*given)
+        with _BelowAutograd():
+            return derivative(*given)
+
+    torch.library.register_autograd(
+        f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+def _refuse_backward(op: Op, name: str) -> None:
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        raise RuntimeError(f"{op.name}: the derivative for warpsmith::{name} is not implemented")
+
+    torch.library.register_autograd(f"warpsmith::{name}", backward, lib=_library)
+
+
+def register(op: Op) -> None:
+    """Defines the operator and its variants in `torch.ops.warpsmith`."""
+    signature = op.schema[len(op.name) :]
+    arguments, returns = signature.rsplit(" -> ", 1)
+    inner = arguments[1:-1]
+    separator = ", " if "*" in inner else ", *, "
+    overloads = {
+        op.name: f"{op.name}{signature}",
+        f"{op.name}.rung": (
+            f"{op.name}.rung({inner}{separator}str rung, str accumulator) -> {returns}"
+        ),
+        f"{op.name}.fallback": f"{op.name}.fallback{signature}",
+    }
+    for schema in overloads.values():
+        _define(schema)
+    _library.impl(op.name, _cpu(op), "CPU")
+    _library.impl(op.name, _meta(op), "Meta")
+    _library.impl(op.name, _until_loaded(op, "default"), "CompositeExplicitAutograd")
+    _library.impl(f"{op.name}.rung", _until_loaded(op, "rung"), "CompositeExplicitAutograd")
+    _library.impl(f"{op.name}.fallback", _fallback(op), "CompositeExplicitAutograd")
+    names = [op.name]
+    for variant in op.variants:
+        _define(f"{variant.op_name}{signature}")
+        _library.impl(variant.op_name, _variant(variant), "CompositeExplicitAutograd")
+        _library.impl(variant.op_name, _meta(op), "Meta")
+        names.append(variant.op_name)
+    for name in names:
+        if op.backward is not None:
+            _register_autograd(op, name)
+        else:
+            _refuse_backward(op, name)
+
+
+def register_inplace(op: Op, index: int) -> None:
+    """Defines `<op>_`, which writes output `index` over the first argument and returns the others.
+
+    The compiled library of the family implements it for CUDA. It is not differentiable, and raises
+    where a gradient would be lost.
+
+    Args:
+        op: a registered operator, whose first argument is a tensor.
+        index: the output of that tensor's shape and dtype.
+    """
+    schema = torch._C.parse_schema(f"warpsmith::{op.schema}")
+    arguments, returns = op.schema[len(op.name) :].rsplit(" -> ", 1)
+    others = ["Tensor"] * (len(schema.returns) - 1)
+    returns = others[0] if len(others) == 1 else f"({', '.join(others)})"
+    name = f"{op.name}_"
+    _define(f"{name}{arguments.replace('(Tensor ', '(Tensor(a!) ', 1)} -> {returns}")
+
+    def rest(out: Any) -> Any:
+        kept = out if isinstance(out, tuple) else (out,)
+        kept = kept[:index] + kept[index + 1 :]
+        return None if not kept else kept[0] if len(kept) == 1 else kept
+
+    def written(implementation: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        target = args[0]
+        if any(
+            n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride(), strict=True)
+        ):
+            raise RuntimeError(
+                f"{op.name}: expected {op.argument_names[0]} that are not expanded, "
+                "as they are written to"
+            )
+        out = implementation(*args)
+        target.copy_(out[index] if isinstance(out, tuple) else out)
+        return rest(out)
+
+    def until_loaded(*args: Any) -> Any:
+        if load_family(op.family):
+            with _BelowAutograd():
+                return getattr(torch.ops.warpsmith, name)(*args)
+        _warn_once(op.family, build.why_not(op.family))
+        return written(getattr(torch.ops.warpsmith, op.name).fallback, args)
+
+    def below_autograd(*args: Any) -> Any:
+        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
+            raise RuntimeError(
+                f"{name}: not differentiable; expected arguments that require no gradient"
+            )
+        with _BelowAutograd():
+            out = getattr(torch.ops.warpsmith, name).default(*args)
+        # a kernel's writing tells autograd nothing
+        torch.autograd.graph.increment_version(args[0])
+        return out
+
+    _library.impl(name, below_autograd, "Autograd")
+    _library.impl(name, lambda *args: written(_cpu(op), args), "CPU")
+    _library.impl(name, lambda *args: rest(_meta(op)(*args)), "Meta")
+    _library.impl(name, until_loaded, "CompositeExplicitAutograd")
+
+
+def register_composite(
+    schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]
+) -> Any:
+    """Defines an operator that is written in Python on top of others, the same for every device. It
+    is not differentiable.
+
+    Args:
+        schema: as PyTorch writes it.
+        implementation: takes the operator's arguments.
+        fake: allocates its outputs.
+
+    Returns:
+        The operator.
+    """
+    name = catalogue.parse_name(schema)
+    _define(schema)
+    _library.impl(name, implementation, "CompositeExplicitAutograd")
+    _library.impl(name, fake, "Meta")
+    return getattr(torch.ops.warpsmith, name).default
+
+
+# --- the public functions -------------------------------------------------------------------------
+
+
+def refuse_tangents(op: Op, args: tuple[Any, ...]) -> None:
+    """Forward-mode differentiation would take the answer for a constant.
+
+    Raises:
+        NotImplementedError: where an argument carries a tangent.
+    """
+    for a in args:
+        if isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None:
+            raise NotImplementedError(f"{op.name}: forward-mode derivatives are not implemented")
+
+
+def public(op: Op) -> Callable[..., Any]:
+    """The call behind a public function: `run(variant, *args)`.
+
+    Below autograd when nothing needs a gradient, which saves 4 us a call; torch.compile always sees
+    the plain op. What the library says of a tensor that is missing names no argument: looked for
+    only when a call has failed, which costs the others nothing.
+    """
+    default = getattr(torch.ops.warpsmith, op.name).default
+    direct = default._op
+    is_compiling = torch.compiler.is_compiling
+    is_grad_enabled = torch.is_grad_enabled
+    is_transforming = torch._C._are_functorch_transforms_active
+
+    def run(variant: str | None, *args: Any) -> Any:
+        compiling = is_compiling()
+        if not compiling and forward_ad._current_level >= 0:
+            refuse_tangents(op, args)
+        if variant is not None:
+            return getattr(torch.ops.warpsmith, op.variant(variant).op_name).default(*args)
+        # A tensor that vmap has batched does not say whether it requires a gradient.
+        if compiling or is_transforming():
+            return default(*args)
+        if is_grad_enabled():
+            for a in args:
+                if isinstance(a, Tensor) and a.requires_grad:
+                    return default(*args)
+        try:
+            with _BelowAutograd():
+                return direct(*args)
+        except RuntimeError:
+            require_tensors(op, normalise(op, args))
+            raise
+
+    return run

@@ -1,0 +1,1 @@
+"""Honest times, and what the card can do at best."""

@@ -1,0 +1,1 @@
+"""Building the libraries, and what the compiler made of the kernels."""

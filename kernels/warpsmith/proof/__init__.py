@@ -1,0 +1,1 @@
+"""Showing that every implementation is right."""

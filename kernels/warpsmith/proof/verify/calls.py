@@ -1,0 +1,218 @@
+"""Plain calls: samples, variants, refusals, Triton twins, special values, bad calls, properties."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from warpsmith.core import dispatch
+from warpsmith.core.catalogue import Sample, Variant
+from warpsmith.proof import testing
+from warpsmith.proof.testing import Expected
+from warpsmith.proof.verify.run import (
+    FEW_ELEMENTS,
+    MANY_ELEMENTS,
+    Run,
+    as_tuple,
+    covering,
+    elements,
+    expect,
+    expect_rung,
+    implementations,
+    launches,
+    plain_samples,
+    run_judged,
+    strict,
+    tensors,
+    usable_samples,
+)
+
+
+def sample_checks(run: Run) -> None:
+    _samples(run, huge=False)
+
+
+def huge_checks(run: Run) -> None:
+    """The samples that need several GB."""
+    if run.on_gpu:
+        _samples(run, huge=True)
+
+
+def _samples(run: Run, huge: bool) -> None:
+    if not run.wants("samples", "variants", "refusals", "triton"):
+        return
+    first, step = (0, 1) if huge else run.part
+    for dtype in run.dtypes:
+        for sample in [s for s in run.op.samples_for(dtype) if s.huge == huge][first::step]:
+            try:
+                _one_sample(run, dtype, sample)
+            except torch.cuda.OutOfMemoryError:
+                run.out_of_memory("samples", f"{dtype} {sample}", sample.huge)
+            if sample.huge:
+                torch.cuda.empty_cache()
+
+
+def _one_sample(run: Run, dtype: str, sample: Sample) -> None:
+    op, label, huge = run.op, f"{dtype} {sample}", sample.huge
+    if not (run.on_gpu or sample.small or run.wants("samples")):
+        return
+    args = run.make(sample, dtype)
+    if not run.on_gpu and elements(args) > MANY_ELEMENTS:
+        return
+    expected = None if huge and op.elementwise else Expected.of(op, args)
+    if run.wants("samples"):
+        with run.check("samples", label, huge):
+            choice = dispatch.which(op.name, *args)
+            guard = strict() if choice.implementation == "cuda" else contextlib.nullcontext()
+            with guard:
+                out = run_judged(run, run.function(), args, str(sample), expected)
+            if choice.variant is not None and launches(args, out):
+                expect_rung(run, choice.variant.rung.name)
+    if run.on_gpu or sample.small:
+        for variant in run.variants(dtype):
+            why = dispatch.refusal(variant, args, run.sm)
+            if why is None and run.wants("variants"):
+                with run.check("variants", f"{variant.name} {sample}", huge), strict():
+                    out = run_judged(
+                        run, run.function(variant), args, str(sample), expected, variant
+                    )
+                    if run.on_gpu and launches(args, out):
+                        expect_rung(run, variant.rung.name)
+            elif why is not None and run.wants("refusals"):
+                with run.check("refusals", f"{variant.name} {sample}"):
+                    _expect_refusal(run, variant, args, why)
+    if run.wants("triton") and run.triton_runs():
+        if not run.on_gpu and not (sample.small and elements(args) <= FEW_ELEMENTS):
+            return
+        with run.check("triton", label, huge):
+            twin = lambda *a: testing.run_triton(op, a)  # noqa: E731
+            run_judged(run, twin, args, f"{sample}, Triton", expected)
+
+
+def _expect_refusal(run: Run, variant: Variant, args: tuple[Any, ...], why: str) -> None:
+    try:
+        run.function(variant)(*args)
+    except (RuntimeError, TypeError, ValueError) as error:
+        expect(run.op.name in str(error), f"the refusal does not name the operator: {error}")
+        expect(why in str(error), f"the refusal should say '{why}', it says: {error}")
+    else:
+        raise AssertionError(f"took a call that the spec refuses: {why}")
+
+
+def wrong_dtype_checks(run: Run) -> None:
+    """Every variant refuses another dtype."""
+    if not run.wants("refusals"):
+        return
+    for dtype in run.dtypes:
+        found = plain_samples(run, dtype)
+        if not found:
+            continue
+        for variant in run.op.variants:
+            if variant.dtype != dtype and (not run.on_gpu or run.compiled):
+                with run.check("refusals", f"{variant.name} given {dtype}"):
+                    why = dispatch.refusal(variant, found[0][1], run.sm)
+                    _expect_refusal(run, variant, found[0][1], why or "takes")
+        break
+
+
+def nonfinite_checks(run: Run) -> None:
+    """NaN, and for operators that are no derivatives infinities too, among ordinary values."""
+    if not run.wants("nonfinite"):
+        return
+    values = [float("nan")]
+    if not run.op.name.endswith("_backward"):
+        values += [float("inf"), -float("inf")]
+    for dtype in run.dtypes:
+        for sample, args, names in covering(run, dtype):
+            for planted, value in enumerate(values):
+                changed = _plant(args, value)
+                expected = Expected.of(run.op, changed)
+                for name, function, variant in implementations(run, dtype, changed):
+                    if name not in names:
+                        continue
+                    label = f"{name} {dtype} {('nan', 'inf', '-inf')[planted]}"
+                    with run.check("nonfinite", label):
+                        run_judged(run, function, changed, str(sample), expected, variant)
+
+
+def _plant(args: tuple[Any, ...], value: float) -> tuple[Any, ...]:
+    changed = []
+    for i, a in enumerate(args):
+        if isinstance(a, Tensor) and a.is_floating_point():
+            a = a.clone()
+            for place in (i, a.numel() // 2 + i, a.numel() - 1 - i):
+                a[numpy.unravel_index(place % a.numel(), a.shape)] = value
+        changed.append(a)
+    return tuple(changed)
+
+
+def public_checks(run: Run) -> None:
+    """The function of the package, which goes below autograd where it may."""
+    import warpsmith
+
+    function = getattr(warpsmith, run.op.name, None)
+    if not run.wants("public") or run.op.name not in warpsmith.__all__ or function is None:
+        return
+    for dtype in run.dtypes:
+        for sample, args in usable_samples(run, dtype)[:3]:
+            given = sample.make(run.inputs(dtype))
+            with run.check("public", f"{dtype} {sample}"):
+                out = function(*given)
+                testing.assert_matches(run.op, out, args, f"{sample}, public function")
+                graph = any(o.requires_grad for o in tensors(as_tuple(out)))
+                expect(not graph, "an answer that nothing asked a gradient of requires one")
+    with run.check("public", "unknown variant"):
+        args = run.op.samples_for(run.dtypes[0])[0].make(run.inputs(run.dtypes[0]))
+        try:
+            function(*args, variant="no_such_variant")
+        except ValueError as error:
+            expect(run.op.name in str(error), f"the message does not name the operator: {error}")
+            expect("no_such_variant" in str(error), f"the message does not name it: {error}")
+        else:
+            raise AssertionError("an unknown variant was accepted")
+
+
+def error_checks(run: Run) -> None:
+    if not run.wants("errors"):
+        return
+    op = run.op
+    for bad in op.errors:
+        if bad.cuda_only and not run.on_gpu:
+            continue
+        variant = op.variant(bad.variant) if bad.variant else None
+        if variant is not None and run.on_gpu and not run.compiled:
+            continue
+        dtype = variant.dtype if variant else run.dtypes[0]
+        with run.check("errors", bad.label):
+            args = bad.make(run.inputs(dtype))
+            try:
+                run.function(variant)(*args)
+            except bad.error as error:
+                text = str(error)
+                expect(
+                    re.search(bad.message, text) is not None,
+                    f"expected a message like '{bad.message}', got: {text[:500]}",
+                )
+            else:
+                raise AssertionError("the call did not raise")
+            run.ensure_alive()
+    usable = usable_samples(run, run.dtypes[0])
+    if op.errors and usable:
+        with run.check("errors", "a good call afterwards"):
+            sample, args = usable[0]
+            run_judged(run, run.function(), args, str(sample), None)
+
+
+def property_checks(run: Run) -> None:
+    if not run.wants("properties"):
+        return
+    for fact in run.op.properties:
+        for dtype in run.dtypes:
+            if fact.dtypes is None or dtype in fact.dtypes:
+                with run.check("properties", f"{fact.label} {dtype}"), torch.no_grad():
+                    fact.check(run.function(), run.inputs(dtype))

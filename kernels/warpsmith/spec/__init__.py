@@ -1,0 +1,1 @@
+"""The vocabulary of specs and twins, which every family shares."""
