@@ -2,8 +2,8 @@
 other.
 
 Every worker is a fresh interpreter (`python -m warpsmith.proof.worker`) in a session of its own,
-which takes tasks one after another until one of them ends it. Tasks of a rank go from the
-costliest to the cheapest. On a GPU as many run side by side as there is memory for by their own account, and
+which takes tasks one after another until one of them ends it. Tasks of a rank go from the costliest
+to the cheapest. On a GPU as many run side by side as there is memory for by their own account, and
 none may allocate more than it said, so that it starves no other. Tasks that want more are run again
 at the end, with several times as much and so beside fewer; those that want still more, alone.
 """

@@ -44,7 +44,7 @@ _FAULTY = {
     "racecheck": "race_kernel",
 }
 #: What a Python is told that plants a fault.
-_COMMIT = "from warpsmith.verify.sanitizer import commit_fault; commit_fault({!r})"
+_COMMIT = "from warpsmith.proof.verify.sanitizer import commit_fault; commit_fault({!r})"
 #: How a line begins that says what is wrong: the sanitizer's, and ours.
 _REPORTED = ("=========", "FAILED")
 
