@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "device/ptx/mbarrier.h"
+#include "device/ptx/barrier.h"
 #include "device/warp.h"
 
 namespace warpsmith {
@@ -42,7 +42,7 @@ __device__ __forceinline__ void cluster_sync() {
 
 // Writes 4 bytes to the same shared-memory variable in block `rank` of the cluster.
 __device__ __forceinline__ void store_remote(float* local, int rank, float value) {
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(local));
+  const uint32_t address = ptx::shared_address(local);
   asm volatile(
       "{\n"
       "  .reg .b32 remote;\n"

@@ -1,11 +1,9 @@
-// Vec by Vec from global to shared memory in the background; committed and awaited by ptx/cp_async.h.
+// Vec by Vec from global to shared memory in the background; committed and awaited by ptx/copy.h.
 #pragma once
 
 #include <type_traits>
 
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_narrow.h"
-#include "device/ptx/cp_async_policy.h"
+#include "device/ptx/copy.h"
 #include "device/vec.h"
 
 namespace warpsmith {

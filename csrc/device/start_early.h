@@ -1,7 +1,7 @@
 // The beginning of a kernel that is launched while the grid before it ends (LaunchConfig::early in host/launch.h).
 #pragma once
 
-#include "device/ptx/griddepcontrol.h"
+#include "device/ptx/barrier.h"
 
 namespace warpsmith {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/ptx/global.h"
+#include "device/ptx/memory.h"
 
 namespace warpsmith {
 

@@ -3,8 +3,7 @@
 // multiplications, which hide the time of these reads.
 #pragma once
 
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_zfill.h"
+#include "device/ptx/copy.h"
 #include "gemm/packed_tile.cuh"
 #include "host/launch.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "device/convert.h"
-#include "device/ptx/global.h"
+#include "device/ptx/memory.h"
 #include "row/packed.h"
 
 namespace warpsmith {

@@ -8,8 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "device/ptx/cp_async_if.h"
-#include "device/ptx/cp_async_zfill.h"
+#include "device/ptx/copy.h"
 #include "gemm/gemm.h"
 
 namespace warpsmith {

@@ -6,7 +6,7 @@
 //   8 x 8 in taller tiles.
 #pragma once
 
-#include "device/ptx/global.h"
+#include "device/ptx/memory.h"
 #include "device/ptx/mma.h"
 #include "gemm/cut_sums.cuh"
 #include "gemm/packs.cuh"

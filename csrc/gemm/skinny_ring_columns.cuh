@@ -3,7 +3,6 @@
 //   every column. In 16 bits ldmatrix transposes them on their way to the tensor cores, whose left operand they are.
 #pragma once
 
-#include "device/ptx/ldmatrix.h"
 #include "device/ptx/mma.h"
 #include "gemm/column_slices.h"
 #include "gemm/cut_sums.cuh"

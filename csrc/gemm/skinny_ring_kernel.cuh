@@ -6,8 +6,7 @@
 #pragma once
 
 #include "device/pipeline.h"
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_zfill.h"
+#include "device/ptx/copy.h"
 #include "device/start_early.h"
 #include "device/swizzle.h"
 #include "device/warp.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "device/convert.h"
-#include "device/ptx/store_at_once.h"
+#include "device/ptx/memory.h"
 #include "device/vec.h"
 
 namespace warpsmith {

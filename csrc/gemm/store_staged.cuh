@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "device/convert.h"
-#include "device/ptx/store_at_once.h"
+#include "device/ptx/memory.h"
 #include "device/vec.h"
 #include "gemm/epilogue.cuh"
 #include "gemm/split.cuh"

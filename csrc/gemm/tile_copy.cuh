@@ -3,8 +3,7 @@
 
 #include <cstdint>
 
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_zfill.h"
+#include "device/ptx/copy.h"
 #include "gemm/operand_tile.h"
 
 namespace warpsmith {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "device/ptx/ldmatrix.h"
 #include "device/ptx/mma.h"
 #include "device/warp.h"
 #include "gemm/operand_tile.h"

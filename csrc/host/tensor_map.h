@@ -1,4 +1,4 @@
-// Maps of matrices for the copy engine (device/ptx/tensor_copy.h).
+// Maps of matrices for the copy engine (device/ptx/tma.h).
 //
 //   const CUtensorMap map = tensor_map({.data = x, .type = tensor_map_type(Dtype::bf16), .rows = m, .cols = k, .ld = ld,
 //                                       .box_rows = 128, .box_cols = 64});

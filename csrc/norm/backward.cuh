@@ -25,7 +25,7 @@
 // instruction fewer a value, where rows are longer than a value or two and dx has 16 bits.
 #pragma once
 
-#include "device/ptx/griddepcontrol.h"
+#include "device/ptx/barrier.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "norm/backward.h"

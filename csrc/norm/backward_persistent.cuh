@@ -6,9 +6,8 @@
 #include <tuple>
 
 #include "device/cluster.h"
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_if.h"
-#include "device/ptx/griddepcontrol.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/copy.h"
 #include "norm/backward.cuh"
 #include "norm/resident_blocks.h"
 

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "device/ptx/atomic_inc.h"
+#include "device/ptx/memory.h"
 #include "host/launch.h"
 
 namespace warpsmith {

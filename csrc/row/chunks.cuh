@@ -46,7 +46,7 @@
 #include <tuple>
 
 #include "device/cluster.h"
-#include "device/ptx/cp_async.h"
+#include "device/ptx/copy.h"
 #include "host/occupancy.h"
 
 namespace warpsmith {

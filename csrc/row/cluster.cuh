@@ -14,8 +14,7 @@
 #include <tuple>
 
 #include "device/cluster.h"
-#include "device/ptx/bulk.h"
-#include "device/ptx/proxy.h"
+#include "device/ptx/tma.h"
 #include "host/occupancy.h"
 #include "row/registers.cuh"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "device/convert.h"
-#include "device/ptx/global.h"
+#include "device/ptx/memory.h"
 
 namespace warpsmith {
 

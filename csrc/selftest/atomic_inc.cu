@@ -1,6 +1,6 @@
-// device/ptx/atomic_inc.h: every block leaves a word and counts; all threads of the one that counts last read the words
+// device/ptx/memory.h: every block leaves a word and counts; all threads of the one that counts last read the words
 // of all blocks, and the count is zero again.
-#include "device/ptx/atomic_inc.h"
+#include "device/ptx/memory.h"
 
 #include "selftest/selftest.h"
 

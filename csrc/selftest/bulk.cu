@@ -1,12 +1,11 @@
-// device/ptx/bulk.h, device/ptx/proxy.h and device/pipeline.h: bulk copies of several sizes through a ring of slots with
+// device/ptx/tma.h and device/pipeline.h: bulk copies of several sizes through a ring of slots with
 // a barrier for what has landed and one for what has been read; and a copy over what threads have written. Passes
 // without running below sm_90.
-#include "device/ptx/bulk.h"
+#include "device/ptx/tma.h"
 
 #include "device/cluster.h"
 #include "device/pipeline.h"
-#include "device/ptx/global.h"
-#include "device/ptx/proxy.h"
+#include "device/ptx/memory.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {

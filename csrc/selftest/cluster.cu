@@ -1,4 +1,4 @@
-// device/cluster.h and device/ptx/mbarrier.h: sums over clusters of 2 to 16 blocks, full and smaller than their storage,
+// device/cluster.h and device/ptx/barrier.h: sums over clusters of 2 to 16 blocks, full and smaller than their storage,
 // and the parts they are made of: ranks, barriers and stores into a neighbour's shared memory. Passes without running
 // below sm_90, which has no clusters.
 #include "device/cluster.h"

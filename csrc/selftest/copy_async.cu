@@ -2,7 +2,7 @@
 // must not touch their source, here a null pointer. Every thread reads what another has copied.
 #include "device/copy_async.h"
 
-#include "device/ptx/global.h"
+#include "device/ptx/memory.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {

@@ -1,5 +1,5 @@
-// device/ptx/cp_async.h: a ring in shared memory, filled in the background; every thread reads what another has copied.
-#include "device/ptx/cp_async.h"
+// device/ptx/copy.h: a ring in shared memory, filled in the background; every thread reads what another has copied.
+#include "device/ptx/copy.h"
 
 #include <utility>
 

@@ -1,12 +1,9 @@
-// device/ptx/cp_async_if.h: copies of 4 and 16 bytes, and those of 8 and 16 with an L2 policy, some of them switched off:
+// device/ptx/copy.h: copies of 4 and 16 bytes, and those of 8 and 16 with an L2 policy, some of them switched off:
 // those must leave what the slot held and must not touch their source, here a null pointer. Every thread reads what
 // another has copied.
-#include "device/ptx/cp_async_if.h"
+#include "device/ptx/copy.h"
 
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_narrow.h"
-#include "device/ptx/cp_async_policy.h"
-#include "device/ptx/global.h"
+#include "device/ptx/memory.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {

@@ -1,10 +1,9 @@
-// device/ptx/cp_async_zfill.h: copies of 4, 8 and 16 bytes, the last with an L2 policy too, some of them of nothing: those
+// device/ptx/copy.h: copies of 4, 8 and 16 bytes, the last with an L2 policy too, some of them of nothing: those
 // must write zeros over what the slot held and must not touch their source, here a null pointer. Every thread reads what
 // another has copied.
-#include "device/ptx/cp_async_zfill.h"
+#include "device/ptx/copy.h"
 
-#include "device/ptx/cp_async.h"
-#include "device/ptx/global.h"
+#include "device/ptx/memory.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {

@@ -1,9 +1,6 @@
-// device/ptx/max_nan.h, min_nan.h and their like for two 16-bit values: every pair of zeros, NaN, infinities, the ends of
+// device/ptx/math.h, minima and maxima of one value and of two 16-bit ones: every pair of zeros, NaN, infinities, the ends of
 // the format and ordinary values.
-#include "device/ptx/max_nan.h"
-#include "device/ptx/max_nan_x2.h"
-#include "device/ptx/min_nan.h"
-#include "device/ptx/min_nan_x2.h"
+#include "device/ptx/math.h"
 
 #include <bit>
 #include <limits>

@@ -1,7 +1,7 @@
-// LaunchConfig::early with device/ptx/griddepcontrol.h: a grid that starts early reads what the one before it writes last,
+// LaunchConfig::early with device/ptx/barrier.h: a grid that starts early reads what the one before it writes last,
 // round after round, and the next one writes over it only once it is read. A kernel in between that allows the next grid
 // before it waits itself changes nothing.
-#include "device/ptx/griddepcontrol.h"
+#include "device/ptx/barrier.h"
 #include "device/start_early.h"
 #include "selftest/selftest.h"
 

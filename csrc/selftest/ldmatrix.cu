@@ -1,6 +1,6 @@
-// device/ptx/ldmatrix.h: 1, 2 and 4 matrices, as they are and transposed, from rows that lie in shared memory in any
+// device/ptx/mma.h: 1, 2 and 4 matrices, as they are and transposed, from rows that lie in shared memory in any
 // order, by two warps with matrices of their own; and whole tiles through device/swizzle.h.
-#include "device/ptx/ldmatrix.h"
+#include "device/ptx/mma.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,7 +1,6 @@
-// device/ptx/load_cached.h: 4, 8 and 16 bytes that several blocks share, under either policy for L2.
-#include "device/ptx/load_cached.h"
+// device/ptx/memory.h: 4, 8 and 16 bytes that several blocks share, under either policy for L2.
+#include "device/ptx/memory.h"
 
-#include "device/ptx/global.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {

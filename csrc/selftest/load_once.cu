@@ -1,7 +1,6 @@
-// device/ptx/load_once.h: a kernel that overwrites what it has read and reads that again, as other threads left it.
-#include "device/ptx/load_once.h"
+// device/ptx/memory.h: a kernel that overwrites what it has read and reads that again, as other threads left it.
+#include "device/ptx/memory.h"
 
-#include "device/ptx/global.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {

@@ -1,5 +1,6 @@
 // device/ptx/mma.h: every product against the plain sum, of whole numbers that every format and accumulator holds; what
 // the accumulator starts from; NaN and infinity; the rounding to TF32. fp8 passes without running below sm_89.
+#include "device/ptx/convert.h"
 #include "device/ptx/mma.h"
 
 #include <cmath>

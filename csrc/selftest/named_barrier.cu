@@ -1,6 +1,6 @@
-// device/ptx/named_barrier.h: groups of warps pass values around in shared memory, each group as many times as its
+// device/ptx/barrier.h: groups of warps pass values around in shared memory, each group as many times as its
 // number says; a barrier that counted threads of another group would let them read too early, or never return.
-#include "device/ptx/named_barrier.h"
+#include "device/ptx/barrier.h"
 
 #include "selftest/selftest.h"
 

@@ -1,6 +1,6 @@
-// device/ptx/relaxed.h: a word handed from block to block, each of which adds to both of its halves: no block may see
+// device/ptx/memory.h: a word handed from block to block, each of which adds to both of its halves: no block may see
 // one half without the other.
-#include "device/ptx/relaxed.h"
+#include "device/ptx/memory.h"
 
 #include "selftest/selftest.h"
 

@@ -1,6 +1,6 @@
-// device/ptx/round_tf32.h: every exponent with mantissas beside and at halves, either sign, NaN and infinities. Passes
+// device/ptx/convert.h: every exponent with mantissas beside and at halves, either sign, NaN and infinities. Passes
 // without running below sm_90, which has no such instruction.
-#include "device/ptx/round_tf32.h"
+#include "device/ptx/convert.h"
 
 #include "selftest/selftest.h"
 

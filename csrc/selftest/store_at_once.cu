@@ -1,5 +1,5 @@
-// device/ptx/store_at_once.h: all 16 bytes where a thread stores, and none around them.
-#include "device/ptx/store_at_once.h"
+// device/ptx/memory.h: all 16 bytes where a thread stores, and none around them.
+#include "device/ptx/memory.h"
 
 #include "selftest/selftest.h"
 

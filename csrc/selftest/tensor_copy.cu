@@ -1,11 +1,10 @@
-// device/ptx/tensor_copy.h and host/tensor_map.h: boxes of a matrix, swizzled, inside it and across its edges; rounding
+// device/ptx/tma.h and host/tensor_map.h: boxes of a matrix, swizzled, inside it and across its edges; rounding
 // to TF32 on the way; halves of a box from either block of a cluster to both. Passes without running below sm_90.
-#include "device/ptx/tensor_copy.h"
+#include "device/ptx/tma.h"
 
 #include <limits>
 
 #include "device/cluster.h"
-#include "device/ptx/proxy.h"
 #include "host/tensor_map.h"
 #include "selftest/selftest.h"
 

@@ -4,9 +4,8 @@
 #include <type_traits>
 
 #include "device/convert.h"
-#include "device/ptx/load_cached.h"
 #include "device/ptx/math.h"
-#include "device/ptx/max_nan.h"
+#include "device/ptx/memory.h"
 #include "softmax/causal.cuh"
 #include "softmax/logit_tile.cuh"
 #include "softmax/logits.h"

@@ -1,4 +1,4 @@
-// fp8 pairs to and from wider types, in one instruction from sm_89 on.
+// Conversions: fp8 pairs to and from wider types (one instruction from sm_89 on), rounding to TF32.
 // PTX ISA, "cvt": https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
 #pragma once
 
@@ -38,6 +38,24 @@ __device__ __forceinline__ uint16_t e5m2x2_from_floats(float low, float high) {
   uint16_t pair;
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
   return pair;
+}
+
+#endif
+
+// Rounds to the 10 bits of mantissa that TF32 keeps, to nearest, ties away from zero.
+__device__ __forceinline__ uint32_t tf32_from_float(float x) {
+  uint32_t tf32;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(tf32) : "f"(x));
+  return tf32;
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// The same with ties to even, in one instruction where the other takes three. Infinities and NaN stay.
+__device__ __forceinline__ uint32_t tf32_from_float_even(float x) {
+  uint32_t tf32;
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(tf32) : "f"(x));
+  return tf32;
 }
 
 #endif

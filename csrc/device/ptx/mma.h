@@ -1,6 +1,7 @@
-// Products of small matrices on the tensor cores, by a whole warp: d += a b, with a [16, k] by rows, b [k, 8] by
-// columns and d [16, 8].
-// PTX ISA, "mma": https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-mma
+// Products of small matrices on the tensor cores by a whole warp, d += a b with a [16, k] by rows, b [k, 8] by columns and
+// d [16, 8], and the loads that lay operands over its lanes.
+// PTX ISA, "mma" and "ldmatrix":
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-mma
 //
 // In 32-bit words of e = 1, 2 or 4 values along k (k = 8 e), lane l holds, with g = l / 4 and t = l % 4:
 //   a[i]  word t + 4 (i / 2) of row g + 8 (i % 2)
@@ -12,9 +13,53 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "device/ptx/memory.h"
 #include "host/dtype.h"
 
 namespace warpsmith::ptx {
+
+// 8 x 8 matrices of 16-bit values from shared memory.
+
+// n matrices. Lane 8 j + i names row i of matrix j: 16 bytes, aligned to 16; the rows of lanes from 8 n on are ignored.
+// Lane l gets, in to[j], columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of matrix j, the first in the low half.
+template <int n>
+__device__ __forceinline__ void ldmatrix(uint32_t (&to)[n], const void* row) {
+  static_assert(n == 1 || n == 2 || n == 4, "1, 2 or 4 matrices");
+  const uint32_t from = shared_address(row);
+  if constexpr (n == 1) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(to[0]) : "r"(from) : "memory");
+  } else if constexpr (n == 2) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "r"(from)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+  }
+}
+
+// The same, each matrix transposed on the way: lane l gets rows 2 (l % 4) and 2 (l % 4) + 1 of column l / 4.
+template <int n>
+__device__ __forceinline__ void ldmatrix_trans(uint32_t (&to)[n], const void* row) {
+  static_assert(n == 1 || n == 2 || n == 4, "1, 2 or 4 matrices");
+  const uint32_t from = shared_address(row);
+  if constexpr (n == 1) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(to[0]) : "r"(from) : "memory");
+  } else if constexpr (n == 2) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "r"(from)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+  }
+}
 
 // f16 or bf16.
 template <class T>
@@ -42,20 +87,13 @@ __device__ __forceinline__ void mma_m16n8k16_f16(uint32_t (&d)[2], const uint32_
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Words as tf32_from_float makes them; of any other f32 the low 13 bits are ignored.
+// Words as tf32_from_float (convert.h) makes them; of any other f32 the low 13 bits are ignored.
 __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// Rounds to the 10 bits of mantissa that TF32 keeps, to nearest, ties away from zero.
-__device__ __forceinline__ uint32_t tf32_from_float(float x) {
-  uint32_t tf32;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(tf32) : "f"(x));
-  return tf32;
 }
 
 // Signed bytes.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "device/ptx/memory.h"
 #include "host/dtype.h"
 
 namespace warpsmith::ptx {
@@ -36,7 +37,7 @@ __device__ __forceinline__ void wmma_load(fragments::A16x16& to, const bf16* fro
   uint32_t (&x)[4] = words_of<4>(to);
   asm volatile("wmma.load.a.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(stride)
+               : "r"(shared_address(from)), "r"(stride)
                : "memory");
 }
 
@@ -44,7 +45,7 @@ __device__ __forceinline__ void wmma_load(fragments::B16x16& to, const bf16* fro
   uint32_t (&x)[4] = words_of<4>(to);
   asm volatile("wmma.load.b.sync.aligned.row.m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(stride)
+               : "r"(shared_address(from)), "r"(stride)
                : "memory");
 }
 
@@ -52,7 +53,7 @@ __device__ __forceinline__ void wmma_load(fragments::A32x8& to, const bf16* from
   uint32_t (&x)[8] = words_of<8>(to);
   asm volatile("wmma.load.a.sync.aligned.row.m32n8k16.shared.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]), "=r"(x[4]), "=r"(x[5]), "=r"(x[6]), "=r"(x[7])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(stride)
+               : "r"(shared_address(from)), "r"(stride)
                : "memory");
 }
 
@@ -60,7 +61,7 @@ __device__ __forceinline__ void wmma_load(fragments::B32x8& to, const bf16* from
   uint32_t (&x)[2] = words_of<2>(to);
   asm volatile("wmma.load.b.sync.aligned.row.m32n8k16.shared.bf16 {%0, %1}, [%2], %3;"
                : "=r"(x[0]), "=r"(x[1])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(stride)
+               : "r"(shared_address(from)), "r"(stride)
                : "memory");
 }
 
@@ -69,7 +70,7 @@ __device__ __forceinline__ void wmma_load(fragments::HalfB32x8& to, const f16* f
   uint32_t (&x)[8] = words_of<8>(to);
   asm volatile("wmma.load.b.sync.aligned.row.m32n8k16.shared.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]), "=r"(x[4]), "=r"(x[5]), "=r"(x[6]), "=r"(x[7])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(stride)
+               : "r"(shared_address(from)), "r"(stride)
                : "memory");
 }
 

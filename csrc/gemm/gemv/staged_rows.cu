@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "device/convert.h"
-#include "device/ptx/cp_async.h"
+#include "device/ptx/copy.h"
 #include "device/start_early.h"
 #include "device/vec.h"
 #include "gemm/gemv/gemv.h"

@@ -2,7 +2,7 @@
 //   Against `naive`: a lane reads two (f32) or four pairs at once, four such packs of weights before it needs the first,
 //   and what it has read of the vector serves both rows. Bound: DRAM, for rows that are many or long.
 #include "device/convert.h"
-#include "device/ptx/global.h"
+#include "device/ptx/memory.h"
 #include "device/vec.h"
 #include "device/warp.h"
 #include "gemm/gemv_complex/gemv_complex.h"

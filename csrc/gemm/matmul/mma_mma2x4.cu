@@ -1,7 +1,7 @@
 // Matrix product by mma.sync, tiles of 32 x 32: 2 x 4 warps, one mma each.
 //   Against `mma_naive`: the block copies its operands once for all its warps, so that a value of a is loaded for 32
 //   columns and one of b for 32 rows. Bound: the wait for loads and two barriers at every step of 16 along k.
-#include "device/ptx/ldmatrix.h"
+#include "device/ptx/mma.h"
 #include "gemm/store_pairs.cuh"
 #include "gemm/tensor_core.h"
 #include "gemm/tile_copy.cuh"

@@ -3,7 +3,7 @@
 //   memory, 16 bytes each, and ldmatrix lays them over the lanes as the instruction wants them. The eight warps of a
 //   block sit side by side and share nothing but L1. Bound: the wait for each step's loads, and loads: 24 values for
 //   every 128 multiplications of a lane.
-#include "device/ptx/ldmatrix.h"
+#include "device/ptx/mma.h"
 #include "gemm/store_pairs.cuh"
 #include "gemm/tensor_core.h"
 #include "gemm/tile_copy.cuh"

@@ -10,8 +10,7 @@
 //   row-major, `mma_peak` stays 1 to 6 % ahead.
 #include "device/cluster.h"
 #include "device/pipeline.h"
-#include "device/ptx/proxy.h"
-#include "device/ptx/tensor_copy.h"
+#include "device/ptx/tma.h"
 #include "gemm/mma_tile.cuh"
 #include "gemm/shared_limits.h"
 #include "gemm/store_staged.cuh"

@@ -16,8 +16,8 @@
 #include <type_traits>
 
 #include "device/block_order.h"
-#include "device/ptx/cp_async.h"
-#include "device/ptx/named_barrier.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/copy.h"
 #include "gemm/chunks.cuh"
 #include "gemm/simt_copy.cuh"
 #include "gemm/simt_tile.cuh"

@@ -5,6 +5,7 @@
 //   Bound: a warp waits for its fragments before it multiplies, and reads 96 values for 64 x 32 of the product.
 #include "device/block_order.h"
 #include "device/pipeline.h"
+#include "device/ptx/convert.h"
 #include "device/ptx/mma.h"
 #include "gemm/matmul_tf32/matmul_tf32.h"
 #include "gemm/matmul_tf32/tile.cuh"

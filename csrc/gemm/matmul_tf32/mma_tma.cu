@@ -10,10 +10,9 @@
 //   The copy engine: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#tensor-memory-access
 #include "device/block_order.h"
 #include "device/pipeline.h"
-#include "device/ptx/ldmatrix.h"
-#include "device/ptx/mbarrier.h"
-#include "device/ptx/proxy.h"
-#include "device/ptx/tensor_copy.h"
+#include "device/ptx/barrier.h"
+#include "device/ptx/mma.h"
+#include "device/ptx/tma.h"
 #include "gemm/matmul_tf32/turned.cuh"
 #include "gemm/shared_limits.h"
 #include "gemm/split.cuh"

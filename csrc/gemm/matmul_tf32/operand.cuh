@@ -11,9 +11,8 @@
 
 #include <cstdint>
 
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_zfill.h"
-#include "device/ptx/ldmatrix.h"
+#include "device/ptx/copy.h"
+#include "device/ptx/mma.h"
 #include "device/swizzle.h"
 #include "device/vec.h"
 #include "gemm/gemm.h"

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "device/ptx/convert.h"
 #include "device/ptx/mma.h"
-#include "device/ptx/round_tf32.h"
 #include "device/vec.h"
 #include "gemm/matmul_tf32/tile.cuh"
 

@@ -6,8 +6,7 @@
 
 #include "device/block_order.h"
 #include "device/pipeline.h"
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_zfill.h"
+#include "device/ptx/copy.h"
 #include "gemm/matmul_tf32/matmul_tf32.h"
 #include "host/launch.h"
 

@@ -6,8 +6,7 @@
 #include <bit>
 
 #include "device/fast_divide.h"
-#include "device/ptx/global.h"
-#include "device/ptx/load_once.h"
+#include "device/ptx/memory.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "loss/cross_entropy_backward/row.cuh"

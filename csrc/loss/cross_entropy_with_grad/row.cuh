@@ -1,8 +1,7 @@
 // What the rungs of cross_entropy_with_grad share: the rows of the gradient, how they are read and written.
 #pragma once
 
-#include "device/ptx/global.h"
-#include "device/ptx/load_once.h"
+#include "device/ptx/memory.h"
 #include "loss/cross_entropy.cuh"
 #include "loss/cross_entropy_with_grad/cross_entropy_with_grad.h"
 

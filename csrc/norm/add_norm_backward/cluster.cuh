@@ -4,7 +4,7 @@
 
 #include "device/copy_async.h"
 #include "device/moments.h"
-#include "device/ptx/griddepcontrol.h"
+#include "device/ptx/barrier.h"
 #include "norm/add_norm_backward/row.cuh"
 #include "norm/column_sums.cuh"
 #include "row/chunks.cuh"

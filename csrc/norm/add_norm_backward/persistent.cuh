@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "device/copy_async.h"
-#include "device/ptx/griddepcontrol.h"
+#include "device/ptx/barrier.h"
 #include "norm/add_norm_backward/row.cuh"
 #include "norm/resident_blocks.h"
 

@@ -4,8 +4,7 @@
 //   clusters beside it fetch the rest of each line at the same time. Bound: DRAM, until such runs exceed a cluster.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include "device/cluster.h"
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_policy.h"
+#include "device/ptx/copy.h"
 #include "norm/columns.cuh"
 #include "norm/group_norm/group_norm.h"
 

@@ -10,8 +10,7 @@
 #include <tuple>
 
 #include "device/cluster_gather.h"
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_policy.h"
+#include "device/ptx/copy.h"
 #include "norm/group_norm/resident.cuh"
 
 namespace warpsmith {

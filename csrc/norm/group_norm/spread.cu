@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "device/cluster_gather.h"
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_policy.h"
+#include "device/ptx/copy.h"
 #include "norm/group_norm/rows.cuh"
 
 namespace warpsmith {

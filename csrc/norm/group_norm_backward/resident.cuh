@@ -5,8 +5,7 @@
 #include <bit>
 
 #include "device/cluster_gather.h"
-#include "device/ptx/cp_async.h"
-#include "device/ptx/cp_async_policy.h"
+#include "device/ptx/copy.h"
 #include "norm/group_norm_backward/rows.cuh"
 
 namespace warpsmith {

@@ -6,8 +6,7 @@
 #include <tuple>
 
 #include "device/cluster.h"
-#include "device/ptx/bulk.h"
-#include "device/ptx/proxy.h"
+#include "device/ptx/tma.h"
 #include "host/occupancy.h"
 #include "norm/group_norm_backward/rows.cuh"
 #include "row/packed.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "device/copy_async.h"
-#include "device/ptx/griddepcontrol.h"
+#include "device/ptx/barrier.h"
 #include "norm/backward_persistent.cuh"
 #include "norm/column_sums.cuh"
 #include "norm/layer_norm_backward_from_output/row.cuh"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "device/ptx/math.h"
-#include "device/ptx/max_nan.h"
 #include "norm/backward.cuh"
 #include "norm/from_output.cuh"
 #include "norm/layer_norm_backward_from_output/layer_norm_backward_from_output.h"

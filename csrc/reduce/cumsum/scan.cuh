@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "device/convert.h"
-#include "device/ptx/cp_async.h"
+#include "device/ptx/copy.h"
 #include "device/vec.h"
 #include "device/warp.h"
 #include "host/launch.h"

@@ -7,7 +7,7 @@
 
 #include <bit>
 
-#include "device/ptx/relaxed.h"
+#include "device/ptx/memory.h"
 #include "reduce/cumsum/scan.cuh"
 
 namespace warpsmith {

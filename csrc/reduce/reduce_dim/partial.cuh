@@ -2,7 +2,7 @@
 // the same order.
 #pragma once
 
-#include "device/ptx/griddepcontrol.h"
+#include "device/ptx/barrier.h"
 #include "reduce/reduce_dim/reduce.cuh"
 
 namespace warpsmith {

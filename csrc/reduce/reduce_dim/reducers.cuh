@@ -16,10 +16,7 @@
 #include <type_traits>
 
 #include "device/moments.h"
-#include "device/ptx/max_nan.h"
-#include "device/ptx/max_nan_x2.h"
-#include "device/ptx/min_nan.h"
-#include "device/ptx/min_nan_x2.h"
+#include "device/ptx/math.h"
 #include "reduce/reduce_dim/reduce_dim.h"
 
 namespace warpsmith::reducers {

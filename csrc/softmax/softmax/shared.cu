@@ -5,7 +5,7 @@
 //   not by their address, so that a row has the same bits wherever it lies. Warps begin at
 //   lines of 128 bytes, or each would share its first and last with another. Bound: shared memory, read one value at a
 //   time, and the lines that neighbouring rows share; DRAM while several blocks fit on a multiprocessor.
-#include "device/ptx/cp_async.h"
+#include "device/ptx/copy.h"
 #include "softmax/softmax/answer.cuh"
 
 namespace warpsmith {

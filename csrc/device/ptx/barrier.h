@@ -1,17 +1,40 @@
-// Barriers in shared memory that count arrivals and bytes (sm_90), and the remote store that signals one.
-// PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier" and "st.async":
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
+// Barriers: of some of a block's warps, between grids, and in shared memory for copies and clusters (sm_90).
+// PTX ISA, "Parallel Synchronization and Communication Instructions: bar", "griddepcontrol", "mbarrier" and "st.async":
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions
 #pragma once
 
 #include <cstdint>
 
+#include "device/ptx/memory.h"
+
 namespace warpsmith::ptx {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+// As __syncthreads(), which is barrier 0, for `threads` of the block's threads: whole warps. `barrier` is 1 to 15.
+__device__ __forceinline__ void sync_warps(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
+
+// A grid may start while the one before it in the stream ends (LaunchConfig::early in host/launch.h). Before sm_90, where
+// grids never overlap, neither of these does anything.
+
+// Returns once the grid before is complete and what it wrote can be read. Before this a kernel may touch nothing that an
+// earlier one reads or writes.
+__device__ __forceinline__ void wait_for_previous_grid() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next grid may start as soon as every block has said this or left, and there is room.
+__device__ __forceinline__ void allow_next_grid() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// mbarriers lie in shared memory and count arrivals and bytes.
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
