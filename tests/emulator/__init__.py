@@ -68,7 +68,14 @@ _TEXTS = {
         ),
         (
             "  if (device < 0 || device >= kMaxDevices) throw",
-            "  if (device < 0) device = 0;\n  if (device >= kMaxDevices) throw",
+            "  if (device < 0) return device_info(current_device());\n"
+            "  if (device >= kMaxDevices) throw",
+        ),
+    ],
+    "host/family.cpp": [
+        (  # once it is told, it is forgotten: a call that launches nothing leaves it empty
+            "return std::string(last_rung);",
+            "return std::string(std::exchange(last_rung, std::string_view()));",
         ),
     ],
     "host/tensor.cpp": [
@@ -127,7 +134,7 @@ def rewritten(name: str, text: str) -> str:
             "STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA,",
             "STABLE_TORCH_LIBRARY_IMPL(warpsmith, CPU,",
         )
-        text = re.sub(r"\b(m|library)\.impl\(", r"emu::implement_rung(\1, ", text)
+        text = re.sub(r"\b(m|library)\.impl\(", r"emu::implement(\1, ", text)
     return text
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 import emulator
-from warpsmith.core import dispatch
+from emulator import gpus
+from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
 from warpsmith.proof import testing
 
@@ -32,11 +33,16 @@ class Result:
 
 
 def load(family: str, jobs: int = 2) -> None:
-    """Compiles and loads a family; its rungs then take tensors of the CPU, as `op.rung`.
+    """Compiles and loads a family; its rungs then take tensors of the CPU, as `op.rung`, and
+    `op.auto` chooses among them.
 
     A family is loaded once: rungs of the real library would be there twice.
     """
-    torch.ops.load_library(str(emulator.family(family, jobs)))
+    path = emulator.family(family, jobs)
+    for op in catalogue.load().values():
+        if op.family == family:
+            gpus.register_auto(op)
+    torch.ops.load_library(str(path))
     set_order = getattr(torch.ops.warpsmith, f"_{family}_ladder")
     for source_dir, order in dispatch.ladder_orders(family).items():
         kept = [name for name in order if not emulator.is_left_out(family, source_dir, name)]

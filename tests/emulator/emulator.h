@@ -125,10 +125,15 @@ void prepare_launch(void (*)(Params...)) {
       shared_marker);
 }
 
-// Leaves an operator's own choice to the package, which has one for tensors of the CPU.
+// The operator itself, which chooses its rung, becomes `op.auto`: `op` has an implementation for tensors of the CPU. What
+// writes over an argument (`op_`) chooses as `op` does.
 template <class Library, class Function>
-void implement_rung(Library& library, const std::string& name, Function function) {
-  if (name.ends_with(".rung") || name.starts_with("_")) library.impl(name.c_str(), function);
+void implement(Library& library, const std::string& name, Function function) {
+  if (name.ends_with(".rung") || name.starts_with("_")) {
+    library.impl(name.c_str(), function);
+  } else if (!name.ends_with("_")) {
+    library.impl((name + ".auto").c_str(), function);
+  }
 }
 
 }  // namespace emu

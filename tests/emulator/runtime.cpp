@@ -522,10 +522,24 @@ void next_launch(Invoke invoke, char* (*marker)()) {
 
 namespace {
 
-int multiprocessors() {
-  static const int count = emu::number("WARPSMITH_EMULATOR_SMS", 4);
-  return count;
+// Each has an index of its own, because libraries remember what they asked a device. The first is what programs get that
+// choose none.
+struct Gpu {
+  int sm = emu::number("WARPSMITH_EMULATOR_SM", 90), multiprocessors = emu::number("WARPSMITH_EMULATOR_SMS", 4);
+  bool operator==(const Gpu&) const = default;
+};
+
+std::vector<Gpu>& gpus() {
+  static std::vector<Gpu> all(1);
+  return all;
 }
+
+int current_gpu = 0;
+bool dry = emu::number("WARPSMITH_EMULATOR_DRY", 0) != 0;
+
+int multiprocessors() { return gpus()[current_gpu].multiprocessors; }
+
+int block_smem_limit(int sm) { return (sm >= 90 ? 227 : (sm == 80 ? 163 : 99)) << 10; }
 
 int blocks_of_a_cluster(const cudaLaunchConfig_t& config) {
   for (unsigned i = 0; i < config.numAttrs; ++i) {
@@ -538,6 +552,20 @@ int blocks_of_a_cluster(const cudaLaunchConfig_t& config) {
 }  // namespace
 
 extern "C" {
+
+// Makes a GPU of this compute capability and so many multiprocessors the current one.
+void emulator_use_gpu(int sm, int multiprocessors) {
+  auto& all = gpus();
+  Gpu wanted;
+  wanted.sm = sm;
+  wanted.multiprocessors = multiprocessors;
+  const auto found = std::find(all.begin(), all.end(), wanted);
+  current_gpu = static_cast<int>(found - all.begin());
+  if (found == all.end()) all.push_back(wanted);
+}
+
+// Whether launches start nothing, and memory is left alone.
+void emulator_set_dry(bool wanted) { dry = wanted; }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
   emu::Launch launch{};
@@ -553,7 +581,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   if (threads == 0 || threads > 1024 || launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) {
     return cudaErrorInvalidConfiguration;
   }
-  if (emu::number("WARPSMITH_EMULATOR_DRY", 0)) return cudaSuccess;
+  if (dry) return cudaSuccess;
   emu::run(launch);
   emu::last_error = launch.cluster.message;
   return launch.cluster.failed ? cudaErrorLaunchFailure : cudaSuccess;
@@ -567,8 +595,8 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
-cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = current_gpu, cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }  // tensors of the CPU name none
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   return *status = cudaStreamCaptureStatusNone, cudaSuccess;
@@ -587,12 +615,12 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 }
 
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
-  if (!emu::number("WARPSMITH_EMULATOR_DRY", 0)) std::memset(to, byte, bytes);
+  if (!dry) std::memset(to, byte, bytes);
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  const int sm = emu::number("WARPSMITH_EMULATOR_SM", 90);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  const auto [sm, multiprocessors] = gpus().at(device);
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor:
       *value = sm / 10;
@@ -601,10 +629,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = sm % 10;
       break;
     case cudaDevAttrMultiProcessorCount:
-      *value = multiprocessors();
+      *value = multiprocessors;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = (sm >= 90 ? 227 : (sm == 80 ? 163 : 99)) << 10;
+      *value = block_smem_limit(sm);
       break;
     case cudaDevAttrL2CacheSize:
       *value = 60 << 20;
