@@ -535,9 +535,12 @@ def test_plots(results: report.Results, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from warpsmith.records import plots
 
-    drawn = plots.draw(results, tmp_path / "plots")
+    shown = plots.kept("![](docs/plots/h200/relu.sizes.png) ![](docs/plots/h200/no_op.sizes.png)")
+    assert shown == [*(f"{family}.png" for family in catalogue.FAMILIES), "relu.sizes.png"]
+    wanted = [*shown, *plots.of_operators([catalogue.get("relu"), catalogue.get("silu")])]
+    drawn = plots.draw(results, tmp_path / "plots", list(dict.fromkeys(wanted)))
     names = [path.name for path in drawn]
-    assert names == ["elementwise.png", "relu.ladder.png", "relu.sizes.png"]
+    assert names == ["elementwise.png", "relu.sizes.png", "relu.ladder.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
     page = report.benchmarks_page(results, drawn, tmp_path)
     assert all(f"(plots/{name})" in page for name in names)

@@ -11,19 +11,16 @@ import argparse
 import dataclasses
 import functools
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from warpsmith import __version__
+from warpsmith.cli import lookup
 from warpsmith.cli.arguments import (
-    find_composites,
     find_families,
-    find_op,
     find_ops,
     need_gpu,
     parse_archs,
@@ -35,205 +32,19 @@ from warpsmith.cli.arguments import (
     parse_peers,
     parse_variants,
 )
-from warpsmith.cli.calls import (
-    arguments_for,
-    changed_settings,
-    default_dtype,
-    layer_calls,
-    parse_settings,
-    parse_shape,
-)
-from warpsmith.core import catalogue, dispatch, json_files
-from warpsmith.core.catalogue import DTYPES, Composite, Op
+from warpsmith.core import dispatch, json_files
+from warpsmith.core.catalogue import DTYPES, Op
 from warpsmith.native import build
 from warpsmith.native.console import (
     UsageError,
-    print_facts,
     print_json,
     print_kernels,
     print_listings,
     print_record,
-    print_table,
     progress_bar,
     say,
     write,
 )
-
-# --- doctor, list, which --------------------------------------------------------------------------
-
-
-def doctor(args: argparse.Namespace) -> int:
-    from warpsmith.cli.doctor import examine
-
-    facts = examine()
-    if args.json:
-        print_json(facts)
-    else:
-        print_facts(facts)
-    return 0
-
-
-def list_ops(args: argparse.Namespace) -> int:
-    composites = find_composites(args.op)
-    named = any(composite.name == args.op for composite in composites)
-    try:
-        ops = [] if named else find_ops([args.op] if args.op else [])
-    except UsageError:
-        if not composites:
-            raise
-        ops = []
-    if args.json:
-        print_json([*map(_describe, ops), *map(_describe_composite, composites)])
-        return 0
-    if args.op:
-        for op in ops:
-            rows = [
-                (
-                    rung.name,
-                    rung.story,
-                    f"sm_{rung.min_sm}",
-                    " ".join(v.name for v in op.variants if v.rung is rung),
-                )
-                for rung in op.ladder
-            ]
-            write(f"{op.schema}   family {op.family}")
-            if op.aliases:
-                write(f"also known as {', '.join(op.aliases)}")
-            print_table("", ("rung", "the idea", "from", "variants"), rows)
-            write("")
-        for composite in composites:
-            write(f"{composite.schema}   family {composite.family}")
-            write("a composite: no ladder of its own; the kernels are those of its parts")
-            print_table("", ("part", "what for", "rungs"), _parts(composite))
-            write("")
-        return 0
-    overview = []
-    for op in ops:
-        ladder = " ".join(rung.name for rung in op.ladder)
-        overview.append((op.name, op.family, " ".join(op.dtypes), len(op.variants), ladder))
-    print_table("", ("operator", "family", "dtypes", "variants", "ladder"), overview)
-    write("")
-    made = [(c.name, c.family, " ".join(c.operators)) for c in composites]
-    print_table("", ("composite", "family", "made of, beside PyTorch's operators"), made)
-    return 0
-
-
-def _parts(composite: Composite) -> list[tuple[str, str, str]]:
-    ladders = {
-        name: " ".join(rung.name for rung in catalogue.get(name).ladder)
-        for name in composite.operators
-    }
-    return [(name, purpose, ladders.get(name, "")) for name, purpose in composite.parts]
-
-
-def _describe_composite(composite: Composite) -> dict[str, Any]:
-    return {
-        "name": composite.name,
-        "schema": composite.schema,
-        "family": composite.family,
-        "composite": [{"part": name, "purpose": purpose} for name, purpose in composite.parts],
-    }
-
-
-def _describe(op: Op) -> dict[str, Any]:
-    return {
-        "name": op.name,
-        "schema": op.schema,
-        "family": op.family,
-        "aliases": list(op.aliases),
-        "dtypes": list(op.dtypes),
-        "ladder": [
-            {
-                "rung": rung.name,
-                "story": rung.story,
-                "min_sm": rung.min_sm,
-                "variants": [v.op_name for v in op.variants if v.rung is rung],
-            }
-            for rung in op.ladder
-        ],
-    }
-
-
-def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> str:
-    if reason := dispatch.refusal(variant, values, sm) or variant.rung.suits(*values):
-        return reason
-    return "only by name" if variant.low_precision else ""
-
-
-def which(args: argparse.Namespace) -> int:
-    shapes = [parse_shape(text) for text in args.shape]
-    named = parse_dtypes(args.dtype)
-    here = torch.cuda.is_available() and args.sm is None
-    asked = dispatch.device_sm(torch.device("cuda")) if here else args.sm or 90
-    place = "cuda" if here else "meta"
-    where = "this GPU" if here else f"sm_{asked}"
-    sm = None if here else asked
-    if composite := catalogue.composites().get(args.op):
-        values, calls = layer_calls(composite, shapes, (named or ("f32",))[0], place)
-        if args.json:
-            parts = [{"purpose": c.purpose, **_served(c.op, c.args, sm, asked)} for c in calls]
-            serves = {"serves": "composite", "implementation": "composite", "parts": parts}
-            print_json({"op": composite.name, "sm": asked, **serves})
-            return 0
-        write(f"{composite.name}({_shapes(values)}) on {where}: a composite")
-        for call in calls:
-            write("")
-            write(call.purpose)
-            _print_served(_served(call.op, call.args, sm, asked), call.args, where)
-        return 0
-    op = find_op(args.op)
-    settings = parse_settings(op, args.set)
-    values = arguments_for(op, shapes, (named or (default_dtype(op),))[0], place, settings)
-    answer = _served(op.name, values, sm, asked)
-    if args.json:
-        print_json(answer)
-    else:
-        _print_served(answer, values, where)
-    return 0
-
-
-def _shapes(values: Sequence[Any]) -> str:
-    tensors = (v for v in values if isinstance(v, Tensor))
-    return ", ".join("x".join(map(str, v.shape)) or "scalar" for v in tensors)
-
-
-def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> dict[str, Any]:
-    """What serves a call, and what the variants of its dtype say to it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dispatch.FallbackWarning)
-        choice = dispatch.which(name, *values, sm=sm)
-    op = catalogue.get(name)
-    values = dispatch.normalise(op, values)
-    variants = [
-        {
-            "variant": variant.name,
-            "chosen": variant is choice.variant,
-            "why_not": _why_not(variant, values, asked),
-            "story": variant.rung.story,
-        }
-        for variant in op.variants
-        if DTYPES[variant.dtype] is dispatch.first_tensor(values).dtype
-    ]
-    return {
-        "op": op.name,
-        "sm": asked,
-        "serves": choice.name,
-        "implementation": choice.implementation,
-        "reason": choice.reason,
-        "variants": variants,
-    }
-
-
-def _print_served(answer: dict[str, Any], values: Sequence[Any], where: str) -> None:
-    name, choice = answer["op"], f"{answer['serves']}: {answer['reason']}"
-    call = f"{_shapes(values)}{changed_settings(name, values)}"
-    write(f"{name}({call}) on {where}: {choice}")
-    rows = [
-        ("*" if r["chosen"] else "", r["variant"], r["why_not"] or "could serve", r["story"])
-        for r in answer["variants"]
-    ]
-    print_table("", ("", "variant", "for this call", "the idea"), rows)
-
 
 # --- build, inspect -------------------------------------------------------------------------------
 
@@ -500,14 +311,20 @@ def report(args: argparse.Namespace) -> int:
     if not args.no_plots:
         from warpsmith.records import plots as plotting
 
-        chosen = find_ops(args.plots.split(",")) if args.plots else plotting.default_ops(results)
-        with progress_bar("plots", plotting.count(chosen)) as (bar, task):
+        if args.plots:
+            folder = home / "build" / "plots" / gpu
+            names = plotting.of_operators(find_ops(args.plots.split(",")))
+        else:
+            folder, names = plots, plotting.kept(readme.read_text() if readme.is_file() else "")
+        with progress_bar("plots", len(names)) as (bar, task):
 
             def step(path: Path) -> None:
                 bar.update(task, description=path.name)
                 bar.advance(task)
 
-            written += plotting.draw(results, plots, chosen, step)
+            written += plotting.draw(results, folder, names, step)
+    if args.plots:
+        return _say_written(written, args.json)
     if readme.is_file():
         readme.write_text(reports.fill(readme.read_text(), results))
         written.append(readme)
@@ -515,10 +332,14 @@ def report(args: argparse.Namespace) -> int:
     page = docs / "benchmarks.md"
     page.write_text(reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs))
     written.append(page)
-    if args.json:
-        print_json([str(path) for path in written])
+    return _say_written(written, args.json)
+
+
+def _say_written(paths: Sequence[Path], as_json: bool) -> int:
+    if as_json:
+        print_json([str(path) for path in paths])
     else:
-        for path in written:
+        for path in paths:
             write(str(path))
     return 0
 
@@ -540,13 +361,15 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     command(
-        "doctor", doctor, "what this machine has, what serves each family, and what to do about it"
+        "doctor",
+        lookup.doctor,
+        "what this machine has, what serves each family, and what to do about it",
     )
 
-    sub = command("list", list_ops, "operators, their ladders and variants")
+    sub = command("list", lookup.list_ops, "operators, their ladders and variants")
     sub.add_argument("op", nargs="?", help="an operator, family or pattern: with every rung")
 
-    sub = command("which", which, "which kernel serves a call, and why")
+    sub = command("which", lookup.which, "which kernel serves a call, and why")
     sub.add_argument("op", help="an operator or an alias of one")
     sub.add_argument(
         "--shape", action="append", required=True, help="8192x4096; repeat it for further tensors"
@@ -675,7 +498,9 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--no-plots", action="store_true", help="leave the plots as they are")
     sub.add_argument(
-        "--plots", help="comma list of operators to plot; one of each ladder by default"
+        "--plots",
+        help="comma list of operators whose ladder and sizes are plotted, below build/plots, and "
+        "nothing else is written; by default the plots that the pages show",
     )
     return root
 

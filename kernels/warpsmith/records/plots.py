@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -185,43 +186,46 @@ def family_plot(results: Results, family: str, path: Path) -> Path | None:
     return _finish(pyplot, figure, path)
 
 
-def default_ops(results: Results) -> list[Op]:
-    """One operator for each ladder: the first on record of every source folder."""
-    chosen: dict[tuple[str, str], Op] = {}
-    for op in catalogue.load().values():
-        if op.name in results.records:
-            chosen.setdefault((op.family, op.source_dir), op)
-    return list(chosen.values())
+#: Plots of one operator, by the middle of their file's name.
+_OF_AN_OPERATOR = {"ladder": ladder_plot, "sizes": sizes_plot}
 
 
-def count(ops: Sequence[Op]) -> int:
-    """How many plots `draw` goes through."""
-    return len(catalogue.FAMILIES) + 2 * len(ops)
+def kept(readme: str) -> list[str]:
+    """The plots in the repository: an overview of every family, and those that the README shows."""
+    ops = catalogue.load()
+    shown = re.findall(r"\(docs/plots/\w+/((\w+)\.(\w+)\.png)\)", readme)
+    return [f"{family}.png" for family in catalogue.FAMILIES] + [
+        name for name, op, kind in shown if op in ops and kind in _OF_AN_OPERATOR
+    ]
+
+
+def of_operators(ops: Sequence[Op]) -> list[str]:
+    """The ladder and the sizes of operators."""
+    return [f"{op.name}.{kind}.png" for op in ops for kind in _OF_AN_OPERATOR]
 
 
 def draw(
     results: Results,
     folder: Path,
-    ops: Sequence[Op] | None = None,
+    names: Sequence[str],
     step: Callable[[Path], None] = lambda path: None,
 ) -> list[Path]:
-    """Draws the plots of a GPU's records: an overview of every family, ladder and sizes of the
-    chosen operators.
+    """Draws plots of a GPU's records, those for which there is a record.
 
     Args:
+        names: "<family>.png", "<operator>.ladder.png" or "<operator>.sizes.png".
         step: called before each, with its path.
 
     Raises:
-        RuntimeError: if matplotlib is not installed.
+        UsageError: if matplotlib is not installed.
     """
     drawn = []
-    for family in catalogue.FAMILIES:
-        path = folder / f"{family}.png"
+    for name in names:
+        path = folder / name
         step(path)
-        drawn.append(family_plot(results, family, path))
-    for op in default_ops(results) if ops is None else ops:
-        for kind, plot in (("ladder", ladder_plot), ("sizes", sizes_plot)):
-            path = folder / f"{op.name}.{kind}.png"
-            step(path)
-            drawn.append(plot(results, op, path))
+        subject, _, kind = path.stem.partition(".")
+        if kind:
+            drawn.append(_OF_AN_OPERATOR[kind](results, catalogue.get(subject), path))
+        else:
+            drawn.append(family_plot(results, subject, path))
     return [path for path in drawn if path is not None]

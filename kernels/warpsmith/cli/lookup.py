@@ -1,0 +1,208 @@
+"""Commands that look things up: doctor, list, which."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith.cli.arguments import (
+    find_composites,
+    find_op,
+    find_ops,
+    parse_dtypes,
+)
+from warpsmith.cli.calls import (
+    arguments_for,
+    changed_settings,
+    default_dtype,
+    layer_calls,
+    parse_settings,
+    parse_shape,
+)
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPES, Composite, Op
+from warpsmith.native.console import (
+    UsageError,
+    print_facts,
+    print_json,
+    print_table,
+    write,
+)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from warpsmith.cli.doctor import examine
+
+    facts = examine()
+    if args.json:
+        print_json(facts)
+    else:
+        print_facts(facts)
+    return 0
+
+
+def list_ops(args: argparse.Namespace) -> int:
+    composites = find_composites(args.op)
+    named = any(composite.name == args.op for composite in composites)
+    try:
+        ops = [] if named else find_ops([args.op] if args.op else [])
+    except UsageError:
+        if not composites:
+            raise
+        ops = []
+    if args.json:
+        print_json([*map(_describe, ops), *map(_describe_composite, composites)])
+        return 0
+    if args.op:
+        for op in ops:
+            rows = [
+                (
+                    rung.name,
+                    rung.story,
+                    f"sm_{rung.min_sm}",
+                    " ".join(v.name for v in op.variants if v.rung is rung),
+                )
+                for rung in op.ladder
+            ]
+            write(f"{op.schema}   family {op.family}")
+            if op.aliases:
+                write(f"also known as {', '.join(op.aliases)}")
+            print_table("", ("rung", "the idea", "from", "variants"), rows)
+            write("")
+        for composite in composites:
+            write(f"{composite.schema}   family {composite.family}")
+            write("a composite: no ladder of its own; the kernels are those of its parts")
+            print_table("", ("part", "what for", "rungs"), _parts(composite))
+            write("")
+        return 0
+    overview = []
+    for op in ops:
+        ladder = " ".join(rung.name for rung in op.ladder)
+        overview.append((op.name, op.family, " ".join(op.dtypes), len(op.variants), ladder))
+    print_table("", ("operator", "family", "dtypes", "variants", "ladder"), overview)
+    write("")
+    made = [(c.name, c.family, " ".join(c.operators)) for c in composites]
+    print_table("", ("composite", "family", "made of, beside PyTorch's operators"), made)
+    return 0
+
+
+def _parts(composite: Composite) -> list[tuple[str, str, str]]:
+    ladders = {
+        name: " ".join(rung.name for rung in catalogue.get(name).ladder)
+        for name in composite.operators
+    }
+    return [(name, purpose, ladders.get(name, "")) for name, purpose in composite.parts]
+
+
+def _describe_composite(composite: Composite) -> dict[str, Any]:
+    return {
+        "name": composite.name,
+        "schema": composite.schema,
+        "family": composite.family,
+        "composite": [{"part": name, "purpose": purpose} for name, purpose in composite.parts],
+    }
+
+
+def _describe(op: Op) -> dict[str, Any]:
+    return {
+        "name": op.name,
+        "schema": op.schema,
+        "family": op.family,
+        "aliases": list(op.aliases),
+        "dtypes": list(op.dtypes),
+        "ladder": [
+            {
+                "rung": rung.name,
+                "story": rung.story,
+                "min_sm": rung.min_sm,
+                "variants": [v.op_name for v in op.variants if v.rung is rung],
+            }
+            for rung in op.ladder
+        ],
+    }
+
+
+def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> str:
+    if reason := dispatch.refusal(variant, values, sm) or variant.rung.suits(*values):
+        return reason
+    return "only by name" if variant.low_precision else ""
+
+
+def which(args: argparse.Namespace) -> int:
+    shapes = [parse_shape(text) for text in args.shape]
+    named = parse_dtypes(args.dtype)
+    here = torch.cuda.is_available() and args.sm is None
+    asked = dispatch.device_sm(torch.device("cuda")) if here else args.sm or 90
+    place = "cuda" if here else "meta"
+    where = "this GPU" if here else f"sm_{asked}"
+    sm = None if here else asked
+    if composite := catalogue.composites().get(args.op):
+        values, calls = layer_calls(composite, shapes, (named or ("f32",))[0], place)
+        if args.json:
+            parts = [{"purpose": c.purpose, **_served(c.op, c.args, sm, asked)} for c in calls]
+            serves = {"serves": "composite", "implementation": "composite", "parts": parts}
+            print_json({"op": composite.name, "sm": asked, **serves})
+            return 0
+        write(f"{composite.name}({_shapes(values)}) on {where}: a composite")
+        for call in calls:
+            write("")
+            write(call.purpose)
+            _print_served(_served(call.op, call.args, sm, asked), call.args, where)
+        return 0
+    op = find_op(args.op)
+    settings = parse_settings(op, args.set)
+    values = arguments_for(op, shapes, (named or (default_dtype(op),))[0], place, settings)
+    answer = _served(op.name, values, sm, asked)
+    if args.json:
+        print_json(answer)
+    else:
+        _print_served(answer, values, where)
+    return 0
+
+
+def _shapes(values: Sequence[Any]) -> str:
+    tensors = (v for v in values if isinstance(v, Tensor))
+    return ", ".join("x".join(map(str, v.shape)) or "scalar" for v in tensors)
+
+
+def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> dict[str, Any]:
+    """What serves a call, and what the variants of its dtype say to it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dispatch.FallbackWarning)
+        choice = dispatch.which(name, *values, sm=sm)
+    op = catalogue.get(name)
+    values = dispatch.normalise(op, values)
+    variants = [
+        {
+            "variant": variant.name,
+            "chosen": variant is choice.variant,
+            "why_not": _why_not(variant, values, asked),
+            "story": variant.rung.story,
+        }
+        for variant in op.variants
+        if DTYPES[variant.dtype] is dispatch.first_tensor(values).dtype
+    ]
+    return {
+        "op": op.name,
+        "sm": asked,
+        "serves": choice.name,
+        "implementation": choice.implementation,
+        "reason": choice.reason,
+        "variants": variants,
+    }
+
+
+def _print_served(answer: dict[str, Any], values: Sequence[Any], where: str) -> None:
+    name, choice = answer["op"], f"{answer['serves']}: {answer['reason']}"
+    call = f"{_shapes(values)}{changed_settings(name, values)}"
+    write(f"{name}({call}) on {where}: {choice}")
+    rows = [
+        ("*" if r["chosen"] else "", r["variant"], r["why_not"] or "could serve", r["story"])
+        for r in answer["variants"]
+    ]
+    print_table("", ("", "variant", "for this call", "the idea"), rows)
