@@ -24,8 +24,7 @@ struct HeldTile {
 inline constexpr int kMostHeldBytes = 4096;
 
 inline const char* needs_held(const CrossEntropyInput& in) {
-  if (in.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  return in.cols * size_of(in.dtype) <= kMostHeldBytes ? nullptr : "needs rows of at most 4 KiB";
+  return unmet({needs_grid_rows(in.rows), needs_row_bytes<kMostHeldBytes>(in.cols, in.dtype)});
 }
 
 // Calls body.template operator()<T, Smooth, Tile>() for the dtype, for whether the sum of the logits is needed, and for the

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "host/conditions.h"
 #include "host/dtype.h"
 
 namespace warpsmith {
@@ -37,8 +38,6 @@ void visit_dtypes(Dtype dtype, Dtype weight_dtype, Body&& body) {
     }
   });
 }
-
-inline constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;  // what one grid dimension can count
 
 // Every rung walks rows from blockIdx.x on by gridDim.x, so the grid may stay below its limit.
 inline unsigned row_grid(int64_t blocks) { return static_cast<unsigned>(std::min<int64_t>(blocks, 1 << 30)); }

@@ -80,8 +80,6 @@ inline const char* needs_packs(const LogitArgs& a) {
   return packs ? nullptr : "needs rows of x, bias and mask aligned to packs of 16 bytes of x";
 }
 
-inline const char* needs_grid(int64_t rows) { return rows <= kMostRows ? nullptr : "needs at most 2^31 - 1 rows"; }
-
 inline const char* needs_cluster_grid(int64_t rows) {
   return rows <= kMostRows / kMostLogitCluster ? nullptr : "needs at most 2^27 - 1 rows";
 }

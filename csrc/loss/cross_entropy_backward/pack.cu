@@ -91,7 +91,7 @@ void launch(const CrossEntropyBackwardArgs& a, cudaStream_t stream) {
 }
 
 const char* takes(const CrossEntropyBackwardArgs& a) {
-  if (a.in.rows > kMostRows) return "needs at most 2^31 - 1 rows";
+  if (const char* reason = needs_grid_rows(a.in.rows)) return reason;
   if (const char* reason = needs_peelable(a.in)) return reason;
   const bool alike = peel_alike(a.in.logits, a.in.logits_stride, a.dlogits, a.dlogits_stride, a.in.rows, a.in.dtype);
   return alike ? nullptr : "needs logits and gradient at the same offset from 16 bytes";

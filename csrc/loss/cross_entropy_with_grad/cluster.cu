@@ -26,7 +26,6 @@ struct Tile {
 // The first that holds the row is taken.
 using Tiles = std::tuple<Tile<512, 8, 2, 2>, Tile<512, 8, 2, 4>, Tile<512, 8, 2, 8>, Tile<1024, 8, 1, 8>>;
 constexpr int64_t kMostBytes = 16 * std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
-static_assert(kMostBytes == 1 << 20, "the refusal names this size");
 
 // Up to this length one block holds a row as well.
 constexpr int64_t kWorthwhileBytes = 64 * 1024;
@@ -118,7 +117,7 @@ void launch(const CrossEntropyWithGradArgs& a, cudaStream_t stream) {
 const char* takes(const CrossEntropyWithGradArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
   if (a.in.rows > kMostRows / 16) return "needs at most 2^27 rows";
-  return a.in.cols * size_of(a.in.dtype) <= kMostBytes ? nullptr : "needs rows of at most 1 MiB";
+  return needs_row_bytes<kMostBytes>(a.in.cols, a.in.dtype);
 }
 
 bool suits(const CrossEntropyWithGradArgs& a) { return a.in.cols * size_of(a.in.dtype) > kWorthwhileBytes; }

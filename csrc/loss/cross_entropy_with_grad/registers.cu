@@ -30,7 +30,6 @@ using Tiles = std::tuple<Tile<128, 4, 1, 10>, Tile<128, 8, 1, 10>, Tile<128, 8, 
                          Tile<128, 32, 2, 10>, Tile<128, 32, 4, 8>, Tile<128, 32, 8, 6>, Tile<128, 0, 4, 8>,
                          Tile<256, 0, 4, 4>, Tile<512, 0, 4, 2>, Tile<512, 0, 8, 2>>;
 constexpr int kMostBytes = 16 * std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
-static_assert(kMostBytes == 64 * 1024, "the refusal names this size");
 
 template <class T, class Smooth, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
@@ -124,9 +123,7 @@ void launch(const CrossEntropyWithGradArgs& a, cudaStream_t stream) {
 }
 
 const char* takes(const CrossEntropyWithGradArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  if (a.in.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  return a.in.cols * size_of(a.in.dtype) <= kMostBytes ? nullptr : "needs rows of at most 64 KiB";
+  return unmet({needs_packs(a), needs_grid_rows(a.in.rows), needs_row_bytes<kMostBytes>(a.in.cols, a.in.dtype)});
 }
 
 // Floats of which a lane would hold more than four packs leave room for too few warps; `pack` finds them in L1 again.

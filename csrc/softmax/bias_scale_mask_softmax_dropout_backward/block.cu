@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 
 const char* takes(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
-  if (const char* reason = needs_grid(a.logits.rows)) return reason;
+  if (const char* reason = needs_grid_rows(a.logits.rows)) return reason;
   return a.logits.cols <= kMostBlockCols ? nullptr : "needs rows of at most 16384 columns";
 }
 

@@ -31,9 +31,8 @@ __global__ void __launch_bounds__(Tile::threads, resident_blocks<Tile>())
 }
 
 const char* takes(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  if (const char* reason = needs_grid(a.logits.rows)) return reason;
-  return a.logits.cols * size_of(a.logits.dtype) <= kMostBytes ? nullptr : "needs rows of at most 4 KiB";
+  return unmet(
+      {needs_packs(a), needs_grid_rows(a.logits.rows), needs_row_bytes<kMostBytes>(a.logits.cols, a.logits.dtype)});
 }
 
 void launch(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a, cudaStream_t stream) {

@@ -38,9 +38,8 @@ void launch(const ScaledMaskedSoftmaxArgs& a, cudaStream_t stream) {
 }
 
 const char* takes(const ScaledMaskedSoftmaxArgs& a) {
-  if (const char* reason = needs_packs(a.logits)) return reason;
-  if (const char* reason = needs_grid(a.logits.rows)) return reason;
-  return a.logits.cols * size_of(a.logits.dtype) <= kBlockBytes ? nullptr : "needs rows of at most 64 KiB";
+  return unmet({needs_packs(a.logits), needs_grid_rows(a.logits.rows),
+                needs_row_bytes<kBlockBytes>(a.logits.cols, a.logits.dtype)});
 }
 
 bool suits(const ScaledMaskedSoftmaxArgs& a) { return a.logits.cols > most_warp_cols(a.logits, a.dropout.active); }

@@ -43,9 +43,8 @@ void launch(const ScaledMaskedSoftmaxArgs& a, cudaStream_t stream) {
 }
 
 const char* takes(const ScaledMaskedSoftmaxArgs& a) {
-  if (const char* reason = needs_packs(a.logits)) return reason;
-  if (const char* reason = needs_cluster_grid(a.logits.rows)) return reason;
-  return a.logits.cols * size_of(a.logits.dtype) <= kClusterBytes ? nullptr : "needs rows of at most 1 MiB";
+  return unmet({needs_packs(a.logits), needs_cluster_grid(a.logits.rows),
+                needs_row_bytes<kClusterBytes>(a.logits.cols, a.logits.dtype)});
 }
 
 bool suits(const ScaledMaskedSoftmaxArgs& a) { return a.logits.cols * size_of(a.logits.dtype) > kBlockBytes; }

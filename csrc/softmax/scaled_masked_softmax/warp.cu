@@ -34,7 +34,7 @@ void launch(const ScaledMaskedSoftmaxArgs& a, cudaStream_t stream) {
 
 const char* takes(const ScaledMaskedSoftmaxArgs& a) {
   if (const char* reason = needs_packs(a.logits)) return reason;
-  if (const char* reason = needs_grid(a.logits.rows)) return reason;
+  if (const char* reason = needs_grid_rows(a.logits.rows)) return reason;
   return a.logits.cols <= kWarpCols ? nullptr : "needs rows of at most 2048 columns";
 }
 

@@ -20,9 +20,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 }
 
 const char* takes(const ScaledMaskedSoftmaxBackwardArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  return a.cols * size_of(a.dtype) <= kBlockBytes ? nullptr : "needs rows of at most 64 KiB";
+  return unmet({needs_packs(a), needs_grid_rows(a.rows), needs_row_bytes<kBlockBytes>(a.cols, a.dtype)});
 }
 
 bool suits(const ScaledMaskedSoftmaxBackwardArgs& a) { return a.cols * size_of(a.dtype) > kWarpBytes; }

@@ -34,9 +34,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 }
 
 const char* takes(const ScaledMaskedSoftmaxBackwardArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  if (const char* reason = needs_cluster_grid(a.rows)) return reason;
-  return a.cols * size_of(a.dtype) <= kClusterBytes ? nullptr : "needs rows of at most 1 MiB";
+  return unmet({needs_packs(a), needs_cluster_grid(a.rows), needs_row_bytes<kClusterBytes>(a.cols, a.dtype)});
 }
 
 bool suits(const ScaledMaskedSoftmaxBackwardArgs& a) { return a.cols * size_of(a.dtype) > kBlockBytes; }

@@ -18,9 +18,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 }
 
 const char* takes(const ScaledMaskedSoftmaxBackwardArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 4 KiB";
+  return unmet({needs_packs(a), needs_grid_rows(a.rows), needs_row_bytes<kMostBytes>(a.cols, a.dtype)});
 }
 
 void launch(const ScaledMaskedSoftmaxBackwardArgs& a, cudaStream_t stream) {

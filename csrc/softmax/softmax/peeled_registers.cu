@@ -150,7 +150,7 @@ void launch(const SoftmaxArgs& a, cudaStream_t stream) {
 const char* takes(const SoftmaxArgs& a) {
   if (const char* reason = needs_rows(a)) return reason;
   if (a.rows > kMostClusters) return "needs at most 2^28 - 1 rows";
-  return a.cols * size_of(a.dtype) <= kMostBytes ? nullptr : "needs rows of at most 409584 bytes";
+  return needs_row_bytes<kMostBytes>(a.cols, a.dtype);
 }
 
 // Of shorter rows `shared` and `peeled` have whole ones on a multiprocessor, with no cluster to wait for. Longer ones stay

@@ -12,9 +12,7 @@ void launch(const SoftmaxArgs& a, cudaStream_t stream) {
 }
 
 const char* takes(const SoftmaxArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  return a.cols * size_of(a.dtype) <= kMostRowBytes ? nullptr : "needs rows of at most 128 KiB";
+  return unmet({needs_packs(a), needs_grid_rows(a.rows), needs_row_bytes<kMostRowBytes>(a.cols, a.dtype)});
 }
 
 const Register<SoftmaxArgs> registered{"registers", /*min_sm=*/80, takes, launch};

@@ -79,10 +79,7 @@ void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   visit_answers(a, [&]<class T, class Answer>() { launch_smallest<T, Answer>(a, stream, Tiles{}); });
 }
 
-const char* takes(const SoftmaxArgs& a) {
-  if (const char* reason = needs_rows(a)) return reason;
-  return a.cols <= kMostCols ? nullptr : "needs at most 1024 columns";
-}
+const char* takes(const SoftmaxArgs& a) { return unmet({needs_rows(a), needs_columns<kMostCols>(a.cols)}); }
 
 const Register<SoftmaxArgs> registered{"warp", /*min_sm=*/80, takes, launch};
 

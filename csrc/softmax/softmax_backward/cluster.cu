@@ -26,9 +26,7 @@ void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
 }
 
 const char* takes(const SoftmaxBackwardArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  return a.cols * size_of(a.dtype) <= kMostClusterBytes ? nullptr : "needs rows of at most 1 MiB";
+  return unmet({needs_packs(a), needs_grid_rows(a.rows), needs_row_bytes<kMostClusterBytes>(a.cols, a.dtype)});
 }
 
 bool suits(const SoftmaxBackwardArgs& a) { return a.cols * size_of(a.dtype) > kMostRowBytes2; }

@@ -13,9 +13,7 @@ void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
 }
 
 const char* takes(const SoftmaxBackwardArgs& a) {
-  if (const char* reason = needs_rows(a)) return reason;
-  if (a.rows > kMostRows) return "needs at most 2^31 - 1 rows";
-  return a.cols * size_of(a.dtype) <= kMostStreamBytes ? nullptr : "needs rows of at most 1 MiB";
+  return unmet({needs_rows(a), needs_grid_rows(a.rows), needs_row_bytes<kMostStreamBytes>(a.cols, a.dtype)});
 }
 
 // Shorter rows fit the registers of a warp.

@@ -78,10 +78,7 @@ void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
   visit_gradients(a, [&]<class T, class Gradient>() { launch_smallest<T, Gradient>(a, stream, Tiles{}); });
 }
 
-const char* takes(const SoftmaxBackwardArgs& a) {
-  if (const char* reason = needs_rows(a)) return reason;
-  return a.cols <= kMostCols ? nullptr : "needs at most 1024 columns";
-}
+const char* takes(const SoftmaxBackwardArgs& a) { return unmet({needs_rows(a), needs_columns<kMostCols>(a.cols)}); }
 
 const Register<SoftmaxBackwardArgs> registered{"warp", /*min_sm=*/80, takes, launch};
 
