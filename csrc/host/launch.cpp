@@ -1,10 +1,8 @@
 #include "host/launch.h"
 
-#include <map>
-#include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 
 #include "host/kernels.h"
 #include "host/occupancy.h"
@@ -32,10 +30,10 @@ void allow_large_cluster(const void* function, int cluster, std::string_view wha
   check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), what);
 }
 
-cudaLaunchAttribute cluster_attribute(int cluster) {
+cudaLaunchAttribute cluster_attribute(const dim3& cluster) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  attribute.val.clusterDim = {cluster.x, cluster.y, cluster.z};
   return attribute;
 }
 
@@ -44,7 +42,7 @@ cudaLaunchAttribute cluster_attribute(int cluster) {
 cudaError_t count_clusters(int& clusters, const void* function, const LaunchConfig& config) {
   cudaLaunchAttribute attribute = cluster_attribute(config.cluster);
   cudaLaunchConfig_t query{};
-  query.gridDim = dim3(static_cast<unsigned>(config.cluster));
+  query.gridDim = config.cluster;
   query.blockDim = config.block;
   query.dynamicSmemBytes = static_cast<size_t>(config.dynamic_smem);
   query.attrs = &attribute;
@@ -52,27 +50,39 @@ cudaError_t count_clusters(int& clusters, const void* function, const LaunchConf
   return cudaOccupancyMaxActiveClusters(&clusters, function, &query);
 }
 
-// Whether it holds one at all: a part of a GPU need not have so many multiprocessors side by side, nor another GPU so much
-// shared memory. Asked for once.
-bool holds_cluster(const void* function, const LaunchConfig& config, std::string_view what) {
-  static std::mutex mutex;
-  static std::map<std::tuple<int, const void*, int, unsigned, int>, bool> known;
-  const int device = current_device();
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto key = std::tuple(device, function, config.cluster, config.block.x, config.dynamic_smem);
-  if (const auto found = known.find(key); found != known.end()) return found->second;
-
-  int clusters = 0;
+// Whether the current device holds a cluster of the kernel at all: a part of a GPU need not have so many neighbouring
+// multiprocessors, nor another GPU so much shared memory. Nothing where the question fails.
+std::optional<bool> find_cluster(const void* function, const LaunchConfig& config, int device, std::string_view what) {
   const int most = most_dynamic_smem(function, device, what);
-  if (config.dynamic_smem <= most) {
-    if (config.dynamic_smem > 0) allow_most_smem(function, most, what);
-    allow_large_cluster(function, config.cluster, what);
-    if (count_clusters(clusters, function, config) != cudaSuccess) {
-      cudaGetLastError();  // clears it; whatever it was, the next call asks again
-      return false;
-    }
-  }
-  return known[key] = clusters > 0;
+  if (config.dynamic_smem > most) return false;
+  if (config.dynamic_smem > 0) allow_most_smem(function, most, what);
+  allow_large_cluster(function, blocks_of_cluster(config), what);
+  int clusters = 0;
+  if (count_clusters(clusters, function, config) == cudaSuccess) return clusters > 0;
+  cudaGetLastError();  // clears it
+  return std::nullopt;
+}
+
+// The same, asked for once: each of the kernel's few configurations has a place for its answer, which another one takes
+// only where the two fall together.
+bool holds_cluster(const Kernel& kernel, const LaunchConfig& config, std::string_view what) {
+  const int device = current_device();
+  const uint64_t threads = uint64_t{config.block.x} * config.block.y * config.block.z;
+  uint64_t key = 1;  // a bit that says that something is known
+  const auto append = [&](uint64_t value, int bits) { key = key << bits | (value & ((uint64_t{1} << bits) - 1)); };
+  append(static_cast<uint64_t>(device), 6);
+  append(threads, 11);
+  append(static_cast<uint64_t>(config.dynamic_smem), 24);
+  for (const unsigned blocks : {config.cluster.x, config.cluster.y, config.cluster.z}) append(blocks, 5);
+  key <<= 1;  // for the answer
+
+  constexpr uint64_t kScatter = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+  std::atomic<uint64_t>& known = kernel.state->held_clusters[key * kScatter >> (64 - KernelState::kHeldBits)];
+  const uint64_t word = known.load(std::memory_order_relaxed);
+  if ((word & ~uint64_t{1}) == key) return (word & 1) != 0;
+  const std::optional<bool> found = find_cluster(kernel.function, config, device, what);
+  if (found) known.store(key | (*found ? 1 : 0), std::memory_order_relaxed);
+  return found.value_or(false);
 }
 
 // The blocks of a grid launched so take their places while the grid before it in the stream ends, which hides what
@@ -149,13 +159,14 @@ void allow_dynamic_smem(const Kernel& kernel, int bytes, std::string_view what) 
 void detail::launch(const Kernel& kernel, const LaunchConfig& config, cudaStream_t stream, void** arguments) {
   kernel.state->last.note(config);
   if (Rehearsal* rehearsal = Rehearsal::current()) {
-    const bool plain = config.cluster == 1 && config.dynamic_smem <= kDefaultSmemLimit;
-    if (!plain && !holds_cluster(kernel.function, config, kernel.name)) rehearsal->note_unheld(config.cluster);
+    const int cluster = blocks_of_cluster(config);
+    const bool plain = cluster == 1 && config.dynamic_smem <= kDefaultSmemLimit;
+    if (!plain && !holds_cluster(kernel, config, kernel.name)) rehearsal->note_unheld(cluster);
     return;
   }
 
   if (config.dynamic_smem > 0) allow_dynamic_smem(kernel, config.dynamic_smem, kernel.name);
-  allow_large_cluster(kernel.function, config.cluster, kernel.name);
+  allow_large_cluster(kernel.function, blocks_of_cluster(config), kernel.name);
 
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t launch_config{};
@@ -164,7 +175,7 @@ void detail::launch(const Kernel& kernel, const LaunchConfig& config, cudaStream
   launch_config.dynamicSmemBytes = config.dynamic_smem;
   launch_config.stream = stream;
   launch_config.attrs = attributes;
-  if (config.cluster > 1) attributes[launch_config.numAttrs++] = cluster_attribute(config.cluster);
+  if (blocks_of_cluster(config) > 1) attributes[launch_config.numAttrs++] = cluster_attribute(config.cluster);
   if (starts_early(config)) attributes[launch_config.numAttrs++] = early_attribute();
   check_cuda(cudaLaunchKernelExC(&launch_config, kernel.function, arguments), kernel.name);
 }
@@ -186,14 +197,14 @@ int ResidentClusters::of(const Kernel& kernel, const LaunchConfig& config) {
     allow_dynamic_smem(kernel, config.dynamic_smem, "shared memory of a persistent kernel");
   }
   int clusters = 0;
-  if (config.cluster == 1) {
+  if (blocks_of_cluster(config) == 1) {
     int blocks = 0;
     check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.function, static_cast<int>(config.block.x),
                                                              static_cast<size_t>(config.dynamic_smem)),
                "occupancy");
     clusters = blocks * device_info(device).sm_count;
   } else {
-    allow_large_cluster(kernel.function, config.cluster, "cluster size");
+    allow_large_cluster(kernel.function, blocks_of_cluster(config), "cluster size");
     check_cuda(count_clusters(clusters, kernel.function, config), "occupancy of clusters");
   }
   if (clusters < 1) throw std::runtime_error("this GPU cannot hold a cluster of the kernel");

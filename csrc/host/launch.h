@@ -19,21 +19,26 @@ struct LaunchConfig {
   dim3 grid;
   dim3 block;
   int dynamic_smem = 0;  // bytes
-  int cluster = 1;       // blocks per cluster, along x
+  dim3 cluster = 1;      // blocks that share their memory, along each dimension of the grid
   bool early = false;    // starts while the grid before ends, for which it waits before any access to global memory
 };
+
+inline int blocks_of_cluster(const LaunchConfig& config) {
+  return static_cast<int>(config.cluster.x * config.cluster.y * config.cluster.z);
+}
 
 // How a kernel was launched last, or would have been: in one word, because launches on other threads note theirs too.
 class LastLaunch {
  public:
   void note(const LaunchConfig& config) {
     const uint64_t threads = uint64_t{config.block.x} * config.block.y * config.block.z;
-    const auto cluster = static_cast<uint64_t>(config.cluster), bytes = static_cast<uint64_t>(config.dynamic_smem);
+    const auto cluster = static_cast<uint64_t>(blocks_of_cluster(config)),
+               bytes = static_cast<uint64_t>(config.dynamic_smem);
     word_.store(threads << kThreadsAt | cluster << kClusterAt | bytes, std::memory_order_relaxed);
   }
   // 0 threads: never.
   int threads() const { return static_cast<int>(word() >> kThreadsAt); }
-  int cluster() const { return static_cast<int>(word() >> kClusterAt & 0xff); }
+  int cluster() const { return static_cast<int>(word() >> kClusterAt & 0xff); }  // blocks
   int dynamic_smem() const { return static_cast<int>(word() & 0xffffffff); }
 
  private:
@@ -44,9 +49,10 @@ class LastLaunch {
 
 // What the library remembers of a kernel. GPUs whose indices lie 64 apart share an entry.
 struct KernelState {
-  static constexpr int kMaxDevices = 64;
+  static constexpr int kMaxDevices = 64, kHeldBits = 2;
   LastLaunch last;
-  std::atomic<int> dynamic_smem[kMaxDevices] = {};  // bytes per block that it may ask for; 0: not known yet
+  std::atomic<int> dynamic_smem[kMaxDevices] = {};           // bytes per block that it may ask for; 0: not known yet
+  std::atomic<uint64_t> held_clusters[1 << kHeldBits] = {};  // what devices hold, as launch.cpp puts it; 0: not known
 };
 
 struct Kernel {

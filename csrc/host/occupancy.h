@@ -20,7 +20,7 @@ class ResidentClusters {
   std::atomic<int> known_[KernelState::kMaxDevices][kMaxWarps + 1] = {};
 };
 
-// Clusters (blocks where config.cluster is 1) of `kernel` that fit on the current device together. The block size
+// Clusters (blocks where one is a cluster) of `kernel` that fit on the current device together. The block size
 // must determine the shared memory; the answer is asked for once per device and block size. In a rehearsal: 1.
 template <auto kernel>
 int resident_clusters(const LaunchConfig& config) {

@@ -1,9 +1,10 @@
 // host/launch.h: more shared memory than a kernel gets unasked, static memory included, a launch that cannot be, what comes
-// after it, launches that are rehearsed, and what is noted of them.
+// after it, launches that are rehearsed, clusters in three dimensions, and what is noted of launches.
 #include "host/launch.h"
 
 #include <stdexcept>
 
+#include "device/cluster.h"
 #include "host/kernels.h"
 #include "selftest/selftest.h"
 
@@ -93,6 +94,50 @@ std::string check_rehearsal() {
   return left == cudaSuccess ? "" : text("a rehearsal has started or left something: ", cudaGetErrorString(left));
 }
 
+// Each block tells the next one of its cluster, in the order of ranks, its place in the grid.
+__global__ void launch_cluster_kernel([[maybe_unused]] float* to, [[maybe_unused]] int blocks) {
+#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
+  __shared__ float seen;
+  const int block = static_cast<int>(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+  const int rank = cluster_rank();
+  cluster_sync();  // every block has begun
+  if (threadIdx.x == 0) store_remote(&seen, (rank + 1) % blocks, static_cast<float>(block));
+  cluster_sync();
+  if (threadIdx.x == 0) {
+    to[2 * block] = static_cast<float>(rank);
+    to[2 * block + 1] = seen;
+  }
+#endif
+}
+
+std::string check_clusters() {
+  if (device_info(current_device()).sm < 90) return "";
+  const dim3 grid(4, 6, 4);
+  const int count = static_cast<int>(grid.x * grid.y * grid.z);
+  for (const dim3 size : {dim3(2), dim3(1, 2), dim3(1, 1, 4), dim3(2, 3), dim3(2, 1, 4), dim3(2, 2, 2)}) {
+    const unsigned blocks = size.x * size.y * size.z;
+    const auto number = [&](unsigned x, unsigned y, unsigned z) { return x + grid.x * (y + grid.y * z); };
+    std::vector<float> expected(2 * count);
+    for (unsigned i = 0; i < grid.x * grid.y * grid.z; ++i) {
+      const unsigned x = i % grid.x, y = i / grid.x % grid.y, z = i / (grid.x * grid.y);
+      const unsigned rank = x % size.x + size.x * (y % size.y + size.y * (z % size.z));
+      const unsigned from = (rank + blocks - 1) % blocks;
+      expected[2 * i] = static_cast<float>(rank);
+      expected[2 * i + 1] =
+          static_cast<float>(number(x - x % size.x + from % size.x, y - y % size.y + from / size.x % size.y,
+                                    z - z % size.z + from / (size.x * size.y)));
+    }
+    DeviceArray<float> to(2 * count);
+    warpsmith::launch<&launch_cluster_kernel>({.grid = grid, .block = 32, .cluster = size}, kStream, to.data(),
+                                              static_cast<int>(blocks));
+    const std::string failure =
+        compare(text("clusters of ", size.x, " x ", size.y, " x ", size.z), expected, to.values(),
+                [](size_t i) { return text(i % 2 == 0 ? "rank of block " : "seen by block ", i / 2); });
+    if (!failure.empty()) return failure;
+  }
+  return "";
+}
+
 // What `warpsmith inspect` is told about the launch before.
 std::string check_note() {
   for (const KernelEntry& entry : kernels()) {
@@ -108,7 +153,7 @@ std::string check_note() {
 
 std::string run() {
   return first_failure(check_static_memory, check_shared_memory, check_note, check_refusal, check_rehearsal,
-                       check_shared_memory, check_note);
+                       check_shared_memory, check_note, check_clusters);
 }
 
 const SelfTestEntry entered{"launch", run};

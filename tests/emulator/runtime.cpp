@@ -89,6 +89,7 @@ struct Launch {
   dim3 grid, block;
   size_t dynamic_bytes;
   int blocks;  // of a cluster
+  dim3 cluster_size;
   Cluster cluster;
   Window windows[kMostBlocks];
 };
@@ -275,9 +276,11 @@ void run_worker(Launch& launch, int rank, std::barrier<>& together) {
     if (rank == 0)
       launch.cluster.threads = static_cast<int>(launch.block.x * launch.block.y * launch.block.z) * launch.blocks;
     together.arrive_and_wait();
-    const unsigned b = first + rank;
+    const dim3 size = launch.cluster_size, clusters(launch.grid.x / size.x, launch.grid.y / size.y);
+    const unsigned c = first / launch.blocks, r = static_cast<unsigned>(rank);
     run_block(launch, rank,
-              {b % launch.grid.x, b / launch.grid.x % launch.grid.y, b / (launch.grid.x * launch.grid.y)});
+              {c % clusters.x * size.x + r % size.x, c / clusters.x % clusters.y * size.y + r / size.x % size.y,
+               c / (clusters.x * clusters.y) * size.z + r / (size.x * size.y)});
     together.arrive_and_wait();
     if (rank == 0) {
       launch.cluster.late.clear();
@@ -541,12 +544,17 @@ int multiprocessors() { return gpus()[current_gpu].multiprocessors; }
 
 int block_smem_limit(int sm) { return (sm >= 90 ? 227 : (sm == 80 ? 163 : 99)) << 10; }
 
-int blocks_of_a_cluster(const cudaLaunchConfig_t& config) {
+dim3 cluster_size(const cudaLaunchConfig_t& config) {
   for (unsigned i = 0; i < config.numAttrs; ++i) {
-    const cudaLaunchAttribute& attribute = config.attrs[i];
-    if (attribute.id == cudaLaunchAttributeClusterDimension) return static_cast<int>(attribute.val.clusterDim.x);
+    const auto& size = config.attrs[i].val.clusterDim;
+    if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) return {size.x, size.y, size.z};
   }
   return 1;
+}
+
+int blocks_of_a_cluster(const cudaLaunchConfig_t& config) {
+  const dim3 size = cluster_size(config);
+  return static_cast<int>(size.x * size.y * size.z);
 }
 
 }  // namespace
@@ -577,8 +585,13 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   launch.block = config->blockDim;
   launch.dynamic_bytes = config->dynamicSmemBytes;
   launch.blocks = blocks_of_a_cluster(*config);
+  launch.cluster_size = cluster_size(*config);
   const size_t threads = size_t{launch.block.x} * launch.block.y * launch.block.z;
   if (threads == 0 || threads > 1024 || launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  const dim3 size = launch.cluster_size;
+  if (launch.grid.x % size.x != 0 || launch.grid.y % size.y != 0 || launch.grid.z % size.z != 0) {
     return cudaErrorInvalidConfiguration;
   }
   if (dry) return cudaSuccess;
