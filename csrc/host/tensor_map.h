@@ -1,7 +1,8 @@
-// Maps of matrices for the copy engine (device/ptx/tma.h).
+// Maps of tensors for the copy engine (device/ptx/tma.h), of one to five dimensions, outermost first:
 //
-//   const CUtensorMap map = tensor_map({.data = x, .type = tensor_map_type(Dtype::bf16), .rows = m, .cols = k, .ld = ld,
-//                                       .box_rows = 128, .box_cols = 64});
+//   const CUtensorMap map = tensor_map({.data = x, .type = tensor_map_type(Dtype::bf16), .rank = 3,
+//                                       .sizes = {heads, rows, 128}, .strides = {head_stride, row_stride},
+//                                       .box = {1, 128, 64}});
 //
 // CUDA driver API, "Tensor Map Object Management": https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html
 #pragma once
@@ -10,6 +11,7 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -36,37 +38,84 @@ constexpr CUtensorMapDataType tensor_map_type(Dtype dtype) {
   }
 }
 
-// A matrix whose rows are contiguous, and the boxes that are copied of it.
-struct MappedMatrix {
-  const void* data;
-  CUtensorMapDataType type;
-  int64_t rows, cols;
-  int64_t ld;              // elements from one row to the next; anything where there is one only
-  int box_rows, box_cols;  // 256 at most; a row of a box is no longer than a line of the swizzle
-  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
-  CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
-};
-
 constexpr int tensor_map_size_of(CUtensorMapDataType type) {
   switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_INT64:
+    case CU_TENSOR_MAP_DATA_TYPE_UINT64:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
+      return 8;
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ:
     case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32:
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ:
     case CU_TENSOR_MAP_DATA_TYPE_INT32:
+    case CU_TENSOR_MAP_DATA_TYPE_UINT32:
       return 4;
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
     case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+    case CU_TENSOR_MAP_DATA_TYPE_UINT16:
       return 2;
     default:
       return 1;
   }
 }
 
-// Whether a matrix of elements of `size` bytes can have a map: copies are made of 16 bytes, coordinates are of 32 bits
-// with a sign, and rows neither overlap nor lie 2^40 bytes apart.
-inline bool can_map(const void* data, int64_t rows, int64_t cols, int64_t ld, int size) {
+inline constexpr int kMostMapRank = 5;
+
+// A tensor whose last dimension is contiguous, and the boxes that are copied of it. Of the arrays, the first `rank` values
+// count, of the strides one less.
+struct MappedTensor {
+  const void* data;
+  CUtensorMapDataType type;
+  int rank;
+  std::array<int64_t, kMostMapRank> sizes{};
+  std::array<int64_t, kMostMapRank - 1> strides{};  // elements; anything for a dimension of size 1
+  std::array<int, kMostMapRank> box{};              // 256 at most; the last no longer than a line of the swizzle
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+
+  bool operator==(const MappedTensor&) const = default;
+};
+
+// A matrix whose rows are contiguous.
+struct MappedMatrix {
+  const void* data;
+  CUtensorMapDataType type;
+  int64_t rows, cols;
+  int64_t ld;              // elements from one row to the next; anything where there is one only
+  int box_rows, box_cols;  // as MappedTensor::box
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+};
+
+inline MappedTensor as_tensor(const MappedMatrix& x) {
+  return {.data = x.data,
+          .type = x.type,
+          .rank = 2,
+          .sizes = {x.rows, x.cols},
+          .strides = {x.ld},
+          .box = {x.box_rows, x.box_cols},
+          .swizzle = x.swizzle,
+          .promotion = x.promotion};
+}
+
+// Whether a tensor of elements of `size` bytes can have a map: copies are made of 16 bytes, coordinates are of 32 bits with
+// a sign, and strides neither let lines overlap nor reach 2^40 bytes.
+inline bool can_map(const MappedTensor& x, int size) {
   constexpr int64_t kMostExtent = 0x7fffffff, kMostPitch = int64_t{1} << 40;
-  if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || rows > kMostExtent || cols > kMostExtent) return false;
-  return rows == 1 || (ld >= cols && ld * size % 16 == 0 && ld * size < kMostPitch);
+  if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0) return false;
+  const int64_t cols = x.sizes[x.rank - 1];
+  for (int d = 0; d < x.rank; ++d) {
+    if (x.sizes[d] > kMostExtent) return false;
+    if (d + 1 == x.rank || x.sizes[d] == 1) continue;
+    const int64_t stride = x.strides[d];
+    if (stride < cols || stride * size % 16 != 0 || stride * size >= kMostPitch) return false;
+  }
+  return true;
+}
+
+inline bool can_map(const void* data, int64_t rows, int64_t cols, int64_t ld, int size) {
+  return can_map({.data = data, .type = {}, .rank = 2, .sizes = {rows, cols}, .strides = {ld}}, size);
 }
 
 namespace detail {
@@ -86,26 +135,61 @@ inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return encoder;
 }
 
+inline CUtensorMap encode(const MappedTensor& x) {
+  const int64_t size = tensor_map_size_of(x.type);
+  cuuint64_t extents[kMostMapRank], pitches[kMostMapRank - 1];  // innermost first, as the driver has them
+  cuuint32_t box[kMostMapRank], every[kMostMapRank];
+  int64_t pitch = (x.sizes[x.rank - 1] * size + 15) / 16 * 16;  // of a dimension of size 1
+  for (int i = 0; i < x.rank; ++i) {
+    const int d = x.rank - 1 - i;
+    extents[i] = static_cast<cuuint64_t>(x.sizes[d]);
+    box[i] = static_cast<cuuint32_t>(x.box[d]);
+    every[i] = 1;
+    if (i == 0) continue;
+    if (x.sizes[d] != 1) pitch = x.strides[d] * size;
+    pitches[i - 1] = static_cast<cuuint64_t>(pitch);
+  }
+  CUtensorMap map;
+  const CUresult status = tensor_map_encoder()(&map, x.type, static_cast<cuuint32_t>(x.rank), const_cast<void*>(x.data),
+                                               extents, pitches, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, x.swizzle,
+                                               x.promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status == CUDA_SUCCESS) return map;
+  std::string shape, boxes;
+  for (int d = 0; d < x.rank; ++d) {
+    shape += (d > 0 ? " x " : "") + std::to_string(x.sizes[d]);
+    boxes += (d > 0 ? " x " : "") + std::to_string(x.box[d]);
+  }
+  throw std::runtime_error("cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(status)) +
+                           " for a tensor of " + shape + " and boxes of " + boxes);
+}
+
+// The last maps that a thread made: layers and steps of a model ask for the same ones again, and to compare is cheaper than
+// the driver.
+struct MapCache {
+  static constexpr int kEntries = 8;
+  MappedTensor keys[kEntries]{};
+  CUtensorMap maps[kEntries];
+  int next = 0;
+};
+
+inline thread_local MapCache map_cache;
+
 }  // namespace detail
 
 // Throws where can_map() is false or the box does not fit the swizzle.
-inline CUtensorMap tensor_map(const MappedMatrix& x) {
-  const int64_t size = tensor_map_size_of(x.type);
-  const int64_t pitch = x.rows == 1 ? (x.cols * size + 15) / 16 * 16 : x.ld * size;
-  const cuuint64_t extents[2] = {static_cast<cuuint64_t>(x.cols), static_cast<cuuint64_t>(x.rows)};
-  const cuuint64_t pitches[1] = {static_cast<cuuint64_t>(pitch)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(x.box_cols), static_cast<cuuint32_t>(x.box_rows)};
-  const cuuint32_t every[2] = {1, 1};
-  CUtensorMap map;
-  const CUresult status = detail::tensor_map_encoder()(&map, x.type, 2, const_cast<void*>(x.data), extents, pitches,
-                                                       box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, x.swizzle,
-                                                       x.promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    throw std::runtime_error("cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(status)) +
-                             " for a matrix of " + std::to_string(x.rows) + " x " + std::to_string(x.cols) +
-                             " and boxes of " + std::to_string(x.box_rows) + " x " + std::to_string(x.box_cols));
+inline CUtensorMap tensor_map(const MappedTensor& x) {
+  detail::MapCache& cache = detail::map_cache;
+  for (int i = 0; i < detail::MapCache::kEntries; ++i) {
+    if (cache.keys[i] == x) return cache.maps[i];
   }
+  const CUtensorMap map = detail::encode(x);
+  const int at = cache.next;
+  cache.next = (at + 1) % detail::MapCache::kEntries;
+  cache.keys[at] = x;
+  cache.maps[at] = map;
   return map;
 }
+
+inline CUtensorMap tensor_map(const MappedMatrix& x) { return tensor_map(as_tensor(x)); }
 
 }  // namespace warpsmith

@@ -1,7 +1,9 @@
-// device/ptx/tma.h and host/tensor_map.h: boxes of a matrix, swizzled, inside it and across its edges; rounding
-// to TF32 on the way; halves of a box from either block of a cluster to both. Passes without running below sm_90.
+// device/ptx/tma.h and host/tensor_map.h: boxes of a matrix, swizzled, inside it and across its edges; of tensors of one to
+// five dimensions and of every element size; rounding to TF32 on the way; halves of a box from either block of a cluster
+// to both. Passes without running below sm_90.
 #include "device/ptx/tma.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "device/cluster.h"
@@ -27,7 +29,7 @@ __global__ void tensor_load_kernel([[maybe_unused]] uint32_t* to,
     ptx::mbarrier_init(&landed, 1);
     ptx::fence_mbarrier_init();
     ptx::mbarrier_arrive_expect(&landed, bytes);
-    ptx::tensor_load(box, &map, row, col, &landed);
+    ptx::tensor_load(box, &map, {row, col}, &landed);
   }
   __syncthreads();
   ptx::mbarrier_wait(&landed, 0);
@@ -55,7 +57,7 @@ __global__ void tensor_multicast_kernel([[maybe_unused]] uint32_t* to,
     if (threadIdx.x == 0) {
       if (round > 0) ptx::mbarrier_wait_cluster(&empty, (round - 1) % 2);
       ptx::mbarrier_arrive_expect(&full, kBlocks * half_bytes);
-      ptx::tensor_load_multicast(box + rank * half_bytes / 4, &map, (kBlocks * round + rank) * half_rows, 0, &full,
+      ptx::tensor_load_multicast(box + rank * half_bytes / 4, &map, {(kBlocks * round + rank) * half_rows, 0}, &full,
                                  (1 << kBlocks) - 1);
     }
     ptx::mbarrier_wait(&full, round % 2);
@@ -65,6 +67,34 @@ __global__ void tensor_multicast_kernel([[maybe_unused]] uint32_t* to,
     if (static_cast<int>(threadIdx.x) < kBlocks) ptx::mbarrier_arrive_remote(&empty, static_cast<int>(threadIdx.x));
   }
   cluster_sync();  // no block ends before the other has signalled it
+#endif
+}
+
+// Of a tensor of any rank: a box to this block, and the same by multicast to a cluster of one, behind it.
+template <int rank>
+struct BoxCorner {
+  int at[rank];
+};
+
+template <int rank>
+__global__ void tensor_box_kernel([[maybe_unused]] uint32_t* to,
+                                  [[maybe_unused]] const __grid_constant__ CUtensorMap map,
+                                  [[maybe_unused]] const BoxCorner<rank> corner, [[maybe_unused]] int bytes) {
+#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
+  __shared__ alignas(1024) uint32_t boxes[2][kMostBytes / 4];
+  __shared__ alignas(8) uint64_t landed;
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&landed, 1);
+    ptx::fence_mbarrier_init();
+    ptx::mbarrier_arrive_expect(&landed, 2 * bytes);
+    ptx::tensor_load(boxes[0], &map, corner.at, &landed);
+    ptx::tensor_load_multicast(boxes[1], &map, corner.at, &landed, 1);
+  }
+  __syncthreads();
+  ptx::mbarrier_wait(&landed, 0);
+  for (int box = 0; box < 2; ++box) {
+    for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) to[box * (bytes / 4) + i] = boxes[box][i];
+  }
 #endif
 }
 
@@ -138,6 +168,82 @@ std::string check_boxes(const char* what, CUtensorMapDataType type) {
                                               [&] { return check_box(what, values, values, x, 64, 96); },
                                               [&] { return check_box(what, values, values, x, -3, -8); },
                                               [&] { return check_box(what, values, values, x, 200, 0); });
+    if (!failure.empty()) return failure;
+  }
+  return "";
+}
+
+// A tensor of `rank` dimensions with gaps between the lines of each, and a box across its far edges.
+template <int rank, class T>
+std::string check_rank(CUtensorMapDataType type, CUtensorMapSwizzle swizzle) {
+  constexpr int kChunk = 16 / static_cast<int>(sizeof(T));
+  const int line = swizzle == CU_TENSOR_MAP_SWIZZLE_NONE ? 48 : 16 << static_cast<int>(swizzle);  // bytes
+  const int outer_sizes[] = {3, 2, 4, 5}, outer_boxes[] = {2, 2, 3, 4}, outer_corners[] = {1, 0, 2, 3};
+  MappedTensor x{.type = type, .rank = rank, .swizzle = swizzle};
+  BoxCorner<rank> corner;
+  int64_t size = 0, lines = 1;
+  for (int d = rank - 1; d >= 0; --d) {
+    if (d == rank - 1) {
+      x.sizes[d] = 11 * kChunk - 1;
+      x.box[d] = line / static_cast<int>(sizeof(T));
+      corner.at[d] = 4 * kChunk;
+      size = 12 * kChunk;
+    } else {
+      const int at = d + 5 - rank;  // the same dimensions next to the last one, whatever the rank
+      x.sizes[d] = outer_sizes[at];
+      x.box[d] = outer_boxes[at];
+      corner.at[d] = outer_corners[at];
+      x.strides[d] = size;
+      size = size * outer_sizes[at] + kChunk;
+      lines *= outer_boxes[at];
+    }
+  }
+  const std::vector<T> values = numbered<T>(size);
+  std::vector<T> expected(lines * x.box[rank - 1], T{});
+  for (int i = 0; i < static_cast<int>(lines); ++i) {
+    int64_t from = 0;
+    bool inside = true;
+    for (int d = rank - 2, left = i; d >= 0; left /= x.box[d--]) {
+      const int at = corner.at[d] + left % x.box[d];
+      inside = inside && at < x.sizes[d];
+      from += at * x.strides[d];
+    }
+    for (int c = 0; inside && c < x.box[rank - 1]; ++c) {
+      const int col = corner.at[rank - 1] + c;
+      if (col >= x.sizes[rank - 1]) continue;
+      expected[i * x.box[rank - 1] + swizzled(swizzle, i, c / kChunk) * kChunk + c % kChunk] = values[from + col];
+    }
+  }
+  const size_t once = expected.size();
+  expected.resize(2 * once);
+  std::copy_n(expected.begin(), once, expected.begin() + static_cast<int64_t>(once));
+
+  DeviceArray<T> from(values), to(2 * once);
+  x.data = from.data();
+  warpsmith::launch<&tensor_box_kernel<rank>>({1, kThreads}, kStream, reinterpret_cast<uint32_t*>(to.data()),
+                                              tensor_map(x), corner, static_cast<int>(once * sizeof(T)));
+  return compare(text("rank ", rank, ", ", sizeof(T), " bytes an element, swizzle ", static_cast<int>(swizzle)),
+                 expected, to.values(), [&](size_t i) {
+                   return text("copy ", i / once, ", line ", i % once / x.box[rank - 1], ", place ",
+                               i % x.box[rank - 1]);
+                 });
+}
+
+template <int rank>
+std::string check_elements(CUtensorMapSwizzle swizzle) {
+  return first_failure([&] { return check_rank<rank, uint8_t>(CU_TENSOR_MAP_DATA_TYPE_UINT8, swizzle); },
+                       [&] { return check_rank<rank, uint16_t>(CU_TENSOR_MAP_DATA_TYPE_UINT16, swizzle); },
+                       [&] { return check_rank<rank, uint32_t>(CU_TENSOR_MAP_DATA_TYPE_INT32, swizzle); },
+                       [&] { return check_rank<rank, uint64_t>(CU_TENSOR_MAP_DATA_TYPE_INT64, swizzle); });
+}
+
+std::string check_ranks() {
+  for (const CUtensorMapSwizzle swizzle :
+       {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B, CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B}) {
+    const std::string failure =
+        first_failure([&] { return check_elements<1>(swizzle); }, [&] { return check_elements<2>(swizzle); },
+                      [&] { return check_elements<3>(swizzle); }, [&] { return check_elements<4>(swizzle); },
+                      [&] { return check_elements<5>(swizzle); });
     if (!failure.empty()) return failure;
   }
   return "";
@@ -229,8 +335,8 @@ std::string check_refusal() {
 std::string run() {
   if (device_info(current_device()).sm < kLeastSm) return "";
   return first_failure([] { return check_boxes<uint32_t>("f32", tensor_map_type(Dtype::f32)); },
-                       [] { return check_boxes<uint16_t>("bf16", tensor_map_type(Dtype::bf16)); }, check_row,
-                       check_tf32, check_tf32_nan, check_multicast, check_refusal);
+                       [] { return check_boxes<uint16_t>("bf16", tensor_map_type(Dtype::bf16)); }, check_ranks,
+                       check_row, check_tf32, check_tf32_nan, check_multicast, check_refusal);
 }
 
 const SelfTestEntry entered{"tensor_copy", run};

@@ -115,21 +115,28 @@ void load_matrices(uint32_t (&to)[n], const void* row, bool transposed) {
 
 // --- maps of tensors -------------------------------------------------------------------------------------------------
 
-// What a CUtensorMap holds.
-struct MatrixMap {
+inline constexpr int kMostMapRank = 5;
+
+// What a CUtensorMap holds; dimensions innermost first, as the driver has them.
+struct TensorMap {
   static constexpr uint64_t kMagic = 0x70616d2078697274;
   uint64_t magic;
   const char* data;
-  int64_t rows, cols, pitch;  // the pitch in bytes
-  int box_rows, box_cols;
-  int size;  // of a value
-  int line;  // bytes of a line of the swizzle; 0: none
+  int64_t sizes[kMostMapRank], pitches[kMostMapRank - 1];  // pitches in bytes
+  uint16_t box[kMostMapRank];
+  uint8_t rank;
+  uint8_t size;  // of a value
+  uint8_t line;  // bytes of a line of the swizzle; 0: none
   bool rounds_to_tf32;
 
-  int box_line() const { return box_cols * size; }
-  int box_bytes() const { return box_rows * box_line(); }
+  int box_line() const { return box[0] * size; }
+  int box_lines() const {
+    int lines = 1;
+    for (int d = 1; d < rank; ++d) lines *= box[d];
+    return lines;
+  }
 };
-static_assert(sizeof(MatrixMap) <= sizeof(CUtensorMap) && std::is_trivially_copyable_v<MatrixMap>);
+static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap) && std::is_trivially_copyable_v<TensorMap>);
 
 // By CUtensorMapDataType; 0: not emulated.
 inline constexpr int kMappedSizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 0, 4, 0};
@@ -141,49 +148,57 @@ inline CUresult emulated_tensor_map_encode(CUtensorMap* map, CUtensorMapDataType
                                            CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
                                            CUtensorMapFloatOOBfill fill) {
   const int size = type < std::size(kMappedSizes) ? kMappedSizes[type] : 0;
-  if (size == 0 || rank != 2 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle > CU_TENSOR_MAP_SWIZZLE_128B ||
+  if (size == 0 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle > CU_TENSOR_MAP_SWIZZLE_128B ||
       fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   const int line = swizzle == CU_TENSOR_MAP_SWIZZLE_NONE ? 0 : 16 << static_cast<int>(swizzle);
   const auto aligned = [](const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; };
-  bool valid = map != nullptr && aligned(map, 64) && aligned(data, 16);
-  for (int i = 0; i < 2; ++i) {
-    valid = valid && extents[i] >= 1 && extents[i] <= uint64_t{1} << 32;
-    valid = valid && box[i] >= 1 && box[i] <= 256 && every[i] >= 1 && every[i] <= 8;
+  bool valid = map != nullptr && aligned(map, 64) && aligned(data, 16) && rank >= 1 && rank <= kMostMapRank;
+  if (!valid) return CUDA_ERROR_INVALID_VALUE;
+  TensorMap made{.magic = TensorMap::kMagic,
+                 .data = static_cast<const char*>(data),
+                 .rank = static_cast<uint8_t>(rank),
+                 .size = static_cast<uint8_t>(size),
+                 .line = static_cast<uint8_t>(line),
+                 .rounds_to_tf32 = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
+  for (cuuint32_t d = 0; d < rank; ++d) {
+    valid = valid && extents[d] >= 1 && extents[d] <= uint64_t{1} << 32;
+    valid = valid && box[d] >= 1 && box[d] <= 256 && every[d] >= 1 && every[d] <= 8;
+    made.sizes[d] = static_cast<int64_t>(extents[d]);
+    made.box[d] = static_cast<uint16_t>(box[d]);
+    if (d == 0) continue;
+    const cuuint64_t pitch = pitches[d - 1];
+    valid = valid && pitch % 16 == 0 && pitch < uint64_t{1} << 40 && pitch >= extents[0] * size;
+    made.pitches[d - 1] = static_cast<int64_t>(pitch);
   }
-  valid = valid && pitches[0] % 16 == 0 && pitches[0] < uint64_t{1} << 40 && pitches[0] >= extents[0] * size;
   valid = valid && box[0] * size % 16 == 0 && (line == 0 || static_cast<int>(box[0]) * size <= line);
   if (!valid) return CUDA_ERROR_INVALID_VALUE;
-  if (every[1] != 1) return CUDA_ERROR_NOT_SUPPORTED;
-  const MatrixMap made{.magic = MatrixMap::kMagic,
-                       .data = static_cast<const char*>(data),
-                       .rows = static_cast<int64_t>(extents[1]),
-                       .cols = static_cast<int64_t>(extents[0]),
-                       .pitch = static_cast<int64_t>(pitches[0]),
-                       .box_rows = static_cast<int>(box[1]),
-                       .box_cols = static_cast<int>(box[0]),
-                       .size = size,
-                       .line = line,
-                       .rounds_to_tf32 = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
+  if (std::any_of(every + 1, every + rank, [](cuuint32_t step) { return step != 1; })) return CUDA_ERROR_NOT_SUPPORTED;
   *map = {};
   std::memcpy(static_cast<void*>(map), &made, sizeof(made));
   return CUDA_SUCCESS;
 }
 
-inline MatrixMap read_map(const CUtensorMap* map) {
-  MatrixMap found;
+inline TensorMap read_map(const CUtensorMap* map) {
+  TensorMap found;
   std::memcpy(&found, map, sizeof(found));
-  if (found.magic != MatrixMap::kMagic) fail("no tensor map");
+  if (found.magic != TensorMap::kMagic) fail("no tensor map");
   return found;
 }
 
-// 16 bytes of the matrix, zeros outside it. `col`: a multiple of as many values.
-inline std::array<char, 16> chunk_of(const MatrixMap& map, int64_t row, int64_t col) {
+using Corner = std::array<int64_t, kMostMapRank>;  // of a box or a chunk of it
+
+// 16 bytes of the tensor, zeros outside it. `at[0]`: a multiple of as many values.
+inline std::array<char, 16> chunk_of(const TensorMap& map, const Corner& at) {
   std::array<char, 16> chunk{};
-  if (row < 0 || row >= map.rows || col < 0 || col >= map.cols) return chunk;
-  const int64_t values = std::min<int64_t>(map.cols - col, 16 / map.size);
-  std::memcpy(chunk.data(), map.data + row * map.pitch + col * map.size, values * map.size);
+  const char* from = map.data + at[0] * map.size;
+  for (int d = 0; d < map.rank; ++d) {
+    if (at[d] < 0 || at[d] >= map.sizes[d]) return chunk;
+    if (d > 0) from += at[d] * map.pitches[d - 1];
+  }
+  const int64_t values = std::min<int64_t>(map.sizes[0] - at[0], 16 / map.size);
+  std::memcpy(chunk.data(), from, values * map.size);
   if (map.rounds_to_tf32) {
     auto floats = std::bit_cast<std::array<float, 4>>(chunk);
     for (float& x : floats) x = to_tf32(x, /*ties_to_even=*/true);
@@ -193,21 +208,27 @@ inline std::array<char, 16> chunk_of(const MatrixMap& map, int64_t row, int64_t 
 }
 
 // To the same place of each block of `ranks`; a copy runs in whichever thread waits for it.
-inline void load_box(void* shared, const CUtensorMap* from, int row, int col, uint64_t* barrier, uint32_t ranks) {
-  const MatrixMap map = read_map(from);
+inline void load_box(void* shared, const CUtensorMap* from, int rank, const Corner& corner, uint64_t* barrier,
+                     uint32_t ranks) {
+  const TensorMap map = read_map(from);
   const uint32_t start = shared_offset(shared);
+  if (map.rank != rank) fail("a box of another rank than its tensor map");
   if (start % 128 != 0 || start % std::max(8 * map.line, 1) != 0) fail("misaligned: a box of a tensor map");
-  if (int64_t{col} * map.size % 16 != 0) fail("a box that begins at no multiple of 16 bytes");
+  if (corner[0] * map.size % 16 != 0) fail("a box that begins at no multiple of 16 bytes");
   if (map.line != 0 && map.box_line() != map.line) fail("a swizzled box whose rows are no whole lines");
-  for (int rank = 0; rank < 32; ++rank) {
-    if ((ranks >> rank & 1) == 0) continue;
-    auto* to = static_cast<char*>(in_block(shared, rank));
-    arrive_later(static_cast<uint64_t*>(in_block(barrier, rank)), map.box_bytes(), [=] {
+  for (int block = 0; block < 32; ++block) {
+    if ((ranks >> block & 1) == 0) continue;
+    auto* to = static_cast<char*>(in_block(shared, block));
+    const int bytes = map.box_lines() * map.box_line();
+    arrive_later(static_cast<uint64_t*>(in_block(barrier, block)), bytes, [=] {
       const uint32_t mask = map.line == 0 ? 0 : map.line / 16 - 1;  // of the bits of an address that are flipped
-      for (int r = 0; r < map.box_rows; ++r) {
+      for (int line = 0; line < map.box_lines(); ++line) {
+        Corner place = corner;
+        for (int d = 1, left = line; d < map.rank; left /= map.box[d++]) place[d] += left % map.box[d];
         for (int c = 0; c < map.box_line(); c += 16) {
-          const auto chunk = chunk_of(map, int64_t{row} + r, int64_t{col} + c / map.size);
-          const uint32_t at = start + r * map.box_line() + c;
+          place[0] = corner[0] + c / map.size;
+          const auto chunk = chunk_of(map, place);
+          const uint32_t at = start + line * map.box_line() + c;
           std::memcpy(to + ((at ^ (at / 128 & mask) * 16) - start), chunk.data(), chunk.size());
         }
       }
@@ -389,13 +410,22 @@ void wmma_load(Fragment& to, const typename Fragment::Value* from, unsigned stri
 
 inline void prefetch_tensor_map(const CUtensorMap* map) { emu::read_map(map); }
 
-inline void tensor_load(void* shared, const CUtensorMap* map, int row, int col, uint64_t* barrier) {
-  emu::load_box(shared, map, row, col, barrier, 1u << emu::cluster_rank());
+template <int rank>
+emu::Corner innermost_first(const int (&corner)[rank]) {
+  emu::Corner found{};
+  for (int d = 0; d < rank; ++d) found[d] = corner[rank - 1 - d];
+  return found;
 }
 
-inline void tensor_load_multicast(void* shared, const CUtensorMap* map, int row, int col, uint64_t* barrier,
-                                  uint16_t blocks) {
-  emu::load_box(shared, map, row, col, barrier, blocks);
+template <int rank>
+void tensor_load(void* shared, const CUtensorMap* map, const int (&corner)[rank], uint64_t* barrier) {
+  emu::load_box(shared, map, rank, innermost_first(corner), barrier, 1u << emu::cluster_rank());
+}
+
+template <int rank>
+void tensor_load_multicast(void* shared, const CUtensorMap* map, const int (&corner)[rank], uint64_t* barrier,
+                           uint16_t blocks) {
+  emu::load_box(shared, map, rank, innermost_first(corner), barrier, blocks);
 }
 
 }  // namespace warpsmith::ptx

@@ -40,25 +40,85 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// The box whose first value is [row, col] to this block's shared memory, counted on `barrier`. Swizzled boxes begin at a
-// multiple of eight lines of the swizzle: 1024 bytes for lines of 128.
-__device__ __forceinline__ void tensor_load(void* shared, const CUtensorMap* map, int row, int col, uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-          shared_address(shared)),
-      "l"(map), "r"(col), "r"(row), "r"(shared_address(barrier))
-      : "memory");
+// The box whose first value is at `corner`, outermost dimension first, to this block's shared memory, counted on `barrier`.
+// Swizzled boxes begin at a multiple of eight lines of the swizzle: 1024 bytes for lines of 128.
+template <int rank>
+__device__ __forceinline__ void tensor_load(void* shared, const CUtensorMap* map, const int (&corner)[rank],
+                                            uint64_t* barrier) {
+  static_assert(rank >= 1 && rank <= 5, "maps have 1 to 5 dimensions");
+  if constexpr (rank == 1) {
+    asm volatile(
+        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];" ::"r"(
+            shared_address(shared)),
+        "l"(map), "r"(corner[0]), "r"(shared_address(barrier))
+        : "memory");
+  } else if constexpr (rank == 2) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            shared_address(shared)),
+        "l"(map), "r"(corner[1]), "r"(corner[0]), "r"(shared_address(barrier))
+        : "memory");
+  } else if constexpr (rank == 3) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+            "r"(shared_address(shared)),
+        "l"(map), "r"(corner[2]), "r"(corner[1]), "r"(corner[0]), "r"(shared_address(barrier))
+        : "memory");
+  } else if constexpr (rank == 4) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+        "[%6];" ::"r"(shared_address(shared)),
+        "l"(map), "r"(corner[3]), "r"(corner[2]), "r"(corner[1]), "r"(corner[0]), "r"(shared_address(barrier))
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], "
+        "[%7];" ::"r"(shared_address(shared)),
+        "l"(map), "r"(corner[4]), "r"(corner[3]), "r"(corner[2]), "r"(corner[1]), "r"(corner[0]),
+        "r"(shared_address(barrier))
+        : "memory");
+  }
 }
 
 // The same to every block of the cluster whose bit of `blocks` is set: to the same place of its shared memory, counted
 // on its own barrier of the same name.
-__device__ __forceinline__ void tensor_load_multicast(void* shared, const CUtensorMap* map, int row, int col,
+template <int rank>
+__device__ __forceinline__ void tensor_load_multicast(void* shared, const CUtensorMap* map, const int (&corner)[rank],
                                                       uint64_t* barrier, uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
-      "%3}], [%4], %5;" ::"r"(shared_address(shared)),
-      "l"(map), "r"(col), "r"(row), "r"(shared_address(barrier)), "h"(blocks)
-      : "memory");
+  static_assert(rank >= 1 && rank <= 5, "maps have 1 to 5 dimensions");
+  if constexpr (rank == 1) {
+    asm volatile(
+        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+        "{%2}], [%3], %4;" ::"r"(shared_address(shared)),
+        "l"(map), "r"(corner[0]), "r"(shared_address(barrier)), "h"(blocks)
+        : "memory");
+  } else if constexpr (rank == 2) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+        "{%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
+        "l"(map), "r"(corner[1]), "r"(corner[0]), "r"(shared_address(barrier)), "h"(blocks)
+        : "memory");
+  } else if constexpr (rank == 3) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+        "{%2, %3, %4}], [%5], %6;" ::"r"(shared_address(shared)),
+        "l"(map), "r"(corner[2]), "r"(corner[1]), "r"(corner[0]), "r"(shared_address(barrier)), "h"(blocks)
+        : "memory");
+  } else if constexpr (rank == 4) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+        "{%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(shared)),
+        "l"(map), "r"(corner[3]), "r"(corner[2]), "r"(corner[1]), "r"(corner[0]), "r"(shared_address(barrier)),
+        "h"(blocks)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+        "{%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(shared)),
+        "l"(map), "r"(corner[4]), "r"(corner[3]), "r"(corner[2]), "r"(corner[1]), "r"(corner[0]),
+        "r"(shared_address(barrier)), "h"(blocks)
+        : "memory");
+  }
 }
 
 #endif

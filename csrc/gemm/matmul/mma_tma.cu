@@ -114,16 +114,16 @@ class Copies {
     typename Config::Stage& to = shared_.ring[slot];
     ptx::mbarrier_wait(shared_.empty + slot, phase ^ 1);
     ptx::mbarrier_arrive_expect(full, sizeof(to));
-    ptx::tensor_load(to.a, &a_, m, k, full);
+    ptx::tensor_load(to.a, &a_, {m, k}, full);
     constexpr uint16_t kBoth = (1 << kCluster) - 1;
     constexpr int kColumns = Tile::bn / kCluster;
     if constexpr (Config::along_b == Along::k) {
-      ptx::tensor_load_multicast(to.b + rank * kColumns * Tile::bk, &b_, n + rank * kColumns, k, full, kBoth);
+      ptx::tensor_load_multicast(to.b + rank * kColumns * Tile::bk, &b_, {n + rank * kColumns, k}, full, kBoth);
     } else {
 #pragma unroll
       for (int i = 0; i < kColumns / Config::wn; ++i) {
         const int col = rank * kColumns + i * Config::wn;
-        ptx::tensor_load_multicast(to.b + col * Tile::bk, &b_, k, n + col, full, kBoth);
+        ptx::tensor_load_multicast(to.b + col * Tile::bk, &b_, {k, n + col}, full, kBoth);
       }
     }
     const bool wraps = slot + 1 == Config::stages;

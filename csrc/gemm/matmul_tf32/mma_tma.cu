@@ -88,9 +88,9 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
       const int k = k_first + tile * Block::bk;
       if (warp == 0) {
         ptx::mbarrier_arrive_expect(&full[slot], kStageBytes);
-        ptx::tensor_load(sA(slot), &map_a, block_row, k, &full[slot]);
+        ptx::tensor_load(sA(slot), &map_a, {block_row, k}, &full[slot]);
       }
-      ptx::tensor_load(sB(slot) + warp * kBox, &map_b, kInnerB ? box_col : k, kInnerB ? k : box_col, &full[slot]);
+      ptx::tensor_load(sB(slot) + warp * kBox, &map_b, {kInnerB ? box_col : k, kInnerB ? k : box_col}, &full[slot]);
     }
     __syncwarp();
   };
