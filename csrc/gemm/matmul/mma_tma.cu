@@ -9,8 +9,7 @@
 //   less, as the cluster reads a third less from L2. Sums of 16 bits leave registers for tiles of 256 x 256. Where b is
 //   row-major, `mma_peak` stays 1 to 6 % ahead.
 #include "device/cluster.h"
-#include "device/pipeline.h"
-#include "device/ptx/tma.h"
+#include "device/tma_ring.h"
 #include "gemm/mma_tile.cuh"
 #include "gemm/shared_limits.h"
 #include "gemm/store_staged.cuh"
@@ -72,8 +71,7 @@ struct TmaConfig {
   struct Shared {
     alignas(1024) Stage ring[stages];  // swizzles repeat every 1024 bytes
     alignas(16) char patches[Share<Tile>::warps * Patch::bytes];
-    uint64_t full[stages];   // the copies of both blocks have landed here
-    uint64_t empty[stages];  // the warps of both blocks have read theirs
+    TmaRing<stages> barriers;  // full: the copies of both blocks have landed here; empty: the warps of both have read
     Cursor cursor;
   };
 };
@@ -109,11 +107,11 @@ class Copies {
     volatile Cursor& cursor = shared_.cursor;
     if (cursor.item >= waves_.items) return;
     const int slot = cursor.slot, phase = cursor.phase, step = cursor.step, m = cursor.m, n = cursor.n;
+    const RingSlot<Config::stages> at{slot, phase};
     const int rank = cluster_rank(), k = step * Tile::bk;
-    uint64_t* full = shared_.full + slot;
     typename Config::Stage& to = shared_.ring[slot];
-    ptx::mbarrier_wait(shared_.empty + slot, phase ^ 1);
-    ptx::mbarrier_arrive_expect(full, sizeof(to));
+    uint64_t* full = shared_.barriers.acquire(at);
+    shared_.barriers.expect(at, sizeof(to));
     ptx::tensor_load(to.a, &a_, {m, k}, full);
     constexpr uint16_t kBoth = (1 << kCluster) - 1;
     constexpr int kColumns = Tile::bn / kCluster;
@@ -161,14 +159,11 @@ class Consumer {
  public:
   __device__ __forceinline__ explicit Consumer(typename Config::Shared& shared) : shared_(shared) {}
 
-  __device__ __forceinline__ void wait() { ptx::mbarrier_wait(shared_.full + at_.slot, at_.phase); }
+  __device__ __forceinline__ void wait() { shared_.barriers.wait(at_); }
 
   // On to the next stage, if there are `more`: the warp has read all of this one.
   __device__ __forceinline__ void advance(bool more) {
-    ptx::fence_proxy_async();  // before the next copies over it
-    __syncwarp();
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    if (lane < kCluster) ptx::mbarrier_arrive_remote(shared_.empty + at_.slot, lane);
+    shared_.barriers.template release_warp<kCluster>(at_);
     at_.advance();
     if (more) wait();
   }
@@ -335,11 +330,7 @@ __global__ void __launch_bounds__(Config::threads, 1)
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_a);
     ptx::prefetch_tensor_map(&map_b);
-    for (int i = 0; i < Config::stages; ++i) {
-      ptx::mbarrier_init(shared.full + i, 1);
-      ptx::mbarrier_init(shared.empty + i, Share<Tile>::warps * kCluster);
-    }
-    ptx::fence_mbarrier_init();
+    shared.barriers.init(1, Share<Tile>::warps * kCluster);
   }
   __syncwarp();
   cluster_sync();

@@ -9,10 +9,8 @@
 //   Occupancy: 220 registers x 128 threads and 96 KiB, 2 blocks.
 //   The copy engine: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#tensor-memory-access
 #include "device/block_order.h"
-#include "device/pipeline.h"
-#include "device/ptx/barrier.h"
 #include "device/ptx/mma.h"
-#include "device/ptx/tma.h"
+#include "device/tma_ring.h"
 #include "gemm/matmul_tf32/turned.cuh"
 #include "gemm/shared_limits.h"
 #include "gemm/split.cuh"
@@ -36,7 +34,7 @@ constexpr int kLine = 32;
 static_assert(Block::bk == kLine && Block::bn == 32 * kWarps, "a warp brings a box of b");
 constexpr int kTileA = Block::bm * kLine, kStage = kTileA + Block::bn * kLine;  // values
 constexpr int kStageBytes = kStage * static_cast<int>(sizeof(float));
-constexpr int kShared = Block::stages * (kStageBytes + static_cast<int>(sizeof(uint64_t)));
+constexpr int kShared = Block::stages * kStageBytes + static_cast<int>(sizeof(TmaStages<Block::stages>));
 static_assert(kShared <= kSharedOfSm90, "a block of sm_90 has room for the ring");
 
 // Where a value of a box lies.
@@ -59,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
   constexpr int kGroup = 16;                           // tiles of a column that neighbouring blocks take together
   constexpr int kSteps = Block::bk / kStepDepth, kBox = 32 * kLine;
   extern __shared__ __align__(1024) float ring[];  // [stages, tile of a and tile of b], then the barriers
-  uint64_t* full = reinterpret_cast<uint64_t*>(ring + Block::stages * kStage);
+  auto& landed = *reinterpret_cast<TmaStages<Block::stages>*>(ring + Block::stages * kStage);
   const auto sA = [&](int slot) { return ring + slot * kStage; };
   const auto sB = [&](int slot) { return ring + slot * kStage + kTileA; };
 
@@ -76,21 +74,19 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // uniform, as the compiler now knows
   const int warp_row = warp % kWarpsM * Block::wm, warp_col = warp / kWarpsM * Block::wn;
 
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Block::stages; ++i) ptx::mbarrier_init(&full[i], 1);
-    ptx::fence_mbarrier_init();
-  }
+  if (threadIdx.x == 0) landed.init(1);
   __syncthreads();
 
   const int box_col = block_col + warp * 32;
-  const auto fill = [&](int slot, int tile) {
+  const auto fill = [&](const RingSlot<Block::stages>& at, int tile) {
     if (lane == 0 && tile < depth) {
       const int k = k_first + tile * Block::bk;
+      uint64_t* full = landed.full + at.slot;
       if (warp == 0) {
-        ptx::mbarrier_arrive_expect(&full[slot], kStageBytes);
-        ptx::tensor_load(sA(slot), &map_a, {block_row, k}, &full[slot]);
+        landed.expect(at, kStageBytes);
+        ptx::tensor_load(sA(at.slot), &map_a, {block_row, k}, full);
       }
-      ptx::tensor_load(sB(slot) + warp * kBox, &map_b, {kInnerB ? box_col : k, kInnerB ? k : box_col}, &full[slot]);
+      ptx::tensor_load(sB(at.slot) + warp * kBox, &map_b, {kInnerB ? box_col : k, kInnerB ? k : box_col}, full);
     }
     __syncwarp();
   };
@@ -120,8 +116,8 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
 
   Fragments<Block> fragments[2];
   RingSlot<Block::stages> filled, used;
-  for (; filled.slot < Block::stages - 1; filled.advance()) fill(filled.slot, filled.slot);
-  ptx::mbarrier_wait(&full[0], 0);
+  for (; filled.slot < Block::stages - 1; filled.advance()) fill(filled, filled.slot);
+  landed.wait(used);
   fetch(fragments[0], 0, 0);
 
   const int rows_left = static_cast<int>(min(p.m - block_row - warp_row, int64_t{Block::wm}));
@@ -140,12 +136,12 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
       for (int step = 0; step < kSteps; ++step) {
         fetch(fragments[(step + 1) % 2], used.slot, (step + 1) % kSteps);  // behind the last tile: for nobody
         // The slot that is filled was read for the last time before the barrier of the tile before.
-        if (step == 0) fill(filled.slot, done + Block::stages - 1);
+        if (step == 0) fill(filled, done + Block::stages - 1);
         multiply_turned<RoundedBefore>(sums, fragments[step % 2]);
         if (step == kSteps - 2) {
           filled.advance();
           used.advance();
-          if (done + 1 < depth) ptx::mbarrier_wait(&full[used.slot], used.phase);
+          if (done + 1 < depth) landed.wait(used);
           ptx::fence_proxy_async();  // read before the copy over it that follows the barrier
           __syncthreads();
         }
