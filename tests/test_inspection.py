@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from test_command_line import run
-from warpsmith.native import build, inspection, launches, occupancy
+from warpsmith.native import build, cubins, inspection, launches, occupancy
 from warpsmith.native.launches import Launch
 from warpsmith.native.resource_report import resource_report
 
@@ -90,7 +90,7 @@ def test_sass_is_trimmed() -> None:
 
 
 def test_resource_report_finds_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments, **options: DUMP)
+    monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: DUMP)
     log = tmp_path / "elementwise.build.log"
     log.write_text(
         "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async are serialized\nfine\n"
@@ -109,7 +109,7 @@ def test_resource_report_knows_dynamic_shared_memory(
     """Each architecture has its own launches; a kernel that only others launch has none."""
     name = "map_stream_kernel<Unary<Relu>, f16, true>"
     library = tmp_path / "warpsmith_elementwise.so"
-    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments, **options: DUMP)
+    monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: DUMP)
 
     def report(**record: int) -> tuple[list[inspection.Kernel], str]:
         known = {sm[2:]: {name: Launch(256, 1, smem)} for sm, smem in record.items()}
@@ -150,7 +150,7 @@ def test_launches_are_kept_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_resource_report_misses_kernels(
     dump: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments, **options: dump)
+    monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: dump)
     library = tmp_path / "warpsmith_elementwise.so"
     found = resource_report([library], archs=["80", "90a"])
     assert [p for p in found.problems if "no kernel" in p] == [f"{library.name}: {problem}"]
@@ -261,7 +261,7 @@ void launch(float* x) {
 
 def test_a_compiled_kernel_is_read(tmp_path: Path) -> None:
     nvcc = build.find_nvcc()
-    if nvcc is None or inspection.find_tool("cuobjdump") is None:
+    if nvcc is None or cubins.find_tool("cuobjdump") is None:
         pytest.skip("needs nvcc and cuobjdump")
     source = tmp_path / "probe.cu"
     source.write_text(KERNEL)
@@ -299,7 +299,7 @@ def test_build_reports_every_kernel(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = tmp_path / "warpsmith_elementwise.so"
-    monkeypatch.setattr(inspection, "_cuobjdump", lambda *arguments, **options: DUMP)
+    monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: DUMP)
     monkeypatch.setattr(build, "build", lambda *arguments: [library])
     call = ("build", "elementwise", "--out", str(tmp_path), "--report")
     status, out, _ = run(capsys, *call, "--arch", "80", "--arch", "89")

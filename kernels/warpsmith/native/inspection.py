@@ -20,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,13 +27,10 @@ from typing import Any
 
 from warpsmith.core import catalogue
 from warpsmith.core.catalogue import DTYPES, Inputs, Op
-from warpsmith.native import build, launches
+from warpsmith.native import build, cubins, launches, machine_code
 from warpsmith.native.console import progress_bar, say
-from warpsmith.native.occupancy import largest_blocks, occupancy
-
-
-class InspectionError(RuntimeError):
-    """A tool or a library that is not there; the message says which and what to do."""
+from warpsmith.native.cubins import InspectionError
+from warpsmith.native.occupancy import occupancy
 
 
 @dataclass(frozen=True)
@@ -65,39 +61,6 @@ class Kernel:
 
     def as_dict(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}
-
-
-# --- tools ----------------------------------------------------------------------------------------
-
-
-@functools.cache
-def find_tool(name: str) -> Path | None:
-    """A CUDA binary utility: on PATH, beside nvcc, or in the Triton wheel."""
-    if found := shutil.which(name):
-        return Path(found)
-    folders = []
-    if nvcc := build.find_nvcc():
-        folders.append(nvcc.parent)
-    spec = importlib.util.find_spec("triton")
-    if spec is not None and spec.submodule_search_locations:
-        folders += [Path(root) / "backends/nvidia/bin" for root in spec.submodule_search_locations]
-    for folder in folders:
-        if (folder / name).is_file():
-            return folder / name
-    return None
-
-
-def _cuobjdump(*arguments: str, folder: str | None = None) -> str:
-    tool = find_tool("cuobjdump")
-    if tool is None:
-        raise InspectionError(
-            "cuobjdump not found: install the CUDA toolkit's binary utilities or Triton"
-        )
-    command = [str(tool), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-    if done.returncode != 0:
-        raise InspectionError(f"cuobjdump failed: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -364,19 +327,29 @@ def resources(library: Path) -> list[Kernel]:
     return _with_owners(kernels, family)
 
 
+def code(library: Path, arch: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """The machine code of every rung: operator and rung -> its kernels, each with its tidied name
+    and its digest (`machine_code`), sorted. Of a file that several operators share, each gets the
+    kernels of its own function and those that are of none.
+    """
+    family = family_of(library)
+    ops = [op for op in catalogue.load().values() if op.family == family]
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for kernel in machine_code.read(library, _sources(family), arch):
+        name = tidy(demangle(kernel.symbol))
+        owning, rung = owners(name, kernel.source, ops)
+        for op in owning if rung is not None else ():
+            found.setdefault((op.name, rung), []).append((name, kernel.digest))
+    return {key: sorted(kernels) for key, kernels in sorted(found.items())}
+
+
 def read_kernels(path: Path, sources: Sequence[str] = ()) -> list[Kernel]:
     """Every kernel of a library or a fat binary, linked from `sources`; where it has launch bounds,
     with the occupancy of its largest block. What dynamic shared memory a launch adds is not in the
     file, and not in this occupancy.
     """
-    kernels = parse_resources(_cuobjdump("--dump-resource-usage", str(path)), sources)
-    threads: dict[tuple[str, str], int] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        _cuobjdump("--extract-elf", "all", str(path.resolve()), folder=folder)
-        for cubin in Path(folder).glob("*.cubin"):
-            arch = cubin.stem.rpartition(".sm_")[2]
-            blocks = largest_blocks(cubin.read_bytes())
-            threads |= {(arch, symbol): block for symbol, block in blocks.items()}
+    kernels = parse_resources(cubins.cuobjdump("--dump-resource-usage", str(path)), sources)
+    threads = {(code.arch, code.symbol): code.max_threads for code in machine_code.read(path)}
     known = (replace(k, max_threads=threads.get((k.arch, k.symbol))) for k in kernels)
     return [_with_occupancy(k) for k in known]
 
@@ -619,7 +592,7 @@ def sass(op: Op, arch: str | None = None) -> Iterator[tuple[Kernel, str]]:
     kernels = inspect(op, arch, driver=False)
     for name in dict.fromkeys(kernel.arch for kernel in kernels):
         mine = {kernel.symbol: kernel for kernel in kernels if kernel.arch == name}
-        text = _cuobjdump("-sass", "-arch", f"sm_{name}", str(library))
+        text = cubins.cuobjdump("-sass", "-arch", f"sm_{name}", str(library))
         for part in re.split(r"^\s*Function : ", text, flags=re.MULTILINE)[1:]:
             symbol, _, listing = part.partition("\n")
             if kernel := mine.get(symbol.strip()):

@@ -6,8 +6,6 @@ threads of the largest block. The dynamic shared memory is not in it: a launch b
 
 from __future__ import annotations
 
-import struct
-
 #: Threads, blocks and bytes of shared memory that a multiprocessor holds: CUDA C++ Programming
 #: Guide, "Technical Specifications per Compute Capability".
 MULTIPROCESSORS = {
@@ -59,36 +57,3 @@ def occupancy(arch: str, threads: int, registers: int, shared: int) -> tuple[int
         most_shared // of_a_block,
     )
     return blocks, round(blocks * threads / most_threads, 4)
-
-
-#: Entries of the section `.nv.info.<kernel>`: the format of those that say how long they are, and
-#: the attribute that holds the largest block, as three 32-bit sizes.
-_SIZED, _MAX_THREADS = 4, 5
-_INFO = b".nv.info."
-
-
-def largest_blocks(cubin: bytes) -> dict[str, int]:
-    """Symbols of the kernels with launch bounds in a cubin -> threads of the largest block."""
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)  # of section headers, in 64-bit ELF
-    size, count, names_of = struct.unpack_from("<3H", cubin, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, table + i * size) for i in range(count)]
-    names = headers[names_of][4]
-    found = {}
-    for name_at, _, _, _, start, length in headers:
-        name = cubin[names + name_at : cubin.index(b"\0", names + name_at)]
-        threads = _largest_block(cubin[start : start + length]) if name.startswith(_INFO) else 0
-        if threads:
-            found[name.removeprefix(_INFO).decode()] = threads
-    return found
-
-
-def _largest_block(info: bytes) -> int:
-    at = 0
-    while at + 4 <= len(info):
-        form, attribute, value = struct.unpack_from("<BBH", info, at)
-        at += 4
-        if (form, attribute) == (_SIZED, _MAX_THREADS):
-            x, y, z = struct.unpack_from("<3I", info, at)
-            return int(x * y * z)
-        at += value if form == _SIZED else 0
-    return 0
