@@ -66,8 +66,13 @@ def pretend(sm: int) -> None:
 
 
 def calls(op: Op, dtype: str, most: int) -> list[tuple[Sample, str]]:
-    """Some of the small samples, and the first benchmark, for which no memory is needed."""
-    found = [(sample, "cpu") for sample in spread(small_samples(op, dtype), most)]
+    """Some of the small samples, the narrowest, and the first benchmark, for which no memory is
+    needed.
+    """
+    samples = small_samples(op, dtype)
+    found = [(sample, "cpu") for sample in spread(samples, most)]
+    if narrow := [sample for sample in samples if sample.label.split()[0] == "2x2"]:
+        found.append((narrow[0], "cpu"))  # tiles of fewer values than an instruction converts
     return found + [(sample, "meta") for sample in op.bench_for(dtype)[:1]]
 
 

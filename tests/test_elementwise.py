@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -98,3 +103,40 @@ def test_gradients_of_dropout_follow_its_mask(dtype: str) -> None:
     torch.testing.assert_close(ours, theirs)
     other, _ = warpsmith.bias_dropout_add(x, bias, residual, 0.25, seed=7, offset=3)
     assert not torch.equal(y, other)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_halves_of_an_output_lie_where_they_will(activation: str) -> None:
+    """The second half of dx starts 4 bytes behind an aligned address, whatever the inputs do."""
+    op = catalogue.get(f"{activation}_and_mul_backward")
+    args = (torch.ones(1), torch.ones(4)[::2], None)
+    refusals = {v.rung.name: dispatch.refusal(v, args, 90) for v in op.variants if v.dtype == "f32"}
+    assert refusals["x2"] == "needs data aligned to 2 elements"
+    assert refusals["pack"] == "needs data aligned to 16 bytes"
+    assert refusals["scalar"] is None
+
+
+#: Compiles twins for a GPU that is not there, in a process without the interpreter.
+_COMPILE = """
+import torch, compile_twins
+from warpsmith.core import catalogue, dispatch
+compile_twins.pretend(90)
+x, row = torch.ones(2, 2).to(torch.float8_e5m2), torch.ones(2).to(torch.float8_e5m2)
+calls = {"add": (x, row), "mul_add": (x, row, x), "gelu_tanh": (x,)}
+for name in ("bias_gelu", "bias_gelu_tanh"):
+    calls |= {name: (x, row), f"{name}_backward": (x, x, row)}
+for name, args in calls.items():
+    dispatch.triton_function(catalogue.get(name))(*args)
+print(len(calls), "compiled")
+"""
+
+
+@pytest.mark.skipif(dispatch.why_no_triton() is not None, reason="needs Triton")
+def test_twins_in_e5m2_of_rows_of_two_values() -> None:
+    """The instructions that convert four values at a time want that many of a tile."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).parent), *sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPILE], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == "7 compiled\n", done.stderr[-3000:]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Bad, Inputs, Op, Property, is_fp8
-from warpsmith.elementwise import checks, ladder, layout, references, samples
+from warpsmith.elementwise import checks, ladder, layout, samples
+from warpsmith.spec import references
 
 Gradients = Callable[..., "tuple[Tensor | None, ...]"]
 
@@ -156,6 +157,11 @@ def _add_bias(
         dx = getattr(torch.ops.warpsmith, gradient)(grad, x, bias)
         return dx if needs[0] else None, sum_to(dx, bias.shape) if needs[1] else None
 
+    @references.rounded_once
+    def reference(x: Tensor, bias: Tensor) -> Tensor:
+        return function(x + bias)
+
+    @references.rounded_once
     def reference_backward(grad: Tensor, x: Tensor, bias: Tensor) -> Tensor:
         return derivative(grad, x + bias)
 
@@ -179,7 +185,7 @@ def _add_bias(
         family="elementwise",
         source="map",
         elementwise=True,
-        reference=lambda x, bias: function(x + bias),
+        reference=reference,
         eager=references.through_f32(eager),
         ladder=ladder.rungs(ladder.bias),
         triton=f"map_triton:{name}",

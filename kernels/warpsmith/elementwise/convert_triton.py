@@ -4,6 +4,9 @@ fp8 travels as bytes and follows PyTorch, not the hardware's saturation: what ro
 largest finite value becomes NaN in e4m3, which has no infinity, and infinity in e5m2. GPUs from
 sm_89 on convert e4m3 in hardware; older ones, and the interpreter, in integer arithmetic. The
 interpreter's own bf16 drops subnormals, so there bf16 travels as 16-bit integers too.
+
+e5m2 is converted by inline assembly, four values at a time. Triton takes it only for tensors of a
+multiple of four elements, so a smaller one (a bias of 2 columns, a scalar) goes the portable way.
 """
 
 # mypy: ignore-errors
@@ -21,6 +24,8 @@ def decode(value, FORMAT: tl.constexpr, HARDWARE: tl.constexpr):
     elif HARDWARE:
         if FORMAT == "e4m3":
             return value.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+        elif value.numel < 4:
+            return decode_portable(value, FORMAT)
         else:
             # By way of float16, exactly; two values an instruction.
             return tl.inline_asm_elementwise(
@@ -48,6 +53,8 @@ def encode(x, FORMAT: tl.constexpr, HARDWARE: tl.constexpr, ELEMENT: tl.constexp
             # Halfway past 448, the largest finite value; a tie rounds down to it.
             x = tl.where(tl.abs(x) > 464.0, float("nan"), x)
             return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        elif x.numel < 4:
+            return encode_portable(x, FORMAT)
         else:
             # Not by a cast: Triton 3.6 mixes up elements where a thread holds fewer than four in a
             # row. The instruction saturates, infinities included: halfway past 57344, where a tie

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Bad, Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, references, samples
+from warpsmith.elementwise import checks, ladder, layout, samples
+from warpsmith.spec import references
 
 
 def _operands(x: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -75,10 +76,12 @@ def _add(
         checks.like(gradient, "grad", grad, x)
         checks.shaped(gradient, "grad", grad, shape)
 
+    @references.rounded_once
     def reference(x: Tensor, up: Tensor | None = None) -> Tensor:
         gate, up = _operands(x, up)
         return function(gate) * up
 
+    @references.rounded_once
     def reference_backward(
         grad: Tensor, x: Tensor, up: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -142,6 +145,7 @@ def _add(
         source="map",
         elementwise=True,
         reference=reference_backward,
+        eager=references.through_f32(reference_backward),
         ladder=ladder.rungs(ladder.gated_backward, table=True),
         triton=f"map_triton:{gradient}",
         fake=fake_backward,

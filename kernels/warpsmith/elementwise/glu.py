@@ -15,6 +15,7 @@ from warpsmith.elementwise import checks
 from warpsmith.elementwise import glu_cases as cases
 from warpsmith.elementwise.flat import aligned
 from warpsmith.reduce.dims import check_dim
+from warpsmith.spec import references
 
 
 def _halved(op: str, x: Tensor, dim: int) -> tuple[int, ...]:
@@ -49,6 +50,7 @@ def _fake(x: Tensor, dim: int) -> Tensor:
     return x.new_empty(_halved("glu", x, dim))
 
 
+@references.rounded_once
 def _reference_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
     if x.dtype != torch.float64:
         return torch.ops.aten.glu_backward(grad, x, dim)
@@ -132,6 +134,7 @@ glu_backward_op = catalogue.add(
         family="elementwise",
         elementwise=True,
         reference=_reference_backward,
+        eager=references.through_f32(_reference_backward),
         ladder=(
             Rung("naive", "one element a thread"),
             _stream(_needs_packs_backward, "128-bit accesses past L1"),

@@ -58,9 +58,11 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def address(x: Tensor) -> int:
-    """Where the data start; 0, which is aligned to everything, for tensors without data."""
+    """Where the data start. Tensors without data start where they would in an allocation of their
+    own, which is aligned to everything: a half of an output that is yet to be made need not be.
+    """
     if x.is_meta:
-        return 0
+        return x.storage_offset() * x.element_size()
     try:
         return x.data_ptr()
     except RuntimeError:

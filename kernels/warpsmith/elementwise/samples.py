@@ -148,6 +148,7 @@ def binary() -> tuple[Sample, ...]:
     """x, y of one shape, of shapes that broadcast, and in layouts that differ."""
     broadcast = (
         ((4, 1, 5), (3, 1)),
+        ((2, 2), (2,)),
         ((33, 64), (64,)),
         ((33, 65), (65,)),
         ((64,), (33, 64)),
@@ -187,6 +188,7 @@ def ternary() -> tuple[Sample, ...]:
     """x, y, z of one shape, of shapes that broadcast, and in layouts that differ."""
     broadcast: tuple[tuple[tuple[int, ...], ...], ...] = (
         ((4, 1, 5), (3, 1), (2, 1, 1, 1)),
+        ((2, 2), (2,), (2, 1)),
         ((33, 64), (64,), (33, 1)),
         ((33, 65), (65,), (65,)),
         ((64,), (33, 1), (33, 64)),
@@ -223,7 +225,7 @@ def ternary() -> tuple[Sample, ...]:
 
 
 def _bias_shapes() -> tuple[tuple[int, ...], ...]:
-    return tuple(shape for shape in SHAPES if shape)
+    return ((2, 2), *(shape for shape in SHAPES if shape))
 
 
 def _with_bias(make: Operand) -> Make:
@@ -320,6 +322,7 @@ def gated() -> tuple[Sample, ...]:
         *(Sample(f"fused {text(shape)}", one(_shaped(*shape))) for shape in FUSED_SHAPES),
         *(Sample(f"fused {label}", one(VIEWS[label])) for label in _FUSED_VIEWS),
         Sample("fused transposed", one(_transposed_pair)),
+        Sample("fused pair, stepped", lambda i: (i.randn(4)[::2],)),
         Sample("halves of one", halves_of_one),
         Sample("special gate", special),
         Sample("large", both(_shaped(LARGE)), small=False),
@@ -350,6 +353,7 @@ def gated_backward() -> tuple[Sample, ...]:
         *(Sample(f"fused {text(shape)}", two(_shaped(*shape))) for shape in FUSED_SHAPES),
         *(Sample(f"fused {label}", two(VIEWS[label])) for label in _FUSED_VIEWS),
         Sample("fused transposed", two(_transposed_pair)),
+        Sample("fused pair, stepped", lambda i: (i.randn(1, salt=2), i.randn(4)[::2])),
         Sample("special gate", special),
         Sample("large", three(_shaped(LARGE)), small=False),
         Sample("fused large", two(_shaped(65, 8200)), small=False),

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Bad, Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, references, samples
+from warpsmith.elementwise import checks, ladder, layout, samples
 from warpsmith.elementwise.binary import Gradients, sum_to
+from warpsmith.spec import references
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -46,7 +47,7 @@ def _add_ternary(
         family="elementwise",
         source="map",
         elementwise=True,
-        reference=function,
+        reference=references.rounded_once(function),
         eager=references.through_f32(eager),
         ladder=ladder.rungs(ladder.broadcasting, seeds=seeds),
         triton=f"map_triton:{name}",

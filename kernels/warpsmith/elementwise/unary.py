@@ -12,7 +12,8 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, references, samples
+from warpsmith.elementwise import checks, ladder, layout, samples
+from warpsmith.spec import references
 
 
 @dataclass(frozen=True)

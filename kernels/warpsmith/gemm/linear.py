@@ -25,6 +25,7 @@ from warpsmith.gemm.matmul import (
 )
 from warpsmith.gemm.problem import Problem, product
 from warpsmith.norm.checks import shape_text
+from warpsmith.spec import references
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -32,6 +33,12 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
+}
+#: The same for the reference: PyTorch's gelu cancels in float64 too.
+_WITHOUT_CANCELLATION = {
+    **ACTIVATIONS,
+    "gelu": references.gelu,
+    "gelu_tanh": references.gelu_tanh,
 }
 
 # --- linear ---------------------------------------------------------------------------------------
@@ -86,10 +93,11 @@ def _reference_linear(
     batch_invariant: bool = False,
 ) -> Tensor:
     """The activation of the sum before it is rounded, as a fused kernel computes it."""
+    activate = _WITHOUT_CANCELLATION[activation]
     if activation == "none" or x.dtype not in (torch.float16, torch.bfloat16):
-        return _linear(x, weight, bias, activation)
+        return activate(F.linear(x, weight, bias))
     wide_bias = None if bias is None else bias.float()
-    return _linear(x.float(), weight.float(), wide_bias, activation).to(x.dtype)
+    return activate(F.linear(x.float(), weight.float(), wide_bias)).to(x.dtype)
 
 
 def _linear_among_others(

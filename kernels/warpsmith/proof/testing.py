@@ -29,6 +29,7 @@ from warpsmith.spec.accuracy import (
     compare_tensors,
     conditioning,
     largest_error,
+    rounding,
     same_magnitude,
     ulp,
     worse,
@@ -159,6 +160,13 @@ def _sum_slack(expected: Expected, index: int, accumulator: torch.dtype) -> floa
     at a quarter of that: rounding errors do not all point the same way, and a kernel that is
     further off is of no use.
 
+    That holds where an output is linear in the sums. A layer norm subtracts their mean m from the
+    terms, and divides by what is left: off by u |m|, it moves outputs of size 1 by u |m| / s, s
+    being the terms' deviation. Of many terms s is seldom far below |m|; of two, (|a| + |b|) / |a -
+    b| has no bound. Where terms are few, the answer may therefore be as far off as it moves when
+    every intermediate value is rounded to the accumulator's dtype, `accuracy.rounding`, as often as
+    a sum has passed an addition.
+
     Raises:
         _SumOverflowsError: where the sum may leave the range of its dtype.
     """
@@ -177,8 +185,18 @@ def _sum_slack(expected: Expected, index: int, accumulator: torch.dtype) -> floa
     relative = min(depth * info.eps / 2, _MAX_SUM_ERROR)
     wide = dispatch.upcast(args, torch.float64)
     absolute = gold(op, [a.abs() if isinstance(a, Tensor) else a for a in wide])[index]
-    scale = torch.where(absolute.isfinite(), absolute.abs(), 0.0)
-    return relative * float(scale.max()) if scale.numel() else 0.0
+    slack = relative * _largest(absolute)
+    if terms < accuracy.FEW:
+        exactly = functools.partial(_exact, op)
+        rounded = rounding(exactly, wide, expected.gold, accumulator)[index]
+        slack = max(slack, min(depth, max(1, terms - 1)) * _largest(rounded))
+    return slack
+
+
+def _largest(values: Tensor) -> float:
+    """The largest finite magnitude."""
+    finite = torch.where(values.isfinite(), values.abs(), 0.0)
+    return float(finite.max()) if finite.numel() else 0.0
 
 
 class _SumOverflowsError(Exception):
@@ -265,10 +283,13 @@ def _compare_values(
                 wide = dispatch.upcast(expected.args, torch.float64)
                 exactly = functools.partial(_exact, op)
                 least = conditioning(exactly, wide, expected.gold)[i].to(exact.device)
+                few = not op.elementwise and exact.numel() <= _FEW_ANSWERS
+                if few and theirs.dtype != torch.float64:
+                    rounded = rounding(exactly, wide, expected.gold)[i].to(exact.device)
+                    least = torch.maximum(least, rounded)
             if theirs.dtype != torch.float32:
                 return least
             if not op.elementwise:
-                few = exact.numel() <= _FEW_ANSWERS
                 if few or op.alternatives:
                     error = largest_error(
                         (lambda *a: yardstick(op, a), *op.alternatives),

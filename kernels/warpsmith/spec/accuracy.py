@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import get_decompositions
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 #: Larger answers are judged piece by piece, because the rule works in float64.
 PIECE = 1 << 26
@@ -22,12 +25,16 @@ PIECE = 1 << 26
 F32_EPS = 2.0**-23
 #: How float64 holds a power of two.
 _F64_BIAS, _F64_MANTISSA = 1023, 52
-#: Directions in which the inputs are moved to see how much the answer depends on them.
+#: Directions in which the inputs are moved, each of them both ways, to see how much the answer
+#: depends on them.
 _DRAWS = 4
+#: How often every intermediate value is rounded up or down by chance, to see what roundings cost:
+#: that two of them cancel in all draws has the chance 2^-16.
+_ROUNDINGS = 16
 #: How many inputs next to the given ones are asked how far off PyTorch is there.
 NEIGHBOURS = 8
 #: Fewer answers than these do not show the error that a function has.
-_FEW = 64
+FEW = 64
 
 
 # --- floating-point facts -------------------------------------------------------------------------
@@ -151,7 +158,7 @@ def _judge(
         allowed = 2 * error_t + spacing
     else:
         worst_t = extent.theirs if floor is None else torch.maximum(extent.theirs, floor.max())
-        if out.numel() < _FEW and dtype in (torch.float32, torch.float64):
+        if out.numel() < FEW and dtype in (torch.float32, torch.float64):
             # As above: among few answers PyTorch's largest error is luck too.
             worst_t = torch.maximum(worst_t, ulp(extent.largest, dtype))
         allowed = (2 * worst_t + ulp(extent.largest, dtype) + slack).expand_as(exact)
@@ -172,14 +179,24 @@ def _judge(
     return _Verdict(bad, allowed, worst_o, extent)
 
 
-def _moved(a: Tensor, generator: torch.Generator, eps: float = F32_EPS) -> Tensor:
-    """Each element by one ulp (of float32), in a direction of its own."""
+def _opposite(a: Tensor, generator: torch.Generator, eps: float = F32_EPS) -> tuple[Tensor, Tensor]:
+    """Each element moved by one ulp (of float32) in a direction of its own, and the other way."""
     signs = torch.randint(0, 2, a.shape, generator=generator, device=a.device) * 2 - 1
-    return a * (1 + signs * eps)
+    return a * (1 + signs * eps), a * (1 - signs * eps)
+
+
+def _raise_to(most: Sequence[Tensor], shifted: Sequence[Tensor], exact: Sequence[Tensor]) -> None:
+    """Raises each of `most` to how far `shifted` is from `exact`."""
+    for peak, s, e in zip(most, shifted, exact, strict=True):
+        peak.copy_(torch.maximum(peak, (s - e).abs().nan_to_num(0.0, 0.0, 0.0)))
 
 
 def conditioning(
-    function: Callable[..., Any], args: Sequence[Any], exact: Sequence[Tensor]
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    exact: Sequence[Tensor],
+    eps: float = F32_EPS,
+    draws: int = _DRAWS,
 ) -> list[Tensor]:
     """How far exact answers move when the inputs move by one float32 ulp.
 
@@ -187,12 +204,16 @@ def conditioning(
     derivative that changes sign, say) or where a sum cancels, the relative error of any float32
     computation is unbounded, PyTorch's too, and which of the two is nearer at one element is luck.
     To first order, the answer of a stable computation is exact for inputs moved by a few ulp. Each
-    element moves in a direction of its own, as rounding errors do.
+    element moves in a direction of its own, as rounding errors do, and then the other way: of an
+    input halfway between two values of a dtype that the function rounds to (TF32) either neighbour
+    is as near, and one of the two moves shows each of them.
 
     Args:
         function: what computes the answers, in float64.
         args: its float64 arguments.
         exact: its answers.
+        eps: by how much the inputs move, relative to their size.
+        draws: in how many directions.
 
     Returns:
         For each answer a float64 tensor of its shape: the most that each argument moved it in a
@@ -204,13 +225,112 @@ def conditioning(
             continue
         generator = torch.Generator(device=a.device).manual_seed(i)
         most = [torch.zeros_like(e) for e in exact]
-        for _ in range(_DRAWS):
-            shifted = as_tuple(function(*args[:i], _moved(a, generator), *args[i + 1 :]))
-            for peak, s, e in zip(most, shifted, exact, strict=True):
-                peak.copy_(torch.maximum(peak, (s - e).abs().nan_to_num(0.0, 0.0, 0.0)))
+        for _ in range(draws):
+            for there in _opposite(a, generator, eps):
+                shifted = as_tuple(function(*args[:i], there, *args[i + 1 :]))
+                _raise_to(most, shifted, exact)
         for total, peak in zip(moved, most, strict=True):
             total.add_(peak)
     return moved
+
+
+class _RoundsAtRandom(TorchDispatchMode):
+    """Float64 arithmetic in which every operand is rounded to one of its two neighbours in `dtype`,
+    whichever chance says; what `dtype` holds exactly stays as it is.
+
+    Compound operators are taken apart first, where PyTorch knows how: inside of one nothing would
+    be rounded.
+    """
+
+    def __init__(self, dtype: torch.dtype, seed: int) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.seed = seed
+        self.generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _parts():
+            with self:
+                return _parts()[func](*args, **kwargs)
+        if func.is_view or func._schema.is_mutable:
+            return func(*args, **kwargs)
+        args, kwargs = pytree.tree_map_only(Tensor, self._rounded, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _rounded(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float64:
+            return x
+        if x.device not in self.generators:
+            self.generators[x.device] = torch.Generator(x.device).manual_seed(self.seed)
+        flips = torch.rand(x.shape, generator=self.generators[x.device], device=x.device) < 0.5
+        spacing = ulp(x.nan_to_num(0.0, 0.0, 0.0), self.dtype)
+        below = torch.floor(x / spacing) * spacing
+        return torch.where(flips & (below != x), below + spacing, below)
+
+
+@functools.cache
+def _parts() -> dict[Any, Callable[..., Any]]:
+    """Compound operators of references, and their formulas."""
+    aten = torch.ops.aten
+    compound = (
+        aten.native_layer_norm,
+        aten.native_group_norm,
+        aten._fused_rms_norm,
+        aten.addmm,
+        aten.baddbmm,
+        aten.addcmul,
+        aten._softmax,
+        aten._log_softmax,
+    )
+    return dict(get_decompositions(compound))
+
+
+def rounding(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    exact: Sequence[Tensor],
+    dtype: torch.dtype = torch.float32,
+) -> list[Tensor]:
+    """How far exact answers move when every intermediate value is rounded to `dtype` at random.
+
+    `conditioning` asks what errors of the inputs do, and so assumes that errors of the arithmetic
+    look like them. In the gradient of a norm over a row of one element they do not. There
+
+        dx = rstd (s - xhat^2 s),  s = grad weight,  xhat = x rstd,  rstd = (x^2 + eps)^-1/2
+
+    is rstd s eps / (x^2 + eps), whose relative error under moved inputs is a few times theirs. Yet
+    a computation in float32 (u = 2^-24) forms the two terms, which agree in all but eps / x^2, and
+    has rounded each before it subtracts them: its error is up to rstd |s| (3 u), however small the
+    difference. In a layer norm both are the same, dx is 0, and the product s, rounded in one term
+    and kept whole by a fused multiply-add in the other, leaves rstd |s| u. Among many elements the
+    largest error of PyTorch shows this; of few it is luck whether it does: of the roundings of one
+    value half are none. So it is with one value that towers above all others: in a row with one 30,
+    its norm passes the roundings of a sum, a root and two products, of u to 2 u each, which in
+    PyTorch's computation may happen to cancel.
+
+    So the formula is computed with each operand of each step rounded up or down by chance (Monte
+    Carlo arithmetic: Parker, Pierce and Eggert 2000, Computing in Science & Engineering 2(4);
+    Vignes 1993, Mathematics and Computers in Simulation 35(3)). What float32 holds is not rounded,
+    so a step that is exact in every float32 computation costs nothing here either.
+
+    Args:
+        function: what computes the answers, in float64.
+        args: its float64 arguments.
+        exact: its answers.
+        dtype: what a computation holds its values in.
+
+    Returns:
+        For each answer a float64 tensor of its shape: the most that it moved.
+    """
+    most = [torch.zeros_like(e) for e in exact]
+    for seed in range(_ROUNDINGS):
+        with _RoundsAtRandom(dtype, seed):
+            shifted = as_tuple(function(*args))
+        _raise_to(most, shifted, exact)
+    return most
 
 
 def largest_error(
@@ -240,7 +360,8 @@ def largest_error(
         for i, a in enumerate(args):
             if draw >= 0 and isinstance(a, Tensor) and a.dtype == torch.float32:
                 seed = draw * len(args) + i
-                moved[i] = _moved(a, torch.Generator(device=a.device).manual_seed(seed), eps)
+                generator = torch.Generator(device=a.device).manual_seed(seed)
+                moved[i], _ = _opposite(a, generator, eps)
         exact = as_tuple(exactly(*moved))[index]
         for way in ways:
             error = as_tuple(way(*moved))[index].double() - exact
