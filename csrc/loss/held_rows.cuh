@@ -8,6 +8,7 @@
 #include "device/start_early.h"
 #include "host/ceil_div.h"
 #include "host/launch.h"
+#include "host/tiles.h"
 #include "loss/cross_entropy.cuh"
 
 namespace warpsmith {
@@ -30,13 +31,11 @@ inline const char* needs_held(const CrossEntropyInput& in) {
 // Calls body.template operator()<T, Smooth, Tile>() for the dtype, for whether the sum of the logits is needed, and for the
 // first tile of the list that holds the row.
 template <class... Tile, class Body>
-void visit_held(const CrossEntropyInput& in, std::tuple<Tile...>, Body&& body) {
+void visit_held(const CrossEntropyInput& in, std::tuple<Tile...> tiles, Body&& body) {
   constexpr int kLast = std::max({Tile::most_packs...});
   static_assert(kLast * 16 == kMostHeldBytes, "the refusal names this size");
   visit_smoothing(in, [&]<class T, class Smooth>() {
-    bool done = false;
-    ((!done && in.cols / kPack<T> <= Tile::most_packs && (body.template operator()<T, Smooth, Tile>(), done = true)),
-     ...);
+    with_first_tile(tiles, in.cols / kPack<T>, [&]<class One>() { body.template operator()<T, Smooth, One>(); });
   });
 }
 

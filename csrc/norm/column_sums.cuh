@@ -5,6 +5,14 @@
 
 namespace warpsmith {
 
+// As a type: threads, packs, depth, lag, cluster, held, shelf.
+template <int threads_, int packs_, int depth_, int lag_, int cluster_, int held_ = packs_, int shelf_ = 0>
+struct PositionalChunkTile {
+  static constexpr int threads = threads_, packs = packs_, cluster = cluster_, held = held_, shelf = shelf_;
+  static constexpr ChunkTile shape{threads_, packs_, depth_, lag_, cluster_, held_, shelf_};
+  static constexpr int64_t most_packs = shape.most_packs();
+};
+
 // partials: [clusters, cols] or null. line: of the cluster. sum(i, j): of value j of the thread's i-th pack.
 template <int width, class Tile, class Sum>
 __device__ __forceinline__ void write_column_sums(float* partials, int64_t line, int64_t cols,
@@ -12,7 +20,7 @@ __device__ __forceinline__ void write_column_sums(float* partials, int64_t line,
   if (partials == nullptr) return;
   float* const partial = partials + line * cols;
 #pragma unroll
-  for (int i = 0; i < Tile::packs; ++i) {
+  for (int i = 0; i < Tile::shape.packs; ++i) {
     if (!at.inside(i)) continue;
 #pragma unroll
     for (int j = 0; j < width; j += 4) {

@@ -43,25 +43,28 @@
 #pragma once
 
 #include <algorithm>
-#include <tuple>
 
 #include "device/cluster.h"
 #include "device/ptx/copy.h"
 #include "host/occupancy.h"
+#include "host/tiles.h"
 
 namespace warpsmith {
 
-// threads of a block | packs of a row that one of them handles, a chunk each | chunks on their way | chunks of the row
-// after next gathered before a row is finished | blocks that share a row | packs whose columns a thread holds in
-// registers | packs whose columns lie in shared memory; those of the rest are read again for every row
-template <int threads_, int packs_, int depth_, int lag_, int cluster_, int held_ = packs_, int shelf_ = 0>
 struct ChunkTile {
-  static constexpr int threads = threads_, packs = packs_, depth = depth_, lag = lag_, cluster = cluster_;
-  static constexpr int held = held_, shelf = shelf_;
-  static constexpr int ahead = packs + lag, slots = ahead + depth;
-  static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;
-  static_assert(cluster > 1, "stores that signal their arrival need a real cluster");
-  static_assert(lag < packs && held + shelf <= packs);
+  int threads;    // of a block
+  int packs;      // of a row that one of them handles, a chunk each
+  int depth;      // chunks on their way
+  int lag;        // chunks of the row after next gathered before a row is finished
+  int cluster;    // blocks that share a row
+  int held;       // packs whose columns a thread holds in registers
+  int shelf = 0;  // packs whose columns lie in shared memory; those of the rest are read again for every row
+
+  constexpr int ahead() const { return packs + lag; }
+  constexpr int slots() const { return ahead() + depth; }
+  constexpr int64_t most_packs() const { return int64_t{cluster} * threads * packs; }
+  // Stores that signal their arrival need a real cluster.
+  constexpr bool works() const { return cluster > 1 && lag < packs && held + shelf <= packs; }
 };
 
 // Row k + 4 is not gathered before every block has read the total of row k.
@@ -69,9 +72,9 @@ inline constexpr int kChunkRows = 4;
 
 template <class Stats, class Tile>
 struct ChunkStorage {
-  Stats parts[kChunkRows][Tile::threads / kWarp];  // [row, warp]
-  Stats slices[kChunkRows][Tile::cluster];         // [row, block of the cluster]
-  float resum_parts[Tile::threads / kWarp], resum_slices[Tile::cluster];
+  Stats parts[kChunkRows][Tile::shape.threads / kWarp];  // [row, warp]
+  Stats slices[kChunkRows][Tile::shape.cluster];         // [row, block of the cluster]
+  float resum_parts[Tile::shape.threads / kWarp], resum_slices[Tile::shape.cluster];
   // mbarriers
   uint64_t gathered[kChunkRows];   // the block's parts of the row are here
   uint64_t exchanged[kChunkRows];  // the cluster's slices are here
@@ -83,30 +86,30 @@ struct ChunkShare {
   int own, mine;  // packs of this block, none at the end of a short row, and of this thread
   int first;      // column of this thread's first
   __device__ __forceinline__ ChunkShare(int64_t cols, int rank) {
-    const int packs = static_cast<int>(cols / width), slice = (packs + Tile::cluster - 1) / Tile::cluster;
+    const int packs = static_cast<int>(cols / width), slice = (packs + Tile::shape.cluster - 1) / Tile::shape.cluster;
     const int tid = threadIdx.x;
     own = max(min(packs - rank * slice, slice), 0);
-    mine = own > tid ? (own - tid + Tile::threads - 1) / Tile::threads : 0;
+    mine = own > tid ? (own - tid + Tile::shape.threads - 1) / Tile::shape.threads : 0;
     first = (rank * slice + tid) * width;
   }
   __device__ __forceinline__ bool inside(int i) const { return i < mine; }
-  __device__ __forceinline__ int col(int i) const { return first + i * Tile::threads * width; }
+  __device__ __forceinline__ int col(int i) const { return first + i * Tile::shape.threads * width; }
 
   // Where the thread's i-th pack of a row lies. `kept`, its first one, is found anew with the first of every row only.
   template <class T>
   __device__ __forceinline__ T* place(T* row, int i, T*& kept) const {
     if (i == 0) kept = row + first;
-    return kept + i * Tile::threads * width;
+    return kept + i * Tile::shape.threads * width;
   }
 
   // Lanes of the warp that have an i-th pack.
   __device__ __forceinline__ int lanes(int i) const {
-    return min(max(own - i * Tile::threads - static_cast<int>(threadIdx.x) / kWarp * kWarp, 0), kWarp);
+    return min(max(own - i * Tile::shape.threads - static_cast<int>(threadIdx.x) / kWarp * kWarp, 0), kWarp);
   }
   // Values of the warp.
   __device__ __forceinline__ int values() const {
     int packs = 0;
-    for (int i = 0; i < Tile::packs; ++i) packs += lanes(i);
+    for (int i = 0; i < Tile::shape.packs; ++i) packs += lanes(i);
     return packs * width;
   }
 };
@@ -116,17 +119,17 @@ struct ChunkShare {
 // Sum over the cluster that everyone waits for: for rare rows.
 template <class Tile, class Stats>
 __device__ __forceinline__ float resum_cluster(float value, ChunkStorage<Stats, Tile>& shared) {
-  constexpr int kWarps = Tile::threads / kWarp;
+  constexpr int kWarps = Tile::shape.threads / kWarp;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   value = warp_reduce(value);
   if (lane == 0) shared.resum_parts[warp] = value;
   __syncthreads();
   if (warp == 0) {
     value = warp_reduce(lane < kWarps ? shared.resum_parts[lane] : 0.0f);
-    if (lane < Tile::cluster) store_remote(&shared.resum_slices[cluster_rank()], lane, value);
+    if (lane < Tile::shape.cluster) store_remote(&shared.resum_slices[cluster_rank()], lane, value);
   }
   cluster_sync();
-  value = warp_reduce(lane < Tile::cluster ? shared.resum_slices[lane] : 0.0f);
+  value = warp_reduce(lane < Tile::shape.cluster ? shared.resum_slices[lane] : 0.0f);
   cluster_sync();  // the next sum takes the same place
   return value;
 }
@@ -134,13 +137,15 @@ __device__ __forceinline__ float resum_cluster(float value, ChunkStorage<Stats, 
 #endif
 
 template <class Op, class Tile>
-__global__ void __launch_bounds__(Tile::threads, 1) chunk_kernel([[maybe_unused]] const Op op) {
+__global__ void __launch_bounds__(Tile::shape.threads, 1) chunk_kernel([[maybe_unused]] const Op op) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
+  static_assert(Tile::shape.works());
   using Work = typename Op::template Work<Tile>;
   using Stats = typename Op::Stats;
   using Total = typename Op::Total;
-  constexpr int kCluster = Tile::cluster, kPacks = Tile::packs, kAhead = Tile::ahead, kSlots = Tile::slots;
-  constexpr int kDepth = Tile::depth, kWarps = Tile::threads / kWarp;
+  constexpr int kCluster = Tile::shape.cluster, kPacks = Tile::shape.packs, kAhead = Tile::shape.ahead(),
+                kSlots = Tile::shape.slots();
+  constexpr int kDepth = Tile::shape.depth, kWarps = Tile::shape.threads / kWarp;
   extern __shared__ __align__(128) char ring[];  // early [slots], first [depth], late [depth], shelf
   __shared__ ChunkStorage<Stats, Tile> shared;
 
@@ -184,7 +189,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) chunk_kernel([[maybe_unused]
     at = at == bytes * count ? 0 : at;
   };
   Total total;
-  constexpr int kWaits = Tile::lag > 0 ? 1 : 0;  // a chunk, until the other warps have left their parts too
+  constexpr int kWaits = Tile::shape.lag > 0 ? 1 : 0;  // a chunk, until the other warps have left their parts too
   constexpr int kBefore = (kSlots + kPacks - 1) / kPacks;
   for (int k = -kBefore; k < rows; ++k) {
 #pragma unroll
@@ -248,25 +253,23 @@ __global__ void __launch_bounds__(Tile::threads, 1) chunk_kernel([[maybe_unused]
 template <class Tile, class Op>
 int64_t launch_chunk_tile(const Op& op, int64_t most_clusters, cudaStream_t stream) {
   using Work = typename Op::template Work<Tile>;
-  constexpr int kSmem =
-      Tile::slots * Work::kEarlyBytes + Tile::depth * (Work::kFirstBytes + Work::kLateBytes) + Work::kShelfBytes;
+  constexpr int kSmem = Tile::shape.slots() * Work::kEarlyBytes +
+                        Tile::shape.depth * (Work::kFirstBytes + Work::kLateBytes) + Work::kShelfBytes;
   static_assert(kSmem + sizeof(ChunkStorage<typename Op::Stats, Tile>) + 128 <= 227 * 1024,
                 "more than a block may have");
   constexpr auto kernel = &chunk_kernel<Op, Tile>;
-  LaunchConfig config{.block = Tile::threads, .dynamic_smem = kSmem, .cluster = Tile::cluster};
+  LaunchConfig config{.block = Tile::shape.threads, .dynamic_smem = kSmem, .cluster = Tile::shape.cluster};
   const int64_t clusters = std::min({op.rows, most_clusters, static_cast<int64_t>(resident_clusters<kernel>(config))});
-  config.grid = static_cast<unsigned>(clusters * Tile::cluster);
+  config.grid = static_cast<unsigned>(clusters * Tile::shape.cluster);
   launch<kernel>(config, stream, op);
   return clusters;
 }
 
 // In the first tile that holds a row of so many packs.
-template <class Op, class... Tile>
-int64_t launch_chunks(const Op& op, int64_t packs, int64_t most_clusters, cudaStream_t stream, std::tuple<Tile...>) {
+template <class Op, class Tiles>
+int64_t launch_chunks(const Op& op, int64_t packs, int64_t most_clusters, cudaStream_t stream, Tiles tiles) {
   int64_t clusters = 0;
-  ((clusters == 0 && packs <= Tile::most_packs &&
-    (clusters = launch_chunk_tile<Tile>(op, most_clusters, stream), true)),
-   ...);
+  with_first_tile(tiles, packs, [&]<class Tile>() { clusters = launch_chunk_tile<Tile>(op, most_clusters, stream); });
   return clusters;
 }
 

@@ -11,8 +11,6 @@
 // Memory" and "Asynchronous Data Copies".
 #pragma once
 
-#include <tuple>
-
 #include "device/cluster.h"
 #include "device/ptx/tma.h"
 #include "host/occupancy.h"
@@ -20,13 +18,14 @@
 
 namespace warpsmith {
 
-// threads of a block that compute (at most) | 128-bit packs of each input's row that one of them handles | rows in the
-// ring | blocks per multiprocessor | blocks that share a row
-template <int threads_, int packs_, int stages_, int min_blocks_, int cluster_>
 struct ClusterTile {
-  static constexpr int threads = threads_, packs = packs_, stages = stages_, min_blocks = min_blocks_;
-  static constexpr int cluster = cluster_;
-  static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;
+  int threads;     // of a block that compute, at most
+  int packs;       // 128-bit packs of each input's row that one of them handles
+  int stages;      // rows in the ring
+  int min_blocks;  // per multiprocessor
+  int cluster;     // blocks that share a row
+
+  constexpr int64_t most_packs() const { return int64_t{cluster} * threads * packs; }
 };
 
 // Nobody hands anything on about row k + 2 before the total of row k is known to it, and nobody knows that before all
@@ -35,15 +34,15 @@ inline constexpr int kStatsInFlight = 2;
 
 template <class Row, class Tile>
 struct ClusterStorage {
-  typename Row::Stats parts[kStatsInFlight][Tile::threads / kWarp];  // [row, warp]
-  typename Row::Stats slices[kStatsInFlight][Tile::cluster];         // [row, block of the cluster]
-  typename Row::Stats merged[kStatsInFlight];                        // [row]
+  typename Row::Stats parts[kStatsInFlight][Tile::shape.threads / kWarp];  // [row, warp]
+  typename Row::Stats slices[kStatsInFlight][Tile::shape.cluster];         // [row, block of the cluster]
+  typename Row::Stats merged[kStatsInFlight];                              // [row]
   // mbarriers
-  uint64_t gathered[kStatsInFlight];   // the block's parts of the row are here
-  uint64_t exchanged[kStatsInFlight];  // the cluster's slices are here
-  uint64_t known[kStatsInFlight];      // what they add up to is
-  uint64_t filled[Tile::stages];       // the row's slice has landed
-  uint64_t drained[Tile::stages];      // every thread has finished with it, and with the row's `merged`
+  uint64_t gathered[kStatsInFlight];     // the block's parts of the row are here
+  uint64_t exchanged[kStatsInFlight];    // the cluster's slices are here
+  uint64_t known[kStatsInFlight];        // what they add up to is
+  uint64_t filled[Tile::shape.stages];   // the row's slice has landed
+  uint64_t drained[Tile::shape.stages];  // every thread has finished with it, and with the row's `merged`
 };
 
 // A thread's packs of a row in the ring; [pack][input].
@@ -66,12 +65,13 @@ template <class Row, int packs>
 concept GathersFromRing = requires { requires Row::template kGathersFromRing<packs>; };
 
 template <class Row, class Tile>
-__global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
+__global__ void __launch_bounds__(Tile::shape.threads + kWarp, Tile::shape.min_blocks)
     row_cluster_kernel([[maybe_unused]] const Row row) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   using T = typename Row::Value;
   using Stats = typename Row::Stats;
-  constexpr int kPacks = Tile::packs, kStages = Tile::stages, kCluster = Tile::cluster, kWidth = kPack<T>;
+  constexpr int kPacks = Tile::shape.packs, kStages = Tile::shape.stages, kCluster = Tile::shape.cluster,
+                kWidth = kPack<T>;
   constexpr bool kAhead = kStages > 1;  // a ring of one row leaves no room for the next
   constexpr int kInputs = Row::kInputs, kStatsWords = sizeof(Stats) / sizeof(float);
   extern __shared__ __align__(128) uint4 ring[];  // [stages, inputs, slice]; bulk copies want whole lines
@@ -222,28 +222,31 @@ __global__ void __launch_bounds__(Tile::threads + kWarp, Tile::min_blocks)
 template <class Row, class Tile>
 void launch_cluster_tile(const Row& row, cudaStream_t stream) {
   const int64_t packs = row.cols / kPack<typename Row::Value>;
-  const int64_t slice = (packs + Tile::cluster - 1) / Tile::cluster;
+  const int64_t slice = (packs + Tile::shape.cluster - 1) / Tile::shape.cluster;
   LaunchConfig config;
-  config.block = dim3(row_threads(slice, Tile::packs, Tile::threads) + kWarp);
-  config.dynamic_smem = Tile::stages * Row::kInputs * Tile::packs * Tile::threads * 16;
-  config.cluster = Tile::cluster;
+  config.block = dim3(row_threads(slice, Tile::shape.packs, Tile::shape.threads) + kWarp);
+  config.dynamic_smem = Tile::shape.stages * Row::kInputs * Tile::shape.packs * Tile::shape.threads * 16;
+  config.cluster = Tile::shape.cluster;
   const int64_t clusters = std::min<int64_t>(row.rows, resident_clusters<&row_cluster_kernel<Row, Tile>>(config));
-  config.grid = dim3(static_cast<unsigned>(clusters * Tile::cluster));
+  config.grid = dim3(static_cast<unsigned>(clusters * Tile::shape.cluster));
   launch<&row_cluster_kernel<Row, Tile>>(config, stream, row);
 }
 
 // Through the first tile that holds the row.
-template <class Row, class... Tile>
-void launch_cluster(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
-  const int64_t packs = row.cols / kPack<typename Row::Value>;
-  bool done = false;
-  ((!done && packs <= Tile::most_packs && (launch_cluster_tile<Row, Tile>(row, stream), done = true)), ...);
+template <class Row, class Tiles>
+void launch_cluster(const Row& row, cudaStream_t stream, Tiles tiles) {
+  with_first_tile(tiles, row.cols / kPack<typename Row::Value>,
+                  [&]<class Tile>() { launch_cluster_tile<Row, Tile>(row, stream); });
 }
 
 // One input: up to 1 MiB. Four packs a thread leave room for more rows ahead; measured on an H200, that is worth spreading
 // a row over more blocks.
-using ClusterTiles =
-    std::tuple<ClusterTile<512, 4, 4, 1, 8>, ClusterTile<512, 4, 5, 1, 16>, ClusterTile<512, 8, 3, 1, 16>>;
+struct OneInputClusterTiles {
+  static constexpr ClusterTile tiles[] = {{.threads = 512, .packs = 4, .stages = 4, .min_blocks = 1, .cluster = 8},
+                                          {.threads = 512, .packs = 4, .stages = 5, .min_blocks = 1, .cluster = 16},
+                                          {.threads = 512, .packs = 8, .stages = 3, .min_blocks = 1, .cluster = 16}};
+};
+using ClusterTiles = TilesOf<OneInputClusterTiles>;
 inline constexpr int64_t kMostClusterBytes = 16 * kMostRowPacks<ClusterTiles>;
 static_assert(kMostClusterBytes == 1024 * 1024);
 

@@ -15,21 +15,30 @@
 #include <utility>
 
 #include "device/warp.h"
+#include "host/tiles.h"
 #include "row/packed.h"
 #include "row/rows.h"
 
 namespace warpsmith {
 
-// threads of a block (at most) | 128-bit packs that one of them holds | blocks per multiprocessor that the registers must
-// allow | blocks that share a row | whether all rows of x and y have the same phase, so that packs are written
-template <int threads_, int packs_, int min_blocks_, int cluster_, bool same_phase_ = true>
 struct PeeledTile {
-  static constexpr int threads = threads_, packs = packs_, min_blocks = min_blocks_, cluster = cluster_;
-  static constexpr bool same_phase = same_phase_;
-  static constexpr int warps = threads / kWarp, warp_packs = packs * kWarp;  // a warp's packs follow each other
-  static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;
-  using AnyPhase = PeeledTile<threads, packs, min_blocks, cluster, false>;
+  int threads;     // of a block, at most
+  int packs;       // 128-bit packs that one of them holds
+  int min_blocks;  // per multiprocessor, that the registers must allow
+  int cluster;     // blocks that share a row
+
+  constexpr int warps() const { return threads / kWarp; }
+  constexpr int warp_packs() const { return packs * kWarp; }  // a warp's packs follow each other
+  constexpr int64_t most_packs() const { return int64_t{cluster} * threads * packs; }
 };
+
+// The tile where not all rows of x and y have the same phase, so that values are written one by one.
+template <class Tile>
+struct AnyPhase : Tile {};
+template <class Tile>
+inline constexpr bool kSamePhase = true;
+template <class Tile>
+inline constexpr bool kSamePhase<AnyPhase<Tile>> = false;
 
 // Of a row of so many bytes, wherever it begins: its groups, and one for the last group to end in.
 constexpr int64_t peeled_packs(int64_t row_bytes) { return (row_bytes + 15) / 16 + 1; }
@@ -45,12 +54,13 @@ inline bool same_phase(const void* x, const void* y, int64_t rows, int64_t x_str
 // What a thread has of a row. `warp` counts those of the whole cluster.
 template <class T, class Tile>
 class PeeledShare {
-  static constexpr int kWidth = kPack<T>, kPacks = Tile::packs, kStep = kWarp * kWidth;
+  static constexpr int kWidth = kPack<T>, kPacks = Tile::shape.packs, kStep = kWarp * kWidth;
+  static constexpr int kWarpPacks = Tile::shape.warp_packs();
 
  public:
   __device__ __forceinline__ PeeledShare(const T* row, int cols, int warp) : cols_(cols) {
     const int phase = static_cast<int>(reinterpret_cast<uintptr_t>(row) / sizeof(T) % kWidth);
-    first_ = (warp * Tile::warp_packs + lane()) * kWidth - phase;
+    first_ = (warp * kWarpPacks + lane()) * kWidth - phase;
   }
 
   // Whether the warp has anything, be it the end of a group.
@@ -107,7 +117,7 @@ class PeeledShare {
       if (!whole(i)) continue;
       float values[kWidth];
       finish_pack(values, x[i], finish);
-      if constexpr (Tile::same_phase) {
+      if constexpr (kSamePhase<Tile>) {
         ptx::store_streaming(reinterpret_cast<uint4*>(row + first_) + i * kWarp, pack<T>(values));
       } else {
 #pragma unroll

@@ -25,57 +25,54 @@
 // https://github.com/Dao-AILab/quack/blob/main/media/2025-07-10-membound-sol.md
 #pragma once
 
-#include <tuple>
-
 #include "device/start_early.h"
 #include "device/warp.h"
 #include "host/launch.h"
+#include "host/tiles.h"
 #include "row/packed.h"
 #include "row/rows.h"
 
 namespace warpsmith {
 
-// threads of a block | threads that share a row, 0: the whole block | 128-bit packs of each input that one of them holds |
-// blocks per multiprocessor that the registers must allow
-template <int threads_, int lanes_, int packs_, int min_blocks_>
 struct RowTile {
-  static constexpr int threads = threads_, lanes = lanes_, packs = packs_, min_blocks = min_blocks_;
-  static constexpr int most_packs = (lanes > 0 ? lanes : threads) * packs;
-  static constexpr int rows_per_block = lanes > 0 ? threads / lanes : 1;
-  // Of a thread's packs, those within any row that is too long for the tile before: they need no test.
-  static constexpr int full = packs / 2;
+  int threads;         // of a block, at most
+  int lanes = 0;       // threads that share a row; 0: the whole block
+  int packs;           // 128-bit packs of each input that one of them holds
+  int min_blocks;      // per multiprocessor, that the registers must allow
+  bool early = false;  // the columns of row/whole.cuh are loaded with the row
+
+  constexpr int most_packs() const { return (lanes > 0 ? lanes : threads) * packs; }
+  constexpr int rows_per_block() const { return lanes > 0 ? threads / lanes : 1; }
   // A block of few packs is cut to what the row needs. Many packs need every register, and with a stride that the
   // compiler knows their addresses take none.
-  static constexpr bool cut = lanes == 0 && packs <= 2;
-
-  static constexpr int sharers(int row_packs) {
-    return cut ? static_cast<int>(row_threads(row_packs, packs, threads)) : lanes > 0 ? lanes : threads;
+  constexpr bool cut() const { return lanes == 0 && packs <= 2; }
+  // Threads for a row of so many packs.
+  constexpr int sharers(int64_t row_packs) const {
+    return cut() ? static_cast<int>(row_threads(row_packs, packs, threads)) : lanes > 0 ? lanes : threads;
   }
 };
 
 namespace detail {
 
-template <class... Tile>
-constexpr bool full_packs_are_full(std::tuple<Tile...>) {
-  int previous = 0;
-  bool holds = true;
-  const auto check = [&]<class One>() {
-    for (int n = previous + 1; n <= One::most_packs; ++n) holds = holds && One::full * One::sharers(n) <= n;
-    previous = One::most_packs;
-  };
-  (check.template operator()<Tile>(), ...);
-  return holds;
+// Packs of a thread that lie inside every row that its tile is given: no bounds check.
+template <class Tile>
+constexpr int full_packs() {
+  for (int full = Tile::shape.packs; full > 0; --full) {
+    bool holds = true;
+    for (int64_t n = Tile::least_packs; n <= Tile::most_packs; ++n) holds = holds && full * Tile::shape.sharers(n) <= n;
+    if (holds) return full;
+  }
+  return 0;
 }
 
 // GPUs between sm_80 and sm_90 hold fewer threads.
-template <class Tile>
-constexpr int resident_blocks() {
+constexpr int resident_blocks(const RowTile& tile) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900
   constexpr int kMostThreads = 1536;
 #else
   constexpr int kMostThreads = 2048;
 #endif
-  return Tile::min_blocks * Tile::threads <= kMostThreads ? Tile::min_blocks : kMostThreads / Tile::threads;
+  return tile.min_blocks * tile.threads <= kMostThreads ? tile.min_blocks : kMostThreads / tile.threads;
 }
 
 // 0, since no row has 2^32 columns; see keep_packed.
@@ -92,40 +89,43 @@ inline constexpr unsigned kSmallBlockBytes = 2048, kManyBlocks = 8192;
 // Whether a grid of so many blocks starts early, and lets the next one.
 template <class Row, class Tile>
 __host__ __device__ constexpr bool starts_early(unsigned grid, unsigned threads) {
-  return grid < kManyBlocks || threads * Tile::packs * Row::kInputs * sizeof(uint4) > kSmallBlockBytes;
+  return grid < kManyBlocks || threads * Tile::shape.packs * Row::kInputs * sizeof(uint4) > kSmallBlockBytes;
 }
 
 template <class Row, class Tile>
-__global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()) row_registers_kernel(const Row row) {
+__global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(Tile::shape))
+    row_registers_kernel(const Row row) {
   if (starts_early<Row, Tile>(gridDim.x, blockDim.x)) start_early();
   using T = typename Row::Value;
-  constexpr bool kShared = Tile::lanes > 0;
-  constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
+  constexpr RowTile tile = Tile::shape;
+  constexpr int kFull = detail::full_packs<Tile>();
+  constexpr bool kShared = tile.lanes > 0;
+  constexpr int kPacks = tile.packs, kWidth = kPack<T>;
   __shared__ typename Row::Stats partial[kWarp];
-  const int lanes = Tile::cut ? blockDim.x : kShared ? Tile::lanes : Tile::threads;
+  const int lanes = tile.cut() ? blockDim.x : kShared ? tile.lanes : tile.threads;
   const int lane = kShared ? threadIdx.x % lanes : threadIdx.x;
-  const int64_t at = int64_t{blockIdx.x} * Tile::rows_per_block + (kShared ? threadIdx.x / lanes : 0);
+  const int64_t at = int64_t{blockIdx.x} * tile.rows_per_block() + (kShared ? threadIdx.x / lanes : 0);
   const int64_t r = kShared ? min(at, row.rows - 1) : at;  // every lane takes part in the shuffles
   const int packs = static_cast<int>(row.cols) / kWidth;
-  const auto within = [&](int i) { return i < Tile::full || i * lanes + lane < packs; };
+  const auto within = [&](int i) { return i < kFull || i * lanes + lane < packs; };
 
   // load
   const uint64_t policy = row.load_policy();
   uint4 x[kPacks][Row::kInputs];
-  int valid = Tile::full;
+  int valid = kFull;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (i >= Tile::full && within(i)) ++valid;
+    if (i >= kFull && within(i)) ++valid;
 #pragma unroll
     for (int k = 0; k < Row::kInputs; ++k) {
-      if (i >= Tile::full) x[i][k] = Row::padding();
+      if (i >= kFull) x[i][k] = Row::padding();
       const auto* from = reinterpret_cast<const uint4*>(row.input(k, r)) + lane;
       if (within(i)) x[i][k] = ptx::load_streaming(from + i * lanes, policy);
     }
   }
 
   // gather
-  typename Row::Stats stats = row.template gather<kShared ? Tile::lanes : kWarp, kPacks>(x, valid);
+  typename Row::Stats stats = row.template gather<kShared ? tile.lanes : kWarp, kPacks>(x, valid);
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
 #pragma unroll
@@ -157,38 +157,52 @@ __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()
 
 template <class Row, class Tile>
 void launch_row_tile(const Row& row, cudaStream_t stream) {
-  const int sharers = Tile::sharers(static_cast<int>(row.cols / kPack<typename Row::Value>));
-  const unsigned threads = Tile::lanes > 0 ? Tile::threads : sharers;
-  const unsigned grid = static_cast<unsigned>((row.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
+  constexpr RowTile tile = Tile::shape;
+  const unsigned threads = tile.lanes > 0 ? tile.threads : tile.sharers(row.cols / kPack<typename Row::Value>);
+  const unsigned grid = static_cast<unsigned>((row.rows + tile.rows_per_block() - 1) / tile.rows_per_block());
   const LaunchConfig config{.grid = grid, .block = threads, .early = starts_early<Row, Tile>(grid, threads)};
   launch<&row_registers_kernel<Row, Tile>>(config, stream, row);
 }
 
-// Rows of at most this many packs fit the tiles.
-template <class Tiles>
-constexpr int64_t kMostRowPacks = std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
-
 // Through the first tile that holds the row.
-template <class Row, class... Tile>
-void launch_row(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
-  static_assert(detail::full_packs_are_full(std::tuple<Tile...>{}),
-                "a tile's full packs must fit every row it is given");
-  const int64_t packs = row.cols / kPack<typename Row::Value>;
-  bool done = false;
-  ((!done && packs <= Tile::most_packs && (launch_row_tile<Row, Tile>(row, stream), done = true)), ...);
+template <class Row, class Tiles>
+void launch_row(const Row& row, cudaStream_t stream, Tiles tiles) {
+  with_first_tile(tiles, row.cols / kPack<typename Row::Value>,
+                  [&]<class Tile>() { launch_row_tile<Row, Tile>(row, stream); });
 }
 
 // One input: up to 128 KiB. Measured on an H200: two packs a thread up to 16 KiB, then eight.
-using RowTiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>,
-                            RowTile<128, 16, 2, 12>, RowTile<128, 32, 2, 12>, RowTile<512, 0, 2, 4>,
-                            RowTile<256, 0, 8, 4>, RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
+struct OneInputTiles {
+  static constexpr RowTile tiles[] = {
+      {.threads = 128, .lanes = 4, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 8, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 8, .packs = 2, .min_blocks = 12},
+      {.threads = 128, .lanes = 16, .packs = 2, .min_blocks = 12},
+      {.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 12},
+      {.threads = 512, .packs = 2, .min_blocks = 4},
+      {.threads = 256, .packs = 8, .min_blocks = 4},
+      {.threads = 512, .packs = 8, .min_blocks = 2},
+      {.threads = 1024, .packs = 8, .min_blocks = 1},
+  };
+};
+using RowTiles = TilesOf<OneInputTiles>;
 inline constexpr int64_t kMostRowBytes = 16 * kMostRowPacks<RowTiles>;
 static_assert(kMostRowBytes == 128 * 1024);
 
 // Two inputs: up to 64 KiB.
-using RowTiles2 =
-    std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 16, 1, 12>, RowTile<128, 32, 1, 12>,
-               RowTile<128, 32, 2, 8>, RowTile<512, 0, 2, 3>, RowTile<512, 0, 4, 2>, RowTile<1024, 0, 4, 1>>;
+struct TwoInputTiles {
+  static constexpr RowTile tiles[] = {
+      {.threads = 128, .lanes = 4, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 8, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 16, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 32, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 8},
+      {.threads = 512, .packs = 2, .min_blocks = 3},
+      {.threads = 512, .packs = 4, .min_blocks = 2},
+      {.threads = 1024, .packs = 4, .min_blocks = 1},
+  };
+};
+using RowTiles2 = TilesOf<TwoInputTiles>;
 inline constexpr int64_t kMostRowBytes2 = 16 * kMostRowPacks<RowTiles2>;
 static_assert(kMostRowBytes2 == 64 * 1024);
 

@@ -23,32 +23,31 @@
 // PTX ISA, "cp.async.bulk" and "mbarrier"; CUDA C++ Programming Guide, "Distributed Shared Memory".
 #pragma once
 
-#include <tuple>
-
 #include "device/cluster.h"
 #include "device/ptx/tma.h"
 #include "host/occupancy.h"
+#include "host/tiles.h"
 #include "row/rows.h"
 #include "row/straddle.h"
 
 namespace warpsmith {
 
-// threads of a block that compute (at most) | 128-bit packs of each input's row that one of them handles | of these, the
-// packs of a chunk | chunks in the ring | blocks per multiprocessor | blocks that share a row | whether rows may begin
-// anywhere, or else at 16-byte borders, with a whole number of packs
-template <int threads_, int packs_, int chunk_packs_, int slots_, int min_blocks_, int cluster_, bool anywhere_>
 struct StreamTile {
-  static constexpr int threads = threads_, packs = packs_, chunk_packs = chunk_packs_, slots = slots_;
-  static constexpr int min_blocks = min_blocks_, cluster = cluster_;
-  static constexpr bool anywhere = anywhere_;
-  static constexpr int chunks = packs / chunk_packs;  // of a row in a block
-  static constexpr int64_t most_packs = int64_t{cluster} * threads * packs;
-  static_assert(packs % chunk_packs == 0);
-  static_assert(slots > chunks + 1, "a row, one chunk of the next, and one on its way");
+  int threads;      // of a block that compute, at most
+  int packs;        // 128-bit packs of each input's row that one of them handles
+  int chunk_packs;  // of these, the packs of a chunk
+  int slots;        // chunks in the ring
+  int min_blocks;   // per multiprocessor
+  int cluster;      // blocks that share a row
+  bool anywhere;    // rows may begin anywhere, or else at 16-byte borders, with a whole number of packs
 
+  constexpr int chunks() const { return packs / chunk_packs; }  // of a row in a block
+  constexpr int64_t most_packs() const { return int64_t{cluster} * threads * packs; }
+  // A row, one chunk of the next, and one on its way.
+  constexpr bool has_room() const { return packs % chunk_packs == 0 && slots > chunks() + 1; }
   // Packs from the start of a chunk in the ring to the next. Output borders lie up to a pack behind the chunk's own, and
   // the chunk up to a pack behind those of the input: two packs more, in whole lines, as bulk copies want them.
-  static constexpr int image_packs(int block_threads) { return chunk_packs * block_threads + (anywhere ? 8 : 0); }
+  constexpr int image_packs(int block_threads) const { return chunk_packs * block_threads + (anywhere ? 8 : 0); }
 };
 
 // Warps of a block that compute nothing.
@@ -62,19 +61,19 @@ template <class Row>
 concept KeepsOwnStats = requires(const Row& row, const typename Row::Stats& own) { row.reduce(own); };
 
 template <class Row, class Tile>
-constexpr int kPartsOfWarp = KeepsOwnStats<Row> ? 1 : Tile::chunks;
+constexpr int kPartsOfWarp = KeepsOwnStats<Row> ? 1 : Tile::shape.chunks();
 
 template <class Row, class Tile>
 struct StreamStorage {
-  static constexpr int kParts = kPartsOfWarp<Row, Tile> * (Tile::threads / kWarp);
-  typename Row::Stats own[kStreamedRows][kParts];         // [row, part * warp] of this block
-  typename Row::Stats all[kStreamedRows][Tile::cluster];  // [row, block]
+  static constexpr int kParts = kPartsOfWarp<Row, Tile> * (Tile::shape.threads / kWarp);
+  typename Row::Stats own[kStreamedRows][kParts];               // [row, part * warp] of this block
+  typename Row::Stats all[kStreamedRows][Tile::shape.cluster];  // [row, block]
   typename Row::Total total[kStreamedRows];
-  uint64_t gathered[kStreamedRows];  // mbarriers: every thread's part is in `own`, an earlier row's `total` read
-  uint64_t arrived[kStreamedRows];   // every block has sent its part to `all`
-  uint64_t known[kStreamedRows];     // the total
-  uint64_t filled[Tile::slots];      // the chunk has landed
-  uint64_t drained[Tile::slots];     // every thread has finished with it
+  uint64_t gathered[kStreamedRows];     // mbarriers: every thread's part is in `own`, an earlier row's `total` read
+  uint64_t arrived[kStreamedRows];      // every block has sent its part to `all`
+  uint64_t known[kStreamedRows];        // the total
+  uint64_t filled[Tile::shape.slots];   // the chunk has landed
+  uint64_t drained[Tile::shape.slots];  // every thread has finished with it
 };
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
@@ -85,15 +84,18 @@ class StreamBlock {
   using T = typename Row::Value;
   using Stats = typename Row::Stats;
   using Total = typename Row::Total;
-  static constexpr int kInputs = Row::kInputs, kChunks = Tile::chunks, kSlots = Tile::slots, kWidth = kPack<T>;
-  static constexpr int kCluster = Tile::cluster;
-  static constexpr bool kAnywhere = Tile::anywhere;
+  static constexpr int kInputs = Row::kInputs, kChunks = Tile::shape.chunks(), kSlots = Tile::shape.slots,
+                       kWidth = kPack<T>;
+  static constexpr int kCluster = Tile::shape.cluster;
+  static constexpr bool kAnywhere = Tile::shape.anywhere;
+  static_assert(Tile::shape.has_room());
 
  public:
   __device__ __forceinline__ StreamBlock(const Row& row, uint4* ring, StreamStorage<Row, Tile>& shared)
       : row_(row), ring_(ring), shared_(shared) {
     threads_ = blockDim.x - kStreamHelpers * kWarp;
-    image_ = Tile::image_packs(threads_);
+    constexpr StreamTile tile = Tile::shape;
+    image_ = tile.image_packs(threads_);
     cols_ = static_cast<int>(row.cols);
     rank_ = kCluster > 1 ? cluster_rank() : 0;
     const int packs = (cols_ + kWidth - 1) / kWidth, slice = (packs + kCluster - 1) / kCluster;
@@ -232,9 +234,11 @@ class StreamBlock {
 
   __device__ __forceinline__ int64_t row_of(int s) const { return first_row_ + s / kChunks * row_step_; }
   __device__ __forceinline__ uint4* image(int slot, int k) const { return ring_ + (slot * kInputs + k) * image_; }
-  __device__ __forceinline__ int pack_of(int chunk) const { return first_pack_ + chunk * Tile::chunk_packs * threads_; }
+  __device__ __forceinline__ int pack_of(int chunk) const {
+    return first_pack_ + chunk * Tile::shape.chunk_packs * threads_;
+  }
   __device__ __forceinline__ int packs_of(int chunk) const {
-    const int most = Tile::chunk_packs * threads_;
+    const int most = Tile::shape.chunk_packs * threads_;
     return max(min(packs_ - chunk * most, most), 0);
   }
 
@@ -262,9 +266,9 @@ class StreamBlock {
   // The packs of this thread from element `first` of each image on, padding from the chunk's pack `count` on. The loads
   // come before all else, so that they are under way together.
   template <bool straddles>
-  __device__ __forceinline__ void read(uint4 (&x)[Tile::chunk_packs][kInputs], int slot, const int (&first)[kInputs],
-                                       int count) const {
-    constexpr int kPacks = Tile::chunk_packs;
+  __device__ __forceinline__ void read(uint4 (&x)[Tile::shape.chunk_packs][kInputs], int slot,
+                                       const int (&first)[kInputs], int count) const {
+    constexpr int kPacks = Tile::shape.chunk_packs;
     uint4 next[straddles ? kPacks : 1][kInputs];
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
@@ -294,7 +298,7 @@ class StreamBlock {
       for (int i = 0; i < kInputs; ++i) first[i] = phase_of(row_.input(i, row_of(s)));
     }
     ptx::mbarrier_wait(&shared_.filled[slot], s / kSlots % 2);
-    uint4 x[Tile::chunk_packs][kInputs];
+    uint4 x[Tile::shape.chunk_packs][kInputs];
     read<kAnywhere>(x, slot, first, packs);
     Stats stats;
     if constexpr (KeepsOwnStats<Row>) {
@@ -304,7 +308,7 @@ class StreamBlock {
     } else {
       int valid = 0;
 #pragma unroll
-      for (int i = 0; i < Tile::chunk_packs; ++i) valid += i * threads_ + static_cast<int>(threadIdx.x) < packs;
+      for (int i = 0; i < Tile::shape.chunk_packs; ++i) valid += i * threads_ + static_cast<int>(threadIdx.x) < packs;
       stats = row_.template gather<kWarp>(x, valid);
     }
     const int warps = threads_ / kWarp, at = k % kStreamedRows, part = KeepsOwnStats<Row> ? 0 : chunk;
@@ -347,10 +351,10 @@ class StreamBlock {
   __device__ __forceinline__ void finish_packs(int slot, int chunk, int64_t r, int head, int packs,
                                                const int (&first)[kInputs], const Total& total) {
     const int begin = pack_of(chunk), count = min(packs - begin, packs_of(chunk));
-    uint4 x[Tile::chunk_packs][kInputs];
+    uint4 x[Tile::shape.chunk_packs][kInputs];
     read<straddles>(x, slot, first, count);
 #pragma unroll
-    for (int i = 0; i < Tile::chunk_packs; ++i) {
+    for (int i = 0; i < Tile::shape.chunk_packs; ++i) {
       const int pack = i * threads_ + threadIdx.x;
       if (pack < count) row_.finish(r, head + (begin + pack) * kWidth, x[i], total, {});
     }
@@ -385,7 +389,7 @@ class StreamBlock {
 #endif
 
 template <class Row, class Tile>
-__global__ void __launch_bounds__(Tile::threads + kStreamHelpers * kWarp, Tile::min_blocks)
+__global__ void __launch_bounds__(Tile::shape.threads + kStreamHelpers * kWarp, Tile::shape.min_blocks)
     row_stream_kernel([[maybe_unused]] const Row row) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   extern __shared__ __align__(128) uint4 ring[];
@@ -406,43 +410,63 @@ __global__ void __launch_bounds__(Tile::threads + kStreamHelpers * kWarp, Tile::
 
 template <class Row, class Tile>
 void launch_stream_tile(const Row& row, int64_t packs, cudaStream_t stream) {
-  const unsigned threads = row_threads((packs + Tile::cluster - 1) / Tile::cluster, Tile::packs, Tile::threads);
+  constexpr StreamTile tile = Tile::shape;
+  const unsigned threads = row_threads((packs + tile.cluster - 1) / tile.cluster, tile.packs, tile.threads);
   LaunchConfig config;
   config.block = dim3(threads + kStreamHelpers * kWarp);
-  config.dynamic_smem = Tile::slots * Row::kInputs * Tile::image_packs(static_cast<int>(threads)) * 16;
-  config.cluster = Tile::cluster;
+  config.dynamic_smem = tile.slots * Row::kInputs * tile.image_packs(static_cast<int>(threads)) * 16;
+  config.cluster = tile.cluster;
   const int64_t clusters = std::min<int64_t>(row.rows, resident_clusters<&row_stream_kernel<Row, Tile>>(config));
-  config.grid = dim3(static_cast<unsigned>(clusters * Tile::cluster));
+  config.grid = dim3(static_cast<unsigned>(clusters * tile.cluster));
   launch<&row_stream_kernel<Row, Tile>>(config, stream, row);
 }
 
 // Through the first tile that holds the row.
-template <class Row, class... Tile>
-void launch_stream(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
+template <class Row, class Tiles>
+void launch_stream(const Row& row, cudaStream_t stream, Tiles tiles) {
   constexpr int kWidth = kPack<typename Row::Value>;
   const int64_t packs = (row.cols + kWidth - 1) / kWidth;
-  bool done = false;
-  ((!done && packs <= Tile::most_packs && (launch_stream_tile<Row, Tile>(row, packs, stream), done = true)), ...);
+  with_first_tile(tiles, packs, [&]<class Tile>() { launch_stream_tile<Row, Tile>(row, packs, stream); });
 }
-
-template <class Tiles>
-constexpr int64_t kMostStreamedPacks = std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs;
 
 // Rows that begin anywhere: up to 1 MiB.
 inline constexpr int64_t kMostStreamBytes = 1 << 20;
 
 // One input, of threads that keep statistics of their own: as many warps as a multiprocessor's registers allow, as each is
 // a chain of instructions that wait for one another; chunks of four packs for each.
-template <int cluster>
-using StreamTile1 = StreamTile<800, 8, 4, 4, 1, cluster, true>;
-using StreamTiles1 = std::tuple<StreamTile1<1>, StreamTile1<2>, StreamTile1<4>, StreamTile1<8>, StreamTile1<16>>;
-static_assert(16 * kMostStreamedPacks<StreamTiles1> >= kMostStreamBytes);
+constexpr StreamTile one_input_stream(int cluster) {
+  return {
+      .threads = 800, .packs = 8, .chunk_packs = 4, .slots = 4, .min_blocks = 1, .cluster = cluster, .anywhere = true};
+}
+struct OneInputStreamTiles {
+  static constexpr StreamTile tiles[] = {one_input_stream(1), one_input_stream(2), one_input_stream(4),
+                                         one_input_stream(8), one_input_stream(16)};
+};
+using StreamTiles1 = TilesOf<OneInputStreamTiles>;
+static_assert(16 * kMostRowPacks<StreamTiles1> >= kMostStreamBytes);
 
-// Two inputs: as long.
-using StreamTiles2 = std::tuple<StreamTile<128, 4, 2, 6, 4, 1, true>, StreamTile<256, 4, 4, 3, 2, 1, true>,
-                                StreamTile<256, 4, 4, 3, 2, 2, true>, StreamTile<256, 4, 4, 3, 2, 4, true>,
-                                StreamTile<256, 4, 4, 3, 2, 8, true>, StreamTile<512, 4, 4, 3, 1, 8, true>,
-                                StreamTile<512, 4, 4, 3, 1, 16, true>, StreamTile<512, 8, 1, 13, 1, 16, true>>;
-static_assert(16 * kMostStreamedPacks<StreamTiles2> == kMostStreamBytes);
+// Two inputs: as long. Up to 512 KiB in one chunk a block and row.
+constexpr StreamTile two_input_stream(int threads, int min_blocks, int cluster) {
+  return {.threads = threads,
+          .packs = 4,
+          .chunk_packs = 4,
+          .slots = 3,
+          .min_blocks = min_blocks,
+          .cluster = cluster,
+          .anywhere = true};
+}
+struct TwoInputStreamTiles {
+  static constexpr StreamTile tiles[] = {
+      {.threads = 128, .packs = 4, .chunk_packs = 2, .slots = 6, .min_blocks = 4, .cluster = 1, .anywhere = true},
+      two_input_stream(256, 2, 1),
+      two_input_stream(256, 2, 2),
+      two_input_stream(256, 2, 4),
+      two_input_stream(256, 2, 8),
+      two_input_stream(512, 1, 8),
+      two_input_stream(512, 1, 16),
+      {.threads = 512, .packs = 8, .chunk_packs = 1, .slots = 13, .min_blocks = 1, .cluster = 16, .anywhere = true}};
+};
+using StreamTiles2 = TilesOf<TwoInputStreamTiles>;
+static_assert(16 * kMostRowPacks<StreamTiles2> == kMostStreamBytes);
 
 }  // namespace warpsmith

@@ -16,20 +16,16 @@
 
 namespace warpsmith {
 
-// early: columns are loaded with the row, where the registers hold them.
-template <int threads, int lanes, int packs, int min_blocks, bool early_>
-struct WholeTile : RowTile<threads, lanes, packs, min_blocks> {
-  static constexpr bool early = early_;
-  static_assert(lanes > 0 && lanes <= kWarp, "statistics are gathered by shuffles alone");
-};
-
 template <class Row, class Tile>
-__global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()) row_whole_kernel(const Row row) {
+__global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(Tile::shape))
+    row_whole_kernel(const Row row) {
   start_early();
-  constexpr int kLanes = Tile::lanes, kPacks = Tile::packs, kWidth = kPack<typename Row::Value>;
-  constexpr bool kEarly = Tile::early && Row::template kHoldsColumns<kPacks>;
+  constexpr RowTile tile = Tile::shape;
+  static_assert(tile.lanes > 0 && tile.lanes <= kWarp, "statistics are gathered by shuffles alone");
+  constexpr int kLanes = tile.lanes, kPacks = tile.packs, kWidth = kPack<typename Row::Value>;
+  constexpr bool kEarly = tile.early && Row::template kHoldsColumns<kPacks>;
   const int lane = threadIdx.x % kLanes;
-  const int64_t r = int64_t{blockIdx.x} * Tile::rows_per_block + threadIdx.x / kLanes;
+  const int64_t r = int64_t{blockIdx.x} * tile.rows_per_block() + threadIdx.x / kLanes;
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
 
   // load
@@ -76,15 +72,18 @@ __global__ void __launch_bounds__(Tile::threads, detail::resident_blocks<Tile>()
 
 template <class Row, class Tile>
 void launch_whole_tile(const Row& row, cudaStream_t stream) {
-  const unsigned grid = static_cast<unsigned>((row.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
-  launch<&row_whole_kernel<Row, Tile>>({.grid = grid, .block = Tile::threads, .early = true}, stream, row);
+  constexpr RowTile tile = Tile::shape;
+  const unsigned grid = static_cast<unsigned>((row.rows + tile.rows_per_block() - 1) / tile.rows_per_block());
+  launch<&row_whole_kernel<Row, Tile>>({.grid = grid, .block = tile.threads, .early = true}, stream, row);
 }
 
 // Through the tile that the rows fill; false where there is none.
-template <class Row, class... Tile>
-bool launch_whole(const Row& row, cudaStream_t stream, std::tuple<Tile...>) {
+template <class Row, class Tiles>
+bool launch_whole(const Row& row, cudaStream_t stream, Tiles tiles) {
   const int64_t packs = row.cols / kPack<typename Row::Value>;
-  return ((packs == Tile::most_packs && (launch_whole_tile<Row, Tile>(row, stream), true)) || ...);
+  return with_first_tile(
+      tiles, [packs]<class Tile>() { return packs == Tile::most_packs; },
+      [&]<class Tile>() { launch_whole_tile<Row, Tile>(row, stream); });
 }
 
 }  // namespace warpsmith

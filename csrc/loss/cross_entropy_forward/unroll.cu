@@ -6,6 +6,7 @@
 
 #include "host/launch.h"
 #include "host/registry.h"
+#include "host/tiles.h"
 #include "loss/cross_entropy.cuh"
 #include "loss/cross_entropy_forward/cross_entropy_forward.h"
 
@@ -67,20 +68,16 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   }
 }
 
-template <class T, class Smooth, class... Tile>
-void launch_smallest(const CrossEntropyForwardArgs& a, cudaStream_t stream, std::tuple<Tile...>) {
-  constexpr int kMostThreads = 512;
-  const int64_t packs = a.in.cols / kPack<T>;
-  bool done = false;
-  ((!done && (packs <= Tile::threads * kPacks || Tile::threads == kMostThreads) &&
-    (warpsmith::launch<&cross_entropy_forward_unroll_kernel<T, Smooth, Tile>>({row_grid(a.in.rows), Tile::threads},
-                                                                              stream, a),
-     done = true)),
-   ...);
-}
-
 void launch(const CrossEntropyForwardArgs& a, cudaStream_t stream) {
-  visit_smoothing(a.in, [&]<class T, class Smooth>() { launch_smallest<T, Smooth>(a, stream, Tiles{}); });
+  constexpr int kMostThreads = 512;
+  visit_smoothing(a.in, [&]<class T, class Smooth>() {
+    const int64_t packs = a.in.cols / kPack<T>;
+    const auto holds = [&]<class Tile>() { return packs <= Tile::threads * kPacks || Tile::threads == kMostThreads; };
+    with_first_tile(Tiles{}, holds, [&]<class Tile>() {
+      const LaunchConfig config{.grid = row_grid(a.in.rows), .block = Tile::threads};
+      warpsmith::launch<&cross_entropy_forward_unroll_kernel<T, Smooth, Tile>>(config, stream, a);
+    });
+  });
 }
 
 const char* takes(const CrossEntropyForwardArgs& a) { return needs_peelable(a.in); }

@@ -9,6 +9,7 @@
 #include "device/start_early.h"
 #include "host/launch.h"
 #include "host/registry.h"
+#include "host/tiles.h"
 #include "loss/cross_entropy_with_grad/row.cuh"
 #include "norm/row.cuh"
 
@@ -104,14 +105,10 @@ void launch_tile(const CrossEntropyWithGradArgs& a, cudaStream_t stream) {
   warpsmith::launch<&cross_entropy_with_grad_cluster_kernel<T, Smooth, Tile>>(config, stream, a, keeps_logits(a));
 }
 
-template <class T, class Smooth, class... Tile>
-void launch_smallest(const CrossEntropyWithGradArgs& a, cudaStream_t stream, std::tuple<Tile...>) {
-  bool done = false;
-  ((!done && a.in.cols / kPack<T> <= Tile::most_packs && (launch_tile<T, Smooth, Tile>(a, stream), done = true)), ...);
-}
-
 void launch(const CrossEntropyWithGradArgs& a, cudaStream_t stream) {
-  visit_smoothing(a.in, [&]<class T, class Smooth>() { launch_smallest<T, Smooth>(a, stream, Tiles{}); });
+  visit_smoothing(a.in, [&]<class T, class Smooth>() {
+    with_first_tile(Tiles{}, a.in.cols / kPack<T>, [&]<class Tile>() { launch_tile<T, Smooth, Tile>(a, stream); });
+  });
 }
 
 const char* takes(const CrossEntropyWithGradArgs& a) {

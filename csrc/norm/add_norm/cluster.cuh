@@ -50,7 +50,7 @@ struct ChunkedAddNorm : Rows {
     using XPack = Vec<T, kWidth>;
     using HPack = Vec<R, kWidth>;
     using WPack = WeightPack<W, kWidth>;
-    static constexpr int kThreads = Tile::threads;
+    static constexpr int kThreads = Tile::shape.threads;
     static constexpr int kEarlyBytes = kThreads * sizeof(HPack), kFirstBytes = kThreads * sizeof(XPack);
     static constexpr int kLateBytes = 0, kShelfBytes = 0;
     static constexpr bool kResums = false;
@@ -63,7 +63,7 @@ struct ChunkedAddNorm : Rows {
     const R* residual_place;
     R* h_place;
     Y* y_place;
-    WPack weight[Tile::held], bias[kLayer ? Tile::held : 1];
+    WPack weight[Tile::shape.held], bias[kLayer ? Tile::shape.held : 1];
     float shift, deviation, square;  // the sums are around the shift, near the mean of the warp's values
     float count, inverse;            // of the warp's values
     float inverse_heads;             // of its lanes that have any
@@ -71,7 +71,7 @@ struct ChunkedAddNorm : Rows {
     __device__ __forceinline__ Work(const ChunkedAddNorm& op, int rank, char*)
         : v(op), at(op.cols, rank), policy(op.load_policy()) {
 #pragma unroll
-      for (int i = 0; i < Tile::held; ++i) {
+      for (int i = 0; i < Tile::shape.held; ++i) {
         if (!at.inside(i)) continue;
         weight[i].load_from(v.weight, at.col(i));
         if constexpr (kLayer) bias[i].load_from(v.bias, at.col(i), 0.0f);
@@ -119,14 +119,14 @@ struct ChunkedAddNorm : Rows {
       }
     }
     __device__ __forceinline__ void finish(int i, char* early, char*, int64_t row, const Total& total) {
-      if (i < Tile::held) {
+      if (i < Tile::shape.held) {
         weight[i].keep();
         if constexpr (kLayer) bias[i].keep();
       }
       Y* const to = at.place(v.y_row(row), i, y_place);
       if (!at.inside(i)) return;
       WPack w, b;
-      if (i < Tile::held) {
+      if (i < Tile::shape.held) {
         w = weight[i];
         if constexpr (kLayer) b = bias[i];
       } else {
@@ -149,18 +149,27 @@ struct ChunkedAddNorm : Rows {
 };
 
 // The first that holds the row is taken. Fewer of them serve the rarer dtypes, which hold fewer columns in registers too.
-using AddNormHalfTiles = std::tuple<ChunkTile<512, 4, 8, 1, 2>, ChunkTile<512, 4, 8, 1, 4>, ChunkTile<512, 4, 8, 1, 8>,
-                                    ChunkTile<512, 4, 8, 1, 16>, ChunkTile<512, 8, 8, 1, 16, 4>>;
-using AddNormFloatTiles = std::tuple<ChunkTile<512, 4, 8, 1, 2>, ChunkTile<512, 8, 8, 1, 2>, ChunkTile<512, 8, 8, 1, 4>,
-                                     ChunkTile<512, 8, 8, 1, 8>, ChunkTile<512, 8, 8, 1, 16>>;
-using AddNormFewTiles = std::tuple<ChunkTile<512, 4, 8, 1, 2, 2>, ChunkTile<512, 8, 8, 1, 2, 2>,
-                                   ChunkTile<512, 4, 8, 1, 8, 2>, ChunkTile<512, 8, 8, 1, 16, 2>>;
+constexpr ChunkTile add_norm_chunks(int packs, int cluster, int held) {
+  return {.threads = 512, .packs = packs, .depth = 8, .lag = 1, .cluster = cluster, .held = held};
+}
+struct AddNormHalfChunks {
+  static constexpr ChunkTile tiles[] = {add_norm_chunks(4, 2, 4), add_norm_chunks(4, 4, 4), add_norm_chunks(4, 8, 4),
+                                        add_norm_chunks(4, 16, 4), add_norm_chunks(8, 16, 4)};
+};
+struct AddNormFloatChunks {
+  static constexpr ChunkTile tiles[] = {add_norm_chunks(4, 2, 4), add_norm_chunks(8, 2, 8), add_norm_chunks(8, 4, 8),
+                                        add_norm_chunks(8, 8, 8), add_norm_chunks(8, 16, 8)};
+};
+struct AddNormFewChunks {
+  static constexpr ChunkTile tiles[] = {add_norm_chunks(4, 2, 2), add_norm_chunks(8, 2, 2), add_norm_chunks(4, 8, 2),
+                                        add_norm_chunks(8, 16, 2)};
+};
 
 template <class Rows>
 void launch_cluster(const Rows& rows, cudaStream_t stream) {
-  using Common = std::conditional_t<sizeof(typename Rows::R) == 4, AddNormFloatTiles, AddNormHalfTiles>;
-  using Tiles = std::conditional_t<Rows::kCommon, Common, AddNormFewTiles>;
-  static_assert(16 * std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_packs == kMostClusterRowBytes);
+  using Common = std::conditional_t<sizeof(typename Rows::R) == 4, AddNormFloatChunks, AddNormHalfChunks>;
+  using Tiles = TilesOf<std::conditional_t<Rows::kCommon, Common, AddNormFewChunks>>;
+  static_assert(16 * kMostRowPacks<Tiles> == kMostClusterRowBytes);
   launch_chunks(ChunkedAddNorm<Rows>(rows), rows.cols / Rows::kWidth, rows.rows, stream, Tiles{});
 }
 

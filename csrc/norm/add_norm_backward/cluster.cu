@@ -10,7 +10,7 @@ namespace warpsmith {
 namespace {
 
 template <int... numbers>
-using Tile = ChunkTile<numbers...>;
+using Tile = PositionalChunkTile<numbers...>;
 
 using RmsHalfTiles = std::tuple<Tile<512, 2, 6, 0, 2>, Tile<512, 2, 6, 0, 4>, Tile<512, 4, 6, 1, 4>,
                                 Tile<512, 4, 6, 1, 8>, Tile<512, 4, 6, 1, 16>>;

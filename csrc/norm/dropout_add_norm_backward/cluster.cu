@@ -10,7 +10,7 @@ namespace warpsmith {
 namespace {
 
 template <int... numbers>
-using Tile = ChunkTile<numbers...>;
+using Tile = PositionalChunkTile<numbers...>;
 
 // Of columns, a thread holds in registers what the generator leaves room for.
 template <int depth, int held, int shelf>

@@ -8,8 +8,16 @@ namespace warpsmith {
 namespace {
 
 // As RowTiles, in larger steps: activation and affine map ask for more registers than a weight does.
-using SmallTiles = std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 16, 1, 12>, RowTile<128, 16, 2, 10>,
-                              RowTile<128, 32, 2, 10>, RowTile<512, 0, 2, 3>>;
+struct SmallGroups {
+  static constexpr RowTile tiles[] = {
+      {.threads = 128, .lanes = 4, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 16, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 16, .packs = 2, .min_blocks = 10},
+      {.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 10},
+      {.threads = 512, .packs = 2, .min_blocks = 3},
+  };
+};
+using SmallTiles = TilesOf<SmallGroups>;
 using Tiles = std::tuple<SliceTile<256, 8, 4, 1, 4, 1>, SliceTile<512, 10, 4, 2, 2, 1>, SliceTile<1024, 8, 5, 0, 1, 1>>;
 constexpr int64_t kSmallPacks = kMostRowPacks<SmallTiles>, kMostBytes = 16 * kMostRowPacks<Tiles>;
 static_assert(kMostBytes == 128 * 1024, "what `takes` says");

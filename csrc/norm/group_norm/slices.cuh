@@ -141,11 +141,9 @@ void launch_slices_tile(const GroupNorm<T, Activation>& v, cudaStream_t stream) 
 }
 
 // Through the first tile that holds the group.
-template <class T, class Activation, class... Tile>
-void launch_slices(const GroupNorm<T, Activation>& v, cudaStream_t stream, std::tuple<Tile...>) {
-  const int64_t packs = v.cols / kPack<T>;
-  bool done = false;
-  ((!done && packs <= Tile::most_packs && (launch_slices_tile<T, Activation, Tile>(v, stream), done = true)), ...);
+template <class T, class Activation, class Tiles>
+void launch_slices(const GroupNorm<T, Activation>& v, cudaStream_t stream, Tiles tiles) {
+  with_first_tile(tiles, v.cols / kPack<T>, [&]<class Tile>() { launch_slices_tile<T, Activation, Tile>(v, stream); });
 }
 
 }  // namespace warpsmith

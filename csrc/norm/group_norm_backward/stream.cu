@@ -34,19 +34,14 @@ bool suits(const GroupNormBackwardArgs& a) {
 
 // Through the first tile that holds the group.
 template <class T, class Activation, class... Tile>
-void launch_tiles(const GroupNormBackwardArgs& a, cudaStream_t stream, std::tuple<Tile...>) {
+void launch_tiles(const GroupNormBackwardArgs& a, cudaStream_t stream, std::tuple<Tile...> tiles) {
   static_assert(std::max({Tile::most_packs...}) * kPack<T> >= kMostValues, "some tile must hold what `takes` lets in");
-  const int64_t packs = a.row_bytes() / 16;
-  bool done = false;
-  const auto attempt = [&]<class One>() {
-    if (done || packs > One::most_packs) return;
+  with_first_tile(tiles, a.row_bytes() / 16, [&]<class One>() {
     PartialSums sums = partial_sums(a, "stream", One::cluster);
     if (a.dw == nullptr && a.db == nullptr) sums.data = nullptr;
     launch_grad_tile<T, Activation, One>(a, sums, stream);
     if (sums.data != nullptr) sum_parameters<T>(a, sums, stream);
-    done = true;
-  };
-  (attempt.template operator()<Tile>(), ...);
+  });
 }
 
 void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {

@@ -8,6 +8,7 @@
 #include "device/cluster.h"
 #include "device/ptx/tma.h"
 #include "host/occupancy.h"
+#include "host/tiles.h"
 #include "norm/group_norm_backward/rows.cuh"
 #include "row/packed.h"
 

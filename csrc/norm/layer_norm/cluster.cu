@@ -9,8 +9,13 @@ namespace warpsmith {
 namespace {
 
 // Of 480 threads each has registers for weight and bias of nine packs. Those wider than x come from L2.
-using Tiles = std::tuple<ClusterTile<512, 4, 4, 1, 4>, ClusterTile<512, 4, 4, 1, 8>, ClusterTile<512, 4, 4, 1, 16>,
-                         ClusterTile<480, 9, 3, 1, 16>>;
+struct LayerNormClusters {
+  static constexpr ClusterTile tiles[] = {{.threads = 512, .packs = 4, .stages = 4, .min_blocks = 1, .cluster = 4},
+                                          {.threads = 512, .packs = 4, .stages = 4, .min_blocks = 1, .cluster = 8},
+                                          {.threads = 512, .packs = 4, .stages = 4, .min_blocks = 1, .cluster = 16},
+                                          {.threads = 480, .packs = 9, .stages = 3, .min_blocks = 1, .cluster = 16}};
+};
+using Tiles = TilesOf<LayerNormClusters>;
 static_assert(kMostClusterBytes <= 16 * kMostRowPacks<Tiles>);
 constexpr int64_t kWorthwhileBytes = 64 * 1024;
 

@@ -10,11 +10,16 @@ namespace warpsmith {
 namespace {
 
 // Rows of 256, 512 and 1024 values in 16 bits, and of 256 in f32, where sixteen blocks leave no registers for weights.
+struct FilledByHalves {
+  static constexpr RowTile tiles[] = {{.threads = 128, .lanes = 16, .packs = 2, .min_blocks = 12, .early = true},
+                                      {.threads = 128, .lanes = 16, .packs = 4, .min_blocks = 8, .early = true},
+                                      {.threads = 128, .lanes = 32, .packs = 4, .min_blocks = 8, .early = true}};
+};
+struct FilledByFloats {
+  static constexpr RowTile tiles[] = {{.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 16}};
+};
 template <class T>
-using FilledTiles = std::conditional_t<
-    sizeof(T) == 2,
-    std::tuple<WholeTile<128, 16, 2, 12, true>, WholeTile<128, 16, 4, 8, true>, WholeTile<128, 32, 4, 8, true>>,
-    std::tuple<WholeTile<128, 32, 2, 16, false>>>;
+using FilledTiles = TilesOf<std::conditional_t<sizeof(T) == 2, FilledByHalves, FilledByFloats>>;
 
 void launch(const LayerNormArgs& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {

@@ -143,11 +143,24 @@ struct LayerNorm : LayerNormRows<T, W> {
 
 // Rows in registers, alone in their block or not. `blocks` is how many of 128 threads a multiprocessor must hold.
 template <int blocks>
-using LayerNormTilesOf =
-    std::tuple<RowTile<128, 4, 1, 12>, RowTile<128, 8, 1, 12>, RowTile<128, 8, 2, 12>, RowTile<128, 8, 4, blocks>,
-               RowTile<128, 16, 4, blocks>, RowTile<128, 32, 4, blocks>, RowTile<64, 0, 4, 2 * blocks>,
-               RowTile<128, 0, 4, blocks>, RowTile<256, 0, 4, blocks / 2>, RowTile<512, 0, 4, blocks / 4>,
-               RowTile<512, 0, 8, 2>, RowTile<1024, 0, 8, 1>>;
+struct LayerNormTileList {
+  static constexpr RowTile tiles[] = {
+      {.threads = 128, .lanes = 4, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 8, .packs = 1, .min_blocks = 12},
+      {.threads = 128, .lanes = 8, .packs = 2, .min_blocks = 12},
+      {.threads = 128, .lanes = 8, .packs = 4, .min_blocks = blocks},
+      {.threads = 128, .lanes = 16, .packs = 4, .min_blocks = blocks},
+      {.threads = 128, .lanes = 32, .packs = 4, .min_blocks = blocks},
+      {.threads = 64, .packs = 4, .min_blocks = 2 * blocks},
+      {.threads = 128, .packs = 4, .min_blocks = blocks},
+      {.threads = 256, .packs = 4, .min_blocks = blocks / 2},
+      {.threads = 512, .packs = 4, .min_blocks = blocks / 4},
+      {.threads = 512, .packs = 8, .min_blocks = 2},
+      {.threads = 1024, .packs = 8, .min_blocks = 1},
+  };
+};
+template <int blocks>
+using LayerNormTilesOf = TilesOf<LayerNormTileList<blocks>>;
 static_assert(kMostRowBytes == 16 * kMostRowPacks<LayerNormTilesOf<12>>, "what `takes` says");
 
 // Wide weights take more registers.

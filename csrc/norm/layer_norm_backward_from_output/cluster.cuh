@@ -13,12 +13,12 @@
 
 namespace warpsmith {
 
-// As ChunkTile | packs of a row whose weight a thread holds in registers | whose bias | whose reciprocal weight, of
+// As PositionalChunkTile | packs of a row whose weight a thread holds in registers | whose bias | whose reciprocal weight, of
 // 16-bit values | whose weight and bias, if not held, are read again for every row, the last ones. Others lie in shared
 // memory.
 template <int threads_, int packs_, int depth_, int lag_, int cluster_, int weights_ = 0, int biases_ = 0,
           int inverses_ = 0, int again_ = 0>
-struct ColumnTile : ChunkTile<threads_, packs_, depth_, lag_, cluster_, 0> {
+struct ColumnTile : PositionalChunkTile<threads_, packs_, depth_, lag_, cluster_, 0> {
   static constexpr int weights = weights_, biases = biases_, inverses = inverses_, again = again_;
 };
 

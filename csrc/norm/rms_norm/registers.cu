@@ -9,8 +9,12 @@ namespace warpsmith {
 namespace {
 
 // Rows of 256, 512 and 1024 values in 16 bits. Wide weights would not fit beside the row.
-using FilledTiles =
-    std::tuple<WholeTile<128, 16, 2, 12, true>, WholeTile<128, 32, 2, 12, true>, WholeTile<128, 32, 4, 8, true>>;
+struct Filled {
+  static constexpr RowTile tiles[] = {{.threads = 128, .lanes = 16, .packs = 2, .min_blocks = 12, .early = true},
+                                      {.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 12, .early = true},
+                                      {.threads = 128, .lanes = 32, .packs = 4, .min_blocks = 8, .early = true}};
+};
+using FilledTiles = TilesOf<Filled>;
 
 void launch(const RmsNormArgs& a, cudaStream_t stream) {
   visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {

@@ -10,9 +10,20 @@ namespace warpsmith {
 namespace {
 
 // Up to 224 KiB two clusters share a multiprocessor; above, more rows on their way are worth more.
-using ShortTiles = std::tuple<ClusterTile<448, 4, 3, 2, 8>, ClusterTile<512, 4, 4, 1, 8>>;
-using LongTiles = std::tuple<StreamTile<512, 8, 4, 6, 1, 8, false>, StreamTile<512, 8, 4, 6, 1, 16, false>>;
-static_assert(16 * kMostStreamedPacks<LongTiles> == kMostClusterBytes);
+struct ClusterList {
+  static constexpr ClusterTile tiles[] = {{.threads = 448, .packs = 4, .stages = 3, .min_blocks = 2, .cluster = 8},
+                                          {.threads = 512, .packs = 4, .stages = 4, .min_blocks = 1, .cluster = 8}};
+};
+constexpr StreamTile in_halves(int cluster) {
+  return {
+      .threads = 512, .packs = 8, .chunk_packs = 4, .slots = 6, .min_blocks = 1, .cluster = cluster, .anywhere = false};
+}
+struct StreamList {
+  static constexpr StreamTile tiles[] = {in_halves(8), in_halves(16)};
+};
+using ShortTiles = TilesOf<ClusterList>;
+using LongTiles = TilesOf<StreamList>;
+static_assert(16 * kMostRowPacks<LongTiles> == kMostClusterBytes);
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   visit_answers(a, [&]<class T, class Answer>() {

@@ -3,8 +3,6 @@
 //   multiprocessor, each at another point of its row, hide each other's waits. A pack goes through a thread as it lies in
 //   memory, and what a lane has of a group of columns is handed to the next one, which ends its sum: one shuffle a pack
 //   takes the place of putting packs together. Bound: DRAM, and the lines that neighbouring rows and warps share.
-#include <tuple>
-
 #include "device/cluster.h"
 #include "device/start_early.h"
 #include "row/peeled_registers.cuh"
@@ -16,10 +14,10 @@ namespace {
 // What the warps of a cluster tell each other about their row. Each instance serves once.
 template <class Tile>
 struct Exchange {
-  static constexpr int kParts = Tile::cluster * Tile::warps;
+  static constexpr int kParts = Tile::shape.cluster * Tile::shape.warps();
   float max[kParts];     // [block, warp]
   uint64_t max_arrived;  // mbarrier: every warp's part is here
-  ClusterReduceStorage<Tile::threads, Tile::cluster> sum;
+  ClusterReduceStorage<Tile::shape.threads, Tile::shape.cluster> sum;
 };
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
@@ -47,18 +45,18 @@ __device__ __forceinline__ float max_of(const uint4 (&x)[packs]) {
 
 // Row: Softmax<T, Answer>.
 template <class Row, class Tile>
-__global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
+__global__ void __launch_bounds__(Tile::shape.threads, Tile::shape.min_blocks)
     softmax_peeled_registers_kernel([[maybe_unused]] const Row row) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   start_early();
   using T = typename Row::Value;
   using Answer = typename Row::Total;
-  constexpr int kPacks = Tile::packs;
+  constexpr int kPacks = Tile::shape.packs;
   constexpr bool kKeep = Answer::kFromExponential;
   __shared__ Exchange<Tile> shared;
-  const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp, parts = Tile::cluster * warps;
+  const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp, parts = Tile::shape.cluster * warps;
   const int part = cluster_rank() * warps + threadIdx.x / kWarp;
-  const int64_t r = blockIdx.x / Tile::cluster;
+  const int64_t r = blockIdx.x / Tile::shape.cluster;
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&shared.max_arrived, 1);
     ptx::fence_mbarrier_init();
@@ -83,7 +81,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   float max = warp_max(max_of<T>(x));
   keep(x);
   cluster_wait();  // every block expects
-  if (lane < Tile::cluster) ptx::store_async(&shared.max[part], &shared.max_arrived, lane, max);
+  if (lane < Tile::shape.cluster) ptx::store_async(&shared.max[part], &shared.max_arrived, lane, max);
   ptx::mbarrier_wait_cluster(&shared.max_arrived, 0);
   max = kLowest;
 #pragma unroll
@@ -98,7 +96,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     sum = share.template add_up<kKeep>(x, before, [&](float value) { return exponential<T>(value - max); });
   }
   if constexpr (!kKeep) keep(x);
-  sum = cluster_sum<Tile::threads, Tile::cluster>(sum, shared.sum);  // after which this block may end
+  sum = cluster_sum<Tile::shape.threads, Tile::shape.cluster>(sum, shared.sum);  // after which this block may end
   if (!share.any()) return;
   const Answer answer(max, sum);
 
@@ -113,38 +111,39 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 #endif
 }
 
-template <int cluster>
-using Tile = PeeledTile<320, 10, 3, cluster>;
-using Tiles = std::tuple<Tile<2>, Tile<4>, Tile<8>>;
-constexpr int64_t kMostBytes = kMostPeeledBytes<Tile<8>>, kMostClusters = kMostRows / 8;
-constexpr int64_t kMostServedBytes = kMostPeeledBytes<Tile<4>>;
+constexpr PeeledTile small_blocks(int cluster) {
+  return {.threads = 320, .packs = 10, .min_blocks = 3, .cluster = cluster};
+}
+struct PeeledTiles {
+  static constexpr PeeledTile tiles[] = {small_blocks(2), small_blocks(4), small_blocks(8)};
+};
+using Tiles = TilesOf<PeeledTiles>;
+constexpr int64_t kMostBytes = kMostPeeledBytes<TileAt<PeeledTiles, 2>>, kMostClusters = kMostRows / 8;
+constexpr int64_t kMostServedBytes = kMostPeeledBytes<TileAt<PeeledTiles, 1>>;
 static_assert(kMostBytes == 409584);
 
 template <class Row, class One>
 void launch_tile(const Row& row, bool same, cudaStream_t stream) {
   const int64_t packs = peeled_packs(row.cols * static_cast<int64_t>(sizeof(typename Row::Value)));
-  const LaunchConfig config{.grid = static_cast<unsigned>(row.rows * One::cluster),
-                            .block = row_threads((packs + One::cluster - 1) / One::cluster, One::packs, One::threads),
-                            .cluster = One::cluster,
-                            .early = true};
+  const LaunchConfig config{
+      .grid = static_cast<unsigned>(row.rows * One::shape.cluster),
+      .block = row_threads((packs + One::shape.cluster - 1) / One::shape.cluster, One::shape.packs, One::shape.threads),
+      .cluster = One::shape.cluster,
+      .early = true};
   if (same) {
     warpsmith::launch<&softmax_peeled_registers_kernel<Row, One>>(config, stream, row);
   } else {
-    warpsmith::launch<&softmax_peeled_registers_kernel<Row, typename One::AnyPhase>>(config, stream, row);
+    warpsmith::launch<&softmax_peeled_registers_kernel<Row, AnyPhase<One>>>(config, stream, row);
   }
-}
-
-// Through the first tile that holds the row.
-template <class Row, class... One>
-void launch_first(const Row& row, bool same, cudaStream_t stream, std::tuple<One...>) {
-  const int64_t bytes = row.cols * static_cast<int64_t>(sizeof(typename Row::Value));
-  bool done = false;
-  ((!done && bytes <= kMostPeeledBytes<One> && (launch_tile<Row, One>(row, same, stream), done = true)), ...);
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   const bool same = same_phase(a.x, a.y, a.rows, a.x_stride, a.cols, size_of(a.dtype));
-  visit_answers(a, [&]<class T, class Answer>() { launch_first(Softmax<T, Answer>(a), same, stream, Tiles{}); });
+  visit_answers(a, [&]<class T, class Answer>() {
+    const Softmax<T, Answer> row(a);
+    with_first_tile(Tiles{}, peeled_packs(a.cols * size_of(a.dtype)),
+                    [&]<class One>() { launch_tile<Softmax<T, Answer>, One>(row, same, stream); });
+  });
 }
 
 const char* takes(const SoftmaxArgs& a) {

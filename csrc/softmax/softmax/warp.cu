@@ -4,6 +4,7 @@
 //   instructions for 16-bit data, DRAM for f32.
 #include <tuple>
 
+#include "host/tiles.h"
 #include "softmax/softmax/answer.cuh"
 
 namespace warpsmith {
@@ -69,14 +70,11 @@ void launch_tile(const SoftmaxArgs& a, cudaStream_t stream) {
   warpsmith::launch<&softmax_warp_kernel<T, Answer, Tile>>({grid, kThreads}, stream, SoftmaxRows<T>(a));
 }
 
-template <class T, class Answer, class... Tile>
-void launch_smallest(const SoftmaxArgs& a, cudaStream_t stream, std::tuple<Tile...>) {
-  bool done = false;
-  ((!done && a.cols <= Tile::most_cols && (launch_tile<T, Answer, Tile>(a, stream), done = true)), ...);
-}
-
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a, [&]<class T, class Answer>() { launch_smallest<T, Answer>(a, stream, Tiles{}); });
+  const auto holds = [&]<class Tile>() { return a.cols <= Tile::most_cols; };
+  visit_answers(a, [&]<class T, class Answer>() {
+    with_first_tile(Tiles{}, holds, [&]<class Tile>() { launch_tile<T, Answer, Tile>(a, stream); });
+  });
 }
 
 const char* takes(const SoftmaxArgs& a) { return unmet({needs_rows(a), needs_columns<kMostCols>(a.cols)}); }

@@ -9,10 +9,18 @@
 namespace warpsmith {
 namespace {
 
-using ShortTiles =
-    std::tuple<ClusterTile<256, 4, 3, 2, 8>, ClusterTile<512, 4, 3, 1, 8>, ClusterTile<512, 4, 3, 1, 16>>;
-using LongTiles = std::tuple<StreamTile<512, 8, 1, 13, 1, 16, false>>;
-static_assert(16 * kMostStreamedPacks<LongTiles> == kMostClusterBytes);
+struct ClusterList {
+  static constexpr ClusterTile tiles[] = {{.threads = 256, .packs = 4, .stages = 3, .min_blocks = 2, .cluster = 8},
+                                          {.threads = 512, .packs = 4, .stages = 3, .min_blocks = 1, .cluster = 8},
+                                          {.threads = 512, .packs = 4, .stages = 3, .min_blocks = 1, .cluster = 16}};
+};
+struct StreamList {
+  static constexpr StreamTile tiles[] = {
+      {.threads = 512, .packs = 8, .chunk_packs = 1, .slots = 13, .min_blocks = 1, .cluster = 16, .anywhere = false}};
+};
+using ShortTiles = TilesOf<ClusterList>;
+using LongTiles = TilesOf<StreamList>;
+static_assert(16 * kMostRowPacks<LongTiles> == kMostClusterBytes);
 
 void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
   visit_gradients(a, [&]<class T, class Gradient>() {

@@ -4,6 +4,7 @@
 //   instructions for 16-bit data, DRAM for f32.
 #include <tuple>
 
+#include "host/tiles.h"
 #include "softmax/softmax_backward/gradient.cuh"
 
 namespace warpsmith {
@@ -68,14 +69,11 @@ void launch_tile(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
   warpsmith::launch<&softmax_backward_warp_kernel<T, Gradient, Tile>>({grid, kThreads}, stream, rows);
 }
 
-template <class T, class Gradient, class... Tile>
-void launch_smallest(const SoftmaxBackwardArgs& a, cudaStream_t stream, std::tuple<Tile...>) {
-  bool done = false;
-  ((!done && a.cols <= Tile::most_cols && (launch_tile<T, Gradient, Tile>(a, stream), done = true)), ...);
-}
-
 void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
-  visit_gradients(a, [&]<class T, class Gradient>() { launch_smallest<T, Gradient>(a, stream, Tiles{}); });
+  const auto holds = [&]<class Tile>() { return a.cols <= Tile::most_cols; };
+  visit_gradients(a, [&]<class T, class Gradient>() {
+    with_first_tile(Tiles{}, holds, [&]<class Tile>() { launch_tile<T, Gradient, Tile>(a, stream); });
+  });
 }
 
 const char* takes(const SoftmaxBackwardArgs& a) { return unmet({needs_rows(a), needs_columns<kMostCols>(a.cols)}); }
