@@ -55,7 +55,8 @@ _TEXTS = {
     "host/launch.h": [
         (
             "  launch(kernel, config, stream, addresses);\n",
-            "  emu::prepare_launch(function);\n  launch(kernel, config, stream, addresses);\n",
+            "  emu::prepare_launch(function, kernel.name, arguments...);\n"
+            "  launch(kernel, config, stream, addresses);\n",
         ),
         ("void launch_as(void (*)(Params...),", "void launch_as(void (*function)(Params...),"),
         ("  return {detail::spelling<kernel>(),", "  return {emu::spelling<emu::Named<kernel>>(),"),

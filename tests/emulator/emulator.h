@@ -113,8 +113,24 @@ std::string_view spelling() {
   return text;
 }
 
+// Whether launches start nothing, and are noted instead.
+bool is_dry();
+
+// Begins the note of the next launch on this thread.
+void begin_note(std::string_view kernel);
+void note_bytes(const void* bytes, size_t count);
+
+// What an argument says, without what lies between its members.
+template <class T>
+void note_argument(const T& argument) {
+  alignas(T) unsigned char copy[sizeof(T)];
+  std::memcpy(copy, static_cast<const void*>(&argument), sizeof(T));
+  __builtin_clear_padding(reinterpret_cast<T*>(copy));
+  note_bytes(copy, sizeof(T));
+}
+
 template <class... Params>
-void prepare_launch(void (*)(Params...)) {
+void prepare_launch(void (*)(Params...), std::string_view name, const std::type_identity_t<Params>&... values) {
   next_launch(
       [](const void* kernel, void** arguments) {
         [&]<size_t... i>(std::index_sequence<i...>) {
@@ -123,6 +139,10 @@ void prepare_launch(void (*)(Params...)) {
         }(std::index_sequence_for<Params...>{});
       },
       shared_marker);
+  if (is_dry()) {
+    begin_note(name);
+    (note_argument(values), ...);
+  }
 }
 
 // The operator itself, which chooses its rung, becomes `op.auto`: `op` has an implementation for tensors of the CPU. What

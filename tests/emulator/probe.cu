@@ -4,9 +4,9 @@
 #include <string_view>
 
 #include "device/cluster.h"
-#include "device/ptx/bulk.h"
-#include "device/ptx/cp_async.h"
-#include "device/ptx/global.h"
+#include "device/ptx/copy.h"
+#include "device/ptx/memory.h"
+#include "device/ptx/tma.h"
 #include "device/warp.h"
 
 namespace warpsmith {
@@ -117,7 +117,7 @@ extern "C" const char* emulator_probe(const char* name, const float* from, float
     attribute.val.clusterDim = {static_cast<unsigned>(probe.blocks), 1, 1};
     const cudaLaunchConfig_t config{dim3(probe.blocks), dim3(warpsmith::kThreads), 0, nullptr, &attribute, 1};
     void* arguments[] = {&from, &to};
-    emu::prepare_launch(probe.kernel);
+    emu::prepare_launch(probe.kernel, name, from, to);
     const cudaError_t status = cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(probe.kernel), arguments);
     message = status == cudaSuccess ? "" : cudaGetErrorString(status);
     return message.c_str();

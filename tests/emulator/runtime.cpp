@@ -519,6 +519,53 @@ void next_launch(Invoke invoke, char* (*marker)()) {
   next_marker = marker;
 }
 
+// --- notes of launches that start nothing
+
+namespace {
+
+bool dry = number("WARPSMITH_EMULATOR_DRY", 0) != 0;
+
+// Whether the upper bytes are those of an address: of the program itself, or of what is mapped.
+bool is_address(uint64_t word) {
+  const uint64_t top = word >> 40;
+  return top == 0x55 || top == 0x56 || top == 0x7e || top == 0x7f;
+}
+
+// FNV-1a: https://datatracker.ietf.org/doc/html/draft-eastlake-fnv
+constexpr uint64_t kFnvBasis = 0xcbf29ce484222325u, kFnvPrime = 0x100000001b3u;
+
+thread_local std::string_view noted_kernel;
+thread_local uint64_t noted_arguments = kFnvBasis;
+std::string notes;  // a line for each launch
+
+}  // namespace
+
+bool is_dry() { return dry; }
+
+void begin_note(std::string_view kernel) {
+  noted_kernel = kernel;
+  noted_arguments = kFnvBasis;
+}
+
+// An address is another one in every process: all that is noted of it is what it is aligned to.
+void note_bytes(const void* bytes, size_t count) {
+  for (size_t at = 0; at < count; at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, static_cast<const unsigned char*>(bytes) + at, std::min(sizeof(word), count - at));
+    if (is_address(word)) word = uint64_t{0x7f} << 40 | (word & 15);
+    for (int i = 0; i < 8; ++i) noted_arguments = (noted_arguments ^ (word >> (8 * i) & 0xff)) * kFnvPrime;
+  }
+}
+
+void note_launch(const Launch& launch, bool early) {
+  const dim3 grid = launch.grid, block = launch.block, cluster = launch.cluster_size;
+  char text[256];
+  std::snprintf(text, sizeof(text), "\t%u,%u,%u\t%u,%u,%u\t%u,%u,%u\t%zu\t%d\t%016llx\n", grid.x, grid.y, grid.z,
+                block.x, block.y, block.z, cluster.x, cluster.y, cluster.z, launch.dynamic_bytes, early ? 1 : 0,
+                static_cast<unsigned long long>(noted_arguments));
+  notes.append(noted_kernel).append(text);
+}
+
 }  // namespace emu
 
 // --- the CUDA runtime ------------------------------------------------------------------------------------------------
@@ -538,7 +585,6 @@ std::vector<Gpu>& gpus() {
 }
 
 int current_gpu = 0;
-bool dry = emu::number("WARPSMITH_EMULATOR_DRY", 0) != 0;
 
 int multiprocessors() { return gpus()[current_gpu].multiprocessors; }
 
@@ -550,6 +596,13 @@ dim3 cluster_size(const cudaLaunchConfig_t& config) {
     if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) return {size.x, size.y, size.z};
   }
   return 1;
+}
+
+bool starts_early(const cudaLaunchConfig_t& config) {
+  const cudaLaunchAttribute *begin = config.attrs, *end = begin + config.numAttrs;
+  return std::any_of(begin, end, [](const cudaLaunchAttribute& attribute) {
+    return attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization;
+  });
 }
 
 int blocks_of_a_cluster(const cudaLaunchConfig_t& config) {
@@ -573,7 +626,15 @@ void emulator_use_gpu(int sm, int multiprocessors) {
 }
 
 // Whether launches start nothing, and memory is left alone.
-void emulator_set_dry(bool wanted) { dry = wanted; }
+void emulator_set_dry(bool wanted) { emu::dry = wanted; }
+
+// What was noted since this was last asked: of every launch the kernel's name, the grid, the block, the cluster, the bytes
+// of dynamic shared memory, whether it starts early, and a digest of its arguments. Valid until it is asked again.
+const char* emulator_notes() {
+  static std::string told;
+  told = std::exchange(emu::notes, {});
+  return told.c_str();
+}
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
   emu::Launch launch{};
@@ -594,7 +655,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   if (launch.grid.x % size.x != 0 || launch.grid.y % size.y != 0 || launch.grid.z % size.z != 0) {
     return cudaErrorInvalidConfiguration;
   }
-  if (dry) return cudaSuccess;
+  if (emu::dry) return emu::note_launch(launch, starts_early(*config)), cudaSuccess;
   emu::run(launch);
   emu::last_error = launch.cluster.message;
   return launch.cluster.failed ? cudaErrorLaunchFailure : cudaSuccess;
@@ -628,7 +689,11 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 }
 
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
-  if (!dry) std::memset(to, byte, bytes);
+  if (emu::dry) {
+    emu::notes.append("memset\t").append(std::to_string(bytes)).append("\n");
+  } else {
+    std::memset(to, byte, bytes);
+  }
   return cudaSuccess;
 }
 
