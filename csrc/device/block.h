@@ -1,6 +1,8 @@
 // Reductions over a thread block: warps first, then one value per warp through shared memory.
 #pragma once
 
+#include "device/add.h"
+#include "device/convert.h"
 #include "device/warp.h"
 
 namespace warpsmith {
@@ -26,6 +28,18 @@ __device__ __forceinline__ T block_reduce(T value, BlockReduceStorage<T, threads
     for (int i = 1; i < kWarps; ++i) value = reduce(value, shared.partial[i]);
   }
   return value;
+}
+
+// Sum over the block, by shuffles and one value per warp; every thread gets it. Two calls in a row need a barrier
+// between them, or two buffers.
+template <class A>
+__device__ __forceinline__ A block_sum(A value, A (&partial)[kWarp]) {
+  value = warp_reduce(value, Add{});
+  const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+  if (warps == 1) return value;
+  if (lane == 0) partial[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  return warp_reduce(lane < warps ? partial[lane] : from_float<A>(0.0f), Add{});
 }
 
 }  // namespace warpsmith

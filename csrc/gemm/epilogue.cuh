@@ -1,8 +1,8 @@
 // What becomes of a finished sum: d = activation(alpha * sum + beta * c).
 #pragma once
 
+#include "device/activations.h"
 #include "device/convert.h"
-#include "elementwise/activations.h"
 #include "gemm/gemm.h"
 
 namespace warpsmith {

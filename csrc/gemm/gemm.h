@@ -7,18 +7,9 @@
 
 #include "host/ceil_div.h"
 #include "host/dtype.h"
+#include "tile/matrix.h"
 
 namespace warpsmith {
-
-// Which of its rows or columns lie side by side in memory.
-enum class Order : int { rows, columns };
-
-struct Matrix {
-  const void* data;
-  int64_t ld;     // elements from one row to the next (Order::rows) or column to the next; 0 where there is one only
-  int64_t batch;  // elements from one matrix of the batch to the next; 0 where the whole batch shares one
-  Order order;
-};
 
 // Added to the product; strides of 0 repeat it.
 struct Addend {
@@ -78,13 +69,6 @@ inline const char* needs_row_major(const GemmArgs& p) {
 // The layout that BLAS calls TN.
 inline const char* needs_b_column_major(const GemmArgs& p) {
   return p.a.order == Order::rows && p.b.order == Order::columns ? nullptr : "needs a row-major and b column-major";
-}
-
-// Whether a matrix of rows x cols splits into accesses of `bytes`, none of which crosses the end of a row or column.
-inline bool in_packs(const Matrix& x, int64_t rows, int64_t cols, Dtype dtype, int bytes) {
-  const int64_t size = size_of(dtype), extent = x.order == Order::rows ? cols : rows;
-  return reinterpret_cast<uintptr_t>(x.data) % bytes == 0 && x.ld * size % bytes == 0 && x.batch * size % bytes == 0 &&
-         extent * size % bytes == 0;
 }
 
 inline bool operands_in_packs(const GemmArgs& p, int bytes) {

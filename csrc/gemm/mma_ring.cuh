@@ -6,12 +6,13 @@
 #include <cstdint>
 
 #include "device/pipeline.h"
-#include "gemm/operand_ring.cuh"
 #include "gemm/store_pairs.cuh"
 #include "gemm/tensor_core.h"
-#include "gemm/thread_again.cuh"
-#include "gemm/warp_mma.cuh"
+#include "gemm/tile_origin.cuh"
 #include "host/registry.h"
+#include "tile/operand_ring.cuh"
+#include "tile/thread_again.cuh"
+#include "tile/warp_mma.cuh"
 
 namespace warpsmith {
 
@@ -28,7 +29,7 @@ constexpr Copies copies_of() {
 template <class T, class Acc, class Config>
 __device__ __forceinline__ void multiply_ring(const GemmArgs& p, void* memory, Origin block) {
   const WarpPlace<Config> warp;
-  OperandRing<T, Config> ring(p, memory, block);
+  OperandRing<T, Config> ring(p.a, p.m, p.b, p.n, memory, block);
   const FragmentReader<Side::a, typename Config::A> read_a(warp.m);
   const FragmentReader<Side::b, typename Config::B> read_b(warp.n);
   WarpSums<T, Acc, Config> sums;
@@ -66,7 +67,7 @@ template <class T, class Acc, class Config>
 __device__ __forceinline__ void multiply_ring_ahead(const GemmArgs& p, void* memory, Origin block) {
   static_assert(Config::bk % 32 == 0, "fragments alternate");
   const WarpPlace<Config> warp;
-  OperandRing<T, Config> ring(p, memory, block);
+  OperandRing<T, Config> ring(p.a, p.m, p.b, p.n, memory, block);
   const FragmentReader<Side::a, typename Config::A> read_a(warp.m);
   const FragmentReader<Side::b, typename Config::B> read_b(warp.n);
   WarpSums<T, Acc, Config> sums;

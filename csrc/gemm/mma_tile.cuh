@@ -4,12 +4,12 @@
 #include <cstdint>
 
 #include "device/pipeline.h"
-#include "gemm/shared_limits.h"
 #include "gemm/split.h"
 #include "gemm/store_staged.cuh"
-#include "gemm/tile_copy.cuh"
 #include "gemm/tile_origin.cuh"
-#include "gemm/warp_mma.cuh"
+#include "tile/copy.cuh"
+#include "tile/shared_limits.h"
+#include "tile/warp_mma.cuh"
 
 namespace warpsmith {
 

@@ -10,11 +10,11 @@
 #include "device/ptx/mma.h"
 #include "gemm/cut_sums.cuh"
 #include "gemm/packs.cuh"
-#include "gemm/shared_limits.h"
 #include "gemm/skinny_mma_sums.cuh"
 #include "gemm/skinny_ring_deal.h"
 #include "gemm/skinny_ring_kernel.cuh"
 #include "host/occupancy.h"
+#include "tile/shared_limits.h"
 
 namespace warpsmith {
 

@@ -6,10 +6,10 @@
 #include "device/ptx/mma.h"
 #include "gemm/column_slices.h"
 #include "gemm/cut_sums.cuh"
-#include "gemm/shared_limits.h"
 #include "gemm/skinny_mma_sums.cuh"
 #include "gemm/skinny_ring_kernel.cuh"
 #include "host/occupancy.h"
+#include "tile/shared_limits.h"
 
 namespace warpsmith {
 

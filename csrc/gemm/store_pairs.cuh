@@ -2,8 +2,9 @@
 #pragma once
 
 #include "device/convert.h"
-#include "gemm/thread_again.cuh"
-#include "gemm/warp_mma.cuh"
+#include "gemm/gemm.h"
+#include "tile/thread_again.cuh"
+#include "tile/warp_mma.cuh"
 
 namespace warpsmith {
 

@@ -11,10 +11,10 @@
 #include "device/vec.h"
 #include "gemm/epilogue.cuh"
 #include "gemm/split.cuh"
-#include "gemm/store_row.cuh"
-#include "gemm/thread_again.cuh"
 #include "gemm/tile_origin.cuh"
-#include "gemm/warp_mma.cuh"
+#include "tile/store_row.cuh"
+#include "tile/thread_again.cuh"
+#include "tile/warp_mma.cuh"
 
 namespace warpsmith {
 

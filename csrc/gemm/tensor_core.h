@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "gemm/gemm.h"
-#include "gemm/operand_tile.h"
 #include "gemm/split.h"
 #include "gemm/types.h"
 #include "host/launch.h"
+#include "tile/operand_tile.h"
 
 namespace warpsmith {
 

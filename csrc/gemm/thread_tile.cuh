@@ -5,9 +5,9 @@
 
 #include "device/convert.h"
 #include "device/vec.h"
-#include "gemm/chunks.cuh"
 #include "gemm/gemm.h"
 #include "gemm/types.h"
+#include "tile/chunks.cuh"
 
 namespace warpsmith {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "gemm/gemm.h"
-#include "gemm/thread_again.cuh"
 #include "gemm/thread_tile.cuh"
 #include "host/launch.h"
+#include "tile/thread_again.cuh"
 
 namespace warpsmith {
 

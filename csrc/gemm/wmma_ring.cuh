@@ -6,10 +6,11 @@
 #include <cstdint>
 
 #include "device/pipeline.h"
-#include "gemm/operand_ring.cuh"
 #include "gemm/tensor_core.h"
+#include "gemm/tile_origin.cuh"
 #include "gemm/wmma_tile.cuh"
 #include "host/registry.h"
+#include "tile/operand_ring.cuh"
 
 namespace warpsmith {
 
@@ -22,7 +23,7 @@ inline constexpr Copies kWmmaCopies =
 template <class T, class Acc, class Config, class Shape = Wmma16x16>
 __device__ __forceinline__ void multiply_ring_wmma(const GemmArgs& p, void* memory, Origin block) {
   static_assert(kRingBytes<Config> >= Share<Config>::warps * sizeof(WmmaPatch<Acc>), "results leave through the ring");
-  OperandRing<T, Config> ring(p, memory, block);
+  OperandRing<T, Config> ring(p.a, p.m, p.b, p.n, memory, block);
   WmmaSums<T, Acc, Config, typename Config::A, typename Config::B, Shape> sums;
 
   ring.start_first(p.k);

@@ -11,9 +11,10 @@
 
 #include "device/convert.h"
 #include "device/ptx/wmma.h"
-#include "gemm/operand_tile.h"
-#include "gemm/thread_again.cuh"
-#include "gemm/warp_mma.cuh"
+#include "gemm/gemm.h"
+#include "tile/operand_tile.h"
+#include "tile/thread_again.cuh"
+#include "tile/warp_mma.cuh"
 
 namespace warpsmith {
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 
 #include "gemm/tensor_core.h"
-#include "gemm/tile_copy.cuh"
 #include "gemm/tile_origin.cuh"
 #include "gemm/wmma_tile.cuh"
 #include "host/registry.h"
+#include "tile/copy.cuh"
 
 namespace warpsmith {
 

@@ -3,10 +3,10 @@
 
 #include <type_traits>
 
+#include "device/activations.h"
 #include "device/convert.h"
 #include "device/fast_divide.h"
 #include "device/moments.h"
-#include "elementwise/activations.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "norm/group.h"

@@ -2,37 +2,18 @@
 #pragma once
 
 #include "device/add.h"
+#include "device/block.h"
 #include "device/convert.h"
 #include "device/vec.h"
 #include "device/warp.h"
 #include "norm/mean_share.h"
+#include "row/packed.h"
 
 namespace warpsmith {
-
-// Sum over the block, by shuffles and one value per warp; every thread gets it. Two calls in a row need a barrier
-// between them, or two buffers.
-template <class A>
-__device__ __forceinline__ A block_sum(A value, A (&partial)[kWarp]) {
-  value = warp_reduce(value, Add{});
-  const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
-  if (warps == 1) return value;
-  if (lane == 0) partial[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  return warp_reduce(lane < warps ? partial[lane] : from_float<A>(0.0f), Add{});
-}
 
 // 1 / sqrt(mean + eps) within 2 ulp, as PyTorch computes it.
 __device__ __forceinline__ float reciprocal_rms(float sum, float inverse_count, float eps) {
   return rsqrtf(fmaf(sum, inverse_count, eps));
-}
-
-// Makes the compiler forget what it derived from a pack: it would hold 16-bit values as floats, in twice the
-// registers.
-template <class T, int n>
-__device__ __forceinline__ void keep_packed(Vec<T, n>& x) {
-  static_assert(sizeof(x) == 16);
-  uint4& raw = reinterpret_cast<uint4&>(x);
-  asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w));
 }
 
 // n weights of a row as they lie in memory, or n times what stands for a weight that there is not.

@@ -6,8 +6,18 @@
 
 #include "device/convert.h"
 #include "device/ptx/memory.h"
+#include "device/vec.h"
 
 namespace warpsmith {
+
+// Makes the compiler forget what it derived from a pack: it would hold 16-bit values as floats, in twice the
+// registers.
+template <class T, int n>
+__device__ __forceinline__ void keep_packed(Vec<T, n>& x) {
+  static_assert(sizeof(x) == 16);
+  uint4& raw = reinterpret_cast<uint4&>(x);
+  asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w));
+}
 
 // Makes the compiler forget what it derived from a pack: it would keep 16-bit values as floats, in twice the registers.
 // `zero` must be 0 and nothing that the compiler can know to be: an empty asm statement is not enough, since ptxas sees

@@ -1,9 +1,9 @@
 // Where the two halves lie, for the rungs of glu and of its gradient.
 #pragma once
 
+#include "device/activations.h"
 #include "device/convert.h"
 #include "device/fast_divide.h"
-#include "elementwise/activations.h"
 #include "host/ceil_div.h"
 #include "host/launch.h"
 #include "host/registry.h"

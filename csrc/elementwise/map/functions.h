@@ -5,7 +5,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "elementwise/activations.h"
+#include "device/activations.h"
 
 namespace warpsmith {
 

@@ -4,9 +4,9 @@
 #include "device/ptx/mma.h"
 #include "gemm/store_pairs.cuh"
 #include "gemm/tensor_core.h"
-#include "gemm/tile_copy.cuh"
 #include "gemm/tile_origin.cuh"
 #include "host/registry.h"
+#include "tile/copy.cuh"
 
 namespace warpsmith {
 namespace {

@@ -11,13 +11,13 @@
 #include "device/cluster.h"
 #include "device/tma_ring.h"
 #include "gemm/mma_tile.cuh"
-#include "gemm/shared_limits.h"
 #include "gemm/store_staged.cuh"
 #include "gemm/tensor_core.h"
-#include "gemm/thread_again.cuh"
 #include "gemm/waves.h"
 #include "host/registry.h"
 #include "host/tensor_map.h"
+#include "tile/shared_limits.h"
+#include "tile/thread_again.cuh"
 
 namespace warpsmith {
 namespace {

@@ -3,13 +3,13 @@
 //   of 2 to 16 bytes, as wide as the operand allows, put together in registers and stored to shared memory 16 bytes at a
 //   time. Those of the next step are on their way while this one is multiplied. All layouts, batches, epilogues, slices
 //   of k. Two blocks of 256 threads. Bound: load instructions.
-#include "gemm/narrow_copy.cuh"
 #include "gemm/split.cuh"
 #include "gemm/store_staged.cuh"
 #include "gemm/tensor_core.h"
 #include "gemm/tile_origin.cuh"
-#include "gemm/warp_mma.cuh"
 #include "host/registry.h"
+#include "tile/narrow_copy.cuh"
+#include "tile/warp_mma.cuh"
 
 namespace warpsmith {
 namespace {

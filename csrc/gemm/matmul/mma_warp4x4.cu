@@ -5,10 +5,10 @@
 //   Bound: loads and multiplications take turns, the other block of the multiprocessor fills in.
 #include "gemm/store_pairs.cuh"
 #include "gemm/tensor_core.h"
-#include "gemm/tile_copy.cuh"
 #include "gemm/tile_origin.cuh"
-#include "gemm/warp_mma.cuh"
 #include "host/registry.h"
+#include "tile/copy.cuh"
+#include "tile/warp_mma.cuh"
 
 namespace warpsmith {
 namespace {

@@ -18,12 +18,12 @@
 #include "device/block_order.h"
 #include "device/ptx/barrier.h"
 #include "device/ptx/copy.h"
-#include "gemm/chunks.cuh"
 #include "gemm/simt_copy.cuh"
 #include "gemm/simt_tile.cuh"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
 #include "host/registry.h"
+#include "tile/chunks.cuh"
 
 namespace warpsmith {
 namespace {

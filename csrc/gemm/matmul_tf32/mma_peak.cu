@@ -12,11 +12,11 @@
 #include "device/block_order.h"
 #include "device/pipeline.h"
 #include "gemm/matmul_tf32/turned.cuh"
-#include "gemm/shared_limits.h"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
 #include "host/launch.h"
 #include "host/registry.h"
+#include "tile/shared_limits.h"
 
 namespace warpsmith {
 namespace {

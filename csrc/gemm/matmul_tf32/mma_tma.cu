@@ -12,12 +12,12 @@
 #include "device/ptx/mma.h"
 #include "device/tma_ring.h"
 #include "gemm/matmul_tf32/turned.cuh"
-#include "gemm/shared_limits.h"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "host/tensor_map.h"
+#include "tile/shared_limits.h"
 
 namespace warpsmith {
 namespace {

@@ -12,7 +12,7 @@
 #include "host/registry.h"
 #include "host/tiles.h"
 #include "loss/cross_entropy_with_grad/row.cuh"
-#include "norm/row.cuh"
+#include "row/packed.h"
 
 namespace warpsmith {
 namespace {

@@ -6,7 +6,7 @@
 #include "host/registry.h"
 #include "loss/cross_entropy_with_grad/row.cuh"
 #include "loss/held_rows.cuh"
-#include "norm/row.cuh"
+#include "row/packed.h"
 
 namespace warpsmith {
 namespace {

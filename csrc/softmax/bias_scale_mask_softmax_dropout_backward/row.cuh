@@ -2,7 +2,7 @@
 #pragma once
 
 #include "host/registry.h"
-#include "norm/row.cuh"
+#include "row/packed.h"
 #include "softmax/bias_scale_mask_softmax_dropout_backward/bias_scale_mask_softmax_dropout_backward.h"
 #include "softmax/logits.cuh"
 

@@ -3,9 +3,10 @@
 
 #include <tuple>
 
+#include "device/block.h"
 #include "device/convert.h"
 #include "host/registry.h"
-#include "norm/row.cuh"
+#include "row/packed.h"
 #include "softmax/causal.cuh"
 #include "softmax/logit_tile.cuh"
 #include "softmax/scaled_masked_softmax_backward/scaled_masked_softmax_backward.h"

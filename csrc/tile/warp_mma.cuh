@@ -6,7 +6,7 @@
 
 #include "device/ptx/mma.h"
 #include "device/warp.h"
-#include "gemm/operand_tile.h"
+#include "tile/operand_tile.h"
 
 namespace warpsmith {
 

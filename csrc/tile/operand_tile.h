@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "device/swizzle.h"
-#include "gemm/gemm.h"
 
 namespace warpsmith {
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "gemm/operand_tile.h"
-#include "gemm/tile_copy.cuh"
+#include "tile/copy.cuh"
+#include "tile/operand_tile.h"
 
 namespace warpsmith {
 

@@ -4,7 +4,8 @@
 #include <cstdint>
 
 #include "device/ptx/copy.h"
-#include "gemm/operand_tile.h"
+#include "tile/matrix.h"
+#include "tile/operand_tile.h"
 
 namespace warpsmith {
 

@@ -9,9 +9,9 @@
 
 #include <cstdint>
 
-#include "gemm/shared_limits.h"
-#include "gemm/tile_copy.cuh"
-#include "gemm/tile_origin.cuh"
+#include "tile/copy.cuh"
+#include "tile/place.cuh"
+#include "tile/shared_limits.h"
 
 namespace warpsmith {
 
@@ -54,8 +54,10 @@ class OperandRing {
   Stage* const stages;  // [Config::stages]
 
   // `memory`: kRingBytes of shared memory. `block`: where its tile of the product starts.
-  __device__ __forceinline__ OperandRing(const GemmArgs& p, void* memory, Origin block)
-      : stages(static_cast<Stage*>(memory)), copy_a_(p.a, 0, p.m, block.m, 0), copy_b_(p.b, 0, p.n, block.n, 0) {}
+  // a [m, k], b [k, n].
+  __device__ __forceinline__ OperandRing(const Matrix& a, int64_t m, const Matrix& b, int64_t n, void* memory,
+                                         Origin block)
+      : stages(static_cast<Stage*>(memory)), copy_a_(a, 0, m, block.m, 0), copy_b_(b, 0, n, block.n, 0) {}
 
   // Starts copying the next step, from which on `k_left` values of k exist. Past the last there is nothing to copy, but
   // wait() counts the step. In parts, one after the other.
