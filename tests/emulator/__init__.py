@@ -85,7 +85,7 @@ _TEXTS = {
             "cudaStream_t current_stream(int device) {\n  if (device < 0) return nullptr;\n",
         ),
     ],
-    "loss/bce_with_logits_forward/sum.cuh": [
+    "loss/bce_with_logits/sum.cuh": [
         (  # g++ 12 takes its address and does not instantiate it
             "// Launches `kernel",
             "template void bce_with_logits_join_kernel<512>(const BceWithLogitsForwardArgs);\n"

@@ -305,6 +305,7 @@ dropout_backward_op = catalogue.add(
     Op(
         "dropout_backward(Tensor grad, Tensor mask, float p) -> Tensor",
         family="elementwise",
+        source="dropout/backward",
         elementwise=True,
         reference=_reference_backward,
         ladder=(

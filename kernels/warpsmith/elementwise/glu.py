@@ -132,6 +132,7 @@ glu_backward_op = catalogue.add(
     Op(
         "glu_backward(Tensor grad, Tensor x, int dim=-1) -> Tensor",
         family="elementwise",
+        source="glu/backward",
         elementwise=True,
         reference=_reference_backward,
         eager=references.through_f32(_reference_backward),

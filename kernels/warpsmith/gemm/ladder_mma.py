@@ -71,7 +71,7 @@ def _needs_maps(p: Problem) -> str | None:
 
 
 def _suits_waves(p: Problem) -> str | None:
-    """Of the pairs of multiprocessors, each with a tile of 256 x 256 (csrc/gemm/waves.h)."""
+    """Of the pairs of multiprocessors, each with a tile of 256 x 256 (csrc/tile/waves.h)."""
     if p.b.by_rows:
         return "b is row-major: mma_peak is faster"
     if p.k < 512:

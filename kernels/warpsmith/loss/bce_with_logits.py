@@ -317,6 +317,7 @@ bce_with_logits_forward_op = catalogue.add(
     Op(
         "bce_with_logits_forward(Tensor x, Tensor target, int reduction=1) -> Tensor",
         family="loss",
+        source="bce_with_logits",
         reference=_reference,
         ladder=(
             Rung("naive", "one value an access"),
@@ -352,6 +353,7 @@ bce_with_logits_backward_op = catalogue.add(
     Op(
         "bce_with_logits_backward(Tensor x, Tensor target, Tensor grad, float scale) -> Tensor",
         family="loss",
+        source="bce_with_logits/backward",
         reference=_reference_backward,
         ladder=(
             Rung("naive", "one value an access"),

@@ -356,6 +356,7 @@ cross_entropy_forward_op = catalogue.add(
     Op(
         f"cross_entropy_forward(Tensor logits, Tensor target, {_OPTIONS}) -> (Tensor, Tensor)",
         family="loss",
+        source="cross_entropy",
         reference=_reference,
         ladder=(
             Rung("naive", "a block per row: the maximum, then the sum of exponentials"),
@@ -431,6 +432,7 @@ cross_entropy_with_grad_op = catalogue.add(
         "cross_entropy_with_grad(Tensor logits, Tensor target, Tensor? grad_loss=None, "
         f"{_OPTIONS}) -> (Tensor, Tensor, Tensor)",
         family="loss",
+        source="cross_entropy/with_grad",
         reference=_reference_with_grad,
         ladder=(
             Rung("naive", "a block per row, three sweeps"),
@@ -494,6 +496,7 @@ cross_entropy_backward_op = catalogue.add(
         "cross_entropy_backward(Tensor logits, Tensor target, Tensor lse, Tensor grad_loss, "
         f"Tensor grad_lse, {_OPTIONS}) -> Tensor",
         family="loss",
+        source="cross_entropy/backward",
         reference=_reference_backward,
         ladder=(
             Rung("naive", "one value an access"),

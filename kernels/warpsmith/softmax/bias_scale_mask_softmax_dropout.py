@@ -451,6 +451,7 @@ bias_scale_mask_softmax_dropout_backward_op = catalogue.add(
         "Tensor? mask, Tensor lse, Tensor? grad_lse=None, float scale=1.0, bool causal=False, "
         "float p=0.0, int seed=0, int offset=0) -> Tensor",
         family="softmax",
+        source="scaled_masked_softmax/dropout_backward",
         reference=_reference_backward,
         ladder=(
             Rung("naive", "a block per row in two sweeps: sums, write"),

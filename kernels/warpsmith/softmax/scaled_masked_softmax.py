@@ -266,6 +266,7 @@ scaled_masked_softmax_backward_op = catalogue.add(
         "scaled_masked_softmax_backward"
         "(Tensor grad, Tensor y, float scale=1.0, bool causal=False) -> Tensor",
         family="softmax",
+        source="scaled_masked_softmax/backward",
         reference=_reference_backward,
         ladder=(
             Rung("naive", "a block per row in two sweeps: sum of products, write"),

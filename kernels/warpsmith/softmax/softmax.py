@@ -211,6 +211,7 @@ softmax_backward_op = catalogue.add(
     Op(
         "softmax_backward(Tensor grad, Tensor y, int dim=-1) -> Tensor",
         family="softmax",
+        source="softmax/backward",
         reference=_reference_backward,
         ladder=ladder.BACKWARD,
         triton="softmax_triton:softmax_backward",
@@ -232,7 +233,7 @@ log_softmax_backward_op = catalogue.add(
     Op(
         "log_softmax_backward(Tensor grad, Tensor y, int dim=-1) -> Tensor",
         family="softmax",
-        source="softmax_backward",
+        source="softmax/backward",
         reference=_reference_log_backward,
         ladder=ladder.BACKWARD,
         triton="softmax_triton:log_softmax_backward",

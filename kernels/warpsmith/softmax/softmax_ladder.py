@@ -1,5 +1,5 @@
 """The ladders of softmax, log_softmax and their gradients, and what their rungs take; mirrors
-csrc/softmax/softmax and csrc/softmax/softmax_backward.
+csrc/softmax/softmax and its gradient.
 """
 
 from __future__ import annotations
