@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPES, Call, Composite, Inputs, Op
+from warpsmith.core.catalogue import DTYPES, Composite, Inputs, Op, PartCall
 from warpsmith.native.console import UsageError
 
 Shape = tuple[int, ...]
@@ -126,7 +126,7 @@ def arguments_for(
 
 def layer_calls(
     composite: Composite, shapes: Sequence[Shape], dtype: str, device: str
-) -> tuple[tuple[Tensor, ...], tuple[Call, ...]]:
+) -> tuple[tuple[Tensor, ...], tuple[PartCall, ...]]:
     """The floating-point arguments of a composite, whose others keep to what they are by default,
     and the calls that it makes for them.
 

@@ -7,16 +7,18 @@ package (dispatch, tests, benchmarks, documentation tables) is driven by what it
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from warpsmith.core.arguments_by_name import by_name, taken
 from warpsmith.core.families import FAMILIES
 
 #: Short dtype names, as they stand in variant names, and what they mean in PyTorch.
@@ -52,6 +54,12 @@ class Inputs:
     dtype: torch.dtype = torch.float32
     device: str | torch.device = "cpu"
     seed: int = 0
+    #: Of the arguments that have one of their own, where a signature says so.
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, hash=False)
+
+    def of(self, argument: str) -> Inputs:
+        """The same for an argument by its name, in the dtype that the signature gives it."""
+        return replace(self, dtype=self.dtypes.get(argument, self.dtype))
 
     def generator(self, shape: tuple[int, ...]) -> torch.Generator:
         key = zlib.crc32(repr((shape, self.seed)).encode())
@@ -93,10 +101,12 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Sample:
-    """Arguments of one call. `make(Inputs)` returns the positional arguments of the operator."""
+    """Arguments of one call. `make(Inputs)` returns them by position, or by name in a dict; an
+    operator's own samples return them by position either way.
+    """
 
     label: str
-    make: Callable[[Inputs], tuple[Any, ...]]
+    make: Callable[[Inputs], Any]
     #: Small enough for compute-sanitizer and for the Triton interpreter.
     small: bool = True
     #: Needs several GB, or minutes on a CPU: run on a GPU only.
@@ -112,12 +122,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Bad:
-    """A call that must raise. `make(Inputs)` returns the arguments; `message` is a regular
-    expression.
+    """A call that must raise. `make(Inputs)` returns the arguments as that of a sample does;
+    `message` is a regular expression.
     """
 
     label: str
-    make: Callable[[Inputs], tuple[Any, ...]]
+    make: Callable[[Inputs], Any]
     message: str
     error: type[Exception] | tuple[type[Exception], ...] = (RuntimeError, TypeError, ValueError)
     #: Only meaningful where a CUDA device exists (mixed devices, say).
@@ -139,8 +149,8 @@ class Property:
 
 @dataclass(frozen=True)
 class Cost:
-    """The fewest bytes a call must move, and the operations it must do. Both take the call's
-    arguments.
+    """The fewest bytes a call must move, and the operations it must do. Both take arguments of
+    the call by name.
     """
 
     bytes: Callable[..., int]
@@ -150,6 +160,10 @@ class Cost:
 
 
 Condition = Callable[..., "str | None"]
+#: What a derivative returns: gradients by the names of arguments.
+Gradients = Mapping[str, "Tensor | None"]
+#: The names of the arguments whose gradients are asked for.
+Needs = frozenset[str]
 
 
 def always(*args: Any) -> str | None:
@@ -166,14 +180,15 @@ def everywhere(*args: Any) -> bool:
 class Rung:
     """One step of a ladder: one `.cu` file, one idea.
 
-    `when(*args)` returns None where the kernel can take the call, otherwise the reason why it
-    cannot ("needs x aligned to 16 bytes"); the kernel's own check in C++ must say the same, and
-    tests hold the two together. `suits(*args)` returns None where the kernel is a good choice:
-    `auto` takes the last rung whose `when` and `suits` both accept.
+    `when` returns None where the kernel can take the call, otherwise the reason why it cannot
+    ("needs x aligned to 16 bytes"); the kernel's own check in C++ must say the same, and tests hold
+    the two together. `suits` returns None where the kernel is a good choice: `auto` takes the last
+    rung whose `when` and `suits` both accept. Both take arguments of the call by name.
     """
 
     name: str
     story: str
+    #: Dtypes of the operator's first tensor, or names of its signatures.
     dtypes: tuple[str, ...] = FLOATS
     #: Values per access, for the variant's name: a number, or one per dtype.
     width: int | Mapping[str, int] = 1
@@ -185,8 +200,8 @@ class Rung:
     min_sm: int = 80
     when: Condition = always
     suits: Condition = always
-    #: `valid(*args)`: whether the kernel's answer means anything for these values. Outside, where
-    #: its documentation says that it overflows, only shape, dtype and strides are judged.
+    #: Whether the kernel's answer means anything for the values of a call. Outside, where its
+    #: documentation says that it overflows, only shape, dtype and strides are judged.
     valid: Callable[..., bool] = everywhere
     #: Rows of the seed list that a variant of this rung answers, beyond those that match by name:
     #: the first of the dtype, or with ":f32" behind the name the first that accumulates in f32.
@@ -194,8 +209,10 @@ class Rung:
     #: Why the kernel may use local memory or a stack; empty: the resource report fails on either.
     local_memory: str = ""
 
-    def width_of(self, dtype: str) -> int:
-        return self.width if isinstance(self.width, int) else self.width[dtype]
+    def width_of(self, signature: Signature) -> int:
+        if isinstance(self.width, int):
+            return self.width
+        return self.width.get(signature.name, signature.pack)
 
     def accumulators_of(self, dtype: str) -> tuple[str, ...]:
         offered = self.accumulators
@@ -203,8 +220,42 @@ class Rung:
 
 
 @dataclass(frozen=True)
+class Signature:
+    """The dtypes that a kernel is written for, by the name that its variants bear.
+
+    Most kernels are written for the dtype of the first tensor, and take the others as the
+    operator's check does: that is what "bf16" stands for. Where a kernel is one of a combination,
+    the operator names it, in `Op.signatures`: bf16 queries beside a cache in e4m3, say, are
+
+        Signature("bf16_e4m3", {"q": "bf16", "cache": "e4m3"}, pack=8)
+    """
+
+    name: str
+    #: The dtype of every argument that it speaks of, the first tensor first.
+    dtypes: Mapping[str, str]
+    #: What a 128-bit pack counts, for the variant's name.
+    pack: int
+
+    @property
+    def first(self) -> str:
+        """The dtype of the first tensor."""
+        return next(iter(self.dtypes.values()))
+
+    def mismatch(self, names: Iterable[str], args: Iterable[Any]) -> str | None:
+        """What of a call is of another dtype; None where nothing is."""
+        for name, a in zip(names, args, strict=True):
+            if name not in self.dtypes or not isinstance(a, Tensor):
+                continue
+            dtype = DTYPE_NAMES.get(a.dtype)
+            if dtype != self.dtypes[name]:
+                of = "" if len(self.dtypes) == 1 else f"{name} in "
+                return f"takes {of}{self.dtypes[name]}, got {dtype or a.dtype}"
+        return None
+
+
+@dataclass(frozen=True)
 class Variant:
-    """A rung at a dtype (and accumulator): a torch op of its own."""
+    """A rung at a dtype, or a signature, and an accumulator: a torch op of its own."""
 
     op: Op
     rung: Rung
@@ -215,7 +266,7 @@ class Variant:
     def name(self) -> str:
         """Without the operator: `f16x8_pack_f32`."""
         parts = [self.dtype]
-        width = self.rung.width_of(self.dtype)
+        width = self.rung.width_of(self.signature)
         if width > 1:
             parts[0] += f"x{width}"
         if self.rung.pack:
@@ -225,6 +276,10 @@ class Variant:
         if self.op.accumulates and self.dtype != "f32":
             parts.append(self.accumulator)
         return "_".join(parts)
+
+    @cached_property
+    def signature(self) -> Signature:
+        return self.op.signature(self.dtype)
 
     @property
     def low_precision(self) -> bool:
@@ -246,35 +301,42 @@ def parse_name(schema: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """An operator: the single source of truth about it."""
+    """An operator: the single source of truth about it.
 
-    #: As PyTorch writes it: "rms_norm(Tensor x, Tensor? weight, float eps) -> Tensor".
+    Its functions take arguments of a call by their names in the schema, only those that they need
+    (`arguments_by_name`); once it is made, they take all of them by position.
+    """
+
+    #: As PyTorch writes it: "rms_norm(Tensor x, Tensor? weight, float eps) -> Tensor". Arguments
+    #: may be written to ("Tensor(a!) cache"), and outputs left out ("-> (Tensor y, Tensor? lse)"):
+    #: None stands for such an output in what implementations return.
     schema: str
     family: str
-    #: Plain PyTorch at any floating dtype, float64 included; must not write its inputs.
+    #: Plain PyTorch at any floating dtype, float64 included; must not write its inputs. Where the
+    #: operator writes to arguments, what these hold afterwards follows the outputs.
     reference: Callable[..., Any]
     ladder: tuple[Rung, ...]
-    #: "<module in the family's package>:<function>", imported on first use. Takes the operator's
-    #: arguments.
+    #: "<module in the family's package>:<function>", imported on first use.
     triton: str
     #: Shape and dtype of the outputs, allocated with torch.empty and friends.
     fake: Callable[..., Any]
     #: Raises on a call that no implementation may take. Runs before the reference, the fake and
     #: Triton.
     check: Callable[..., None] = always  # type: ignore[assignment]
-    #: `backward(inputs, needs, grad_outputs...) -> gradients`, one per input (None where there is
-    #: none). An operator without it takes part in autograd too, and raises there.
-    backward: Callable[..., tuple[Tensor | None, ...]] | None = None
-    #: `backward` gets the tuple of outputs as well: `backward(inputs, needs, outputs, ...)`, and
-    #: None for the gradient of an output that nothing used.
-    saves_output: bool = False
-    #: Names of the tensors among the inputs that `backward` gets, the others are None and not kept;
-    #: None is all of them.
-    saves_inputs: tuple[str, ...] | None = None
-    #: `saves(inputs, outputs) -> kept`, where none of that will do: `backward(kept, needs, ...)`.
-    saves: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, ...]] | None = None
-    #: Outputs, by position, that autograd takes for constants.
-    constants: tuple[int, ...] = ()
+    #: The derivative: returns gradients by the names of the arguments, those that there are. It
+    #: takes, by name, arguments; outputs, as the schema names them; `grad_<output>`, or `grad`
+    #: where the schema has one output and no name for it; what `saves` adds; and `needs`, the names
+    #: of the arguments whose gradients are asked for. What it does not name is not kept for it.
+    #: Where there are several outputs, the gradient of one that nothing used is None. An operator
+    #: without a derivative takes part in autograd too, and raises there.
+    backward: Callable[..., Mapping[str, Tensor | None]] | None = None
+    #: What `backward` gets beyond that, or in place of an argument of this name: each from the
+    #: arguments and outputs that its function names.
+    saves: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    #: Outputs that autograd takes for constants.
+    constants: tuple[str, ...] = ()
+    #: Combinations of dtypes that rungs are written for, beyond plain dtypes of the first tensor.
+    signatures: tuple[Signature, ...] = ()
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name; it may
     #: lie in another one's: "rms_norm/backward".
     source: str = ""
@@ -319,24 +381,149 @@ class Op:
     #: What "torch" and "compile" run where the reference is not what a PyTorch user would write.
     eager: Callable[..., Any] | None = None
 
+    def __post_init__(self) -> None:
+        def bound(function: Callable[..., Any]) -> Callable[..., Any]:
+            return by_name(function, self.argument_names, self.name)
+
+        def factory(peer: Callable[[], Callable[..., Any]]) -> Callable[[], Callable[..., Any]]:
+            return lambda: bound(peer())
+
+        changed: dict[str, Any] = {
+            name: bound(function)
+            for name in ("reference", "fake", "check", "terms", "eager")
+            if (function := getattr(self, name)) is not None
+        }
+        changed["ladder"] = tuple(
+            replace(r, when=bound(r.when), suits=bound(r.suits), valid=bound(r.valid))
+            for r in self.ladder
+        )
+        changed["alternatives"] = tuple(bound(function) for function in self.alternatives)
+        changed["peers"] = {name: factory(peer) for name, peer in self.peers.items()}
+        if self.cost is not None:
+            bytes_, flops = bound(self.cost.bytes), bound(self.cost.flops)
+            changed["cost"] = replace(self.cost, bytes=bytes_, flops=flops)
+        for name in ("samples", "bench", "errors"):
+            calls = getattr(self, name)
+            changed[name] = tuple(replace(c, make=self._positional(c.make)) for c in calls)
+        for name, value in changed.items():
+            object.__setattr__(self, name, value)
+        if self.backward is not None:
+            self._check_derivative()
+
+    def _positional(self, make: Callable[[Inputs], Any]) -> Callable[[Inputs], tuple[Any, ...]]:
+        """`make`, with a dict's arguments in their places, up to the last one that is given."""
+
+        @functools.wraps(make)
+        def positional(inputs: Inputs) -> tuple[Any, ...]:
+            made = make(inputs)
+            if not isinstance(made, Mapping):
+                return made
+            if unknown := set(made) - set(self.argument_names):
+                raise TypeError(f"{self.name} takes no {', '.join(sorted(unknown))}")
+            last = max((self.argument_names.index(name) for name in made), default=-1)
+            places = zip(self.argument_names[: last + 1], self.defaults, strict=False)
+            return tuple(made.get(name, default) for name, default in places)
+
+        return positional
+
+    def _check_derivative(self) -> None:
+        if self.written:
+            raise ValueError(f"{self.name}: PyTorch differentiates no operator that writes")
+        if len(self.outputs) > 1 and not all(self.outputs):
+            raise ValueError(f"{self.name}: its derivative needs names for the schema's outputs")
+        given = (*self.argument_names, *filter(None, self.outputs))
+        saves = {name: by_name(f, given, self.name) for name, f in self.saves.items()}
+        object.__setattr__(self, "saves", saves)
+        _ = self.derivative_takes
+
+    @cached_property
+    def gradients(self) -> tuple[str, ...]:
+        """What the derivative calls the gradient of each output."""
+        return tuple(f"grad_{name}" if name else "grad" for name in self.outputs)
+
+    @cached_property
+    def derivative_takes(self) -> tuple[str, ...]:
+        """The names of what `backward` takes."""
+        assert self.backward is not None
+        known = (*self.argument_names, *filter(None, self.outputs), *self.saves, *self.gradients)
+        known = tuple(dict.fromkeys((*known, "needs")))
+        takes = taken(self.backward, known, self.name, rest=self.argument_names)
+        if takes is None:
+            raise TypeError(f"{self.name}: the derivative must name its arguments")
+        return takes
+
+    @cached_property
+    def starts_from_output(self) -> bool:
+        """Whether the derivative computes from an output instead of from the first argument."""
+        takes = self.derivative_takes
+        used = any(name in takes for name in (*self.outputs, *self.saves))
+        return used and self.argument_names[0] not in takes
+
     @cached_property
     def name(self) -> str:
         return parse_name(self.schema)
 
     @cached_property
+    def parsed(self) -> Any:
+        """The schema as PyTorch reads it."""
+        return torch._C.parse_schema(f"warpsmith::{self.schema}")
+
+    @cached_property
+    def argument_names(self) -> tuple[str, ...]:
+        return tuple(argument.name for argument in self.parsed.arguments)
+
+    @cached_property
+    def defaults(self) -> tuple[Any, ...]:
+        """What each argument is where it is not given; None where it has to be."""
+        arguments = self.parsed.arguments
+        return tuple(a.default_value if a.has_default_value() else None for a in arguments)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The name of each output, empty where the schema has none."""
+        return tuple(output.name for output in self.parsed.returns)
+
+    @cached_property
+    def written(self) -> tuple[int, ...]:
+        """Places of the arguments that a call writes to."""
+        aliases = (argument.alias_info for argument in self.parsed.arguments)
+        return tuple(i for i, a in enumerate(aliases) if a is not None and a.is_write)
+
+    def results(self, out: Any) -> tuple[Any, ...]:
+        """What a call returned, as one value an output."""
+        if len(self.outputs) == 1:
+            return (out,)
+        return out if self.outputs else ()
+
+    def signature(self, name: str) -> Signature:
+        """The signature of that name, or what a dtype stands for."""
+        for signature in self.signatures:
+            if signature.name == name:
+                return signature
+        tensors = (a.name for a in self.parsed.arguments if "Tensor" in str(a.type))
+        return Signature(name, {next(tensors): name}, PACK[name])
+
+    def inputs(self, dtype: str, device: str | torch.device = "cpu", seed: int = 0) -> Inputs:
+        """What samples are made of for a dtype or signature of the operator."""
+        own = {name: DTYPES[of] for name, of in self.signature(dtype).dtypes.items()}
+        return Inputs(next(iter(own.values())), device, seed, own if len(own) > 1 else {})
+
+    @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Every dtype that some rung takes, in catalogue order."""
+        """Every dtype that some rung takes, in catalogue order, then every signature."""
         found = {dtype for rung in self.ladder for dtype in rung.dtypes}
-        return tuple(name for name in DTYPES if name in found)
+        named = dict.fromkeys((*DTYPES, *(signature.name for signature in self.signatures)))
+        return tuple(name for name in named if name in found)
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
         return tuple(
-            Variant(self, rung, dtype, dtype if accumulator == "same" else accumulator)
+            Variant(self, rung, dtype, first if accumulator == "same" else accumulator)
             for rung in self.ladder
             for dtype in rung.dtypes
+            for first in (self.signature(dtype).first,)
             for accumulator in rung.accumulators_of(dtype)
-            if not (accumulator == "same" and dtype == "f32")
+            if not (accumulator == "same" and first == "f32")
         )
 
     @cached_property
@@ -363,17 +550,12 @@ class Op:
     def bench_for(self, dtype: str) -> tuple[Sample, ...]:
         return tuple(s for s in self.bench if s.dtypes is None or dtype in s.dtypes)
 
-    @cached_property
-    def argument_names(self) -> tuple[str, ...]:
-        schema = torch._C.parse_schema(f"warpsmith::{self.schema}")
-        return tuple(argument.name for argument in schema.arguments)
-
     def __str__(self) -> str:
         return self.name
 
 
 @dataclass(frozen=True)
-class Call:
+class PartCall:
     """A call of an operator that a composite makes, on tensors without content."""
 
     op: str
@@ -392,7 +574,7 @@ class Composite:
     #: ("torch.mm"), each with what it is there for.
     parts: tuple[tuple[str, str], ...]
     #: `calls(*args)`: the operators of the catalogue that a call comes to, from its arguments.
-    calls: Callable[..., tuple[Call, ...]]
+    calls: Callable[..., tuple[PartCall, ...]]
     #: The module that it is written in.
     module: str
 

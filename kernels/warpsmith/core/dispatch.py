@@ -15,6 +15,7 @@ which ranks below a CUDA one once that exists.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import operator
@@ -33,6 +34,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from warpsmith.core import catalogue
+from warpsmith.core.arguments_by_name import by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 from warpsmith.native import build
 
@@ -69,9 +71,8 @@ def first_tensor(args: tuple[Any, ...]) -> Tensor:
 
 def refusal(variant: Variant, args: tuple[Any, ...], sm: int | None) -> str | None:
     """Why `variant` cannot take the call; None where it can. `sm` None stands for any GPU."""
-    dtype = DTYPE_NAMES.get(first_tensor(args).dtype)
-    if dtype != variant.dtype:
-        return f"takes {variant.dtype}, got {dtype or first_tensor(args).dtype}"
+    if why := variant.signature.mismatch(variant.op.argument_names, args):
+        return why
     if sm is not None and sm < variant.rung.min_sm:
         return f"needs sm_{variant.rung.min_sm}, this GPU is sm_{sm}"
     return variant.rung.when(*args)
@@ -158,7 +159,8 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
 def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
     dtype = first_tensor(args).dtype
     # a twin is written for integers where some rung is
-    integers = any(not DTYPES[name].is_floating_point for name in op.dtypes)
+    firsts = (DTYPES[op.signature(name).first] for name in op.dtypes)
+    integers = any(not first.is_floating_point for first in firsts)
     if dtype not in DTYPE_NAMES or not (dtype.is_floating_point or integers):
         return Choice("reference", None, why)
     if lacking := why_no_triton():
@@ -191,8 +193,7 @@ def in_order(op: Op, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[A
         if name not in names[len(args) :]:
             how = "twice" if name in names else "unknown to it"
             raise TypeError(f"{takes}; got {name}, {how}")
-    parsed = torch._C.parse_schema(f"warpsmith::{op.schema}").arguments
-    for a in parsed[len(args) :]:
+    for a in op.parsed.arguments[len(args) :]:
         if a.name in named or a.has_default_value():
             args = (*args, named.get(a.name, a.default_value))
         else:
@@ -207,7 +208,7 @@ def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
         TypeError: None, a number or a list, say, in place of a tensor.
         NotImplementedError: a sparse tensor, say.
     """
-    for name, needed, a in zip(op.argument_names, _tensors(op.schema), args, strict=True):
+    for name, needed, a in zip(op.argument_names, _tensors(op), args, strict=True):
         if needed and not isinstance(a, Tensor):
             given = "None" if a is None else type(a).__name__
             raise TypeError(f"{op.name}: expected {name} to be a tensor, got {given}")
@@ -218,22 +219,14 @@ def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
 
 
 @functools.cache
-def _tensors(schema: str) -> tuple[bool, ...]:
+def _tensors(op: Op) -> tuple[bool, ...]:
     """Which arguments have to be tensors."""
-    parsed = torch._C.parse_schema(f"warpsmith::{schema}")
-    return tuple(isinstance(a.type, torch.TensorType) for a in parsed.arguments)
+    return tuple(isinstance(a.type, torch.TensorType) for a in op.parsed.arguments)
 
 
 def normalise(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Fills in the schema's defaults, so that checks and references see every argument."""
-    defaults = _defaults(op.schema)
-    return args + defaults[len(args) :]
-
-
-@functools.cache
-def _defaults(schema: str) -> tuple[Any, ...]:
-    parsed = torch._C.parse_schema(f"warpsmith::{schema}")
-    return tuple(a.default_value if a.has_default_value() else None for a in parsed.arguments)
+    return args + op.defaults[len(args) :]
 
 
 @functools.cache
@@ -264,9 +257,10 @@ def interpreting() -> bool:
 
 @functools.cache
 def triton_function(op: Op) -> Callable[..., Any]:
-    """The operator's Triton twin."""
-    module, function = op.triton.split(":")
-    return getattr(importlib.import_module(f"warpsmith.{op.family}.{module}"), function)
+    """The operator's Triton twin, a function of all its arguments."""
+    module, name = op.triton.split(":")
+    function = getattr(importlib.import_module(f"warpsmith.{op.family}.{module}"), name)
+    return by_name(function, op.argument_names, op.name)
 
 
 def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
@@ -288,41 +282,50 @@ def _reference(op: Op, args: tuple[Any, ...]) -> Any:
     if not catalogue.is_fp8(first_tensor(args).dtype):
         return op.reference(*args)
     out = op.reference(*upcast(args, torch.float32))
-    promised = _promised(op, args)
-    if isinstance(out, tuple):
-        return tuple(o.to(p.dtype) for o, p in zip(out, promised, strict=True))
-    return out.to(promised.dtype)
+    pairs = zip(out if isinstance(out, tuple) else (out,), promised(op, args), strict=True)
+    cast = tuple(o if p is None else o.to(p.dtype) for o, p in pairs)
+    return cast if isinstance(out, tuple) else cast[0]
 
 
-def _promised(op: Op, args: tuple[Any, ...]) -> Any:
+def promised(op: Op, args: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    """What the fake says of the outputs, None where one is left out, and then the arguments that
+    are written to: meta tensors.
+    """
+    given = tuple(_without_data(a) if isinstance(a, Tensor) else a for a in args)
     with torch.device("meta"):
-        return op.fake(*(_without_data(a) if isinstance(a, Tensor) else a for a in args))
-
-
-def _like_fake(op: Op, args: tuple[Any, ...], out: Any) -> Any:
-    """Copies `out` into the layout that the fake promises; a no-op where it has that layout."""
-    promised = _promised(op, args)
-    if isinstance(out, tuple):
-        return tuple(_with_strides(o, p) for o, p in zip(out, promised, strict=True))
-    return _with_strides(out, promised)
+        return (*op.results(op.fake(*given)), *(given[i] for i in op.written))
 
 
 def _without_data(x: Tensor) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
-def _with_strides(out: Tensor, promised: Tensor) -> Tensor:
-    if out.stride() == promised.stride():
+def _with_strides(out: Tensor, promise: Tensor) -> Tensor:
+    if out.stride() == promise.stride():
         return out
     return torch.empty_strided(
-        promised.shape, promised.stride(), dtype=out.dtype, device=out.device
+        promise.shape, promise.stride(), dtype=out.dtype, device=out.device
     ).copy_(out)
+
+
+def _computed(op: Op, args: tuple[Any, ...]) -> Any:
+    """Calls the reference: outputs in the layout that the fake promises, and what the operator
+    writes to in place.
+    """
+    found = reference(op, args)
+    found = found if isinstance(found, tuple) else (found,)
+    pairs = list(zip(found, promised(op, args), strict=True))
+    outputs = tuple(
+        o if o is None or p is None else _with_strides(o, p) for o, p in pairs[: len(op.outputs)]
+    )
+    for slot, (holds, _) in zip(op.written, pairs[len(op.outputs) :], strict=True):
+        args[slot].copy_(holds)
+    return outputs if len(outputs) > 1 else outputs[0] if outputs else None
 
 
 def _cpu(op: Op) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
-        args = checked(op, args)
-        return _like_fake(op, args, reference(op, args))
+        return _computed(op, checked(op, args))
 
     return run
 
@@ -340,7 +343,7 @@ def _fallback(op: Op) -> Callable[..., Any]:
         args = checked(op, args)
         if fallback_choice(op, args, "").implementation == "triton":
             return triton_function(op)(*args)
-        return _like_fake(op, args, reference(op, args))
+        return _computed(op, args)
 
     return run
 
@@ -456,8 +459,8 @@ def _variant(variant: Variant) -> Callable[..., Any]:
         tensor = first_tensor(args)
         if tensor.device.type == "cuda":
             packet = getattr(torch.ops.warpsmith, op.name)
-            if DTYPE_NAMES.get(tensor.dtype) != variant.dtype:
-                _refuse(variant, args, refusal(variant, args, None))
+            if why := variant.signature.mismatch(op.argument_names, args):
+                _refuse(variant, args, why)
             try:
                 return packet.rung(*args, rung=variant.rung.name, accumulator=variant.accumulator)
             except RuntimeError as error:
@@ -466,7 +469,7 @@ def _variant(variant: Variant) -> Callable[..., Any]:
                 raise
         if why := refusal(variant, args, None):
             _refuse(variant, args, why)
-        return _like_fake(op, args, reference(op, args))
+        return _computed(op, args)
 
     return run
 
@@ -484,41 +487,39 @@ def _define(schema: str) -> None:
 
 def _register_autograd(op: Op, name: str) -> None:
     assert op.backward is not None
-    derivative = op.backward
-    names = op.argument_names if op.saves_inputs is None else op.saves_inputs
-
-    def keep(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-        if op.saves is not None:
-            return op.saves(inputs, outputs)
-        named = zip(op.argument_names, inputs, strict=True)
-        kept = tuple(a if n in names or not isinstance(a, Tensor) else None for n, a in named)
-        return kept + outputs if op.saves_output else kept
+    derivative, takes, arguments = op.backward, op.derivative_takes, op.argument_names
+    kept = tuple(n for n in takes if n != "needs" and n not in op.gradients)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        outputs = output if isinstance(output, tuple) else (output,)
-        kept = keep(inputs, outputs)
-        ctx.tensor_slots = [i for i, a in enumerate(kept) if isinstance(a, Tensor)]
-        ctx.save_for_backward(*(a for a in kept if isinstance(a, Tensor)))
-        ctx.mark_non_differentiable(*(outputs[i] for i in op.constants))
-        if op.saves is not None or op.saves_output:
-            ctx.set_materialize_grads(False)
-        ctx.others = [None if isinstance(a, Tensor) else a for a in kept]
+        outputs = op.results(output)
+        given = dict(zip((*arguments, *op.outputs), (*inputs, *outputs), strict=True))
+        unnamed = tuple(given[n] for n in (*arguments, *filter(None, op.outputs)))
+        given |= {n: saved(*unnamed) for n, saved in op.saves.items()}
+        ctx.others = [None if isinstance(given[n], Tensor) else given[n] for n in kept]
+        ctx.tensor_slots = [i for i, n in enumerate(kept) if isinstance(given[n], Tensor)]
+        ctx.save_for_backward(*(given[kept[i]] for i in ctx.tensor_slots))
+        ctx.mark_non_differentiable(*(given[n] for n in op.constants))
+        ctx.set_materialize_grads(False)
+        ctx.present = [a is not None for a in inputs]
 
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        count = len(op.argument_names)
         if all(g is None for g in grads):
-            return (None,) * count
-        kept = list(ctx.others)
+            return (None,) * len(arguments)
+        values = list(ctx.others)
         for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
-            kept[slot] = tensor
-        needs = ctx.needs_input_grad
-        given = (tuple(kept), needs, *grads)
-        if op.saves is None and op.saves_output:
-            given = (tuple(kept[:count]), needs, tuple(kept[count:]), *grads)
-        if torch.is_grad_enabled():  # the gradient may have to be differentiated in its turn
-            return derivative(*given)
-        with _BelowAutograd():
-            return derivative(*given)
+            values[slot] = tensor
+        given = dict(zip(kept, values, strict=True)) | dict(zip(op.gradients, grads, strict=True))
+        # arguments that were left out need nothing, and are not in `needs_input_grad`
+        pairs = zip(arguments, ctx.needs_input_grad, strict=False)
+        given["needs"] = frozenset(n for n, needed in pairs if needed)
+        asked = {n: given[n] for n in takes}
+        # A gradient that may have to be differentiated in its turn stays above autograd.
+        below = contextlib.nullcontext() if torch.is_grad_enabled() else _BelowAutograd()
+        with below:
+            found = derivative(**asked)
+        assert found.keys() <= set(arguments), f"{op.name} has no argument for {found.keys()}"
+        pairs = zip(arguments, ctx.present, strict=True)
+        return tuple(found.get(n) if present else None for n, present in pairs)
 
     torch.library.register_autograd(
         f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library
@@ -530,6 +531,36 @@ def _refuse_backward(op: Op, name: str) -> None:
         raise RuntimeError(f"{op.name}: the derivative for warpsmith::{name} is not implemented")
 
     torch.library.register_autograd(f"warpsmith::{name}", backward, lib=_library)
+
+
+def _write_below_autograd(op: Op, name: str, written: tuple[int, ...]) -> None:
+    """Of an operator that writes to arguments, which autograd can only be told of."""
+
+    def run(*args: Any) -> Any:
+        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
+            raise RuntimeError(
+                f"{name}: not differentiable; expected arguments that require no gradient"
+            )
+        for slot in written:
+            if slot < len(args) and isinstance(args[slot], Tensor):
+                _require_own_memory(op, slot, args[slot])
+        with _BelowAutograd():
+            out = getattr(torch.ops.warpsmith, name).default(*args)
+        for slot in written:
+            if slot < len(args) and isinstance(args[slot], Tensor):
+                torch.autograd.graph.increment_version(args[slot])
+        return out
+
+    _library.impl(name, run, "Autograd")
+
+
+def _require_own_memory(op: Op, slot: int, x: Tensor) -> None:
+    """Raises where elements that are written to share memory."""
+    if any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride(), strict=True)):
+        raise RuntimeError(
+            f"{op.name}: expected {op.argument_names[slot]} that are not expanded, "
+            "as they are written to"
+        )
 
 
 def register(op: Op) -> None:
@@ -559,7 +590,9 @@ def register(op: Op) -> None:
         _library.impl(variant.op_name, _meta(op), "Meta")
         names.append(variant.op_name)
     for name in names:
-        if op.backward is not None:
+        if op.written:
+            _write_below_autograd(op, name, op.written)
+        elif op.backward is not None:
             _register_autograd(op, name)
         else:
             _refuse_backward(op, name)
@@ -575,9 +608,8 @@ def register_inplace(op: Op, index: int) -> None:
         op: a registered operator, whose first argument is a tensor.
         index: the output of that tensor's shape and dtype.
     """
-    schema = torch._C.parse_schema(f"warpsmith::{op.schema}")
-    arguments, returns = op.schema[len(op.name) :].rsplit(" -> ", 1)
-    others = ["Tensor"] * (len(schema.returns) - 1)
+    arguments, _ = op.schema[len(op.name) :].rsplit(" -> ", 1)
+    others = ["Tensor"] * (len(op.outputs) - 1)
     returns = others[0] if len(others) == 1 else f"({', '.join(others)})"
     name = f"{op.name}_"
     _define(f"{name}{arguments.replace('(Tensor ', '(Tensor(a!) ', 1)} -> {returns}")
@@ -588,16 +620,9 @@ def register_inplace(op: Op, index: int) -> None:
         return None if not kept else kept[0] if len(kept) == 1 else kept
 
     def written(implementation: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        target = args[0]
-        if any(
-            n > 1 and stride == 0 for n, stride in zip(target.shape, target.stride(), strict=True)
-        ):
-            raise RuntimeError(
-                f"{op.name}: expected {op.argument_names[0]} that are not expanded, "
-                "as they are written to"
-            )
+        _require_own_memory(op, 0, args[0])
         out = implementation(*args)
-        target.copy_(out[index] if isinstance(out, tuple) else out)
+        args[0].copy_(out[index] if isinstance(out, tuple) else out)
         return rest(out)
 
     def until_loaded(*args: Any) -> Any:
@@ -607,18 +632,7 @@ def register_inplace(op: Op, index: int) -> None:
         _warn_once(op.family, build.why_not(op.family))
         return written(getattr(torch.ops.warpsmith, op.name).fallback, args)
 
-    def below_autograd(*args: Any) -> Any:
-        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
-            raise RuntimeError(
-                f"{name}: not differentiable; expected arguments that require no gradient"
-            )
-        with _BelowAutograd():
-            out = getattr(torch.ops.warpsmith, name).default(*args)
-        # a kernel's writing tells autograd nothing
-        torch.autograd.graph.increment_version(args[0])
-        return out
-
-    _library.impl(name, below_autograd, "Autograd")
+    _write_below_autograd(op, name, (0,))
     _library.impl(name, lambda *args: written(_cpu(op), args), "CPU")
     _library.impl(name, lambda *args: rest(_meta(op)(*args)), "Meta")
     _library.impl(name, until_loaded, "CompositeExplicitAutograd")

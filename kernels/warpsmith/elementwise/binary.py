@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Bad, Inputs, Op, Property, is_fp8
-from warpsmith.elementwise import checks, ladder, layout, samples
+from warpsmith.core.catalogue import Bad, Gradients, Inputs, Needs, Op, Property, is_fp8
+from warpsmith.elementwise import checks, ladder, layout, references, samples
 from warpsmith.spec import references
 
-Gradients = Callable[..., "tuple[Tensor | None, ...]"]
+Derivative = Callable[..., Gradients]
 
 
 def sum_to(grad: Tensor, shape: torch.Size) -> Tensor:
@@ -26,25 +26,17 @@ def sum_to(grad: Tensor, shape: torch.Size) -> Tensor:
     return grad.sum_to_size(shape)
 
 
-def _add_backward(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, y = inputs
-    return (
-        sum_to(grad, x.shape) if needs[0] else None,
-        sum_to(grad, y.shape) if needs[1] else None,
-    )
+def _add_backward(grad: Tensor, x: Tensor, y: Tensor, needs: Needs) -> Gradients:
+    sums = {"x": x, "y": y}
+    return {name: sum_to(grad, sums[name].shape) for name in needs}
 
 
-def _mul_backward(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, y = inputs
+def _mul_backward(grad: Tensor, x: Tensor, y: Tensor, needs: Needs) -> Gradients:
     times = torch.ops.warpsmith.mul
-    return (
-        sum_to(times(grad, y), x.shape) if needs[0] else None,
-        sum_to(times(grad, x), y.shape) if needs[1] else None,
-    )
+    return {
+        "x": sum_to(times(grad, y), x.shape) if "x" in needs else None,
+        "y": sum_to(times(grad, x), y.shape) if "y" in needs else None,
+    }
 
 
 def _no_broadcast(name: str) -> Bad:
@@ -58,7 +50,7 @@ def _no_broadcast(name: str) -> Bad:
 def _add_binary(
     name: str,
     function: Callable[[Tensor, Tensor], Tensor],
-    backward: Gradients,
+    backward: Derivative,
     properties: tuple[Property, ...],
     aliases: tuple[str, ...] = (),
     huge: bool = False,
@@ -150,12 +142,9 @@ def _add_bias(
         checks.like(gradient, "grad", grad, x)
         checks.shaped(gradient, "grad", grad, tuple(x.shape))
 
-    def backward(
-        inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        x, bias = inputs
+    def backward(grad: Tensor, x: Tensor, bias: Tensor, needs: Needs) -> Gradients:
         dx = getattr(torch.ops.warpsmith, gradient)(grad, x, bias)
-        return dx if needs[0] else None, sum_to(dx, bias.shape) if needs[1] else None
+        return {"x": dx, "bias": sum_to(dx, bias.shape) if "bias" in needs else None}
 
     @references.rounded_once
     def reference(x: Tensor, bias: Tensor) -> Tensor:

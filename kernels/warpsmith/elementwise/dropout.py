@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.elementwise import checks
 from warpsmith.elementwise import dropout_cases as cases
 from warpsmith.elementwise.binary import sum_to
@@ -116,38 +116,20 @@ def _fake(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 # --- gradients ------------------------------------------------------------------------------------
 
 
-def _saves(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    return outputs[1], inputs[1]
+def _derivative(grad_y: Tensor, mask: Tensor, p: float) -> Gradients:
+    return {"x": torch.ops.warpsmith.dropout_backward(grad_y, mask, p)}
 
 
-def _derivative(
-    kept: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor, _: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    mask, p = kept
-    return torch.ops.warpsmith.dropout_backward(grad, mask, p), None, None, None
-
-
-def _saves_fused(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    _, _, residual, p, *_ = inputs
-    return outputs[1], residual is not None, p
-
-
-def _derivative_fused(
-    kept: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor, _: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    mask, added, p = kept
+def _derivative_fused(grad_y: Tensor, mask: Tensor, p: float, needs: Needs) -> Gradients:
     dx = dbias = None
-    if needs[0] or needs[1]:
-        dx = torch.ops.warpsmith.dropout_backward(grad, mask, p)
-        dbias = sum_to(dx, dx.shape[-1:]) if needs[1] else None
-    return dx, dbias, grad if added else None, None, None, None
+    if "x" in needs or "bias" in needs:
+        dx = torch.ops.warpsmith.dropout_backward(grad_y, mask, p)
+        dbias = sum_to(dx, dx.shape[-1:]) if "bias" in needs else None
+    return {"x": dx, "bias": dbias, "residual": grad_y}
 
 
-def _derivative_backward(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    _, mask, p = inputs
-    return torch.ops.warpsmith.dropout_backward(grad, mask, p), None, None
+def _derivative_backward(grad_dx: Tensor, mask: Tensor, p: float) -> Gradients:
+    return {"grad": torch.ops.warpsmith.dropout_backward(grad_dx, mask, p)}
 
 
 # --- what the rungs take --------------------------------------------------------------------------
@@ -248,7 +230,7 @@ def _bytes(x: Tensor, *rest: Any) -> int:
     return 2 * _size(x) + _size(*rest) + 4 * words(x.numel())
 
 
-_TAIL = "int seed=0, int offset=0) -> (Tensor, Tensor)"
+_TAIL = "int seed=0, int offset=0) -> (Tensor y, Tensor mask)"
 
 dropout_op = catalogue.add(
     Op(
@@ -261,8 +243,7 @@ dropout_op = catalogue.add(
         fake=_fake,
         check=_check,
         backward=_derivative,
-        saves=_saves,
-        constants=(1,),
+        constants=("mask",),
         samples=cases.samples(),
         errors=cases.errors(),
         properties=(
@@ -289,8 +270,7 @@ bias_dropout_add_op = catalogue.add(
         fake=_fake,
         check=_check_fused,
         backward=_derivative_fused,
-        saves=_saves_fused,
-        constants=(1,),
+        constants=("mask",),
         samples=cases.fused_samples(),
         errors=cases.fused_errors(),
         properties=(Property("without bias and residual dropout", cases.alone_is_dropout),),
@@ -303,7 +283,7 @@ bias_dropout_add_op = catalogue.add(
 
 dropout_backward_op = catalogue.add(
     Op(
-        "dropout_backward(Tensor grad, Tensor mask, float p) -> Tensor",
+        "dropout_backward(Tensor grad, Tensor mask, float p) -> Tensor dx",
         family="elementwise",
         source="dropout/backward",
         elementwise=True,
@@ -323,7 +303,6 @@ dropout_backward_op = catalogue.add(
         fake=lambda grad, mask, p: grad.new_empty(grad.shape),
         check=_check_backward,
         backward=_derivative_backward,
-        saves_inputs=("mask",),
         samples=cases.backward_samples(pack_mask),
         errors=cases.backward_errors(),
         cost=Cost(

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Bad, Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, samples
+from warpsmith.core.catalogue import Bad, Gradients, Inputs, Op, Property
+from warpsmith.elementwise import checks, ladder, layout, references, samples
 from warpsmith.spec import references
 
 
@@ -105,12 +105,9 @@ def _add(
     def fake_backward(grad: Tensor, x: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
         return layout.empty_like(x), x.new_empty(0) if up is None else layout.empty_like(up)
 
-    def backward(
-        inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        x, up = inputs
-        first, second = getattr(torch.ops.warpsmith, gradient)(grad, x, up)
-        return first, None if up is None else second
+    def backward(grad: Tensor, x: Tensor, up: Tensor | None) -> Gradients:
+        dx, dup = getattr(torch.ops.warpsmith, gradient)(grad, x, up)
+        return {"x": dx, "up": dup}
 
     forward_op = Op(
         f"{name}(Tensor x, Tensor? up=None) -> Tensor",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.elementwise import checks
 from warpsmith.elementwise import glu_cases as cases
 from warpsmith.elementwise.flat import aligned
@@ -59,11 +58,8 @@ def _reference_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
     return torch.cat((grad * s, grad * a * s * (-b).sigmoid()), dim)
 
 
-def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, dim = inputs
-    return torch.ops.warpsmith.glu_backward(grad, x, dim), None
+def _derivative(grad: Tensor, x: Tensor, dim: int) -> Gradients:
+    return {"x": torch.ops.warpsmith.glu_backward(grad, x, dim)}
 
 
 # --- what the rungs take --------------------------------------------------------------------------

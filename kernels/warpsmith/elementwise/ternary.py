@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Bad, Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, samples
-from warpsmith.elementwise.binary import Gradients, sum_to
+from warpsmith.core.catalogue import Bad, Gradients, Inputs, Needs, Op, Property
+from warpsmith.elementwise import checks, ladder, layout, references, samples
+from warpsmith.elementwise.binary import Derivative, sum_to
 from warpsmith.spec import references
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -29,7 +29,7 @@ def _add_ternary(
     name: str,
     function: Function,
     eager: Function,
-    backward: Gradients,
+    backward: Derivative,
     properties: tuple[Property, ...],
     seeds: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
@@ -72,16 +72,13 @@ def _add_ternary(
     return dispatch.public(op)
 
 
-def _mul_add_backward(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, y, z = inputs
+def _mul_add_backward(grad: Tensor, x: Tensor, y: Tensor, z: Tensor, needs: Needs) -> Gradients:
     times = torch.ops.warpsmith.mul
-    return (
-        sum_to(times(grad, y), x.shape) if needs[0] else None,
-        sum_to(times(grad, x), y.shape) if needs[1] else None,
-        sum_to(grad, z.shape) if needs[2] else None,
-    )
+    return {
+        "x": sum_to(times(grad, y), x.shape) if "x" in needs else None,
+        "y": sum_to(times(grad, x), y.shape) if "y" in needs else None,
+        "z": sum_to(grad, z.shape) if "z" in needs else None,
+    }
 
 
 def _one_adds(mul_add: Callable[..., Any], inputs: Inputs) -> None:

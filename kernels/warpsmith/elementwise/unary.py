@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, samples
+from warpsmith.core.catalogue import Gradients, Inputs, Op, Property
+from warpsmith.elementwise import checks, ladder, layout, references, samples
 from warpsmith.spec import references
 
 
@@ -55,11 +55,9 @@ def _add(function: Activation) -> Callable[..., Any]:
         checks.like(gradient, "grad", grad, x)
         checks.shaped(gradient, "grad", grad, tuple(x.shape))
 
-    def backward(
-        inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(grad: Tensor, x: Tensor, **parameters: float) -> Gradients:
         call = getattr(torch.ops.warpsmith, gradient)
-        return (call(grad, *inputs), *(None for _ in inputs[1:]))
+        return {"x": call(grad, x, *parameters.values())}
 
     forward_op = Op(
         f"{name}(Tensor x{more}) -> Tensor",

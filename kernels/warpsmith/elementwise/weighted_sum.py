@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
-from warpsmith.elementwise import checks, layout
+from warpsmith.core.catalogue import PACK, Cost, Gradients, Needs, Op, Property, Rung
+from warpsmith.elementwise import checks, layout, references
 from warpsmith.elementwise import weighted_sum_cases as cases
 from warpsmith.elementwise.flat import aligned, alike
 from warpsmith.spec import references
@@ -65,16 +64,12 @@ def _fake(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> Tenso
     return layout.empty_like(x0) if alike(_terms(x0, others)) else x0.new_empty(x0.shape)
 
 
-def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    weights = inputs[1]
-
-    def of(k: int, needed: bool) -> Tensor | None:
-        return torch.ops.warpsmith.weighted_sum_forward(grad, [weights[k]]) if needed else None
-
-    # arguments that were left out need nothing, and are not in `needs`
-    return of(0, needs[0]), None, *(of(k, needed) for k, needed in enumerate(needs[2:], 1))
+def _derivative(grad: Tensor, weights: Sequence[float], needs: Needs) -> Gradients:
+    return {
+        f"x{k}": torch.ops.warpsmith.weighted_sum_forward(grad, [weight])
+        for k, weight in enumerate(weights)
+        if f"x{k}" in needs
+    }
 
 
 def _needs_packs(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> str | None:
@@ -124,7 +119,6 @@ weighted_sum_forward_op = catalogue.add(
         fake=_fake,
         check=_check,
         backward=_derivative,
-        saves_inputs=(),
         aliases=("weighted_sum",),
         samples=cases.samples(),
         errors=cases.errors(),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Condition, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import PACK, Condition, Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.gemm import gemv_cases as cases
 from warpsmith.gemm import layout
 
@@ -32,17 +31,14 @@ def _check(a: Tensor, x: Tensor) -> None:
 # --- gradients ------------------------------------------------------------------------------------
 
 
-def _backward(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    a, x = inputs
+def _backward(grad: Tensor, a: Tensor, x: Tensor, needs: Needs) -> Gradients:
     grad_a = grad_x = None
-    if needs[0]:
+    if "a" in needs:
         one = x.dim() == 1
         grad_a = torch.outer(grad, x) if one else torch.ops.warpsmith.matmul(grad.t(), x)
-    if needs[1]:
+    if "x" in needs:
         grad_x = torch.ops.warpsmith.gemv(a.t(), grad)
-    return grad_a, grad_x
+    return {"a": grad_a, "x": grad_x}
 
 
 # --- the ladder -----------------------------------------------------------------------------------

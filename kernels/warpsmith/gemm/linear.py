@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import FLOATS, Cost, Op, Property
+from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import linear_cases as cases
 from warpsmith.gemm.company import among_others, repeated
 from warpsmith.gemm.ladder import whole
@@ -133,17 +132,22 @@ def _linear_problem(
 
 
 def _linear_derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, weight, bias, activation, batch_invariant = inputs
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    batch_invariant: bool,
+    needs: Needs,
+) -> Gradients:
     if activation != "none":
         before = torch.ops.warpsmith.linear(x, weight, bias, "none", batch_invariant)
         grad = getattr(torch.ops.warpsmith, f"{activation}_backward")(grad, before)
     grad_x, grad_w = gradients(
-        x, weight.t(), (needs[0], needs[1]), grad, batch_invariant=batch_invariant
+        x, weight.t(), ("x" in needs, "weight" in needs), grad, batch_invariant=batch_invariant
     )
-    grad_bias = grad.sum_to_size(bias.shape) if bias is not None and needs[2] else None
-    return grad_x, None if grad_w is None else grad_w.t(), grad_bias, None, None
+    grad_bias = grad.sum_to_size(bias.shape) if bias is not None and "bias" in needs else None
+    return {"x": grad_x, "weight": None if grad_w is None else grad_w.t(), "bias": grad_bias}
 
 
 def _linear_bytes(
@@ -271,12 +275,12 @@ def _addmm_problem(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -
 
 
 def _addmm_derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    c, a, b, beta, alpha = inputs
-    grad_c = (grad * beta).sum_to_size(c.shape) if needs[0] else None
-    grad_a, grad_b = gradients(a, b, (needs[1], needs[2]), grad * alpha if alpha != 1 else grad)
-    return grad_c, grad_a, grad_b, None, None
+    grad: Tensor, c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, needs: Needs
+) -> Gradients:
+    grad_c = (grad * beta).sum_to_size(c.shape) if "c" in needs else None
+    of_product = grad * alpha if alpha != 1 else grad
+    grad_a, grad_b = gradients(a, b, ("a" in needs, "b" in needs), of_product)
+    return {"c": grad_c, "a": grad_a, "b": grad_b}
 
 
 def _addmm_bytes(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> int:

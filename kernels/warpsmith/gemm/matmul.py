@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import FLOATS, Cost, Op, Property
+from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import matmul_cases as cases
 from warpsmith.gemm.company import among_others
 from warpsmith.gemm.ladder import LADDER, on
@@ -101,10 +100,11 @@ def gradients(
 
 
 def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    a, b, batch_invariant = inputs
-    return *gradients(a, b, (needs[0], needs[1]), grad, batch_invariant=batch_invariant), None
+    grad: Tensor, a: Tensor, b: Tensor, batch_invariant: bool, needs: Needs
+) -> Gradients:
+    wanted = "a" in needs, "b" in needs
+    grad_a, grad_b = gradients(a, b, wanted, grad, batch_invariant=batch_invariant)
+    return {"a": grad_a, "b": grad_b}
 
 
 def _reference(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Cost, Op, Property, Rung
+from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.gemm import matmul_cases
 from warpsmith.gemm import matmul_tf32_cases as cases
 from warpsmith.gemm.company import among_others
@@ -72,11 +72,10 @@ def _reference(a: Tensor, b: Tensor) -> Tensor:
     return _Product.apply(a, b)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    a, b = inputs
-    return gradients(a, b, (needs[0], needs[1]), grad, torch.ops.warpsmith.matmul_tf32)
+def _derivative(grad: Tensor, a: Tensor, b: Tensor, needs: Needs) -> Gradients:
+    wanted = "a" in needs, "b" in needs
+    grad_a, grad_b = gradients(a, b, wanted, grad, torch.ops.warpsmith.matmul_tf32)
+    return {"a": grad_a, "b": grad_b}
 
 
 # --- peers ----------------------------------------------------------------------------------------

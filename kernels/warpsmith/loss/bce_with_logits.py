@@ -10,7 +10,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sample
+from warpsmith.core.catalogue import (
+    PACK,
+    Bad,
+    Cost,
+    Gradients,
+    Inputs,
+    Needs,
+    Op,
+    Property,
+    Rung,
+    Sample,
+)
 from warpsmith.loss.checks import REDUCTIONS, check_reduction, wide_dtype
 from warpsmith.norm.checks import check_like
 from warpsmith.spec.rows import address
@@ -69,10 +80,7 @@ def _fake(x: Tensor, target: Tensor, reduction: int) -> Tensor:
     return x.new_empty(x.shape if reduction == NONE else (), dtype=wide_dtype(x))
 
 
-def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, target, reduction = inputs
+def _derivative(grad: Tensor, x: Tensor, target: Tensor, reduction: int, needs: Needs) -> Gradients:
     scale = 1.0
     if reduction == MEAN:
         n = x.numel()
@@ -81,11 +89,11 @@ def _derivative(
         else:  # a symbol of torch.compile, of which a float would become a constant
             grad = grad / torch.sym_max(n, 1)
     dx = dtarget = None
-    if needs[0]:
+    if "x" in needs:
         dx = torch.ops.warpsmith.bce_with_logits_backward(x, target, grad, scale)
-    if needs[1]:
+    if "target" in needs:
         dtarget = (x.to(grad.dtype) * (grad * -scale)).to(target.dtype)
-    return dx, dtarget, None
+    return {"x": dx, "target": dtarget}
 
 
 # --- what the rungs take --------------------------------------------------------------------------

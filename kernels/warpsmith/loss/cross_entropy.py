@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.loss import cross_entropy_cases as cases
 from warpsmith.loss.checks import (
     check_cross_entropy,
@@ -157,21 +157,22 @@ def _fake_backward(logits: Tensor, *rest: Any) -> Tensor:
 
 
 def _derivative(
-    inputs: tuple[Any, ...],
-    needs: tuple[bool, ...],
-    outputs: tuple[Tensor, ...],
+    logits: Tensor,
+    target: Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    lse: Tensor,
     grad_loss: Tensor | None,
     grad_lse: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    logits, target, *options = inputs
+) -> Gradients:
     grad_loss, grad_lse = (
-        torch.zeros_like(out) if grad is None else grad
-        for out, grad in zip(outputs, (grad_loss, grad_lse), strict=True)
+        torch.zeros_like(lse) if grad is None else grad for grad in (grad_loss, grad_lse)
     )
     dlogits = torch.ops.warpsmith.cross_entropy_backward(
-        logits, target, outputs[1], grad_loss, grad_lse, *options
+        logits, target, lse, grad_loss, grad_lse, ignore_index, label_smoothing, z_loss
     )
-    return dlogits, None, None, None, None
+    return {"logits": dlogits}
 
 
 # --- what the rungs take --------------------------------------------------------------------------
@@ -354,7 +355,8 @@ _OPTIONS = "int ignore_index=-100, float label_smoothing=0.0, float z_loss=0.0"
 
 cross_entropy_forward_op = catalogue.add(
     Op(
-        f"cross_entropy_forward(Tensor logits, Tensor target, {_OPTIONS}) -> (Tensor, Tensor)",
+        f"cross_entropy_forward(Tensor logits, Tensor target, {_OPTIONS}) "
+        "-> (Tensor loss, Tensor lse)",
         family="loss",
         source="cross_entropy",
         reference=_reference,
@@ -409,7 +411,6 @@ cross_entropy_forward_op = catalogue.add(
         fake=_fake,
         check=_check,
         backward=_derivative,
-        saves_output=True,
         accumulates=True,
         aliases=("cross_entropy",),
         samples=cases.samples(),

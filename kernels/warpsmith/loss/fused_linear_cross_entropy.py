@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Call, Composite
+from warpsmith.core.catalogue import Composite, PartCall
 from warpsmith.loss.checks import check_reduction, check_target, wide_dtype
 
 _OP = "fused_linear_cross_entropy"
@@ -269,7 +269,7 @@ def _calls(
     target: Tensor | None = None,
     bias: Tensor | None = None,
     chunk_rows: int | None = None,
-) -> tuple[Call, ...]:
+) -> tuple[PartCall, ...]:
     """What the first chunk of a call comes to, with gradients and without."""
     target = x.new_empty(x.shape[:1], dtype=torch.int64) if target is None else target
     _check(x, weight, target, bias, chunk_rows)
@@ -280,8 +280,8 @@ def _calls(
     chunks = -(-rows // chunk) if chunk else 0
     where = f"{chunks} chunk{'' if chunks == 1 else 's'} of {chunk} x {count} logits"
     return (
-        Call("cross_entropy_with_grad", (logits, target[:chunk]), f"{where}, with gradients"),
-        Call("cross_entropy_forward", (logits, target[:chunk]), "without"),
+        PartCall("cross_entropy_with_grad", (logits, target[:chunk]), f"{where}, with gradients"),
+        PartCall("cross_entropy_forward", (logits, target[:chunk]), "without"),
     )
 
 

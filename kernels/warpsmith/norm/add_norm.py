@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Cost, Op, Property
+from warpsmith.core.catalogue import Cost, Gradients, Op, Property
 from warpsmith.norm import add_norm_cases as cases
 from warpsmith.norm.add_norm_ladder import backward_ladder, ladder
 from warpsmith.norm.add_norm_reference import add, norm, norm_backward, nothing_like
@@ -171,30 +171,36 @@ def _fake_layer_backward(
 # --- gradients ------------------------------------------------------------------------------------
 
 
-def _saves(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    """h stands for x and residual, which need not be kept."""
-    x, residual, *affine = inputs
-    return x if residual is None else outputs[1], residual is not None, x.dtype, *affine
+#: h stands for x and residual, which need not be kept.
+_SAVES = {
+    "h": lambda x, residual, h: x if residual is None else h,
+    "added": lambda residual: residual is not None,
+    "dtype": lambda x: x.dtype,
+}
 
 
-def _derivative(backward: str) -> Callable[..., tuple[Tensor | None, ...]]:
+def _derivative(backward: str, layer: bool) -> Callable[..., Gradients]:
     def derivative(
-        kept: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor | None, grad_h: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        h, added, dtype, *affine = kept
-        count = len(affine) - 2  # of weight and bias; eps and zero_centered follow
+        grad_y: Tensor | None,
+        grad_h: Tensor | None,
+        h: Tensor,
+        added: bool,
+        dtype: torch.dtype,
+        weight: Tensor | None,
+        eps: float,
+        zero_centered: bool,
+        bias: Tensor | None = None,
+    ) -> Gradients:
         if not added:
             grad_h = None
-        if grad is None:  # nobody used y
-            dh, dx = grad_h, None if grad_h is None else grad_h.to(dtype)
-            return dx, dh, *[None] * (count + 2)
-        function = getattr(torch.ops.warpsmith, backward)
+        if grad_y is None:  # nobody used y
+            return {"x": None if grad_h is None else grad_h.to(dtype), "residual": grad_h}
         separate_x = h.dtype != dtype
-        dh, dx, *of_affine = function(grad, grad_h, h, *affine, separate_x)
-        of_affine = [
-            d if a is not None else None for d, a in zip(of_affine, affine[:count], strict=True)
-        ]
-        return dx if separate_x else dh, dh if added else None, *of_affine, None, None
+        function = getattr(torch.ops.warpsmith, backward)
+        affine = (weight, bias) if layer else (weight,)
+        dh, dx, *of_affine = function(grad_y, grad_h, h, *affine, eps, zero_centered, separate_x)
+        named = dict(zip(("weight", "bias"), of_affine, strict=False))
+        return {"x": dx if separate_x else dh, "residual": dh, **named}
 
     return derivative
 
@@ -309,7 +315,7 @@ def _backward_operands(grad: Any, grad_h: Any, h: Any, weight: Any, *rest: Any) 
 add_rms_norm_op = catalogue.add(
     Op(
         "add_rms_norm(Tensor x, Tensor? residual, Tensor? weight=None, float eps=1e-6, "
-        "bool zero_centered=False) -> (Tensor, Tensor)",
+        "bool zero_centered=False) -> (Tensor y, Tensor h)",
         family="norm",
         source="add_norm",
         reference=_reference_rms,
@@ -317,8 +323,8 @@ add_rms_norm_op = catalogue.add(
         triton="add_norm_triton:add_rms_norm",
         fake=_fake_rms,
         check=_check_rms,
-        backward=_derivative("add_rms_norm_backward"),
-        saves=_saves,
+        backward=_derivative("add_rms_norm_backward", layer=False),
+        saves=_SAVES,
         accumulates=True,
         aliases=("fused_add_rms_norm",),
         samples=cases.samples(cases.RMS),
@@ -337,7 +343,7 @@ add_rms_norm_op = catalogue.add(
 add_layer_norm_op = catalogue.add(
     Op(
         "add_layer_norm(Tensor x, Tensor? residual, Tensor? weight=None, Tensor? bias=None, "
-        "float eps=1e-5, bool zero_centered=False) -> (Tensor, Tensor)",
+        "float eps=1e-5, bool zero_centered=False) -> (Tensor y, Tensor h)",
         family="norm",
         source="add_norm",
         reference=_reference_layer,
@@ -345,8 +351,8 @@ add_layer_norm_op = catalogue.add(
         triton="add_norm_triton:add_layer_norm",
         fake=_fake_rms,
         check=_check_layer,
-        backward=_derivative("add_layer_norm_backward"),
-        saves=_saves,
+        backward=_derivative("add_layer_norm_backward", layer=True),
+        saves=_SAVES,
         accumulates=True,
         aliases=("fused_add_layer_norm",),
         samples=cases.samples(cases.LAYER),

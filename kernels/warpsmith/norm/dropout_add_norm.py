@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Cost, Op, Property
+from warpsmith.core.catalogue import Cost, Gradients, Op, Property
 from warpsmith.norm import dropout_add_norm_cases as cases
 from warpsmith.norm.add_norm_ladder import backward_ladder, ladder
 from warpsmith.norm.add_norm_reference import norm, norm_backward, widest
@@ -173,34 +173,45 @@ def _fake_layer_backward(
 # --- gradients ------------------------------------------------------------------------------------
 
 
-def _saves(inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    """h stands for x and residual; x is kept only for the gradient of row_scale."""
-    x, residual, *rest = inputs
-    row_scale = rest[-6]
-    wanted = row_scale is not None and row_scale.requires_grad
-    return outputs[1], residual is not None, x.dtype, x if wanted else None, *rest
+#: h stands for x and residual; x is kept only for the gradient of row_scale.
+_SAVES = {
+    "dtype": lambda x: x.dtype,
+    "x": lambda x, row_scale: x if row_scale is not None and row_scale.requires_grad else None,
+}
 
 
-def _derivative(backward: str) -> Callable[..., tuple[Tensor | None, ...]]:
+def _derivative(backward: str, layer: bool) -> Callable[..., Gradients]:
     def derivative(
-        kept: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor | None, grad_h: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        h, added, dtype, x, *rest = kept
-        affine, (row_scale, *numbers) = rest[:-6], rest[-6:]
-        if grad is None:  # nobody used y
-            grad = torch.zeros(h.shape, dtype=dtype, device=h.device)
+        grad_y: Tensor | None,
+        grad_h: Tensor | None,
+        h: Tensor,
+        dtype: torch.dtype,
+        x: Tensor | None,
+        weight: Tensor | None,
+        row_scale: Tensor | None,
+        p: float,
+        seed: int,
+        offset: int,
+        eps: float,
+        zero_centered: bool,
+        bias: Tensor | None = None,
+    ) -> Gradients:
+        if grad_y is None:  # nobody used y
+            grad_y = torch.zeros(h.shape, dtype=dtype, device=h.device)
         run = getattr(torch.ops.warpsmith, backward)
-        dh, dx, *of_affine = run(grad, grad_h, h, *rest)
-        of_affine = [d if a is not None else None for d, a in zip(of_affine, affine, strict=True)]
+        affine = (weight, bias) if layer else (weight,)
+        numbers = (p, seed, offset, eps, zero_centered)
+        dh, dx, *of_affine = run(grad_y, grad_h, h, *affine, row_scale, *numbers)
         of_scale = None
-        if x is not None:
+        if x is not None and row_scale is not None:
             # The gradient of what dropout leaves of x, unrounded. The operator itself is asked: the
             # generator written out in PyTorch is an expression that a compiler would expand.
-            wide = widest(grad, h)
-            wider = [t if t is None else t.to(wide) for t in (grad, grad_h, h, *affine)]
+            wide = widest(grad_y, h)
+            wider = [t if t is None else t.to(wide) for t in (grad_y, grad_h, h, *affine)]
             _, of_x, *_ = run(*wider, None, *numbers)
             of_scale = (of_x * x).sum(-1).to(row_scale.dtype)
-        return dx, dh if added else None, *of_affine, of_scale, *[None] * 5
+        named = dict(zip(("weight", "bias"), of_affine, strict=False))
+        return {"x": dx, "residual": dh, "row_scale": of_scale, **named}
 
     return derivative
 
@@ -312,7 +323,7 @@ _TAIL_BACKWARD = "float p, int seed, int offset, float eps, bool zero_centered"
 dropout_add_rms_norm_op = catalogue.add(
     Op(
         "dropout_add_rms_norm(Tensor x, Tensor? residual, Tensor? weight=None, "
-        f"Tensor? row_scale=None, {_TAIL.format(eps='1e-6')}) -> (Tensor, Tensor)",
+        f"Tensor? row_scale=None, {_TAIL.format(eps='1e-6')}) -> (Tensor y, Tensor h)",
         family="norm",
         source="dropout_add_norm",
         reference=_with_bias(_reference(layer=False)),
@@ -320,8 +331,8 @@ dropout_add_rms_norm_op = catalogue.add(
         triton="add_norm_triton:dropout_add_rms_norm",
         fake=_fake,
         check=_with_bias(_check("dropout_add_rms_norm")),
-        backward=_derivative("dropout_add_rms_norm_backward"),
-        saves=_saves,
+        backward=_derivative("dropout_add_rms_norm_backward", layer=False),
+        saves=_SAVES,
         accumulates=True,
         samples=cases.samples(cases.RMS),
         errors=cases.errors(cases.RMS),
@@ -340,7 +351,7 @@ dropout_add_layer_norm_op = catalogue.add(
     Op(
         "dropout_add_layer_norm(Tensor x, Tensor? residual, Tensor? weight=None, "
         f"Tensor? bias=None, Tensor? row_scale=None, {_TAIL.format(eps='1e-5')}) "
-        "-> (Tensor, Tensor)",
+        "-> (Tensor y, Tensor h)",
         family="norm",
         source="dropout_add_norm",
         reference=_reference(layer=True),
@@ -348,8 +359,8 @@ dropout_add_layer_norm_op = catalogue.add(
         triton="add_norm_triton:dropout_add_layer_norm",
         fake=_fake,
         check=_check("dropout_add_layer_norm"),
-        backward=_derivative("dropout_add_layer_norm_backward"),
-        saves=_saves,
+        backward=_derivative("dropout_add_layer_norm_backward", layer=True),
+        saves=_SAVES,
         accumulates=True,
         samples=cases.samples(cases.LAYER),
         errors=cases.errors(cases.LAYER),

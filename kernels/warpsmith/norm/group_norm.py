@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.norm import group_norm_cases as cases
 from warpsmith.norm.checks import check_device, check_like, shape_text
 from warpsmith.norm.group_layout import Groups, as_groups, empty_like
@@ -192,13 +192,18 @@ def _fake_backward(
 
 
 def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, groups, weight, bias, eps, activation = inputs
+    grad: Tensor,
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    activation: str,
+) -> Gradients:
     dx, dw, db = torch.ops.warpsmith.group_norm_backward(
         grad, x, groups, weight, bias, eps, activation
     )
-    return dx, None, None if weight is None else dw, None if bias is None else db, None, None
+    return {"x": dx, "weight": dw, "bias": db}
 
 
 # --- what the rungs take --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.norm import conditions
 from warpsmith.norm import layer_norm_cases as cases
 from warpsmith.norm.add_norm import add_layer_norm
@@ -123,26 +123,19 @@ def _fake_backward(
 
 
 def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, weight, bias, eps = inputs
+    grad: Tensor, x: Tensor, weight: Parameter, bias: Parameter, eps: float
+) -> Gradients:
     dx, dw, db = torch.ops.warpsmith.layer_norm_backward(grad, x, weight, bias, eps)
-    return dx, None if weight is None else dw, None if bias is None else db, None
+    return {"x": dx, "weight": dw, "bias": db}
 
 
 def _derivative_with_rstd(
-    inputs: tuple[Any, ...],
-    needs: tuple[bool, ...],
-    outputs: tuple[Tensor, ...],
-    grad: Tensor,
-    grad_rstd: Tensor,
-) -> tuple[Tensor | None, ...]:
-    _, weight, bias, eps = inputs
-    y, rstd = outputs
+    grad_y: Tensor, y: Tensor, weight: Parameter, bias: Parameter, rstd: Tensor, eps: float
+) -> Gradients:
     dx, dw, db = torch.ops.warpsmith.layer_norm_backward_from_output(
-        grad, y, weight, bias, rstd, eps
+        grad_y, y, weight, bias, rstd, eps
     )
-    return dx, None if weight is None else dw, None if bias is None else db, None
+    return {"x": dx, "weight": dw, "bias": db}
 
 
 # --- what the rungs take --------------------------------------------------------------------------
@@ -337,7 +330,7 @@ layer_norm_op = catalogue.add(
 layer_norm_with_rstd_op = catalogue.add(
     Op(
         "layer_norm_with_rstd(Tensor x, Tensor? weight=None, Tensor? bias=None, float eps=1e-5)"
-        " -> (Tensor, Tensor)",
+        " -> (Tensor y, Tensor rstd)",
         family="norm",
         source="layer_norm",
         reference=_reference_with_rstd,
@@ -346,9 +339,7 @@ layer_norm_with_rstd_op = catalogue.add(
         fake=_fake_with_rstd,
         check=_check_with_rstd,
         backward=_derivative_with_rstd,
-        saves_output=True,
-        saves_inputs=("weight", "bias"),
-        constants=(1,),
+        constants=("rstd",),
         accumulates=True,
         samples=cases.with_rstd_samples(),
         errors=cases.errors("layer_norm_with_rstd"),

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.norm import conditions
 from warpsmith.norm import rms_norm_cases as cases
 from warpsmith.norm.add_norm import add_rms_norm
@@ -95,25 +95,16 @@ def _fake_backward(
     return x.new_empty(x.shape), dw
 
 
-def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, weight, eps = inputs
+def _derivative(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> Gradients:
     dx, dw = torch.ops.warpsmith.rms_norm_backward(grad, x, weight, eps)
-    return dx, None if weight is None else dw, None
+    return {"x": dx, "weight": dw}
 
 
 def _derivative_with_rstd(
-    inputs: tuple[Any, ...],
-    needs: tuple[bool, ...],
-    outputs: tuple[Tensor, ...],
-    grad: Tensor,
-    grad_rstd: Tensor,
-) -> tuple[Tensor | None, ...]:
-    _, weight, eps = inputs
-    y, rstd = outputs
-    dx, dw = torch.ops.warpsmith.rms_norm_backward_from_output(grad, y, weight, rstd, eps)
-    return dx, None if weight is None else dw, None
+    grad_y: Tensor, y: Tensor, weight: Tensor | None, rstd: Tensor, eps: float
+) -> Gradients:
+    dx, dw = torch.ops.warpsmith.rms_norm_backward_from_output(grad_y, y, weight, rstd, eps)
+    return {"x": dx, "weight": dw}
 
 
 # --- what the rungs take --------------------------------------------------------------------------
@@ -312,7 +303,8 @@ rms_norm_op = catalogue.add(
 
 rms_norm_with_rstd_op = catalogue.add(
     Op(
-        "rms_norm_with_rstd(Tensor x, Tensor? weight=None, float eps=1e-6) -> (Tensor, Tensor)",
+        "rms_norm_with_rstd(Tensor x, Tensor? weight=None, float eps=1e-6) "
+        "-> (Tensor y, Tensor rstd)",
         family="norm",
         reference=_reference_with_rstd,
         ladder=(
@@ -347,9 +339,7 @@ rms_norm_with_rstd_op = catalogue.add(
         fake=_fake_with_rstd,
         check=_check_with_rstd,
         backward=_derivative_with_rstd,
-        saves_output=True,
-        saves_inputs=("weight",),
-        constants=(1,),
+        constants=("rstd",),
         accumulates=True,
         samples=cases.with_rstd_samples(),
         errors=cases.WITH_RSTD_ERRORS,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sample
+from warpsmith.core.catalogue import PACK, Bad, Cost, Gradients, Inputs, Op, Property, Rung, Sample
 from warpsmith.reduce.dims import ROWS_AT_ONCE, DimView, check_dim, is_last, view_by_shape
 
 DTYPES = ("f32", "f16", "bf16", "i32")
@@ -39,12 +39,9 @@ def _fake(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(x.shape, dtype=sum_dtype(x))
 
 
-def _backward(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
+def _backward(grad: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> Gradients:
     """A value enters every sum from its place on, so its gradient is the sum of theirs."""
-    _, dim, reverse, batch_invariant = inputs
-    return torch.ops.warpsmith.cumsum(grad, dim, not reverse, batch_invariant), None, None, None
+    return {"x": torch.ops.warpsmith.cumsum(grad, dim, not reverse, batch_invariant)}
 
 
 # --- what the rungs take --------------------------------------------------------------------------

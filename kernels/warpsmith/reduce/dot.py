@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import FLOATS, PACK, Condition, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import (
+    FLOATS,
+    PACK,
+    Condition,
+    Cost,
+    Gradients,
+    Needs,
+    Op,
+    Property,
+    Rung,
+)
 from warpsmith.norm.checks import check_like, shape_text
 from warpsmith.reduce import dot_cases as cases
 from warpsmith.reduce.determinism import cancelling, deterministic
@@ -37,12 +47,12 @@ def _reference(x: Tensor, y: Tensor) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, y = inputs
+def _derivative(grad: Tensor, x: Tensor, y: Tensor, needs: Needs) -> Gradients:
     mul = torch.ops.warpsmith.mul
-    return mul(y, grad) if needs[0] else None, mul(x, grad) if needs[1] else None
+    return {
+        "x": mul(y, grad) if "x" in needs else None,
+        "y": mul(x, grad) if "y" in needs else None,
+    }
 
 
 def _start(x: Tensor) -> int:

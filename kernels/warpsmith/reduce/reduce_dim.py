@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Cost, Inputs, Op, Property, Rung
+from warpsmith.core.catalogue import PACK, Cost, Gradients, Inputs, Op, Property, Rung
 from warpsmith.reduce import reduce_dim_cases as cases
 from warpsmith.reduce.determinism import cancelling, deterministic
 from warpsmith.reduce.dims import (
@@ -205,44 +205,34 @@ def _spread(grad: Tensor, x: Tensor, dim: int, keepdim: bool) -> Tensor:
     return grad.expand(x.shape)
 
 
-def _sum_backward(
-    inputs: Arguments, needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, dim, keepdim, _ = inputs
-    return _spread(grad, x, dim, keepdim), None, None, None
+def _sum_backward(grad: Tensor, x: Tensor, dim: int, keepdim: bool) -> Gradients:
+    return {"x": _spread(grad, x, dim, keepdim)}
 
 
-def _mean_backward(
-    inputs: Arguments, needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, dim, keepdim, _ = inputs
-    return _spread(grad, x, dim, keepdim) / size_along(x, dim), None, None, None
+def _mean_backward(grad: Tensor, x: Tensor, dim: int, keepdim: bool) -> Gradients:
+    return {"x": _spread(grad, x, dim, keepdim) / size_along(x, dim)}
 
 
-def _extreme_backward(name: str) -> Callable[..., tuple[Tensor | None, ...]]:
+def _extreme_backward(name: str) -> Callable[..., Gradients]:
     """Values that share the extreme share its gradient, as in PyTorch."""
 
-    def backward(
-        inputs: Arguments, needs: tuple[bool, ...], grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        x, dim, keepdim = inputs
+    def backward(grad: Tensor, x: Tensor, dim: int, keepdim: bool) -> Gradients:
         extreme = x == getattr(torch.ops.warpsmith, name)(x, dim, True)
         dx = _spread(grad, x, dim, keepdim) * extreme / extreme.sum(dim, keepdim=True)
-        return dx, None, None
+        return {"x": dx}
 
     return backward
 
 
 def _var_backward(
-    inputs: Arguments, needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    x, dim, correction, keepdim, batch_invariant = inputs
+    grad: Tensor, x: Tensor, dim: int, correction: int, keepdim: bool, batch_invariant: bool
+) -> Gradients:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     centred = wide - torch.ops.warpsmith.mean(wide, dim, True, batch_invariant)
     freedom = size_along(x, dim) - correction
     factor = 2 / freedom if freedom else float("inf")
     dx = factor * _spread(grad, x, dim, keepdim).to(wide.dtype) * centred
-    return dx.to(x.dtype), None, None, None, None
+    return {"x": dx.to(x.dtype)}
 
 
 # --- properties -----------------------------------------------------------------------------------
@@ -392,7 +382,7 @@ def _var_rest(correction: int = 1, batch_invariant: bool = False) -> cases.Rest:
 run_sum = _add(
     "sum",
     "sum(Tensor x, int dim=-1, bool keepdim=False, bool batch_invariant=False) -> Tensor",
-    lambda x, dim, keepdim, _: torch.sum(x, dim, keepdim=keepdim),
+    lambda x, dim, keepdim: torch.sum(x, dim, keepdim=keepdim),
     invariant_at=3,
     rest=_with_invariance(False),
     accumulates=True,
@@ -408,7 +398,7 @@ run_sum = _add(
 run_mean = _add(
     "mean",
     "mean(Tensor x, int dim=-1, bool keepdim=False, bool batch_invariant=False) -> Tensor",
-    lambda x, dim, keepdim, _: torch.mean(x, dim, keepdim=keepdim),
+    lambda x, dim, keepdim: torch.mean(x, dim, keepdim=keepdim),
     invariant_at=3,
     rest=_with_invariance(False),
     accumulates=True,
@@ -459,9 +449,7 @@ run_var = _add(
     "var",
     "var(Tensor x, int dim=-1, int correction=1, bool keepdim=False, bool batch_invariant=False)"
     " -> Tensor",
-    lambda x, dim, correction, keepdim, _: torch.var(
-        x, dim, correction=correction, keepdim=keepdim
-    ),
+    lambda x, dim, correction, keepdim: torch.var(x, dim, correction=correction, keepdim=keepdim),
     keepdim_at=3,
     invariant_at=4,
     rest=_var_rest(),

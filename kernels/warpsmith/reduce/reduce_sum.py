@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPES, PACK, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import DTYPES, PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.reduce import reduce_sum_cases as cases
 from warpsmith.reduce.determinism import cancelling, deterministic
 
@@ -28,11 +26,8 @@ def _fake(x: Tensor) -> Tensor:
     return x.new_empty((), dtype=result_dtype(x))
 
 
-def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    (x,) = inputs
-    return (grad.to(x.dtype).expand(x.shape),)
+def _derivative(grad: Tensor, x: Tensor) -> Gradients:
+    return {"x": grad.to(x.dtype).expand(x.shape)}
 
 
 def _bytes(x: Tensor) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import PACK, Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.norm.checks import check_like
 from warpsmith.softmax import bias_scale_mask_softmax_dropout_cases as cases
 from warpsmith.softmax import logits
@@ -162,16 +162,21 @@ def _fake_backward(grad: Tensor, x: Tensor, *others: Any) -> Tensor:
 
 
 def _derivative(
-    inputs: tuple[Any, ...],
-    needs: tuple[bool, ...],
-    outputs: tuple[Tensor, ...],
-    grad: Tensor | None,
+    x: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    scale: float,
+    causal: bool,
+    p: float,
+    seed: int,
+    offset: int,
+    lse: Tensor,
+    grad_y: Tensor | None,
     grad_lse: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    x, bias, mask, scale, causal, p, seed, offset = inputs
-    lse = outputs[1]
+    needs: Needs,
+) -> Gradients:
     backward = torch.ops.warpsmith.bias_scale_mask_softmax_dropout_backward
-    g = torch.zeros_like(x) if grad is None else grad
+    g = torch.zeros_like(x) if grad_y is None else grad_y
     dx = backward(g, x, bias, mask, lse, grad_lse, scale, causal, p, seed, offset)
 
     def unscaled() -> Tensor:
@@ -180,8 +185,9 @@ def _derivative(
         added = bias.to(wide)
         return backward(dy, z, added, mask, lse, grad_lse, 1.0, causal, p, seed, offset)
 
-    wanted = bias is not None and needs[1]
-    return (dx, additive_gradient(bias, dx, scale, unscaled) if wanted else None, *[None] * 6)
+    if bias is None or "bias" not in needs:
+        return {"x": dx}
+    return {"x": dx, "bias": additive_gradient(bias, dx, scale, unscaled)}
 
 
 # --- what the rungs take --------------------------------------------------------------------------
@@ -376,7 +382,7 @@ bias_scale_mask_softmax_dropout_op = catalogue.add(
     Op(
         "bias_scale_mask_softmax_dropout(Tensor x, Tensor? bias=None, Tensor? mask=None, "
         "float scale=1.0, bool causal=False, float p=0.0, int seed=0, int offset=0) "
-        "-> (Tensor, Tensor)",
+        "-> (Tensor y, Tensor lse)",
         family="softmax",
         source="scaled_masked_softmax",
         reference=_reference,
@@ -422,7 +428,6 @@ bias_scale_mask_softmax_dropout_op = catalogue.add(
         fake=_fake,
         check=_check,
         backward=_derivative,
-        saves_output=True,
         accumulates=True,
         samples=cases.forward_samples(),
         errors=cases.ERRORS,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
+from warpsmith.core.catalogue import PACK, Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.softmax import logits
 from warpsmith.softmax import scaled_masked_softmax_cases as cases
 from warpsmith.softmax.logits import (
@@ -84,20 +82,18 @@ def _reference_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> 
 
 
 def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], outputs: tuple[Tensor, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    _, mask, scale, causal = inputs
-    (y,) = outputs
+    grad_y: Tensor, y: Tensor, mask: Tensor | None, scale: float, causal: bool, needs: Needs
+) -> Gradients:
     backward = torch.ops.warpsmith.scaled_masked_softmax_backward
-    dx = backward(grad, y, scale, causal)
-    if mask is None or not needs[1]:
-        return dx, None, None, None
+    dx = backward(grad_y, y, scale, causal)
+    if mask is None or "mask" not in needs:
+        return {"x": dx}
 
     def unscaled() -> Tensor:
         wide = wide_dtype(y)
-        return backward(grad.to(wide), y.to(wide), 1.0, causal)
+        return backward(grad_y.to(wide), y.to(wide), 1.0, causal)
 
-    return dx, additive_gradient(mask, dx, scale, unscaled), None, None
+    return {"x": dx, "mask": additive_gradient(mask, dx, scale, unscaled)}
 
 
 # --- what the rungs take --------------------------------------------------------------------------
@@ -197,7 +193,7 @@ def _bytes_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> int:
 scaled_masked_softmax_op = catalogue.add(
     Op(
         "scaled_masked_softmax"
-        "(Tensor x, Tensor? mask=None, float scale=1.0, bool causal=False) -> Tensor",
+        "(Tensor x, Tensor? mask=None, float scale=1.0, bool causal=False) -> Tensor y",
         family="softmax",
         reference=_reference,
         ladder=(
@@ -242,7 +238,6 @@ scaled_masked_softmax_op = catalogue.add(
         fake=lambda x, mask, scale, causal: x.new_empty(x.shape),
         check=_check,
         backward=_derivative,
-        saves_output=True,
         accumulates=True,
         aliases=("scale_mask_softmax",),
         samples=cases.samples(),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Cost, Op, Property
+from warpsmith.core.catalogue import Cost, Gradients, Op, Property
 from warpsmith.reduce.dims import check_dim
 from warpsmith.softmax import softmax_cases as cases
 from warpsmith.softmax import softmax_ladder as ladder
@@ -75,16 +75,12 @@ def _fake_backward(grad: Tensor, y: Tensor, dim: int) -> Tensor:
     return y.new_empty(y.shape)
 
 
-def _derivative(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], outputs: tuple[Tensor, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    return torch.ops.warpsmith.softmax_backward(grad, outputs[0], inputs[1]), None
+def _derivative(grad_y: Tensor, y: Tensor, dim: int) -> Gradients:
+    return {"x": torch.ops.warpsmith.softmax_backward(grad_y, y, dim)}
 
 
-def _derivative_log(
-    inputs: tuple[Any, ...], needs: tuple[bool, ...], outputs: tuple[Tensor, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    return torch.ops.warpsmith.log_softmax_backward(grad, outputs[0], inputs[1]), None
+def _derivative_log(grad_y: Tensor, y: Tensor, dim: int) -> Gradients:
+    return {"x": torch.ops.warpsmith.log_softmax_backward(grad_y, y, dim)}
 
 
 # --- peers ----------------------------------------------------------------------------------------
@@ -149,7 +145,7 @@ def _bytes_backward(grad: Tensor, y: Tensor, dim: int) -> int:
 
 softmax_op = catalogue.add(
     Op(
-        "softmax(Tensor x, int dim=-1) -> Tensor",
+        "softmax(Tensor x, int dim=-1) -> Tensor y",
         family="softmax",
         reference=_reference,
         ladder=ladder.SOFTMAX,
@@ -157,8 +153,6 @@ softmax_op = catalogue.add(
         fake=_fake,
         check=_check("softmax"),
         backward=_derivative,
-        saves_inputs=(),
-        saves_output=True,
         accumulates=True,
         samples=cases.samples(past=True),
         errors=cases.errors("softmax"),
@@ -180,7 +174,7 @@ softmax_op = catalogue.add(
 
 log_softmax_op = catalogue.add(
     Op(
-        "log_softmax(Tensor x, int dim=-1) -> Tensor",
+        "log_softmax(Tensor x, int dim=-1) -> Tensor y",
         family="softmax",
         source="softmax",
         reference=_reference_log,
@@ -189,8 +183,6 @@ log_softmax_op = catalogue.add(
         fake=_fake,
         check=_check("log_softmax"),
         backward=_derivative_log,
-        saves_inputs=(),
-        saves_output=True,
         accumulates=True,
         samples=cases.samples(),
         errors=cases.errors("log_softmax"),
