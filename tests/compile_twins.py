@@ -28,7 +28,7 @@ from triton.runtime.jit import JITFunction
 
 from warpsmith.cli.arguments import UsageError, find_ops
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPES, Inputs, Op, Sample
+from warpsmith.core.catalogue import Op, Sample
 from warpsmith.proof.verify.run import small_samples, spread
 
 
@@ -83,7 +83,7 @@ def compiled(name: str, dtype: str, most: int) -> tuple[int, list[str]]:
     samples = calls(op, dtype, most)
     for sample, device in samples:
         try:
-            twin(*dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], device))))
+            twin(*dispatch.normalise(op, sample.make(op.inputs(dtype, device))))
         except Exception as error:
             failures.append(f"{name} {dtype} {sample}: {type(error).__name__}: {error}"[:600])
     return len(samples) - len(failures), failures

@@ -11,7 +11,7 @@ import torch
 
 import warpsmith
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPES, Inputs, Op
+from warpsmith.core.catalogue import DTYPES, Op
 from warpsmith.core.families import FAMILIES
 from warpsmith.native import build
 from warpsmith.proof import testing
@@ -162,14 +162,14 @@ def test_spec_is_complete(op: Op) -> None:
         assert not (sample.small and sample.huge), sample.label
     for dtype in op.dtypes:
         assert op.samples_for(dtype)
-    assert set(op.saves_inputs or ()) <= set(op.argument_names)
+    assert set(op.constants) <= set(op.outputs)
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)
 def test_samples_are_reproducible(op: Op) -> None:
     for dtype in op.dtypes:
         sample = op.samples_for(dtype)[0]
-        first, again = (sample.make(Inputs(DTYPES[dtype])) for _ in range(2))
+        first, again = (sample.make(op.inputs(dtype)) for _ in range(2))
         for a, b in zip(first, again, strict=True):
             if isinstance(a, torch.Tensor):
                 torch.testing.assert_close(a.float(), b.float(), rtol=0, atol=0, equal_nan=True)
@@ -180,7 +180,7 @@ def test_cost_counts_at_least_the_outputs(op: Op) -> None:
     assert op.cost is not None
     dtype = op.dtypes[0]
     for sample in [s for s in op.samples_for(dtype) if s.small and not s.huge]:
-        args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype])))
+        args = dispatch.normalise(op, sample.make(op.inputs(dtype)))
         if any(isinstance(a, torch.Tensor) and not a.numel() for a in args):
             continue
         written = sum(o.numel() * o.element_size() for o in testing.promised(op, args))

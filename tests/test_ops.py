@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 import warpsmith
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Inputs, Op
+from warpsmith.core.catalogue import Op
 from warpsmith.proof import verify
 from warpsmith.proof.verify.run import Run, as_tuple, requiring, usable_samples
 
@@ -115,13 +115,12 @@ def test_autograd_keeps_what_the_spec_says(op: Op) -> None:
     kept: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         out = getattr(torch.ops.warpsmith, op.name)(*leaves)
-    names = op.argument_names if op.saves_inputs is None else op.saves_inputs
-    named = zip(op.argument_names, leaves, strict=True)
-    wanted = [a for name, a in named if isinstance(a, torch.Tensor) and name in names]
-    wanted += as_tuple(out) if op.saves_output else ()
-    if op.saves is not None:
-        wanted = [a for a in op.saves(leaves, as_tuple(out)) if isinstance(a, torch.Tensor)]
-    assert [t.data_ptr() for t in kept] == [t.data_ptr() for t in wanted]
+    given = dict(zip((*op.argument_names, *op.outputs), (*leaves, *op.results(out)), strict=True))
+    known = tuple(given[name] for name in (*op.argument_names, *filter(None, op.outputs)))
+    given |= {name: saved(*known) for name, saved in op.saves.items()}
+    wanted = [given.get(name) for name in op.derivative_takes]
+    addresses = [t.data_ptr() for t in wanted if isinstance(t, torch.Tensor)]
+    assert [t.data_ptr() for t in kept] == addresses
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if op.backward is None], ids=str)
@@ -208,7 +207,7 @@ def test_a_missing_tensor_is_named_by_public_functions() -> None:
 def test_inputs_on_meta_give_outputs_on_meta(op: Op) -> None:
     for dtype in op.dtypes[:1]:
         for sample in [s for s in op.samples_for(dtype) if s.small][:6]:
-            args = sample.make(Inputs(catalogue.DTYPES[dtype]))
+            args = sample.make(op.inputs(dtype))
             real = getattr(torch.ops.warpsmith, op.name)(*args)
             meta = getattr(torch.ops.warpsmith, op.name)(
                 *(

@@ -247,7 +247,7 @@ def test_some_kernel_takes_every_sample(op: catalogue.Op, sm: int) -> None:
     for dtype in op.dtypes:
         for sample in op.samples_for(dtype):
             if sample.small:
-                args = sample.make(Inputs(DTYPES[dtype]))
+                args = sample.make(op.inputs(dtype))
                 choice = warpsmith.which(op.name, *args, sm=sm)
                 assert choice.implementation == "cuda", f"{dtype} {sample}: {choice}"
 
@@ -273,7 +273,7 @@ def test_what_may_overflow_is_never_chosen() -> None:
     for op in catalogue.load().values():
         for dtype in op.dtypes:
             for sample in [s for s in op.samples_for(dtype) if s.small][:4]:
-                args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype])))
+                args = dispatch.normalise(op, sample.make(op.inputs(dtype)))
                 variant = dispatch.pick(op, args, 90)
                 if variant is not None:
                     assert not (op.accumulates and variant.low_precision)
@@ -312,7 +312,7 @@ def test_cute_is_never_chosen() -> None:
     for dtype in ("f16", "bf16"):
         for sample in op.samples_for(dtype):
             if sample.small:
-                variant = dispatch.pick(op, sample.make(Inputs(DTYPES[dtype])), 90)
+                variant = dispatch.pick(op, sample.make(op.inputs(dtype)), 90)
                 assert variant is None or not variant.rung.name.startswith("cute_")
     assert warpsmith.which("matmul", *column_major(64, 64, 64), sm=80).name != f"matmul_{CUTE}"
 

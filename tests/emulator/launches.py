@@ -29,7 +29,7 @@ import torch
 import emulator
 from emulator import checks
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPES, Inputs, Op
+from warpsmith.core.catalogue import Op
 from warpsmith.native import inspection, launches
 from warpsmith.native.launches import Launch
 
@@ -64,7 +64,7 @@ def _unwritten(a: Any) -> Any:
 def _calls(op: Op, dtype: str) -> Iterator[tuple[Any, ...]]:
     """The arguments of every sample and case."""
     for sample in (*op.samples_for(dtype), *op.bench_for(dtype)):
-        args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "meta")))
+        args = dispatch.normalise(op, sample.make(op.inputs(dtype, "meta")))
         yield tuple(_unwritten(a) for a in args)
 
 

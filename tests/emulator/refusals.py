@@ -14,7 +14,7 @@ from torch import Tensor
 
 from emulator.checks import SM
 from warpsmith.core import dispatch
-from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
+from warpsmith.core.catalogue import DTYPES, Op, Variant
 
 Arguments = tuple[Any, ...]
 
@@ -72,7 +72,7 @@ def _bad_calls(op: Op, args: Arguments) -> Iterator[tuple[str, Arguments]]:
 def _samples(op: Op, dtype: str) -> Iterator[tuple[str, Arguments]]:
     for sample in op.samples_for(dtype):
         if sample.small:
-            args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype])))
+            args = dispatch.normalise(op, sample.make(op.inputs(dtype)))
             elements = sum(a.numel() for a in args if isinstance(a, Tensor))
             if 0 < elements <= MOST:
                 yield str(sample), args

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPES, Composite, Inputs, Op, PartCall
+from warpsmith.core.catalogue import DTYPES, Composite, Op, PartCall
 from warpsmith.native.console import UsageError
 
 Shape = tuple[int, ...]
@@ -151,7 +151,7 @@ def _samples(op: Op, first: Shape, dtype: str) -> Iterator[tuple[Any, ...]]:
         if sample.dtypes is not None and dtype not in sample.dtypes:
             continue
         try:
-            values = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "meta")))
+            values = dispatch.normalise(op, sample.make(op.inputs(dtype, "meta")))
         except (ArithmeticError, RuntimeError, TypeError, ValueError):
             continue  # looks at data, or is written for other dtypes
         leading = dispatch.first_tensor(values)

@@ -25,7 +25,7 @@ from warpsmith.cli.calls import (
     parse_shape,
 )
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPES, Composite, Op
+from warpsmith.core.catalogue import Composite, Op
 from warpsmith.native.console import (
     UsageError,
     print_facts,
@@ -185,7 +185,7 @@ def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> d
             "story": variant.rung.story,
         }
         for variant in op.variants
-        if DTYPES[variant.dtype] is dispatch.first_tensor(values).dtype
+        if variant.signature.mismatch(op.argument_names, values) is None
     ]
     return {
         "op": op.name,

@@ -308,8 +308,8 @@ class Op:
     """
 
     #: As PyTorch writes it: "rms_norm(Tensor x, Tensor? weight, float eps) -> Tensor". Arguments
-    #: may be written to ("Tensor(a!) cache"), and outputs left out ("-> (Tensor y, Tensor? lse)"):
-    #: None stands for such an output in what implementations return.
+    #: may be written to ("Tensor(a!) cache", "Tensor(b!)? out"), or outputs be left out
+    #: ("-> (Tensor y, Tensor? lse)"): None stands for such an output in what is returned.
     schema: str
     family: str
     #: Plain PyTorch at any floating dtype, float64 included; must not write its inputs. Where the
@@ -407,7 +407,9 @@ class Op:
             changed[name] = tuple(replace(c, make=self._positional(c.make)) for c in calls)
         for name, value in changed.items():
             object.__setattr__(self, name, value)
-        if self.backward is not None:
+        if self.written:
+            self._check_writes()
+        elif self.backward is not None:
             self._check_derivative()
 
     def _positional(self, make: Callable[[Inputs], Any]) -> Callable[[Inputs], tuple[Any, ...]]:
@@ -426,9 +428,17 @@ class Op:
 
         return positional
 
-    def _check_derivative(self) -> None:
-        if self.written:
+    def _check_writes(self) -> None:
+        """What PyTorch asks of an operator that writes, so that it can be compiled."""
+        if self.backward is not None:
             raise ValueError(f"{self.name}: PyTorch differentiates no operator that writes")
+        if any(str(output.type) != "Tensor" for output in self.parsed.returns):
+            raise ValueError(
+                f"{self.name}: PyTorch compiles an operator that writes only where all outputs are "
+                "there; what may be left out can be an argument that is written to, 'Tensor(b!)?'"
+            )
+
+    def _check_derivative(self) -> None:
         if len(self.outputs) > 1 and not all(self.outputs):
             raise ValueError(f"{self.name}: its derivative needs names for the schema's outputs")
         given = (*self.argument_names, *filter(None, self.outputs))

@@ -15,7 +15,6 @@ which ranks below a CUDA one once that exists.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import operator
@@ -33,13 +32,12 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from warpsmith.core import catalogue
+from warpsmith.core import autograd, catalogue
 from warpsmith.core.arguments_by_name import by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 from warpsmith.native import build
 
 _library = torch.library.Library("warpsmith", "DEF")
-_BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 
 @dataclass(frozen=True)
@@ -319,7 +317,8 @@ def _computed(op: Op, args: tuple[Any, ...]) -> Any:
         o if o is None or p is None else _with_strides(o, p) for o, p in pairs[: len(op.outputs)]
     )
     for slot, (holds, _) in zip(op.written, pairs[len(op.outputs) :], strict=True):
-        args[slot].copy_(holds)
+        if args[slot] is not None:
+            args[slot].copy_(holds)
     return outputs if len(outputs) > 1 else outputs[0] if outputs else None
 
 
@@ -419,7 +418,7 @@ def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
                 )
             return packet.fallback(*args)
         if load_family(op.family):
-            with _BelowAutograd():
+            with autograd.BelowAutograd():
                 return getattr(packet, overload)(*args, **kwargs)
         why = build.why_not(op.family)
         if overload == "rung":
@@ -485,84 +484,6 @@ def _define(schema: str) -> None:
     _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def _register_autograd(op: Op, name: str) -> None:
-    assert op.backward is not None
-    derivative, takes, arguments = op.backward, op.derivative_takes, op.argument_names
-    kept = tuple(n for n in takes if n != "needs" and n not in op.gradients)
-
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        outputs = op.results(output)
-        given = dict(zip((*arguments, *op.outputs), (*inputs, *outputs), strict=True))
-        unnamed = tuple(given[n] for n in (*arguments, *filter(None, op.outputs)))
-        given |= {n: saved(*unnamed) for n, saved in op.saves.items()}
-        ctx.others = [None if isinstance(given[n], Tensor) else given[n] for n in kept]
-        ctx.tensor_slots = [i for i, n in enumerate(kept) if isinstance(given[n], Tensor)]
-        ctx.save_for_backward(*(given[kept[i]] for i in ctx.tensor_slots))
-        ctx.mark_non_differentiable(*(given[n] for n in op.constants))
-        ctx.set_materialize_grads(False)
-        ctx.present = [a is not None for a in inputs]
-
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        if all(g is None for g in grads):
-            return (None,) * len(arguments)
-        values = list(ctx.others)
-        for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
-            values[slot] = tensor
-        given = dict(zip(kept, values, strict=True)) | dict(zip(op.gradients, grads, strict=True))
-        # arguments that were left out need nothing, and are not in `needs_input_grad`
-        pairs = zip(arguments, ctx.needs_input_grad, strict=False)
-        given["needs"] = frozenset(n for n, needed in pairs if needed)
-        asked = {n: given[n] for n in takes}
-        # A gradient that may have to be differentiated in its turn stays above autograd.
-        below = contextlib.nullcontext() if torch.is_grad_enabled() else _BelowAutograd()
-        with below:
-            found = derivative(**asked)
-        assert found.keys() <= set(arguments), f"{op.name} has no argument for {found.keys()}"
-        pairs = zip(arguments, ctx.present, strict=True)
-        return tuple(found.get(n) if present else None for n, present in pairs)
-
-    torch.library.register_autograd(
-        f"warpsmith::{name}", backward, setup_context=setup_context, lib=_library
-    )
-
-
-def _refuse_backward(op: Op, name: str) -> None:
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        raise RuntimeError(f"{op.name}: the derivative for warpsmith::{name} is not implemented")
-
-    torch.library.register_autograd(f"warpsmith::{name}", backward, lib=_library)
-
-
-def _write_below_autograd(op: Op, name: str, written: tuple[int, ...]) -> None:
-    """Of an operator that writes to arguments, which autograd can only be told of."""
-
-    def run(*args: Any) -> Any:
-        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
-            raise RuntimeError(
-                f"{name}: not differentiable; expected arguments that require no gradient"
-            )
-        for slot in written:
-            if slot < len(args) and isinstance(args[slot], Tensor):
-                _require_own_memory(op, slot, args[slot])
-        with _BelowAutograd():
-            out = getattr(torch.ops.warpsmith, name).default(*args)
-        for slot in written:
-            if slot < len(args) and isinstance(args[slot], Tensor):
-                torch.autograd.graph.increment_version(args[slot])
-        return out
-
-    _library.impl(name, run, "Autograd")
-
-
-def _require_own_memory(op: Op, slot: int, x: Tensor) -> None:
-    """Raises where elements that are written to share memory."""
-    if any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride(), strict=True)):
-        raise RuntimeError(
-            f"{op.name}: expected {op.argument_names[slot]} that are not expanded, "
-            "as they are written to"
-        )
-
-
 def register(op: Op) -> None:
     """Defines the operator and its variants in `torch.ops.warpsmith`."""
     signature = op.schema[len(op.name) :]
@@ -591,11 +512,11 @@ def register(op: Op) -> None:
         names.append(variant.op_name)
     for name in names:
         if op.written:
-            _write_below_autograd(op, name, op.written)
+            autograd.write(_library, op, name, op.written)
         elif op.backward is not None:
-            _register_autograd(op, name)
+            autograd.differentiate(_library, op, name)
         else:
-            _refuse_backward(op, name)
+            autograd.refuse(_library, op, name)
 
 
 def register_inplace(op: Op, index: int) -> None:
@@ -620,19 +541,19 @@ def register_inplace(op: Op, index: int) -> None:
         return None if not kept else kept[0] if len(kept) == 1 else kept
 
     def written(implementation: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        _require_own_memory(op, 0, args[0])
+        autograd.require_own_memory(op, 0, args[0])
         out = implementation(*args)
         args[0].copy_(out[index] if isinstance(out, tuple) else out)
         return rest(out)
 
     def until_loaded(*args: Any) -> Any:
         if load_family(op.family):
-            with _BelowAutograd():
+            with autograd.BelowAutograd():
                 return getattr(torch.ops.warpsmith, name)(*args)
         _warn_once(op.family, build.why_not(op.family))
         return written(getattr(torch.ops.warpsmith, op.name).fallback, args)
 
-    _write_below_autograd(op, name, (0,))
+    autograd.write(_library, op, name, (0,))
     _library.impl(name, lambda *args: written(_cpu(op), args), "CPU")
     _library.impl(name, lambda *args: rest(_meta(op)(*args)), "Meta")
     _library.impl(name, until_loaded, "CompositeExplicitAutograd")
@@ -700,7 +621,7 @@ def public(op: Op) -> Callable[..., Any]:
                 if isinstance(a, Tensor) and a.requires_grad:
                     return default(*args)
         try:
-            with _BelowAutograd():
+            with autograd.BelowAutograd():
                 return direct(*args)
         except RuntimeError:
             require_tensors(op, normalise(op, args))

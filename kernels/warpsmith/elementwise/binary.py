@@ -11,7 +11,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Bad, Gradients, Inputs, Needs, Op, Property, is_fp8
-from warpsmith.elementwise import checks, ladder, layout, references, samples
+from warpsmith.elementwise import checks, ladder, layout, samples
 from warpsmith.spec import references
 
 Derivative = Callable[..., Gradients]

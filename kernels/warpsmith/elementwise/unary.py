@@ -12,7 +12,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Gradients, Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, references, samples
+from warpsmith.elementwise import checks, ladder, layout, samples
 from warpsmith.spec import references
 
 

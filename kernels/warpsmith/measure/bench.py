@@ -22,7 +22,7 @@ from torch import Tensor
 
 import warpsmith
 from warpsmith.core import catalogue, dispatch, json_files
-from warpsmith.core.catalogue import DTYPES, Inputs, Op, Sample
+from warpsmith.core.catalogue import Op, Sample
 from warpsmith.measure import limits, timing
 from warpsmith.proof import testing
 from warpsmith.records import sources
@@ -246,7 +246,7 @@ def make_sets(sample: Sample, dtype: str, op: Op, l2: int) -> tuple[list[tuple[A
     """
 
     def one(seed: int) -> tuple[Any, ...]:
-        return dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "cuda", seed)))
+        return dispatch.normalise(op, sample.make(op.inputs(dtype, "cuda", seed)))
 
     first = one(0)
     per_call = max(timing.bytes_of(first), op.cost.bytes(*first) if op.cost else 0)
@@ -422,7 +422,7 @@ def overhead_sample(op: Op, dtype: str) -> tuple[Sample, tuple[Any, ...]] | None
     for sample in op.samples_for(dtype):
         if not sample.small:
             continue
-        args = sample.make(Inputs(DTYPES[dtype], "cuda"))
+        args = sample.make(op.inputs(dtype, "cuda"))
         tensors = [a for a in args if isinstance(a, Tensor)]
         if not tensors or not all(
             t.is_contiguous() and t.numel() and t.data_ptr() % 16 == 0 for t in tensors
@@ -522,7 +522,7 @@ def _rungs_for(op: Op, sample: Sample, dtype: str, sm: int | None) -> dict[str, 
 
 
 def _planned(op: Op, sample: Sample, dtype: str) -> tuple[Any, ...]:
-    return dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "meta")))
+    return dispatch.normalise(op, sample.make(op.inputs(dtype, "meta")))
 
 
 def _planned_bytes(op: Op, sample: Sample, dtype: str) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPES, Inputs, Op, Sample
+from warpsmith.core.catalogue import Op, Sample
 from warpsmith.measure import bench
 from warpsmith.measure.bench import Case, Plan
 from warpsmith.native import build
@@ -51,7 +51,7 @@ class Warming:
         sample = op.bench[self.sample]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            args = dispatch.normalise(op, sample.make(Inputs(DTYPES[self.dtype], "cuda")))
+            args = dispatch.normalise(op, sample.make(op.inputs(self.dtype, "cuda")))
             case = Case(op, self.dtype, sample, [args], cold=False)
             functions = bench.implementations(case, self.plan, False, lambda message: None)
             for name, function in functions.items():
@@ -72,7 +72,7 @@ def _call(function: bench.Function, args: tuple[object, ...], crowded: bool) -> 
 
 
 def _bytes(op: Op, dtype: str, sample: Sample) -> int:
-    args = sample.make(Inputs(DTYPES[dtype], "meta"))
+    args = sample.make(op.inputs(dtype, "meta"))
     return sum(a.numel() * a.element_size() for a in args if isinstance(a, Tensor))
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from warpsmith.core import catalogue
-from warpsmith.core.catalogue import DTYPES, Inputs, Op
+from warpsmith.core.catalogue import Op
 from warpsmith.native import build, cubins, launches, machine_code
 from warpsmith.native.console import progress_bar, say
 from warpsmith.native.cubins import InspectionError
@@ -478,7 +478,7 @@ def launch_all(op: Op, step: Callable[[str], None] = lambda variant: None) -> No
         calls = []
         for sample in op.samples_for(dtype):
             if not sample.huge:
-                made = sample.make(Inputs(DTYPES[dtype], "cuda"))
+                made = sample.make(op.inputs(dtype, "cuda"))
                 calls.append(dispatch.normalise(op, made))
         for variant in (v for v in op.variants if v.dtype == dtype):
             step(variant.op_name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,7 @@ __all__ = [
     "run_triton",
     "ulp",
     "unchanged",
+    "with_written",
     "yardstick",
 ]
 
@@ -76,7 +77,8 @@ def gold(op: Op, args: Sequence[Any]) -> Outputs:
         args: its positional arguments; trailing ones may be left to the schema's defaults.
 
     Returns:
-        One float64 tensor per output (integer outputs keep their dtype).
+        One float64 tensor per output that there is (integer outputs keep their dtype), and per
+        argument that is written to.
     """
     args = dispatch.normalise(op, _detached(args))
     with torch.no_grad():
@@ -87,7 +89,13 @@ def _exact(op: Op, *args: Any) -> Outputs:
     """The reference, in which what a call quantises to fp8 is counted as the numbers it stands
     for.
     """
-    return tuple(o.double() if is_fp8(o.dtype) else o for o in as_tuple(op.reference(*args)))
+    found = _present(as_tuple(op.reference(*args)))
+    return tuple(o.double() if is_fp8(o.dtype) else o for o in found)
+
+
+def _present(outs: Sequence[Tensor | None]) -> Outputs:
+    """Those of optional outputs that are there."""
+    return tuple(o for o in outs if o is not None)
 
 
 def yardstick(op: Op, args: Sequence[Any]) -> Outputs:
@@ -98,22 +106,18 @@ def yardstick(op: Op, args: Sequence[Any]) -> Outputs:
         args: its positional arguments.
 
     Returns:
-        One tensor per output.
+        One tensor per output that there is, and per argument that is written to.
     """
     args = dispatch.normalise(op, _detached(args))
     with torch.no_grad():
-        return as_tuple(dispatch.reference(op, args))
+        return _present(as_tuple(dispatch.reference(op, args)))
 
 
 def promised(op: Op, args: Sequence[Any]) -> Outputs:
-    """Shape, dtype and strides that the operator's fake promises, on meta tensors."""
-    args = dispatch.normalise(op, _detached(args))
-    with torch.device("meta"):
-        return as_tuple(op.fake(*(_meta(a) if isinstance(a, Tensor) else a for a in args)))
-
-
-def _meta(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    """Shape, dtype and strides that the operator's fake promises, on meta tensors, of the outputs
+    that there are; then those of the arguments that are written to.
+    """
+    return _present(dispatch.promised(op, dispatch.normalise(op, _detached(args))))
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,8 @@ def compare(
 
     Args:
         op: the operator.
-        out: what the implementation returned, a tensor or a tuple of them.
+        out: what the implementation returned, a tensor or a tuple of them; of an operator that
+            writes to arguments what `with_written` adds, too.
         args: the arguments that it was given.
         variant: the variant that ran, if one did; one that sums in 16 bits is allowed what such a
             sum costs, and one that is not valid for these values answers for its layout only.
@@ -246,9 +251,14 @@ def compare(
     dtype = dispatch.first_tensor(args).dtype
     title = f"{variant.op_name if variant else op.name} [{DTYPE_NAMES.get(dtype, dtype)}"
     title += f" {label}]" if label else "]"
-    promises = promised(op, args)
-    if len(outs) != len(promises):
-        return Comparison(False, f"{title}: {len(outs)} outputs, promised {len(promises)}")
+    said = dispatch.promised(op, args)
+    if len(outs) != len(said):
+        return Comparison(False, f"{title}: {len(outs)} outputs, promised {len(said)}")
+    for i, (o, promise) in enumerate(zip(outs, said, strict=True)):
+        if (o is None) != (promise is None):
+            there = "is None" if o is None else "is there, promised None"
+            return Comparison(False, f"{title}: output {i} {there}", bad=1.0)
+    outs, promises = _present(outs), _present(said)
     for i, (o, promise) in enumerate(zip(outs, promises, strict=True)):
         if fault := _layout_fault(o, promise):
             which = f" output {i}" if len(outs) > 1 else ""
@@ -418,12 +428,51 @@ def unchanged(args: Sequence[Any]) -> Iterator[None]:
     before: dict[int, tuple[int, Tensor, Tensor]] = {}
     for i, a in enumerate(args):
         if isinstance(a, Tensor) and a.untyped_storage().nbytes():
-            raw = torch.empty(0, dtype=torch.uint8, device=a.device).set_(a.untyped_storage())
+            raw = _raw(a)
             before.setdefault(raw.data_ptr(), (i, raw, raw.clone()))
     yield
     for i, raw, copy in before.values():
         if not torch.equal(raw, copy):
             raise AssertionError(f"the call wrote to the memory of argument {i}")
+
+
+def with_written(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of an operator that returns, behind its outputs, what arguments that it writes to
+    hold afterwards; the arguments themselves, of which it gets copies of the same layout, stay as
+    they are. `function` itself for an operator that writes to none.
+
+    Raises of a call:
+        AssertionError: it wrote beside an argument, into memory between its elements.
+    """
+    if not op.written:
+        return function
+
+    def run(*args: Any) -> tuple[Any, ...]:
+        given = list(dispatch.normalise(op, args))
+        slots = [i for i in op.written if isinstance(given[i], Tensor)]
+        for i in slots:
+            given[i] = _relocated(given[i])
+        out = op.results(function(*given))
+        for i in slots:
+            around = _relocated(given[i]).copy_(args[i])
+            same = torch.equal(_raw(around), _raw(args[i]))
+            assert same, f"the call wrote beside {op.argument_names[i]}"
+        return (*out, *(given[i] for i in op.written))
+
+    return run
+
+
+def _raw(x: Tensor) -> Tensor:
+    """The bytes of the storage behind a tensor."""
+    return torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())
+
+
+def _relocated(x: Tensor) -> Tensor:
+    """A copy of a tensor and of the whole storage around it."""
+    storage = _raw(x).clone().untyped_storage()
+    return torch.empty(0, dtype=x.dtype, device=x.device).set_(
+        storage, x.storage_offset(), x.shape, x.stride()
+    )
 
 
 def run_triton(op: Op, args: Sequence[Any]) -> Any:
@@ -434,7 +483,7 @@ def run_triton(op: Op, args: Sequence[Any]) -> Any:
         args: its positional arguments.
 
     Returns:
-        What the twin returns.
+        What the twin returns, and what it wrote (`with_written`).
 
     Raises:
         RuntimeError: for CPU tensors where the interpreter is off (`TRITON_INTERPRET=1` must be set
@@ -446,4 +495,4 @@ def run_triton(op: Op, args: Sequence[Any]) -> Any:
     device = dispatch.first_tensor(args).device
     if device.type == "cpu" and not dispatch.interpreting():
         raise RuntimeError(f"{op.name}: Triton takes CPU tensors only with TRITON_INTERPRET=1")
-    return dispatch.triton_function(op)(*args)
+    return with_written(op, dispatch.triton_function(op))(*args)

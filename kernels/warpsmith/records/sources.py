@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from warpsmith.core import catalogue
-from warpsmith.core.catalogue import DTYPES, Composite, Inputs, Op
+from warpsmith.core.catalogue import Composite, Op
 from warpsmith.native import build
 
 #: A line of Python that says nothing to the interpreter.
@@ -92,7 +92,7 @@ def _timed(op: Op) -> Iterator[str]:
     """The calls that are timed, one after another."""
     for dtype in op.bench_dtypes:
         for sample in op.bench_for(dtype):
-            args = sample.make(Inputs(DTYPES[dtype], "meta"))
+            args = sample.make(op.inputs(dtype, "meta"))
             said = (
                 f"{a.dtype} {tuple(a.shape)} {a.stride()}" if isinstance(a, Tensor) else f"{a}"
                 for a in args

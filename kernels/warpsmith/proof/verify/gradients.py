@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import dispatch
-from warpsmith.core.catalogue import DTYPES, Op, is_fp8
+from warpsmith.core.catalogue import DTYPES, is_fp8
 from warpsmith.proof import testing
 from warpsmith.proof.verify.run import (
     Run,
@@ -42,12 +42,6 @@ def _gradients(
     return list(torch.autograd.grad(outs, leaves, given, allow_unused=True)), list(seeds)
 
 
-def _starts_from_output(op: Op) -> bool:
-    if op.saves is not None:  # as operators do that keep one of several outputs
-        return True
-    return op.saves_output and op.argument_names[0] not in (op.saves_inputs or op.argument_names)
-
-
 def judge_gradients(
     run: Run, function: Callable[..., Any], args: tuple[Any, ...], label: str
 ) -> None:
@@ -74,7 +68,7 @@ def judge_gradients(
         return [None if g is None else g.to(seeds[0].device) for g in found]
 
     exact = reference(torch.float64)
-    theirs = from_output() if _starts_from_output(op) else reference(narrow)
+    theirs = from_output() if op.starts_from_output else reference(narrow)
     wide = dispatch.upcast((*seeds, *args), torch.float64)
 
     def gradients(*moved: Any) -> tuple[Tensor, ...]:
@@ -110,7 +104,7 @@ def gradient_checks(run: Run) -> None:
     if not run.wants("gradients") or run.op.backward is None:
         return
     for dtype in run.dtypes:
-        if not DTYPES[dtype].is_floating_point:
+        if not DTYPES[run.op.signature(dtype).first].is_floating_point:
             continue
         usable = usable_samples(run, dtype)
         for sample, args in [*spread(usable, _SAMPLES), *empty_samples(run, dtype)]:

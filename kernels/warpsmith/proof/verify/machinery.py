@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import dispatch
-from warpsmith.core.catalogue import DTYPES, Inputs, is_fp8
+from warpsmith.core.catalogue import DTYPES, is_fp8
 from warpsmith.proof import testing
 from warpsmith.proof.testing import Expected
 from warpsmith.proof.verify.gradients import judge_gradients
@@ -34,7 +34,7 @@ _SLEEP_CYCLES = 3_000_000
 def _opcheck(run: Run, function: Any, args: tuple[Any, ...], dtype: str) -> None:
     tests: Any = ("test_schema", "test_autograd_registration", "test_faketensor")
     tests += ("test_aot_dispatch_dynamic",)
-    if is_fp8(DTYPES[dtype]):
+    if is_fp8(DTYPES[run.op.signature(dtype).first]):
         # PyTorch has neither the arithmetic that its schema test needs at fp8, nor the sums that
         # reduce an output to the scalar whose gradient it takes.
         tests = tests[1:]
@@ -61,13 +61,13 @@ def opcheck_checks(run: Run) -> None:
         first, step = run.part
         for sample, args in (plain[:1] + strided[:1])[first::step]:
             with run.check("opcheck", f"{dtype} {sample}"):
-                _opcheck(run, run.function(), args, dtype)
+                _opcheck(run, run.overload(), args, dtype)
         done = 0
         for variant in list(run.variants(dtype))[first::step]:
             for sample, args in plain + usable:
                 if dispatch.refusal(variant, args, run.sm) is None:
                     with run.check("opcheck", f"{variant.name} {sample}"):
-                        _opcheck(run, run.function(variant), args, dtype)
+                        _opcheck(run, run.overload(variant), args, dtype)
                     done += 1
                     break
             if done and not run.on_gpu:
@@ -105,9 +105,10 @@ def compile_checks(run: Run) -> None:
         ]
         with run.check("compile", f"{dtype} {'dynamic' if dynamic else 'static'}"):
             torch._dynamo.reset()
-            function = torch.compile(
-                run.function(), fullgraph=True, dynamic=dynamic, backend=backend
+            compiled = torch.compile(
+                run.overload(), fullgraph=True, dynamic=dynamic, backend=backend
             )
+            function = testing.with_written(run.op, compiled)
             for args in (first, *(others[:1] if dynamic else ())):
                 label = f"{[tuple(t.shape) for t in tensors(args)]}, compiled"
                 with torch.no_grad():
@@ -200,7 +201,7 @@ def device_checks(run: Run) -> None:
     other = torch.device("cuda", (current + 1) % torch.cuda.device_count())
     for dtype in run.dtypes:
         for sample, _, names in covering(run, dtype):
-            args = dispatch.normalise(run.op, sample.make(Inputs(DTYPES[dtype], other)))
+            args = dispatch.normalise(run.op, sample.make(run.op.inputs(dtype, other)))
             for name, function, variant in implementations(run, dtype, args):
                 if name not in names:
                     continue

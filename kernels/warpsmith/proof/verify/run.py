@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import dispatch
-from warpsmith.core.catalogue import DTYPES, Inputs, Op, Sample, Variant
+from warpsmith.core.catalogue import Inputs, Op, Sample, Variant
 from warpsmith.proof import testing
 from warpsmith.proof.pool import CrowdedError, LostDeviceError
 from warpsmith.proof.testing import Expected
@@ -142,12 +142,17 @@ class Run:
         except RuntimeError as error:
             raise LostDeviceError(str(error)) from error
 
-    def function(self, variant: Variant | None = None) -> Callable[..., Any]:
+    def overload(self, variant: Variant | None = None) -> Callable[..., Any]:
+        """What PyTorch calls."""
         name = variant.op_name if variant else self.op.name
         return getattr(torch.ops.warpsmith, name).default
 
+    def function(self, variant: Variant | None = None) -> Callable[..., Any]:
+        """The same as a function without side effects."""
+        return testing.with_written(self.op, self.overload(variant))
+
     def inputs(self, dtype: str, seed: int = 0) -> Inputs:
-        return Inputs(DTYPES[dtype], self.device, seed)
+        return self.op.inputs(dtype, self.device, seed)
 
     def make(self, sample: Sample, dtype: str, seed: int = 0) -> tuple[Any, ...]:
         return dispatch.normalise(self.op, sample.make(self.inputs(dtype, seed)))

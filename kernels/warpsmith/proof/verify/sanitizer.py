@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import DTYPES, Inputs, Op, Sample, Variant
+from warpsmith.core.catalogue import Op, Sample, Variant
 from warpsmith.native import build
 from warpsmith.proof import pool
 from warpsmith.proof.verify.run import Complete, Progress, Result, Run, small_samples
@@ -90,7 +90,7 @@ def sanitizer_calls(run: Run) -> None:
         samples = small_samples(run.op, dtype)
         args = {
             sample: _copied_exactly(
-                dispatch.normalise(run.op, sample.make(Inputs(DTYPES[dtype], "cpu"))), run.device
+                dispatch.normalise(run.op, sample.make(run.op.inputs(dtype, "cpu"))), run.device
             )
             for sample in samples
         }
