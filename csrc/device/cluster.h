@@ -55,6 +55,26 @@ __device__ __forceinline__ void store_remote(float* local, int rank, float value
 
 #endif
 
+#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
+
+// By the lanes of one warp of block `rank`: its value to every block's `all`, counted on the mbarrier `arrived` there, which
+// the warp also lets expect the values of all blocks.
+template <int cluster, class Value>
+__device__ __forceinline__ void share_in_cluster(Value (&all)[cluster], int rank, int lane, uint64_t* arrived,
+                                                 const Value& value) {
+  static_assert(sizeof(Value) % sizeof(float) == 0 && cluster <= kWarp, "a struct of floats, a lane for each block");
+  if (lane == 0) ptx::mbarrier_arrive_expect(arrived, cluster * static_cast<int>(sizeof(Value)));
+  if (lane < cluster) {
+    auto* to = reinterpret_cast<float*>(&all[rank]);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Value) / sizeof(float)); ++i) {
+      ptx::store_async(to + i, arrived, lane, reinterpret_cast<const float*>(&value)[i]);
+    }
+  }
+}
+
+#endif
+
 // Shared memory of one cluster reduction; each instance serves once.
 template <int threads, int cluster>
 struct ClusterReduceStorage {

@@ -2,7 +2,7 @@
 // stage. `full` completes when the bytes that a producer expects have landed, `empty` when every reader has given the stage
 // back. The buffers lie wherever the kernel has them.
 //
-//   one thread, before a barrier of the block (or cluster)   ring.init(1, readers)
+//   one thread, before a barrier of the block (or cluster)   ring.init(1, readers), ptx::fence_mbarrier_init()
 //   the producer, for each stage                             full = ring.acquire(at), ring.expect(at, bytes), copies that
 //                                                            count on `full`, at.advance()
 //   every reader                                             ring.wait(at), reads, ring.release(at), at.advance()
@@ -31,8 +31,10 @@ struct TmaStages {
   // By one thread. `producers`: arrivals that a stage waits for beside its bytes.
   __device__ __forceinline__ void init(int producers) {
     for (int i = 0; i < stages; ++i) ptx::mbarrier_init(full + i, producers);
-    ptx::fence_mbarrier_init();
   }
+
+  // An arrival of a producer's: what it wrote to the stage itself is there.
+  __device__ __forceinline__ void arrive(const At& at) { ptx::mbarrier_arrive(full + at.slot); }
 
   // An arrival, and so many bytes to come.
   __device__ __forceinline__ void expect(const At& at, int bytes) {
@@ -57,12 +59,14 @@ struct TmaRing : TmaStages<stages_> {
       ptx::mbarrier_init(this->full + i, producers);
       ptx::mbarrier_init(empty + i, readers);
     }
-    ptx::fence_mbarrier_init();
   }
+
+  // Until every reader has given back what was in the stage at `at`.
+  __device__ __forceinline__ void wait_empty(const At& at) { ptx::mbarrier_wait(empty + at.slot, at.phase); }
 
   // Until the stage may be filled, which it may at once the first time around. Copies count on what is returned.
   __device__ __forceinline__ uint64_t* acquire(const At& at) {
-    ptx::mbarrier_wait(empty + at.slot, at.phase ^ 1);
+    wait_empty({at.slot, at.phase ^ 1});
     return this->full + at.slot;
   }
 

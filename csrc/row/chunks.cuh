@@ -169,14 +169,7 @@ __global__ void __launch_bounds__(Tile::shape.threads, 1) chunk_kernel([[maybe_u
     const int slot = k % kChunkRows;
     ptx::mbarrier_wait(&shared.gathered[slot], k / kChunkRows % 2);
     const Stats stats = op.template combine<kWarps>(shared.parts[slot]);
-    if (lane == 0) ptx::mbarrier_arrive_expect(&shared.exchanged[slot], kCluster * static_cast<int>(sizeof(Stats)));
-    if (lane < kCluster) {
-      auto* to = reinterpret_cast<float*>(&shared.slices[slot][rank]);
-#pragma unroll
-      for (int i = 0; i < static_cast<int>(sizeof(Stats) / sizeof(float)); ++i) {
-        ptx::store_async(to + i, &shared.exchanged[slot], lane, reinterpret_cast<const float*>(&stats)[i]);
-      }
-    }
+    share_in_cluster(shared.slices[slot], rank, lane, &shared.exchanged[slot], stats);
   };
 
   char* const firsts = ring + kSlots * Work::kEarlyBytes;

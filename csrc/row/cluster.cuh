@@ -12,7 +12,7 @@
 #pragma once
 
 #include "device/cluster.h"
-#include "device/ptx/tma.h"
+#include "device/tma_ring.h"
 #include "host/occupancy.h"
 #include "row/registers.cuh"
 
@@ -38,11 +38,10 @@ struct ClusterStorage {
   typename Row::Stats slices[kStatsInFlight][Tile::shape.cluster];         // [row, block of the cluster]
   typename Row::Stats merged[kStatsInFlight];                              // [row]
   // mbarriers
-  uint64_t gathered[kStatsInFlight];     // the block's parts of the row are here
-  uint64_t exchanged[kStatsInFlight];    // the cluster's slices are here
-  uint64_t known[kStatsInFlight];        // what they add up to is
-  uint64_t filled[Tile::shape.stages];   // the row's slice has landed
-  uint64_t drained[Tile::shape.stages];  // every thread has finished with it, and with the row's `merged`
+  uint64_t gathered[kStatsInFlight];   // the block's parts of the row are here
+  uint64_t exchanged[kStatsInFlight];  // the cluster's slices are here
+  uint64_t known[kStatsInFlight];      // what they add up to is
+  TmaRing<Tile::shape.stages> slice;   // empty: every thread has finished with it, and with the row's `merged`
 };
 
 // A thread's packs of a row in the ring; [pack][input].
@@ -73,7 +72,7 @@ __global__ void __launch_bounds__(Tile::shape.threads + kWarp, Tile::shape.min_b
   constexpr int kPacks = Tile::shape.packs, kStages = Tile::shape.stages, kCluster = Tile::shape.cluster,
                 kWidth = kPack<T>;
   constexpr bool kAhead = kStages > 1;  // a ring of one row leaves no room for the next
-  constexpr int kInputs = Row::kInputs, kStatsWords = sizeof(Stats) / sizeof(float);
+  constexpr int kInputs = Row::kInputs;
   extern __shared__ __align__(128) uint4 ring[];  // [stages, inputs, slice]; bulk copies want whole lines
   __shared__ ClusterStorage<Row, Tile> shared;
 
@@ -87,11 +86,9 @@ __global__ void __launch_bounds__(Tile::shape.threads + kWarp, Tile::shape.min_b
   const int64_t first_row = blockIdx.x / kCluster, step = gridDim.x / kCluster;
   const int rows = static_cast<int>((row.rows - first_row + step - 1) / step);  // of this cluster
 
+  const auto at = [](int k) { return RingSlot<kStages>{k % kStages, k / kStages % 2}; };
   if (tid == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(&shared.filled[i], 1);
-      ptx::mbarrier_init(&shared.drained[i], threads);
-    }
+    shared.slice.init(1, threads);
     for (int i = 0; i < kStatsInFlight; ++i) {
       ptx::mbarrier_init(&shared.gathered[i], warps);
       ptx::mbarrier_init(&shared.exchanged[i], 1);
@@ -106,26 +103,19 @@ __global__ void __launch_bounds__(Tile::shape.threads + kWarp, Tile::shape.min_b
     const auto copy = [&](int k) {
       const int stage = k % kStages;
       if (lane != 0) return;
-      ptx::mbarrier_arrive_expect(&shared.filled[stage], kInputs * own * 16);
+      shared.slice.expect(at(k), kInputs * own * 16);
       if (own == 0) return;
 #pragma unroll
       for (int i = 0; i < kInputs; ++i) {
         ptx::bulk_load(&ring[(stage * kInputs + i) * slice], row.input(i, first_row + k * step) + first_col, own * 16,
-                       &shared.filled[stage], policy);
+                       &shared.slice.full[stage], policy);
       }
     };
     const auto merge = [&](int k) {
       const int slot = k % kStatsInFlight, parity = k / kStatsInFlight % 2;
       ptx::mbarrier_wait(&shared.gathered[slot], parity);
       const Stats stats = row.combine(shared.parts[slot], warps);
-      if (lane == 0) ptx::mbarrier_arrive_expect(&shared.exchanged[slot], kCluster * static_cast<int>(sizeof(Stats)));
-      if (lane < kCluster) {
-        auto* to = reinterpret_cast<float*>(&shared.slices[slot][rank]);
-#pragma unroll
-        for (int i = 0; i < kStatsWords; ++i) {
-          ptx::store_async(to + i, &shared.exchanged[slot], lane, reinterpret_cast<const float*>(&stats)[i]);
-        }
-      }
+      share_in_cluster(shared.slices[slot], rank, lane, &shared.exchanged[slot], stats);
       ptx::mbarrier_wait_cluster(&shared.exchanged[slot], parity);
       const Stats merged = row.combine(shared.slices[slot], kCluster);
       __syncwarp();  // every lane has read slices, which other blocks send again once they have the next row's of this one
@@ -139,7 +129,7 @@ __global__ void __launch_bounds__(Tile::shape.threads + kWarp, Tile::shape.min_b
     for (int k = 0; k < rows; ++k) {
       if (!kAhead) merge(k);
       if (kAhead && k + 1 < rows) merge(k + 1);
-      ptx::mbarrier_wait(&shared.drained[k % kStages], k / kStages % 2);
+      shared.slice.wait_empty(at(k));
       if (k + kStages < rows) copy(k + kStages);
     }
   } else {
@@ -164,7 +154,7 @@ __global__ void __launch_bounds__(Tile::shape.threads + kWarp, Tile::shape.min_b
 
     const auto gather = [&](int k) {
       const int stage = k % kStages, slot = k % kStatsInFlight;
-      ptx::mbarrier_wait(&shared.filled[stage], k / kStages % 2);
+      shared.slice.wait(at(k));
       const RingRow<Row> from = row_of(stage);
       Stats stats;
       if constexpr (GathersFromRing<Row, kPacks>) {
@@ -201,8 +191,7 @@ __global__ void __launch_bounds__(Tile::shape.threads + kWarp, Tile::shape.min_b
           row.finish(first_row + k * step, col, x, total, columns);
         }
       }
-      ptx::fence_proxy_async();  // read before the next copy over it
-      ptx::mbarrier_arrive(&shared.drained[stage]);
+      shared.slice.release(at(k));
     };
 
     if (kAhead && rows > 0) gather(0);

@@ -24,7 +24,7 @@
 #pragma once
 
 #include "device/cluster.h"
-#include "device/ptx/tma.h"
+#include "device/tma_ring.h"
 #include "host/occupancy.h"
 #include "host/tiles.h"
 #include "row/rows.h"
@@ -69,11 +69,10 @@ struct StreamStorage {
   typename Row::Stats own[kStreamedRows][kParts];               // [row, part * warp] of this block
   typename Row::Stats all[kStreamedRows][Tile::shape.cluster];  // [row, block]
   typename Row::Total total[kStreamedRows];
-  uint64_t gathered[kStreamedRows];     // mbarriers: every thread's part is in `own`, an earlier row's `total` read
-  uint64_t arrived[kStreamedRows];      // every block has sent its part to `all`
-  uint64_t known[kStreamedRows];        // the total
-  uint64_t filled[Tile::shape.slots];   // the chunk has landed
-  uint64_t drained[Tile::shape.slots];  // every thread has finished with it
+  uint64_t gathered[kStreamedRows];  // mbarriers: every thread's part is in `own`, an earlier row's `total` read
+  uint64_t arrived[kStreamedRows];   // every block has sent its part to `all`
+  uint64_t known[kStreamedRows];     // the total
+  TmaRing<Tile::shape.slots> chunk;
 };
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
@@ -113,10 +112,7 @@ class StreamBlock {
         ptx::mbarrier_init(&shared_.arrived[i], 1);
         ptx::mbarrier_init(&shared_.known[i], kWarp);
       }
-      for (int i = 0; i < kSlots; ++i) {
-        ptx::mbarrier_init(&shared_.filled[i], 1 + (kAnywhere ? kWarp : 0));  // the bytes, and each lane's single
-        ptx::mbarrier_init(&shared_.drained[i], threads_);
-      }
+      shared_.chunk.init(1 + (kAnywhere ? kWarp : 0), threads_);  // the bytes, and each lane's single
       ptx::fence_mbarrier_init();
     }
     join();  // every block's barriers exist before anyone signals them
@@ -144,18 +140,18 @@ class StreamBlock {
         copies[k] = copy_of(row_.input(k, row_of(s)), s % kChunks);
         if constexpr (kAnywhere) singles[k] = single_of(copies[k], lane);
       }
-      if (s >= kSlots) ptx::mbarrier_wait(&shared_.drained[slot], (s / kSlots - 1) % 2);
+      if (s >= kSlots) shared_.chunk.wait_empty({slot, (s / kSlots - 1) % 2});
       if (lane == 0) {
         int packs = 0;
 #pragma unroll
         for (int k = 0; k < kInputs; ++k) packs += copies[k].packs();
-        ptx::mbarrier_arrive_expect(&shared_.filled[slot], packs * 16);
+        shared_.chunk.expect({slot}, packs * 16);
 #pragma unroll
         for (int k = 0; k < kInputs; ++k) {
           const Copy& copy = copies[k];
           if (copy.packs() == 0) continue;
           ptx::bulk_load(image(slot, k) + copy.from, copy.x + copy.from * kWidth - copy.offset, copy.packs() * 16,
-                         &shared_.filled[slot], policy);
+                         &shared_.chunk.full[slot], policy);
         }
       }
       if constexpr (kAnywhere) {
@@ -163,7 +159,7 @@ class StreamBlock {
         for (int k = 0; k < kInputs; ++k) {
           if (singles[k].at >= 0) reinterpret_cast<T*>(image(slot, k))[singles[k].at] = singles[k].value;
         }
-        ptx::mbarrier_arrive(&shared_.filled[slot]);
+        shared_.chunk.arrive({slot});
       } else {
         __syncwarp();  // no lane is left waiting for a phase of `drained` that others have seen pass twice
       }
@@ -178,14 +174,7 @@ class StreamBlock {
       ptx::mbarrier_wait(&shared_.gathered[at], parity);
       Stats stats = row_.combine(shared_.own[at], kPartsOfWarp<Row, Tile> * (threads_ / kWarp));
       if constexpr (kCluster > 1) {
-        if (lane == 0) ptx::mbarrier_arrive_expect(&shared_.arrived[at], kCluster * static_cast<int>(sizeof(Stats)));
-        if (lane < kCluster) {
-          auto* to = reinterpret_cast<float*>(&shared_.all[at][rank_]);
-#pragma unroll
-          for (int i = 0; i < static_cast<int>(sizeof(Stats) / sizeof(float)); ++i) {
-            ptx::store_async(to + i, &shared_.arrived[at], lane, reinterpret_cast<const float*>(&stats)[i]);
-          }
-        }
+        share_in_cluster(shared_.all[at], rank_, lane, &shared_.arrived[at], stats);
         ptx::mbarrier_wait_cluster(&shared_.arrived[at], parity);
         stats = row_.combine(shared_.all[at], kCluster);
         __syncwarp();  // every lane has read all, which other blocks send again once they have later rows' of this one
@@ -297,7 +286,7 @@ class StreamBlock {
 #pragma unroll
       for (int i = 0; i < kInputs; ++i) first[i] = phase_of(row_.input(i, row_of(s)));
     }
-    ptx::mbarrier_wait(&shared_.filled[slot], s / kSlots % 2);
+    shared_.chunk.wait({slot, s / kSlots % 2});
     uint4 x[Tile::shape.chunk_packs][kInputs];
     read<kAnywhere>(x, slot, first, packs);
     Stats stats;
@@ -341,8 +330,7 @@ class StreamBlock {
       }
       finish_edges(slot, chunk, r, head, packs, offset, total);
     }
-    ptx::fence_proxy_async();  // read, and in part written, before the next copy over it
-    ptx::mbarrier_arrive(&shared_.drained[slot]);
+    shared_.chunk.release({slot});
   }
 
   // Of the row's `packs` after its first `head` columns, those of the chunk; its first begins at element `first` of each

@@ -22,7 +22,10 @@ __global__ void tma_ring_kernel([[maybe_unused]] uint32_t* to, [[maybe_unused]] 
   const int tid = static_cast<int>(threadIdx.x);
   to += int64_t{blockIdx.x} * kRounds * kWords;
   from += int64_t{blockIdx.x} * kRounds * kWords;
-  if (tid == 0) ring.init(1, kReaders);
+  if (tid == 0) {
+    ring.init(1, kReaders);
+    ptx::fence_mbarrier_init();
+  }
   __syncthreads();
   RingSlot<stages> at;
   if (tid == kReaders) {
@@ -53,7 +56,10 @@ __global__ void tma_ring_pair_kernel([[maybe_unused]] uint32_t* to,
   const int tid = static_cast<int>(threadIdx.x), rank = cluster_rank();
   const int first_row = static_cast<int>(blockIdx.x) / kPair * kRounds * kPair;
   to += int64_t{blockIdx.x} * kRounds * kWords;
-  if (tid == 0) ring.init(1, kPair * (kReaders / kWarp));
+  if (tid == 0) {
+    ring.init(1, kPair * (kReaders / kWarp));
+    ptx::fence_mbarrier_init();
+  }
   cluster_sync();
   RingSlot<stages> at;
   if (tid == kReaders) {
@@ -83,7 +89,10 @@ __global__ void tma_stages_kernel([[maybe_unused]] uint32_t* to, [[maybe_unused]
   const int tid = static_cast<int>(threadIdx.x);
   to += int64_t{blockIdx.x} * kRounds * kWords;
   from += int64_t{blockIdx.x} * kRounds * kWords;
-  if (tid == 0) landed.init(1);
+  if (tid == 0) {
+    landed.init(1);
+    ptx::fence_mbarrier_init();
+  }
   __syncthreads();
   const auto fill = [&](const RingSlot<stages>& at, int round) {
     if (tid != 0 || round >= kRounds) return;

@@ -331,6 +331,7 @@ __global__ void __launch_bounds__(Config::threads, 1)
     ptx::prefetch_tensor_map(&map_a);
     ptx::prefetch_tensor_map(&map_b);
     shared.barriers.init(1, Share<Tile>::warps * kCluster);
+    ptx::fence_mbarrier_init();
   }
   __syncwarp();
   cluster_sync();

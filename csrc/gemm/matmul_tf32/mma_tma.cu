@@ -74,7 +74,10 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // uniform, as the compiler now knows
   const int warp_row = warp % kWarpsM * Block::wm, warp_col = warp / kWarpsM * Block::wn;
 
-  if (threadIdx.x == 0) landed.init(1);
+  if (threadIdx.x == 0) {
+    landed.init(1);
+    ptx::fence_mbarrier_init();
+  }
   __syncthreads();
 
   const int box_col = block_col + warp * 32;
