@@ -13,7 +13,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
-from warpsmith.reduce.determinism import RUNS, answers, cancelling
+from warpsmith.spec.determinism import RUNS, answers, cancelling
 
 #: Some thousands of blocks, of which the GPU holds a part at a time.
 N = 1 << 24

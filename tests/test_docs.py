@@ -157,8 +157,9 @@ def test_what_an_elementwise_function_costs_is_said_in_full() -> None:
     page = read("CONTRIBUTING.md")
     section = page.partition("## An elementwise function\n")[2].partition("\n## ")[0]
     said = {ROOT / path for path in re.findall(r"`((?:csrc|kernels)/[\w./]+)`", section)}
-    folders = (ROOT / "csrc/elementwise", ROOT / "kernels/warpsmith/elementwise")
-    files = [path for folder in folders for path in folder.rglob("*.*") if path.suffix != ".pyc"]
+    folders = (ROOT / "csrc", ROOT / "kernels/warpsmith")
+    kinds = (".py", ".h", ".cuh", ".cu", ".cpp")
+    files = [p for folder in folders for p in folder.rglob("*.*") if p.suffix in kinds]
     assert said == {
         path for path in files if re.search(r"\b(quick_gelu|QuickGelu)\b", path.read_text())
     }

@@ -15,7 +15,7 @@ import torch
 import warpsmith
 from warpsmith.core.catalogue import Inputs
 from warpsmith.native import build
-from warpsmith.reduce.determinism import bits
+from warpsmith.spec.determinism import bits
 
 pytestmark = pytest.mark.gpu
 

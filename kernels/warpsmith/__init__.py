@@ -7,18 +7,22 @@ print(warpsmith.which("rms_norm", x, weight))
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.dispatch import Choice, FallbackWarning, which
+
+# Families in listing order, in which their operators enter the catalogue.
+# isort: off
 from warpsmith.elementwise import *  # noqa: F403
 from warpsmith.elementwise import __all__ as _elementwise
-from warpsmith.gemm import *  # noqa: F403
-from warpsmith.gemm import __all__ as _gemm
-from warpsmith.loss import *  # noqa: F403
-from warpsmith.loss import __all__ as _loss
-from warpsmith.norm import *  # noqa: F403
-from warpsmith.norm import __all__ as _norm
 from warpsmith.reduce import *  # noqa: F403
 from warpsmith.reduce import __all__ as _reduce
 from warpsmith.softmax import *  # noqa: F403
 from warpsmith.softmax import __all__ as _softmax
+from warpsmith.norm import *  # noqa: F403
+from warpsmith.norm import __all__ as _norm
+from warpsmith.loss import *  # noqa: F403
+from warpsmith.loss import __all__ as _loss
+from warpsmith.gemm import *  # noqa: F403
+from warpsmith.gemm import __all__ as _gemm
+# isort: on
 
 __version__ = "0.1.0"
 __all__ = [

@@ -598,8 +598,6 @@ class Composite:
 
 
 _ops: dict[str, Op] = {}
-#: The same in order, once all specs are imported.
-_loaded: dict[str, Op] = {}
 _composites: dict[str, Composite] = {}
 
 
@@ -608,19 +606,14 @@ def add(op: Op) -> Op:
     if op.name in _ops:
         raise ValueError(f"operator '{op.name}' is in the catalogue already")
     _ops[op.name] = op
-    if _loaded:
-        _loaded[op.name] = op
     return op
 
 
 def load() -> dict[str, Op]:
     """Every operator by name, family by family."""
-    if not _loaded:
-        for family in FAMILIES:
-            importlib.import_module(f"warpsmith.{family}")
-        # a family that another one imports has entered its operators among those of the other
-        _loaded.update(sorted(_ops.items(), key=lambda item: FAMILIES.index(item[1].family)))
-    return _loaded
+    for family in FAMILIES:
+        importlib.import_module(f"warpsmith.{family}")
+    return _ops
 
 
 def add_composite(composite: Composite) -> Composite:

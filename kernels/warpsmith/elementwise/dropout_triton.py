@@ -11,8 +11,9 @@ from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
 from warpsmith.elementwise.dropout import MASK_BITS, words
-from warpsmith.spec import philox, philox_triton
-from warpsmith.spec.philox_triton import NOT_SPECIALISED, keep_bits
+from warpsmith.spec import philox
+from warpsmith.spec.triton import philox as philox_triton
+from warpsmith.spec.triton.philox import NOT_SPECIALISED, keep_bits
 
 #: 16 bytes of bf16 a thread and load at 4 warps; four times that where they take two calls of the
 #: generator, so that more is under way meanwhile.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from warpsmith.elementwise import layout
+from warpsmith.spec import layout
 
 
 def aligned(*tensors: Tensor | None) -> bool:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Bad, Gradients, Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, samples
-from warpsmith.spec import references
+from warpsmith.elementwise import checks, ladder, samples
+from warpsmith.spec import layout, references
 
 
 def _operands(x: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:

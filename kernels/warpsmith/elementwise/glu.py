@@ -13,8 +13,8 @@ from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Gradients, Op, Pro
 from warpsmith.elementwise import checks
 from warpsmith.elementwise import glu_cases as cases
 from warpsmith.elementwise.flat import aligned
-from warpsmith.reduce.dims import check_dim
 from warpsmith.spec import references
+from warpsmith.spec.checks import check_dim
 
 
 def _halved(op: str, x: Tensor, dim: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.elementwise.functions_triton import logistic, logistic_and_slope
+from warpsmith.spec.triton.functions import logistic, logistic_and_slope
 
 #: 16 bytes of bf16 a thread and load at 4 warps.
 BLOCK = 1024

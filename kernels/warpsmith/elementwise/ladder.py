@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import FLOATS, FP8, PACK, Condition, Rung
-from warpsmith.elementwise.layout import Layout, as_meta, empty_for, empty_like, halves
+from warpsmith.spec.layout import Layout, as_meta, empty_for, empty_like, halves
 
 #: The operands of a call, outputs first; None where there is nothing to do.
 Describe = Callable[..., "Layout | None"]

@@ -21,10 +21,10 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.elementwise import functions_triton as functions
-from warpsmith.elementwise import layout
-from warpsmith.elementwise.convert_triton import decode, encode
-from warpsmith.elementwise.functions_triton import INTERPRETED
+from warpsmith.spec import layout
+from warpsmith.spec.triton import functions
+from warpsmith.spec.triton.convert import decode, encode
+from warpsmith.spec.triton.functions import INTERPRETED
 
 #: Four warps, each thread with two 16-byte accesses in flight per operand: small enough that many
 #: blocks fit an SM. One access is 1 % faster where there is little to compute, and 3 % slower for

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Bad, Gradients, Inputs, Needs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, samples
+from warpsmith.elementwise import checks, ladder, samples
 from warpsmith.elementwise.binary import Derivative, sum_to
-from warpsmith.spec import references
+from warpsmith.spec import layout, references
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Gradients, Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, layout, samples
-from warpsmith.spec import references
+from warpsmith.elementwise import checks, ladder, samples
+from warpsmith.spec import layout, references
 
 
 @dataclass(frozen=True)

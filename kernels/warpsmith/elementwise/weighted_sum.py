@@ -9,10 +9,10 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Needs, Op, Property, Rung
-from warpsmith.elementwise import checks, layout
+from warpsmith.elementwise import checks
 from warpsmith.elementwise import weighted_sum_cases as cases
 from warpsmith.elementwise.flat import aligned, alike
-from warpsmith.spec import references
+from warpsmith.spec import layout, references
 
 #: Tensors of one launch.
 MOST_TERMS = 8

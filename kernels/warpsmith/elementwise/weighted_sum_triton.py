@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.elementwise import layout
 from warpsmith.elementwise.flat import alike
+from warpsmith.spec import layout
 
 #: 16 bytes of bf16 a thread and term at 4 warps.
 BLOCK = 1024

@@ -10,7 +10,7 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.gemm import gemv_complex_cases as cases
 from warpsmith.gemm import layout
-from warpsmith.norm.checks import shape_text, wide_dtype
+from warpsmith.spec.checks import shape_text, wide_dtype
 from warpsmith.spec.rows import MOST_ROWS, address
 
 _OP = "gemv_complex"

@@ -12,7 +12,7 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FP8, PACK, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import gemv_scaled_cases as cases
 from warpsmith.gemm import layout
-from warpsmith.norm.checks import check_device, shape_text, wide_dtype
+from warpsmith.spec.checks import check_device, shape_text, wide_dtype
 
 _DTYPES = (*FP8, "i8")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample, is_fp8
-from warpsmith.reduce.determinism import RUNS
+from warpsmith.spec.determinism import RUNS
 
 Call = tuple[Tensor, Tensor, Tensor]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
 from warpsmith.core.dispatch import interpreting
-from warpsmith.elementwise.convert_triton import decode
+from warpsmith.spec.triton.convert import decode
 
 #: Values of a tile: rows * vectors * columns.
 TILE = 8192

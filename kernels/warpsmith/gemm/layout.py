@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from warpsmith.norm.checks import check_device, shape_text
+from warpsmith.spec.checks import check_device, shape_text
 from warpsmith.spec.rows import MOST_ROWS, address
 
 #: Vectors of one call; more are a matrix product.

@@ -23,8 +23,8 @@ from warpsmith.gemm.matmul import (
     product_shape,
 )
 from warpsmith.gemm.problem import Problem, product
-from warpsmith.norm.checks import shape_text
 from warpsmith.spec import references
+from warpsmith.spec.checks import shape_text
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,

@@ -15,7 +15,7 @@ from warpsmith.gemm import matmul_cases as cases
 from warpsmith.gemm.company import among_others
 from warpsmith.gemm.ladder import LADDER, on
 from warpsmith.gemm.problem import Problem, product
-from warpsmith.norm.checks import check_device, shape_text
+from warpsmith.spec.checks import check_device, shape_text
 
 
 def check_operand(op: str, name: str, x: Tensor, least: int) -> None:

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.elementwise import functions_triton as functions
-from warpsmith.elementwise.convert_triton import decode, encode
-from warpsmith.elementwise.functions_triton import INTERPRETED
+from warpsmith.spec.triton import functions
+from warpsmith.spec.triton.convert import decode, encode
+from warpsmith.spec.triton.functions import INTERPRETED
 
 
 class Tile(NamedTuple):

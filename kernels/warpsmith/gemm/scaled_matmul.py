@@ -17,7 +17,7 @@ from warpsmith.gemm.problem import (
     needs_operand_packs_16,
     product,
 )
-from warpsmith.norm.checks import check_device, shape_text
+from warpsmith.spec.checks import check_device, shape_text
 
 OUT_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 _DTYPES = (*FP8, "i8")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
 from warpsmith.core.dispatch import interpreting
-from warpsmith.elementwise.convert_triton import decode, encode
 from warpsmith.gemm.scaled_matmul import OUT_DTYPES, reference
+from warpsmith.spec.triton.convert import decode, encode
 
 #: fp8 travels as bytes.
 _FORMATS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}

@@ -23,7 +23,7 @@ from warpsmith.core.catalogue import (
     Sample,
 )
 from warpsmith.loss.checks import REDUCTIONS, check_reduction, wide_dtype
-from warpsmith.norm.checks import check_like
+from warpsmith.spec.checks import check_like
 from warpsmith.spec.rows import address
 
 #: As PyTorch numbers reductions.

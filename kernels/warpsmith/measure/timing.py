@@ -20,11 +20,12 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from warpsmith.spec.peers import stream
 
 #: Rotated buffers hold this many times the L2 cache.
 COLD_FACTOR = 3
@@ -74,21 +75,6 @@ def percentiles(samples: list[float]) -> tuple[float, float, float]:
         return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
     return at(0.2), statistics.median(ordered), at(0.8)
-
-
-def stream() -> torch.cuda.Stream:
-    """The stream of the current GPU on which everything is measured.
-
-    Autograd runs a backward on the stream of its forward, and a graph can only capture what stays
-    on its own stream: whoever prepares state for a measured call (a retained autograd graph, say)
-    does it here.
-    """
-    return _stream_of(torch.cuda.current_device())
-
-
-@cache
-def _stream_of(device: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

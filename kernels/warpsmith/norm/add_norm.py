@@ -20,9 +20,9 @@ from warpsmith.norm.checks import (
     check_parameters,
     check_residual,
     check_residual_gradients,
-    check_rows,
     check_weight,
 )
+from warpsmith.spec.checks import check_rows
 from warpsmith.spec.peers import PerInput, RetainedGraph
 
 RMS_EPS, LAYER_EPS = cases.RMS_EPS, cases.LAYER_EPS

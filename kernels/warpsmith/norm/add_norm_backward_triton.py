@@ -34,7 +34,7 @@ from warpsmith.norm.launch_triton import (
     workspace,
 )
 from warpsmith.norm.rms_norm_triton import reciprocal_rms
-from warpsmith.spec.philox_triton import NOT_SPECIALISED
+from warpsmith.spec.triton.philox import NOT_SPECIALISED
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)

@@ -13,7 +13,8 @@ from warpsmith.core.catalogue import Cost, Op, Property, is_fp8
 from warpsmith.norm import add_norm_fp8_cases as cases
 from warpsmith.norm.add_norm_ladder import ladder
 from warpsmith.norm.add_norm_reference import add, norm, widest
-from warpsmith.norm.checks import check_parameters, check_residual, check_rows, shape_text
+from warpsmith.norm.checks import check_parameters, check_residual
+from warpsmith.spec.checks import check_rows, shape_text
 
 RMS_EPS, LAYER_EPS = cases.RMS_EPS, cases.LAYER_EPS
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from warpsmith.core.catalogue import DTYPE_NAMES, is_fp8
 from warpsmith.core.dispatch import interpreting
-from warpsmith.elementwise.convert_triton import encode
 from warpsmith.norm.launch_triton import (
     MOST_RESIDENT,
     SHARED_TILE,
@@ -24,8 +23,9 @@ from warpsmith.norm.launch_triton import (
     warps_for,
 )
 from warpsmith.norm.rms_norm_triton import reciprocal_rms
-from warpsmith.spec import philox_triton
-from warpsmith.spec.philox_triton import NOT_SPECIALISED, keeps, keeps_groups
+from warpsmith.spec.triton import philox as philox_triton
+from warpsmith.spec.triton.convert import encode
+from warpsmith.spec.triton.philox import NOT_SPECIALISED, keeps, keeps_groups
 
 
 @triton.jit

@@ -5,43 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """In which the statistics of a row are held: f32, or f64 for f64."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def shape_text(x: Tensor) -> str:
-    return str(tuple(x.shape))
-
-
-def check_rows(op: str, x: Tensor, name: str = "x") -> None:
-    if not x.is_floating_point():
-        raise RuntimeError(f"{op}: expected {name} to be a floating-point tensor, got {x.dtype}")
-    if x.dim() == 0:
-        raise RuntimeError(f"{op}: expected at least 1 dimension in {name}, got shape ()")
-
-
-def check_device(op: str, name: str, tensor: Tensor, x: Tensor, like: str = "x") -> None:
-    """That of `x`, which messages call `like`."""
-    if tensor.device != x.device:
-        raise RuntimeError(
-            f"{op}: expected {name} to be on {x.device} like {like}, got {tensor.device}"
-        )
-
-
-def check_like(op: str, name: str, tensor: Tensor, x: Tensor, like: str = "x") -> None:
-    """Device, dtype and shape of `x`, which messages call `like`."""
-    check_device(op, name, tensor, x, like)
-    if tensor.dtype != x.dtype:
-        raise RuntimeError(
-            f"{op}: expected {name} to have dtype {x.dtype} like {like}, got {tensor.dtype}"
-        )
-    if tensor.shape != x.shape:
-        raise RuntimeError(
-            f"{op}: expected {name} to have shape {shape_text(x)} like {like}, "
-            f"got {shape_text(tensor)}"
-        )
+from warpsmith.spec.checks import check_device, shape_text, wide_dtype
 
 
 def check_weight(

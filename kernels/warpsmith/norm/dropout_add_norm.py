@@ -21,9 +21,9 @@ from warpsmith.norm.checks import (
     check_residual,
     check_residual_gradients,
     check_row_scale,
-    check_rows,
 )
 from warpsmith.spec import philox
+from warpsmith.spec.checks import check_rows
 from warpsmith.spec.peers import PerInput, RetainedGraph
 
 RMS_EPS, LAYER_EPS = cases.RMS.eps, cases.LAYER.eps

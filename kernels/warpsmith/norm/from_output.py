@@ -16,13 +16,8 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.norm import conditions
 from warpsmith.norm import from_output_cases as cases
-from warpsmith.norm.checks import (
-    check_like,
-    check_parameters,
-    check_rows,
-    check_rstd,
-    wide_dtype,
-)
+from warpsmith.norm.checks import check_parameters, check_rstd
+from warpsmith.spec.checks import check_like, check_rows, wide_dtype
 
 Parameter = Tensor | None
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
-from warpsmith.norm.checks import wide_dtype
 from warpsmith.norm.rms_norm_cases import BENCH_SHAPES, PAST_2_31, repeatable_gradients
+from warpsmith.spec.checks import wide_dtype
 
 EPS = 1e-5
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.norm import group_norm_cases as cases
-from warpsmith.norm.checks import check_device, check_like, shape_text
 from warpsmith.norm.group_layout import Groups, as_groups, empty_like
+from warpsmith.spec.checks import check_device, check_like, shape_text
 from warpsmith.spec.peers import RetainedGraph
 from warpsmith.spec.rows import address
 

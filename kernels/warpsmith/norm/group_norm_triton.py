@@ -16,15 +16,15 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.elementwise.functions_triton import (
+from warpsmith.norm.add_norm_triton import mean_of, share_of
+from warpsmith.norm.group_layout import Groups, as_groups, dense, empty_like
+from warpsmith.norm.launch_triton import on, sum_partials_kernel
+from warpsmith.spec.triton.functions import (
     exponential_fine,
     logistic_and_slope,
     mish,
     silu,
 )
-from warpsmith.norm.add_norm_triton import mean_of, share_of
-from warpsmith.norm.group_layout import Groups, as_groups, dense, empty_like
-from warpsmith.norm.launch_triton import on, sum_partials_kernel
 
 # Values of a group that a program holds at once; in runs of channels, which coalesce less, fewer.
 MOST_RESIDENT = 16384

@@ -16,13 +16,8 @@ from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.norm import conditions
 from warpsmith.norm import layer_norm_cases as cases
 from warpsmith.norm.add_norm import add_layer_norm
-from warpsmith.norm.checks import (
-    check_like,
-    check_parameters,
-    check_rows,
-    check_zero_centered,
-    wide_dtype,
-)
+from warpsmith.norm.checks import check_parameters, check_zero_centered
+from warpsmith.spec.checks import check_like, check_rows, wide_dtype
 from warpsmith.spec.peers import PerInput, RetainedGraph
 
 EPS = cases.EPS

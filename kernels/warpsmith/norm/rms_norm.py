@@ -14,13 +14,8 @@ from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.norm import conditions
 from warpsmith.norm import rms_norm_cases as cases
 from warpsmith.norm.add_norm import add_rms_norm
-from warpsmith.norm.checks import (
-    check_like,
-    check_rows,
-    check_weight,
-    check_zero_centered,
-    wide_dtype,
-)
+from warpsmith.norm.checks import check_weight, check_zero_centered
+from warpsmith.spec.checks import check_like, check_rows, wide_dtype
 from warpsmith.spec.peers import PerInput, RetainedGraph
 
 EPS = cases.EPS

@@ -26,7 +26,7 @@ from warpsmith.native import build
 #: A line of Python that says nothing to the interpreter.
 _COMMENT = re.compile(r"\s*(#.*)?$")
 #: What twins draw with, of all families.
-_DRAWING = "warpsmith.spec.philox_triton"
+_DRAWING = "warpsmith.spec.triton.philox"
 #: Modules of samples.
 _SAMPLES = re.compile(r"(.*[._])?(cases|samples)")
 

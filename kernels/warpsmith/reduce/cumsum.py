@@ -10,7 +10,8 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Bad, Cost, Gradients, Inputs, Op, Property, Rung, Sample
-from warpsmith.reduce.dims import ROWS_AT_ONCE, DimView, check_dim, is_last, view_by_shape
+from warpsmith.reduce.dims import ROWS_AT_ONCE, DimView, is_last, view_by_shape
+from warpsmith.spec.checks import check_dim
 
 DTYPES = ("f32", "f16", "bf16", "i32")
 ACCUMULATORS = {"f32": ("f32",), "f16": ("f32",), "bf16": ("f32",), "i32": ("i64",)}

@@ -14,18 +14,6 @@ from torch import Tensor
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def check_dim(op: str, x: Tensor, dim: int) -> int:
-    """`dim` counted from the front; a tensor without dimensions passes for one of size 1.
-
-    Raises:
-        IndexError: for a dimension that `x` does not have, as in PyTorch.
-    """
-    rank = max(x.dim(), 1)
-    if not -rank <= dim < rank:
-        raise IndexError(f"{op}: expected dim to lie in [{-rank}, {rank - 1}], got {dim}")
-    return dim % rank
-
-
 def size_along(x: Tensor, dim: int) -> int:
     return x.shape[dim] if x.dim() else 1
 

@@ -19,10 +19,10 @@ from warpsmith.core.catalogue import (
     Property,
     Rung,
 )
-from warpsmith.norm.checks import check_like, shape_text
 from warpsmith.reduce import dot_cases as cases
-from warpsmith.reduce.determinism import cancelling, deterministic
 from warpsmith.reduce.reduce_sum import long_enough
+from warpsmith.spec.checks import check_like, shape_text
+from warpsmith.spec.determinism import cancelling, deterministic
 from warpsmith.spec.rows import address
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.reduce.dims import check_dim
 from warpsmith.reduce.reduce_dim import (
     check_dtype,
     check_size,
@@ -25,6 +24,7 @@ from warpsmith.reduce.reduce_dim import (
     run_sum,
     run_var,
 )
+from warpsmith.spec.checks import check_dim
 
 #: One dimension, several, or all: None, and no dimension at all, as in PyTorch.
 Dims = int | Sequence[int] | None

@@ -15,16 +15,16 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Inputs, Op, Property, Rung
 from warpsmith.reduce import reduce_dim_cases as cases
-from warpsmith.reduce.determinism import cancelling, deterministic
 from warpsmith.reduce.dims import (
     ROWS_AT_ONCE,
     DimView,
-    check_dim,
     is_last,
     size_along,
     view_by_memory,
     view_by_shape,
 )
+from warpsmith.spec.checks import check_dim
+from warpsmith.spec.determinism import cancelling, deterministic
 
 Arguments = tuple[Any, ...]
 

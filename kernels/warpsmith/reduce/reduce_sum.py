@@ -8,7 +8,7 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.reduce import reduce_sum_cases as cases
-from warpsmith.reduce.determinism import cancelling, deterministic
+from warpsmith.spec.determinism import cancelling, deterministic
 
 
 def result_dtype(x: Tensor) -> torch.dtype:

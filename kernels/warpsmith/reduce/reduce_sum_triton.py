@@ -11,9 +11,9 @@ from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
 from warpsmith.core.dispatch import interpreting
-from warpsmith.elementwise.convert_triton import decode
 from warpsmith.reduce.reduce_sum import result_dtype
 from warpsmith.reduce.total_triton import BLOCK, PARTIALS, STEPS, flat, programs, total_kernel
+from warpsmith.spec.triton.convert import decode
 
 #: fp8 travels as bytes.
 _FORMATS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}

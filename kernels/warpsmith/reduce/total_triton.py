@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.elementwise.layout import is_dense
+from warpsmith.spec.layout import is_dense
 
 #: Elements that a program loads together: several 16-byte loads a thread.
 BLOCK = 4096

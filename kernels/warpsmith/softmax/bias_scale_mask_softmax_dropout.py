@@ -10,7 +10,6 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Needs, Op, Property, Rung
-from warpsmith.norm.checks import check_like
 from warpsmith.softmax import bias_scale_mask_softmax_dropout_cases as cases
 from warpsmith.softmax import logits
 from warpsmith.softmax.logits import (
@@ -31,6 +30,7 @@ from warpsmith.softmax.logits import (
     without_logits,
 )
 from warpsmith.spec import philox
+from warpsmith.spec.checks import check_like
 from warpsmith.spec.peers import PerInput
 from warpsmith.spec.rows import tiles_rows
 

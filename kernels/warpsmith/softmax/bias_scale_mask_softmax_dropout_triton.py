@@ -25,9 +25,9 @@ from warpsmith.softmax.logits_triton import (
     warps_for,
 )
 from warpsmith.softmax.scaled_masked_softmax_triton import drop, forward
-from warpsmith.spec import philox_triton
-from warpsmith.spec.philox_triton import NOT_SPECIALISED
 from warpsmith.spec.rows import as_rows
+from warpsmith.spec.triton import philox as philox_triton
+from warpsmith.spec.triton.philox import NOT_SPECIALISED
 
 
 @triton.jit

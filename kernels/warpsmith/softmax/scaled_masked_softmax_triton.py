@@ -24,9 +24,9 @@ from warpsmith.softmax.logits_triton import (
     shared_rows,
     warps_for,
 )
-from warpsmith.spec import philox_triton
-from warpsmith.spec.philox_triton import NOT_SPECIALISED, keeps, keeps_groups
 from warpsmith.spec.rows import as_rows
+from warpsmith.spec.triton import philox as philox_triton
+from warpsmith.spec.triton.philox import NOT_SPECIALISED, keeps, keeps_groups
 
 
 @triton.jit

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Op, Property
-from warpsmith.reduce.dims import check_dim
 from warpsmith.softmax import softmax_cases as cases
 from warpsmith.softmax import softmax_ladder as ladder
+from warpsmith.spec.checks import check_dim
 
 # --- checks ---------------------------------------------------------------------------------------
 

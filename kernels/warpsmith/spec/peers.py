@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
+
+
+def stream() -> torch.cuda.Stream:
+    """The stream of the current GPU on which everything is measured.
+
+    Autograd runs a backward on the stream of its forward, and a graph can only capture what stays
+    on its own stream: whoever prepares state for a measured call (a retained autograd graph, say)
+    does it here.
+    """
+    return _stream_of(torch.cuda.current_device())
+
+
+@functools.cache
+def _stream_of(device: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 class RetainedGraph:
@@ -43,13 +59,11 @@ class RetainedGraph:
         key = tuple(a.data_ptr() for a in args if isinstance(a, Tensor))
         if key not in self.graphs:
             if first.is_cuda:
-                from warpsmith.measure import timing
-
                 # Autograd runs a backward on the stream of its forward.
-                timing.stream().wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(timing.stream()):
+                stream().wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(stream()):
                     self.graphs[key] = self._build(args)
-                torch.cuda.current_stream().wait_stream(timing.stream())
+                torch.cuda.current_stream().wait_stream(stream())
             else:
                 self.graphs[key] = self._build(args)
         out, leaves = self.graphs[key]

@@ -1,0 +1,1 @@
+"""What Triton twins of several families share."""
