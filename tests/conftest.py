@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 
 import pytest
 import torch
@@ -17,6 +18,10 @@ if not GPU:
 #: Workers of `pytest -n auto` where there is no GPU; each of them imports PyTorch and Triton.
 MOST_WORKERS = 8
 
+#: Names the variable with the seed of random calls: on a GPU a fresh one each run, for all workers.
+FUZZ_SEED = "WARPSMITH_FUZZ_SEED"
+os.environ.setdefault(FUZZ_SEED, str(secrets.randbits(32) if GPU else 0))
+
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1))
 
 
@@ -24,6 +29,10 @@ torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cp
 def pytest_xdist_auto_num_workers() -> int:
     """None on a GPU: its memory is shared, and some tests fill it."""
     return 0 if GPU else min(MOST_WORKERS, os.cpu_count() or 1)
+
+
+def pytest_report_header() -> str:
+    return f"random calls: {FUZZ_SEED}={os.environ[FUZZ_SEED]}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

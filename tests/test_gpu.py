@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from test_ops import GROUPS, OPS, applies, report
+from test_ops import OPS, applies, report
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Op
 from warpsmith.native import inspection
@@ -17,9 +17,11 @@ from warpsmith.proof import verify
 
 pytestmark = pytest.mark.gpu
 
+#: Checked together, because they share what they compare with.
+CALLS = ("samples", "variants", "refusals", "triton")
 KINDS: dict[str, tuple[str, ...]] = {
-    "calls": ("samples", "variants", "refusals", "triton"),
-    **{kind: (kind,) for kind in (*GROUPS, *verify.CUDA_KINDS) if kind not in ("calls", "triton")},
+    "calls": CALLS,
+    **{kind: (kind,) for kind in verify.KINDS if kind not in CALLS},
 }
 CASES = [
     pytest.param(op, kind, id=f"{op.name}-{kind}")

@@ -1,4 +1,4 @@
-"""Every operator on a CPU: the reference, the fake, the refusals, the Triton twin, the formulas."""
+"""Every operator on a CPU: the reference, the fake, the Triton twin, the formulas."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ from warpsmith.proof import verify
 from warpsmith.proof.verify.run import Run, as_tuple, requiring, usable_samples
 
 OPS = list(catalogue.load().values())
-#: Checked together, because they share what they compare with.
+#: What a CPU can check, kind by kind.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "calls": ("samples", "variants", "refusals"),
-    **{
-        kind: (kind,)
-        for kind in verify.KINDS
-        if kind not in ("samples", "variants", "refusals", *verify.CUDA_KINDS)
-    },
+    "calls": ("samples",),
+    **{kind: (kind,) for kind in verify.KINDS if kind not in ("samples", *verify.CUDA_KINDS)},
 }
 
 

@@ -8,8 +8,6 @@ examined, 2 the call was wrong or cannot run here.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,17 +16,15 @@ from typing import Any
 import torch
 
 from warpsmith import __version__
-from warpsmith.cli import lookup
+from warpsmith.cli import lookup, verification
 from warpsmith.cli.arguments import (
     find_families,
     find_ops,
     need_gpu,
     parse_archs,
     parse_cases,
-    parse_device,
     parse_dtypes,
     parse_jobs,
-    parse_part,
     parse_peers,
     parse_variants,
 )
@@ -144,74 +140,7 @@ def _launch_all(ops: Sequence[Op]) -> None:
                 inspection.launch_all(op, step)
 
 
-# --- verify, bench --------------------------------------------------------------------------------
-
-
-def verify(args: argparse.Namespace) -> int:
-    ops = find_ops(args.op)
-    device = parse_device(args.device)
-    if device.type == "cuda":
-        need_gpu("verify", "`--device cpu` verifies what means something there")
-        torch.cuda.set_device(device.index or 0)  # whose folder gets the record
-    from warpsmith.measure import limits
-    from warpsmith.proof import verify as verification
-    from warpsmith.records import freshness
-
-    kinds = args.kinds.split(",") if args.kinds else None
-    dtypes = parse_dtypes(args.dtype, ops)
-    ops = [op for op in ops if not dtypes or set(dtypes).intersection(op.dtypes)]
-    if args.sanitize and (kinds or dtypes):
-        raise UsageError("--sanitize examines all dtypes and no kinds: leave out --dtype, --kinds")
-    keep = None
-    if not (args.sanitizer or kinds or dtypes or device.type != "cuda"):
-        if args.sanitize:
-            path = freshness.sanitizer_record(Path(args.out or limits.results_root()))
-            keep = functools.partial(freshness.record_sanitizer, path)
-        else:
-            path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
-            keep = functools.partial(freshness.record_verification, path)
-    options: dict[str, Any] = {"jobs": parse_jobs(args.jobs, args.device), "complete": keep}
-    if args.timeout is not None:
-        options["timeout"] = args.timeout
-    with progress_bar("verify", None) as (bar, task):
-
-        def step(result: verification.Result) -> None:
-            bar.update(task, description=f"{result.op} {result.kind}")
-            bar.advance(task)
-
-        try:
-            if args.sanitize:
-                options["spread"] = device.index is None
-                results = verification.run_sanitizer(ops, progress=step, **options)
-            else:
-                results = verification.verify(
-                    ops,
-                    device=device,
-                    sanitizer=args.sanitizer,
-                    progress=step,
-                    kinds=kinds,
-                    dtypes=dtypes,
-                    part=parse_part(args.part),
-                    **options,
-                )
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-    if not results:
-        raise UsageError("these operators have nothing to check of these kinds here")
-    failed = [result for result in results if not result.ok]
-    if keep is not None:
-        keep(results)
-        say(f"wrote {path}")
-    if args.json:
-        print_json({"checks": len(results), "failed": [dataclasses.asdict(r) for r in failed]})
-    else:
-        for result in failed:
-            write(f"FAILED {result.op} {result.kind} {result.label}: {result.detail}")
-        skipped = sum(result.kind == "skipped" for result in results)
-        write(
-            f"{len(results)} checks, {len(ops)} operators, {len(failed)} failed, {skipped} skipped"
-        )
-    return 1 if failed else 0
+# --- bench ----------------------------------------------------------------------------------------
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -404,38 +333,8 @@ def parser() -> argparse.ArgumentParser:
         help="fail on spills, local memory, serialised wgmma, host code that calls device code",
     )
 
-    sub = command("verify", verify, "every variant against its reference on this GPU")
-    sub.add_argument("op", nargs="*", help="operators, families or patterns; all by default")
-    sub.add_argument("--device", default="cuda", help="cuda, cuda:1; cpu for what runs there")
-    sub.add_argument("--kinds", help="comma list (samples, variants, …); all by default")
-    sub.add_argument("--dtype", help="comma list; every dtype by default")
-    sub.add_argument(
-        "--out",
-        help="folder for verify.json, benchmarks/results/<gpu> by default; with --sanitize, for "
-        "sanitizer.json, benchmarks/results by default",
-    )
-    sub.add_argument(
-        "--jobs",
-        default="1",
-        help="processes side by side, or auto: as many as cores and memory allow; 1 by default",
-    )
-    sub.add_argument(
-        "--timeout",
-        type=float,
-        help="seconds without a result after which one of several processes is stopped, 600 by "
-        "default; with --sanitize, seconds that a process may take, 3600 by default",
-    )
-    sub.add_argument(
-        "--sanitizer",
-        action="store_true",
-        help=argparse.SUPPRESS,  # the small samples, as compute-sanitizer runs them
-    )
-    sub.add_argument("--part", default="0/1", help=argparse.SUPPRESS)  # 0/4: every fourth variant
-    sub.add_argument(
-        "--sanitize",
-        action="store_true",
-        help="launch compute-sanitizer's tools on the small samples",
-    )
+    sub = command("verify", verification.verify, "every variant against its reference on this GPU")
+    verification.add_arguments(sub)
 
     sub = command("bench", bench, "time operators on this GPU and write their records")
     sub.add_argument("op", nargs="*", help="operators, families or patterns; all by default")

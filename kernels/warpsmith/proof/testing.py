@@ -210,7 +210,8 @@ class _SumOverflowsError(Exception):
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def _layout_fault(out: Tensor, promise: Tensor) -> str:
+def layout_fault(out: Tensor, promise: Tensor) -> str:
+    """In what dtype, shape or strides differ from those promised; empty where they do not."""
     if out.dtype != promise.dtype:
         return f"dtype {out.dtype}, promised {promise.dtype}"
     if out.shape != promise.shape:
@@ -260,7 +261,7 @@ def compare(
             return Comparison(False, f"{title}: output {i} {there}", bad=1.0)
     outs, promises = _present(outs), _present(said)
     for i, (o, promise) in enumerate(zip(outs, promises, strict=True)):
-        if fault := _layout_fault(o, promise):
+        if fault := layout_fault(o, promise):
             which = f" output {i}" if len(outs) > 1 else ""
             return Comparison(False, f"{title}:{which} {fault}", bad=1.0)
     if variant is not None and not variant.rung.valid(*args):

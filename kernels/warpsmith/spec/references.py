@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +26,10 @@ _KAPPA = 0.044715
 QUICK_SLOPE = 1.702
 
 
+#: The attribute of a function that is `rounded_once` with what it was made of.
+_WRITTEN = "_warpsmith_written"
+
+
 def rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` of 16-bit tensors computed in float32, and only its answers rounded.
 
@@ -35,14 +38,27 @@ def rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(function)
-    def run(*args: Any) -> Any:
-        dtype = next(a for a in args if isinstance(a, Tensor)).dtype
+    def run(*args: Any, **named: Any) -> Any:
+        given = (*args, *named.values())
+        dtype = next(a for a in given if isinstance(a, Tensor)).dtype
         if dtype not in (torch.float16, torch.bfloat16):
-            return function(*args)
-        out = function(*(a.float() if isinstance(a, Tensor) else a for a in args))
+            return function(*args, **named)
+        out = function(*map(_wide, args), **{name: _wide(a) for name, a in named.items()})
         return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
 
+    setattr(run, _WRITTEN, function)
     return run
+
+
+def _wide(a: Any) -> Any:
+    return a.float() if isinstance(a, Tensor) else a
+
+
+def written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The formula of a function that is `rounded_once`: rounded at every step. Others as they
+    are.
+    """
+    return getattr(function, _WRITTEN, function)
 
 
 @contextlib.contextmanager
@@ -152,16 +168,16 @@ def mish_backward(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def through_f32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a PyTorch user writes, rounded at every step: of a reference that is `rounded_once` the
-    function within. fp8, in which PyTorch cannot compute, goes through float32.
+    """What a PyTorch user writes, rounded at every step. fp8, in which PyTorch cannot compute, goes
+    through float32.
     """
-    written = inspect.unwrap(function)
+    formula = written(function)
 
     def run(*args: Any) -> Any:
         dtype = next(a for a in args if isinstance(a, Tensor)).dtype
         if dtype.itemsize != 1:
-            return written(*args)
-        out = written(*(a.float() if isinstance(a, Tensor) else a for a in args))
+            return formula(*args)
+        out = formula(*map(_wide, args))
         return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
 
     return run

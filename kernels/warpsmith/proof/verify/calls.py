@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -58,12 +59,11 @@ def _samples(run: Run, huge: bool) -> None:
 
 
 def _one_sample(run: Run, dtype: str, sample: Sample) -> None:
-    op, label, huge = run.op, f"{dtype} {sample}", sample.huge
-    if not (run.on_gpu or sample.small or run.wants("samples")):
-        return
     args = run.make(sample, dtype)
-    if not run.on_gpu and elements(args) > MANY_ELEMENTS:
+    if not run.on_gpu:
+        _one_sample_on_cpu(run, dtype, sample, args)
         return
+    op, label, huge = run.op, f"{dtype} {sample}", sample.huge
     expected = None if huge and op.elementwise else Expected.of(op, args)
     if run.wants("samples"):
         with run.check("samples", label, huge):
@@ -73,25 +73,48 @@ def _one_sample(run: Run, dtype: str, sample: Sample) -> None:
                 out = run_judged(run, run.function(), args, str(sample), expected)
             if choice.variant is not None and launches(args, out):
                 expect_rung(run, choice.variant.rung.name)
-    if run.on_gpu or sample.small:
-        for variant in run.variants(dtype):
-            why = dispatch.refusal(variant, args, run.sm)
-            if why is None and run.wants("variants"):
-                with run.check("variants", f"{variant.name} {sample}", huge), strict():
-                    out = run_judged(
-                        run, run.function(variant), args, str(sample), expected, variant
-                    )
-                    if run.on_gpu and launches(args, out):
-                        expect_rung(run, variant.rung.name)
-            elif why is not None and run.wants("refusals"):
-                with run.check("refusals", f"{variant.name} {sample}"):
-                    _expect_refusal(run, variant, args, why)
+    for variant in run.variants(dtype):
+        why = dispatch.refusal(variant, args, run.sm)
+        if why is None and run.wants("variants"):
+            with run.check("variants", f"{variant.name} {sample}", huge), strict():
+                out = run_judged(run, run.function(variant), args, str(sample), expected, variant)
+                if launches(args, out):
+                    expect_rung(run, variant.rung.name)
+        elif why is not None and run.wants("refusals"):
+            with run.check("refusals", f"{variant.name} {sample}"):
+                _expect_refusal(run, variant, args, why)
     if run.wants("triton") and run.triton_runs():
-        if not run.on_gpu and not (sample.small and elements(args) <= FEW_ELEMENTS):
-            return
         with run.check("triton", label, huge):
-            twin = lambda *a: testing.run_triton(op, a)  # noqa: E731
-            run_judged(run, twin, args, f"{sample}, Triton", expected)
+            run_judged(run, _twin(run), args, f"{sample}, Triton", expected)
+
+
+def _twin(run: Run) -> Callable[..., Any]:
+    return lambda *args: testing.run_triton(run.op, args)
+
+
+def _one_sample_on_cpu(run: Run, dtype: str, sample: Sample, args: tuple[Any, ...]) -> None:
+    """A CPU runs the reference, whose values nothing here could contradict but the Triton twin:
+    that it runs, writes no input, and gives what the fake promises can fail.
+    """
+    size = elements(args)
+    if size > MANY_ELEMENTS:
+        return
+    if run.wants("samples"):
+        with run.check("samples", f"{dtype} {sample}"):
+            with testing.unchanged(args), testing.poison(), torch.no_grad():
+                out = as_tuple(run.function()(*args))
+            plain, promises = testing.yardstick(run.op, args), testing.promised(run.op, args)
+            expect(len(out) == len(plain) == len(promises), "a different number of outputs")
+            for ours, reference, promise in zip(out, plain, promises, strict=True):
+                fault = testing.layout_fault(ours, promise)
+                expect(not fault, fault)
+                # before the operator lays it out as promised, which might broadcast it
+                said = (reference.dtype, reference.shape)
+                expect(said == (promise.dtype, promise.shape), f"the reference gives {said}")
+    if run.wants("triton") and run.triton_runs() and sample.small and size <= FEW_ELEMENTS:
+        with run.check("triton", f"{dtype} {sample}"):
+            expected = Expected.of(run.op, args)
+            run_judged(run, _twin(run), args, f"{sample}, Triton", expected)
 
 
 def _expect_refusal(run: Run, variant: Variant, args: tuple[Any, ...], why: str) -> None:
@@ -113,7 +136,7 @@ def wrong_dtype_checks(run: Run) -> None:
         if not found:
             continue
         for variant in run.op.variants:
-            if variant.dtype != dtype and (not run.on_gpu or run.compiled):
+            if variant.dtype != dtype and run.compiled:
                 with run.check("refusals", f"{variant.name} given {dtype}"):
                     why = dispatch.refusal(variant, found[0][1], run.sm)
                     _expect_refusal(run, variant, found[0][1], why or "takes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from warpsmith.proof.verify.run import (
     spread,
     usable_samples,
 )
+from warpsmith.spec.references import written
 
 _SAMPLES = 8
 
@@ -59,7 +59,7 @@ def judge_gradients(
         moved = args if dtype is None else dispatch.upcast(args, dtype)
         # PyTorch's gradient of the formula as it is written: rounded at every step, and where a
         # broadcast is summed away, the terms.
-        return _gradients(inspect.unwrap(op.reference), requiring(moved), seeds, dtype)[0]
+        return _gradients(written(op.reference), requiring(moved), seeds, dtype)[0]
 
     def from_output() -> list[Tensor | None]:
         moved = tuple(a.cpu() if isinstance(a, Tensor) else a for a in args)

@@ -35,8 +35,8 @@ KINDS: tuple[str, ...] = (
     "properties",
     "gradients",
 )
-#: These need a GPU.
-CUDA_KINDS: tuple[str, ...] = ("graph", "stream", "device")
+#: These need a GPU: a variant on a CPU is the reference, and refuses in the words of the spec.
+CUDA_KINDS: tuple[str, ...] = ("variants", "refusals", "graph", "stream", "device")
 #: The interpreter and opcheck walk through Python: their samples stay below this.
 FEW_ELEMENTS = 20_000
 #: A CPU, which runs the reference, learns nothing from more.
@@ -274,8 +274,9 @@ def spread(items: list[Any], count: int) -> list[Any]:
 def implementations(
     run: Run, dtype: str, args: tuple[Any, ...]
 ) -> Iterator[tuple[str, Callable[..., Any], Variant | None]]:
+    """What can serve a call, each by its name. On a CPU a variant is what `auto` is."""
     yield "auto", run.function(), None
-    for variant in run.accepting(dtype, args):
+    for variant in run.accepting(dtype, args) if run.on_gpu else ():
         yield variant.name, run.function(variant), variant
     if run.triton_runs():
         yield "triton", lambda *a: testing.run_triton(run.op, a), None
@@ -288,7 +289,7 @@ def covering(run: Run, dtype: str) -> Iterator[tuple[Sample, tuple[Any, ...], fr
     """
     plain = plain_samples(run, dtype)
     known = {sample.label for sample, _ in plain}
-    waiting = {variant.name for variant in run.variants(dtype)}
+    waiting = {variant.name for variant in run.variants(dtype)} if run.on_gpu else {"auto"}
     met: set[str] = set()
     for sample, args in plain + [p for p in usable_samples(run, dtype) if p[0].label not in known]:
         names = frozenset(name for name, _, _ in implementations(run, dtype, args)) - met

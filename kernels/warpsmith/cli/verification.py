@@ -1,0 +1,200 @@
+"""`warpsmith verify`: the checks of each operator, compute-sanitizer, random calls."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from warpsmith.cli.arguments import (
+    find_ops,
+    need_gpu,
+    parse_device,
+    parse_dtypes,
+    parse_jobs,
+    parse_part,
+)
+from warpsmith.core.catalogue import Op
+from warpsmith.native.console import UsageError, print_json, progress_bar, say, write
+
+#: Where the failures of random calls go, by default.
+FAILURES = Path("build/random_failures.jsonl")
+
+
+def verify(args: argparse.Namespace) -> int:
+    ops = find_ops(args.op)
+    device = parse_device(args.device)
+    if device.type == "cuda":
+        need_gpu("verify", "`--device cpu` verifies what means something there")
+        torch.cuda.set_device(device.index or 0)  # whose folder gets the record
+    if args.random is not None or args.calls is not None:
+        return _random_calls(args, ops, device)
+    return _checks(args, ops, device)
+
+
+def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> int:
+    from warpsmith.measure import limits
+    from warpsmith.proof import verify as verification
+    from warpsmith.records import freshness
+
+    kinds = args.kinds.split(",") if args.kinds else None
+    dtypes = parse_dtypes(args.dtype, ops)
+    ops = [op for op in ops if not dtypes or set(dtypes).intersection(op.dtypes)]
+    if args.sanitize and (kinds or dtypes):
+        raise UsageError("--sanitize examines all dtypes and no kinds: leave out --dtype, --kinds")
+    keep = None
+    if not (args.sanitizer or kinds or dtypes or device.type != "cuda"):
+        if args.sanitize:
+            path = freshness.sanitizer_record(Path(args.out or limits.results_root()))
+            keep = functools.partial(freshness.record_sanitizer, path)
+        else:
+            path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
+            keep = functools.partial(freshness.record_verification, path)
+    options: dict[str, Any] = {"jobs": parse_jobs(args.jobs, args.device), "complete": keep}
+    if args.timeout is not None:
+        options["timeout"] = args.timeout
+    with progress_bar("verify", None) as (bar, task):
+
+        def step(result: verification.Result) -> None:
+            bar.update(task, description=f"{result.op} {result.kind}")
+            bar.advance(task)
+
+        try:
+            if args.sanitize:
+                options["spread"] = device.index is None
+                results = verification.run_sanitizer(ops, progress=step, **options)
+            else:
+                results = verification.verify(
+                    ops,
+                    device=device,
+                    sanitizer=args.sanitizer,
+                    progress=step,
+                    kinds=kinds,
+                    dtypes=dtypes,
+                    part=parse_part(args.part),
+                    **options,
+                )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    if not results:
+        raise UsageError("these operators have nothing to check of these kinds here")
+    failed = [result for result in results if not result.ok]
+    if keep is not None:
+        keep(results)
+        say(f"wrote {path}")
+    if args.json:
+        print_json({"checks": len(results), "failed": [dataclasses.asdict(r) for r in failed]})
+    else:
+        for result in failed:
+            write(f"FAILED {result.op} {result.kind} {result.label}: {result.detail}")
+        skipped = sum(result.kind == "skipped" for result in results)
+        write(
+            f"{len(results)} checks, {len(ops)} operators, {len(failed)} failed, {skipped} skipped"
+        )
+    return 1 if failed else 0
+
+
+def _random_calls(args: argparse.Namespace, ops: list[Op], device: torch.device) -> int:
+    from warpsmith.proof import random_calls
+
+    if args.kinds or args.dtype or args.sanitize:
+        raise UsageError("random calls have no kinds, and all dtypes: leave out what selects them")
+    seed = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
+    path = Path(args.out) / FAILURES.name if args.out else FAILURES
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if args.calls is not None:
+        lines = Path(args.calls).read_text().splitlines()
+        calls = [random_calls.Call.parse(line) for line in lines if line.strip()]
+        known = {op.name for op in ops}
+        calls = [call for call in calls if call.op in known]
+        wanted, what = len(calls), f"{len(calls)} calls of {args.calls}"
+    else:
+        wanted, what = max(args.random, len(ops)), f"random calls with --seed {seed}"
+        say(f"{wanted} {what}; what fails goes to {path}")
+    options: dict[str, Any] = {} if args.timeout is None else {"timeout": args.timeout}
+    with progress_bar("random calls", wanted) as (bar, task):
+
+        def step(progress: random_calls.Progress) -> None:
+            bar.update(task, description=progress.op)
+            bar.advance(task, progress.made)
+            for failure in progress.failures:
+                say(f"FAILED {failure}")
+
+        if args.calls is not None:
+            failures, taken = [], 0
+            for progress in random_calls.remake(calls, device):
+                step(progress)
+                failures += progress.failures
+                taken += progress.passed
+        else:
+            taken, failures = random_calls.random_calls(
+                ops,
+                wanted,
+                seed=seed,
+                device=device,
+                jobs=parse_jobs(args.jobs, args.device),
+                record=path,
+                progress=step,
+                **options,
+            )
+    if args.json:
+        failed = [dataclasses.asdict(failure) for failure in failures]
+        print_json({"calls": taken, "seed": seed, "failed": failed})
+    else:
+        by_op: dict[str, int] = {}
+        for failure in failures:
+            by_op[failure.call.op] = by_op.get(failure.call.op, 0) + 1
+        for name, count in by_op.items():
+            write(f"FAILED {name}: {count}")
+        write(f"{what}: {taken} taken, {len(ops)} operators, {len(failures)} failed")
+    return 1 if failures else 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("op", nargs="*", help="operators, families or patterns; all by default")
+    add("--device", default="cuda", help="cuda, cuda:1; cpu for what runs there")
+    add("--kinds", help="comma list (samples, variants, …); all by default")
+    add("--dtype", help="comma list; every dtype by default")
+    add(
+        "--out",
+        help="folder for verify.json, benchmarks/results/<gpu> by default; with --sanitize, for "
+        "sanitizer.json, benchmarks/results by default; with --random, for the failures, build by "
+        "default",
+    )
+    add(
+        "--jobs",
+        default="1",
+        help="processes side by side, or auto: as many as cores and memory allow; 1 by default",
+    )
+    add(
+        "--timeout",
+        type=float,
+        help="seconds without a result after which one of several processes is stopped, 600 by "
+        "default; with --sanitize, seconds that a process may take, 3600 by default",
+    )
+    add(
+        "--sanitizer",
+        action="store_true",
+        help=argparse.SUPPRESS,  # the small samples, as compute-sanitizer runs them
+    )
+    add("--part", default="0/1", help=argparse.SUPPRESS)  # 0/4: every fourth variant
+    add(
+        "--sanitize",
+        action="store_true",
+        help="launch compute-sanitizer's tools on the small samples",
+    )
+    add(
+        "--random",
+        type=int,
+        metavar="N",
+        help="make N random calls instead, spread over the operators; every failure is a line of "
+        f"JSON in {FAILURES}",
+    )
+    add("--seed", type=int, help="of the random calls; a fresh one by default, which is printed")
+    add("--calls", metavar="FILE", help="make the calls of such a file again")
