@@ -14,9 +14,9 @@ from torch import Tensor
 import warpsmith
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
-from warpsmith.gemm import company, matmul_tf32_cases
-from warpsmith.gemm.company import LARGE_ON_CPU, among_others
+from warpsmith.gemm import matmul_tf32_cases, reference_in_large
 from warpsmith.gemm.linear import ACTIVATIONS
+from warpsmith.gemm.reference_in_large import LARGE_ON_CPU, among_others
 from warpsmith.proof import testing
 from warpsmith.proof.testing import Expected
 
@@ -37,12 +37,12 @@ SHAPES = (
 OPS = [catalogue.get(name) for name in ("matmul", "matmul_tf32", "linear", "addmm")]
 
 
-@pytest.mark.parametrize("held", [company.HELD, 1])
+@pytest.mark.parametrize("held", [reference_in_large.HELD, 1])
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
 def test_a_product_among_others_is_the_same_product(
     monkeypatch: pytest.MonkeyPatch, left: tuple[int, ...], right: tuple[int, ...], held: int
 ) -> None:
-    monkeypatch.setattr(company, "HELD", held)
+    monkeypatch.setattr(reference_in_large, "HELD", held)
     seen = []
 
     def multiply(a: Tensor, b: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 // The kernel of `async_…`: packs are copied into shared memory in the background, each where its thread finds it again,
-// and from there turned and converted into the buffers that are multiplied: several a thread in turns with
+// and from there transposed and converted into the buffers that are multiplied: several a thread in turns with
 // multiplications, which hide the time of these reads.
 #pragma once
 
@@ -38,7 +38,7 @@ struct AsyncShared {
     for (int part = 0; part < Packs::parts; ++part) {
 #pragma unroll
       for (int i = 0; i < Packs::a_part; ++i) {
-        put_turned(tile, a_pack(part * Packs::a_part + i), part * Packs::a_part + i);
+        put_transposed(tile, a_pack(part * Packs::a_part + i), part * Packs::a_part + i);
       }
 #pragma unroll
       for (int i = 0; i < Packs::b_part; ++i) {

@@ -37,7 +37,7 @@ constexpr int slices_in_waves(int64_t blocks, int64_t held, int64_t k) {
   });
 }
 
-// Of skinny_ring_columns.cuh: 128 bytes of every column.
+// Tiles of skinny_ring_columns.cuh, each 128 bytes wide.
 constexpr int64_t skinny_columns_tiles(int64_t m, int value_bytes) { return ceil_div(m, kRingRowBytes / value_bytes); }
 
 // As few slices as let tiles of skinny_ring_columns.cuh keep half of the multiprocessors streaming, which is what DRAM

@@ -91,7 +91,7 @@ inline bool batch_stride(int64_t& stride, const Layout& x, const Batch& batch) {
   return true;
 }
 
-// Rows where they lie side by side, else columns; false where neither do. A column of one is contiguous as a column.
+// Rows where they are contiguous, else columns; false where neither do. A column of one is contiguous as a column.
 inline bool order_matrix(Matrix& to, const Layout& x) {
   const int64_t row_stride = x.stride[x.rank - 2], col_stride = x.stride[x.rank - 1];
   const bool unit_rows = x.rows() == 1 || row_stride == 1, unit_cols = x.cols() == 1 || col_stride == 1;

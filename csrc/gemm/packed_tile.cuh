@@ -1,5 +1,5 @@
 // Tiles of row-major operands, brought in 128-bit packs and kept in shared memory so that no access meets another in a
-// bank: a is turned, so that both are [k][row of a or column of b].
+// bank: a is transposed, so that both are [k][row of a or column of b].
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct FromHalves : Tile {
 template <class Tile, class Acc>
 inline constexpr int kBlocks = Tile::tm * Tile::tn * static_cast<int>(sizeof(Acc)) <= 8 * 8 * 4 ? 2 : 1;
 
-// The rows and columns of a thread. They come in chunks of 16 bytes, those of neighbouring lanes side by side. Lanes at
+// The rows and columns of a thread. They come in chunks of 16 bytes, those of neighbouring lanes contiguous. Lanes at
 // distance 1 share their rows and lanes at distance 2 their columns, which lets shared memory answer half a warp at once.
 template <class Tile, class Acc>
 struct ThreadPlace {
@@ -148,7 +148,7 @@ struct PackSource {
 
 // A pack of a, its k spread over rows of shared memory; and one of b, as it is. 16-bit values become f32 where sums are.
 template <class Tile, class Acc, class T>
-__device__ __forceinline__ void put_turned(SharedTile<Tile, Acc>& shared, const Pack<T>& values, int i) {
+__device__ __forceinline__ void put_transposed(SharedTile<Tile, Acc>& shared, const Pack<T>& values, int i) {
   using Packs = ThreadPacks<Tile, T>;
   Acc* const to = shared.a + (Packs::a_k() + i * Packs::a_step) * SharedTile<Tile, Acc>::a_stride + Packs::a_row();
 #pragma unroll
@@ -200,7 +200,7 @@ struct HeldPacks {
   template <class Acc>
   __device__ void store_to(SharedTile<Tile, Acc>& shared, int part) const {
 #pragma unroll
-    for (int i = 0; i < Packs::a_part; ++i) put_turned(shared, a[i], part * Packs::a_part + i);
+    for (int i = 0; i < Packs::a_part; ++i) put_transposed(shared, a[i], part * Packs::a_part + i);
 #pragma unroll
     for (int i = 0; i < Packs::b_part; ++i) put_straight(shared, b[i], part * Packs::b_part + i);
   }

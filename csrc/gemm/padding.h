@@ -18,7 +18,7 @@ constexpr int64_t padded_pitch(int64_t length) {
   return length < kLong ? padded(length) : ceil_div(length, kCacheLine) * kCacheLine;
 }
 
-// An operand as lines, rows or columns, of values that lie side by side.
+// An operand as lines, rows or columns, of contiguous values.
 struct Lines {
   int64_t matrices, count, length;
 

@@ -29,10 +29,10 @@ struct CopySource {
   int rows_left;  // from the first one on, at least 1
 };
 
-// Values of k lie side by side: turned on the way, 4 bytes at a time. A warp brings 8 values of each of 4 rows; the
+// Values of k are contiguous: transposed on the way, 4 bytes at a time. A warp brings 8 values of each of 4 rows; the
 // padding spreads those over all banks.
 template <int rows, int threads>
-struct TurningCopy {
+struct TransposingCopy {
   static constexpr int stride = rows + kCopyPack;
   static constexpr int per_pass = threads / kCopyDepth, passes = rows / per_pass;
   static_assert(passes * per_pass == rows, "whole passes");
@@ -40,7 +40,7 @@ struct TurningCopy {
   float* to;
   int k;
 
-  __device__ TurningCopy(const CopySource& x, float* ring, int thread) {
+  __device__ TransposingCopy(const CopySource& x, float* ring, int thread) {
     const int row = thread / kCopyDepth;
     k = thread % kCopyDepth;
     to = ring + k * stride + row;
@@ -68,7 +68,7 @@ struct TurningCopy {
   }
 };
 
-// Rows lie side by side: copied as they are, `width` values at a time.
+// Rows are contiguous: copied as they are, `width` values at a time.
 template <int rows, int width, int threads>
 struct StraightCopy {
   static constexpr int stride = rows;
@@ -103,9 +103,9 @@ struct StraightCopy {
   }
 };
 
-struct Turning {
+struct Transposing {
   template <int rows, int threads>
-  using Copy = TurningCopy<rows, threads>;
+  using Copy = TransposingCopy<rows, threads>;
 };
 struct Wide {
   template <int rows, int threads>
@@ -116,10 +116,10 @@ struct Narrow {
   using Copy = StraightCopy<rows, 1, threads>;
 };
 
-// Calls body with the way to copy an operand, whose values of k are `turned` where they lie side by side.
+// Calls body with the way to copy an operand, which is `transposed` where its values of k are contiguous.
 template <class Body>
-void with_copy(const Matrix& x, bool turned, int64_t rows, int64_t depth, Body&& body) {
-  if (turned) return body.template operator()<Turning>();
+void with_copy(const Matrix& x, bool transposed, int64_t rows, int64_t depth, Body&& body) {
+  if (transposed) return body.template operator()<Transposing>();
   const bool wide =
       x.order == Order::rows ? in_packs(x, depth, rows, Dtype::f32, 16) : in_packs(x, rows, depth, Dtype::f32, 16);
   wide ? body.template operator()<Wide>() : body.template operator()<Narrow>();

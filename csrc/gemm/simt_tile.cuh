@@ -8,7 +8,7 @@ namespace warpsmith {
 
 // A warp's lanes stand 8 x 4, so lane pairs at distance 1 share rows of a, those at distance 2 share columns of b:
 // shared memory then answers a 16-byte read of half a warp at once. A thread's rows and columns come in chunks of four,
-// a chunk of each lane side by side.
+// neighbouring chunks of neighbouring lanes.
 inline constexpr int kLaneRows = 8, kLaneCols = 4, kLaneChunk = 4;
 inline constexpr int kRowStep = kLaneRows * kLaneChunk, kColStep = kLaneCols * kLaneChunk;  // from chunk to chunk
 __device__ __forceinline__ int lane_row(int lane) { return lane >> 1 & 7; }

@@ -1,4 +1,4 @@
-// Weights times up to 16 vectors, where rows of weights lie side by side.
+// Weights times up to 16 vectors, where rows of weights are contiguous.
 //   The ring of skinny_ring_kernel.cuh with tiles of 32 rows or 64, in f32 of 32 to 64, by turns; where those leave
 //   blocks idle, in 16 bits even shares in tiles of up to 48 rows or 112, as skinny_ring_deal.h decides. The weights are
 //   the left operand of the tensor cores (16 x k), the vectors the right one (k x 8): the other way round, 8 to 15 of 16

@@ -1,4 +1,4 @@
-// Weights times up to 16 vectors, where columns of weights lie side by side: x w with w [k, n] row-major.
+// Weights times up to 16 vectors, where columns of weights are contiguous: x w with w [k, n] row-major.
 //   The ring of skinny_ring_kernel.cuh with tiles of 64 rows of weights, in f32 of 32, which are 128 neighbouring bytes of
 //   every column. In 16 bits ldmatrix transposes them on their way to the tensor cores, whose left operand they are.
 #pragma once
@@ -20,7 +20,7 @@ struct ColumnsPlaces {
   static constexpr int pack = kChunkBytes / static_cast<int>(sizeof(T));
   static constexpr int column_chunks = rows / pack, vector_chunks = depth / pack;
   static constexpr int weight_chunks = depth * column_chunks, chunks = weight_chunks + vectors * vector_chunks;
-  // ldmatrix wants chunks in an order of its own; lanes that read chunks side by side do not.
+  // ldmatrix wants chunks in an order of its own; lanes that read neighbouring chunks do not.
   static constexpr bool swizzles = sizeof(T) == 2;
   static_assert(chunks % 8 == 0, "slots that swizzle alike");
 

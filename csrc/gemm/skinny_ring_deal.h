@@ -42,7 +42,7 @@ constexpr RingDeal ring_deal(int64_t m, int64_t row_bytes, int64_t blocks) {
 }
 
 // Rows of a tile of f32: fewest in all of a block's turns, as multiply-adds are not saved where a last wave is not filled.
-// Of heights that come to the same, the last one, which was measured fastest.
+// Ties go to the tallest tile, which measured fastest.
 constexpr int float_ring_rows(int64_t m, int64_t blocks) {
   constexpr double kShort = 1.1;  // of the time: a lane of a tile of kRingRows reads more for each multiply-add
   const auto turns = [&](int rows) {

@@ -23,7 +23,7 @@ struct RingRows {
 };
 
 // The rows of a block are a Share: tiles lie at first, first + step and so on, below end, each to be asked for its rows.
-// Tiles as they are, by turns: what blocks read at a time lies side by side, but a last wave may leave most of them idle.
+// Tiles as they are, by turns: what blocks read at a time is contiguous, but a last wave may leave most of them idle.
 template <int rows>
 struct WholeTiles {
   static constexpr int granule = rows;

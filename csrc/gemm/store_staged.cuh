@@ -84,7 +84,7 @@ class AddendRows {
   bool packs_;
 };
 
-// The eight columns that a lane stores of a row of a patch; lanes beside each other share the row.
+// The eight columns that a lane stores of a row of a patch; neighbouring lanes share the row.
 template <class Patch>
 struct LanePlace {
   static constexpr int across = Patch::wn / 8;

@@ -14,7 +14,7 @@ template <auto kernel, class Tile>
 int64_t resident_blocks(const LaunchConfig& config) {
   const int64_t wanted = int64_t{device_info(current_device()).sm_count} * Tile::min_blocks * Tile::threads;
   const int64_t fits = resident_clusters<kernel>(config);
-  return std::clamp<int64_t>(wanted / (int64_t{config.block.x} * config.cluster), 1, fits);
+  return std::clamp<int64_t>(wanted / (int64_t{config.block.x} * blocks_of_cluster(config)), 1, fits);
 }
 
 }  // namespace warpsmith

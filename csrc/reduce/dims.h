@@ -77,7 +77,7 @@ struct AroundDim {
   bool has_unit_stride() const { return n == 1 || stride_n == 1; }
 };
 
-// As its shape says: rows of unit stride, or columns of which neighbours lie side by side. A copy takes the place of a
+// As its shape says: rows of unit stride, or neighbouring columns. A copy takes the place of a
 // tensor that lies in memory otherwise. Not for tensors without values, whose strides count as contiguous whatever they
 // are, so that a copy would not change them.
 inline DimView view_by_shape(Tensor& x, int64_t dim, bool rows) {

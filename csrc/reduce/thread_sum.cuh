@@ -51,7 +51,7 @@ __device__ __forceinline__ A as_accumulator(T x) {
   }
 }
 
-// Several lanes side by side: additions of one lane wait for each other, those of different lanes do not, and each lane
+// Several lanes at once: additions of one lane wait for each other, those of different lanes do not, and each lane
 // rounds less often.
 template <class T, class A, int width>
 class ThreadSum {

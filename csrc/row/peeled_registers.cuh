@@ -172,9 +172,9 @@ class PeeledShare {
       float begun = values[phase];
 #pragma unroll
       for (int j = phase + 1; j < kWidth; ++j) begun = __fadd_rn(begun, values[j]);
-      const float turned = __shfl_sync(kAllLanes, begun, (lane() + kWarp - 1) % kWarp);
-      float group = lane() == 0 ? handed : turned;
-      handed = turned;
+      const float rotated = __shfl_sync(kAllLanes, begun, (lane() + kWarp - 1) % kWarp);
+      float group = lane() == 0 ? handed : rotated;
+      handed = rotated;
 #pragma unroll
       for (int j = 0; j < phase; ++j) group = __fadd_rn(group, values[j]);
       sum = __fadd_rn(sum, group);

@@ -238,7 +238,7 @@ class StreamBlock {
     return {x, offset, packs > 0 && offset > 0 ? 1 : 0, min((cols_ + offset) / kWidth, end), end};
   }
 
-  // What the lanes see to: the columns before the first border of the row, those after the last, and padding behind them.
+  // Values that bulk copies cannot bring, one per lane: the columns before the first border of the row, those after the last, and padding behind them.
   __device__ __forceinline__ Single single_of(const Copy& copy, int lane) const {
     int col = -1;
     if (lane < kWidth) {

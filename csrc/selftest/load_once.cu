@@ -24,7 +24,7 @@ std::string run() {
   Random random(32);
   std::vector<uint32_t> values(kBlocks * kThreads * 4), expected(values.size());
   for (uint32_t& value : values) value = random.word();
-  static_assert(kRounds % 2 == 1, "the packs end up turned around");
+  static_assert(kRounds % 2 == 1, "the packs end up reversed");
   for (int pack = 0; pack < kBlocks * kThreads; ++pack) {
     const int mirrored = pack / kThreads * kThreads + (kThreads - 1 - pack % kThreads);
     for (int word = 0; word < 4; ++word) expected[4 * pack + word] = values[4 * mirrored + word] + kRounds * (word + 1);

@@ -140,7 +140,7 @@ std::string check() {
   for (Accumulator& value : start) value = static_cast<Accumulator>(random.integer(-800, 800));
   const auto not_finite = [&]() -> std::string {
     if constexpr (std::is_same_v<Accumulator, float>) {
-      // Row 3 becomes NaN, column 5 infinite or NaN; the others are as before. e4m3 has no infinity: NaN it is.
+      // Row 3 becomes NaN, column 5 infinite or NaN; the others are as before. e4m3 has no infinity; it becomes NaN.
       std::vector<float> with_nan = a, with_infinity = b;
       with_nan[3 * kK + kK / 2] = std::numeric_limits<float>::quiet_NaN();
       with_infinity[5 * kK + 1] =

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) mma_rate_kernel(int iterations, uint
 #pragma unroll
   for (int i = 0; i < kColumns * 2; ++i) b[i / 2][i % 2] = operand(16 + i);
 
-  // Not unrolled: sm_90 computes products of e4m3 apart from their sums, and once for all steps that lie side by side.
+  // Not unrolled: sm_90 computes products of e4m3 apart from their sums, and once for all neighbouring steps.
 #pragma unroll 1
   for (int step = 0; step < iterations; ++step) {
 #pragma unroll

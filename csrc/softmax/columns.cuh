@@ -32,7 +32,7 @@ void visit_column_tile(int64_t cols, Body&& body) {
   } else if (cols <= kFew) {
     body.template operator()<ColumnTile<4, 64>>();
   } else {
-    // At least 64 bytes of inner side by side.
+    // At least 64 contiguous bytes of inner.
     body.template operator()<ColumnTile<kMostSharers, wide ? 16 : 32>>();
   }
 }

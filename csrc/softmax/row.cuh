@@ -33,7 +33,7 @@ __device__ __forceinline__ float reciprocal(float x) { return __frcp_rn(x); }
 
 // --- reductions ------------------------------------------------------------------------------------------------------
 
-// NaN loses: it reaches the answer through the sum.
+// NaN loses: it reaches the result through the sum.
 struct Largest {
   __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };

@@ -17,7 +17,7 @@ struct WideStrip : ColumnTile<16, 16> {
   static constexpr int most_blocks = 1;
 };
 
-struct NarrowStrip : ColumnTile<64, 4> {  // 64 bytes of inner side by side
+struct NarrowStrip : ColumnTile<64, 4> {  // 64 contiguous bytes of inner
   static constexpr int most_blocks = kMostStripCluster;
 };
 

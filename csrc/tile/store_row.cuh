@@ -66,7 +66,7 @@ class RowShare {
   // of a lane: the row has fewer single values than a pack at either end
   static constexpr int kPacks = 8 / kPack<T>, kSingles = (2 * (kPack<T> - 1) + lanes - 1) / lanes;
 
-  // Lanes take turns, with packs and with single values, so that neighbours store what lies side by side.
+  // Lanes take turns, with packs and with single values, so that neighbouring lanes store neighbouring values.
   __device__ __forceinline__ uint32_t own(int i) const { return i * lanes + lane_; }
   // Of a single value in the row: those behind the last border follow those before the first one.
   __device__ __forceinline__ uint32_t column(uint32_t single) const {

@@ -61,7 +61,7 @@ struct DropoutPacks {
   Pack<T> x, bias, residual;
 };
 
-// The answer in the place of x; bit i of `bits` says whether element i is kept.
+// The result in the place of x; bit i of `bits` says whether element i is kept.
 template <class T>
 __device__ __forceinline__ void drop_pack(DropoutPacks<T>& packs, bool biased, bool added, uint32_t bits, float scale) {
   constexpr int kWidth = kPack<T>;

@@ -1,4 +1,4 @@
-// fp8 functions and gradients by table: there are only 256 inputs, so every block computes all 256 answers once.
+// fp8 functions and gradients by table: there are only 256 inputs, so every block computes all 256 results once.
 //   Against `stream`: a shared-memory load replaces decoding, a transcendental function and (where nothing is multiplied)
 //   encoding, which bound that rung by arithmetic: 16 values ride on every 128-bit access. The table is made while a
 //   thread's loads are under way. Bound: DRAM.
@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 256;  // of a block, in one row or several
 constexpr int kCodes = 256;
 
-static_assert(kThreads == kCodes, "each thread computes one answer");
+static_assert(kThreads == kCodes, "each thread computes one result");
 
 // As many as a multiprocessor takes.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
@@ -19,37 +19,37 @@ constexpr int kMostBlocks = 1536 / kThreads;
 constexpr int kMostBlocks = 2048 / kThreads;
 #endif
 
-// Maps whose answer depends on one value, or is a product of what depends on one with others.
+// Maps whose result depends on one value, or is a product of what depends on one with others.
 //   operand  the input that the table is about
-//   Answer   of one of its values
-//   apply    one element from all others and the answer
+//   Result   of one of its values
+//   apply    one element from all others and the result
 template <class Map>
 struct Table;
 
-// The answers are codes.
+// The results are codes.
 template <class F>
 struct Table<Unary<F>> {
   static constexpr int operand = 0;
-  using Answer = uint8_t;
+  using Result = uint8_t;
 
   template <class T>
-  __device__ static Answer answer(T code, float parameter) {
+  __device__ static Result result(T code, float parameter) {
     return from_float<T>(F::template forward<kExact<T>>(to_float(code), parameter)).__x;
   }
 };
 
-// From here on the answers are floats, because a product is rounded once: values of a gate, slopes, or both.
+// From here on the results are floats, because a product is rounded once: values of a gate, slopes, or both.
 template <class F>
 struct Table<Gated<F>> {
   static constexpr int operand = 0;
-  using Answer = float;
+  using Result = float;
 
   template <class T>
-  __device__ static Answer answer(T code, float parameter) {
+  __device__ static Result result(T code, float parameter) {
     return F::template forward<kExact<T>>(to_float(code), parameter);
   }
 
-  __device__ __forceinline__ static void apply(float (&out)[1], const float (&in)[2], Answer value) {
+  __device__ __forceinline__ static void apply(float (&out)[1], const float (&in)[2], Result value) {
     out[0] = value * in[1];
   }
 };
@@ -57,14 +57,14 @@ struct Table<Gated<F>> {
 template <class F>
 struct Table<UnaryBackward<F>> {
   static constexpr int operand = 1;
-  using Answer = float;
+  using Result = float;
 
   template <class T>
-  __device__ static Answer answer(T code, float parameter) {
+  __device__ static Result result(T code, float parameter) {
     return F::template backward<kExact<T>>(1.0f, to_float(code), parameter);
   }
 
-  __device__ __forceinline__ static void apply(float (&out)[1], const float (&in)[2], Answer slope) {
+  __device__ __forceinline__ static void apply(float (&out)[1], const float (&in)[2], Result slope) {
     out[0] = in[0] * slope;
   }
 };
@@ -72,17 +72,17 @@ struct Table<UnaryBackward<F>> {
 template <class F>
 struct Table<GatedBackward<F>> {
   static constexpr int operand = 1;
-  struct alignas(sizeof(float2)) Answer {
+  struct alignas(sizeof(float2)) Result {
     float value, slope;
   };
 
   template <class T>
-  __device__ static Answer answer(T code, float parameter) {
+  __device__ static Result result(T code, float parameter) {
     const float x = to_float(code);
     return {F::template forward<kExact<T>>(x, parameter), F::template backward<kExact<T>>(1.0f, x, parameter)};
   }
 
-  __device__ __forceinline__ static void apply(float (&out)[2], const float (&in)[3], const Answer& of_gate) {
+  __device__ __forceinline__ static void apply(float (&out)[2], const float (&in)[3], const Result& of_gate) {
     out[0] = in[0] * in[2] * of_gate.slope;
     out[1] = in[0] * of_gate.value;
   }
@@ -104,16 +104,16 @@ struct Lookup {
   };
 
   class Compute {
-    using Answer = typename Table<Map>::Answer;
-    const Answer* table_ = nullptr;
+    using Result = typename Table<Map>::Result;
+    const Result* table_ = nullptr;
 
    public:
     __device__ __forceinline__ void prepare(float parameter) {
-      __shared__ Answer table[kCodes];
+      __shared__ Result table[kCodes];
       const int thread = threadIdx.y * blockDim.x + threadIdx.x;
       T code;
       code.__x = static_cast<uint8_t>(thread);
-      table[thread] = Table<Map>::answer(code, parameter);
+      table[thread] = Table<Map>::result(code, parameter);
       table_ = table;
       __syncthreads();
     }
@@ -124,7 +124,7 @@ struct Lookup {
       using Entry = Table<Map>;
       const auto* words = reinterpret_cast<const uint32_t*>(&in[Entry::operand]);
       const auto at = [&](int i) { return table_[words[i / kWord] >> i % kWord * 8 & 0xff]; };
-      if constexpr (std::is_same_v<Answer, uint8_t>) {
+      if constexpr (std::is_same_v<Result, uint8_t>) {
 #pragma unroll
         for (int i = 0; i < kWidth; i += kWord) {
           const uint32_t low = __byte_perm(at(i), at(i + 1), 0x0040), high = __byte_perm(at(i + 2), at(i + 3), 0x0040);

@@ -1,7 +1,7 @@
 // GEMV of short rows: as many lanes for each as it has packs of 16 bytes.
 //   Against `rows`: no lane is idle beside a short row, and all that a lane has under way, eight packs of as many rows (of
 //   fewer where a row is longer than a warp), is asked for before the first is needed. The weights are read once for all
-//   vectors; results leave a warp side by side, through shared memory. Blocks take their places while the kernel before
+//   vectors; results leave a warp in whole lines, through shared memory. Blocks take their places while the kernel before
 //   ends.
 //   Occupancy: four blocks of 256 threads x 64 registers.
 //   Bound: DRAM; with more than a few vectors the multiply-adds.

@@ -1,6 +1,6 @@
-// Matrix product, a thread per 8 x 8 values, a turned in shared memory, without bank conflicts.
-//   Against `thread_tile`: with a turned when it is stored, a thread reads the rows of one k side by side and holds no
-//   others; packs of 16 bytes are loaded. Padding keeps the turned stores apart, and lanes, 8 x 4 of a warp, read
+// Matrix product, a thread per 8 x 8 values, a transposed in shared memory, without bank conflicts.
+//   Against `thread_tile`: with a transposed when it is stored, the rows of one k are contiguous for a thread, which holds no
+//   others; packs of 16 bytes are loaded. Padding keeps the transposed stores apart, and lanes, 8 x 4 of a warp, read
 //   neighbouring chunks of 16 bytes of either operand. Bound: barriers, two a slice.
 #include "gemm/packed_tile.cuh"
 #include "host/launch.h"

@@ -16,13 +16,13 @@ constexpr int kThreads = kTile * kTile / kRows;
 static_assert(kThreads == kTile * kDepth, "a thread brings one value of a and one of b");
 
 __global__ void __launch_bounds__(kThreads) matmul_block_1d_kernel(const GemmArgs p) {
-  __shared__ alignas(16) float sA[kDepth][kTile + kChunk<float>];  // turned: [k][row]
+  __shared__ alignas(16) float sA[kDepth][kTile + kChunk<float>];  // transposed: [k][row]
   __shared__ float sB[kDepth][kTile + 1];                          // [k][col]
   const Elements<float> a(p.a, p.m, p.k), b(p.b, p.k, p.n);
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t tiles_n = ceil_div(p.n, kTile);
   const int64_t first_row = blockIdx.x / tiles_n * kTile, first_col = blockIdx.x % tiles_n * kTile;
-  // which value of a tile this thread brings: neighbours bring what lies side by side
+  // which value of a tile this thread brings: neighbours bring neighbouring values
   const bool a_rows = p.a.order == Order::rows, b_rows = p.b.order == Order::rows;
   const int a_row = a_rows ? thread / kDepth : thread % kTile, a_k = a_rows ? thread % kDepth : thread / kTile;
   const int b_k = b_rows ? thread / kTile : thread % kDepth, b_col = b_rows ? thread % kTile : thread / kDepth;

@@ -1,6 +1,6 @@
 // Matrix product in f32, a thread per 8 x 8 values.
 //   Against `block_1d`: eight values of a and eight of b, read from shared memory, make 64 multiplications. A thread's
-//   rows and columns lie 16 apart, those of the block's 16 x 16 threads side by side. 256 threads compute 128 x 128.
+//   rows and columns lie 16 apart, neighbouring ones belong to neighbouring threads of the block's 16 x 16. 256 threads compute 128 x 128.
 //   Bound: global loads of 4 bytes, each waited for; loads from shared memory, one for four multiplications.
 #include "gemm/elements.cuh"
 #include "gemm/gemm.h"
@@ -16,7 +16,7 @@ constexpr int kOwn = 8, kTile = kSide * kOwn, kDepth = 8;
 constexpr int kBrings = kTile * kDepth / kThreads;  // values of a, and of b, that a thread brings
 
 __global__ void __launch_bounds__(kThreads) matmul_block_2d_kernel(const GemmArgs p) {
-  __shared__ float sA[kDepth][kTile + 4];  // turned: [k][row], padded for the stores
+  __shared__ float sA[kDepth][kTile + 4];  // transposed: [k][row], padded for the stores
   __shared__ float sB[kDepth][kTile + 4];  // [k][col]
   const Elements<float> a(p.a, p.m, p.k), b(p.b, p.k, p.n);
   const int thread = static_cast<int>(threadIdx.x);
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) matmul_block_2d_kernel(const GemmArg
     Sums<float, kOwn, kOwn> sums;
     for (int64_t first_k = first; first_k < last; first_k += kDepth) {
 #pragma unroll
-      for (int i = 0; i < kBrings; ++i) {  // neighbouring threads bring what lies side by side
+      for (int i = 0; i < kBrings; ++i) {  // neighbouring threads bring neighbouring values
         const int at = thread + i * kThreads;
         const int a_row = a_rows ? at / kDepth : at % kTile, a_k = a_rows ? at % kDepth : at / kTile;
         const int b_k = b_rows ? at / kTile : at % kDepth, b_col = b_rows ? at % kTile : at / kDepth;

@@ -73,14 +73,14 @@ static_assert(kConflictFree<Swizzles<Tile::bm, Tile::bk>, Tile::bm, Tile::bk>, "
 static_assert(kConflictFree<Swizzles<Tile::bn, Tile::bk>, Tile::bn, Tile::bk>, "cp.async and ldmatrix at full speed");
 static_assert(kConflictFree<LayoutD, Tile::bm, Tile::bn>, "whole lines of results at full speed");
 
-// Threads side by side copy chunks of 16 bytes side by side, `across` of them to a line.
+// Neighbouring threads copy neighbouring chunks of 16 bytes, `across` of them to a line.
 template <class Operation, class Element, int across>
 using Copies = decltype(cute::make_tiled_copy(
     cute::Copy_Atom<Operation, Element>{},
     cute::Layout<cute::Shape<Int<kThreads / across>, Int<across>>, cute::Stride<Int<across>, Int<1>>>{},
     cute::Layout<cute::Shape<Int<1>, Int<8>>>{}));
 
-// Two instructions of a warp side by side along n, whose operands one ldmatrix brings.
+// Two neighbouring instructions of a warp along n, whose operands one ldmatrix brings.
 template <class T, class Acc>
 using Product = decltype(cute::make_tiled_mma(cute::MMA_Atom<typename Instruction<T, Acc>::type>{},
                                               cute::Layout<cute::Shape<Int<Tile::warps_m>, Int<Tile::warps_n>>>{},

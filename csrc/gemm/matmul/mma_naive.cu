@@ -1,7 +1,7 @@
 // Matrix product by mma.sync m16n8k16, a tile of 16 x 8 a warp.
 //   Against `wmma_naive`: the fragments are ours. The 32 lanes copy 16 values along k of their warp's operands to shared
 //   memory, 16 bytes each, and ldmatrix lays them over the lanes as the instruction wants them. The eight warps of a
-//   block sit side by side and share nothing but L1. Bound: the wait for each step's loads, and loads: 24 values for
+//   block compute neighbouring tiles and share nothing but L1. Bound: the wait for each step's loads, and loads: 24 values for
 //   every 128 multiplications of a lane.
 #include "device/ptx/mma.h"
 #include "gemm/store_pairs.cuh"

@@ -31,7 +31,7 @@ struct SquareTile {  // for sums of 16 bits
   static constexpr int bm = 256, bn = 256, bk = 64, warps_m = 2, warps_n = 4, stages = 3;
 };
 
-// What the thread that starts copies is at. It lies in shared memory: its registers would be every thread's.
+// The progress of the thread that starts copies. In shared memory, because in registers every thread would pay for it.
 struct Cursor {
   int item;
   int m, n, step, last_step;  // what is copied next; steps along k

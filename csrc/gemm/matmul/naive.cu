@@ -1,5 +1,5 @@
 // Matrix product, a thread per element.
-//   Neighbouring threads compute neighbouring columns: a row of b is read side by side, a value of a by all at once.
+//   Neighbouring threads compute neighbouring columns: a row of b is read in order, a value of a by all at once.
 //   Every value of a is read n times and every value of b m times, mostly from the caches, where the eight rows of a
 //   block find a value of b again. Takes every call.
 //   Bound: load instructions, two for each multiplication.

@@ -1,7 +1,7 @@
 // Matrix product in f32 on the CUDA cores, at their peak.
 //   Against `async_t8x16`: a warp computes 64 x 64, so a value read from shared memory is multiplied 8 or 16 times and
 //   multiplications are nine instructions in ten; four buffers of copies hide DRAM; operands in either order
-//   and at any alignment are copied straight into [k, row] order, 4 bytes at a time where they must be turned. Only the
+//   and at any alignment are copied straight into [k, row] order, 4 bytes at a time where they must be transposed. Only the
 //   first tile of k may be partial: the loop over the others is one basic block without a test of k. Copies of a tile
 //   are spread over the k of the one that is multiplied, lest fragments wait behind them.
 //   A multiplication reads three registers, and two banks give one each a cycle. So columns of a thread's sums are

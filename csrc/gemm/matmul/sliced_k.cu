@@ -1,6 +1,6 @@
 // Matrix product, operands passed through shared memory one slice of k at a time.
 //   Against `naive`: 32 x 32 threads bring 32 x 32 values of a and of b, once for all of them, so global memory is read
-//   a thirty-second as often. Neighbouring threads bring values that lie side by side, in either order of the operands,
+//   a thirty-second as often. Neighbouring threads bring neighbouring values, in either order of the operands,
 //   those of the next slice while this one is multiplied. Both lie along k in shared memory, which a thread reads 16 bytes
 //   at a time. Bound: those reads, two for four multiplications in f32 or for eight in f16.
 #include "gemm/elements.cuh"

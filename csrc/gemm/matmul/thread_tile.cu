@@ -1,6 +1,6 @@
 // Matrix product, a thread per 8 x 8 values, four values a load.
 //   Against `block_2d`: a thread reads shared memory 16 bytes at a time, neighbouring columns of b and several k of each row
-//   of a, and neighbouring lanes read what lies side by side. 16-bit operands come in pairs and are converted once, when
+//   of a, and neighbouring lanes read neighbouring values. 16-bit operands come in pairs and are converted once, when
 //   stored to shared memory; the next slice of 8 k is loaded while this one is multiplied.
 //   Bound: barriers, two a slice, and registers: a thread holds several k of its eight rows.
 #include "gemm/gemm.h"

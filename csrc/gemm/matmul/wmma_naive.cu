@@ -1,7 +1,7 @@
 // Matrix product on the tensor cores, a tile of 16 x 16 a warp.
 //   Against `naive`: one instruction of the warp multiplies 16 x 16 by 16 x 16 values; nvcuda::wmma hides which lane
 //   holds what. The 32 lanes copy 16 values along k of the warp's operands to shared memory, 16 bytes each. The eight
-//   warps of a block sit side by side and share nothing but L1. Bound: the wait for each step's loads.
+//   warps of a block compute neighbouring tiles and share nothing but L1. Bound: the wait for each step's loads.
 #include "gemm/tensor_core.h"
 #include "gemm/tile_origin.cuh"
 #include "gemm/wmma_tile.cuh"

@@ -11,7 +11,7 @@
 //   2); single, 186 x 256 and 64 KiB, 1 block; small single, 168 x 128 and 48 KiB, 3 blocks (2 on sm_89).
 #include "device/block_order.h"
 #include "device/pipeline.h"
-#include "gemm/matmul_tf32/turned.cuh"
+#include "gemm/matmul_tf32/transposed.cuh"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
 #include "host/launch.h"
@@ -52,14 +52,14 @@ template <class Block, class Operands>
 struct Plan {
   Split split;
   int tiles_m, tiles_n;
-  typename TileCopies<typename TurnedConfig<Block, Operands>::A>::Steps steps_a;
-  typename TileCopies<typename TurnedConfig<Block, Operands>::B>::Steps steps_b;
+  typename TileCopies<typename TransposedConfig<Block, Operands>::A>::Steps steps_a;
+  typename TileCopies<typename TransposedConfig<Block, Operands>::B>::Steps steps_b;
 };
 
 template <class Block, class Operands>
-__global__ void __launch_bounds__(TurnedConfig<Block, Operands>::threads, Block::blocks)
+__global__ void __launch_bounds__(TransposedConfig<Block, Operands>::threads, Block::blocks)
     matmul_tf32_mma_peak_kernel(const Tf32Args p, const Plan<Block, Operands> plan) {
-  using Config = TurnedConfig<Block, Operands>;
+  using Config = TransposedConfig<Block, Operands>;
   using TileA = typename Config::A;
   using TileB = typename Config::B;
   constexpr bool kPairs = !TileB::k_inner;
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(TurnedConfig<Block, Operands>::threads, Block:
   fetch(fragments[0], used.slot, 0);
 
   // multiply
-  Sums<Turned<Block>> sums;
+  Sums<Transposed<Block>> sums;
   for (int done = 0; done < depth;) {
     const bool add = done > 0;
     const int stop = min(depth, done + kLongTensorCoreDepth / Block::bk);
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(TurnedConfig<Block, Operands>::threads, Block:
         for (int i = step * kShare; i < min((step + 1) * kShare, kCopies); ++i) {
           copy(filled.slot, done + Block::stages - 1, i);
         }
-        multiply_turned<RoundedInUse>(sums, fragments[step % 2]);
+        multiply_transposed<RoundedInUse>(sums, fragments[step % 2]);
         if (step == Config::steps - 2) {
           end_tile();
           ptx::cp_async_wait<Block::stages - 2>();
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(TurnedConfig<Block, Operands>::threads, Block:
         }
       }
     }
-    constexpr Columns kColumns = kPairs ? Columns::turned_slots : Columns::slots;
-    write_turned<false, kColumns, Block>(out, p.n, rows_left, cols_left, sums, add);
+    constexpr Columns kColumns = kPairs ? Columns::swapped_slots : Columns::slots;
+    write_transposed<false, kColumns, Block>(out, p.n, rows_left, cols_left, sums, add);
   }
 }
 
@@ -185,7 +185,7 @@ constexpr TileCost kSmallSingle = cost_of<SmallSingle>(0.2f, 0.27f, 120.0f);
 // `most_shared`: of a block, on the least of the GPUs that the tile is for.
 template <class Block, class Operands, int most_shared>
 void launch_tile(const Tf32Args& p, const Split& split, cudaStream_t stream) {
-  using Config = TurnedConfig<Block, Operands>;
+  using Config = TransposedConfig<Block, Operands>;
   static_assert(Config::shared <= most_shared, "a block of every GPU that the tile is for has room for the ring");
   const Plan<Block, Operands> plan{
       .split = split,

@@ -11,7 +11,7 @@
 #include "device/block_order.h"
 #include "device/ptx/mma.h"
 #include "device/tma_ring.h"
-#include "gemm/matmul_tf32/turned.cuh"
+#include "gemm/matmul_tf32/transposed.cuh"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
 #include "host/launch.h"
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
   out += (int64_t{block_row} + warp_row) * p.n + block_col + warp_col;
 
   // multiply
-  Sums<Turned<Block>> sums;
+  Sums<Transposed<Block>> sums;
   for (int done = 0; done < depth;) {
     const bool add = done > 0;
     const int stop = min(depth, done + kLongTensorCoreDepth / Block::bk);
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
         fetch(fragments[(step + 1) % 2], used.slot, (step + 1) % kSteps);  // behind the last tile: for nobody
         // The slot that is filled was read for the last time before the barrier of the tile before.
         if (step == 0) fill(filled, done + Block::stages - 1);
-        multiply_turned<RoundedBefore>(sums, fragments[step % 2]);
+        multiply_transposed<RoundedBefore>(sums, fragments[step % 2]);
         if (step == kSteps - 2) {
           filled.advance();
           used.advance();
@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(kThreads, Block::blocks)
         }
       }
     }
-    constexpr Columns kColumns = kInnerB ? Columns::natural : Columns::turned_slots;
-    write_turned<true, kColumns, Block>(out, p.n, rows_left, cols_left, sums, add);
+    constexpr Columns kColumns = kInnerB ? Columns::natural : Columns::swapped_slots;
+    write_transposed<true, kColumns, Block>(out, p.n, rows_left, cols_left, sums, add);
   }
 #endif
 }

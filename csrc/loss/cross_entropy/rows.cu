@@ -5,13 +5,13 @@
 #include "host/launch.h"
 #include "host/registry.h"
 #include "loss/cross_entropy/cross_entropy_forward.h"
-#include "loss/held_rows.cuh"
+#include "loss/register_rows.cuh"
 
 namespace warpsmith {
 namespace {
 
-using Tiles = std::tuple<HeldTile<4, 1, 10>, HeldTile<8, 1, 10>, HeldTile<8, 2, 8>, HeldTile<16, 2, 8>,
-                         HeldTile<32, 2, 8>, HeldTile<32, 4, 8>, HeldTile<32, 8, 4>>;
+using Tiles = std::tuple<RegisterTile<4, 1, 10>, RegisterTile<8, 1, 10>, RegisterTile<8, 2, 8>, RegisterTile<16, 2, 8>,
+                         RegisterTile<32, 2, 8>, RegisterTile<32, 4, 8>, RegisterTile<32, 8, 4>>;
 
 // The plain sum takes registers, too.
 template <class Smooth, class Tile>
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(Tile::threads, (kMinBlocks<Smooth, Tile>))
   const float logit = writes ? target_logit(a.in, logits_row<T>(a.in, row), target) : 0.0f;
   RowSums own = no_sums();
 
-  group.template each<2>(load_streaming<T>, [&](int i, const T* x, const HeldRow<T, Tile>& held) {
-    typename HeldRow<T, Tile>::Edges edges;
+  group.template each<2>(load_streaming<T>, [&](int i, const T* x, const RegisterRow<T, Tile>& held) {
+    typename RegisterRow<T, Tile>::Edges edges;
     const RowSums sums = held.template sums<Smooth>(x, group.lane, edges);
     if (i == group.lane) own = sums;
   });
@@ -46,7 +46,7 @@ void launch(const CrossEntropyForwardArgs& a, cudaStream_t stream) {
   });
 }
 
-const char* takes(const CrossEntropyForwardArgs& a) { return needs_held(a.in); }
+const char* takes(const CrossEntropyForwardArgs& a) { return needs_register_row(a.in); }
 
 // Fewer logits are read sooner by more lanes at once.
 bool suits(const CrossEntropyForwardArgs& a) {

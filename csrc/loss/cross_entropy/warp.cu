@@ -5,13 +5,14 @@
 #include "host/launch.h"
 #include "host/registry.h"
 #include "loss/cross_entropy/cross_entropy_forward.h"
-#include "loss/held_rows.cuh"
+#include "loss/register_rows.cuh"
 
 namespace warpsmith {
 namespace {
 
-using Tiles = std::tuple<HeldTile<4, 1, 12>, HeldTile<8, 1, 12>, HeldTile<8, 2, 12>, HeldTile<16, 2, 12>,
-                         HeldTile<32, 2, 12>, HeldTile<32, 4, 12>, HeldTile<32, 8, 7>>;
+using Tiles =
+    std::tuple<RegisterTile<4, 1, 12>, RegisterTile<8, 1, 12>, RegisterTile<8, 2, 12>, RegisterTile<16, 2, 12>,
+               RegisterTile<32, 2, 12>, RegisterTile<32, 4, 12>, RegisterTile<32, 8, 7>>;
 
 template <class T, class Smooth, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
@@ -21,12 +22,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   const int64_t row = int64_t{blockIdx.x} * Tile::groups + threadIdx.x / Tile::lanes;
   const bool exists = row < a.in.rows;
   const T* x = logits_row<T>(a.in, exists ? row : 0);  // [cols]
-  const HeldRow<T, Tile> held(x, peel(a.in, x, exists), lane, load_streaming<T>);
+  const RegisterRow<T, Tile> held(x, peel(a.in, x, exists), lane, load_streaming<T>);
   const int64_t target = exists ? target_of(a.in, row) : a.in.ignore_index;
   const bool writes = exists && lane == 0;
   const float logit = writes ? target_logit(a.in, x, target) : 0.0f;
 
-  typename HeldRow<T, Tile>::Edges edges;
+  typename RegisterRow<T, Tile>::Edges edges;
   const RowSums sums = held.template sums<Smooth>(x, lane, edges);
   if (writes) write_loss(a.in, row, target, logit, sums, a.loss, a.lse);
 }
@@ -38,7 +39,7 @@ void launch(const CrossEntropyForwardArgs& a, cudaStream_t stream) {
   });
 }
 
-const char* takes(const CrossEntropyForwardArgs& a) { return needs_held(a.in); }
+const char* takes(const CrossEntropyForwardArgs& a) { return needs_register_row(a.in); }
 
 const Register<CrossEntropyForwardArgs> registered{"warp", /*min_sm=*/80, takes, launch};
 

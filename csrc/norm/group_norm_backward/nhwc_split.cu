@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     group_norm_backward_nhwc_split_sums_kernel(const Operands<T> v, const PartialSums to) {
   constexpr int kWidth = kPack<T>;
   __shared__ GradSums
-      lanes[kTileThreads * kWidth];  // [lanes, kWidth, columns]: neighbouring threads write side by side
+      lanes[kTileThreads * kWidth];  // [lanes, kWidth, columns]: neighbouring threads write neighbouring values
   const Column column(v.tiling, blockIdx.y);
   const int64_t block = gridDim.x - 1 - blockIdx.x;
   const Slab<T> slab(v, block, blockIdx.y, column);

@@ -27,7 +27,7 @@ struct LayerNorm : LayerNormRows<T, W> {
   // Registers for weight and bias of nine packs. Those wider than x would take twice as many.
   template <int packs>
   static constexpr bool kHoldsColumns = sizeof(W) == sizeof(T) && packs <= 9;
-  // Beside those of more than four there are none for the packs of a row.
+  // With more than four packs of weights held, no registers are left for the row.
   template <int packs>
   static constexpr bool kGathersFromRing = kHoldsColumns<packs> && packs > 4;
 

@@ -129,7 +129,7 @@ struct RmsNorm : RmsNormRows<T, W> {
     __device__ __forceinline__ void load_from(const RmsNorm& row, int col) { weight.load_from(row.weight, col, 1.0f); }
     __device__ __forceinline__ void keep(uint32_t zero) { weight.keep(zero); }
   };
-  // Registers for the weights of eight packs in 16 bits; there are none for twice that.
+  // At most eight packs of 16-bit weights fit in registers.
   template <int packs>
   static constexpr bool kHoldsColumns = packs * sizeof(Columns) <= 8 * 16;
 

@@ -1,4 +1,4 @@
-// Cumulative sum of columns: sequences whose neighbours lie side by side.
+// Cumulative sum of columns: neighbouring sequences, of which one value each is contiguous.
 //   Against `naive`: a thread walks a pack of columns, eight rows of it on their way at once, and where there are few
 //   columns, and not short ones, they are cut into chunks: the chunks' sums first, then what comes before each chunk,
 //   then the chunks themselves. Bound: DRAM; a column that is cut is read twice. Short columns: the launch.

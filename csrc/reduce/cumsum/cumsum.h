@@ -16,7 +16,7 @@ struct CumsumArgs {
   void* workspace;          // sums of chunks of columns, or status words of tiles of rows; null where neither is needed
   int64_t outer, n, inner;  // rows have inner 1
   int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1, else rows and columns have 1
-  bool columns;                                  // neighbours along inner lie side by side; otherwise those along n do
+  bool columns;                                  // inner is contiguous; otherwise n is
   bool reverse;
   bool batch_invariant;  // the order in which a sequence's values meet depends on n alone
   Dtype dtype;           // of x

@@ -2,7 +2,7 @@
 //   Against `shuffle`, whose lanes lie along the reduced dimension: lanes lie along the kept ones, a pack of columns
 //   each, so that a warp reads 512 neighbouring bytes; the rest of the block shares the columns, and so do more blocks
 //   where there are few columns. A second kernel, which starts while the first ends, then joins the states in a fixed
-//   order; of a position they know the group of rows, and it is looked up for the answer alone. Blocks take their places while
+//   order; of a position they know the group of rows, and it is looked up for the result alone. Blocks take their places while
 //   the kernel before ends. Bound: DRAM.
 #include "reduce/reduce_dim/partial.cuh"
 
@@ -102,7 +102,7 @@ __device__ __forceinline__ void sum_columns(StateOf state_of, const T* x, int64_
   }
 }
 
-// How states of a block lie in shared memory while they wait to be joined: those of one place in the packs side by side,
+// How states of a block lie in shared memory while they wait to be joined: those of one place in the packs contiguous,
 // and the next place so far behind that neither the threads that write packs nor those that read columns meet in a bank.
 template <int width>
 struct StateTile {

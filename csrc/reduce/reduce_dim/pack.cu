@@ -3,7 +3,7 @@
 //   that does not start at 16 bytes is read value by value, in the same order. The variance of a row that fits takes
 //   two passes over registers. Blocks take their places while the kernel before ends, unless all rows are at work at
 //   once. Bound: DRAM, where rows are long enough to fill a block and many enough to fill the machine.
-#include "reduce/reduce_dim/held.cuh"
+#include "reduce/reduce_dim/registers.cuh"
 
 namespace warpsmith {
 namespace {
@@ -36,7 +36,7 @@ constexpr int kHeldBlocks = Aligned::value ? 0 : 1;
 // The same in two passes, for rows of at most `packs` packs a thread.
 template <class R, class T, class Aligned, int packs>
 __global__ void __launch_bounds__(kReduceThreads, kHeldBlocks<Aligned>)
-    reduce_dim_pack_held_kernel(const ReduceDimArgs a) {
+    reduce_dim_pack_registers_kernel(const ReduceDimArgs a) {
   __shared__ float partial[2][kWarp];
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
   start_early();
@@ -65,7 +65,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
     const LaunchConfig config{.grid = row_grid(a.outer), .block = threads, .early = !rows_at_once(a.outer)};
     if constexpr (R::deviates) {
       const auto held = [&]<int count>() {
-        warpsmith::launch<&reduce_dim_pack_held_kernel<R, T, Aligned, count>>(config, stream, a);
+        warpsmith::launch<&reduce_dim_pack_registers_kernel<R, T, Aligned, count>>(config, stream, a);
       };
       if (visit_held_packs(packs, threads, held)) return;
     }

@@ -1,4 +1,4 @@
-// Device side of the reductions along a dimension: spans of values, states across a block, the answer, and the way from
+// Device side of the reductions along a dimension: spans of values, states across a block, the result, and the way from
 // a run-time call to a kernel template.
 #pragma once
 

@@ -52,7 +52,7 @@ DimView view_by_memory(Tensor& x, int64_t dim, bool& columns) {
   return view_by_shape(x, dim, !columns);
 }
 
-// Whether the dimension is the last one: what decides the layout where the answer must not depend on other rows.
+// Whether the dimension is the last one: what decides the layout where the result must not depend on other rows.
 bool is_last(const Tensor& x, int64_t dim) { return dim + 1 >= x.dim(); }
 
 double divisor(Reduction reduction, int64_t n, int64_t correction) {
@@ -127,7 +127,7 @@ std::optional<Tensor> run(const Call& call, Reduction reduction, const Tensor& x
 
 // --- what reductions take --------------------------------------------------------------------------------------------
 
-// Order does not change the answer, so there is nothing to promise.
+// Order does not change the result, so there is nothing to promise.
 template <Reduction reduction>
 std::optional<Tensor> exact(const Call& call, const Tensor& x, int64_t dim, bool keepdim) {
   return run(call, reduction, x, {.dim = dim, .keepdim = keepdim});

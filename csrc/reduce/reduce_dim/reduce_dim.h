@@ -15,8 +15,8 @@ enum class Reduction : int { sum, mean, amax, amin, argmax, argmin, var };
 // What a binding has to know of a reduction.
 struct ReductionInfo {
   const char* name;
-  bool finds_position;  // answers with an int64 position instead of a value
-  bool takes_nothing;   // has an answer for no values at all
+  bool finds_position;  // returns an int64 position instead of a value
+  bool takes_nothing;   // has an result for no values at all
   bool takes_integers;  // by the PyTorch reference; no kernel does
 };
 
@@ -36,7 +36,7 @@ struct ReduceDimArgs {
   int64_t outer, n, inner;
   int64_t stride_outer, stride_n, stride_inner;  // of x in elements; 0 for a size of 1
   bool columns;                                  // stride_inner is 1; otherwise rows: inner is 1, and so is stride_n
-  bool finds_position;                           // the answer is a position along n
+  bool finds_position;                           // the result is a position along n
   bool batch_invariant;                          // the order in which a row's values meet depends on n alone
   int64_t splits;                                // blocks that share the reduced dimension
   int64_t chunk;                                 // values along n for each of them, the last may get fewer

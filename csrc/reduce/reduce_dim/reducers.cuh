@@ -3,7 +3,7 @@
 //
 // A reducer folds values, always as floats, into a State: `empty` stands for no values, `take` adds n values of which
 // the first is the `first` along the dimension and the others follow `step` apart, `merge` joins two states, `finish`
-// turns the last one into the answer. `take` and `merge` are the whole order of additions (of a variance that is held in
+// turns the last one into the result. `take` and `merge` are the whole order of additions (of a variance that is held in
 // registers, see held.cuh, `squared_deviations`): neither the width of a load nor the number of rows enters it.
 #pragma once
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ float add_up(const float (&values)[n]) {
 
 // What most reducers have in common.
 struct Reducer {
-  static constexpr bool finds_position = false;  // answers with an int64 position instead of a value
+  static constexpr bool finds_position = false;  // returns an int64 position instead of a value
   static constexpr bool shifts = false;          // `empty` wants the first value along the dimension
   static constexpr bool deviates = false;        // knows a faster way with values that are at hand twice: held.cuh
 

@@ -1,7 +1,7 @@
 // Reduction of few long rows, several blocks per row.
 //   Against `pack`: a row is cut into chunks, so that few rows fill the machine; a second kernel joins the chunks'
-//   states in a fixed order, so the answer is the same from run to run; it starts while the first ends. How many chunks
-//   there are depends on the number of rows, unless the call asks for an answer that does not. Bound: DRAM, and the
+//   states in a fixed order, so the result is the same from run to run; it starts while the first ends. How many chunks
+//   there are depends on the number of rows, unless the call asks for an result that does not. Bound: DRAM, and the
 //   second kernel.
 #include "reduce/reduce_dim/partial.cuh"
 

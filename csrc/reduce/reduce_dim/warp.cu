@@ -2,7 +2,7 @@
 //   Against `pack`: no shared memory and no barrier, and short rows share a warp, so that its loads are all in flight
 //   at once and no lane is idle. A variance takes two passes over the row in registers: two sums cross the warp instead
 //   of moments that have to be joined. Bound: DRAM; long rows leave too few warps with too long a chain of loads each.
-#include "reduce/reduce_dim/held.cuh"
+#include "reduce/reduce_dim/registers.cuh"
 
 namespace warpsmith {
 namespace {
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) reduce_dim_warp_kernel(const ReduceD
 
 // The same in two passes, for rows of at most `packs` packs a lane.
 template <class R, class T, class Aligned, int packs>
-__global__ void __launch_bounds__(kThreads) reduce_dim_warp_held_kernel(const ReduceDimArgs a, const int lanes) {
+__global__ void __launch_bounds__(kThreads) reduce_dim_warp_registers_kernel(const ReduceDimArgs a, const int lanes) {
   start_early();
   const int lane = threadIdx.x % lanes, rows_per_block = kThreads / lanes;
   const auto sum_up = [&](float x) { return merge_lanes(x, lanes, [](float a, float b) { return a + b; }); };
@@ -78,7 +78,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
     const LaunchConfig config{.grid = grid, .block = kThreads, .early = true};
     if constexpr (R::deviates) {
       const auto held = [&]<int count>() {
-        warpsmith::launch<&reduce_dim_warp_held_kernel<R, T, Aligned, count>>(config, stream, a, lanes);
+        warpsmith::launch<&reduce_dim_warp_registers_kernel<R, T, Aligned, count>>(config, stream, a, lanes);
       };
       if (visit_held_packs(packs, lanes, held)) return;
     }

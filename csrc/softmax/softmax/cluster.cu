@@ -1,10 +1,11 @@
 // Softmax, long rows streamed through a thread-block cluster.
 //   Against `registers`: the row is spread over several multiprocessors, which exchange one maximum and one sum a warp, and
-//   rows are read ahead while the one before is finished. Bound: DRAM; beyond 256 KiB as many warps exchange as a single one
-//   had better deal with, and rows pass in halves, so that more of the next are on their way. Bound there: exponentials.
+//   rows are read ahead while the one before is finished. Bound: DRAM; beyond 256 KiB there are as many partial results
+//   as one warp can just merge, and rows pass in halves, so that more of the next are on their way. Bound there:
+//   exponentials.
 #include "row/cluster.cuh"
 #include "row/stream.cuh"
-#include "softmax/softmax/resident.cuh"
+#include "softmax/softmax/row.cuh"
 
 namespace warpsmith {
 namespace {
@@ -26,8 +27,8 @@ using LongTiles = TilesOf<StreamList>;
 static_assert(16 * kMostRowPacks<LongTiles> == kMostClusterBytes);
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a, [&]<class T, class Answer>() {
-    const Softmax<T, Answer> row(a);
+  visit_results(a, [&]<class T, class Result>() {
+    const Softmax<T, Result> row(a);
     if (a.cols / kPack<T> <= kMostRowPacks<ShortTiles>) {
       launch_cluster(row, stream, ShortTiles{});
     } else {

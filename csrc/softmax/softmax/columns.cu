@@ -2,10 +2,10 @@
 //   Against `online_pack`: neighbouring threads own neighbouring columns, so accesses stay contiguous without a transposed
 //   copy; a thread keeps the running maxima and sums of a pack of them. Columns of more than 4096 values are cut into
 //   chunks for a block each: one kernel leaves every chunk's maximum and sum in the workspace, one joins them, one writes
-//   the answers. Bound: x is read twice, the second time from L2 where it still lies there.
+//   the results. Bound: x is read twice, the second time from L2 where it still lies there.
 // Workspace: a MaxSum for every chunk of every row, where there is more than one chunk.
 #include "softmax/columns.cuh"
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 namespace {
@@ -60,15 +60,15 @@ __device__ __forceinline__ void sweep(MaxSum (&seen)[width], const Columns<T>& v
   }
 }
 
-template <class Answer, class Tile, int width, class T>
+template <class Result, class Tile, int width, class T>
 __device__ __forceinline__ void write(const MaxSum (&whole)[width], const Columns<T>& v, const ColumnPlace& at,
                                       int64_t first, int64_t end) {
   if (!at.valid) return;
   const T* x = v.x + at.outer * v.x_stride + at.inner;
   T* y = v.y + at.outer * v.cols * v.inner + at.inner;
-  Answer answer[width];
+  Result result[width];
 #pragma unroll
-  for (int j = 0; j < width; ++j) answer[j] = Answer(whole[j].max, whole[j].sum);
+  for (int j = 0; j < width; ++j) result[j] = Result(whole[j].max, whole[j].sum);
   for (int64_t col = first + threadIdx.x / Tile::lanes; col < end; col += kRowsInFlight * Tile::sharers) {
     Vec<T, width> loaded[kRowsInFlight];
 #pragma unroll
@@ -83,14 +83,14 @@ __device__ __forceinline__ void write(const MaxSum (&whole)[width], const Column
       float values[width];
       to_float(values, loaded[i]);
 #pragma unroll
-      for (int j = 0; j < width; ++j) values[j] = answer[j](values[j]);
+      for (int j = 0; j < width; ++j) values[j] = result[j](values[j]);
       from_float(loaded[i], values);
       store<Cache::streaming>(y + row * v.inner, loaded[i]);
     }
   }
 }
 
-template <class T, class Answer, class Tile, int width>
+template <class T, class Result, class Tile, int width>
 __global__ void __launch_bounds__(Tile::threads, kMinThreads / Tile::threads)
     softmax_columns_kernel(const Columns<T> v) {
   __shared__ ColumnStorage<Tile, width, MaxSum> shared;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(Tile::threads, kMinThreads / Tile::threads)
   MaxSum whole[width];
   sweep<Tile>(whole, v, at, 0, v.cols);
   join_sharers<JoinMaxSum<T>, Tile>(whole, shared);
-  write<Answer, Tile>(whole, v, at, 0, v.cols);
+  write<Result, Tile>(whole, v, at, 0, v.cols);
 }
 
 // --- columns in chunks -----------------------------------------------------------------------------------------------
@@ -118,9 +118,9 @@ __global__ void __launch_bounds__(Tile::threads, kMinThreads / Tile::threads)
   for (int j = 0; j < width; ++j) to[j] = part[j];
 }
 
-template <class T, class Answer, class Tile, int width>
+template <class T, class Result, class Tile, int width>
 __global__ void __launch_bounds__(Tile::threads, kMinThreads / Tile::threads)
-    softmax_columns_answer_kernel(const Columns<T> v, int64_t chunk) {
+    softmax_columns_result_kernel(const Columns<T> v, int64_t chunk) {
   const ColumnPlace at = v.lanes.template place<Tile, width>();
   const int64_t first = blockIdx.y * chunk;
   MaxSum whole[width];
@@ -128,24 +128,24 @@ __global__ void __launch_bounds__(Tile::threads, kMinThreads / Tile::threads)
   for (int j = 0; j < width; ++j) {
     whole[j] = at.valid ? v.chunks[at.outer * v.inner + at.inner + j] : MaxSum::empty();
   }
-  write<Answer, Tile>(whole, v, at, first, min(first + chunk, v.cols));
+  write<Result, Tile>(whole, v, at, first, min(first + chunk, v.cols));
 }
 
 // --- launch ----------------------------------------------------------------------------------------------------------
 
-template <class T, class Answer, int width>
+template <class T, class Result, int width>
 void launch_width(const SoftmaxArgs& a, cudaStream_t stream) {
   const Columns<T> v(a, width);
   visit_column_tile<(width > 1)>(a.cols, [&]<class Tile>() {
     const int64_t chunk = chunk_of(a.cols), chunks = chunks_of(a.cols);
     const unsigned blocks = v.lanes.template blocks<Tile>();
     if (chunks == 1) {
-      warpsmith::launch<&softmax_columns_kernel<T, Answer, Tile, width>>({blocks, Tile::threads}, stream, v);
+      warpsmith::launch<&softmax_columns_kernel<T, Result, Tile, width>>({blocks, Tile::threads}, stream, v);
     } else if constexpr (Tile::sharers == kMostSharers) {
       const LaunchConfig config{.grid = dim3(blocks, static_cast<unsigned>(chunks)), .block = Tile::threads};
       warpsmith::launch<&softmax_columns_chunk_kernel<T, Tile, width>>(config, stream, v, chunk);
       join_chunks<JoinMaxSum<T>>(v.chunks, a.rows, chunks, stream);
-      warpsmith::launch<&softmax_columns_answer_kernel<T, Answer, Tile, width>>(config, stream, v, chunk);
+      warpsmith::launch<&softmax_columns_result_kernel<T, Result, Tile, width>>(config, stream, v, chunk);
     }
   });
 }
@@ -158,8 +158,8 @@ void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   const int width = 16 / size_of(a.dtype);
   const bool packs =
       tiles_rows(a.x, a.rows / a.inner, a.inner, a.x_stride, a.dtype, width) && a.col_stride % width == 0;
-  visit_answers(a, [&]<class T, class Answer>() {
-    packs ? launch_width<T, Answer, kPack<T>>(a, stream) : launch_width<T, Answer, 1>(a, stream);
+  visit_results(a, [&]<class T, class Result>() {
+    packs ? launch_width<T, Result, kPack<T>>(a, stream) : launch_width<T, Result, 1>(a, stream);
   });
 }
 

@@ -2,7 +2,7 @@
 //   Against `columns`: a strip of columns stays in shared memory, that of long columns in the shared memory of a cluster,
 //   so that x is read once. Columns that do not start where packs do take the same way, value by value: the bits of a
 //   column depend on its length alone. Bound: DRAM.
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 #include "softmax/strip.cuh"
 
 namespace warpsmith {
@@ -31,7 +31,7 @@ struct Strips {
         beyond_l2(a.rows * a.cols * size_of(a.dtype) >= kL2Bytes) {}
 };
 
-template <class T, class Answer, class Tile, class Aligned>
+template <class T, class Result, class Tile, class Aligned>
 __global__ void __launch_bounds__(Tile::threads, kStripBlocks)
     softmax_columns_cluster_kernel([[maybe_unused]] const Strips<T> v) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
@@ -79,16 +79,16 @@ __global__ void __launch_bounds__(Tile::threads, kStripBlocks)
   join_strip<T, JoinMaxSum<T>, Tile>(whole, shared, v.cluster);
 
   // write
-  Answer answer[kWidth];
+  Result result[kWidth];
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) answer[j] = Answer(whole[j].max, whole[j].sum);
+  for (int j = 0; j < kWidth; ++j) result[j] = Result(whole[j].max, whole[j].sum);
 #pragma unroll 2
   for (int row = first; row < rows; row += Tile::sharers) {
     Pack<T> pack = slots[row * Tile::lanes];
     float values[kWidth];
     to_float(values, pack);
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) values[j] = answer[j](values[j]);
+    for (int j = 0; j < kWidth; ++j) values[j] = result[j](values[j]);
     from_float(pack, values);
     write_pack<Aligned>(v.y + y_first + row * v.inner, pack, columns);
   }
@@ -106,7 +106,7 @@ void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   const int width = 16 / size_of(a.dtype);
   const bool aligned =
       tiles_rows(a.x, a.rows / a.inner, a.inner, a.x_stride, a.dtype, width) && a.col_stride % width == 0;
-  visit_answers(a, [&]<class T, class Answer>() {
+  visit_results(a, [&]<class T, class Result>() {
     const Strips<T> v(a);
     visit_strip_tile(a.cols, 1, [&]<class Tile>() {
       const int64_t rows = ceil_div(a.cols, v.cluster);
@@ -115,9 +115,9 @@ void launch(const SoftmaxArgs& a, cudaStream_t stream) {
                                 .dynamic_smem = static_cast<int>(rows * Tile::lanes * 16),
                                 .cluster = v.cluster};
       if (aligned) {
-        warpsmith::launch<&softmax_columns_cluster_kernel<T, Answer, Tile, std::true_type>>(config, stream, v);
+        warpsmith::launch<&softmax_columns_cluster_kernel<T, Result, Tile, std::true_type>>(config, stream, v);
       } else {
-        warpsmith::launch<&softmax_columns_cluster_kernel<T, Answer, Tile, std::false_type>>(config, stream, v);
+        warpsmith::launch<&softmax_columns_cluster_kernel<T, Result, Tile, std::false_type>>(config, stream, v);
       }
     });
   });

@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kSlice = 4 * kThreads;  // values of a row that one block adds up
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kThreads) softmax_fence_kernel(const SoftmaxRows<T> v, RowTotal* totals) {
   __shared__ float partial[kWarp];
   const int64_t slices = (v.cols + kSlice - 1) / kSlice;
@@ -28,10 +28,10 @@ __global__ void __launch_bounds__(kThreads) softmax_fence_kernel(const SoftmaxRo
     for (int64_t i = first + threadIdx.x; i < end; i += kThreads) sum += exponential<T>(to_float(x[i]));
     sum = block_sum(sum, partial);
 
-    // answers
+    // results
     if (add_to_total(sum, totals[row], slices)) {
-      const Answer answer(sum);
-      for (int64_t i = threadIdx.x; i < v.cols; i += kThreads) y[i] = from_float<T>(answer(to_float(x[i])));
+      const Result result(sum);
+      for (int64_t i = threadIdx.x; i < v.cols; i += kThreads) y[i] = from_float<T>(result(to_float(x[i])));
     }
     __syncthreads();  // the next slice overwrites what is shared
   }
@@ -39,9 +39,9 @@ __global__ void __launch_bounds__(kThreads) softmax_fence_kernel(const SoftmaxRo
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   RowTotal* totals = clear_totals(a, stream);
-  visit_unshifted_answers(a, [&]<class T, class Answer>() {
+  visit_unshifted_results(a, [&]<class T, class Result>() {
     const unsigned grid = row_grid(a.rows * ((a.cols + kSlice - 1) / kSlice));
-    warpsmith::launch<&softmax_fence_kernel<T, Answer>>({grid, kThreads}, stream, SoftmaxRows<T>(a), totals);
+    warpsmith::launch<&softmax_fence_kernel<T, Result>>({grid, kThreads}, stream, SoftmaxRows<T>(a), totals);
   });
 }
 

@@ -1,7 +1,7 @@
 // Several blocks to a row, joined by a fence: the total in global memory, and who finds it complete.
 #pragma once
 
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 

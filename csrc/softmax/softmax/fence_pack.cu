@@ -14,7 +14,7 @@ constexpr int kPacksPerThread = 4;
 template <class T>
 inline constexpr int64_t kSlice = int64_t{kThreads} * kPacksPerThread * kPack<T>;
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kThreads) softmax_fence_pack_kernel(const SoftmaxRows<T> v, RowTotal* totals) {
   constexpr int64_t kStep = int64_t{kThreads} * kPack<T>;
   __shared__ float partial[kWarp];
@@ -35,13 +35,13 @@ __global__ void __launch_bounds__(kThreads) softmax_fence_pack_kernel(const Soft
     }
     sum = block_sum(sum, partial);
 
-    // answers
+    // results
     if (add_to_total(sum, totals[row], slices)) {
-      const Answer answer(sum);
+      const Result result(sum);
       for (int64_t col = own; col < v.cols; col += kStep) {
         Pack<T> values;
         load(values, x + col);
-        store<Cache::streaming>(y + col, answers(values, answer));
+        store<Cache::streaming>(y + col, results(values, result));
       }
     }
     __syncthreads();  // the next slice overwrites what is shared
@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(kThreads) softmax_fence_pack_kernel(const Soft
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   RowTotal* totals = clear_totals(a, stream);
-  visit_unshifted_answers(a, [&]<class T, class Answer>() {
+  visit_unshifted_results(a, [&]<class T, class Result>() {
     const unsigned grid = row_grid(a.rows * ((a.cols + kSlice<T> - 1) / kSlice<T>));
-    warpsmith::launch<&softmax_fence_pack_kernel<T, Answer>>({grid, kThreads}, stream, SoftmaxRows<T>(a), totals);
+    warpsmith::launch<&softmax_fence_pack_kernel<T, Result>>({grid, kThreads}, stream, SoftmaxRows<T>(a), totals);
   });
 }
 

@@ -1,16 +1,16 @@
-// Softmax in two sweeps: maximum and sum together, then answers.
+// Softmax in two sweeps: maximum and sum together, then results.
 //   Against `safe_pack`: the sum is taken against the largest value so far and corrected whenever a larger one turns up,
 //   once for 16 bytes a thread, which are separate loads in flight together, at any alignment. A sweep less. Bound: the
 //   number of load instructions, one value each.
 // Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", https://arxiv.org/abs/1805.02867
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 namespace {
 
 constexpr int kMostThreads = 512;
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kMostThreads) softmax_online_kernel(const SoftmaxRows<T> v) {
   constexpr int kLoads = kPack<T>;
   __shared__ MaxSum partial[kWarp];
@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kMostThreads) softmax_online_kernel(const Soft
     }
     const MaxSum whole = block_merge<T>(seen, partial);
 
-    // answers
-    const Answer answer(whole.max, whole.sum);
+    // results
+    const Result result(whole.max, whole.sum);
     for (int64_t col = threadIdx.x; col < v.cols; col += step) {
       T values[kLoads];
 #pragma unroll
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kMostThreads) softmax_online_kernel(const Soft
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) {
         const int64_t at = col + int64_t{i} * blockDim.x;
-        if (at < v.cols) y[at] = from_float<T>(answer(to_float(values[i])));
+        if (at < v.cols) y[at] = from_float<T>(result(to_float(values[i])));
       }
     }
     __syncthreads();  // the next row overwrites partial
@@ -52,9 +52,9 @@ __global__ void __launch_bounds__(kMostThreads) softmax_online_kernel(const Soft
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a, [&]<class T, class Answer>() {
+  visit_results(a, [&]<class T, class Result>() {
     const unsigned threads = row_threads(a.cols, kPack<T>, kMostThreads);
-    warpsmith::launch<&softmax_online_kernel<T, Answer>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
+    warpsmith::launch<&softmax_online_kernel<T, Result>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
   });
 }
 

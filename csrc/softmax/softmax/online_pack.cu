@@ -3,7 +3,7 @@
 //   so that it starts with what the first left in the caches. Rows of any length that packs tile. Bound: the part of the
 //   row that has left L2 is read from DRAM twice.
 // Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", https://arxiv.org/abs/1805.02867
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 constexpr int kMostThreads = 512;
 constexpr int kInFlight = 4;  // packs of a thread
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kMostThreads, 2) softmax_online_pack_kernel(const SoftmaxRows<T> v) {
   constexpr int kWidth = kPack<T>;
   __shared__ MaxSum partial[kWarp];
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kMostThreads, 2) softmax_online_pack_kernel(co
     }
     const MaxSum whole = block_merge<T>(seen, partial);
 
-    // answers
-    const Answer answer(whole.max, whole.sum);
+    // results
+    const Result result(whole.max, whole.sum);
     for (int64_t col = first + (v.cols - 1) / stride * stride; col >= first; col -= stride) {
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kMostThreads, 2) softmax_online_pack_kernel(co
       }
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
-        if (col + i * step < v.cols) store<Cache::streaming>(y + col + i * step, answers(packs[i], answer));
+        if (col + i * step < v.cols) store<Cache::streaming>(y + col + i * step, results(packs[i], result));
       }
     }
     __syncthreads();  // the next row overwrites partial
@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(kMostThreads, 2) softmax_online_pack_kernel(co
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a, [&]<class T, class Answer>() {
+  visit_results(a, [&]<class T, class Result>() {
     const unsigned threads = row_threads(a.cols, 2 * kPack<T>, kMostThreads);
-    warpsmith::launch<&softmax_online_pack_kernel<T, Answer>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
+    warpsmith::launch<&softmax_online_pack_kernel<T, Result>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
   });
 }
 

@@ -4,14 +4,14 @@
 //   chunks of a row, and meet once at its end. Bound: DRAM with f32 data; the instructions per value with 16-bit data, of
 //   which `shared` needs fewer.
 #include "row/stream.cuh"
-#include "softmax/softmax/resident.cuh"
+#include "softmax/softmax/row.cuh"
 
 namespace warpsmith {
 namespace {
 
-template <class T, class Answer>
-struct PeeledSoftmax : Softmax<T, Answer> {
-  using Softmax<T, Answer>::Softmax;
+template <class T, class Result>
+struct PeeledSoftmax : Softmax<T, Result> {
+  using Softmax<T, Result>::Softmax;
 
   template <int packs>
   __device__ __forceinline__ MaxSum include(const MaxSum& seen, const uint4 (&x)[packs][1]) const {
@@ -41,8 +41,8 @@ struct PeeledSoftmax : Softmax<T, Answer> {
 };
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a,
-                [&]<class T, class Answer>() { launch_stream(PeeledSoftmax<T, Answer>(a), stream, StreamTiles1{}); });
+  visit_results(a,
+                [&]<class T, class Result>() { launch_stream(PeeledSoftmax<T, Result>(a), stream, StreamTiles1{}); });
 }
 
 const char* takes(const SoftmaxArgs& a) {

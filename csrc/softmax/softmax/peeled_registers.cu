@@ -6,7 +6,7 @@
 #include "device/cluster.h"
 #include "device/start_early.h"
 #include "row/peeled_registers.cuh"
-#include "softmax/softmax/resident.cuh"
+#include "softmax/softmax/row.cuh"
 
 namespace warpsmith {
 namespace {
@@ -43,16 +43,16 @@ __device__ __forceinline__ float max_of(const uint4 (&x)[packs]) {
 
 #endif
 
-// Row: Softmax<T, Answer>.
+// Row: Softmax<T, Result>.
 template <class Row, class Tile>
 __global__ void __launch_bounds__(Tile::shape.threads, Tile::shape.min_blocks)
     softmax_peeled_registers_kernel([[maybe_unused]] const Row row) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   start_early();
   using T = typename Row::Value;
-  using Answer = typename Row::Total;
+  using Result = typename Row::Total;
   constexpr int kPacks = Tile::shape.packs;
-  constexpr bool kKeep = Answer::kFromExponential;
+  constexpr bool kKeep = Result::kFromExponential;
   __shared__ Exchange<Tile> shared;
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp, parts = Tile::shape.cluster * warps;
   const int part = cluster_rank() * warps + threadIdx.x / kWarp;
@@ -98,14 +98,14 @@ __global__ void __launch_bounds__(Tile::shape.threads, Tile::shape.min_blocks)
   if constexpr (!kKeep) keep(x);
   sum = cluster_sum<Tile::shape.threads, Tile::shape.cluster>(sum, shared.sum);  // after which this block may end
   if (!share.any()) return;
-  const Answer answer(max, sum);
+  const Result result(max, sum);
 
-  // answers
+  // results
   share.store(row.output(r), x, [&](float value) {
     if constexpr (kKeep) {
-      return answer.from_exponential(value);
+      return result.from_exponential(value);
     } else {
-      return answer(value);
+      return result(value);
     }
   });
 #endif
@@ -139,10 +139,10 @@ void launch_tile(const Row& row, bool same, cudaStream_t stream) {
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   const bool same = same_phase(a.x, a.y, a.rows, a.x_stride, a.cols, size_of(a.dtype));
-  visit_answers(a, [&]<class T, class Answer>() {
-    const Softmax<T, Answer> row(a);
+  visit_results(a, [&]<class T, class Result>() {
+    const Softmax<T, Result> row(a);
     with_first_tile(Tiles{}, peeled_packs(a.cols * size_of(a.dtype)),
-                    [&]<class One>() { launch_tile<Softmax<T, Answer>, One>(row, same, stream); });
+                    [&]<class One>() { launch_tile<Softmax<T, Result>, One>(row, same, stream); });
   });
 }
 

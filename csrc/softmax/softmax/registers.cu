@@ -2,13 +2,13 @@
 //   Against `shared`: nothing is written to shared memory and read back, accesses are 128 bits wide, and short rows share a
 //   warp. Blocks take their places while the kernel before ends. Bound: DRAM, until one row fills a
 //   multiprocessor.
-#include "softmax/softmax/resident.cuh"
+#include "softmax/softmax/row.cuh"
 
 namespace warpsmith {
 namespace {
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a, [&]<class T, class Answer>() { launch_row(Softmax<T, Answer>(a), stream, RowTiles{}); });
+  visit_results(a, [&]<class T, class Result>() { launch_row(Softmax<T, Result>(a), stream, RowTiles{}); });
 }
 
 const char* takes(const SoftmaxArgs& a) {

@@ -1,7 +1,7 @@
-// Softmax, a block per row, in three sweeps: maximum, sum, answers.
+// Softmax, a block per row, in three sweeps: maximum, sum, results.
 //   Against `unsafe`: the row's maximum is subtracted first, so no exponential exceeds 1, none overflows, and the largest
 //   is never lost. The price is a sweep. Bound: the number of load instructions, one value each, three times over.
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 constexpr int kValuesPerThread = 4;
 constexpr int kMostThreads = 512;
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kMostThreads) softmax_safe_kernel(const SoftmaxRows<T> v) {
   __shared__ float partial_max[kWarp], partial_sum[kWarp];
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
@@ -26,16 +26,16 @@ __global__ void __launch_bounds__(kMostThreads) softmax_safe_kernel(const Softma
     for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) sum += exponential<T>(to_float(x[i]) - max);
     sum = block_sum(sum, partial_sum);
 
-    // answers; the next row's maximum cannot overtake the sums of this one, which have a buffer of their own
-    const Answer answer(max, sum);
-    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) y[i] = from_float<T>(answer(to_float(x[i])));
+    // results; the next row's maximum cannot overtake the sums of this one, which have a buffer of their own
+    const Result result(max, sum);
+    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) y[i] = from_float<T>(result(to_float(x[i])));
   }
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a, [&]<class T, class Answer>() {
+  visit_results(a, [&]<class T, class Result>() {
     const unsigned threads = row_threads(a.cols, kValuesPerThread, kMostThreads);
-    warpsmith::launch<&softmax_safe_kernel<T, Answer>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
+    warpsmith::launch<&softmax_safe_kernel<T, Result>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
   });
 }
 

@@ -1,7 +1,7 @@
 // Softmax in three sweeps, 128-bit accesses.
 //   Against `safe_x2`: one load brings 16 bytes, so the memory system sees the fewest, widest requests. Bound: the row
 //   crosses the multiprocessor's border three times, the second and third from L2 where it still lies there.
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 constexpr int kPacksPerThread = 2;
 constexpr int kMostThreads = 512;
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kMostThreads) softmax_safe_pack_kernel(const SoftmaxRows<T> v) {
   constexpr int kWidth = kPack<T>;
   __shared__ float partial_max[kWarp], partial_sum[kWarp];
@@ -36,20 +36,20 @@ __global__ void __launch_bounds__(kMostThreads) softmax_safe_pack_kernel(const S
     }
     sum = block_sum(sum, partial_sum);
 
-    // answers
-    const Answer answer(max, sum);
+    // results
+    const Result result(max, sum);
     for (int64_t col = first; col < v.cols; col += step) {
       Pack<T> values;
       load(values, x + col);
-      store<Cache::streaming>(y + col, answers(values, answer));
+      store<Cache::streaming>(y + col, results(values, result));
     }
   }
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a, [&]<class T, class Answer>() {
+  visit_results(a, [&]<class T, class Result>() {
     const unsigned threads = row_threads(a.cols, kPacksPerThread * kPack<T>, kMostThreads);
-    warpsmith::launch<&softmax_safe_pack_kernel<T, Answer>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
+    warpsmith::launch<&softmax_safe_pack_kernel<T, Result>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
   });
 }
 

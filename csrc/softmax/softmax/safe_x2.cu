@@ -1,7 +1,7 @@
 // Softmax in three sweeps, two 16-bit values an access.
 //   Against `safe`: half of the loads and stores, and a pair is converted by one instruction. Bound: still the number of
 //   memory instructions, at 4 bytes each.
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 namespace {
@@ -10,7 +10,7 @@ constexpr int kWidth = 2;
 constexpr int kValuesPerThread = 8;
 constexpr int kMostThreads = 512;
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kMostThreads) softmax_safe_x2_kernel(const SoftmaxRows<T> v) {
   __shared__ float partial_max[kWarp], partial_sum[kWarp];
   const int64_t first = int64_t{kWidth} * threadIdx.x, step = int64_t{kWidth} * blockDim.x;
@@ -35,11 +35,11 @@ __global__ void __launch_bounds__(kMostThreads) softmax_safe_x2_kernel(const Sof
     }
     sum = block_sum(sum, partial_sum);
 
-    // answers
-    const Answer answer(max, sum);
+    // results
+    const Result result(max, sum);
     for (int64_t col = first; col < v.cols; col += step) {
       load(values, x + col);
-      store(y + col, answers(values, answer));
+      store(y + col, results(values, result));
     }
   }
 }
@@ -47,10 +47,10 @@ __global__ void __launch_bounds__(kMostThreads) softmax_safe_x2_kernel(const Sof
 const char* takes(const SoftmaxArgs& a) { return a.dtype == Dtype::f32 ? "takes f16 and bf16" : needs_pairs(a); }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a, [&]<class T, class Answer>() {
+  visit_results(a, [&]<class T, class Result>() {
     if constexpr (sizeof(T) == 2) {
       const unsigned threads = row_threads(a.cols, kValuesPerThread, kMostThreads);
-      warpsmith::launch<&softmax_safe_x2_kernel<T, Answer>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
+      warpsmith::launch<&softmax_safe_x2_kernel<T, Result>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
     }
   });
 }

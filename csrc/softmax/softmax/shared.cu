@@ -6,7 +6,7 @@
 //   lines of 128 bytes, or each would share its first and last with another. Bound: shared memory, read one value at a
 //   time, and the lines that neighbouring rows share; DRAM while several blocks fit on a multiprocessor.
 #include "device/ptx/copy.h"
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 namespace {
@@ -35,7 +35,7 @@ struct Borders {
   __device__ int single_at(int i) const { return i < head ? i : i + packs * kPack<T>; }
 };
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kMostThreads) softmax_shared_kernel(const SoftmaxRows<T> v) {
   extern __shared__ uint4 storage[];  // [phase + cols] of T
   __shared__ float partial_max[kWarp], partial_sum[kWarp];
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kMostThreads) softmax_shared_kernel(const Soft
     for (int i = tid; i < cols; i += threads) sum += exponential<T>(to_float(sX[i]) - max);
     sum = block_sum(sum, partial_sum);
 
-    // answers
-    const Answer answer(max, sum);
+    // results
+    const Result result(max, sum);
     const bool same_phase = in.phase == out.phase;
     for (int i = tid - out.lead; i < out.packs; i += threads) {
       if (i < 0) continue;
@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(kMostThreads) softmax_shared_kernel(const Soft
 #pragma unroll
         for (int j = 0; j < kPack<T>; ++j) values[j] = sX[col + j];
       }
-      store<Cache::streaming>(y + col, answers(values, answer));
+      store<Cache::streaming>(y + col, results(values, result));
     }
-    if (tid < out.single) y[out.single_at(tid)] = from_float<T>(answer(to_float(sX[out.single_at(tid)])));
+    if (tid < out.single) y[out.single_at(tid)] = from_float<T>(result(to_float(sX[out.single_at(tid)])));
     __syncthreads();  // the next row overwrites this one
   }
 }
@@ -100,12 +100,12 @@ const char* takes(const SoftmaxArgs& a) {
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_answers(a, [&]<class T, class Answer>() {
+  visit_results(a, [&]<class T, class Result>() {
     const int packs = static_cast<int>((a.cols + 2 * kPack<T> - 2) / kPack<T>);  // whatever the phase
     const LaunchConfig config{.grid = row_grid(a.rows),
                               .block = row_threads(a.cols, kValuesPerThread, kMostThreads),
                               .dynamic_smem = packs * static_cast<int>(sizeof(Pack<T>))};
-    warpsmith::launch<&softmax_shared_kernel<T, Answer>>(config, stream, SoftmaxRows<T>(a));
+    warpsmith::launch<&softmax_shared_kernel<T, Result>>(config, stream, SoftmaxRows<T>(a));
   });
 }
 

@@ -1,4 +1,4 @@
-// Softmax without its maximum, a block per row, in two sweeps: sum, answers.
+// Softmax without its maximum, a block per row, in two sweeps: sum, results.
 //   Against `fence`: one block owns the row, so its sum stays in shared memory and the kernel needs no second pass through
 //   L2, no atomics, and gives the same bits every time. UNSAFE: exp(x) overflows beyond x = 88, where the row becomes NaN
 //   and 0, and its logarithm -inf. Of a row of values below -88 the sum is subnormal or 0: the row becomes infinite or NaN,
@@ -11,7 +11,7 @@ namespace {
 constexpr int kValuesPerThread = 4;
 constexpr int kMostThreads = 512;
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kMostThreads) softmax_unsafe_kernel(const SoftmaxRows<T> v) {
   __shared__ float partial[kWarp];
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
@@ -23,17 +23,17 @@ __global__ void __launch_bounds__(kMostThreads) softmax_unsafe_kernel(const Soft
     for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) sum += exponential<T>(to_float(x[i]));
     sum = block_sum(sum, partial);
 
-    // answers
-    const Answer answer(sum);
-    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) y[i] = from_float<T>(answer(to_float(x[i])));
+    // results
+    const Result result(sum);
+    for (int64_t i = threadIdx.x; i < v.cols; i += blockDim.x) y[i] = from_float<T>(result(to_float(x[i])));
     __syncthreads();  // the next row overwrites partial
   }
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_unshifted_answers(a, [&]<class T, class Answer>() {
+  visit_unshifted_results(a, [&]<class T, class Result>() {
     const unsigned threads = row_threads(a.cols, kValuesPerThread, kMostThreads);
-    warpsmith::launch<&softmax_unsafe_kernel<T, Answer>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
+    warpsmith::launch<&softmax_unsafe_kernel<T, Result>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
   });
 }
 

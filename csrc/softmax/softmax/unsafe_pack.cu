@@ -9,7 +9,7 @@ namespace {
 constexpr int kPacksPerThread = 2;
 constexpr int kMostThreads = 512;
 
-template <class T, class Answer>
+template <class T, class Result>
 __global__ void __launch_bounds__(kMostThreads) softmax_unsafe_pack_kernel(const SoftmaxRows<T> v) {
   constexpr int kWidth = kPack<T>;
   __shared__ float partial[kWarp];
@@ -27,21 +27,21 @@ __global__ void __launch_bounds__(kMostThreads) softmax_unsafe_pack_kernel(const
     }
     sum = block_sum(sum, partial);
 
-    // answers
-    const Answer answer(sum);
+    // results
+    const Result result(sum);
     for (int64_t col = first; col < v.cols; col += step) {
       Pack<T> values;
       load(values, x + col);
-      store<Cache::streaming>(y + col, answers(values, answer));
+      store<Cache::streaming>(y + col, results(values, result));
     }
     __syncthreads();  // the next row overwrites partial
   }
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
-  visit_unshifted_answers(a, [&]<class T, class Answer>() {
+  visit_unshifted_results(a, [&]<class T, class Result>() {
     const unsigned threads = row_threads(a.cols, kPacksPerThread * kPack<T>, kMostThreads);
-    warpsmith::launch<&softmax_unsafe_pack_kernel<T, Answer>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
+    warpsmith::launch<&softmax_unsafe_pack_kernel<T, Result>>({row_grid(a.rows), threads}, stream, SoftmaxRows<T>(a));
   });
 }
 

@@ -1,7 +1,7 @@
-// What the rungs without a maximum share: the step from a row's sum of exp(x) to its answers.
+// What the rungs without a maximum share: the step from a row's sum of exp(x) to its results.
 #pragma once
 
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 
@@ -17,7 +17,7 @@ class UnshiftedProbability {
   float factor_;
 };
 
-// x - log(sum). Unlike (x - max) - log(sum), this cancels where the answer is near 0, which is off by an ulp of x.
+// x - log(sum). Unlike (x - max) - log(sum), this cancels where the result is near 0, which is off by an ulp of x.
 class UnshiftedLogProbability {
  public:
   explicit __device__ __forceinline__ UnshiftedLogProbability(float sum) : log_sum_(logf(sum)) {}
@@ -28,9 +28,9 @@ class UnshiftedLogProbability {
   float log_sum_;
 };
 
-// Calls body.template operator()<T, Answer>().
+// Calls body.template operator()<T, Result>().
 template <class Body>
-void visit_unshifted_answers(const SoftmaxArgs& a, Body&& body) {
+void visit_unshifted_results(const SoftmaxArgs& a, Body&& body) {
   dispatch_float(a.dtype, [&]<class T>() {
     if (a.log) {
       body.template operator()<T, UnshiftedLogProbability>();

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "host/tiles.h"
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 namespace {
@@ -26,7 +26,7 @@ using Tiles = std::tuple<Tile<4, 1>, Tile<8, 1>, Tile<16, 1>, Tile<32, 1>, Tile<
                          Tile<32, 16>, Tile<32, 32>>;
 static_assert(std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_cols == kMostCols);
 
-template <class T, class Answer, class Tile>
+template <class T, class Result, class Tile>
 __global__ void __launch_bounds__(kThreads) softmax_warp_kernel(const SoftmaxRows<T> v) {
   const int lane = threadIdx.x % Tile::lanes, group = threadIdx.x / Tile::lanes;
   const int64_t step = int64_t{gridDim.x} * Tile::rows_per_block;
@@ -53,27 +53,27 @@ __global__ void __launch_bounds__(kThreads) softmax_warp_kernel(const SoftmaxRow
     for (int i = 0; i < Tile::values; ++i) sum += exponential<T>(values[i] - max);
     sum = warp_reduce<Tile::lanes>(sum);
 
-    // answers
-    const Answer answer(max, sum);
+    // results
+    const Result result(max, sum);
     T* y = v.y_row(row);
 #pragma unroll
     for (int i = 0; i < Tile::values; ++i) {
       const int col = i * Tile::lanes + lane;
-      if (col < cols) y[col] = from_float<T>(answer(values[i]));
+      if (col < cols) y[col] = from_float<T>(result(values[i]));
     }
   }
 }
 
-template <class T, class Answer, class Tile>
+template <class T, class Result, class Tile>
 void launch_tile(const SoftmaxArgs& a, cudaStream_t stream) {
   const unsigned grid = row_grid((a.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
-  warpsmith::launch<&softmax_warp_kernel<T, Answer, Tile>>({grid, kThreads}, stream, SoftmaxRows<T>(a));
+  warpsmith::launch<&softmax_warp_kernel<T, Result, Tile>>({grid, kThreads}, stream, SoftmaxRows<T>(a));
 }
 
 void launch(const SoftmaxArgs& a, cudaStream_t stream) {
   const auto holds = [&]<class Tile>() { return a.cols <= Tile::most_cols; };
-  visit_answers(a, [&]<class T, class Answer>() {
-    with_first_tile(Tiles{}, holds, [&]<class Tile>() { launch_tile<T, Answer, Tile>(a, stream); });
+  visit_results(a, [&]<class T, class Result>() {
+    with_first_tile(Tiles{}, holds, [&]<class Tile>() { launch_tile<T, Result, Tile>(a, stream); });
   });
 }
 

@@ -177,7 +177,7 @@ _LADDER = (
     ),
     Rung(
         "columns",
-        "weights that lie column by column: rows of the result side by side, k over warps and "
+        "weights that lie column by column: neighbouring rows of the result, k over warps and "
         "blocks",
         technique="columns",
         when=_when(_needs_columns),

@@ -10,7 +10,7 @@ from warpsmith.gemm.gemv_triton import product
 
 def gemv_complex(a: Tensor, x: Tensor) -> Tensor:
     """As a real product with twice as many columns and vectors: a pair of weights meets the pair
-    of the vector for the real part, and that pair turned by i for the imaginary one.
+    of the vector for the real part, and that pair times i for the imaginary one.
     """
     m, k = a.shape[:2]
     if a.numel() == 0 or x.numel() == 0:

@@ -111,7 +111,7 @@ SIMT: tuple[Rung, ...] = (
     ),
     _packed(
         "bank_conflict_free",
-        "a turned and padded, one k at a time",
+        "a transposed and padded, one k at a time",
         "sgemm_t_8x8_sliced_k_{dtype}x4_bcf",
         "sgemm_t_8x8_sliced_k_{dtype}x4_bcf_offset",
         "hgemm_t_8x8_sliced_k_{dtype}x4_bcf",

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import linear_cases as cases
-from warpsmith.gemm.company import among_others, repeated
 from warpsmith.gemm.ladder import whole
 from warpsmith.gemm.matmul import (
     check_alike,
@@ -23,6 +22,7 @@ from warpsmith.gemm.matmul import (
     product_shape,
 )
 from warpsmith.gemm.problem import Problem, product
+from warpsmith.gemm.reference_in_large import among_others, repeated
 from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import matmul_cases as cases
-from warpsmith.gemm.company import among_others
 from warpsmith.gemm.ladder import LADDER, on
 from warpsmith.gemm.problem import Problem, product
+from warpsmith.gemm.reference_in_large import among_others
 from warpsmith.spec.checks import check_device, shape_text
 
 

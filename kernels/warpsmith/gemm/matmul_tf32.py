@@ -14,7 +14,6 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.gemm import matmul_cases
 from warpsmith.gemm import matmul_tf32_cases as cases
-from warpsmith.gemm.company import among_others
 from warpsmith.gemm.ladder import on
 from warpsmith.gemm.matmul import (
     check_alike,
@@ -35,6 +34,7 @@ from warpsmith.gemm.problem import (
     needs_tiles_in_grid,
     product,
 )
+from warpsmith.gemm.reference_in_large import among_others
 
 
 def _check(a: Tensor, b: Tensor) -> None:
@@ -175,7 +175,7 @@ LADDER = (
     ),
     Rung(
         "mma_peak",
-        "turned products, values rounded as they are used, tiles by cost, split k, any call",
+        "transposed products, values rounded as they are used, tiles by cost, split k, any call",
         dtypes=("f32",),
         width=4,
         technique="mma_peak",

@@ -21,14 +21,14 @@ Check = Callable[["Problem"], "str | None"]
 
 @dataclass(frozen=True)
 class Matrix:
-    """A batch of matrices of which rows or columns lie side by side."""
+    """A batch of matrices of which rows or columns are contiguous."""
 
     address: int
     #: Elements from one row to the next, or column to the next; 0 where there is one only.
     ld: int
     #: Elements from one matrix to the next; 0 where the whole batch shares one.
     batch: int
-    #: Rows lie side by side; otherwise columns do.
+    #: Rows are contiguous; otherwise columns are.
     by_rows: bool
 
 
@@ -67,7 +67,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[bool, int] | None:
-    """Whether rows lie side by side, and `ld`; None where neither rows nor columns do."""
+    """Whether rows are contiguous, and `ld`; None where neither rows nor columns are."""
     (rows, cols), (row_stride, col_stride) = shape[-2:], strides[-2:]
     unit_rows = rows == 1 or row_stride == 1
     unit_cols = cols == 1 or col_stride == 1

@@ -70,8 +70,7 @@ class DimView:
     Attributes:
         outer, n, inner: sizes.
         stride_outer, stride_n, stride_inner: in elements; 0 for a size of 1.
-        columns: neighbours along i lie side by side; otherwise neighbours along j do, and `inner`
-            is 1.
+        columns: i is contiguous; otherwise j is, and `inner` is 1.
         copied: kernels cannot walk the tensor as it lies, and get a contiguous copy.
     """
 

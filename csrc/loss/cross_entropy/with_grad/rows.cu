@@ -5,14 +5,14 @@
 #include "host/launch.h"
 #include "host/registry.h"
 #include "loss/cross_entropy/with_grad/row.cuh"
-#include "loss/held_rows.cuh"
+#include "loss/register_rows.cuh"
 #include "row/packed.h"
 
 namespace warpsmith {
 namespace {
 
-using Tiles = std::tuple<HeldTile<4, 1, 8>, HeldTile<8, 1, 8>, HeldTile<8, 2, 6>, HeldTile<16, 2, 6>,
-                         HeldTile<32, 2, 6>, HeldTile<32, 4, 6>, HeldTile<32, 8, 3>>;
+using Tiles = std::tuple<RegisterTile<4, 1, 8>, RegisterTile<8, 1, 8>, RegisterTile<8, 2, 6>, RegisterTile<16, 2, 6>,
+                         RegisterTile<32, 2, 6>, RegisterTile<32, 4, 6>, RegisterTile<32, 8, 3>>;
 
 template <class T, class Smooth, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
@@ -32,9 +32,9 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
   RowSums own = no_sums();
 
   group.template each<1>([&](Pack<T>& to, const T* from) { load_logits(to, from, policy); },
-                         [&](int i, const T* x, HeldRow<T, Tile>& held) {
+                         [&](int i, const T* x, RegisterRow<T, Tile>& held) {
                            const int lane = group.lane;
-                           typename HeldRow<T, Tile>::Edges edges;
+                           typename RegisterRow<T, Tile>::Edges edges;
                            const RowSums sums = held.template sums<Smooth>(x, lane, edges);
                            if (i == lane) own = sums;
 #pragma unroll
@@ -71,7 +71,7 @@ void launch(const CrossEntropyWithGradArgs& a, cudaStream_t stream) {
 
 const char* takes(const CrossEntropyWithGradArgs& a) {
   if (const char* reason = needs_packs(a)) return reason;
-  return needs_held(a.in);
+  return needs_register_row(a.in);
 }
 
 // Fewer logits are read sooner by more lanes at once.

@@ -1,7 +1,7 @@
 // Backward of bias, scale, mask, softmax and dropout, the row in the registers of a block.
 //   Against `warp`: rows that a warp cannot hold, or of which it leaves a multiprocessor too few, joined through shared
 //   memory behind one barrier. Bound: as there.
-#include "softmax/scaled_masked_softmax/dropout_backward/resident.cuh"
+#include "softmax/scaled_masked_softmax/dropout_backward/register_rows.cuh"
 
 namespace warpsmith {
 namespace {
@@ -23,7 +23,7 @@ static_assert(std::tuple_element_t<4, FloatTiles>::most_packs * 4 == kMostBlockC
 
 template <class T, class B, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
-    bias_scale_mask_softmax_dropout_backward_block_kernel(const ResidentRows<T> v) {
+    bias_scale_mask_softmax_dropout_backward_block_kernel(const RegisterRows<T> v) {
   __shared__ SharedSums shared;
   dropout_backward_row<Tile, B>(
       v, [&](const GradientSums& own, bool peaked) { return block_sums<Tile>(own, peaked, shared); });
@@ -44,7 +44,7 @@ void launch(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a, cudaStream_t strea
     using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles<B>, FloatTiles>;
     launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, Tiles{}, [&]<class Tile>(const LaunchConfig& config) {
       warpsmith::launch<&bias_scale_mask_softmax_dropout_backward_block_kernel<T, B, Tile>>(config, stream,
-                                                                                            ResidentRows<T>(a));
+                                                                                            RegisterRows<T>(a));
     });
   });
 }

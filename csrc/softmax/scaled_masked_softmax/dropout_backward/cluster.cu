@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "device/cluster_gather.h"
-#include "softmax/scaled_masked_softmax/dropout_backward/resident.cuh"
+#include "softmax/scaled_masked_softmax/dropout_backward/register_rows.cuh"
 
 namespace warpsmith {
 namespace {
@@ -28,7 +28,7 @@ struct StoredSums {
 
 template <class T, class B, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
-    bias_scale_mask_softmax_dropout_backward_cluster_kernel([[maybe_unused]] const ResidentRows<T> v) {
+    bias_scale_mask_softmax_dropout_backward_cluster_kernel([[maybe_unused]] const RegisterRows<T> v) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   __shared__ SharedSums shared;
   __shared__ ClusterGather<StoredSums> gathered;
@@ -57,7 +57,7 @@ void launch(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a, cudaStream_t strea
     using Tiles = std::conditional_t<sizeof(T) == 2, HalfTiles, FloatTiles>;
     launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, Tiles{}, [&]<class Tile>(const LaunchConfig& config) {
       warpsmith::launch<&bias_scale_mask_softmax_dropout_backward_cluster_kernel<T, B, Tile>>(config, stream,
-                                                                                              ResidentRows<T>(a));
+                                                                                              RegisterRows<T>(a));
     });
   });
 }

@@ -33,13 +33,13 @@ struct RowPlaces {
 };
 
 template <class T>
-struct ResidentRows : BiasScaleMaskSoftmaxDropoutBackwardRows<T> {
+struct RegisterRows : BiasScaleMaskSoftmaxDropoutBackwardRows<T> {
   RowPlaces places;
   bool masks_columns;  // the mask is not the same for a whole row
   bool far_groups;     // Dropout's groups of four have numbers beyond 2^32
   uint64_t policy;     // of the loads, on sm_90
 
-  explicit ResidentRows(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a)
+  explicit RegisterRows(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a)
       : BiasScaleMaskSoftmaxDropoutBackwardRows<T>(a),
         places(a.logits, static_cast<int64_t>(this->logits.repeats.divisor), this->logits.period),
         masks_columns(a.logits.mask.data != nullptr && !a.logits.mask.one_per_row),
@@ -61,7 +61,7 @@ struct RowPlace {
   int64_t bias = 0, mask = 0;
 
   template <class T>
-  __device__ __forceinline__ RowPlace(const ResidentRows<T>& v, uint32_t place) {
+  __device__ __forceinline__ RowPlace(const RegisterRows<T>& v, uint32_t place) {
     if (v.places.found) {
       const uint32_t quotient = v.places.divide.small_quotient(place);
       const uint32_t rest = place - quotient * static_cast<uint32_t>(v.places.divide.divisor);

@@ -2,7 +2,7 @@
 //   Against `pack`: grad and x are read once, exponentials and dropped elements are found once, and no barrier is left;
 //   short rows share a warp. A causal row neither reads nor computes what lies beyond its diagonal. Bound: DRAM with
 //   16-bit data without dropout, the generator's integer multiplications with it.
-#include "softmax/scaled_masked_softmax/dropout_backward/resident.cuh"
+#include "softmax/scaled_masked_softmax/dropout_backward/register_rows.cuh"
 
 namespace warpsmith {
 namespace {
@@ -25,7 +25,7 @@ constexpr int resident_blocks() {
 
 template <class T, class B, class Tile>
 __global__ void __launch_bounds__(Tile::threads, resident_blocks<Tile>())
-    bias_scale_mask_softmax_dropout_backward_warp_kernel(const ResidentRows<T> v) {
+    bias_scale_mask_softmax_dropout_backward_warp_kernel(const RegisterRows<T> v) {
   dropout_backward_row<Tile, B>(
       v, [](const GradientSums& own, bool peaked) { return warp_sums<Tile::lanes>(own, peaked); });
 }
@@ -41,7 +41,7 @@ void launch(const BiasScaleMaskSoftmaxDropoutBackwardArgs& a, cudaStream_t strea
     using TypeTiles = std::conditional_t<kWideBias, Tiles<4, 2>, Tiles<sizeof(T) == 2 ? 6 : 7, 3>>;
     launch_smallest(a.logits.rows, a.logits.cols / kPack<T>, TypeTiles{}, [&]<class Tile>(const LaunchConfig& config) {
       warpsmith::launch<&bias_scale_mask_softmax_dropout_backward_warp_kernel<T, B, Tile>>(config, stream,
-                                                                                           ResidentRows<T>(a));
+                                                                                           RegisterRows<T>(a));
     });
   });
 }

@@ -1,5 +1,5 @@
 // Gradient of softmax, dx = y (grad - sum(grad y)), or of its logarithm, dx = grad - exp(y) sum(grad): both need only the
-// answer y.
+// result y.
 #pragma once
 
 #include <cstdint>

@@ -274,7 +274,7 @@ __device__ __forceinline__ GradientSums add_packs(Held<Tile, B, T>& held, const 
 
 // reduce: sums over the threads that share the row, given whether any lane of the warp has a peak.
 template <class Tile, class B, class T, class Reduce>
-__device__ __forceinline__ void dropout_backward_row(const ResidentRows<T>& v, Reduce reduce) {
+__device__ __forceinline__ void dropout_backward_row(const RegisterRows<T>& v, Reduce reduce) {
   constexpr int kPacks = Tile::packs, kWidth = kPack<T>;
   constexpr bool kBiased = !std::is_void_v<B>;
   const LogitRows<T>& logits = v.logits;

@@ -1,4 +1,4 @@
-"""Products whose rows and columns stand among others.
+"""PyTorch's error for a small product, measured inside a large one.
 
 Of the same numbers, PyTorch's errors depend on how many rows and columns a call has: a row alone is
 multiplied by kernels that spread its sums over many threads, and are nearly exact, a few rows by

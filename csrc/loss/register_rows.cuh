@@ -16,16 +16,16 @@ namespace warpsmith {
 // lanes that share a row | 128-bit packs of it that each of them holds | blocks per multiprocessor that the registers
 // must allow
 template <int lanes_, int packs_, int min_blocks_>
-struct HeldTile {
+struct RegisterTile {
   static constexpr int threads = 128, lanes = lanes_, packs = packs_, min_blocks = min_blocks_;
   static constexpr int most_packs = lanes * packs, groups = threads / lanes;
 };
 
 // What every rung of a list of such tiles takes: rows that the last of them holds.
-inline constexpr int kMostHeldBytes = 4096;
+inline constexpr int kMostRegisterBytes = 4096;
 
-inline const char* needs_held(const CrossEntropyInput& in) {
-  return unmet({needs_grid_rows(in.rows), needs_row_bytes<kMostHeldBytes>(in.cols, in.dtype)});
+inline const char* needs_register_row(const CrossEntropyInput& in) {
+  return unmet({needs_grid_rows(in.rows), needs_row_bytes<kMostRegisterBytes>(in.cols, in.dtype)});
 }
 
 // Calls body.template operator()<T, Smooth, Tile>() for the dtype, for whether the sum of the logits is needed, and for the
@@ -33,7 +33,7 @@ inline const char* needs_held(const CrossEntropyInput& in) {
 template <class... Tile, class Body>
 void visit_held(const CrossEntropyInput& in, std::tuple<Tile...> tiles, Body&& body) {
   constexpr int kLast = std::max({Tile::most_packs...});
-  static_assert(kLast * 16 == kMostHeldBytes, "the refusal names this size");
+  static_assert(kLast * 16 == kMostRegisterBytes, "the refusal names this size");
   visit_smoothing(in, [&]<class T, class Smooth>() {
     with_first_tile(tiles, in.cols / kPack<T>, [&]<class One>() { body.template operator()<T, Smooth, One>(); });
   });
@@ -46,7 +46,7 @@ __device__ __forceinline__ void load_streaming(Pack<T>& to, const T* from) {
 
 // A lane's part of a row x [cols]: its packs, which `load` reads, and what it has to see to around them.
 template <class T, class Tile>
-struct HeldRow {
+struct RegisterRow {
   static constexpr int kEdges = (PeeledRow<T>::kEdges + Tile::lanes - 1) / Tile::lanes;
   using Edges = float[kEdges];
   PeeledRow<T> peeled;
@@ -54,7 +54,8 @@ struct HeldRow {
   int count;  // of its packs
 
   template <class Load>
-  __device__ __forceinline__ HeldRow(const T* x, const PeeledRow<T>& peeled, int lane, Load&& load) : peeled(peeled) {
+  __device__ __forceinline__ RegisterRow(const T* x, const PeeledRow<T>& peeled, int lane, Load&& load)
+      : peeled(peeled) {
     const T* gX = x + peeled.col(lane);  // [Tile::packs, kPack], packs that lie `lanes` apart
 #pragma unroll
     for (int i = 0; i < Tile::packs; ++i) {
@@ -102,7 +103,7 @@ int rows_of_group(int64_t rows) {
 
 // Rows of which two leave room in a lane's registers for enough warps.
 inline bool suits_rows(const CrossEntropyInput& in) {
-  return in.dtype != Dtype::f32 || in.cols * 4 <= kMostHeldBytes / 2;
+  return in.dtype != Dtype::f32 || in.cols * 4 <= kMostRegisterBytes / 2;
 }
 
 // The rows of a group of lanes; those of a group beyond the last row are none.
@@ -125,7 +126,7 @@ class GroupRows {
   // Calls body(i, x, held) for row `first + i`, with the row after it on its way.
   template <int unroll, class Load, class Body>
   __device__ __forceinline__ void each(Load&& load, Body&& body) const {
-    using Held = HeldRow<T, Tile>;
+    using Held = RegisterRow<T, Tile>;
     const auto fetch = [&](int i) {
       const T* x = row(i);
       return Held(x, peel(in_, x, i < rows_), lane, load);

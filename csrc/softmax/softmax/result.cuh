@@ -1,4 +1,4 @@
-// What the rungs of softmax and log_softmax share: typed rows, and the step from a row's maximum and sum to its answers.
+// What the rungs of softmax and log_softmax share: typed rows, and the step from a row's maximum and sum to its results.
 #pragma once
 
 #include "host/launch.h"
@@ -22,16 +22,16 @@ struct SoftmaxRows {
   __device__ T* y_row(int64_t row) const { return y + row * cols; }
 };
 
-// --- from maximum and sum to the answer -------------------------------------------------------------------------------
+// --- from maximum and sum to the result -------------------------------------------------------------------------------
 
 // exp(x - max) / sum. The fast exponential flushes what lies below the normal numbers, so 16-bit data let it work 2^64
-// higher and take that out of the factor, where it costs nothing: bf16 then keeps its subnormal answers, as PyTorch does.
+// higher and take that out of the factor, where it costs nothing: bf16 then keeps its subnormal results, as PyTorch does.
 template <class T>
 class Probability {
   static constexpr bool kExact = std::is_same_v<T, float>;
 
  public:
-  // Whether the terms of the sum are answers but for a factor, to the same bits.
+  // Whether the terms of the sum are results but for a factor, to the same bits.
   static constexpr bool kFromExponential = kExact;
 
   Probability() = default;
@@ -57,7 +57,7 @@ class Probability {
   float max_, factor_;
 };
 
-// (x - max) - log(sum): both terms have one sign, so nothing cancels and very negative answers keep their accuracy.
+// (x - max) - log(sum): both terms have one sign, so nothing cancels and very negative results keep their accuracy.
 template <class T>
 class LogProbability {
  public:
@@ -72,20 +72,20 @@ class LogProbability {
   float max_, log_sum_;
 };
 
-template <class Answer, class T, int n>
-__device__ __forceinline__ Vec<T, n> answers(const Vec<T, n>& x, const Answer& answer) {
+template <class Result, class T, int n>
+__device__ __forceinline__ Vec<T, n> results(const Vec<T, n>& x, const Result& result) {
   float values[n];
   to_float(values, x);
 #pragma unroll
-  for (int i = 0; i < n; ++i) values[i] = answer(values[i]);
+  for (int i = 0; i < n; ++i) values[i] = result(values[i]);
   Vec<T, n> y;
   from_float(y, values);
   return y;
 }
 
-// Calls body.template operator()<T, Answer>().
+// Calls body.template operator()<T, Result>().
 template <class Body>
-void visit_answers(const SoftmaxArgs& a, Body&& body) {
+void visit_results(const SoftmaxArgs& a, Body&& body) {
   dispatch_float(a.dtype, [&]<class T>() {
     if (a.log) {
       body.template operator()<T, LogProbability<T>>();

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "row/registers.cuh"
-#include "softmax/softmax/answer.cuh"
+#include "softmax/softmax/result.cuh"
 
 namespace warpsmith {
 
@@ -24,13 +24,13 @@ __device__ __forceinline__ uint4 max_packed(const uint4& a, const uint4& b) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Answer: Probability or LogProbability.
-template <class T, class Answer>
+// Result: Probability or LogProbability.
+template <class T, class Result>
 struct Softmax : SoftmaxRows<T> {
   using Value = T;
   static constexpr int kInputs = 1;
   using Stats = MaxSum;
-  using Total = Answer;
+  using Total = Result;
   struct Columns {
     __device__ void load_from(const Softmax&, int) {}
     __device__ void keep(uint32_t) {}
@@ -86,19 +86,19 @@ struct Softmax : SoftmaxRows<T> {
     return {max, warp_reduce(sum)};
   }
 
-  __device__ __forceinline__ Answer total(const MaxSum& stats) const { return Answer(stats.max, stats.sum); }
+  __device__ __forceinline__ Result total(const MaxSum& stats) const { return Result(stats.max, stats.sum); }
 
-  __device__ void keep(int64_t, const Answer&) const {}
-  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], const Answer& answer,
+  __device__ void keep(int64_t, const Result&) const {}
+  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], const Result& result,
                                          const Columns&) const {
     float values[kPack<T>];
     unpack<T>(values, x[0]);
 #pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) values[i] = answer(values[i]);
+    for (int i = 0; i < kPack<T>; ++i) values[i] = result(values[i]);
     ptx::store_streaming(reinterpret_cast<uint4*>(this->y_row(row) + col), pack<T>(values));
   }
-  __device__ __forceinline__ void finish_one(int64_t row, int col, const T (&x)[1], const Answer& answer) const {
-    this->y_row(row)[col] = from_float<T>(answer(to_float(x[0])));
+  __device__ __forceinline__ void finish_one(int64_t row, int col, const T (&x)[1], const Result& result) const {
+    this->y_row(row)[col] = from_float<T>(result(to_float(x[0])));
   }
 };
 

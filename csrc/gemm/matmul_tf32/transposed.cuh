@@ -16,12 +16,12 @@
 namespace warpsmith {
 
 template <class Block>
-struct Turned : Block {
+struct Transposed : Block {
   static constexpr int wm = Block::wn, wn = Block::wm;
 };
 
 template <class Block, class Operands>
-struct TurnedConfig : Config<Block, Operands> {
+struct TransposedConfig : Config<Block, Operands> {
   struct A : Config<Block, Operands>::A {
     static constexpr Side side = Side::b;
   };
@@ -49,8 +49,8 @@ __device__ __forceinline__ uint32_t to_tf32(uint32_t x) {
 
 // One k-step of fragments in the order of mma's registers.
 template <class Rounding, class Block>
-__device__ __forceinline__ void multiply_turned(Sums<Turned<Block>>& sums, const Fragments<Block>& x) {
-  constexpr int kRows = Sums<Turned<Block>>::tiles_m, kCols = Sums<Turned<Block>>::tiles_n;
+__device__ __forceinline__ void multiply_transposed(Sums<Transposed<Block>>& sums, const Fragments<Block>& x) {
+  constexpr int kRows = Sums<Transposed<Block>>::tiles_m, kCols = Sums<Transposed<Block>>::tiles_n;
   uint32_t a[kCols][2];
 #pragma unroll
   for (int j = 0; j < kCols; ++j) {
@@ -107,19 +107,19 @@ __device__ __forceinline__ void load_pairs(uint32_t (&to)[4], const float* at_k,
 
 // How rows of b^T, columns of the result, are numbered in fragments.
 enum class Columns {
-  slots,         // as in operand.cuh
-  turned_slots,  // the same, lanes taking pairs in their own order
-  natural,       // 16 i + g + 8 h for half h of product i
+  slots,          // as in operand.cuh
+  swapped_slots,  // the same, lanes taking pairs in their own order
+  natural,        // 16 i + g + 8 h for half h of product i
 };
 
 // Writes the sums, or adds them to what is there. `out` is where the warp's part begins, in a matrix of rows of `pitch`,
 // of which so many rows and columns are left. `natural_rows`: numbers of m are rows as they are, otherwise slots.
 template <bool natural_rows, Columns columns, class Block>
-__device__ __forceinline__ void write_turned(float* out, int64_t pitch, int rows_left, int cols_left,
-                                             const Sums<Turned<Block>>& sums, bool add) {
+__device__ __forceinline__ void write_transposed(float* out, int64_t pitch, int rows_left, int cols_left,
+                                                 const Sums<Transposed<Block>>& sums, bool add) {
   int lane = static_cast<int>(threadIdx.x) % 32;
   asm volatile("" : "+r"(lane));  // or else addresses are computed, and kept, before the multiplications
-  const bool turned = columns == Columns::turned_slots && takes_high_pair_first();
+  const bool swapped = columns == Columns::swapped_slots && takes_high_pair_first();
   const bool packed = pitch % 4 == 0;
 #pragma unroll
   for (int j = 0; j < Block::wm / 8; ++j) {
@@ -145,10 +145,10 @@ __device__ __forceinline__ void write_turned(float* out, int64_t pitch, int rows
           const auto& first = sums.value[2 * group][j];
           const auto& second = sums.value[2 * group + 1][j];
           Vec<float, 4> values;
-          values[0] = turned ? second[e] : first[e];
-          values[1] = turned ? second[2 + e] : first[2 + e];
-          values[2] = turned ? first[e] : second[e];
-          values[3] = turned ? first[2 + e] : second[2 + e];
+          values[0] = swapped ? second[e] : first[e];
+          values[1] = swapped ? second[2 + e] : first[2 + e];
+          values[2] = swapped ? first[e] : second[e];
+          values[3] = swapped ? first[2 + e] : second[2 + e];
           if (packed) {
             if (add) {
               Vec<float, 4> before;
