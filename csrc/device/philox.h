@@ -22,16 +22,6 @@ __host__ __device__ __forceinline__ uint4 philox_round(uint4 counter, uint2 key)
   return {high_word(z) ^ counter.y ^ key.x, low_word(z), high_word(x) ^ counter.w ^ key.y, low_word(x)};
 }
 
-__host__ __device__ __forceinline__ uint4 philox4x32(uint4 counter, uint2 key) {
-#pragma unroll
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    counter = philox_round(counter, key);
-    key.x += kPhiloxWeylX;
-    key.y += kPhiloxWeylY;
-  }
-  return counter;
-}
-
 // Which elements of a tensor are dropped: element i, counted in row-major order, is kept where word i % 4 of
 // philox4x32(counter = {i / 4, offset}, key = seed) is greater than `last_dropped`. It depends on nothing else, so every
 // kernel, whatever its tiling, and the backward pass drop the same elements. kernels/warpsmith/spec/philox.py says the same.

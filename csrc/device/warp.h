@@ -20,13 +20,6 @@ struct Max {
   }
 };
 
-struct Min {
-  template <class T>
-  __device__ T operator()(T a, T b) const {
-    return a < b ? a : b;
-  }
-};
-
 // Over groups of `lanes` neighbours (a power of two); every lane gets the result.
 template <int lanes = kWarp, class T, class Reduce = Sum>
 __device__ __forceinline__ T warp_reduce(T value, Reduce reduce = {}) {

@@ -72,11 +72,6 @@ inline std::optional<Tensor> dense(const std::optional<Tensor>& tensor) {
   return tensor ? std::optional(dense(*tensor)) : std::nullopt;
 }
 
-inline int alignment_of(const void* pointer) {
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  return static_cast<int>(address & -address & 0xff);  // 0 for a multiple of 256
-}
-
 namespace detail {
 
 template <class Return>

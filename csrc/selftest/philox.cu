@@ -6,6 +6,17 @@
 namespace warpsmith::selftest {
 namespace {
 
+// The generator as its authors have it, round after round.
+__host__ __device__ __forceinline__ uint4 philox4x32(uint4 counter, uint2 key) {
+#pragma unroll
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    counter = philox_round(counter, key);
+    key.x += kPhiloxWeylX;
+    key.y += kPhiloxWeylY;
+  }
+  return counter;
+}
+
 constexpr int kThreads = 128;
 
 struct KnownAnswer {

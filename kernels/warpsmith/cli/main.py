@@ -69,7 +69,7 @@ def build_families(args: argparse.Namespace) -> int:
     if args.report:
         report = resource_report(libraries, archs=archs)
         problems = report.problems
-        result |= {"kernels": len(report.kernels), "problems": problems, "allowed": report.allowed}
+        result |= {"kernels": len(report.kernels), "problems": problems}
         result["resources"] = str(folder / "resources.json")
         json_files.write_json(Path(result["resources"]), [k.as_dict() for k in report.kernels])
     if args.json:
@@ -79,10 +79,10 @@ def build_families(args: argparse.Namespace) -> int:
         write(str(path))
     if args.report:
         write(
-            f"{result['kernels']} kernels, {len(result['allowed'])} exceptions explained, "
-            f"{len(problems)} problems; of each kernel: {result['resources']}"
+            f"{result['kernels']} kernels, {len(problems)} problems; "
+            f"of each kernel: {result['resources']}"
         )
-        for line in (*result["allowed"], *problems):
+        for line in problems:
             write(line)
     write(f"to use them: WARPSMITH_LIBRARY_DIR={folder.resolve()}")
     return 1 if problems else 0

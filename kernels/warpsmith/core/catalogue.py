@@ -206,8 +206,6 @@ class Rung:
     #: Rows of the seed list that a variant of this rung answers, beyond those that match by name:
     #: the first of the dtype, or with ":f32" behind the name the first that accumulates in f32.
     seeds: tuple[str, ...] = ()
-    #: Why the kernel may use local memory or a stack; empty: the resource report fails on either.
-    local_memory: str = ""
 
     def width_of(self, signature: Signature) -> int:
         if isinstance(self.width, int):

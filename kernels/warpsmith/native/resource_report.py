@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpsmith.core import catalogue
 from warpsmith.native import inspection
 from warpsmith.native.inspection import Kernel
 from warpsmith.native.occupancy import largest_smem
@@ -21,18 +20,10 @@ class ResourceReport:
 
     kernels: list[Kernel]
     problems: list[str]
-    allowed: list[str]
 
 
 #: ptxas: wgmma serialised (C7510 and kin), which costs a kernel half its speed and more.
 _SERIALISED = re.compile(r".*\bC75\d\d\b.*")
-
-
-def _allowance(kernel: Kernel) -> str:
-    """The spec's reason why a kernel may use local memory; empty where it gives none."""
-    ladders = (catalogue.get(name).ladder for name in kernel.ops)
-    rungs = (rung for ladder in ladders for rung in ladder if rung.name == kernel.rung)
-    return next((rung.local_memory for rung in rungs), "")
 
 
 def imports(library: Path) -> set[str]:
@@ -58,12 +49,10 @@ def resource_report(
         archs: architectures of which each library must hold kernels, "90a".
 
     Returns:
-        The kernels, the problems (empty where all is well) and the exceptions that a spec allows,
-        with its reason.
+        The kernels, and the problems, empty where all is well.
     """
     kernels: list[Kernel] = []
     problems: list[str] = []
-    allowed: list[str] = []
     for library in libraries:
         if "exit" in imports(library):
             problems.append(f"{library.name}: host code calls a __device__ function")
@@ -88,14 +77,11 @@ def resource_report(
             what = (
                 f"{kernel.name} (sm_{kernel.arch}): stack {kernel.stack} B, local {kernel.local} B"
             )
-            if reason := _allowance(kernel):
-                allowed.append(f"{what}; allowed: {reason}")
-            else:
-                problems.append(what)
+            problems.append(what)
     if logs is None:
         folders = {library.parent for library in libraries}
         logs = sorted(log for folder in folders for log in folder.glob("*build.log"))
     for log in logs:
         matches = (_SERIALISED.match(line) for line in log.read_text(errors="replace").splitlines())
         problems += [f"{log.name}: {match[0].strip()}" for match in matches if match]
-    return ResourceReport(kernels, problems, allowed)
+    return ResourceReport(kernels, problems)
