@@ -169,7 +169,7 @@ def tasks(
     for kind in kinds:
         verify, measure = (*warpsmith, "verify", "--jobs", jobs), (*warpsmith, "bench", "--missing")
         commands = {
-            "verify": (*verify, "--timeout", str(SILENT)),
+            "verify": (*verify, "--full", "--timeout", str(SILENT)),
             "bench": (*measure, "--no-overhead", "--warm", jobs, "--seconds", str(seconds)),
             "sanitize": (*verify, "--sanitize", "--timeout", str(LONGEST_EXAMINED)),
             "overhead": (*measure, "--overhead-only"),

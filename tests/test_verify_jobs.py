@@ -166,3 +166,18 @@ def test_workers_need_an_operator_of_the_catalogue() -> None:
 def test_number_of_jobs_is_checked(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", "relu", "--device", "cpu", f"--jobs={jobs}"]) == 2
     assert "is no number of processes" in capsys.readouterr().err
+
+
+def test_quick_operators_are_a_unit_each() -> None:
+    ops = list(catalogue.load().values())
+    quick = {op.name: 7 for op in ops if op.family != "loss"}
+    where = (torch.device("cuda"), frozenset(verify.KINDS), tuple(DTYPES), 16)
+    found = units.divide(ops, *where, quick)
+    few = [u for u in found if u.quick is not None]
+    assert sorted(u.op for u in few) == sorted(quick)
+    assert {u.quick for u in few} == {7}
+    for u in few:
+        assert set(u.dtypes) == set(catalogue.get(u.op).dtypes)
+        assert {units.CHECKS[i] for i in u.checks} == set(units.CHECKS) - {units.huge_checks}
+    rest = [op for op in ops if op.name not in quick]
+    assert [u for u in found if u.quick is None] == units.divide(rest, *where)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,11 @@ from warpsmith.cli.arguments import (
 from warpsmith.core.catalogue import Op
 from warpsmith.native.console import UsageError, print_json, progress_bar, say, write
 
+if TYPE_CHECKING:
+    from warpsmith.records.verifications import Plan
+
+#: So many operators are named.
+_SHOWN = 12
 #: Where the failures of random calls go, by default.
 FAILURES = Path("build/random_failures.jsonl")
 
@@ -40,21 +45,33 @@ def verify(args: argparse.Namespace) -> int:
 def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> int:
     from warpsmith.measure import limits
     from warpsmith.proof import verify as verification
-    from warpsmith.records import freshness
+    from warpsmith.records import freshness, verifications
 
     kinds = args.kinds.split(",") if args.kinds else None
     dtypes = parse_dtypes(args.dtype, ops)
     ops = [op for op in ops if not dtypes or set(dtypes).intersection(op.dtypes)]
-    if args.sanitize and (kinds or dtypes):
-        raise UsageError("--sanitize examines all dtypes and no kinds: leave out --dtype, --kinds")
-    keep = None
-    if not (args.sanitizer or kinds or dtypes or device.type != "cuda"):
-        if args.sanitize:
-            path = freshness.sanitizer_record(Path(args.out or limits.results_root()))
-            keep = functools.partial(freshness.record_sanitizer, path)
-        else:
-            path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
-            keep = functools.partial(freshness.record_verification, path)
+    if args.sanitize and (kinds or dtypes or args.quick):
+        raise UsageError(
+            "--sanitize examines all dtypes and no kinds: leave out --dtype, --kinds, --quick"
+        )
+    keep, quick = None, {}
+    if args.sanitizer or kinds or dtypes or device.type != "cuda":
+        if args.quick:
+            seed = _fresh_seed() if args.seed is None else args.seed
+            quick = dict.fromkeys((op.name for op in ops), seed)
+            say(f"a choice of the checks, with --seed {seed}")
+    elif args.sanitize:
+        path = freshness.sanitizer_record(Path(args.out or limits.results_root()))
+        keep = functools.partial(freshness.record_sanitizer, path)
+    else:
+        path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
+        mode = "quick" if args.quick else "full" if args.full else "changed"
+        plan = verifications.plan(path, [op.name for op in ops], mode, args.seed)
+        ops = [op for op in ops if op.name in plan.full or op.name in plan.quick]
+        quick = dict(plan.quick)
+        _say_what(plan)
+        verifications.begin(path, plan)
+        keep = functools.partial(verifications.enter, path, plan)
     options: dict[str, Any] = {"jobs": parse_jobs(args.jobs, args.device), "complete": keep}
     if args.timeout is not None:
         options["timeout"] = args.timeout
@@ -77,6 +94,7 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
                     kinds=kinds,
                     dtypes=dtypes,
                     part=parse_part(args.part),
+                    quick=quick,
                     **options,
                 )
         except ValueError as error:
@@ -99,12 +117,26 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
     return 1 if failed else 0
 
 
+def _fresh_seed() -> int:
+    return random.SystemRandom().randrange(2**32)
+
+
+def _say_what(plan: Plan) -> None:
+    """Which operators are verified how."""
+    if plan.full:
+        shown = f": {', '.join(plan.full)}" if len(plan.full) <= _SHOWN else ""
+        say(f"{len(plan.full)} operators in full{shown}")
+    if plan.quick:
+        how = "what is left of a run that was cut off" if plan.resumed else "a choice of the checks"
+        say(f"{len(plan.quick)} operators quickly, {how}, with --seed {plan.seed}")
+
+
 def _random_calls(args: argparse.Namespace, ops: list[Op], device: torch.device) -> int:
     from warpsmith.proof import random_calls
 
     if args.kinds or args.dtype or args.sanitize:
         raise UsageError("random calls have no kinds, and all dtypes: leave out what selects them")
-    seed = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
+    seed = _fresh_seed() if args.seed is None else args.seed
     path = Path(args.out) / FAILURES.name if args.out else FAILURES
     path.parent.mkdir(parents=True, exist_ok=True)
     if args.calls is not None:
@@ -189,6 +221,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="launch compute-sanitizer's tools on the small samples",
     )
+    how_much = parser.add_mutually_exclusive_group()
+    how_much.add_argument(
+        "--quick",
+        action="store_true",
+        help="a choice of the checks, another for each seed: each variant, dtype and kind of check "
+        "at least once; it stands for no full verification",
+    )
+    how_much.add_argument(
+        "--full",
+        action="store_true",
+        help="all checks of all operators; without either, those operators in full that have no "
+        "full verification as they are now, and the others quickly",
+    )
     add(
         "--random",
         type=int,
@@ -196,5 +241,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="make N random calls instead, spread over the operators; every failure is a line of "
         f"JSON in {FAILURES}",
     )
-    add("--seed", type=int, help="of the random calls; a fresh one by default, which is printed")
+    add(
+        "--seed",
+        type=int,
+        help="of what chance chooses; a fresh one by default, which is printed",
+    )
     add("--calls", metavar="FILE", help="make the calls of such a file again")

@@ -111,6 +111,9 @@ def unverified(root: Path, gpu: str) -> list[str]:
             messages.append(f"{name}: verification failed on {gpu}")
         elif entry["source"] != source:
             messages.append(f"{name}: verified on {gpu} before its sources changed")
+        quick = record.get("quick", {}).get("ops", {}).get(name)
+        if quick is not None and quick["failed"] and quick["source"] == source:
+            messages.append(f"{name}: a quick verification failed on {gpu}")
         found = examined.get(name, {})
         messages += [
             f"{name}: compute-sanitizer's {tool} found something on {found['gpu']}"

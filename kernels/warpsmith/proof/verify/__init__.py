@@ -8,7 +8,7 @@ properties and its gradients. On a CPU the same checks run where they have a mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,6 +54,7 @@ def verify(
     timeout: float = 600.0,
     part: tuple[int, int] = (0, 1),
     complete: Complete | None = None,
+    quick: Mapping[str, int] | None = None,
 ) -> list[Result]:
     """Verifies operators on a device.
 
@@ -70,6 +71,9 @@ def verify(
         timeout: seconds after which a worker that finds no result is stopped.
         part: (i, n): under the sanitizer, of `auto` and the variants every n-th, from the i-th on.
         complete: called with all results of an operator when they are known.
+        quick: operators, by name, of which a choice is checked instead of everything, with the
+            seed of the choice: each variant, dtype and kind of check at least once, but no sample
+            of several GB.
 
     Returns:
         One result per check. After a kernel has broken the CUDA context the list ends with a
@@ -98,14 +102,15 @@ def verify(
     if jobs > 1 and not sanitizer:
         if strangers := [op.name for op in chosen if catalogue.load().get(op.name) is not op]:
             raise ValueError(f"workers know the catalogue only, not {', '.join(strangers)}")
-        units = divide(chosen, where, wanted, names, jobs)
+        units = divide(chosen, where, wanted, names, jobs, quick)
         return _side_by_side(
             chosen, units, where, jobs, timeout, progress, with_self_tests, complete
         )
     results: list[Result] = []
     with on_device(where):
         for op in chosen:
-            run = Run(op, where, wanted, names, results, progress, part=part)
+            seed = (quick or {}).get(op.name)
+            run = Run(op, where, wanted, names, results, progress, part=part, quick=seed)
             if run.on_gpu and not run.compiled:
                 run.add("build", op.family, False, build.why_not(op.family))
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -33,14 +33,21 @@ from warpsmith.proof.verify.run import (
     usable_samples,
 )
 
+#: What a quick verification makes of a dtype's samples: so many small ones, of which so many by
+#: the Triton twin, which may be compiled anew for each.
+_QUICK_SAMPLES, _QUICK_TWINS = 6, 2
+
 
 def sample_checks(run: Run) -> None:
-    _samples(run, huge=False)
+    if run.quick is None:
+        _samples(run, huge=False)
+    else:
+        _some_samples(run)
 
 
 def huge_checks(run: Run) -> None:
     """The samples that need several GB."""
-    if run.on_gpu:
+    if run.on_gpu and run.quick is None:
         _samples(run, huge=True)
 
 
@@ -50,22 +57,61 @@ def _samples(run: Run, huge: bool) -> None:
     first, step = (0, 1) if huge else run.part
     for dtype in run.dtypes:
         for sample in [s for s in run.op.samples_for(dtype) if s.huge == huge][first::step]:
-            try:
-                _one_sample(run, dtype, sample)
-            except torch.cuda.OutOfMemoryError:
-                run.out_of_memory("samples", f"{dtype} {sample}", sample.huge)
+            _guarded_sample(run, dtype, sample)
             if sample.huge:
                 torch.cuda.empty_cache()
 
 
-def _one_sample(run: Run, dtype: str, sample: Sample) -> None:
+def _some_samples(run: Run) -> None:
+    """A choice of small samples for each dtype and a larger one for one of them; then, of the
+    others, those at which a variant that refused all of these can be called.
+    """
+    large_at = run.some(run.dtypes, 1, "large")
+    for dtype in run.dtypes:
+        samples = [s for s in run.op.samples_for(dtype) if not s.huge]
+        small = [s for s in samples if s.small]
+        chosen = run.some(small, _QUICK_SAMPLES, "small", dtype)
+        if dtype in large_at:
+            chosen += run.some([s for s in samples if not s.small], 1, "large", dtype)
+        waiting = {v.name: v for v in run.variants(dtype) if v.rung.min_sm <= (run.sm or 0)}
+        twins = run.some(chosen, _QUICK_TWINS, "twins", dtype)
+        for sample in chosen:
+            for name in _guarded_sample(run, dtype, sample, twin=sample in twins):
+                waiting.pop(name, None)
+        others = sorted((s for s in samples if s not in chosen), key=lambda s: not s.small)
+        for sample in others if waiting else ():
+            args = run.make(sample, dtype)
+            able = [v for v in waiting.values() if dispatch.refusal(v, args, run.sm) is None]
+            if able and run.wants("variants"):
+                for name in _guarded_sample(run, dtype, sample, twin=False, only=able):
+                    waiting.pop(name, None)
+            if not waiting:
+                break
+
+
+def _guarded_sample(run: Run, dtype: str, sample: Sample, **how: Any) -> list[str]:
+    try:
+        return _one_sample(run, dtype, sample, **how)
+    except torch.cuda.OutOfMemoryError:
+        run.out_of_memory("samples", f"{dtype} {sample}", sample.huge)
+    return []
+
+
+def _one_sample(
+    run: Run,
+    dtype: str,
+    sample: Sample,
+    twin: bool = True,
+    only: Sequence[Variant] | None = None,
+) -> list[str]:
+    """The names of the variants that took the call. `only`: of all implementations these alone."""
     args = run.make(sample, dtype)
     if not run.on_gpu:
-        _one_sample_on_cpu(run, dtype, sample, args)
-        return
+        _one_sample_on_cpu(run, dtype, sample, args, twin)
+        return []
     op, label, huge = run.op, f"{dtype} {sample}", sample.huge
     expected = None if huge and op.elementwise else Expected.of(op, args)
-    if run.wants("samples"):
+    if run.wants("samples") and only is None:
         with run.check("samples", label, huge):
             choice = dispatch.which(op.name, *args)
             guard = strict() if choice.implementation == "cuda" else contextlib.nullcontext()
@@ -73,9 +119,11 @@ def _one_sample(run: Run, dtype: str, sample: Sample) -> None:
                 out = run_judged(run, run.function(), args, str(sample), expected)
             if choice.variant is not None and launches(args, out):
                 expect_rung(run, choice.variant.rung.name)
-    for variant in run.variants(dtype):
+    took = []
+    for variant in run.variants(dtype) if only is None else only:
         why = dispatch.refusal(variant, args, run.sm)
         if why is None and run.wants("variants"):
+            took.append(variant.name)
             with run.check("variants", f"{variant.name} {sample}", huge), strict():
                 out = run_judged(run, run.function(variant), args, str(sample), expected, variant)
                 if launches(args, out):
@@ -83,16 +131,19 @@ def _one_sample(run: Run, dtype: str, sample: Sample) -> None:
         elif why is not None and run.wants("refusals"):
             with run.check("refusals", f"{variant.name} {sample}"):
                 _expect_refusal(run, variant, args, why)
-    if run.wants("triton") and run.triton_runs():
+    if twin and run.wants("triton") and run.triton_runs():
         with run.check("triton", label, huge):
             run_judged(run, _twin(run), args, f"{sample}, Triton", expected)
+    return took
 
 
 def _twin(run: Run) -> Callable[..., Any]:
     return lambda *args: testing.run_triton(run.op, args)
 
 
-def _one_sample_on_cpu(run: Run, dtype: str, sample: Sample, args: tuple[Any, ...]) -> None:
+def _one_sample_on_cpu(
+    run: Run, dtype: str, sample: Sample, args: tuple[Any, ...], twin: bool
+) -> None:
     """A CPU runs the reference, whose values nothing here could contradict but the Triton twin:
     that it runs, writes no input, and gives what the fake promises can fail.
     """
@@ -111,7 +162,8 @@ def _one_sample_on_cpu(run: Run, dtype: str, sample: Sample, args: tuple[Any, ..
                 # before the operator lays it out as promised, which might broadcast it
                 said = (reference.dtype, reference.shape)
                 expect(said == (promise.dtype, promise.shape), f"the reference gives {said}")
-    if run.wants("triton") and run.triton_runs() and sample.small and size <= FEW_ELEMENTS:
+    twin &= run.wants("triton") and run.triton_runs()
+    if twin and sample.small and size <= FEW_ELEMENTS:
         with run.check("triton", f"{dtype} {sample}"):
             expected = Expected.of(run.op, args)
             run_judged(run, _twin(run), args, f"{sample}, Triton", expected)
@@ -152,13 +204,13 @@ def nonfinite_checks(run: Run) -> None:
         values += [float("inf"), -float("inf")]
     for dtype in run.dtypes:
         for sample, args, names in covering(run, dtype):
-            for planted, value in enumerate(values):
+            for value in run.some(values, 1, "nonfinite", dtype):
                 changed = _plant(args, value)
                 expected = Expected.of(run.op, changed)
                 for name, function, variant in implementations(run, dtype, changed):
                     if name not in names:
                         continue
-                    label = f"{name} {dtype} {('nan', 'inf', '-inf')[planted]}"
+                    label = f"{name} {dtype} {value}"
                     with run.check("nonfinite", label):
                         run_judged(run, function, changed, str(sample), expected, variant)
 
@@ -182,7 +234,7 @@ def public_checks(run: Run) -> None:
     if not run.wants("public") or run.op.name not in warpsmith.__all__ or function is None:
         return
     for dtype in run.dtypes:
-        for sample, args in usable_samples(run, dtype)[:3]:
+        for sample, args in run.some(usable_samples(run, dtype)[:3], 1, "public", dtype):
             given = sample.make(run.inputs(dtype))
             with run.check("public", f"{dtype} {sample}"):
                 out = function(*given)
@@ -235,7 +287,7 @@ def property_checks(run: Run) -> None:
     if not run.wants("properties"):
         return
     for fact in run.op.properties:
-        for dtype in run.dtypes:
-            if fact.dtypes is None or dtype in fact.dtypes:
-                with run.check("properties", f"{fact.label} {dtype}"), torch.no_grad():
-                    fact.check(run.function(), run.inputs(dtype))
+        able = [d for d in run.dtypes if fact.dtypes is None or d in fact.dtypes]
+        for dtype in run.some(able, 1, "properties", fact.label):
+            with run.check("properties", f"{fact.label} {dtype}"), torch.no_grad():
+                fact.check(run.function(), run.inputs(dtype))

@@ -54,7 +54,7 @@ def _few_dtypes(run: Run) -> tuple[str, ...]:
 def opcheck_checks(run: Run) -> None:
     if not run.wants("opcheck"):
         return
-    for dtype in run.dtypes if run.on_gpu else _few_dtypes(run):
+    for dtype in run.some(run.dtypes if run.on_gpu else _few_dtypes(run), 1, "opcheck"):
         usable = [p for p in usable_samples(run, dtype) if elements(p[1]) <= 5000]
         strided = [p for p in usable if not all(t.is_contiguous() for t in tensors(p[1]))]
         plain = [p for p in plain_samples(run, dtype) if elements(p[1]) <= 5000]
@@ -63,7 +63,8 @@ def opcheck_checks(run: Run) -> None:
             with run.check("opcheck", f"{dtype} {sample}"):
                 _opcheck(run, run.overload(), args, dtype)
         done = 0
-        for variant in list(run.variants(dtype))[first::step]:
+        variants = list(run.variants(dtype))[first::step]
+        for variant in run.some(variants, 1, "opcheck", dtype):
             for sample, args in plain + usable:
                 if dispatch.refusal(variant, args, run.sm) is None:
                     with run.check("opcheck", f"{variant.name} {sample}"):
@@ -91,7 +92,7 @@ def compile_checks(run: Run) -> None:
         modes += [(dtype, True) for dtype in few if dtype == "bf16"]
     else:
         modes += [(dtype, True) for dtype in few[-1:]]
-    for dtype, dynamic in modes:
+    for dtype, dynamic in run.some(modes, 1, "compile"):
         found = plain_samples(run, dtype)
         if not found:
             continue
@@ -131,6 +132,7 @@ def graph_checks(run: Run) -> None:
         return
     for dtype in run.dtypes:
         for sample, _, names in covering(run, dtype):
+            names = frozenset(run.some(sorted(names), 2, "graph", dtype, str(sample)))
             fresh = run.make(sample, dtype, seed=1)
             expected = Expected.of(run.op, fresh)
             for name, function, variant in implementations(run, dtype, fresh):
@@ -174,6 +176,7 @@ def stream_checks(run: Run) -> None:
         return
     for dtype in run.dtypes:
         for sample, _, names in covering(run, dtype):
+            names = frozenset(run.some(sorted(names), 2, "stream", dtype, str(sample)))
             fresh = run.make(sample, dtype, seed=1)
             expected = Expected.of(run.op, fresh)
             for name, function, variant in implementations(run, dtype, fresh):
@@ -201,6 +204,7 @@ def device_checks(run: Run) -> None:
     other = torch.device("cuda", (current + 1) % torch.cuda.device_count())
     for dtype in run.dtypes:
         for sample, _, names in covering(run, dtype):
+            names = frozenset(run.some(sorted(names), 2, "device", dtype, str(sample)))
             args = dispatch.normalise(run.op, sample.make(run.op.inputs(dtype, other)))
             for name, function, variant in implementations(run, dtype, args):
                 if name not in names:

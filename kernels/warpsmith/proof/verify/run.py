@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -56,6 +57,7 @@ class Result:
     detail: str = ""
 
 
+T = TypeVar("T")
 Progress = Callable[[Result], None]
 Complete = Callable[[Sequence[Result]], None]
 
@@ -77,6 +79,8 @@ class Run:
     #: (i, n): of the samples, and of the variants under opcheck, every n-th from the i-th on; under
     #: the sanitizer, of the calls.
     part: tuple[int, int] = (0, 1)
+    #: The seed of a choice among samples, where not all are checked.
+    quick: int | None = None
     compiled: bool = field(init=False, default=False)
     sm: int | None = field(init=False, default=None)
 
@@ -166,6 +170,15 @@ class Run:
         for variant in self.variants(dtype):
             if dispatch.refusal(variant, args, self.sm) is None:
                 yield variant
+
+    def some(self, items: Sequence[T], count: int, *what: str) -> list[T]:
+        """In a quick verification so many of the items, others for each seed and purpose; all of
+        them otherwise.
+        """
+        if self.quick is None or len(items) <= count:
+            return list(items)
+        chance = random.Random(f"{self.quick} {self.op.name} {what}")
+        return [items[i] for i in sorted(chance.sample(range(len(items)), count))]
 
     def triton_runs(self) -> bool:
         return dispatch.triton_available() and (self.on_gpu or dispatch.interpreting())

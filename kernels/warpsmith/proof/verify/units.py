@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -102,6 +102,8 @@ class Unit:
     rank: float
     bytes: float = TASK_BYTES
     part: tuple[int, int] = (0, 1)
+    #: The seed of a choice among the samples, where not all are checked.
+    quick: int | None = None
 
     def run(self, emit: Callable[[tuple[int, Result]], None], crowded: bool) -> None:
         device, place = torch.device(self.device), self.checks[0]
@@ -120,6 +122,7 @@ class Unit:
                 self.all_dtypes,
                 crowded,
                 self.part,
+                self.quick,
             )
             try:
                 for place in self.checks:
@@ -156,12 +159,14 @@ def divide(
     kinds: frozenset[str],
     dtypes: Sequence[str],
     jobs: int,
+    quick: Mapping[str, int] | None = None,
 ) -> list[Unit]:
     """The units of a verification: an operator each, or where one would take longer than its share
     of the time, its dtypes and what cannot be divided by dtype; where even a check at one dtype
     would, parts of it. Huge samples are units of their own on a GPU, which `pool` runs one at a
-    time.
+    time. The operators in `quick` are a unit each, and come last.
     """
+    quick = quick or {}
     huge = CHECKS.index(huge_checks)
     ordinary = tuple(i for i in range(len(CHECKS)) if i != huge)
     whole = tuple(i for i in ordinary if CHECKS[i] in _UNDIVIDED)
@@ -177,7 +182,12 @@ def divide(
         where = (op.name, str(device), kinds, mine, tuple(of), checks)
         return Unit(*where, cost, rank, math.inf if checks == (huge,) else TASK_BYTES, part)
 
-    chosen = {op: tuple(d for d in op.dtypes if d in dtypes) for op in ops}
+    def quickly(op: Op) -> Unit:
+        mine = tuple(d for d in op.dtypes if d in dtypes)
+        whole = unit(op, mine, ordinary)
+        return replace(whole, quick=quick[op.name], rank=0.0)
+
+    chosen = {op: tuple(d for d in op.dtypes if d in dtypes) for op in ops if op.name not in quick}
     together = [unit(op, mine, ordinary) for op, mine in chosen.items()]
     longest = _COARSEST * sum(unit.cost for unit in together) / jobs
     units: list[Unit] = []
@@ -197,7 +207,7 @@ def divide(
             for dtype in mine:
                 if any(sample.huge for sample in op.samples_for(dtype)):
                     units.append(unit(op, (dtype,), (huge,)))
-    return units
+    return units + [quickly(op) for op in ops if op.name in quick]
 
 
 def join(op: Op, units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[Result]:

@@ -1,0 +1,120 @@
+"""Which operators a verification checks in full and which by a choice, and where one was cut off.
+
+A record of verifications has two parts: `ops`, what was verified in full, and `quick`, the latest
+choice, with its seed. A quick verification enters the second part only: it never stands for a full
+one, and takes nothing from it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpsmith.core import json_files
+from warpsmith.measure import limits
+from warpsmith.records import freshness
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Operators to verify: by name those in full, and the seed of each that is verified quickly.
+
+    Attributes:
+        full: names.
+        quick: seeds by name.
+        seed: of the quick ones.
+        resumed: whether the quick ones are what is left of a run that was cut off.
+    """
+
+    full: tuple[str, ...]
+    quick: Mapping[str, int]
+    seed: int
+    resumed: bool = False
+
+
+def is_verified(record: Mapping[str, Any], name: str) -> bool:
+    """Whether a record has a full verification of an operator as it is now, without a failure."""
+    entry = record.get("ops", {}).get(name)
+    if entry is None or entry["failed"]:
+        return False
+    return bool(entry["source"] == freshness.verified_source(name))
+
+
+def plan(path: Path, names: Sequence[str], mode: str, seed: int | None = None) -> Plan:
+    """What to verify, and how.
+
+    Args:
+        path: the record.
+        names: operators.
+        mode: "full", all of them in full; "quick", all of them quickly; "changed", in full those
+            that the record does not have as they are now, the others quickly.
+        seed: of the quick ones. By default that of a run that was cut off, which is then gone on
+            with, or a fresh one.
+
+    Returns:
+        The plan; of a run that was cut off, what it left.
+    """
+    record = json_files.read_json(path) or {}
+    full: Sequence[str] = ()
+    if mode == "full":
+        full = names
+    elif mode == "changed":
+        full = [name for name in names if not is_verified(record, name)]
+    quickly = [name for name in names if name not in full]
+    before = record.get("quick", {})
+    if before.get("left") and seed in (None, before["seed"]):
+        remain = [name for name in quickly if not _is_done(before, name)]
+        if remain:
+            resumed = len(remain) < len(quickly)
+            return Plan(tuple(full), dict.fromkeys(remain, before["seed"]), before["seed"], resumed)
+    if seed is None:
+        seed = random.SystemRandom().randrange(2**32)
+    return Plan(tuple(full), dict.fromkeys(quickly, seed), seed)
+
+
+def _is_done(quick: Mapping[str, Any], name: str) -> bool:
+    """Whether the latest quick verification has seen an operator as it is now."""
+    entry = quick["ops"].get(name)
+    if entry is None or name in quick["left"] or entry["seed"] != quick["seed"]:
+        return False
+    return bool(entry["source"] == freshness.verified_source(name))
+
+
+def begin(path: Path, planned: Plan) -> None:
+    """Notes what a run is going to verify quickly, so that another can go on with it."""
+    if not planned.quick:
+        return
+    record = json_files.read_json(path) or {}
+    quick = {"seed": planned.seed, "left": list(planned.quick)}
+    entries = record.get("quick", {}).get("ops", {})
+    json_files.write_json(path, {**record, "quick": {**quick, "ops": entries}})
+
+
+def enter(path: Path, planned: Plan, results: Sequence[Any]) -> None:
+    """Enters outcomes, each into the part of the record that its operator's mode has."""
+    in_full = [result for result in results if result.op not in planned.quick]
+    if in_full:
+        freshness.record_verification(path, in_full)
+    names = dict.fromkeys(result.op for result in results if result.op in planned.quick)
+    if not names:
+        return
+    record = json_files.read_json(path) or {}
+    environment = limits.environment()
+    before = record.get("quick", {})
+    entries = dict(before.get("ops", {}))
+    for name in names:
+        mine = [result for result in results if result.op == name]
+        entries[name] = {
+            "source": freshness.verified_source(name),
+            "date": environment["date"],
+            "seed": planned.quick[name],
+            "checks": len(mine),
+            "failed": [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok],
+        }
+    left = [name for name in before.get("left", ()) if name not in names]
+    quick = {"seed": planned.seed, "left": left, "ops": entries}
+    record = {"environment": environment, "ops": {}, **record, "quick": quick}
+    json_files.write_json(path, record)
