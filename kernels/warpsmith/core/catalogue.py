@@ -293,6 +293,11 @@ class Variant:
         return self.op_name
 
 
+def parse_schema(schema: str) -> Any:
+    """An operator's schema as PyTorch reads it."""
+    return torch._C.parse_schema(f"warpsmith::{schema}")
+
+
 def parse_name(schema: str) -> str:
     return schema[: schema.index("(")]
 
@@ -474,7 +479,7 @@ class Op:
     @cached_property
     def parsed(self) -> Any:
         """The schema as PyTorch reads it."""
-        return torch._C.parse_schema(f"warpsmith::{self.schema}")
+        return parse_schema(self.schema)
 
     @cached_property
     def argument_names(self) -> tuple[str, ...]:

@@ -11,165 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Cost, Gradients, Op, Property
+from warpsmith.core import dispatch
+from warpsmith.core.catalogue import Gradients, Op, Property
 from warpsmith.norm import add_norm_cases as cases
-from warpsmith.norm.add_norm_ladder import backward_ladder, ladder
-from warpsmith.norm.add_norm_reference import add, norm, norm_backward, nothing_like
-from warpsmith.norm.checks import (
-    check_parameters,
-    check_residual,
-    check_residual_gradients,
-    check_weight,
-)
-from warpsmith.spec.checks import check_rows
+from warpsmith.norm import ladders
+from warpsmith.norm.norms import LAYER_EPS, RMS_EPS, Norm, backward, forward
 from warpsmith.spec.peers import PerInput, RetainedGraph
 
-RMS_EPS, LAYER_EPS = cases.RMS_EPS, cases.LAYER_EPS
-
-# --- checks ---------------------------------------------------------------------------------------
-
-
-def _check_rms(
-    x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: float, zero_centered: bool
-) -> None:
-    op = "add_rms_norm"
-    check_rows(op, x)
-    check_residual(op, residual, x)
-    check_weight(op, weight, x)
-
-
-def _check_layer(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    zero_centered: bool,
-) -> None:
-    op = "add_layer_norm"
-    check_rows(op, x)
-    check_residual(op, residual, x)
-    check_parameters(op, weight, bias, x)
-
-
-def _check_rms_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
-    weight: Tensor | None,
-    eps: float,
-    zero_centered: bool,
-    separate_x: bool,
-) -> None:
-    op = "add_rms_norm_backward"
-    check_residual_gradients(op, grad, grad_h, h)
-    check_weight(op, weight, grad)
-
-
-def _check_layer_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    zero_centered: bool,
-    separate_x: bool,
-) -> None:
-    op = "add_layer_norm_backward"
-    check_residual_gradients(op, grad, grad_h, h)
-    check_parameters(op, weight, bias, grad)
-
-
-# --- references -----------------------------------------------------------------------------------
-
-
-def _reference_rms(
-    x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: float, zero_centered: bool
-) -> tuple[Tensor, Tensor]:
-    return _reference_layer(x, residual, weight, None, eps, zero_centered, layer=False)
-
-
-def _reference_layer(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    zero_centered: bool,
-    layer: bool = True,
-) -> tuple[Tensor, Tensor]:
-    h = add(x, residual)
-    y = norm(h, weight, bias, eps, zero_centered, layer, x.dtype)
-    return y, nothing_like(x) if residual is None else h
-
-
-def _reference_rms_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
-    weight: Tensor | None,
-    eps: float,
-    zero_centered: bool,
-    separate_x: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    gradients = _reference_layer_backward(
-        grad, grad_h, h, weight, None, eps, zero_centered, separate_x, layer=False
-    )
-    return gradients[:3]
-
-
-def _reference_layer_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    zero_centered: bool,
-    separate_x: bool,
-    layer: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dh, dw, db = norm_backward(grad, grad_h, h, weight, bias, eps, zero_centered, layer)
-    dx = dh.to(grad.dtype, copy=True) if separate_x else grad.new_empty(0)
-    return dh.to(h.dtype), dx, dw, db
-
-
-def _fake_rms(x: Tensor, residual: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(0) if residual is None else residual.new_empty(x.shape)
-
-
-def _fake_rms_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
-    weight: Tensor | None,
-    eps: float,
-    zero_centered: bool,
-    separate_x: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dx = grad.new_empty(grad.shape if separate_x else 0)
-    dw = grad.new_empty(0) if weight is None else weight.new_empty(weight.shape)
-    return h.new_empty(h.shape), dx, dw
-
-
-def _fake_layer_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    zero_centered: bool,
-    separate_x: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    db = grad.new_empty(0) if bias is None else bias.new_empty(bias.shape)
-    return *_fake_rms_backward(grad, grad_h, h, weight, eps, zero_centered, separate_x), db
-
+_RMS, _LAYER = Norm(layer=False, source="add"), Norm(layer=True, source="add")
 
 # --- gradients ------------------------------------------------------------------------------------
-
 
 #: h stands for x and residual, which need not be kept.
 _SAVES = {
@@ -179,7 +30,7 @@ _SAVES = {
 }
 
 
-def _derivative(backward: str, layer: bool) -> Callable[..., Gradients]:
+def _derivative(norm: Norm) -> Callable[..., Gradients]:
     def derivative(
         grad_y: Tensor | None,
         grad_h: Tensor | None,
@@ -196,10 +47,10 @@ def _derivative(backward: str, layer: bool) -> Callable[..., Gradients]:
         if grad_y is None:  # nobody used y
             return {"x": None if grad_h is None else grad_h.to(dtype), "residual": grad_h}
         separate_x = h.dtype != dtype
-        function = getattr(torch.ops.warpsmith, backward)
-        affine = (weight, bias) if layer else (weight,)
+        function = getattr(torch.ops.warpsmith, norm.backward_name)
+        affine = (weight, bias) if norm.layer else (weight,)
         dh, dx, *of_affine = function(grad_y, grad_h, h, *affine, eps, zero_centered, separate_x)
-        named = dict(zip(("weight", "bias"), of_affine, strict=False))
+        named = dict(zip(norm.affine, of_affine, strict=True))
         return {"x": dx if separate_x else dh, "residual": dh, **named}
 
     return derivative
@@ -287,136 +138,47 @@ def _quack_backward() -> Callable[..., Any]:
 # --- the operators --------------------------------------------------------------------------------
 
 
-def _size(*tensors: Any) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
-
-
-def _bytes(x: Tensor, residual: Tensor | None, *affine: Any) -> int:
-    return 2 * _size(x, residual) + _size(*affine)
-
-
-def _bytes_backward(grad: Tensor, grad_h: Tensor | None, h: Tensor, *affine: Any) -> int:
-    dx = _size(grad) if affine[-1] else 0
-    return _size(grad, grad_h, h) + _size(h) + dx + 2 * _size(*affine)
-
-
-def _rms_operands(x: Any, residual: Any, weight: Any, *rest: Any) -> tuple[Any, ...]:
-    return x, residual, weight, None
-
-
-def _layer_operands(x: Any, residual: Any, weight: Any, bias: Any, *rest: Any) -> tuple[Any, ...]:
-    return x, residual, weight, bias
-
-
-def _backward_operands(grad: Any, grad_h: Any, h: Any, weight: Any, *rest: Any) -> tuple[Any, ...]:
-    return grad, grad_h, h, weight
-
-
-add_rms_norm_op = catalogue.add(
-    Op(
-        "add_rms_norm(Tensor x, Tensor? residual, Tensor? weight=None, float eps=1e-6, "
-        "bool zero_centered=False) -> (Tensor y, Tensor h)",
-        family="norm",
+def _forward(norm: Norm, *properties: Property, **settings: Any) -> Op:
+    return forward(
+        norm,
         source="add_norm",
-        reference=_reference_rms,
-        ladder=ladder(_rms_operands, "two sweeps over h"),
-        triton="add_norm_triton:add_rms_norm",
-        fake=_fake_rms,
-        check=_check_rms,
-        backward=_derivative("add_rms_norm_backward", layer=False),
+        ladder=ladders.residual(norm.layer),
+        backward=_derivative(norm),
         saves=_SAVES,
-        accumulates=True,
-        aliases=("fused_add_rms_norm",),
-        samples=cases.samples(cases.RMS),
-        errors=cases.errors(cases.RMS),
+        aliases=(f"fused_{norm.name}",),
+        samples=cases.samples(norm),
+        errors=cases.errors(norm),
         properties=(
             Property("both outputs agree", cases.outputs_agree),
             Property("rows independent", cases.rows_independent),
+            *properties,
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x, *rest: 5 * x.numel()),
-        bench=cases.bench(cases.RMS),
-        peers={"quack": _quack, "liger": _liger},
-        eager=_eager_rms,
+        bench=cases.bench(norm),
+        **settings,
     )
-)
 
-add_layer_norm_op = catalogue.add(
-    Op(
-        "add_layer_norm(Tensor x, Tensor? residual, Tensor? weight=None, Tensor? bias=None, "
-        "float eps=1e-5, bool zero_centered=False) -> (Tensor y, Tensor h)",
-        family="norm",
-        source="add_norm",
-        reference=_reference_layer,
-        ladder=ladder(_layer_operands, "three sweeps over h"),
-        triton="add_norm_triton:add_layer_norm",
-        fake=_fake_rms,
-        check=_check_layer,
-        backward=_derivative("add_layer_norm_backward", layer=True),
-        saves=_SAVES,
-        accumulates=True,
-        aliases=("fused_add_layer_norm",),
-        samples=cases.samples(cases.LAYER),
-        errors=cases.errors(cases.LAYER),
-        properties=(
-            Property("both outputs agree", cases.outputs_agree),
-            Property("rows independent", cases.rows_independent),
-            Property("shift invariant", cases.shift_invariant),
-        ),
-        cost=Cost(bytes=_bytes, flops=lambda x, *rest: 8 * x.numel()),
-        bench=cases.bench(cases.LAYER),
-        eager=_eager_layer,
-    )
-)
 
-add_rms_norm_backward_op = catalogue.add(
-    Op(
-        "add_rms_norm_backward(Tensor grad, Tensor? grad_h, Tensor h, Tensor? weight, float eps, "
-        "bool zero_centered, bool separate_x) -> (Tensor, Tensor, Tensor)",
-        family="norm",
+def _backward(norm: Norm, eager: Callable[..., Any], **peers: Any) -> Op:
+    return backward(
+        norm,
         source="add_norm_backward",
-        reference=_reference_rms_backward,
-        ladder=backward_ladder(_backward_operands),
-        triton="add_norm_backward_triton:add_rms_norm_backward",
-        fake=_fake_rms_backward,
-        check=_check_rms_backward,
-        samples=cases.backward_samples(cases.RMS),
-        errors=cases.backward_errors(cases.RMS),
-        properties=(Property("repeatable", cases.repeatable(cases.RMS)),),
-        cost=Cost(bytes=_bytes_backward, flops=lambda grad, *rest: 13 * grad.numel()),
-        bench=cases.bench_backward(cases.RMS),
-        peers={"compile": _compiled_backward(_eager_rms), "quack": _quack_backward},
-        eager=_eager_backward(_eager_rms),
+        samples=cases.backward_samples(norm),
+        errors=cases.backward_errors(norm),
+        properties=(Property("repeatable", cases.repeatable(norm)),),
+        bench=cases.bench_backward(norm),
+        peers={"compile": _compiled_backward(eager), **peers},
+        eager=_eager_backward(eager),
     )
-)
 
-add_layer_norm_backward_op = catalogue.add(
-    Op(
-        "add_layer_norm_backward(Tensor grad, Tensor? grad_h, Tensor h, Tensor? weight, "
-        "Tensor? bias, float eps, bool zero_centered, bool separate_x) "
-        "-> (Tensor, Tensor, Tensor, Tensor)",
-        family="norm",
-        source="add_norm_backward",
-        reference=_reference_layer_backward,
-        ladder=backward_ladder(_backward_operands),
-        triton="add_norm_backward_triton:add_layer_norm_backward",
-        fake=_fake_layer_backward,
-        check=_check_layer_backward,
-        samples=cases.backward_samples(cases.LAYER),
-        errors=cases.backward_errors(cases.LAYER),
-        properties=(Property("repeatable", cases.repeatable(cases.LAYER)),),
-        cost=Cost(bytes=_bytes_backward, flops=lambda grad, *rest: 17 * grad.numel()),
-        bench=cases.bench_backward(cases.LAYER),
-        peers={"compile": _compiled_backward(_eager_layer)},
-        eager=_eager_backward(_eager_layer),
-    )
-)
 
-dispatch.register(add_rms_norm_op)
-dispatch.register(add_layer_norm_op)
-dispatch.register(add_rms_norm_backward_op)
-dispatch.register(add_layer_norm_backward_op)
-_add_rms_norm = dispatch.public(add_rms_norm_op)
-_add_layer_norm = dispatch.public(add_layer_norm_op)
+_add_rms_norm = dispatch.public(
+    _forward(_RMS, peers={"quack": _quack, "liger": _liger}, eager=_eager_rms)
+)
+_add_layer_norm = dispatch.public(
+    _forward(_LAYER, Property("shift invariant", cases.shift_invariant), eager=_eager_layer)
+)
+_backward(_RMS, _eager_rms, quack=_quack_backward)
+_backward(_LAYER, _eager_layer)
 
 
 def add_rms_norm(

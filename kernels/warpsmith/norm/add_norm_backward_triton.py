@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import triton
@@ -12,16 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.norm.add_norm_triton import (
-    Branch,
-    affine,
-    branched,
-    floats,
-    mean_of,
-    of_branch,
-    or_other,
-    share_of,
-)
 from warpsmith.norm.launch_triton import (
     MOST_PERSISTENT,
     SHARED_TILE,
@@ -33,7 +23,17 @@ from warpsmith.norm.launch_triton import (
     warps_for,
     workspace,
 )
-from warpsmith.norm.rms_norm_triton import reciprocal_rms
+from warpsmith.norm.norms_triton import (
+    Branch,
+    affine,
+    branched,
+    floats,
+    mean_of,
+    of_branch,
+    or_other,
+    reciprocal_rms,
+    share_of,
+)
 from warpsmith.spec.triton.philox import NOT_SPECIALISED
 
 
@@ -307,44 +307,32 @@ def _backward(
     return dh, dx, dw, db
 
 
-def add_rms_norm_backward(
-    grad: Tensor, grad_h: Tensor | None, h: Tensor, weight: Tensor | None, *rest: Any
-) -> tuple[Tensor, ...]:
-    return _backward(False, grad, grad_h, h, weight, None, *rest)[:3]
+def _twin(layer: bool, branches: bool = False) -> Callable[..., tuple[Tensor, ...]]:
+    """The twin of one operator; `branches` of norms with dropout."""
+
+    def run(
+        grad: Tensor,
+        grad_h: Tensor | None,
+        h: Tensor,
+        weight: Tensor | None,
+        eps: float,
+        zero_centered: bool,
+        bias: Tensor | None = None,
+        separate_x: bool = True,
+        row_scale: Tensor | None = None,
+        p: float = 0.0,
+        seed: int = 0,
+        offset: int = 0,
+    ) -> tuple[Tensor, ...]:
+        branch = Branch(row_scale, p, seed, offset) if branches else None
+        found = _backward(
+            layer, grad, grad_h, h, weight, bias, eps, zero_centered, separate_x, branch
+        )
+        return found if layer else found[:3]
+
+    return run
 
 
-def dropout_add_rms_norm_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
-    weight: Tensor | None,
-    row_scale: Tensor | None,
-    p: float,
-    seed: int,
-    offset: int,
-    eps: float,
-    zero_centered: bool,
-) -> tuple[Tensor, ...]:
-    branch = Branch(row_scale, p, seed, offset)
-    return _backward(False, grad, grad_h, h, weight, None, eps, zero_centered, True, branch)[:3]
-
-
-def dropout_add_layer_norm_backward(
-    grad: Tensor,
-    grad_h: Tensor | None,
-    h: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    row_scale: Tensor | None,
-    p: float,
-    seed: int,
-    offset: int,
-    eps: float,
-    zero_centered: bool,
-) -> tuple[Tensor, ...]:
-    branch = Branch(row_scale, p, seed, offset)
-    return _backward(True, grad, grad_h, h, weight, bias, eps, zero_centered, True, branch)
-
-
-def add_layer_norm_backward(*args: Any) -> tuple[Tensor, ...]:
-    return _backward(True, *args)
+add_rms_norm_backward, add_layer_norm_backward = _twin(layer=False), _twin(layer=True)
+dropout_add_rms_norm_backward = _twin(layer=False, branches=True)
+dropout_add_layer_norm_backward = _twin(layer=True, branches=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,45 +10,37 @@ from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.layer_norm_cases import near_largest
+from warpsmith.norm.norms import Norm
 from warpsmith.norm.rms_norm_cases import PAST_2_31, far_apart, repeatable_gradients
 
-RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 HALVES = ("f16", "bf16")
 
 
-@dataclass(frozen=True)
-class Norm:
-    """How the arguments of one of the two norms stand in a row."""
-
-    name: str
-    has_bias: bool
-    eps: float
-
-    def call(
-        self,
-        x: Tensor,
-        residual: Tensor | None,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        *,
-        eps: float | None = None,
-        zero_centered: bool = False,
-    ) -> tuple[Any, ...]:
-        affine = (weight, bias) if self.has_bias else (weight,)
-        return x, residual, *affine, self.eps if eps is None else eps, zero_centered
-
-    def of(
-        self, i: Inputs, x: Tensor, residual: Tensor | None, wide: bool = False, **options: Any
-    ) -> tuple[Any, ...]:
-        """A call with a plain weight and bias, in f32 if `wide`."""
-        weight, bias = i.randn(x.shape[-1], salt=2), i.randn(x.shape[-1], salt=3)
-        if wide:
-            weight, bias = weight.float(), bias.float()
-        return self.call(x, residual, weight, bias, **options)
+def call(
+    norm: Norm,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *,
+    eps: float | None = None,
+    zero_centered: bool = False,
+) -> tuple[Any, ...]:
+    affine = (weight, bias) if norm.layer else (weight,)
+    return x, residual, *affine, norm.eps if eps is None else eps, zero_centered
 
 
-RMS = Norm("add_rms_norm", has_bias=False, eps=RMS_EPS)
-LAYER = Norm("add_layer_norm", has_bias=True, eps=LAYER_EPS)
+def of(
+    norm: Norm, i: Inputs, x: Tensor, residual: Tensor | None, wide: bool = False, **options: Any
+) -> tuple[Any, ...]:
+    """A call with a plain weight and bias, in f32 if `wide`."""
+    weight, bias = i.randn(x.shape[-1], salt=2), i.randn(x.shape[-1], salt=3)
+    if wide:
+        weight, bias = weight.float(), bias.float()
+    return call(norm, x, residual, weight, bias, **options)
+
+
+RMS, LAYER = Norm(layer=False, source="add"), Norm(layer=True, source="add")
 
 Make = Callable[[Inputs], tuple[Tensor, Tensor | None]]
 
@@ -125,10 +116,10 @@ MANY_LONG_ROWS = (
 def samples(norm: Norm) -> tuple[Sample, ...]:
     def plain(rows: int, cols: int, small: bool = True, huge: bool = False) -> Sample:
         make = _pair(rows, cols)
-        return Sample(f"{rows}x{cols}", lambda i: norm.of(i, *make(i)), small=small, huge=huge)
+        return Sample(f"{rows}x{cols}", lambda i: of(norm, i, *make(i)), small=small, huge=huge)
 
     def laid_out(label: str, make: Make) -> Sample:
-        return Sample(label, lambda i: norm.of(i, *make(i)))
+        return Sample(label, lambda i: of(norm, i, *make(i)))
 
     rows = (3, 1, 33)
     long = (3, 40000)
@@ -138,38 +129,41 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         *(plain(m, n, small=False, huge=True) for m, n in MANY_LONG_ROWS),
         *(laid_out(label, make) for label, make in _layouts().items()),
         Sample("defaults", lambda i: _pair(4, 64)(i)),
-        Sample("no weight", lambda i: norm.call(*_pair(7, 256)(i), None, None)),
-        Sample("no weight, odd", lambda i: norm.call(*_pair(7, 129)(i), None, None)),
-        Sample("no weight, long", lambda i: norm.call(*_pair(*long)(i), None, None), small=False),
-        Sample("weight alone", lambda i: norm.call(*_pair(7, 96)(i), i.randn(96, salt=2), None)),
-        Sample("no residual", lambda i: norm.of(i, i.randn(5, 256), None)),
-        Sample("no residual, odd", lambda i: norm.of(i, i.randn(5, 129), None)),
-        Sample("no residual, long", lambda i: norm.of(i, i.randn(*long), None), small=False),
-        Sample("zero-centred", lambda i: norm.of(i, *_pair(5, 256)(i), zero_centered=True)),
-        Sample("zero-centred, odd", lambda i: norm.of(i, *_pair(3, 33)(i), zero_centered=True)),
+        Sample("no weight", lambda i: call(norm, *_pair(7, 256)(i), None, None)),
+        Sample("no weight, odd", lambda i: call(norm, *_pair(7, 129)(i), None, None)),
+        Sample("no weight, long", lambda i: call(norm, *_pair(*long)(i), None, None), small=False),
+        Sample("weight alone", lambda i: call(norm, *_pair(7, 96)(i), i.randn(96, salt=2), None)),
+        Sample("no residual", lambda i: of(norm, i, i.randn(5, 256), None)),
+        Sample("no residual, odd", lambda i: of(norm, i, i.randn(5, 129), None)),
+        Sample("no residual, long", lambda i: of(norm, i, i.randn(*long), None), small=False),
+        Sample("zero-centred", lambda i: of(norm, i, *_pair(5, 256)(i), zero_centered=True)),
+        Sample("zero-centred, odd", lambda i: of(norm, i, *_pair(3, 33)(i), zero_centered=True)),
         Sample(
             "zero-centred, no weight",
-            lambda i: norm.call(*_pair(3, 64)(i), None, None, zero_centered=True),
+            lambda i: call(norm, *_pair(3, 64)(i), None, None, zero_centered=True),
         ),
-        Sample("large eps", lambda i: norm.of(i, *_pair(3, 64)(i), eps=10.0)),
-        Sample("eps 0", lambda i: norm.of(i, *_pair(3, 64)(i), eps=0.0)),
+        Sample("large eps", lambda i: of(norm, i, *_pair(3, 64)(i), eps=10.0)),
+        Sample("eps 0", lambda i: of(norm, i, *_pair(3, 64)(i), eps=0.0)),
         Sample(
             "misaligned weight",
-            lambda i: norm.call(
-                *_pair(5, 256)(i), i.misaligned(256, salt=2), i.misaligned(256, offset=2, salt=3)
+            lambda i: call(
+                norm,
+                *_pair(5, 256)(i),
+                i.misaligned(256, salt=2),
+                i.misaligned(256, offset=2, salt=3),
             ),
         ),
         Sample(
             "strided weight",
-            lambda i: norm.call(
-                *_pair(5, 64)(i), i.randn(128, salt=2)[::2], i.randn(192, salt=3)[::3]
+            lambda i: call(
+                norm, *_pair(5, 64)(i), i.randn(128, salt=2)[::2], i.randn(192, salt=3)[::3]
             ),
         ),
-        *(_NEAR_LARGEST if norm.has_bias else _PAST_2_31),
+        *(_NEAR_LARGEST if norm.layer else _PAST_2_31),
         *_mixed(norm),
         Sample(
             "rows past 2^31 elements",
-            lambda i: norm.of(i, far_apart(i), i.plain(257, 1024, salt=1)),
+            lambda i: of(norm, i, far_apart(i), i.plain(257, 1024, salt=1)),
             small=False,
             huge=True,
             dtypes=("f16",),
@@ -180,12 +174,12 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
 _NEAR_LARGEST = (
     Sample(
         "near the largest",
-        lambda i: LAYER.of(i, near_largest(i), None),
+        lambda i: of(LAYER, i, near_largest(i), None),
         dtypes=("f32", "bf16"),
     ),
     Sample(
         "near the largest, 516",
-        lambda i: LAYER.of(i, near_largest(i, 516), None),
+        lambda i: of(LAYER, i, near_largest(i, 516), None),
         dtypes=("f32",),
     ),
 )
@@ -195,7 +189,7 @@ _NEAR_LARGEST = (
 _PAST_2_31 = (
     Sample(
         "outputs past 2^31 elements",
-        lambda i: RMS.of(i, i.plain(*PAST_2_31), i.plain(*PAST_2_31, salt=1)),
+        lambda i: of(RMS, i, i.plain(*PAST_2_31), i.plain(*PAST_2_31, salt=1)),
         small=False,
         huge=True,
         dtypes=("f16",),
@@ -213,7 +207,7 @@ def _mixed(norm: Norm) -> tuple[Sample, ...]:
             x, residual = i.randn(*shape), i.randn(*shape, salt=1)
             if "residual" in wide:
                 residual = residual.float() + 2.0**-12
-            return norm.of(i, x, residual, wide="weight" in wide)
+            return of(norm, i, x, residual, wide="weight" in wide)
 
         return Sample(label, make, small=small, huge=huge, dtypes=HALVES)
 
@@ -277,7 +271,7 @@ def _one_infinity(i: Inputs, rows: int, cols: int) -> Tensor:
 
 def _gradients(norm: Norm, grad: Tensor, grad_h: Tensor | None, h: Tensor) -> tuple[Any, ...]:
     i = Inputs(grad.dtype, grad.device)
-    return grad, grad_h, h, *norm.of(i, h, None)[2:], h.dtype != grad.dtype
+    return grad, grad_h, h, *of(norm, i, h, None)[2:], h.dtype != grad.dtype
 
 
 def _backward(norm: Norm, sample: Sample) -> Sample:
@@ -305,7 +299,7 @@ BENCH_SHAPES = (
 
 
 def _bench_affine(norm: Norm, i: Inputs, cols: int) -> tuple[Tensor, ...]:
-    return tuple(i.plain(cols, salt=2 + k) for k in range(1 + norm.has_bias))
+    return tuple(i.plain(cols, salt=2 + k) for k in range(1 + norm.layer))
 
 
 def bench(norm: Norm) -> tuple[Sample, ...]:
@@ -382,7 +376,7 @@ def errors(norm: Norm) -> tuple[Bad, ...]:
             variant="f32x4_pack_registers",
         ),
     )
-    if norm.has_bias:
+    if norm.layer:
         found += (
             Bad(
                 "bias of another length",
@@ -405,11 +399,11 @@ def errors(norm: Norm) -> tuple[Bad, ...]:
 
 
 def backward_errors(norm: Norm) -> tuple[Bad, ...]:
-    op = f"{norm.name}_backward"
+    op = norm.backward_name
 
     def call(grad: Tensor, grad_h: Tensor | None, h: Tensor, cols: int = 8) -> tuple[Any, ...]:
         weight = torch.ones(cols, dtype=grad.dtype, device=grad.device)
-        affine = (weight, None) if norm.has_bias else (weight,)
+        affine = (weight, None) if norm.layer else (weight,)
         return grad, grad_h, h, *affine, norm.eps, False, False
 
     return (

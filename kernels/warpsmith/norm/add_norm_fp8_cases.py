@@ -3,59 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
-from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, LAYER_EPS, RMS_EPS
+from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES
+from warpsmith.norm.norms import Norm
 from warpsmith.norm.rms_norm_cases import PAST_2_31
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
-@dataclass(frozen=True)
-class Norm:
-    """One of the operators: with a residual addition or without, layer norm or RMS norm."""
+def call(
+    norm: Norm,
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    dtype: torch.dtype = E4M3,
+    zero_centered: bool = False,
+) -> tuple[Any, ...]:
+    rows = (x, residual) if norm.source else (x,)
+    parameters = (weight, bias) if norm.layer else (weight,)
+    return *rows, *parameters, scale, dtype, norm.eps, zero_centered
 
-    added: bool
-    layer: bool
 
-    @property
-    def name(self) -> str:
-        return f"{'add_' if self.added else ''}{'layer' if self.layer else 'rms'}_norm_fp8"
-
-    @property
-    def eps(self) -> float:
-        return LAYER_EPS if self.layer else RMS_EPS
-
-    def call(
-        self,
-        x: Tensor,
-        residual: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None = None,
-        scale: Tensor | None = None,
-        dtype: torch.dtype = E4M3,
-        zero_centered: bool = False,
-    ) -> tuple[Any, ...]:
-        rows = (x, residual) if self.added else (x,)
-        parameters = (weight, bias) if self.layer else (weight,)
-        return *rows, *parameters, scale, dtype, self.eps, zero_centered
-
-    def of(
-        self, i: Inputs, x: Tensor, residual: Tensor, step: float = 0.25, **options: Any
-    ) -> tuple[Any, ...]:
-        """A call with a plain weight and bias."""
-        cols = x.shape[-1]
-        if self.added and self.layer and residual.dtype == x.dtype:
-            # Sums of 8 bits need no rounding. Where a mean or a bias cancels h, its rounding would
-            # be far more than that of y, and float64 has none.
-            for t in (x, residual):
-                t.div_(step).round_().mul_(step)
-        return self.call(x, residual, i.randn(cols, salt=2), i.randn(cols, salt=3), **options)
+def of(
+    norm: Norm, i: Inputs, x: Tensor, residual: Tensor, step: float = 0.25, **options: Any
+) -> tuple[Any, ...]:
+    """A call with a plain weight and bias."""
+    cols = x.shape[-1]
+    if norm.source and norm.layer and residual.dtype == x.dtype:
+        # Sums of 8 bits need no rounding. Where a mean or a bias cancels h, its rounding would
+        # be far more than that of y, and float64 has none.
+        for t in (x, residual):
+            t.div_(step).round_().mul_(step)
+    return call(norm, x, residual, i.randn(cols, salt=2), i.randn(cols, salt=3), **options)
 
 
 def _scale(i: Inputs, value: float) -> Tensor:
@@ -81,7 +67,7 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
                 "scale": None if scale is None else _scale(i, scale),
                 "dtype": dtype,
             }
-            return norm.of(i, *make(i), step, zero_centered=zero_centered, **given)
+            return of(norm, i, *make(i), step, zero_centered=zero_centered, **given)
 
         return Sample(label, call, **options)
 
@@ -115,12 +101,12 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         sample("hundredfold", hundredfold, 2.0, step=4.0),
         sample("no rows", rows(0, 16)),
         sample("no columns", rows(4, 0)),
-        Sample("no weight", lambda i: norm.call(*rows(3, 128)(i), None, scale=_scale(i, 2.0))),
+        Sample("no weight", lambda i: call(norm, *rows(3, 128)(i), None, scale=_scale(i, 2.0))),
         sample("zero-centred", rows(3, 128), 2.0, zero_centered=True),
         Sample(
             "f32 weight",
-            lambda i: norm.call(
-                *rows(3, 256)(i), i.randn(256, salt=2).float(), i.randn(256, salt=3).float()
+            lambda i: call(
+                norm, *rows(3, 256)(i), i.randn(256, salt=2).float(), i.randn(256, salt=3).float()
             ),
             dtypes=HALVES,
         ),
@@ -130,7 +116,8 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         sample("transposed", lambda i: (i.randn(64, 24).t(), i.randn(24, 64, salt=1))),
         Sample(
             "misaligned",
-            lambda i: norm.call(
+            lambda i: call(
+                norm,
                 i.misaligned(5, 64),
                 i.randn(5, 64, salt=1),
                 i.misaligned(64, salt=2),
@@ -139,14 +126,14 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         ),
         sample("special", special),
         *(_layer_samples(norm) if norm.layer else ()),
-        *(_wide_residual(norm) if norm.added else ()),
+        *(_wide_residual(norm) if norm.source else ()),
         *(_PAST_2_31 if norm == _ALONE else ()),
     )
 
 
 def _layer_samples(norm: Norm) -> tuple[Sample, ...]:
     def of(i: Inputs, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
-        return norm.call(i.randn(7, 129), i.randn(7, 129, salt=1), weight, bias)
+        return call(norm, i.randn(7, 129), i.randn(7, 129, salt=1), weight, bias)
 
     return (
         Sample("no bias", lambda i: of(i, i.randn(129, salt=2), None)),
@@ -154,12 +141,12 @@ def _layer_samples(norm: Norm) -> tuple[Sample, ...]:
     )
 
 
-_ALONE = Norm(added=False, layer=False)
+_ALONE = Norm(layer=False, sink="fp8")
 #: One of the four for all: their offsets are the same code.
 _PAST_2_31 = (
     Sample(
         "output past 2^31 elements",
-        lambda i: _ALONE.of(i, i.plain(*PAST_2_31), i.plain(1)),
+        lambda i: of(_ALONE, i, i.plain(*PAST_2_31), i.plain(1)),
         small=False,
         huge=True,
         dtypes=("f16",),
@@ -171,7 +158,7 @@ def _wide_residual(norm: Norm) -> tuple[Sample, ...]:
     def sample(label: str, rows: int, cols: int, small: bool = True) -> Sample:
         def call(i: Inputs) -> tuple[Any, ...]:
             residual = i.randn(rows, cols, salt=1).float() + 2.0**-12
-            return norm.of(i, i.randn(rows, cols), residual)
+            return of(norm, i, i.randn(rows, cols), residual)
 
         return Sample(label, call, small=small, dtypes=HALVES)
 
@@ -187,7 +174,7 @@ def bench(norm: Norm) -> tuple[Sample, ...]:
         def make(i: Inputs) -> tuple[Any, ...]:
             x, residual = i.plain(rows, cols), i.plain(rows, cols, salt=1)
             weight, bias = i.plain(cols, salt=2), i.plain(cols, salt=3)
-            return norm.call(x, residual, weight, bias, _scale(i, 16.0))
+            return call(norm, x, residual, weight, bias, _scale(i, 16.0))
 
         return Sample(f"{rows}x{cols}", make, small=False)
 
@@ -197,42 +184,42 @@ def bench(norm: Norm) -> tuple[Sample, ...]:
 def errors(norm: Norm) -> tuple[Bad, ...]:
     op = norm.name
 
-    def call(i: Inputs, **options: Any) -> tuple[Any, ...]:
+    def changed(i: Inputs, **options: Any) -> tuple[Any, ...]:
         x = options.pop("x", i.randn(2, 8))
-        return norm.call(x, i.randn(2, 8, salt=1), options.pop("weight", None), **options)
+        return call(norm, x, i.randn(2, 8, salt=1), options.pop("weight", None), **options)
 
     found: tuple[Bad, ...] = (
         Bad(
             "integers",
-            lambda i: call(i, x=torch.ones(2, 8, dtype=torch.int32, device=i.device)),
+            lambda i: changed(i, x=torch.ones(2, 8, dtype=torch.int32, device=i.device)),
             rf"{op}: expected x to be a floating-point tensor, got torch\.int32",
         ),
         Bad(
             "two scales",
-            lambda i: call(i, scale=torch.ones(2, device=i.device)),
+            lambda i: changed(i, scale=torch.ones(2, device=i.device)),
             rf"{op}: expected scale to be one torch\.float32 value, got shape \(2,\) of "
             r"torch\.float32",
         ),
         Bad(
             "scale of another dtype",
-            lambda i: call(i, scale=_scale(i, 1.0).half()),
+            lambda i: changed(i, scale=_scale(i, 1.0).half()),
             rf"{op}: expected scale to be one torch\.float32 value, got shape \(1,\) of "
             r"torch\.float16",
         ),
         Bad(
             "another dtype",
-            lambda i: call(i, dtype=torch.float16),
+            lambda i: changed(i, dtype=torch.float16),
             rf"{op}: expected dtype to be torch\.float8_e4m3fn or torch\.float8_e5m2, "
             r"got torch\.float16",
         ),
         Bad(
             "weight of another length",
-            lambda i: call(i, weight=i.randn(7)),
+            lambda i: changed(i, weight=i.randn(7)),
             rf"{op}: expected weight to have shape \(8,\), .*, got \(7,\)",
         ),
         Bad(
             "scale on the CPU",
-            lambda i: call(i, scale=torch.ones(1)),
+            lambda i: changed(i, scale=torch.ones(1)),
             rf"{op}: expected scale to be on cuda:\d+ like x, got cpu",
             cuda_only=True,
         ),
@@ -241,15 +228,15 @@ def errors(norm: Norm) -> tuple[Bad, ...]:
         found += (
             Bad(
                 "bias of another length",
-                lambda i: call(i, bias=i.randn(7)),
+                lambda i: changed(i, bias=i.randn(7)),
                 rf"{op}: expected bias to have shape \(8,\), .*, got \(7,\)",
             ),
         )
-    if norm.added:
+    if norm.source:
         found += (
             Bad(
                 "residual of another shape",
-                lambda i: norm.call(i.randn(2, 8), i.randn(8), None),
+                lambda i: call(norm, i.randn(2, 8), i.randn(8), None),
                 rf"{op}: expected residual to have shape \(2, 8\) like x, got \(8,\)",
             ),
         )
@@ -262,7 +249,7 @@ def saturates(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
         x, scale = inputs.randn(5, 96), _scale(inputs, 1e30)
         from_mean = x.double() - x.double().mean(-1, keepdim=True) if norm.layer else x.double()
         for dtype in (E4M3, E5M2):
-            y = function(*norm.call(x, x, None, scale=scale, dtype=dtype)).double()
+            y = function(*call(norm, x, x, None, scale=scale, dtype=dtype)).double()
             assert torch.equal(y, from_mean.sign() * torch.finfo(dtype).max)
 
     return check

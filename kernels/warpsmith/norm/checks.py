@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from warpsmith.core.catalogue import is_fp8
 from warpsmith.spec.checks import check_device, shape_text, wide_dtype
 
 
@@ -86,10 +87,7 @@ def check_row_scale(op: str, row_scale: Tensor | None, x: Tensor) -> None:
     """One f32 value per row."""
     if row_scale is None:
         return
-    if row_scale.device != x.device:
-        raise RuntimeError(
-            f"{op}: expected row_scale to be on {x.device} like x, got {row_scale.device}"
-        )
+    check_device(op, "row_scale", row_scale, x)
     if row_scale.shape != x.shape[:-1]:
         raise RuntimeError(
             f"{op}: expected row_scale to have shape {tuple(x.shape[:-1])}, that of x without its "
@@ -125,4 +123,20 @@ def _check_placed_like(op: str, name: str, tensor: Tensor, other: str, like: Ten
         raise RuntimeError(
             f"{op}: expected {name} to have shape {shape_text(like)} like {other}, "
             f"got {shape_text(tensor)}"
+        )
+
+
+def check_fp8(op: str, scale: Tensor | None, dtype: torch.dtype, x: Tensor) -> None:
+    """One f32 value, and a dtype to quantise to."""
+    if scale is not None:
+        check_device(op, "scale", scale, x)
+        both_double = x.dtype == scale.dtype == torch.float64
+        if scale.numel() != 1 or not (scale.dtype == torch.float32 or both_double):
+            raise RuntimeError(
+                f"{op}: expected scale to be one torch.float32 value, "
+                f"got shape {shape_text(scale)} of {scale.dtype}"
+            )
+    if not is_fp8(dtype):
+        raise RuntimeError(
+            f"{op}: expected dtype to be torch.float8_e4m3fn or torch.float8_e5m2, got {dtype}"
         )

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
-from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, Norm
-from warpsmith.norm.add_norm_cases import LAYER as ADD_LAYER
-from warpsmith.norm.add_norm_cases import RMS as ADD_RMS
+from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, of
+from warpsmith.norm.norms import Norm
 from warpsmith.norm.rms_norm_cases import PAST_2_31, far_apart, repeatable_gradients
 from warpsmith.spec import philox
 
-RMS = Norm("dropout_add_rms_norm", has_bias=False, eps=ADD_RMS.eps)
-LAYER = Norm("dropout_add_layer_norm", has_bias=True, eps=ADD_LAYER.eps)
+RMS = Norm(layer=False, source="dropout_add")
 
 P, SEED, OFFSET = 0.1, 0x1234_5678_9ABC, 3
 
@@ -34,7 +32,9 @@ def _call(
     wide: bool = False,
     zero_centered: bool = False,
 ) -> tuple[Any, ...]:
-    x, residual, *affine, eps, centered = norm.of(i, x, residual, wide, zero_centered=zero_centered)
+    x, residual, *affine, eps, centered = of(
+        norm, i, x, residual, wide, zero_centered=zero_centered
+    )
     return x, residual, *affine, row_scale, p, seed, offset, eps, centered
 
 
@@ -100,7 +100,7 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
             "special, rows dropped",
             lambda i: _call(norm, i, _special(i), i.randn(5, 64, salt=1), _row_scale(i, 5), p=0.5),
         ),
-        *(() if norm.has_bias else _PAST_2_31),
+        *(() if norm.layer else _PAST_2_31),
         Sample("no residual", lambda i: _call(norm, i, i.randn(5, 256), None)),
         Sample("no residual, odd", lambda i: _call(norm, i, i.randn(5, 129), None)),
         Sample(
@@ -256,7 +256,7 @@ def errors(norm: Norm) -> tuple[Bad, ...]:
 
 
 def backward_errors(norm: Norm) -> tuple[Bad, ...]:
-    op = f"{norm.name}_backward"
+    op = norm.backward_name
 
     def call(i: Inputs, h: Tensor, p: float = P) -> tuple[Any, ...]:
         _, _, *rest = _call(norm, i, i.randn(2, 8), None, None, p)

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
+from warpsmith.norm.norms import Norm
 from warpsmith.norm.rms_norm_cases import BENCH_SHAPES, PAST_2_31, repeatable_gradients
 from warpsmith.spec.checks import wide_dtype
 
 EPS = 1e-5
-
-#: Turns (x, weight, bias) into the operator's arguments behind the gradient.
-Saved = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Any, ...]]
 
 
 def _normalised(x: Tensor, centred: bool) -> tuple[Tensor, Tensor]:
@@ -29,17 +27,13 @@ def _normalised(x: Tensor, centred: bool) -> tuple[Tensor, Tensor]:
     return values * rstd, rstd.squeeze(-1)
 
 
-def saved_by_rms_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
-    xhat, rstd = _normalised(x, centred=False)
+def saved(norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
+    """The operator's arguments behind the gradient."""
+    xhat, rstd = _normalised(x, norm.layer)
     y = xhat if weight is None else xhat * weight
-    return y.to(x.dtype), weight, rstd, EPS
-
-
-def saved_by_layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
-    xhat, rstd = _normalised(x, centred=True)
-    y = xhat if weight is None else xhat * weight
-    y = y if bias is None else y + bias
-    return y.to(x.dtype), weight, bias, rstd, EPS
+    if not norm.layer:
+        return y.to(x.dtype), weight, rstd, EPS
+    return (y if bias is None else y + bias).to(x.dtype), weight, bias, rstd, EPS
 
 
 def _parameters(inputs: Inputs, cols: int) -> tuple[Tensor, Tensor]:
@@ -49,9 +43,9 @@ def _parameters(inputs: Inputs, cols: int) -> tuple[Tensor, Tensor]:
     return weight, inputs.plain(cols, scale=0.5, salt=3)
 
 
-def samples(saved: Saved) -> tuple[Sample, ...]:
+def samples(norm: Norm) -> tuple[Sample, ...]:
     def of(i: Inputs, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
-        return i.randn(*x.shape, salt=2), *saved(x, weight, bias)
+        return i.randn(*x.shape, salt=2), *saved(norm, x, weight, bias)
 
     def rows(m: int, n: int, *, small: bool = True) -> Sample:
         return Sample(f"{m}x{n}", lambda i: of(i, i.randn(m, n), *_parameters(i, n)), small=small)
@@ -150,15 +144,17 @@ def samples(saved: Saved) -> tuple[Sample, ...]:
     )
 
 
-def repeatable(saved: Saved) -> Callable[[Callable[..., Any], Inputs], None]:
-    return repeatable_gradients(lambda i, grad, x: (grad, *saved(x, *_parameters(i, x.shape[-1]))))
+def repeatable(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
+    return repeatable_gradients(
+        lambda i, grad, x: (grad, *saved(norm, x, *_parameters(i, x.shape[-1])))
+    )
 
 
-def bench(saved: Saved) -> tuple[Sample, ...]:
+def bench(norm: Norm) -> tuple[Sample, ...]:
     def make(rows: int, cols: int) -> Callable[[Inputs], tuple[Any, ...]]:
         return lambda i: (
             i.plain(rows, cols, salt=2),
-            *saved(i.plain(rows, cols), *_parameters(i, cols)),
+            *saved(norm, i.plain(rows, cols), *_parameters(i, cols)),
         )
 
     return tuple(
@@ -166,10 +162,12 @@ def bench(saved: Saved) -> tuple[Sample, ...]:
     )
 
 
-def errors(op: str, saved: Saved) -> tuple[Bad, ...]:
+def errors(norm: Norm) -> tuple[Bad, ...]:
+    op = norm.backward_name
+
     def call(i: Inputs, changed: int, to: Tensor) -> tuple[Any, ...]:
         """A good call but for one argument."""
-        given = [i.randn(2, 8), *saved(i.randn(2, 8), None, None)]
+        given = [i.randn(2, 8), *saved(norm, i.randn(2, 8), None, None)]
         given[changed] = to
         return tuple(given)
 

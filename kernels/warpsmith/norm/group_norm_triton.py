@@ -16,9 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.norm.add_norm_triton import mean_of, share_of
 from warpsmith.norm.group_layout import Groups, as_groups, dense, empty_like
 from warpsmith.norm.launch_triton import on, sum_partials_kernel
+from warpsmith.norm.norms_triton import mean_of, share_of
 from warpsmith.spec.triton.functions import (
     exponential_fine,
     logistic_and_slope,

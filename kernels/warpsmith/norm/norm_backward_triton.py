@@ -1,4 +1,4 @@
-"""Gradients of layer norm, and of both norms from their outputs, in Triton.
+"""Gradients of RMS norm and layer norm, from their inputs and from their outputs, in Triton.
 
 CENTRED: layer norm, otherwise RMS norm. FROM_OUTPUT: x is the norm's output, rstd is given, and
 xhat = (x - bias) / weight.
@@ -25,7 +25,7 @@ from warpsmith.norm.launch_triton import (
     warps_for,
     workspace,
 )
-from warpsmith.norm.layer_norm_triton import mean_and_rstd, shift_of_row, stats_of_rows
+from warpsmith.norm.norms_triton import mean_and_rstd, reciprocal_rms, stats_of_rows
 
 
 @triton.jit
@@ -42,6 +42,13 @@ def divisible(weight, least):
     """Magnitudes below `least` count as `least`; NaN passes."""
     negative = weight.to(tl.int32, bitcast=True) < 0
     return tl.where(tl.abs(weight) < least, tl.where(negative, -least, least), weight)
+
+
+@triton.jit
+def shift_of_row(x_ptr, cols, BLOCK: tl.constexpr):
+    """The mean of the first BLOCK values of a long row."""
+    x = tl.load(x_ptr + tl.arange(0, BLOCK), mask=tl.arange(0, BLOCK) < cols, other=0.0)
+    return tl.sum(x.to(tl.float32) * (1.0 / tl.minimum(BLOCK, cols)), axis=0)
 
 
 @triton.jit
@@ -86,7 +93,7 @@ def norm_backward_persistent_kernel(
             xhat = weighted / divisible(weight, eps)
             product = grad * weighted
         else:
-            mean, rstd = stats_of_rows(x, valid, cols, eps)
+            mean, rstd = stats_of_rows(x, valid, cols, eps, CENTRED)
             xhat = (x - mean) * rstd
             product = scaled * xhat
         inner = scaled
@@ -128,7 +135,7 @@ def norm_backward_sweeps_kernel(
     """dx of a row per program, in two sweeps; leaves what the row's xhat takes for dw."""
     row = tl.program_id(0).to(tl.int64)
     shift = tl.zeros([], dtype=tl.float32)
-    if not FROM_OUTPUT:
+    if CENTRED and not FROM_OUTPUT:
         shift = shift_of_row(x_ptr + row * x_stride, cols, BLOCK)
     deviations = tl.zeros([BLOCK], dtype=tl.float32)
     squares = tl.zeros([BLOCK], dtype=tl.float32)
@@ -154,9 +161,11 @@ def norm_backward_sweeps_kernel(
         rstd = tl.load(rstd_ptr + row)
         mean = shift
     else:
-        mean, rstd = mean_and_rstd(
-            shift, tl.sum(deviations, axis=0), tl.sum(squares, axis=0), cols, eps
-        )
+        square = tl.sum(squares, axis=0)
+        if CENTRED:
+            mean, rstd = mean_and_rstd(shift, tl.sum(deviations, axis=0), square, cols, eps)
+        else:
+            mean, rstd = shift, reciprocal_rms(square, cols, eps)
         product = rstd * (product - (mean - shift) * total)  # now of grad * weight * xhat
         tl.store(mean_ptr + row, mean)
         tl.store(rstd_ptr + row, rstd)
@@ -228,6 +237,12 @@ def norm_backward_chunks_kernel(
     if HAS_BIAS:
         sums = tl.sum(db, axis=0)[None, :]  # [1, BLOCK]
         tl.store(partial_db_ptr + index * cols + col, sums, mask=in_row)
+
+
+def rms_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    return _backward(grad, x, weight, None, None, eps, centred=False)[:2]
 
 
 def layer_norm_backward(
