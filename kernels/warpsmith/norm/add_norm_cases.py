@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
-from warpsmith.norm.layer_norm_cases import near_largest
 from warpsmith.norm.norms import Norm
-from warpsmith.norm.rms_norm_cases import PAST_2_31, far_apart, repeatable_gradients
+from warpsmith.norm.plain_cases import PAST_2_31, far_apart, near_largest, repeatable_gradients
 
 HALVES = ("f16", "bf16")
 

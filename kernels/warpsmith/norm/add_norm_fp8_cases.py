@@ -11,7 +11,7 @@ from torch import Tensor
 from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES
 from warpsmith.norm.norms import Norm
-from warpsmith.norm.rms_norm_cases import PAST_2_31
+from warpsmith.norm.plain_cases import PAST_2_31
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, of
 from warpsmith.norm.norms import Norm
-from warpsmith.norm.rms_norm_cases import PAST_2_31, far_apart, repeatable_gradients
+from warpsmith.norm.plain_cases import PAST_2_31, far_apart, repeatable_gradients
 from warpsmith.spec import philox
 
 RMS = Norm(layer=False, source="dropout_add")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.norm.norms import Norm
-from warpsmith.norm.rms_norm_cases import BENCH_SHAPES, PAST_2_31, repeatable_gradients
+from warpsmith.norm.plain_cases import BENCH_SHAPES, PAST_2_31, repeatable_gradients
 from warpsmith.spec.checks import wide_dtype
 
 EPS = 1e-5

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
-from warpsmith.norm.layer_norm_cases import near_largest
-from warpsmith.norm.rms_norm_cases import same_twice
+from warpsmith.norm.plain_cases import near_largest, same_twice
 from warpsmith.spec.accuracy import ulp
 
 EPS = 1e-5

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import dispatch
-from warpsmith.core.catalogue import Property
 from warpsmith.norm import ladders
-from warpsmith.norm import layer_norm_cases as cases
+from warpsmith.norm import plain_cases as cases
 from warpsmith.norm.add_norm import add_layer_norm
 from warpsmith.norm.checks import check_zero_centered
 from warpsmith.norm.norms import (
@@ -77,16 +76,10 @@ layer_norm_op = forward(
     _PLAIN,
     ladder=_LADDER,
     backward=derivative(_PLAIN),
-    samples=cases.samples(),
-    errors=cases.errors("layer_norm"),
-    properties=(
-        Property("shift invariant", cases.shift_invariant),
-        Property("rows independent", cases.rows_independent),
-        Property("standardised", cases.standardised),
-        # In 16 bits PyTorch's own function leaves more on a CPU.
-        Property("constant rows", cases.constant_rows, dtypes=("f32",)),
-    ),
-    bench=cases.BENCH,
+    samples=cases.samples(_PLAIN),
+    errors=cases.errors(_PLAIN),
+    properties=cases.properties(_PLAIN),
+    bench=cases.bench(_PLAIN),
     peers={"quack": _quack, "liger": _liger},
     eager=_eager,
 )
@@ -96,19 +89,16 @@ layer_norm_with_rstd_op = forward(
     ladder=tuple(rung for rung in _LADDER if rung.name != "tree"),
     backward=derivative_from_output(_WITH_RSTD),
     constants=("rstd",),
-    samples=cases.with_rstd_samples(),
-    errors=cases.errors("layer_norm_with_rstd"),
-    bench=cases.BENCH,
+    samples=cases.with_rstd_samples(_WITH_RSTD),
+    errors=cases.errors(_WITH_RSTD),
+    bench=cases.bench(_WITH_RSTD),
 )
 layer_norm_backward_op = backward(
     _PLAIN,
-    samples=cases.backward_samples(),
-    errors=cases.BACKWARD_ERRORS,
-    properties=(
-        Property("orthogonal to x and ones", cases.orthogonal),
-        Property("repeatable", cases.repeatable),
-    ),
-    bench=cases.BENCH_BACKWARD,
+    samples=cases.backward_samples(_PLAIN),
+    errors=cases.backward_errors(_PLAIN),
+    properties=cases.backward_properties(_PLAIN),
+    bench=cases.bench(_PLAIN, backward=True),
     peers={"compile": _compiled_backward, "liger": _liger_backward},
     eager=RetainedGraph(_eager),
 )

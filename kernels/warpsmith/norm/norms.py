@@ -10,6 +10,7 @@ arguments that it has.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,11 @@ class Norm:
                 *(["bool zero_centered=False"] if self.source or fp8 else []),
             ]
         )
+
+    def given(self, **values: Any) -> dict[str, Any]:
+        """Those of the values that are arguments of the operator."""
+        names = re.findall(r"(\w+)(?:=[^,]*)?(?:,|$)", self.arguments)
+        return {name: values[name] for name in names if name in values}
 
     @property
     def outputs(self) -> str:

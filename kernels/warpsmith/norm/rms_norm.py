@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import dispatch
-from warpsmith.core.catalogue import Property
 from warpsmith.norm import ladders
-from warpsmith.norm import rms_norm_cases as cases
+from warpsmith.norm import plain_cases as cases
 from warpsmith.norm.add_norm import add_rms_norm
 from warpsmith.norm.checks import check_zero_centered
 from warpsmith.norm.norms import (
@@ -86,14 +85,10 @@ rms_norm_op = forward(
     _PLAIN,
     ladder=ladders.plain(layer=False),
     backward=derivative(_PLAIN),
-    samples=cases.samples(),
-    errors=cases.ERRORS,
-    properties=(
-        Property("scale invariant", cases.scale_invariant),
-        Property("rows independent", cases.rows_independent),
-        Property("unit rms", cases.unit_rms),
-    ),
-    bench=tuple(cases.bench(*shape) for shape in cases.BENCH_SHAPES),
+    samples=cases.samples(_PLAIN),
+    errors=cases.errors(_PLAIN),
+    properties=cases.properties(_PLAIN),
+    bench=cases.bench(_PLAIN),
     peers={"quack": _quack, "liger": _liger},
     eager=_eager,
 )
@@ -102,19 +97,16 @@ rms_norm_with_rstd_op = forward(
     ladder=ladders.rms_with_rstd(),
     backward=derivative_from_output(_WITH_RSTD),
     constants=("rstd",),
-    samples=cases.with_rstd_samples(),
-    errors=cases.WITH_RSTD_ERRORS,
-    bench=tuple(cases.bench(*shape) for shape in cases.BENCH_SHAPES),
+    samples=cases.with_rstd_samples(_WITH_RSTD),
+    errors=cases.errors(_WITH_RSTD),
+    bench=cases.bench(_WITH_RSTD),
 )
 rms_norm_backward_op = backward(
     _PLAIN,
-    samples=cases.backward_samples(),
-    errors=cases.BACKWARD_ERRORS,
-    properties=(
-        Property("orthogonal to x", cases.orthogonal),
-        Property("repeatable", cases.repeatable),
-    ),
-    bench=tuple(cases.bench_backward(*shape) for shape in cases.BENCH_SHAPES),
+    samples=cases.backward_samples(_PLAIN),
+    errors=cases.backward_errors(_PLAIN),
+    properties=cases.backward_properties(_PLAIN),
+    bench=cases.bench(_PLAIN, backward=True),
     peers={"compile": _compiled_backward, "quack": _quack_backward, "liger": _liger_backward},
     eager=RetainedGraph(_eager),
 )
