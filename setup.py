@@ -1,4 +1,4 @@
-"""Packages the library; compiles the CUDA families ahead of time where torch and nvcc are at hand.
+"""Packages the library; compiles the CUDA kernels ahead of time where torch and nvcc are at hand.
 
 That is the case under `pip install --no-build-isolation .` beside an installed torch. Everywhere
 else nothing is compiled here, and the first use on a GPU compiles what it needs.
@@ -24,16 +24,16 @@ def ahead_of_time() -> bool:
         import torch
     except ImportError:
         return False
-    # build.MIN_TORCH: beside an older one the package cannot be imported.
+    # toolchain.MIN_TORCH: beside an older one the package cannot be imported.
     if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 11):
         return False
-    from warpsmith.native import build
+    from warpsmith.native import toolchain
 
-    return build.why_no_compiler() is None
+    return toolchain.why_no_compiler() is None
 
 
 class BuildPackage(build_py):
-    """Puts one stable-ABI library per family into `warpsmith/lib`."""
+    """Puts the stable-ABI libraries into `warpsmith/lib`."""
 
     def run(self) -> None:
         if not self.editable_mode:
@@ -42,23 +42,24 @@ class BuildPackage(build_py):
         super().run()
         if self.editable_mode or not ahead_of_time():
             return
-        from warpsmith.core import families
-        from warpsmith.native import build
+        from warpsmith.native import build, finding, libraries, toolchain
 
-        archs = os.environ.get("WARPSMITH_ARCHS", " ".join(build.RELEASE_ARCHS)).split()
+        archs = os.environ.get("WARPSMITH_ARCHS", " ".join(toolchain.RELEASE_ARCHS)).split()
         scratch = ROOT / "build" / "wheel"
         lib = Path(self.build_lib) / "warpsmith" / "lib"
         lib.mkdir(parents=True, exist_ok=True)
-        for family in families.FAMILIES:
-            if not build.is_current(scratch, family, archs):
-                print(f"warpsmith: compiling '{family}' for {', '.join(archs)}", flush=True)
-                try:
-                    build.build([family], archs, scratch)
-                except build.BuildError as error:  # tried on first use; the others serve
-                    print(f"warpsmith: no library of '{family}': {error}", flush=True)
-                    continue
-            for name in (f"warpsmith_{family}.so", f"{family}.json"):
-                shutil.copy2(scratch / name, lib / name)
+        wanted = [name for name in libraries.all_libraries() if name != libraries.SELFTEST]
+        stale = [name for name in wanted if not finding.is_current(scratch, name, archs)]
+        if stale:
+            print(f"warpsmith: compiling {len(stale)} libraries for {', '.join(archs)}", flush=True)
+            try:
+                build.build(stale, archs, scratch)
+            except build.BuildError as error:  # tried on first use; the others serve
+                print(f"warpsmith: {error}", flush=True)
+        for name in wanted:
+            if finding.is_current(scratch, name, archs):
+                for file in finding.files(scratch, name):
+                    shutil.copy2(file, lib / file.name)
 
 
 cmdclass: dict[str, type] = {"build_py": BuildPackage}

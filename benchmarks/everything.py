@@ -37,7 +37,7 @@ if find_spec("warpsmith") is None:
 
 from warpsmith.core import catalogue, json_files
 from warpsmith.measure import bench, limits
-from warpsmith.native import build, machine
+from warpsmith.native import finding, libraries, machine
 from warpsmith.proof import pool
 from warpsmith.proof.verify import sanitizer, units
 from warpsmith.records import freshness, sources
@@ -160,9 +160,9 @@ def tasks(
         gpus: how many there are.
         seconds: of device time for each implementation and case.
         older_than: a GPU's folder of records; what they have of these sources is left out.
-        families: of `build.all_families()`, all without any; others are left out.
+        families: of `libraries.FAMILIES`, all without any; others are left out.
     """
-    families = families or build.all_families()
+    families = families or libraries.FAMILIES
     warpsmith = (sys.executable, "-m", "warpsmith")
     jobs = str(max(1, machine.cores() // gpus - 1))
     found = []
@@ -288,12 +288,12 @@ def check_libraries() -> None:
     """What a library of other sources does would be recorded under the name of these.
 
     Raises:
-        SystemExit: with the families whose library was not built from this checkout.
+        SystemExit: with the libraries that were not built from this checkout.
     """
     old = [
-        status.family
-        for status in map(build.status, build.all_families())
-        if status.path is not None and not build.is_current(status.path.parent, status.family)
+        status.library
+        for status in map(finding.status, libraries.all_libraries())
+        if status.path is not None and not finding.is_current(status.path.parent, status.library)
     ]
     if old:
         raise SystemExit(f"libraries that were built from other sources: {', '.join(old)}")
@@ -351,7 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--family",
         nargs="+",
-        choices=build.all_families(),
+        choices=libraries.FAMILIES,
         default=(),
         help="only operators of these, and the self tests; all without",
     )

@@ -29,7 +29,7 @@ import warpsmith
 from warpsmith.core import catalogue, dispatch, json_files
 from warpsmith.core.catalogue import DTYPES, Inputs
 from warpsmith.measure import bench, limits, timing
-from warpsmith.native import build
+from warpsmith.native import finding
 from warpsmith.records import sources
 
 NAME = "mma_peak"
@@ -91,9 +91,9 @@ def cublas_set(setting: str) -> Iterator[None]:
 
 def instruction_peaks() -> dict[str, float]:
     """TFLOP/s of each instruction; those that this GPU lacks are left out."""
-    path = build.library("selftest")
+    path = finding.find("selftest")
     if path is None:
-        raise SystemExit(build.why_not("selftest"))
+        raise SystemExit(finding.why_not("selftest"))
     torch.ops.load_library(str(path))
     names = torch.ops.warpsmith._measurement_names().split(",")
     rates = {name: torch.ops.warpsmith._measure(name) / 1e12 for name in names}

@@ -6,25 +6,24 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import re
 import shutil
 import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch.utils import cpp_extension
 
 from warpsmith.cli import doctor
 from warpsmith.core import dispatch
-from warpsmith.native import build, driver
+from warpsmith.native import build, csrc, driver, finding, libraries, store, toolchain
 
-FAMILY = "elementwise"
+LIBRARY = "elementwise/glu"
 #: Has sources that want the headers of CUTLASS.
-CUTE_FAMILY = "gemm"
+CUTE = "gemm/matmul"
 
 
 @pytest.fixture(autouse=True)
@@ -34,29 +33,30 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("WARPSMITH_BUILD", raising=False)
     monkeypatch.setenv("CUTLASS_PATH", str(tmp_path / "no_cutlass"))
     pretend_gpu(monkeypatch)
-    monkeypatch.setattr(build, "_failures", {})
+    monkeypatch.setattr(finding, "_failures", {})
 
 
 def pretend_gpu(patch: pytest.MonkeyPatch, *archs: str) -> None:
-    patch.setattr(build, "_device_archs", lambda: archs or ("90a",))
-    patch.setattr(build, "find_nvcc", lambda: Path("nvcc"))
-    patch.setattr(build, "nvcc_version", lambda: "13.0")
+    patch.setattr(finding, "_device_archs", lambda: archs or ("90a",))
+    patch.setattr(toolchain, "find_nvcc", lambda: Path("nvcc"))
+    patch.setattr(toolchain, "nvcc_version", lambda: "13.0")
 
 
-def slow_compile(family: str, archs: list[str], out: Path, on_progress: object) -> Path:
+def slow_build(names: list[str], archs: list[str], out: Path, on_progress: object) -> list[Path]:
+    (library,) = names
     with (out / "compiles").open("a") as log:
         log.write("once\n")
     time.sleep(1.0)
-    path = out / f"warpsmith_{family}.so"
+    path = out / libraries.file_name(library)
     path.write_bytes(b"library")
-    return path
+    return [path]
 
 
 def first_use(found: multiprocessing.Queue) -> None:
     with pytest.MonkeyPatch.context() as patch:
         pretend_gpu(patch)
-        patch.setattr(build, "_compile", slow_compile)
-        found.put(str(build.library(FAMILY)))
+        patch.setattr(build, "build", slow_build)
+        found.put(str(finding.find(LIBRARY)))
 
 
 def test_racing_processes_compile_once() -> None:
@@ -72,36 +72,36 @@ def test_racing_processes_compile_once() -> None:
     library = Path(paths.pop())
     assert library.read_bytes() == b"library"
     assert (library.parent / "compiles").read_text() == "once\n"
-    assert build.status(FAMILY).origin == "cache"
+    assert finding.status(LIBRARY).origin == "cache"
 
 
 def test_a_failed_compile_keeps_the_compilers_words(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[object] = []
 
-    def broken(*args: object) -> Path:
+    def broken(*args: object) -> list[Path]:
         compiled.append(args)
         raise build.BuildError("relu.cu(7): error: expected a ';'")
 
-    monkeypatch.setattr(build, "_compile", broken)
+    monkeypatch.setattr(build, "build", broken)
     for _ in range(2):
-        assert build.library(FAMILY) is None
-        assert "expected a ';'" in build.why_not(FAMILY)
+        assert finding.find(LIBRARY) is None
+        assert "expected a ';'" in finding.why_not(LIBRARY)
     assert len(compiled) == 1  # not minutes for every call
 
 
 def test_a_library_that_cannot_be_loaded_is_done_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / f"warpsmith_{FAMILY}.so").write_bytes(b"no library")
+    (tmp_path / libraries.file_name(LIBRARY)).write_bytes(b"no library")
     monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path))
     for _ in range(2):
-        assert not dispatch.load_family(FAMILY)
-        assert "cannot be loaded" in build.why_not(FAMILY)
+        assert not dispatch.load(LIBRARY)
+        assert "cannot be loaded" in finding.why_not(LIBRARY)
 
 
 def test_setup_knows_the_oldest_torch() -> None:
     setup = (Path(__file__).parents[1] / "setup.py").read_text()
-    assert f"[:2])) < {build.MIN_TORCH}:" in setup
+    assert f"[:2])) < {toolchain.MIN_TORCH}:" in setup
 
 
 def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +111,9 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Path, "home", homeless)
     monkeypatch.delenv("WARPSMITH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert build.cache_root() == Path("/somewhere/warpsmith")
+    assert store.cache_root() == Path("/somewhere/warpsmith")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert build.cache_root().parent == Path(tempfile.gettempdir())
+    assert store.cache_root().parent == Path(tempfile.gettempdir())
 
 
 def test_a_cache_that_cannot_be_written_is_told_of(
@@ -121,104 +121,174 @@ def test_a_cache_that_cannot_be_written_is_told_of(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path / "file" / "cache"))
-    monkeypatch.setattr(build, "_compile", slow_compile)
-    assert build.library(FAMILY) is None
-    assert str(tmp_path / "file") in build.why_not(FAMILY)
+    monkeypatch.setattr(build, "build", slow_build)
+    assert finding.find(LIBRARY) is None
+    assert str(tmp_path / "file") in finding.why_not(LIBRARY)
 
 
 def test_the_compilers_words_are_found_in_a_log() -> None:
     log = "\n".join(
         [
-            "[1/3] nvcc -c -Werror relu.cu -o relu.o",
             "ptxas info    : Compiling entry function 'relu' for 'sm_90a'",
-            "FAILED: [code=2] relu.o ",
-            "/usr/local/cuda/bin/nvcc -c -Werror relu.cu -o relu.o",
             'relu.cu(7): error: expected a ";"',
             "      int x",
             "1 error detected in the compilation of relu.cu.",
-            "ninja: build stopped: subcommand failed.",
-            "Traceback (most recent call last):",
-            '  File "setup.py", line 3, in run',
-            "RuntimeError: Error compiling objects for extension",
         ]
     )
-    assert build._failure(log).splitlines() == [
-        "FAILED: [code=2] relu.o ",
-        'relu.cu(7): error: expected a ";"',
-        "1 error detected in the compilation of relu.cu.",
-    ]
+    assert build.failure(log).splitlines() == log.splitlines()[1:]
 
 
-@pytest.mark.parametrize("status", [0, 1])
-def test_the_last_file_is_told_of_where_nothing_failed(
-    status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def compiler(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        (Path(command[-2]) / f"warpsmith_{FAMILY}.so").write_bytes(b"library")
-        return subprocess.CompletedProcess(command, status, "relu.cu(7): error: no")
+class Compiler:
+    """In the place of nvcc, g++ and the linker: writes what it is asked for, and notes the call."""
 
+    def __init__(self, fails: str = "", words: str = "relu.cu(7): error: no") -> None:
+        self.calls: list[list[str]] = []
+        self._fails, self._words = fails, words
+
+    def __call__(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        self.calls.append(command)
+        to = Path(command[command.index("-o") + 1])
+        if self._fails and any(word.endswith(self._fails) for word in command):
+            return subprocess.CompletedProcess(command, 1, self._words, self._words)
+        to.write_text(" ".join(command))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    def compiled(self) -> list[str]:
+        """The sources, by their names."""
+        return [Path(call[call.index("-c") + 1]).name for call in self.calls if "-c" in call]
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    made = Compiler()
+    use(made, monkeypatch)
+    return made
+
+
+def use(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.subprocess, "run", compiler)
+    monkeypatch.setattr(toolchain, "cuda_home", lambda: Path("/opt/cuda"))
+    monkeypatch.setattr(toolchain, "identity", lambda: "nvcc 13.0")
+
+
+@pytest.mark.parametrize("fails", ["", "naive.cu"])
+def test_the_last_file_is_told_of_where_nothing_failed(
+    fails: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(Compiler(fails), monkeypatch)
+    monkeypatch.setenv("MAX_JOBS", "1")
     told: list[tuple[int, int]] = []
-    try:
-        build.build([FAMILY], ["90a"], tmp_path, lambda _, done, total: told.append((done, total)))
-    except build.BuildError:
-        assert status == 1
-    total = len(build.sources(FAMILY))
-    assert told == ([(0, total)] if status else [(0, total), (total, total)])
+
+    def run() -> None:
+        build.build([LIBRARY], ["90a"], tmp_path, lambda _, done, total: told.append((done, total)))
+
+    if fails:
+        wanted = f"compiling '{LIBRARY}' failed:\nnaive.cu:\nrelu.cu\\(7\\): error: no"
+        with pytest.raises(build.BuildError, match=wanted):
+            run()
+    else:
+        run()
+    total = len(libraries.sources(LIBRARY))
+    assert told[0] == (0, total)
+    assert ((total, total) in told) == (not fails)
+    if not fails:
+        assert told == [(done, total) for done in range(total + 1)]
+
+
+def test_what_was_compiled_before_is_taken_from_the_store(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = tmp_path / "csrc"
+    shutil.copytree(csrc.CSRC, code)
+    monkeypatch.setattr(csrc, "CSRC", code)
+    everything = build.build([LIBRARY, "elementwise/weighted_sum"], ["90a"], tmp_path / "a")
+    assert [path.name for path in everything] == [
+        "warpsmith_elementwise_glu.so",
+        "warpsmith_elementwise_weighted_sum.so",
+    ]
+    assert compiler.compiled().count("library.cpp") == 1  # one object for both
+    elsewhere = tmp_path / "elsewhere" / "csrc"
+    shutil.copytree(code, elsewhere)
+    monkeypatch.setattr(csrc, "CSRC", elsewhere)
+    for edit, compiled_again in (
+        ("", set()),
+        ("// a comment\n", set()),
+        ("int another;\n", {"naive.cu"}),
+    ):
+        path = elsewhere / "elementwise/glu/naive.cu"
+        path.write_text(path.read_text() + edit)
+        compiler.calls.clear()
+        build.build([LIBRARY], ["90a"], tmp_path / "b")
+        assert set(compiler.compiled()) == compiled_again
+    compiler.calls.clear()
+    build.build([LIBRARY], ["80"], tmp_path / "b")
+    assert {Path(name).suffix for name in compiler.compiled()} == {".cu"}
+
+
+def test_objects_that_nobody_asks_for_go(tmp_path: Path) -> None:
+    made = [store.obtain(store.key_of([name]), lambda to: to.write_text("") or "") for name in "ab"]
+    os.utime(made[0].path, (0, 0))
+    store.prune()
+    assert [found.path.exists() for found in made] == [False, True]
+    assert store.find(store.key_of(["b"])) == made[1]
+
+
+def test_functions_of_the_runtime_that_libraries_share(compiler: Compiler, tmp_path: Path) -> None:
+    build.build([LIBRARY], ["90a"], tmp_path)
+    *_, host, library = [call for call in compiler.calls if "-shared" in call]
+    assert "-lcudart_static" in host
+    assert "-lcudart_static" not in library
+    assert "-Wl,--wrap=cudaLaunchKernelExC" in library
+    assert str(tmp_path / libraries.host_file()) in library
+    assert finding.manifest(tmp_path, LIBRARY)["host"] == libraries.host_file()
 
 
 def test_a_failed_first_use_says_so_on_its_line_of_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(family: str, archs: object, out: object, say: build.Progress) -> Path:
-        say(family, 0, 9)
+    def broken(names: object, archs: object, out: object, say: build.Progress) -> list[Path]:
+        say(LIBRARY, 0, 9)
         raise build.BuildError("no")
 
-    monkeypatch.setattr(build, "_compile", broken)
-    assert build.library(FAMILY) is None
+    monkeypatch.setattr(build, "build", broken)
+    assert finding.find(LIBRARY) is None
     assert capsys.readouterr().err.endswith("once: 0/9 failed\n")
 
 
-def test_every_family_that_fails_is_told_of(
+def test_every_library_that_fails_is_told_of(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail(family: str, *_: object) -> Path:
-        if family == "norm":
-            return tmp_path
-        raise build.BuildError(f"compiling '{family}' failed")
-
-    monkeypatch.setattr(build, "_compile", fail)
-    with pytest.raises(build.BuildError, match="'gemm' failed\n\ncompiling 'loss' failed"):
-        build.build(["gemm", "norm", "loss"], ["90a"], tmp_path)
-    with pytest.raises(build.BuildError, match=r"'loss' failed$"):
-        build.build(["norm", "loss"], ["90a"], tmp_path)
-    assert build.build(["norm"], ["90a"], tmp_path) == [tmp_path]
+    use(Compiler("naive.cu"), monkeypatch)
+    names = ["gemm/gemv_complex", "elementwise/weighted_sum", "elementwise/glu"]
+    with pytest.raises(build.BuildError) as failed:
+        build.build(names, ["90a"], tmp_path)
+    assert [f"compiling '{name}' failed" in str(failed.value) for name in names] == [True] * 3
+    assert not list(tmp_path.glob("warpsmith_gemm*"))
 
 
 def test_no_compile_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPSMITH_BUILD", "0")
-    assert build.library(FAMILY) is None
-    assert "WARPSMITH_BUILD=0" in build.why_not(FAMILY)
+    assert finding.find(LIBRARY) is None
+    assert "WARPSMITH_BUILD=0" in finding.why_not(LIBRARY)
 
 
 @pytest.mark.parametrize("version", ["12.6", "11.8"])
 def test_an_old_nvcc_is_told_of(
     version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(build, "nvcc_version", lambda: version)
-    monkeypatch.setattr(build, "_compile", slow_compile)
-    assert build.library(FAMILY) is None
-    assert f"nvcc {version} is older than 12.8" in build.why_not(FAMILY)
+    monkeypatch.setattr(toolchain, "nvcc_version", lambda: version)
+    assert finding.find(LIBRARY) is None
+    assert f"nvcc {version} is older than 12.8" in finding.why_not(LIBRARY)
     with pytest.raises(build.BuildError, match=f"nvcc {version} is older than 12.8"):
-        build.build([FAMILY], ["90a"], tmp_path)
+        build.build([LIBRARY], ["90a"], tmp_path)
     assert "is older than 12.8" in doctor._nvcc_advice()
 
 
 def test_the_oldest_nvcc_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "nvcc_version", lambda: "12.8")
-    assert build.why_no_compiler() is None
-    monkeypatch.setattr(build, "find_nvcc", lambda: None)
-    assert "pip install 'warpsmith[nvcc]'" in str(build.why_no_compiler())
+    monkeypatch.setattr(toolchain, "nvcc_version", lambda: "12.8")
+    assert toolchain.why_no_compiler() is None
+    monkeypatch.setattr(toolchain, "find_nvcc", lambda: None)
+    assert "pip install 'warpsmith[nvcc]'" in str(toolchain.why_no_compiler())
 
 
 @pytest.mark.parametrize(
@@ -238,7 +308,7 @@ def test_doctor_tells_of_an_old_driver(
     of_driver: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(build, "nvcc_version", lambda: nvcc)
+    monkeypatch.setattr(toolchain, "nvcc_version", lambda: nvcc)
     monkeypatch.setattr(driver, "cuda", lambda: version)
     advice = {row["what"]: row["advice"] for row in doctor.examine()["machine"]}
     for what, wanted in (("nvcc", of_nvcc), ("driver", of_driver)):
@@ -254,18 +324,18 @@ def test_an_old_driver_is_the_reason_for_the_fallback(
 ) -> None:
     """Code that it cannot run would fail in every call, where another implementation serves."""
     pretend_gpu(monkeypatch, "90a")
-    monkeypatch.setattr(build, "why_no_compiler", lambda: None)
-    monkeypatch.setattr(build, "nvcc_version", lambda: "13.0")
+    monkeypatch.setattr(toolchain, "why_no_compiler", lambda: None)
+    monkeypatch.setattr(toolchain, "nvcc_version", lambda: "13.0")
     monkeypatch.setattr(driver, "cuda", lambda: version)
-    assert build.library(FAMILY) is None
-    assert re.search(why, build.why_not(FAMILY))
+    assert finding.find(LIBRARY) is None
+    assert re.search(why, finding.why_not(LIBRARY))
     put_library(tmp_path / "ready", "90a")
     monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path / "ready"))
-    manifest = tmp_path / "ready" / f"{FAMILY}.json"
+    manifest = tmp_path / "ready" / f"{libraries.symbol(LIBRARY)}.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"nvcc": 13}))
-    assert build.library(FAMILY) is None
+    assert finding.find(LIBRARY) is None
     monkeypatch.setattr(driver, "cuda", lambda: (13, 0))
-    assert build.library(FAMILY) == tmp_path / "ready" / f"warpsmith_{FAMILY}.so"
+    assert finding.find(LIBRARY) == tmp_path / "ready" / libraries.file_name(LIBRARY)
 
 
 # --- which library serves -------------------------------------------------------------------------
@@ -274,10 +344,10 @@ def test_an_old_driver_is_the_reason_for_the_fallback(
 def put_library(folder: Path, *archs: str) -> None:
     """A library of these sources; without a manifest where there are no architectures."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"warpsmith_{FAMILY}.so").touch()
+    (folder / libraries.file_name(LIBRARY)).touch()
     if archs:
-        manifest = {"archs": archs, "cutlass": "", "key": build._key(FAMILY, archs, "")}
-        (folder / f"{FAMILY}.json").write_text(json.dumps(manifest))
+        manifest = {"archs": archs, "cutlass": "", "key": libraries.key(LIBRARY, archs, "")}
+        (folder / f"{libraries.symbol(LIBRARY)}.json").write_text(json.dumps(manifest))
 
 
 def test_the_architectures_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,38 +356,38 @@ def test_the_architectures_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(devices))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: devices[device])
-    assert build._device_archs() == ("75", "86", "90a", "120")
-    assert build._wanted_archs() == ("86", "90a", "120")
+    assert finding._device_archs() == ("75", "86", "90a", "120")
+    assert finding.wanted_archs() == ("86", "90a", "120")
 
 
 def test_the_first_use_compiles_for_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[tuple[str, ...]] = []
 
-    def compiler(family: str, archs: tuple[str, ...], out: Path, on_progress: object) -> Path:
+    def compiler(names: list[str], archs: tuple[str, ...], out: Path, say: object) -> list[Path]:
         compiled.append(archs)
         put_library(out, *archs)
-        return out / f"warpsmith_{family}.so"
+        return [out / libraries.file_name(LIBRARY)]
 
-    monkeypatch.setattr(build, "_compile", compiler)
+    monkeypatch.setattr(build, "build", compiler)
     pretend_gpu(monkeypatch, "75", "80", "90a")
-    path = build.library(FAMILY)
+    path = finding.find(LIBRARY)
     assert compiled == [("80", "90a")]
     assert path is not None
-    assert build.is_current(path.parent, FAMILY)
-    assert build.status(FAMILY).archs == ("80", "90a")
-    assert build.library(FAMILY) == path
+    assert finding.is_current(path.parent, LIBRARY)
+    assert finding.status(LIBRARY).archs == ("80", "90a")
+    assert finding.find(LIBRARY) == path
     pretend_gpu(monkeypatch, "80")
-    assert build.library(FAMILY) != path
+    assert finding.find(LIBRARY) != path
     assert compiled == [("80", "90a"), ("80",)]
 
 
 def test_old_gpus_alone_have_no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend_gpu(monkeypatch, "70", "75")
-    assert build.library(FAMILY) is None
-    assert build.why_not(FAMILY) == "the GPU is sm_75, the kernels need sm_80"
+    assert finding.find(LIBRARY) is None
+    assert finding.why_not(LIBRARY) == "the GPU is sm_75, the kernels need sm_80"
     put_library(tmp_path / "ready", "80", "90a")
     monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path / "ready"))
-    assert build.library(FAMILY) is None
+    assert finding.find(LIBRARY) is None
 
 
 @pytest.mark.parametrize(
@@ -343,16 +413,18 @@ def test_a_library_without_code_for_a_gpu_is_passed_over(
     put_library(tmp_path / "ready", *archs)
     monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path / "ready"))
     if not lacking:
-        assert build.status(FAMILY).origin == "environment"
+        assert finding.status(LIBRARY).origin == "environment"
         return
     told = f"the library in WARPSMITH_LIBRARY_DIR has no code for {lacking}; "
-    status = build.status(FAMILY)
+    status = finding.status(LIBRARY)
     assert (status.origin, status.path) == ("none", None)
     assert status.detail == f"{told}not compiled yet; the first use compiles it"
-    put_library(build._cache_dir(FAMILY, gpus), *gpus)
-    assert build.status(FAMILY).origin == "cache"
-    (why,) = (f["why"] for f in doctor.examine()["families"] if f["family"] == FAMILY)
-    assert why == f"{told}compiled on first use"
+    put_library(finding.cache_dir(LIBRARY, gpus), *gpus)
+    assert finding.status(LIBRARY).origin == "cache"
+    rows = [f for f in doctor.examine()["families"] if f["library"] == "cache"]
+    assert [(f["family"], f["libraries"], f["why"]) for f in rows] == [
+        ("elementwise", ["glu"], f"{told}compiled on first use")
+    ]
 
 
 # --- hashes ---------------------------------------------------------------------------------------
@@ -374,31 +446,32 @@ def test_a_record_speaks_for_all_that_it_was_measured_with(
     source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     code = tmp_path / "csrc"
-    shutil.copytree(build.CSRC, code)
-    monkeypatch.setattr(build, "CSRC", code)
-    hashes = {op: build.source_hash("norm", op) for op in ("rms_norm", "group_norm")}
+    shutil.copytree(csrc.CSRC, code)
+    monkeypatch.setattr(csrc, "CSRC", code)
+    hashes = {op: csrc.source_hash("norm", op) for op in ("rms_norm", "group_norm")}
     path = code / source
     path.write_text(path.read_text() + "int another;\n")
-    assert build.source_hash("norm", "rms_norm") != hashes["rms_norm"]
+    assert csrc.source_hash("norm", "rms_norm") != hashes["rms_norm"]
     shared = not source.startswith("norm/")
-    assert (build.source_hash("norm", "group_norm") != hashes["group_norm"]) == shared
+    assert (csrc.source_hash("norm", "group_norm") != hashes["group_norm"]) == shared
 
 
 def test_a_folder_inside_another_is_not_part_of_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     code = tmp_path / "csrc"
-    shutil.copytree(build.CSRC, code)
-    (code / "norm/rms_norm_backward").rename(code / "norm/rms_norm/backward")
-    monkeypatch.setattr(build, "CSRC", code)
-    assert code / "norm/rms_norm/backward/naive.cu" in build.sources("norm")
-    hashes = {
-        folder: build.source_hash("norm", folder) for folder in ("rms_norm", "rms_norm/backward")
-    }
-    path = code / "norm/rms_norm/backward/naive.cu"
+    shutil.copytree(csrc.CSRC, code)
+    shutil.copytree(code / "elementwise/weighted_sum", code / "elementwise/dropout/inner")
+    monkeypatch.setattr(csrc, "CSRC", code)
+    folders = ("dropout", "dropout/inner")
+    path = code / "elementwise/dropout/inner/naive.cu"
+    assert path in libraries.sources("elementwise/dropout/inner")
+    assert path not in libraries.sources("elementwise/dropout")
+    assert {f"elementwise/{name}" for name in folders} <= set(libraries.of_family("elementwise"))
+    outer, inner = (csrc.source_hash("elementwise", name) for name in folders)
     path.write_text(path.read_text() + "int another;\n")
-    assert build.source_hash("norm", "rms_norm") == hashes["rms_norm"]
-    assert build.source_hash("norm", "rms_norm/backward") != hashes["rms_norm/backward"]
+    assert csrc.source_hash("elementwise", "dropout") == outer
+    assert csrc.source_hash("elementwise", "dropout/inner") != inner
 
 
 # --- headers that need not be there ---------------------------------------------------------------
@@ -413,19 +486,16 @@ def put_cutlass(folder: Path, version: str) -> Path:
     return folder
 
 
-def flags_of(monkeypatch: pytest.MonkeyPatch, family: str) -> dict[str, list[str]]:
-    """What the compilers of a family are called with."""
-    home = Path("/opt/cuda")
-    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(home))
-    monkeypatch.setattr(build, "cuda_home", lambda: home)
-    extension: Any = build.extension(family, ["80"])
-    return extension.extra_compile_args
+def commands_of(monkeypatch: pytest.MonkeyPatch, library: str) -> list[tuple[str, ...]]:
+    """What the compilers of a library are called with."""
+    monkeypatch.setattr(toolchain, "cuda_home", lambda: Path("/opt/cuda"))
+    return [step.command for step in build.steps(library, ["80"])]
 
 
 def test_cutlass_is_found_by_its_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert build.find_cutlass() is None
+    assert toolchain.find_cutlass() is None
     monkeypatch.setenv("CUTLASS_PATH", str(put_cutlass(tmp_path / "cutlass", "4.3.1")))
-    found = build.find_cutlass()
+    found = toolchain.find_cutlass()
     assert found is not None
     assert found.version == "4.3.1"
     assert found.include == (tmp_path / "cutlass" / "include").resolve()
@@ -437,34 +507,34 @@ def test_cutlass_is_found_in_its_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path
     put_cutlass(package / "source", "4.2.0")
     (package / "__init__.py").write_text("raise ImportError('only its headers are wanted')")
     monkeypatch.syspath_prepend(str(package.parent))
-    found = build.find_cutlass()
+    found = toolchain.find_cutlass()
     assert found is not None
     assert found.include == (package / "source" / "include").resolve()
 
 
 def test_an_old_cutlass_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUTLASS_PATH", str(put_cutlass(tmp_path / "cutlass", "3.9.2")))
-    assert build.find_cutlass() is None
+    assert toolchain.find_cutlass() is None
 
 
 def test_a_build_does_without_cutlass(monkeypatch: pytest.MonkeyPatch) -> None:
-    for flags in flags_of(monkeypatch, CUTE_FAMILY).values():
-        assert not any("CUTLASS" in flag or flag == "-isystem" for flag in flags)
+    for flags in commands_of(monkeypatch, CUTE):
+        assert not any("CUTLASS" in flag for flag in flags)
 
 
 def test_a_build_takes_cutlass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = put_cutlass(tmp_path / "cutlass", "4.2.0")
     monkeypatch.setenv("CUTLASS_PATH", str(folder))
-    for flags in flags_of(monkeypatch, CUTE_FAMILY).values():
+    for flags in commands_of(monkeypatch, CUTE):
         assert "-DWARPSMITH_CUTLASS=4.2.0" in flags
-        assert flags[flags.index("-isystem") + 1] == str((folder / "include").resolve())
-    for flags in flags_of(monkeypatch, FAMILY).values():  # nothing there is written with CuTe
+        assert str((folder / "include").resolve()) in flags
+    for flags in commands_of(monkeypatch, LIBRARY):  # nothing there is written with CuTe
         assert not any("CUTLASS" in flag for flag in flags)
 
 
 def test_the_cache_tells_headers_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def names() -> tuple[str, str]:
-        return build.cache_name(CUTE_FAMILY, "90a"), build.cache_name(FAMILY, "90a")
+        return finding.cache_name(CUTE, "90a"), finding.cache_name(LIBRARY, "90a")
 
     without, other = names()
     found = []
@@ -483,24 +553,24 @@ def test_a_wheel_keeps_the_headers_it_was_built_with(
 ) -> None:
     lib = tmp_path / "package" / "lib"
     lib.mkdir(parents=True)
-    (lib / f"warpsmith_{CUTE_FAMILY}.so").touch()
-    key = build._key(CUTE_FAMILY, ["90a"], cutlass)
-    manifest = {"family": CUTE_FAMILY, "archs": ["90a"], "cutlass": cutlass, "key": key}
-    (lib / f"{CUTE_FAMILY}.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr(build, "PACKAGE", lib.parent)
-    assert build.status(CUTE_FAMILY).origin == "wheel"
+    (lib / libraries.file_name(CUTE)).touch()
+    key = libraries.key(CUTE, ["90a"], cutlass)
+    manifest = {"archs": ["90a"], "cutlass": cutlass, "key": key}
+    (lib / f"{libraries.symbol(CUTE)}.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(csrc, "PACKAGE", lib.parent)
+    assert finding.status(CUTE).origin == "wheel"
     monkeypatch.setenv("CUTLASS_PATH", str(put_cutlass(tmp_path / "cutlass", "4.4.0")))
-    assert build.status(CUTE_FAMILY).origin == "wheel"
+    assert finding.status(CUTE).origin == "wheel"
 
 
 def test_comments_and_layout_do_not_count() -> None:
     code = 'int a = 1;  // one\n/* two\n  lines */ const char* s = "// kept /* so */";\nf(\'"\');'
     bare = 'int a = 1; const char* s = "// kept /* so */"; f(\'"\');'
-    assert build.without_comments(code) == bare
-    assert build.without_comments(code.replace("one", "another")) == bare
-    assert build.without_comments(code.replace("= 1", "= 2")) != bare
+    assert csrc.without_comments(code) == bare
+    assert csrc.without_comments(code.replace("one", "another")) == bare
+    assert csrc.without_comments(code.replace("= 1", "= 2")) != bare
     asm = 'asm("x; // y" :: "r"(16\'384));'
-    assert build.without_comments(asm) == asm
+    assert csrc.without_comments(asm) == asm
 
 
 def test_the_sources_do_without_iostreams() -> None:
@@ -508,6 +578,6 @@ def test_the_sources_do_without_iostreams() -> None:
     state with those that PyTorch loaded: a number comes out empty, or the process dies.
     """
     streams = re.compile(r"#\s*include\s*<(\w*streams?|iomanip|locale|regex|format|print)>")
-    code = [path for path in build.CSRC.rglob("*") if path.suffix in (".cu", ".cuh", ".cpp", ".h")]
+    code = [path for path in csrc.CSRC.rglob("*") if path.suffix in (".cu", ".cuh", ".cpp", ".h")]
     assert code
     assert [path for path in code if streams.search(path.read_text())] == []

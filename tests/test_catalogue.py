@@ -13,7 +13,7 @@ import warpsmith
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, Op
 from warpsmith.core.families import FAMILIES
-from warpsmith.native import build
+from warpsmith.native import csrc
 from warpsmith.proof import testing
 
 OPS = list(catalogue.load().values())
@@ -37,7 +37,7 @@ REGISTERED = re.compile(r'Register<\w+>\s+\w+\{\s*"([^"]+)",\s*(?:/\*min_sm=\*/)
 def rungs_in_source(family: str, folder: str) -> dict[str, tuple[str, int]]:
     """File stem -> the name and minimum SM of the rung that the file registers."""
     found = {}
-    for path in sorted((build.CSRC / family / folder).glob("*.cu")):
+    for path in sorted((csrc.CSRC / family / folder).glob("*.cu")):
         matches = REGISTERED.findall(path.read_text())
         assert len(matches) == 1, f"{path.name}: one file is one rung, found {matches}"
         found[path.stem] = (matches[0][0], int(matches[0][1]))
@@ -74,9 +74,9 @@ def test_ladders_over_one_source_climb_in_one_order(family: str, folder: str) ->
 
 def test_every_source_folder_belongs_to_an_operator() -> None:
     on_disk = {
-        (family, path.parent.relative_to(build.CSRC / family).as_posix())
+        (family, path.parent.relative_to(csrc.CSRC / family).as_posix())
         for family in FAMILIES
-        for path in (build.CSRC / family).rglob("*.cu")
+        for path in (csrc.CSRC / family).rglob("*.cu")
     }
     assert on_disk == set(LADDERS)
 
@@ -114,7 +114,7 @@ def test_every_variant_is_a_torch_op_of_one_signature(op: Op) -> None:
 def test_seed_row_has_a_self_test(row: str) -> None:
     assert [row, ""] in ROWS
     file, name = SELF_TESTED[row]
-    assert name in (build.CSRC / "selftest" / file).read_text()
+    assert name in (csrc.CSRC / "selftest" / file).read_text()
 
 
 @pytest.mark.parametrize(("seed", "accumulator"), SEEDS, ids=[seed for seed, _ in SEEDS])

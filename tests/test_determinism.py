@@ -65,9 +65,9 @@ def products(inputs: Inputs, op: str) -> Iterator[tuple[Tensor, ...]]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", PRODUCTS, ids=lambda v: v.op_name)
 def test_products_have_the_same_bits_on_every_run(variant: Variant) -> None:
-    if not dispatch.load_family("gemm"):
+    if not dispatch.load(variant.op.library):
         pytest.skip("needs the compiled library")
-    if "cute" in variant.rung.name and not dispatch.built_with_cutlass("gemm"):
+    if "cute" in variant.rung.name and not dispatch.built_with_cutlass(variant.op.library):
         pytest.skip("built without CUTLASS")
     inputs, sm = Inputs(DTYPES[variant.dtype], "cuda"), dispatch.device_sm(torch.device("cuda"))
     calls = list(products(inputs, variant.op.name))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import emulator
-from warpsmith.native import build
+from warpsmith.native import csrc, toolchain
 
 Probe = Callable[[str], tuple[torch.Tensor, str]]
 
@@ -21,7 +21,7 @@ TURNED = FROM[:64].flip(0)
 
 @pytest.fixture(scope="module")
 def probe() -> Probe:
-    if shutil.which("g++") is None or build.cuda_home() is None:
+    if shutil.which("g++") is None or toolchain.cuda_home() is None:
         pytest.skip("needs g++ and the headers of CUDA")
     library = ctypes.CDLL(str(emulator.library("probe", [emulator.probe_source()])))
     library.emulator_probe.restype = ctypes.c_char_p
@@ -99,7 +99,7 @@ _FUNCTION = re.compile(r"^(?:__device__ __forceinline__ )[^=;]*?\b(\w+)\(", re.M
 
 def test_every_instruction_has_its_emulation() -> None:
     texts = "".join((emulator.HERE / name).read_text() for name in ("ptx.h", "matrix.h"))
-    headers = sorted((build.CSRC / "device" / "ptx").glob("*.h"))
+    headers = sorted((csrc.CSRC / "device" / "ptx").glob("*.h"))
     wanted = {name for header in headers for name in _FUNCTION.findall(header.read_text())}
     assert len(wanted) > 50
     assert sorted(n for n in wanted if re.search(rf"\b{n}\b", texts) is None) == []

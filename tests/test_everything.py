@@ -14,7 +14,7 @@ import pytest
 from warpsmith.cli import main as cli
 from warpsmith.core import catalogue, json_files
 from warpsmith.measure import bench, limits
-from warpsmith.native import build
+from warpsmith.native import csrc, libraries
 from warpsmith.proof import pool
 from warpsmith.records import sources
 
@@ -131,7 +131,7 @@ def test_libraries_of_other_sources_are_refused(
     monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path))
     with pytest.raises(SystemExit, match="built from other sources: loss"):
         everything.check_libraries()
-    key = build._key("loss", ["90a"], "")
+    key = libraries.key("loss", ["90a"], "")
     json_files.write_json(tmp_path / "loss.json", {"archs": ["90a"], "cutlass": "", "key": key})
     everything.check_libraries()
 
@@ -239,7 +239,7 @@ def test_only_fresh_records_are_collected(
     entries = {
         "relu": {"source": sources.of_verification(relu)},
         "silu": {"source": "older"},
-        "selftest": {"source": build.source_hash("selftest")},
+        "selftest": {"source": csrc.source_hash("selftest")},
     }
     json_files.write_json(work / "verify" / "verify.json", {"environment": setup, "ops": entries})
     everything.collect(work)

@@ -16,7 +16,7 @@ import torch
 
 import warpsmith  # noqa: F401  (registers the operators)
 from warpsmith.core import catalogue, dispatch
-from warpsmith.native import build
+from warpsmith.native import finding
 
 WORDS = 'relu.cu(7): error: expected a ";"'
 
@@ -24,8 +24,8 @@ WORDS = 'relu.cu(7): error: expected a ";"'
 @pytest.fixture(autouse=True)
 def without_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A GPU for which the family did not compile."""
-    monkeypatch.setattr(dispatch, "load_family", lambda family: False)
-    monkeypatch.setattr(build, "why_not", lambda family: WORDS)
+    monkeypatch.setattr(dispatch, "load", lambda library: False)
+    monkeypatch.setattr(finding, "why_not", lambda family: WORDS)
     caches = dispatch._warn_once, dispatch.why_no_triton
     for known in caches:
         known.cache_clear()

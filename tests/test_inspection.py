@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from test_command_line import run
-from warpsmith.native import build, cubins, inspection, launches, occupancy
+from warpsmith.native import (
+    build,
+    cubins,
+    finding,
+    inspection,
+    launches,
+    libraries,
+    occupancy,
+    toolchain,
+)
 from warpsmith.native.launches import Launch
 from warpsmith.native.resource_report import resource_report
 
@@ -196,7 +205,7 @@ extern "C" bool is_long(int n) {
 def test_resource_report_finds_device_functions_called_by_the_host(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nvcc = build.find_nvcc()
+    nvcc = toolchain.find_nvcc()
     if nvcc is None or shutil.which("nm") is None:
         pytest.skip("needs nvcc and nm")
     code, library = tmp_path / "mistake.cu", tmp_path / "mistake.so"
@@ -216,14 +225,14 @@ def test_inspect_says_what_it_compiles_and_where(
 
     class Bar:
         def update(self, task: str, completed: int) -> None:
-            told.append((task, completed, len(build.sources("loss"))))
+            told.append((task, completed, len(libraries.sources("loss"))))
 
     @contextlib.contextmanager
     def bar(label: str, total: int) -> Iterator[tuple[Bar, str]]:
         yield Bar(), label
 
     def compiler(family: str, archs: list[str], out: Path, on_progress: build.Progress) -> Path:
-        total = len(build.sources(family))
+        total = len(libraries.sources(family))
         on_progress(family, total, total)
         out.mkdir(parents=True)
         (out / f"warpsmith_{family}.so").touch()
@@ -231,8 +240,8 @@ def test_inspect_says_what_it_compiles_and_where(
 
     monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path))
     monkeypatch.delenv("WARPSMITH_LIBRARY_DIR", raising=False)
-    monkeypatch.setattr(build, "_device_archs", lambda: ())
-    monkeypatch.setattr(build, "why_no_compiler", lambda: None)
+    monkeypatch.setattr(finding, "_device_archs", lambda: ())
+    monkeypatch.setattr(toolchain, "why_no_compiler", lambda: None)
     monkeypatch.setattr(build, "_compile", compiler)
     monkeypatch.setattr(inspection, "progress_bar", bar)
     path = inspection.library_for("loss", "80")
@@ -260,7 +269,7 @@ void launch(float* x) {
 
 
 def test_a_compiled_kernel_is_read(tmp_path: Path) -> None:
-    nvcc = build.find_nvcc()
+    nvcc = toolchain.find_nvcc()
     if nvcc is None or cubins.find_tool("cuobjdump") is None:
         pytest.skip("needs nvcc and cuobjdump")
     source = tmp_path / "probe.cu"

@@ -134,7 +134,7 @@ def test_many_short_rows_in_place(dtype: str, shape: tuple[int, int]) -> None:
     logits, target = logits_and_target(*shape, DTYPES[dtype])
     wanted = torch.ops.warpsmith.cross_entropy_with_grad(logits, target)
     found = torch.ops.warpsmith.cross_entropy_with_grad_(logits, target)
-    assert torch.ops.warpsmith._loss_last_rung() == "rows"
+    assert dispatch.last_rung("loss/cross_entropy_with_grad") == "rows"
     for ours, theirs in zip((*found, logits), wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.0)
 
@@ -508,7 +508,7 @@ def test_by_default_no_product_sees_all_rows(monkeypatch: pytest.MonkeyPatch) ->
 def test_fused_layer_never_holds_the_logits(chunk_rows: int | None) -> None:
     rows, width, count = 4096, 512, 50257
     x, weight, target, _ = layer(rows, width, count, torch.bfloat16)
-    assert dispatch.load_family("loss")
+    assert dispatch.load("loss/cross_entropy_with_grad")
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warpsmith.native import build, cubins, machine_code
+from warpsmith.native import cubins, machine_code, toolchain
 
 HEADER = """
 #pragma once
@@ -43,7 +43,7 @@ def digests(
     folder: Path, source: str = "rows/warp.cu", text: str = KERNELS, **headers: str
 ) -> Counter[str]:
     """Of the kernels in a source, compiled in a tree of its own."""
-    nvcc = build.find_nvcc()
+    nvcc = toolchain.find_nvcc()
     if nvcc is None or cubins.find_tool("cuobjdump") is None:
         pytest.skip("needs nvcc and cuobjdump")
     files = {source: text, "device/rows.h": HEADER}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from warpsmith.core import catalogue
-from warpsmith.native import inspection
+from warpsmith.native import inspection, libraries
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,20 @@ def test_owners_by_a_file_in_a_folder_inside_another() -> None:
     )
 
 
-def test_every_kernel_file_has_an_owner() -> None:
-    ops = catalogue.load().values()
-    for family in catalogue.FAMILIES:
-        mine = [op for op in ops if op.family == family]
-        for source in inspection._sources(family):
-            assert inspection.owners("a_kernel<f32>", source, mine)[0], source
+@pytest.mark.parametrize("library", libraries.all_libraries())
+def test_every_kernel_file_has_an_owner(library: str) -> None:
+    mine = [op for op in catalogue.load().values() if op.library == library]
+    for source in inspection._sources(library) if library != libraries.SELFTEST else ():
+        assert inspection.owners("a_kernel<f32>", source, mine)[0], source
+
+
+def test_every_library_has_operators_and_every_operator_a_library() -> None:
+    wanted = {op.library for op in catalogue.load().values()} | {libraries.SELFTEST}
+    assert wanted == set(libraries.all_libraries())
+    assert len({libraries.symbol(library) for library in wanted}) == len(wanted)
+    for library in wanted:
+        assert libraries.of_file(Path(libraries.file_name(library))) == library
+        assert [path.suffix for path in libraries.sources(library)].count(".cpp") == 3, library
 
 
 def test_kernels_of_a_file_without_names() -> None:

@@ -173,9 +173,9 @@ ANY_LAYOUT = (
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "dtype", "rungs"), ANY_LAYOUT)
 def test_rungs_of_any_layout_at_odd_sizes(name: str, dtype: str, rungs: tuple[str, ...]) -> None:
-    if not dispatch.load_family("gemm"):
-        pytest.skip("needs the compiled library")
     op = catalogue.get(name)
+    if not dispatch.load(op.library):
+        pytest.skip("needs the compiled library")
     variants = [v for v in op.variants if v.dtype == dtype and v.rung.name in rungs]
     assert {v.rung.name for v in variants} == set(rungs)
     wrong = []
@@ -215,9 +215,9 @@ def _beyond_f16(variant: Variant) -> tuple[Tensor, Tensor]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", LOW_PRECISION, ids=str)
 def test_f16_accumulators_overflow_as_documented(variant: Variant) -> None:
-    if not dispatch.load_family("gemm"):
+    if not dispatch.load(variant.op.library):
         pytest.skip("needs the compiled library")
-    if "cute" in variant.rung.name and not dispatch.built_with_cutlass("gemm"):
+    if "cute" in variant.rung.name and not dispatch.built_with_cutlass(variant.op.library):
         pytest.skip("built without CUTLASS")
     args = _beyond_f16(variant)
     low = getattr(torch.ops.warpsmith, variant.op_name)(*args)

@@ -18,7 +18,7 @@ from warpsmith.cli import arguments
 from warpsmith.core import catalogue, json_files
 from warpsmith.measure import bench, limits, timing
 from warpsmith.measure.timing import Timing
-from warpsmith.native import build
+from warpsmith.native import csrc
 from warpsmith.native.console import UsageError
 from warpsmith.records import freshness, report, sources
 
@@ -459,7 +459,7 @@ def test_stale(results: report.Results) -> None:
 
 
 def test_the_self_tests_have_to_be_on_record(tmp_path: Path) -> None:
-    entry = {"source": build.source_hash("selftest"), "failed": []}
+    entry = {"source": csrc.source_hash("selftest"), "failed": []}
     for entries, wanted in (
         ({}, ["selftest: not verified on h200"]),
         (

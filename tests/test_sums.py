@@ -14,7 +14,7 @@ import torch
 
 import warpsmith
 from warpsmith.core.catalogue import Inputs
-from warpsmith.native import build
+from warpsmith.native import csrc
 from warpsmith.spec.determinism import bits
 
 pytestmark = pytest.mark.gpu
@@ -86,7 +86,7 @@ print("all equal")
 
 def test_more_captured_calls_than_tickets() -> None:
     """In a process of its own, which is left without tickets."""
-    header = (build.CSRC / "reduce" / "ticket.cuh").read_text()
+    header = (csrc.CSRC / "reduce" / "ticket.cuh").read_text()
     found = re.search(r"kTickets = 1 << (\d+);", header)
     assert found is not None
     code = OUT_OF_TICKETS.format(calls=(1 << int(found[1])) + 50)

@@ -12,7 +12,7 @@ from torch import Tensor
 import warpsmith
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, Inputs
-from warpsmith.native import build
+from warpsmith.native import csrc
 
 EPS = 1e-6
 
@@ -294,13 +294,13 @@ def test_a_library_without_cutlass_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     variant = catalogue.get("matmul").variant(CUTE)
     args = column_major(16, 24, 8)
     assert dispatch.refusal(variant, args, 80) is None  # until a library is loaded
-    monkeypatch.setitem(dispatch._cutlass, "gemm", "4.2.0")
+    monkeypatch.setitem(dispatch._cutlass, "gemm/matmul", "4.2.0")
     assert dispatch.refusal(variant, args, 80) is None
-    monkeypatch.setitem(dispatch._cutlass, "gemm", "")
+    monkeypatch.setitem(dispatch._cutlass, "gemm/matmul", "")
     why = dispatch.refusal(variant, args, 80)
     assert why is not None
     assert "pip install 'warpsmith[cutlass]'" in why
-    assert why in (build.CSRC / "gemm" / "gemm.h").read_text()
+    assert why in (csrc.CSRC / "gemm" / "gemm.h").read_text()
     with pytest.raises(RuntimeError, match=rf"matmul_{CUTE}: was built without"):
         warpsmith.matmul(*args, variant=CUTE)
     assert dispatch.refusal(variant, column_major(0, 24, 8), 80) is None  # no kernel is asked

@@ -1,6 +1,8 @@
-// What `warpsmith inspect` asks a loaded library, through dlsym: plain C, because every library carries a CUDA runtime
-// of its own and only that one knows its kernels.
+// What `warpsmith inspect` asks a loaded library, through dlsym: plain C, because only the CUDA runtime that the libraries
+// share knows their kernels, and each of them its own names.
 #pragma once
+
+#pragma GCC visibility push(default)
 
 extern "C" {
 
@@ -27,3 +29,5 @@ int warpsmith_kernel_info(int index, WarpsmithKernelInfo* info);
 // Resident blocks per multiprocessor at this block size, or a negative cudaError_t.
 int warpsmith_kernel_occupancy(int index, int threads, int dynamic_smem);
 }
+
+#pragma GCC visibility pop

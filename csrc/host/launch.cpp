@@ -4,11 +4,12 @@
 #include <stdexcept>
 #include <string>
 
-#include "host/kernels.h"
 #include "host/occupancy.h"
 
 namespace warpsmith {
 namespace {
+
+thread_local Rehearsal* rehearsal = nullptr;
 
 // The most dynamic shared memory that the kernel `function` may ever ask for on `device`: what its static memory leaves.
 int most_dynamic_smem(const void* function, int device, std::string_view what) {
@@ -100,15 +101,11 @@ bool starts_early(const LaunchConfig& config) { return config.early && device_in
 
 }  // namespace
 
-std::vector<KernelEntry>& kernels() {
-  static std::vector<KernelEntry> entries;
-  return entries;
-}
+Rehearsal::Rehearsal() { rehearsal = this; }
 
-bool enter(const Kernel& kernel, std::string_view source) {
-  kernels().push_back({kernel, source});
-  return true;
-}
+Rehearsal::~Rehearsal() { rehearsal = nullptr; }
+
+Rehearsal* Rehearsal::current() { return rehearsal; }
 
 void check_cuda(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;

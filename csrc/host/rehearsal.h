@@ -7,17 +7,16 @@ namespace warpsmith {
 // While one lives, launch() on its thread starts nothing, and notes clusters of which the device does not hold any.
 class Rehearsal {
  public:
-  Rehearsal() { current_ = this; }
-  ~Rehearsal() { current_ = nullptr; }
+  Rehearsal();
+  ~Rehearsal();
   Rehearsal(const Rehearsal&) = delete;
   Rehearsal& operator=(const Rehearsal&) = delete;
 
-  static Rehearsal* current() { return current_; }
+  static Rehearsal* current();
   void note_unheld(int cluster) { unheld_ = cluster; }
   int unheld() const { return unheld_; }  // blocks of such a cluster, 0 for none
 
  private:
-  static inline thread_local Rehearsal* current_ = nullptr;
   int unheld_ = 0;
 };
 

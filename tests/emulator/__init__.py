@@ -20,14 +20,14 @@ import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from torch.utils import cpp_extension
 
-from warpsmith.native import build
+from warpsmith.native import csrc, libraries, store, toolchain
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1] / "build" / "emulator"
@@ -148,8 +148,8 @@ def _write(to: Path, text: str) -> None:
 
 
 def _write_sources(folder: Path) -> None:
-    for path in build._code(build.CSRC):
-        name = path.relative_to(build.CSRC).as_posix()
+    for path in csrc.code(csrc.CSRC):
+        name = path.relative_to(csrc.CSRC).as_posix()
         text = rewritten(name, path.read_text())
         to = folder / name
         if not to.exists() or to.read_text() != text:
@@ -162,7 +162,7 @@ def _torch_flags() -> tuple[str, ...]:
 
 
 def _cuda_include() -> Path:
-    home = build.cuda_home()
+    home = toolchain.cuda_home()
     if home is None:
         raise RuntimeError(
             "the emulator needs the headers of CUDA: `pip install 'warpsmith[nvcc]'`"
@@ -192,17 +192,18 @@ def _run(command: Sequence[str | Path]) -> None:
 
 
 def _object(source: Path, flags: Sequence[str], digest: str) -> Path:
-    """Compiles what was not compiled before."""
-    name = hashlib.sha256(" ".join([*flags, str(source), digest]).encode()).hexdigest()[:20]
-    to = ROOT / "objects" / f"{name}.o"
-    if not to.exists():
-        to.parent.mkdir(parents=True, exist_ok=True)
-        scratch = to.with_suffix(f".{os.getpid()}")
-        device = ("-DEMULATED_DEVICE", "-x", "c++") if source.suffix == ".cu" else ()
-        prelude = ("-include", "emulator.h")
-        _run(["g++", *_FLAGS, *flags, *device, *prelude, "-c", source, "-o", scratch])
-        scratch.replace(to)
-    return to
+    """Compiles what was not compiled before, in whatever checkout."""
+    device = ("-DEMULATED_DEVICE", "-x", "c++") if source.suffix == ".cu" else ()
+    words = ("g++", *_FLAGS, *device, "-include", "emulator.h", *flags)
+    told = [word for word in words if not word.startswith(("-I", "/"))]
+    versions = (toolchain.identity(), torch.__version__)
+
+    def compile_to(path: Path) -> str:
+        _run([*words, "-c", source, "-o", path])
+        return ""
+
+    where = source.relative_to(ROOT).as_posix()
+    return store.obtain(store.key_of([where, digest, *told, *versions]), compile_to).path
 
 
 def runtime() -> Path:
@@ -218,8 +219,19 @@ def runtime() -> Path:
     return to
 
 
-def library(name: str, sources: Sequence[Path], jobs: int = 2) -> Path:
+def library(
+    name: str,
+    sources: Sequence[Path],
+    jobs: int = 2,
+    definitions: Callable[[Path], Sequence[str]] = lambda source: (),
+) -> Path:
     """A shared library of sources, compiled with the headers of csrc.
+
+    Args:
+        name: of the library, "norm/rms_norm".
+        sources: rewritten ones.
+        jobs: compilers at a time.
+        definitions: what a source is told of the library.
 
     Raises:
         RuntimeError: with the compiler's words on every source that fails.
@@ -229,14 +241,14 @@ def library(name: str, sources: Sequence[Path], jobs: int = 2) -> Path:
     own = (p for h in ("emulator.h", "ptx.h", "matrix.h") if (p := HERE / h).exists())
     common = "".join(path.read_text() for path in own)
     flags = (f"-I{HERE}", f"-I{folder}", f"-I{_cuda_include()}")
-    binding = (*_torch_flags(), *build.CXX_FLAGS[5:], f"-DWARPSMITH_FAMILY={name}")
+    binding = (*_torch_flags(), toolchain.CXX_FLAGS[-1])
 
     def compile_one(source: Path) -> Path:
-        used = build._with_includes([source], folder)
-        digest = hashlib.sha256("".join([common, *(path.read_text() for path in used)]).encode())
-        return _object(
-            source, (*flags, *(binding if source.suffix == ".cpp" else ())), digest.hexdigest()
-        )
+        told = definitions(source)
+        included = [source, *(folder / word for word in told if word != "-include")]
+        digest = csrc.digest(csrc.with_includes(included, folder), common, root=ROOT)
+        more = binding if source.suffix == ".cpp" else ()
+        return _object(source, (*flags, *told, *more), digest)
 
     failures: list[str] = []
 
@@ -261,8 +273,10 @@ def library(name: str, sources: Sequence[Path], jobs: int = 2) -> Path:
         "-lc10",
     )
     words = [*(path.name for path in objects), *map(str, links)]
-    to = ROOT / f"emulated_{name}-{hashlib.sha256(' '.join(words).encode()).hexdigest()[:16]}.so"
+    key = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+    to = ROOT / key / libraries.file_name(name)  # its code asks for its file's name
     if not to.exists():
+        to.parent.mkdir(exist_ok=True)
         scratch = to.with_suffix(f".{os.getpid()}")
         _run(["g++", "-shared", "-o", scratch, *objects, *links])
         scratch.replace(to)
@@ -271,15 +285,21 @@ def library(name: str, sources: Sequence[Path], jobs: int = 2) -> Path:
 
 def is_left_out(family: str, source_dir: str, rung: str) -> bool:
     """Whether the emulated library lacks a rung."""
-    folder = build.CSRC / family / source_dir
+    folder = csrc.CSRC / family / source_dir
     files = [path for path in folder.glob("*.cu") if f'registered{{"{rung}"' in path.read_text()]
     return bool(files) and all(LEFT_OUT.search(path.as_posix()) for path in files)
 
 
-def family(name: str, jobs: int = 2) -> Path:
-    """The library of a family, less the rungs that are left out."""
-    kept = [path for path in build.sources(name) if not LEFT_OUT.search(path.as_posix())]
-    return library(name, [ROOT / "csrc" / path.relative_to(build.CSRC) for path in kept], jobs)
+def emulated(name: str, jobs: int = 2) -> Path:
+    """A compiled library ("norm/rms_norm", "selftest") for the CPU, less the rungs that are left
+    out, and with what it shares with others.
+    """
+    shared = [path for path in libraries.sources(libraries.HOST) if path.name != "runtime.cpp"]
+    paths = [*libraries.sources(name), *shared]
+    kept = {
+        ROOT / "csrc" / p.relative_to(csrc.CSRC): p for p in paths if not LEFT_OUT.search(str(p))
+    }
+    return library(name, list(kept), jobs, lambda source: libraries.definitions(name, kept[source]))
 
 
 def probe_source() -> Path:

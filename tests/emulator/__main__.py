@@ -30,8 +30,8 @@ def main() -> int:
         ops = find_ops(names) if names or not options.op else []
     except UsageError as error:
         parser.error(str(error))
-    for family in dict.fromkeys(op.family for op in ops):
-        checks.load(family, options.jobs)
+    for library in dict.fromkeys(op.library for op in ops):
+        checks.load(library, options.jobs)
     failed = 0
     if not options.op or "selftest" in options.op:
         told = list(checks.self_tests(options.jobs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import emulator
 from emulator import gpus
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
+from warpsmith.native import libraries
 from warpsmith.proof import testing
 
 #: The compute capability that the emulator claims.
@@ -32,21 +34,22 @@ class Result:
         return f"{self.variant.op_name} [{self.sample}]: {self.message or 'right'}"
 
 
-def load(family: str, jobs: int = 2) -> None:
-    """Compiles and loads a family; its rungs then take tensors of the CPU, as `op.rung`, and
+@functools.cache
+def load(library: str, jobs: int = 2) -> None:
+    """Compiles and loads a library; its rungs then take tensors of the CPU, as `op.rung`, and
     `op.auto` chooses among them.
 
-    A family is loaded once: rungs of the real library would be there twice.
+    It is loaded once: rungs of the real library would be there twice.
     """
-    path = emulator.family(family, jobs)
-    for op in catalogue.load().values():
-        if op.family == family:
-            gpus.register_auto(op)
+    path = emulator.emulated(library, jobs)
+    ops = [op for op in catalogue.load().values() if op.library == library]
+    for op in ops:
+        gpus.register_auto(op)
     torch.ops.load_library(str(path))
-    set_order = getattr(torch.ops.warpsmith, f"_{family}_ladder")
-    for source_dir, order in dispatch.ladder_orders(family).items():
-        kept = [name for name in order if not emulator.is_left_out(family, source_dir, name)]
-        set_order(source_dir, ",".join(kept))
+    family, source_dir = ops[0].family, ops[0].source_dir
+    order = dispatch.ladder_orders(family)[source_dir]
+    kept = [name for name in order if not emulator.is_left_out(family, source_dir, name)]
+    getattr(torch.ops.warpsmith, f"_{libraries.symbol(library)}_ladder")(source_dir, ",".join(kept))
 
 
 #: Self tests that need a GPU, or hours: how the driver starts kernels, which of them overlap, and
@@ -56,7 +59,7 @@ ON_A_GPU = ("launch", "launch_early", "convert_fp8_every_float")
 
 def self_tests(jobs: int = 2) -> Iterator[tuple[str, str]]:
     """Each self test of the device vocabulary: its name, and what differed, "" for nothing."""
-    torch.ops.load_library(str(emulator.family("selftest", jobs)))
+    torch.ops.load_library(str(emulator.emulated("selftest", jobs)))
     for name in torch.ops.warpsmith._selftest_names().split(","):
         if name not in ON_A_GPU:
             try:
@@ -75,7 +78,7 @@ def results(
     """Every variant over the operator's samples.
 
     Args:
-        op: an operator whose family is loaded.
+        op: an operator whose library is loaded.
         most: elements of the largest sample.
         seconds: after which no more samples are taken; each variant has its share of them, and at
             least one sample that it serves.

@@ -27,7 +27,7 @@ def _runtime() -> ctypes.CDLL:
 
 
 def use(sm: int, multiprocessors: int) -> None:
-    """Makes such a GPU the current one, of all families in this process."""
+    """Makes such a GPU the current one, of all libraries in this process."""
     _runtime().emulator_use_gpu(sm, multiprocessors)
 
 
@@ -75,11 +75,10 @@ def chosen(op: Op, args: tuple[Any, ...]) -> str:
     """The rung that the binding in C++ takes for a call, `FALLBACK`, or "" for no kernel at all.
 
     Args:
-        op: an operator whose family is loaded.
+        op: an operator whose library is loaded.
         args: all its arguments. The call is made, unless within `dry_run`.
     """
     _fallen_back.clear()
-    last_rung = getattr(torch.ops.warpsmith, f"_{op.family}_last_rung")
-    last_rung()  # forgets those of earlier calls
+    dispatch.last_rung(op.library)  # forgets those of earlier calls
     getattr(torch.ops.warpsmith, op.name).auto(*args)
-    return FALLBACK if _fallen_back else last_rung()
+    return FALLBACK if _fallen_back else dispatch.last_rung(op.library)

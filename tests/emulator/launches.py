@@ -30,7 +30,7 @@ import emulator
 from emulator import checks
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Op
-from warpsmith.native import inspection, launches
+from warpsmith.native import inspection, launches, libraries
 from warpsmith.native.launches import Launch
 
 #: Compute capability -> multiprocessors, of an A100, an RTX 4090 and an H200.
@@ -70,9 +70,11 @@ def _calls(op: Op, dtype: str) -> Iterator[tuple[Any, ...]]:
 
 def dry_run(family: str, sm: int) -> dict[str, Launch]:
     """In a process of its own: what the GPU is, is asked once."""
-    checks.load(family)
-    library = ctypes.CDLL(str(emulator.family(family)))
     known: dict[str, Launch] = {}
+    loaded = []
+    for name in libraries.of_family(family):
+        checks.load(name)
+        loaded.append(ctypes.CDLL(str(emulator.emulated(name))))
     for op in (op for op in catalogue.load().values() if op.family == family):
         rung = getattr(torch.ops.warpsmith, op.name).rung
         variants = [
@@ -86,7 +88,8 @@ def dry_run(family: str, sm: int) -> dict[str, Launch]:
                         with contextlib.suppress(RuntimeError):  # it asks for what is not there
                             rung(*args, rung=v.rung.name, accumulator=v.accumulator)
         info = Info()
-        for index in range(library.warpsmith_kernel_count()):
+        kernels = ((each, i) for each in loaded for i in range(each.warpsmith_kernel_count()))
+        for library, index in kernels:
             library.warpsmith_kernel_info(index, ctypes.byref(info))
             if info.dynamic_smem:
                 name = inspection.tidy(info.name[: info.name_length].decode())
@@ -107,7 +110,8 @@ def main() -> int:
     record = dict(launches.load())
     differing = []
     for family in options.family or catalogue.FAMILIES:
-        emulator.family(family)
+        for name in libraries.of_family(family):
+            emulator.emulated(name)
         found = {}
         for sm, multiprocessors in GPUS.items():
             environment = {

@@ -1,5 +1,8 @@
 // The functions of the elementwise family and how they meet their operands. A new activation is one struct in
 // activations.h, a name in `Activations` (or `GatedActivations`), a row in the Python spec and a Triton function.
+//
+// Libraries are made of some of them each: `Maps` is declared by a header in parts/, which the build includes before a
+// source.
 #pragma once
 
 #include <tuple>
@@ -39,8 +42,6 @@ struct MulAdd {
 using Activations = std::tuple<Relu, Sigmoid, Elu, Gelu, GeluTanh, Silu, Hardswish, Hardshrink, QuickGelu, Mish>;
 using BiasActivations = std::tuple<Gelu, GeluTanh>;
 using GatedActivations = std::tuple<Silu, Gelu, GeluTanh>;
-using BinaryFunctions = std::tuple<Add, Mul>;
-using TernaryFunctions = std::tuple<MulAdd>;
 
 // How a function meets its operands. `apply(out, in, p)` works on one element. `has_table`: whether it is a function of
 // one value, or the product of one with the others.
@@ -133,21 +134,5 @@ template <template <class> class Wrap, class... F>
 struct Wrapped<Wrap, std::tuple<F...>> {
   using type = std::tuple<Wrap<F>...>;
 };
-
-// Every map there is, in one list; a call carries the index.
-using Maps = decltype(std::tuple_cat(
-    typename Wrapped<Unary, Activations>::type{}, typename Wrapped<UnaryBackward, Activations>::type{},
-    typename Wrapped<Binary, BinaryFunctions>::type{}, typename Wrapped<Ternary, TernaryFunctions>::type{},
-    typename Wrapped<Bias, BiasActivations>::type{}, typename Wrapped<BiasBackward, BiasActivations>::type{},
-    typename Wrapped<Gated, GatedActivations>::type{}, typename Wrapped<GatedBackward, GatedActivations>::type{}));
-
-template <class Map, int i = 0>
-constexpr int map_index() {
-  if constexpr (std::is_same_v<std::tuple_element_t<i, Maps>, Map>) {
-    return i;
-  } else {
-    return map_index<Map, i + 1>();
-  }
-}
 
 }  // namespace warpsmith

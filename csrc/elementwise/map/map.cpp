@@ -134,6 +134,15 @@ Tensor empty_as(const Tensor& like) {
   return empty_contiguous(like, like.sizes(), like.scalar_type());
 }
 
+template <class Map, int i = 0>
+constexpr int map_index() {
+  if constexpr (std::is_same_v<std::tuple_element_t<i, Maps>, Map>) {
+    return i;
+  } else {
+    return map_index<Map, i + 1>();
+  }
+}
+
 bool has_table(int map) {
   return [&]<size_t... i>(std::index_sequence<i...>) {
     return ((map == static_cast<int>(i) && std::tuple_element_t<i, Maps>::has_table) || ...);
@@ -394,48 +403,57 @@ std::optional<GatedGradients> gated_backward(const Call& call, const Tensor& gra
 
 using Library = torch::stable::detail::StableLibrary;
 
-template <class... F>
-void bind_unary(Library& m, std::tuple<F...>) {
-  const auto bind_one = [&]<class G>(const std::string& name) {
-    if constexpr (requires { G::parameter; }) {
-      bind<&unary_with<G>>(m, name);
-      bind<&unary_with_backward<G>>(m, name + "_backward");
-    } else {
-      bind<&unary<G>>(m, name);
-      bind<&unary_backward<G>>(m, name + "_backward");
-    }
-  };
-  (bind_one.template operator()<F>(F::name), ...);
+template <class F>
+void bind_map(Library& m, Unary<F>) {
+  if constexpr (requires { F::parameter; }) {
+    bind<&unary_with<F>>(m, F::name);
+  } else {
+    bind<&unary<F>>(m, F::name);
+  }
 }
 
-template <class... F>
-void bind_binary(Library& m, std::tuple<F...>) {
-  (bind<&broadcasting<Binary, F, Tensor>>(m, F::name), ...);
+template <class F>
+void bind_map(Library& m, UnaryBackward<F>) {
+  const std::string name = std::string(F::name) + "_backward";
+  if constexpr (requires { F::parameter; }) {
+    bind<&unary_with_backward<F>>(m, name);
+  } else {
+    bind<&unary_backward<F>>(m, name);
+  }
 }
 
-template <class... F>
-void bind_ternary(Library& m, std::tuple<F...>) {
-  (bind<&broadcasting<Ternary, F, Tensor, Tensor>>(m, F::name), ...);
+template <class F>
+void bind_map(Library& m, Binary<F>) {
+  bind<&broadcasting<Binary, F, Tensor>>(m, F::name);
 }
 
-template <class... F>
-void bind_biased(Library& m, std::tuple<F...>) {
-  (bind<&bias_activation<F>>(m, std::string("bias_") + F::name), ...);
-  (bind<&bias_activation_backward<F>>(m, std::string("bias_") + F::name + "_backward"), ...);
+template <class F>
+void bind_map(Library& m, Ternary<F>) {
+  bind<&broadcasting<Ternary, F, Tensor, Tensor>>(m, F::name);
 }
 
-template <class... F>
-void bind_gated(Library& m, std::tuple<F...>) {
-  (bind<&gated<F>>(m, std::string(F::name) + "_and_mul"), ...);
-  (bind<&gated_backward<F>>(m, std::string(F::name) + "_and_mul_backward"), ...);
+template <class F>
+void bind_map(Library& m, Bias<F>) {
+  bind<&bias_activation<F>>(m, std::string("bias_") + F::name);
+}
+
+template <class F>
+void bind_map(Library& m, BiasBackward<F>) {
+  bind<&bias_activation_backward<F>>(m, std::string("bias_") + F::name + "_backward");
+}
+
+template <class F>
+void bind_map(Library& m, Gated<F>) {
+  bind<&gated<F>>(m, std::string(F::name) + "_and_mul");
+}
+
+template <class F>
+void bind_map(Library& m, GatedBackward<F>) {
+  bind<&gated_backward<F>>(m, std::string(F::name) + "_and_mul_backward");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind_unary(m, Activations{});
-  bind_binary(m, BinaryFunctions{});
-  bind_ternary(m, TernaryFunctions{});
-  bind_biased(m, BiasActivations{});
-  bind_gated(m, GatedActivations{});
+  [&]<class... Map>(std::tuple<Map...>) { (bind_map(m, Map{}), ...); }(Maps{});
 }
 
 }  // namespace

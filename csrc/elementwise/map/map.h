@@ -12,7 +12,7 @@ inline constexpr int kMaxOperands = 5;  // at most two outputs and three inputs
 inline constexpr int kMaxRank = 8;      // dimensions left after merging
 
 struct MapArgs {
-  int map;         // index into Maps
+  int map;         // index into Maps (parts/)
   Dtype dtype;     // of every operand
   bool has_table;  // a function of one value, or the product of one with the others
   int operands;    // outputs first, then inputs

@@ -121,7 +121,7 @@ __device__ void finish_row(const Rows<Map, T>& view, Position at) {
   }
 }
 
-// Calls body.template operator()<Map, T>() for the call's map and dtype.
+// Calls body.template operator()<Map, T>() for the call's map, one of those that the library has, and dtype.
 template <class Body>
 void visit_map(const MapArgs& a, Body&& body) {
   [&]<size_t... i>(std::index_sequence<i...>) {

@@ -149,16 +149,16 @@ __device__ __forceinline__ typename R::State merge_warps(const typename R::State
 
 // --- from a call to a kernel template --------------------------------------------------------------------------------
 
-// Calls body.template operator()<R, T>() for the call's reducer and dtype.
+// Calls body.template operator()<R, T>() for the call's reducer, one of those that the library has, and dtype.
 template <class Body>
 void visit_reducer(const ReduceDimArgs& a, Body&& body) {
   [&]<size_t... i>(std::index_sequence<i...>) {
     const auto one = [&]<size_t index>() {
-      using R = std::tuple_element_t<index, Reducers>;
+      using R = std::tuple_element_t<static_cast<size_t>(kPart[index]), Reducers>;
       dispatch_float(a.dtype, [&]<class T>() { body.template operator()<R, T>(); });
     };
-    static_cast<void>(((static_cast<size_t>(a.reduction) == i ? (one.template operator()<i>(), true) : false) || ...));
-  }(std::make_index_sequence<std::tuple_size_v<Reducers>>{});
+    static_cast<void>(((a.reduction == kPart[i] ? (one.template operator()<i>(), true) : false) || ...));
+  }(std::make_index_sequence<std::size(kPart)>{});
 }
 
 // The same with the type of `aligned`.

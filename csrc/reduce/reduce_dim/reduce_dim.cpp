@@ -143,14 +143,22 @@ std::optional<Tensor> var(const Call& call, const Tensor& x, int64_t dim, int64_
   return run(call, Reduction::var, x, {dim, correction, keepdim, batch_invariant});
 }
 
+template <Reduction reduction>
+void bind_reduction(torch::stable::detail::StableLibrary& m) {
+  const char* const name = kReductions[static_cast<int>(reduction)].name;
+  if constexpr (reduction == Reduction::var) {
+    bind<&var>(m, name);
+  } else if constexpr (reduction == Reduction::sum || reduction == Reduction::mean) {
+    bind<&rounded<reduction>>(m, name);
+  } else {
+    bind<&exact<reduction>>(m, name);
+  }
+}
+
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<&rounded<Reduction::sum>>(m, "sum");
-  bind<&rounded<Reduction::mean>>(m, "mean");
-  bind<&exact<Reduction::amax>>(m, "amax");
-  bind<&exact<Reduction::amin>>(m, "amin");
-  bind<&exact<Reduction::argmax>>(m, "argmax");
-  bind<&exact<Reduction::argmin>>(m, "argmin");
-  bind<&var>(m, "var");
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    (bind_reduction<kPart[i]>(m), ...);
+  }(std::make_index_sequence<std::size(kPart)>{});
 }
 
 }  // namespace

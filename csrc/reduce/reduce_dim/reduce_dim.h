@@ -10,6 +10,8 @@
 
 namespace warpsmith {
 
+// Libraries are made of some of them each: `kPart` is declared by a header in parts/, which the build includes before a
+// source.
 enum class Reduction : int { sum, mean, amax, amin, argmax, argmin, var };
 
 // What a binding has to know of a reduction.

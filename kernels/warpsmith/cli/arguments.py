@@ -15,7 +15,7 @@ import torch
 
 from warpsmith.core import catalogue
 from warpsmith.core.catalogue import DTYPES, Composite, Op
-from warpsmith.native import build
+from warpsmith.native import libraries, toolchain
 from warpsmith.native.console import UsageError
 
 #: A message names so many cases of those that there are.
@@ -76,12 +76,20 @@ def find_composites(name: str | None) -> list[Composite]:
     ]
 
 
-def find_families(names: Sequence[str]) -> list[str]:
-    known = build.all_families()
+def find_libraries(names: Sequence[str]) -> list[str]:
+    """Compiled libraries by name ("norm/rms_norm"), those of operators or families, or "selftest";
+    all of them for no name.
+    """
+    known = libraries.all_libraries()
+    chosen: list[str] = []
     for name in names:
-        if name not in known:
-            raise UsageError(f"unknown family '{name}'; known: {', '.join(known)}")
-    return list(names or known)
+        if name in libraries.FAMILIES:
+            chosen += libraries.of_family(name)
+        elif name in known:
+            chosen.append(name)
+        else:
+            chosen += [op.library for op in find_ops([name])]
+    return list(dict.fromkeys(chosen)) or list(known)
 
 
 def parse_archs(texts: Sequence[str]) -> list[str]:
@@ -89,8 +97,8 @@ def parse_archs(texts: Sequence[str]) -> list[str]:
     for text in texts:
         if not re.fullmatch(r"[1-9]\d+a?", text):
             raise UsageError(f"'{text}' is no architecture; write 80, 89 or 90a, say")
-        if build.sm_of(text) < build.MIN_SM:
-            raise UsageError(f"sm_{text} is too old: the kernels need sm_{build.MIN_SM}")
+        if toolchain.sm_of(text) < toolchain.MIN_SM:
+            raise UsageError(f"sm_{text} is too old: the kernels need sm_{toolchain.MIN_SM}")
     return list(dict.fromkeys(texts))
 
 

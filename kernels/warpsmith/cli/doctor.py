@@ -9,7 +9,7 @@ import torch
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.measure import limits
-from warpsmith.native import build, driver
+from warpsmith.native import driver, finding, libraries, store, toolchain
 
 
 def _gpu_facts() -> tuple[str, str]:
@@ -33,11 +33,11 @@ def _gpu_facts() -> tuple[str, str]:
 
 
 def _nvcc_advice() -> str:
-    if build.find_nvcc() is None:
+    if toolchain.find_nvcc() is None:
         return "pip install 'warpsmith[nvcc]', or set CUDA_HOME"
-    if reason := build.why_no_compiler():
+    if reason := toolchain.why_no_compiler():
         return reason
-    return driver.too_old_for(build.nvcc_major())
+    return driver.too_old_for(toolchain.nvcc_major())
 
 
 def _driver_facts() -> tuple[str, str]:
@@ -57,27 +57,52 @@ def _version_of(module: str) -> str | None:
         return None
 
 
-def _family_advice(status: build.Status) -> str:
-    if status.path is None and torch.cuda.is_available() and build.find_nvcc() is None:
+def _advice(status: finding.Status) -> str:
+    if status.path is None and torch.cuda.is_available() and toolchain.find_nvcc() is None:
         return "pip install 'warpsmith[nvcc]'"
     return ""  # the first use compiles it, or `why` says what stands in the way
 
 
-def _serves(status: build.Status) -> str:
+def _serves(status: finding.Status) -> str:
     if not torch.cuda.is_available():
         return "PyTorch reference (CPU)"
     if status.path is not None:
         return "CUDA"
-    if status.detail.endswith("the first use compiles it"):
+    if finding.will_compile(status):
         return "CUDA, after the first use"
     return "Triton" if dispatch.triton_available() else "PyTorch reference"
+
+
+def _families() -> list[dict[str, Any]]:
+    """What serves each family: its libraries, those together that are served alike."""
+    rows = []
+    for family in catalogue.FAMILIES:
+        alike: dict[tuple[str, ...], list[finding.Status]] = {}
+        for status in map(finding.status, libraries.of_family(family)):
+            what = (_serves(status), status.origin, *status.archs, status.detail)
+            alike.setdefault(what, []).append(status)
+        for found in alike.values():
+            names = [status.library.removeprefix(f"{family}/") for status in found]
+            rows.append(
+                {
+                    "family": family,
+                    "libraries": names,
+                    "serves": _serves(found[0]),
+                    "library": found[0].origin,
+                    "paths": [str(status.path) for status in found if status.path],
+                    "archs": list(found[0].archs),
+                    "why": found[0].detail,
+                    "advice": _advice(found[0]),
+                }
+            )
+    return rows
 
 
 def examine() -> dict[str, Any]:
     """Facts about the machine and the families, each with what to do about it."""
     gpu, gpu_advice = _gpu_facts()
-    nvcc = build.find_nvcc()
-    cutlass = build.find_cutlass()
+    nvcc = toolchain.find_nvcc()
+    cutlass = toolchain.find_cutlass()
     triton = _version_of("triton")
     compiler = shutil.which("c++") or shutil.which("g++")
     checks = [
@@ -86,7 +111,7 @@ def examine() -> dict[str, Any]:
         ("PyTorch", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}", ""),
         (
             "nvcc",
-            f"{build.nvcc_version()} ({nvcc})" if nvcc else "not found",
+            f"{toolchain.nvcc_version()} ({nvcc})" if nvcc else "not found",
             _nvcc_advice(),
         ),
         (
@@ -100,25 +125,11 @@ def examine() -> dict[str, Any]:
             "" if compiler else "nvcc and Triton need one: install gcc",
         ),
         ("Triton", triton or "not found", "" if triton else "pip install triton"),
-        ("cache", str(build.cache_root()), ""),
+        ("cache", str(store.cache_root()), ""),
     ]
-    families = []
-    for name in catalogue.FAMILIES:
-        status = build.status(name)
-        families.append(
-            {
-                "family": name,
-                "serves": _serves(status),
-                "library": status.origin,
-                "path": str(status.path) if status.path else None,
-                "archs": list(status.archs),
-                "why": status.detail,
-                "advice": _family_advice(status),
-            }
-        )
     return {
         "machine": [
             {"what": what, "found": found, "advice": advice} for what, found, advice in checks
         ],
-        "families": families,
+        "families": _families(),
     }

@@ -18,7 +18,7 @@ import torch
 from warpsmith import __version__
 from warpsmith.cli import lookup, verification
 from warpsmith.cli.arguments import (
-    find_families,
+    find_libraries,
     find_ops,
     need_gpu,
     parse_archs,
@@ -30,7 +30,7 @@ from warpsmith.cli.arguments import (
 )
 from warpsmith.core import dispatch, json_files
 from warpsmith.core.catalogue import DTYPES, Op
-from warpsmith.native import build
+from warpsmith.native import build, libraries, toolchain
 from warpsmith.native.console import (
     UsageError,
     print_json,
@@ -45,29 +45,29 @@ from warpsmith.native.console import (
 # --- build, inspect -------------------------------------------------------------------------------
 
 
-def build_families(args: argparse.Namespace) -> int:
+def build_libraries(args: argparse.Namespace) -> int:
     from warpsmith.native.resource_report import resource_report
 
-    families = find_families(args.family)
-    archs = parse_archs(args.arch or build.RELEASE_ARCHS)
+    names = find_libraries(args.library)
+    archs = parse_archs(args.arch or toolchain.RELEASE_ARCHS)
     folder = Path(args.out)
-    total = sum(len(build.sources(family)) for family in families)
+    total = sum(len(libraries.sources(library)) for library in names)
     done: dict[str, int] = {}
     with progress_bar(f"compiling for {', '.join(archs)}", total) as (bar, task):
 
-        def advance(family: str, count: int, of: int) -> None:
-            done[family] = count
-            bar.update(task, completed=sum(done.values()), description=f"compiling {family}")
+        def advance(library: str, count: int, of: int) -> None:
+            done[library] = count
+            bar.update(task, completed=sum(done.values()), description=f"compiling {library}")
 
         try:
-            libraries = build.build(families, archs, folder, advance)
+            built = build.build(names, archs, folder, advance)
         except build.BuildError as error:
             say(str(error))
             return 1
-    result: dict[str, Any] = {"libraries": [str(path) for path in libraries], "archs": archs}
+    result: dict[str, Any] = {"libraries": [str(path) for path in built], "archs": archs}
     problems: list[str] = []
     if args.report:
-        report = resource_report(libraries, archs=archs)
+        report = resource_report(built, archs=archs)
         problems = report.problems
         result |= {"kernels": len(report.kernels), "problems": problems}
         result["resources"] = str(folder / "resources.json")
@@ -75,7 +75,7 @@ def build_families(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result)
         return 1 if problems else 0
-    for path in libraries:
+    for path in built:
         write(str(path))
     if args.report:
         write(
@@ -96,7 +96,7 @@ def inspect(args: argparse.Namespace) -> int:
     try:
         if args.sass:
             for op in ops:
-                inspection.library_for(op.family, args.arch)  # may compile, with its own progress
+                inspection.library_for(op.library, args.arch)  # may compile, with its own progress
             code = (pair for op in ops for pair in inspection.sass(op, args.arch))
             listings = ((f"{kernel.name}, sm_{kernel.arch}", text) for kernel, text in code)
             print_listings("disassembling", None, listings, args.json)
@@ -136,7 +136,7 @@ def _launch_all(ops: Sequence[Op]) -> None:
             bar.advance(task)
 
         for op in ops:
-            if dispatch.load_family(op.family):
+            if dispatch.load(op.library):
                 inspection.launch_all(op, step)
 
 
@@ -321,8 +321,12 @@ def parser() -> argparse.ArgumentParser:
         "demo", help="a Llama-3-8B MLP through warpsmith and through PyTorch", add_help=False
     )
 
-    sub = command("build", build_families, "compile families ahead of time; needs no GPU")
-    sub.add_argument("family", nargs="*", help="all by default")
+    sub = command("build", build_libraries, "compile libraries ahead of time; needs no GPU")
+    sub.add_argument(
+        "library",
+        nargs="*",
+        help="operators, families or libraries (norm/rms_norm); all by default",
+    )
     sub.add_argument(
         "--arch", action="append", help="80, 89, 90a, …; repeat it; the release set by default"
     )

@@ -343,6 +343,8 @@ class Op:
     #: Folder under csrc/<family>/ that holds the rungs, where it is not the operator's name; it may
     #: lie in another one's: "rms_norm/backward".
     source: str = ""
+    #: Which of the groups of functions that the folder is cut into has this one (its `parts/`).
+    part: str = ""
     #: Rungs may offer several accumulators, so 16-bit variants carry the accumulator in their name.
     accumulates: bool = False
     #: What a 16-bit accumulator sums along the last dimension, as a function of the arguments, so
@@ -542,6 +544,11 @@ class Op:
     @cached_property
     def source_dir(self) -> str:
         return self.source or self.name
+
+    @cached_property
+    def library(self) -> str:
+        """The compiled library that holds the rungs, by its path below csrc: "norm/rms_norm"."""
+        return "/".join(filter(None, (self.family, self.source_dir, self.part)))
 
     def variant(self, name: str) -> Variant:
         if not isinstance(name, str):

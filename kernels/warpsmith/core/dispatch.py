@@ -8,8 +8,8 @@ Per operator `op` the namespace `torch.ops.warpsmith` holds
     op_<variant>         one op per variant
 
 Schemas, CPU implementation, fake and autograd are registered here, when the package is imported.
-The CUDA implementations of `op` and `op.rung` come with the compiled library of the family, loaded
-by the first CUDA call: until then a CompositeExplicitAutograd implementation stands in for them,
+The CUDA implementations of `op` and `op.rung` come with the operator's compiled library, loaded by
+the first CUDA call: until then a CompositeExplicitAutograd implementation stands in for them,
 which ranks below a CUDA one once that exists.
 """
 
@@ -35,7 +35,7 @@ from torch.autograd import forward_ad
 from warpsmith.core import autograd, catalogue
 from warpsmith.core.arguments_by_name import by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
-from warpsmith.native import build
+from warpsmith.native import finding, libraries, toolchain
 
 _library = torch.library.Library("warpsmith", "DEF")
 
@@ -143,14 +143,14 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
             return Choice(
                 "reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
             )
-        if not load_family(op.family):
-            return fallback_choice(op, args, build.why_not(op.family))
+        if not load(op.library):
+            return fallback_choice(op, args, finding.why_not(op.library))
         sm = device_sm(tensor.device)
     if variant := pick(op, args, sm):
         return Choice("cuda", variant, variant.rung.story)
     why = f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}"
-    if sm < build.MIN_SM:
-        why = f"the GPU is sm_{sm}, the kernels need sm_{build.MIN_SM}"
+    if sm < toolchain.MIN_SM:
+        why = f"the GPU is sm_{sm}, the kernels need sm_{toolchain.MIN_SM}"
     return fallback_choice(op, args, why)
 
 
@@ -348,32 +348,40 @@ def _fallback(op: Op) -> Callable[..., Any]:
 
 
 @functools.cache
-def load_family(family: str) -> bool:
-    """Loads (compiling first where needed) the CUDA library of a family; False where there is none
-    to be had.
+def load(library: str) -> bool:
+    """Loads (compiling first where needed) a CUDA library, "norm/rms_norm"; False where there is
+    none to be had.
     """
-    path = build.library(family)
+    path = finding.find(library)
     if path is None:
         return False
     try:
         torch.ops.load_library(str(path))
     except OSError as error:  # compiled on another system, say, with a newer C library
-        build.give_up(family, f"{path} cannot be loaded: {error}")
+        finding.give_up(library, f"{path} cannot be loaded: {error}")
         return False
-    set_order = getattr(torch.ops.warpsmith, f"_{family}_ladder")
-    for source_dir, order in ladder_orders(family).items():
-        set_order(source_dir, ",".join(order))
-    _cutlass[family] = getattr(torch.ops.warpsmith, f"_{family}_cutlass")()
+    name = libraries.symbol(library)
+    for op in catalogue.load().values():
+        if op.library == library:
+            order = ",".join(ladder_orders(op.family)[op.source_dir])
+            getattr(torch.ops.warpsmith, f"_{name}_ladder")(op.source_dir, order)
+            break
+    _cutlass[library] = getattr(torch.ops.warpsmith, f"_{name}_cutlass")()
     return True
+
+
+def last_rung(library: str) -> str:
+    """The rung of a loaded library that this thread launched last."""
+    return getattr(torch.ops.warpsmith, f"_{libraries.symbol(library)}_last_rung")()
 
 
 #: The CUTLASS that each loaded library was built with; empty where it was built without.
 _cutlass: dict[str, str] = {}
 
 
-def built_with_cutlass(family: str) -> bool | None:
-    """Whether the family's library was built with CUTLASS; None until it is loaded."""
-    return bool(_cutlass[family]) if family in _cutlass else None
+def built_with_cutlass(library: str) -> bool | None:
+    """Whether a library was built with CUTLASS; None until it is loaded."""
+    return bool(_cutlass[library]) if library in _cutlass else None
 
 
 def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
@@ -404,7 +412,7 @@ def _warn_once(family: str, why: str) -> None:
 
 
 def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
-    """Stands in for the CUDA implementation until the family's library is there."""
+    """Stands in for the CUDA implementation until the operator's library is there."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         packet = getattr(torch.ops.warpsmith, op.name)
@@ -417,10 +425,10 @@ def _until_loaded(op: Op, overload: str) -> Callable[..., Any]:
                     f"{op.name}: the variant '{kwargs['rung']}' needs CUDA tensors, got {device}"
                 )
             return packet.fallback(*args)
-        if load_family(op.family):
+        if load(op.library):
             with autograd.BelowAutograd():
                 return getattr(packet, overload)(*args, **kwargs)
-        why = build.why_not(op.family)
+        why = finding.why_not(op.library)
         if overload == "rung":
             raise RuntimeError(
                 f"{op.name}: the variant '{kwargs['rung']}' needs the compiled CUDA library: {why}"
@@ -522,7 +530,7 @@ def register(op: Op) -> None:
 def register_inplace(op: Op, index: int) -> None:
     """Defines `<op>_`, which writes output `index` over the first argument and returns the others.
 
-    The compiled library of the family implements it for CUDA. It is not differentiable, and raises
+    The compiled library implements it for CUDA. It is not differentiable, and raises
     where a gradient would be lost.
 
     Args:
@@ -547,10 +555,10 @@ def register_inplace(op: Op, index: int) -> None:
         return rest(out)
 
     def until_loaded(*args: Any) -> Any:
-        if load_family(op.family):
+        if load(op.library):
             with autograd.BelowAutograd():
                 return getattr(torch.ops.warpsmith, name)(*args)
-        _warn_once(op.family, build.why_not(op.family))
+        _warn_once(op.family, finding.why_not(op.library))
         return written(getattr(torch.ops.warpsmith, op.name).fallback, args)
 
     autograd.write(_library, op, name, (0,))

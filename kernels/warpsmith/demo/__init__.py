@@ -33,6 +33,7 @@ from warpsmith.demo.checks import WHOLE, Check, check_layer, check_steps, check_
 from warpsmith.demo.model import LLAMA_3_8B, SMALL, STEPS, Config, Weights
 from warpsmith.demo.times import Row, time_layer
 from warpsmith.measure import limits
+from warpsmith.native import finding
 from warpsmith.native.console import UsageError, print_json, print_table, progress_bar, say, write
 
 #: Gradients are checked in float64 with all activations kept: for no more tokens than these.
@@ -263,8 +264,8 @@ def _on_gpu(args: argparse.Namespace, device: torch.device) -> int:
     counts = _tokens(args.tokens, config)
     if not args.json:
         write(_heading(config, args.dtype, place))
-    for family in dict.fromkeys(catalogue.get(step.op).family for step in STEPS if step.op):
-        dispatch.load_family(family)  # may compile, and shows its own progress
+    # may compile, and shows its own progress
+    finding.prepare(catalogue.get(step.op).library for step in STEPS if step.op)
     weights = Weights(config, DTYPES[args.dtype], device)
     checks: list[Check] = []
     rows: list[Row] = []

@@ -46,6 +46,7 @@ def _add_ternary(
         f"{name}(Tensor x, Tensor y, Tensor z) -> Tensor",
         family="elementwise",
         source="map",
+        part="binary",
         elementwise=True,
         reference=references.rounded_once(function),
         eager=references.through_f32(eager),

@@ -264,7 +264,7 @@ def needs_tiles_in_grid(p: Problem) -> str | None:
 
 def needs_cutlass(p: Problem) -> str | None:
     """Asks the compiled library, where it is loaded."""
-    if dispatch.built_with_cutlass("gemm") is False:
+    if dispatch.built_with_cutlass("gemm/matmul") is False:
         return "was built without the headers of CUTLASS: pip install 'warpsmith[cutlass]'"
     return None
 

@@ -225,7 +225,7 @@ def implementations(case: Case, plan: Plan, ladder: bool, say: Progress) -> dict
             functions[name] = factory()
         except Exception as error:  # not installed, or broken: the others are still measured
             say(f"{op.name}: {name} is left out: {first_line(error)}")
-    if dispatch.load_family(op.family):
+    if dispatch.load(op.library):
         for variant in chosen_variants(op, case.sets[0], plan, ladder):
             functions[variant.name] = torch_op(variant.op_name)
     return functions

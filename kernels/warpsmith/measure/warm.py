@@ -23,7 +23,7 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Op, Sample
 from warpsmith.measure import bench
 from warpsmith.measure.bench import Case, Plan
-from warpsmith.native import build
+from warpsmith.native import finding
 from warpsmith.proof import pool
 
 #: Never compiled here.
@@ -119,8 +119,7 @@ def warm(
     Returns:
         The plan, less what did not come to an end.
     """
-    for family in dict.fromkeys(op.family for op in ops):
-        build.library(family)
+    finding.prepare(op.library for op in ops)
     todo = tasks(ops, plan)
     device = torch.device("cuda", torch.cuda.current_device())
     outcomes = pool.run(

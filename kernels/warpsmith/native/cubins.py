@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpsmith.native import build
+from warpsmith.native import toolchain
 
 
 class InspectionError(RuntimeError):
@@ -24,7 +24,7 @@ def find_tool(name: str) -> Path | None:
     if found := shutil.which(name):
         return Path(found)
     folders = []
-    if nvcc := build.find_nvcc():
+    if nvcc := toolchain.find_nvcc():
         folders.append(nvcc.parent)
     spec = importlib.util.find_spec("triton")
     if spec is not None and spec.submodule_search_locations:

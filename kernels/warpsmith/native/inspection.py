@@ -27,7 +27,17 @@ from typing import Any
 
 from warpsmith.core import catalogue
 from warpsmith.core.catalogue import Op
-from warpsmith.native import build, cubins, launches, machine_code
+from warpsmith.native import (
+    build,
+    csrc,
+    cubins,
+    finding,
+    launches,
+    libraries,
+    machine_code,
+    store,
+    toolchain,
+)
 from warpsmith.native.console import progress_bar, say
 from warpsmith.native.cubins import InspectionError
 from warpsmith.native.occupancy import occupancy
@@ -114,7 +124,7 @@ def _enumerators() -> dict[tuple[str, str], str]:
     name differ, those that do are left out.
     """
     found: dict[tuple[str, str], set[str]] = {}
-    for path in sorted(build.CSRC.rglob("*")):
+    for path in sorted(csrc.CSRC.rglob("*")):
         if path.suffix not in (".h", ".cuh", ".cu"):
             continue
         for name, body in _ENUM.findall(re.sub(r"//.*", "", path.read_text())):
@@ -293,8 +303,8 @@ def _user_smem(shared: int, arch: str) -> int:
 _FILE = re.compile(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_")
 
 
-def _with_owners(kernels: Iterable[Kernel], family: str) -> list[Kernel]:
-    ops = [op for op in catalogue.load().values() if op.family == family]
+def _with_owners(kernels: Iterable[Kernel], library: str) -> list[Kernel]:
+    ops = [op for op in catalogue.load().values() if op.library == library]
     result = []
     for kernel in kernels:
         found, rung = owners(kernel.name, kernel.source, ops)
@@ -304,18 +314,13 @@ def _with_owners(kernels: Iterable[Kernel], family: str) -> list[Kernel]:
     return result
 
 
-def family_of(library: Path) -> str:
-    """`warpsmith_norm.so` -> "norm"."""
-    return library.stem.removeprefix("warpsmith_")
-
-
-def resources(library: Path) -> list[Kernel]:
+def resources(path: Path) -> list[Kernel]:
     """Every kernel of a compiled library, for every architecture in it."""
-    family = family_of(library)
-    record = launches.load().get(family, {})
+    library = libraries.of_file(path)
+    record = launches.load().get(libraries.family_of(library), {})
     dynamic = {name.partition("<")[0] for known in record.values() for name in known}
     kernels = []
-    for kernel in read_kernels(library, _sources(family)):
+    for kernel in read_kernels(path, _sources(library)):
         launch = record.get(kernel.arch.rstrip("af"), {}).get(kernel.name)
         if launch is not None:
             kernel = replace(kernel, cluster=launch.cluster)
@@ -324,18 +329,18 @@ def resources(library: Path) -> list[Kernel]:
             kernel = replace(kernel, threads=None, dynamic_smem=None)
             kernel = replace(kernel, blocks_per_sm=None, occupancy=None)
         kernels.append(kernel)
-    return _with_owners(kernels, family)
+    return _with_owners(kernels, library)
 
 
-def code(library: Path, arch: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
+def code(path: Path, arch: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """The machine code of every rung: operator and rung -> its kernels, each with its tidied name
     and its digest (`machine_code`), sorted. Of a file that several operators share, each gets the
     kernels of its own function and those that are of none.
     """
-    family = family_of(library)
-    ops = [op for op in catalogue.load().values() if op.family == family]
+    library = libraries.of_file(path)
+    ops = [op for op in catalogue.load().values() if op.library == library]
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for kernel in machine_code.read(library, _sources(family), arch):
+    for kernel in machine_code.read(path, _sources(library), arch):
         name = tidy(demangle(kernel.symbol))
         owning, rung = owners(name, kernel.source, ops)
         for op in owning if rung is not None else ():
@@ -372,38 +377,39 @@ def _with_occupancy(
     return replace(kernel, threads=block, dynamic_smem=smem, blocks_per_sm=blocks, occupancy=share)
 
 
-def _sources(family: str) -> list[str]:
-    """The files with kernels that a library of the family is linked from, in that order."""
-    paths = [path for path in build.sources(family) if path.suffix == ".cu"]
-    return [path.relative_to(build.CSRC).as_posix() for path in paths]
+def _sources(library: str) -> list[str]:
+    """The files with kernels that a library is linked from, in that order."""
+    paths = [path for path in libraries.sources(library) if path.suffix == ".cu"]
+    return [path.relative_to(csrc.CSRC).as_posix() for path in paths]
 
 
-def library_for(family: str, arch: str | None = None) -> Path:
-    """A compiled library of a family: one that is there, else one compiled now for `arch` (90a by
-    default), with its progress on standard error.
+def library_for(library: str, arch: str | None = None) -> Path:
+    """The file of a library: one that is there, else one compiled now for `arch` (90a by default),
+    with its progress on standard error.
 
     Raises:
         InspectionError: if there is none and no compiler.
     """
-    found = build.status(family)
+    found = finding.status(library)
     if found.path is not None and (arch is None or not found.archs or arch in found.archs):
         return found.path
-    if arch is None and (path := build.library(family)) is not None:
+    if arch is None and (path := finding.find(library)) is not None:
         return path
     wanted = arch or "90a"
-    folder = build.cache_root() / "inspect" / build.cache_name(family, wanted)
-    path = folder / f"warpsmith_{family}.so"
+    folder = store.cache_root() / "inspect" / finding.cache_name(library, wanted)
+    path = folder / libraries.file_name(library)
     if not path.is_file():
-        say(f"compiling '{family}' for sm_{wanted}, once, into {folder}")
+        say(f"compiling '{library}' for sm_{wanted}, once, into {folder}")
+        total = len(libraries.sources(library))
         try:
-            with progress_bar(f"compiling {family}", len(build.sources(family))) as (bar, task):
+            with progress_bar(f"compiling {library}", total) as (bar, task):
 
-                def advance(family: str, count: int, of: int) -> None:
+                def advance(library: str, count: int, of: int) -> None:
                     bar.update(task, completed=count)
 
-                build.build([family], [wanted], folder, advance)
+                build.build([library], [wanted], folder, advance)
         except build.BuildError as error:
-            raise InspectionError(f"no compiled library of '{family}': {error}") from error
+            raise InspectionError(f"no compiled library '{library}': {error}") from error
     return path
 
 
@@ -429,18 +435,18 @@ def module() -> Any:
     """
     from torch.utils import cpp_extension
 
-    source = build.CSRC / "inspect" / "inspect.cpp"
-    header = build.CSRC / "host" / "inspect.h"
+    source = csrc.CSRC / "inspect" / "inspect.cpp"
+    header = csrc.CSRC / "host" / "inspect.h"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     key = hashlib.sha256(source.read_bytes() + header.read_bytes() + suffix.encode()).hexdigest()[
         :16
     ]
-    folder = build.cache_root() / f"inspect-{key}"
+    folder = store.cache_root() / f"inspect-{key}"
     path = folder / f"warpsmith_inspect{suffix}"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         # PyTorch ships the headers of pybind11.
-        includes = [str(build.CSRC), sysconfig.get_path("include"), *cpp_extension.include_paths()]
+        includes = [str(csrc.CSRC), sysconfig.get_path("include"), *cpp_extension.include_paths()]
         scratch = folder / f"{os.getpid()}{suffix}"
         flags = ["-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden"]
         command = [
@@ -492,12 +498,12 @@ def launch_all(op: Op, step: Callable[[str], None] = lambda variant: None) -> No
 
 
 def loaded_kernels(
-    family: str, threads: int | None = None, dynamic_smem: int | None = None
+    library: str, threads: int | None = None, dynamic_smem: int | None = None
 ) -> list[Kernel]:
-    """The kernels of a family as the driver sees them on the current GPU.
+    """The kernels of a library as the driver sees them on the current GPU.
 
     Args:
-        family: "elementwise".
+        library: "elementwise/map/binary".
         threads: block size for which to report the occupancy (less where a kernel allows less);
             by default that of each kernel's last launch, and no occupancy where there was none.
         dynamic_smem: dynamic shared memory per block for the same.
@@ -511,16 +517,16 @@ def loaded_kernels(
 
     if not torch.cuda.is_available():
         raise InspectionError("the driver's numbers need a CUDA GPU, and PyTorch sees none")
-    if not dispatch.load_family(family):
-        raise InspectionError(f"no compiled library of '{family}': {build.why_not(family)}")
+    if not dispatch.load(library):
+        raise InspectionError(f"no compiled library '{library}': {finding.why_not(library)}")
     torch.cuda.init()
     torch.cuda.current_stream().synchronize()
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     resident = properties.max_threads_per_multi_processor
     arch = f"{properties.major}{properties.minor}"
-    library = module().Library(str(build.library(family)))
+    loaded = module().Library(str(finding.find(library)))
     kernels = []
-    for entry in library.kernels():
+    for entry in loaded.kernels():
         kernel = Kernel(
             name=tidy(entry.name),
             arch=arch,
@@ -535,7 +541,7 @@ def loaded_kernels(
         block = min(threads or entry.launch_threads, entry.max_threads)
         if block:
             smem = entry.launch_dynamic_smem if dynamic_smem is None else dynamic_smem
-            blocks = library.occupancy(entry.index, block, smem)
+            blocks = loaded.occupancy(entry.index, block, smem)
             kernel = replace(
                 kernel,
                 threads=block,
@@ -545,7 +551,7 @@ def loaded_kernels(
                 occupancy=round(blocks * block / resident, 4),
             )
         kernels.append(kernel)
-    return _with_owners(kernels, family)
+    return _with_owners(kernels, library)
 
 
 def inspect(
@@ -571,11 +577,11 @@ def inspect(
     if driver is None:
         driver = arch is None and torch.cuda.is_available()
     if driver:
-        kernels = loaded_kernels(op.family, threads, dynamic_smem)
+        kernels = loaded_kernels(op.library, threads, dynamic_smem)
     else:
         kernels = [
             _with_occupancy(k, threads, dynamic_smem)
-            for k in resources(library_for(op.family, arch))
+            for k in resources(library_for(op.library, arch))
             if arch is None or k.arch == arch
         ]
     order = {rung.name: i for i, rung in enumerate(op.ladder)}
@@ -588,7 +594,7 @@ def inspect(
 
 def sass(op: Op, arch: str | None = None) -> Iterator[tuple[Kernel, str]]:
     """Each kernel of an operator with its machine code."""
-    library = library_for(op.family, arch)
+    library = library_for(op.library, arch)
     kernels = inspect(op, arch, driver=False)
     for name in dict.fromkeys(kernel.arch for kernel in kernels):
         mine = {kernel.symbol: kernel for kernel in kernels if kernel.arch == name}
@@ -620,30 +626,31 @@ def ptx(op: Op, arch: str = "90a") -> Iterator[tuple[Path, str]]:
     Raises:
         InspectionError: no compiler, or the compiler's message.
     """
-    nvcc = build.find_nvcc()
+    nvcc = toolchain.find_nvcc()
     if nvcc is None:
         raise InspectionError("no CUDA compiler: set CUDA_HOME, or `pip install 'warpsmith[nvcc]'`")
-    cutlass = build.cutlass_for(op.family)
+    cutlass = libraries.cutlass_for(op.library)
     for rung in op.ladder:
-        path = build.CSRC / op.family / op.source_dir / f"{rung.name}.cu"
-        command = [str(nvcc), "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-I{build.CSRC}"]
+        path = csrc.CSRC / op.family / op.source_dir / f"{rung.name}.cu"
+        command = [str(nvcc), *toolchain.NVCC_FLAGS, f"-I{csrc.CSRC}"]
+        command += libraries.definitions(op.library, path)
         command += cutlass.flags if cutlass else []
         command += [f"-arch=compute_{arch}", "-ptx", str(path), "-o", "-"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise InspectionError(f"compiling {path} failed:\n{done.stderr.strip()}")
-        yield path, _entries(done.stdout, op, path.relative_to(build.CSRC).as_posix())
+        yield path, _entries(done.stdout, op, path.relative_to(csrc.CSRC).as_posix())
 
 
 def _entries(text: str, op: Op, source: str) -> str:
     """The kernels of `op` in the PTX module of a file, each under its tidied name."""
-    family = [other for other in catalogue.load().values() if other.family == op.family]
+    sharing = [other for other in catalogue.load().values() if other.library == op.library]
     parts = []
     for piece in re.split(r"(?=^[ \t]*(?:\.weak |\.visible )?\.entry )", text, flags=re.MULTILINE)[
         1:
     ]:
         symbol = re.search(r"\.entry (\w+)", piece)
         name = tidy(demangle(symbol[1])) if symbol else ""
-        if op in owners(name, source, family)[0]:
+        if op in owners(name, source, sharing)[0]:
             parts.append(f"// {name}\n{piece.strip()}")
     return "\n\n".join(parts)

@@ -11,7 +11,7 @@ from typing import Any
 
 from warpsmith.core import catalogue, json_files
 from warpsmith.measure import bench, limits
-from warpsmith.native import build
+from warpsmith.native import csrc
 from warpsmith.records import sources
 from warpsmith.records.report import OTHERS, Results, fill, is_stale, other_is_stale
 
@@ -21,7 +21,7 @@ from warpsmith.records.report import OTHERS, Results, fill, is_stale, other_is_s
 def verified_source(name: str) -> str:
     """The hash that the entry of an operator or of the self tests has to bear to be up to date."""
     op = catalogue.load().get(name)
-    return sources.of_verification(op) if op else build.source_hash(name)
+    return sources.of_verification(op) if op else csrc.source_hash(name)
 
 
 def record_verification(path: Path, results: Sequence[Any]) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue
 from warpsmith.core.catalogue import Composite, Op
-from warpsmith.native import build
+from warpsmith.native import csrc
 
 #: A line of Python that says nothing to the interpreter.
 _COMMENT = re.compile(r"\s*(#.*)?$")
@@ -101,7 +101,7 @@ def _timed(op: Op) -> Iterator[str]:
 
 
 def _digest(op: Op, paths: list[Path], *extra: str) -> str:
-    digest = hashlib.sha256(build.source_hash(op.family, op.source_dir).encode())
+    digest = hashlib.sha256(csrc.source_hash(op.family, op.source_dir).encode())
     for path in paths:
         lines = (line for line in path.read_text().splitlines() if not _COMMENT.match(line))
         digest.update((path.name + "\0" + "\n".join(lines)).encode())
@@ -123,7 +123,7 @@ def of_benchmark(op: Op) -> str:
 def of_composite(composite: Composite) -> str:
     """The same for a composite: the kernels of its first operator, and its own file."""
     kernels = catalogue.get(composite.operators[0])
-    digest = hashlib.sha256(build.source_hash(kernels.family, kernels.source_dir).encode())
+    digest = hashlib.sha256(csrc.source_hash(kernels.family, kernels.source_dir).encode())
     path = _origin(composite.module)
     assert path is not None
     digest.update(path.read_bytes())
@@ -134,7 +134,7 @@ def of_mma_peak() -> str:
     """The same for what `mma.sync` reaches: the loops over registers, and the products beside
     them.
     """
-    digest = hashlib.sha256(build.file_hash(build.CSRC / "selftest/mma_rate.cu").encode())
+    digest = hashlib.sha256(csrc.file_hash(csrc.CSRC / "selftest/mma_rate.cu").encode())
     for source_dir in ("matmul", "matmul_tf32"):
-        digest.update(build.source_hash("gemm", source_dir).encode())
+        digest.update(csrc.source_hash("gemm", source_dir).encode())
     return digest.hexdigest()[:16]

@@ -144,6 +144,18 @@ class Conditions:
         return "there are enough rows for all blocks" if enough else None
 
 
+#: The groups in which the reductions are compiled.
+_PARTS = {
+    "sum": "sums",
+    "mean": "sums",
+    "amax": "extremes",
+    "amin": "extremes",
+    "argmax": "positions",
+    "argmin": "positions",
+    "var": "variance",
+}
+
+
 def _ladder(takes: Conditions, seeds: tuple[str, ...] = ()) -> tuple[Rung, ...]:
     return (
         Rung(
@@ -346,6 +358,7 @@ def _add(
         schema,
         family="reduce",
         source="reduce_dim",
+        part=_PARTS[name],
         reference=reference,
         ladder=_ladder(Conditions(position, invariant_at), seeds),
         triton=f"reduce_dim_triton:{name}",

@@ -13,7 +13,7 @@ import torch
 
 from warpsmith.core import catalogue
 from warpsmith.core.catalogue import Op
-from warpsmith.native import build
+from warpsmith.native import finding
 from warpsmith.proof import pool, testing
 from warpsmith.proof.pool import TASK_BYTES, CrowdedError, LostDeviceError
 from warpsmith.proof.random_calls.call import Call
@@ -179,9 +179,11 @@ def random_calls(
     where = torch.device(device)
     if where.type == "cuda":
         where = torch.device("cuda", where.index or 0)
-        for family in dict.fromkeys(op.family for op in ops):
-            if build.library(family) is None:
-                raise RuntimeError(build.why_not(family))
+        wanted = dict.fromkeys(op.library for op in ops)
+        finding.prepare(wanted)
+        for library in wanted:
+            if finding.find(library) is None:
+                raise RuntimeError(finding.why_not(library))
     each, more = divmod(max(count, len(ops)), len(ops))
     failures: list[Failure] = []
     passed = 0

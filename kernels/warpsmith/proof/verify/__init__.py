@@ -15,7 +15,7 @@ import torch
 
 from warpsmith.core import catalogue
 from warpsmith.core.catalogue import DTYPES, Op
-from warpsmith.native import build
+from warpsmith.native import csrc, finding
 from warpsmith.proof import pool
 from warpsmith.proof.pool import LostDeviceError
 from warpsmith.proof.verify.run import CUDA_KINDS, KINDS, Complete, Progress, Result, Run
@@ -112,7 +112,7 @@ def verify(
             seed = (quick or {}).get(op.name)
             run = Run(op, where, wanted, names, results, progress, part=part, quick=seed)
             if run.on_gpu and not run.compiled:
-                run.add("build", op.family, False, build.why_not(op.family))
+                run.add("build", op.library, False, finding.why_not(op.library))
             try:
                 for check in (sanitizer_calls,) if sanitizer else CHECKS:
                     guarded(run, check)
@@ -140,10 +140,11 @@ def _side_by_side(
     announce: Progress = progress or (lambda result: None)
     missing: dict[str, str] = {}
     if device.type == "cuda":
-        families = [*(op.family for op in ops), *(["selftest"] if with_self_tests else [])]
-        for family in dict.fromkeys(families):
-            if build.library(family) is None:
-                missing[family] = build.why_not(family)
+        wanted = [*(op.library for op in ops), *(["selftest"] if with_self_tests else [])]
+        finding.prepare(wanted)
+        for library in dict.fromkeys(wanted):
+            if finding.find(library) is None:
+                missing[library] = finding.why_not(library)
     testing = with_self_tests and "selftest" not in missing
     places = {op.name: [i for i, unit in enumerate(units) if unit.op == op.name] for op in ops}
     known: dict[int, pool.Outcome] = {}
@@ -157,7 +158,7 @@ def _side_by_side(
         if complete is None or index >= len(units):
             return
         op = catalogue.get(units[index].op)
-        if op.family not in missing and known.keys() >= set(places[op.name]):
+        if op.library not in missing and known.keys() >= set(places[op.name]):
             complete(joined(op))
 
     outcomes = pool.run(
@@ -170,8 +171,8 @@ def _side_by_side(
     )
     results: list[Result] = []
     for op in ops:
-        if op.family in missing:
-            results.append(Result(op.name, "build", op.family, False, missing[op.family]))
+        if op.library in missing:
+            results.append(Result(op.name, "build", op.library, False, missing[op.library]))
             announce(results[-1])
         results += joined(op)
     if testing:
@@ -196,13 +197,13 @@ class SelfTests:
 
 
 def self_tests(progress: Progress | None = None) -> list[Result]:
-    """The tests of the device vocabulary, compiled as a family of their own."""
+    """The tests of the device vocabulary, compiled as a library of their own."""
     results: list[Result] = []
-    if not (build.CSRC / "selftest").is_dir():
+    if not (csrc.CSRC / "selftest").is_dir():
         return results
-    path = build.library("selftest")
+    path = finding.find("selftest")
     if path is None:
-        results.append(Result("selftest", "build", "selftest", False, build.why_not("selftest")))
+        results.append(Result("selftest", "build", "selftest", False, finding.why_not("selftest")))
     else:
         torch.ops.load_library(str(path))
         for name in filter(None, torch.ops.warpsmith._selftest_names().split(",")):

@@ -89,7 +89,7 @@ class Run:
         self.all_dtypes = tuple(d for d in self.op.dtypes if d in (self.all_dtypes or self.dtypes))
         if self.on_gpu:
             self.sm = dispatch.device_sm(self.device)
-            self.compiled = dispatch.load_family(self.op.family)
+            self.compiled = dispatch.load(self.op.library)
 
     @property
     def on_gpu(self) -> bool:
@@ -212,12 +212,8 @@ def strict() -> Iterator[None]:
         yield
 
 
-def _last_rung(family: str) -> str:
-    return getattr(torch.ops.warpsmith, f"_{family}_last_rung")()
-
-
 def expect_rung(run: Run, wanted: str) -> None:
-    ran = _last_rung(run.op.family)
+    ran = dispatch.last_rung(run.op.library)
     expect(ran == wanted, f"the library launched rung '{ran}', `which` promised '{wanted}'")
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Op, Sample, Variant
-from warpsmith.native import build
+from warpsmith.native import finding, toolchain
 from warpsmith.proof import pool
 from warpsmith.proof.verify.run import Complete, Progress, Result, Run, small_samples
 
@@ -113,7 +113,7 @@ def find_sanitizer() -> Path | None:
     if found := shutil.which("compute-sanitizer"):
         return Path(found)
     homes = [Path("/usr/local/cuda")]
-    if (home := build.cuda_home()) is not None:
+    if (home := toolchain.cuda_home()) is not None:
         homes.insert(0, home)
     for home in homes:
         for place in ("bin/compute-sanitizer", "compute-sanitizer/compute-sanitizer"):
@@ -126,9 +126,9 @@ def commit_fault(tool: str) -> None:
     """Does what a tool has to find: reads beyond a tensor or an unwritten one, or lets threads race
     for shared memory.
     """
-    library = build.library("selftest")
+    library = finding.find("selftest")
     if library is None:
-        raise RuntimeError(build.why_not("selftest"))
+        raise RuntimeError(finding.why_not("selftest"))
     torch.ops.load_library(str(library))
     x = torch.empty(1000, device="cuda")
     torch.ops.warpsmith._commit_fault(tool, x.data_ptr(), x.numel())
@@ -193,8 +193,7 @@ def run_sanitizer(
             run.run(emit, crowded=False)
             findings.enter(run, outcome)
     else:
-        for family in (*dict.fromkeys(op.family for op in chosen), "selftest"):
-            build.library(family)
+        finding.prepare([*(op.library for op in chosen), "selftest"])
         pool.run(
             runs,
             jobs=jobs,

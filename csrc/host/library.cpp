@@ -1,6 +1,7 @@
-// Compiled once into every family's library: what the family answers about itself.
+// Compiled into every library: its list of kernels, and what it answers about itself.
 #include "host/inspect.h"
 
+#include <dlfcn.h>
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
@@ -12,16 +13,20 @@
 #include "host/kernels.h"
 #include "host/ladder.h"
 
-#ifndef WARPSMITH_FAMILY
-#error "the build passes -DWARPSMITH_FAMILY=<name>"
-#endif
 #define WARPSMITH_STRING_(x) #x
 #define WARPSMITH_STRING(x) WARPSMITH_STRING_(x)
 
 namespace warpsmith {
 namespace {
 
-constexpr const char* kFamily = WARPSMITH_STRING(WARPSMITH_FAMILY);
+// "_norm_rms_norm" in a file "warpsmith_norm_rms_norm.so": all libraries have the same code.
+std::string prefix() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&prefix), &info) == 0) return "";
+  const std::string_view path = info.dli_fname, start = "warpsmith";
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  return std::string(file.substr(start.size(), file.find('.') - start.size()));
+}
 
 void set_ladder(std::string source, std::string order) {
   const auto setter = ladders().find(source);
@@ -47,20 +52,31 @@ std::string get_cutlass() {
 }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) {
-  const std::string family = kFamily;
-  m.def(("_" + family + "_ladder(str source, str order) -> ()").c_str());
-  m.def(("_" + family + "_last_rung() -> str").c_str());
-  m.def(("_" + family + "_cutlass() -> str").c_str());
+  const std::string name = prefix();
+  m.def((name + "_ladder(str source, str order) -> ()").c_str());
+  m.def((name + "_last_rung() -> str").c_str());
+  m.def((name + "_cutlass() -> str").c_str());
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) {
-  const std::string family = kFamily;
-  m.impl(("_" + family + "_ladder").c_str(), TORCH_BOX(&set_ladder));
-  m.impl(("_" + family + "_last_rung").c_str(), TORCH_BOX(&get_last_rung));
-  m.impl(("_" + family + "_cutlass").c_str(), TORCH_BOX(&get_cutlass));
+  const std::string name = prefix();
+  m.impl((name + "_ladder").c_str(), TORCH_BOX(&set_ladder));
+  m.impl((name + "_last_rung").c_str(), TORCH_BOX(&get_last_rung));
+  m.impl((name + "_cutlass").c_str(), TORCH_BOX(&get_cutlass));
 }
 
 }  // namespace
+
+std::vector<KernelEntry>& kernels() {
+  static std::vector<KernelEntry> entries;
+  return entries;
+}
+
+bool enter(const Kernel& kernel, std::string_view source) {
+  kernels().push_back({kernel, source});
+  return true;
+}
+
 }  // namespace warpsmith
 
 extern "C" {

@@ -1,0 +1,10 @@
+// Positions of extreme values.
+#pragma once
+
+#include "reduce/reduce_dim/reduce_dim.h"
+
+namespace warpsmith {
+
+inline constexpr Reduction kPart[] = {Reduction::argmax, Reduction::argmin};
+
+}  // namespace warpsmith

@@ -1,0 +1,10 @@
+// Sums and means.
+#pragma once
+
+#include "reduce/reduce_dim/reduce_dim.h"
+
+namespace warpsmith {
+
+inline constexpr Reduction kPart[] = {Reduction::sum, Reduction::mean};
+
+}  // namespace warpsmith
