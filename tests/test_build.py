@@ -360,6 +360,17 @@ def test_the_architectures_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.wanted_archs() == ("86", "90a", "120")
 
 
+def test_gpus_that_pass_for_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv(toolchain.AS, "80")
+    assert finding.wanted_archs() == ("80-ptx",)
+    assert toolchain.sm_of("80-ptx") == dispatch.device_sm(torch.device("cuda")) == 80
+    assert toolchain.gencode(["80-ptx"]) == ["-gencode=arch=compute_80,code=compute_80"]
+    assert not finding._runs_on(("80", "89", "90a"), "80-ptx")
+    assert not finding._runs_on(("80-ptx",), "86")
+
+
 def test_the_first_use_compiles_for_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[tuple[str, ...]] = []
 

@@ -1,5 +1,7 @@
 #include "host/launch.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -13,11 +15,9 @@ thread_local Rehearsal* rehearsal = nullptr;
 
 // The most dynamic shared memory that the kernel `function` may ever ask for on `device`: what its static memory leaves.
 int most_dynamic_smem(const void* function, int device, std::string_view what) {
-  int limit = 0;
   cudaFuncAttributes attributes;
-  check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what);
   check_cuda(cudaFuncGetAttributes(&attributes, function), what);
-  return limit - static_cast<int>(attributes.sharedSizeBytes);
+  return device_info(device).block_smem - static_cast<int>(attributes.sharedSizeBytes);
 }
 
 // Lets it ask for `most`. Every caller allows all there is: a launch on another thread may count on it.
@@ -96,6 +96,15 @@ cudaLaunchAttribute early_attribute() {
   return attribute;
 }
 
+// The compute capability that all GPUs pass for; 0 where each is what it is.
+int claimed_sm() {
+  const char* text = std::getenv("WARPSMITH_AS");
+  return text != nullptr ? std::atoi(text) : 0;
+}
+
+// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+constexpr int block_smem_of(int sm) { return (sm >= 120 || sm == 86 || sm == 89 ? 99 : (sm >= 90 ? 227 : 163)) << 10; }
+
 // Before sm_90 grids never overlap.
 bool starts_early(const LaunchConfig& config) { return config.early && device_info(current_device()).sm >= 90; }
 
@@ -125,11 +134,14 @@ const DeviceInfo& device_info(int device) {
   static std::atomic<bool> known[kMaxDevices];
   if (device < 0 || device >= kMaxDevices) throw std::out_of_range("device index out of range");
   if (!known[device].load(std::memory_order_acquire)) {
-    int major = 0, minor = 0, count = 0;
+    int major = 0, minor = 0, count = 0, smem = 0;
     check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device_info");
     check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device_info");
     check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "device_info");
-    infos[device] = {major * 10 + minor, count};
+    check_cuda(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "device_info");
+    const int claimed = claimed_sm();
+    infos[device] = {claimed != 0 ? claimed : major * 10 + minor, count,
+                     claimed != 0 ? std::min(smem, block_smem_of(claimed)) : smem};
     known[device].store(true, std::memory_order_release);
   }
   return infos[device];
@@ -177,12 +189,7 @@ void detail::launch(const Kernel& kernel, const LaunchConfig& config, cudaStream
   check_cuda(cudaLaunchKernelExC(&launch_config, kernel.function, arguments), kernel.name);
 }
 
-int block_smem_limit() {
-  int bytes = 0;
-  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, current_device()),
-             "shared memory limit");
-  return bytes;
-}
+int block_smem_limit() { return device_info(current_device()).block_smem; }
 
 int ResidentClusters::of(const Kernel& kernel, const LaunchConfig& config) {
   if (Rehearsal::current() != nullptr) return 1;

@@ -125,10 +125,12 @@ constexpr int kPortableCluster = 8;
 // leaves of kDefaultSmemLimit.
 void allow_dynamic_smem(const Kernel& kernel, int bytes, std::string_view what);
 
-// Facts about a GPU, asked for once.
+// Facts about a GPU, asked for once. Where WARPSMITH_AS is set it passes for one of that compute capability, with as much
+// shared memory: for `warpsmith verify --as 80`, which runs what an older GPU would.
 struct DeviceInfo {
-  int sm;        // compute capability, 90 for 9.0
-  int sm_count;  // multiprocessors
+  int sm;          // compute capability, 90 for 9.0
+  int sm_count;    // multiprocessors
+  int block_smem;  // shared memory that one block may ask for, in bytes
 };
 
 const DeviceInfo& device_info(int device);

@@ -93,9 +93,9 @@ def find_libraries(names: Sequence[str]) -> list[str]:
 
 
 def parse_archs(texts: Sequence[str]) -> list[str]:
-    """Architectures as nvcc names them, "80" or "90a", each once."""
+    """Architectures as nvcc names them, "80" or "90a", or "80-ptx", each once."""
     for text in texts:
-        if not re.fullmatch(r"[1-9]\d+a?", text):
+        if not re.fullmatch(r"[1-9]\d+(a|-ptx)?", text):
             raise UsageError(f"'{text}' is no architecture; write 80, 89 or 90a, say")
         if toolchain.sm_of(text) < toolchain.MIN_SM:
             raise UsageError(f"sm_{text} is too old: the kernels need sm_{toolchain.MIN_SM}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from warpsmith.cli.arguments import (
     parse_part,
 )
 from warpsmith.core.catalogue import Op
+from warpsmith.native import toolchain
 from warpsmith.native.console import UsageError, print_json, progress_bar, say, write
 
 if TYPE_CHECKING:
@@ -33,10 +35,15 @@ FAILURES = Path("build/random_failures.jsonl")
 
 def verify(args: argparse.Namespace) -> int:
     ops = find_ops(args.op)
+    if args.claim is not None:
+        os.environ[toolchain.AS] = str(args.claim)  # for the workers too
+        os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(1 << 32))  # of what the driver compiles
     device = parse_device(args.device)
     if device.type == "cuda":
         need_gpu("verify", "`--device cpu` verifies what means something there")
         torch.cuda.set_device(device.index or 0)  # whose folder gets the record
+        if torch.cuda.get_device_capability() < divmod(args.claim or 0, 10):
+            raise UsageError(f"--as {args.claim} needs a GPU of sm_{args.claim} or newer")
     if args.random is not None or args.calls is not None:
         return _random_calls(args, ops, device)
     return _checks(args, ops, device)
@@ -55,7 +62,7 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
             "--sanitize examines all dtypes and no kinds: leave out --dtype, --kinds, --quick"
         )
     keep, quick = None, {}
-    if args.sanitizer or kinds or dtypes or device.type != "cuda":
+    if args.sanitizer or kinds or dtypes or args.claim or device.type != "cuda":
         if args.quick:
             seed = _fresh_seed() if args.seed is None else args.seed
             quick = dict.fromkeys((op.name for op in ops), seed)
@@ -191,6 +198,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("op", nargs="*", help="operators, families or patterns; all by default")
     add("--device", default="cuda", help="cuda, cuda:1; cpu for what runs there")
+    add(
+        "--as",
+        dest="claim",
+        type=int,
+        choices=(80, 89),
+        metavar="SM",
+        help="80 or 89: what a GPU of this compute capability would run, on a newer one: its code, "
+        "which the driver compiles from PTX, its choices, its shared memory; writes no record",
+    )
     add("--kinds", help="comma list (samples, variants, …); all by default")
     add("--dtype", help="comma list; every dtype by default")
     add(

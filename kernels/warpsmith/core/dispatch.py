@@ -87,6 +87,9 @@ def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:
 
 
 def device_sm(device: torch.device) -> int:
+    """The compute capability of a GPU, 90 for 9.0, or that which it passes for."""
+    if sm := toolchain.claimed_sm():
+        return sm
     major, minor = torch.cuda.get_device_capability(device)
     return major * 10 + minor
 

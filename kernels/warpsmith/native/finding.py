@@ -42,6 +42,8 @@ def _device_archs() -> tuple[str, ...]:
 
     if not torch.cuda.is_available():
         return ()
+    if sm := toolchain.claimed_sm():
+        return (f"{sm}{toolchain.PTX}",)
     found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     return tuple(
         "90a" if capability == (9, 0) else "{}{}".format(*capability)
@@ -72,8 +74,8 @@ def _runs_on(archs: Sequence[str], arch: str) -> bool:
     """Machine code of sm_80 also runs on sm_86 and sm_89, but not across a major version."""
     if arch in archs:
         return True
-    return not arch.endswith("a") and any(
-        not a.endswith("a") and a[:-1] == arch[:-1] and int(a) <= int(arch) for a in archs
+    return arch.isdigit() and any(
+        a.isdigit() and a[:-1] == arch[:-1] and int(a) <= int(arch) for a in archs
     )
 
 

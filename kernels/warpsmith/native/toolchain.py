@@ -58,11 +58,29 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 def sm_of(arch: str) -> int:
     """The compute capability of an architecture as nvcc names it: 90 of "90a"."""
-    return int(arch.rstrip("a"))
+    return int(arch.removesuffix(PTX).rstrip("a"))
+
+
+#: Ends the name of an architecture of which a library has PTX alone, which a driver compiles for
+#: newer GPUs: "80-ptx".
+PTX = "-ptx"
+#: Environment variable: a compute capability that all GPUs pass for, an older one than theirs.
+#: Libraries have its PTX, choose for it, and keep to its shared memory (csrc/host/launch.h).
+AS = "WARPSMITH_AS"
+
+
+def claimed_sm() -> int:
+    """The compute capability that all GPUs pass for; 0 where each is what it is."""
+    return int(os.environ.get(AS) or 0)
 
 
 def gencode(archs: Sequence[str]) -> list[str]:
-    return [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
+    flags = []
+    for arch in archs:
+        virtual = f"compute_{arch.removesuffix(PTX)}"
+        code = virtual if arch.endswith(PTX) else f"sm_{arch}"
+        flags.append(f"-gencode=arch={virtual},code={code}")
+    return flags
 
 
 # --- nvcc -----------------------------------------------------------------------------------------
