@@ -9,434 +9,280 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
+from warpsmith.norm.calls import (
+    HALVES,
+    LAYOUTS,
+    PAST_2_31,
+    Rows,
+    Sampler,
+    backwards,
+    benchmarks,
+    far_apart,
+    near_largest,
+    plain,
+    repeatable_gradients,
+    rows,
+    special,
+)
 from warpsmith.norm.norms import Norm
-from warpsmith.norm.plain_cases import PAST_2_31, far_apart, near_largest, repeatable_gradients
+from warpsmith.spec.spoilt import Spoiler
 
-HALVES = ("f16", "bf16")
+Pair = tuple[Rows, Rows]
 
 
 def call(
-    norm: Norm,
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    *,
-    eps: float | None = None,
-    zero_centered: bool = False,
-) -> tuple[Any, ...]:
-    affine = (weight, bias) if norm.layer else (weight,)
-    return x, residual, *affine, norm.eps if eps is None else eps, zero_centered
+    norm: Norm, i: Inputs, x: Tensor, residual: Tensor | None, **changes: Any
+) -> dict[str, Any]:
+    """With a plain weight and bias."""
+    cols = x.shape[-1]
+    given = {
+        "weight": i.randn(cols, salt=2),
+        "bias": i.randn(cols, salt=3),
+        "eps": norm.eps,
+        "zero_centered": False,
+    }
+    return norm.given(x=x, residual=residual, **given | changes)
 
-
-def of(
-    norm: Norm, i: Inputs, x: Tensor, residual: Tensor | None, wide: bool = False, **options: Any
-) -> tuple[Any, ...]:
-    """A call with a plain weight and bias, in f32 if `wide`."""
-    weight, bias = i.randn(x.shape[-1], salt=2), i.randn(x.shape[-1], salt=3)
-    if wide:
-        weight, bias = weight.float(), bias.float()
-    return call(norm, x, residual, weight, bias, **options)
-
-
-RMS, LAYER = Norm(layer=False, source="add"), Norm(layer=True, source="add")
-
-Make = Callable[[Inputs], tuple[Tensor, Tensor | None]]
 
 # --- samples --------------------------------------------------------------------------------------
 
 
-def _pair(*shape: int) -> Make:
-    return lambda i: (i.randn(*shape), i.randn(*shape, salt=1))
+def pair(*shape: int) -> Pair:
+    return rows(*shape), rows(*shape, salt=1)
 
 
-def _layouts() -> dict[str, Make]:
-    """x and residual in every layout that memory may have."""
-    return {
-        "1-d": _pair(768),
-        "3-d": _pair(2, 5, 128),
-        "4-d": _pair(2, 3, 4, 72),
-        "no rows": _pair(0, 16),
-        "no columns": _pair(4, 0),
-        "row stride": lambda i: (i.randn(9, 320)[:, :256], i.randn(9, 256, salt=1)),
-        "residual with a row stride": lambda i: (i.randn(9, 256), i.randn(9, 320, salt=1)[:, 64:]),
-        "odd row stride": lambda i: (i.randn(9, 256), i.randn(9, 259, salt=1)[:, :256]),
-        "expanded rows": lambda i: (i.randn(6, 64), i.randn(64, salt=1).expand(6, 64)),
-        "transposed": lambda i: (i.randn(64, 24).t(), i.randn(24, 64, salt=1)),
-        "both transposed": lambda i: (i.randn(64, 24).t(), i.randn(64, 24, salt=1).t()),
-        "middle transposed": lambda i: (
-            i.randn(3, 4, 5, 32).transpose(1, 2),
-            i.randn(3, 5, 4, 32, salt=1),
-        ),
-        "misaligned": lambda i: (i.misaligned(5, 256), i.randn(5, 256, salt=1)),
-        "misaligned residual": lambda i: (i.randn(5, 256), i.misaligned(5, 256, salt=1)),
-        "small values": lambda i: (
-            i.plain(3, 1000, scale=1e-3),
-            i.plain(3, 1000, scale=1e-3, salt=1),
-        ),
-        "hundredfold": lambda i: (i.plain(3, 1024, scale=100.0), _outlier(i, 3, 1024)),
-        "cancelling": lambda i: (i.plain(3, 512), i.plain(3, 512).neg()),
-        "special": lambda i: (_special(i), i.randn(5, 64, salt=1)),
-    }
-
-
-def _outlier(i: Inputs, rows: int, cols: int) -> Tensor:
-    x = i.plain(rows, cols, scale=100.0, salt=1)
-    x[:, cols // 3] = 3e4
+def _outlier(i: Inputs) -> Tensor:
+    x = i.plain(3, 1024, scale=100.0, salt=1)
+    x[:, 341] = 3e4
     return x
 
 
-def _special(i: Inputs) -> Tensor:
-    """Rows with NaN, infinities and zeros."""
-    x = i.randn(5, 64)
-    x[0, 3] = float("nan")
-    x[1, 5] = float("inf")
-    x[2, 7], x[2, 8] = float("-inf"), float("inf")
-    x[3] = 0.0
-    return x
-
-
-SMALL_WIDTHS = (1, 2, 3, 7, 63, 64, 256, 1000, 1023, 1024, 4096)
-LARGE_SHAPES = (
+#: Of x, beside a plain residual, and of the residual.
+_LAID_OUT: dict[str, Pair] = {
+    **{
+        label: (x, lambda i, x=x: i.randn(*x(i).shape, salt=1))  # type: ignore[misc]
+        for label, x in LAYOUTS.items()
+        if label not in ("odd row stride", "expanded rows")
+    },
+    "residual with a row stride": (rows(9, 256), lambda i: i.randn(9, 320, salt=1)[:, 64:]),
+    "odd row stride": (rows(9, 256), lambda i: i.randn(9, 259, salt=1)[:, :256]),
+    "expanded rows": (rows(6, 64), lambda i: i.randn(64, salt=1).expand(6, 64)),
+    "both transposed": (lambda i: i.randn(64, 24).t(), lambda i: i.randn(64, 24, salt=1).t()),
+    "misaligned residual": (rows(5, 256), lambda i: i.misaligned(5, 256, salt=1)),
+    "small values": (plain(3, 1000, scale=1e-3), plain(3, 1000, scale=1e-3, salt=1)),
+    "hundredfold": (plain(3, 1024, scale=100.0), _outlier),
+    "cancelling": (plain(3, 512), lambda i: i.plain(3, 512).neg()),
+    "special": (special, rows(5, 64, salt=1)),
+}
+_SMALL = tuple(
+    ((3, 1, 33)[k % 3], n) for k, n in enumerate((1, 2, 3, 7, 63, 64, 256, 1000, 1023, 1024, 4096))
+)
+_LARGE = (
     (199, 512), (1030, 96), (2500, 1024), (37, 2048), (11, 1128), (5, 8192), (3, 12345), (3, 16384),
     (3, 20000), (5, 32768), (3, 40000), (2, 65536), (2, 131072), (1, 262144), (2, 300001),
 )  # fmt: skip
 #: More rows than clusters are resident at once, so that each walks over several.
-MANY_LONG_ROWS = (
-    (300, 16640),
-    (300, 32768),
-    (150, 65536),
-    (90, 131072),
-    (70, 262144),
-    (40, 400000),
-)
+_MANY_LONG_ROWS = (
+    (300, 16640), (300, 32768), (150, 65536), (90, 131072), (70, 262144), (40, 400000),
+)  # fmt: skip
 
 
 def samples(norm: Norm) -> tuple[Sample, ...]:
-    def plain(rows: int, cols: int, small: bool = True, huge: bool = False) -> Sample:
-        make = _pair(rows, cols)
-        return Sample(f"{rows}x{cols}", lambda i: of(norm, i, *make(i)), small=small, huge=huge)
-
-    def laid_out(label: str, make: Make) -> Sample:
-        return Sample(label, lambda i: of(norm, i, *make(i)))
-
-    rows = (3, 1, 33)
-    long = (3, 40000)
+    sample = Sampler(norm, call)
+    none = dict.fromkeys(norm.affine)
+    if norm.layer:
+        particular = [
+            sample("near the largest", (near_largest, None), dtypes=("f32", "bf16")),
+            sample(
+                "near the largest, 516", (lambda i: near_largest(i, 516), None), dtypes=("f32",)
+            ),
+        ]
+    else:  # one of the two for both: their offsets are the same code
+        past = plain(*PAST_2_31), plain(*PAST_2_31, salt=1)
+        particular = [sample.past_2_31("outputs past 2^31 elements", past)]
     return (
-        *(plain(rows[k % 3], n) for k, n in enumerate(SMALL_WIDTHS)),
-        *(plain(m, n, small=False) for m, n in LARGE_SHAPES),
-        *(plain(m, n, small=False, huge=True) for m, n in MANY_LONG_ROWS),
-        *(laid_out(label, make) for label, make in _layouts().items()),
-        Sample("defaults", lambda i: _pair(4, 64)(i)),
-        Sample("no weight", lambda i: call(norm, *_pair(7, 256)(i), None, None)),
-        Sample("no weight, odd", lambda i: call(norm, *_pair(7, 129)(i), None, None)),
-        Sample("no weight, long", lambda i: call(norm, *_pair(*long)(i), None, None), small=False),
-        Sample("weight alone", lambda i: call(norm, *_pair(7, 96)(i), i.randn(96, salt=2), None)),
-        Sample("no residual", lambda i: of(norm, i, i.randn(5, 256), None)),
-        Sample("no residual, odd", lambda i: of(norm, i, i.randn(5, 129), None)),
-        Sample("no residual, long", lambda i: of(norm, i, i.randn(*long), None), small=False),
-        Sample("zero-centred", lambda i: of(norm, i, *_pair(5, 256)(i), zero_centered=True)),
-        Sample("zero-centred, odd", lambda i: of(norm, i, *_pair(3, 33)(i), zero_centered=True)),
-        Sample(
-            "zero-centred, no weight",
-            lambda i: call(norm, *_pair(3, 64)(i), None, None, zero_centered=True),
-        ),
-        Sample("large eps", lambda i: of(norm, i, *_pair(3, 64)(i), eps=10.0)),
-        Sample("eps 0", lambda i: of(norm, i, *_pair(3, 64)(i), eps=0.0)),
-        Sample(
+        *sample.grid(_SMALL, pair, small=True),
+        *sample.grid(_LARGE, pair, small=False),
+        *sample.grid(_MANY_LONG_ROWS, pair, small=False, huge=True),
+        *(sample(label, made) for label, made in _LAID_OUT.items()),
+        Sample("defaults", lambda i: {"x": i.randn(4, 64), "residual": i.randn(4, 64, salt=1)}),
+        sample("no weight", pair(7, 256), **none),
+        sample("no weight, odd", pair(7, 129), **none),
+        sample("no weight, long", pair(3, 40000), small=False, **none),
+        sample("weight alone", pair(7, 96), bias=None),
+        sample("no residual", (rows(5, 256), None)),
+        sample("no residual, odd", (rows(5, 129), None)),
+        sample("no residual, long", (rows(3, 40000), None), small=False),
+        sample("zero-centred", pair(5, 256), zero_centered=True),
+        sample("zero-centred, odd", pair(3, 33), zero_centered=True),
+        sample("zero-centred, no weight", pair(3, 64), zero_centered=True, **none),
+        sample("large eps", pair(3, 64), eps=10.0),
+        sample("eps 0", pair(3, 64), eps=0.0),
+        sample(
             "misaligned weight",
-            lambda i: call(
-                norm,
-                *_pair(5, 256)(i),
-                i.misaligned(256, salt=2),
-                i.misaligned(256, offset=2, salt=3),
-            ),
+            pair(5, 256),
+            weight=lambda i: i.misaligned(256, salt=2),
+            bias=lambda i: i.misaligned(256, offset=2, salt=3),
         ),
-        Sample(
+        sample(
             "strided weight",
-            lambda i: call(
-                norm, *_pair(5, 64)(i), i.randn(128, salt=2)[::2], i.randn(192, salt=3)[::3]
-            ),
+            pair(5, 64),
+            weight=lambda i: i.randn(128, salt=2)[::2],
+            bias=lambda i: i.randn(192, salt=3)[::3],
         ),
-        *(_NEAR_LARGEST if norm.layer else _PAST_2_31),
-        *_mixed(norm),
-        Sample(
-            "rows past 2^31 elements",
-            lambda i: of(norm, i, far_apart(i), i.plain(257, 1024, salt=1)),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
+        *particular,
+        *_mixed(sample),
+        sample.past_2_31("rows past 2^31 elements", (far_apart, plain(257, 1024, salt=1))),
     )
 
 
-_NEAR_LARGEST = (
-    Sample(
-        "near the largest",
-        lambda i: of(LAYER, i, near_largest(i), None),
-        dtypes=("f32", "bf16"),
-    ),
-    Sample(
-        "near the largest, 516",
-        lambda i: of(LAYER, i, near_largest(i, 516), None),
-        dtypes=("f32",),
-    ),
-)
-
-
-#: One of the two for both: their offsets are the same code.
-_PAST_2_31 = (
-    Sample(
-        "outputs past 2^31 elements",
-        lambda i: of(RMS, i, i.plain(*PAST_2_31), i.plain(*PAST_2_31, salt=1)),
-        small=False,
-        huge=True,
-        dtypes=("f16",),
-    ),
-)
-
-
-def _mixed(norm: Norm) -> tuple[Sample, ...]:
+def _mixed(sample: Sampler) -> list[Sample]:
     """f32 beside 16 bits: residual, weights or both."""
 
-    def sample(
-        label: str, wide: str, *shape: int, small: bool = True, huge: bool = False
-    ) -> Sample:
-        def make(i: Inputs) -> tuple[Any, ...]:
-            x, residual = i.randn(*shape), i.randn(*shape, salt=1)
-            if "residual" in wide:
-                residual = residual.float() + 2.0**-12
-            return of(norm, i, x, residual, wide="weight" in wide)
+    def mixed(label: str, wide: str, *shape: int, small: bool = True, huge: bool = False) -> Sample:
+        return sample(label, pair(*shape), small, HALVES, wide, huge)
 
-        return Sample(label, make, small=small, huge=huge, dtypes=HALVES)
+    return [
+        mixed("f32 residual", "residual", 5, 1024),
+        mixed("f32 residual, short", "residual", 9, 32),
+        mixed("f32 residual, odd", "residual", 7, 129),
+        mixed("f32 residual, wide", "residual", 3, 12288, small=False),
+        mixed("f32 residual, long", "residual", 3, 40000, small=False),
+        mixed("f32 residual, many long rows", "residual", 300, 20480, small=False, huge=True),
+        mixed("f32 weight", "weight", 5, 1024),
+        mixed("f32 weight, short", "weight", 9, 64),
+        mixed("f32 weight, long", "weight", 3, 65536, small=False),
+        mixed("f32 residual and weight", "residual weight", 5, 512),
+        mixed("f32 residual and weight, long", "residual weight", 2, 65536, small=False),
+    ]
 
-    return (
-        sample("f32 residual", "residual", 5, 1024),
-        sample("f32 residual, short", "residual", 9, 32),
-        sample("f32 residual, odd", "residual", 7, 129),
-        sample("f32 residual, wide", "residual", 3, 12288, small=False),
-        sample("f32 residual, long", "residual", 3, 40000, small=False),
-        sample("f32 residual, many long rows", "residual", 300, 20480, small=False, huge=True),
-        sample("f32 weight", "weight", 5, 1024),
-        sample("f32 weight, short", "weight", 9, 64),
-        sample("f32 weight, long", "weight", 3, 65536, small=False),
-        sample("f32 residual and weight", "residual weight", 5, 512),
-        sample("f32 residual and weight, long", "residual weight", 2, 65536, small=False),
-    )
+
+def _gradients(
+    norm: Norm, grad: Tensor, grad_h: Tensor | None, h: Tensor, **changes: Any
+) -> dict[str, Any]:
+    given = call(norm, Inputs(grad.dtype, grad.device), h, None, **changes)
+    del given["x"], given["residual"]
+    return {"grad": grad, "grad_h": grad_h, "h": h, **given, "separate_x": h.dtype != grad.dtype}
+
+
+def backward(norm: Norm) -> Callable[[Inputs, dict[str, Any]], dict[str, Any]]:
+    """x turns into its norm's gradient, the residual into h."""
+
+    def make(i: Inputs, given: dict[str, Any]) -> dict[str, Any]:
+        x, residual = given.pop("x"), given.pop("residual")
+        other = i.randn(*x.shape, salt=4)
+        grad, grad_h, h = (other, None, x) if residual is None else (x, other, residual)
+        made = {
+            "grad": grad,
+            "grad_h": None if grad_h is None else grad_h.to(h.dtype),
+            "h": h,
+            **given,
+        }
+        if norm.source == "add":
+            made["separate_x"] = residual is None or h.dtype != grad.dtype
+        return made
+
+    return make
 
 
 def backward_samples(norm: Norm) -> tuple[Sample, ...]:
+    def of(label: str, grad: Rows, grad_h: Rows | None, h: Rows, small: bool = True) -> Sample:
+        def make(i: Inputs) -> dict[str, Any]:
+            return _gradients(norm, grad(i), grad_h and grad_h(i), h(i))
+
+        return Sample(label, make, small=small)
+
+    def one_infinity(i: Inputs) -> Tensor:
+        """In the first row; those that the same block adds to its sums afterwards are ordinary."""
+        x = i.randn(300, 64)
+        x[0, 21] = float("inf")
+        return x
+
+    made = [s for s in samples(norm) if s.label not in ("special", "defaults")]
     return (
-        *(_backward(norm, s) for s in samples(norm) if s.label not in ("special", "defaults")),
-        Sample(
+        *(backwards(s, backward(norm)) for s in made),
+        of(
             "strided gradients",
-            lambda i: _gradients(
-                norm, i.randn(9, 80)[:, :64], i.randn(9, 96, salt=1)[:, 8:72], i.randn(9, 64)
-            ),
+            lambda i: i.randn(9, 80)[:, :64],
+            lambda i: i.randn(9, 96, salt=1)[:, 8:72],
+            rows(9, 64),
         ),
-        Sample(
+        of(
             "expanded gradients",
-            lambda i: _gradients(
-                norm,
-                i.randn(64).expand(9, 64),
-                i.randn(9, 1, salt=1).expand(9, 64),
-                i.randn(9, 64, salt=4),
-            ),
+            lambda i: i.randn(64).expand(9, 64),
+            lambda i: i.randn(9, 1, salt=1).expand(9, 64),
+            rows(9, 64, salt=4),
         ),
-        Sample(
-            "misaligned h",
-            lambda i: _gradients(norm, i.randn(5, 64), i.randn(5, 64), i.misaligned(5, 64)),
-        ),
-        Sample(
-            "many rows",
-            lambda i: _gradients(norm, *(i.randn(20011, 32, salt=k) for k in range(3))),
-            small=False,
-        ),
-        Sample("special", lambda i: _gradients(norm, i.randn(5, 64), None, _special(i))),
-        Sample(
-            "one infinite gradient",
-            lambda i: _gradients(norm, _one_infinity(i, 300, 64), None, i.randn(300, 64, salt=4)),
-            small=False,
-        ),
+        of("misaligned h", rows(5, 64), rows(5, 64), lambda i: i.misaligned(5, 64)),
+        of("many rows", *(rows(20011, 32, salt=k) for k in range(3)), small=False),  # type: ignore[misc]
+        of("special", rows(5, 64), None, special),
+        of("one infinite gradient", one_infinity, None, rows(300, 64, salt=4), small=False),
     )
 
 
-def _one_infinity(i: Inputs, rows: int, cols: int) -> Tensor:
-    """In the first row; those that the same block adds to its sums afterwards are ordinary."""
-    x = i.randn(rows, cols)
-    x[0, cols // 3] = float("inf")
-    return x
-
-
-def _gradients(norm: Norm, grad: Tensor, grad_h: Tensor | None, h: Tensor) -> tuple[Any, ...]:
-    i = Inputs(grad.dtype, grad.device)
-    return grad, grad_h, h, *of(norm, i, h, None)[2:], h.dtype != grad.dtype
-
-
-def _backward(norm: Norm, sample: Sample) -> Sample:
-    """The same call, backwards: x turns into its norm's gradient, the residual into h."""
-
-    def make(inputs: Inputs) -> tuple[Any, ...]:
-        x, residual, *rest = sample.make(inputs)
-        if residual is None:
-            return inputs.randn(*x.shape, salt=4), None, x, *rest, True
-        grad_h = inputs.randn(*x.shape, salt=4).to(residual.dtype)
-        return x, grad_h, residual, *rest, residual.dtype != x.dtype
-
-    return Sample(sample.label, make, sample.small, sample.huge, sample.dtypes)
-
-
-BENCH_SHAPES = (
-    (262144, 256),
-    (65536, 1024),
-    (32768, 4096),
-    (16384, 8192),
-    (8192, 32768),
-    (2048, 131072),
-    (512, 262144),
-)
-
-
-def _bench_affine(norm: Norm, i: Inputs, cols: int) -> tuple[Tensor, ...]:
-    return tuple(i.plain(cols, salt=2 + k) for k in range(1 + norm.layer))
+def _affine(i: Inputs, cols: int) -> dict[str, Tensor]:
+    return {"weight": i.plain(cols, salt=2), "bias": i.plain(cols, salt=3)}
 
 
 def bench(norm: Norm) -> tuple[Sample, ...]:
-    def case(rows: int, cols: int) -> Sample:
-        def make(i: Inputs) -> tuple[Any, ...]:
-            x, residual = i.plain(rows, cols), i.plain(rows, cols, salt=1)
-            return x, residual, *_bench_affine(norm, i, cols), norm.eps, False
+    def make(i: Inputs, m: int, n: int) -> dict[str, Any]:
+        return call(norm, i, i.plain(m, n), i.plain(m, n, salt=1), **_affine(i, n))
 
-        return Sample(f"{rows}x{cols}", make, small=False)
-
-    return tuple(case(*shape) for shape in BENCH_SHAPES)
+    return benchmarks(make)
 
 
 def bench_backward(norm: Norm) -> tuple[Sample, ...]:
-    def case(rows: int, cols: int) -> Sample:
-        def make(i: Inputs) -> tuple[Any, ...]:
-            grad, grad_h, h = (i.plain(rows, cols, salt=k) for k in range(3))
-            return grad, grad_h, h, *_bench_affine(norm, i, cols), norm.eps, False, False
+    def make(i: Inputs, m: int, n: int) -> dict[str, Any]:
+        grad, grad_h, h = (i.plain(m, n, salt=k) for k in range(3))
+        return _gradients(norm, grad, grad_h, h, **_affine(i, n))
 
-        return Sample(f"{rows}x{cols}", make, small=False)
-
-    return tuple(case(*shape) for shape in BENCH_SHAPES)
+    return benchmarks(make)
 
 
 # --- bad calls ------------------------------------------------------------------------------------
 
 
 def errors(norm: Norm) -> tuple[Bad, ...]:
-    def f32(i: Inputs) -> Inputs:
-        return Inputs(torch.float32, i.device)
-
-    found: tuple[Bad, ...] = (
-        Bad(
-            "integers",
-            lambda i: (torch.ones(2, 8, dtype=torch.int32, device=i.device), None),
-            rf"{norm.name}: expected x to be a floating-point tensor, got torch\.int32",
-        ),
-        Bad(
-            "0-d",
-            lambda i: (i.randn(), None),
-            rf"{norm.name}: expected at least 1 dimension in x, got shape \(\)",
-        ),
-        Bad(
-            "residual of another shape",
-            lambda i: (i.randn(2, 8), i.randn(1, 8)),
-            rf"{norm.name}: expected residual to have shape \(2, 8\) like x, got \(1, 8\)",
-        ),
-        Bad(
-            "residual of another dtype",
-            lambda i: (i.randn(2, 8), i.randn(2, 8).double()),
-            rf"{norm.name}: expected residual to have dtype torch\.\w+.*, got torch\.float64",
-        ),
-        Bad(
-            "weight of another length",
-            lambda i: (i.randn(2, 8), None, i.randn(7)),
-            rf"{norm.name}: expected weight to have shape \(8,\), .*, got \(7,\)",
-        ),
-        Bad(
-            "residual on the CPU",
-            lambda i: (i.randn(2, 8), torch.ones(2, 8, dtype=i.dtype)),
-            rf"{norm.name}: expected residual to be on cuda:\d+ like x, got cpu",
-            cuda_only=True,
-        ),
-        Bad(
+    good = lambda i: call(norm, i, i.randn(2, 8), None, weight=None, bias=None)  # noqa: E731
+    spoil = Spoiler(norm.name, good)
+    return (
+        spoil.integers(),
+        spoil.no_dimension(),
+        spoil.other_shape("residual", 1, 8),
+        spoil.other_dtype("residual"),
+        *(spoil.other_length(name) for name in norm.affine),
+        *(spoil.other_length(name, 1, 8) for name in norm.affine[1:]),
+        spoil.on_the_cpu("residual", 2, 8, narrow=True),
+        spoil.refused(
             "pack, misaligned residual",
-            lambda i: (f32(i).randn(2, 8), f32(i).misaligned(2, 8)),
-            rf"{norm.name}.*: .*needs rows, weight and bias aligned to 16 bytes",
-            variant="f32x4_pack",
+            "needs rows, weight and bias aligned to 16 bytes",
+            "f32x4_pack",
+            residual=lambda i: i.misaligned(2, 8),
         ),
-        Bad(
+        spoil.refused(
             "registers, row too long",
-            lambda i: (f32(i).plain(1, 16388), None),
-            rf"{norm.name}.*: .*needs rows of at most 64 KiB",
-            variant="f32x4_pack_registers",
+            "needs rows of at most 64 KiB",
+            "f32x4_pack_registers",
+            x=lambda i: i.plain(1, 16388),
         ),
+        *([spoil.two_dtypes("weight", "bias")] if norm.layer else ()),
     )
-    if norm.layer:
-        found += (
-            Bad(
-                "bias of another length",
-                lambda i: (i.randn(2, 8), None, None, i.randn(1, 8)),
-                rf"{norm.name}: expected bias to have shape \(8,\), .*, got \(1, 8\)",
-            ),
-            Bad(
-                "bias of another dtype than weight",
-                lambda i: (
-                    i.randn(2, 8).bfloat16(),
-                    None,
-                    i.randn(8).bfloat16(),
-                    i.randn(8).float(),
-                ),
-                rf"{norm.name}: expected bias to have dtype torch\.bfloat16 like weight, "
-                r"got torch\.float32",
-            ),
-        )
-    return found
 
 
 def backward_errors(norm: Norm) -> tuple[Bad, ...]:
-    op = norm.backward_name
+    def good(i: Inputs) -> dict[str, Any]:
+        x = i.randn(2, 8)
+        ones = torch.ones(8, dtype=x.dtype, device=x.device)
+        return _gradients(norm, x, None, x, weight=ones, bias=None)
 
-    def call(grad: Tensor, grad_h: Tensor | None, h: Tensor, cols: int = 8) -> tuple[Any, ...]:
-        weight = torch.ones(cols, dtype=grad.dtype, device=grad.device)
-        affine = (weight, None) if norm.layer else (weight,)
-        return grad, grad_h, h, *affine, norm.eps, False, False
-
+    spoil = Spoiler(norm.backward_name, good, like="grad")
     return (
-        Bad(
-            "h of another shape",
-            lambda i: call(i.randn(2, 8), None, i.randn(2, 7)),
-            rf"{op}: expected h to have shape \(2, 8\) like grad, got \(2, 7\)",
-        ),
-        Bad(
-            "h of another dtype",
-            lambda i: call(i.randn(2, 8), None, i.randn(2, 8).double()),
-            rf"{op}: expected h to have dtype torch\.\w+.*, got torch\.float64",
-        ),
-        Bad(
-            "gradient of h of another shape",
-            lambda i: call(i.randn(2, 8), i.randn(8), i.randn(2, 8)),
-            rf"{op}: expected grad_h to have shape \(2, 8\) like h, got \(8,\)",
-        ),
-        Bad(
-            "gradient of h of another dtype",
-            lambda i: call(i.randn(2, 8), i.randn(2, 8).double(), i.randn(2, 8)),
-            rf"{op}: expected grad_h to have dtype torch\.\w+ like h, got torch\.float64",
-        ),
-        Bad(
-            "weight of another length",
-            lambda i: call(i.randn(2, 8), None, i.randn(2, 8), cols=7),
-            rf"{op}: expected weight to have shape \(8,\), .*, got \(7,\)",
-        ),
-        Bad(
-            "h on the CPU",
-            lambda i: call(i.randn(2, 8), None, torch.ones(2, 8, dtype=i.dtype)),
-            rf"{op}: expected h to be on cuda:\d+ like grad, got cpu",
-            cuda_only=True,
-        ),
+        spoil.other_shape("h", 2, 7),
+        spoil.other_dtype("h"),
+        spoil.other_shape("grad_h", 8, said="gradient of h", like="h"),
+        spoil.other_dtype("grad_h", said="gradient of h", like="h"),
+        spoil.other_length("weight"),
+        spoil.on_the_cpu("h", 2, 8, narrow=True),
     )
 
 
@@ -463,7 +309,7 @@ def rows_independent(function: Callable[..., Any], inputs: Inputs) -> None:
 
 
 def repeatable(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
-    return repeatable_gradients(lambda i, grad, h: _gradients(norm, grad, grad, h))
+    return repeatable_gradients(lambda i, grad, h: tuple(_gradients(norm, grad, grad, h).values()))
 
 
 def shift_invariant(function: Callable[..., Any], inputs: Inputs) -> None:

@@ -9,33 +9,32 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
-from warpsmith.norm.add_norm_cases import BENCH_SHAPES, HALVES, of
+from warpsmith.norm import add_norm_cases
+from warpsmith.norm.add_norm_cases import Pair, backward, pair
+from warpsmith.norm.calls import (
+    BENCH_SHAPES,
+    HALVES,
+    PAST_2_31,
+    Sampler,
+    backwards,
+    benchmarks,
+    far_apart,
+    plain,
+    repeatable_gradients,
+    rows,
+)
 from warpsmith.norm.norms import Norm
-from warpsmith.norm.plain_cases import PAST_2_31, far_apart, repeatable_gradients
 from warpsmith.spec import philox
-
-RMS = Norm(layer=False, source="dropout_add")
+from warpsmith.spec.spoilt import Spoiler
 
 P, SEED, OFFSET = 0.1, 0x1234_5678_9ABC, 3
 
 
 def _call(
-    norm: Norm,
-    i: Inputs,
-    x: Tensor,
-    residual: Tensor | None,
-    row_scale: Tensor | None = None,
-    p: float = P,
-    seed: int = SEED,
-    offset: int = OFFSET,
-    *,
-    wide: bool = False,
-    zero_centered: bool = False,
-) -> tuple[Any, ...]:
-    x, residual, *affine, eps, centered = of(
-        norm, i, x, residual, wide, zero_centered=zero_centered
-    )
-    return x, residual, *affine, row_scale, p, seed, offset, eps, centered
+    norm: Norm, i: Inputs, x: Tensor, residual: Tensor | None, **changes: Any
+) -> dict[str, Any]:
+    drawn = {"row_scale": None, "p": P, "seed": SEED, "offset": OFFSET}
+    return add_norm_cases.call(norm, i, x, residual, **drawn | changes)
 
 
 def _row_scale(i: Inputs, *shape: int) -> Tensor:
@@ -43,104 +42,6 @@ def _row_scale(i: Inputs, *shape: int) -> Tensor:
     scale = torch.full(shape, 1.5, device=i.device)
     scale.view(-1)[2::3] = 0.0
     return scale
-
-
-def samples(norm: Norm) -> tuple[Sample, ...]:
-    def sample(
-        label: str,
-        *shape: int,
-        p: float = P,
-        scaled: bool = True,
-        small: bool = True,
-        huge: bool = False,
-        dtypes: tuple[str, ...] | None = None,
-        wide: str = "",
-        **options: Any,
-    ) -> Sample:
-        def make(i: Inputs) -> tuple[Any, ...]:
-            x, residual = i.randn(*shape), i.randn(*shape, salt=1)
-            row_scale = _row_scale(i, *shape[:-1]) if scaled else None
-            if "residual" in wide:
-                residual = residual.float() + 2.0**-12
-            return _call(norm, i, x, residual, row_scale, p, wide="weight" in wide, **options)
-
-        return Sample(label, make, small=small, huge=huge, dtypes=dtypes)
-
-    small = ((3, 1), (5, 3), (7, 7), (2, 63), (9, 64), (33, 32), (3, 1000), (2, 1023), (3, 1024))
-    large = ((199, 512), (37, 2048), (2, 4096), (3, 8192), (3, 12345), (3, 16384), (2, 40000))
-    many = ((300, 16640), (150, 65536), (40, 262144))
-    return (
-        *(sample(f"{m}x{n}", m, n) for m, n in small),
-        *(sample(f"{m}x{n}", m, n, small=False) for m, n in (*large, (1, 131072), (1, 300001))),
-        *(sample(f"{m}x{n}", m, n, small=False, huge=True) for m, n in many),
-        sample("half dropped", 5, 96, p=0.5),
-        sample("all dropped", 5, 96, p=1.0),
-        sample("nothing dropped", 5, 96, p=0.0),
-        sample("nothing dropped, rows alike", 5, 96, p=0.0, scaled=False),
-        sample("rows alike", 5, 129, scaled=False),
-        sample("negative seed", 5, 96, seed=-5, offset=-7),
-        sample("zero-centred", 3, 128, zero_centered=True),
-        sample("1-d", 768),
-        sample("3-d", 2, 5, 72),
-        sample("no rows", 0, 16),
-        sample("no columns", 4, 0),
-        sample("f32 residual", 5, 256, wide="residual", dtypes=HALVES),
-        sample("f32 residual, odd", 5, 129, wide="residual", dtypes=HALVES),
-        sample("f32 residual, long", 3, 20000, wide="residual", small=False, dtypes=HALVES),
-        sample("f32 weight", 5, 256, wide="weight", dtypes=HALVES),
-        sample("f32 residual and weight", 5, 64, wide="residual weight", dtypes=HALVES),
-        Sample(
-            "hundredfold",
-            lambda i: _call(
-                norm, i, i.plain(5, 1000, scale=100.0), i.plain(5, 1000, scale=100.0, salt=1)
-            ),
-        ),
-        Sample("special", lambda i: _call(norm, i, _special(i), i.randn(5, 64, salt=1))),
-        Sample(
-            "special, rows dropped",
-            lambda i: _call(norm, i, _special(i), i.randn(5, 64, salt=1), _row_scale(i, 5), p=0.5),
-        ),
-        *(() if norm.layer else _PAST_2_31),
-        Sample("no residual", lambda i: _call(norm, i, i.randn(5, 256), None)),
-        Sample("no residual, odd", lambda i: _call(norm, i, i.randn(5, 129), None)),
-        Sample(
-            "row stride",
-            lambda i: _call(norm, i, i.randn(9, 96)[:, :64], i.randn(9, 80, salt=1)[:, 16:]),
-        ),
-        Sample(
-            "transposed", lambda i: _call(norm, i, i.randn(64, 24).t(), i.randn(24, 64, salt=1))
-        ),
-        Sample(
-            "misaligned",
-            lambda i: _call(norm, i, i.misaligned(5, 64), i.randn(5, 64, salt=1)),
-        ),
-        Sample(
-            "strided row scale",
-            lambda i: _call(
-                norm, i, i.randn(9, 64), i.randn(9, 64, salt=1), _row_scale(i, 9, 2)[:, 1]
-            ),
-        ),
-        Sample("defaults", lambda i: (i.randn(4, 64), i.randn(4, 64, salt=1))),
-        Sample(
-            "rows past 2^31 elements",
-            lambda i: _call(norm, i, far_apart(i), far_apart(i, salt=1), _row_scale(i, 257)),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
-    )
-
-
-#: One of the two for both, as their offsets and the counters of the generator are the same code.
-_PAST_2_31 = (
-    Sample(
-        "outputs past 2^31 elements",
-        lambda i: _call(RMS, i, i.plain(*PAST_2_31), i.plain(*PAST_2_31, salt=1)),
-        small=False,
-        huge=True,
-        dtypes=("f16",),
-    ),
-)
 
 
 def _special(i: Inputs) -> Tensor:
@@ -155,128 +56,162 @@ def _special(i: Inputs) -> Tensor:
     return x
 
 
-def backward_samples(norm: Norm) -> tuple[Sample, ...]:
-    def backward(sample: Sample) -> Sample:
-        """x turns into its norm's gradient, the residual into h."""
+# --- samples --------------------------------------------------------------------------------------
 
-        def make(i: Inputs) -> tuple[Any, ...]:
-            x, residual, *rest = sample.make(i)
-            if residual is None:
-                return i.randn(*x.shape, salt=4), None, x, *rest
-            return x, i.randn(*x.shape, salt=4).to(residual.dtype), residual, *rest
+_SMALL = ((3, 1), (5, 3), (7, 7), (2, 63), (9, 64), (33, 32), (3, 1000), (2, 1023), (3, 1024))
+_LARGE = (
+    (199, 512), (37, 2048), (2, 4096), (3, 8192), (3, 12345), (3, 16384), (2, 40000), (1, 131072),
+    (1, 300001),
+)  # fmt: skip
+_MANY = ((300, 16640), (150, 65536), (40, 262144))
+_PAST = "outputs past 2^31 elements"
 
-        return Sample(sample.label, make, sample.small, sample.huge, sample.dtypes)
 
-    def special(i: Inputs) -> tuple[Any, ...]:
-        """In h; infinite gradients make whole columns of dw infinite."""
-        h = _special(i)
-        return i.randn(5, 64), None, h, *_call(norm, i, h, None, _row_scale(i, 5))[2:]
-
-    def past_2_31(i: Inputs) -> tuple[Any, ...]:
-        """Without grad_h, for which a GPU has no room in f64."""
-        h = i.plain(*PAST_2_31)
-        return i.plain(*PAST_2_31, salt=4), None, h, *_call(norm, i, h, None)[2:]
-
-    others = ("defaults", "special", "special, rows dropped", _PAST_2_31[0].label)
+def samples(norm: Norm) -> tuple[Sample, ...]:
+    plainly = Sampler(norm, _call)
+    scaled = Sampler(
+        norm,
+        lambda norm, i, x, residual, **changes: _call(
+            norm, i, x, residual, **{"row_scale": _row_scale(i, *x.shape[:-1])} | changes
+        ),
+    )
+    hundred: Pair = plain(5, 1000, scale=100.0), plain(5, 1000, scale=100.0, salt=1)
+    beside: Callable[..., Pair] = lambda x, *shape: (x, rows(*shape, salt=1))  # noqa: E731
+    past: Pair = plain(*PAST_2_31), plain(*PAST_2_31, salt=1)
     return (
-        *(backward(s) for s in samples(norm) if s.label not in others),
-        Sample("special", special),
-        Sample(_PAST_2_31[0].label, past_2_31, small=False, huge=True, dtypes=_PAST_2_31[0].dtypes),
+        *scaled.grid(_SMALL, pair, small=True),
+        *scaled.grid(_LARGE, pair, small=False),
+        *scaled.grid(_MANY, pair, small=False, huge=True),
+        scaled("half dropped", pair(5, 96), p=0.5),
+        scaled("all dropped", pair(5, 96), p=1.0),
+        scaled("nothing dropped", pair(5, 96), p=0.0),
+        plainly("nothing dropped, rows alike", pair(5, 96), p=0.0),
+        plainly("rows alike", pair(5, 129)),
+        scaled("negative seed", pair(5, 96), seed=-5, offset=-7),
+        scaled("zero-centred", pair(3, 128), zero_centered=True),
+        scaled("1-d", pair(768)),
+        scaled("3-d", pair(2, 5, 72)),
+        scaled("no rows", pair(0, 16)),
+        scaled("no columns", pair(4, 0)),
+        scaled("f32 residual", pair(5, 256), True, HALVES, "residual"),
+        scaled("f32 residual, odd", pair(5, 129), True, HALVES, "residual"),
+        scaled("f32 residual, long", pair(3, 20000), False, HALVES, "residual"),
+        scaled("f32 weight", pair(5, 256), True, HALVES, "weight"),
+        scaled("f32 residual and weight", pair(5, 64), True, HALVES, "residual weight"),
+        plainly("hundredfold", hundred),
+        plainly("special", beside(_special, 5, 64)),
+        scaled("special, rows dropped", beside(_special, 5, 64), p=0.5),
+        # one of the two for both, as their offsets and the generator's counters are the same code
+        *([] if norm.layer else [plainly.past_2_31(_PAST, past)]),
+        plainly("no residual", (rows(5, 256), None)),
+        plainly("no residual, odd", (rows(5, 129), None)),
+        plainly(
+            "row stride",
+            (lambda i: i.randn(9, 96)[:, :64], lambda i: i.randn(9, 80, salt=1)[:, 16:]),
+        ),
+        plainly("transposed", beside(lambda i: i.randn(64, 24).t(), 24, 64)),
+        plainly("misaligned", beside(lambda i: i.misaligned(5, 64), 5, 64)),
+        plainly("strided row scale", pair(9, 64), row_scale=lambda i: _row_scale(i, 9, 2)[:, 1]),
+        Sample("defaults", lambda i: {"x": i.randn(4, 64), "residual": i.randn(4, 64, salt=1)}),
+        scaled.past_2_31("rows past 2^31 elements", (far_apart, lambda i: far_apart(i, salt=1))),
     )
 
 
-def bench(norm: Norm) -> tuple[Sample, ...]:
-    def case(rows: int, cols: int) -> Sample:
-        def make(i: Inputs) -> tuple[Any, ...]:
-            x, residual = i.plain(rows, cols), i.plain(rows, cols, salt=1)
-            return _call(norm, i, x, residual, _row_scale(i, rows))
-
-        return Sample(f"{rows}x{cols}", make, small=False)
-
-    return tuple(case(*shape) for shape in _BENCH)
+def _gradients(
+    norm: Norm, i: Inputs, grad: Tensor, grad_h: Tensor | None, h: Tensor, **changes: Any
+) -> dict[str, Any]:
+    given = _call(norm, i, h, None, **changes)
+    del given["x"], given["residual"]
+    return {"grad": grad, "grad_h": grad_h, "h": h, **given}
 
 
-def bench_backward(norm: Norm) -> tuple[Sample, ...]:
-    def case(rows: int, cols: int) -> Sample:
-        def make(i: Inputs) -> tuple[Any, ...]:
-            grad, grad_h, h = (i.plain(rows, cols, salt=k) for k in range(3))
-            return (
-                grad,
-                grad_h,
-                *_call(norm, i, h, None, _row_scale(i, rows))[:1],
-                *_call(norm, i, h, None, _row_scale(i, rows))[2:],
-            )
+def backward_samples(norm: Norm) -> tuple[Sample, ...]:
+    def special(i: Inputs) -> dict[str, Any]:
+        """In h; infinite gradients make whole columns of dw infinite."""
+        return _gradients(norm, i, i.randn(5, 64), None, _special(i), row_scale=_row_scale(i, 5))
 
-        return Sample(f"{rows}x{cols}", make, small=False)
+    def past_2_31(i: Inputs) -> dict[str, Any]:
+        """Without grad_h, for which a GPU has no room in f64."""
+        return _gradients(norm, i, i.plain(*PAST_2_31, salt=4), None, i.plain(*PAST_2_31))
 
-    return tuple(case(*shape) for shape in _BENCH)
+    others = ("defaults", "special", "special, rows dropped", _PAST)
+    return (
+        *(backwards(s, backward(norm)) for s in samples(norm) if s.label not in others),
+        Sample("special", special),
+        Sample(_PAST, past_2_31, small=False, huge=True, dtypes=("f16",)),
+    )
 
 
 _BENCH = tuple(shape for shape in BENCH_SHAPES if 1024 <= shape[1] <= 32768)
 
 
-def errors(norm: Norm) -> tuple[Bad, ...]:
-    def call(i: Inputs, row_scale: Tensor | None = None, p: float = P) -> tuple[Any, ...]:
-        return _call(norm, i, i.randn(2, 3, 8), i.randn(2, 3, 8, salt=1), row_scale, p)
+def bench(norm: Norm) -> tuple[Sample, ...]:
+    def make(i: Inputs, m: int, n: int) -> dict[str, Any]:
+        x, residual = i.plain(m, n), i.plain(m, n, salt=1)
+        return _call(norm, i, x, residual, row_scale=_row_scale(i, m))
 
+    return benchmarks(make, _BENCH)
+
+
+def bench_backward(norm: Norm) -> tuple[Sample, ...]:
+    def make(i: Inputs, m: int, n: int) -> dict[str, Any]:
+        grad, grad_h, h = (i.plain(m, n, salt=k) for k in range(3))
+        return _gradients(norm, i, grad, grad_h, h, row_scale=_row_scale(i, m))
+
+    return benchmarks(make, _BENCH)
+
+
+# --- bad calls ------------------------------------------------------------------------------------
+
+
+def errors(norm: Norm) -> tuple[Bad, ...]:
+    def good(i: Inputs) -> dict[str, Any]:
+        return _call(norm, i, i.randn(2, 3, 8), i.randn(2, 3, 8, salt=1))
+
+    def flat(i: Inputs) -> dict[str, Any]:
+        return _call(norm, i, i.randn(2, 8), None)
+
+    spoil, ones = Spoiler(norm.name, good), torch.ones
+    between = "expected p to be between 0 and 1, got"
     return (
-        Bad(
-            "no probability",
-            lambda i: call(i, p=1.5),
-            rf"{norm.name}: expected p to be between 0 and 1, got 1\.5",
-        ),
-        Bad(
-            "NaN for a probability",
-            lambda i: call(i, p=float("nan")),
-            rf"{norm.name}: expected p to be between 0 and 1, got nan",
-        ),
-        Bad(
+        spoil("no probability", rf"{between} 1\.5", p=1.5),
+        spoil("NaN for a probability", f"{between} nan", p=float("nan")),
+        spoil(
             "row scale of another shape",
-            lambda i: call(i, torch.ones(6, device=i.device)),
-            rf"{norm.name}: expected row_scale to have shape \(2, 3\), that of x without its last "
-            r"dimension, got \(6,\)",
+            r"expected row_scale to have shape \(2, 3\), that of x without its last dimension, "
+            r"got \(6,\)",
+            row_scale=lambda i: ones(6, device=i.device),
         ),
-        Bad(
+        spoil(
             "row scale of another dtype",
-            lambda i: call(i, torch.ones(2, 3, device=i.device).half()),
-            rf"{norm.name}: expected row_scale to have dtype torch\.float32, got torch\.float16",
+            r"expected row_scale to have dtype torch\.float32, got torch\.float16",
+            row_scale=lambda i: ones(2, 3, device=i.device).half(),
         ),
-        Bad(
-            "residual of another shape",
-            lambda i: (i.randn(2, 8), i.randn(8)),
-            rf"{norm.name}: expected residual to have shape \(2, 8\) like x, got \(8,\)",
-        ),
-        Bad(
-            "row scale on the CPU",
-            lambda i: call(i, torch.ones(2, 3)),
-            rf"{norm.name}: expected row_scale to be on cuda:\d+ like x, got cpu",
-            cuda_only=True,
-        ),
+        Spoiler(norm.name, flat).other_shape("residual", 8),
+        spoil.on_the_cpu("row_scale", 2, 3, said="row scale"),
     )
 
 
 def backward_errors(norm: Norm) -> tuple[Bad, ...]:
-    op = norm.backward_name
+    def good(i: Inputs) -> dict[str, Any]:
+        return _gradients(norm, i, i.randn(2, 8), None, i.randn(2, 8))
 
-    def call(i: Inputs, h: Tensor, p: float = P) -> tuple[Any, ...]:
-        _, _, *rest = _call(norm, i, i.randn(2, 8), None, None, p)
-        return i.randn(2, 8), None, h, *rest
-
+    spoil = Spoiler(norm.backward_name, good, like="grad")
     return (
-        Bad(
-            "no probability",
-            lambda i: call(i, i.randn(2, 8), -0.5),
-            rf"{op}: expected p to be between 0 and 1, got -0\.5",
-        ),
-        Bad(
-            "h of another shape",
-            lambda i: call(i, i.randn(2, 7)),
-            rf"{op}: expected h to have shape \(2, 8\) like grad, got \(2, 7\)",
-        ),
+        spoil("no probability", r"expected p to be between 0 and 1, got -0\.5", p=-0.5),
+        spoil.other_shape("h", 2, 7),
     )
 
 
 # --- properties -----------------------------------------------------------------------------------
+
+
+def repeatable(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
+    def arguments(i: Inputs, grad: Tensor, h: Tensor) -> tuple[Any, ...]:
+        scale = _row_scale(i, h.shape[0])
+        return tuple(_gradients(norm, i, grad, grad, h, row_scale=scale).values())
+
+    return repeatable_gradients(arguments)
 
 
 def drops_what_philox_says(function: Callable[..., Any], inputs: Inputs) -> None:
@@ -287,13 +222,6 @@ def drops_what_philox_says(function: Callable[..., Any], inputs: Inputs) -> None
             kept = philox.keep_mask(x.shape, 0.5, 11, offset, x.device)
             options = {"p": 0.5, "seed": 11, "offset": offset}
             assert torch.equal(function(x, None, **options)[1], kept.to(x.dtype) * 2.0)
-
-
-def repeatable(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
-    def arguments(i: Inputs, grad: Tensor, h: Tensor) -> tuple[Any, ...]:
-        return grad, grad, h, *_call(norm, i, h, None, _row_scale(i, h.shape[0]))[2:]
-
-    return repeatable_gradients(arguments)
 
 
 def without_dropout_a_residual_norm(function: Callable[..., Any], inputs: Inputs) -> None:

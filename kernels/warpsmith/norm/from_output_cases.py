@@ -9,9 +9,18 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
+from warpsmith.norm.calls import (
+    HALVES,
+    PAST_2_31,
+    Sampler,
+    benchmarks,
+    plain,
+    repeatable_gradients,
+    rows,
+)
 from warpsmith.norm.norms import Norm
-from warpsmith.norm.plain_cases import BENCH_SHAPES, PAST_2_31, repeatable_gradients
 from warpsmith.spec.checks import wide_dtype
+from warpsmith.spec.spoilt import Spoiler
 
 EPS = 1e-5
 
@@ -27,181 +36,145 @@ def _normalised(x: Tensor, centred: bool) -> tuple[Tensor, Tensor]:
     return values * rstd, rstd.squeeze(-1)
 
 
-def saved(norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
-    """The operator's arguments behind the gradient."""
-    xhat, rstd = _normalised(x, norm.layer)
-    y = xhat if weight is None else xhat * weight
-    if not norm.layer:
-        return y.to(x.dtype), weight, rstd, EPS
-    return (y if bias is None else y + bias).to(x.dtype), weight, bias, rstd, EPS
-
-
-def _parameters(inputs: Inputs, cols: int) -> tuple[Tensor, Tensor]:
+def _parameters(inputs: Inputs, cols: int) -> dict[str, Tensor | None]:
     """Of both signs, none near zero."""
     weight = inputs.plain(cols, scale=0.1, salt=1) + 1
     weight[::3] *= -1
-    return weight, inputs.plain(cols, scale=0.5, salt=3)
+    return {"weight": weight, "bias": inputs.plain(cols, scale=0.5, salt=3)}
+
+
+def call(norm: Norm, i: Inputs, x: Tensor, **changes: Any) -> dict[str, Any]:
+    """The arguments behind the gradient of the call that normalises `x`."""
+    affine = _parameters(i, x.shape[-1]) | changes
+    affine = {name: affine[name] for name in norm.affine}
+    y, rstd = _normalised(x, norm.layer)
+    y = y if affine["weight"] is None else y * affine["weight"]
+    bias = affine.get("bias")
+    y = y if bias is None else y + bias
+    return {"y": y.to(x.dtype), **affine, "rstd": rstd, "eps": EPS}
+
+
+def _in_f32(norm: Norm, i: Inputs, x: Tensor, **changes: Any) -> dict[str, Any]:
+    """With parameters in f32."""
+    wide = {name: p.float() for name, p in _parameters(i, x.shape[-1]).items() if p is not None}
+    return _with_gradient(norm, i, x, **wide | changes)
+
+
+def _with_gradient(norm: Norm, i: Inputs, x: Tensor, **changes: Any) -> dict[str, Any]:
+    return {"grad": i.randn(*x.shape, salt=2), **call(norm, i, x, **changes)}
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+_SMALL = (
+    (3, 1), (199, 2), (7, 3), (3, 7), (5, 63), (199, 64), (9, 255), (7, 256), (3, 1000), (3, 1023),
+    (5, 1024),
+)  # fmt: skip
+_LARGE = (
+    (199, 512), (1030, 96), (2500, 1024), (37, 1128), (5, 8192), (3, 12345), (3, 16384), (3, 20000),
+    (3, 32768), (5, 65536), (2, 131072), (3, 262144), (2, 300001),
+)  # fmt: skip
+
+
+def _misplaced(x: Tensor) -> Tensor:
+    return torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view(x.shape)
+
+
+def _strided(x: Tensor) -> Tensor:
+    return torch.cat([x, x.new_zeros(x.shape[0], 8)], dim=1)[:, : x.shape[1]]
+
+
+def _far_apart(x: Tensor) -> Tensor:
+    """The last of 257 rows begins past 2^31 elements."""
+    return x.new_zeros(x.shape[0], (1 << 23) + 8)[:, : x.shape[1]].copy_(x)
+
+
+def _zero_weights(i: Inputs) -> Tensor:
+    weight = _parameters(i, 96)["weight"]
+    assert weight is not None
+    weight[5:40:7] = 0.0
+    weight[6], weight[7] = EPS / 4, -EPS / 4
+    return weight
+
+
+def _special(i: Inputs) -> Tensor:
+    x = i.randn(5, 64)
+    x[0, 3], x[1, 5], x[3] = float("nan"), float("inf"), 0.0
+    return x
 
 
 def samples(norm: Norm) -> tuple[Sample, ...]:
-    def of(i: Inputs, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
-        return i.randn(*x.shape, salt=2), *saved(norm, x, weight, bias)
+    def relaid(relay: Callable[[Tensor], Tensor]) -> Sampler:
+        """The output, and the gradient, in another layout than they were written in."""
 
-    def rows(m: int, n: int, *, small: bool = True) -> Sample:
-        return Sample(f"{m}x{n}", lambda i: of(i, i.randn(m, n), *_parameters(i, n)), small=small)
+        def laid_out(norm: Norm, i: Inputs, x: Tensor, **changes: Any) -> dict[str, Any]:
+            given = _with_gradient(norm, i, x, **changes)
+            return given | {"grad": relay(given["grad"]), "y": relay(given["y"])}
 
-    def relaid(
-        label: str, lay_out: Callable[[Tensor], Tensor], m: int, n: int, **how: Any
-    ) -> Sample:
-        """The output in another layout than it was written in."""
+        return Sampler(norm, laid_out)
 
-        def make(i: Inputs) -> tuple[Any, ...]:
-            grad, y, *rest = of(i, i.randn(m, n), *_parameters(i, n))
-            return lay_out(grad), lay_out(y), *rest
-
-        return Sample(label, make, **how)
-
-    def misplaced(x: Tensor) -> Tensor:
-        return torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view(x.shape)
-
-    def strided(x: Tensor) -> Tensor:
-        return torch.cat([x, x.new_zeros(x.shape[0], 8)], dim=1)[:, : x.shape[1]]
-
-    def far_apart(x: Tensor) -> Tensor:
-        """The last of 257 rows begins past 2^31 elements."""
-        wide = x.new_zeros(x.shape[0], (1 << 23) + 8)[:, : x.shape[1]]
-        return wide.copy_(x)
-
-    def transposed(x: Tensor) -> Tensor:
-        return x.t().contiguous().t()
-
-    def zero_weights(i: Inputs) -> tuple[Any, ...]:
-        weight, bias = _parameters(i, 96)
-        weight[5:40:7] = 0.0
-        weight[6], weight[7] = EPS / 4, -EPS / 4
-        return of(i, i.randn(7, 96), weight, bias)
-
-    def wide(m: int, n: int) -> Callable[[Inputs], tuple[Any, ...]]:
-        return lambda i: of(i, i.randn(m, n), *(p.float() for p in _parameters(i, n)))
-
-    def special(i: Inputs) -> tuple[Any, ...]:
-        x = i.randn(5, 64)
-        x[0, 3], x[1, 5], x[3] = float("nan"), float("inf"), 0.0
-        return of(i, x, *_parameters(i, 64))
-
-    small = (
-        (3, 1), (199, 2), (7, 3), (3, 7), (5, 63), (199, 64), (9, 255), (7, 256), (3, 1000),
-        (3, 1023), (5, 1024),
-    )  # fmt: skip
-    large = (
-        (199, 512), (1030, 96), (2500, 1024), (37, 1128), (5, 8192), (3, 12345), (3, 16384),
-        (3, 20000), (3, 32768), (5, 65536), (2, 131072), (3, 262144), (2, 300001),
-    )  # fmt: skip
+    sample, wide = Sampler(norm, _with_gradient), Sampler(norm, _in_f32)
+    past = relaid(_far_apart).past_2_31("rows past 2^31 elements", rows(257, 1024))
+    huge: dict[str, Any] = {"small": False, "huge": True, "dtypes": ("f16",)}
     return (
-        *(rows(m, n) for m, n in small),
-        *(rows(m, n, small=False) for m, n in large),
-        Sample("no parameters", lambda i: of(i, i.randn(7, 256), None, None)),
-        Sample("no weight", lambda i: of(i, i.randn(7, 129), None, _parameters(i, 129)[1])),
-        Sample("no bias", lambda i: of(i, i.randn(7, 256), _parameters(i, 256)[0], None)),
-        Sample("f32 parameters", wide(5, 1024), dtypes=("f16", "bf16")),
-        Sample("f32 parameters, many rows", wide(700, 8192), small=False, dtypes=("f16", "bf16")),
-        Sample("f32 parameters, long", wide(3, 65536), small=False, dtypes=("f16", "bf16")),
-        Sample("f32 parameters, longest", wide(3, 262144), small=False, dtypes=("f16", "bf16")),
-        Sample("1-d", lambda i: of(i, i.randn(768), *_parameters(i, 768))),
-        Sample("3-d", lambda i: of(i, i.randn(2, 5, 128), *_parameters(i, 128))),
-        Sample("no rows", lambda i: of(i, i.randn(0, 16), *_parameters(i, 16))),
-        Sample("no columns", lambda i: of(i, i.randn(4, 0), *_parameters(i, 0))),
-        relaid("misaligned", misplaced, 5, 256),
-        relaid("row stride", strided, 9, 256),
-        relaid("transposed", transposed, 24, 64),
-        Sample("weights of zero", zero_weights),
-        Sample(
-            "values of 100", lambda i: of(i, i.plain(5, 1024, scale=100.0), *_parameters(i, 1024))
-        ),
-        Sample("special", special),
-        Sample(
-            "many rows",
-            lambda i: of(i, i.randn(20011, 32), *_parameters(i, 32)),
-            small=False,
-        ),
+        *sample.grid(_SMALL, rows, small=True),
+        *sample.grid(_LARGE, rows, small=False),
+        sample("no parameters", rows(7, 256), weight=None, bias=None),
+        sample("no weight", rows(7, 129), weight=None),
+        sample("no bias", rows(7, 256), bias=None),
+        wide("f32 parameters", rows(5, 1024), True, HALVES),
+        wide("f32 parameters, many rows", rows(700, 8192), False, HALVES),
+        wide("f32 parameters, long", rows(3, 65536), False, HALVES),
+        wide("f32 parameters, longest", rows(3, 262144), False, HALVES),
+        sample("1-d", rows(768)),
+        sample("3-d", rows(2, 5, 128)),
+        sample("no rows", rows(0, 16)),
+        sample("no columns", rows(4, 0)),
+        relaid(_misplaced)("misaligned", rows(5, 256)),
+        relaid(_strided)("row stride", rows(9, 256)),
+        relaid(lambda x: x.t().contiguous().t())("transposed", rows(24, 64)),
+        sample("weights of zero", rows(7, 96), weight=_zero_weights),
+        sample("values of 100", plain(5, 1024, scale=100.0)),
+        sample("special", _special),
+        sample("many rows", rows(20011, 32), small=False),
         # Without a bias, for which a GPU has no room in f64.
-        Sample(
-            "outputs past 2^31 elements",
-            lambda i: of(i, i.plain(*PAST_2_31), _parameters(i, PAST_2_31[1])[0], None),
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
-        relaid(
-            "rows past 2^31 elements",
-            far_apart,
-            257,
-            1024,
-            small=False,
-            huge=True,
-            dtypes=("f16",),
-        ),
+        sample("outputs past 2^31 elements", plain(*PAST_2_31), bias=None, **huge),
+        past,
     )
 
 
 def repeatable(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
-    return repeatable_gradients(
-        lambda i, grad, x: (grad, *saved(norm, x, *_parameters(i, x.shape[-1])))
-    )
+    return repeatable_gradients(lambda i, grad, x: (grad, *call(norm, i, x).values()))
 
 
 def bench(norm: Norm) -> tuple[Sample, ...]:
-    def make(rows: int, cols: int) -> Callable[[Inputs], tuple[Any, ...]]:
-        return lambda i: (
-            i.plain(rows, cols, salt=2),
-            *saved(norm, i.plain(rows, cols), *_parameters(i, cols)),
-        )
+    def make(i: Inputs, m: int, n: int) -> dict[str, Any]:
+        return {"grad": i.plain(m, n, salt=2), **call(norm, i, i.plain(m, n))}
 
-    return tuple(
-        Sample(f"{rows}x{cols}", make(rows, cols), small=False) for rows, cols in BENCH_SHAPES
-    )
+    return benchmarks(make)
+
+
+# --- bad calls ------------------------------------------------------------------------------------
 
 
 def errors(norm: Norm) -> tuple[Bad, ...]:
-    op = norm.backward_name
+    def good(i: Inputs) -> dict[str, Any]:
+        return {"grad": i.randn(2, 8), **call(norm, i, i.randn(2, 8), weight=None, bias=None)}
 
-    def call(i: Inputs, changed: int, to: Tensor) -> tuple[Any, ...]:
-        """A good call but for one argument."""
-        given = [i.randn(2, 8), *saved(norm, i.randn(2, 8), None, None)]
-        given[changed] = to
-        return tuple(given)
-
-    grad, weight, rstd = 0, 2, -2
+    spoil = Spoiler(norm.backward_name, good, like="y")
     return (
-        Bad(
-            "gradient of another shape",
-            lambda i: call(i, grad, i.randn(2, 7)),
-            rf"{op}: expected grad to have shape \(2, 8\) like y, got \(2, 7\)",
-        ),
-        Bad(
-            "gradient of another dtype",
-            lambda i: call(i, grad, i.randn(2, 8).double()),
-            rf"{op}: expected grad to have dtype torch\.\w+ like y, got torch\.float64",
-        ),
-        Bad(
-            "weight of another length",
-            lambda i: call(i, weight, i.randn(7)),
-            rf"{op}: expected weight to have shape \(8,\), the last dimension of y, got \(7,\)",
-        ),
-        Bad(
+        spoil.other_shape("grad", 2, 7, said="gradient"),
+        spoil.other_dtype("grad", said="gradient", like="y"),
+        spoil.other_length("weight"),
+        spoil(
             "rstd of another shape",
-            lambda i: call(i, rstd, torch.ones(3, device=i.device)),
-            rf"{op}: expected rstd to have shape \(2,\), that of the rows of y, got \(3,\)",
+            r"expected rstd to have shape \(2,\), that of the rows of y, got \(3,\)",
+            rstd=lambda i: torch.ones(3, device=i.device),
         ),
-        Bad(
+        spoil(
             "rstd of another dtype",
-            lambda i: call(i, rstd, torch.ones(2, device=i.device, dtype=torch.float64)),
-            rf"{op}: expected rstd to have dtype torch\.float32, got torch\.float64",
+            r"expected rstd to have dtype torch\.float32, got torch\.float64",
+            rstd=lambda i: torch.ones(2, device=i.device, dtype=torch.float64),
         ),
-        Bad(
-            "rstd on the CPU",
-            lambda i: call(i, rstd, torch.ones(2)),
-            rf"{op}: expected rstd to be on cuda:\d+ like y, got cpu",
-            cuda_only=True,
-        ),
+        spoil.on_the_cpu("rstd", 2),
     )

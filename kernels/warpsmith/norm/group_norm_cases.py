@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
-from warpsmith.norm.plain_cases import near_largest, same_twice
+from warpsmith.norm.calls import near_largest, same_twice
 from warpsmith.spec.accuracy import ulp
 
 EPS = 1e-5

@@ -2,102 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Property, Sample
+from warpsmith.norm.calls import (
+    HALVES,
+    LAYOUTS,
+    PAST_2_31,
+    Rows,
+    Sampler,
+    backwards,
+    benchmarks,
+    constant,
+    far_apart,
+    half_constant,
+    near_largest,
+    outliers,
+    plain,
+    repeatable_gradients,
+    rows,
+    special,
+)
 from warpsmith.norm.norms import Norm
-from warpsmith.spec.spoilt import Spoiler, Value, values
-
-HALVES = ("f16", "bf16")
-#: One row more than 2^31 elements.
-PAST_2_31 = ((1 << 21) + 1, 1024)
-BENCH_SHAPES = (
-    (262144, 256), (65536, 1024), (32768, 4096), (16384, 8192), (8192, 32768), (2048, 131072),
-    (512, 262144),
-)  # fmt: skip
-
-Rows = Callable[[Inputs], Tensor]
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def rows(*shape: int, salt: int = 0) -> Rows:
-    return lambda i: i.randn(*shape, salt=salt)
-
-
-def plain(*shape: int, scale: float = 1.0, salt: int = 0) -> Rows:
-    """Without outliers."""
-    return lambda i: i.plain(*shape, scale=scale, salt=salt)
-
-
-def far_apart(inputs: Inputs, salt: int = 0) -> Tensor:
-    """[257, 1024], of which the last row begins past 2^31 elements."""
-    return inputs.plain(257, (1 << 23) + 8, salt=salt)[:, :1024]
-
-
-def outliers(rows: int, cols: int) -> Rows:
-    """Normal rows but for one value each, of magnitude 5000 and of a place of its own."""
-
-    def make(inputs: Inputs) -> Tensor:
-        x = inputs.plain(rows, cols)
-        for row in range(rows):
-            x[row, (row + 1) * cols // (rows + 1)] = 5e3 * (-1) ** row
-        return x
-
-    return make
-
-
-def special(inputs: Inputs) -> Tensor:
-    """Rows with NaN, infinities and zeros."""
-    x = inputs.randn(5, 64)
-    x[0, 3] = float("nan")
-    x[1, 5] = float("inf")
-    x[2, 7], x[2, 8] = float("-inf"), float("inf")
-    x[3] = 0.0
-    return x
-
-
-def constant(rows: int, cols: int) -> Rows:
-    """Rows of one value each, with more digits than a sum over them keeps."""
-
-    def make(inputs: Inputs) -> Tensor:
-        found = torch.tensor([0.0, 1.1, -333.3, 9999.9, 1e-3], device=inputs.device)
-        return found[:rows, None].to(inputs.dtype).expand(rows, cols).contiguous()
-
-    return make
-
-
-def half_constant(inputs: Inputs) -> Tensor:
-    """The first half of a row lies far from the other: parts of it have means of their own."""
-    x = inputs.plain(4, 2048)
-    x[:, :1024] = 200.0
-    return x
-
-
-def near_largest(inputs: Inputs, cols: int = 1024) -> Tensor:
-    """Rows of one value each, of which two or more add up to infinity. Their mean is exact."""
-    found = torch.tensor([2.0**127, -1.5 * 2.0**126, 2.0**120], device=inputs.device)
-    return found[:, None].to(inputs.dtype).expand(3, cols).contiguous()
-
-
-#: In every layout that memory may have.
-LAYOUTS: Mapping[str, Rows] = {
-    "1-d": rows(768),
-    "3-d": rows(2, 5, 128),
-    "4-d": rows(2, 3, 4, 72),
-    "no rows": rows(0, 16),
-    "no columns": rows(4, 0),
-    "row stride": lambda i: i.randn(9, 320)[:, :256],
-    "odd row stride": lambda i: i.randn(9, 259)[:, :256],
-    "expanded rows": lambda i: i.randn(1, 64).expand(6, 64),
-    "transposed": lambda i: i.randn(64, 24).t(),
-    "middle transposed": lambda i: i.randn(3, 4, 5, 32).transpose(1, 2),
-    "misaligned": lambda i: i.misaligned(5, 256),
-}
+from warpsmith.spec.spoilt import Spoiler, Value
 
 # --- calls ----------------------------------------------------------------------------------------
 
@@ -119,48 +50,6 @@ def gentle(norm: Norm, i: Inputs, x: Tensor, **changes: Any) -> dict[str, Any]:
     return call(norm, i, x, **affine | changes)
 
 
-def _vector(cols: int, salt: int, wide: bool = False) -> Value:
-    return lambda i: i.randn(cols, salt=salt).float() if wide else i.randn(cols, salt=salt)
-
-
-class _Sampler:
-    """Makes samples of a norm by `call` or `gentle`."""
-
-    def __init__(self, norm: Norm, call: Callable[..., dict[str, Any]]) -> None:
-        self.norm, self.call = norm, call
-
-    def __call__(
-        self,
-        label: str,
-        x: Rows,
-        small: bool = True,
-        dtypes: tuple[str, ...] | None = None,
-        wide: bool = False,
-        huge: bool = False,
-        **changes: Value,
-    ) -> Sample:
-        """`wide`: with weight and bias in f32."""
-
-        def make(i: Inputs) -> dict[str, Any]:
-            given = self.call(self.norm, i, x(i), **values(changes, i))
-            if wide:
-                for name in self.norm.affine:
-                    given[name] = given[name].float() if given[name] is not None else None
-            return given
-
-        return Sample(label, make, small=small, huge=huge, dtypes=dtypes)
-
-    def grid(self, shapes: tuple[tuple[int, int], ...], made: Any, small: bool) -> list[Sample]:
-        return [self(f"{m}x{n}", made(m, n), small) for m, n in shapes]
-
-    def past_2_31(self) -> list[Sample]:
-        huge: dict[str, Any] = {"small": False, "huge": True, "dtypes": ("f16",)}
-        return [
-            self("output past 2^31 elements", plain(*PAST_2_31), **huge),
-            self("rows past 2^31 elements", far_apart, **huge),
-        ]
-
-
 _SMALL = tuple(
     ((1, 3, 199)[k % 3], n)
     for k, n in enumerate((1, 2, 3, 7, 63, 64, 255, 256, 1000, 1023, 1024, 4096))
@@ -172,7 +61,7 @@ _LARGE = (
 
 
 def samples(norm: Norm) -> tuple[Sample, ...]:
-    sample = _Sampler(norm, call)
+    sample = Sampler(norm, call)
     both = " and ".join(norm.affine)
     none = dict.fromkeys(norm.affine)
     return (
@@ -181,8 +70,8 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         *(sample(label, x) for label, x in LAYOUTS.items()),
         *(_of_layer(sample) if norm.layer else _of_rms(sample)),
         sample("no weight, long", rows(3, 40960), small=False, **none),
-        sample(f"f32 {both}", rows(5, 1024), dtypes=HALVES, wide=True),
-        sample(f"f32 {both}, long", rows(3, 65536), False, HALVES, wide=True),
+        sample(f"f32 {both}", rows(5, 1024), dtypes=HALVES, wide="weight"),
+        sample(f"f32 {both}, long", rows(3, 65536), False, HALVES, wide="weight"),
         Sample("defaults", lambda i: {"x": i.randn(4, 64)}),
         sample("row stride, long", lambda i: i.randn(3, 70000)[:, :65536], small=False),
         sample("misaligned pairs", lambda i: i.misaligned(5, 64, offset=2), **none),
@@ -201,18 +90,19 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         sample("one outlier a row", outliers(5, 1000)),
         sample("one outlier a row, long", outliers(3, 40000), small=False),
         sample("special", special),
-        *sample.past_2_31(),
+        sample.past_2_31("output past 2^31 elements", plain(*PAST_2_31)),
+        sample.past_2_31("rows past 2^31 elements", far_apart),
     )
 
 
-def _of_rms(sample: _Sampler) -> list[Sample]:
+def _of_rms(sample: Sampler) -> list[Sample]:
     return [
         sample("no weight", rows(7, 256), weight=None),
         sample("no weight, odd", rows(7, 129), weight=None),
     ]
 
 
-def _of_layer(sample: _Sampler) -> list[Sample]:
+def _of_layer(sample: Sampler) -> list[Sample]:
     f32 = ("f32",)
     return [
         sample("no weight, no bias", rows(7, 256), weight=None, bias=None),
@@ -220,8 +110,8 @@ def _of_layer(sample: _Sampler) -> list[Sample]:
         sample("no bias", rows(7, 256), bias=None),
         sample("no weight, odd", rows(7, 129), weight=None),
         sample("no bias, odd", rows(7, 129), bias=None),
-        sample("f32 bias", rows(5, 264), dtypes=HALVES, wide=True, weight=None),
-        sample("f32 weight and bias, many rows", rows(700, 8192), False, HALVES, wide=True),
+        sample("f32 bias", rows(5, 264), dtypes=HALVES, wide="weight", weight=None),
+        sample("f32 weight and bias, many rows", rows(700, 8192), False, HALVES, wide="weight"),
         sample("misaligned bias", rows(5, 256), bias=lambda i: i.misaligned(256, salt=3)),
         sample("mean 1e4", lambda i: i.plain(5, 1000) + 1e4, dtypes=f32),
         sample("mean 1e4, long", lambda i: i.plain(3, 40000) + 1e4, small=False, dtypes=f32),
@@ -236,7 +126,7 @@ def _of_layer(sample: _Sampler) -> list[Sample]:
 
 
 def with_rstd_samples(norm: Norm) -> tuple[Sample, ...]:
-    sample = _Sampler(norm, gentle)
+    sample = Sampler(norm, gentle)
     both = " and ".join(norm.affine)
     small = (
         (5, 1), (7, 3), (3, 7), (9, 63), (4, 64), (7, 129), (19, 256), (3, 1000), (2, 1023),
@@ -261,7 +151,7 @@ def with_rstd_samples(norm: Norm) -> tuple[Sample, ...]:
             sample("no weight, no bias", plain(7, 256), weight=None, bias=None),
             sample("no weight", plain(7, 96), weight=None),
             sample("no bias", plain(7, 96), bias=None),
-            sample(f"f32 {both}", plain(5, 264), dtypes=HALVES, wide=True),
+            sample(f"f32 {both}", plain(5, 264), dtypes=HALVES, wide="weight"),
             sample("mean 1e4", lambda i: i.plain(5, 1000) + 1e4, dtypes=("f32",)),
         ]
     else:
@@ -280,19 +170,17 @@ def with_rstd_samples(norm: Norm) -> tuple[Sample, ...]:
         sample("one outlier a row", outliers(5, 1000)),
         sample("one outlier a row, long", outliers(3, 40000), small=False),
         sample("special", special),
-        *sample.past_2_31(),
+        sample.past_2_31("output past 2^31 elements", plain(*PAST_2_31)),
+        sample.past_2_31("rows past 2^31 elements", far_apart),
     )
 
 
 def backward_samples(norm: Norm) -> tuple[Sample, ...]:
     """The same calls, backwards, with a gradient like x; and gradients in other layouts."""
 
-    def backward(sample: Sample) -> Sample:
-        def make(i: Inputs) -> dict[str, Any]:
-            given = norm.given(weight=None, bias=None, eps=norm.eps) | sample.make(i)
-            return {"grad": i.randn(*given["x"].shape, salt=2), **given}
-
-        return Sample(sample.label, make, sample.small, sample.huge, sample.dtypes)
+    def backward(i: Inputs, given: dict[str, Any]) -> dict[str, Any]:
+        given = norm.given(weight=None, bias=None, eps=norm.eps) | given
+        return {"grad": i.randn(*given["x"].shape, salt=2), **given}
 
     def of(label: str, grad: Rows, *shape: int, small: bool = True) -> Sample:
         def make(i: Inputs) -> dict[str, Any]:
@@ -301,7 +189,7 @@ def backward_samples(norm: Norm) -> tuple[Sample, ...]:
         return Sample(label, make, small=small)
 
     return (
-        *(backward(s) for s in samples(norm)),
+        *(backwards(s, backward) for s in samples(norm)),
         of("strided gradient", lambda i: i.randn(9, 80, salt=2)[:, :64], 9, 64),
         of("expanded gradient", lambda i: i.randn(64, salt=2).expand(9, 64), 9, 64),
         of("misaligned gradient", lambda i: i.misaligned(5, 64, salt=2), 5, 64),
@@ -310,15 +198,12 @@ def backward_samples(norm: Norm) -> tuple[Sample, ...]:
 
 
 def bench(norm: Norm, backward: bool = False) -> tuple[Sample, ...]:
-    def case(m: int, n: int) -> Sample:
-        def make(i: Inputs) -> dict[str, Any]:
-            grad = {"grad": i.plain(m, n, salt=2)} if backward else {}
-            affine = {"weight": i.plain(n, salt=1), "bias": i.plain(n, salt=3)}
-            return {**grad, **norm.given(x=i.plain(m, n), eps=norm.eps, **affine)}
+    def make(i: Inputs, m: int, n: int) -> dict[str, Any]:
+        grad = {"grad": i.plain(m, n, salt=2)} if backward else {}
+        affine = {"weight": i.plain(n, salt=1), "bias": i.plain(n, salt=3)}
+        return grad | norm.given(x=i.plain(m, n), eps=norm.eps, **affine)
 
-        return Sample(f"{m}x{n}", make, small=False)
-
-    return tuple(case(*shape) for shape in BENCH_SHAPES)
+    return benchmarks(make)
 
 
 # --- bad calls ------------------------------------------------------------------------------------
@@ -353,16 +238,7 @@ def errors(norm: Norm) -> tuple[Bad, ...]:
         spoil.other_variant(),
     ]
     if norm.layer:
-        bf16: Callable[..., Value] = lambda *shape: lambda i: i.randn(*shape).bfloat16()  # noqa: E731
-        found.append(
-            spoil(
-                "weight and bias of two dtypes",
-                r"expected bias to have dtype torch\.bfloat16 like weight, got torch\.float32",
-                x=bf16(2, 8),
-                weight=bf16(8),
-                bias=lambda i: i.randn(8).float(),
-            )
-        )
+        found.append(spoil.two_dtypes("weight", "bias"))
     return tuple(found)
 
 
@@ -378,29 +254,6 @@ def backward_errors(norm: Norm) -> tuple[Bad, ...]:
 
 
 # --- properties -----------------------------------------------------------------------------------
-
-
-def same_twice(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    pairs = zip(function(*args), function(*args), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs), "two calls differ"
-
-
-def repeatable_gradients(
-    arguments: Callable[[Inputs, Tensor, Tensor], tuple[Any, ...]],
-) -> Callable[[Callable[..., Any], Inputs], None]:
-    """Every gradient, those of weight and bias included, is the same bit for bit in every run.
-
-    Args:
-        arguments: those of the operator, given a gradient and rows like it.
-    """
-
-    def check(function: Callable[..., Any], inputs: Inputs) -> None:
-        # many rows, odd rows and long ones, whose sums are added up in three different ways
-        for shape in ((1031, 264), (129, 129), (40, 8200)):
-            grad, x = inputs.plain(*shape, salt=2), inputs.plain(*shape)
-            same_twice(function, arguments(inputs, grad, x))
-
-    return check
 
 
 def properties(norm: Norm) -> tuple[Property, ...]:

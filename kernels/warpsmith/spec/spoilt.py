@@ -74,7 +74,7 @@ class Spoiler:
     def other_dtype(self, name: str, said: str = "", like: str = "") -> Bad:
         """f64; messages name what it has to be `like`, unless f32 would do as well."""
         wanted = rf"torch\.\w+ like {like}" if like else r"torch\.\w+.*"
-        message = f"expected {name} to have dtype {wanted}, got torch.float64"
+        message = rf"expected {name} to have dtype {wanted}, got torch\.float64"
         wrong = {name: lambda i: self._rows(i).double()}
         return self(f"{said or name} of another dtype", message, **wrong)
 
@@ -82,6 +82,17 @@ class Spoiler:
         message = rf"expected {name} to have dtype torch\.\w+.*, got torch\.int64"
         wrong = lambda i: torch.ones(8, dtype=torch.int64, device=i.device)  # noqa: E731
         return self(f"integer {name}", message, **{name: wrong})
+
+    def two_dtypes(self, first: str, second: str) -> Bad:
+        """Two vectors of 8 values that have to be of one dtype, beside rows in bf16."""
+        message = rf"expected {second} to have dtype torch\.bfloat16 like {first}, "
+        message += r"got torch\.float32"
+        changes = {
+            self.like: lambda i: self._rows(i).bfloat16(),
+            first: lambda i: i.randn(8).bfloat16(),
+            second: lambda i: i.randn(8).float(),
+        }
+        return self(f"{second} of another dtype than {first}", message, **changes)
 
     def on_the_cpu(self, name: str, *shape: int, said: str = "", narrow: bool = False) -> Bad:
         """f32, or in the dtype of the call if `narrow`."""
