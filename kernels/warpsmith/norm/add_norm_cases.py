@@ -281,7 +281,7 @@ def backward_errors(norm: Norm) -> tuple[Bad, ...]:
         spoil.other_dtype("h"),
         spoil.other_shape("grad_h", 8, said="gradient of h", like="h"),
         spoil.other_dtype("grad_h", said="gradient of h", like="h"),
-        spoil.other_length("weight"),
+        spoil.other_length("weight", like="x"),
         spoil.on_the_cpu("h", 2, 8, narrow=True),
     )
 

@@ -53,7 +53,7 @@ class Spoiler:
         message = rf"expected at least 1 dimension in {self.like}, got shape \(\)"
         return self("0-d", message, **{self.like: lambda i: i.randn()})
 
-    def other_length(self, name: str, *shape: int) -> Bad:
+    def other_length(self, name: str, *shape: int, like: str = "") -> Bad:
         """Of a vector with a value for each of 8 columns."""
         wrong = shape or (7,)
         got = re.escape(str(wrong))
