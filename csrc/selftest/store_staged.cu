@@ -1,4 +1,4 @@
-// gemm/store_staged.cuh, gemm/store_row.cuh, gemm/store_pairs.cuh and gemm/split.cuh: sums that a warp's lanes hold as
+// gemm/store_staged.cuh, tile/store_staged.cuh, tile/store_row.cuh, gemm/store_pairs.cuh and gemm/split.cuh: sums that a warp's lanes hold as
 // mma.sync leaves them, to whole and odd rows, results that start between 16-byte borders, tiles that stick out, batches;
 // rounded alone, finished with alpha, c and the activation, and in two slices that are added up. Sums are integers that
 // every dtype holds. Nothing around the results is written.
@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "gemm/store_pairs.cuh"
+#include "gemm/tile_origin.cuh"
 #include "selftest/formats.h"
 #include "selftest/selftest.h"
 
