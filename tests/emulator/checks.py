@@ -80,19 +80,19 @@ def results(
     Args:
         op: an operator whose library is loaded.
         most: elements of the largest sample.
-        seconds: after which no more samples are taken; each variant has its share of them, and at
-            least one sample that it serves.
+        seconds: of this process, after which no more samples are taken; each variant has its share
+            of them, and at least one sample that it serves.
         seed: of the samples' values.
     """
     variants = [
         v for v in op.variants if not emulator.is_left_out(op.family, op.source_dir, v.rung.name)
     ]
     for i, variant in enumerate(variants):
-        began, share = time.monotonic(), seconds / len(variants)
+        began, share = time.process_time(), seconds / len(variants)
         dtype = DTYPES[variant.dtype]
         ran = False
         for sample in op.samples_for(variant.dtype):
-            if ran and time.monotonic() - began > share:
+            if ran and time.process_time() - began > share:
                 break
             if _elements(sample.make(Inputs(dtype, "meta", seed))) > most:
                 continue

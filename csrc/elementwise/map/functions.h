@@ -42,6 +42,8 @@ struct MulAdd {
 using Activations = std::tuple<Relu, Sigmoid, Elu, Gelu, GeluTanh, Silu, Hardswish, Hardshrink, QuickGelu, Mish>;
 using BiasActivations = std::tuple<Gelu, GeluTanh>;
 using GatedActivations = std::tuple<Silu, Gelu, GeluTanh>;
+using BinaryFunctions = std::tuple<Add, Mul>;
+using TernaryFunctions = std::tuple<MulAdd>;
 
 // How a function meets its operands. `apply(out, in, p)` works on one element. `has_table`: whether it is a function of
 // one value, or the product of one with the others.

@@ -5,6 +5,7 @@
 
 namespace warpsmith {
 
-using Maps = std::tuple<Binary<Add>, Binary<Mul>, Ternary<MulAdd>>;
+using Maps =
+    decltype(std::tuple_cat(Wrapped<Binary, BinaryFunctions>::type{}, Wrapped<Ternary, TernaryFunctions>::type{}));
 
 }  // namespace warpsmith
