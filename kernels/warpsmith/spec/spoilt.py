@@ -58,7 +58,8 @@ class Spoiler:
         wrong = shape or (7,)
         got = re.escape(str(wrong))
         message = (
-            rf"expected {name} to have shape \(8,\), the last dimension of {self.like}, got {got}"
+            rf"expected {name} to have shape \(8,\), the last dimension of {like or self.like}, "
+            f"got {got}"
         )
         label = f"{name} of another length" if len(wrong) == 1 else f"{len(wrong)}-d {name}"
         return self(label, message, **{name: lambda i: i.randn(*wrong)})
