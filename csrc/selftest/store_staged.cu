@@ -1,7 +1,7 @@
-// gemm/store_staged.cuh, tile/store_staged.cuh, tile/store_row.cuh, gemm/store_pairs.cuh and gemm/split.cuh: sums that a warp's lanes hold as
-// mma.sync leaves them, to whole and odd rows, results that start between 16-byte borders, tiles that stick out, batches;
-// rounded alone, finished with alpha, c and the activation, and in two slices that are added up. Sums are integers that
-// every dtype holds. Nothing around the results is written.
+// gemm/store_staged.cuh, store_pairs.cuh and split.cuh, tile/store_staged.cuh and store_row.cuh: sums that a warp's lanes
+// hold as mma.sync leaves them, to whole and odd rows, results that start between 16-byte borders, tiles that stick out,
+// batches; rounded alone, finished with alpha, c and the activation, and in two slices that are added up. Sums are integers
+// that every dtype holds. Nothing around the results is written.
 #include "gemm/store_staged.cuh"
 
 #include <cstring>
