@@ -161,7 +161,6 @@ def _forward(norm: Norm, *properties: Property, **settings: Any) -> Op:
 def _backward(norm: Norm, eager: Callable[..., Any], **peers: Any) -> Op:
     return backward(
         norm,
-        source="add_norm_backward",
         samples=cases.backward_samples(norm),
         errors=cases.backward_errors(norm),
         properties=(Property("repeatable", cases.repeatable(norm)),),

@@ -181,7 +181,6 @@ _dropout_add_layer_norm = dispatch.public(_forward(_LAYER))
 for _norm in (_RMS, _LAYER):
     backward(
         _norm,
-        source="dropout_add_norm_backward",
         samples=cases.backward_samples(_norm),
         errors=cases.backward_errors(_norm),
         properties=(Property("repeatable", cases.repeatable(_norm)),),

@@ -578,6 +578,7 @@ group_norm_backward_op = catalogue.add(
         "group_norm_backward(Tensor grad, Tensor x, int groups, Tensor? weight, Tensor? bias, "
         "float eps, str activation) -> (Tensor, Tensor, Tensor)",
         family="norm",
+        source="group_norm/backward",
         reference=_reference_backward,
         ladder=(
             Rung("naive", "a block per group for dx, a block per channel for dw and db"),

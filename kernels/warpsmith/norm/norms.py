@@ -322,9 +322,11 @@ def backward(norm: Norm, **settings: Any) -> Op:
     from_output, added = norm.sink == "with_rstd", bool(norm.source)
     schema, fake = norm.backward_schema, _fake_backward(norm)
     unread = () if from_output or added else ("bias",)
+    function = f"{norm.source}_norm" if added else Norm(norm.layer).name
     op = Op(
         schema,
         family="norm",
+        source=f"{function}/backward{'_from_output' * from_output}",
         reference=_reference_backward(norm),
         ladder=ladders.backward(norm.layer, from_output, added),
         triton=f"{'add_' * added}norm_backward_triton:{norm.backward_name}",
