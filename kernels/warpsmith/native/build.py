@@ -58,9 +58,9 @@ class Step:
         return log
 
 
-def steps(library: str, archs: Sequence[str]) -> list[Step]:
+def steps(library: str, archs: Sequence[str], threads: int = 1) -> list[Step]:
     """What has to be compiled for a library, or for the one that all are linked with, in the order
-    in which it is linked.
+    in which it is linked; `threads`: of a compiler, which makes the same of a file with any number.
     """
     found = libraries.cutlass_for(library) if library != libraries.HOST else None
     home = toolchain.cuda_home()
@@ -69,6 +69,8 @@ def steps(library: str, archs: Sequence[str]) -> list[Step]:
     nvcc = [str(home / "bin" / "nvcc")]
     if host := os.environ.get("CXX"):
         nvcc += ["-ccbin", host]
+    if threads > 1:  # a file's kernels are optimised side by side, and so are architectures
+        nvcc += [f"--split-compile={threads}", f"--threads={min(threads, len(archs))}"]
     includes = [f"-I{csrc.CSRC}", f"-I{home / 'include'}"]
     bindings = [word for path in toolchain.torch_include_dirs() for word in ("-isystem", path)]
     made = []
@@ -197,8 +199,10 @@ def compiled(
     """The object files of libraries, in the order in which they are linked, and those of the one
     that all are linked with; or what the compiler said.
     """
+    # of a single library, the last and longest files would keep few cores busy
+    threads = jobs() if len(names) == 1 else 1
     makings = [_Making(libraries.HOST, steps(libraries.HOST, archs), None)]
-    makings += [_Making(name, steps(name, archs), on_progress) for name in names]
+    makings += [_Making(name, steps(name, archs, threads), on_progress) for name in names]
     queue = [(making, step) for making in makings for step in making.todo]
     queue.sort(key=lambda pair: -pair[1].weight)
     with ThreadPoolExecutor(jobs()) as workers:

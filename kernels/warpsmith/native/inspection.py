@@ -343,8 +343,9 @@ def code(path: Path, arch: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
     for kernel in machine_code.read(path, _sources(library), arch):
         name = tidy(demangle(kernel.symbol))
         owning, rung = owners(name, kernel.source, ops)
-        for op in owning if rung is not None else ():
-            found.setdefault((op.name, rung), []).append((name, kernel.digest))
+        if rung is not None:
+            for op in owning:
+                found.setdefault((op.name, rung), []).append((name, kernel.digest))
     return {key: sorted(kernels) for key, kernels in sorted(found.items())}
 
 

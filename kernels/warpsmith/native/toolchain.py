@@ -165,17 +165,17 @@ def cxx() -> str:
 
 
 @functools.cache
-def _first_line(compiler: str) -> str:
+def _told_version(compiler: str) -> str:
     try:
         done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
     except OSError:
         return ""
-    return done.stdout.partition("\n")[0]
+    return done.stdout
 
 
 def identity() -> str:
     """Names the compilers: objects of others are others."""
-    return f"{nvcc_version()} {_first_line(cxx())}"
+    return f"{_told_version(str(find_nvcc()))} {_told_version(cxx())}"
 
 
 @functools.cache
