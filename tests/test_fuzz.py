@@ -22,6 +22,7 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Op
 from warpsmith.proof import pool, random_calls
 from warpsmith.proof.random_calls import Call
+from warpsmith.proof.random_calls import run as run_module
 from warpsmith.proof.random_calls.run import refused
 from warpsmith.proof.verify.run import Run
 
@@ -146,6 +147,8 @@ def test_calls_go_on_behind_one_that_ends_its_process(
     relu = catalogue.get("relu")
     taken, failures = random_calls.random_calls([relu], 150, seed=3, device="cpu")
     assert asked == [(0, 100), (100, 150), (8, 100)]
+    first, second = (run_module._Stretch("relu", "cpu", 3, start, start + 1) for start in (0, 100))
+    assert first.rank > second.rank  # other operators come to theirs before
     assert taken == 150
     (failure,) = failures
     assert str(failure.call) == str(random_calls.draw(relu, 3, 7))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: So many operators are named.
 _SHOWN = 12
+#: Random calls between two messages.
+_SAID_EVERY = 5000
 #: Where the failures of random calls go, by default.
 FAILURES = Path("build/random_failures.jsonl")
 
@@ -156,13 +158,18 @@ def _random_calls(args: argparse.Namespace, ops: list[Op], device: torch.device)
         wanted, what = max(args.random, len(ops)), f"random calls with --seed {seed}"
         say(f"{wanted} {what}; what fails goes to {path}")
     options: dict[str, Any] = {} if args.timeout is None else {"timeout": args.timeout}
+    made = failed = 0
     with progress_bar("random calls", wanted) as (bar, task):
 
         def step(progress: random_calls.Progress) -> None:
+            nonlocal made, failed
             bar.update(task, description=progress.op)
             bar.advance(task, progress.made)
+            made, failed = made + progress.made, failed + len(progress.failures)
             for failure in progress.failures:
                 say(f"FAILED {failure}")
+            if made % _SAID_EVERY == 0:  # for whoever reads what a run that was cut off said
+                say(f"{made} calls made, {failed} failures")
 
         if args.calls is not None:
             failures, taken = [], 0
@@ -182,8 +189,8 @@ def _random_calls(args: argparse.Namespace, ops: list[Op], device: torch.device)
                 **options,
             )
     if args.json:
-        failed = [dataclasses.asdict(failure) for failure in failures]
-        print_json({"calls": taken, "seed": seed, "failed": failed})
+        found = [dataclasses.asdict(failure) for failure in failures]
+        print_json({"calls": taken, "seed": seed, "failed": found})
     else:
         by_op: dict[str, int] = {}
         for failure in failures:
