@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "host/ladder.h"
+#include "host/serve.h"
 #include "norm/group_operands.h"
 
 namespace warpsmith {
@@ -23,8 +23,9 @@ Tensor empty_gradient(const std::optional<Tensor>& of, const Tensor& x) {
   return of ? empty_vector(x, of->size(0), of->scalar_type()) : empty_vector(x, 0, x.scalar_type());
 }
 
-Gradients run(const Tensor& grad, const Tensor& x, int64_t groups, const std::optional<Tensor>& weight,
-              const std::optional<Tensor>& bias, double eps, const std::string& activation, const std::string* rung) {
+std::optional<Gradients> run(const Call& call, const Tensor& grad, const Tensor& x, int64_t groups,
+                             const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, double eps,
+                             const std::string& activation) {
   check_group_input(kOp, x, groups);
   check_same_device(kOp, "grad", grad, x);
   check_same_dtype(kOp, "grad", grad, x);
@@ -32,18 +33,12 @@ Gradients run(const Tensor& grad, const Tensor& x, int64_t groups, const std::op
   if (weight) check_channel_vector(kOp, "weight", *weight, x);
   if (bias) check_channel_vector(kOp, "bias", *bias, x);
   const GroupActivation function = group_activation(kOp, activation);
-  const auto fall_back = [&] {
-    return call_fallback<Gradients>("warpsmith::group_norm_backward", grad, x, groups, weight, bias, eps, activation);
-  };
-  if (!has_float_kernel(x)) {
-    if (rung != nullptr) fail(kOp, "no rung takes ", dtype_name(x.scalar_type()));
-    return fall_back();
-  }
+  if (!has_kernel(call, x)) return std::nullopt;
   Tensor dw = empty_gradient(weight, x), db = empty_gradient(bias, x);
   if (x.numel() == 0) {
     if (dw.numel() > 0) torch::stable::zero_(dw);
     if (db.numel() > 0) torch::stable::zero_(db);
-    return {empty_contiguous(x, x.sizes(), x.scalar_type()), dw, db};
+    return Gradients{empty_contiguous(x, x.sizes(), x.scalar_type()), dw, db};
   }
 
   const int device = x.get_device_index();
@@ -68,36 +63,16 @@ Gradients run(const Tensor& grad, const Tensor& x, int64_t groups, const std::op
       .activation = function,
       .dtype = dtype,
   };
-  const int sm = device_info(device).sm;
-  const cudaStream_t stream = current_stream(device);
-  const Rung<GroupNormBackwardArgs>* best = rung == nullptr ? Ladder<GroupNormBackwardArgs>::choose(args, sm) : nullptr;
-  if (rung == nullptr && best == nullptr) return fall_back();
-  const int64_t floats = workspace_floats(rung != nullptr ? *rung : best->name, args);
+  const Rung<GroupNormBackwardArgs>* rung = pick(call, args, device_info(device).sm);
+  if (rung == nullptr) return std::nullopt;
+  const int64_t floats = workspace_floats(rung->name, args);
   const Tensor workspace = empty_vector(x, floats, ScalarType::Float);
   args.workspace = static_cast<float*>(workspace.data_ptr());
-  if (rung != nullptr) {
-    Ladder<GroupNormBackwardArgs>::run_named(kOp, *rung, args, sm, stream);
-  } else {
-    Ladder<GroupNormBackwardArgs>::run(*best, args, stream);
-  }
-  return {dx, dw, db};
+  Ladder<GroupNormBackwardArgs>::run(*rung, args, current_stream(device));
+  return Gradients{dx, dw, db};
 }
 
-Gradients group_norm_backward(const Tensor& grad, const Tensor& x, int64_t groups, std::optional<Tensor> weight,
-                              std::optional<Tensor> bias, double eps, std::string activation) {
-  return run(grad, x, groups, weight, bias, eps, activation, nullptr);
-}
-
-Gradients group_norm_backward_rung(const Tensor& grad, const Tensor& x, int64_t groups, std::optional<Tensor> weight,
-                                   std::optional<Tensor> bias, double eps, std::string activation, std::string rung,
-                                   std::string) {
-  return run(grad, x, groups, weight, bias, eps, activation, &rung);
-}
-
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  m.impl("group_norm_backward", TORCH_BOX(&group_norm_backward));
-  m.impl("group_norm_backward.rung", TORCH_BOX(&group_norm_backward_rung));
-}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith
