@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(Tile::shape.threads + kWarp, Tile::shape.min_b
       const int pack = i * threads + tid;
       if (pack < own) {
         ++valid;
-        if constexpr (kHeld) held[i].load_from(row, first_col + pack * kWidth);
+        if constexpr (kHeld) held[i].load_from(row, first_col + pack * kWidth);  // of the usual dtype
       }
     }
     const auto row_of = [&](int stage) {
@@ -175,22 +175,24 @@ __global__ void __launch_bounds__(Tile::shape.threads + kWarp, Tile::shape.min_b
       const int stage = k % kStages, slot = k % kStatsInFlight;
       ptx::mbarrier_wait(&shared.known[slot], k / kStatsInFlight % 2);
       const typename Row::Total total = row.total(shared.merged[slot]);
+      row.with_columns([&]<class Columns>() {
 #pragma unroll
-      for (int i = 0; i < kPacks; ++i) {
-        if (i < valid) {
-          const int col = first_col + (i * threads + tid) * kWidth;
-          uint4 x[kInputs];
-          read(row_of(stage), i, x);
-          typename Row::Columns columns;
-          if constexpr (kHeld) {
-            held[i].keep(detail::unknown_zero(row));
-            columns = held[i];
-          } else {
-            columns.load_from(row, col);
+        for (int i = 0; i < kPacks; ++i) {
+          if (i < valid) {
+            const int col = first_col + (i * threads + tid) * kWidth;
+            uint4 x[kInputs];
+            read(row_of(stage), i, x);
+            Columns columns;
+            if constexpr (kHeld && std::is_same_v<Columns, typename Row::Columns>) {
+              held[i].keep(detail::unknown_zero(row));
+              columns = held[i];
+            } else {
+              columns.load_from(row, col);
+            }
+            row.finish(first_row + k * step, col, x, total, columns);
           }
-          row.finish(first_row + k * step, col, x, total, columns);
         }
-      }
+      });
       shared.slice.release(at(k));
     };
 

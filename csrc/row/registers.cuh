@@ -18,12 +18,29 @@
 //     Stats combine(const Stats* parts, int count) const;  // at most 32; run by whole warps
 //     Total total(const Stats&) const;
 //     void keep(int64_t row, const Total&) const;  // run by one thread of a row
+//     void with_columns(body) const;               // calls body.template operator()<Columns>(), of whatever dtype
 //     void finish(int64_t row, int col, const uint4 (&x)[kInputs], const Total&, const Columns&) const;
 //   };
+//
+// Where two inputs are but added, only their sum stays in registers, and leaves as soon as it is known:
+//
+//     static constexpr bool kJoins = true;
+//     static constexpr int kInputBytes;  // of a pack of the first input, 8 or 16
+//     bool has_input(int which) const;
+//     uint4 join(int64_t row, int col, const uint4& first, const uint4& second) const;
+//     void hand_out(int64_t at, const uint4& sum) const;  // `at`: elements from the first one
+//
+// Rows that fill their tile have a kernel that tests and pads nothing. For them a Row may have
+//
+//     static constexpr bool kHoldsColumns<packs>;  // whether there are registers for the columns of so many packs
+//     Stats gather_whole<lanes, packs>(const uint4 (&x)[packs][kInputs]) const;  // of a row of lanes * packs packs
+//     Stats combine<count>(const Stats* parts) const;                            // of a power of two
 //
 // Packs `valid` and beyond are padding. Mapping after quack's "Getting Memory-bound Kernels to Speed-of-Light",
 // https://github.com/Dao-AILab/quack/blob/main/media/2025-07-10-membound-sol.md
 #pragma once
+
+#include <utility>
 
 #include "device/start_early.h"
 #include "device/warp.h"
@@ -35,17 +52,21 @@
 namespace warpsmith {
 
 struct RowTile {
-  int threads;         // of a block, at most
-  int lanes = 0;       // threads that share a row; 0: the whole block
-  int packs;           // 128-bit packs of each input that one of them holds
-  int min_blocks;      // per multiprocessor, that the registers must allow
-  bool early = false;  // the columns of row/whole.cuh are loaded with the row
+  int threads;          // of a block, at most
+  int lanes = 0;        // threads that share a row; 0: the whole block
+  int packs;            // 128-bit packs of each input that one of them holds
+  int min_blocks;       // per multiprocessor, that the registers must allow
+  bool filled = false;  // by every row it is given: all threads hold all of their packs
+  bool early = false;   // columns are loaded with the row, where registers hold them: they arrive while it is gathered
 
   constexpr int most_packs() const { return (lanes > 0 ? lanes : threads) * packs; }
   constexpr int rows_per_block() const { return lanes > 0 ? threads / lanes : 1; }
   // A block of few packs is cut to what the row needs. Many packs need every register, and with a stride that the
   // compiler knows their addresses take none.
-  constexpr bool cut() const { return lanes == 0 && packs <= 2; }
+  constexpr bool cut() const { return lanes == 0 && packs <= 2 && !filled; }
+  constexpr bool holds(int64_t row_packs) const {
+    return filled ? row_packs == most_packs() : row_packs <= most_packs();
+  }
   // Threads for a row of so many packs.
   constexpr int sharers(int64_t row_packs) const {
     return cut() ? static_cast<int>(row_threads(row_packs, packs, threads)) : lanes > 0 ? lanes : threads;
@@ -59,10 +80,31 @@ template <class Tile>
 constexpr int full_packs() {
   for (int full = Tile::shape.packs; full > 0; --full) {
     bool holds = true;
-    for (int64_t n = Tile::least_packs; n <= Tile::most_packs; ++n) holds = holds && full * Tile::shape.sharers(n) <= n;
+    for (int64_t n = Tile::shape.filled ? Tile::most_packs : Tile::least_packs; n <= Tile::most_packs; ++n) {
+      holds = holds && full * Tile::shape.sharers(n) <= n;
+    }
     if (holds) return full;
   }
   return 0;
+}
+
+template <class Row, int packs>
+constexpr bool kHolds = requires { requires Row::template kHoldsColumns<packs>; };
+
+template <class Row>
+constexpr bool kJoinsInputs = requires { requires Row::kJoins; };
+
+// A pack of the k-th input, the `at`-th of its row.
+template <int k, class Row>
+__device__ __forceinline__ uint4 load_pack(const Row& row, const void* from, int at, uint64_t policy) {
+  if constexpr (kJoinsInputs<Row>) {
+    if (!row.has_input(k)) return Row::padding();
+    if constexpr (k == 0 && Row::kInputBytes == 8) {
+      const uint2 half = static_cast<const uint2*>(from)[at];
+      return {half.x, half.y, 0, 0};
+    }
+  }
+  return ptx::load_streaming(static_cast<const uint4*>(from) + at, policy);
 }
 
 // GPUs between sm_80 and sm_90 hold fewer threads.
@@ -95,12 +137,12 @@ __host__ __device__ constexpr bool starts_early(unsigned grid, unsigned threads)
 template <class Row, class Tile>
 __global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(Tile::shape))
     row_registers_kernel(const Row row) {
-  if (starts_early<Row, Tile>(gridDim.x, blockDim.x)) start_early();
-  using T = typename Row::Value;
   constexpr RowTile tile = Tile::shape;
+  if (tile.filled || starts_early<Row, Tile>(gridDim.x, blockDim.x)) start_early();
+  using T = typename Row::Value;
   constexpr int kFull = detail::full_packs<Tile>();
-  constexpr bool kShared = tile.lanes > 0;
-  constexpr int kPacks = tile.packs, kWidth = kPack<T>;
+  constexpr bool kShared = tile.lanes > 0, kJoins = detail::kJoinsInputs<Row>;
+  constexpr int kPacks = tile.packs, kWidth = kPack<T>, kHeld = kJoins ? 1 : Row::kInputs;
   __shared__ typename Row::Stats partial[kWarp];
   const int lanes = tile.cut() ? blockDim.x : kShared ? tile.lanes : tile.threads;
   const int lane = kShared ? threadIdx.x % lanes : threadIdx.x;
@@ -108,6 +150,7 @@ __global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(T
   const int64_t r = kShared ? min(at, row.rows - 1) : at;  // every lane takes part in the shuffles
   const int packs = static_cast<int>(row.cols) / kWidth;
   const auto within = [&](int i) { return i < kFull || i * lanes + lane < packs; };
+  const auto column = [&](int i) { return lane * kWidth + i * lanes * kWidth; };
 
   // load
   const uint64_t policy = row.load_policy();
@@ -116,42 +159,80 @@ __global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(T
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     if (i >= kFull && within(i)) ++valid;
+    const auto load = [&]<int... k>(std::integer_sequence<int, k...>) {
+      ((x[i][k] = i < kFull ? x[i][k] : Row::padding()), ...);
+      if (within(i)) ((x[i][k] = detail::load_pack<k>(row, row.input(k, r), i * lanes + lane, policy)), ...);
+    };
+    load(std::make_integer_sequence<int, Row::kInputs>{});
+  }
+  constexpr bool kEarly = tile.early && detail::kHolds<Row, kPacks>;
+  typename Row::Columns early[kEarly ? kPacks : 1];
+  if constexpr (kEarly) {
 #pragma unroll
-    for (int k = 0; k < Row::kInputs; ++k) {
-      if (i >= kFull) x[i][k] = Row::padding();
-      const auto* from = reinterpret_cast<const uint4*>(row.input(k, r)) + lane;
-      if (within(i)) x[i][k] = ptx::load_streaming(from + i * lanes, policy);
+    for (int i = 0; i < kPacks; ++i) early[i].load_from(row, column(i));
+  }
+
+  // join
+  if constexpr (kJoins) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (!within(i)) continue;
+      x[i][0] = row.join(r, column(i), x[i][0], x[i][1]);
+      if (!kShared || at < row.rows) row.hand_out(at * row.cols + column(i), x[i][0]);
     }
   }
 
   // gather
-  typename Row::Stats stats = row.template gather<kShared ? tile.lanes : kWarp, kPacks>(x, valid);
-#pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-#pragma unroll
-    for (int k = 0; k < Row::kInputs; ++k) keep_packed(x[i][k], detail::unknown_zero(row));
+  constexpr int kTogether = kShared ? tile.lanes : kWarp;
+  typename Row::Stats stats;
+  if constexpr (tile.filled && kShared && requires { row.template gather_whole<kTogether, kPacks>(x); }) {
+    stats = row.template gather_whole<kTogether, kPacks>(x);
+  } else {
+    stats = row.template gather<kTogether, kPacks>(x, valid);
   }
+  const auto forget_values = [&] {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+#pragma unroll
+      for (int k = 0; k < kHeld; ++k) keep_packed(x[i][k], detail::unknown_zero(row));
+    }
+  };
+  if constexpr (!kEarly) forget_values();
   if constexpr (!kShared) {
     const int warps = lanes / kWarp;
     if (warps > 1) {
       if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = stats;
       __syncthreads();
-      stats = row.combine(partial, warps);
+      if constexpr (tile.filled && requires { row.template combine<tile.threads / kWarp>(partial); }) {
+        stats = row.template combine<tile.threads / kWarp>(partial);
+      } else {
+        stats = row.combine(partial, warps);
+      }
     }
   }
   const typename Row::Total total = row.total(stats);
+  if constexpr (kEarly) forget_values();
 
   // finish
   if (kShared && at >= row.rows) return;
-  if (lane == 0) row.keep(r, total);
+  if (lane == 0) row.keep(at, total);
+  if constexpr (kEarly) {
 #pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    if (within(i)) {
-      const int col = lane * kWidth + i * lanes * kWidth;
-      typename Row::Columns columns;
-      columns.load_from(row, col);
-      row.finish(r, col, x[i], total, columns);
+    for (int i = 0; i < kPacks; ++i) {
+      early[i].keep(detail::unknown_zero(row));
+      row.finish(at, column(i), x[i], total, early[i]);
     }
+  } else {
+    row.with_columns([&]<class Columns>() {
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        if (within(i)) {
+          Columns columns;
+          columns.load_from(row, column(i));
+          row.finish(at, column(i), x[i], total, columns);
+        }
+      }
+    });
   }
 }
 
@@ -160,16 +241,34 @@ void launch_row_tile(const Row& row, cudaStream_t stream) {
   constexpr RowTile tile = Tile::shape;
   const unsigned threads = tile.lanes > 0 ? tile.threads : tile.sharers(row.cols / kPack<typename Row::Value>);
   const unsigned grid = static_cast<unsigned>((row.rows + tile.rows_per_block() - 1) / tile.rows_per_block());
-  const LaunchConfig config{.grid = grid, .block = threads, .early = starts_early<Row, Tile>(grid, threads)};
+  const LaunchConfig config{
+      .grid = grid, .block = threads, .early = tile.filled || starts_early<Row, Tile>(grid, threads)};
   launch<&row_registers_kernel<Row, Tile>>(config, stream, row);
 }
 
-// Through the first tile that holds the row.
+// Through the first tile that holds the row; false where none does.
 template <class Row, class Tiles>
-void launch_row(const Row& row, cudaStream_t stream, Tiles tiles) {
-  with_first_tile(tiles, row.cols / kPack<typename Row::Value>,
-                  [&]<class Tile>() { launch_row_tile<Row, Tile>(row, stream); });
+bool launch_row(const Row& row, cudaStream_t stream, Tiles tiles) {
+  const int64_t packs = row.cols / kPack<typename Row::Value>;
+  return with_first_tile(
+      tiles, [packs]<class Tile>() { return Tile::shape.holds(packs); },
+      [&]<class Tile>() { launch_row_tile<Row, Tile>(row, stream); });
 }
+
+// What a Row without weights says of them.
+template <class Row>
+struct WithoutColumns {
+  struct Columns {
+    __device__ void load_from(const Row&, int) {}
+    __device__ void keep(uint32_t) {}
+  };
+  template <int packs>
+  static constexpr bool kHoldsColumns = false;
+  template <class Body>
+  __device__ __forceinline__ void with_columns(Body&& body) const {
+    body.template operator()<Columns>();
+  }
+};
 
 // One input: up to 128 KiB. Measured on an H200: two packs a thread up to 16 KiB, then eight.
 struct OneInputTiles {

@@ -3,17 +3,17 @@
 //   memory in chunks; each that is finished makes room for another, so that loads never pause while a row's sums travel
 //   through distributed shared memory. Bound: DRAM.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
-#include "norm/add_norm/cluster.cuh"
+#include "norm/forward/chunks.cuh"
 
 namespace warpsmith {
 namespace {
 
-void launch(const AddNormArgs& a, cudaStream_t stream) {
-  visit_add_norm(a, [&]<class Types>() { launch_cluster(AddNormRows<Types>(a), stream); });
-}
-
-const Register<AddNormArgs> registered{"cluster", /*min_sm=*/90, needs_cluster,
-                                       launch,    suits_cluster, /*clusters=*/true};
+const Register<AddNormArgs> registered{"cluster",
+                                       /*min_sm=*/90,
+                                       needs_sum_chunks<AddNormArgs>,
+                                       launch_norm_chunks<OfSum, AddNormArgs>,
+                                       suits_sum_chunks<AddNormArgs>,
+                                       /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith

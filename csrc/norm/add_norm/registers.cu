@@ -5,19 +5,13 @@
 //   before ends. Bound: DRAM, until one row fills a multiprocessor.
 // Mapping after quack's "Getting Memory-bound Kernels to Speed-of-Light",
 // https://github.com/Dao-AILab/quack/blob/main/media/2025-07-10-membound-sol.md
-#include "norm/add_norm/registers.cuh"
+#include "norm/forward/registers.cuh"
 
 namespace warpsmith {
 namespace {
 
-void launch(const AddNormArgs& a, cudaStream_t stream) {
-  visit_add_norm(a, [&]<class Types>() {
-    using Rows = AddNormRows<Types>;
-    launch_registers<AddNormTilesFor<Rows>>(Rows(a), stream);
-  });
-}
-
-const Register<AddNormArgs> registered{"registers", /*min_sm=*/80, needs_registers, launch};
+const Register<AddNormArgs> registered{"registers", /*min_sm=*/80, needs_sum_registers<AddNormArgs>,
+                                       launch_norm_registers<OfSum, AddNormArgs>};
 
 }  // namespace
 }  // namespace warpsmith

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "host/checks.h"
-#include "norm/add_norm/operands.h"
+#include "norm/forward/operands.h"
 
 namespace warpsmith {
 

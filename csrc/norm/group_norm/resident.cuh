@@ -7,16 +7,12 @@
 namespace warpsmith {
 
 template <class T, class Activation>
-struct GroupNorm : GroupNormRows<T> {
+struct GroupNorm : GroupNormRows<T>, WithoutColumns<GroupNorm<T, Activation>> {
   using Value = T;
   static constexpr int kInputs = 1;
   using Stats = Moments;
   using Total = Normaliser;
   // Weight and bias are one value each for a pack, and others for the next group.
-  struct Columns {
-    __device__ void load_from(const GroupNorm&, int) {}
-    __device__ void keep(uint32_t) {}
-  };
   using GroupNormRows<T>::GroupNormRows;
 
   __device__ static uint4 padding() { return {}; }
@@ -38,7 +34,7 @@ struct GroupNorm : GroupNormRows<T> {
 
   __device__ void keep(int64_t, const Total&) const {}
   __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], const Total& total,
-                                         const Columns&) const {
+                                         const typename WithoutColumns<GroupNorm>::Columns&) const {
     const int at = col / kPack<T>;
     const int64_t channel = this->first_channel(row) + this->small_quotient(at);
     const uint4 y = normalise<Activation, T>(x[0], total, this->template affine<Activation>(channel));

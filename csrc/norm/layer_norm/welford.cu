@@ -4,14 +4,10 @@
 //   from L2 where it still lies there.
 // Welford 1962, "Note on a Method for Calculating Corrected Sums of Squares and Products"; merged after Chan, Golub &
 // LeVeque 1983.
-#include "device/moments.h"
-#include "norm/layer_norm/row.cuh"
+#include "norm/forward/sweeps.cuh"
 
 namespace warpsmith {
 namespace {
-
-constexpr int kPacksPerThread = 2;
-constexpr int kMostThreads = 512;
 
 // In pairs: the mean of equal values is that value.
 template <class T>
@@ -33,53 +29,37 @@ __device__ __forceinline__ Moments moments_of(const Pack<T>& pack) {
   return {kWidth, mean, m2};
 }
 
-template <class T, class W>
-__global__ void __launch_bounds__(kMostThreads) layer_norm_welford_kernel(const LayerNormRows<T, W> v) {
-  constexpr int kWidth = kPack<T>;
+template <class Row, class Way>
+__global__ void __launch_bounds__(Way::kMostThreads, Way::kMinBlocks) layer_norm_welford_kernel(const Row v) {
+  using T = typename Row::Value;
   __shared__ Moments partial[kWarp];
-  const int64_t first = int64_t{kWidth} * threadIdx.x, step = int64_t{kWidth} * blockDim.x;
+  const int64_t first = int64_t{kPack<T>} * threadIdx.x, step = int64_t{kPack<T>} * blockDim.x;
   for (int64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
-    const T* x = v.x_row(row);
-    T* y = v.y_row(row);
-
     // mean and squared deviation
     Moments moments{};
 #pragma unroll 4
     for (int64_t col = first; col < v.cols; col += step) {
       Pack<T> values;
-      load(values, x + col);
+      load(values, v.x_row(row) + col);
       const Moments next = moments_of<T>(values);
       moments = moments.count > 0.0f ? merge(moments, next) : next;
     }
-    moments = block_merge(moments, partial);
-    const RowStats stats{moments.mean, rsqrtf(fmaf(moments.m2, v.inverse_count, v.eps))};
-    if (threadIdx.x == 0) v.keep(row, stats);
-
-    // normalise
-#pragma unroll 2
-    for (int64_t col = first; col < v.cols; col += step) {
-      Pack<T> values;
-      WeightPack<W, kWidth> weight, bias;
-      load(values, x + col);
-      weight.load_from(v.weight, col);
-      bias.load_from(v.bias, col, 0.0f);
-      store<Cache::streaming>(y + col, normalise(values, stats, weight, bias));
-    }
+    const RowStatistics statistics = v.total(block_merge(moments, partial));
+    if (threadIdx.x == 0) v.keep(row, statistics);
+    write_row<Way>(v, row, statistics);
     __syncthreads();  // the next row overwrites partial
   }
 }
 
-void launch(const LayerNormArgs& a, cudaStream_t stream) {
-  visit_dtypes(a.dtype, a.weight_dtype, [&]<class T, class W>() {
-    const LayerNormRows<T, W> rows(a);
-    const unsigned threads = row_threads(a.cols, kPacksPerThread * kPack<T>, kMostThreads);
-    warpsmith::launch<&layer_norm_welford_kernel<T, W>>({row_grid(a.rows), threads}, stream, rows);
-  });
-}
+const char* takes(const LayerNormArgs& a) { return unmet({needs_packs(a), needs_f32_sums(a)}); }
 
-const char* takes(const LayerNormArgs& a) {
-  if (const char* reason = needs_packs(a)) return reason;
-  return a.accumulator == Dtype::f32 ? nullptr : "accumulates in f32";
+void launch(const LayerNormArgs& a, cudaStream_t stream) {
+  visit_norm<OfX>(a, [&]<class Row>() {
+    using Packs = Way<InAccesses<Row::kWidth>, ByShuffles, 512, 2>;
+    const LaunchConfig config{.grid = row_grid(a.rows),
+                              .block = row_threads(a.cols, 2 * Row::kWidth, Packs::kMostThreads)};
+    warpsmith::launch<&layer_norm_welford_kernel<Row, Packs>>(config, stream, Row(a));
+  });
 }
 
 const Register<LayerNormArgs> registered{"welford", /*min_sm=*/80, takes, launch};

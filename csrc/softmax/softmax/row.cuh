@@ -26,17 +26,11 @@ __device__ __forceinline__ uint4 max_packed(const uint4& a, const uint4& b) {
 
 // Result: Probability or LogProbability.
 template <class T, class Result>
-struct Softmax : SoftmaxRows<T> {
+struct Softmax : SoftmaxRows<T>, WithoutColumns<Softmax<T, Result>> {
   using Value = T;
   static constexpr int kInputs = 1;
   using Stats = MaxSum;
   using Total = Result;
-  struct Columns {
-    __device__ void load_from(const Softmax&, int) {}
-    __device__ void keep(uint32_t) {}
-  };
-  template <int packs>
-  static constexpr bool kHoldsColumns = false;
 
   bool beyond_l2;  // x alone would fill L2
 
@@ -90,7 +84,7 @@ struct Softmax : SoftmaxRows<T> {
 
   __device__ void keep(int64_t, const Result&) const {}
   __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[1], const Result& result,
-                                         const Columns&) const {
+                                         const typename WithoutColumns<Softmax>::Columns&) const {
     float values[kPack<T>];
     unpack<T>(values, x[0]);
 #pragma unroll

@@ -97,6 +97,7 @@ rms_norm_with_rstd_op = forward(
     ladder=ladders.rms_with_rstd(),
     backward=derivative_from_output(_WITH_RSTD),
     constants=("rstd",),
+    source="rms_norm",
     samples=cases.with_rstd_samples(_WITH_RSTD),
     errors=cases.errors(_WITH_RSTD),
     bench=cases.bench(_WITH_RSTD),

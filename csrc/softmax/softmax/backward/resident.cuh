@@ -8,19 +8,13 @@ namespace warpsmith {
 
 // Gradient: SoftmaxGradient or LogSoftmaxGradient.
 template <class T, class Gradient>
-struct SoftmaxBackward : SoftmaxBackwardRows<T> {
+struct SoftmaxBackward : SoftmaxBackwardRows<T>, WithoutColumns<SoftmaxBackward<T, Gradient>> {
   using Value = T;
   static constexpr int kInputs = 2;  // grad and y
   struct Stats {
     float sum;
   };
   using Total = float;
-  struct Columns {
-    __device__ void load_from(const SoftmaxBackward&, int) {}
-    __device__ void keep(uint32_t) {}
-  };
-  template <int packs>
-  static constexpr bool kHoldsColumns = false;
 
   bool beyond_l2;  // both inputs together would fill L2
 
@@ -57,7 +51,8 @@ struct SoftmaxBackward : SoftmaxBackwardRows<T> {
   __device__ __forceinline__ float total(const Stats& stats) const { return stats.sum; }
 
   __device__ void keep(int64_t, float) const {}
-  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[2], float sum, const Columns&) const {
+  __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[2], float sum,
+                                         const typename WithoutColumns<SoftmaxBackward>::Columns&) const {
     float grad[kPack<T>], y[kPack<T>];
     unpack<T>(grad, x[0]);
     unpack<T>(y, x[1]);
