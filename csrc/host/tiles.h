@@ -16,12 +16,30 @@
 
 namespace warpsmith {
 
+namespace detail {
+
+constexpr bool wants_full(const auto& tile) {
+  if constexpr (requires { tile.filled; }) {
+    return tile.filled;
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
 template <class List, int i>
 struct TileAt {
   static constexpr auto shape = List::tiles[i];
   static constexpr int64_t most_packs = shape.most_packs();
-  // Shorter rows have been given to the tiles before.
-  static constexpr int64_t least_packs = i == 0 ? 1 : List::tiles[i > 0 ? i - 1 : 0].most_packs() + 1;
+  // Shorter rows have been given to the tiles before. One that wants rows to fill it leaves others to the next.
+  static constexpr int64_t least_packs = [] {
+    int64_t given = 0;
+    for (int j = 0; j < i; ++j) {
+      if (!detail::wants_full(List::tiles[j])) given = List::tiles[j].most_packs();
+    }
+    return given + 1;
+  }();
 };
 
 namespace detail {
