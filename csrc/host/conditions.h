@@ -19,6 +19,12 @@ constexpr const char* unmet(std::initializer_list<const char*> reasons) {
   return nullptr;
 }
 
+// `takes` of a rung that takes every call.
+template <class Args>
+const char* takes_any(const Args&) {
+  return nullptr;
+}
+
 inline constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;  // what one grid dimension can count
 
 constexpr const char* needs_grid_rows(int64_t rows) {

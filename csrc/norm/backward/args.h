@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "device/philox.h"
+#include "host/conditions.h"
 #include "row/rows.h"
 
 namespace warpsmith {
@@ -73,11 +74,6 @@ const char* needs_backward_cluster(const Args& a) {
 template <class Args>
 bool suits_backward_cluster(const Args& a) {
   return a.cols > kMostBackwardRegisters;
-}
-
-template <class Args>
-const char* takes_any(const Args&) {
-  return nullptr;
 }
 
 }  // namespace warpsmith

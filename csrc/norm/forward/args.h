@@ -56,11 +56,6 @@ inline bool tiles_norm(const NormArgs& a, int width) {
          tiles_weight(a.weight, a.weight_dtype, width) && tiles_weight(a.bias, a.weight_dtype, width);
 }
 
-template <class Args>
-const char* takes_any(const Args&) {
-  return nullptr;
-}
-
 inline const char* needs_pairs(const RmsNormArgs& a) {
   return tiles_norm(a, 2) ? nullptr : "needs rows and weight aligned to 2 elements";
 }
