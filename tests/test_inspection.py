@@ -23,7 +23,9 @@ from warpsmith.native import (
     occupancy,
     toolchain,
 )
+from warpsmith.native import resource_report as resource_report_module
 from warpsmith.native.launches import Launch
+from warpsmith.native.machine_code import Code
 from warpsmith.native.resource_report import resource_report
 
 SYMBOL = "_ZN9warpsmith17map_stream_kernelINS_5UnaryINS_4ReluEEE6__halfLb1EEEvPT0_"
@@ -320,3 +322,9 @@ def test_build_reports_every_kernel(
     kernels = json.loads(Path(found["resources"]).read_text())
     assert [kernel["arch"] for kernel in kernels] == ["80", "90a"]
     assert len(kernels) == found["kernels"]
+
+
+def test_kernels_that_a_library_holds_twice_are_counted() -> None:
+    codes = [Code(f"k{i}", "90a", digest) for i, digest in enumerate("abac")]
+    codes.append(Code("k", "80", "a"))
+    assert resource_report_module.identical(codes) == {"90a": (1, 4), "80": (0, 1)}

@@ -70,6 +70,7 @@ def build_libraries(args: argparse.Namespace) -> int:
         report = resource_report(built, archs=archs)
         problems = report.problems
         result |= {"kernels": len(report.kernels), "problems": problems}
+        result["repeated"] = report.repeated
         result["resources"] = str(folder / "resources.json")
         json_files.write_json(Path(result["resources"]), [k.as_dict() for k in report.kernels])
     if args.json:
@@ -82,7 +83,7 @@ def build_libraries(args: argparse.Namespace) -> int:
             f"{result['kernels']} kernels, {len(problems)} problems; "
             f"of each kernel: {result['resources']}"
         )
-        for line in problems:
+        for line in (*problems, *result["repeated"]):
             write(line)
     write(f"to use them: WARPSMITH_LIBRARY_DIR={folder.resolve()}")
     return 1 if problems else 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpsmith.native import inspection
+from warpsmith.native import inspection, machine_code
 from warpsmith.native.inspection import Kernel
+from warpsmith.native.machine_code import Code
 from warpsmith.native.occupancy import largest_smem
 
 
@@ -20,8 +21,12 @@ class ResourceReport:
 
     kernels: list[Kernel]
     problems: list[str]
+    #: Libraries of which more kernels are others once more than `MOST_IDENTICAL`.
+    repeated: list[str]
 
 
+#: Of a library's kernels at most this share should be identical to another one.
+MOST_IDENTICAL = 0.02
 #: ptxas: wgmma serialised (C7510 and kin), which costs a kernel half its speed and more.
 _SERIALISED = re.compile(r".*\bC75\d\d\b.*")
 
@@ -36,6 +41,17 @@ def imports(library: Path) -> set[str]:
     return {line.split()[-1].partition("@")[0] for line in lines if line.strip()}
 
 
+def identical(codes: Iterable[Code]) -> dict[str, tuple[int, int]]:
+    """Of each architecture, how many kernels are the same machine code as one before them, and how
+    many there are. Several rungs may launch one kernel, each from a file of its own; or tiles may
+    differ in what the compiler makes nothing of.
+    """
+    digests: dict[str, list[str]] = {}
+    for code in codes:
+        digests.setdefault(code.arch, []).append(code.digest)
+    return {arch: (len(found) - len(set(found)), len(found)) for arch, found in digests.items()}
+
+
 def resource_report(
     libraries: Sequence[Path], logs: Sequence[Path] | None = None, archs: Sequence[str] = ()
 ) -> ResourceReport:
@@ -44,15 +60,17 @@ def resource_report(
     calls a device function, in place of which nvcc ends the process.
 
     Args:
-        libraries: `warpsmith_<family>.so` files.
+        libraries: `warpsmith_<library>.so` files.
         logs: build logs to search for warnings; by default those beside the libraries.
         archs: architectures of which each library must hold kernels, "90a".
 
     Returns:
-        The kernels, and the problems, empty where all is well.
+        The kernels, the problems, empty where all is well, and the libraries that hold too much
+        twice.
     """
     kernels: list[Kernel] = []
     problems: list[str] = []
+    repeated: list[str] = []
     for library in libraries:
         if "exit" in imports(library):
             problems.append(f"{library.name}: host code calls a __device__ function")
@@ -64,6 +82,11 @@ def resource_report(
             f"{library.name}: no kernel for sm_{a}" for a in archs if held and a not in held
         ]
         kernels += found
+        repeated += [
+            f"{library.name} (sm_{arch}): {same} of {count} kernels are identical to another one"
+            for arch, (same, count) in identical(machine_code.read(library)).items()
+            if same > MOST_IDENTICAL * count
+        ]
         for kernel in found:
             most = largest_smem(kernel.arch)
             smem = kernel.static_smem + (kernel.dynamic_smem or 0)
@@ -84,4 +107,4 @@ def resource_report(
     for log in logs:
         matches = (_SERIALISED.match(line) for line in log.read_text(errors="replace").splitlines())
         problems += [f"{log.name}: {match[0].strip()}" for match in matches if match]
-    return ResourceReport(kernels, problems)
+    return ResourceReport(kernels, problems, repeated)
