@@ -102,11 +102,11 @@ def test_sass_is_trimmed() -> None:
 
 def test_resource_report_finds_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: DUMP)
-    log = tmp_path / "elementwise.build.log"
+    log = tmp_path / "elementwise_map_unary.build.log"
     log.write_text(
         "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async are serialized\nfine\n"
     )
-    found = resource_report([tmp_path / "warpsmith_elementwise.so"], archs=["80", "90a"])
+    found = resource_report([tmp_path / "warpsmith_elementwise_map_unary.so"], archs=["80", "90a"])
     assert len(found.kernels) == 2
     assert found.kernels[0].ops == ("relu",)
     assert len(found.problems) == 2
@@ -119,7 +119,7 @@ def test_resource_report_knows_dynamic_shared_memory(
 ) -> None:
     """Each architecture has its own launches; a kernel that only others launch has none."""
     name = "map_stream_kernel<Unary<Relu>, f16, true>"
-    library = tmp_path / "warpsmith_elementwise.so"
+    library = tmp_path / "warpsmith_elementwise_map_unary.so"
     monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: DUMP)
 
     def report(**record: int) -> tuple[list[inspection.Kernel], str]:
@@ -162,7 +162,7 @@ def test_resource_report_misses_kernels(
     dump: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: dump)
-    library = tmp_path / "warpsmith_elementwise.so"
+    library = tmp_path / "warpsmith_elementwise_map_unary.so"
     found = resource_report([library], archs=["80", "90a"])
     assert [p for p in found.problems if "no kernel" in p] == [f"{library.name}: {problem}"]
 
@@ -227,29 +227,38 @@ def test_inspect_says_what_it_compiles_and_where(
 
     class Bar:
         def update(self, task: str, completed: int) -> None:
-            told.append((task, completed, len(libraries.sources("loss"))))
+            told.append((task, completed, len(libraries.sources("elementwise/glu"))))
 
     @contextlib.contextmanager
     def bar(label: str, total: int) -> Iterator[tuple[Bar, str]]:
         yield Bar(), label
 
-    def compiler(family: str, archs: list[str], out: Path, on_progress: build.Progress) -> Path:
-        total = len(libraries.sources(family))
-        on_progress(family, total, total)
+    def compiler(
+        names: list[str], archs: list[str], out: Path, on_progress: build.Progress
+    ) -> list[Path]:
+        (library,) = names
+        total = len(libraries.sources(library))
+        on_progress(library, total, total)
         out.mkdir(parents=True)
-        (out / f"warpsmith_{family}.so").touch()
-        return out
+        path = out / libraries.file_name(library)
+        path.touch()
+        return [path]
 
     monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path))
     monkeypatch.delenv("WARPSMITH_LIBRARY_DIR", raising=False)
     monkeypatch.setattr(finding, "_device_archs", lambda: ())
     monkeypatch.setattr(toolchain, "why_no_compiler", lambda: None)
-    monkeypatch.setattr(build, "_compile", compiler)
+    monkeypatch.setattr(build, "build", compiler)
     monkeypatch.setattr(inspection, "progress_bar", bar)
-    path = inspection.library_for("loss", "80")
-    assert capsys.readouterr().err == f"compiling 'loss' for sm_80, once, into {path.parent}\n"
-    assert [(task, done == total) for task, done, total in told] == [("compiling loss", True)]
-    assert inspection.library_for("loss", "80") == path
+    path = inspection.library_for("elementwise/glu", "80")
+    assert (
+        capsys.readouterr().err
+        == f"compiling 'elementwise/glu' for sm_80, once, into {path.parent}\n"
+    )
+    assert [(task, done == total) for task, done, total in told] == [
+        ("compiling elementwise/glu", True)
+    ]
+    assert inspection.library_for("elementwise/glu", "80") == path
     assert capsys.readouterr().err == ""
 
 
@@ -309,10 +318,10 @@ def test_inspect_module_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_build_reports_every_kernel(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = tmp_path / "warpsmith_elementwise.so"
+    library = tmp_path / "warpsmith_elementwise_map_unary.so"
     monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: DUMP)
     monkeypatch.setattr(build, "build", lambda *arguments: [library])
-    call = ("build", "elementwise", "--out", str(tmp_path), "--report")
+    call = ("build", "elementwise/map/unary", "--out", str(tmp_path), "--report")
     status, out, _ = run(capsys, *call, "--arch", "80", "--arch", "89")
     assert status == 1
     assert f"{library.name}: no kernel for sm_89" in out

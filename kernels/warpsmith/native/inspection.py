@@ -303,7 +303,7 @@ def _user_smem(shared: int, arch: str) -> int:
 _FILE = re.compile(r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_")
 
 
-def _with_owners(kernels: Iterable[Kernel], library: str) -> list[Kernel]:
+def _with_owners(kernels: Iterable[Kernel], library: str | None) -> list[Kernel]:
     ops = [op for op in catalogue.load().values() if op.library == library]
     result = []
     for kernel in kernels:
@@ -317,7 +317,7 @@ def _with_owners(kernels: Iterable[Kernel], library: str) -> list[Kernel]:
 def resources(path: Path) -> list[Kernel]:
     """Every kernel of a compiled library, for every architecture in it."""
     library = libraries.of_file(path)
-    record = launches.load().get(libraries.family_of(library), {})
+    record = launches.load().get(libraries.family_of(library or ""), {})
     dynamic = {name.partition("<")[0] for known in record.values() for name in known}
     kernels = []
     for kernel in read_kernels(path, _sources(library)):
@@ -378,9 +378,10 @@ def _with_occupancy(
     return replace(kernel, threads=block, dynamic_smem=smem, blocks_per_sm=blocks, occupancy=share)
 
 
-def _sources(library: str) -> list[str]:
+def _sources(library: str | None) -> list[str]:
     """The files with kernels that a library is linked from, in that order."""
-    paths = [path for path in libraries.sources(library) if path.suffix == ".cu"]
+    paths = libraries.sources(library) if library else []
+    paths = [path for path in paths if path.suffix == ".cu"]
     return [path.relative_to(csrc.CSRC).as_posix() for path in paths]
 
 

@@ -71,16 +71,9 @@ def file_name(library: str) -> str:
     return f"warpsmith_{symbol(library)}.so"
 
 
-def of_file(path: Path) -> str:
-    """The library that a file holds.
-
-    Raises:
-        ValueError: it is none of those that there are.
-    """
-    for library in all_libraries():
-        if path.name == file_name(library):
-            return library
-    raise ValueError(f"{path.name} is no library of these sources")
+def of_file(path: Path) -> str | None:
+    """The library that a file holds by its name; None for none of those that there are."""
+    return next((name for name in all_libraries() if path.name == file_name(name)), None)
 
 
 def sources(library: str) -> list[Path]:
