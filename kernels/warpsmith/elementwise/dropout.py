@@ -48,14 +48,12 @@ def unpack_mask(mask: Tensor, shape: torch.Size) -> Tensor:
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _check(x: Tensor, p: float, seed: int, offset: int) -> None:
+def _check(x: Tensor, p: float) -> None:
     checks.floating("dropout", "x", x)
     philox.check("dropout", p)
 
 
-def _check_fused(
-    x: Tensor, bias: Tensor | None, residual: Tensor | None, p: float, seed: int, offset: int
-) -> None:
+def _check_fused(x: Tensor, bias: Tensor | None, residual: Tensor | None, p: float) -> None:
     op = "bias_dropout_add"
     checks.floating(op, "x", x)
     if bias is not None:
@@ -109,7 +107,7 @@ def _reference_backward(grad: Tensor, mask: Tensor, p: float) -> Tensor:
     return _keep(grad, unpack_mask(mask, grad.shape), p).contiguous()
 
 
-def _fake(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _fake(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(words(x.numel()), dtype=torch.int32)
 
 
@@ -149,7 +147,7 @@ def _needs_packs(x: Tensor, *rest: Any) -> str | None:
     return _needs_packs_fused(x, None, None)
 
 
-def _needs_packs_backward(grad: Tensor, mask: Tensor, p: float) -> str | None:
+def _needs_packs_backward(grad: Tensor) -> str | None:
     return None if not grad.numel() or aligned(grad) else "needs grad aligned to 16 bytes"
 
 
@@ -251,7 +249,7 @@ dropout_op = catalogue.add(
             Property("p = 0 changes nothing", cases.keeps_all),
             Property("p = 1 leaves nothing", cases.keeps_none),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x, *rest: x.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda x: x.numel()),
         bench=cases.bench(),
         peers={"compile": lambda: _by(_compiled())},
         eager=_by(_written),
@@ -274,7 +272,7 @@ bias_dropout_add_op = catalogue.add(
         samples=cases.fused_samples(),
         errors=cases.fused_errors(),
         properties=(Property("without bias and residual dropout", cases.alone_is_dropout),),
-        cost=Cost(bytes=_bytes, flops=lambda x, *rest: 3 * x.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda x: 3 * x.numel()),
         bench=cases.fused_bench(),
         peers={"compile": lambda: _by_fused(_compiled())},
         eager=_by_fused(_written),
@@ -300,14 +298,14 @@ dropout_backward_op = catalogue.add(
             ),
         ),
         triton="dropout_triton:dropout_backward",
-        fake=lambda grad, mask, p: grad.new_empty(grad.shape),
+        fake=lambda grad: grad.new_empty(grad.shape),
         check=_check_backward,
         backward=_derivative_backward,
         samples=cases.backward_samples(pack_mask),
         errors=cases.backward_errors(),
         cost=Cost(
-            bytes=lambda grad, mask, p: 2 * _size(grad) + _size(mask),
-            flops=lambda grad, *rest: grad.numel(),
+            bytes=lambda grad, mask: 2 * _size(grad) + _size(mask),
+            flops=lambda grad: grad.numel(),
         ),
         bench=cases.backward_bench(pack_mask),
         peers={"compile": lambda: _by_backward(_compiled())},

@@ -102,7 +102,7 @@ def _add(
             else x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
         )
 
-    def fake_backward(grad: Tensor, x: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
+    def fake_backward(x: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
         return layout.empty_like(x), x.new_empty(0) if up is None else layout.empty_like(up)
 
     def backward(grad: Tensor, x: Tensor, up: Tensor | None) -> Gradients:

@@ -119,7 +119,7 @@ glu_op = catalogue.add(
         samples=cases.samples(),
         errors=cases.errors(),
         properties=(Property("a gate of 0 halves", cases.zero_gate_halves),),
-        cost=Cost(bytes=lambda x, dim: 3 * _bytes(x) // 2, flops=lambda x, dim: 3 * x.numel()),
+        cost=Cost(bytes=lambda x: 3 * _bytes(x) // 2, flops=lambda x: 3 * x.numel()),
         bench=cases.bench(),
     )
 )
@@ -137,13 +137,13 @@ glu_backward_op = catalogue.add(
             _stream(_needs_packs_backward, "128-bit accesses past L1"),
         ),
         triton="glu_triton:glu_backward",
-        fake=lambda grad, x, dim: x.new_empty(x.shape),
+        fake=lambda x: x.new_empty(x.shape),
         check=_check_backward,
         samples=cases.backward_samples(),
         errors=cases.backward_errors(),
         cost=Cost(
-            bytes=lambda grad, x, dim: 5 * _bytes(x) // 2,
-            flops=lambda grad, x, dim: 6 * x.numel(),
+            bytes=lambda x: 5 * _bytes(x) // 2,
+            flops=lambda x: 6 * x.numel(),
         ),
         bench=cases.backward_bench(),
     )

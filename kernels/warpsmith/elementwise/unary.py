@@ -47,10 +47,10 @@ def _add(function: Activation) -> Callable[..., Any]:
     name, gradient = function.name, f"{function.name}_backward"
     more = f", {function.parameter}" if function.parameter else ""
 
-    def check(x: Tensor, *parameters: float) -> None:
+    def check(x: Tensor) -> None:
         checks.floating(name, "x", x)
 
-    def check_backward(grad: Tensor, x: Tensor, *parameters: float) -> None:
+    def check_backward(grad: Tensor, x: Tensor) -> None:
         checks.floating(gradient, "x", x)
         checks.like(gradient, "grad", grad, x)
         checks.shaped(gradient, "grad", grad, tuple(x.shape))
@@ -69,7 +69,7 @@ def _add(function: Activation) -> Callable[..., Any]:
         eager=references.through_f32(function.eager),
         ladder=ladder.rungs(ladder.unary, table=True, seeds=function.seeds),
         triton=f"map_triton:{name}",
-        fake=lambda x, *parameters: layout.empty_like(x),
+        fake=lambda x: layout.empty_like(x),
         check=check,
         backward=backward,
         aliases=function.aliases,
@@ -90,7 +90,7 @@ def _add(function: Activation) -> Callable[..., Any]:
         eager=references.through_f32(function.backward),
         ladder=ladder.rungs(ladder.unary_backward, table=not function.masks_gradient),
         triton=f"map_triton:{gradient}",
-        fake=lambda grad, x, *parameters: layout.empty_like(x),
+        fake=lambda x: layout.empty_like(x),
         check=check_backward,
         samples=samples.unary_backward(function.tried),
         errors=(

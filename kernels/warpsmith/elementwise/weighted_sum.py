@@ -83,7 +83,7 @@ def _needs_packs(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -
     return None if fits else "needs data aligned to 16 bytes"
 
 
-def _bytes(x0: Tensor, weights: Sequence[float], *others: Tensor | None) -> int:
+def _bytes(x0: Tensor, weights: Sequence[float]) -> int:
     return (len(weights) + 1) * x0.numel() * x0.element_size()
 
 
@@ -126,7 +126,7 @@ weighted_sum_forward_op = catalogue.add(
             Property("a weight of 1 changes nothing", cases.one_changes_nothing),
             Property("x / 2 - x / 2 = 0", cases.cancels),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x0, weights, *rest: 2 * len(weights) * x0.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda x0, weights: 2 * len(weights) * x0.numel()),
         bench=cases.bench(),
     )
 )

@@ -52,19 +52,19 @@ def _eager(a: Tensor, x: Tensor, scale: Tensor) -> Tensor:
 # --- the ladder -----------------------------------------------------------------------------------
 
 
-def _countable(a: Tensor, x: Tensor, scale: Tensor) -> str | None:
+def _countable(a: Tensor, x: Tensor) -> str | None:
     return None if layout.is_empty(a, x) else layout.needs_countable(a)
 
 
-def _packs(a: Tensor, x: Tensor, scale: Tensor) -> str | None:
-    if why := _countable(a, x, scale):
+def _packs(a: Tensor, x: Tensor) -> str | None:
+    if why := _countable(a, x):
         return why
     tiled = layout.is_empty(a, x) or layout.tiles_weights(a, 16)
     return None if tiled else "needs rows aligned to 16 bytes"
 
 
-def _packs_of_16_bits(a: Tensor, x: Tensor, scale: Tensor) -> str | None:
-    if why := _packs(a, x, scale):
+def _packs_of_16_bits(a: Tensor, x: Tensor) -> str | None:
+    if why := _packs(a, x):
         return why
     wide = x.dtype == torch.float32 and not layout.is_empty(a, x)
     return "needs x of 16 bits" if wide else None
@@ -137,7 +137,7 @@ gemv_scaled_op = catalogue.add(
         reference=_reference,
         ladder=_LADDER,
         triton="gemv_scaled_triton:gemv_scaled",
-        fake=lambda a, x, scale: layout.empty_product(a, x, x.dtype),
+        fake=lambda a, x: layout.empty_product(a, x, x.dtype),
         check=_check,
         accumulates=True,
         samples=cases.samples(),
@@ -153,7 +153,7 @@ gemv_scaled_op = catalogue.add(
                 + (x.numel() + layout.vector_count(x) * a.shape[0]) * x.element_size()
                 + scale.numel() * scale.element_size()
             ),
-            flops=lambda a, x, scale: 2 * a.numel() * layout.vector_count(x),
+            flops=lambda a, x: 2 * a.numel() * layout.vector_count(x),
         ),
         bench=cases.bench(),
         bench_dtypes=_DTYPES,

@@ -43,13 +43,7 @@ _WITHOUT_CANCELLATION = {
 # --- linear ---------------------------------------------------------------------------------------
 
 
-def _check_linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: str,
-    batch_invariant: bool = False,
-) -> None:
+def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> None:
     check_operand("linear", "x", x, 1)
     check_operand("linear", "weight", weight, 2)
     if weight.dim() != 2:
@@ -74,23 +68,11 @@ def _check_linear(
         )
 
 
-def _linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: str,
-    batch_invariant: bool = False,
-) -> Tensor:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 
-def _reference_linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: str,
-    batch_invariant: bool = False,
-) -> Tensor:
+def _reference_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """The activation of the sum before it is rounded, as a fused kernel computes it."""
     activate = _WITHOUT_CANCELLATION[activation]
     if activation == "none" or x.dtype not in (torch.float16, torch.bfloat16):
@@ -150,13 +132,7 @@ def _linear_derivative(
     return {"x": grad_x, "weight": None if grad_w is None else grad_w.t(), "bias": grad_bias}
 
 
-def _linear_bytes(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: str,
-    batch_invariant: bool = False,
-) -> int:
+def _linear_bytes(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
     more = 0 if bias is None else bias.numel() * bias.element_size()
     return moved_bytes(x, weight.t()) + more
 
@@ -171,7 +147,7 @@ linear_op = catalogue.add(
         eager=_linear,
         ladder=whole(_linear_problem),
         triton="matmul_triton:linear",
-        fake=lambda x, weight, *_: x.new_empty((*x.shape[:-1], weight.shape[0])),
+        fake=lambda x, weight: x.new_empty((*x.shape[:-1], weight.shape[0])),
         check=_check_linear,
         backward=_linear_derivative,
         alternatives=(_linear_among_others,),
@@ -181,7 +157,7 @@ linear_op = catalogue.add(
             Property("bias alone", cases.bias_alone),
             Property("deterministic", cases.deterministic),
         ),
-        cost=Cost(bytes=_linear_bytes, flops=lambda x, weight, *_: operations(x, weight.t())),
+        cost=Cost(bytes=_linear_bytes, flops=lambda x, weight: operations(x, weight.t())),
         bench=cases.linear_bench(),
         bench_dtypes=FLOATS,
     )
@@ -232,7 +208,7 @@ def linear(
 # --- addmm ----------------------------------------------------------------------------------------
 
 
-def _check_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> None:
+def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> None:
     check_operand("addmm", "a", a, 2)
     check_operand("addmm", "b", b, 2)
     if not c.is_floating_point():
@@ -283,11 +259,11 @@ def _addmm_derivative(
     return {"c": grad_c, "a": grad_a, "b": grad_b}
 
 
-def _addmm_bytes(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> int:
+def _addmm_bytes(c: Tensor, a: Tensor, b: Tensor, beta: float) -> int:
     return moved_bytes(a, b) + (0 if beta == 0 else c.numel() * c.element_size())
 
 
-def _addmm_operations(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> int:
+def _addmm_operations(a: Tensor, b: Tensor) -> int:
     return operations(a, b) + 2 * math.prod(product_shape("addmm", a, b))
 
 
@@ -300,7 +276,7 @@ addmm_op = catalogue.add(
         eager=_addmm,
         ladder=whole(_addmm_problem),
         triton="matmul_triton:addmm",
-        fake=lambda c, a, b, beta, alpha: a.new_empty(product_shape("addmm", a, b)),
+        fake=lambda a, b: a.new_empty(product_shape("addmm", a, b)),
         check=_check_addmm,
         backward=_addmm_derivative,
         alternatives=(_addmm_among_others,),

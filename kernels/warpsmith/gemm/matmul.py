@@ -62,7 +62,7 @@ def product_shape(op: str, a: Tensor, b: Tensor) -> torch.Size:
     return torch.Size((*batch, *rows, *cols))
 
 
-def _check(a: Tensor, b: Tensor, batch_invariant: bool = False) -> None:
+def _check(a: Tensor, b: Tensor) -> None:
     check_operand("matmul", "a", a, 1)
     check_operand("matmul", "b", b, 1)
     check_alike("matmul", "b", b, a, "a")
@@ -107,7 +107,7 @@ def _derivative(
     return {"a": grad_a, "b": grad_b}
 
 
-def _reference(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
+def _reference(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
@@ -126,7 +126,7 @@ def _problem(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Problem:
     return product(a, b, batch_invariant=batch_invariant)
 
 
-def _magnitudes(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
+def _magnitudes(a: Tensor, b: Tensor) -> Tensor:
     """The largest that a sum within the product can become, for each of its elements."""
     return torch.matmul(a.abs(), b.abs()).unsqueeze(-1)
 
@@ -146,7 +146,7 @@ matmul_op = catalogue.add(
         reference=_reference,
         ladder=tuple(on(_problem, rung) for rung in LADDER),
         triton="matmul_triton:matmul",
-        fake=lambda a, b, *_: a.new_empty(product_shape("matmul", a, b)),
+        fake=lambda a, b: a.new_empty(product_shape("matmul", a, b)),
         check=_check,
         backward=_derivative,
         accumulates=True,

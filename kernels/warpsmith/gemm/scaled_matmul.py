@@ -79,9 +79,7 @@ def _needs_countable_sums(p: Problem) -> str | None:
     return None if p.k <= cases.MOST_DEPTH else f"needs k of at most {cases.MOST_DEPTH}"
 
 
-def _suits_naive(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str
-) -> str | None:
+def _suits_naive(a: Tensor, b: Tensor) -> str | None:
     few = a.numel() == 0 or a.shape[0] * b.shape[1] <= 2**24 // a.shape[1]
     return None if few else "the product is large"
 
@@ -122,7 +120,7 @@ scaled_matmul_op = catalogue.add(
         reference=reference,
         ladder=_LADDER,
         triton="scaled_matmul_triton:scaled_matmul",
-        fake=lambda a, b, scale_a, scale_b, out_dtype: a.new_empty(
+        fake=lambda a, b, scale_a, out_dtype: a.new_empty(
             (a.shape[0], b.shape[1]), dtype=result_dtype(scale_a, out_dtype)
         ),
         check=_check,
@@ -133,13 +131,13 @@ scaled_matmul_op = catalogue.add(
             Property("deterministic", cases.deterministic),
         ),
         cost=Cost(
-            bytes=lambda a, b, scale_a, scale_b, out_dtype: (
+            bytes=lambda a, b, scale_a, scale_b: (
                 a.numel()
                 + b.numel()
                 + 2 * a.shape[0] * b.shape[1]
                 + 4 * (scale_a.numel() + scale_b.numel())
             ),
-            flops=lambda a, b, *_: cases.operations(a, b),
+            flops=lambda a, b: cases.operations(a, b),
         ),
         bench=cases.bench(),
         bench_dtypes=_DTYPES,

@@ -47,7 +47,7 @@ def _check(x: Tensor, target: Tensor, reduction: int) -> None:
         )
 
 
-def _check_backward(x: Tensor, target: Tensor, grad: Tensor, scale: float) -> None:
+def _check_backward(x: Tensor, target: Tensor, grad: Tensor) -> None:
     op = "bce_with_logits_backward"
     _check_pair(op, x, target)
     if grad.device != x.device:
@@ -76,7 +76,7 @@ def _reference_backward(x: Tensor, target: Tensor, grad: Tensor, scale: float) -
     return ((x.to(wide).sigmoid() - target.to(wide)) * (grad * scale)).to(x.dtype)
 
 
-def _fake(x: Tensor, target: Tensor, reduction: int) -> Tensor:
+def _fake(x: Tensor, reduction: int) -> Tensor:
     return x.new_empty(x.shape if reduction == NONE else (), dtype=wide_dtype(x))
 
 
@@ -104,7 +104,7 @@ def _aligned(*tensors: Tensor) -> bool:
     return all(not t.is_contiguous() or address(t) % 16 == 0 for t in tensors)
 
 
-def _needs_packs(x: Tensor, target: Tensor, reduction: int) -> str | None:
+def _needs_packs(x: Tensor, target: Tensor) -> str | None:
     fits = x.numel() == 0 or _aligned(x, target)
     return None if fits else "needs x and target aligned to 16 bytes"
 
@@ -112,10 +112,10 @@ def _needs_packs(x: Tensor, target: Tensor, reduction: int) -> str | None:
 def _needs_sum(x: Tensor, target: Tensor, reduction: int) -> str | None:
     if x.numel() and reduction == NONE:
         return "sums; it writes no loss per element"
-    return _needs_packs(x, target, reduction)
+    return _needs_packs(x, target)
 
 
-def _needs_packs_backward(x: Tensor, target: Tensor, grad: Tensor, scale: float) -> str | None:
+def _needs_packs_backward(x: Tensor, target: Tensor, grad: Tensor) -> str | None:
     fits = x.numel() == 0 or _aligned(x, target, *((grad,) if grad.dim() else ()))
     return None if fits else "needs x, target and gradient aligned to 16 bytes"
 
@@ -312,12 +312,12 @@ def _repeats(function: Any, inputs: Inputs) -> None:
 # --- the operators --------------------------------------------------------------------------------
 
 
-def _bytes(x: Tensor, target: Tensor, reduction: int) -> int:
+def _bytes(x: Tensor, reduction: int) -> int:
     losses = x.numel() if reduction == NONE else 1
     return 2 * x.numel() * x.element_size() + losses * 4
 
 
-def _bytes_backward(x: Tensor, target: Tensor, grad: Tensor, scale: float) -> int:
+def _bytes_backward(x: Tensor, grad: Tensor) -> int:
     return 3 * x.numel() * x.element_size() + grad.numel() * 4
 
 
@@ -348,7 +348,7 @@ bce_with_logits_forward_op = catalogue.add(
         samples=_samples(),
         errors=_ERRORS,
         properties=(Property("mirrored", _mirrored), Property("repeats", _repeats)),
-        cost=Cost(bytes=_bytes, flops=lambda x, target, reduction: 20 * x.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda x: 20 * x.numel()),
         bench=(
             _bench("64Mi", 1 << 26, MEAN),
             _bench("64Mi", 1 << 26, NONE),
@@ -368,11 +368,11 @@ bce_with_logits_backward_op = catalogue.add(
             Rung("pack", "128-bit accesses", width=PACK, pack=True, when=_needs_packs_backward),
         ),
         triton="bce_with_logits_triton:bce_with_logits_backward",
-        fake=lambda x, target, grad, scale: x.new_empty(x.shape),
+        fake=lambda x: x.new_empty(x.shape),
         check=_check_backward,
         samples=_backward_samples(),
         errors=_BACKWARD_ERRORS,
-        cost=Cost(bytes=_bytes_backward, flops=lambda x, *rest: 8 * x.numel()),
+        cost=Cost(bytes=_bytes_backward, flops=lambda x: 8 * x.numel()),
         bench=(_bench_backward("64Mi", 1 << 26), _bench_backward("256Mi", 1 << 28)),
     )
 )

@@ -31,19 +31,12 @@ IGNORE_INDEX = cases.IGNORE_INDEX
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _check(
-    logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, z_loss: float
-) -> None:
+def _check(logits: Tensor, target: Tensor, label_smoothing: float) -> None:
     check_cross_entropy("cross_entropy_forward", logits, target, label_smoothing)
 
 
 def _check_with_grad(
-    logits: Tensor,
-    target: Tensor,
-    grad_loss: Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
-    z_loss: float,
+    logits: Tensor, target: Tensor, grad_loss: Tensor | None, label_smoothing: float
 ) -> None:
     op = "cross_entropy_with_grad"
     check_cross_entropy(op, logits, target, label_smoothing)
@@ -57,9 +50,7 @@ def _check_backward(
     lse: Tensor,
     grad_loss: Tensor,
     grad_lse: Tensor,
-    ignore_index: int,
     label_smoothing: float,
-    z_loss: float,
 ) -> None:
     op = "cross_entropy_backward"
     check_cross_entropy(op, logits, target, label_smoothing)
@@ -143,16 +134,16 @@ def _reference_with_grad(
     return loss, lse, dlogits.to(logits.dtype)
 
 
-def _fake(logits: Tensor, target: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+def _fake(logits: Tensor) -> tuple[Tensor, Tensor]:
     rows, dtype = logits.shape[0], wide_dtype(logits)
     return logits.new_empty((rows,), dtype=dtype), logits.new_empty((rows,), dtype=dtype)
 
 
-def _fake_with_grad(logits: Tensor, target: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return (*_fake(logits, target), logits.new_empty(logits.shape))
+def _fake_with_grad(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return (*_fake(logits), logits.new_empty(logits.shape))
 
 
-def _fake_backward(logits: Tensor, *rest: Any) -> Tensor:
+def _fake_backward(logits: Tensor) -> Tensor:
     return logits.new_empty(logits.shape)
 
 
@@ -187,46 +178,46 @@ def _row_bytes(logits: Tensor) -> int:
     return logits.shape[1] * logits.element_size()
 
 
-def _needs_peelable(logits: Tensor, *rest: Any) -> str | None:
+def _needs_peelable(logits: Tensor) -> str | None:
     fits = logits.numel() == 0 or logits.shape[1] <= MOST_PEELED_CLASSES
     return None if fits else "needs at most 2^30 classes"
 
 
-def _needs_held(logits: Tensor, *rest: Any) -> str | None:
+def _needs_held(logits: Tensor) -> str | None:
     if logits.shape[0] > MOST_ROWS:
         return "needs at most 2^31 - 1 rows"
     fits = logits.numel() == 0 or _row_bytes(logits) <= 4096
     return None if fits else "needs rows of at most 4 KiB"
 
 
-def _suits_rows(logits: Tensor, *rest: Any) -> str | None:
+def _suits_rows(logits: Tensor) -> str | None:
     if logits.dtype == torch.float32 and _row_bytes(logits) > 2048:
         return "two rows of so many floats would leave room for too few warps"
     return None
 
 
-def _suits_many(logits: Tensor, *rest: Any) -> str | None:
+def _suits_many(logits: Tensor) -> str | None:
     few = None if _logits_bytes(logits) >= 16 << 20 else "more lanes read less than 16 MiB sooner"
     return _suits_rows(logits) or few
 
 
-def _suits_many_with_grad(logits: Tensor, *rest: Any) -> str | None:
+def _suits_many_with_grad(logits: Tensor) -> str | None:
     few = None if logits.numel() >= 32 << 20 else "more lanes read less than 32 Mi logits sooner"
     return _suits_rows(logits) or few
 
 
-def _needs_split(logits: Tensor, *rest: Any) -> str | None:
+def _needs_split(logits: Tensor) -> str | None:
     if logits.shape[0] > MOST_ROWS // CLUSTER:
         return "needs fewer than 2^28 rows"
     return _needs_peelable(logits)
 
 
-def _suits_split(logits: Tensor, *rest: Any) -> str | None:
+def _suits_split(logits: Tensor) -> str | None:
     few_and_long = logits.shape[0] <= 256 and _row_bytes(logits) >= 64 << 10
     return None if few_and_long else "the rows fill the GPU one to a block, or are short"
 
 
-def _needs_packs(logits: Tensor, *rest: Any) -> str | None:
+def _needs_packs(logits: Tensor) -> str | None:
     """Of a kernel that writes the gradient, whose first row is aligned."""
     if why := _needs_peelable(logits):
         return why
@@ -239,7 +230,7 @@ def _needs_packs(logits: Tensor, *rest: Any) -> str | None:
     return "needs logits and gradient at the same offset from 16 bytes"
 
 
-def _needs_registers(logits: Tensor, *rest: Any) -> str | None:
+def _needs_registers(logits: Tensor) -> str | None:
     if why := _needs_packs(logits):
         return why
     if logits.shape[0] > MOST_ROWS:
@@ -248,18 +239,18 @@ def _needs_registers(logits: Tensor, *rest: Any) -> str | None:
     return None if fits else "needs rows of at most 64 KiB"
 
 
-def _needs_packs_held(logits: Tensor, *rest: Any) -> str | None:
+def _needs_packs_held(logits: Tensor) -> str | None:
     return _needs_packs(logits) or _needs_held(logits)
 
 
-def _suits_registers(logits: Tensor, *rest: Any) -> str | None:
+def _suits_registers(logits: Tensor) -> str | None:
     most_packs = 8 * 32  # of a warp that has a row to itself
     packs = logits.shape[1] * logits.element_size() // 16
     full = logits.dtype == torch.float32 and most_packs // 2 < packs <= most_packs
     return "floats would leave room for too few warps" if full else None
 
 
-def _needs_cluster(logits: Tensor, *rest: Any) -> str | None:
+def _needs_cluster(logits: Tensor) -> str | None:
     if why := _needs_packs(logits):
         return why
     if logits.shape[0] > MOST_ROWS // 16:
@@ -268,11 +259,11 @@ def _needs_cluster(logits: Tensor, *rest: Any) -> str | None:
     return None if fits else "needs rows of at most 1 MiB"
 
 
-def _suits_cluster(logits: Tensor, *rest: Any) -> str | None:
+def _suits_cluster(logits: Tensor) -> str | None:
     return None if _row_bytes(logits) > 64 << 10 else "the row fits a block's registers"
 
 
-def _needs_packs_backward(logits: Tensor, *rest: Any) -> str | None:
+def _needs_packs_backward(logits: Tensor) -> str | None:
     if logits.shape[0] > MOST_ROWS:
         return "needs at most 2^31 - 1 rows"
     return _needs_packs(logits)
@@ -286,11 +277,11 @@ def _eager_loss(logits: Tensor, target: Tensor, *options: Any) -> Tensor:
     return F.cross_entropy(logits.float(), target, reduction="none")
 
 
-def _eager(logits: Tensor, target: Tensor, *options: Any) -> tuple[Tensor, None]:
+def _eager(logits: Tensor, target: Tensor) -> tuple[Tensor, None]:
     return _eager_loss(logits, target), None
 
 
-def _eager_with_grad(logits: Tensor, target: Tensor, *options: Any) -> tuple[Tensor, ...]:
+def _eager_with_grad(logits: Tensor, target: Tensor) -> tuple[Tensor, ...]:
     wide = logits.float()
     lse = wide.logsumexp(-1)
     index = target[:, None]
@@ -302,7 +293,7 @@ def _eager_with_grad(logits: Tensor, target: Tensor, *options: Any) -> tuple[Ten
 def _retained(forward: Callable[..., Tensor]) -> Callable[..., Any]:
     graph = RetainedGraph(forward)
 
-    def run(logits: Tensor, target: Tensor, lse: Tensor, grad_loss: Tensor, *rest: Any) -> Tensor:
+    def run(logits: Tensor, target: Tensor, grad_loss: Tensor) -> Tensor:
         return graph(grad_loss, logits, target)
 
     return run
@@ -321,7 +312,7 @@ def _quack() -> Callable[..., Any]:
 def _quack_with_grad() -> Callable[..., Any]:
     from quack.cross_entropy import cross_entropy_fwd
 
-    def run(logits: Tensor, target: Tensor, *options: Any) -> Any:
+    def run(logits: Tensor, target: Tensor) -> Any:
         return cross_entropy_fwd(logits, target, return_lse=True, return_dx=True)
 
     return run
@@ -330,7 +321,7 @@ def _quack_with_grad() -> Callable[..., Any]:
 def _quack_backward() -> Callable[..., Any]:
     from quack.cross_entropy import cross_entropy_bwd
 
-    def run(logits: Tensor, target: Tensor, lse: Tensor, grad_loss: Tensor, *rest: Any) -> Tensor:
+    def run(logits: Tensor, target: Tensor, lse: Tensor, grad_loss: Tensor) -> Tensor:
         return cross_entropy_bwd(logits, target, grad_loss, lse)
 
     return run
@@ -343,11 +334,11 @@ def _logits_bytes(logits: Tensor) -> int:
     return logits.numel() * logits.element_size()
 
 
-def _bytes(logits: Tensor, target: Tensor, *options: Any) -> int:
+def _bytes(logits: Tensor, target: Tensor) -> int:
     return _logits_bytes(logits) + target.numel() * (target.element_size() + 8)
 
 
-def _bytes_both(logits: Tensor, target: Tensor, *rest: Any) -> int:
+def _bytes_both(logits: Tensor, target: Tensor) -> int:
     return 2 * _logits_bytes(logits) + target.numel() * (target.element_size() + 12)
 
 
@@ -421,7 +412,7 @@ cross_entropy_forward_op = catalogue.add(
             Property("uniform", cases.uniform),
             Property("rows independent", cases.rows_independent),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda logits, *rest: 4 * logits.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda logits: 4 * logits.numel()),
         bench=tuple(cases.bench(*shape) for shape in cases.BENCH_SHAPES),
         peers={"quack": _quack},
         eager=_eager,
@@ -485,7 +476,7 @@ cross_entropy_with_grad_op = catalogue.add(
             Property("gradient sums to zero", cases.gradient_sums_to_zero),
             Property("the same bits in every run", cases.repeatable(cases.with_grad_call)),
         ),
-        cost=Cost(bytes=_bytes_both, flops=lambda logits, *rest: 8 * logits.numel()),
+        cost=Cost(bytes=_bytes_both, flops=lambda logits: 8 * logits.numel()),
         bench=tuple(cases.bench_with_grad(*shape) for shape in cases.BENCH_SHAPES),
         peers={"quack": _quack_with_grad},
         eager=_eager_with_grad,
@@ -518,7 +509,7 @@ cross_entropy_backward_op = catalogue.add(
             Property("no such class", cases.no_such_class_backward),
             Property("the same bits in every run", cases.repeatable(cases.backward_call)),
         ),
-        cost=Cost(bytes=_bytes_both, flops=lambda logits, *rest: 4 * logits.numel()),
+        cost=Cost(bytes=_bytes_both, flops=lambda logits: 4 * logits.numel()),
         bench=tuple(cases.bench_backward(*shape) for shape in cases.BENCH_SHAPES),
         peers={"compile": _compiled_backward, "quack": _quack_backward},
         eager=_retained(_eager_loss),

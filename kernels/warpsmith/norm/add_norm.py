@@ -76,9 +76,7 @@ def _eager_layer(
 def _quack() -> Callable[..., Any]:
     from quack.rmsnorm import rmsnorm_fwd
 
-    def run(
-        x: Tensor, residual: Tensor, weight: Tensor, eps: float, zero_centered: bool
-    ) -> tuple[Tensor, Tensor]:
+    def run(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         y, h, *_ = rmsnorm_fwd(x, weight, residual=residual, eps=eps)
         return y, h
 
@@ -88,9 +86,7 @@ def _quack() -> Callable[..., Any]:
 def _liger() -> Callable[..., Any]:
     from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
 
-    def run(
-        x: Tensor, residual: Tensor, weight: Tensor, eps: float, zero_centered: bool
-    ) -> tuple[Tensor, Tensor]:
+    def run(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         return LigerFusedAddRMSNormFunction.apply(x, residual, weight, eps, 0.0, "llama", False)
 
     return run
@@ -127,7 +123,7 @@ def _quack_backward() -> Callable[..., Any]:
     rstd = PerInput(lambda h, eps: torch.rsqrt(h.float().square().mean(-1) + eps))
 
     def run(
-        grad: Tensor, grad_h: Tensor, h: Tensor, weight: Tensor, eps: float, *rest: Any
+        grad: Tensor, grad_h: Tensor, h: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         dh, dw = rmsnorm_bwd(h, weight, grad, rstd(h, eps), dresidual_out=grad_h)[:2]
         return dh, grad.new_empty(0), dw

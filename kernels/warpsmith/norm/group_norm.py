@@ -66,7 +66,7 @@ def _check_activation(op: str, activation: str) -> None:
 
 
 def _check(
-    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str
+    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, activation: str
 ) -> None:
     op = "group_norm"
     _check_input(op, x, groups)
@@ -81,7 +81,6 @@ def _check_backward(
     groups: int,
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
     activation: str,
 ) -> None:
     op = "group_norm_backward"
@@ -172,20 +171,12 @@ def _reference_backward(
     return dx.reshape(x.shape).to(x.dtype), dw, db
 
 
-def _fake(
-    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str
-) -> Tensor:
+def _fake(x: Tensor) -> Tensor:
     return empty_like(x)
 
 
 def _fake_backward(
-    grad: Tensor,
-    x: Tensor,
-    groups: int,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    activation: str,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     dw, db = (x.new_empty(0) if v is None else v.new_empty(v.shape) for v in (weight, bias))
     return empty_like(x), dw, db
@@ -256,11 +247,11 @@ def _few_groups(x: Tensor, groups: int) -> str | None:
     return None if rows <= MOST_GROUPS else "needs fewer than 2^27 groups"
 
 
-def _needs_pack(x: Tensor, groups: int, *rest: Any) -> str | None:
+def _needs_pack(x: Tensor, groups: int) -> str | None:
     return _packed_groups(x, groups) if x.numel() else None
 
 
-def _needs_groups(x: Tensor, groups: int, *rest: Any) -> str | None:
+def _needs_groups(x: Tensor, groups: int) -> str | None:
     if x.numel() == 0:
         return None
     return _packed_groups(x, groups) or _few_groups(x, groups)
@@ -276,7 +267,7 @@ def _whole_channels(x: Tensor, groups: int) -> str | None:
 
 
 def _at_most(size: int, text: str) -> Callable[..., str | None]:
-    def condition(x: Tensor, groups: int, *rest: Any) -> str | None:
+    def condition(x: Tensor, groups: int) -> str | None:
         if x.numel() == 0:
             return None
         if why := _whole_channels(x, groups) or _few_groups(x, groups):
@@ -286,13 +277,13 @@ def _at_most(size: int, text: str) -> Callable[..., str | None]:
     return condition
 
 
-def _needs_channels(x: Tensor, groups: int, *rest: Any) -> str | None:
+def _needs_channels(x: Tensor, groups: int) -> str | None:
     if x.numel() == 0:
         return None
     return _packed_channels(x, groups) or _few_groups(x, groups)
 
 
-def _needs_nhwc_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
+def _needs_nhwc_cluster(x: Tensor, groups: int) -> str | None:
     if x.numel() == 0:
         return None
     if why := _needs_channels(x, groups):
@@ -303,7 +294,7 @@ def _needs_nhwc_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
 
 
 def _longer_than(size: int, why: str) -> Callable[..., str | None]:
-    def condition(x: Tensor, groups: int, *rest: Any) -> str | None:
+    def condition(x: Tensor, groups: int) -> str | None:
         return None if x.numel() and _row_bytes(x, groups) > size else why
 
     return condition
@@ -313,7 +304,7 @@ def _are_few(x: Tensor, groups: int) -> bool:
     return as_groups(x, groups).rows < 132
 
 
-def _suits_spread(x: Tensor, groups: int, *rest: Any) -> str | None:
+def _suits_spread(x: Tensor, groups: int) -> str | None:
     if x.numel() == 0:
         return None
     size = _row_bytes(x, groups)
@@ -324,13 +315,13 @@ def _suits_spread(x: Tensor, groups: int, *rest: Any) -> str | None:
     return None if few and 16 * KIB < size <= 64 * KIB else "the groups keep the GPU busy"
 
 
-def _suits_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
+def _suits_cluster(x: Tensor, groups: int) -> str | None:
     size = _row_bytes(x, groups) if x.numel() else 0
     fits = size > 80 * KIB or (size > 64 * KIB and _are_few(x, groups))
     return None if fits else "two groups fit a multiprocessor's registers"
 
 
-def _suits_nhwc_cluster(x: Tensor, groups: int, *rest: Any) -> str | None:
+def _suits_nhwc_cluster(x: Tensor, groups: int) -> str | None:
     if x.numel() == 0:
         return None
     layout, width = as_groups(x, groups), _width(x)
@@ -361,12 +352,12 @@ def _grad_aligned(grad: Tensor, x: Tensor) -> bool:
     return copied or address(grad) % 16 == 0
 
 
-def _needs_whole_channels(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
+def _needs_whole_channels(grad: Tensor, x: Tensor, groups: int) -> str | None:
     return _whole_channels_backward(grad, x, groups) if x.numel() else None
 
 
 def _resident(size: int, text: str) -> Callable[..., str | None]:
-    def condition(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
+    def condition(grad: Tensor, x: Tensor, groups: int) -> str | None:
         if x.numel() == 0:
             return None
         if why := _whole_channels_backward(grad, x, groups):
@@ -392,7 +383,7 @@ def _needs_stream_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> 
     return None if fits else "needs groups of at most 2^18 values"
 
 
-def _suits_stream_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
+def _suits_stream_backward(x: Tensor, groups: int) -> str | None:
     if x.numel() == 0:
         return None
     size, half = _row_bytes(x, groups), x.element_size() == 2
@@ -402,7 +393,7 @@ def _suits_stream_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> 
     return None if size >= least else "`cluster` has no more to compute than to wait"
 
 
-def _suits_cluster_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
+def _suits_cluster_backward(x: Tensor, groups: int) -> str | None:
     if x.numel() == 0:
         return None
     size = _row_bytes(x, groups)
@@ -412,7 +403,7 @@ def _suits_cluster_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) ->
     return None if size > 32 * KIB or (few and size > 16 * KIB) else "the group fits a block"
 
 
-def _needs_channels_backward(grad: Tensor, x: Tensor, groups: int, *rest: Any) -> str | None:
+def _needs_channels_backward(grad: Tensor, x: Tensor, groups: int) -> str | None:
     if x.numel() == 0:
         return None
     if why := _packed_channels(x, groups):
@@ -470,13 +461,11 @@ def _vector_bytes(*vectors: Tensor | None) -> int:
     return sum(v.numel() * v.element_size() for v in vectors if v is not None)
 
 
-def _bytes(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> int:
+def _bytes(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> int:
     return 2 * x.numel() * x.element_size() + _vector_bytes(weight, bias)
 
 
-def _bytes_backward(
-    grad: Tensor, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, *rest: Any
-) -> int:
+def _bytes_backward(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> int:
     return 3 * x.numel() * x.element_size() + 2 * _vector_bytes(weight, bias)
 
 
@@ -566,7 +555,7 @@ group_norm_op = catalogue.add(
             Property("normalised", cases.normalised),
             Property("repeatable", cases.repeatable),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x, *rest: 8 * x.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda x: 8 * x.numel()),
         bench=cases.bench(),
         peers={"liger": _liger},
         eager=_eager,
@@ -636,7 +625,7 @@ group_norm_backward_op = catalogue.add(
             Property("dx sums to zero", cases.balanced),
             Property("repeatable", cases.repeatable_gradients),
         ),
-        cost=Cost(bytes=_bytes_backward, flops=lambda grad, x, *rest: 24 * x.numel()),
+        cost=Cost(bytes=_bytes_backward, flops=lambda x: 24 * x.numel()),
         bench=cases.bench_backward(),
         peers={"compile": _compiled_backward, "liger": _liger_backward},
         eager=RetainedGraph(_eager),

@@ -19,13 +19,13 @@ ACCUMULATORS = {"f32": ("f32",), "f16": ("f32",), "bf16": ("f32",), "i32": ("i64
 # --- checks and the reference ---------------------------------------------------------------------
 
 
-def _check(x: Tensor, dim: int, *rest: Any) -> None:
+def _check(x: Tensor, dim: int) -> None:
     if x.is_complex():
         raise RuntimeError(f"cumsum: expected x to hold real numbers, got {x.dtype}")
     check_dim("cumsum", x, dim)
 
 
-def _reference(x: Tensor, dim: int, reverse: bool, *rest: Any) -> Tensor:
+def _reference(x: Tensor, dim: int, reverse: bool) -> Tensor:
     if not reverse or x.dim() == 0:
         return torch.cumsum(x, dim)
     return torch.cumsum(x.flip(dim), dim).flip(dim)
@@ -36,7 +36,7 @@ def sum_dtype(x: Tensor) -> torch.dtype:
     return x.dtype if x.is_floating_point() else torch.int64
 
 
-def _fake(x: Tensor, *rest: Any) -> Tensor:
+def _fake(x: Tensor) -> Tensor:
     return x.new_empty(x.shape, dtype=sum_dtype(x))
 
 
@@ -68,18 +68,18 @@ def view(x: Tensor, dim: int, batch_invariant: bool = False) -> DimView:
     return view_by_shape(x, dim, columns=after != 1)
 
 
-def _needs_short(x: Tensor, dim: int, *rest: Any) -> str | None:
+def _needs_short(x: Tensor, dim: int) -> str | None:
     if x.numel() == 0 or x.dim() == 0 or x.shape[dim] <= 1 << 20:
         return None
     return "needs at most 2^20 values along the dimension"
 
 
-def _needs_rows(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
+def _needs_rows(x: Tensor, dim: int, batch_invariant: bool) -> str | None:
     columns = x.numel() > 0 and view(x, dim, batch_invariant).columns
     return "needs the dimension to be the last" if columns else None
 
 
-def _needs_columns(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
+def _needs_columns(x: Tensor, dim: int, batch_invariant: bool) -> str | None:
     rows = x.numel() > 0 and not view(x, dim, batch_invariant).columns
     return "needs a dimension that is not the last" if rows else None
 
@@ -88,10 +88,10 @@ def _tiles(x: Tensor, seen: DimView) -> int:
     return seen.outer * -(-seen.n // (TILE_PACKS * (16 // x.element_size())))
 
 
-def _needs_tiles(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
+def _needs_tiles(x: Tensor, dim: int, batch_invariant: bool) -> str | None:
     if x.numel() == 0:
         return None
-    if why := _needs_rows(x, dim, reverse, batch_invariant):
+    if why := _needs_rows(x, dim, batch_invariant):
         return why
     seen = view(x, dim, batch_invariant)
     if x.dtype == torch.int32 and seen.n > 1 << 31:
@@ -99,14 +99,14 @@ def _needs_tiles(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> s
     return None if _tiles(x, seen) < 1 << 31 else "needs at most 2^31 - 1 tiles"
 
 
-def _needs_fewer_tiles(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
-    if why := _needs_tiles(x, dim, reverse, batch_invariant):
+def _needs_fewer_tiles(x: Tensor, dim: int, batch_invariant: bool) -> str | None:
+    if why := _needs_tiles(x, dim, batch_invariant):
         return why
     few = x.numel() == 0 or _tiles(x, view(x, dim, batch_invariant)) <= 1 << 30
     return None if few else "needs at most 2^30 tiles"
 
 
-def _few_long(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
+def _few_long(x: Tensor, dim: int, batch_invariant: bool) -> str | None:
     seen = view(x, dim, batch_invariant)
     at_once = x.element_size() == 2 and seen.outer in ROWS_AT_ONCE
     if (seen.outer >= MANY_ROWS or at_once) and not batch_invariant:
@@ -115,8 +115,8 @@ def _few_long(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str 
     return None if long else "the row is too short for several blocks"
 
 
-def _many_waves(x: Tensor, dim: int, reverse: bool, batch_invariant: bool) -> str | None:
-    if why := _few_long(x, dim, reverse, batch_invariant):
+def _many_waves(x: Tensor, dim: int, batch_invariant: bool) -> str | None:
+    if why := _few_long(x, dim, batch_invariant):
         return why
     if batch_invariant:
         return "how many rows there are must not matter"
@@ -443,7 +443,7 @@ def _repeats(cumsum: Callable[..., Any], inputs: Inputs) -> None:
 # --- the operator ---------------------------------------------------------------------------------
 
 
-def _bytes(x: Tensor, *rest: Any) -> int:
+def _bytes(x: Tensor) -> int:
     return x.numel() * (x.element_size() + (x.element_size() if x.is_floating_point() else 8))
 
 
@@ -471,7 +471,7 @@ op = catalogue.add(
             Property("reversed", _reversed),
             Property("the same in every run", _repeats),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x, *rest: x.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda x: x.numel()),
         bench=(
             _bench(1, 1 << 26),
             _bench(8192, 8192),
@@ -480,7 +480,7 @@ op = catalogue.add(
             _bench(8192, 8192, 0),
         ),
         bench_dtypes=DTYPES,
-        eager=lambda x, dim, *rest: torch.cumsum(x, dim),
+        eager=lambda x, dim: torch.cumsum(x, dim),
     )
 )
 dispatch.register(op)

@@ -55,7 +55,7 @@ def check_size(op: str, x: Tensor, dim: int) -> None:
 
 
 def _check(op: str) -> Callable[..., None]:
-    def check(x: Tensor, dim: int, *rest: Any) -> None:
+    def check(x: Tensor, dim: int) -> None:
         check_dtype(op, x)
         check_size(op, x, check_dim(op, x, dim))
 

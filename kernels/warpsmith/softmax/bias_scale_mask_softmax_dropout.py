@@ -40,16 +40,7 @@ BLOCK_COLS, CLUSTER_COLS = 16384, 262144
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _check(
-    x: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    scale: float,
-    causal: bool,
-    p: float,
-    seed: int,
-    offset: int,
-) -> None:
+def _check(x: Tensor, bias: Tensor | None, mask: Tensor | None, p: float) -> None:
     op = "bias_scale_mask_softmax_dropout"
     logits.check_rows(op, x)
     check_bias(op, bias, x)
@@ -80,11 +71,7 @@ def _check_backward(
     mask: Tensor | None,
     lse: Tensor,
     grad_lse: Tensor | None,
-    scale: float,
-    causal: bool,
     p: float,
-    seed: int,
-    offset: int,
 ) -> None:
     op = "bias_scale_mask_softmax_dropout_backward"
     logits.check_rows(op, x)
@@ -153,11 +140,11 @@ def _reference_backward(
     return (dx.masked_fill(beyond_diagonal(x), 0.0) if causal else dx).to(x.dtype)
 
 
-def _fake(x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+def _fake(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
 
 
-def _fake_backward(grad: Tensor, x: Tensor, *others: Any) -> Tensor:
+def _fake_backward(x: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
@@ -193,46 +180,38 @@ def _derivative(
 # --- what the rungs take --------------------------------------------------------------------------
 
 
-def _needs_packs(x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any) -> str | None:
+def _needs_packs(x: Tensor, bias: Tensor | None, mask: Tensor | None) -> str | None:
     return logits.needs_packs(x, bias, mask)
 
 
-def _needs_warp(x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any) -> str | None:
+def _needs_warp(x: Tensor, bias: Tensor | None, mask: Tensor | None) -> str | None:
     if why := _needs_packs(x, bias, mask) or needs_grid(x):
         return why
     fits = x.numel() == 0 or x.shape[-1] <= logits.WARP_COLS
     return None if fits else "needs rows of at most 2048 columns"
 
 
-def _needs_block(x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any) -> str | None:
+def _needs_block(x: Tensor, bias: Tensor | None, mask: Tensor | None) -> str | None:
     if why := _needs_packs(x, bias, mask) or needs_grid(x):
         return why
     return None if row_bytes(x) <= logits.BLOCK_BYTES else "needs rows of at most 64 KiB"
 
 
-def _suits_block(
-    x: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    scale: float,
-    causal: bool,
-    p: float,
-    *others: Any,
-) -> str | None:
+def _suits_block(x: Tensor, causal: bool, p: float) -> str | None:
     most = logits.most_warp_cols(x, causal, drops=philox.threshold(p) > 0)
     return None if x.shape[-1] > most else "the row fits a warp's registers"
 
 
-def _needs_cluster(x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any) -> str | None:
+def _needs_cluster(x: Tensor, bias: Tensor | None, mask: Tensor | None) -> str | None:
     return _needs_packs(x, bias, mask) or needs_cluster_grid(x) or fits_cluster(x)
 
 
-def _suits_cluster(x: Tensor, *others: Any) -> str | None:
+def _suits_cluster(x: Tensor) -> str | None:
     return suits_cluster(x)
 
 
 def _needs_packs_backward(
-    grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any
+    grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None
 ) -> str | None:
     if why := _needs_packs(x, bias, mask):
         return why
@@ -242,7 +221,7 @@ def _needs_packs_backward(
 
 
 def _needs_warp_backward(
-    grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any
+    grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None
 ) -> str | None:
     if why := _needs_packs_backward(grad, x, bias, mask) or needs_grid(x):
         return why
@@ -255,26 +234,26 @@ def _fits(x: Tensor, most: int) -> str | None:
 
 
 def _needs_block_backward(
-    grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any
+    grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None
 ) -> str | None:
     if why := _needs_packs_backward(grad, x, bias, mask) or needs_grid(x):
         return why
     return _fits(x, BLOCK_COLS)
 
 
-def _suits_block_backward(grad: Tensor, x: Tensor, *others: Any) -> str | None:
+def _suits_block_backward(x: Tensor) -> str | None:
     return None if row_bytes(x) > 2 << 10 else "the row fits a warp's registers"
 
 
 def _needs_cluster_backward(
-    grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None, *others: Any
+    grad: Tensor, x: Tensor, bias: Tensor | None, mask: Tensor | None
 ) -> str | None:
     if why := _needs_packs_backward(grad, x, bias, mask) or needs_cluster_grid(x):
         return why
     return _fits(x, CLUSTER_COLS)
 
 
-def _suits_cluster_backward(grad: Tensor, x: Tensor, *others: Any) -> str | None:
+def _suits_cluster_backward(x: Tensor) -> str | None:
     return "the row fits a block's registers" if _fits(x, BLOCK_COLS) is None else None
 
 
@@ -356,23 +335,18 @@ def _written_backward(grad: Tensor, y: Tensor, scale: float, p: float, kept: Ten
 # --- the operators --------------------------------------------------------------------------------
 
 
-def _bytes(
-    x: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float, causal: bool, *others: Any
-) -> int:
+def _bytes(x: Tensor, bias: Tensor | None, mask: Tensor | None, causal: bool) -> int:
     elements = live_elements(x, causal) + x.numel()
     return elements * x.element_size() + operand_bytes(bias, mask) + 4 * logits.rows_of(x)
 
 
 def _bytes_backward(
-    grad: Tensor,
     x: Tensor,
     bias: Tensor | None,
     mask: Tensor | None,
     lse: Tensor,
     grad_lse: Tensor | None,
-    scale: float,
     causal: bool,
-    *others: Any,
 ) -> int:
     elements = 2 * live_elements(x, causal) + x.numel()
     return elements * x.element_size() + operand_bytes(bias, mask, lse, grad_lse)
@@ -440,7 +414,7 @@ bias_scale_mask_softmax_dropout_op = catalogue.add(
             Property("bias is a mask", cases.bias_is_a_mask),
             Property("rows independent", cases.rows_independent),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x, bias, mask, scale, causal, *others: (
+        cost=Cost(bytes=_bytes, flops=lambda x, causal: (
             6 * live_elements(x, causal)
         )),
         bench=cases.BENCH,
@@ -503,9 +477,7 @@ bias_scale_mask_softmax_dropout_backward_op = catalogue.add(
         properties=(Property("sums to zero", cases.gradient_sums_to_zero),),
         cost=Cost(
             bytes=_bytes_backward,
-            flops=lambda grad, x, bias, mask, lse, grad_lse, scale, causal, *others: (
-                10 * live_elements(x, causal)
-            ),
+            flops=lambda x, causal: 10 * live_elements(x, causal),
         ),
         bench=cases.backward_bench(_reference),
         bench_dtypes=("f32", "bf16"),

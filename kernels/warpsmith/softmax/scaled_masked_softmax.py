@@ -30,7 +30,7 @@ from warpsmith.spec.rows import tiles_rows
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _check(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> None:
+def _check(x: Tensor, mask: Tensor | None) -> None:
     op = "scaled_masked_softmax"
     logits.check_rows(op, x)
     if mask is None:
@@ -43,7 +43,7 @@ def _check(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> None:
         )
 
 
-def _check_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> None:
+def _check_backward(grad: Tensor, y: Tensor) -> None:
     op = "scaled_masked_softmax_backward"
     logits.check_rows(op, y, "y")
     if grad.device != y.device:
@@ -99,63 +99,63 @@ def _derivative(
 # --- what the rungs take --------------------------------------------------------------------------
 
 
-def _needs_packs(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
+def _needs_packs(x: Tensor, mask: Tensor | None) -> str | None:
     return logits.needs_packs(x, *_split(mask))
 
 
-def _needs_packs_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
+def _needs_packs_backward(grad: Tensor, y: Tensor) -> str | None:
     if y.numel() == 0 or (tiles_rows(grad, pack_of(y)) and tiles_rows(y, pack_of(y))):
         return None
     return "needs rows aligned to 16 bytes"
 
 
-def _needs_warp(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
-    if why := _needs_packs(x, mask, scale, causal) or needs_grid(x):
+def _needs_warp(x: Tensor, mask: Tensor | None) -> str | None:
+    if why := _needs_packs(x, mask) or needs_grid(x):
         return why
     fits = x.numel() == 0 or x.shape[-1] <= logits.WARP_COLS
     return None if fits else "needs rows of at most 2048 columns"
 
 
-def _needs_block(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
-    if why := _needs_packs(x, mask, scale, causal) or needs_grid(x):
+def _needs_block(x: Tensor, mask: Tensor | None) -> str | None:
+    if why := _needs_packs(x, mask) or needs_grid(x):
         return why
     return None if row_bytes(x) <= logits.BLOCK_BYTES else "needs rows of at most 64 KiB"
 
 
-def _suits_block(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
+def _suits_block(x: Tensor, causal: bool) -> str | None:
     most = logits.most_warp_cols(x, causal)
     return None if x.shape[-1] > most else "the row fits a warp's registers"
 
 
-def _needs_cluster(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
-    return _needs_packs(x, mask, scale, causal) or needs_cluster_grid(x) or fits_cluster(x)
+def _needs_cluster(x: Tensor, mask: Tensor | None) -> str | None:
+    return _needs_packs(x, mask) or needs_cluster_grid(x) or fits_cluster(x)
 
 
-def _suits_cluster(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> str | None:
+def _suits_cluster(x: Tensor) -> str | None:
     return suits_cluster(x)
 
 
-def _needs_warp_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
-    if why := _needs_packs_backward(grad, y, scale, causal) or needs_grid(y):
+def _needs_warp_backward(grad: Tensor, y: Tensor) -> str | None:
+    if why := _needs_packs_backward(grad, y) or needs_grid(y):
         return why
     return None if row_bytes(y) <= 4 << 10 else "needs rows of at most 4 KiB"
 
 
-def _needs_block_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
-    if why := _needs_packs_backward(grad, y, scale, causal) or needs_grid(y):
+def _needs_block_backward(grad: Tensor, y: Tensor) -> str | None:
+    if why := _needs_packs_backward(grad, y) or needs_grid(y):
         return why
     return None if row_bytes(y) <= logits.BLOCK_BYTES else "needs rows of at most 64 KiB"
 
 
-def _suits_block_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
+def _suits_block_backward(y: Tensor) -> str | None:
     return None if row_bytes(y) > 4 << 10 else "the row fits a warp's registers"
 
 
-def _needs_cluster_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
-    return _needs_packs_backward(grad, y, scale, causal) or needs_cluster_grid(y) or fits_cluster(y)
+def _needs_cluster_backward(grad: Tensor, y: Tensor) -> str | None:
+    return _needs_packs_backward(grad, y) or needs_cluster_grid(y) or fits_cluster(y)
 
 
-def _suits_cluster_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> str | None:
+def _suits_cluster_backward(y: Tensor) -> str | None:
     return suits_cluster(y)
 
 
@@ -173,7 +173,7 @@ def _eager(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor
     return torch.softmax(z, -1)
 
 
-def _eager_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
+def _eager_backward(grad: Tensor, y: Tensor, scale: float) -> Tensor:
     """What PyTorch's autograd runs; excluded entries of y are 0 already."""
     return torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype) * scale
 
@@ -181,12 +181,12 @@ def _eager_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tens
 # --- the operators --------------------------------------------------------------------------------
 
 
-def _bytes(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> int:
+def _bytes(x: Tensor, mask: Tensor | None, causal: bool) -> int:
     elements = live_elements(x, causal) + x.numel()
     return elements * x.element_size() + operand_bytes(mask)
 
 
-def _bytes_backward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> int:
+def _bytes_backward(y: Tensor, causal: bool) -> int:
     return (2 * live_elements(y, causal) + y.numel()) * y.element_size()
 
 
@@ -235,7 +235,7 @@ scaled_masked_softmax_op = catalogue.add(
             ),
         ),
         triton="scaled_masked_softmax_triton:scaled_masked_softmax",
-        fake=lambda x, mask, scale, causal: x.new_empty(x.shape),
+        fake=lambda x: x.new_empty(x.shape),
         check=_check,
         backward=_derivative,
         accumulates=True,
@@ -249,7 +249,7 @@ scaled_masked_softmax_op = catalogue.add(
             Property("shift invariant", cases.shift_invariant),
             Property("rows independent", cases.rows_independent),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x, mask, scale, causal: 5 * live_elements(x, causal)),
+        cost=Cost(bytes=_bytes, flops=lambda x, causal: 5 * live_elements(x, causal)),
         bench=cases.BENCH,
         bench_dtypes=("f32", "bf16"),
         eager=_eager,
@@ -301,7 +301,7 @@ scaled_masked_softmax_backward_op = catalogue.add(
             ),
         ),
         triton="scaled_masked_softmax_triton:scaled_masked_softmax_backward",
-        fake=lambda grad, y, scale, causal: y.new_empty(y.shape),
+        fake=lambda y: y.new_empty(y.shape),
         check=_check_backward,
         aliases=("scale_mask_softmax_backward",),
         samples=cases.backward_samples(),
@@ -309,7 +309,7 @@ scaled_masked_softmax_backward_op = catalogue.add(
         properties=(Property("sums to zero", cases.gradient_sums_to_zero),),
         cost=Cost(
             bytes=_bytes_backward,
-            flops=lambda grad, y, scale, causal: 5 * live_elements(y, causal),
+            flops=lambda y, causal: 5 * live_elements(y, causal),
         ),
         bench=cases.BACKWARD_BENCH,
         bench_dtypes=("f32", "bf16"),

@@ -67,11 +67,11 @@ def _reference_log_backward(grad: Tensor, y: Tensor, dim: int) -> Tensor:
     return torch.ops.aten._log_softmax_backward_data(grad, y, dim, y.dtype)
 
 
-def _fake(x: Tensor, dim: int) -> Tensor:
+def _fake(x: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _fake_backward(grad: Tensor, y: Tensor, dim: int) -> Tensor:
+def _fake_backward(y: Tensor) -> Tensor:
     return y.new_empty(y.shape)
 
 
@@ -135,11 +135,11 @@ def _last_only(x: Tensor, dim: int) -> None:
 # --- the operators --------------------------------------------------------------------------------
 
 
-def _bytes(x: Tensor, dim: int) -> int:
+def _bytes(x: Tensor) -> int:
     return 2 * x.numel() * x.element_size()
 
 
-def _bytes_backward(grad: Tensor, y: Tensor, dim: int) -> int:
+def _bytes_backward(y: Tensor) -> int:
     return 3 * y.numel() * y.element_size()
 
 
@@ -166,7 +166,7 @@ softmax_op = catalogue.add(
             Property("batch invariant", cases.batch_invariant),
             Property("the same bits wherever a row lies", cases.same_bits_anywhere),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x, dim: 5 * x.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda x: 5 * x.numel()),
         bench=cases.bench(),
         peers={"quack": _quack, "liger": _liger},
     )
@@ -194,7 +194,7 @@ log_softmax_op = catalogue.add(
             Property("batch invariant", cases.batch_invariant),
             Property("the same bits wherever a row lies", cases.same_bits_anywhere),
         ),
-        cost=Cost(bytes=_bytes, flops=lambda x, dim: 4 * x.numel()),
+        cost=Cost(bytes=_bytes, flops=lambda x: 4 * x.numel()),
         bench=cases.bench(),
     )
 )
@@ -215,7 +215,7 @@ softmax_backward_op = catalogue.add(
             Property("sums to zero", cases.gradient_sums_to_zero(_reference)),
             Property("batch invariant", cases.gradient_batch_invariant),
         ),
-        cost=Cost(bytes=_bytes_backward, flops=lambda grad, y, dim: 4 * y.numel()),
+        cost=Cost(bytes=_bytes_backward, flops=lambda y: 4 * y.numel()),
         bench=cases.bench_backward(_reference),
         peers={"quack": _quack_backward, "liger": _liger_backward},
     )
@@ -237,7 +237,7 @@ log_softmax_backward_op = catalogue.add(
             Property("sums to zero", cases.gradient_sums_to_zero(_reference_log)),
             Property("batch invariant", cases.gradient_batch_invariant),
         ),
-        cost=Cost(bytes=_bytes_backward, flops=lambda grad, y, dim: 4 * y.numel()),
+        cost=Cost(bytes=_bytes_backward, flops=lambda y: 4 * y.numel()),
         bench=cases.bench_backward(_reference_log),
     )
 )

@@ -154,15 +154,15 @@ def _needs_cluster_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
     return _needs_packs_backward(grad, y, dim) or needs_streamed(_rows(y, dim), _row_bytes(y, dim))
 
 
-def _needs_strip_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
+def _needs_strip_backward(y: Tensor, dim: int) -> str | None:
     return _needs_strip(y, dim, inputs=2)
 
 
-def _suits_cluster_backward(grad: Tensor, y: Tensor, dim: int) -> str | None:
+def _suits_cluster_backward(y: Tensor, dim: int) -> str | None:
     return suits_streamed(_row_bytes(y, dim), inputs=2)
 
 
-def _never(x: Tensor, dim: int) -> str | None:
+def _never() -> str | None:
     return "overflows where a value passes 88"
 
 
