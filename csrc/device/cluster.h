@@ -57,6 +57,14 @@ __device__ __forceinline__ void store_remote(float* local, int rank, float value
 
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
 
+// By one thread, with a cluster barrier (relaxed will do) before the first store: an mbarrier that serves once, for stores of
+// so many bytes from the blocks of the cluster, which signal their own arrival.
+__device__ __forceinline__ void expect_stores(uint64_t* arrived, int bytes) {
+  ptx::mbarrier_init(arrived, 1);
+  ptx::fence_mbarrier_init();
+  ptx::mbarrier_arrive_expect(arrived, bytes);
+}
+
 // By the lanes of one warp of block `rank`: its value to every block's `all`, counted on the mbarrier `arrived` there, which
 // the warp also lets expect the values of all blocks.
 template <int cluster, class Value>
@@ -89,9 +97,7 @@ struct ClusterReduceStorage {
 template <int threads, int cluster>
 __device__ __forceinline__ void cluster_sum_prepare(ClusterReduceStorage<threads, cluster>& shared) {
   if (threadIdx.x != 0) return;
-  ptx::mbarrier_init(&shared.arrived, 1);
-  ptx::fence_mbarrier_init();
-  ptx::mbarrier_arrive_expect(&shared.arrived, cluster * static_cast<int>(blockDim.x / kWarp * sizeof(float)));
+  expect_stores(&shared.arrived, cluster * static_cast<int>(blockDim.x / kWarp * sizeof(float)));
 }
 
 // Sums `value` over every thread of the cluster; every thread gets the result, added in the same order everywhere.

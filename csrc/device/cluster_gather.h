@@ -26,9 +26,7 @@ struct ClusterGather {
 template <class Value>
 __device__ __forceinline__ void cluster_gather_prepare(ClusterGather<Value>& shared, int cluster) {
   if (threadIdx.x != 0) return;
-  ptx::mbarrier_init(&shared.arrived, 1);
-  ptx::fence_mbarrier_init();
-  ptx::mbarrier_arrive_expect(&shared.arrived, cluster * static_cast<int>(sizeof(Value)));
+  expect_stores(&shared.arrived, cluster * static_cast<int>(sizeof(Value)));
 }
 
 // Sends the block's value, the same in every thread, and returns once shared.values holds those of all blocks by rank.

@@ -139,10 +139,7 @@ template <class Smooth, int threads, int cluster>
 __device__ __forceinline__ void cluster_join_prepare(ClusterJoinStorage<threads, cluster>& shared) {
   if (threadIdx.x != 0) return;
   constexpr int kValues = Smooth::value ? 3 : 2;
-  ptx::mbarrier_init(&shared.arrived, 1);
-  ptx::fence_mbarrier_init();
-  ptx::mbarrier_arrive_expect(&shared.arrived,
-                              cluster * kValues * static_cast<int>(blockDim.x / kWarp * sizeof(float)));
+  expect_stores(&shared.arrived, cluster * kValues * static_cast<int>(blockDim.x / kWarp * sizeof(float)));
 }
 
 // Over every thread of the cluster; every thread gets the result, joined in the same order everywhere. The stores signal

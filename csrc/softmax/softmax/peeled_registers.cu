@@ -57,11 +57,7 @@ __global__ void __launch_bounds__(Tile::shape.threads, Tile::shape.min_blocks)
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp, parts = Tile::shape.cluster * warps;
   const int part = cluster_rank() * warps + threadIdx.x / kWarp;
   const int64_t r = blockIdx.x / Tile::shape.cluster;
-  if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&shared.max_arrived, 1);
-    ptx::fence_mbarrier_init();
-    ptx::mbarrier_arrive_expect(&shared.max_arrived, parts * static_cast<int>(sizeof(float)));
-  }
+  if (threadIdx.x == 0) expect_stores(&shared.max_arrived, parts * static_cast<int>(sizeof(float)));
   cluster_sum_prepare(shared.sum);
   cluster_arrive_relaxed();
   const auto keep = [&](uint4(&x)[kPacks]) {
