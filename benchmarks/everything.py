@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,11 +36,12 @@ if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
 from warpsmith.core import catalogue, json_files
-from warpsmith.measure import bench, limits
+from warpsmith.measure import bench, limits, record
 from warpsmith.native import finding, libraries, machine
+from warpsmith.native.code_lock import Lock
 from warpsmith.proof import pool
 from warpsmith.proof.verify import sanitizer, units
-from warpsmith.records import freshness, sources
+from warpsmith.records import freshness
 
 KINDS = ("verify", "bench", "sanitize", "overhead")
 #: Records that scripts beside this one write, and the family whose operators they measure.
@@ -94,8 +95,8 @@ class Task:
             "verify": folder / "verify.json",
             "sanitize": freshness.sanitizer_record(folder),
         }
-        record = json_files.read_json(records[self.kind]) if self.kind in records else None
-        entries = (record or {}).get("ops", {})
+        known = json_files.read_json(records[self.kind]) if self.kind in records else None
+        entries = (known or {}).get("ops", {})
         return status == 0 or (
             status == 1 and all(name in entries for name in self.ops or ("selftest",))
         )
@@ -120,28 +121,26 @@ def _cost(kind: str, op: catalogue.Op) -> float:
 
 
 def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
-    """Operators (of `names`, or of all) whose record of a kind is missing, older than their
-    sources, or of a failure.
+    """Operators (of `names`, or of all) whose record of a kind is missing, not of what they are
+    now, or of a failure.
     """
-    verified = json_files.read_json(folder / "verify.json") or {}
+    lock = Lock.load()
     examined = json_files.read_json(freshness.sanitizer_record(folder)) or {}
     found = []
     for name in names or catalogue.load():
         op = catalogue.get(name)
-        record = json_files.read_json(bench.record_path(folder, name)) or {}
-        entry = {
-            "verify": verified.get("ops", {}).get(name),
-            "sanitize": examined.get("ops", {}).get(name),
-            "bench": record if record and not bench.missing_cases(record, op) else None,
-            "overhead": record if record.get("overhead") else None,
-        }[kind]
-        measured = kind in ("bench", "overhead")
-        source = sources.of_benchmark(op) if measured else sources.of_verification(op)
-        fresh = entry is not None and entry["source"] == source
-        failed = entry is not None and (
-            entry.get("failed") or not all(tool["ok"] for tool in entry.get("tools", {}).values())
-        )
-        if failed or not fresh:
+        known = record.load(folder, op)
+        if kind == "verify":
+            done = not freshness.is_changed(folder / "verify.json", name, lock)
+        elif kind == "sanitize":
+            entry = examined.get("ops", {}).get(name, {})
+            well = all(tool["ok"] for tool in entry.get("tools", {}).values())
+            done = well and freshness.is_examined(name, entry, lock)
+        elif kind == "bench":
+            done = not bench.missing_cases(known, op, lock)
+        else:
+            done = bool(known and known.get("overhead"))
+        if not done:
             found.append(name)
     return found
 
@@ -167,7 +166,7 @@ def tasks(
     jobs = str(max(1, machine.cores() // gpus - 1))
     found = []
     for kind in kinds:
-        verify, measure = (*warpsmith, "verify", "--jobs", jobs), (*warpsmith, "bench", "--missing")
+        verify, measure = (*warpsmith, "verify", "--jobs", jobs), (*warpsmith, "bench", "--changed")
         commands = {
             "verify": (*verify, "--full", "--timeout", str(SILENT)),
             "bench": (*measure, "--no-overhead", "--warm", jobs, "--seconds", str(seconds)),
@@ -275,13 +274,15 @@ class Queue:
 
 
 def go_on_from(results: Path, work: Path, waiting: Sequence[Task]) -> None:
-    """Gives benchmarks the records of these sources of which cases are missing."""
+    """Gives benchmarks the records that have fresh rows, of which others are missing."""
+    lock = Lock.load()
     for task in waiting:
         for name in task.ops if task.kind == "bench" else ():
-            record = json_files.read_json(bench.record_path(results, name))
-            path = bench.record_path(work / task.name, name)
-            if bench.measured_cases(record, catalogue.get(name)) and not path.exists():
-                json_files.write_json(path, record)
+            op = catalogue.get(name)
+            known = record.load(results, op)
+            path = record.record_path(work / task.name, name)
+            if record.measured_cases(known, op, lock) and not path.exists():
+                json_files.write_json(path, known)
 
 
 def check_libraries() -> None:
@@ -299,22 +300,18 @@ def check_libraries() -> None:
         raise SystemExit(f"libraries that were built from other sources: {', '.join(old)}")
 
 
-def _enter(path: Path, record: dict[str, Any], current: Mapping[str, str]) -> int:
+def _enter(path: Path, found: dict[str, Any], is_fresh: Callable[[str, Any], bool]) -> int:
     """Adds the fresh entries of a record of verification, or of compute-sanitizer, to `path`."""
     ours = json_files.read_json(path) or {"ops": {}}
-    fresh = {
-        name: entry
-        for name, entry in record.get("ops", {}).items()
-        if entry["source"] == current.get(name)
-    }
-    json_files.write_json(path, ours | record | {"ops": ours["ops"] | fresh})
+    fresh = {name: e for name, e in found.get("ops", {}).items() if is_fresh(name, e)}
+    json_files.write_json(path, ours | found | {"ops": ours["ops"] | fresh})
     return len(fresh)
 
 
 def collect(work: Path) -> None:
     """Enters the fresh records of all tasks into those of this checkout; of two the later one."""
-    checked = {name: freshness.verified_source(name) for name in (*catalogue.load(), "selftest")}
-    timed = {op.name: sources.of_benchmark(op) for op in catalogue.load().values()}
+    lock = Lock.load()
+    ops = catalogue.load()
     root = limits.results_root()
     known = limits.load(work)
     if known is not None:
@@ -322,20 +319,30 @@ def collect(work: Path) -> None:
         json_files.write_json(folder / "limits.json", known)
     entered = 0
     for path in sorted(work.glob("*/*.json"), key=lambda path: path.stat().st_mtime):
-        record = json_files.read_json(path) or {}
+        found = json_files.read_json(path) or {}
         if path.name == freshness.sanitizer_record(root).name:
-            entered += _enter(root / path.name, record, checked)
+            entered += _enter(
+                root / path.name, found, lambda name, e: freshness.is_examined(name, e, lock)
+            )
         elif known is None:
             raise SystemExit(f"no limits.json in {work}: nothing was measured there")
-        elif path.stem in timed and record["source"] == timed[path.stem]:
+        elif path.stem in ops:
+            op = ops[path.stem]
+            rows = [r for r in found["rows"] if record.is_fresh(r, found, op, lock)]
             old = json_files.read_json(folder / path.name)
-            json_files.write_json(folder / path.name, bench.merge(old, record))
-            entered += 1
+            if rows or found.get("overhead"):
+                fresh = {**found, "rows": rows}
+                json_files.write_json(folder / path.name, record.merge(old, fresh, op))
+                entered += 1
         elif path.stem in SCRIPTS:
-            json_files.write_json(folder / path.name, record)
+            json_files.write_json(folder / path.name, found)
             entered += 1
         elif path.stem == "verify":
-            entered += _enter(folder / path.name, record, checked)
+            entered += _enter(
+                folder / path.name,
+                found,
+                lambda name, e: not freshness.changed(name, {**e, "failed": []}, lock),
+            )
     print(f"{entered} entries into {root}")
 
 

@@ -28,6 +28,7 @@ from warpsmith.core import catalogue, json_files
 from warpsmith.core.catalogue import Inputs
 from warpsmith.loss.cross_entropy_cases import classes
 from warpsmith.measure import bench, limits, timing
+from warpsmith.measure.record import record_path
 from warpsmith.records import sources
 
 NAME = "fused_linear_cross_entropy"
@@ -146,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     for shape in SHAPES:
         record["rows"] += measure_shape(shape, options.seconds, known)
         torch.cuda.empty_cache()
-    json_files.write_json(bench.record_path(folder, NAME), record)
+    json_files.write_json(record_path(folder, NAME), record)
     return 0
 
 

@@ -29,6 +29,7 @@ import warpsmith
 from warpsmith.core import catalogue, dispatch, json_files
 from warpsmith.core.catalogue import DTYPES, Inputs
 from warpsmith.measure import bench, limits, timing
+from warpsmith.measure.record import record_path
 from warpsmith.native import finding
 from warpsmith.records import sources
 
@@ -165,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
         "rows": rows,
     }
     folder = options.out or limits.results_dir()
-    json_files.write_json(bench.record_path(folder, NAME), record)
+    json_files.write_json(record_path(folder, NAME), record)
     return 0
 
 

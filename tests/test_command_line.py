@@ -14,13 +14,15 @@ import pytest
 import torch
 from rich.console import Console
 
+import recorded
 import warpsmith
 from warpsmith.cli import arguments
 from warpsmith.cli import main as cli
 from warpsmith.core import catalogue
 from warpsmith.measure import bench, limits
 from warpsmith.native import console, inspection
-from warpsmith.records import freshness, report, sources
+from warpsmith.native.code_lock import Lock
+from warpsmith.records import freshness, report
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -202,7 +204,8 @@ def test_records_are_checked_beside_a_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO
 ) -> None:
     monkeypatch.setattr(freshness, "stale", lambda results: ["stale"])
-    monkeypatch.setattr(freshness, "unverified", lambda root, gpu: ["unverified"])
+    monkeypatch.setattr(freshness, "unlocked", lambda lock: [])
+    monkeypatch.setattr(freshness, "unverified", lambda root, gpu, lock: ["unverified"])
     monkeypatch.setattr(freshness, "outdated_pages", lambda pages, results: ["outdated"])
     monkeypatch.setattr(report, "benchmarks_page", lambda results, plots, docs: "other")
     status, out, _ = run(capsys, "report", "--check", "--json")
@@ -228,8 +231,12 @@ def test_report_check_never_fails_by_itself(capsys: pytest.CaptureFixture[str]) 
     assert status == 0
 
 
-def test_verification_record_keeps_other_operators(tmp_path: Path) -> None:
+def test_verification_record_keeps_other_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from types import SimpleNamespace
+
+    monkeypatch.setattr(Lock, "load", lambda: recorded.Everything())
 
     def outcome(op: str, ok: bool) -> Any:
         return SimpleNamespace(
@@ -243,7 +250,9 @@ def test_verification_record_keeps_other_operators(tmp_path: Path) -> None:
     assert ops["relu"]["checks"] == 2
     assert ops["relu"]["failed"] == ["samples bf16 (7,): off by one"]
     assert ops["silu"]["kinds"] == {"samples": 1}
-    assert ops["silu"]["source"] == sources.of_verification(catalogue.get("silu"))
+    silu = catalogue.get("silu")
+    assert ops["silu"]["rungs"] == recorded.entry(silu)["rungs"]
+    assert ops["silu"]["python"] == "now"
 
 
 def test_the_script_is_the_command() -> None:

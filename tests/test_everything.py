@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+import recorded
 from warpsmith.cli import main as cli
 from warpsmith.core import catalogue, json_files
 from warpsmith.measure import bench, limits
 from warpsmith.native import csrc, libraries
+from warpsmith.native.code_lock import Lock
 from warpsmith.proof import pool
-from warpsmith.records import sources
 
 
 @pytest.fixture(scope="module")
@@ -136,10 +137,16 @@ def test_libraries_of_other_sources_are_refused(
     everything.check_libraries()
 
 
+@pytest.fixture(autouse=True)
+def _lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is known as it is now."""
+    monkeypatch.setattr(Lock, "load", recorded.Everything)
+
+
 def complete_record(name: str) -> dict[str, Any]:
     op = catalogue.get(name)
-    rows = [{"case": case, "impl": "auto", "ms": 1.0} for case in bench.missing_cases(None, op)]
-    return {"source": sources.of_benchmark(op), "rows": rows}
+    cases = bench.case_names(op, bench.Plan())
+    return recorded.made(*({"case": case, "impl": "auto", "ms": 1.0} for case in cases))
 
 
 def partial_record(name: str) -> dict[str, Any]:
@@ -147,10 +154,14 @@ def partial_record(name: str) -> dict[str, Any]:
     return record | {"rows": record["rows"][1:]}
 
 
+def older(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {"rows": [row | {"code": "before"} for row in record["rows"]]}
+
+
 def test_benchmarks_go_on_from_what_is_on_record(everything: ModuleType, tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
-    for record, name in ((partial_record("relu"), "relu"), ({"source": "older"}, "elu")):
-        json_files.write_json(results / f"{name}.json", {"rows": []} | record)
+    for record, name in ((partial_record("relu"), "relu"), (older(complete_record("elu")), "elu")):
+        json_files.write_json(results / f"{name}.json", record)
     task = everything.Task("task", ("bench",), "bench", ("relu", "elu", "silu"))
     check = everything.Task("check", ("verify",), "verify", ("relu",))
     everything.go_on_from(results, work, [task, check])
@@ -161,30 +172,30 @@ def test_benchmarks_go_on_from_what_is_on_record(everything: ModuleType, tmp_pat
 
 
 def test_only_what_is_stale(everything: ModuleType, tmp_path: Path) -> None:
-    fresh = {name: sources.of_verification(op) for name, op in catalogue.load().items()}
+    fresh = {name: recorded.entry(op) for name, op in catalogue.load().items()}
     tools = {tool: {"ok": True, "detail": ""} for tool in ("memcheck", "racecheck")}
-    ops = {name: {"source": source, "failed": []} for name, source in fresh.items()}
-    ops["relu"] = {"source": fresh["relu"], "failed": ["samples: wrong"]}
-    ops["silu"] = {"source": "older", "failed": []}
+    ops = dict(fresh)
+    ops["relu"] = fresh["relu"] | {"failed": ["samples: wrong"]}
+    ops["silu"] = fresh["silu"] | {"python": "before"}
     del ops["gelu"]
-    sanitizer = {name: {"source": source, "tools": tools} for name, source in fresh.items()}
-    found = {"memcheck": {"ok": False, "detail": "a race"}}
-    sanitizer["elu"] = {"source": fresh["elu"], "tools": found}
-    json_files.write_json(tmp_path / "verify.json", {"ops": ops})
+    sanitizer = {name: entry | {"tools": tools} for name, entry in fresh.items()}
+    sanitizer["elu"] |= {"tools": {"memcheck": {"ok": False, "detail": "a race"}}}
+    folder = tmp_path / "h200"
+    json_files.write_json(folder / "verify.json", {"ops": ops})
     json_files.write_json(tmp_path / "sanitizer.json", {"ops": sanitizer})
-    json_files.write_json(tmp_path / "relu.json", complete_record("relu"))
-    json_files.write_json(tmp_path / "elu.json", partial_record("elu"))
-    assert sorted(everything.outdated("verify", tmp_path)) == ["gelu", "relu", "silu"]
+    json_files.write_json(folder / "relu.json", complete_record("relu"))
+    json_files.write_json(folder / "elu.json", partial_record("elu"))
+    assert sorted(everything.outdated("verify", folder)) == ["gelu", "relu", "silu"]
     assert everything.outdated("sanitize", tmp_path) == ["elu"]
-    assert set(everything.outdated("bench", tmp_path)) == set(fresh) - {"relu"}
-    assert set(everything.outdated("overhead", tmp_path)) == set(fresh)
-    (task,) = everything.tasks(["sanitize"], 2, 0.25, tmp_path / "h200")
+    assert set(everything.outdated("bench", folder)) == set(fresh) - {"relu"}
+    assert set(everything.outdated("overhead", folder)) == set(fresh)
+    (task,) = everything.tasks(["sanitize"], 2, 0.25, folder)
     assert task.ops == ("elu",)
     assert task.left(tmp_path / "empty")[-1] == "elu"
     relu_and_elu = everything.Task("both", ("bench",), "bench", ("relu", "elu"))
-    assert relu_and_elu.left(tmp_path) == ("bench", "elu")
+    assert relu_and_elu.left(folder) == ("bench", "elu")
     relu = everything.Task("relu", ("bench",), "bench", ("relu",))
-    assert relu.left(tmp_path) == ()
+    assert relu.left(folder) == ()
 
 
 def test_a_run_goes_on_where_the_last_one_stopped(
@@ -230,20 +241,20 @@ def test_only_fresh_records_are_collected(
     everything: ModuleType, collected: tuple[Path, Path]
 ) -> None:
     work, folder = collected
-    setup = {"gpu": "NVIDIA H200", "date": "2026-01-01"}
-    relu = catalogue.get("relu")
-    row = {"case": "f32 16Mi", "impl": "auto", "ms": 1.0}
-    for name, source in (("relu", sources.of_benchmark(relu)), ("silu", "older")):
-        record = {"environment": setup, "source": source, "rows": [row]}
-        json_files.write_json(work / "bench" / f"{name}.json", record)
+    setup = recorded.run()
+    relu, silu = catalogue.get("relu"), catalogue.get("silu")
+    half = partial_record("relu")
+    half["rows"] += older(complete_record("relu"))["rows"][:1]
+    json_files.write_json(work / "bench" / "relu.json", half)
+    json_files.write_json(work / "bench" / "silu.json", older(complete_record("silu")))
     entries = {
-        "relu": {"source": sources.of_verification(relu)},
-        "silu": {"source": "older"},
+        "relu": recorded.entry(relu),
+        "silu": recorded.entry(silu, python="before"),
         "selftest": {"source": csrc.source_hash("selftest")},
     }
     json_files.write_json(work / "verify" / "verify.json", {"environment": setup, "ops": entries})
     everything.collect(work)
-    assert (folder / "relu.json").exists()
+    assert json_files.read_json(folder / "relu.json") == partial_record("relu")
     assert not (folder / "silu.json").exists()
     assert set(json_files.read_json(folder / "verify.json")["ops"]) == {"relu", "selftest"}  # type: ignore[index]
 
@@ -252,11 +263,13 @@ def test_what_the_sanitizer_found_is_collected_of_any_gpu(
     everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "results_root", lambda: tmp_path / "results")
-    fresh = sources.of_verification(catalogue.get("relu"))
     json_files.write_json(
         tmp_path / "results" / "sanitizer.json", {"ops": {"elu": {"source": "x"}}}
     )
-    entries = {"relu": {"source": fresh, "gpu": "any"}, "silu": {"source": "older"}}
+    entries = {
+        "relu": recorded.entry(catalogue.get("relu"), gpu="any"),
+        "silu": recorded.entry(catalogue.get("silu"), rungs={}),
+    }
     json_files.write_json(tmp_path / "work" / "task" / "sanitizer.json", {"ops": entries})
     everything.collect(tmp_path / "work")
     found = json_files.read_json(tmp_path / "results" / "sanitizer.json")
@@ -270,10 +283,9 @@ def test_of_two_records_the_later_one_is_collected(
     everything: ModuleType, collected: tuple[Path, Path]
 ) -> None:
     work, folder = collected
-    source = sources.of_verification(catalogue.get("relu"))
     for task, failed, time in (("verify-b", ["broken"], 1000), ("verify-a", [], 2000)):
         path = work / task / "verify.json"
-        entry = {"source": source, "failed": failed}
+        entry = recorded.entry(catalogue.get("relu"), failed=failed)
         json_files.write_json(path, {"environment": {}, "ops": {"relu": entry}})
         os.utime(path, (time, time))
     everything.collect(work)

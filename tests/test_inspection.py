@@ -117,14 +117,16 @@ def test_resource_report_finds_problems(tmp_path: Path, monkeypatch: pytest.Monk
 def test_resource_report_knows_dynamic_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each architecture has its own launches; a kernel that only others launch has none."""
+    """Each architecture has its own launches; a file that only others launch from has none."""
     name = "map_stream_kernel<Unary<Relu>, f16, true>"
+    source = "elementwise/map/stream.cu"
+    monkeypatch.setattr(inspection, "_sources", lambda family: [source])
     library = tmp_path / "warpsmith_elementwise_map_unary.so"
     monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: DUMP)
 
     def report(**record: int) -> tuple[list[inspection.Kernel], str]:
-        known = {sm[2:]: {name: Launch(256, 1, smem)} for sm, smem in record.items()}
-        monkeypatch.setattr(launches, "load", lambda: {"elementwise": known})
+        known = {sm[2:]: {source: (Launch(256, 1, smem),)} for sm, smem in record.items()}
+        monkeypatch.setattr(launches, "load", lambda: known)
         found = resource_report([library])
         return found.kernels, "\n".join(found.problems)
 
@@ -137,17 +139,23 @@ def test_resource_report_knows_dynamic_shared_memory(
     assert f"{name} (sm_80): {(163 << 10) + 128} B of shared memory, of {163 << 10}" in problems
 
 
-def test_launches_are_kept_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_are_kept_by_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "RECORD", tmp_path / "launches.json")
     launches.load.cache_clear()
     assert launches.load() == {}
-    known: dict[str, Launch] = {}
-    for smem in (0, 1024, 512):
-        launches.enter(known, "k<f32>", Launch(128, 2, smem))
-    assert known == {"k<f32>": Launch(128, 2, 1024)}
-    launches.save({"norm": {"80": known, "90": {}}})
-    assert launches.load() == {"norm": {"80": known, "90": {}}}
+    found = launches.summed_up(Launch(*kind) for kind in ((128, 2, 0), (128, 2, 64), (512, 1, 0)))
+    assert found == (Launch(128, 2, 64), Launch(512, 1, 0))
+    assert launches.summed_up([Launch(512, 1, 0)]) == ()
+    launches.save({"80": {"norm/rms_norm/pack.cu": found, "norm/rms_norm/naive.cu": ()}})
+    assert launches.load() == {"80": {"norm/rms_norm/pack.cu": found}}
     launches.load.cache_clear()
+
+
+def test_the_launch_of_a_kernel_fits_its_bounds() -> None:
+    found = (Launch(128, 2, 64), Launch(256, 1, 32), Launch(512, 1, 0))
+    assert launches.likely(found, 256) == found[1]
+    assert launches.likely(found, 384) == launches.likely(found, None) == found[0]
+    assert launches.likely(found, 64) is launches.likely((), None) is None
 
 
 @pytest.mark.parametrize(

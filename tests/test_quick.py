@@ -104,12 +104,12 @@ def result(op: str, ok: bool = True) -> verify.Result:
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """relu was verified in full as it is now, gelu before a change, silu with a failure."""
-    monkeypatch.setattr(freshness, "verified_source", lambda name: f"{name} now")
+    monkeypatch.setattr(freshness, "verified_code", lambda name, lock: {"python": f"{name} now"})
     path = tmp_path / "verify.json"
     freshness.record_verification(path, [result("relu"), result("gelu"), result("silu", ok=False)])
     entries = json_files.read_json(path)
     assert entries is not None
-    entries["ops"]["gelu"]["source"] = "gelu before"
+    entries["ops"]["gelu"]["python"] = "gelu before"
     json_files.write_json(path, entries)
     return path
 
@@ -117,9 +117,15 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 NAMES = ("relu", "gelu", "silu", "mish")
 
 
+def is_verified(record: dict[str, Any], name: str) -> bool:
+    return not freshness.changed(name, record["ops"].get(name), None)
+
+
 def test_what_changed_is_verified_in_full_and_the_rest_quickly(record: Path) -> None:
-    plan = verifications.plan(record, NAMES, "changed", seed=5)
+    plan = verifications.plan(record, NAMES, "both", seed=5)
     assert (plan.full, plan.quick) == (("gelu", "silu", "mish"), {"relu": 5})
+    plan = verifications.plan(record, NAMES, "changed", seed=5)
+    assert (plan.full, plan.quick) == (("gelu", "silu", "mish"), {})
     assert verifications.plan(record, NAMES, "full").full == NAMES
     plan = verifications.plan(record, NAMES, "quick")
     assert (plan.full, set(plan.quick)) == ((), set(NAMES))
@@ -137,8 +143,8 @@ def test_a_quick_verification_stands_for_no_full_one(record: Path) -> None:
     entries = after["quick"]["ops"]
     assert entries["relu"]["failed"] == ["samples f32 7: wrong"]
     assert (entries["gelu"]["failed"], entries["gelu"]["seed"]) == ([], 5)
-    assert verifications.is_verified(after, "relu")
-    assert not verifications.is_verified(after, "gelu")
+    assert is_verified(after, "relu")
+    assert not is_verified(after, "gelu")
 
 
 def test_a_full_verification_of_one_leaves_quick_entries(record: Path) -> None:
@@ -147,7 +153,7 @@ def test_a_full_verification_of_one_leaves_quick_entries(record: Path) -> None:
     plan = verifications.plan(record, ["gelu"], "full")
     verifications.enter(record, plan, [result("gelu")])
     after = json.loads(record.read_text())
-    assert verifications.is_verified(after, "gelu")
+    assert is_verified(after, "gelu")
     assert set(after["quick"]["ops"]) == set(NAMES)
 
 
@@ -164,7 +170,8 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stopped(
     # another seed asks for another choice, and a change for the operator again
     assert set(verifications.plan(record, NAMES, "quick", seed=6).quick) == set(NAMES)
     with monkeypatch.context() as changed:
-        changed.setattr(freshness, "verified_source", lambda name: f"{name} later")
+        later = lambda name, lock: {"python": f"{name} later"}  # noqa: E731
+        changed.setattr(freshness, "verified_code", later)
         assert set(verifications.plan(record, NAMES, "quick").quick) == set(NAMES)
     verifications.begin(record, second)
     verifications.enter(record, second, [result("relu"), result("mish")])
@@ -177,13 +184,18 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stopped(
 def test_failures_of_a_quick_verification_are_reported(record: Path) -> None:
     plan = verifications.plan(record, NAMES, "quick", seed=5)
     verifications.enter(record, plan, [result("relu", ok=False)])
-    messages = freshness.unverified(record.parent.parent, record.parent.name)
+    messages = freshness.unverified(record.parent.parent, record.parent.name, None)
     assert f"relu: a quick verification failed on {record.parent.name}" in messages
 
 
 @pytest.mark.parametrize(
     ("flags", "full", "quick"),
-    [((), ["gelu"], ["relu"]), (("--quick",), [], ["relu", "gelu"]), (("--full",), ["relu"], [])],
+    [
+        ((), ["gelu"], ["relu"]),
+        (("--changed",), ["gelu"], []),
+        (("--quick",), [], ["relu", "gelu"]),
+        (("--full",), ["relu"], []),
+    ],
 )
 def test_the_command_asks_for_what_its_flags_say(
     flags: tuple[str, ...],
@@ -209,4 +221,4 @@ def test_the_command_asks_for_what_its_flags_say(
     assert asked["quick"] == dict.fromkeys(quick, 9)
     written = json.loads(record.read_text())
     assert set(written.get("quick", {}).get("ops", {})) == set(quick)
-    assert all(verifications.is_verified(written, name) for name in full)
+    assert all(is_verified(written, name) for name in full)

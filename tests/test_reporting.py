@@ -13,14 +13,18 @@ from typing import Any
 import pytest
 import torch
 
+import recorded
 from test_command_line import run
 from warpsmith.cli import arguments
 from warpsmith.core import catalogue, json_files
 from warpsmith.measure import bench, limits, timing
+from warpsmith.measure.record import record_path
 from warpsmith.measure.timing import Timing
 from warpsmith.native import csrc
+from warpsmith.native.code_lock import Lock
 from warpsmith.native.console import UsageError
-from warpsmith.records import freshness, report, sources
+from warpsmith.proof import verify
+from warpsmith.records import freshness, report
 
 ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "13.0", "torch": "2.11", "triton": None}
 LIMITS = {"measured": {"copy_tbps": 4.0, "bf16_tflops": 800.0}}
@@ -153,33 +157,6 @@ def test_records_read_back(tmp_path: Path) -> None:
 # --- records --------------------------------------------------------------------------------------
 
 
-def test_merge_replaces_rows_of_the_same_sources() -> None:
-    old = record(
-        row("bf16 1Mi", "auto", 1.0), row("bf16 1Mi", "torch", 2.0), row("bf16 9Mi", "auto", 9.0)
-    )
-    new = record(row("bf16 1Mi", "auto", 0.5), row("bf16 1Mi", "quack", 3.0), date="2026-02-02")
-    merged = bench.merge(old, new)
-    got = {(r["case"], r["impl"]): r["ms"] for r in merged["rows"]}
-    assert got == {
-        ("bf16 1Mi", "auto"): 0.5,
-        ("bf16 1Mi", "torch"): 2.0,
-        ("bf16 1Mi", "quack"): 3.0,
-        ("bf16 9Mi", "auto"): 9.0,
-    }
-    assert [r["case"] for r in merged["rows"]] == ["bf16 1Mi"] * 3 + ["bf16 9Mi"]
-    assert merged["environment"]["date"] == "2026-02-02"
-
-
-def test_merge_starts_over() -> None:
-    old = record(row("bf16 1Mi", "torch", 2.0))
-    new = record(row("bf16 1Mi", "auto", 0.5), source="other")
-    assert bench.merge(old, new) == new
-    assert bench.merge(None, new) == new
-    newer = record(row("bf16 1Mi", "auto", 0.5))
-    newer["environment"] = newer["environment"] | {"driver": "2"}
-    assert bench.merge(old, newer) == newer
-
-
 def test_a_row_carries_rate_and_fraction() -> None:
     made = row("bf16 1Mi", "auto", 2.0)
     assert made["tbps"] == pytest.approx(2.0)
@@ -307,34 +284,6 @@ def test_turns_are_spread_evenly(replays: float) -> None:
         assert max(b - a for a, b in itertools.pairwise(taken)) <= math.ceil(turns / takes)
 
 
-def test_sources_cover_spec_and_triton() -> None:
-    for op in catalogue.load().values():
-        names = {path.name for path in sources.files(op)}
-        assert f"{op.triton.partition(':')[0]}.py" in names
-        assert len(names) > 1
-        assert len(sources.of_benchmark(op)) == 16
-    relu = {path.name for path in sources.files(catalogue.get("relu"))}
-    assert {"unary.py", "map_triton.py", "layout.py", "samples.py"} <= relu
-    assert "gated.py" not in relu
-    draws = {op.name for op in catalogue.load().values() if "seed" in op.argument_names}
-    assert {"dropout", "dropout_add_rms_norm", "bias_scale_mask_softmax_dropout"} <= draws
-    for op in catalogue.load().values():
-        names = {path.parts[-2:] for path in sources.files(op)}
-        assert (("triton", "philox.py") in names) == (op.name in draws)
-
-
-def test_times_depend_on_no_sample_that_is_not_timed() -> None:
-    norm = catalogue.get("rms_norm")
-    timed = {path.name for path in sources.files(norm, samples=False)}
-    assert {"rms_norm.py", "norms_triton.py"} <= timed
-    assert not any("cases" in name for name in timed)
-    assert "rms_norm_cases.py" in {path.name for path in sources.files(norm)}
-    fewer = dataclasses.replace(norm, samples=norm.samples[:1])
-    assert sources.of_benchmark(fewer) == sources.of_benchmark(norm)
-    shorter = dataclasses.replace(norm, bench=norm.bench[1:])
-    assert sources.of_benchmark(shorter) != sources.of_benchmark(norm)
-
-
 # --- report ---------------------------------------------------------------------------------------
 
 
@@ -352,12 +301,13 @@ def results() -> report.Results:
         row("bf16 256Mi", pack.name, 10.0, 36_000_000_000),
         wrong,
     ]
-    made = record(*rows, source=sources.of_benchmark(relu))
+    made = recorded.made(*rows)
     made["overhead"] = [
         {"case": "bf16 4x1024", "impl": impl, "cpu_us": us}
         for impl, us in (("auto", 6.5), ("torch", 4.4), ("torch.add", 5.0))
     ]
-    return report.Results("h200", {"relu": made}, None)
+    lock: Any = recorded.Everything()
+    return report.Results("h200", {"relu": made}, None, lock=lock)
 
 
 def test_headline_takes_the_largest_case_and_hides_no_loss(results: report.Results) -> None:
@@ -439,23 +389,28 @@ def test_fill_is_idempotent(results: report.Results) -> None:
 
 
 def test_stale(results: report.Results) -> None:
-    cases = bench.missing_cases(None, catalogue.get("relu"))
+    cases = bench.case_names(catalogue.get("relu"), bench.Plan())
     rows = [{"case": case, "impl": "auto", "ms": 1.0} for case in cases]
-    results.records["relu"]["rows"] = rows
-    messages = freshness.stale(results)
+
+    def told(*rows: dict[str, Any], **changed: Any) -> list[str]:
+        results.records["relu"] = recorded.made(*rows, **changed)
+        return freshness.stale(results)
+
+    messages = told(*rows)
     assert not any(m.startswith("relu:") for m in messages)
     assert "mma_peak: no record for h200" in messages
-    results.records["relu"]["rows"] = rows[1:]
-    assert f"relu: 1 cases not measured, '{cases[0]}' first" in freshness.stale(results)
-    results.records["relu"]["rows"] = [{"case": "f32 1Mi", "impl": "auto", "error": "wrong"}]
-    assert "relu: no number at f32 1Mi: wrong" in freshness.stale(results)
-    results.records["relu"]["rows"] = []
-    missing = f"relu: {len(cases)} cases not measured, '{cases[0]}' first"
-    assert missing in freshness.stale(results)
-    results.records["relu"]["rows"] = [{"case": case, "impl": "torch"} for case in cases]
-    assert missing in freshness.stale(results)
-    results.records["relu"] |= {"rows": rows, "source": "0"}
-    assert any(m.startswith("relu: its record (") for m in freshness.stale(results))
+    assert f"relu: not measured at {cases[0]}" in told(*rows[1:])
+    assert "relu: no number at f32 1Mi: wrong" in told(
+        {"case": "f32 1Mi", "impl": "auto", "error": "wrong"}
+    )
+    missing = f"relu: not measured at {', '.join(cases[:4])} and {len(cases) - 4} more"
+    assert missing in told()
+    assert missing in told(*({"case": case, "impl": "torch"} for case in cases))
+    older = told(*({**row, "code": "before"} for row in rows[:2]), *rows[2:])
+    assert f"relu: auto is not what was measured, at {cases[0]}, {cases[1]}" in older
+    pack = next(v for v in catalogue.get("relu").variants if v.rung.name == "pack")
+    older = told(*rows, {"case": cases[0], "impl": pack.name, "ms": 1.0, "code": "before"})
+    assert f"relu: pack is not what was measured, at {cases[0]}" in older
 
 
 def test_the_self_tests_have_to_be_on_record(tmp_path: Path) -> None:
@@ -468,22 +423,73 @@ def test_the_self_tests_have_to_be_on_record(tmp_path: Path) -> None:
         ),
         (
             {"selftest": entry | {"source": "0"}},
-            ["selftest: verified on h200 before its sources changed"],
+            ["selftest: verified on h200 before a change of source"],
         ),
         ({"selftest": entry}, []),
     ):
         json_files.write_json(tmp_path / "h200" / "verify.json", {"ops": entries})
-        found = freshness.unverified(tmp_path, "h200")
+        found = freshness.unverified(tmp_path, "h200", None)
         assert [m for m in found if m.startswith("selftest")] == wanted
 
 
+def test_a_verification_counts_for_cards_that_launch_the_same(tmp_path: Path) -> None:
+    relu = catalogue.get("relu")
+    lock: Any = recorded.Everything()
+    hopper = {"sm": "90", "multiprocessors": 132}
+    verified = {"device": hopper, "ops": {"relu": recorded.entry(relu)}}
+    json_files.write_json(tmp_path / "h200" / "verify.json", verified)
+    for device, counts in ((hopper, True), ({"sm": "90", "multiprocessors": 114}, False)):
+        json_files.write_json(tmp_path / "h100" / "limits.json", {"device": device})
+        messages = freshness.unverified(tmp_path, "h100", lock)
+        assert any(m.startswith("relu: not verified") for m in messages) is False
+        assert (messages == ["no verification on record for h100"]) != counts
+        entry = freshness.verification("relu", tmp_path, "h100", lock)
+        assert (entry is not None) == counts
+
+
+@pytest.mark.parametrize(
+    ("later", "parts"),
+    [({}, ()), ({"relu": "pack"}, ("pack",)), ({"relu": "all"}, None), ({"gelu": "all"}, ())],
+)
+def test_what_a_verification_does_not_speak_for(
+    later: dict[str, str], parts: tuple[str, ...] | None
+) -> None:
+    lock: Any = recorded.Everything(**later)
+    entry = recorded.entry(catalogue.get("relu"))
+    found = freshness.changed("relu", entry, lock)
+    if parts is None:
+        assert "python" in found
+        assert freshness.rungs_to_verify("relu", entry, lock) is None
+    else:
+        assert found == parts
+        assert freshness.rungs_to_verify("relu", entry, lock) == frozenset(parts)
+    assert "nvcc" in freshness.changed("relu", entry | {"nvcc": "12.9"}, lock)
+    assert freshness.changed("relu", entry | {"failed": ["wrong"]}, lock) == ("all",)
+    assert freshness.changed("relu", None, lock) == ("all",)
+
+
+def test_a_verification_of_rungs_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relu = catalogue.get("relu")
+    path = tmp_path / "verify.json"
+    before = recorded.entry(relu, checks=9, date="2026-01-01")
+    json_files.write_json(path, {"ops": {"relu": before}})
+    monkeypatch.setattr(Lock, "load", lambda: recorded.Everything(relu="pack"))
+    checked = [verify.Result("relu", "variants", "f32x4_pack (7,)", True)]
+    freshness.record_verification(path, checked, {"relu": frozenset({"pack"})})
+    (after,) = (json_files.read_json(path) or {})["ops"].values()
+    assert after == before | {"rungs": {**before["rungs"], "pack": "later"}}
+
+
 def test_what_the_sanitizer_found_is_said(tmp_path: Path) -> None:
+    lock: Any = recorded.Everything()
     json_files.write_json(tmp_path / "h200" / "verify.json", {"ops": {}})
-    relu = {"source": freshness.verified_source("relu"), "gpu": "NVIDIA A100"}
-    unseen = "relu: these sources have not been under compute-sanitizer"
+    relu = recorded.entry(catalogue.get("relu"), gpu="NVIDIA A100")
+    unseen = "relu: these kernels have not been under compute-sanitizer"
     for entry, wanted in (
         ({}, [unseen]),
-        (relu | {"source": "0", "tools": {}}, [unseen]),
+        (relu | {"rungs": {}, "tools": {}}, [unseen]),
         (relu | {"tools": {"memcheck": {"ok": True}}}, []),
         (
             relu | {"tools": {"memcheck": {"ok": False}}},
@@ -491,14 +497,14 @@ def test_what_the_sanitizer_found_is_said(tmp_path: Path) -> None:
         ),
     ):
         json_files.write_json(tmp_path / "sanitizer.json", {"ops": {"relu": entry}})
-        found = freshness.unverified(tmp_path, "h200")
+        found = freshness.unverified(tmp_path, "h200", lock)
         assert [m for m in found if m.startswith("relu:") and "sanitizer" in m] == wanted
 
 
 def test_tables_mark_stale_records(results: report.Results) -> None:
     blocks = ("headline:bf16", "ladder:relu", "cases:relu")
     assert not any(report.AGED in report.block(name, results) for name in blocks)
-    results.records["relu"]["source"] = "0"
+    results.records["relu"]["rows"][0]["code"] = "before"
     assert all(report.AGED in report.block(name, results) for name in blocks)
     assert "| `relu` † | bf16 256Mi |" in report.block("headline:bf16", results)
 
@@ -519,7 +525,7 @@ def test_records_of_scripts_have_tables(tmp_path: Path) -> None:
         source="0",
     )  # fmt: skip
     for stem, made in ((name, layer), ("mma_peak", peak)):
-        json_files.write_json(bench.record_path(tmp_path, stem), made)
+        json_files.write_json(record_path(tmp_path, stem), made)
     found = report.Results.load(tmp_path)
     page = report.benchmarks_page(found, [], tmp_path)
     assert f"| {case} | warpsmith | 9.500 ms | 678 TFLOP/s | 512 MiB |" in page
@@ -553,7 +559,7 @@ def test_report_without_matplotlib_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     root = tmp_path / "benchmarks" / "results"
-    json_files.write_json(bench.record_path(root / "h200", "relu"), results.records["relu"])
+    json_files.write_json(record_path(root / "h200", "relu"), results.records["relu"])
     monkeypatch.setattr(limits, "results_root", lambda: root)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, _, err = run(capsys, "report", "--gpu", "h200")

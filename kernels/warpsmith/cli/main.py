@@ -30,7 +30,7 @@ from warpsmith.cli.arguments import (
 )
 from warpsmith.core import dispatch, json_files
 from warpsmith.core.catalogue import DTYPES, Op
-from warpsmith.native import build, libraries, toolchain
+from warpsmith.native import build, code_lock, libraries, toolchain
 from warpsmith.native.console import (
     UsageError,
     print_json,
@@ -73,6 +73,8 @@ def build_libraries(args: argparse.Namespace) -> int:
         result["repeated"] = report.repeated
         result["resources"] = str(folder / "resources.json")
         json_files.write_json(Path(result["resources"]), [k.as_dict() for k in report.kernels])
+        if code_lock.ARCH in archs:
+            problems += _compare_code(built, args.lock)
     if args.json:
         print_json(result)
         return 1 if problems else 0
@@ -87,6 +89,29 @@ def build_libraries(args: argparse.Namespace) -> int:
             write(line)
     write(f"to use them: WARPSMITH_LIBRARY_DIR={folder.resolve()}")
     return 1 if problems else 0
+
+
+def _compare_code(files: Sequence[Path], enter: bool) -> list[str]:
+    """Holds what was compiled against benchmarks/code.json, or enters it there; what is wrong."""
+    path = code_lock.default_path()
+    if path is None:  # no checkout, no records
+        return []
+    known = code_lock.Lock.load(path)
+    try:
+        made = code_lock.made_of(files, known)
+    except code_lock.LockError as error:
+        say(f"benchmarks/code.json is not compared: {error}")
+        return [str(error)] if enter else []
+    if enter:
+        made.save(path)
+        say(f"wrote {path}")
+        return []
+    if known is not None and known.toolkit != made.toolkit:
+        say(
+            f"compiled by nvcc {made.toolkit}, while benchmarks/code.json is of {known.toolkit}: "
+            "another compiler's machine code is not compared"
+        )
+    return code_lock.differences(known, made)
 
 
 def inspect(args: argparse.Namespace) -> int:
@@ -171,6 +196,9 @@ def bench(args: argparse.Namespace) -> int:
             return 0
     if args.missing:
         plan = benchmarks.without_measured(plan, ops, folder)
+    if args.changed:
+        sm = dispatch.device_sm(torch.device("cuda"))
+        plan = benchmarks.only_changed(plan, ops, folder, sm)
     if args.warm:
         from warpsmith.measure import warm
 
@@ -221,9 +249,9 @@ def report(args: argparse.Namespace) -> int:
         messages = []
         page = docs / "benchmarks.md"
         with progress_bar("checking the records", 4) as (bar, task):
-            messages += freshness.stale(results)
+            messages += freshness.unlocked(results.lock) + freshness.stale(results)
             bar.update(task, advance=1, description="checking the verification")
-            messages += freshness.unverified(root, gpu)
+            messages += freshness.unverified(root, gpu, results.lock)
             bar.update(task, advance=1, description="checking README.md")
             messages += freshness.outdated_pages([readme], results)
             bar.update(task, advance=1, description="checking docs/benchmarks.md")
@@ -258,6 +286,9 @@ def report(args: argparse.Namespace) -> int:
     if readme.is_file():
         readme.write_text(reports.fill(readme.read_text(), results))
         written.append(readme)
+    if results.lock is not None and (path := code_lock.default_path()):
+        results.lock.with_python().save(path)
+        written.append(path)
     docs.mkdir(exist_ok=True)
     page = docs / "benchmarks.md"
     page.write_text(reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs))
@@ -335,7 +366,13 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--report",
         action="store_true",
-        help="fail on spills, local memory, serialised wgmma, host code that calls device code",
+        help="fail on spills, local memory, serialised wgmma, host code that calls device code, "
+        "and where benchmarks/code.json is not of what was compiled",
+    )
+    sub.add_argument(
+        "--lock",
+        action="store_true",
+        help="with --report: enter what was compiled into benchmarks/code.json",
     )
 
     sub = command("verify", verification.verify, "every variant against its reference on this GPU")
@@ -362,7 +399,13 @@ def parser() -> argparse.ArgumentParser:
     host = sub.add_mutually_exclusive_group()
     host.add_argument("--no-overhead", action="store_true", help="leave out the host time per call")
     host.add_argument("--overhead-only", action="store_true", help="only the host time per call")
-    sub.add_argument("--missing", action="store_true", help="only cases that are not on record")
+    left = sub.add_mutually_exclusive_group()
+    left.add_argument("--missing", action="store_true", help="only cases that are not on record")
+    left.add_argument(
+        "--changed",
+        action="store_true",
+        help="only what is not what it was when it was measured: rows of all else stay",
+    )
     sub.add_argument(
         "--warm",
         metavar="JOBS",

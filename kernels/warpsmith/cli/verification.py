@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,7 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
             "--sanitize examines all dtypes and no kinds: leave out --dtype, --kinds, --quick"
         )
     keep, quick = None, {}
+    rungs: Mapping[str, frozenset[str]] = {}
     if args.sanitizer or kinds or dtypes or args.claim or device.type != "cuda":
         if args.quick:
             seed = _fresh_seed() if args.seed is None else args.seed
@@ -71,16 +73,22 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
             say(f"a choice of the checks, with --seed {seed}")
     elif args.sanitize:
         path = freshness.sanitizer_record(Path(args.out or limits.results_root()))
+        if args.changed:
+            ops = freshness.not_examined(path, ops)
         keep = functools.partial(freshness.record_sanitizer, path)
     else:
         path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
-        mode = "quick" if args.quick else "full" if args.full else "changed"
+        modes = {"quick": args.quick, "full": args.full, "changed": args.changed}
+        mode = next((mode for mode, asked in modes.items() if asked), "both")
         plan = verifications.plan(path, [op.name for op in ops], mode, args.seed)
         ops = [op for op in ops if op.name in plan.full or op.name in plan.quick]
-        quick = dict(plan.quick)
+        quick, rungs = dict(plan.quick), plan.rungs
         _say_what(plan)
         verifications.begin(path, plan)
         keep = functools.partial(verifications.enter, path, plan)
+    if args.changed and not ops:
+        write("all of it is on record as it is")
+        return 0
     options: dict[str, Any] = {"jobs": parse_jobs(args.jobs, args.device), "complete": keep}
     if args.timeout is not None:
         options["timeout"] = args.timeout
@@ -104,6 +112,7 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
                     dtypes=dtypes,
                     part=parse_part(args.part),
                     quick=quick,
+                    rungs=rungs,
                     **options,
                 )
         except ValueError as error:
@@ -250,6 +259,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a choice of the checks, another for each seed: each variant, dtype and kind of check "
         "at least once; it stands for no full verification",
+    )
+    how_much.add_argument(
+        "--changed",
+        action="store_true",
+        help="only what is not verified as it is: operators, or rungs where nothing else changed",
     )
     how_much.add_argument(
         "--full",

@@ -1,8 +1,7 @@
 """Benchmarks of operators, driven by the catalogue, and the records they leave behind.
 
-A record is `benchmarks/results/<gpu>/<op>.json`: the environment, the hash of the sources it speaks
-for, the limits it was judged against and one row per case and implementation. An implementation
-that gives a wrong answer gets a row with an `error` and no number.
+The records are those of `record`. An implementation that gives a wrong answer gets a row with an
+`error` and no number.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from torch import Tensor
 import warpsmith
 from warpsmith.core import catalogue, dispatch, json_files
 from warpsmith.core.catalogue import Op, Sample
-from warpsmith.measure import limits, timing
+from warpsmith.measure import limits, record, timing
+from warpsmith.measure.record import Row, is_peer
+from warpsmith.native.code_lock import Lock
 from warpsmith.proof import testing
-from warpsmith.records import sources
 
 #: Tensors of about this many elements are used to time the host's part of a call.
 OVERHEAD_ELEMENTS = 4096
@@ -33,7 +33,6 @@ OVERHEAD_ELEMENTS = 4096
 #: Elementwise answers of more elements than this are judged piece by piece.
 SHARED_JUDGEMENT = 1 << 26
 
-Row = dict[str, Any]
 Function = Callable[..., Any]
 
 
@@ -44,7 +43,8 @@ class Plan:
     `variants` is "ladder" (at the cases of `ladder_cases`), "all", "none", or names of variants.
     `peers` None is every peer of the operator; "torch", "compile" and "triton" count as peers here.
     Without `timed` no case is timed, which leaves the host times of `overhead`. `measured` has, by
-    operator, the cases to leave out, and `stuck`, by operator and case, what is
+    operator, the cases to leave out; `only`, by operator and case, which of ours are timed there,
+    beside the peers, and what is not in it is left out; and `stuck`, by operator and case, what is
     not called there, as it did not come to an end.
     """
 
@@ -57,6 +57,7 @@ class Plan:
     timed: bool = True
     seconds: float = 0.25
     measured: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    only: Mapping[str, Mapping[str, frozenset[str]]] | None = None
     stuck: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def wants(self, impl: str) -> bool:
@@ -70,61 +71,40 @@ def _quiet(message: str) -> None:
     """The progress callback that says nothing."""
 
 
-# --- records --------------------------------------------------------------------------------------
+# --- what is on record ----------------------------------------------------------------------------
 
 
-def record_path(folder: Path, op_name: str) -> Path:
-    return folder / f"{op_name}.json"
-
-
-def merge(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
-    """Rows of `new` replace those of `old` with the same case and implementation.
-
-    A record of other sources, or of another software environment, is dropped: its rows do not
-    compare. Host times alone replace no rows of these sources.
-    """
-    if old is None or old.get("source") != new["source"]:
-        return new
-    if not _same_setup(old, new):
-        return new if new["rows"] or not old["rows"] else old
-    merged = dict(new)
-    for table in ("rows", "overhead"):
-        rows = {(row["case"], row["impl"]): row for row in old.get(table, [])}
-        rows.update({(row["case"], row["impl"]): row for row in new.get(table, [])})
-        cases = list(dict.fromkeys(case for case, _ in rows))
-        merged[table] = sorted(rows.values(), key=lambda row: cases.index(row["case"]))
-    return merged
-
-
-def _same_setup(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    def setup(record: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in record["environment"].items() if key != "date"}
-
-    return setup(old) == setup(new)
-
-
-def measured_cases(record: dict[str, Any] | None, op: Op) -> frozenset[str]:
-    """Cases of which a record has rows of the operator's present sources."""
-    if record is None or record["source"] != sources.of_benchmark(op):
-        return frozenset()
-    return frozenset(row["case"] for row in record["rows"] if row["impl"] == "auto")
-
-
-def missing_cases(record: dict[str, Any] | None, op: Op) -> list[str]:
-    """Cases of the operator's benchmark that are not among them."""
-    plan = Plan(measured={op.name: measured_cases(record, op)})
+def missing_cases(known: record.Record | None, op: Op, lock: Lock | None) -> list[str]:
+    """Cases of the operator's benchmark that a record has no fresh row of."""
+    plan = Plan(measured={op.name: record.measured_cases(known, op, lock)})
     return case_names(op, plan)
 
 
 def without_measured(plan: Plan, ops: Sequence[Op], folder: Path) -> Plan:
-    """The plan less what the folder's records have of these sources, measured in this setup."""
-    here = {"environment": limits.environment()}
-    measured = {}
+    """The plan less the cases that the folder's records have fresh rows of."""
+    lock = Lock.load()
+    known = {op.name: record.load(folder, op) for op in ops}
+    return replace(
+        plan,
+        measured={op.name: record.measured_cases(known[op.name], op, lock) for op in ops},
+    )
+
+
+def only_changed(plan: Plan, ops: Sequence[Op], folder: Path, sm: int | None = None) -> Plan:
+    """The plan less what the folder's records have fresh rows of, implementation by implementation.
+
+    Args:
+        plan: what to measure.
+        ops: operators of the catalogue.
+        folder: of a GPU's records.
+        sm: compute capability of that GPU; None stands for any.
+    """
+    lock = Lock.load()
+    only = {}
     for op in ops:
-        record = json_files.read_json(record_path(folder, op.name))
-        if record is not None and _same_setup(record, here):
-            measured[op.name] = measured_cases(record, op)
-    return replace(plan, measured=measured)
+        ladders = {dtype: ladder_cases(op, dtype, sm) for dtype in op.bench_dtypes}
+        only[op.name] = record.to_measure(record.load(folder, op), op, lock, ladders)
+    return replace(plan, only=only)
 
 
 # --- implementations ------------------------------------------------------------------------------
@@ -149,10 +129,6 @@ class Case:
     def call(self, function: Function) -> timing.Implementation:
         sets = self.sets
         return lambda i: function(*sets[i])
-
-
-#: Beside the variants.
-OURS = ("auto", "triton")
 
 
 def eager_function(op: Op, args: tuple[Any, ...]) -> Function:
@@ -226,9 +202,12 @@ def implementations(case: Case, plan: Plan, ladder: bool, say: Progress) -> dict
         except Exception as error:  # not installed, or broken: the others are still measured
             say(f"{op.name}: {name} is left out: {first_line(error)}")
     if dispatch.load(op.library):
-        for variant in chosen_variants(op, case.sets[0], plan, ladder):
+        for variant in chosen_variants(op, case.sets[0], plan, ladder or plan.only is not None):
             functions[variant.name] = torch_op(variant.op_name)
-    return functions
+    if plan.only is None:
+        return functions
+    wanted = plan.only.get(op.name, {}).get(case.label, frozenset())
+    return {name: f for name, f in functions.items() if name in wanted or is_peer(op, name)}
 
 
 # --- one case -------------------------------------------------------------------------------------
@@ -283,11 +262,6 @@ def _as_promised(op: Op, out: Any, args: tuple[Any, ...], expected: testing.Expe
             o = target.copy_(o)
         moved.append(o)
     return tuple(moved) if isinstance(out, (tuple, list)) else moved[0]
-
-
-def is_peer(op: Op, name: str) -> bool:
-    """Whether an implementation is not ours: one that a user could have chosen instead."""
-    return name not in OURS and all(name != variant.name for variant in op.variants)
 
 
 def gate(case: Case, say: Progress, stuck: str | None = None) -> None:
@@ -472,11 +446,13 @@ def bench_cases(op: Op, dtype: str, plan: Plan) -> tuple[Sample, ...]:
     if not plan.timed:
         return ()
     measured = plan.measured.get(op.name, frozenset())
+    only = plan.only.get(op.name, {}) if plan.only is not None else None
     return tuple(
         s
         for s in op.bench_for(dtype)
         if (plan.cases is None or plan.cases in f"{dtype} {s.label}")
         and f"{dtype} {s.label}" not in measured
+        and (only is None or f"{dtype} {s.label}" in only)
     )
 
 
@@ -599,22 +575,28 @@ def bench(
     known = limits.ensure(folder)
     if importlib.util.find_spec("pynvml") is None:
         say("clocks, power and temperatures are left out: `pip install 'warpsmith[bench]'`")
+    lock = Lock.load()
     written: list[Path] = []
     for op in ops:
-        path = record_path(folder, op.name)
-        source = sources.of_benchmark(op)
-        record = {"environment": limits.environment(), "source": source, "rows": []}
+        path = record.record_path(folder, op.name)
+        run = record.this_run()
+        if (lock is None or not lock.knows(op)) and plan.timed:
+            say(
+                f"{op.name}: benchmarks/code.json is not of these sources, and rows will not say "
+                "what they speak for; `warpsmith build --arch 90a --report --lock` enters them"
+            )
         for rows in bench_op(op, plan, known, say, step):
-            _enter(path, record | {"rows": rows})
+            coded = record.with_code(op, rows, lock)
+            _enter(path, record.made(run, rows=coded), op)
         gc.collect()
         if plan.overhead:
             dtype = "bf16" if "bf16" in op.dtypes else op.dtypes[0]
-            _enter(path, record | {"overhead": measure_overhead(op, dtype)})
+            _enter(path, record.made(run, overhead=measure_overhead(op, dtype)), op)
         if path.exists():
             written.append(path)
     return written
 
 
-def _enter(path: Path, record: dict[str, Any]) -> None:
-    if record["rows"] or record.get("overhead"):
-        json_files.write_json(path, merge(json_files.read_json(path), record))
+def _enter(path: Path, made: record.Record, op: Op) -> None:
+    if made["rows"] or made.get("overhead"):
+        json_files.write_json(path, record.merge(json_files.read_json(path), made, op))

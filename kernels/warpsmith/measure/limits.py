@@ -248,6 +248,20 @@ def _matrix_tflops(seconds: float) -> dict[str, float]:
     return result
 
 
+def device() -> dict[str, Any] | None:
+    """The current GPU; None without one."""
+    if not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "name": gpu_name(),
+        "sm": f"{properties.major}{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "l2_bytes": properties.L2_cache_size,
+    }
+
+
 def measure(seconds: float = 2.0) -> dict[str, Any]:
     """Measures the copy, read and matrix ceilings of the current GPU.
 
@@ -262,17 +276,10 @@ def measure(seconds: float = 2.0) -> dict[str, Any]:
     measured |= _matrix_tflops(seconds)
     torch.cuda.empty_cache()
     name = gpu_name()
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     known = sheet(name)
     return {
         "environment": environment(),
-        "device": {
-            "name": name,
-            "sm": f"{properties.major}{properties.minor}",
-            "multiprocessors": properties.multi_processor_count,
-            "memory_bytes": properties.total_memory,
-            "l2_bytes": properties.L2_cache_size,
-        },
+        "device": device(),
         "data_sheet": asdict(known) if known else None,
         "measured": {key: round(value, 4) for key, value in measured.items()},
         "copies": copies,  # bytes read plus written, milliseconds

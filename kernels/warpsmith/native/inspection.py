@@ -317,15 +317,14 @@ def _with_owners(kernels: Iterable[Kernel], library: str | None) -> list[Kernel]
 def resources(path: Path) -> list[Kernel]:
     """Every kernel of a compiled library, for every architecture in it."""
     library = libraries.of_file(path)
-    record = launches.load().get(libraries.family_of(library or ""), {})
-    dynamic = {name.partition("<")[0] for known in record.values() for name in known}
+    record = launches.load()
     kernels = []
     for kernel in read_kernels(path, _sources(library)):
-        launch = record.get(kernel.arch.rstrip("af"), {}).get(kernel.name)
-        if launch is not None:
+        found = record.get(kernel.arch.rstrip("af"), {}).get(kernel.source or "", ())
+        if launch := launches.likely(found, kernel.max_threads):
             kernel = replace(kernel, cluster=launch.cluster)
             kernel = _with_occupancy(kernel, launch.threads, launch.dynamic_smem)
-        elif kernel.name.partition("<")[0] in dynamic:  # how it would be launched nobody knows
+        elif any(kernel.source in files for files in record.values()):  # how, nobody knows
             kernel = replace(kernel, threads=None, dynamic_smem=None)
             kernel = replace(kernel, blocks_per_sm=None, occupancy=None)
         kernels.append(kernel)

@@ -4,41 +4,133 @@ of them.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from warpsmith.core import catalogue, json_files
-from warpsmith.measure import bench, limits
-from warpsmith.native import csrc
+from warpsmith.core.catalogue import Op
+from warpsmith.measure import bench, limits, record
+from warpsmith.native import code_lock
+from warpsmith.native.code_lock import Lock
 from warpsmith.records import sources
-from warpsmith.records.report import OTHERS, Results, fill, is_stale, other_is_stale
+from warpsmith.records.report import OTHERS, Results, fill, other_is_stale
+
+Entry = Mapping[str, Any]
 
 # --- verification ---------------------------------------------------------------------------------
 
 
-def verified_source(name: str) -> str:
-    """The hash that the entry of an operator or of the self tests has to bear to be up to date."""
+def verified_code(name: str, lock: Lock | None) -> dict[str, Any]:
+    """What an entry of an operator, or of the self tests, has to say to be up to date."""
     op = catalogue.load().get(name)
-    return sources.of_verification(op) if op else csrc.source_hash(name)
+    if op is None:
+        return {"source": sources.of_self_tests()}
+    if lock is None or not lock.knows(op):
+        return {}
+    return {**lock.verification(op), "nvcc": lock.toolkit}
 
 
-def record_verification(path: Path, results: Sequence[Any]) -> None:
-    """Enters the outcome of `verify` into its record; operators not run keep their entry."""
-    record = json_files.read_json(path) or {}
+def changed(name: str, entry: Entry | None, lock: Lock | None) -> tuple[str, ...]:
+    """What an entry does not speak for any more: names of rungs, and of parts of the whole
+    operator: "python", "cases", "auto", "nvcc". Empty where it is up to date, `("all",)` where
+    there is none, or no telling.
+    """
+    now = verified_code(name, lock)
+    if entry is None or not now or entry.get("failed"):
+        return ("all",)
+    parts = [key for key, value in now.items() if key != "rungs" and entry.get(key) != value]
+    known = entry.get("rungs", {})
+    return (*parts, *(r for r, code in now.get("rungs", {}).items() if known.get(r) != code))
+
+
+def rungs_to_verify(name: str, entry: Entry | None, lock: Lock | None) -> frozenset[str] | None:
+    """The rungs of an operator that changed since they were verified; None where more than rungs
+    did, and all has to be verified.
+    """
+    op = catalogue.load().get(name)
+    parts = frozenset(changed(name, entry, lock))
+    return parts if op is not None and parts <= {rung.name for rung in op.ladder} else None
+
+
+def is_changed(path: Path, name: str, lock: Lock | None) -> bool:
+    """Whether no verification speaks for an operator on the GPU of a record (`path`)."""
+    entry = verification(name, path.parent.parent, path.parent.name, lock)
+    return bool(changed(name, entry, lock))
+
+
+def verified_source(name: str, lock: Lock | None = None) -> str:
+    """All that an entry has to say as one digest."""
+    said = json.dumps(verified_code(name, lock or Lock.load()), sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def record_verification(
+    path: Path, results: Sequence[Any], rungs: Mapping[str, frozenset[str]] | None = None
+) -> None:
+    """Enters the outcome of `verify` into its record; operators not run keep their entry.
+
+    Args:
+        path: the record.
+        results: of the checks.
+        rungs: by operator those that were verified, where not all were; the others keep what their
+            entry says.
+    """
+    known = json_files.read_json(path) or {}
     environment = limits.environment()
-    entries = record.get("ops", {})
+    lock = Lock.load()
+    entries = known.get("ops", {})
     for name in dict.fromkeys(result.op for result in results):
         mine = [result for result in results if result.op == name]
+        failed = [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok]
+        code = verified_code(name, lock)
+        only = (rungs or {}).get(name)
+        if only is not None and name in entries:
+            before = entries[name]
+            fresh = {r: c for r, c in code.get("rungs", {}).items() if r in only}
+            there = code.get("rungs", {})
+            verified = {r: c for r, c in before.get("rungs", {}).items() if r in there}
+            entries[name] = {**before, "failed": failed, "rungs": {**verified, **fresh}}
+            continue
         entries[name] = {
-            "source": verified_source(name),
             "date": environment["date"],
             "checks": len(mine),
-            "failed": [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok],
+            "failed": failed,
             "kinds": dict(Counter(result.kind for result in mine)),
+            **code,
         }
-    json_files.write_json(path, {**record, "environment": environment, "ops": entries})
+    device = limits.device() or known.get("device")
+    written = {"environment": environment, "device": device, "ops": entries}
+    json_files.write_json(path, {**known, **written})
+
+
+def verified_on_such(root: Path, gpu: str) -> Iterator[Mapping[str, Entry]]:
+    """The entries of a GPU, then those of others that launch the same: cards of as many
+    multiprocessors of the same architecture.
+    """
+
+    def kind(record: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
+        device = (record or {}).get("device")
+        return (device["sm"], device["multiprocessors"]) if device else None
+
+    own = json_files.read_json(root / gpu / "verify.json")
+    if own is not None:
+        yield own["ops"]
+    wanted = kind(own) or kind(limits.load(root / gpu))
+    for path in sorted(root.glob("*/verify.json")):
+        other = json_files.read_json(path)
+        if other is not None and path.parent.name != gpu and wanted and kind(other) == wanted:
+            yield other["ops"]
+
+
+def verification(name: str, root: Path, gpu: str, lock: Lock | None) -> Entry | None:
+    """The entry that speaks for an operator on a GPU: one that is up to date, else its own."""
+    found = [ops[name] for ops in verified_on_such(root, gpu) if name in ops]
+    fresh = (entry for entry in found if not changed(name, entry, lock))
+    return next(fresh, found[0] if found else None)
 
 
 def sanitizer_record(folder: Path) -> Path:
@@ -49,41 +141,89 @@ def sanitizer_record(folder: Path) -> Path:
 def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
     """Enters what compute-sanitizer found; operators not examined keep their entry."""
     environment = limits.environment()
+    lock = Lock.load()
     entries = (json_files.read_json(path) or {}).get("ops", {})
     for name in dict.fromkeys(result.op for result in results):
         entries[name] = {
-            "source": verified_source(name),
             "date": environment["date"],
             "gpu": environment["gpu"],
             "tools": {r.label: {"ok": r.ok, "detail": r.detail} for r in results if r.op == name},
+            **examined_code(name, lock),
         }
     json_files.write_json(path, {"ops": entries})
+
+
+def examined_code(name: str, lock: Lock | None) -> dict[str, Any]:
+    """What an entry of compute-sanitizer has to say: it judges kernels, and no answers."""
+    code = verified_code(name, lock)
+    return {key: code[key] for key in ("source", "rungs", "nvcc") if key in code}
+
+
+def is_examined(name: str, entry: Entry | None, lock: Lock | None) -> bool:
+    """Whether compute-sanitizer has seen an operator as it is."""
+    now = examined_code(name, lock)
+    if not entry or not now:
+        return False
+    return all(entry.get(key) == value for key, value in now.items())
+
+
+def not_examined(path: Path, ops: Iterable[Op]) -> list[Op]:
+    """Of operators, those that compute-sanitizer has not seen as they are, by its record."""
+    lock = Lock.load()
+    known = (json_files.read_json(path) or {}).get("ops", {})
+    return [op for op in ops if not is_examined(op.name, known.get(op.name), lock)]
 
 
 # --- staleness ------------------------------------------------------------------------------------
 
 
+def unlocked(lock: Lock | None) -> list[str]:
+    """Operators of whose sources `code.json` knows nothing, so that nothing can be fresh."""
+    if lock is None:
+        return ["there is no benchmarks/code.json: nothing is known to be fresh"]
+    old = [op.name for op in catalogue.load().values() if not lock.knows(op)]
+    if not old:
+        return []
+    families = sorted({catalogue.get(name).family for name in old})
+    return [
+        f"benchmarks/code.json is older than the CUDA sources of {', '.join(old)}: run "
+        f"`python tests/emulator/launches.py {' '.join(families)}`, then "
+        f"`warpsmith build {' '.join(families)} --arch {code_lock.ARCH} --report --lock`"
+    ]
+
+
+def _few(names: Iterable[str]) -> str:
+    found = list(dict.fromkeys(names))
+    return ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+
+
 def stale(results: Results) -> list[str]:
-    """Operators whose record is older than their sources, those without one, and cases that were
-    not measured or have no number of ours.
+    """Rungs whose rows do not tell what they do now, operators without a record, and cases that
+    were not measured or have no number of ours.
     """
     messages = []
     for op in catalogue.load().values():
-        record = results.records.get(op.name)
-        if record is None:
+        known = results.records.get(op.name)
+        if known is None:
             messages.append(f"{op.name}: no record for {results.gpu}")
-        elif is_stale(record, op):
-            messages.append(
-                f"{op.name}: its record ({record['environment']['date']}) is older than its sources"
-            )
-        elif missing := bench.missing_cases(record, op):
-            messages.append(f"{op.name}: {len(missing)} cases not measured, '{missing[0]}' first")
-        if record is not None:
-            messages += [
-                f"{op.name}: no number at {row['case']}: {row['error']}"
-                for row in record["rows"]
-                if row["impl"] == "auto" and "error" in row
-            ]
+            continue
+        rungs: dict[str, str] = {v.name: v.rung.name for v in op.variants}
+        found: dict[str, list[str]] = {}
+        for row in record.stale_rows(known, op, results.lock):
+            found.setdefault(rungs.get(row["impl"]) or row["impl"], []).append(row["case"])
+        messages += [
+            f"{op.name}: {name} is not what was measured, at {_few(cases)}"
+            for name, cases in found.items()
+        ]
+        measured = {row["case"] for row in known["rows"] if row["impl"] == "auto"}
+        missing = [case for case in bench.case_names(op, bench.Plan()) if case not in measured]
+        if missing:
+            messages.append(f"{op.name}: not measured at {_few(missing)}")
+        messages += [
+            f"{op.name}: no number at {row['case']}: {row['error']}"
+            for row in known["rows"]
+            if row["impl"] == "auto" and "error" in row
+        ]
     for name in OTHERS:
         if name not in results.others:
             messages.append(f"{name}: no record for {results.gpu}")
@@ -93,26 +233,27 @@ def stale(results: Results) -> list[str]:
     return messages
 
 
-def unverified(root: Path, gpu: str) -> list[str]:
-    """Operators whose verification on a GPU is missing, failed, or older than their sources; and
-    those of which compute-sanitizer has not seen these sources, or found something in them.
+def unverified(root: Path, gpu: str, lock: Lock | None) -> list[str]:
+    """Operators and rungs whose verification on such a GPU is missing, failed, or of other code;
+    and those that compute-sanitizer has not seen as they are, or found something in.
     """
-    record = json_files.read_json(root / gpu / "verify.json")
-    if record is None:
+    if not any(True for _ in verified_on_such(root, gpu)):
         return [f"no verification on record for {gpu}"]
     messages = []
     examined = (json_files.read_json(sanitizer_record(root)) or {}).get("ops", {})
-    for name in (*catalogue.load(), "selftest"):
-        source = verified_source(name)
-        entry = record["ops"].get(name)
+    own = json_files.read_json(root / gpu / "verify.json") or {}
+    for name in sources.names():
+        if not verified_code(name, lock):
+            continue  # see `unlocked`
+        entry = verification(name, root, gpu, lock)
         if entry is None:
             messages.append(f"{name}: not verified on {gpu}")
         elif entry["failed"]:
             messages.append(f"{name}: verification failed on {gpu}")
-        elif entry["source"] != source:
-            messages.append(f"{name}: verified on {gpu} before its sources changed")
-        quick = record.get("quick", {}).get("ops", {}).get(name)
-        if quick is not None and quick["failed"] and quick["source"] == source:
+        elif parts := changed(name, entry, lock):
+            messages.append(f"{name}: verified on {gpu} before a change of {_few(parts)}")
+        quick = own.get("quick", {}).get("ops", {}).get(name)
+        if quick is not None and quick["failed"] and quick["source"] == verified_source(name, lock):
             messages.append(f"{name}: a quick verification failed on {gpu}")
         found = examined.get(name, {})
         messages += [
@@ -120,8 +261,8 @@ def unverified(root: Path, gpu: str) -> list[str]:
             for tool, result in found.get("tools", {}).items()
             if not result["ok"]
         ]
-        if found.get("source") != source and name != "selftest":
-            messages.append(f"{name}: these sources have not been under compute-sanitizer")
+        if name != "selftest" and not is_examined(name, found, lock):
+            messages.append(f"{name}: these kernels have not been under compute-sanitizer")
     return messages
 
 

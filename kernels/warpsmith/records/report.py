@@ -25,6 +25,8 @@ from typing import Any
 from warpsmith.core import catalogue, json_files
 from warpsmith.core.catalogue import DTYPES, Op
 from warpsmith.measure import bench, limits
+from warpsmith.measure.record import is_peer, peer_ms, record_path, stale_rows
+from warpsmith.native.code_lock import Lock
 from warpsmith.records import sources
 
 BASELINES = ("torch", "compile")
@@ -34,7 +36,7 @@ OPERATIONS_TELL = 32
 #: Speed-ups below this are no matter of noise.
 CLEARLY_SLOWER = 0.98
 #: Beside numbers of sources that have changed since.
-AGED = "Measured before the last change of the sources."
+AGED = "Measured before the last change of what it does."
 
 LABELS = {
     "auto": "warpsmith",
@@ -93,15 +95,20 @@ class Results:
     limits: dict[str, Any] | None
     #: What the scripts in `benchmarks` measured, by the name of the record.
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lock: Lock | None = field(default_factory=Lock.load)
+
+    def is_stale(self, op: Op) -> bool:
+        """Whether something of an operator's record is not what the sources give now."""
+        return bool(stale_rows(self.records[op.name], op, self.lock))
 
     @staticmethod
     def load(folder: Path) -> Results:
         records = {}
         for name in catalogue.load():
-            record = json_files.read_json(bench.record_path(folder, name))
+            record = json_files.read_json(record_path(folder, name))
             if record is not None:
                 records[name] = record
-        found = {name: json_files.read_json(bench.record_path(folder, name)) for name in OTHERS}
+        found = {name: json_files.read_json(record_path(folder, name)) for name in OTHERS}
         others = {name: record for name, record in found.items() if record is not None}
         return Results(folder.name, records, limits.load(folder), others)
 
@@ -176,12 +183,13 @@ def ladder_cases(results: Results, op: Op, dtype: str) -> list[str]:
 
 
 def speedup(rows: dict[str, Row], against: str) -> float | None:
-    ours, theirs = rows.get("auto", {}).get("ms"), rows.get(against, {}).get("ms")
+    auto = rows.get("auto", {})
+    ours, theirs = auto.get("ms"), peer_ms(auto, rows, against)
     return theirs / ours if ours and theirs else None
 
 
 def peers(rows: dict[str, Row], op: Op) -> list[str]:
-    return [name for name in rows if bench.is_peer(op, name)]
+    return [name for name in rows if is_peer(op, name)]
 
 
 def best_peer(rows: dict[str, Row], op: Op) -> str | None:
@@ -239,11 +247,6 @@ def _with_note(table: str) -> str:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def is_stale(record: dict[str, Any], op: Op) -> bool:
-    """Whether the operator's sources have changed since it was measured."""
-    return bool(record["source"] != sources.of_benchmark(op))
-
-
 def largest_compared(record: dict[str, Any], dtype: str, op: Op) -> str | None:
     """The largest case that a peer ran too, else the largest."""
     compared = [case for case, impls in cases(record, dtype).items() if best_peer(impls, op)]
@@ -269,7 +272,7 @@ def headline(results: Results, ops: Sequence[Op], dtype: str | None = None) -> s
         record = results.records.get(op.name)
         if record is None:
             continue
-        mark = " †" if is_stale(record, op) else ""
+        mark = " †" if results.is_stale(op) else ""
         for name in [dtype] if dtype else dtypes(record):
             case = largest_compared(record, name, op)
             if case is None:
@@ -323,7 +326,7 @@ def all_cases(results: Results, ops: Sequence[Op]) -> str:
     lines: Table = []
     for op in ops:
         table = list(cases(results.records[op.name]).values())
-        mark = " †" if is_stale(results.records[op.name], op) else ""
+        mark = " †" if results.is_stale(op) else ""
         copies = [share for rows in table if (share := of_copy(results, rows.get("auto", {})))]
         line = [f"`{op.name}`{mark}", str(len(table)), _percent(_of_limit(table))]
         line.append(_percent(geomean(copies)))
@@ -350,7 +353,7 @@ def families(results: Results, ops: Sequence[Op]) -> str:
         tables = [(op, rows) for op in found for rows in cases(results.records[op.name]).values()]
         if not tables:
             continue
-        stale = any(is_stale(results.records[op.name], op) for op in found)
+        stale = any(results.is_stale(op) for op in found)
         line = [family + " †" * stale, str(len(found)), str(len(tables))]
         line.append(_percent(_of_limit(rows for _, rows in tables)))
         for base in BASELINES:
@@ -369,7 +372,7 @@ def slower(results: Results, ops: Sequence[Op]) -> str:
     found: list[tuple[float, list[str]]] = []
     for op in ops:
         record = results.records[op.name]
-        mark = " †" if is_stale(record, op) else ""
+        mark = " †" if results.is_stale(op) else ""
         for case, rows in cases(record).items():
             rival = best_peer(rows, op)
             ratio = speedup(rows, rival) if rival else None
@@ -429,7 +432,7 @@ def ladder(results: Results, op: Op) -> str:
             ]
         )
     climb = markdown(header, rows, left=2)
-    return f"{climb}\n\n{AGED}" if is_stale(record, op) else climb
+    return f"{climb}\n\n{AGED}" if results.is_stale(op) else climb
 
 
 def _ladder_cell(row: Row | None) -> str:
@@ -474,7 +477,7 @@ def case_table(results: Results, op: Op) -> str:
         for row in record.get("rows", [])
         if (remark := row.get("error") or row.get("note") or row.get("remark"))
     ]
-    if is_stale(record, op):
+    if results.is_stale(op):
         notes.append(f"- {AGED}")
     return "\n".join([markdown(header, lines), *(["", *notes] if notes else [])])
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from warpsmith.core import json_files
 from warpsmith.measure import limits
+from warpsmith.native.code_lock import Lock
 from warpsmith.records import freshness
 
 
@@ -27,20 +28,14 @@ class Plan:
         quick: seeds by name.
         seed: of the quick ones.
         resumed: whether the quick ones are what is left of a run that was cut off.
+        rungs: of those in full the rungs that changed, where nothing else did.
     """
 
     full: tuple[str, ...]
     quick: Mapping[str, int]
     seed: int
     resumed: bool = False
-
-
-def is_verified(record: Mapping[str, Any], name: str) -> bool:
-    """Whether a record has a full verification of an operator as it is now, without a failure."""
-    entry = record.get("ops", {}).get(name)
-    if entry is None or entry["failed"]:
-        return False
-    return bool(entry["source"] == freshness.verified_source(name))
+    rungs: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def plan(path: Path, names: Sequence[str], mode: str, seed: int | None = None) -> Plan:
@@ -50,7 +45,7 @@ def plan(path: Path, names: Sequence[str], mode: str, seed: int | None = None) -
         path: the record.
         names: operators.
         mode: "full", all of them in full; "quick", all of them quickly; "changed", in full those
-            that the record does not have as they are now, the others quickly.
+            that no record has as they are now; "both", these in full, the others quickly.
         seed: of the quick ones. By default that of a run that was cut off, which is then gone on
             with, or a fresh one.
 
@@ -58,21 +53,29 @@ def plan(path: Path, names: Sequence[str], mode: str, seed: int | None = None) -
         The plan; of a run that was cut off, what it left.
     """
     record = json_files.read_json(path) or {}
+    lock = Lock.load()
     full: Sequence[str] = ()
+    rungs: dict[str, frozenset[str]] = {}
     if mode == "full":
         full = names
-    elif mode == "changed":
-        full = [name for name in names if not is_verified(record, name)]
-    quickly = [name for name in names if name not in full]
+    elif mode in ("changed", "both"):
+        full = [name for name in names if freshness.is_changed(path, name, lock)]
+        of_rungs = {
+            name: freshness.rungs_to_verify(name, record.get("ops", {}).get(name), lock)
+            for name in full
+        }
+        rungs = {name: found for name, found in of_rungs.items() if found}
+    quickly = [name for name in names if name not in full] if mode != "changed" else []
     before = record.get("quick", {})
     if before.get("left") and seed in (None, before["seed"]):
         remain = [name for name in quickly if not _is_done(before, name)]
         if remain:
             resumed = len(remain) < len(quickly)
-            return Plan(tuple(full), dict.fromkeys(remain, before["seed"]), before["seed"], resumed)
+            seeds = dict.fromkeys(remain, before["seed"])
+            return Plan(tuple(full), seeds, before["seed"], resumed, rungs)
     if seed is None:
         seed = random.SystemRandom().randrange(2**32)
-    return Plan(tuple(full), dict.fromkeys(quickly, seed), seed)
+    return Plan(tuple(full), dict.fromkeys(quickly, seed), seed, rungs=rungs)
 
 
 def _is_done(quick: Mapping[str, Any], name: str) -> bool:
@@ -97,7 +100,7 @@ def enter(path: Path, planned: Plan, results: Sequence[Any]) -> None:
     """Enters outcomes, each into the part of the record that its operator's mode has."""
     in_full = [result for result in results if result.op not in planned.quick]
     if in_full:
-        freshness.record_verification(path, in_full)
+        freshness.record_verification(path, in_full, planned.rungs)
     names = dict.fromkeys(result.op for result in results if result.op in planned.quick)
     if not names:
         return

@@ -9,7 +9,7 @@ properties and its gradients. On a CPU the same checks run where they have a mea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -55,6 +55,7 @@ def verify(
     part: tuple[int, int] = (0, 1),
     complete: Complete | None = None,
     quick: Mapping[str, int] | None = None,
+    rungs: Mapping[str, frozenset[str]] | None = None,
 ) -> list[Result]:
     """Verifies operators on a device.
 
@@ -74,6 +75,7 @@ def verify(
         quick: operators, by name, of which a choice is checked instead of everything, with the
             seed of the choice: each variant, dtype and kind of check at least once, but no sample
             of several GB.
+        rungs: by operator, the rungs whose variants are verified, where that is not all of them.
 
     Returns:
         One result per check. After a kernel has broken the CUDA context the list ends with a
@@ -103,6 +105,7 @@ def verify(
         if strangers := [op.name for op in chosen if catalogue.load().get(op.name) is not op]:
             raise ValueError(f"workers know the catalogue only, not {', '.join(strangers)}")
         units = divide(chosen, where, wanted, names, jobs, quick)
+        units = [replace(unit, rungs=(rungs or {}).get(unit.op)) for unit in units]
         return _side_by_side(
             chosen, units, where, jobs, timeout, progress, with_self_tests, complete
         )
@@ -111,6 +114,7 @@ def verify(
         for op in chosen:
             seed = (quick or {}).get(op.name)
             run = Run(op, where, wanted, names, results, progress, part=part, quick=seed)
+            run.rungs = (rungs or {}).get(op.name)
             if run.on_gpu and not run.compiled:
                 run.add("build", op.library, False, finding.why_not(op.library))
             try:

@@ -81,6 +81,8 @@ class Run:
     part: tuple[int, int] = (0, 1)
     #: The seed of a choice among samples, where not all are checked.
     quick: int | None = None
+    #: The rungs whose variants are verified; None is all of them.
+    rungs: frozenset[str] | None = None
     compiled: bool = field(init=False, default=False)
     sm: int | None = field(init=False, default=None)
 
@@ -164,7 +166,8 @@ class Run:
     def variants(self, dtype: str) -> Iterator[Variant]:
         """The variants of that dtype, where they can run at all."""
         if not self.on_gpu or self.compiled:
-            yield from (v for v in self.op.variants if v.dtype == dtype)
+            of_dtype = (v for v in self.op.variants if v.dtype == dtype)
+            yield from (v for v in of_dtype if self.rungs is None or v.rung.name in self.rungs)
 
     def accepting(self, dtype: str, args: tuple[Any, ...]) -> Iterator[Variant]:
         for variant in self.variants(dtype):

@@ -104,6 +104,8 @@ class Unit:
     part: tuple[int, int] = (0, 1)
     #: The seed of a choice among the samples, where not all are checked.
     quick: int | None = None
+    #: The rungs whose variants are verified; None is all of them.
+    rungs: frozenset[str] | None = None
 
     def run(self, emit: Callable[[tuple[int, Result]], None], crowded: bool) -> None:
         device, place = torch.device(self.device), self.checks[0]
@@ -123,6 +125,7 @@ class Unit:
                 crowded,
                 self.part,
                 self.quick,
+                self.rungs,
             )
             try:
                 for place in self.checks:
