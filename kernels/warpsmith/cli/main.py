@@ -286,7 +286,8 @@ def report(args: argparse.Namespace) -> int:
     if readme.is_file():
         readme.write_text(reports.fill(readme.read_text(), results))
         written.append(readme)
-    if results.lock is not None and (path := code_lock.default_path()):
+    path = home / "benchmarks" / code_lock.NAME
+    if results.lock is not None and path.is_file():
         results.lock.with_python().save(path)
         written.append(path)
     docs.mkdir(exist_ok=True)

@@ -39,6 +39,8 @@ ARCH, SM, MULTIPROCESSORS = "90a", 90, 132
 #: A call that a rung does not take, or a library hands back.
 NOT_TAKEN = "-"
 
+#: The file.
+NAME = "code.json"
 #: What to do about it.
 _HOW = f"`warpsmith build OPERATOR --arch {ARCH} --report --lock` enters it"
 
@@ -58,7 +60,7 @@ def _digest(*texts: str, length: int = 12) -> str:
 def default_path() -> Path | None:
     """Where the checkout that this package runs from has the file; None without a checkout."""
     folder = csrc.CSRC.parent / "benchmarks"
-    return folder / "code.json" if folder.is_dir() else None
+    return folder / NAME if folder.is_dir() else None
 
 
 def traces_path(family: str) -> Path:
