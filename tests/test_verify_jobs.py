@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,7 @@ def test_parts_of_the_samples_are_the_whole() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_operators_are_told_of_when_they_are_done(jobs: int) -> None:
-    told: list[list[verify.Result]] = []
+    told: list[Sequence[verify.Result]] = []
     results = verify.verify(
         ["relu", "gelu"], device="cpu", kinds=["errors", "samples"], jobs=jobs, complete=told.append
     )

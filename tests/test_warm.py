@@ -35,7 +35,7 @@ def test_what_hangs_when_it_is_compiled_is_not_called_again(
     done[1].fault = "no result for 180 s, stopped"
     said: list[str] = []
     monkeypatch.setattr(pool, "run", lambda todo, **options: done)
-    monkeypatch.setattr(warm.build, "library", lambda family: None)
+    monkeypatch.setattr(warm.finding, "prepare", lambda libraries: None)
     monkeypatch.setattr(warm, "forget_choices", lambda folder: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     plan = warm.warm([op], plan, jobs=1, say=said.append, step=lambda: None)

@@ -181,7 +181,8 @@ def _random_calls(args: argparse.Namespace, ops: list[Op], device: torch.device)
                 say(f"{made} calls made, {failed} failures")
 
         if args.calls is not None:
-            failures, taken = [], 0
+            failures: list[random_calls.Failure] = []
+            taken = 0
             for progress in random_calls.remake(calls, device):
                 step(progress)
                 failures += progress.failures

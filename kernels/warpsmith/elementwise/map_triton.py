@@ -435,14 +435,14 @@ def _launch_packed(
 Twin = Callable[..., "Tensor | tuple[Tensor, Tensor]"]
 
 
-def _identity(x: Tensor, parameter: float) -> float:
+def _identity(x: Tensor, parameter: float = 0.0) -> float:
     return parameter
 
 
 def _unary(function: object, parameter_of: Callable[[Tensor, float], float] = _identity) -> Twin:
-    def run(x: Tensor, parameter: float = 0.0) -> Tensor:
+    def run(x: Tensor, *parameters: float) -> Tensor:  # what it is called differs
         out = layout.empty_like(x)
-        _launch(unary, function, [out], [x], parameter_of(x, parameter))
+        _launch(unary, function, [out], [x], parameter_of(x, *parameters))
         return out
 
     return run
@@ -451,9 +451,9 @@ def _unary(function: object, parameter_of: Callable[[Tensor, float], float] = _i
 def _unary_backward(
     function: object, parameter_of: Callable[[Tensor, float], float] = _identity
 ) -> Twin:
-    def run(grad: Tensor, x: Tensor, parameter: float = 0.0) -> Tensor:
+    def run(grad: Tensor, x: Tensor, *parameters: float) -> Tensor:
         out = layout.empty_like(x)
-        _launch(unary_backward, function, [out], [grad, x], parameter_of(x, parameter))
+        _launch(unary_backward, function, [out], [grad, x], parameter_of(x, *parameters))
         return out
 
     return run

@@ -18,7 +18,7 @@ from warpsmith.proof import pool, testing
 from warpsmith.proof.pool import TASK_BYTES, CrowdedError, LostDeviceError
 from warpsmith.proof.random_calls.call import Call
 from warpsmith.proof.random_calls.draw import draw
-from warpsmith.proof.verify.run import FEW_ELEMENTS, Run, elements, implementations
+from warpsmith.proof.verify.run import Run, elements, implementations
 from warpsmith.proof.verify.units import on_device
 
 #: Calls of one operator that a worker makes at a stretch: few, as a broken context ends it.
@@ -26,6 +26,8 @@ STRETCH = 100
 #: On a GPU Triton compiles most calls of a twin anew, which takes longer than all else: so many of
 #: an operator's first calls are its twin's too, and then one of so many.
 TWINS_FIRST, TWINS_OF = 100, 4
+#: Elements of the largest tensor that the interpreter is given.
+INTERPRETED = 4000
 #: Workers that are lost are replaced so often.
 _MOST_LOSSES = 50
 
@@ -64,7 +66,7 @@ def judge(run: Run, call: Call, args: tuple[Any, ...], twin: bool) -> Iterator[F
     """
     expected = testing.Expected.of(run.op, args)
     for name, function, variant in implementations(run, call.dtype, args):
-        slow = not run.on_gpu and elements(args) > FEW_ELEMENTS  # for the interpreter
+        slow = not run.on_gpu and elements(args) > INTERPRETED  # takes minutes
         if name == "triton" and (slow or not twin):
             continue
         try:
