@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import emulator
+from emulator import architectures, drift, gpus
+from warpsmith.core import catalogue, dispatch
 from warpsmith.native import csrc, toolchain
 
 Probe = Callable[[str], tuple[torch.Tensor, str]]
@@ -40,7 +42,9 @@ def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("order")
-@pytest.mark.parametrize("name", ["turn", "background", "bulk"])
+@pytest.mark.parametrize(
+    "name", ["turn", "background", "bulk", "over writes", "over reads", "store"]
+)
 def test_what_is_right_runs_in_both_orders(probe: Probe, name: str) -> None:
     to, message = probe(name)
     assert message == ""
@@ -79,9 +83,32 @@ def test_shared_memory_that_nothing_wrote_is_nan(probe: Probe) -> None:
     assert torch.equal(to[1:64], TURNED[1:])
 
 
+@pytest.mark.usefixtures("order")
+@pytest.mark.parametrize("name", ["store, no fence", "store, fence before the writes"])
+def test_copies_out_see_nothing_that_was_not_fenced(probe: Probe, name: str) -> None:
+    to, message = probe(name)
+    assert message == ""
+    wrong = to[:64].isnan()
+    # a fence of one thread shows what others wrote before it, and none what itself writes after it
+    assert wrong.all() if name == "store, no fence" else wrong.any()
+
+
+@pytest.mark.usefixtures("order")
+def test_what_was_not_fenced_may_land_on_a_copy(probe: Probe) -> None:
+    to, message = probe("over writes, no fence")
+    assert message == ""
+    assert torch.equal(to[:64], torch.full((64,), -1.0))
+
+
+_NOT_FENCED = "a copy over shared memory that a thread waited for and did not fence since"
+
+
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
+        ("over reads, no fence", _NOT_FENCED),
+        ("over reads, one thread without a fence", _NOT_FENCED),
+        ("bulk, barrier not shown", "an mbarrier that no fence has shown to it"),
         ("absent lanes", "deadlock"),
         ("bulk, too many bytes expected", "deadlock"),
         ("misaligned", "misaligned: a load, thread 0 of block 0"),
@@ -110,3 +137,33 @@ def test_a_header_that_changed_is_noticed() -> None:
         emulator.rewritten("device/cluster.h", "")
     with pytest.raises(ValueError, match=r"host/launch\.h"):
         emulator.rewritten("host/launch.h", "")
+
+
+def test_sources_with_code_for_older_architectures_are_found() -> None:
+    def differing(sm: int) -> set[str]:
+        kernels = csrc.CSRC.rglob("*.cu")
+        return {
+            p.relative_to(csrc.CSRC).as_posix() for p in kernels if architectures.differs(p, sm)
+        }
+
+    older = differing(80)
+    assert {"gemm/matmul/mma_peak.cu", "norm/group_norm/nhwc_split.cu", "reduce/dot/x2.cu"} <= older
+    assert "gemm/matmul/mma_tma.cu" not in older  # of sm_90 alone
+    assert "reduce/cumsum/look_back.cu" not in older  # launch bounds
+    # where sm_89 has the code of sm_80, that is run once
+    assert "gemm/matmul/mma_peak.cu" in differing(89)
+    assert "norm/group_norm/nhwc_split.cu" not in differing(89)
+
+
+def test_a_choice_that_is_another_in_c_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = catalogue.get("relu")
+    args = dispatch.normalise(op, (torch.ones(64),))
+    taken = dispatch.pick(op, args, 90)
+    assert taken is not None
+    monkeypatch.setattr(gpus, "chosen", lambda *call: taken.rung.name)
+    assert drift.choice(op, args, 90) == ""
+    monkeypatch.setattr(gpus, "chosen", lambda *call: "naive")
+    assert drift.choice(op, args, 90) == f"Python takes {taken.rung.name}, C++ naive"
+    monkeypatch.setattr(gpus, "chosen", lambda *call: "")
+    assert drift.choice(op, args, 90).endswith("C++ none")
+    assert drift.choice(op, dispatch.normalise(op, (torch.ones(0),)), 90) == ""

@@ -40,6 +40,8 @@ _DYNAMIC = re.compile(
     r"extern __shared__ (?:__align__\((\d+)\) )?([\w:]+) (\w+)\[\];",
 )
 _ALIGNED = re.compile(r"__shared__ (alignas\([^)]*\))")
+#: What bindings do with tensors: a dry run leaves it (tensors.h).
+_TENSORS = re.compile(r"\btorch::stable::(contiguous|clone|zero_|fill_|copy_)\(")
 #: Functions of device/cluster.h in PTX: the declaration up to the brace, and what they do here.
 _CLUSTER = {
     "int cluster_rank()": "return emu::cluster_rank();",
@@ -73,7 +75,7 @@ _TEXTS = {
             "  if (device >= kMaxDevices) throw",
         ),
     ],
-    "host/family.cpp": [
+    "host/library.cpp": [
         (  # once it is told, it is forgotten: a call that launches nothing leaves it empty
             "return std::string(last_rung);",
             "return std::string(std::exchange(last_rung, std::string_view()));",
@@ -90,6 +92,13 @@ _TEXTS = {
             "// Launches `kernel",
             "template void bce_with_logits_join_kernel<512>(const BceWithLogitsForwardArgs);\n"
             "// Launches `kernel",
+        ),
+    ],
+    "host/tensor.h": [
+        (
+            "bool is_dense(const Tensor& tensor);\n",
+            "bool is_dense(const Tensor& tensor);\n"
+            '}\n#include "tensors.h"\nnamespace warpsmith {\n',
         ),
     ],
     "host/tensor_map.h": [
@@ -130,6 +139,8 @@ def rewritten(name: str, text: str) -> str:
     )
     text = _ALIGNED.sub(r"\1 __shared__", text)
     text = text.replace("#include <mma.h>", '#include "matrix.h"')
+    if name.endswith((".cpp", ".h")):
+        text = _TENSORS.sub(r"emu::\1(", text)
     if name.endswith(".cpp") or name == "host/serve.h":
         text = text.replace(
             "STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA,",
@@ -206,17 +217,28 @@ def _object(source: Path, flags: Sequence[str], digest: str) -> Path:
     return store.obtain(store.key_of([where, digest, *told, *versions]), compile_to).path
 
 
+_RUNTIME = ("emulator.h", "gpu.h", "shadow.h", "gpu.cpp", "notes.cpp", "runtime.cpp")
+
+
 def runtime() -> Path:
     """The library of the emulator itself."""
-    texts = "".join((HERE / name).read_text() for name in ("emulator.h", "runtime.cpp"))
+    texts = "".join((HERE / name).read_text() for name in _RUNTIME)
     to = ROOT / f"libemulator-{hashlib.sha256(texts.encode()).hexdigest()[:16]}.so"
     if not to.exists():
         to.parent.mkdir(parents=True, exist_ok=True)
         scratch = to.with_suffix(f".{os.getpid()}")
         flags = (*_FLAGS, f"-I{_cuda_include()}", "-shared")
-        _run(["g++", *flags, HERE / "runtime.cpp", "-o", scratch])
+        sources = (HERE / name for name in _RUNTIME if name.endswith(".cpp"))
+        _run(["g++", *flags, *sources, "-o", scratch])
         scratch.replace(to)
     return to
+
+
+#: What sources are compiled with, beside those of csrc.
+_HEADERS = {
+    ".cu": ("emulator.h", "ptx.h", "matrix.h"),
+    ".cpp": ("emulator.h", "gpu.h", "tensors.h", "matrix.h"),
+}
 
 
 def library(
@@ -224,6 +246,7 @@ def library(
     sources: Sequence[Path],
     jobs: int = 2,
     definitions: Callable[[Path], Sequence[str]] = lambda source: (),
+    sm: int = 90,
 ) -> Path:
     """A shared library of sources, compiled with the headers of csrc.
 
@@ -232,22 +255,23 @@ def library(
         sources: rewritten ones.
         jobs: compilers at a time.
         definitions: what a source is told of the library.
+        sm: for which kernels are compiled.
 
     Raises:
         RuntimeError: with the compiler's words on every source that fails.
     """
     folder = ROOT / "csrc"
     _write_sources(folder)
-    own = (p for h in ("emulator.h", "ptx.h", "matrix.h") if (p := HERE / h).exists())
-    common = "".join(path.read_text() for path in own)
     flags = (f"-I{HERE}", f"-I{folder}", f"-I{_cuda_include()}")
     binding = (*_torch_flags(), toolchain.CXX_FLAGS[-1])
 
     def compile_one(source: Path) -> Path:
+        common = "".join((HERE / name).read_text() for name in _HEADERS[source.suffix])
         told = definitions(source)
         included = [source, *(folder / word for word in told if word != "-include")]
         digest = csrc.digest(csrc.with_includes(included, folder), common, root=ROOT)
-        more = binding if source.suffix == ".cpp" else ()
+        target = () if sm == 90 else (f"-DEMULATED_ARCH={10 * sm}",)
+        more = binding if source.suffix == ".cpp" else target
         return _object(source, (*flags, *told, *more), digest)
 
     failures: list[str] = []
@@ -283,23 +307,41 @@ def library(
     return to
 
 
+@functools.cache
+def files_of(family: str, source_dir: str, rung: str) -> tuple[Path, ...]:
+    """The sources that register a rung."""
+    folder = csrc.CSRC / family / source_dir
+    return tuple(p for p in folder.glob("*.cu") if f'registered{{"{rung}"' in p.read_text())
+
+
 def is_left_out(family: str, source_dir: str, rung: str) -> bool:
     """Whether the emulated library lacks a rung."""
-    folder = csrc.CSRC / family / source_dir
-    files = [path for path in folder.glob("*.cu") if f'registered{{"{rung}"' in path.read_text()]
+    files = files_of(family, source_dir, rung)
     return bool(files) and all(LEFT_OUT.search(path.as_posix()) for path in files)
 
 
-def emulated(name: str, jobs: int = 2) -> Path:
+def emulated(name: str, jobs: int = 2, sm: int = 90) -> Path | None:
     """A compiled library ("norm/rms_norm", "selftest") for the CPU, less the rungs that are left
-    out, and with what it shares with others.
+    out, and with what it shares with others; for an older architecture than sm_90 the kernels that
+    have code of their own for it, None where none has.
     """
+    from emulator import architectures
+
+    own = libraries.sources(name)
+    if sm != 90:
+        own = [p for p in own if p.suffix != ".cu" or architectures.differs(p, sm)]
+        if all(p.suffix != ".cu" for p in own):
+            return None
     shared = [path for path in libraries.sources(libraries.HOST) if path.name != "runtime.cpp"]
-    paths = [*libraries.sources(name), *shared]
+    paths = [*own, *shared]
     kept = {
         ROOT / "csrc" / p.relative_to(csrc.CSRC): p for p in paths if not LEFT_OUT.search(str(p))
     }
-    return library(name, list(kept), jobs, lambda source: libraries.definitions(name, kept[source]))
+
+    def definitions(source: Path) -> Sequence[str]:
+        return libraries.definitions(name, kept[source])
+
+    return library(name, list(kept), jobs, definitions, sm)
 
 
 def probe_source() -> Path:

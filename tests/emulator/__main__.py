@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"  # what no kernel serves goes to the twin
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from emulator import checks, refusals
+from emulator import architectures, checks, drift, gpus, refusals
 from warpsmith.cli.arguments import UsageError, find_ops
+from warpsmith.core.catalogue import Op
 
 
 def main() -> int:
@@ -24,38 +27,62 @@ def main() -> int:
     parser.add_argument("--elements", type=int, default=20_000, help="of the largest samples")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each operator")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
+    parser.add_argument(
+        "--sm",
+        type=int,
+        choices=(*architectures.OLDER, 90),
+        help="for which to compile; sm_90 by default, and what is another code for an older one",
+    )
     options = parser.parse_args()
     names = [name for name in options.op if name != "selftest"]
     try:
         ops = find_ops(names) if names or not options.op else []
     except UsageError as error:
         parser.error(str(error))
-    for library in dict.fromkeys(op.library for op in ops):
-        checks.load(library, options.jobs)
-    failed = 0
-    if not options.op or "selftest" in options.op:
-        told = list(checks.self_tests(options.jobs))
-        differing = [f"{name}: {said}" for name, said in told if said]
-        for line in differing[:10]:
-            print(f"FAILED {line}")
-        print(f"selftest: {len(told)} tests, {len(differing)} failed", flush=True)
-        failed += len(differing)
-    for op in ops:
-        found = list(checks.results(op, most=options.elements, seconds=options.seconds))
-        wrong = [result for result in found if result.message]
-        for result in wrong[:10]:
-            print(f"FAILED {result}")
-        ran = {result.variant.name for result in found}
-        idle = " ".join(v.name for v in op.variants if v.name not in ran)
-        rest = f"; not run: {idle}" if idle else ""
-        print(f"{op.name}: {len(found)} calls, {len(wrong)} failed{rest}", flush=True)
-        refused = list(refusals.differences(op))
-        differ = [f"{call}: {said}" for call, said in refused if said]
-        for line in differ[:10]:
-            print(f"FAILED {line}")
-        print(f"{op.name}: {len(refused)} bad calls, {len(differ)} refused otherwise", flush=True)
-        failed += len(wrong) + len(differ)
+    selftest = not options.op or "selftest" in options.op
+    failed = run(ops, selftest, options.sm or 90, options)
+    for sm in architectures.OLDER if options.sm is None else ():
+        names = {*(op.library for op in ops), *(["selftest"] if selftest else [])}
+        if any(architectures.differs_in(name, sm) for name in names):
+            # in a process of its own: a library is loaded once
+            command = [sys.executable, str(Path(__file__).parent), *sys.argv[1:], "--sm", str(sm)]
+            failed += subprocess.run(command, check=False).returncode != 0
     return 1 if failed else 0
+
+
+def run(ops: Sequence[Op], selftest: bool, sm: int, options: argparse.Namespace) -> int:
+    """How many checks failed; each is told."""
+    gpus.use(sm, gpus.FEW)
+    target = "" if sm == 90 else f" on sm_{sm}"
+    for library in dict.fromkeys(op.library for op in ops):
+        checks.load(library, options.jobs, sm)
+    failed = 0
+    if selftest:
+        told = list(checks.self_tests(options.jobs, sm))
+        failed += tell("selftest", target, "tests", [(name, said) for name, said in told])
+    for op in ops:
+        found = list(checks.results(op, most=options.elements, seconds=options.seconds, sm=sm))
+        if found or sm == 90:
+            ran = {result.variant.name for result in found}
+            idle = " ".join(v.name for v in op.variants if v.name not in ran)
+            rest = f"; not run: {idle}" if idle and sm == 90 else ""
+            calls = [(f"{result}", result.message) for result in found]
+            failed += tell(op.name, target, "calls", calls, rest)
+        if sm == 90:
+            failed += tell(op.name, target, "bad calls", list(refusals.differences(op)))
+            failed += tell(op.name, target, "choices and refusals", list(drift.differences(op)))
+            gpus.use(sm, gpus.FEW)
+    return failed
+
+
+def tell(
+    what: str, target: str, kind: str, results: Sequence[tuple[str, str]], rest: str = ""
+) -> int:
+    wrong = [f"{label}: {said}" for label, said in results if said]
+    for line in wrong[:10]:
+        print(f"FAILED{target} {line}")
+    print(f"{what}{target}: {len(results)} {kind}, {len(wrong)} failed{rest}", flush=True)
+    return len(wrong)
 
 
 if __name__ == "__main__":

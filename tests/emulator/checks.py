@@ -11,14 +11,12 @@ from typing import Any
 import torch
 
 import emulator
-from emulator import gpus
+from emulator import architectures, gpus
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
 from warpsmith.native import libraries
 from warpsmith.proof import testing
 
-#: The compute capability that the emulator claims.
-SM = 90
 #: The accuracy rule measures by PyTorch's own error, which on the CPU, where it adds up in double
 #: and has no approximate functions, is less than on a GPU: so many times less, it is taken to be.
 GPU_ERROR = 8.0
@@ -31,24 +29,27 @@ class Result:
     message: str = ""  # empty where the answer is right
 
     def __str__(self) -> str:
-        return f"{self.variant.op_name} [{self.sample}]: {self.message or 'right'}"
+        return f"{self.variant.op_name} [{self.sample}]"
 
 
 @functools.cache
-def load(library: str, jobs: int = 2) -> None:
+def load(library: str, jobs: int = 2, sm: int = 90) -> None:
     """Compiles and loads a library; its rungs then take tensors of the CPU, as `op.rung`, and
-    `op.auto` chooses among them.
+    `op.auto` chooses among them. For an older architecture than sm_90, what has code of its own for
+    it.
 
     It is loaded once: rungs of the real library would be there twice.
     """
-    path = emulator.emulated(library, jobs)
+    path = emulator.emulated(library, jobs, sm)
+    if path is None:
+        return
     ops = [op for op in catalogue.load().values() if op.library == library]
     for op in ops:
         gpus.register_auto(op)
     torch.ops.load_library(str(path))
     family, source_dir = ops[0].family, ops[0].source_dir
     order = dispatch.ladder_orders(family)[source_dir]
-    kept = [name for name in order if not emulator.is_left_out(family, source_dir, name)]
+    kept = [name for name in order if is_there(family, source_dir, name, sm)]
     getattr(torch.ops.warpsmith, f"_{libraries.symbol(library)}_ladder")(source_dir, ",".join(kept))
 
 
@@ -57,9 +58,20 @@ def load(library: str, jobs: int = 2) -> None:
 ON_A_GPU = ("launch", "launch_early", "convert_fp8_every_float")
 
 
-def self_tests(jobs: int = 2) -> Iterator[tuple[str, str]]:
+def is_there(family: str, source_dir: str, rung: str, sm: int) -> bool:
+    """Whether the emulated library for `sm` has a rung."""
+    if emulator.is_left_out(family, source_dir, rung):
+        return False
+    files = emulator.files_of(family, source_dir, rung)
+    return sm == 90 or any(architectures.differs(path, sm) for path in files)
+
+
+def self_tests(jobs: int = 2, sm: int = 90) -> Iterator[tuple[str, str]]:
     """Each self test of the device vocabulary: its name, and what differed, "" for nothing."""
-    torch.ops.load_library(str(emulator.emulated("selftest", jobs)))
+    path = emulator.emulated("selftest", jobs, sm)
+    if path is None:
+        return
+    torch.ops.load_library(str(path))
     for name in torch.ops.warpsmith._selftest_names().split(","):
         if name not in ON_A_GPU:
             try:
@@ -73,7 +85,7 @@ def _elements(args: Sequence[Any]) -> int:
 
 
 def results(
-    op: Op, *, most: int = 20_000, seconds: float = 60.0, seed: int = 0
+    op: Op, *, most: int = 20_000, seconds: float = 60.0, seed: int = 0, sm: int = 90
 ) -> Iterator[Result]:
     """Every variant over the operator's samples.
 
@@ -83,9 +95,12 @@ def results(
         seconds: of this process, after which no more samples are taken; each variant has its share
             of them, and at least one sample that it serves.
         seed: of the samples' values.
+        sm: what the family was loaded for, and the current GPU is.
     """
     variants = [
-        v for v in op.variants if not emulator.is_left_out(op.family, op.source_dir, v.rung.name)
+        v
+        for v in op.variants
+        if v.rung.min_sm <= sm and is_there(op.family, op.source_dir, v.rung.name, sm)
     ]
     for i, variant in enumerate(variants):
         began, share = time.process_time(), seconds / len(variants)
@@ -97,7 +112,7 @@ def results(
             if _elements(sample.make(Inputs(dtype, "meta", seed))) > most:
                 continue
             args = dispatch.normalise(op, sample.make(Inputs(dtype, "cpu", seed + i)))
-            if dispatch.refusal(variant, args, SM) is None:
+            if dispatch.refusal(variant, args, sm) is None:
                 ran = True
                 yield Result(variant, str(sample), _wrong(op, variant, args, str(sample)))
 

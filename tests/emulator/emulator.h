@@ -3,7 +3,8 @@
 //
 // A thread of a block is a fibre, which runs until it has to wait for others; a block is a thread of the machine, so that
 // the blocks of a cluster run side by side; clusters run one after another. Shared memory is thread-local and begins as
-// NaN; copies that run in the background are made as late as whoever waits for them allows.
+// NaN; copies that run in the background are made as late as whoever waits for them allows. What the copy engine reads and
+// writes is a shadow of shared memory (shadow.h), because its accesses and those of threads are ordered by fences alone.
 #pragma once
 
 #include <cuda.h>
@@ -85,6 +86,19 @@ void barrier_arrive(uint64_t* barrier, int bytes);  // one arrival, and bytes to
 void barrier_complete(uint64_t* barrier, int bytes);
 void barrier_wait(uint64_t* barrier, int parity);
 void arrive_later(uint64_t* barrier, int bytes, std::function<void()> copy);
+
+// The async proxy (PTX ISA, "Memory Consistency Model: Proxies").
+void fence_async();     // fence.proxy.async: what the block's threads have done comes before copies that begin later
+void fence_barriers();  // fence.mbarrier_init
+
+// `bytes` that the copy engine brings to this place of block `rank` and counts on that block's barrier of the name. Until
+// they have landed, NaN is there. `write` puts them to `to`.
+void load_later(void* shared, int bytes, uint64_t* barrier, int rank, std::function<void(char* to)> write);
+
+// Copies from shared memory by the copy engine, which read as late as a wait allows.
+void store_later(void* global, const void* shared, int bytes);
+void commit_stores();
+void wait_stores(int pending);
 
 // How the next launch on this thread calls its kernel, and where the library keeps shared memory.
 using Invoke = void (*)(const void* kernel, void** arguments);
@@ -171,7 +185,10 @@ void implement(Library& library, const std::string& name, Function function) {
 #define __global__
 #define __grid_constant__
 #define __CUDACC__ 1
-#define __CUDA_ARCH__ 900
+#ifndef EMULATED_ARCH
+#define EMULATED_ARCH 900
+#endif
+#define __CUDA_ARCH__ EMULATED_ARCH
 #define threadIdx (emu::place().thread)
 #define blockIdx (emu::place().block)
 #define blockDim (emu::place().block_size)

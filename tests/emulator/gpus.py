@@ -17,6 +17,9 @@ from warpsmith.core.catalogue import Op
 #: Compute capability -> multiprocessors, of an A100, an RTX 4090 and an H200.
 GPUS = {80: 108, 89: 128, 90: 132}
 
+#: Multiprocessors of a GPU on which kernels are run: grids stay small.
+FEW = 4
+
 #: What `chosen` says where the library hands a call back.
 FALLBACK = "fallback"
 
@@ -59,14 +62,18 @@ _fallen_back: list[str] = []
 
 def register_auto(op: Op) -> None:
     """Defines `op.auto`, which the emulated library implements: the operator with the rung that the
-    binding in C++ chooses. What it hands back is only noted.
+    binding in C++ chooses. What it hands back is noted, in a dry run only that.
     """
     library = dispatch._library  # one, that all of it may go at the same time when Python ends
     library.define(f"{op.name}.auto{op.schema[len(op.name) :]}")
 
     def note(*args: Any) -> Any:
         _fallen_back.append(op.name)
-        return op.fake(*args)
+        if _runtime().emulator_is_dry():
+            return op.fake(*dispatch.normalise(op, args))
+        return fallback(*args)
+
+    fallback = dispatch._fallback(op)
 
     library.impl(f"{op.name}.fallback", note, "CPU")
 

@@ -218,9 +218,7 @@ inline void load_box(void* shared, const CUtensorMap* from, int rank, const Corn
   if (map.line != 0 && map.box_line() != map.line) fail("a swizzled box whose rows are no whole lines");
   for (int block = 0; block < 32; ++block) {
     if ((ranks >> block & 1) == 0) continue;
-    auto* to = static_cast<char*>(in_block(shared, block));
-    const int bytes = map.box_lines() * map.box_line();
-    arrive_later(static_cast<uint64_t*>(in_block(barrier, block)), bytes, [=] {
+    load_later(shared, map.box_lines() * map.box_line(), barrier, block, [=](char* to) {
       const uint32_t mask = map.line == 0 ? 0 : map.line / 16 - 1;  // of the bits of an address that are flipped
       for (int line = 0; line < map.box_lines(); ++line) {
         Corner place = corner;
@@ -334,7 +332,9 @@ void mma_sync(fragment<accumulator, m, n, k, Sum>& d, const fragment<matrix_a, m
 
 // --- as device/ptx has it --------------------------------------------------------------------------------------------
 
+#if !defined(EMULATED_ARCH) || EMULATED_ARCH >= 890
 #define WARPSMITH_HAS_FP8_MMA 1
+#endif
 
 namespace warpsmith::ptx {
 

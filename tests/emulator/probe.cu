@@ -36,19 +36,81 @@ __global__ void turn_in_background_kernel(const float* from, float* to) {
   to[threadIdx.x] = tile[kThreads - 1 - threadIdx.x];
 }
 
+__device__ void begin(uint64_t* barrier, bool fences = true) {
+  ptx::mbarrier_init(barrier, 1);
+  if (fences) ptx::fence_mbarrier_init();
+}
+
+__device__ void copy_in_bulk(float* tile, const float* from, uint64_t* barrier, int expected = kThreads * 4) {
+  ptx::mbarrier_arrive_expect(barrier, expected);
+  ptx::bulk_load(tile, from, kThreads * 4, barrier, 0);
+}
+
 // The same by a bulk copy, counted on a barrier that expects `expected` bytes.
-template <int expected, bool waits>
+template <int expected, bool waits, bool shows_barrier = true>
 __global__ void turn_in_bulk_kernel(const float* from, float* to) {
   __shared__ __align__(128) float tile[kThreads];
   __shared__ uint64_t arrived;
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&arrived, 1);
-    ptx::mbarrier_arrive_expect(&arrived, expected);
-    ptx::bulk_load(tile, from, sizeof(tile), &arrived, 0);
+    begin(&arrived, shows_barrier);
+    copy_in_bulk(tile, from, &arrived, expected);
   }
   __syncthreads();
   if (waits) ptx::mbarrier_wait(&arrived, 0);
   to[threadIdx.x] = tile[kThreads - 1 - threadIdx.x];
+}
+
+// The same into memory that held something else before.
+template <bool fences>
+__global__ void turn_over_writes_kernel(const float* from, float* to) {
+  extern __shared__ __align__(128) float tile[];
+  __shared__ uint64_t arrived;
+  tile[threadIdx.x] = -1.0f;
+  if (fences) ptx::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    begin(&arrived);
+    copy_in_bulk(tile, from, &arrived);
+  }
+  __syncthreads();
+  ptx::mbarrier_wait(&arrived, 0);
+  to[threadIdx.x] = tile[kThreads - 1 - threadIdx.x];
+}
+
+// The same, after another copy to the same place that everybody reads.
+enum class Fences { none, some, all };
+template <Fences fences>
+__global__ void turn_second_kernel(const float* from, float* to) {
+  extern __shared__ __align__(128) float tile[];
+  __shared__ uint64_t arrived;
+  if (threadIdx.x == 0) {
+    begin(&arrived);
+    copy_in_bulk(tile, from + kThreads, &arrived);
+  }
+  __syncthreads();
+  ptx::mbarrier_wait(&arrived, 0);
+  const float first = tile[threadIdx.x];
+  if (fences == Fences::all || (fences == Fences::some && threadIdx.x > 0)) ptx::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) copy_in_bulk(tile, from, &arrived);
+  ptx::mbarrier_wait(&arrived, 1);
+  to[threadIdx.x] = tile[kThreads - 1 - threadIdx.x] + 0.0f * first;
+}
+
+// The same, written by threads and copied from there. `early`: each thread's fence comes before what it writes.
+enum class Fence { none, early, right };
+template <Fence fence>
+__global__ void turn_and_store_kernel(const float* from, float* to) {
+  extern __shared__ __align__(128) float tile[];
+  if (fence == Fence::early) ptx::fence_proxy_async();
+  tile[threadIdx.x] = from[kThreads - 1 - threadIdx.x];
+  if (fence == Fence::right) ptx::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    emu::store_later(to, tile, kThreads * 4);
+    emu::commit_stores();
+    emu::wait_stores(0);
+  }
 }
 
 __global__ void unwritten_kernel(const float* from, float* to) {
@@ -98,6 +160,15 @@ const Probe probes[] = {
     {"bulk", turn_in_bulk_kernel<kThreads * 4, true>},
     {"bulk, no wait", turn_in_bulk_kernel<kThreads * 4, false>},
     {"bulk, too many bytes expected", turn_in_bulk_kernel<kThreads * 4 + 16, true>},
+    {"bulk, barrier not shown", turn_in_bulk_kernel<kThreads * 4, true, false>},
+    {"over writes", turn_over_writes_kernel<true>},
+    {"over writes, no fence", turn_over_writes_kernel<false>},
+    {"over reads", turn_second_kernel<Fences::all>},
+    {"over reads, no fence", turn_second_kernel<Fences::none>},
+    {"over reads, one thread without a fence", turn_second_kernel<Fences::some>},
+    {"store", turn_and_store_kernel<Fence::right>},
+    {"store, no fence", turn_and_store_kernel<Fence::none>},
+    {"store, fence before the writes", turn_and_store_kernel<Fence::early>},
     {"unwritten", unwritten_kernel},
     {"absent lanes", absent_lanes_kernel},
     {"misaligned", misaligned_kernel},
@@ -115,7 +186,7 @@ extern "C" const char* emulator_probe(const char* name, const float* from, float
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {static_cast<unsigned>(probe.blocks), 1, 1};
-    const cudaLaunchConfig_t config{dim3(probe.blocks), dim3(warpsmith::kThreads), 0, nullptr, &attribute, 1};
+    const cudaLaunchConfig_t config{dim3(probe.blocks), dim3(warpsmith::kThreads), 4 * warpsmith::kThreads, nullptr, &attribute, 1};
     void* arguments[] = {&from, &to};
     emu::prepare_launch(probe.kernel, name, from, to);
     const cudaError_t status = cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(probe.kernel), arguments);

@@ -4,7 +4,9 @@
 #include "emulator.h"
 #include "matrix.h"
 
+#if !defined(EMULATED_ARCH) || EMULATED_ARCH >= 890
 #define WARPSMITH_HAS_FP8_CVT 1
+#endif
 
 namespace warpsmith::ptx {
 
@@ -82,15 +84,16 @@ inline void bulk_load(void* shared, const void* global, int bytes, uint64_t* bar
   emu::check_aligned(shared, 16, "a bulk copy's shared side");
   emu::check_aligned(global, 16, "a bulk copy's global side");
   if (bytes % 16 != 0) emu::fail("a bulk copy of a number of bytes that 16 does not divide");
-  emu::arrive_later(barrier, bytes, [=] { std::memcpy(shared, global, static_cast<size_t>(bytes)); });
+  emu::load_later(shared, bytes, barrier, emu::cluster_rank(),
+                  [=](char* to) { std::memcpy(to, global, static_cast<size_t>(bytes)); });
 }
 
 // --- barriers --------------------------------------------------------------------------------------------------------
 
 inline void sync_warps(int barrier, int threads) { emu::sync_some(barrier, threads); }
 inline void mbarrier_init(uint64_t* barrier, int arrivals) { emu::barrier_init(barrier, arrivals); }
-inline void fence_mbarrier_init() {}
-inline void fence_proxy_async() {}
+inline void fence_mbarrier_init() { emu::fence_barriers(); }
+inline void fence_proxy_async() { emu::fence_async(); }
 inline void mbarrier_arrive_expect(uint64_t* barrier, int bytes) { emu::barrier_arrive(barrier, bytes); }
 inline void mbarrier_arrive(uint64_t* barrier) { emu::barrier_arrive(barrier, 0); }
 inline void mbarrier_arrive_remote(uint64_t* barrier, int rank) {

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulator.checks import SM
 from warpsmith.core import dispatch
 from warpsmith.core.catalogue import DTYPES, Op, Variant
 
 Arguments = tuple[Any, ...]
+
+#: What the emulator is, where it is not told otherwise.
+SM = 90
 
 #: Samples of each dtype whose arguments are spoilt, and the elements of the largest of them.
 SAMPLES, MOST = 3, 3000

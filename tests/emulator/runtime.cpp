@@ -21,6 +21,9 @@
 #include <thread>
 #include <vector>
 
+#include "gpu.h"
+#include "shadow.h"
+
 namespace emu {
 namespace {
 
@@ -29,16 +32,17 @@ constexpr int kMostBlocks = 16, kNamedBarriers = 16;
 constexpr int kStaticOffset = 256 << 10;  // where 32-bit addresses of static shared memory begin
 constexpr auto kPatience = std::chrono::seconds(10);
 
-int number(const char* variable, int otherwise) {
-  const char* text = std::getenv(variable);
-  return text != nullptr ? std::atoi(text) : otherwise;
-}
-
 struct Copy {
   void* to;
   const void* from;
   size_t bytes;
   bool zeros;
+};
+
+struct Store {
+  void* to;
+  const void* from;
+  size_t bytes;
 };
 
 struct Fibre {
@@ -49,6 +53,8 @@ struct Fibre {
   unsigned cluster_phase = 0;
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> groups;
+  std::vector<Store> open_stores;
+  std::deque<std::vector<Store>> store_groups;
 };
 
 // Lanes of a warp that meet.
@@ -108,6 +114,7 @@ struct Block {
 };
 
 thread_local Block* block = nullptr;
+Shadow shadows[kMostBlocks];  // of the launch that runs, there is one at a time
 thread_local Invoke next_invoke = nullptr;
 thread_local char* (*next_marker)() = nullptr;
 
@@ -136,6 +143,17 @@ void finish_copies(Fibre& fibre, size_t pending) {
   }
 }
 
+void finish_stores(Fibre& fibre, size_t pending) {
+  for (; fibre.store_groups.size() > pending; fibre.store_groups.pop_front()) {
+    Shadow& shadow = shadows[block->rank];
+    const std::lock_guard<std::mutex> lock(shadow.mutex);
+    for (const Store& store : fibre.store_groups.front()) {
+      auto* const from = const_cast<char*>(static_cast<const char*>(store.from));
+      std::memcpy(store.to, shadow.view(from, store.bytes), store.bytes);
+    }
+  }
+}
+
 // Those that have ended count as arrived.
 void release(Counter& counter, int threads) {
   if (counter.arrived == 0 || counter.arrived < threads) return;
@@ -150,6 +168,7 @@ void release_cluster(Cluster& cluster) {
 
 void end_fibre() {
   Fibre& fibre = self();
+  finish_stores(fibre, 0);
   fibre.done = true;
   --block->live;
   --block->launch->cluster.threads;
@@ -273,6 +292,7 @@ void run_worker(Launch& launch, int rank, std::barrier<>& together) {
   const unsigned blocks = launch.grid.x * launch.grid.y * launch.grid.z;
   for (unsigned first = 0; first < blocks && !launch.cluster.failed; first += launch.blocks) {
     std::memset(launch.windows[rank].dynamic, 0xff, launch.dynamic_bytes);
+    shadows[rank].begin(launch.windows[rank].dynamic, launch.dynamic_bytes);
     if (rank == 0)
       launch.cluster.threads = static_cast<int>(launch.block.x * launch.block.y * launch.block.z) * launch.blocks;
     together.arrive_and_wait();
@@ -482,6 +502,9 @@ bool make_late_copy(uint64_t* barrier) {
 void barrier_init(uint64_t* barrier, int arrivals) {
   const auto count = static_cast<uint16_t>(arrivals);
   std::atomic_ref<uint64_t>(*barrier).store(std::bit_cast<uint64_t>(State{0, count, count, 0}));
+  Shadow& shadow = shadows[block->rank];
+  const std::lock_guard<std::mutex> lock(shadow.mutex);
+  shadow.hide_barrier(barrier);
 }
 
 void barrier_arrive(uint64_t* barrier, int bytes) {
@@ -505,6 +528,9 @@ void barrier_wait(uint64_t* barrier, int parity) {
     }
     return done();
   });
+  Shadow& shadow = shadows[block->rank];
+  const std::lock_guard<std::mutex> lock(shadow.mutex);
+  shadow.observe(barrier, &self());
 }
 
 void arrive_later(uint64_t* barrier, int bytes, std::function<void()> copy) {
@@ -514,56 +540,49 @@ void arrive_later(uint64_t* barrier, int bytes, std::function<void()> copy) {
   ++cluster.progress;
 }
 
+void fence_async() {
+  Shadow& shadow = shadows[block->rank];
+  const std::lock_guard<std::mutex> lock(shadow.mutex);
+  shadow.fence(&self());
+}
+
+void fence_barriers() {
+  Shadow& shadow = shadows[block->rank];
+  const std::lock_guard<std::mutex> lock(shadow.mutex);
+  shadow.show_barriers();
+}
+
+void load_later(void* shared, int bytes, uint64_t* barrier, int rank, std::function<void(char* to)> write) {
+  auto* const counted_on = static_cast<uint64_t*>(in_block(barrier, rank));
+  Shadow::Copy copy{static_cast<char*>(in_block(shared, rank)), static_cast<size_t>(bytes), counted_on, {}};
+  Shadow& shadow = shadows[rank];
+  std::string wrong;
+  {
+    const std::lock_guard<std::mutex> lock(shadow.mutex);
+    wrong = shadow.start(copy);
+  }
+  if (!wrong.empty()) fail(wrong.c_str());
+  arrive_later(counted_on, bytes, [&shadow, copy = std::move(copy), write = std::move(write)] {
+    const std::lock_guard<std::mutex> lock(shadow.mutex);
+    shadow.land(copy, write);
+  });
+}
+
+void store_later(void* global, const void* shared, int bytes) {
+  check_aligned(shared, 16, "a bulk copy's shared side");
+  check_aligned(global, 16, "a bulk copy's global side");
+  if (bytes % 16 != 0) fail("a bulk copy of a number of bytes that 16 does not divide");
+  shared_offset(shared);
+  self().open_stores.push_back({global, shared, static_cast<size_t>(bytes)});
+}
+
+void commit_stores() { self().store_groups.push_back(std::move(self().open_stores)); }
+
+void wait_stores(int pending) { finish_stores(self(), static_cast<size_t>(pending)); }
+
 void next_launch(Invoke invoke, char* (*marker)()) {
   next_invoke = invoke;
   next_marker = marker;
-}
-
-// --- notes of launches that start nothing
-
-namespace {
-
-bool dry = number("WARPSMITH_EMULATOR_DRY", 0) != 0;
-
-// Whether the upper bytes are those of an address: of the program itself, or of what is mapped.
-bool is_address(uint64_t word) {
-  const uint64_t top = word >> 40;
-  return top == 0x55 || top == 0x56 || top == 0x7e || top == 0x7f;
-}
-
-// FNV-1a: https://datatracker.ietf.org/doc/html/draft-eastlake-fnv
-constexpr uint64_t kFnvBasis = 0xcbf29ce484222325u, kFnvPrime = 0x100000001b3u;
-
-thread_local std::string_view noted_kernel;
-thread_local uint64_t noted_arguments = kFnvBasis;
-std::string notes;  // a line for each launch
-
-}  // namespace
-
-bool is_dry() { return dry; }
-
-void begin_note(std::string_view kernel) {
-  noted_kernel = kernel;
-  noted_arguments = kFnvBasis;
-}
-
-// An address is another one in every process: all that is noted of it is what it is aligned to.
-void note_bytes(const void* bytes, size_t count) {
-  for (size_t at = 0; at < count; at += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, static_cast<const unsigned char*>(bytes) + at, std::min(sizeof(word), count - at));
-    if (is_address(word)) word = uint64_t{0x7f} << 40 | (word & 15);
-    for (int i = 0; i < 8; ++i) noted_arguments = (noted_arguments ^ (word >> (8 * i) & 0xff)) * kFnvPrime;
-  }
-}
-
-void note_launch(const Launch& launch, bool early) {
-  const dim3 grid = launch.grid, block = launch.block, cluster = launch.cluster_size;
-  char text[256];
-  std::snprintf(text, sizeof(text), "\t%u,%u,%u\t%u,%u,%u\t%u,%u,%u\t%zu\t%d\t%016llx\n", grid.x, grid.y, grid.z,
-                block.x, block.y, block.z, cluster.x, cluster.y, cluster.z, launch.dynamic_bytes, early ? 1 : 0,
-                static_cast<unsigned long long>(noted_arguments));
-  notes.append(noted_kernel).append(text);
 }
 
 }  // namespace emu
@@ -572,69 +591,14 @@ void note_launch(const Launch& launch, bool early) {
 
 namespace {
 
-// Each has an index of its own, because libraries remember what they asked a device. The first is what programs get that
-// choose none.
-struct Gpu {
-  int sm = emu::number("WARPSMITH_EMULATOR_SM", 90), multiprocessors = emu::number("WARPSMITH_EMULATOR_SMS", 4);
-  bool operator==(const Gpu&) const = default;
-};
-
-std::vector<Gpu>& gpus() {
-  static std::vector<Gpu> all(1);
-  return all;
-}
-
-int current_gpu = 0;
-
-int multiprocessors() { return gpus()[current_gpu].multiprocessors; }
-
-int block_smem_limit(int sm) { return (sm >= 90 ? 227 : (sm == 80 ? 163 : 99)) << 10; }
-
-dim3 cluster_size(const cudaLaunchConfig_t& config) {
-  for (unsigned i = 0; i < config.numAttrs; ++i) {
-    const auto& size = config.attrs[i].val.clusterDim;
-    if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) return {size.x, size.y, size.z};
-  }
-  return 1;
-}
-
-bool starts_early(const cudaLaunchConfig_t& config) {
-  const cudaLaunchAttribute *begin = config.attrs, *end = begin + config.numAttrs;
-  return std::any_of(begin, end, [](const cudaLaunchAttribute& attribute) {
-    return attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization;
-  });
-}
-
 int blocks_of_a_cluster(const cudaLaunchConfig_t& config) {
-  const dim3 size = cluster_size(config);
+  const dim3 size = emu::cluster_size(config);
   return static_cast<int>(size.x * size.y * size.z);
 }
 
 }  // namespace
 
 extern "C" {
-
-// Makes a GPU of this compute capability and so many multiprocessors the current one.
-void emulator_use_gpu(int sm, int multiprocessors) {
-  auto& all = gpus();
-  Gpu wanted;
-  wanted.sm = sm;
-  wanted.multiprocessors = multiprocessors;
-  const auto found = std::find(all.begin(), all.end(), wanted);
-  current_gpu = static_cast<int>(found - all.begin());
-  if (found == all.end()) all.push_back(wanted);
-}
-
-// Whether launches start nothing, and memory is left alone.
-void emulator_set_dry(bool wanted) { emu::dry = wanted; }
-
-// What was noted since this was last asked: of every launch the kernel's name, the grid, the block, the cluster, the bytes
-// of dynamic shared memory, whether it starts early, and a digest of its arguments. Valid until it is asked again.
-const char* emulator_notes() {
-  static std::string told;
-  told = std::exchange(emu::notes, {});
-  return told.c_str();
-}
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
   emu::Launch launch{};
@@ -646,7 +610,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   launch.block = config->blockDim;
   launch.dynamic_bytes = config->dynamicSmemBytes;
   launch.blocks = blocks_of_a_cluster(*config);
-  launch.cluster_size = cluster_size(*config);
+  launch.cluster_size = emu::cluster_size(*config);
   const size_t threads = size_t{launch.block.x} * launch.block.y * launch.block.z;
   if (threads == 0 || threads > 1024 || launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) {
     return cudaErrorInvalidConfiguration;
@@ -655,7 +619,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   if (launch.grid.x % size.x != 0 || launch.grid.y % size.y != 0 || launch.grid.z % size.z != 0) {
     return cudaErrorInvalidConfiguration;
   }
-  if (emu::dry) return emu::note_launch(launch, starts_early(*config)), cudaSuccess;
+  if (emu::is_dry()) return emu::note_launch(*config), cudaSuccess;
   emu::run(launch);
   emu::last_error = launch.cluster.message;
   return launch.cluster.failed ? cudaErrorLaunchFailure : cudaSuccess;
@@ -667,81 +631,7 @@ const char* cudaGetErrorString(cudaError_t error) {
   return text.c_str();
 }
 
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
-cudaError_t cudaGetDevice(int* device) { return *device = current_gpu, cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }  // tensors of the CPU name none
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
-}
-cudaError_t cudaStreamGetId(cudaStream_t, unsigned long long* id) { return *id = 0, cudaSuccess; }
-
-// Aligned as on a GPU.
-cudaError_t cudaMalloc(void** data, size_t bytes) {
-  constexpr size_t kAlignment = 256;
-  *data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  return *data != nullptr || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-cudaError_t cudaFree(void* data) { return std::free(data), cudaSuccess; }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  return std::memcpy(to, from, bytes), cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
-  if (emu::dry) {
-    emu::notes.append("memset\t").append(std::to_string(bytes)).append("\n");
-  } else {
-    std::memset(to, byte, bytes);
-  }
-  return cudaSuccess;
-}
-
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  const auto [sm, multiprocessors] = gpus().at(device);
-  switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = sm / 10;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = sm % 10;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = multiprocessors;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = block_smem_limit(sm);
-      break;
-    case cudaDevAttrL2CacheSize:
-      *value = 60 << 20;
-      break;
-    default:
-      return cudaErrorInvalidValue;
-  }
-  return cudaSuccess;
-}
-
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
-  *attributes = {};
-  attributes->maxThreadsPerBlock = 1024;
-  attributes->numRegs = 64;
-  return cudaSuccess;
-}
-
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
-  return *blocks = 2, cudaSuccess;
-}
-
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t* config) {
-  return *clusters = std::max(1, 2 * multiprocessors() / blocks_of_a_cluster(*config)), cudaSuccess;
-}
-
-cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** found, unsigned, unsigned long long,
-                                             cudaDriverEntryPointQueryResult* result) {
-  *found = nullptr;
-  *result = cudaDriverEntryPointSymbolNotFound;
-  return cudaSuccess;
+  return *clusters = std::max(1, 2 * emu::multiprocessors() / blocks_of_a_cluster(*config)), cudaSuccess;
 }
 }
