@@ -11,7 +11,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -223,6 +225,23 @@ def test_what_was_compiled_before_is_taken_from_the_store(
     compiler.calls.clear()
     build.build([LIBRARY], ["80"], tmp_path / "b")
     assert {Path(name).suffix for name in compiler.compiled()} == {".cu"}
+
+
+def test_threads_may_make_one_object_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path))
+    both = threading.Barrier(2, timeout=60)
+
+    def make(to: Path) -> str:
+        to.write_text("code")
+        both.wait()
+        return "said"
+
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(lambda key: store.obtain(key, make), [store.key_of(["a"])] * 2))
+    assert [(m.path.read_text(), m.log) for m in made] == [("code", "said")] * 2
+    assert sorted(path.suffix for path in made[0].path.parent.iterdir()) == [".log", ".o"]
 
 
 def test_objects_that_nobody_asks_for_go(tmp_path: Path) -> None:

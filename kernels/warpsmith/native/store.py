@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ def obtain(key: str, make: Callable[[Path], str]) -> Object:
         return found
     path = _folder(cache_root()) / key[:2] / f"{key}.o"
     path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.o")
+    # of this thread alone: others may be making the same object
+    partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.o")
     try:
         log = make(partial)
         path.with_suffix(".log").write_text(log)
