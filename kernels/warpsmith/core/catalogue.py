@@ -241,7 +241,7 @@ class Signature:
 
     def mismatch(self, names: Iterable[str], args: Iterable[Any]) -> str | None:
         """What of a call is of another dtype; None where nothing is."""
-        for name, a in zip(names, args, strict=True):
+        for name, a in zip(names, args, strict=False):
             if name not in self.dtypes or not isinstance(a, Tensor):
                 continue
             dtype = DTYPE_NAMES.get(a.dtype)
