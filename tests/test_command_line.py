@@ -210,6 +210,7 @@ def test_records_are_checked_beside_a_bar(
     monkeypatch.setattr(report, "benchmarks_page", lambda results, plots, docs: "other")
     status, out, _ = run(capsys, "report", "--check", "--json")
     assert status == 0
+    assert json.loads(out)["problems"] == []
     assert json.loads(out)["warnings"] == [
         "stale",
         "unverified",

@@ -74,7 +74,7 @@ def build_libraries(args: argparse.Namespace) -> int:
         result["resources"] = str(folder / "resources.json")
         json_files.write_json(Path(result["resources"]), [k.as_dict() for k in report.kernels])
         if code_lock.ARCH in archs:
-            problems += _compare_code(built, args.lock)
+            problems += _compare_code(built, args.lock, args.lock)
     if args.json:
         print_json(result)
         return 1 if problems else 0
@@ -91,8 +91,10 @@ def build_libraries(args: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _compare_code(files: Sequence[Path], enter: bool) -> list[str]:
-    """Holds what was compiled against benchmarks/code.json, or enters it there; what is wrong."""
+def _compare_code(files: Sequence[Path], enter: bool, must: bool) -> list[str]:
+    """Holds what was compiled against benchmarks/code.json, or enters it there; what is wrong: also
+    that there are no dry runs, where there `must` be.
+    """
     path = code_lock.default_path()
     if path is None:  # no checkout, no records
         return []
@@ -101,7 +103,7 @@ def _compare_code(files: Sequence[Path], enter: bool) -> list[str]:
         made = code_lock.made_of(files, known)
     except code_lock.LockError as error:
         say(f"benchmarks/code.json is not compared: {error}")
-        return [str(error)] if enter else []
+        return [str(error)] if must else []
     if enter:
         made.save(path)
         say(f"wrote {path}")
@@ -258,13 +260,20 @@ def report(args: argparse.Namespace) -> int:
             wanted = reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs)
         if not page.is_file() or page.read_text() != wanted:
             messages.append("docs/benchmarks.md differs from the records; run `warpsmith report`")
+        wrong: list[str] = []
+        if args.libraries:
+            files = sorted(Path(args.libraries).glob("warpsmith_*.so"))
+            with_kernels = [path for path in files if libraries.of_file(path) is not None]
+            wrong = _compare_code(with_kernels, enter=False, must=True)
         if args.json:
-            print_json({"gpu": gpu, "warnings": messages})
+            print_json({"gpu": gpu, "warnings": messages, "problems": wrong})
         else:
             for message in messages:
                 write(f"warning: {message}")
+            for message in wrong:
+                write(message)
             write(f"{len(messages)} warnings, {len(results.records)} operators on record for {gpu}")
-        return 1 if args.strict and messages else 0
+        return 1 if wrong or (args.strict and messages) else 0
     written = []
     if not args.no_plots:
         from warpsmith.records import plots as plotting
@@ -443,6 +452,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--check", action="store_true", help="only say what is out of date")
     sub.add_argument(
         "--strict", action="store_true", help="with --check: exit 1 where something is"
+    )
+    sub.add_argument(
+        "--libraries",
+        help="with --check: a folder of libraries compiled from these sources; exit 1 where "
+        "benchmarks/code.json says otherwise",
     )
     sub.add_argument("--no-plots", action="store_true", help="leave the plots as they are")
     sub.add_argument(
