@@ -126,7 +126,7 @@ class Sampler:
         """`wide` names what is in f32: "weight", of the bias too, "residual"."""
 
         def make(i: Inputs) -> dict[str, Any]:
-            made = [x and x(i) for x in (rows if isinstance(rows, tuple) else (rows,))]
+            made: list[Any] = [x and x(i) for x in (rows if isinstance(rows, tuple) else (rows,))]
             if "residual" in wide:
                 made[1] = made[1].float() + 2.0**-12
             given = self.call(self.norm, i, *made, **values(changes, i))

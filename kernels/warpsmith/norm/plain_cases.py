@@ -63,7 +63,7 @@ _LARGE = (
 def samples(norm: Norm) -> tuple[Sample, ...]:
     sample = Sampler(norm, call)
     both = " and ".join(norm.affine)
-    none = dict.fromkeys(norm.affine)
+    none: dict[str, Any] = dict.fromkeys(norm.affine)
     return (
         *sample.grid(_SMALL, rows, small=True),
         *sample.grid(_LARGE, rows, small=False),

@@ -333,7 +333,7 @@ def _add(
     rest: cases.Rest = lambda dim, keepdim: (dim, keepdim),
     position: bool = False,
     accumulates: bool = False,
-    backward: Callable[..., tuple[Tensor | None, ...]] | None = None,
+    backward: Callable[..., Gradients] | None = None,
     properties: tuple[Property, ...] = (),
     samples: tuple[catalogue.Sample, ...] = (),
     seeds: tuple[str, ...] = (),

@@ -166,14 +166,15 @@ def _derivative(
     g = torch.zeros_like(x) if grad_y is None else grad_y
     dx = backward(g, x, bias, mask, lse, grad_lse, scale, causal, p, seed, offset)
 
+    if bias is None or "bias" not in needs:
+        return {"x": dx}
+    added = bias
+
     def unscaled() -> Tensor:
         wide = wide_dtype(x)
         z, dy = x.to(wide) * scale, g.to(wide)
-        added = bias.to(wide)
-        return backward(dy, z, added, mask, lse, grad_lse, 1.0, causal, p, seed, offset)
+        return backward(dy, z, added.to(wide), mask, lse, grad_lse, 1.0, causal, p, seed, offset)
 
-    if bias is None or "bias" not in needs:
-        return {"x": dx}
     return {"x": dx, "bias": additive_gradient(bias, dx, scale, unscaled)}
 
 

@@ -62,7 +62,7 @@ def address(x: Tensor) -> int:
     own, which is aligned to everything: a half of an output that is yet to be made need not be.
     """
     if x.is_meta:
-        return x.storage_offset() * x.element_size()
+        return int(x.storage_offset()) * x.element_size()
     try:
         return x.data_ptr()
     except RuntimeError:

@@ -47,11 +47,13 @@ class Spoiler:
     def integers(self) -> Bad:
         wrong = lambda i: torch.ones(2, 8, dtype=torch.int32, device=i.device)  # noqa: E731
         message = rf"expected {self.like} to be a floating-point tensor, got torch\.int32"
-        return self("integers", message, **{self.like: wrong})
+        changes: dict[str, Any] = {self.like: wrong}
+        return self("integers", message, **changes)
 
     def no_dimension(self) -> Bad:
         message = rf"expected at least 1 dimension in {self.like}, got shape \(\)"
-        return self("0-d", message, **{self.like: lambda i: i.randn()})
+        changes: dict[str, Any] = {self.like: lambda i: i.randn()}
+        return self("0-d", message, **changes)
 
     def other_length(self, name: str, *shape: int, like: str = "") -> Bad:
         """Of a vector with a value for each of 8 columns."""
@@ -62,33 +64,34 @@ class Spoiler:
             f"got {got}"
         )
         label = f"{name} of another length" if len(wrong) == 1 else f"{len(wrong)}-d {name}"
-        return self(label, message, **{name: lambda i: i.randn(*wrong)})
+        changes: dict[str, Any] = {name: lambda i: i.randn(*wrong)}
+        return self(label, message, **changes)
 
     def other_shape(self, name: str, *wrong: int, said: str = "", like: str = "") -> Bad:
         """Of a tensor of shape [2, 8] like another."""
         message = rf"expected {name} to have shape \(2, 8\) like {like or self.like}, got "
         message += re.escape(str(wrong))
-        return self(
-            f"{said or name} of another shape", message, **{name: lambda i: i.randn(*wrong)}
-        )
+        changes: dict[str, Any] = {name: lambda i: i.randn(*wrong)}
+        return self(f"{said or name} of another shape", message, **changes)
 
     def other_dtype(self, name: str, said: str = "", like: str = "") -> Bad:
         """f64; messages name what it has to be `like`, unless f32 would do as well."""
         wanted = rf"torch\.\w+ like {like}" if like else r"torch\.\w+.*"
         message = rf"expected {name} to have dtype {wanted}, got torch\.float64"
-        wrong = {name: lambda i: self._rows(i).double()}
+        wrong: dict[str, Any] = {name: lambda i: self._rows(i).double()}
         return self(f"{said or name} of another dtype", message, **wrong)
 
     def integer(self, name: str) -> Bad:
         message = rf"expected {name} to have dtype torch\.\w+.*, got torch\.int64"
         wrong = lambda i: torch.ones(8, dtype=torch.int64, device=i.device)  # noqa: E731
-        return self(f"integer {name}", message, **{name: wrong})
+        changes: dict[str, Any] = {name: wrong}
+        return self(f"integer {name}", message, **changes)
 
     def two_dtypes(self, first: str, second: str) -> Bad:
         """Two vectors of 8 values that have to be of one dtype, beside rows in bf16."""
         message = rf"expected {second} to have dtype torch\.bfloat16 like {first}, "
         message += r"got torch\.float32"
-        changes = {
+        changes: dict[str, Any] = {
             self.like: lambda i: self._rows(i).bfloat16(),
             first: lambda i: i.randn(8).bfloat16(),
             second: lambda i: i.randn(8).float(),
@@ -99,7 +102,8 @@ class Spoiler:
         """f32, or in the dtype of the call if `narrow`."""
         message = rf"expected {name} to be on cuda:\d+ like {self.like}, got cpu"
         wrong = lambda i: torch.ones(shape, dtype=i.dtype if narrow else None)  # noqa: E731
-        return self(f"{said or name} on the CPU", message, True, **{name: wrong})
+        changes: dict[str, Any] = {name: wrong}
+        return self(f"{said or name} on the CPU", message, True, **changes)
 
     def refused(self, label: str, why: str, variant: str, **changes: Value) -> Bad:
         """A call in f32 that a variant cannot take."""
