@@ -181,6 +181,21 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stopped(
     assert third.seed != 5
 
 
+def test_a_record_that_begins_with_a_quick_verification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freshness, "verified_code", lambda name, lock: {"python": f"{name} now"})
+    path = tmp_path / "verify.json"
+    plan = verifications.plan(path, NAMES, "quick", seed=5)
+    verifications.begin(path, plan)
+    messages = freshness.unverified(tmp_path.parent, tmp_path.name, None)
+    assert f"relu: not verified on {tmp_path.name}" in messages
+    verifications.enter(path, plan, [result("relu")])
+    after = json.loads(path.read_text())
+    assert after["environment"]
+    assert (after["ops"], set(after["quick"]["ops"])) == ({}, {"relu"})
+
+
 def test_failures_of_a_quick_verification_are_reported(record: Path) -> None:
     plan = verifications.plan(record, NAMES, "quick", seed=5)
     verifications.enter(record, plan, [result("relu", ok=False)])

@@ -45,7 +45,7 @@ def verify(args: argparse.Namespace) -> int:
     if device.type == "cuda":
         need_gpu("verify", "`--device cpu` verifies what means something there")
         torch.cuda.set_device(device.index or 0)  # whose folder gets the record
-        if torch.cuda.get_device_capability() < divmod(args.claim or 0, 10):
+        if args.claim and torch.cuda.get_device_capability() < divmod(args.claim, 10):
             raise UsageError(f"--as {args.claim} needs a GPU of sm_{args.claim} or newer")
     if args.random is not None or args.calls is not None:
         return _random_calls(args, ops, device)

@@ -93,7 +93,7 @@ def begin(path: Path, planned: Plan) -> None:
     record = json_files.read_json(path) or {}
     quick = {"seed": planned.seed, "left": list(planned.quick)}
     entries = record.get("quick", {}).get("ops", {})
-    json_files.write_json(path, {**record, "quick": {**quick, "ops": entries}})
+    json_files.write_json(path, {"ops": {}, **record, "quick": {**quick, "ops": entries}})
 
 
 def enter(path: Path, planned: Plan, results: Sequence[Any]) -> None:
