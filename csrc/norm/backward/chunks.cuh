@@ -138,9 +138,12 @@ struct ChunkedBackward : Norm {
 
     // --- values ---
 
+    // anywhere: where `i` is no constant, and no register can be named by it.
+    template <bool anywhere = false>
     __device__ __forceinline__ NormPack<Norm> values(int i, char* slot) const {
+      constexpr bool kAgain = anywhere && Tile::shape.held > 0;
       NormPack<Norm> to{};
-      v.weight.floats(to.weight, weight.get(i, at.col(i)), at.col(i));
+      v.weight.floats(to.weight, kAgain ? v.weight.load(at.col(i)) : weight.get(i, at.col(i)), at.col(i));
       v.centre(to.weight);
       if constexpr (kBias) v.bias.floats(to.bias, bias.get(i, at.col(i)), at.col(i));
       to_float(to.x, reinterpret_cast<const Pack<X>&>(x_of(slot)));
@@ -189,12 +192,7 @@ struct ChunkedBackward : Norm {
     __device__ __forceinline__ bool lost(const Total& total) const { return v.Norm::lost(total); }
     __device__ __forceinline__ float resum(int i, char* slot, const Total& total) const {
       if (!at.inside(i)) return 0.0f;
-      NormPack<Norm> in;
-      to_float(in.x, reinterpret_cast<const Pack<X>&>(x_of(slot)));
-      v.grad_floats(in.grad, grad_of(slot));
-      v.weight.floats(in.weight, v.weight.load(at.col(i)), at.col(i));
-      v.centre(in.weight);
-      return in.product(total.mean);
+      return values</*anywhere=*/true>(i, slot).product(total.mean);
     }
     __device__ __forceinline__ void mend(Total& total, float sum) const { v.Norm::template mend<kLean>(total, sum); }
 
