@@ -113,7 +113,7 @@ def test_which(capsys: pytest.CaptureFixture[str]) -> None:
         (("which", "relu", "--shape", "3y"), "cannot read the shape '3y'"),
         (("which", "relu", "--shape", "3", "--dtype", "f17"), "unknown dtype 'f17'"),
         (("which", "relu", "--shape", "3", "--shape", "4"), "relu takes 1 tensors, got 2 shapes"),
-        (("build", "nonsense"), "unknown family 'nonsense'"),
+        (("build", "nonsense"), "unknown operator 'nonsense'"),
         (("build", "loss", "--arch", "xyz"), "'xyz' is no architecture; write 80, 89 or 90a"),
         (("build", "--arch", "80", "--arch", "70"), "sm_70 is too old: the kernels need sm_80"),
         (("inspect", "relu", "--arch", "sm_90"), "'sm_90' is no architecture"),

@@ -128,12 +128,12 @@ def test_piles_are_even() -> None:
 def test_libraries_of_other_sources_are_refused(
     everything: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "warpsmith_loss.so").write_bytes(b"")
+    (tmp_path / "warpsmith_elementwise_glu.so").write_bytes(b"")
     monkeypatch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path))
-    with pytest.raises(SystemExit, match="built from other sources: loss"):
+    with pytest.raises(SystemExit, match="built from other sources: elementwise/glu"):
         everything.check_libraries()
-    key = libraries.key("loss", ["90a"], "")
-    json_files.write_json(tmp_path / "loss.json", {"archs": ["90a"], "cutlass": "", "key": key})
+    key = libraries.key("elementwise/glu", ["90a"], "")
+    json_files.write_json(tmp_path / "elementwise_glu.json", {"archs": ["90a"], "cutlass": "", "key": key})
     everything.check_libraries()
 
 
