@@ -133,7 +133,8 @@ def test_libraries_of_other_sources_are_refused(
     with pytest.raises(SystemExit, match="built from other sources: elementwise/glu"):
         everything.check_libraries()
     key = libraries.key("elementwise/glu", ["90a"], "")
-    json_files.write_json(tmp_path / "elementwise_glu.json", {"archs": ["90a"], "cutlass": "", "key": key})
+    known = {"archs": ["90a"], "cutlass": "", "key": key}
+    json_files.write_json(tmp_path / "elementwise_glu.json", known)
     everything.check_libraries()
 
 
