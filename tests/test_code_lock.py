@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from warpsmith.core import catalogue
+from warpsmith.core import catalogue, dispatch, json_files
+from warpsmith.measure import limits
 from warpsmith.native import code_lock, python_code
 from warpsmith.native.code_lock import NOT_TAKEN, Lock, LockError, Trace
 
@@ -153,6 +155,41 @@ def test_differences_are_said_and_another_toolkit_is_not_compared() -> None:
     assert code_lock.differences(known, known) == []
     assert code_lock.differences(dataclasses.replace(known, toolkit="12.9"), made) == []
     assert "no benchmarks/code.json" in code_lock.differences(None, made)[0]
+
+
+# --- rungs that no GPU has run --------------------------------------------------------------------
+
+
+def test_a_rung_without_a_verification_bears_the_mark() -> None:
+    root = limits.results_root()
+    verified: dict[str, set[str]] = {}
+    for path in root.glob("*/verify.json"):
+        for name, entry in (json_files.read_json(path) or {})["ops"].items():
+            verified.setdefault(name, set()).update(entry.get("rungs", {}))
+    for op in catalogue.load().values():
+        for rung in op.ladder:
+            known = rung.name in verified.get(op.name, ())
+            assert known != rung.unproven, f"{op.name}/{rung.name}: " + (
+                "verified on a GPU: `unproven` can go" if known else "needs `unproven=True`"
+            )
+
+
+def test_auto_passes_over_what_no_gpu_has_verified() -> None:
+    x = torch.ones(64)
+    chosen = dispatch.pick(RELU, (x,), 90)
+    assert chosen is not None
+    marked = [dataclasses.replace(r, unproven=r.name == chosen.rung.name) for r in RELU.ladder]
+    other = dispatch.pick(dataclasses.replace(RELU, ladder=tuple(marked)), (x,), 90)
+    assert other is not None
+    assert other.rung.name != chosen.rung.name
+
+
+def test_the_library_is_told_what_no_gpu_has_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    *others, last = RELU.ladder
+    marked = dataclasses.replace(RELU, ladder=(*others, dataclasses.replace(last, unproven=True)))
+    monkeypatch.setattr(catalogue, "load", lambda: {"relu": marked, "gelu": GELU})
+    names = [rung.name for rung in RELU.ladder]
+    assert dispatch.as_told(GELU, names) == ",".join([*names[:-1], f"{names[-1]}?"])
 
 
 # --- Python ---------------------------------------------------------------------------------------

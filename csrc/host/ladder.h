@@ -33,12 +33,16 @@ struct Ladder {
     ladders()[source] = [source](const std::vector<std::string>& order) { set_order(source, order); };
   }
 
+  // A name with a question mark behind it is that of a rung which no GPU has verified.
   static void set_order(const std::string& source, const std::vector<std::string>& order) {
     std::vector<Rung<Args>> sorted;
-    for (const std::string& name : order) {
+    for (std::string name : order) {
+      const bool unproven = name.ends_with('?');
+      if (unproven) name.pop_back();
       const Rung<Args>* rung = find(name);
       if (rung == nullptr) throw std::runtime_error(source + ": the library has no rung '" + name + "'");
       sorted.push_back(*rung);
+      sorted.back().unproven = unproven;
     }
     if (sorted.size() != rungs<Args>().size()) {
       throw std::runtime_error(source + ": the library has a rung that the spec does not list");
@@ -57,7 +61,7 @@ struct Ladder {
   static const Rung<Args>* choose(const Args& args, int sm) {
     auto& list = rungs<Args>();
     for (auto rung = list.rbegin(); rung != list.rend(); ++rung) {
-      if (sm < rung->min_sm || rung->takes(args) != nullptr || !rung->suits(args)) continue;
+      if (rung->unproven || sm < rung->min_sm || rung->takes(args) != nullptr || !rung->suits(args)) continue;
       if (rung->unheld_cluster(args) == 0) return &*rung;
     }
     return nullptr;

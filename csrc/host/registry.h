@@ -22,6 +22,7 @@ struct Rung {
   void (*launch)(const Args&, cudaStream_t);
   bool (*suits)(const Args&);  // a good choice for `auto`
   bool clusters;               // whether its blocks come in clusters
+  bool unproven = false;       // no GPU has verified it: only taken by name
 
   // Blocks of the cluster that the call takes, where the current device does not hold one of them; otherwise 0.
   int unheld_cluster(const Args& args) const {

@@ -50,7 +50,9 @@ def load(library: str, jobs: int = 2, sm: int = 90) -> None:
     family, source_dir = ops[0].family, ops[0].source_dir
     order = dispatch.ladder_orders(family)[source_dir]
     kept = [name for name in order if is_there(family, source_dir, name, sm)]
-    getattr(torch.ops.warpsmith, f"_{libraries.symbol(library)}_ladder")(source_dir, ",".join(kept))
+    getattr(torch.ops.warpsmith, f"_{libraries.symbol(library)}_ladder")(
+        source_dir, dispatch.as_told(ops[0], kept)
+    )
 
 
 #: Self tests that need a GPU, or hours: how the driver starts kernels, which of them overlap, and

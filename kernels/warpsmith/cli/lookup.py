@@ -130,6 +130,8 @@ def _describe(op: Op) -> dict[str, Any]:
 def _why_not(variant: catalogue.Variant, values: tuple[Any, ...], sm: int) -> str:
     if reason := dispatch.refusal(variant, values, sm) or variant.rung.suits(*values):
         return reason
+    if variant.rung.unproven:
+        return "only by name: no GPU has verified it"
     return "only by name" if variant.low_precision else ""
 
 

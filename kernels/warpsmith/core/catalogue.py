@@ -206,6 +206,9 @@ class Rung:
     #: Rows of the seed list that a variant of this rung answers, beyond those that match by name:
     #: the first of the dtype, or with ":f32" behind the name the first that accumulates in f32.
     seeds: tuple[str, ...] = ()
+    #: No GPU has verified it yet: `auto` passes it over, and it runs only by name. A test asks for
+    #: the mark where no verification is on record; it goes with the first.
+    unproven: bool = False
 
     def width_of(self, signature: Signature) -> int:
         if isinstance(self.width, int):

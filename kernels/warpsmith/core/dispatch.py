@@ -23,7 +23,7 @@ import re
 import shutil
 import sysconfig
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,7 +79,7 @@ def refusal(variant: Variant, args: tuple[Any, ...], sm: int | None) -> str | No
 def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:
     """The CUDA variant that serves the call on a GPU of compute capability `sm`."""
     for variant in reversed(op.variants):
-        if variant.low_precision:
+        if variant.low_precision or variant.rung.unproven:
             continue
         if refusal(variant, args, sm) is None and variant.rung.suits(*args) is None:
             return variant
@@ -366,8 +366,8 @@ def load(library: str) -> bool:
     name = libraries.symbol(library)
     for op in catalogue.load().values():
         if op.library == library:
-            order = ",".join(ladder_orders(op.family)[op.source_dir])
-            getattr(torch.ops.warpsmith, f"_{name}_ladder")(op.source_dir, order)
+            order = ladder_orders(op.family)[op.source_dir]
+            getattr(torch.ops.warpsmith, f"_{name}_ladder")(op.source_dir, as_told(op, order))
             break
     _cutlass[library] = getattr(torch.ops.warpsmith, f"_{name}_cutlass")()
     return True
@@ -385,6 +385,21 @@ _cutlass: dict[str, str] = {}
 def built_with_cutlass(library: str) -> bool | None:
     """Whether a library was built with CUTLASS; None until it is loaded."""
     return bool(_cutlass[library]) if library in _cutlass else None
+
+
+def as_told(op: Op, order: Iterable[str]) -> str:
+    """The order of a ladder as a library is told it: behind rungs that no GPU has verified stands a
+    question mark, in all operators of the folder.
+    """
+    sharing = (o for o in catalogue.load().values() if o.family == op.family)
+    unproven = {
+        rung.name
+        for other in sharing
+        if other.source_dir == op.source_dir
+        for rung in other.ladder
+        if rung.unproven
+    }
+    return ",".join(f"{name}?" if name in unproven else name for name in order)
 
 
 def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
