@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "device/warp.h"
@@ -98,25 +99,31 @@ class PeeledShare {
   }
 
   // The sum of term(value) over the groups that end in this thread's packs; by whole warps. keep: whether the terms take
-  // the place of the values.
-  template <bool keep, class Term>
+  // the place of the values. masks: terms outside of the row are 0, or else what term(padding) is.
+  template <bool keep, bool masks = false, class Term>
   __device__ __forceinline__ float add_up(uint4 (&x)[kPacks], T before, const Term& term) const {
     const int phase = -first_ & (kWidth - 1);  // values between the border and the row's first one
     float sum = 0.0f;
     [&]<int... each>(std::integer_sequence<int, each...>) {
-      static_cast<void>(((phase == each && (sum = add_groups<each, keep>(x, before, term), true)) || ...));
+      static_cast<void>(((phase == each && (sum = add_groups<each, keep, masks>(x, before, term), true)) || ...));
     }(std::make_integer_sequence<int, kWidth>{});
     return sum;
   }
 
-  // finish: a value to its answer.
+  // The packs as they are.
+  __device__ __forceinline__ void store(T* row, const uint4 (&x)[kPacks]) const {
+    store(row, x, [](float value) { return value; });
+  }
+
+  // finish: a value to its answer; or the values of a pack to theirs, given the column of the first and whether the row
+  // has all of them.
   template <class Finish>
   __device__ __forceinline__ void store(T* row, const uint4 (&x)[kPacks], const Finish& finish) const {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       if (!whole(i)) continue;
       float values[kWidth];
-      finish_pack(values, x[i], finish);
+      finish_pack(values, x[i], first_ + i * kStep, true, finish);
       if constexpr (kSamePhase<Tile>) {
         ptx::store_streaming(reinterpret_cast<uint4*>(row + first_) + i * kWarp, pack<T>(values));
       } else {
@@ -153,10 +160,11 @@ class PeeledShare {
   }
 
   // Additions are intrinsics: which of them are fused with the product that a term may be must not follow from the phase.
-  template <int phase, bool keep, class Term>
-  static __device__ __forceinline__ float add_groups(uint4 (&x)[kPacks], T before, const Term& term) {
+  template <int phase, bool keep, bool masks, class Term>
+  __device__ __forceinline__ float add_groups(uint4 (&x)[kPacks], T before, const Term& term) const {
     // what the lane below the first one would hand over
-    const float last = term(to_float(before));
+    float last = term(to_float(before));
+    if (masks && !inside(first_of_warp() - kWidth + lane())) last = 0.0f;
     float handed = __shfl_sync(kAllLanes, last, phase);
 #pragma unroll
     for (int j = phase + 1; j < kWidth; ++j) handed = __fadd_rn(handed, __shfl_sync(kAllLanes, last, j));
@@ -168,6 +176,10 @@ class PeeledShare {
       unpack<T>(values, x[i]);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) values[j] = term(values[j]);
+      if (masks && !whole(i)) {
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) values[j] = inside(first_ + i * kStep + j) ? values[j] : 0.0f;
+      }
       if constexpr (keep) x[i] = pack<T>(values);
       float begun = values[phase];
 #pragma unroll
@@ -194,7 +206,7 @@ class PeeledShare {
   template <class Finish>
   __device__ __forceinline__ void store_part(T* row, int col, const uint4& part, const Finish& finish) const {
     float values[kWidth];
-    finish_pack(values, part, finish);
+    finish_pack(values, part, col, false, finish);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       if (inside(col + j)) row[col + j] = from_float<T>(values[j]);
@@ -202,10 +214,15 @@ class PeeledShare {
   }
 
   template <class Finish>
-  __device__ __forceinline__ void finish_pack(float (&values)[kWidth], const uint4& x, const Finish& finish) const {
+  __device__ __forceinline__ void finish_pack(float (&values)[kWidth], const uint4& x, int col, bool whole,
+                                              const Finish& finish) const {
     unpack<T>(values, x);
+    if constexpr (std::is_invocable_v<Finish, float>) {
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) values[j] = finish(values[j]);
+      for (int j = 0; j < kWidth; ++j) values[j] = finish(values[j]);
+    } else {
+      finish(values, col, whole);
+    }
   }
 
   int cols_;

@@ -68,7 +68,6 @@ struct FewSumTiles {
   static constexpr RowTile tiles[] = {
       {.threads = 128, .lanes = 8, .packs = 1, .min_blocks = 12},
       {.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 10},
-      {.threads = 128, .packs = 2, .min_blocks = 10},
       {.threads = 512, .packs = 2, .min_blocks = 2},
       {.threads = 1024, .packs = 4, .min_blocks = 1},
   };
@@ -78,7 +77,6 @@ struct DropoutTiles {
   static constexpr RowTile tiles[] = {
       {.threads = 128, .lanes = 8, .packs = 1, .min_blocks = 10},
       {.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 8},
-      {.threads = 128, .packs = 2, .min_blocks = 8},
       {.threads = 512, .packs = 2, .min_blocks = 2},
       {.threads = 512, .packs = 4, .min_blocks = 1},
       {.threads = 512, .packs = 8, .min_blocks = 1},

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from warpsmith.core.catalogue import PACK, Rung
 from warpsmith.spec.rows import (
+    MOST_ROWS,
+    address,
+    as_rows,
     needs_held,
     needs_streamed,
     suits_streamed,
@@ -44,6 +47,13 @@ def _row_count(x: Tensor) -> int:
 
 def _row_bytes(x: Tensor, residual: Tensor | None = None) -> int:
     return x.shape[-1] * (16 // _pack_of(x, residual)) if x.numel() else 0
+
+
+def _lies_like_output(x: Tensor) -> bool:
+    """Whether the rows of `x` lie like those of a contiguous output between 16-byte borders."""
+    rows = as_rows(x)
+    apart = 0 if rows.rows == 1 else (rows.stride - rows.cols) * x.element_size()
+    return rows.copied or (address(x) % 16 == 0 and apart % 16 == 0)
 
 
 class _Forward:
@@ -101,6 +111,19 @@ class _Forward:
         return self.needs_packs(x, weight, bias, residual) or needs_streamed(
             rows, _row_bytes(x, residual)
         )
+
+    def needs_peeled(self, x: Tensor) -> str | None:
+        if x.numel() == 0:
+            return None
+        if not _lies_like_output(x):
+            return "needs rows of x that lie like those of y between 16-byte borders"
+        most = 16 * (4 * 320 * 10 - 1)
+        if _row_bytes(x) > most:
+            return f"needs rows of at most {most} bytes"
+        return None if _row_count(x) <= MOST_ROWS // 4 else "needs at most 2^29 - 1 rows"
+
+    def suits_peeled(self) -> str | None:
+        return "no GPU has run it yet"
 
     def suits_cluster(self, x: Tensor, residual: Tensor | None = None) -> str | None:
         if self.alone and residual is None:
@@ -184,6 +207,13 @@ def plain(layer: bool) -> tuple[Rung, ...]:
             accumulators=_BOTH,
         ),
         _packed(
+            "peeled_registers",
+            "rows that begin anywhere, packs as they lie, held by a block or by a cluster",
+            min_sm=90,
+            when=needs.needs_peeled,
+            suits=needs.suits_peeled,
+        ),
+        _packed(
             "pack",
             f"128-bit accesses, the row read {'three times' if layer else 'twice'}",
             accumulators=_BOTH,
@@ -220,6 +250,7 @@ def rms_with_rstd() -> tuple[Rung, ...]:
     rungs = {rung.name: rung for rung in plain(layer=False)}
     return (
         Rung("shuffle", "a block per row, summed by warp shuffles"),
+        rungs["peeled_registers"],
         _packed("pack", rungs["pack"].story, when=rungs["pack"].when),
         _packed("registers", rungs["registers"].story, when=rungs["registers"].when),
         rungs["cluster"],
