@@ -329,7 +329,7 @@ def backward(norm: Norm, **settings: Any) -> Op:
         source=f"{function}/backward{'_from_output' * from_output}",
         reference=_reference_backward(norm),
         ladder=ladders.backward(norm.layer, from_output, added),
-        triton=f"{'add_' * added}norm_backward_triton:{norm.backward_name}",
+        triton=f"norm_backward_triton:{norm.backward_name}",
         fake=fake,
         check=_check_backward(norm),
         cost=Cost(moved(schema, fake, unread), lambda grad: norm.backward_flops * grad.numel()),

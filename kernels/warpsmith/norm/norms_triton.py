@@ -1,6 +1,6 @@
 """The row-wise normalisations in Triton: source x norm x sink, by flags of two kernels.
 
-Gradients are in `norm_backward_triton` and `add_norm_backward_triton`.
+Gradients are in `norm_backward_triton`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
