@@ -56,7 +56,11 @@ struct RmsNorm {
 
 struct LayerNorm {
   static constexpr bool kLayer = true;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  static constexpr int kMostHeldPacks = 2;  // before sm_90 more would spill
+#else
   static constexpr int kMostHeldPacks = 9;
+#endif
   using Stats = Moments;
 
   template <class T, int lanes, int packs, class X>
