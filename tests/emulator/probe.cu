@@ -186,7 +186,8 @@ extern "C" const char* emulator_probe(const char* name, const float* from, float
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {static_cast<unsigned>(probe.blocks), 1, 1};
-    const cudaLaunchConfig_t config{dim3(probe.blocks), dim3(warpsmith::kThreads), 4 * warpsmith::kThreads, nullptr, &attribute, 1};
+    const cudaLaunchConfig_t config{
+        dim3(probe.blocks), dim3(warpsmith::kThreads), 4 * warpsmith::kThreads, nullptr, &attribute, 1};
     void* arguments[] = {&from, &to};
     emu::prepare_launch(probe.kernel, name, from, to);
     const cudaError_t status = cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(probe.kernel), arguments);
