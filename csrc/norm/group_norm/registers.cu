@@ -27,8 +27,7 @@ static_assert(detail::full_packs_are_full(kSmallPacks, Tiles{}),
 void launch(const GroupNormArgs& a, cudaStream_t stream) {
   visit_activations(a.dtype, a.activation, [&]<class T, class Activation>() {
     const GroupNorm<T, Activation> groups(a);
-    if (groups.cols / kPack<T> <= kSmallPacks) return launch_row(groups, stream, SmallTiles{});
-    launch_slices(groups, stream, Tiles{});
+    if (!launch_row(groups, stream, SmallTiles{})) launch_slices(groups, stream, Tiles{});
   });
 }
 
