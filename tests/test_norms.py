@@ -171,3 +171,13 @@ def test_rstd_of_many_long_rows(name: str) -> None:
                 out = getattr(torch.ops.warpsmith, variant.op_name)(*args)
                 verdict = testing.compare(op, out, args, variant=variant, expected=expected)
                 assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize(
+    "name", [f"{s}add_{n}_norm" for s in ("", "dropout_") for n in ("rms", "layer")]
+)
+def test_gradients_of_residual_norms_are_judged_from_the_sum_they_keep(
+    source: str, norm: str
+) -> None:
+    """It is rounded to the dtype of the residual, and stands for x in all of them."""
+    assert catalogue.get(source + norm).starts_from_output

@@ -339,6 +339,9 @@ class Op:
     #: What `backward` gets beyond that, or in place of an argument of this name: each from the
     #: arguments and outputs that its function names.
     saves: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    #: The derivative computes from an output, whose rounding its gradients carry, and takes the
+    #: first argument for something else; without the first argument that goes without saying.
+    from_output: bool = False
     #: Outputs that autograd takes for constants.
     constants: tuple[str, ...] = ()
     #: Combinations of dtypes that rungs are written for, beyond plain dtypes of the first tensor.
@@ -472,10 +475,10 @@ class Op:
 
     @cached_property
     def starts_from_output(self) -> bool:
-        """Whether the derivative computes from an output instead of from the first argument."""
+        """Whether the gradients carry the rounding of an output."""
         takes = self.derivative_takes
         used = any(name in takes for name in (*self.outputs, *self.saves))
-        return used and self.argument_names[0] not in takes
+        return self.from_output or (used and self.argument_names[0] not in takes)
 
     @cached_property
     def name(self) -> str:

@@ -160,6 +160,7 @@ def _forward(norm: Norm, *properties: Property) -> Op:
         source="dropout_add_norm",
         ladder=ladders.residual(norm.layer),
         backward=_derivative(norm),
+        from_output=True,
         saves=_SAVES,
         samples=cases.samples(norm),
         errors=cases.errors(norm),
