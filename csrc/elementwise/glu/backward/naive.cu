@@ -1,7 +1,7 @@
 // Gradient of the gated linear unit, one element a thread.
 //   One value an access. Bound: memory latency, with three small loads under way a thread.
-#include "elementwise/glu/halves.cuh"
 #include "elementwise/glu/backward/glu_backward.h"
+#include "elementwise/glu/halves.cuh"
 
 namespace warpsmith {
 namespace {

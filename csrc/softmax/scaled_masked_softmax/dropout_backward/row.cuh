@@ -3,8 +3,8 @@
 
 #include "host/registry.h"
 #include "row/packed.h"
-#include "softmax/scaled_masked_softmax/dropout_backward/bias_scale_mask_softmax_dropout_backward.h"
 #include "softmax/logits.cuh"
+#include "softmax/scaled_masked_softmax/dropout_backward/bias_scale_mask_softmax_dropout_backward.h"
 
 namespace warpsmith {
 
