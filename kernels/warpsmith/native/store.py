@@ -21,6 +21,7 @@ from pathlib import Path
 
 #: What nobody has asked for in so many days goes.
 _DAYS = 30
+_MAKING: dict[str, threading.Lock] = {}
 
 
 def cache_root() -> Path:
@@ -70,19 +71,19 @@ def find(key: str) -> Object | None:
 
 def obtain(key: str, make: Callable[[Path], str]) -> Object:
     """The object of this key; `make` writes one to a path, and returns what the compiler said."""
-    if found := find(key):
-        return found
-    path = _folder(cache_root()) / key[:2] / f"{key}.o"
-    path.parent.mkdir(exist_ok=True)
-    # of this thread alone: others may be making the same object
-    partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.o")
-    try:
-        log = make(partial)
-        path.with_suffix(".log").write_text(log)
-        os.replace(partial, path)  # atomic: whoever looks for it finds all of it or nothing
-    finally:
-        partial.unlink(missing_ok=True)
-    return Object(path, log)
+    with _MAKING.setdefault(key, threading.Lock()):  # threads make an object once
+        if found := find(key):
+            return found
+        path = _folder(cache_root()) / key[:2] / f"{key}.o"
+        path.parent.mkdir(exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.o")  # other processes may make it too
+        try:
+            log = make(partial)
+            path.with_suffix(".log").write_text(log)
+            os.replace(partial, path)  # atomic: whoever looks for it finds all of it or nothing
+        finally:
+            partial.unlink(missing_ok=True)
+        return Object(path, log)
 
 
 def prune(days: float = _DAYS) -> None:

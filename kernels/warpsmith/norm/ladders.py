@@ -212,6 +212,7 @@ def plain(layer: bool) -> tuple[Rung, ...]:
             min_sm=90,
             when=needs.needs_peeled,
             suits=needs.suits_peeled,
+            unproven=True,
         ),
         _packed(
             "pack",
