@@ -22,6 +22,8 @@ from warpsmith.loss import *  # noqa: F403
 from warpsmith.loss import __all__ as _loss
 from warpsmith.gemm import *  # noqa: F403
 from warpsmith.gemm import __all__ as _gemm
+from warpsmith.attention import *  # noqa: F403
+from warpsmith.attention import __all__ as _attention
 # isort: on
 
 __version__ = "0.1.0"
@@ -31,6 +33,7 @@ __all__ = [
     "catalogue",
     "dispatch",
     "which",
+    *_attention,
     *_elementwise,
     *_gemm,
     *_loss,

@@ -50,6 +50,10 @@ inline uint32_t inc_acq_rel(uint32_t* word, uint32_t last) {
   return old;
 }
 
+// --- errors ----------------------------------------------------------------------------------------------------------
+
+[[noreturn]] inline void trap_with(const char* message, const char*, unsigned) { emu::fail(message); }
+
 // --- copies in the background ----------------------------------------------------------------------------------------
 
 inline void cp_async(uint4* shared, const uint4* global) { emu::copy_later(shared, global, 16); }

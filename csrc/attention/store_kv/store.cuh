@@ -1,0 +1,92 @@
+// A block takes a token: all heads of its key, then of its value.
+#pragma once
+
+#include "attention/pages.cuh"
+#include "attention/store_kv/store_kv.h"
+#include "device/convert.h"
+#include "device/saturate.h"
+#include "host/launch.h"
+
+namespace warpsmith {
+
+inline constexpr int kStoreThreads = 128;
+
+// Where token `token` (of batch * m) goes; false where it is left out.
+__device__ __forceinline__ bool find_slot(InPage& to, const StoreKvArgs& a, int sequence, int64_t token) {
+  if (a.slots != nullptr) {
+    const int64_t slot = __ldg(a.slots + token);
+    if (slot < 0) return false;
+    to.page = slot / a.pages.tokens;  // one division a block, of numbers that may exceed 32 bits
+    to.token = static_cast<int>(slot - to.page * a.pages.tokens);
+    if (to.page >= a.pages.count) {
+      ptx::trap_with("store_kv: a slot lies behind the end of the cache", __FILE__, __LINE__);
+    }
+    return true;
+  }
+  const int64_t position = int64_t{__ldg(a.lengths + sequence)} + (token - int64_t{sequence} * a.m);
+  if (position < 0 || position >= int64_t{a.pages.width} * a.pages.tokens) {
+    ptx::trap_with("store_kv: the cache has no room for the new tokens of a sequence", __FILE__, __LINE__);
+  }
+  to = find_token(a.pages, sequence, static_cast<int>(position));
+  return true;
+}
+
+template <class T, class C, int width>
+__device__ __forceinline__ void store_values(C* to, const T* from, float inverse) {
+  Vec<T, width> values;
+  load(values, from);
+  if constexpr (std::is_same_v<T, C>) {
+    store(to, values);
+  } else {
+    float wide[width];
+    to_float(wide, values);
+#pragma unroll
+    for (float& value : wide) value *= inverse;
+    Vec<C, width> narrow;
+    from_float_saturating(narrow, wide);
+    store(to, narrow);
+  }
+}
+
+// The rows of one of the two, `width` values an access.
+template <class T, class C, int width>
+__device__ __forceinline__ void store_heads(const HeadRows& from, const HeadRows& cache, const float* scale,
+                                            int scale_step, int heads, const InPage& to, int64_t sequence, int64_t i,
+                                            int d) {
+  const T* x = static_cast<const T*>(from.data) + sequence * from.batch + i * from.token;
+  C* y = static_cast<C*>(cache.data) + to.page * cache.batch + to.token * cache.token;
+  const int per_head = d / width, count = heads * per_head;
+  for (int at = static_cast<int>(threadIdx.x); at < count; at += kStoreThreads) {
+    const int head = at / per_head, column = (at - head * per_head) * width;
+    const float inverse = scale == nullptr ? 1.0f : 1.0f / __ldg(scale + head * scale_step);
+    store_values<T, C, width>(y + head * cache.head + column, x + head * from.head + column, inverse);
+  }
+}
+
+// Both rows of a token.
+template <class T, class C, int width>
+__device__ __forceinline__ void store_token(const StoreKvArgs& a) {
+  const int64_t token = blockIdx.x, sequence = token / a.m, i = token - sequence * a.m;
+  InPage to;
+  if (!find_slot(to, a, static_cast<int>(sequence), token)) return;
+  store_heads<T, C, width>(a.k, a.k_cache, a.k_scale, a.scale_step_k, a.heads, to, sequence, i, a.d);
+  store_heads<T, C, width>(a.v, a.v_cache, a.v_scale, a.scale_step_v, a.heads, to, sequence, i, a.dv);
+}
+
+// Launches `body` for the types of the call.
+template <class Body>
+void dispatch_store(const StoreKvArgs& a, Body&& body) {
+  dispatch_float(a.dtype, [&]<class T>() {
+    if (a.cache_dtype == Dtype::e4m3) {
+      body.template operator()<T, e4m3>();
+    } else {
+      body.template operator()<T, T>();
+    }
+  });
+}
+
+inline const char* needs_countable_tokens(const StoreKvArgs& a) {
+  return int64_t{a.batch} * a.m < int64_t{1} << 31 ? nullptr : "needs less than 2^31 tokens";
+}
+
+}  // namespace warpsmith

@@ -1,0 +1,224 @@
+"""Appending keys and values to a cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from warpsmith.attention import cache_checks as caches
+from warpsmith.attention import store_kv_cases as cases
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import PACK, Cost, Op, Rung
+from warpsmith.spec.checks import check_device, shape_text
+from warpsmith.spec.rows import address
+
+_OP = "store_kv"
+
+
+def _check(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor | None,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    caches.check_wide_floating(_OP, "k", k)
+    caches.check_heads(_OP, "k", k)
+    check_device(_OP, "v", v, k, "k")
+    if v.dtype != k.dtype:
+        raise RuntimeError(f"{_OP}: expected v to have dtype {k.dtype} like k, got {v.dtype}")
+    if v.dim() != 4 or v.shape[:3] != k.shape[:3]:
+        raise RuntimeError(
+            f"{_OP}: expected v to have the batch, tokens and heads of k, {shape_text(k)}, got "
+            f"{shape_text(v)}"
+        )
+    caches.check_caches(_OP, k_cache, v_cache, k, "k")
+    pages = tuple(k_cache.shape[:2])
+    caches.check_shape(_OP, "k_cache", k_cache, (*pages, *k.shape[2:]))
+    caches.check_shape(_OP, "v_cache", v_cache, (*pages, *v.shape[2:]))
+    caches.check_scales(_OP, k_scale, v_scale, k_cache, k, "k")
+    if (slots is None) == (lengths is None):
+        raise RuntimeError(f"{_OP}: expected either slots or lengths")
+    if lengths is not None:
+        caches.check_sequences(_OP, lengths, block_table, k_cache, k, "k")
+        return
+    assert slots is not None
+    check_device(_OP, "slots", slots, k, "k")
+    caches.check_dtype(_OP, "slots", slots, torch.int64)
+    caches.check_shape(_OP, "slots", slots, tuple(k.shape[:2]))
+    if block_table is not None:
+        raise RuntimeError(f"{_OP}: expected no block_table beside slots")
+
+
+def _reference(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor | None,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    if slots is None:
+        assert lengths is not None
+        new = torch.arange(k.shape[1], device=k.device)
+        page, token = caches.places(lengths.long()[:, None] + new, block_table, k_cache, _OP)
+        kept = torch.ones_like(page, dtype=torch.bool)
+    else:
+        kept = slots >= 0
+        page, token = slots // k_cache.shape[1], slots % k_cache.shape[1]
+        if slots.numel() and int(page.max()) >= k_cache.shape[0]:
+            raise RuntimeError(f"{_OP}: a slot lies behind the end of the cache")
+
+    def stored(x: Tensor, cache: Tensor, scale: Tensor | None) -> Tensor:
+        rows = x[kept]
+        if scale is not None:
+            wide = torch.promote_types(x.dtype, scale.dtype)
+            rows = rows.to(wide) / scale.to(wide).reshape(-1, 1)
+            rows = rows.clamp(-caches.E4M3_MAX, caches.E4M3_MAX)
+        rows, cache = rows.to(cache.dtype), cache.clone()
+        if catalogue.is_fp8(cache.dtype):  # which cannot be indexed everywhere
+            rows, bytes_ = rows.view(torch.uint8), cache.view(torch.uint8)
+        else:
+            bytes_ = cache
+        bytes_[page[kept], token[kept]] = rows
+        return cache
+
+    return stored(k, k_cache, k_scale), stored(v, v_cache, v_scale)
+
+
+# --- the ladder -----------------------------------------------------------------------------------
+
+
+def _is_empty(k: Tensor, v: Tensor) -> bool:
+    return k.numel() == 0 and v.numel() == 0
+
+
+def _any(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None
+) -> str | None:
+    if _is_empty(k, v):
+        return None
+    if why := caches.needs_countable(k_cache, v_cache, block_table):
+        return why
+    return None if k.shape[0] * k.shape[1] < 2**31 else "needs less than 2^31 tokens"
+
+
+def _in_packs(x: Tensor, width: int) -> bool:
+    strides = (x.stride(i) for i in range(3) if x.shape[i] > 1)
+    whole = x.shape[3] % width == 0 and all(stride % width == 0 for stride in strides)
+    return whole and address(x) % (width * x.element_size()) == 0
+
+
+def _packs(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None
+) -> str | None:
+    if (why := _any(k, v, k_cache, v_cache, block_table)) or _is_empty(k, v):
+        return why
+    width = PACK[catalogue.DTYPE_NAMES[k.dtype]]
+    new = (x if x.stride(3) == 1 or x.shape[3] <= 1 else _contiguous(x) for x in (k, v))
+    if all(_in_packs(x, width) for x in (*new, k_cache, v_cache)):
+        return None
+    return "needs heads that are whole packs of 16 bytes, aligned"
+
+
+def _contiguous(x: Tensor) -> Tensor:
+    """The copy that a kernel gets, without its content."""
+    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+
+
+_LADDER = (
+    Rung("naive", "a block per token, one value an access", when=_any, unproven=True),
+    Rung(
+        "pack",
+        "128-bit loads of what is new, stores as wide or half",
+        width=PACK,
+        pack=True,
+        when=_packs,
+        unproven=True,
+    ),
+)
+
+op = catalogue.add(
+    Op(
+        "store_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? slots=None, "
+        "Tensor? lengths=None, Tensor? block_table=None, Tensor? k_scale=None, "
+        "Tensor? v_scale=None) -> ()",
+        family="attention",
+        reference=_reference,
+        ladder=_LADDER,
+        triton="store_kv_triton:store_kv",
+        fake=lambda: None,
+        check=_check,
+        elementwise=True,
+        samples=cases.SAMPLES,
+        errors=cases.ERRORS,
+        properties=cases.PROPERTIES,
+        cost=Cost(
+            bytes=lambda k, v, k_cache: (
+                (k.numel() + v.numel()) * (k.element_size() + k_cache.element_size())
+            ),
+        ),
+        bench=cases.BENCH,
+        bench_dtypes=("bf16", "f16"),
+    )
+)
+dispatch.register(op)
+_store_kv = dispatch.public(op)
+
+
+def store_kv(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor | None = None,
+    lengths: Tensor | None = None,
+    block_table: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    *,
+    variant: str | None = None,
+) -> None:
+    """Writes keys and values of new tokens into a cache: `cache[page, token] = x`, or `x / scale`
+    rounded to e4m3.
+
+    Where they go is said by `slots`, or follows from `lengths`: token i of sequence b goes to place
+    `lengths[b] + i` of its sequence. Two tokens must not go to one place. Not differentiable.
+
+    Args:
+        k: [batch, m, heads, d], f32, f16 or bf16, any strides; [tokens, heads, d] with `slots`.
+        v: [batch, m, heads, dv], or [tokens, heads, dv], of the dtype of k.
+        k_cache: [pages, tokens of a page, heads, d], of the dtype of k or e4m3, any strides;
+            written to. Without a block_table, a page is all that a sequence may have:
+            [batch, capacity, heads, d].
+        v_cache: [pages, tokens of a page, heads, dv], of the dtype of k_cache; written to.
+        slots: int64, [batch, m] or [tokens]: page * tokens of a page + token in the page. Tokens
+            with a negative slot are left out.
+        lengths: int32, [batch]: how many tokens of each sequence the cache holds before the call.
+        block_table: int32, [batch, most pages], beside `lengths`: the pages of each sequence in
+            order. What lies behind the last token may be anything.
+        k_scale: f32, of shape () or [heads], for a cache in e4m3: a stored value times the scale is
+            the key. What exceeds 448 is clamped to it.
+        v_scale: the same of values.
+        variant: one rung by name instead of the best one.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices do not fit; neither slots nor lengths are given, or
+            both; scales without a cache in e4m3, or none with one; on a CPU, a slot or a page
+            outside the cache. On a GPU these end the kernel with a message, and CUDA fails with
+            an assertion from then on.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `k_cache[slots // page, slots % page] = k`.
+    """
+    if slots is not None and k.dim() == 3 and v.dim() == 3 and slots.dim() == 1:
+        k, v, slots = k[None], v[None], slots[None]
+    _store_kv(variant, k, v, k_cache, v_cache, slots, lengths, block_table, k_scale, v_scale)
