@@ -209,6 +209,9 @@ def store_kv(
         v_scale: the same of values.
         variant: one rung by name instead of the best one.
 
+    Returns:
+        Nothing; the caches hold the tokens.
+
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; neither slots nor lengths are given, or
             both; scales without a cache in e4m3, or none with one; on a CPU, a slot or a page
