@@ -39,10 +39,10 @@ struct MaskOptions {
 inline constexpr int kUnlimited = 1 << 30;  // of a window's side
 
 struct AttentionArgs {
-  HeadRows q, k, v;  // [batch, m, q_heads, d], [batch, n, kv_heads, d], [batch, n, kv_heads, dv]
-  HeadRows out;      // [batch, m, q_heads, dv]
-  float* lse;        // [batch, q_heads, m], or [q_heads, all queries]: natural logarithm of the sum of exp; or null
-  float* max_logits; // [q_heads], -inf before the launch: the largest score that anything sees; or null
+  HeadRows q, k, v;     // [batch, m, q_heads, d], [batch, n, kv_heads, d], [batch, n, kv_heads, dv]
+  HeadRows out;         // [batch, m, q_heads, dv]
+  float* lse;           // [batch, q_heads, m], or [q_heads, all queries]: natural logarithm of the sum of exp; or null
+  float* max_logits;    // [q_heads], -inf before the launch: the largest score that anything sees; or null
   const int32_t* cu_q;  // [batch + 1]: where sequences begin in q and out; null where all have m queries
   const int32_t* cu_k;  // of k and v
   int batch, q_heads, kv_heads;

@@ -73,8 +73,8 @@ inline void check_cache_scales(std::string_view op, const OptionalTensor& k_scal
     check_dtype(op, name, *scale, wide);
     const int64_t heads = k_cache.size(2);
     if (scale->dim() != 0 && !(scale->dim() == 1 && scale->size(0) == heads)) {
-      fail(op, "expected ", name, " to have shape () or (", std::to_string(heads), ",), one value per head of keys, got ",
-           shape_text(scale->sizes()));
+      fail(op, "expected ", name, " to have shape () or (", std::to_string(heads),
+           ",), one value per head of keys, got ", shape_text(scale->sizes()));
     }
   }
 }
@@ -88,8 +88,8 @@ inline void check_sequences(std::string_view op, const Tensor& lengths, const Op
   check_shape(op, "lengths", lengths, {batch});
   if (!table) {
     if (k_cache.size(0) == batch) return;
-    fail(op, "expected k_cache to have ", std::to_string(batch), " pages, one a sequence where there is no block_table, ",
-         "got shape ", shape_text(k_cache.sizes()));
+    fail(op, "expected k_cache to have ", std::to_string(batch),
+         " pages, one a sequence where there is no block_table, ", "got shape ", shape_text(k_cache.sizes()));
   }
   check_device_like(op, "block_table", *table, like, like_name);
   check_dtype(op, "block_table", *table, ScalarType::Int);
