@@ -32,12 +32,10 @@ std::optional<Merged> run(const Call& call, const Tensor& a, const Tensor& lse_a
                           const Tensor& lse_b) {
   check(a, lse_a, b, lse_b);
   if (!has_kernel(call, a)) return std::nullopt;
-  Tensor out = is_dense(a) ? empty_strided(a, a.sizes(), a.strides(), a.scalar_type())
-                           : empty_contiguous(a, a.sizes(), a.scalar_type());
-  Tensor lse = empty_contiguous(a, lse_a.sizes(), lse_a.scalar_type());
+  const Tensor out = is_dense(a) && has_unit_heads(a) ? empty_strided(a, a.sizes(), a.strides(), a.scalar_type())
+                                                      : empty_contiguous(a, a.sizes(), a.scalar_type());
+  const Tensor lse = empty_contiguous(a, lse_a.sizes(), lse_a.scalar_type());
   if (lse.numel() == 0) return Merged{out, lse};
-  const bool unit = has_unit_heads(out);
-  if (!unit) out = empty_contiguous(a, a.sizes(), a.scalar_type());
   const Tensor first = with_unit_heads(a), second = with_unit_heads(b);
   const MergeAttentionStatesArgs args{
       .a = head_rows(first),

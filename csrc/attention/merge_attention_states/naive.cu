@@ -23,9 +23,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) merge_attention_states_naive_ke
   for (int64_t column = lane; column < a.d; column += kWarp) merge_values<T, 1>(a, share, at, column);
 }
 
-const char* takes(const MergeAttentionStatesArgs& a) {
-  return needs_grid_rows(a.batch * a.m * a.heads);
-}
+const char* takes(const MergeAttentionStatesArgs& a) { return needs_grid_rows(a.batch * a.m * a.heads); }
 
 void launch(const MergeAttentionStatesArgs& a, cudaStream_t stream) {
   const unsigned blocks = static_cast<unsigned>(ceil_div(a.batch * a.m * a.heads, int64_t{kWarps}));

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads) merge_attention_states_pack_kernel(c
 bool in_packs(const HeadRows& x, const MergeAttentionStatesArgs& a) {
   const int width = 16 / size_of(a.dtype);
   return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.batch % width == 0 && x.token % width == 0 &&
-         x.head % width == 0 && a.d % width == 0;
+         x.head % width == 0 && a.d % width == 0 && a.d > 0;
 }
 
 int64_t blocks_of(const MergeAttentionStatesArgs& a) {
