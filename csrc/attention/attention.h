@@ -39,12 +39,15 @@ struct MaskOptions {
 inline constexpr int kUnlimited = 1 << 30;  // of a window's side
 
 struct AttentionArgs {
-  HeadRows q, k, v;     // [batch, m, q_heads, d], [batch, n, kv_heads, d], [batch, n, kv_heads, dv]
-  HeadRows out;         // [batch, m, q_heads, dv]
-  float* lse;           // [batch, q_heads, m], or [q_heads, all queries]: natural logarithm of the sum of exp; or null
-  float* max_logits;    // [q_heads], -inf before the launch: the largest score that anything sees; or null
-  const int32_t* cu_q;  // [batch + 1]: where sequences begin in q and out; null where all have m queries
-  const int32_t* cu_k;  // of k and v
+  HeadRows q, k, v;   // [batch, m, q_heads, d], [batch, n, kv_heads, d], [batch, n, kv_heads, dv]
+  HeadRows out;       // [batch, m, q_heads, dv]
+  float* lse;         // [batch, q_heads, m], or [q_heads, all queries]: natural logarithm of the sum of exp; or null
+  int64_t lse_batch;  // strides; of sequences that lie one behind the other, the batch's is 0
+  int64_t lse_head;
+  float* max_logits;           // [q_heads], -inf before the launch: the largest score that anything sees; or null
+  const int32_t* cu_q;         // [batch + 1]: where sequences begin in q and out; null where all have m queries
+  const int32_t* cu_k;         // of k and v
+  int64_t q_tokens, k_tokens;  // where sequences lie one behind the other, of all of them: none reaches beyond
   int batch, q_heads, kv_heads;
   int m, n;  // tokens of a sequence, or the most of any
   int d, dv;

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "host/dtype.h"
@@ -86,12 +87,23 @@ struct Results<void> {
   static void take(StableIValue*) {}
 };
 
+// Where some outputs of an operator are optional, all of its fallback's are (dispatch._alike in Python).
 template <class... Each>
 struct Results<std::tuple<Each...>> {
   static constexpr size_t count = sizeof...(Each);
+  static constexpr bool optional = (std::is_same_v<Each, std::optional<Tensor>> || ...);
+
+  template <class Type>
+  static Type taken(StableIValue& value) {
+    if constexpr (optional && std::is_same_v<Type, Tensor>) {
+      return torch::stable::detail::to<std::optional<Tensor>>(value).value();
+    } else {
+      return torch::stable::detail::to<Type>(value);
+    }
+  }
   static std::tuple<Each...> take(StableIValue* stack) {
     return [&]<size_t... i>(std::index_sequence<i...>) {
-      return std::tuple<Each...>{torch::stable::detail::to<Each>(stack[i])...};
+      return std::tuple<Each...>{taken<Each>(stack[i])...};
     }(std::index_sequence_for<Each...>{});
   }
 };

@@ -1,9 +1,12 @@
 """Attention."""
 
+from warpsmith.attention.flash_attention import flash_attention, flash_attention_varlen
 from warpsmith.attention.merge_attention_states import merge_attention_states
 from warpsmith.attention.store_kv import store_kv
 
 __all__ = [
+    "flash_attention",
+    "flash_attention_varlen",
     "merge_attention_states",
     "store_kv",
 ]

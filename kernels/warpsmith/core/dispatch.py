@@ -510,6 +510,14 @@ def _define(schema: str) -> None:
     _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
 
 
+def _alike(returns: str) -> str:
+    """What a schema returns, with every output optional where some are. PyTorch hands results back
+    to C++ in the reverse of their order, and converts each as the type of its opposite says
+    (torch_call_dispatcher, PyTorch 2.13).
+    """
+    return re.sub(r"\bTensor\b(?!\?)", "Tensor?", returns) if "Tensor?" in returns else returns
+
+
 def register(op: Op) -> None:
     """Defines the operator and its variants in `torch.ops.warpsmith`."""
     signature = op.schema[len(op.name) :]
@@ -521,7 +529,7 @@ def register(op: Op) -> None:
         f"{op.name}.rung": (
             f"{op.name}.rung({inner}{separator}str rung, str accumulator) -> {returns}"
         ),
-        f"{op.name}.fallback": f"{op.name}.fallback{signature}",
+        f"{op.name}.fallback": f"{op.name}.fallback{arguments} -> {_alike(returns)}",
     }
     for schema in overloads.values():
         _define(schema)

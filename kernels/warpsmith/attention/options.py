@@ -1,0 +1,213 @@
+"""What operators of attention are told beyond queries, keys and values, and what they ask of it.
+The bindings make the same checks in the same words (csrc/attention/checks.h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith.core import catalogue
+from warpsmith.spec.checks import check_device, shape_text, wide_dtype
+
+#: What a score is made of and what a query sees, as schemas write it.
+OPTIONS = (
+    "float scale, bool causal=False, int window_left=-1, int window_right=-1, float softcap=0.0, "
+    "Tensor? alibi_slopes=None, Tensor? mask=None, Tensor? bias=None, Tensor? sinks=None, "
+    "Tensor? gate=None, Tensor? q_documents=None, Tensor? k_documents=None, Tensor? tree=None, "
+    "float dropout_p=0.0, int seed=0, int offset=0"
+)
+#: What is returned beside the answer, and what is promised of it.
+PROMISES = (
+    "bool return_lse=False, bool return_max_logits=False, bool deterministic=True, "
+    "bool batch_invariant=False"
+)
+#: Of a sequence: places of keys and sides of windows are added up in 32 bits.
+MOST_TOKENS = 1 << 30
+#: Keys that a word of `tree` speaks of.
+TREE_KEYS = 64
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of a call. `m` and `n` are the tokens of a sequence, or the most of any."""
+
+    batch: int
+    m: int
+    n: int
+    heads: int
+    kv_heads: int
+    d: int
+    dv: int
+
+    @property
+    def scores(self) -> tuple[int, int, int, int]:
+        return self.batch, self.heads, self.m, self.n
+
+
+def problem(q: Tensor, k: Tensor, v: Tensor) -> Problem:
+    """Of tensors [batch, tokens, heads, d]."""
+    b, m, h, d = q.shape
+    return Problem(b, m, k.shape[1], h, k.shape[2], d, v.shape[3])
+
+
+def problem_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, max_seqlen_q: int, max_seqlen_k: int
+) -> Problem:
+    """Of sequences that lie one behind the other, [tokens, heads, d]."""
+    batch = cu_seqlens_q.shape[0] - 1
+    return Problem(
+        batch, max_seqlen_q, max_seqlen_k, q.shape[1], k.shape[1], q.shape[2], v.shape[2]
+    )
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _fail(op: str, what: str) -> None:
+    raise RuntimeError(f"{op}: {what}")
+
+
+def _check_alike(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
+    check_device(op, name, tensor, q, "q")
+    if tensor.dtype != q.dtype:
+        _fail(op, f"expected {name} to have dtype {q.dtype} like q, got {tensor.dtype}")
+
+
+def _check_dtype(op: str, name: str, tensor: Tensor, q: Tensor, dtype: torch.dtype) -> None:
+    check_device(op, name, tensor, q, "q")
+    if tensor.dtype != dtype:
+        _fail(op, f"expected {name} to have dtype {dtype}, got {tensor.dtype}")
+
+
+def _check_shape(op: str, name: str, tensor: Tensor, shape: tuple[int, ...], of: str) -> None:
+    if tuple(tensor.shape) != shape:
+        _fail(op, f"expected {name} to have shape {shape}, {of}, got {shape_text(tensor)}")
+
+
+def _broadcasts(shape: torch.Size, to: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in pairs)
+
+
+def check_heads(op: str, q: Tensor, k: Tensor, v: Tensor, rank: int) -> None:
+    """Queries, keys and values of `rank` dimensions, the last two of which are heads and d."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not x.is_floating_point():
+            _fail(op, f"expected {name} to be a floating-point tensor, got {x.dtype}")
+        if catalogue.is_fp8(x.dtype):
+            _fail(op, f"expected {name} to have at least 16 bits an element, got {x.dtype}")
+        if x.dim() != rank:
+            _fail(op, f"expected {name} to have {rank} dimensions, got shape {shape_text(x)}")
+    _check_alike(op, "k", k, q)
+    _check_alike(op, "v", v, q)
+    if (rank == 4 and k.shape[0] != q.shape[0]) or k.shape[-1] != q.shape[-1] or not q.shape[-1]:
+        what = "the batch and the last dimension" if rank == 4 else "the last dimension"
+        _fail(op, f"expected k to have {what} of q, got {shape_text(k)} and {shape_text(q)}")
+    if k.shape[:-1] != v.shape[:-1]:
+        _fail(
+            op,
+            f"expected v to have the shape of k but for the last dimension, got "
+            f"{shape_text(v)} and {shape_text(k)}",
+        )
+    heads, kv_heads = q.shape[-2], k.shape[-2]
+    if heads and (not kv_heads or heads % kv_heads):
+        _fail(
+            op,
+            f"expected the heads of q to be a multiple of those of k, got {heads} and {kv_heads}",
+        )
+
+
+def check_sequences(
+    op: str,
+    q: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+) -> None:
+    """Where sequences begin, and the longest of them."""
+    for name, cu in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        _check_dtype(op, name, cu, q, torch.int32)
+        if cu.dim() != 1 or cu.shape[0] == 0:
+            _fail(op, f"expected {name} to have shape (sequences + 1,), got {shape_text(cu)}")
+    if cu_seqlens_q.shape != cu_seqlens_k.shape:
+        _fail(
+            op,
+            "expected as many sequences of queries as of keys, got "
+            f"{cu_seqlens_q.shape[0] - 1} and {cu_seqlens_k.shape[0] - 1}",
+        )
+    for name, most in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        if most < 0:
+            _fail(op, f"expected {name} not to be negative, got {most}")
+
+
+def check_options(op: str, p: Problem, out: tuple[int, ...], call: Any) -> None:
+    """Everything in OPTIONS. `out`: the shape of the answer."""
+    q = call.q
+    wide = wide_dtype(q.dtype)
+    if max(p.m, p.n) >= MOST_TOKENS:
+        _fail(op, f"expected fewer than 2^30 tokens in a sequence, got {max(p.m, p.n)}")
+    for name in ("window_left", "window_right"):
+        if getattr(call, name) < -1:
+            _fail(op, f"expected {name} to be -1 (no limit) or more, got {getattr(call, name)}")
+    if not call.softcap >= 0.0:
+        _fail(op, f"expected softcap not to be negative, got {call.softcap:g}")
+    if (slopes := call.alibi_slopes) is not None:
+        _check_dtype(op, "alibi_slopes", slopes, q, wide)
+        if tuple(slopes.shape) not in ((p.heads,), (p.batch, p.heads)):
+            _fail(
+                op,
+                f"expected alibi_slopes to have shape ({p.heads},) or ({p.batch}, "
+                f"{p.heads}), got {shape_text(slopes)}",
+            )
+    for name, dtype in (("mask", torch.bool), ("bias", q.dtype)):
+        if (x := getattr(call, name)) is None:
+            continue
+        _check_dtype(op, name, x, q, dtype)
+        if not _broadcasts(x.shape, p.scores):
+            _fail(
+                op,
+                f"expected {name} to be broadcastable to the shape {p.scores} of the scores, "
+                f"got {shape_text(x)}",
+            )
+    if (sinks := call.sinks) is not None:
+        _check_dtype(op, "sinks", sinks, q, wide)
+        _check_shape(op, "sinks", sinks, (p.heads,), "the heads of q")
+    if (gate := call.gate) is not None:
+        _check_alike(op, "gate", gate, q)
+        _check_shape(op, "gate", gate, out, "that of the output")
+    if (call.q_documents is None) != (call.k_documents is None):
+        _fail(op, "expected both q_documents and k_documents or neither")
+    for name, tokens in (("q_documents", p.m), ("k_documents", p.n)):
+        if (x := getattr(call, name)) is not None:
+            _check_dtype(op, name, x, q, torch.int32)
+            _check_shape(op, name, x, (p.batch, tokens), "the tokens of each sequence")
+    if (tree := call.tree) is not None:
+        _check_dtype(op, "tree", tree, q, torch.int64)
+        _check_shape(op, "tree", tree, (p.batch, p.m), "the queries of each sequence")
+        if p.m > TREE_KEYS:
+            _fail(op, f"expected at most {TREE_KEYS} queries beside a tree, got {p.m}")
+    if not 0.0 <= call.dropout_p <= 1.0:
+        _fail(op, f"expected dropout_p to be between 0 and 1, got {call.dropout_p:g}")
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def empty_out(q: Tensor, dv: int) -> Tensor:
+    """Uninitialised, of q's shape with values of dv: without gaps, and its dimensions in the order
+    that those of q have in memory.
+    """
+    shape = (*q.shape[:-1], dv)
+    order = list(range(q.dim() - 1))
+    if all(stride > 0 for stride, size in zip(q.stride(), q.shape, strict=True) if size > 1):
+        order.sort(key=lambda i: -q.stride(i))
+    strides, stride = [1] * q.dim(), max(dv, 1)
+    for i in reversed(order):
+        strides[i] = stride
+        stride *= max(q.shape[i], 1)
+    return q.new_empty_strided(shape, strides)
