@@ -6,6 +6,7 @@
 
 #include "attention/attention.h"
 #include "attention/checks.h"
+#include "attention/flash_attention/workspace.h"
 #include "attention/operands.h"
 #include "host/serve.h"
 
@@ -72,6 +73,12 @@ std::optional<Outputs> attend(const Call& call, Tensor q, Tensor k, Tensor v, co
       .batch_invariant = wanted.batch_invariant,
   };
   set_options(args, copies, options);
+  std::optional<Tensor> workspace;
+  if (const int64_t bytes = workspace_bytes(args, call.named != nullptr ? call.named->rung : ""); bytes > 0) {
+    const int64_t words = ceil_div(bytes, 4);
+    workspace = empty_contiguous(q, Sizes(&words, 1), ScalarType::Float);
+    args.workspace = workspace->data_ptr();
+  }
   return serve(call, args, q) ? std::optional(outputs) : std::nullopt;
 }
 

@@ -1,0 +1,38 @@
+// Attention by mma.sync, q and k swizzled.
+//   Against `shared_kv_swizzle_q`: so do those of k.
+//   Bound: as before.
+#include "attention/climb.h"
+#include "attention/query_warps.cuh"
+
+namespace warpsmith {
+namespace {
+
+template <int d>
+struct Config : QueryWarps<d, 64, 64> {
+  static constexpr Memory memory = Memory::shared_kv;
+  static constexpr int stages = 2;
+  static constexpr bool in_place = true;
+  using Q = TokenTile<Along::k, Config::bm, d, Swizzled>;
+  using K = TokenTile<Along::k, Config::bn, d, Swizzled>;
+};
+
+template <class T, class Acc, class C>
+__global__ void __launch_bounds__(C::threads) flash_attention_shared_kv_swizzle_qk_kernel(const AttentionArgs a) {
+  extern __shared__ __align__(128) uint4 memory[];
+  attend<T, Acc, Acc, C>(a, reinterpret_cast<T*>(memory));
+}
+
+void launch(const AttentionArgs& a, cudaStream_t stream) {
+  visit_attention_types(a, [&]<class T, class Acc>() {
+    visit_head_tiles<64, 128>(a, [&]<int d>() {
+      using C = Config<d>;
+      warpsmith::launch<&flash_attention_shared_kv_swizzle_qk_kernel<T, Acc, C>>(
+          {query_grid(a, C::bm), C::threads, QueryWarpsMemory<C>::bytes}, stream, a);
+    });
+  });
+}
+
+const Register<AttentionArgs> registered{"shared_kv_swizzle_qk", /*min_sm=*/80, takes_heads<128>, launch};
+
+}  // namespace
+}  // namespace warpsmith

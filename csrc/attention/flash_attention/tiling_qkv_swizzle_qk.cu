@@ -1,0 +1,35 @@
+// Attention by mma.sync, all in slices, q and k swizzled.
+//   Against `tiling_qkv_swizzle_q`: k too.
+//   Bound: as before.
+#include "attention/climb.h"
+#include "attention/sliced.cuh"
+
+namespace warpsmith {
+namespace {
+
+template <int d>
+struct Config : Sliced<d, d> {
+  using Q = TokenTile<Along::k, Config::bm, Config::bk, Swizzled>;
+  using K = TokenTile<Along::k, Config::bn, Config::bk, Swizzled>;
+};
+
+template <class T, class Acc, class C>
+__global__ void __launch_bounds__(C::threads) flash_attention_tiling_qkv_swizzle_qk_kernel(const AttentionArgs a) {
+  extern __shared__ __align__(128) uint4 memory[];
+  attend_sliced<T, Acc, Acc, C>(a, reinterpret_cast<T*>(memory));
+}
+
+void launch(const AttentionArgs& a, cudaStream_t stream) {
+  visit_attention_types(a, [&]<class T, class Acc>() {
+    visit_head_tiles<64, 128>(a, [&]<int d>() {
+      using C = Config<d>;
+      warpsmith::launch<&flash_attention_tiling_qkv_swizzle_qk_kernel<T, Acc, C>>(
+          {query_grid(a, C::bm), C::threads, SlicedMemory<C>::bytes}, stream, a);
+    });
+  });
+}
+
+const Register<AttentionArgs> registered{"tiling_qkv_swizzle_qk", /*min_sm=*/80, takes_heads<128>, launch};
+
+}  // namespace
+}  // namespace warpsmith
