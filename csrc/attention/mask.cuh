@@ -1,10 +1,12 @@
 // Which keys a query sees.
 //
-// A Mask is made once a block, for one head of a sequence. Every mask has a range of keys, which grows with the query's
-// number and by which whole tiles are skipped; `mask(query, key)` says whether a pair that exists (query < m, key < n) is
-// seen. `beyond_range()`, the same for a whole grid, says whether that may be less than the range.
+// A Mask is made for one head of a sequence. Every mask has a range of keys, which grows with the query's number and by
+// which whole tiles are skipped. `hide(x, query, key)` makes scores -inf that are not seen, x[i] that of a query, which
+// exists, and key(i), which may be n or more. `beyond_range()`, the same for a whole grid, says whether less may be seen
+// than the range.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "attention/attention.h"
@@ -31,8 +33,16 @@ struct RangeMask {
   }
 
   __device__ __forceinline__ static bool beyond_range() { return false; }
-  __device__ __forceinline__ bool operator()(int query, int key) const {
-    return key >= query + shift - left && key <= query + shift + right;
+
+  template <int count, class Key>
+  __device__ __forceinline__ void hide(float (&x)[count], int query, Key key) const {
+    // counted from the first, of which the others are a known number of keys away
+    const int from = first(query) - key(0), to = end(query) - key(0);
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int place = key(i) - key(0);
+      if (place < from || place >= to) x[i] = -INFINITY;
+    }
   }
 };
 
@@ -64,15 +74,39 @@ struct OptionMask : RangeMask {
     return mask != nullptr || q_documents != nullptr || tree != nullptr;
   }
 
-  __device__ __forceinline__ bool operator()(int query, int key) const {
-    bool seen = RangeMask::operator()(query, key);
-    if (mask != nullptr) seen = seen && mask[query * mask_query + key * mask_key] != 0;
-    if (q_documents != nullptr) seen = seen && q_documents[query] == k_documents[key];
-    if (tree != nullptr) {
-      const int drafted = key - shift;  // among the last m keys; the tree says nothing of those before
-      seen = seen && (drafted < 0 || (static_cast<uint64_t>(tree[query]) >> (drafted & 63) & 1) != 0);
+  // Whatever a call asks for is a loop of its own, around which all threads branch alike.
+  template <int count, class Key>
+  __device__ __forceinline__ void hide(float (&x)[count], int query, Key key) const {
+    RangeMask::hide(x, query, key);
+    const auto read = [&](int i) { return min(key(i), n - 1); };
+    if (mask != nullptr) {
+      const uint8_t* of_query = mask + query * mask_query;
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        if (of_query[read(i) * mask_key] == 0) x[i] = -INFINITY;
+      }
     }
-    return seen;
+    if (q_documents != nullptr) {
+      const int32_t own = q_documents[query];
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        if (k_documents[read(i)] != own) x[i] = -INFINITY;
+      }
+    }
+    if (tree != nullptr) {
+      const uint64_t word = static_cast<uint64_t>(tree[query]);
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const int drafted = key(i) - shift;  // among the last m keys; the tree says nothing of those before
+        if (drafted >= 0 && (word >> (drafted & 63) & 1) == 0) x[i] = -INFINITY;
+      }
+    }
+  }
+
+  __device__ __forceinline__ bool operator()(int query, int key) const {
+    float x[] = {0.0f};
+    hide(x, query, [key](int) { return key; });
+    return x[0] == 0.0f;
   }
 };
 

@@ -1,8 +1,9 @@
 // What a product q k becomes before the softmax.
 //
-// A Score is made once a block, for one head of a sequence. `score(product, query, key)` is called for pairs that exist,
-// query < m and key < n. What it returns is turned into a power of two by `factor()`: exp of a score is
-// exp2(score * factor), so that a score which is only scaled costs nothing but the multiplication that exp needs anyway.
+// A Score is made for one head of a sequence. `row(x, query, key)` turns products into scores, x[i] that of a query, which
+// exists, and key(i); of keys from n on, which a mask hides afterwards, anything may come. `factor()` turns scores into
+// powers of two, exp(score) = exp2(x factor): one that is only scaled costs nothing beyond the multiplication that exp
+// needs anyway. `natural()` turns them into what users call scores.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,10 @@ struct PlainScore {
   __device__ __forceinline__ PlainScore(const AttentionArgs& a, const Sequence&, int) : scale(a.scale) {}
 
   __device__ __forceinline__ float factor() const { return scale * kLog2e; }
-  // From what operator() returns to the score itself.
   __device__ __forceinline__ float natural() const { return scale; }
-  __device__ __forceinline__ float operator()(float product, int, int) const { return product; }
+
+  template <int count, class Key>
+  __device__ __forceinline__ void row(float (&)[count], int, Key) const {}
 };
 
 // Within 2^-23 of tanh, which is what counts where scores of up to `cap` are cap * tanh.
@@ -37,8 +39,11 @@ __device__ __forceinline__ float soft_tanh(float x) {
 // Everything that a call may ask for; T is the type of the bias.
 template <class T>
 struct OptionScore {
-  float scale, cap, inverse_cap, slope;
-  int shift;      // of a query's number to its place
+  float scale, cap, inverse_cap;
+  bool has_slopes;
+  float slope;
+  int shift;  // of a query's number to its place
+  int last_key;
   const T* bias;  // of the head
   int64_t bias_query, bias_key;
 
@@ -46,8 +51,10 @@ struct OptionScore {
       : scale(a.scale),
         cap(a.score.softcap),
         inverse_cap(1.0f / a.score.softcap),
+        has_slopes(a.score.slopes != nullptr),
         slope(a.score.slopes == nullptr ? 0.0f : a.score.slopes[s.batch * a.score.slopes_batch + head]),
         shift(s.n - s.m),
+        last_key(s.n - 1),
         bias(nullptr),
         bias_query(a.score.bias_query),
         bias_key(a.score.bias_key) {
@@ -58,15 +65,33 @@ struct OptionScore {
   __device__ __forceinline__ float factor() const { return kLog2e; }
   __device__ __forceinline__ float natural() const { return 1.0f; }
 
-  __device__ __forceinline__ float operator()(float product, int query, int key) const {
-    float score = scale * product;
-    if (cap > 0.0f) score = cap * soft_tanh<sizeof(T) == 4>(score * inverse_cap);
-    if (slope != 0.0f) {
-      const int away = key - query - shift;
-      score = fmaf(-slope, static_cast<float>(away < 0 ? -away : away), score);
+  // Whatever a call asks for is a loop of its own, around which all threads branch alike.
+  template <int count, class Key>
+  __device__ __forceinline__ void row(float (&x)[count], int query, Key key) const {
+#pragma unroll
+    for (int i = 0; i < count; ++i) x[i] *= scale;
+    if (cap > 0.0f) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) x[i] = cap * soft_tanh<sizeof(T) == 4>(x[i] * inverse_cap);
     }
-    if (bias != nullptr) score += to_float(bias[query * bias_query + key * bias_key]);
-    return score;
+    if (has_slopes) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const int away = key(i) - query - shift;
+        x[i] = fmaf(-slope, static_cast<float>(away < 0 ? -away : away), x[i]);
+      }
+    }
+    if (bias != nullptr) {
+      const T* of_query = bias + query * bias_query;
+#pragma unroll
+      for (int i = 0; i < count; ++i) x[i] += to_float(of_query[min(key(i), last_key) * bias_key]);
+    }
+  }
+
+  __device__ __forceinline__ float operator()(float product, int query, int key) const {
+    float x[] = {product};
+    row(x, query, [key](int) { return key; });
+    return x[0];
   }
 };
 

@@ -196,7 +196,7 @@ def _scalar_bias(i: Inputs) -> Named:
 
 # --- samples --------------------------------------------------------------------------------------
 
-_BOTH = {"return_lse": True, "return_max_logits": True}
+_BOTH: Named = {"return_lse": True, "return_max_logits": True}
 
 
 def _options_samples() -> tuple[Sample, ...]:

@@ -1,0 +1,469 @@
+// The forward pass on tensor cores, FlashAttention-2's way: a block has some queries of a head and walks the head's keys from
+// the last that they see to the first. Scores never leave the registers of the warp that forms them: what mma leaves in its
+// accumulators is laid out as the next mma wants its left operand.
+//   Dao 2023, https://arxiv.org/abs/2307.08691
+//
+// Where instructions are saved, which on GPUs whose tensor cores are fast is what counts:
+//   - exp(scale x - scale max) is one multiplication and addition before exp2;
+//   - what was summed is only rescaled where a row's largest score grows by more than 2^8, by which weights stay within f16,
+//     and not at all where no row of the warp does (the row's bits depend on nothing but the row);
+//   - tiles that all rows see whole take a copy of the loop's body without a mask;
+//   - sums of weights stay with their lanes until the end;
+//   - shared memory is addressed by constants from a few swizzled places, global memory by pointers that additions move.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "attention/attention.h"
+#include "attention/block_order.h"
+#include "attention/forward_tile.h"
+#include "attention/mask.cuh"
+#include "attention/row_copy.cuh"
+#include "attention/score.cuh"
+#include "attention/sequence.cuh"
+#include "device/convert.h"
+#include "device/ptx/copy.h"
+#include "device/ptx/math.h"
+#include "device/warp.h"
+#include "tile/operand_tile.h"
+#include "tile/warp_mma.cuh"
+
+namespace warpsmith {
+
+// A tile, and the functors that scores and masks are made of. `all_options`: sinks, a gate, dropout and the largest score
+// as well.
+template <class T_, class Tile_, template <class> class Score_, class Mask_, bool all_options_>
+struct ForwardConfig {
+  using T = T_;
+  using Tile = Tile_;
+  using Score = Score_<T>;
+  using Mask = Mask_;
+  static constexpr bool all_options = all_options_;
+  static constexpr int threads = Tile::warps * kWarp,
+                       own = Tile::bm / Tile::warps / 16;  // mma tiles of rows a warp has
+  static_assert(own * Tile::warps * 16 == Tile::bm);
+
+  using Q = OperandTile<Along::k, Tile::bm, Tile::d, Panels>;
+  using K = OperandTile<Along::k, Tile::bn, Tile::d, Panels>;
+  using V = OperandTile<Along::mn, Tile::dv, Tile::bn, Panels>;
+  using Out = Panels<Tile::bm, Tile::dv>;
+  static_assert(Out::size <= Q::size && int{Out::width} == int{Q::width}, "answers take the place of their queries");
+
+  struct Shared {
+    alignas(128) T q[Q::size];
+    alignas(128) T k[Tile::stages][K::size];
+    alignas(128) T v[Tile::stages][V::size];
+  };
+  static_assert(sizeof(Shared) == kForwardBytes<Tile>);
+};
+
+template <class T>
+using PlainScoreOf = PlainScore;
+
+// Two weights as a word of mma's operand.
+template <class T>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
+  if constexpr (std::is_same_v<T, f16>) {
+    const __half2 both = __floats2half2_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(both);
+  } else {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(both);
+  }
+}
+
+struct MaxOf {
+  __device__ float operator()(float x, float y) const { return fmaxf(x, y); }
+};
+
+// A warp's rows: scores, what was summed of them, answers. Row r of mma tile i is 16 i + 8 half + lane / 4.
+template <class Config>
+class ForwardRows {
+  using T = typename Config::T;
+  using Tile = typename Config::Tile;
+  using Score = typename Config::Score;
+  using Mask = typename Config::Mask;
+  static constexpr int kOwn = Config::own, kScores = Tile::bn / 4;  // of a row, in a lane
+  static constexpr float kGrowth = 8.0f;  // a power of two, by which a score may exceed what weights are relative to
+
+ public:
+  MmaSum<T, float> scores[kOwn][Tile::bn / 8], out[kOwn][Tile::dv / 8];
+  float largest[kOwn][2], total[kOwn][2], top[kOwn][2];  // top: the largest of all, where that is wanted
+
+  __device__ __forceinline__ ForwardRows() {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        largest[i][half] = top[i][half] = -INFINITY;
+        total[i][half] = 0.0f;
+      }
+    }
+  }
+
+  // q: of the warp's rows, in registers where the tile says so.
+  template <class ReadQ, class ReadK, class Held>
+  __device__ __forceinline__ void form_scores(const ReadQ& read_q, const T* q, const Held& held, const ReadK& read_k,
+                                              const T* k) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int j = 0; j < Tile::bn / 8; ++j) scores[i][j] = {};
+    }
+#pragma unroll
+    for (int step = 0; step < Tile::d / 16; ++step) {
+      uint32_t a[kOwn][4];
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        if constexpr (Tile::q_in_registers) {
+#pragma unroll
+          for (int word = 0; word < 4; ++word) a[i][word] = held.words[i][step][word];
+        } else {
+          read_q.read(a[i], q, 16 * i, 16 * step);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < Tile::bn / 16; ++j) {
+        uint32_t both[4];
+        read_k.read(both, k, 16 * j, 16 * step);
+        const uint32_t low[2] = {both[0], both[1]}, high[2] = {both[2], both[3]};
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          scores[i][2 * j].add(a[i], low);
+          scores[i][2 * j + 1].add(a[i], high);
+        }
+      }
+    }
+  }
+
+  // Scores to weights. `query`: the lane's first row, `first_key`: of the tile; `last_query` is the sequence's.
+  template <bool masked>
+  __device__ __forceinline__ void weigh(const Score& score, const Mask& mask, const AttentionArgs& a, const Sequence& s,
+                                        int head, int query, int first_key) {
+    const int lane_key = first_key + 2 * (static_cast<int>(threadIdx.x) % 4);
+    const float factor = score.factor();
+    float rescale[kOwn][2];
+    bool grown = false;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float x[kScores];
+        each(i, half, [&](int c, float& value) { x[c] = value; });
+        const int row = query + 16 * i + 8 * half, at = row < s.m ? row : s.m - 1;
+        const auto key = [lane_key](int c) { return lane_key + c / 2 * 8 + c % 2; };
+        score.row(x, at, key);
+        if constexpr (masked) mask.hide(x, at, key);
+        each(i, half, [&](int c, float& value) { value = x[c]; });
+
+        float most = x[0];
+#pragma unroll
+        for (int c = 1; c < kScores; ++c) most = fmaxf(most, x[c]);
+        most = warp_reduce<4>(most, MaxOf{});
+        if constexpr (Config::all_options) top[i][half] = fmaxf(top[i][half], most);
+        const bool grows = (most - largest[i][half]) * factor > kGrowth;  // not where both are -inf
+        rescale[i][half] = grows ? ptx::exp2_approx_ftz((largest[i][half] - most) * factor) : 1.0f;
+        largest[i][half] = grows ? most : largest[i][half];
+        grown = grown || grows;
+      }
+    }
+    if (__any_sync(kAllLanes, grown)) rescale_by(rescale);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // Rows that have seen nothing yet have no finite score to be relative to.
+        const float relative_to = largest[i][half] == -INFINITY ? 0.0f : largest[i][half] * factor;
+        float sum = total[i][half];
+        each(i, half, [&](int, float& value) {
+          value = ptx::exp2_approx_ftz(fmaf(value, factor, -relative_to));
+          sum += value;
+        });
+        total[i][half] = sum;
+        if constexpr (Config::all_options) {
+          if (a.dropout.active) drop(i, half, a, s, head, query + 16 * i + 8 * half, lane_key);
+        }
+      }
+    }
+  }
+
+  template <class ReadV>
+  __device__ __forceinline__ void add_values(const ReadV& read_v, const T* v) {
+#pragma unroll
+    for (int step = 0; step < Tile::bn / 16; ++step) {
+      uint32_t a[kOwn][4];
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+          const float2 pair = scores[i][2 * step + word / 2].pair(word % 2);
+          a[i][word] = pack_pair<T>(pair.x, pair.y);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < Tile::dv / 16; ++j) {
+        uint32_t both[4];
+        read_v.read(both, v, 16 * j, 16 * step);
+        const uint32_t low[2] = {both[0], both[1]}, high[2] = {both[2], both[3]};
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          out[i][2 * j].add(a[i], low);
+          out[i][2 * j + 1].add(a[i], high);
+        }
+      }
+    }
+  }
+
+ private:
+  // f(c, score) for a lane's scores of a row: c counts 8 (c / 2) + c % 2 keys from the lane's first.
+  template <class F>
+  __device__ __forceinline__ void each(int i, int half, F f) {
+#pragma unroll
+    for (int c = 0; c < kScores; ++c) f(c, scores[i][c / 2].value[2 * half + c % 2]);
+  }
+
+  __device__ __forceinline__ void rescale_by(const float (&by)[kOwn][2]) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        total[i][half] *= by[i][half];
+#pragma unroll
+        for (int j = 0; j < Tile::dv / 8; ++j) {
+          out[i][j].value[2 * half] *= by[i][half];
+          out[i][j].value[2 * half + 1] *= by[i][half];
+        }
+      }
+    }
+  }
+
+  // Weights that dropout takes become 0; those that it keeps are scaled at the end, all alike.
+  __device__ __forceinline__ void drop(int i, int half, const AttentionArgs& a, const Sequence& s, int head, int row,
+                                       int lane_key) {
+    const uint64_t line = ((static_cast<uint64_t>(s.batch) * a.q_heads + head) * a.m + row) * a.n + lane_key;
+#pragma unroll
+    for (int j = 0; j < Tile::bn / 8; ++j) {
+      float* pair = scores[i][j].value + 2 * half;
+      const uint64_t element = line + 8 * j;
+      if (element % 2 == 0) {  // one call of the generator serves both
+        const uint4 words = a.dropout.words(element / 4);
+        const bool low = element % 4 == 0;
+        if ((low ? words.x : words.z) <= a.dropout.last_dropped) pair[0] = 0.0f;
+        if ((low ? words.y : words.w) <= a.dropout.last_dropped) pair[1] = 0.0f;
+      } else {
+        if (!a.dropout.keeps(element)) pair[0] = 0.0f;
+        if (!a.dropout.keeps(element + 1)) pair[1] = 0.0f;
+      }
+    }
+  }
+};
+
+// A warp's queries, where the tile keeps them in registers.
+template <class Config, bool held = Config::Tile::q_in_registers>
+struct HeldQueries {
+  template <class Read, class T>
+  __device__ __forceinline__ void load(const Read&, const T*) {}
+};
+
+template <class Config>
+struct HeldQueries<Config, true> {
+  uint32_t words[Config::own][Config::Tile::d / 16][4];
+
+  template <class Read, class T>
+  __device__ __forceinline__ void load(const Read& read, const T* q) {
+#pragma unroll
+    for (int i = 0; i < Config::own; ++i) {
+#pragma unroll
+      for (int step = 0; step < Config::Tile::d / 16; ++step) read.read(words[i][step], q, 16 * i, 16 * step);
+    }
+  }
+};
+
+// Answers through shared memory, so that they leave in rows of 16-byte packs. `to`: where the warp's queries were.
+template <class Config>
+__device__ __forceinline__ void store_rows(ForwardRows<Config>& rows, const AttentionArgs& a, const Sequence& s,
+                                           int head, int tile_row, int warp_row, typename Config::T* shared,
+                                           float score_scale, float factor) {
+  using T = typename Config::T;
+  using Tile = typename Config::Tile;
+  using Out = typename Config::Out;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int i = 0; i < Config::own; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int line = warp_row + 16 * i + 8 * half + lane / 4, row = tile_row + line;
+      float sum = warp_reduce<4>(rows.total[i][half]), largest = rows.largest[i][half], scale = 1.0f;
+      if constexpr (Config::all_options) {
+        if (a.max_logits != nullptr) {
+          // A row of NaN has none; of rows that do not exist nothing is wanted.
+          const float most = sum != sum && rows.top[i][half] != INFINITY ? sum : rows.top[i][half];
+          rows.top[i][half] = row < s.m ? most : -INFINITY;
+        }
+        if (a.sinks != nullptr) {
+          const float sink = a.sinks[head], most = fmaxf(largest, sink);
+          if (most > -INFINITY) {
+            scale = ptx::exp2_approx_ftz((largest - most) * factor);
+            sum = sum * scale + ptx::exp2_approx_ftz((sink - most) * factor);
+            largest = most;
+          }
+        }
+        if (a.dropout.active) scale *= a.dropout.scale;
+      }
+      scale = sum == 0.0f ? 0.0f : scale / sum;
+      if (a.lse != nullptr && lane % 4 == 0 && row < s.m) {
+        s.lse(a, head)[row] = sum == 0.0f ? -INFINITY : fmaf(largest, score_scale, logf(sum));
+      }
+#pragma unroll
+      for (int j = 0; j < Tile::dv / 8; ++j) {
+        const float2 pair = rows.out[i][j].pair(half);
+        const uint32_t word = pack_pair<T>(pair.x * scale, pair.y * scale);
+        *reinterpret_cast<uint32_t*>(shared + Out::at(line, 8 * j + 2 * (lane % 4))) = word;
+      }
+    }
+  }
+  __syncwarp();
+
+  constexpr int kPerLine = Tile::dv / kPack<T>, kLines = 16 * Config::own;
+  T* out = s.queries<T>(a.out, head);
+#pragma unroll
+  for (int i = 0; i < kLines * kPerLine / kWarp; ++i) {
+    const int chunk = i * kWarp + lane, line = warp_row + chunk / kPerLine, col = chunk % kPerLine * kPack<T>;
+    const int row = tile_row + line;
+    if (row >= s.m || col >= a.dv) continue;
+    Pack<T> pack;
+    load(pack, shared + Out::at(line, col));
+    if constexpr (Config::all_options) {
+      if (a.gate.data != nullptr) {
+        Pack<T> gate;
+        load(gate, s.queries<const T>(a.gate, head) + row * a.gate.token + col);
+        float x[kPack<T>], g[kPack<T>];
+        to_float(x, pack);
+        to_float(g, gate);
+#pragma unroll
+        for (int c = 0; c < kPack<T>; ++c) x[c] *= logistic<false>(g[c]);
+        from_float(pack, x);
+      }
+    }
+    store(out + row * a.out.token + col, pack);
+  }
+}
+
+// The block's part of attention. `memory`: Config::Shared.
+template <class Config>
+__device__ __forceinline__ void attend(const AttentionArgs& a, const HeadOrder& order, void* memory) {
+  using T = typename Config::T;
+  using Tile = typename Config::Tile;
+  constexpr bool kDouble = Tile::stages == 2;
+  static_assert(Tile::stages == 1 || kDouble);
+  auto& shared = *static_cast<typename Config::Shared*>(memory);
+
+  const HeadOrder::Place place = order.place(static_cast<int>(blockIdx.x));
+  const int head = place.pair % a.q_heads, kv_head = head / (a.q_heads / a.kv_heads);
+  const Sequence s(a, place.pair / a.q_heads);
+  const int tile_row = place.tile * Tile::bm;
+  if (tile_row >= s.m) return;
+  const int last_row = min(tile_row + Tile::bm, s.m) - 1;
+  const typename Config::Score score(a, s, head);
+  const typename Config::Mask mask(a, s, head);
+  const int warp_row = static_cast<int>(threadIdx.x) / kWarp * (16 * Config::own);
+  const int lane_row = tile_row + warp_row + static_cast<int>(threadIdx.x) % kWarp / 4;
+
+  // Steps from `end` - 1 down to `first`, of which all rows see those from `whole` to before `whole_end` in full.
+  const int end = max(0, mask.end(last_row) + Tile::bn - 1) / Tile::bn, first = mask.first(tile_row) / Tile::bn;
+  const int whole_end = max(0, mask.end(tile_row)) / Tile::bn;
+  const int whole = (mask.first(last_row) + Tile::bn - 1) / Tile::bn;
+
+  ForwardRows<Config> rows;
+  if (first < end) {
+    const RowCopy<T, typename Config::Q, Config::threads> copy_q(s.queries<const T>(a.q, head), a.q.token, tile_row,
+                                                                 a.d);
+    RowCopy<T, typename Config::K, Config::threads> copy_k(s.keys<T>(a.k, kv_head), a.k.token,
+                                                           int64_t{end - 1} * Tile::bn, a.d);
+    RowCopy<T, typename Config::V, Config::threads> copy_v(s.keys<T>(a.v, kv_head), a.v.token,
+                                                           int64_t{end - 1} * Tile::bn, a.dv);
+    const FragmentReader<Side::a, typename Config::Q> read_q(warp_row);
+    const FragmentReader<Side::b, typename Config::K> read_k(0);
+    const FragmentReader<Side::b, typename Config::V> read_v(0);
+    const int left = s.n - (end - 1) * Tile::bn;  // keys of the last step
+
+    // Under way: queries and the last keys; of two stages, their values too.
+    copy_q.template start<true>(shared.q, s.m - tile_row);
+    copy_k.template start<true>(shared.k[0], left);
+    copy_k.back();
+    if constexpr (kDouble) {
+      copy_v.template start<true>(shared.v[0], left);
+      copy_v.back();
+    }
+    ptx::cp_async_commit();
+
+    HeldQueries<Config> held;
+    int slot = 0;
+    const auto step = [&]<bool masked>(int n) {
+      // Under way: the keys of this step; of two stages, the values too.
+      ptx::cp_async_wait<0>();
+      __syncthreads();  // they are here for all, and all have left the step before
+      if constexpr (Tile::q_in_registers) {
+        if (n == end - 1) held.load(read_q, shared.q);
+      }
+      if constexpr (kDouble) {
+        if (n > first) {
+          copy_k.template start<false>(shared.k[slot ^ 1]);
+          copy_v.template start<false>(shared.v[slot ^ 1]);
+          copy_k.back();
+          copy_v.back();
+          ptx::cp_async_commit();
+        }
+      } else {
+        if (n == end - 1) {
+          copy_v.template start<true>(shared.v[0], left);
+        } else {
+          copy_v.template start<false>(shared.v[0]);
+        }
+        copy_v.back();
+        ptx::cp_async_commit();
+      }
+      rows.form_scores(read_q, shared.q, held, read_k, shared.k[slot]);
+      if constexpr (!kDouble) {
+        ptx::cp_async_wait<0>();
+        __syncthreads();  // the values are here for all, and all have left the keys
+        if (n > first) {
+          copy_k.template start<false>(shared.k[0]);
+          copy_k.back();
+          ptx::cp_async_commit();
+        }
+      }
+      rows.template weigh<masked>(score, mask, a, s, head, lane_row, n * Tile::bn);
+      rows.add_values(read_v, shared.v[slot]);
+      if constexpr (kDouble) slot ^= 1;
+    };
+    if constexpr (Config::all_options) {
+      for (int n = end - 1; n >= first; --n) step.template operator()<true>(n);
+    } else {
+      int n = end - 1;
+      while (n >= first) {
+        // by twos, because the loop over whole steps stands once in the code, and the masked body once
+        if (n >= whole_end || n < whole) {
+          step.template operator()<true>(n--);
+        } else {
+          step.template operator()<false>(n--);
+        }
+      }
+    }
+  }
+
+  // write
+  store_rows(rows, a, s, head, tile_row, warp_row, shared.q, score.natural(), score.factor());
+  if constexpr (Config::all_options) {
+    if (a.max_logits == nullptr) return;
+    float most = rows.top[0][0];
+#pragma unroll
+    for (int i = 1; i < 2 * Config::own; ++i) most = ptx::max_nan(most, rows.top[i / 2][i % 2]);
+    most = warp_reduce(most, [](float x, float y) { return ptx::max_nan(x, y); });
+    if (threadIdx.x % kWarp == 0) atomic_max(a.max_logits + head, most);
+  }
+}
+
+}  // namespace warpsmith
