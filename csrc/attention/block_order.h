@@ -36,7 +36,7 @@ struct HeadOrder {
 
 inline HeadOrder head_order(const AttentionArgs& a, int bm) {
   constexpr int64_t kKeysInL2 = 16 << 20;  // bytes, of the 40 to 72 MB of the GPUs at hand: others stream through it
-  HeadOrder order{ceil_div(a.m, bm), a.batch * a.q_heads, 1, a.right < kUnlimited};
+  HeadOrder order{static_cast<int>(ceil_div(a.m, bm)), a.batch * a.q_heads, 1, a.right < kUnlimited};
   if (!order.longest_first) return order;
   const int64_t bytes = std::max<int64_t>(1, int64_t{a.n} * (a.d + a.dv) * size_of(a.dtype));
   const int64_t heads = std::max<int64_t>(1, kKeysInL2 / bytes) * (a.q_heads / a.kv_heads);
