@@ -2,11 +2,13 @@
 
 from warpsmith.attention.flash_attention import flash_attention, flash_attention_varlen
 from warpsmith.attention.merge_attention_states import merge_attention_states
+from warpsmith.attention.scaled_dot_product_attention import scaled_dot_product_attention
 from warpsmith.attention.store_kv import store_kv
 
 __all__ = [
     "flash_attention",
     "flash_attention_varlen",
     "merge_attention_states",
+    "scaled_dot_product_attention",
     "store_kv",
 ]

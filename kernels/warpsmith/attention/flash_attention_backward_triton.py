@@ -37,9 +37,9 @@ from warpsmith.attention.attention_triton import (
 )
 from warpsmith.attention.flash_attention_triton import (
     LOG2E,
-    LONGEST,
     Tile,
     aligned,
+    in_pieces,
     is_plain,
     padded,
     products,
@@ -54,7 +54,7 @@ from warpsmith.spec.triton.philox import NOT_SPECIALISED
 #: Queries and keys of a tile, by head dimension: for dk and dv, a program has `n` keys; for dq,
 #: `m` queries.
 HALVES: Mapping[int, tuple[Tile, Tile]] = {
-    64: (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+    64: (Tile(64, 64, 8, 2), Tile(64, 64, 8, 2)),
     128: (Tile(32, 64, 8, 2), Tile(64, 32, 8, 2)),
     256: (Tile(16, 32, 8, 1), Tile(32, 16, 8, 1)),
     512: (Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
@@ -154,6 +154,7 @@ def keys_kernel(
     given, heads, group, row_stride, tiles, scale,
     seed, offset, last_dropped, keep_scale,
     BASE2: tl.constexpr, DROPS: tl.constexpr, FORMAT: tl.constexpr,
+    QK_PIECES: tl.constexpr, VO_PIECES: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
@@ -175,10 +176,10 @@ def keys_kernel(
     wide_key = key.to(tl.int64)
     dim, v_dim = tl.arange(0, BD)[None, :], tl.arange(0, BDV)[None, :]
     k, v = key, key  # longer rows are read in pieces
-    if BD <= LONGEST:
+    if not QK_PIECES:
         k = tl.load(k_ptr + wide_key * k_strides[1] + dim,
                     mask=(key < n) & (dim < D), other=0)  # fmt: skip
-    if BDV <= LONGEST:
+    if not VO_PIECES:
         v = tl.load(v_ptr + wide_key * v_strides[1] + v_dim,
                     mask=(key < n) & (v_dim < DV), other=0)  # fmt: skip
     dk = tl.zeros([BN, BD], dtype=tl.float32)
@@ -196,9 +197,9 @@ def keys_kernel(
             token = start + tl.arange(0, BM)[:, None]  # [BM, 1]
             lse, delta = row_values(lse_ptr, delta_ptr, rows + query, query < m, BASE2)
             qk = products(k, k_ptr, q_at, k_strides[1], q_strides[1], key, query, n, m,
-                          True, FORMAT, D, BD)  # fmt: skip
+                          True, QK_PIECES, FORMAT, D, BD)  # fmt: skip
             dov = products(v, v_ptr, do_at, v_strides[1], do_strides[1], key, query, n, m,
-                           True, FORMAT, DV, BDV)  # fmt: skip
+                           True, VO_PIECES, FORMAT, DV, BDV)  # fmt: skip
             weight, ds, slope = gradients(
                 qk, dov, lse, delta, given, (batch, heads, head), query, key, m, n,
                 drops, keep_scale, BASE2, DROPS, FORMAT,
@@ -227,6 +228,7 @@ def queries_kernel(
     given, heads, group, row_stride, tiles, scale,
     seed, offset, last_dropped, keep_scale,
     BASE2: tl.constexpr, DROPS: tl.constexpr, FORMAT: tl.constexpr, LATE_FIRST: tl.constexpr,
+    QK_PIECES: tl.constexpr, VO_PIECES: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
@@ -250,10 +252,10 @@ def queries_kernel(
     token = query.to(tl.int64)
     dim, v_dim = tl.arange(0, BD)[None, :], tl.arange(0, BDV)[None, :]
     q, do = query, query  # longer rows are read in pieces
-    if BD <= LONGEST:
+    if not QK_PIECES:
         q = tl.load(q_ptr + token * q_strides[1] + dim,
                     mask=(query < m) & (dim < D), other=0)  # fmt: skip
-    if BDV <= LONGEST:
+    if not VO_PIECES:
         do = tl.load(do_ptr + token * do_strides[1] + v_dim,
                      mask=(query < m) & (v_dim < DV), other=0)  # fmt: skip
     rows = first_of(given.lengths, batch, q_first, row_stride, heads, head)
@@ -266,9 +268,9 @@ def queries_kernel(
         key = start + tl.arange(0, BN)[None, :]  # [1, BN]
         row = start + tl.arange(0, BN)[:, None]  # [BN, 1]
         qk = products(q, q_ptr, k_ptr, q_strides[1], k_strides[1], query, key, m, n,
-                      True, FORMAT, D, BD)  # fmt: skip
+                      True, QK_PIECES, FORMAT, D, BD)  # fmt: skip
         dov = products(do, do_ptr, v_ptr, do_strides[1], v_strides[1], query, key, m, n,
-                       True, FORMAT, DV, BDV)  # fmt: skip
+                       True, VO_PIECES, FORMAT, DV, BDV)  # fmt: skip
         _, ds, slope = gradients(
             qk, dov, lse, delta, given, (batch, heads, head), query, key, m, n,
             drops, keep_scale, BASE2, DROPS, FORMAT,
@@ -297,6 +299,7 @@ def bias_kernel(
     seed, offset, last_dropped, keep_scale,
     BASE2: tl.constexpr, DROPS: tl.constexpr, FORMAT: tl.constexpr,
     SUMS_M: tl.constexpr, SUMS_N: tl.constexpr,
+    QK_PIECES: tl.constexpr, VO_PIECES: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
@@ -328,18 +331,18 @@ def bias_kernel(
         do_at += wide_head * do_strides[2]
         token = query.to(tl.int64)
         q, do = query, query
-        if BD <= LONGEST:
+        if not QK_PIECES:
             q = tl.load(q_at + token * q_strides[1] + dim,
                         mask=(query < m) & (dim < D), other=0)  # fmt: skip
-        if BDV <= LONGEST:
+        if not VO_PIECES:
             do = tl.load(do_at + token * do_strides[1] + v_dim,
                          mask=(query < m) & (v_dim < DV), other=0)  # fmt: skip
         rows = first_of(given.lengths, batch, q_first, row_stride, heads, head)
         lse, delta = row_values(lse_ptr, delta_ptr, rows + query, query < m, BASE2)
         qk = products(q, q_at, k_at, q_strides[1], k_strides[1], query, key, m, n,
-                      True, FORMAT, D, BD)  # fmt: skip
+                      True, QK_PIECES, FORMAT, D, BD)  # fmt: skip
         dov = products(do, do_at, v_at, do_strides[1], v_strides[1], query, key, m, n,
-                       True, FORMAT, DV, BDV)  # fmt: skip
+                       True, VO_PIECES, FORMAT, DV, BDV)  # fmt: skip
         _, ds, _ = gradients(
             qk, dov, lse, delta, given, (batch, heads, head), query, key, m, n,
             (seed, offset, last_dropped), keep_scale, BASE2, DROPS, FORMAT,
@@ -409,6 +412,7 @@ def run(
     drops, words = philox_triton.arguments(*dropout)
     fmt, bd, bdv = storage_format(q.dtype), padded(d), padded(dv)
     widths = {"D": d, "DV": dv, "BD": bd, "BDV": bdv}
+    widths |= {"QK_PIECES": in_pieces(bd, single), "VO_PIECES": in_pieces(bdv, single)}
     flags = {"BASE2": base2, "DROPS": drops, "FORMAT": fmt, **widths}
     of_keys, of_queries = (SINGLES if single else HALVES)[max(bd, bdv, 64)]
     strides = tuple(row_strides(x) for x in (q, k, v, do))

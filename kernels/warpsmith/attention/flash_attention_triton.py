@@ -42,9 +42,9 @@ from warpsmith.spec.triton.philox import NOT_SPECIALISED
 
 LOG2E = 1.4426950408889634
 LN2 = tl.constexpr(0.6931471805599453)
-#: Rows of q up to so many values stay on the chip; longer ones are read anew for each tile of keys,
-#: in pieces, whose products also are sums short enough for f32.
-LONGEST, DEPTH = tl.constexpr(256), tl.constexpr(128)
+#: Rows of q up to so many values stay on the chip. Longer ones are read anew for each tile of keys,
+#: in pieces of so many; in f32, where the error of a sum grows with its length, from there on.
+LONGEST, DEPTH = 256, tl.constexpr(128)
 
 
 class Tile(NamedTuple):
@@ -84,15 +84,16 @@ SINGLES: Mapping[int, Tile] = {
 @triton.jit
 def products(
     q, q_ptr, k_ptr, q_token, k_token, query, key, m, n,
-    MASKED: tl.constexpr, FORMAT: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
+    MASKED: tl.constexpr, PIECES: tl.constexpr, FORMAT: tl.constexpr,
+    D: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """q k^T, [BM, BN]: of the q at hand, or of pieces of long rows, each summed by itself. MASKED:
     keys may end within the tile.
     """
-    PIECE: tl.constexpr = BD if BD <= LONGEST else DEPTH
+    PIECE: tl.constexpr = DEPTH if PIECES else BD
     dim = tl.arange(0, PIECE)
     k_at = k_ptr + key.to(tl.int64) * k_token + dim[:, None]  # [PIECE, BN]
-    if BD <= LONGEST:
+    if not PIECES:
         if MASKED:
             return product(q, tl.load(k_at, mask=(dim[:, None] < D) & (key < n), other=0), FORMAT)
         elif D < BD:
@@ -115,7 +116,8 @@ def attend(
     state, q, q_ptr, k_ptr, v_ptr, q_token, k_token, v_token, options, at, query, m, n,
     first, last, drops,
     MASKED: tl.constexpr, BASE2: tl.constexpr, DROPS: tl.constexpr, MAX_LOGITS: tl.constexpr,
-    FORMAT: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
+    PIECES: tl.constexpr, FORMAT: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
     BN: tl.constexpr,
 ):  # fmt: skip
     """Adds the keys [first, last) to the sums of a tile of queries: `state` is these, their scale's
@@ -132,7 +134,7 @@ def attend(
         if MASKED:
             s = products(
                 q, q_ptr, k_ptr, q_token, k_token, query, key[None, :], m, n,
-                True, FORMAT, D, BD,
+                True, PIECES, FORMAT, D, BD,
             )  # fmt: skip
             inside = (query < m) & (key[None, :] < n)
             s, _ = scores(s, options, batch, head, query, key[None, :], place, inside, FORMAT)
@@ -141,7 +143,7 @@ def attend(
         else:
             s = products(
                 q, q_ptr, k_ptr, q_token, k_token, query, key[None, :], m, n,
-                False, FORMAT, D, BD,
+                False, PIECES, FORMAT, D, BD,
             )  # fmt: skip
             s, _ = scores(s, options, batch, head, query, key[None, :], place, query < m, FORMAT)
         largest = tl.max(s, 1)
@@ -179,7 +181,7 @@ def flash_attention_kernel(
     given, heads, group, row_stride, tiles,
     seed, offset, last_dropped, keep_scale,
     MASKED_ONLY: tl.constexpr, BASE2: tl.constexpr, DROPS: tl.constexpr,
-    FORMAT: tl.constexpr, LATE_FIRST: tl.constexpr,
+    PIECES: tl.constexpr, FORMAT: tl.constexpr, LATE_FIRST: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
@@ -199,7 +201,7 @@ def flash_attention_kernel(
     query = tile * BM + tl.arange(0, BM)[:, None]  # [BM, 1]
     dim, v_dim = tl.arange(0, BD)[None, :], tl.arange(0, BDV)[None, :]
     q = query  # longer rows are read in pieces
-    if BD <= LONGEST:
+    if not PIECES:
         q = tl.load(q_ptr + query.to(tl.int64) * q_strides[1] + dim,
                     mask=(query < m) & (dim < D), other=0)  # fmt: skip
 
@@ -231,18 +233,18 @@ def flash_attention_kernel(
     state = attend(
         state, q, q_ptr, k_ptr, v_ptr, q_strides[1], k_strides[1], v_strides[1],
         given, at, query, m, n, low, whole_low, drops,
-        True, BASE2, DROPS, MAX_LOGITS, FORMAT, D, DV, BD, BDV, BN,
+        True, BASE2, DROPS, MAX_LOGITS, PIECES, FORMAT, D, DV, BD, BDV, BN,
     )  # fmt: skip
     if not MASKED_ONLY:
         state = attend(
             state, q, q_ptr, k_ptr, v_ptr, q_strides[1], k_strides[1], v_strides[1],
             given, at, query, m, n, whole_low, whole_high, drops,
-            False, BASE2, DROPS, MAX_LOGITS, FORMAT, D, DV, BD, BDV, BN,
+            False, BASE2, DROPS, MAX_LOGITS, PIECES, FORMAT, D, DV, BD, BDV, BN,
         )  # fmt: skip
         state = attend(
             state, q, q_ptr, k_ptr, v_ptr, q_strides[1], k_strides[1], v_strides[1],
             given, at, query, m, n, whole_high, high, drops,
-            True, BASE2, DROPS, MAX_LOGITS, FORMAT, D, DV, BD, BDV, BN,
+            True, BASE2, DROPS, MAX_LOGITS, PIECES, FORMAT, D, DV, BD, BDV, BN,
         )  # fmt: skip
     total, most, exponentials, top = state
 
@@ -253,7 +255,9 @@ def flash_attention_kernel(
         lse = tl.where(exponentials == 0.0, -float("inf"), most * UNIT + tl.log(exponentials))
         tl.store(lse_ptr + rows, lse, mask=row < m)
     if top_ptr is not None:
-        tl.store(top_ptr + rows, top * UNIT, mask=row < m)
+        # a maximum drops NaN, which the sum has kept
+        lost = (exponentials != exponentials) & (top != float("inf"))
+        tl.store(top_ptr + rows, tl.where(lost, float("nan"), top * UNIT), mask=row < m)
     share = tl.where(exponentials == 0.0, 0.0, keep_scale / exponentials)
     out = total * share[:, None]
     valid = (query < m) & (v_dim < DV)
@@ -272,10 +276,15 @@ def padded(d: int) -> int:
     return max(triton.next_power_of_2(d), 16)
 
 
+def in_pieces(width: int, single: bool) -> bool:
+    """Whether rows of so many values are read in pieces."""
+    return width > (DEPTH.value if single else LONGEST)
+
+
 def row_strides(x: Tensor) -> tuple[int, int, int]:
     """Strides of batch, token and head of [batch, tokens, heads, d] or [tokens, heads, d]."""
-    strides = x.stride()
-    return (0, strides[0], strides[1]) if x.dim() == 3 else strides[:3]
+    *batch, token, head, _ = x.stride()
+    return (batch[0] if batch else 0, token, head)
 
 
 def aligned(x: Tensor) -> Tensor:
@@ -340,7 +349,8 @@ def run(
                 (0, 0, 0) if gate is None else row_strides(gate),
                 given._replace(score=score), heads, heads // kv_heads, tokens, tiles, *words,
                 MASKED_ONLY=not is_windowed(given), BASE2=base2, DROPS=drops,
-                FORMAT=storage_format(q.dtype), LATE_FIRST=given.seen.right < given.lengths.n,
+                PIECES=in_pieces(bd, single), FORMAT=storage_format(q.dtype),
+                LATE_FIRST=given.seen.right < given.lengths.n,
                 D=d, DV=dv, BD=bd, BDV=bdv, BM=tile.m, BN=tile.n,
                 num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip

@@ -125,7 +125,7 @@ def arguments_for(
 
 
 def layer_calls(
-    composite: Composite, shapes: Sequence[Shape], dtype: str, device: str
+    composite: Composite, shapes: Sequence[Shape], dtype: str, device: str, sm: int | None
 ) -> tuple[tuple[Tensor, ...], tuple[PartCall, ...]]:
     """The floating-point arguments of a composite, whose others keep to what they are by default,
     and the calls that it makes for them.
@@ -133,11 +133,13 @@ def layer_calls(
     Raises:
         UsageError: the composite takes no such call.
     """
-    if len(shapes) != 2:
-        raise UsageError(f"{composite.name} wants the shapes of x and weight, got {len(shapes)}")
+    names = composite.shaped
+    if len(shapes) != len(names):
+        wanted = f"{', '.join(names[:-1])} and {names[-1]}"
+        raise UsageError(f"{composite.name} wants the shapes of {wanted}, got {len(shapes)}")
     values = tuple(torch.empty(shape, dtype=DTYPES[dtype], device=device) for shape in shapes)
     try:
-        return values, composite.calls(*values)
+        return values, composite.calls_on(sm, *values)
     except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 

@@ -144,7 +144,7 @@ def which(args: argparse.Namespace) -> int:
     where = "this GPU" if here else f"sm_{asked}"
     sm = None if here else asked
     if composite := catalogue.composites().get(args.op):
-        values, calls = layer_calls(composite, shapes, (named or ("f32",))[0], place)
+        values, calls = layer_calls(composite, shapes, (named or ("f32",))[0], place, sm)
         if args.json:
             parts = [{"purpose": c.purpose, **_served(c.op, c.args, sm, asked)} for c in calls]
             serves = {"serves": "composite", "implementation": "composite", "parts": parts}
@@ -174,6 +174,9 @@ def _shapes(values: Sequence[Any]) -> str:
 
 def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> dict[str, Any]:
     """What serves a call, and what the variants of its dtype say to it."""
+    if "." in name:
+        return {"op": name, "sm": asked, "serves": name, "implementation": "pytorch",
+                "reason": "PyTorch's own", "variants": []}  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dispatch.FallbackWarning)
         choice = dispatch.which(name, *values, sm=sm)
@@ -201,6 +204,9 @@ def _served(name: str, values: tuple[Any, ...], sm: int | None, asked: int) -> d
 
 def _print_served(answer: dict[str, Any], values: Sequence[Any], where: str) -> None:
     name, choice = answer["op"], f"{answer['serves']}: {answer['reason']}"
+    if answer["implementation"] == "pytorch":
+        write(f"{name} on {where}: {answer['reason']}")
+        return
     call = f"{_shapes(values)}{changed_settings(name, values)}"
     write(f"{name}({call}) on {where}: {choice}")
     rows = [

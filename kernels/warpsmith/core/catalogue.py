@@ -582,7 +582,9 @@ class Op:
 
 @dataclass(frozen=True)
 class PartCall:
-    """A call of an operator that a composite makes, on tensors without content."""
+    """A call of an operator that a composite makes, on tensors without content; or of one of
+    PyTorch's, by its whole name, without arguments.
+    """
 
     op: str
     args: tuple[Any, ...]
@@ -603,10 +605,18 @@ class Composite:
     calls: Callable[..., tuple[PartCall, ...]]
     #: The module that it is written in.
     module: str
+    #: Its arguments of which a command asks the shapes.
+    shaped: tuple[str, ...] = ("x", "weight")
+    #: What it calls depends on the GPU: `calls` takes `sm`, as `which` does.
+    by_gpu: bool = False
 
     @cached_property
     def name(self) -> str:
         return parse_name(self.schema)
+
+    def calls_on(self, sm: int | None, *args: Any, **named: Any) -> tuple[PartCall, ...]:
+        """The calls on a GPU of that compute capability; None: on the tensors' own."""
+        return self.calls(*args, **named, **({"sm": sm} if self.by_gpu else {}))
 
     @cached_property
     def operators(self) -> tuple[str, ...]:

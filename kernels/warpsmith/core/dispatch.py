@@ -126,7 +126,8 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
             raise TypeError(message) from None
     if composite := catalogue.composites().get(name):
         served = (
-            f"{c.purpose}: {which(c.op, *c.args, sm=sm)}" for c in composite.calls(*args, **named)
+            f"{c.op}: {c.purpose}" if "." in c.op else f"{c.purpose}: {which(c.op, *c.args, sm=sm)}"
+            for c in composite.calls_on(sm, *args, **named)
         )
         return Choice("composite", None, "; ".join(served))
     op = catalogue.get(name)

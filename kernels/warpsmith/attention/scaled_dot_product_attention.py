@@ -1,0 +1,322 @@
+"""PyTorch's `scaled_dot_product_attention`, through the kernels here where they serve a call best.
+
+It is a composite: it has no ladder, as it only chooses. Calls go to `flash_attention` where a rung
+takes them that a GPU has verified, and to PyTorch's own function everywhere else, so that putting
+one in the place of the other makes nothing slower and changes no answer beyond rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from warpsmith.attention.flash_attention import flash_attention
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import Composite, PartCall
+
+_OP = "scaled_dot_product_attention"
+_PYTORCH = f"torch.nn.functional.{_OP}"
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Faster:
+    """Forward calls of 16 bits without a mask that PyTorch's backend answers over 3 % faster."""
+
+    sm: int
+    least_dim: int
+    most_dim: int
+    #: Of queries and of keys.
+    least_tokens: int
+    backend: str
+
+    def has(self, sm: int, dim: int, tokens: int) -> bool:
+        return (
+            sm == self.sm and self.least_dim <= dim <= self.most_dim and tokens >= self.least_tokens
+        )
+
+
+#: By the record. cuDNN's forward kernels are written in wgmma, and reach 1.5 to 2.4 times what
+#: PyTorch's FLASH backend does on an H200 over all of these; that is the rate of mma.sync.
+PYTORCH_IS_FASTER = (Faster(90, 64, 256, 512, "cuDNN"),)
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+def _misfit(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, gqa: bool
+) -> str | None:
+    """Why the kernels here are not asked; PyTorch's function takes the call, or says what is wrong
+    with it.
+    """
+    tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    for x in tensors:
+        if type(x) not in (Tensor, torch.nn.Parameter) or x.layout != torch.strided:
+            return "only plain tensors"
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+        return "only [batch, heads, tokens, d]"
+    if query.dtype not in _HALVES:
+        return "only f16 and bf16"
+    if not query.dtype == key.dtype == value.dtype:
+        return "only tensors of one dtype"
+    if not query.device == key.device == value.device:
+        return "only tensors of one device"
+    b, heads, m, d = query.shape
+    kv_heads, n = key.shape[1:3]
+    if key.shape[0] != b or value.shape[:3] != key.shape[:3] or key.shape[3] != d:
+        return "only shapes that fit without broadcasting"
+    if heads != kv_heads and not (gqa and kv_heads and heads % kv_heads == 0):
+        return "only as many heads of keys, or a divisor with enable_gqa"
+    if not query.numel() or not key.numel() or not value.numel():
+        return "nothing to compute"
+    if attn_mask is not None:
+        if is_causal:
+            return "a mask beside is_causal"
+        if attn_mask.dtype not in (torch.bool, query.dtype) or attn_mask.device != query.device:
+            return "only masks of bools or of the query's dtype"
+        sizes = tuple(attn_mask.shape)
+        pairs = zip(reversed(sizes), reversed((b, heads, m, n)), strict=False)
+        if len(sizes) > 4 or any(x not in (1, y) for x, y in pairs):
+            return "only masks that broadcast to the scores"
+    return None
+
+
+@functools.cache
+def _sm(index: int) -> int:
+    return dispatch.device_sm(torch.device("cuda", index))
+
+
+@functools.cache
+def _unserved(
+    index: int, asked: int, dtype: torch.dtype, d: int, dv: int, extra: str, gradient: bool
+) -> str | None:
+    """Why no rung serves such calls; `asked`: the compute capability, 0 for that of the device."""
+    sm = asked or _sm(index)
+    names = ["flash_attention"]
+    if gradient:
+        names.append("flash_attention_backward")
+    for name in names:
+        if name not in catalogue.load():
+            return f"there is no {name}"
+        op = catalogue.get(name)
+        if not asked and not dispatch.load(op.library):
+            return f"no compiled {name}"
+        if dispatch.pick(op, _probe(op, dtype, d, dv, extra), sm) is None:
+            return f"no rung of {name} that a GPU has verified takes it"
+    return None
+
+
+def _probe(op: catalogue.Op, dtype: torch.dtype, d: int, dv: int, extra: str) -> tuple[Any, ...]:
+    """A call of that kind without content, by which to ask for the rung."""
+
+    def empty(*shape: int, of: torch.dtype = dtype) -> Tensor:
+        return torch.empty(shape, dtype=of, device="meta")
+
+    given = {
+        "q": empty(1, 64, 1, d),
+        "k": empty(1, 64, 1, d),
+        "v": empty(1, 64, 1, dv),
+        "out": empty(1, 64, 1, dv),
+        "grad_out": empty(1, 64, 1, dv),
+        "lse": empty(1, 1, 64, of=torch.float32),
+        "scale": 1.0,
+        "mask": empty(1, 1, 64, 64, of=torch.bool) if extra == "mask" else None,
+        "bias": empty(1, 1, 64, 64) if extra == "bias" else None,
+    }
+    return tuple(
+        given.get(name, default)
+        for name, default in zip(op.argument_names, op.defaults, strict=True)
+    )
+
+
+@torch.compiler.assume_constant_result
+def _sm_of(index: int) -> int:
+    return _sm(index)
+
+
+@torch.compiler.assume_constant_result
+def _why_unserved(*call: Any) -> str | None:
+    """`_unserved`, which compiled code takes for a constant: it asks the GPU and the catalogue."""
+    return _unserved(*call)
+
+
+def _slower(sm: int, d: int, dv: int, m: int, n: int) -> str | None:
+    for case in PYTORCH_IS_FASTER:
+        if d == dv and case.has(sm, d, min(m, n)):
+            return f"its backend ({case.backend}) is over 3 % faster on the record"
+    return None
+
+
+def _left_to_pytorch(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    sm: int = 0,
+) -> str | None:
+    """Why PyTorch's function takes a call; None where `flash_attention` does. `sm`: as if on a GPU
+    of that compute capability.
+    """
+    if not sm and query.device.type != "cuda":
+        return f"no kernels for tensors on {query.device.type}"
+    if torch._C._are_functorch_transforms_active():
+        return "no rules for function transforms"
+    if why := _misfit(query, key, value, attn_mask, is_causal, enable_gqa):
+        return f"the kernels here take {why}" if why.startswith("only") else why
+    if dropout_p > 0.0 and (torch.compiler.is_compiling() or _capturing(query)):
+        return "dropout draws its seed on the host, once for a graph"
+    tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    (m, d), (n, dv) = query.shape[2:], value.shape[2:]
+    plain = attn_mask is None and dropout_p == 0.0
+    if plain and not gradient and (why := _slower(sm or _sm_of(_index(query)), d, dv, m, n)):
+        return why
+    extra = "" if attn_mask is None else "mask" if attn_mask.dtype == torch.bool else "bias"
+    return _why_unserved(_index(query), sm, query.dtype, d, dv, extra, gradient)
+
+
+def _index(x: Tensor) -> int:
+    return x.device.index or 0
+
+
+def _capturing(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _as_flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+) -> tuple[tuple[Tensor, Tensor, Tensor], Mapping[str, Any]]:
+    """The same call in terms of `flash_attention`. There the last query stands at the last key,
+    here the first one at the first.
+    """
+    options: dict[str, Any] = {}
+    m, n = query.shape[2], key.shape[2]
+    if is_causal:
+        if m <= n:
+            key, value = key[:, :, :m], value[:, :, :m]
+            options["causal"] = True
+        else:
+            options["window"] = (-1, m - n)
+    if attn_mask is not None:
+        options["mask" if attn_mask.dtype == torch.bool else "bias"] = attn_mask
+    return (query, key, value), options
+
+
+def _calls(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    sm: int | None = None,
+) -> tuple[PartCall, ...]:
+    why = _left_to_pytorch(
+        query, key, value, attn_mask, dropout_p, is_causal,
+        scale=scale, enable_gqa=enable_gqa, sm=sm or 0,
+    )  # fmt: skip
+    if why is not None:
+        return (PartCall(_PYTORCH, (), why),)
+    tensors, options = _as_flash_attention(query, key, value, attn_mask, is_causal)
+    op = catalogue.get("flash_attention")
+    named = {"scale": scale or query.shape[-1] ** -0.5, **options, "dropout_p": dropout_p}
+    if "window" in named:
+        named["window_left"], named["window_right"] = named.pop("window")
+    args = dispatch.in_order(op, tuple(x.transpose(1, 2) for x in tensors), named)
+    return (PartCall(op.name, args, "taken over"),)
+
+
+composite = catalogue.add_composite(
+    Composite(
+        f"{_OP}(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, "
+        "float dropout_p=0.0, bool is_causal=False, *, float? scale=None, "
+        "bool enable_gqa=False) -> Tensor",
+        family="attention",
+        parts=(
+            ("flash_attention", "what a rung takes that a GPU has verified"),
+            (_PYTORCH, "everything else, and what its backend is faster at on the record"),
+        ),
+        calls=_calls,
+        module=__name__,
+        shaped=("query", "key", "value"),
+        by_gpu=True,
+    )
+)
+
+
+# --- the public function --------------------------------------------------------------------------
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention`, with its signature and its meaning.
+
+    `flash_attention` takes the calls that one of its verified rungs serves; PyTorch's own function
+    takes all others, and those in which its backend is over 3 % faster on the record: on Hopper,
+    for now, forward calls, which cuDNN answers with instructions that the kernels here do not use
+    yet. ``warpsmith.which("scaled_dot_product_attention", query, key, value)`` says who serves a
+    call, and why.
+
+    Args:
+        query: [batch, heads, m, d], any dtype that PyTorch takes; f16 and bf16 are taken over.
+        key: [batch, kv_heads, n, d].
+        value: [batch, kv_heads, n, dv].
+        attn_mask: bool (True takes part) or of the query's dtype (added to the scores), broadcast
+            to [batch, heads, m, n]. Differentiable where it is added.
+        dropout_p: the probability of dropping a weight. What is dropped follows from PyTorch's seed
+            for the CPU, in another way than PyTorch's own. In compiled code, and in CUDA graphs,
+            such calls are PyTorch's.
+        is_causal: whether query i sees keys up to i: the first query stands at the first key, other
+            than in `flash_attention`.
+        scale: what products are multiplied by; None stands for ``d ** -0.5``.
+        enable_gqa: whether key and value may have fewer heads than query.
+
+    Returns:
+        [batch, heads, m, dv], of the query's dtype.
+
+    Raises:
+        RuntimeError: what PyTorch raises.
+
+    Reference:
+        `torch.nn.functional.scaled_dot_product_attention`.
+    """
+    why = _left_to_pytorch(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    if why is not None:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    tensors, options = _as_flash_attention(query, key, value, attn_mask, is_causal)
+    seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout_p > 0.0 else 0
+    return flash_attention(
+        *tensors, scale=scale, dropout_p=dropout_p, seed=seed, layout="bhsd", **options
+    )

@@ -1,0 +1,138 @@
+"""PyTorch's attention through this library: who serves a call, and that it means the same."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import warpsmith
+from warpsmith.core import catalogue
+
+NAME = "scaled_dot_product_attention"
+MODULE = catalogue.composites()[NAME].module
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return importlib.import_module(MODULE)
+
+
+def tensors(m: int, n: int, kv: int = 4, dv: int = 8, dtype: Any = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(m * 1000 + n)
+    shapes = ((2, 4, m, 8), (2, kv, n, 8), (2, kv, n, dv))
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def bools(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(5)) < 0.6
+
+
+CALLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "plain": ((5, 7), {}),
+    "scaled": ((5, 7), {"scale": 0.3}),
+    "other values": ((5, 7, 4, 3), {}),
+    "causal": ((6, 6), {"is_causal": True}),
+    "causal, more keys": ((3, 9), {"is_causal": True}),
+    "causal, more queries": ((9, 3), {"is_causal": True}),
+    "grouped": ((5, 7, 2), {"enable_gqa": True}),
+    "grouped, causal": ((5, 7, 1), {"enable_gqa": True, "is_causal": True}),
+    "mask": ((5, 7), {"attn_mask": bools(5, 7)}),
+    "mask of a head": ((5, 7), {"attn_mask": bools(4, 1, 7)}),
+    "nothing seen": ((5, 7), {"attn_mask": torch.tensor([[1], [0], [1], [1], [0]]).bool()}),
+    "bias": ((5, 7), {"attn_mask": torch.linspace(-2, 2, 35).view(5, 7)}),
+    "bias with gaps": ((5, 7), {"attn_mask": torch.full((5, 7), -torch.inf).triu(3)}),
+}
+
+
+@pytest.mark.parametrize("label", CALLS)
+def test_what_is_taken_over_means_the_same(
+    label: str, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, options = CALLS[label]
+    given = tensors(*sizes)
+    monkeypatch.setattr(module, "_left_to_pytorch", lambda *args, **named: None)
+    ours = warpsmith.scaled_dot_product_attention(*given, **options)
+    monkeypatch.undo()
+    theirs = F.scaled_dot_product_attention(*given, **options)
+    assert ours.shape == theirs.shape
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
+def test_dropout_follows_the_seed(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = tensors(40, 40)
+    monkeypatch.setattr(module, "_left_to_pytorch", lambda *args, **named: None)
+
+    def call(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return warpsmith.scaled_dot_product_attention(*given, dropout_p=0.5)
+
+    assert torch.equal(call(3), call(3))
+    assert not torch.equal(call(3), call(4))
+    plain = warpsmith.scaled_dot_product_attention(*given)
+    mean = torch.stack([call(seed) for seed in range(200)]).mean(0)
+    assert float((mean - plain).abs().mean()) < 0.25 * float(plain.abs().mean())
+
+
+def test_the_rest_is_pytorchs() -> None:
+    for sizes, options in CALLS.values():
+        given = tensors(*sizes)
+        ours = warpsmith.scaled_dot_product_attention(*given, **options)
+        assert torch.equal(ours, F.scaled_dot_product_attention(*given, **options))
+    with pytest.raises(RuntimeError):
+        warpsmith.scaled_dot_product_attention(*tensors(5, 7, 3))
+
+
+def reason(*shapes: tuple[int, ...], sm: int | None = 80, **options: Any) -> str:
+    given = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
+    return warpsmith.which(NAME, *given, sm=sm, **options).reason
+
+
+def test_which_says_who_serves(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (2, 8, 1024, 128)
+    assert "no kernels for tensors on cpu" in warpsmith.which(NAME, *tensors(5, 7)).reason
+    monkeypatch.setattr(module, "_why_unserved", lambda *call: None)
+    taken = reason(shape, shape, shape, is_causal=True)
+    assert taken.startswith("taken over: ")
+    # on Hopper forward calls are left to cuDNN by the record, training is not
+    for sm, left in ((80, False), (89, False), (90, True)):
+        assert ("cuDNN" in reason(shape, shape, shape, sm=sm)) == left
+    short = (2, 8, 64, 128)
+    assert "taken over" in reason(short, short, short, sm=90)
+    mask = torch.empty(1024, 1024, dtype=torch.bool, device="meta")
+    assert "taken over" in reason(shape, shape, shape, sm=90, attn_mask=mask)
+    given = [
+        torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        for _ in range(3)
+    ]
+    assert "taken over" in warpsmith.which(NAME, *given, sm=90).reason
+    with torch.no_grad():
+        assert "cuDNN" in warpsmith.which(NAME, *given, sm=90).reason
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "message"),
+    [
+        (((2, 8, 9, 64), (1, 8, 9, 64), (1, 8, 9, 64)), {}, "fit without broadcasting"),
+        (((2, 8, 9, 64), (2, 4, 9, 64), (2, 4, 9, 64)), {}, "enable_gqa"),
+        (((8, 9, 64),) * 3, {}, r"only \[batch"),
+        (((2, 8, 9, 64), (2, 8, 0, 64), (2, 8, 0, 64)), {}, "nothing to compute"),
+    ],
+)
+def test_which_says_why_not(shapes: Any, options: Any, message: str) -> None:
+    assert re.search(message, reason(*shapes, **options))
+
+
+def test_an_unverified_rung_takes_nothing_over(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (2, 8, 1024, 128)
+    monkeypatch.setattr(module.dispatch, "pick", lambda op, args, sm: None)
+    module._unserved.cache_clear()
+    assert "no rung of flash_attention that a GPU has verified" in reason(shape, shape, shape)
+    module._unserved.cache_clear()
