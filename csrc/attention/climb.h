@@ -37,6 +37,18 @@ const char* takes_heads(const AttentionArgs& a) {
                 needs_grid_of_heads(a)});
 }
 
+// Of rungs that sum scores in f32 and p v in f16, by name alone.
+inline const char* needs_mixed_sums(const AttentionArgs& a) {
+  return a.accumulator == Dtype::f16 ? nullptr : "sums p v in f16";
+}
+
+inline const char* takes_mixed_heads(const AttentionArgs& a) {
+  return unmet({takes_heads<1024>(a), needs_mixed_sums(a)});
+}
+
+// Shorter ones fit the registers of a warp.
+inline bool suits_long_heads(const AttentionArgs& a) { return a.d > 256 || a.dv > 256; }
+
 // Calls body.template operator()<T, Acc>() for the type of the operands and that of the sums.
 template <class Body>
 void visit_attention_types(const AttentionArgs& a, Body&& body) {

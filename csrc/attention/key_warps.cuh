@@ -7,6 +7,7 @@
 //            between a step and the next
 //   scores   qm x qn warps
 //   answer   vm x vn warps, each 32 rows and every vn-th group of 16 columns
+//   pair     two blocks of a cluster have half of d each, of q, k, v and the answer; scores are sums of what both have
 //
 // A row's maximum may be left as it is until it has grown by a factor of 2^slack: sums are then scaled in few of the steps,
 // and are exact all the same, because what is subtracted cancels in the end.
@@ -14,11 +15,12 @@
 
 #include "attention/score_rows.cuh"
 #include "attention/token_tile.cuh"
+#include "device/cluster.h"
 #include "device/pipeline.h"
 
 namespace warpsmith {
 
-// A rung's Tile: d, bm, bn, bk, bv, stages, warps, qm, slack, and how lines lie in shared memory, Layout.
+// A rung's Tile: d (of a block), bm, bn, bk, bv, stages, warps, qm, slack, pair, and how lines lie in shared memory, Layout.
 template <class Tile>
 struct KeyWarps {
   static constexpr int warps = Tile::warps, threads = 32 * warps;
@@ -26,6 +28,8 @@ struct KeyWarps {
   static constexpr int qm = Tile::qm, qn = warps / qm, wm = bm / qm, wn = bn / qn;  // of scores
   static constexpr int vm = bm / 32, vn = warps / vm, groups = d / 16 / vn;         // of the answer
   static constexpr float slack = Tile::slack;
+  static constexpr bool pair = Tile::pair;
+  static constexpr int parts = pair ? 2 : 1;
   static_assert(bm % 32 == 0 && wm % 16 == 0 && wn % 16 == 0 && d % (16 * vn) == 0 && bn % bv == 0 && d % bk == 0);
   static_assert(bk % 64 == 0 && bv % 16 == 0 && (vn & (vn - 1)) == 0, "groups of columns lie alike in their blocks");
 
@@ -44,6 +48,7 @@ struct KeyWarps {
     float most[bm][qn];  // of a row, by the warps that share it; in the end the shares of its sum
     float shrink[bm];
     float inverse[bm];
+    float partial[pair ? bm * bn / threads : 1][threads];  // the other block's share of a thread's scores
   };
   static constexpr int bytes = static_cast<int>(sizeof(Shared<uint16_t>));
 };
@@ -53,8 +58,8 @@ template <class T, class C>
 class SliceRing {
  public:
   __device__ __forceinline__ SliceRing(const AttentionArgs& a, const QueryTile& tile, T* ring, int key)
-      : copy_k_(tile.keys_of<T>(a.k), a.k.token, a.d),
-        copy_v_(tile.keys_of<T>(a.v), a.v.token, a.dv),
+      : copy_k_(tile.keys_of<T>(a.k) + tile.part * C::d, a.k.token, a.d - tile.part * C::d),
+        copy_v_(tile.keys_of<T>(a.v) + tile.part * C::d, a.v.token, a.dv - tile.part * C::d),
         ring_(ring),
         key_(key),
         keys_(tile.keys),
@@ -135,6 +140,7 @@ class KeyWarp {
       const T* tile_q = shared_.q + slice * (C::bk / C::Q::width) * C::Q::Block::size;
       add_scores(sums, tile_q, tile_k);
     }
+    if constexpr (C::pair) add_partial(sums);
     softmax(sums, key);
 
     // p v
@@ -178,7 +184,7 @@ class KeyWarp {
         const bool empty = most_[r] == -INFINITY;
         shared_.inverse[row_of(r)] = empty ? 0.0f : 1.0f / sum;
         const int query = tile_.first + row_of(r);
-        if (a_.lse != nullptr && query < tile_.queries) {
+        if (a_.lse != nullptr && query < tile_.queries && tile_.part == 0) {
           tile_.lse(a_)[query] = empty ? -INFINITY : (most_[r] + log2f(sum)) * kLn2;
         }
       }
@@ -203,11 +209,12 @@ class KeyWarp {
       }
     }
     __syncthreads();
-    T* out = tile_.queries_of<T>(a_.out);
+    T* out = tile_.queries_of<T>(a_.out) + tile_.part * C::d;
+    const int columns = a_.dv - tile_.part * C::d;
     constexpr int kChunks = C::d / 8;
     for (int i = static_cast<int>(threadIdx.x); i < C::bm * kChunks; i += C::threads) {
       const int row = i / kChunks, column = i % kChunks * 8, query = tile_.first + row;
-      if (query >= tile_.queries || column >= a_.dv) continue;
+      if (query >= tile_.queries || column >= columns) continue;
       *reinterpret_cast<uint4*>(out + query * a_.out.token + column) =
           *reinterpret_cast<const uint4*>(shared_.q + C::Q::at(row, column));
     }
@@ -237,6 +244,32 @@ class KeyWarp {
         for (int j = 0; j < C::wn / 16; ++j) add_two(sums[i] + 2 * j, q[step % 2][i], k[step % 2][j]);
       }
     }
+  }
+
+  // Sends its share of the scores to the other block, and adds that one's: the same two numbers in both, so the same sums.
+  // Between steps a barrier is under way, which says that what was sent last has been read.
+  __device__ __forceinline__ void add_partial(MmaSum<T, Scores> (&sums)[kFragments][C::wn / 8]) {
+    static_assert(!C::pair || sizeof(Scores) == sizeof(float), "sums in f32");
+#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
+    const auto each = [&](auto&& visit) {
+#pragma unroll
+      for (int i = 0; i < kFragments; ++i) {
+#pragma unroll
+        for (int j = 0; j < C::wn / 8; ++j) {
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            visit(shared_.partial[(i * (C::wn / 8) + j) * 4 + c][threadIdx.x], sums[i][j].value[c]);
+          }
+        }
+      }
+    };
+    cluster_wait();
+    each([&](float& partial, float sum) { store_remote(&partial, 1 - tile_.part, sum); });
+    cluster_arrive();
+    cluster_wait();
+    each([&](float& partial, float& sum) { sum += partial; });
+    cluster_arrive();
+#endif
   }
 
   // Leaves probabilities and `shrink` in shared memory, for whoever comes past the next barrier.
@@ -343,11 +376,15 @@ class KeyWarp {
 template <class T, class Scores, class Values, class C>
 __device__ __forceinline__ void attend_together(const AttentionArgs& a, void* memory) {
   auto& shared = *static_cast<typename C::template Shared<T>*>(memory);
-  const QueryTile tile(a, C::bm);
-  if (tile.first >= tile.queries) return;
-  const int first = tile.key_begin / C::bn * C::bn;
+  const QueryTile tile(a, C::bm, C::parts);
+  if (tile.first >= tile.queries) return;  // so do both of a pair
+#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
+  if constexpr (C::pair) cluster_arrive();
+#endif
+  const int first = tile.key_begin / C::bn * C::bn, column = tile.part * C::d;
   {
-    const TokenCopy<T, typename C::Q, C::threads> copy_q(tile.queries_of<const T>(a.q), a.q.token, a.d);
+    const TokenCopy<T, typename C::Q, C::threads> copy_q(tile.queries_of<const T>(a.q) + column, a.q.token,
+                                                         a.d - column);
     copy_q.start(shared.q, tile.first, tile.queries - tile.first);
     ptx::cp_async_commit();
   }
@@ -357,6 +394,9 @@ __device__ __forceinline__ void attend_together(const AttentionArgs& a, void* me
   KeyWarp<T, Scores, Values, C> warp(a, tile, shared);
 #pragma unroll 1
   for (int key = first; key < tile.key_end; key += C::bn) warp.step(ring, key);
+#if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
+  if constexpr (C::pair) cluster_wait();
+#endif
   ptx::cp_async_wait<0>();
   warp.finish();
 }

@@ -12,6 +12,7 @@ namespace warpsmith {
 struct LargeHeads {
   static constexpr int warps = 8, qm = 2;
   static constexpr float slack = 8.0f;
+  static constexpr bool pair = false;
   template <int lines, int length>
   using Layout = Swizzled<lines, length>;
 };
@@ -32,7 +33,11 @@ struct LargeTile;
 template <>
 struct LargeTile<Room::large, 320> : RoomyTile<320, 64, 64, 64, 4> {};
 template <>
+struct LargeTile<Room::large, 384> : RoomyTile<384, 64, 128, 32, 4> {};
+template <>
 struct LargeTile<Room::large, 512> : RoomyTile<512, 64, 128, 32, 3> {};
+template <>
+struct LargeTile<Room::large, 640> : RoomyTile<640, 32, 128, 16, 4> {};
 template <>
 struct LargeTile<Room::large, 768> : RoomyTile<768, 32, 128, 16, 4> {};
 template <>
@@ -41,7 +46,11 @@ struct LargeTile<Room::large, 1024> : RoomyTile<1024, 32, 128, 16, 3> {};
 template <>
 struct LargeTile<Room::medium, 320> : RoomyTile<320, 64, 64, 32, 4> {};
 template <>
+struct LargeTile<Room::medium, 384> : RoomyTile<384, 64, 128, 32, 3> {};
+template <>
 struct LargeTile<Room::medium, 512> : RoomyTile<512, 64, 128, 32, 2> {};
+template <>
+struct LargeTile<Room::medium, 640> : RoomyTile<640, 32, 128, 16, 3> {};
 template <>
 struct LargeTile<Room::medium, 768> : RoomyTile<768, 32, 128, 16, 3> {};
 template <>
@@ -51,7 +60,11 @@ struct LargeTile<Room::medium, 1024> : RoomyTile<1024, 32, 128, 16, 2> {};
 template <>
 struct LargeTile<Room::little, 320> : LittleTile<320, 64, 64, 3> {};
 template <>
+struct LargeTile<Room::little, 384> : LittleTile<384, 64, 128, 2> {};
+template <>
 struct LargeTile<Room::little, 512> : LittleTile<512, 32, 128, 3> {};
+template <>
+struct LargeTile<Room::little, 640> : LittleTile<640, 32, 128, 2> {};
 template <>
 struct LargeTile<Room::little, 768> : LittleTile<768, 32, 128, 1> {};
 
@@ -65,15 +78,26 @@ struct LargeConfig : KeyWarps<LargeTile<room, d>> {
   static_assert(LargeConfig::bytes <= most_shared(room), "every GPU that the tile is for has room for it");
 };
 
+// Half of a head of `d_` for each of two blocks.
+template <int d_>
+struct PairTile : RoomyTile<d_ / 2, 64, d_ == 640 ? 64 : 128, 32, 3> {
+  static constexpr bool pair = true;
+};
+
+template <int d_>
+struct PairConfig : KeyWarps<PairTile<d_>> {
+  static_assert(PairConfig::bytes <= kSharedOfSm90);
+};
+
 // Calls body.template operator()<Config>() for the GPU at hand and the head dimension of the call.
 template <class Body>
 void visit_large_tiles(const AttentionArgs& a, Body&& body) {
   const Room room = room_of(device_info(current_device()).sm);
   if (room == Room::little) {
-    return visit_head_tiles<320, 512, 768>(a,
-                                           [&]<int d>() { body.template operator()<LargeConfig<Room::little, d>>(); });
+    return visit_head_tiles<320, 384, 512, 640, 768>(
+        a, [&]<int d>() { body.template operator()<LargeConfig<Room::little, d>>(); });
   }
-  visit_head_tiles<320, 512, 768, 1024>(a, [&]<int d>() {
+  visit_head_tiles<320, 384, 512, 640, 768, 1024>(a, [&]<int d>() {
     room == Room::large ? body.template operator()<LargeConfig<Room::large, d>>()
                         : body.template operator()<LargeConfig<Room::medium, d>>();
   });

@@ -26,7 +26,7 @@ void launch(const AttentionArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<AttentionArgs> registered{"large_registers", /*min_sm=*/80, takes_large_heads, launch};
+const Register<AttentionArgs> registered{"large_registers", /*min_sm=*/80, takes_large_heads, launch, suits_long_heads};
 
 }  // namespace
 }  // namespace warpsmith

@@ -16,6 +16,8 @@ __global__ void __launch_bounds__(C::threads, 1) flash_attention_large_registers
   }
 }
 
+const char* takes(const AttentionArgs& a) { return unmet({takes_large_heads(a), needs_mixed_sums(a)}); }
+
 void launch(const AttentionArgs& a, cudaStream_t stream) {
   visit_large_tiles(a, [&]<class C>() {
     warpsmith::launch<&flash_attention_large_registers_mixed_kernel<f16, f16, C>>(
@@ -23,7 +25,7 @@ void launch(const AttentionArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<AttentionArgs> registered{"large_registers_mixed", /*min_sm=*/80, takes_large_heads, launch};
+const Register<AttentionArgs> registered{"large_registers_mixed", /*min_sm=*/80, takes, launch, suits_long_heads};
 
 }  // namespace
 }  // namespace warpsmith

@@ -30,7 +30,7 @@ void launch(const AttentionArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<AttentionArgs> registered{"large_rescaled", /*min_sm=*/80, takes_heads<1024>, launch};
+const Register<AttentionArgs> registered{"large_rescaled", /*min_sm=*/80, takes_heads<1024>, launch, suits_long_heads};
 
 }  // namespace
 }  // namespace warpsmith

@@ -26,7 +26,8 @@ void launch(const AttentionArgs& a, cudaStream_t stream) {
       {query_grid(a, Config::bm), Config::threads, SlicedMemory<Config>::bytes}, stream, a);
 }
 
-const Register<AttentionArgs> registered{"large_rescaled_mixed", /*min_sm=*/80, takes_heads<1024>, launch};
+const Register<AttentionArgs> registered{"large_rescaled_mixed", /*min_sm=*/80, takes_mixed_heads, launch,
+                                         suits_long_heads};
 
 }  // namespace
 }  // namespace warpsmith

@@ -23,14 +23,14 @@ __global__ void __launch_bounds__(Config::threads)
 }
 
 void launch(const AttentionArgs& a, cudaStream_t stream) {
-  const int parts = static_cast<int>(ceil_div(a.dv, Config::columns));
+  const int parts = a.dv > 0 ? static_cast<int>(ceil_div(a.dv, Config::columns)) : 1;
   visit_attention_types(a, [&]<class T, class Acc>() {
     warpsmith::launch<&flash_attention_large_twice_kernel<T, Acc>>(
         {query_grid(a, Config::bm, parts), Config::threads, SlicedMemory<Config>::bytes}, stream, a, parts);
   });
 }
 
-const Register<AttentionArgs> registered{"large_twice", /*min_sm=*/80, takes_heads<1024>, launch};
+const Register<AttentionArgs> registered{"large_twice", /*min_sm=*/80, takes_heads<1024>, launch, suits_long_heads};
 
 }  // namespace
 }  // namespace warpsmith

@@ -108,7 +108,7 @@ void launch(const AttentionArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() {
     if (a.n > 0) warpsmith::launch<&flash_attention_naive_scores_kernel<T>>(grid(rows * a.n), stream, a);
     warpsmith::launch<&flash_attention_naive_softmax_kernel>({static_cast<unsigned>(rows), kThreads}, stream, a);
-    warpsmith::launch<&flash_attention_naive_values_kernel<T>>(grid(rows * a.dv), stream, a);
+    if (a.dv > 0) warpsmith::launch<&flash_attention_naive_values_kernel<T>>(grid(rows * a.dv), stream, a);
   });
 }
 

@@ -14,6 +14,7 @@ template <int d_>
 struct Tile {
   static constexpr int d = d_, bm = 64, bn = 64, bk = d, bv = bn, stages = 1, warps = 4, qm = 1;
   static constexpr float slack = 0.0f;
+  static constexpr bool pair = false;
   template <int lines, int length>
   using Layout = Padded<lines, length>;
 };

@@ -239,7 +239,9 @@ def flash_attention(
             sequences the call has.
         layout: "bshd" for the shapes above, "bhsd" for [b, heads, tokens, d], of q, k, v, gate and
             the answer.
-        variant: one rung by name instead of the best one, "bf16_mma_peak_f32".
+        variant: one rung by name instead of the best one, "bf16_mma_peak_f32". Those that end in
+            `_f16` hold sums in f16, which overflow beyond 65504 and keep 11 bits: of p v, and of
+            q k too where the name has no "mixed".
 
     Returns:
         The answer, of q's shape and dtype with values of dv, its dimensions in the order of q's in

@@ -17,6 +17,10 @@ _ACCUMULATORS = {"f16": ("f16", "f32"), "bf16": ("f32",)}
 _MOST_ALONG_GRID = 65535
 #: Bytes of scores.
 _MOST_SCORES = 2 << 30
+#: Up to where other rungs are faster than those for long heads.
+_SHORT_DIM = 256
+#: Up to where one block holds a head.
+_CLUSTER_DIM = 512
 #: The head dimensions whose operands fit 99 KB of shared memory.
 _LITTLE_DIM = 768
 
@@ -204,6 +208,12 @@ _TILING = (
 )
 
 
+def _suits_long(call: Call) -> str | None:
+    if max(call.q.shape[-1], call.v.shape[-1]) <= _SHORT_DIM:
+        return "head dimensions up to 256 fit the registers of a warp"
+    return None
+
+
 def _large(name: str, story: str, level: str, *more: _Needs) -> tuple[Rung, Rung]:
     """A rung for head dimensions of up to 1024, behind one of the same with mixed sums: scores in
     f32, p v in f16.
@@ -217,6 +227,7 @@ def _large(name: str, story: str, level: str, *more: _Needs) -> tuple[Rung, Rung
         technique=f"{name}_mixed",
         accumulators=("f16",),
         when=when,
+        suits=_suits_long,
         seeds=(f"{seed}_mixed_acc",),
         unproven=True,
     )
@@ -227,6 +238,7 @@ def _large(name: str, story: str, level: str, *more: _Needs) -> tuple[Rung, Rung
         technique=name,
         accumulators=_ACCUMULATORS,
         when=when,
+        suits=_suits_long,
         seeds=(f"{seed}_F16F16F16:f16", f"{seed}_F16F16F32:f32"),
         unproven=True,
     )
@@ -244,5 +256,27 @@ _LARGE = (
     ),
 )
 
+
+def _needs_room(call: Call) -> str | None:
+    return "needs more than 99 KB of shared memory in a block" if _little_shared_memory() else None
+
+
+def _suits_cluster(call: Call) -> str | None:
+    if max(call.q.shape[-1], call.v.shape[-1]) <= _CLUSTER_DIM:
+        return "head dimensions up to 512 fit the registers of one block"
+    return None
+
+
+_CLUSTER = Rung(
+    "large_cluster",
+    "a head shared by two blocks of a cluster, which halves what L2 delivers",
+    dtypes=_HALVES,
+    technique="large_cluster",
+    when=_heads(1024, _needs_room),
+    suits=_suits_cluster,
+    min_sm=90,
+    unproven=True,
+)
+
 #: In order, less the fastest of head dimensions up to 256.
-CLIMB: tuple[Rung, ...] = (_NAIVE, *_SPLIT, *_SHARED_KV, *_SHARED_QKV, *_TILING, *_LARGE)
+CLIMB: tuple[Rung, ...] = (_NAIVE, *_SPLIT, *_SHARED_KV, *_SHARED_QKV, *_TILING, *_LARGE, _CLUSTER)
