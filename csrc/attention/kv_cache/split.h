@@ -1,0 +1,72 @@
+// How a call is cut among blocks. A row of work is a head of keys and a tile of the queries that share it; its keys are
+// counted in rounds, in each of which every group of warps takes a tile of them. Blocks get equally many rounds, one after
+// the other through all rows: a block may finish one row, have others to itself, and begin one that the next block goes on
+// with. What is left of rows that several blocks share is put together by the last of them.
+//
+// How long sequences are is known on the GPU alone, so every block finds its share by itself, in less time than a launch
+// would take: nothing has to be planned, and a captured call serves other lengths.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/kv_cache/kv_cache.h"
+#include "host/ceil_div.h"
+
+namespace warpsmith {
+
+// A block's tile.
+template <class Cache, int d_, int warps_m_, int warps_n_, int keys_, int stages_, int resident_>
+struct SplitTile {
+  using C = Cache;                       // f16 or bf16 like the queries, or e4m3
+  static constexpr int d = d_;           // of queries, keys and values; narrower ones are filled up with zeros
+  static constexpr int warps_m = warps_m_;  // of a group, which share keys: 16 queries each
+  static constexpr int warps_n = warps_n_;  // groups, which have keys of their own
+  static constexpr int keys = keys_;        // of a group at a time
+  static constexpr int stages = stages_;    // such tiles under way or in use
+  static constexpr int resident = resident_;  // blocks of a multiprocessor, where it has the memory
+  static constexpr int rows = 16 * warps_m, round = keys * warps_n;
+  static constexpr int threads = 32 * warps_m * warps_n;
+  static constexpr int stage_bytes = 2 * keys * d * static_cast<int>(sizeof(Cache));
+  static constexpr int smem = stage_bytes * stages * warps_n;
+  static constexpr int pitch = d + 8;  // of the sums of a group in shared memory, f32
+  static_assert(keys % 16 == 0 && warps_n * rows * (pitch + 2) * 4 <= smem, "sums take the place of keys");
+};
+
+// A row that fewer rounds than these are left of is not shared.
+inline constexpr int kLeastRounds = 2;
+// Where a row's result must not depend on others, it is cut after as many rounds, whatever it is cut into.
+inline constexpr int kInvariantRounds = 16;
+// Counters that a launch may have on loan; see tickets.cuh.
+inline constexpr int kTicketsOfLaunch = 1024;
+
+// A call, as it is cut by tiles of `rows` queries and rounds of `round` keys.
+struct Split {
+  int tiles;       // of queries
+  int blocks;
+  int64_t pieces;  // at most, of a call
+
+  Split(const KvCacheArgs& a, int rows, int round, int smem, int resident) {
+    tiles = static_cast<int>(ceil_div(a.rows(), rows));
+    const int64_t of_work = int64_t{a.batch} * a.kv_heads * tiles, most = ceil_div(a.pages.capacity(), round);
+    const int fit = std::max(1, std::min(resident, (a.block_smem + 1024) / (smem + 1024)));
+    const int64_t rounds = of_work * std::max<int64_t>(most, 1);
+    blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rounds, kLeastRounds), 1, int64_t{a.sm_count} * fit));
+    pieces = a.batch_invariant ? of_work * std::max<int64_t>(ceil_div(most, kInvariantRounds), 1) : blocks;
+  }
+  template <class Tile>
+  static Split of(const KvCacheArgs& a) {
+    return Split(a, Tile::rows, Tile::round, Tile::smem, Tile::resident);
+  }
+};
+
+// A piece of a row: sums of values, and the largest score and the sum of weights of each query. A block leaves two at most.
+inline int64_t piece_floats(int rows, int d) { return int64_t{rows} * (d + 2); }
+
+template <class Tile>
+int64_t workspace_floats(const KvCacheArgs& a) {
+  const Split split = Split::of<Tile>(a);
+  return split.pieces * (2 * piece_floats(Tile::rows, Tile::d) + 1);  // and a counter
+}
+
+}  // namespace warpsmith

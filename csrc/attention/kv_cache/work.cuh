@@ -1,0 +1,83 @@
+// Which rounds of which rows a block has: each warp finds it for itself, 32 tiles of queries at a time.
+#pragma once
+
+#include "attention/kv_cache/split.h"
+#include "device/ptx/trap.h"
+#include "device/warp.h"
+
+namespace warpsmith {
+
+// A tile of queries, all heads of keys, of one sequence.
+struct Work {
+  int batch, tile;  // its number, and of the tile of queries in it
+  int n;            // tokens of the sequence
+  int first, end;   // keys that any query of the tile sees; first is a multiple of 16
+  int rounds;       // of a head, one at least
+};
+
+template <class Tile>
+__device__ __forceinline__ Work work_of(const KvCacheArgs& a, int tiles, int number) {
+  Work w;
+  w.batch = tiles == 1 ? number : number / tiles;
+  w.tile = number - w.batch * tiles;
+  const int64_t held = int64_t{__ldg(a.lengths + w.batch)} + a.appended;
+  if (held < 0 || held > int64_t{a.pages.width} * a.pages.tokens) {
+    ptx::trap_with("attention_with_kv_cache: a sequence is longer than its cache", __FILE__, __LINE__);
+  }
+  w.n = static_cast<int>(held);
+  const int row = w.tile * Tile::rows, last = min(row + Tile::rows, a.rows()) - 1;
+  const int place = w.n - a.m;  // of the first query
+  const int from = place + row / a.group() - a.left, past = place + last / a.group() + a.right + 1;
+  w.first = max(from, 0) / 16 * 16;
+  w.end = min(past, w.n);
+  const int keys = w.end - w.first;
+  w.rounds = keys <= 0 ? 1 : (keys + Tile::round - 1) / Tile::round;
+  return w;
+}
+
+// Where blocks begin in the rounds of a call. Blocks are virtual where pieces have a length of their own.
+struct Shares {
+  int total, of_block;
+};
+
+// Rounds that a head of some work counts for.
+__device__ __forceinline__ int counted(const KvCacheArgs& a, const Work& w) {
+  return a.batch_invariant ? (w.rounds + kInvariantRounds - 1) / kInvariantRounds * kInvariantRounds : w.rounds;
+}
+
+template <class Tile>
+__device__ __forceinline__ Shares shares_of(const KvCacheArgs& a, int tiles) {
+  const int lane = threadIdx.x % kWarp, count = a.batch * tiles;
+  int mine = 0;
+  for (int i = lane; i < count; i += kWarp) mine += a.kv_heads * counted(a, work_of<Tile>(a, tiles, i));
+  Shares s;
+  s.total = warp_reduce(mine);
+  const int even = (s.total + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+  s.of_block = a.batch_invariant ? kInvariantRounds : max(even, kLeastRounds);
+  return s;
+}
+
+// The work that has round `start` of all, and how many rounds come before it.
+template <class Tile>
+__device__ __forceinline__ Work find_work(int& before, const KvCacheArgs& a, int tiles, int start) {
+  const int lane = threadIdx.x % kWarp, count = a.batch * tiles;
+  before = 0;
+  for (int i = lane;; i += kWarp) {
+    const int own = i < count ? a.kv_heads * counted(a, work_of<Tile>(a, tiles, i)) : 0;
+    int upto = own;
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const int lower = __shfl_up_sync(kAllLanes, upto, distance);
+      if (lane >= distance) upto += lower;
+    }
+    const unsigned past = __ballot_sync(kAllLanes, before + upto > start);
+    if (past != 0) {
+      const int found = __ffs(static_cast<int>(past)) - 1;
+      before += __shfl_sync(kAllLanes, upto - own, found);
+      return work_of<Tile>(a, tiles, __shfl_sync(kAllLanes, i, found));
+    }
+    before += __shfl_sync(kAllLanes, upto, kWarp - 1);
+  }
+}
+
+}  // namespace warpsmith
