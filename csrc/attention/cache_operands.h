@@ -4,18 +4,15 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "attention/attention.h"
+#include "attention/operands.h"
 #include "attention/pages.h"
 #include "host/checks.h"
 
 namespace warpsmith {
-
-using OptionalTensor = std::optional<Tensor>;
 
 inline void check_heads(std::string_view op, std::string_view name, const Tensor& x) {
   if (x.dim() == 4) return;
@@ -104,12 +101,6 @@ inline bool has_unit_heads(const Tensor& x) { return x.size(3) <= 1 || x.stride(
 
 inline Tensor with_unit_heads(const Tensor& x) { return has_unit_heads(x) ? x : torch::stable::contiguous(x); }
 
-// Strides of dimensions of one element, which may be anything, are 0.
-inline HeadRows head_rows(const Tensor& x) {
-  const auto stride = [&](int64_t dim) { return x.size(dim) > 1 ? x.stride(dim) : 0; };
-  return {.data = x.data_ptr(), .batch = stride(0), .token = stride(1), .head = stride(2)};
-}
-
 // `table`: with columns side by side, or none.
 inline Pages pages_of(const Tensor& k_cache, const OptionalTensor& table) {
   return {.table = table ? static_cast<const int32_t*>(table->data_ptr()) : nullptr,
@@ -122,9 +113,8 @@ inline Pages pages_of(const Tensor& k_cache, const OptionalTensor& table) {
 
 // Whether kernels count the tokens of a cache in 32 bits.
 inline bool is_countable(const Tensor& k_cache, const OptionalTensor& table) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const int64_t pages = k_cache.size(0), tokens = k_cache.size(1), width = table ? table->size(1) : 1;
-  return pages <= kMost && tokens <= kMost && width <= kMost && width * tokens <= kMost;
+  return pages < kMostTokens && tokens < kMostTokens && width < kMostTokens && width * tokens < kMostTokens;
 }
 
 inline const float* scale_of(const OptionalTensor& scale) {

@@ -28,7 +28,9 @@ __device__ __forceinline__ Work work_of(const KvCacheArgs& a, int tiles, int num
   const int row = w.tile * Tile::rows, last = min(row + Tile::rows, a.rows()) - 1;
   const int place = w.n - a.m;  // of the first query
   const int from = place + row / a.group() - a.left, past = place + last / a.group() + a.right + 1;
-  w.first = max(from, 0) / 16 * 16;
+  // pieces that do not depend on the tile's other queries begin at multiples of their length
+  const int step = a.batch_invariant ? kInvariantRounds * Tile::round : 16;
+  w.first = max(from, 0) / step * step;
   w.end = min(past, w.n);
   const int keys = w.end - w.first;
   w.rounds = keys <= 0 ? 1 : (keys + Tile::round - 1) / Tile::round;

@@ -44,7 +44,7 @@ bool run(const Call& call, const Tensor& k, const Tensor& v, const Tensor& k_cac
   const bool takes = has_unit_heads(k_cache) && has_unit_heads(v_cache) && is_countable(k_cache, block_table);
   if (!takes) {
     if (call.named != nullptr) {
-      fail(kOp, "rung '", call.named->rung, "' needs caches of less than 2^31 tokens, and heads without gaps");
+      fail(kOp, "rung '", call.named->rung, "' needs caches of less than 2^30 tokens, and heads without gaps");
     }
     return false;
   }

@@ -1,11 +1,13 @@
 """Attention."""
 
 from warpsmith.attention.flash_attention import flash_attention, flash_attention_varlen
+from warpsmith.attention.kv_cache import attention_with_kv_cache
 from warpsmith.attention.merge_attention_states import merge_attention_states
 from warpsmith.attention.scaled_dot_product_attention import scaled_dot_product_attention
 from warpsmith.attention.store_kv import store_kv
 
 __all__ = [
+    "attention_with_kv_cache",
     "flash_attention",
     "flash_attention_varlen",
     "merge_attention_states",

@@ -15,7 +15,7 @@ from warpsmith.spec.checks import check_device, shape_text, wide_dtype
 E4M3 = torch.float8_e4m3fn
 #: The largest finite value of e4m3, to which what is stored is clamped.
 E4M3_MAX = 448.0
-_MOST = 2**31 - 1
+_MOST = 2**30
 
 
 def check_heads(op: str, name: str, x: Tensor) -> None:
@@ -122,9 +122,9 @@ def needs_countable(k_cache: Tensor, v_cache: Tensor, table: Tensor | None) -> s
     pages, tokens = k_cache.shape[:2]
     width = 1 if table is None else table.shape[1]
     unit = all(x.shape[3] <= 1 or x.stride(3) == 1 for x in (k_cache, v_cache))
-    if unit and max(pages, tokens, width, width * tokens) <= _MOST:
+    if unit and max(pages, tokens, width, width * tokens) < _MOST:
         return None
-    return "needs caches of less than 2^31 tokens, and heads without gaps"
+    return "needs caches of less than 2^30 tokens, and heads without gaps"
 
 
 def places(

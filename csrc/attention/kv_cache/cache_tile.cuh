@@ -1,0 +1,200 @@
+// Tiles of keys and values of one head, from a cache to shared memory and on to the tensor cores.
+//
+// Rows lie in shared memory as in the cache, their chunks of 16 bytes swizzled. Two values of e4m3 pass for one of 16
+// bits there: ldmatrix then gives a lane four neighbouring values of a key where it would have given it two pairs 8 apart.
+// Both operands of q k may be taken in another order of d as long as it is the same, so queries are laid over the lanes
+// like that. Of values, transposed, a lane gets pairs of columns of two keys, which it sorts into the fragments of two
+// tiles of the product: one of even columns and one of odd ones.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/kv_cache/split.h"
+#include "attention/pages.cuh"
+#include "device/convert.h"
+#include "device/ptx/copy.h"
+#include "device/ptx/mma.h"
+#include "device/warp.h"
+#include "tile/warp_mma.cuh"
+
+namespace warpsmith {
+
+template <class Tile>
+struct CacheStage {
+  static constexpr int words = Tile::d * static_cast<int>(sizeof(typename Tile::C)) / 2;  // 16 bits each, of a row
+  using Keys = OperandTile<Along::k, Tile::keys, words, Swizzled>;
+  using Values = OperandTile<Along::mn, words, Tile::keys, Swizzled>;
+  alignas(128) uint16_t k[Keys::size];
+  alignas(128) uint16_t v[Values::size];
+};
+
+// A group of warps copies tile after tile of one head. Every thread has the same chunk of every kStep-th row.
+template <class Tile>
+class CacheLoader {
+  using C = typename Tile::C;
+  using Stage = CacheStage<Tile>;
+  static constexpr int kChunk = 16 / static_cast<int>(sizeof(C)), kPerRow = Tile::d / kChunk;
+  static constexpr int kThreads = kWarp * Tile::warps_m, kStep = kThreads / kPerRow, kRun = 16;
+  static constexpr int kRounds = Tile::keys / kStep, kRuns = kStep < kRun ? Tile::keys / kRun : kRounds;
+  static_assert(kThreads % kPerRow == 0 && Tile::keys % kStep == 0, "an even share");
+  // A swizzle is exclusive-or of bits of the index, and the thread's first row has none in common with steps from there.
+  static_assert((kStep & (kStep - 1)) == 0, "steps are flipped bits");
+
+ public:
+  // `thread`: of the group.
+  __device__ __forceinline__ CacheLoader(const KvCacheArgs& a, int batch, int head, int n, int thread)
+      : pages_(a.pages), batch_(batch), n_(n), k_token_(a.k.token), v_token_(a.v.token) {
+    row_ = thread / kPerRow;
+    const int column = thread % kPerRow * kChunk;
+    k_ = static_cast<const C*>(a.k.data) + head * a.k.head + column;
+    v_ = static_cast<const C*>(a.v.data) + head * a.v.head + column;
+    k_page_ = a.k.batch, v_page_ = a.v.batch;
+    within_k_ = column < a.d, within_v_ = column < a.dv;
+    to_k_ = Stage::Keys::at(row_, thread % kPerRow * 8);
+    to_v_ = Stage::Values::at(row_, thread % kPerRow * 8);
+  }
+
+  // Finds the pages of the tile from `key` on, a multiple of 16, before start() needs them.
+  __device__ __forceinline__ void find(int key) {
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i) {
+      const int of_run = key + first_of(i);
+      found_[i] = of_run < n_ ? find_token(pages_, batch_, of_run) : InPage{0, 0};
+    }
+  }
+
+  // Copies the tile that was found last. What lies past the sequence, and past d, is zeros: it may be anything in memory.
+  __device__ __forceinline__ void start(Stage& to, int key) const {
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int run = kStep < kRun ? r * kStep / kRun : r;
+      const int in_run = kStep < kRun ? row_ + r * kStep % kRun : row_ % kRun;
+      const InPage& at = found_[run];
+      const bool there = key + row_ + r * kStep < n_;
+      const int64_t token = at.token + in_run;
+      ptx::cp_async_zfill(chunk(to.k, to_k_ ^ Stage::Keys::at(r * kStep, 0)),
+                          reinterpret_cast<const uint4*>(k_ + at.page * k_page_ + token * k_token_), there && within_k_);
+      ptx::cp_async_zfill(chunk(to.v, to_v_ ^ Stage::Values::at(r * kStep, 0)),
+                          reinterpret_cast<const uint4*>(v_ + at.page * v_page_ + token * v_token_), there && within_v_);
+    }
+  }
+
+ private:
+  // Rows come in runs of 16, which lie in one page; a thread has rows of one of them, or of each.
+  __device__ __forceinline__ int first_of(int i) const {
+    return kStep < kRun ? i * kRun : (row_ + i * kStep) / kRun * kRun;
+  }
+  __device__ __forceinline__ static uint4* chunk(uint16_t* tile, int at) { return reinterpret_cast<uint4*>(tile + at); }
+
+  const Pages& pages_;
+  int batch_, n_, row_, to_k_, to_v_;
+  bool within_k_, within_v_;
+  const C *k_, *v_;
+  int64_t k_page_, v_page_, k_token_, v_token_;
+  InPage found_[kRuns];
+};
+
+// Two values of e4m3 as two of 16 bits, exactly.
+template <class T>
+__device__ __forceinline__ uint32_t widened(uint32_t pair) {
+#if WARPSMITH_HAS_FP8_CVT && defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, f16>) return ptx::half2_from_e4m3x2(static_cast<uint16_t>(pair));
+#endif
+  const float2 wide = decode_fp8x2<e4m3>(static_cast<uint16_t>(pair));
+  Vec<T, 2> narrow;
+  const float values[2] = {wide.x, wide.y};
+  from_float(narrow, values);
+  return reinterpret_cast<const uint32_t&>(narrow);
+}
+
+// The queries of a warp, 16 x d, as the left operand.
+template <class T, class Tile>
+struct Queries {
+  static constexpr bool e4m3_keys = sizeof(typename Tile::C) == 1;
+  uint32_t a[Tile::d / 16][4];
+
+  // `rows`: of lane / 4 and 8 below; past d are zeros.
+  __device__ __forceinline__ void load(const T* const (&rows)[2], int d) {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int step = 0; step < Tile::d / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = 16 * step + (e4m3_keys ? 4 * t + 2 * (i / 2) : 2 * t + 8 * (i / 2));
+        a[step][i] = column < d ? *reinterpret_cast<const uint32_t*>(rows[i % 2] + column) : 0u;
+      }
+    }
+  }
+};
+
+// Products of queries and a tile of keys: s[j] is that of keys 8 j to 8 j + 7.
+template <class T, class Tile>
+__device__ __forceinline__ void multiply_keys(MmaSum<T, float> (&s)[Tile::keys / 8], const Queries<T, Tile>& q,
+                                              const uint16_t* keys) {
+  using Keys = typename CacheStage<Tile>::Keys;
+  const FragmentReader<Side::b, Keys> reader(0);
+#pragma unroll
+  for (int step = 0; step < Keys::k / 16; ++step) {
+#pragma unroll
+    for (int j = 0; j < Tile::keys / 16; ++j) {
+      uint32_t b[4];  // two pieces of d of 8 keys, and of the next 8
+      reader.read(b, keys, 16 * j, 16 * step);
+      if constexpr (Queries<T, Tile>::e4m3_keys) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t wide[2] = {widened<T>(b[i] & 0xffffu), widened<T>(b[i] >> 16)};
+          s[2 * j + i / 2].add(q.a[2 * step + i % 2], wide);
+        }
+      } else {
+        const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+        s[2 * j].add(q.a[step], low);
+        s[2 * j + 1].add(q.a[step], high);
+      }
+    }
+  }
+}
+
+// What weights and values are multiplied as: e4m3 is exact in f16, which holds weights better than bf16 does.
+template <class T, class Tile>
+using Weight = std::conditional_t<sizeof(typename Tile::C) == 1, f16, T>;
+
+// The sums over keys of weight * value, 16 x d.
+template <class T, class Tile>
+struct ValueSums {
+  using W = Weight<T, Tile>;
+  static constexpr bool e4m3_values = sizeof(typename Tile::C) == 1;
+  MmaSum<W, float> o[Tile::d / 8];
+
+  // The column of value i (0 or 1) of a half of o[j].
+  __device__ __forceinline__ static int column(int j, int i) {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    return e4m3_values ? 16 * (j / 2) + 4 * t + 2 * i + j % 2 : 8 * j + 2 * t + i;
+  }
+
+  // Adds 16 keys, from key 16 * `step` of the tile on.
+  __device__ __forceinline__ void add(const uint32_t (&weights)[4], const uint16_t* values, int step) {
+    using Values = typename CacheStage<Tile>::Values;
+    const FragmentReader<Side::b, Values> reader(0);
+#pragma unroll
+    for (int c = 0; c < Values::mn / 16; ++c) {
+      uint32_t b[4];  // two eighths of the keys of 8 columns, and of the next 8
+      reader.read(b, values, 16 * c, 16 * step);
+      if constexpr (e4m3_values) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t first = b[2 * half], second = b[2 * half + 1];
+          const uint32_t even[2] = {widened<W>(__byte_perm(first, 0, 0x4420)), widened<W>(__byte_perm(second, 0, 0x4420))};
+          const uint32_t odd[2] = {widened<W>(__byte_perm(first, 0, 0x4431)), widened<W>(__byte_perm(second, 0, 0x4431))};
+          o[4 * c + 2 * half].add(weights, even);
+          o[4 * c + 2 * half + 1].add(weights, odd);
+        }
+      } else {
+        const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+        o[2 * c].add(weights, low);
+        o[2 * c + 1].add(weights, high);
+      }
+    }
+  }
+};
+
+}  // namespace warpsmith

@@ -1,0 +1,400 @@
+"""Attention of new queries to a cache of keys and values."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith.attention import cache_checks as caches
+from warpsmith.attention import kv_cache_cases as cases
+from warpsmith.attention import options, reference
+from warpsmith.attention.store_kv import store_kv
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.arguments_by_name import Call
+from warpsmith.core.catalogue import Cost, Op, Property, Rung
+from warpsmith.spec.checks import shape_text, wide_dtype
+from warpsmith.spec.rows import MOST_ROWS, address
+
+_OP = "attention_with_kv_cache"
+#: What every call is that has no such option.
+_PLAIN = dict.fromkeys(("mask", "bias", "gate", "q_documents", "k_documents"))
+#: Queries of a tile of `split_kv`; those of the other rungs have 64.
+_FEW_ROWS = 16
+
+
+def _check(call: Call) -> None:
+    q, k_cache, v_cache = call.q, call.k_cache, call.v_cache
+    caches.check_wide_floating(_OP, "q", q)
+    caches.check_heads(_OP, "q", q)
+    caches.check_caches(_OP, k_cache, v_cache, q, "q")
+    if k_cache.shape[3] != q.shape[3] or q.shape[3] == 0:
+        raise RuntimeError(
+            f"{_OP}: expected k_cache to have the last dimension of q, got {shape_text(k_cache)} "
+            f"and {shape_text(q)}"
+        )
+    heads, kv_heads = q.shape[2], k_cache.shape[2]
+    if heads and (not kv_heads or heads % kv_heads):
+        raise RuntimeError(
+            f"{_OP}: expected the heads of q to be a multiple of those of k_cache, got {heads} and "
+            f"{kv_heads}"
+        )
+    caches.check_sequences(_OP, call.lengths, call.block_table, k_cache, q, "q")
+    caches.check_scales(_OP, call.k_scale, call.v_scale, k_cache, q, "q")
+    options.check_options(_OP, _problem(q, k_cache, v_cache), tuple(q.shape), _as_options(call))
+    if not 0 <= call.appended < options.MOST_TOKENS:
+        raise RuntimeError(
+            f"{_OP}: expected appended not to be negative, and less than 2^30, got {call.appended}"
+        )
+
+
+def _problem(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> options.Problem:
+    batch, m, heads, d = q.shape
+    _, tokens, kv_heads, _ = k_cache.shape
+    return options.Problem(batch, m, tokens, heads, kv_heads, d, v_cache.shape[3])
+
+
+def _as_options(call: Any, **changes: Any) -> SimpleNamespace:
+    """The call as one of flash_attention."""
+    names = ("q", "scale", "causal", "window_left", "window_right", "softcap")
+    same = {name: getattr(call, name) for name in (*names, "alibi_slopes", "sinks", "tree")}
+    rest = {"dropout_p": 0.0, "seed": 0, "offset": 0, "return_max_logits": False}
+    return SimpleNamespace(**(same | _PLAIN | rest | changes))
+
+
+def _reference(call: Call) -> tuple[Tensor, Tensor | None]:
+    q = call.q
+    wide = wide_dtype(q.dtype)
+    lengths = [int(n) + call.appended for n in call.lengths.tolist()]
+    outs, sums = [], []
+    for b, n in enumerate(lengths):
+        positions = torch.arange(n, device=q.device)[None]
+        table = None if call.block_table is None else call.block_table[b : b + 1]
+        if table is None:
+            kept = call.k_cache[b : b + 1], call.v_cache[b : b + 1]
+        else:
+            kept = call.k_cache, call.v_cache
+        page, token = caches.places(positions, table, kept[0], _OP)
+
+        def of_sequence(
+            cache: Tensor,
+            scale: Tensor | None,
+            at: tuple[Tensor, Tensor] = (page, token),
+        ) -> Tensor:
+            if catalogue.is_fp8(cache.dtype):  # which cannot be indexed everywhere
+                values = cache.view(torch.uint8)[at].view(cache.dtype).to(wide)
+            else:
+                values = cache[at].to(wide)
+            if scale is not None:
+                values = values * scale.to(wide).reshape(-1, 1)
+            return values.to(q.dtype)
+
+        slopes = call.alibi_slopes
+        out, lse, _ = reference.attention(
+            _as_options(
+                call,
+                q=q[b : b + 1],
+                k=of_sequence(kept[0], call.k_scale),
+                v=of_sequence(kept[1], call.v_scale),
+                alibi_slopes=slopes[b : b + 1]
+                if slopes is not None and slopes.dim() == 2
+                else slopes,
+                tree=None if call.tree is None else call.tree[b : b + 1],
+                return_lse=True,
+            )
+        )
+        outs.append(out)
+        sums.append(lse)
+    if not outs:
+        out, lse = _fake(q, call.v_cache, call.return_lse)
+        return out, lse
+    whole = options.empty_out(q, call.v_cache.shape[3]).copy_(torch.cat(outs))
+    return whole, torch.cat(sums) if call.return_lse else None  # type: ignore[arg-type]
+
+
+def _fake(q: Tensor, v_cache: Tensor, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+    batch, m, heads, _ = q.shape
+    lse = q.new_empty((batch, heads, m), dtype=wide_dtype(q.dtype)) if return_lse else None
+    return options.empty_out(q, v_cache.shape[3]), lse
+
+
+# --- the ladder -----------------------------------------------------------------------------------
+
+
+def _rows(q: Tensor, k_cache: Tensor) -> int:
+    """Queries that share a head of keys."""
+    return q.shape[1] * (q.shape[2] // max(k_cache.shape[2], 1))
+
+
+def _is_empty(q: Tensor) -> bool:
+    return q.shape[:3].numel() == 0
+
+
+def _any(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None) -> str | None:
+    if _is_empty(q):
+        return None
+    if why := caches.needs_countable(k_cache, v_cache, block_table):
+        return why
+    if max(q.shape[3], v_cache.shape[3]) > 1024:
+        return "needs head dimensions of at most 1024"
+    return None if q.shape[:3].numel() <= MOST_ROWS else "needs at most 2^31 - 1 rows"
+
+
+def _aligned(x: Tensor, width: int, bytes_: int) -> bool:
+    strides = (x.stride(i) for i in range(3) if x.shape[i] > 1)
+    return all(stride % width == 0 for stride in strides) and address(x) % bytes_ == 0
+
+
+def _queries(q: Tensor) -> Tensor:
+    """As a kernel gets them: what could be read 16 bytes at a time and cannot, is copied."""
+    size = q.element_size()
+    unit, could = q.shape[3] == 1 or q.stride(3) == 1, q.shape[3] * size % 16 == 0
+    if unit and (not could or _aligned(q, 16 // size, 16)):
+        return q
+    return torch.empty(q.shape, dtype=q.dtype, device="meta")
+
+
+def _split(e4m3: bool, rows_of_tile: int) -> Any:
+    size = 1 if e4m3 else 2
+    width = 16 // size
+
+    def when(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None) -> str | None:
+        if _is_empty(q):
+            return None
+        if why := caches.needs_countable(k_cache, v_cache, block_table):
+            return why
+        if q.dtype == torch.float32:
+            return "needs q in 16 bits"
+        if catalogue.is_fp8(k_cache.dtype) != e4m3:
+            return "needs a cache in e4m3" if e4m3 else "needs a cache in 16 bits"
+        d, dv = q.shape[3], v_cache.shape[3]
+        if max(d, dv) > 256:
+            return "needs head dimensions of at most 256"
+        whole = _aligned(k_cache, width, 16) and _aligned(v_cache, width, 16)
+        if not whole or d % width or dv % width:
+            return "needs heads of the cache that are whole packs of 16 bytes, aligned"
+        if not _aligned(_queries(q), 2, 4):
+            return "needs heads of q aligned to 4 bytes"
+        if block_table is not None and k_cache.shape[1] % 16:
+            return "needs pages of a multiple of 16 tokens"
+        tiles = -(-_rows(q, k_cache) // rows_of_tile)
+        width_of_table = 1 if block_table is None else block_table.shape[1]
+        round_ = _ROUNDS[e4m3, rows_of_tile][
+            0 if max(d, dv) <= 64 else 1 if max(d, dv) <= 128 else 2
+        ]
+        most = -(-width_of_table * k_cache.shape[1] // round_) + 16
+        if q.shape[0] * k_cache.shape[2] * tiles * most >= 2**30:
+            return "needs fewer or shorter sequences"
+        return None
+
+    return when
+
+
+#: Keys that a block takes at a time, by whether they are e4m3 and by the rows of a tile, of head
+#: dimensions up to 64, 128 and 256; csrc/attention/kv_cache/tiles.h.
+_ROUNDS = {
+    (False, 16): (64, 64, 32),
+    (True, 16): (64, 64, 32),
+    (False, 64): (64, 64, 16),
+    (True, 64): (64, 64, 16),
+}
+
+
+def _suits_tiles(q: Tensor, k_cache: Tensor, batch_invariant: bool) -> str | None:
+    if batch_invariant or _rows(q, k_cache) > _FEW_ROWS:
+        return None
+    return "16 queries or less share a head of keys"
+
+
+_HALVES = ("f16", "bf16")
+
+_LADDER = (
+    Rung("naive", "a block per query and head, keys in turn", when=_any, unproven=True),
+    Rung(
+        "split_kv",
+        "keys shared out evenly among blocks, whose sums the last one joins; queries of a group "
+        "packed into one tile",
+        dtypes=_HALVES,
+        width=8,
+        technique="split_kv",
+        when=_split(False, 16),
+        unproven=True,
+    ),
+    Rung(
+        "split_kv_e4m3",
+        "the same from a cache in e4m3, widened between shared memory and the tensor cores",
+        dtypes=_HALVES,
+        width=16,
+        technique="split_kv_e4m3",
+        when=_split(True, 16),
+        unproven=True,
+    ),
+    Rung(
+        "query_tiles",
+        "tiles of 64 queries, whose four warps share keys: several new tokens, chunks of prompts",
+        dtypes=_HALVES,
+        width=8,
+        technique="query_tiles",
+        when=_split(False, 64),
+        suits=_suits_tiles,
+        unproven=True,
+    ),
+    Rung(
+        "query_tiles_e4m3",
+        "the same from a cache in e4m3",
+        dtypes=_HALVES,
+        width=16,
+        technique="query_tiles_e4m3",
+        when=_split(True, 64),
+        suits=_suits_tiles,
+        unproven=True,
+    ),
+)
+
+
+# --- what a call costs ----------------------------------------------------------------------------
+
+
+def _bytes(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, appended: int) -> int:
+    if q.device.type == "meta":
+        return 0
+    keys = int(lengths.sum()) + appended * len(lengths)
+    of_token = k_cache.shape[2] * (k_cache.shape[3] + v_cache.shape[3]) * k_cache.element_size()
+    rows = q.shape[:3].numel() * (q.shape[3] + v_cache.shape[3] + 2)
+    return keys * of_token + rows * q.element_size()
+
+
+def _flops(q: Tensor, v_cache: Tensor, lengths: Tensor, appended: int) -> int:
+    keys = int(lengths.sum()) + appended * len(lengths)
+    return 2 * keys * q.shape[1] * q.shape[2] * (q.shape[3] + v_cache.shape[3])
+
+
+op = catalogue.add(
+    Op(
+        "attention_with_kv_cache(Tensor q, Tensor k_cache, Tensor v_cache, Tensor lengths, "
+        "float scale, Tensor? block_table=None, int appended=0, bool causal=True, "
+        "int window_left=-1, int window_right=-1, float softcap=0.0, Tensor? alibi_slopes=None, "
+        "Tensor? sinks=None, Tensor? tree=None, Tensor? k_scale=None, Tensor? v_scale=None, "
+        "bool return_lse=False, bool batch_invariant=False) -> (Tensor out, Tensor? lse)",
+        family="attention",
+        source="kv_cache",
+        reference=_reference,
+        ladder=_LADDER,
+        triton="kv_cache_triton:attention_with_kv_cache",
+        fake=_fake,
+        check=_check,
+        samples=cases.SAMPLES,
+        errors=cases.ERRORS,
+        properties=(
+            Property("pages may lie anyhow", cases.pages_anyhow),
+            Property("the same bits in every run", cases.repeatable),
+            Property("what no query sees may be anything", cases.garbage),
+            Property("sequences alone", cases.alone),
+        ),
+        cost=Cost(bytes=_bytes, flops=_flops),
+        bench=cases.BENCH,
+        bench_dtypes=("bf16",),
+        peers=cases.PEERS,
+    )
+)
+dispatch.register(op)
+_attend = dispatch.public(op)
+
+
+def attention_with_kv_cache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor,
+    scale: float | None = None,
+    block_table: Tensor | None = None,
+    appended: int = 0,
+    causal: bool = True,
+    window_left: int = -1,
+    window_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    tree: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    return_lse: bool = False,
+    batch_invariant: bool = False,
+    *,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    layout: str = "bshd",
+    variant: str | None = None,
+) -> Any:
+    """Attention of new queries to a cache, ``softmax(scale q k^T) v`` for each head: decoding,
+    several drafted tokens, or a chunk of a prompt behind those that are in the cache.
+
+    Query i of m stands at key ``i + n - m`` of its sequence, which has n tokens in the cache. With
+    `k` and `v`, `store_kv` puts these behind what the cache holds first. How long sequences are is
+    read on the GPU: a captured call may be replayed with other lengths and pages.
+
+    Args:
+        q: [b, m, heads, d], f32, f16 or bf16, any strides.
+        k_cache: [pages, tokens of a page, kv_heads, d], of the dtype of q or e4m3. Without a
+            block_table, a page is all that a sequence may have: [b, capacity, kv_heads, d].
+        v_cache: [pages, tokens of a page, kv_heads, dv], of the dtype of k_cache.
+        lengths: int32, [b]: tokens of each sequence in the cache, without those that this call
+            appends.
+        scale: of products; ``d ** -0.5`` where it is None.
+        block_table: int32, [b, most pages]: the pages of each sequence in order. What lies behind
+            the last token may be anything.
+        appended: how many tokens of each sequence are in the cache beyond `lengths`; those of `k`
+            are counted without it.
+        causal: a query sees no key past its place.
+        window_left: how many keys before its place a query sees; -1: all.
+        window_right: how many past its place; -1: all.
+        softcap: scores become ``softcap tanh(score / softcap)``; 0: they stay.
+        alibi_slopes: f32, [heads] or [b, heads]: scores lose slope times the distance of the key.
+        sinks: f32, [heads]: logits that take their share of the sum and have no value.
+        tree: int64, [b, m], m at most 64: of the last m keys, query i sees those whose bit is set
+            in word i, among those that it sees anyhow.
+        k_scale: f32, of shape () or [kv_heads], for a cache in e4m3: what is stored times the scale
+            is the key.
+        v_scale: the same of values.
+        return_lse: also return logarithms of the sums of exponentials.
+        batch_invariant: the bits of a result depend on its sequence alone.
+        k: [b, new tokens, kv_heads, d], of the dtype of q: appended to the cache first.
+        v: [b, new tokens, kv_heads, dv].
+        layout: "bshd", or "bhsd" of q, k, v and what is returned: [b, heads, m, d].
+        variant: one rung by name instead of the best one.
+
+    Returns:
+        [b, m, heads, dv] of q's dtype, in the order of q's dimensions in memory; with `return_lse`
+        also f32 [b, heads, m]. A query that sees nothing gets 0, and -inf.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices do not fit; the variant cannot take the call; on a
+            CPU, a page outside the cache or a sequence longer than it, which on a GPU end the
+            kernel with a message.
+        ValueError: the layout or the variant does not exist.
+
+    Reference:
+        `torch.nn.functional.scaled_dot_product_attention` of each sequence's keys and values.
+    """
+    if layout not in ("bshd", "bhsd"):
+        raise ValueError(f"{_OP}: expected layout to be 'bshd' or 'bhsd', got {layout!r}")
+    if layout == "bhsd":
+        q, k, v = (x if x is None or x.dim() != 4 else x.transpose(1, 2) for x in (q, k, v))
+    if (k is None) != (v is None):
+        raise RuntimeError(f"{_OP}: expected both k and v, or neither")
+    if k is not None and v is not None:
+        if appended:
+            raise RuntimeError(f"{_OP}: expected appended to be 0 beside k and v, got {appended}")
+        store_kv(k, v, k_cache, v_cache, None, lengths, block_table, k_scale, v_scale)
+        appended = k.shape[1]
+    if scale is None:
+        scale = q.shape[-1] ** -0.5 if q.shape[-1:].numel() else 1.0
+    out, lse = _attend(
+        variant, q, k_cache, v_cache, lengths, scale, block_table, appended, causal, window_left,
+        window_right, softcap, alibi_slopes, sinks, tree, k_scale, v_scale, return_lse,
+        batch_invariant,
+    )  # fmt: skip
+    out = out.transpose(1, 2) if layout == "bhsd" else out
+    return (out, lse) if return_lse else out
