@@ -127,7 +127,7 @@ def test_what_has_no_derivative_says_so(op: Op) -> None:
     run = Run(op, torch.device("cpu"), frozenset(), op.dtypes, [])
     args = usable_samples(run, op.dtypes[0])[0][1]
     leaves = requiring(args)
-    outs = as_tuple(getattr(torch.ops.warpsmith, op.name)(*leaves))
+    outs = [o for o in as_tuple(getattr(torch.ops.warpsmith, op.name)(*leaves)) if o is not None]
     wanted = [out for out in outs if out.requires_grad]
     floating = any(isinstance(a, torch.Tensor) and a.requires_grad for a in leaves)
     assert len(wanted) == (sum(out.is_floating_point() for out in outs) if floating else 0)
@@ -171,6 +171,9 @@ def test_float64_runs_the_reference(op: Op) -> None:
     args = dispatch.upcast(usable_samples(run, op.dtypes[0])[0][1], torch.float64)
     out = testing.with_written(op, getattr(torch.ops.warpsmith, op.name))(*args)
     for ours, wanted in zip(as_tuple(out), as_tuple(op.reference(*args)), strict=True):
+        if wanted is None:
+            assert ours is None
+            continue
         assert ours.dtype == wanted.dtype  # fp8, of which there is no comparison, where asked for
         torch.testing.assert_close(ours.double(), wanted.double(), rtol=1e-13, atol=1e-13)
     assert dispatch.which(op.name, *args).implementation == "reference"
