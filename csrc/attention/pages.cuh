@@ -7,21 +7,29 @@
 namespace warpsmith {
 
 struct InPage {
-  int64_t page;
-  int token;  // of the page
+  int page, token;  // of the page
 };
 
-// Where token `position` of a sequence lies. Whatever the table says, no address outside the cache is made: such a page
-// ends the kernel.
-__device__ __forceinline__ InPage find_token(const Pages& pages, int sequence, int position) {
+// Where token `position` of a sequence lies, as the table has it: check_page() before an address is made of it. Apart from
+// that, as it would wait for the table.
+__device__ __forceinline__ InPage look_up_token(const Pages& pages, int sequence, int position) {
   const int at = static_cast<int>(pages.by_tokens.small_quotient(static_cast<uint32_t>(position)));
   const int token = position - at * pages.tokens;
   if (pages.table == nullptr) return {sequence, token};
-  const int page = __ldg(pages.table + sequence * pages.table_stride + at);
+  return {__ldg(pages.table + sequence * pages.table_stride + at), token};
+}
+
+// A page outside the cache ends the kernel.
+__device__ __forceinline__ void check_page(const Pages& pages, int page) {
   if (static_cast<unsigned>(page) >= static_cast<unsigned>(pages.count)) {
     ptx::trap_with("block_table names a page that the cache does not have", __FILE__, __LINE__);
   }
-  return {page, token};
+}
+
+__device__ __forceinline__ InPage find_token(const Pages& pages, int sequence, int position) {
+  const InPage at = look_up_token(pages, sequence, position);
+  check_page(pages, at.page);
+  return at;
 }
 
 }  // namespace warpsmith

@@ -35,15 +35,21 @@ class CacheLoader {
   using Stage = CacheStage<Tile>;
   static constexpr int kChunk = 16 / static_cast<int>(sizeof(C)), kPerRow = Tile::d / kChunk;
   static constexpr int kThreads = kWarp * Tile::warps_m, kStep = kThreads / kPerRow, kRun = 16;
-  static constexpr int kRounds = Tile::keys / kStep, kRuns = kStep < kRun ? Tile::keys / kRun : kRounds;
+  static constexpr int kRuns = kStep < kRun ? Tile::keys / kRun : Tile::keys / kStep;  // of which a thread has rows
+  static constexpr int kOfRun = kStep < kRun ? kRun / kStep : 1;                       // rows of each
   static_assert(kThreads % kPerRow == 0 && Tile::keys % kStep == 0, "an even share");
   // A swizzle is exclusive-or of bits of the index, and the thread's first row has none in common with steps from there.
   static_assert((kStep & (kStep - 1)) == 0, "steps are flipped bits");
 
  public:
-  // `thread`: of the group.
-  __device__ __forceinline__ CacheLoader(const KvCacheArgs& a, int batch, int head, int n, int thread)
-      : pages_(a.pages), batch_(batch), n_(n), k_token_(a.k.token), v_token_(a.v.token) {
+  // Keys from `low` to before `end` are copied. `thread`: of the group.
+  __device__ __forceinline__ CacheLoader(const KvCacheArgs& a, int batch, int head, int low, int end, int thread)
+      : pages_(a.pages),
+        batch_(batch),
+        low_(low),
+        count_(static_cast<unsigned>(max(end - low, 0))),
+        k_token_(a.k.token),
+        v_token_(a.v.token) {
     row_ = thread / kPerRow;
     const int column = thread % kPerRow * kChunk;
     k_ = static_cast<const C*>(a.k.data) + head * a.k.head + column;
@@ -59,23 +65,30 @@ class CacheLoader {
 #pragma unroll
     for (int i = 0; i < kRuns; ++i) {
       const int of_run = key + first_of(i);
-      found_[i] = of_run < n_ ? find_token(pages_, batch_, of_run) : InPage{0, 0};
+      found_[i] = is_there(of_run) ? look_up_token(pages_, batch_, of_run) : InPage{0, 0};
     }
   }
 
-  // Copies the tile that was found last. What lies past the sequence, and past d, is zeros: it may be anything in memory.
+  // Copies the tile that was found last. What no query sees, past the sequence say, and what lies past d, is zeros: it may
+  // be anything in memory.
   __device__ __forceinline__ void start(Stage& to, int key) const {
 #pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      const int run = kStep < kRun ? r * kStep / kRun : r;
-      const int in_run = kStep < kRun ? row_ + r * kStep % kRun : row_ % kRun;
-      const InPage& at = found_[run];
-      const bool there = key + row_ + r * kStep < n_;
-      const int64_t token = at.token + in_run;
-      ptx::cp_async_zfill(chunk(to.k, to_k_ ^ Stage::Keys::at(r * kStep, 0)),
-                          reinterpret_cast<const uint4*>(k_ + at.page * k_page_ + token * k_token_), there && within_k_);
-      ptx::cp_async_zfill(chunk(to.v, to_v_ ^ Stage::Values::at(r * kStep, 0)),
-                          reinterpret_cast<const uint4*>(v_ + at.page * v_page_ + token * v_token_), there && within_v_);
+    for (int i = 0; i < kRuns; ++i) {
+      check_page(pages_, found_[i].page);
+      const int64_t page = found_[i].page, token = found_[i].token + row_ % kRun;
+      const C* k = k_ + page * k_page_ + token * k_token_;
+      const C* v = v_ + page * v_page_ + token * v_token_;
+#pragma unroll
+      for (int j = 0; j < kOfRun; ++j) {
+        const int r = i * kOfRun + j;
+        const bool there = is_there(key + row_ + r * kStep);
+        ptx::cp_async_zfill(chunk(to.k, to_k_ ^ Stage::Keys::at(r * kStep, 0)), reinterpret_cast<const uint4*>(k),
+                            there && within_k_);
+        ptx::cp_async_zfill(chunk(to.v, to_v_ ^ Stage::Values::at(r * kStep, 0)), reinterpret_cast<const uint4*>(v),
+                            there && within_v_);
+        k += kStep * k_token_;
+        v += kStep * v_token_;
+      }
     }
   }
 
@@ -84,10 +97,12 @@ class CacheLoader {
   __device__ __forceinline__ int first_of(int i) const {
     return kStep < kRun ? i * kRun : (row_ + i * kStep) / kRun * kRun;
   }
+  __device__ __forceinline__ bool is_there(int key) const { return static_cast<unsigned>(key - low_) < count_; }
   __device__ __forceinline__ static uint4* chunk(uint16_t* tile, int at) { return reinterpret_cast<uint4*>(tile + at); }
 
   const Pages& pages_;
-  int batch_, n_, row_, to_k_, to_v_;
+  int batch_, low_, row_, to_k_, to_v_;
+  unsigned count_;
   bool within_k_, within_v_;
   const C *k_, *v_;
   int64_t k_page_, v_page_, k_token_, v_token_;
@@ -183,8 +198,10 @@ struct ValueSums {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const uint32_t first = b[2 * half], second = b[2 * half + 1];
-          const uint32_t even[2] = {widened<W>(__byte_perm(first, 0, 0x4420)), widened<W>(__byte_perm(second, 0, 0x4420))};
-          const uint32_t odd[2] = {widened<W>(__byte_perm(first, 0, 0x4431)), widened<W>(__byte_perm(second, 0, 0x4431))};
+          const uint32_t even[2] = {widened<W>(__byte_perm(first, 0, 0x4420)),
+                                    widened<W>(__byte_perm(second, 0, 0x4420))};
+          const uint32_t odd[2] = {widened<W>(__byte_perm(first, 0, 0x4431)),
+                                   widened<W>(__byte_perm(second, 0, 0x4431))};
           o[4 * c + 2 * half].add(weights, even);
           o[4 * c + 2 * half + 1].add(weights, odd);
         }

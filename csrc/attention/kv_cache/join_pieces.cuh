@@ -23,9 +23,9 @@ struct GroupSums {
   Piece (*pieces)[Tile::rows];
 
   __device__ __forceinline__ explicit GroupSums(char* shared)
-      : o(reinterpret_cast<float(*)[Tile::rows][Tile::pitch]>(shared)),
-        pieces(reinterpret_cast<Piece(*)[Tile::rows]>(shared +
-                                                      sizeof(float) * Tile::warps_n * Tile::rows * Tile::pitch)) {}
+      : o(reinterpret_cast<float (*)[Tile::rows][Tile::pitch]>(shared)),
+        pieces(reinterpret_cast<Piece (*)[Tile::rows]>(shared +
+                                                       sizeof(float) * Tile::warps_n * Tile::rows * Tile::pitch)) {}
 };
 
 // Four neighbouring columns of a query.
@@ -58,7 +58,8 @@ __device__ __forceinline__ Pieces pieces_of(const KvCacheArgs& a, int64_t count,
 template <class T, class Tile>
 __device__ __forceinline__ void store_result(const KvCacheArgs& a, const Work& w, int kv_head, int row, int column,
                                              const Sums& sums) {
-  const int packed = w.tile * Tile::rows + row, token = packed / a.group(), head = kv_head * a.group() + packed % a.group();
+  const int packed = w.tile * Tile::rows + row, token = packed / a.group(),
+            head = kv_head * a.group() + packed % a.group();
   const float sink = a.sinks == nullptr ? -INFINITY : a.sinks[head] * kLog2e;
   const float top = fmaxf(sums.piece.most, sink);
   const float share = weight_of(sums.piece.most, top), total = fmaf(sums.piece.total, share, weight_of(sink, top));
@@ -116,7 +117,8 @@ template <class Tile>
 __device__ __forceinline__ Sums join_blocks(const Pieces& from, int first, int last, int row, int column) {
   Sums sums;
   const auto piece_at = [&](int block) {
-    const float2 raw = __ldcg(reinterpret_cast<const float2*>(from.pieces + slot_of(block, block == first) * Tile::rows + row));
+    const float2 raw =
+        __ldcg(reinterpret_cast<const float2*>(from.pieces + slot_of(block, block == first) * Tile::rows + row));
     return Piece{raw.x, raw.y};
   };
   for (int block = first; block <= last; ++block) sums.piece.most = fmaxf(sums.piece.most, piece_at(block).most);

@@ -44,7 +44,7 @@ std::optional<Outputs> run(const Call& call, const Tensor& q, const Tensor& k_ca
   const OptionalTensor none;
   const AttentionOptions options{scale, causal, window_left, window_right, softcap, alibi_slopes, none, none,
                                  sinks, none,   none,        none,         tree,    0.0,          0,    0};
-  const AttentionProblem p{q.size(0),         q.size(1), k_cache.size(1), q.size(2),
+  const AttentionProblem p{q.size(0),       q.size(1), k_cache.size(1), q.size(2),
                            k_cache.size(2), q.size(3), v_cache.size(3)};
   check_options(kOp, q, p, q.sizes(), options);
   if (appended < 0 || appended >= kMostTokens) {

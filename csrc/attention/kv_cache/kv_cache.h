@@ -23,8 +23,9 @@ struct KvCacheArgs {
   int k_scale_step, v_scale_step;  // 1: one of each head; 0: one for all
   const float* slopes;             // [batch, q_heads] of ALiBi; null: none
   int64_t slopes_batch;
-  const float* sinks;   // [q_heads], or null
-  const int64_t* tree;  // [batch, m], m <= 64: of the last m keys, query i sees those whose bit is set in word i; or null
+  const float* sinks;  // [q_heads], or null
+  const int64_t*
+      tree;  // [batch, m], m <= 64: of the last m keys, query i sees those whose bit is set in word i; or null
   int batch, m, q_heads, kv_heads, d, dv;
   float scale, softcap;
   int left, right;  // of the window; kUnlimited where it has no such side

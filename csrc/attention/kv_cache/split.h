@@ -18,12 +18,12 @@ namespace warpsmith {
 // A block's tile.
 template <class Cache, int d_, int warps_m_, int warps_n_, int keys_, int stages_, int resident_>
 struct SplitTile {
-  using C = Cache;                       // f16 or bf16 like the queries, or e4m3
-  static constexpr int d = d_;           // of queries, keys and values; narrower ones are filled up with zeros
-  static constexpr int warps_m = warps_m_;  // of a group, which share keys: 16 queries each
-  static constexpr int warps_n = warps_n_;  // groups, which have keys of their own
-  static constexpr int keys = keys_;        // of a group at a time
-  static constexpr int stages = stages_;    // such tiles under way or in use
+  using C = Cache;                            // f16 or bf16 like the queries, or e4m3
+  static constexpr int d = d_;                // of queries, keys and values; narrower ones are filled up with zeros
+  static constexpr int warps_m = warps_m_;    // of a group, which share keys: 16 queries each
+  static constexpr int warps_n = warps_n_;    // groups, which have keys of their own
+  static constexpr int keys = keys_;          // of a group at a time
+  static constexpr int stages = stages_;      // such tiles under way or in use
   static constexpr int resident = resident_;  // blocks of a multiprocessor, where it has the memory
   static constexpr int rows = 16 * warps_m, round = keys * warps_n;
   static constexpr int threads = 32 * warps_m * warps_n;
@@ -42,7 +42,7 @@ inline constexpr int kTicketsOfLaunch = 1024;
 
 // A call, as it is cut by tiles of `rows` queries and rounds of `round` keys.
 struct Split {
-  int tiles;       // of queries
+  int tiles;  // of queries
   int blocks;
   int64_t pieces;  // at most, of a call
 

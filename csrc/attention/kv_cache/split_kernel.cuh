@@ -34,21 +34,21 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
   const int first_row = w.tile * Tile::rows + 16 * warp_m;
   const bool idle = first_row >= a.rows();  // copies for the others
   CacheStage<Tile>* const stages = ring + group * Tile::stages;
-  CacheLoader<Tile> loader(a, w.batch, kv_head, w.n,
-                           static_cast<int>(threadIdx.x) % (kWarp * Tile::warps_m));
+  CacheLoader<Tile> loader(a, w.batch, kv_head, w.low, w.end, static_cast<int>(threadIdx.x) % (kWarp * Tile::warps_m));
 
   // begin copies
   const auto key_of = [&](int round) { return w.first + round * Tile::round + group * Tile::keys; };
+  const auto has_tile = [&](int round) { return round < to && key_of(round) < w.end; };
 #pragma unroll
   for (int i = 0; i < Tile::stages - 1; ++i) {
-    if (from + i < to) {
+    if (has_tile(from + i)) {
       loader.find(key_of(from + i));
       loader.start(stages[i], key_of(from + i));
     }
     ptx::cp_async_commit();
   }
   int next = from + Tile::stages - 1;
-  if (next < to) loader.find(key_of(next));
+  if (has_tile(next)) loader.find(key_of(next));
 
   // queries
   const OwnRows rows(a, first_row, kv_head);
@@ -57,8 +57,8 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
   const T* of_lane[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    of_lane[i] = static_cast<const T*>(a.q.data) + w.batch * a.q.batch + rows.token[i] * a.q.token +
-                 rows.head[i] * a.q.head;
+    of_lane[i] =
+        static_cast<const T*>(a.q.data) + w.batch * a.q.batch + rows.token[i] * a.q.token + rows.head[i] * a.q.head;
   }
   q.load(of_lane, a.d);
   const float k_scale = a.k_scale == nullptr ? 1.0f : __ldg(a.k_scale + kv_head * a.k_scale_step);
@@ -74,9 +74,9 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
   for (int round = from; round < to; ++round) {
     ptx::cp_async_wait<Tile::stages - 2>();
     sync_group<Tile>(group);  // all of the tile has arrived, and all have read the one before
-    if (next < to) loader.start(stages[free], key_of(next));
+    if (has_tile(next)) loader.start(stages[free], key_of(next));
     ptx::cp_async_commit();
-    if (++next < to) loader.find(key_of(next));
+    if (has_tile(++next)) loader.find(key_of(next));
     const int key = key_of(round);
     if (!idle && key < w.end) {
       MmaSum<T, float> s[Tile::keys / 8];
@@ -202,7 +202,8 @@ const char* needs_countable_rounds(const KvCacheArgs& a) {
 template <template <class, int> class Tiles>
 const char* takes_split(const KvCacheArgs& a, bool e4m3_cache) {
   if (a.dtype == Dtype::f32) return "needs q in 16 bits";
-  if ((a.cache_dtype == Dtype::e4m3) != e4m3_cache) return e4m3_cache ? "needs a cache in e4m3" : "needs a cache in 16 bits";
+  if ((a.cache_dtype == Dtype::e4m3) != e4m3_cache)
+    return e4m3_cache ? "needs a cache in e4m3" : "needs a cache in 16 bits";
   if (std::max(a.d, a.dv) > 256) return "needs head dimensions of at most 256";
   if (const char* reason = needs_aligned_cache(a, e4m3_cache ? 1 : 2)) return reason;
   const char* reason = nullptr;

@@ -29,7 +29,7 @@ struct OwnRows {
 
 // From products to scores, and what is seen.
 struct PackedScore {
-  int place[2];    // of the query among the keys
+  int place[2];  // of the query among the keys
   int n;
   float slope[2];
   uint64_t tree[2];

@@ -11,7 +11,8 @@ namespace warpsmith {
 struct Work {
   int batch, tile;  // its number, and of the tile of queries in it
   int n;            // tokens of the sequence
-  int first, end;   // keys that any query of the tile sees; first is a multiple of 16
+  int low, end;     // keys that any query of the tile sees, and some before these: low is a multiple of 16
+  int first;        // where rounds begin
   int rounds;       // of a head, one at least
 };
 
@@ -30,7 +31,8 @@ __device__ __forceinline__ Work work_of(const KvCacheArgs& a, int tiles, int num
   const int from = place + row / a.group() - a.left, past = place + last / a.group() + a.right + 1;
   // pieces that do not depend on the tile's other queries begin at multiples of their length
   const int step = a.batch_invariant ? kInvariantRounds * Tile::round : 16;
-  w.first = max(from, 0) / step * step;
+  w.low = max(from, 0) / 16 * 16;
+  w.first = w.low / step * step;
   w.end = min(past, w.n);
   const int keys = w.end - w.first;
   w.rounds = keys <= 0 ? 1 : (keys + Tile::round - 1) / Tile::round;

@@ -16,11 +16,11 @@ __device__ __forceinline__ bool find_slot(InPage& to, const StoreKvArgs& a, int 
   if (a.slots != nullptr) {
     const int64_t slot = __ldg(a.slots + token);
     if (slot < 0) return false;
-    to.page = slot / a.pages.tokens;  // one division a block, of numbers that may exceed 32 bits
-    to.token = static_cast<int>(slot - to.page * a.pages.tokens);
-    if (to.page >= a.pages.count) {
+    const int64_t page = slot / a.pages.tokens;  // one division a block, of numbers that may exceed 32 bits
+    if (page >= a.pages.count) {
       ptx::trap_with("store_kv: a slot lies behind the end of the cache", __FILE__, __LINE__);
     }
+    to = {static_cast<int>(page), static_cast<int>(slot - page * a.pages.tokens)};
     return true;
   }
   const int64_t position = int64_t{__ldg(a.lengths + sequence)} + (token - int64_t{sequence} * a.m);
@@ -54,7 +54,7 @@ __device__ __forceinline__ void store_heads(const HeadRows& from, const HeadRows
                                             int scale_step, int heads, const InPage& to, int64_t sequence, int64_t i,
                                             int d) {
   const T* x = static_cast<const T*>(from.data) + sequence * from.batch + i * from.token;
-  C* y = static_cast<C*>(cache.data) + to.page * cache.batch + to.token * cache.token;
+  C* y = static_cast<C*>(cache.data) + int64_t{to.page} * cache.batch + int64_t{to.token} * cache.token;
   const int per_head = d / width, count = heads * per_head;
   for (int at = static_cast<int>(threadIdx.x); at < count; at += kStoreThreads) {
     const int head = at / per_head, column = (at - head * per_head) * width;
