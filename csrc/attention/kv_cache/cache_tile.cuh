@@ -122,24 +122,54 @@ __device__ __forceinline__ uint32_t widened(uint32_t pair) {
   return reinterpret_cast<const uint32_t&>(narrow);
 }
 
-// The queries of a warp, 16 x d, as the left operand.
+// The queries of a warp, 16 x d, as the left operand: in registers, or, where sums need these, in shared memory as they lie
+// over the lanes, so that a lane reads its own 16 bytes of a step.
 template <class T, class Tile>
-struct Queries {
+class Queries {
+ public:
   static constexpr bool e4m3_keys = sizeof(typename Tile::C) == 1;
-  uint32_t a[Tile::d / 16][4];
+  static constexpr int steps = Tile::d / 16;
 
-  // `rows`: of lane / 4 and 8 below; past d are zeros.
-  __device__ __forceinline__ void load(const T* const (&rows)[2], int d) {
-    const int t = static_cast<int>(threadIdx.x) % 4;
+  // `rows`: of lane / 4 and 8 below; past d are zeros. `shared`: [warps_m][steps][lanes], written by the first group, for
+  // all once these have met.
+  __device__ __forceinline__ void load(const T* const (&rows)[2], int d, uint4* shared, int warp_m, bool writes) {
+    if constexpr (Tile::queries_bytes == 0) {
 #pragma unroll
-    for (int step = 0; step < Tile::d / 16; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = 16 * step + (e4m3_keys ? 4 * t + 2 * (i / 2) : 2 * t + 8 * (i / 2));
-        a[step][i] = column < d ? *reinterpret_cast<const uint32_t*>(rows[i % 2] + column) : 0u;
+      for (int step = 0; step < steps; ++step) read(a_[step], rows, d, step);
+    } else {
+      shared_ = shared + warp_m * steps * kWarp + static_cast<int>(threadIdx.x) % kWarp;
+      if (!writes) return;
+#pragma unroll 4
+      for (int step = 0; step < steps; ++step) {
+        uint32_t a[4];
+        read(a, rows, d, step);
+        shared_[step * kWarp] = {a[0], a[1], a[2], a[3]};
       }
     }
   }
+
+  __device__ __forceinline__ void fragment(uint32_t (&to)[4], int step) const {
+    if constexpr (Tile::queries_bytes == 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[i] = a_[step][i];
+    } else {
+      const uint4 a = shared_[step * kWarp];
+      to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void read(uint32_t (&to)[4], const T* const (&rows)[2], int d, int step) {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = 16 * step + (e4m3_keys ? 4 * t + 2 * (i / 2) : 2 * t + 8 * (i / 2));
+      to[i] = column < d ? *reinterpret_cast<const uint32_t*>(rows[i % 2] + column) : 0u;
+    }
+  }
+
+  uint32_t a_[Tile::queries_bytes == 0 ? steps : 1][4];
+  uint4* shared_;
 };
 
 // Products of queries and a tile of keys: s[j] is that of keys 8 j to 8 j + 7.
@@ -148,8 +178,12 @@ __device__ __forceinline__ void multiply_keys(MmaSum<T, float> (&s)[Tile::keys /
                                               const uint16_t* keys) {
   using Keys = typename CacheStage<Tile>::Keys;
   const FragmentReader<Side::b, Keys> reader(0);
+  constexpr int kSteps = Queries<T, Tile>::e4m3_keys ? 2 : 1;  // of d, in 16 words of a key
 #pragma unroll
   for (int step = 0; step < Keys::k / 16; ++step) {
+    uint32_t a[kSteps][4];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) q.fragment(a[i], kSteps * step + i);
 #pragma unroll
     for (int j = 0; j < Tile::keys / 16; ++j) {
       uint32_t b[4];  // two pieces of d of 8 keys, and of the next 8
@@ -158,12 +192,12 @@ __device__ __forceinline__ void multiply_keys(MmaSum<T, float> (&s)[Tile::keys /
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const uint32_t wide[2] = {widened<T>(b[i] & 0xffffu), widened<T>(b[i] >> 16)};
-          s[2 * j + i / 2].add(q.a[2 * step + i % 2], wide);
+          s[2 * j + i / 2].add(a[i % 2], wide);
         }
       } else {
         const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-        s[2 * j].add(q.a[step], low);
-        s[2 * j + 1].add(q.a[step], high);
+        s[2 * j].add(a[0], low);
+        s[2 * j + 1].add(a[0], high);
       }
     }
   }

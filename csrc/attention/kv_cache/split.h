@@ -28,7 +28,10 @@ struct SplitTile {
   static constexpr int rows = 16 * warps_m, round = keys * warps_n;
   static constexpr int threads = 32 * warps_m * warps_n;
   static constexpr int stage_bytes = 2 * keys * d * static_cast<int>(sizeof(Cache));
-  static constexpr int smem = stage_bytes * stages * warps_n;
+  static constexpr int ring_bytes = stage_bytes * stages * warps_n;
+  // Queries stay in registers, unless sums leave no room for them.
+  static constexpr int queries_bytes = d > 128 ? 2 * rows * d : 0;
+  static constexpr int smem = ring_bytes + queries_bytes;
   static constexpr int pitch = d + 8;  // of the sums of a group in shared memory, f32
   static_assert(keys % 16 == 0 && warps_n * rows * (pitch + 2) * 4 <= smem, "sums take the place of keys");
 };

@@ -17,7 +17,7 @@ struct SplitKvTile<T, 64> : SplitTile<T, 64, 1, 4, 16, 4, 3> {};
 template <class T>
 struct SplitKvTile<T, 128> : SplitTile<T, 128, 1, 4, 16, 3, 2> {};
 template <class T>
-struct SplitKvTile<T, 256> : SplitTile<T, 256, 1, 2, 16, 3, 2> {};
+struct SplitKvTile<T, 256> : SplitTile<T, 256, 1, 2, 16, 2, 3> {};
 
 template <class T, int d>
 struct SplitKvE4m3Tile;
@@ -26,7 +26,7 @@ struct SplitKvE4m3Tile<T, 64> : SplitTile<e4m3, 64, 1, 4, 16, 6, 3> {};
 template <class T>
 struct SplitKvE4m3Tile<T, 128> : SplitTile<e4m3, 128, 1, 4, 16, 5, 2> {};
 template <class T>
-struct SplitKvE4m3Tile<T, 256> : SplitTile<e4m3, 256, 1, 2, 16, 5, 2> {};
+struct SplitKvE4m3Tile<T, 256> : SplitTile<e4m3, 256, 1, 2, 16, 4, 3> {};
 
 // More queries: four warps share keys.
 template <class T, int d>
@@ -36,7 +36,7 @@ struct QueryTilesTile<T, 64> : SplitTile<T, 64, 4, 1, 64, 3, 2> {};
 template <class T>
 struct QueryTilesTile<T, 128> : SplitTile<T, 128, 4, 1, 64, 3, 2> {};
 template <class T>
-struct QueryTilesTile<T, 256> : SplitTile<T, 256, 4, 1, 16, 5, 2> {};
+struct QueryTilesTile<T, 256> : SplitTile<T, 256, 4, 1, 16, 4, 2> {};
 
 template <class T, int d>
 struct QueryTilesE4m3Tile;
@@ -45,7 +45,7 @@ struct QueryTilesE4m3Tile<T, 64> : SplitTile<e4m3, 64, 4, 1, 64, 3, 2> {};
 template <class T>
 struct QueryTilesE4m3Tile<T, 128> : SplitTile<e4m3, 128, 4, 1, 64, 3, 2> {};
 template <class T>
-struct QueryTilesE4m3Tile<T, 256> : SplitTile<e4m3, 256, 4, 1, 16, 9, 2> {};
+struct QueryTilesE4m3Tile<T, 256> : SplitTile<e4m3, 256, 4, 1, 16, 8, 2> {};
 
 // Calls body.template operator()<T, Tile>() for the types and the head dimension of a call.
 template <template <class, int> class Tiles, class Body>
