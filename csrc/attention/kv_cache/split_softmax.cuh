@@ -30,16 +30,15 @@ struct OwnRows {
 // From products to scores, and what is seen.
 struct PackedScore {
   int place[2];  // of the query among the keys
-  int n;
+  int n, batch;
   float slope[2];
-  uint64_t tree[2];
 
-  __device__ __forceinline__ PackedScore(const KvCacheArgs& a, const OwnRows& rows, const Work& w) : n(w.n) {
+  __device__ __forceinline__ PackedScore(const KvCacheArgs& a, const OwnRows& rows, const Work& w)
+      : n(w.n), batch(w.batch) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       place[i] = w.n - a.m + rows.token[i];
       slope[i] = a.slopes == nullptr ? 0.0f : a.slopes[w.batch * a.slopes_batch + rows.head[i]];
-      tree[i] = a.tree == nullptr ? 0 : static_cast<uint64_t>(a.tree[int64_t{w.batch} * a.m + rows.token[i]]);
     }
   }
 
@@ -53,9 +52,10 @@ struct PackedScore {
 
   __device__ __forceinline__ bool sees(const KvCacheArgs& a, int row, int key) const {
     bool seen = key < n && key >= place[row] - a.left && key <= place[row] + a.right;
-    if (a.tree != nullptr) {
-      const int drafted = key - (n - a.m);
-      seen = seen && (drafted < 0 || (tree[row] >> (drafted & 63) & 1) != 0);
+    const int first = n - a.m, drafted = key - first;  // the last m keys are those of which a tree speaks
+    if (a.tree != nullptr && drafted >= 0) {
+      const int64_t word = __ldg(a.tree + int64_t{batch} * a.m + (place[row] - first));
+      seen = seen && (static_cast<uint64_t>(word) >> (drafted & 63) & 1) != 0;
     }
     return seen;
   }

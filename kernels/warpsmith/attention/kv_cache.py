@@ -197,8 +197,8 @@ def _split(e4m3: bool, rows_of_tile: int) -> Any:
 _ROUNDS = {
     (False, 16): (64, 64, 32),
     (True, 16): (64, 64, 32),
-    (False, 64): (64, 64, 16),
-    (True, 64): (64, 64, 16),
+    (False, 64): (64, 32, 16),
+    (True, 64): (64, 32, 16),
 }
 
 
