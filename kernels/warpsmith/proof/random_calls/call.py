@@ -178,13 +178,33 @@ def _below(count: int) -> Values:
     return values
 
 
+def _lengths(count: int) -> Values:
+    """Integers from 0 on."""
+
+    def values(inputs: Inputs, shape: Shape, salt: int) -> Tensor:
+        return (_uniform(inputs, shape, salt) * count).floor().clamp(max=count - 1).to(inputs.dtype)
+
+    return values
+
+
+def _distinct(count: int) -> Values:
+    """Different integers from 0 on."""
+
+    def values(inputs: Inputs, shape: Shape, salt: int) -> Tensor:
+        order = _uniform(inputs, (count,), salt).argsort()
+        return order[: math.prod(shape)].view(shape).to(inputs.dtype)
+
+    return values
+
+
 class _Kinds(dict[str, Values]):
     def __missing__(self, kind: str) -> Values:
-        """ "classes 31" are integers below 31."""
+        """ "classes 31" are integers below 31, some of them -100; "below 31" are so many, and of
+        "distinct 31" no two are the same.
+        """
         word, count = kind.split()
-        if word != "classes":
-            raise KeyError(kind)
-        return _below(int(count))
+        made = {"classes": _below, "below": _lengths, "distinct": _distinct}
+        return made[word](int(count))
 
 
 VALUES: Mapping[str, Values] = _Kinds(
