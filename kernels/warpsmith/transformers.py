@@ -119,25 +119,20 @@ def attention(
     lengths = [named.get(f"cu_seq_lens_{x}") for x in "qk"]
     if all(isinstance(x, Tensor) for x in lengths) and query.shape[0] == 1:
         window = named.get("sliding_window")
-        options: dict[str, Any] = {"causal": is_causal}
+        limits: dict[str, Any] = {"causal": is_causal, **_extras(softcap, s_aux, dropout)}
         if window is not None and is_causal:
-            options["window"] = (window - 1, -1)
+            limits["window"] = (window - 1, -1)
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        cu_q, cu_k = (x.to(torch.int32) for x in lengths if x is not None)
+        most_q, most_k = int(named["max_length_q"]), int(named["max_length_k"])
         out = warpsmith.flash_attention_varlen(
-            *(x[0].transpose(0, 1) for x in (query, key, value)),
-            *(x.to(torch.int32) for x in lengths if x is not None),
-            int(named["max_length_q"]),
-            int(named["max_length_k"]),
-            scale=scaling,
-            **options,
-            **_extras(softcap, s_aux, dropout),
+            q, k, v, cu_q, cu_k, most_q, most_k, scale=scaling, **limits
         )
         return out.unsqueeze(0).contiguous(), None
 
     m, n = query.shape[2], key.shape[2]
     causal = is_causal and attention_mask is None and m > 1
-    if (
-        causal and n > m
-    ):  # a cache of fixed size, still empty: its first keys are those of the queries
+    if causal and n > m:  # a cache of fixed size, until now empty: the queries' keys come first
         key, value = key[:, :, :m], value[:, :, :m]
         position_bias = None if position_bias is None else position_bias[..., :m]
     added, seen, window = None, None, None
@@ -160,12 +155,12 @@ def attention(
             scale=scaling, enable_gqa=grouped,
         )  # fmt: skip
     else:
-        limits: dict[str, Any] = {"causal": causal}
+        limits = {"causal": causal, **_extras(softcap, s_aux, dropout)}
         if window is not None:
-            limits = {"causal": True, "window": (window - 1, -1)}
+            limits |= {"causal": True, "window": (window - 1, -1)}
         out = warpsmith.flash_attention(
             query, key, value, scale=scaling, mask=seen, bias=added, layout="bhsd",
-            **limits, **_extras(softcap, s_aux, dropout),
+            **limits,
         )  # fmt: skip
     return out.transpose(1, 2).contiguous(), None
 
