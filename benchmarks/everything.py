@@ -45,7 +45,12 @@ from warpsmith.records import freshness
 
 KINDS = ("verify", "bench", "sanitize", "overhead")
 #: Records that scripts beside this one write, and the family whose operators they measure.
-SCRIPTS = {"fused_linear_cross_entropy": "loss", "mma_peak": "gemm"}
+SCRIPTS = {
+    "fused_linear_cross_entropy": "loss",
+    "mma_peak": "gemm",
+    "attention_memory": "attention",
+    "models": "attention",
+}
 #: Seconds that have to be left where a task is started; what is done of it when time is up is on
 #: record, operator by operator.
 SHORTEST = {"verify": 60.0, "sanitize": 60.0, "bench": 30.0, "overhead": 30.0}

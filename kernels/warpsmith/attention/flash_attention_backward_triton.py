@@ -531,6 +531,7 @@ def flash_attention_backward(
     dropout_p: float,
     seed: int,
     offset: int,
+    bias_gradient: bool = True,
 ) -> Gradients:
     batch, m, heads, _ = q.shape
     given = options(
@@ -540,7 +541,8 @@ def flash_attention_backward(
         k_documents=k_documents, tree=tree,
     )  # fmt: skip
     return run(
-        grad_out, grad_lse, q, k, v, out, lse, given, batch=batch, bias=bias,
+        grad_out, grad_lse, q, k, v, out, lse, given, batch=batch,
+        bias=bias if bias_gradient else None,
         alibi_slopes=alibi_slopes, sinks=sinks, gate=gate, dropout=(dropout_p, seed, offset),
     )  # fmt: skip
 
@@ -573,6 +575,7 @@ def flash_attention_varlen_backward(
     dropout_p: float,
     seed: int,
     offset: int,
+    bias_gradient: bool = True,
 ) -> Gradients:
     lengths = Lengths(
         max_seqlen_q, max_seqlen_k, cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
@@ -585,6 +588,7 @@ def flash_attention_varlen_backward(
         k_documents=k_documents, tree=tree,
     )  # fmt: skip
     return run(
-        grad_out, grad_lse, q, k, v, out, lse, given, batch=batch, bias=bias,
+        grad_out, grad_lse, q, k, v, out, lse, given, batch=batch,
+        bias=bias if bias_gradient else None,
         alibi_slopes=alibi_slopes, sinks=sinks, gate=gate, dropout=(dropout_p, seed, offset),
     )  # fmt: skip

@@ -77,6 +77,17 @@ OTHERS: dict[str, Other] = {
         "and the most memory that it holds on top of its inputs, gradients included.",
         _layer_source,
     ),
+    "attention_memory": Other(
+        "Attention with scores in memory and without",
+        "Causal attention from 512 to 16384 tokens, and a layer of Llama 3 8B around it, forward: "
+        "time, and the most memory that a call holds on top of its inputs.",
+        lambda: sources.of_attention("scaled_masked_softmax", "rms_norm", "add_rms_norm"),
+    ),
+    "models": Other(
+        "Layers of transformers' models",
+        "Two layers of each model, of which attention alone is exchanged.",
+        sources.of_attention,
+    ),
     "mma_peak": Other(
         "`mma.sync` at its peak",
         "What the instruction does in loops over registers, and the part of it that matrix "

@@ -36,6 +36,15 @@ def of_mma_peak() -> str:
     return _digest([csrc.file_hash(csrc.CSRC / "selftest/mma_rate.cu"), *kernels])
 
 
+def of_attention(*beside: str) -> str:
+    """The same for layers with attention in them: what that launches, and operators beside it."""
+    lock = Lock.load()
+    names = ("flash_attention", "flash_attention_backward", "attention_with_kv_cache", *beside)
+    composite = catalogue.composites()["scaled_dot_product_attention"]
+    kernels = (_of_kernels(lock, name) for name in names)
+    return _digest([*kernels, python_code.of_module(composite.module)])
+
+
 def of_self_tests() -> str:
     """What a run of the self tests speaks for."""
     return csrc.source_hash("selftest")

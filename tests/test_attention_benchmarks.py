@@ -1,0 +1,83 @@
+"""The scripts that measure attention: what they compare computes the same."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[spec.name] = module  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_naive_fused_and_flash_agree() -> None:
+    module = script("attention_memory")
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 9, heads, 8, generator=generator) for heads in (4, 2, 2))
+    block = module.Block(4, 2, 8, 48, torch.float32, "cpu")
+    x = torch.randn(2, 9, 32, generator=generator)
+    found = module.implementations("cpu")
+    assert set(found) == {"naive", "fused", "flash"}
+    for attend in found.values():
+        torch.testing.assert_close(attend(q, k, v), module.naive(q, k, v), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(block(attend, x), block(module.naive, x), rtol=1e-5, atol=1e-5)
+    changed = module.naive(q, k, v).clone()
+    changed[0, 0, 0, 0] += 1.0
+    rows: dict[str, Any] = {"naive": {}, "wrong": {}}
+    exact = module.naive(q.double(), k.double(), v.double()).float()
+    calls = {"naive": lambda: module.naive(q, k, v), "wrong": lambda: changed}
+    assert set(module.judged(calls, exact, rows)) == {"naive"}
+    assert "relative error" in rows["wrong"]["error"]
+
+
+def test_the_plot_has_every_curve(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    module = script("attention_memory")
+    rows = [
+        {"case": f"bf16 {what} of {n} tokens", "impl": name, "ms": n * 1e-3, "peak_mib": n + 1.0}
+        for what in ("attention", "block")
+        for n in module.TOKENS[:3]
+        for name in ("naive", "flash")
+    ]
+    rows.append({"case": "bf16 attention of 16384 tokens", "impl": "naive", "error": "memory"})
+    module.plot({"rows": rows}, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
+@pytest.mark.parametrize("name", ["prefill", "training", "decode"])
+def test_models_compute_the_same(kind: str, name: str) -> None:
+    pytest.importorskip("transformers", minversion="4.53")
+    module = script("models")
+    published = next(m for m in module.MODELS if m.kind == kind)
+    small = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "head_dim": 8,
+    }
+    model = module.Model("small", kind, published.sizes | small)
+    phase = module.Phase(name, 2, *((1, 9) if name == "decode" else (11, 0)))
+    runner = module.Runner(model, phase, torch.float32, "cpu")
+    expected = runner.run("eager")
+    for implementation in ("auto", "sdpa", "auto"):  # a call leaves the cache as it was
+        found = runner.run(implementation)
+        assert found.shape == expected.shape
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert module.relative_error(found, expected) < 1e-5
