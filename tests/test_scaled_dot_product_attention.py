@@ -56,7 +56,7 @@ def test_what_is_taken_over_means_the_same(
 ) -> None:
     sizes, options = CALLS[label]
     given = tensors(*sizes)
-    monkeypatch.setattr(module, "_left_to_pytorch", lambda *args, **named: None)
+    monkeypatch.setattr(module, "_choice", lambda *args, **named: (module._FLASH, ""))
     ours = warpsmith.scaled_dot_product_attention(*given, **options)
     monkeypatch.undo()
     theirs = F.scaled_dot_product_attention(*given, **options)
@@ -64,9 +64,21 @@ def test_what_is_taken_over_means_the_same(
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("label", ["plain", "scaled", "other values", "grouped"])
+def test_decoding_means_the_same(label: str, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, options = CALLS[label]
+    given = tensors(*sizes)
+    monkeypatch.setattr(module, "_choice", lambda *args, **named: (module._DECODE, ""))
+    for _ in range(2):  # the lengths are kept from call to call
+        ours = warpsmith.scaled_dot_product_attention(*given, **options)
+        theirs = F.scaled_dot_product_attention(*given, **options)
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
 def test_dropout_follows_the_seed(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = tensors(40, 40)
-    monkeypatch.setattr(module, "_left_to_pytorch", lambda *args, **named: None)
+    monkeypatch.setattr(module, "_choice", lambda *args, **named: (module._FLASH, ""))
 
     def call(seed: int) -> Tensor:
         torch.manual_seed(seed)
@@ -88,9 +100,12 @@ def test_the_rest_is_pytorchs() -> None:
         warpsmith.scaled_dot_product_attention(*tensors(5, 7, 3))
 
 
+def made(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
+
+
 def reason(*shapes: tuple[int, ...], sm: int | None = 80, **options: Any) -> str:
-    given = [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes]
-    return warpsmith.which(NAME, *given, sm=sm, **options).reason
+    return warpsmith.which(NAME, *made(*shapes), sm=sm, **options).reason
 
 
 def test_which_says_who_serves(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +119,15 @@ def test_which_says_who_serves(module: Any, monkeypatch: pytest.MonkeyPatch) -> 
         assert ("cuDNN" in reason(shape, shape, shape, sm=sm)) == left
     short = (2, 8, 64, 128)
     assert "taken over" in reason(short, short, short, sm=90)
+    one, cache = (2, 8, 1, 128), (2, 2, 4096, 128)
+    calls = catalogue.composites()[NAME].calls_on
+    for sm in (80, 90):
+        assert calls(sm, *made(short, short, short))[0].op == "flash_attention"
+        decoding = calls(sm, *made(one, cache, cache), enable_gqa=True)[0]
+        assert decoding.op == "attention_with_kv_cache"
+        assert decoding.args[6] == 4096
+    assert "first keys" in reason((2, 8, 4, 128), *((2, 8, 9, 128),) * 2, is_causal=True)
+    assert "aligned" in reason((2, 8, 1, 100), *((2, 8, 9, 100),) * 2)
     mask = torch.empty(1024, 1024, dtype=torch.bool, device="meta")
     assert "taken over" in reason(shape, shape, shape, sm=90, attn_mask=mask)
     given = [

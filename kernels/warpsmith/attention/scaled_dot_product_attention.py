@@ -8,7 +8,6 @@ one in the place of the other makes nothing slower and changes no answer beyond 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +16,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.attention.flash_attention import flash_attention
+from warpsmith.attention.kv_cache import attention_with_kv_cache
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Composite, PartCall
 
 _OP = "scaled_dot_product_attention"
 _PYTORCH = f"torch.nn.functional.{_OP}"
 _HALVES = (torch.float16, torch.bfloat16)
+_FLASH, _DECODE = "flash_attention", "attention_with_kv_cache"
+#: Up to so many queries a call is bound by the keys that it reads, which one block for a tile of
+#: queries does not read fast enough: `attention_with_kv_cache` shares them out.
+FEW_QUERIES = 16
+#: Heads of a cache lie on multiples of so many bytes.
+_ALIGNED = 16
 
 
 @dataclass(frozen=True)
@@ -99,9 +105,11 @@ def _unserved(
 ) -> str | None:
     """Why no rung serves such calls; `asked`: the compute capability, 0 for that of the device."""
     sm = asked or _sm(index)
-    names = ["flash_attention"]
-    if gradient:
-        names.append("flash_attention_backward")
+    names = [_FLASH]
+    if extra == "cache":
+        names = [_DECODE]
+    elif gradient:
+        names.append(f"{_FLASH}_backward")
     for name in names:
         if name not in catalogue.load():
             return f"there is no {name}"
@@ -123,6 +131,9 @@ def _probe(op: catalogue.Op, dtype: torch.dtype, d: int, dv: int, extra: str) ->
         "q": empty(1, 64, 1, d),
         "k": empty(1, 64, 1, d),
         "v": empty(1, 64, 1, dv),
+        "k_cache": empty(1, 1, 64, d).transpose(1, 2),
+        "v_cache": empty(1, 1, 64, dv).transpose(1, 2),
+        "lengths": empty(1, of=torch.int32),
         "out": empty(1, 64, 1, dv),
         "grad_out": empty(1, 64, 1, dv),
         "lse": empty(1, 1, 64, of=torch.float32),
@@ -154,7 +165,7 @@ def _slower(sm: int, d: int, dv: int, m: int, n: int) -> str | None:
     return None
 
 
-def _left_to_pytorch(
+def _choice(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -165,26 +176,43 @@ def _left_to_pytorch(
     scale: float | None = None,
     enable_gqa: bool = False,
     sm: int = 0,
-) -> str | None:
-    """Why PyTorch's function takes a call; None where `flash_attention` does. `sm`: as if on a GPU
-    of that compute capability.
+) -> tuple[str, str]:
+    """The operator that takes a call, or PyTorch's function and why. `sm`: as if on a GPU of that
+    compute capability.
     """
     if not sm and query.device.type != "cuda":
-        return f"no kernels for tensors on {query.device.type}"
+        return _PYTORCH, f"no kernels for tensors on {query.device.type}"
     if torch._C._are_functorch_transforms_active():
-        return "no rules for function transforms"
+        return _PYTORCH, "no rules for function transforms"
     if why := _misfit(query, key, value, attn_mask, is_causal, enable_gqa):
-        return f"the kernels here take {why}" if why.startswith("only") else why
+        return _PYTORCH, f"the kernels here take {why}" if why.startswith("only") else why
     if dropout_p > 0.0 and (torch.compiler.is_compiling() or _capturing(query)):
-        return "dropout draws its seed on the host, once for a graph"
+        return _PYTORCH, "dropout draws its seed on the host, once for a graph"
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     (m, d), (n, dv) = query.shape[2:], value.shape[2:]
-    plain = attn_mask is None and dropout_p == 0.0
-    if plain and not gradient and (why := _slower(sm or _sm_of(_index(query)), d, dv, m, n)):
-        return why
+    of = (_index(query), sm, query.dtype, d, dv)
+    if attn_mask is None and dropout_p == 0.0 and not gradient:
+        if m <= FEW_QUERIES:
+            if is_causal and m > 1:
+                return _PYTORCH, "few queries at the first keys"
+            if not (_in_packs(key) and _in_packs(value)):
+                return _PYTORCH, "a cache has heads aligned to 16 bytes"
+            why = _why_unserved(*of, "cache", False)
+            return (_DECODE, "") if why is None else (_PYTORCH, why)
+        if why := _slower(sm or _sm_of(_index(query)), d, dv, m, n):
+            return _PYTORCH, why
     extra = "" if attn_mask is None else "mask" if attn_mask.dtype == torch.bool else "bias"
-    return _why_unserved(_index(query), sm, query.dtype, d, dv, extra, gradient)
+    why = _why_unserved(*of, extra, gradient)
+    return (_FLASH, "") if why is None else (_PYTORCH, why)
+
+
+def _in_packs(x: Tensor) -> bool:
+    """Whether heads of a cache can be read 16 bytes at a time."""
+    width = _ALIGNED // x.element_size()
+    if x.stride(3) != 1 or x.shape[3] % width or any(x.stride(i) % width for i in range(3)):
+        return False
+    return torch.compiler.is_compiling() or x.is_meta or x.data_ptr() % _ALIGNED == 0
 
 
 def _index(x: Tensor) -> int:
@@ -201,7 +229,7 @@ def _as_flash_attention(
     value: Tensor,
     attn_mask: Tensor | None,
     is_causal: bool,
-) -> tuple[tuple[Tensor, Tensor, Tensor], Mapping[str, Any]]:
+) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any]]:
     """The same call in terms of `flash_attention`. There the last query stands at the last key,
     here the first one at the first.
     """
@@ -218,6 +246,27 @@ def _as_flash_attention(
     return (query, key, value), options
 
 
+@functools.cache
+def _no_lengths(batch: int, device: torch.device) -> Tensor:
+    return torch.zeros(batch, dtype=torch.int32, device=device)
+
+
+def _as_decoding(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Any]:
+    """The call in terms of `attention_with_kv_cache`: of an empty cache, to which all keys have
+    been appended, so that how many there are needs no tensor.
+    """
+    kept = not (torch.compiler.is_compiling() or query.is_meta or _capturing(query))
+    lengths = _no_lengths if kept else _no_lengths.__wrapped__
+    return {
+        "q": query.transpose(1, 2),
+        "k_cache": key.transpose(1, 2),
+        "v_cache": value.transpose(1, 2),
+        "lengths": lengths(query.shape[0], query.device),
+        "appended": key.shape[2],
+        "causal": False,
+    }
+
+
 def _calls(
     query: Tensor,
     key: Tensor,
@@ -230,19 +279,22 @@ def _calls(
     enable_gqa: bool = False,
     sm: int | None = None,
 ) -> tuple[PartCall, ...]:
-    why = _left_to_pytorch(
+    name, why = _choice(
         query, key, value, attn_mask, dropout_p, is_causal,
         scale=scale, enable_gqa=enable_gqa, sm=sm or 0,
     )  # fmt: skip
-    if why is not None:
+    if name == _PYTORCH:
         return (PartCall(_PYTORCH, (), why),)
-    tensors, options = _as_flash_attention(query, key, value, attn_mask, is_causal)
-    op = catalogue.get("flash_attention")
-    named = {"scale": scale or query.shape[-1] ** -0.5, **options, "dropout_p": dropout_p}
-    if "window" in named:
-        named["window_left"], named["window_right"] = named.pop("window")
-    args = dispatch.in_order(op, tuple(x.transpose(1, 2) for x in tensors), named)
-    return (PartCall(op.name, args, "taken over"),)
+    if name == _DECODE:
+        named = _as_decoding(query, key, value)
+    else:
+        (q, k, v), named = _as_flash_attention(query, key, value, attn_mask, is_causal)
+        named = {x: y.transpose(1, 2) for x, y in (("q", q), ("k", k), ("v", v))} | named
+        named["window_left"], named["window_right"] = named.pop("window", (-1, -1))
+        named["dropout_p"] = dropout_p
+    named["scale"] = query.shape[-1] ** -0.5 if scale is None else scale
+    args = dispatch.in_order(catalogue.get(name), (), named)
+    return (PartCall(name, args, "taken over"),)
 
 
 composite = catalogue.add_composite(
@@ -252,7 +304,8 @@ composite = catalogue.add_composite(
         "bool enable_gqa=False) -> Tensor",
         family="attention",
         parts=(
-            ("flash_attention", "what a rung takes that a GPU has verified"),
+            (_FLASH, "what a rung takes that a GPU has verified"),
+            (_DECODE, f"up to {FEW_QUERIES} queries without a mask and without gradients"),
             (_PYTORCH, "everything else, and what its backend is faster at on the record"),
         ),
         calls=_calls,
@@ -279,7 +332,8 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`, with its signature and its meaning.
 
-    `flash_attention` takes the calls that one of its verified rungs serves; PyTorch's own function
+    `flash_attention` takes the calls that one of its verified rungs serves, and
+    `attention_with_kv_cache` those of up to 16 queries without gradients; PyTorch's own function
     takes all others, and those in which its backend is over 3 % faster on the record: on Hopper,
     for now, forward calls, which cuDNN answers with instructions that the kernels here do not use
     yet. ``warpsmith.which("scaled_dot_product_attention", query, key, value)`` says who serves a
@@ -308,13 +362,16 @@ def scaled_dot_product_attention(
     Reference:
         `torch.nn.functional.scaled_dot_product_attention`.
     """
-    why = _left_to_pytorch(
+    name, _ = _choice(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
-    if why is not None:
+    if name == _PYTORCH:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
+    if name == _DECODE:
+        out = attention_with_kv_cache(**_as_decoding(query, key, value), scale=scale)
+        return out.transpose(1, 2)
     tensors, options = _as_flash_attention(query, key, value, attn_mask, is_causal)
     seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout_p > 0.0 else 0
     return flash_attention(
