@@ -1,0 +1,92 @@
+// Rows of heads in shared memory, cut into panels whose rows are 128 bytes (64 where the width asks for it): any width
+// that is a multiple of 32 gets the swizzle of a power of two.
+#pragma once
+
+#include <cstdint>
+
+#include "device/ptx/copy.h"
+#include "device/swizzle.h"
+#include "device/vec.h"
+
+namespace warpsmith {
+
+// A Layout of tile/operand_tile.h.
+template <int lines_, int length_>
+struct Panels {
+  static constexpr int lines = lines_, length = length_, size = lines * length;
+  static constexpr int panel = length % 64 == 0 ? 64 : 32;
+  using Order = TileSwizzle<uint16_t, panel>;
+  static_assert(length % panel == 0 && conflict_free<uint16_t, lines, panel>(Order{}));
+
+  __host__ __device__ static constexpr int at(int line, int i) {
+    return i / panel * (lines * panel) + Order{}(line * panel + i % panel);
+  }
+  // As of Swizzled: `by_lines` is a multiple of 8, and `by_values` has no bit in common with where `from` is in its line.
+  __host__ __device__ static constexpr int moved(int from, int by_lines, int by_values) {
+    return (from ^ by_values % panel) + by_values / panel * (lines * panel) + by_lines * panel;
+  }
+};
+
+// A thread's part in moving rows between global memory and a tile: one chunk of 16 bytes of every kStep-th row, in every
+// panel.
+template <class Tile, int threads>
+class RowChunks {
+  static constexpr int kPerRow = Tile::panel / 8, kPanels = Tile::length / Tile::panel;
+  static constexpr int kStep = threads / kPerRow, kRounds = (Tile::lines + kStep - 1) / kStep;
+  static_assert(threads % kPerRow == 0 && kStep % 8 == 0, "rows that swizzle alike");
+  static_assert(Tile::lines % kStep == 0 || kRounds == 1);
+  static constexpr bool kIdle = Tile::lines < kStep;
+
+ public:
+  // `width`: values of a row that exist, a multiple of 8.
+  __device__ __forceinline__ explicit RowChunks(int width) {
+    const int thread = static_cast<int>(threadIdx.x);
+    row_ = thread / kPerRow;
+    col_ = thread % kPerRow * 8;
+    tile_ = Tile::at(row_, col_);
+    inside_ = 0;
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) inside_ |= (col_ + p * Tile::panel < width ? 1u : 0u) << p;
+  }
+
+  // Starts copying rows `step` elements apart, of which `rows` exist; zeros take the place of the rest.
+  template <class T>
+  __device__ __forceinline__ void start(T* tile, const T* rows_from, int64_t step, int rows) const {
+    if (kIdle && row_ >= Tile::lines) return;
+    const T* from = rows_from + row_ * step + col_;
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const bool there = row_ + r * kStep < rows;
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        ptx::cp_async_zfill(reinterpret_cast<uint4*>(tile + Tile::moved(tile_, r * kStep, p * Tile::panel)),
+                            reinterpret_cast<const uint4*>(from + p * Tile::panel), there && (inside_ >> p & 1u) != 0);
+      }
+      from += kStep * step;
+    }
+  }
+
+  // Stores them.
+  template <class T>
+  __device__ __forceinline__ void store(T* rows_to, int64_t step, int rows, const T* tile) const {
+    if (kIdle && row_ >= Tile::lines) return;
+    T* to = rows_to + row_ * step + col_;
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        if (row_ + r * kStep < rows && (inside_ >> p & 1u) != 0) {
+          *reinterpret_cast<uint4*>(to + p * Tile::panel) =
+              *reinterpret_cast<const uint4*>(tile + Tile::moved(tile_, r * kStep, p * Tile::panel));
+        }
+      }
+      to += kStep * step;
+    }
+  }
+
+ private:
+  int row_, col_, tile_;
+  uint32_t inside_;  // bit p: the chunk exists in panel p
+};
+
+}  // namespace warpsmith

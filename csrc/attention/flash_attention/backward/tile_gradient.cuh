@@ -1,0 +1,556 @@
+// The gradients of keys, values and queries on tensor cores: a block holds some keys and values, and goes through all
+// queries that see them.
+//   Products are formed with keys as rows, s^T = k q^T and dp^T = v go^T, so that p^T and ds^T leave the tensor cores as
+//   their first operands: dv += p^T go, dk += ds^T q. Only ds goes through shared memory, for dq = ds k. Where a warp
+//   cannot hold whole rows of dk and dv (d > 128), several share its keys, each with a part of the queries first and a part
+//   of the columns then; p goes through shared memory, too.
+//   The queries of a step ahead are on their way meanwhile. dq is added up in f32 in global memory, each tile in the order
+//   of a block's registers: 16 bytes a lane, whole lines a warp.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "attention/flash_attention/backward/panels.cuh"
+#include "attention/flash_attention/backward/schedule.h"
+#include "attention/flash_attention/backward/rows.cuh"
+#include "attention/flash_attention/backward/sums.cuh"
+#include "attention/flash_attention/backward/turns.cuh"
+#include "attention/mask.cuh"
+#include "attention/score.cuh"
+#include "device/warp.h"
+#include "tile/operand_tile.h"
+#include "tile/warp_mma.cuh"
+
+namespace warpsmith {
+
+// What a Tile implies:
+//   d, dv     widths of q and k, and of v
+//   bm, bn    queries of a step, keys of a block
+//   warps_n, warps_d   warps that share the keys, and the columns of each warp's keys
+//   at_once   queries whose scores a warp holds, where it has whole rows (warps_d = 1)
+//   dq_warps  warps that share the queries of a step where dq is formed; the others share its columns
+//   stages    of queries in shared memory: 2, or 1
+//   later     whether dq is formed a step later, with one barrier a step less and room for two tiles of ds
+//   blocks    of a multiprocessor, as far as registers go
+template <class Tile_>
+struct GradientShape : Tile_ {
+  using Tile = Tile_;
+  static constexpr int warps = Tile::warps_n * Tile::warps_d, threads = 32 * warps;
+  static constexpr int keys = Tile::bn / Tile::warps_n, rows = keys / 16;  // of a warp
+  static constexpr int queries = Tile::warps_d == 1 ? Tile::at_once : Tile::bm / Tile::warps_d;
+  static constexpr int own_d = Tile::d / Tile::warps_d, own_dv = Tile::dv / Tile::warps_d;
+  static constexpr int dq_rows = Tile::bm / Tile::dq_warps, dq_cols = Tile::d / (warps / Tile::dq_warps);
+  static constexpr bool whole = Tile::warps_d == 1;  // rows of dk and dv
+  static_assert(keys % 16 == 0 && queries % 16 == 0 && own_d % 16 == 0 && own_dv % 16 == 0);
+  static_assert(dq_rows % 16 == 0 && dq_cols % 16 == 0 && Tile::bm % queries == 0);
+  static_assert(!Tile::later || (whole && Tile::stages == 2));
+  static_assert(rows * queries / 8 * 4 <= 32, "a bit of a word for each score");
+
+  using K = OperandTile<Along::k, Tile::bn, Tile::d, Panels>;
+  using V = OperandTile<Along::k, Tile::bn, Tile::dv, Panels>;
+  using KOfDq = OperandTile<Along::mn, Tile::d, Tile::bn, Panels>;
+  using Q = OperandTile<Along::k, Tile::bm, Tile::d, Panels>;
+  using Grad = OperandTile<Along::k, Tile::bm, Tile::dv, Panels>;
+  using QOfDk = OperandTile<Along::mn, Tile::d, Tile::bm, Panels>;
+  using GradOfDv = OperandTile<Along::mn, Tile::dv, Tile::bm, Panels>;
+  using Scores = OperandTile<Along::k, Tile::bn, Tile::bm, Panels>;  // p^T and ds^T
+  using ScoresOfDq = OperandTile<Along::mn, Tile::bm, Tile::bn, Panels>;
+};
+
+template <class T, class Shape>
+struct GradientShared {
+  alignas(128) T k[Shape::K::size];
+  alignas(128) T v[Shape::V::size];
+  struct Queries {
+    alignas(128) T q[Shape::Q::size];
+    alignas(128) T grad[Shape::Grad::size];
+    alignas(128) float lse2[Shape::bm];
+    alignas(128) float dots[Shape::bm];
+  } queries[Shape::stages];
+  alignas(128) T ds[Shape::later ? 2 : 1][Shape::Scores::size];
+  alignas(128) T p[Shape::whole ? 8 : Shape::Scores::size];
+};
+
+// Two sums as a word of an operand.
+template <class T>
+__device__ __forceinline__ uint32_t operand_word(float low, float high) {
+  Vec<T, 2> pair;
+  from_float(pair, {low, high});
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// sums[rows][cols / 8] += a b, with a [16 rows, k] and b [k, cols] from shared memory.
+template <int rows, int cols, int depth, class T, class ReadA, class ReadB, class Sums>
+__device__ __forceinline__ void multiply(Sums& sums, const ReadA& read_a, const T* tile_a, const ReadB& read_b,
+                                         const T* tile_b, int b_from = 0) {
+#pragma unroll
+  for (int k = 0; k < depth; k += 16) {
+    uint32_t a[rows][4];
+#pragma unroll
+    for (int i = 0; i < rows; ++i) read_a.read(a[i], tile_a, 16 * i, k);
+#pragma unroll
+    for (int j = 0; j < cols / 16; ++j) {
+      uint32_t b[4];
+      read_b.read(b, tile_b, b_from + 16 * j, k);
+#pragma unroll
+      for (int i = 0; i < rows; ++i) {
+        sums[i][2 * j].add(a[i], {b[0], b[1]});
+        sums[i][2 * j + 1].add(a[i], {b[2], b[3]});
+      }
+    }
+  }
+}
+
+// The same with a from registers, whose queries start at k_from of b.
+template <int rows, int cols, int depth, class T, class ReadB, class Sums>
+__device__ __forceinline__ void multiply(Sums& sums, const uint32_t (&a)[depth / 16][rows][4], const ReadB& read_b,
+                                         const T* tile_b, int k_from) {
+#pragma unroll
+  for (int k = 0; k < depth / 16; ++k) {
+#pragma unroll
+    for (int j = 0; j < cols / 16; ++j) {
+      uint32_t b[4];
+      read_b.read(b, tile_b, 16 * j, k_from + 16 * k);
+#pragma unroll
+      for (int i = 0; i < rows; ++i) {
+        sums[i][2 * j].add(a[k][i], {b[0], b[1]});
+        sums[i][2 * j + 1].add(a[k][i], {b[2], b[3]});
+      }
+    }
+  }
+}
+
+// The compute capability that this pass of the compiler makes code for, 90 for 9.0; 0 in the pass for the host.
+#ifdef __CUDA_ARCH__
+inline constexpr int kPassSm = __CUDA_ARCH__ / 10;
+#else
+inline constexpr int kPassSm = 0;
+#endif
+
+// Whether a GPU that runs the code being compiled may be given the tile. Code for 8.6 runs on 8.7 too.
+template <class Tile>
+inline constexpr bool kMayBeGiven = Tile::is_for(kPassSm) || (kPassSm == 86 && Tile::is_for(87));
+
+template <class T, class Shape, bool options>
+class GradientBlock {
+  using Shared = GradientShared<T, Shape>;
+  static constexpr int kRows = Shape::rows, kQueries = Shape::queries, kTiles = kQueries / 8;
+  using Scores = MmaSum<T, float>[kRows][kTiles];
+
+ public:
+  __device__ __forceinline__ GradientBlock(const AttentionBackwardArgs& a, const BackwardWorkspace& w,
+                                           const Schedule& schedule, const Schedule::Place& place, Shared& shared)
+      : a_(a),
+        w_(w),
+        shared_(shared),
+        sequence_(a, place.batch),
+        first_head_(place.kv_head * (a.of.q_heads / a.of.kv_heads) + place.split * schedule.heads),
+        key_block_(place.block),
+        copy_d_(a.of.d),
+        copy_dv_(a.of.dv),
+        scale2_(a.of.scale * kLog2e) {
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    warp_key_ = warp % Shape::warps_n * Shape::keys;
+    part_ = warp / Shape::warps_n;
+    dq_row_ = warp % Shape::dq_warps * Shape::dq_rows;
+    dq_col_ = warp / Shape::dq_warps * Shape::dq_cols;
+    blocks_ = queries_of<Shape::bm, Shape::bn>(a.of, sequence_, key_block_);
+    steps_ = blocks_.count * schedule.heads;
+  }
+
+  __device__ __forceinline__ void run(const Schedule& schedule, const Schedule::Place& place) {
+    const int first_key = key_block_ * Shape::bn, keys_left = sequence_.n - first_key;
+    if (keys_left <= 0) return;
+    if (options && a_.dslopes != nullptr && steps_ == 0) {
+      for (int head = 0; head < schedule.heads; ++head) leave_slope_sum(first_head_ + head);
+    }
+
+    // keys, values, and the queries of the first step
+    copy_d_k().start(shared_.k, sequence_.template key<const T>(a_.of.k, place.kv_head, first_key), a_.of.k.token,
+                     keys_left);
+    copy_dv_k().start(shared_.v, sequence_.template key<const T>(a_.of.v, place.kv_head, first_key), a_.of.v.token,
+                      keys_left);
+    Step ahead{first_head_, blocks_.first + blocks_.count - 1};
+    if (steps_ > 0) start(0, ahead);
+    ptx::cp_async_commit();
+
+    // go through the queries
+    Step now = ahead, before = ahead, long_before = ahead;
+    for (int step = 0; step < steps_; ++step) {
+      const int slot = Shape::stages == 2 ? step & 1 : 0;
+      ptx::cp_async_wait<0>();
+      if (Shape::later && step > 0) await_turn(before);
+      __syncthreads();  // this step's queries are here; the other stage, and ds of two steps ago, are free
+      if (Shape::later && step > 1) pass_turn(long_before);
+      next(ahead);
+      if (Shape::stages == 2 && step + 1 < steps_) {
+        start(slot ^ 1, ahead);
+        ptx::cp_async_commit();
+      }
+      if (Shape::later && step > 0) add_dq(before, shared_.ds[(step - 1) & 1]);
+      if (options && a_.dslopes != nullptr && now.head != before.head) leave_slope_sum(before.head);
+      scores(now, shared_.queries[slot], shared_.ds[Shape::later ? step & 1 : 0]);
+      if constexpr (!Shape::later) {
+        await_turn(now);
+        __syncthreads();  // p and ds are complete
+        if constexpr (!Shape::whole) add_dk_dv(shared_.queries[slot]);
+        if constexpr (Shape::stages == 1) {
+          __syncthreads();  // the queries have been read
+          if (step + 1 < steps_) {
+            start(0, ahead);
+            ptx::cp_async_commit();
+          }
+        }
+        if (step > 0) pass_turn(before);
+        add_dq(now, shared_.ds[0]);
+      }
+      long_before = before;
+      before = now;
+      now = ahead;
+    }
+    if (steps_ > 0) {
+      if constexpr (Shape::later) {
+        await_turn(before);
+        __syncthreads();
+        if (steps_ > 1) pass_turn(long_before);
+        add_dq(before, shared_.ds[(steps_ - 1) & 1]);
+      }
+      if (options && a_.dslopes != nullptr) leave_slope_sum(before.head);
+    }
+    ptx::cp_async_wait<0>();
+    __syncthreads();  // all of dq is under way, and keys and values have been read
+    if (steps_ > 0) pass_turn(before);
+
+    finish(schedule, place, first_key, keys_left);
+  }
+
+ private:
+  struct Step {
+    int head, block;  // of queries
+  };
+
+  // From the last queries to the first, head after head.
+  __device__ __forceinline__ void next(Step& step) const {
+    if (--step.block < blocks_.first) {
+      step.block = blocks_.first + blocks_.count - 1;
+      ++step.head;
+    }
+  }
+
+  // Rows of the workspace.
+  __device__ __forceinline__ int64_t row(const Step& step) const {
+    return step.head * a_.q_rows + sequence_.q_row + int64_t{step.block} * Shape::bm;
+  }
+
+  __device__ __forceinline__ RowChunks<typename Shape::K, Shape::threads> copy_d_k() const {
+    return RowChunks<typename Shape::K, Shape::threads>(a_.of.d);
+  }
+  __device__ __forceinline__ RowChunks<typename Shape::V, Shape::threads> copy_dv_k() const {
+    return RowChunks<typename Shape::V, Shape::threads>(a_.of.dv);
+  }
+
+  __device__ __forceinline__ void start(int slot, const Step& step) {
+    auto& to = shared_.queries[slot];
+    const int first = step.block * Shape::bm, left = sequence_.m - first;
+    copy_d_.start(to.q, sequence_.template query<const T>(a_.of.q, step.head, first), a_.of.q.token, left);
+    copy_dv_.start(to.grad, sequence_.template query<const T>(a_.grad, step.head, first), a_.grad.token, left);
+    constexpr int kChunks = Shape::bm / 4;
+    static_assert(2 * kChunks <= Shape::threads);
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < 2 * kChunks) {
+      const int chunk = thread % kChunks * 4;
+      const float* from = (thread < kChunks ? w_.lse2 : w_.dots) + row(step) + chunk;
+      float* at = (thread < kChunks ? to.lse2 : to.dots) + chunk;
+      ptx::cp_async(reinterpret_cast<uint4*>(at), reinterpret_cast<const uint4*>(from));
+    }
+  }
+
+  // p and ds of a step, and what they add to dk and dv where warps have whole rows.
+  __device__ __forceinline__ void scores(const Step& step, const typename Shared::Queries& queries, T* ds) {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+    const FragmentReader<Side::a, typename Shape::K> read_k(warp_key_);
+    const FragmentReader<Side::a, typename Shape::V> read_v(warp_key_);
+    const FragmentReader<Side::b, typename Shape::Q> read_q(0);
+    const FragmentReader<Side::b, typename Shape::Grad> read_grad(0);
+    const FragmentReader<Side::b, typename Shape::QOfDk> read_q_rows(0);
+    const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad_rows(0);
+    [[maybe_unused]] const bool edge =
+        has_edge<Shape::bm, Shape::bn>(a_.of, sequence_, step.block * Shape::bm, key_block_ * Shape::bn);
+    // Where the lane's first pair lies in a tile of scores: row `key`, columns 2 t and 2 t + 1.
+    const int first_key = key_block_ * Shape::bn, key = warp_key_ + lane / 4;
+    const int begin = Shape::whole ? 0 : part_ * kQueries;
+    constexpr int kPasses = Shape::whole ? Shape::bm / kQueries : 1;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int from = begin + pass * kQueries;
+      Scores p{}, dp{};
+      multiply<kRows, kQueries, Shape::d>(p, read_k, shared_.k, read_q, queries.q, from);
+
+      uint32_t kept = ~0u;
+      const float* lse2 = queries.lse2 + from + lane % 4 * 2;
+      const int query = step.block * Shape::bm + from + lane % 4 * 2;
+      [[maybe_unused]] uint32_t p_words[kTiles / 2][kRows][4];
+      if constexpr (options) {
+        const OptionScore<T> score(a_.of, sequence_, step.head);
+        const uint32_t seen = visible(step.head, query, first_key + key);
+        if (a_.of.dropout.active) kept = drawn(step.head, query, first_key + key);
+        each([&](int i, int c, int e, int bit) {
+          float& product = p[i][c].value[e];
+          const int own_query = query + 8 * c + e % 2, own_key = first_key + key + 16 * i + e / 2 * 8;
+          dp[i][c].value[e] = score.growth(product);  // in place of what is not formed yet
+          const float value = (seen >> bit & 1u) != 0 ? score(product, own_query, own_key) : -INFINITY;
+          product = ptx::exp2_approx_ftz(fmaf(value, kLog2e, -lse2[8 * c + e % 2]));
+        });
+      } else {
+#pragma unroll
+        for (int c = 0; c < kTiles; ++c) {
+          const float2 own = *reinterpret_cast<const float2*>(lse2 + 8 * c);
+#pragma unroll
+          for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              float& value = p[i][c].value[e];
+              value = ptx::exp2_approx_ftz(fmaf(value, scale2_, e % 2 == 0 ? -own.x : -own.y));
+            }
+          }
+        }
+        if (edge) hide(p, query, first_key + key);
+      }
+      words(p_words, [&](int i, int c, int e) {
+        const float value = p[i][c].value[e];
+        if constexpr (!options) return value;
+        return is_kept(kept, i, c, e) ? value * a_.of.dropout.scale : 0.0f;
+      });
+      if constexpr (options) {
+        // from here on p stands for its product with the slope of the soft cap
+        each([&](int i, int c, int e, int) {
+          p[i][c].value[e] *= dp[i][c].value[e];
+          dp[i][c].value[e] = 0.0f;
+        });
+      }
+      if constexpr (Shape::whole) {
+        multiply<kRows, Shape::dv, kQueries>(dv_, p_words, read_grad_rows, queries.grad, from);
+      } else {
+        put(shared_.p, p_words, key, from);
+      }
+
+      multiply<kRows, kQueries, Shape::dv>(dp, read_v, shared_.v, read_grad, queries.grad, from);
+      const float* dots = queries.dots + from + lane % 4 * 2;
+#pragma unroll
+      for (int c = 0; c < kTiles; ++c) {
+        const float2 own = *reinterpret_cast<const float2*>(dots + 8 * c);
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            float value = dp[i][c].value[e];
+            if constexpr (options) {
+              value = is_kept(kept, i, c, e) ? value * a_.of.dropout.scale : 0.0f;
+            }
+            dp[i][c].value[e] = p[i][c].value[e] * (value - (e % 2 == 0 ? own.x : own.y));
+          }
+        }
+      }
+      if constexpr (options) {
+        if (a_.dslopes != nullptr) {
+          each([&](int i, int c, int e, int) {
+            const int away = first_key + key + 16 * i + e / 2 * 8 - sequence_.place - query - 8 * c - e % 2;
+            slope_sum_ -= fabsf(static_cast<float>(away)) * dp[i][c].value[e];
+          });
+        }
+      }
+      uint32_t ds_words[kTiles / 2][kRows][4];
+      words(ds_words, [&](int i, int c, int e) { return dp[i][c].value[e]; });
+      put(ds, ds_words, key, from);
+      if constexpr (Shape::whole) multiply<kRows, Shape::d, kQueries>(dk_, ds_words, read_q_rows, queries.q, from);
+    }
+  }
+
+  // For every score of a warp's tile: row and column of the mma tile, its place in the lane, its bit in a word.
+  template <class Body>
+  __device__ __forceinline__ static void each(const Body& body) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int c = 0; c < kTiles; ++c) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) body(i, c, e, (i * kTiles + c) * 4 + e);
+      }
+    }
+  }
+  __device__ __forceinline__ static bool is_kept(uint32_t kept, int i, int c, int e) {
+    return (kept >> ((i * kTiles + c) * 4 + e) & 1u) != 0;
+  }
+  // A bit for each score, in a loop that is not unrolled: what is asked for is long.
+  template <class Ask>
+  __device__ __forceinline__ static uint32_t bits(int query, int key, const Ask& ask) {
+    uint32_t found = 0;
+#pragma unroll 1
+    for (int bit = 0; bit < kRows * kTiles * 4; ++bit) {
+      const int e = bit % 4, c = bit / 4 % kTiles, i = bit / 4 / kTiles;
+      if (ask(query + 8 * c + e % 2, key + 16 * i + e / 2 * 8)) found |= 1u << bit;
+    }
+    return found;
+  }
+
+  __device__ __forceinline__ uint32_t visible(int head, int query, int key) const {
+    const OptionMask mask(a_.of, sequence_, head);
+    return bits(query, key, [&](int i, int j) { return i < sequence_.m && j < sequence_.n && mask(i, j); });
+  }
+
+  __device__ __forceinline__ uint32_t drawn(int head, int query, int key) const {
+    return bits(query, key, [&](int i, int j) { return keeps(a_.of, sequence_, head, i, j); });
+  }
+
+  __device__ __forceinline__ void hide(Scores& p, int query, int key) const {
+    // past the query's place, of the lane's first key and query
+    const int past = key - sequence_.place - query, end = sequence_.n - key;
+    each([&](int i, int c, int e, int) {
+      const int down = 16 * i + e / 2 * 8, across = 8 * c + e % 2;
+      const int own = past + down - across;
+      if (down >= end || own > a_.of.right || -own > a_.of.left) p[i][c].value[e] = 0.0f;
+    });
+  }
+
+  // Scores as operands: queries along k.
+  template <class Value>
+  __device__ __forceinline__ static void words(uint32_t (&to)[kTiles / 2][kRows][4], const Value& value) {
+#pragma unroll
+    for (int k = 0; k < kTiles / 2; ++k) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+          const int c = 2 * k + part / 2, e = part % 2 * 2;
+          to[k][i][part] = operand_word<T>(value(i, c, e), value(i, c, e + 1));
+        }
+      }
+    }
+  }
+
+  // The lane's words of operands to a tile of scores: its rows from `key` on, columns from `from` on.
+  __device__ __forceinline__ static void put(T* tile, const uint32_t (&words)[kTiles / 2][kRows][4], int key, int from) {
+    using Tile = typename Shape::Scores;
+    const int pair = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int c = 0; c < kTiles; ++c) {
+      const int at = Tile::at(key, from + 8 * c) + pair;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          *reinterpret_cast<uint32_t*>(tile + Tile::moved(at, 16 * i + 8 * half, 0)) = words[c / 2][i][c % 2 * 2 + half];
+        }
+      }
+    }
+  }
+
+  // dk and dv of a warp's keys and columns, from p and ds in shared memory.
+  __device__ __forceinline__ void add_dk_dv(const typename Shared::Queries& queries) {
+    const FragmentReader<Side::a, typename Shape::Scores> read_scores(warp_key_);
+    const FragmentReader<Side::b, typename Shape::QOfDk> read_q(0);
+    const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad(0);
+    multiply<kRows, Shape::own_dv, Shape::bm>(dv_, read_scores, shared_.p, read_grad, queries.grad,
+                                              part_ * Shape::own_dv);
+    multiply<kRows, Shape::own_d, Shape::bm>(dk_, read_scores, shared_.ds[0], read_q, queries.q,
+                                             part_ * Shape::own_d);
+  }
+
+  // What the block's keys add to dq of a step.
+  __device__ __forceinline__ void add_dq(const Step& step, const T* ds) {
+    const FragmentReader<Side::a, typename Shape::ScoresOfDq> read_ds(dq_row_);
+    const FragmentReader<Side::b, typename Shape::KOfDq> read_k(dq_col_);
+    MmaSum<T, float> dq[Shape::dq_rows / 16][Shape::dq_cols / 8];
+    multiply<Shape::dq_rows / 16, Shape::dq_cols, Shape::bn>(dq, read_ds, ds, read_k, shared_.k);
+    float* to = w_.dq + row(step) * Shape::d + threadIdx.x * 4;
+#pragma unroll
+    for (int i = 0; i < Shape::dq_rows / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < Shape::dq_cols / 8; ++j) {
+        add_in_memory(to + (i * (Shape::dq_cols / 8) + j) * Shape::threads * 4, dq[i][j].value);
+      }
+    }
+  }
+
+  // A block that adds in its turn waits for the one before it, and lets the next one go ahead once all its threads have
+  // met at a barrier since they added.
+  __device__ __forceinline__ uint32_t* turn(const Step& step) const { return w_.turns + row(step) / 32; }
+  __device__ __forceinline__ void await_turn(const Step& step) const {
+    if (a_.of.deterministic && threadIdx.x == 0) {
+      await(turn(step), turn_of<Shape::bm, Shape::bn>(a_.of, sequence_, step.block, key_block_));
+    }
+  }
+  __device__ __forceinline__ void pass_turn(const Step& step) const {
+    if (a_.of.deterministic && threadIdx.x == 0) pass(turn(step));
+  }
+
+  // Sums of the slope's gradient over the block, one for each head.
+  __device__ __forceinline__ void leave_slope_sum(int head) {
+    __shared__ float of_warps[Shape::warps];
+    const float sum = warp_reduce(slope_sum_);
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread % kWarp == 0) of_warps[thread / kWarp] = sum;
+    __syncthreads();
+    if (thread == 0) {
+      float total = 0.0f;
+      for (int i = 0; i < Shape::warps; ++i) total += of_warps[i];
+      w_.slope_sums[head * a_.k_rows + sequence_.k_row + key_block_] = total;
+    }
+    __syncthreads();
+    slope_sum_ = 0.0f;
+  }
+
+  // dk and dv to memory, or to the sums over parts of the group.
+  __device__ __forceinline__ void finish(const Schedule& schedule, const Schedule::Place& place, int first_key,
+                                         int keys_left) {
+    if (schedule.splits > 1) {
+      constexpr int kWidths = Shape::d + Shape::dv;
+      const int64_t first = (int64_t{place.split} * a_.of.kv_heads + place.kv_head) * a_.k_rows + sequence_.k_row;
+      float* to = w_.dk_dv + (first + first_key) * kWidths;
+      leave_sums<Shape::threads>(to, dk_);
+      leave_sums<Shape::threads>(to + Shape::bn * Shape::d, dv_);
+      return;
+    }
+    put_sums<typename Shape::K>(shared_.k, dk_, a_.of.scale, warp_key_, part_ * Shape::own_d);
+    put_sums<typename Shape::V>(shared_.v, dv_, 1.0f, warp_key_, part_ * Shape::own_dv);
+    __syncthreads();
+    copy_d_k().store(sequence_.template key<T>(a_.dk, place.kv_head, first_key), a_.dk.token, keys_left, shared_.k);
+    copy_dv_k().store(sequence_.template key<T>(a_.dv, place.kv_head, first_key), a_.dv.token, keys_left, shared_.v);
+  }
+
+  const AttentionBackwardArgs& a_;
+  const BackwardWorkspace& w_;
+  Shared& shared_;
+  const GradientRows sequence_;
+  const int first_head_, key_block_;
+  const RowChunks<typename Shape::Q, Shape::threads> copy_d_;
+  const RowChunks<typename Shape::Grad, Shape::threads> copy_dv_;
+  const float scale2_;  // to powers of 2
+  int warp_key_, part_, dq_row_, dq_col_, steps_;
+  QueryBlocks blocks_;
+  float slope_sum_ = 0.0f;
+  MmaSum<T, float> dk_[kRows][Shape::own_d / 8];
+  MmaSum<T, float> dv_[kRows][Shape::own_dv / 8];
+};
+
+template <class T, class Shape, bool options>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks)
+    flash_attention_backward_tile_kernel(const AttentionBackwardArgs a, const BackwardWorkspace w,
+                                         const Schedule schedule) {
+  if constexpr (kMayBeGiven<Shape>) {
+    extern __shared__ __align__(128) uint4 memory[];
+    __shared__ uint32_t drawn;
+    uint32_t number = blockIdx.x;
+    if (a.of.deterministic) {
+      if (threadIdx.x == 0) drawn = atomicAdd(w.turns + w.turn_count - 1, 1u);
+      __syncthreads();
+      number = drawn;
+    }
+    const Schedule::Place place = schedule.place(a.of.kv_heads, number);
+    auto& shared = *reinterpret_cast<GradientShared<T, Shape>*>(memory);
+    GradientBlock<T, Shape, options>(a, w, schedule, place, shared).run(schedule, place);
+  }
+}
+
+}  // namespace warpsmith
