@@ -27,6 +27,8 @@ struct PlainScore {
 
   template <int count, class Key>
   __device__ __forceinline__ void row(float (&)[count], int, Key) const {}
+  // By how much a score grows with scale * product.
+  __device__ __forceinline__ float growth(float) const { return 1.0f; }
 };
 
 // Within 2^-23 of tanh, which is what counts where scores of up to `cap` are cap * tanh.
@@ -92,6 +94,12 @@ struct OptionScore {
     float x[] = {product};
     row(x, query, [key](int) { return key; });
     return x[0];
+  }
+
+  __device__ __forceinline__ float growth(float product) const {
+    if (!(cap > 0.0f)) return 1.0f;
+    const float ratio = soft_tanh<sizeof(T) == 4>(scale * product * inverse_cap);
+    return fmaf(-ratio, ratio, 1.0f);
   }
 };
 

@@ -78,9 +78,10 @@ enum class Side { a, b };
 template <Side side, class Tile>
 class FragmentReader {
  public:
-  // `mn`: where the warp's share starts in the tile.
-  __device__ __forceinline__ explicit FragmentReader(int mn) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp, low = lane % 8, middle = lane & 8, high = lane / 16 * 8;
+  // `mn`: where the warp's share starts in the tile. `thread`: thread_again() where what follows from it would take
+  // registers through a main loop.
+  __device__ __forceinline__ explicit FragmentReader(int mn, int thread = static_cast<int>(threadIdx.x)) {
+    const int lane = thread % kWarp, low = lane % 8, middle = lane & 8, high = lane / 16 * 8;
     if constexpr (Tile::along == Along::k) {
       first_ = side == Side::a ? Tile::at(mn + low + middle, high) : Tile::at(mn + low + high, middle);
     } else {

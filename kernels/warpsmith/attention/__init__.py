@@ -1,5 +1,6 @@
 """Attention."""
 
+from warpsmith.attention import flash_attention_backward as _gradients  # noqa: F401
 from warpsmith.attention.flash_attention import flash_attention, flash_attention_varlen
 from warpsmith.attention.kv_cache import attention_with_kv_cache
 from warpsmith.attention.merge_attention_states import merge_attention_states

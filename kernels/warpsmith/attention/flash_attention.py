@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.attention import flash_attention_cases as cases
+from warpsmith.attention import flash_attention_backward as gradients
 from warpsmith.attention import options, reference
 from warpsmith.attention.ladder import LADDER
 from warpsmith.core import catalogue, dispatch
@@ -109,6 +110,8 @@ flash_attention_op = catalogue.add(
         triton="flash_attention_triton:flash_attention",
         fake=_fake,
         check=_check,
+        backward=gradients.derivative,
+        constants=("max_logits",),
         accumulates=True,
         terms=_terms,
         samples=cases.samples(),
@@ -139,6 +142,8 @@ flash_attention_varlen_op = catalogue.add(
         triton="flash_attention_triton:flash_attention_varlen",
         fake=_fake,
         check=_check_varlen,
+        backward=gradients.derivative_varlen,
+        constants=("max_logits",),
         accumulates=True,
         terms=_terms,
         samples=cases.varlen_samples(),

@@ -114,7 +114,7 @@ def _heavy(i: Inputs, b: int, m: int, n: int, h: int, d: int) -> Named:
     return made | {name: made[name] ** 3 / 2 for name in ("q", "k", "v")}
 
 
-def _everything(i: Inputs, b: int, m: int, n: int, h: int, d: int, **given: Any) -> Named:
+def everything(i: Inputs, b: int, m: int, n: int, h: int, d: int, **given: Any) -> Named:
     return heads(
         i,
         b,
@@ -201,8 +201,8 @@ _BOTH: Named = {"return_lse": True, "return_max_logits": True}
 
 def _options_samples() -> tuple[Sample, ...]:
     return (
-        Sample("everything, d 64", lambda i: _everything(i, 2, 37, 70, 2, 64)),
-        Sample("everything, d 40, values of 72", lambda i: _everything(i, 1, 70, 70, 1, 40, dv=72)),
+        Sample("everything, d 64", lambda i: everything(i, 2, 37, 70, 2, 64)),
+        Sample("everything, d 40, values of 72", lambda i: everything(i, 1, 70, 70, 1, 40, dv=72)),
         _sample("softcap", 1, 20, 40, 2, 64, softcap=0.5, **_BOTH),
         _sample("ALiBi", 2, 30, 40, 2, 32, alibi_slopes=_slopes(2), causal=True),
         _sample(
@@ -314,7 +314,7 @@ def samples() -> tuple[Sample, ...]:
             for d in (64, 128, 256)
             for causal in (False, True)
         ),
-        Sample("everything, 1000 of 2049", lambda i: _everything(i, 2, 1000, 2049, 4, 128),
+        Sample("everything, 1000 of 2049", lambda i: everything(i, 2, 1000, 2049, 4, 128),
                small=False),
         _sample("window, causal", 1, 2049, 2049, 2, 128, window_left=300, causal=True, small=False),
         _sample("2^31 elements of keys", 1, 16, 2**20 + 1, 16, 128, kv=16, small=False, huge=True,
@@ -594,7 +594,7 @@ def rows_alone(flash_attention: Any, inputs: Inputs) -> None:
 
 
 def repeatable(flash_attention: Any, inputs: Inputs) -> None:
-    arguments = positional(_everything(inputs, 2, 37, 70, 2, 64))
+    arguments = positional(everything(inputs, 2, 37, 70, 2, 64))
     first = flash_attention(*arguments)
     for _ in range(3):
         for a, b in zip(first, flash_attention(*arguments), strict=True):

@@ -71,19 +71,19 @@ def _fail(op: str, what: str) -> None:
     raise RuntimeError(f"{op}: {what}")
 
 
-def _check_alike(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
+def check_alike(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
     check_device(op, name, tensor, q, "q")
     if tensor.dtype != q.dtype:
         _fail(op, f"expected {name} to have dtype {q.dtype} like q, got {tensor.dtype}")
 
 
-def _check_dtype(op: str, name: str, tensor: Tensor, q: Tensor, dtype: torch.dtype) -> None:
+def check_dtype(op: str, name: str, tensor: Tensor, q: Tensor, dtype: torch.dtype) -> None:
     check_device(op, name, tensor, q, "q")
     if tensor.dtype != dtype:
         _fail(op, f"expected {name} to have dtype {dtype}, got {tensor.dtype}")
 
 
-def _check_shape(op: str, name: str, tensor: Tensor, shape: tuple[int, ...], of: str) -> None:
+def check_shape(op: str, name: str, tensor: Tensor, shape: tuple[int, ...], of: str) -> None:
     if tuple(tensor.shape) != shape:
         _fail(op, f"expected {name} to have shape {shape}, {of}, got {shape_text(tensor)}")
 
@@ -102,8 +102,8 @@ def check_heads(op: str, q: Tensor, k: Tensor, v: Tensor, rank: int) -> None:
             _fail(op, f"expected {name} to have at least 16 bits an element, got {x.dtype}")
         if x.dim() != rank:
             _fail(op, f"expected {name} to have {rank} dimensions, got shape {shape_text(x)}")
-    _check_alike(op, "k", k, q)
-    _check_alike(op, "v", v, q)
+    check_alike(op, "k", k, q)
+    check_alike(op, "v", v, q)
     if (rank == 4 and k.shape[0] != q.shape[0]) or k.shape[-1] != q.shape[-1] or not q.shape[-1]:
         what = "the batch and the last dimension" if rank == 4 else "the last dimension"
         _fail(op, f"expected k to have {what} of q, got {shape_text(k)} and {shape_text(q)}")
@@ -131,7 +131,7 @@ def check_sequences(
 ) -> None:
     """Where sequences begin, and the longest of them."""
     for name, cu in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        _check_dtype(op, name, cu, q, torch.int32)
+        check_dtype(op, name, cu, q, torch.int32)
         if cu.dim() != 1 or cu.shape[0] == 0:
             _fail(op, f"expected {name} to have shape (sequences + 1,), got {shape_text(cu)}")
     if cu_seqlens_q.shape != cu_seqlens_k.shape:
@@ -157,7 +157,7 @@ def check_options(op: str, p: Problem, out: tuple[int, ...], call: Any) -> None:
     if not call.softcap >= 0.0:
         _fail(op, f"expected softcap not to be negative, got {call.softcap:g}")
     if (slopes := call.alibi_slopes) is not None:
-        _check_dtype(op, "alibi_slopes", slopes, q, wide)
+        check_dtype(op, "alibi_slopes", slopes, q, wide)
         if tuple(slopes.shape) not in ((p.heads,), (p.batch, p.heads)):
             _fail(
                 op,
@@ -167,7 +167,7 @@ def check_options(op: str, p: Problem, out: tuple[int, ...], call: Any) -> None:
     for name, dtype in (("mask", torch.bool), ("bias", q.dtype)):
         if (x := getattr(call, name)) is None:
             continue
-        _check_dtype(op, name, x, q, dtype)
+        check_dtype(op, name, x, q, dtype)
         if not _broadcasts(x.shape, p.scores):
             _fail(
                 op,
@@ -175,20 +175,20 @@ def check_options(op: str, p: Problem, out: tuple[int, ...], call: Any) -> None:
                 f"got {shape_text(x)}",
             )
     if (sinks := call.sinks) is not None:
-        _check_dtype(op, "sinks", sinks, q, wide)
-        _check_shape(op, "sinks", sinks, (p.heads,), "the heads of q")
+        check_dtype(op, "sinks", sinks, q, wide)
+        check_shape(op, "sinks", sinks, (p.heads,), "the heads of q")
     if (gate := call.gate) is not None:
-        _check_alike(op, "gate", gate, q)
-        _check_shape(op, "gate", gate, out, "that of the output")
+        check_alike(op, "gate", gate, q)
+        check_shape(op, "gate", gate, out, "that of the output")
     if (call.q_documents is None) != (call.k_documents is None):
         _fail(op, "expected both q_documents and k_documents or neither")
     for name, tokens in (("q_documents", p.m), ("k_documents", p.n)):
         if (x := getattr(call, name)) is not None:
-            _check_dtype(op, name, x, q, torch.int32)
-            _check_shape(op, name, x, (p.batch, tokens), "the tokens of each sequence")
+            check_dtype(op, name, x, q, torch.int32)
+            check_shape(op, name, x, (p.batch, tokens), "the tokens of each sequence")
     if (tree := call.tree) is not None:
-        _check_dtype(op, "tree", tree, q, torch.int64)
-        _check_shape(op, "tree", tree, (p.batch, p.m), "the queries of each sequence")
+        check_dtype(op, "tree", tree, q, torch.int64)
+        check_shape(op, "tree", tree, (p.batch, p.m), "the queries of each sequence")
         if p.m > TREE_KEYS:
             _fail(op, f"expected at most {TREE_KEYS} queries beside a tree, got {p.m}")
     if not 0.0 <= call.dropout_p <= 1.0:

@@ -77,6 +77,7 @@ template <class T>
 void bias_gradient(const AttentionBackwardArgs& a, const BackwardWorkspace& w, cudaStream_t stream) {
   const int64_t elements = int64_t{a.dbias.batch} * a.dbias.heads * a.dbias.m * a.dbias.n;
   const auto grid = static_cast<unsigned>(ceil_div(elements, kBiasThreads));
+  if (grid == 0) return;
   warpsmith::launch<&flash_attention_backward_bias_kernel<T>>({grid, kBiasThreads}, stream, a, w);
 }
 

@@ -43,11 +43,11 @@ void launch_gradient(AttentionBackwardArgs a, cudaStream_t stream) {
       workspace_of(a, {.sums = true, .splits = schedule.splits, .width = Tile::d, .v_width = Tile::dv});
   prepare<T>(a, w, stream);
   const auto grid = static_cast<unsigned>(int64_t{schedule.parts} * schedule.blocks);
-  warpsmith::launch<&flash_attention_backward_tile_kernel<T, Shape, options>>({grid, Shape::threads, kShared}, stream, a,
+  if (grid > 0) warpsmith::launch<&flash_attention_backward_tile_kernel<T, Shape, options>>({grid, Shape::threads, kShared}, stream, a,
                                                                               w, schedule);
   finish_tiles<T, LeftSums<Shape::bm, Shape::d, Shape::dq_warps, Shape::warps / Shape::dq_warps>, Gradient::q>(
       a, {w.dq, 1, 0, Shape::d}, stream);
-  if (schedule.splits > 1) {
+  if (grid > 0 && schedule.splits > 1) {
     constexpr int64_t kRow = Shape::d + Shape::dv;
     const int64_t part = int64_t{a.of.kv_heads} * a.k_rows * kRow;
     finish_tiles<T, LeftSums<Shape::bn, Shape::d, Shape::warps_n, Shape::warps_d>, Gradient::k>(

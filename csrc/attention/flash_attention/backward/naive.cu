@@ -24,6 +24,15 @@ __device__ __forceinline__ float dot_of(const float (&row)[kMostOfLane], const T
 }
 
 template <class T>
+__device__ __forceinline__ float dot_of(const T* row, const T* other, int d) {
+  float sum = 0.0f;
+  for (int col = static_cast<int>(threadIdx.x) % kWarp; col < d; col += kWarp) {
+    sum = fmaf(to_float(row[col]), to_float(other[col]), sum);
+  }
+  return warp_reduce(sum);
+}
+
+template <class T>
 __device__ __forceinline__ void load_row(float (&row)[kMostOfLane], const T* from, int d) {
 #pragma unroll
   for (int i = 0; i < kMostOfLane; ++i) {
@@ -94,9 +103,9 @@ __global__ void __launch_bounds__(kThreads)
   const int kv_head = head / (a.of.q_heads / a.of.kv_heads);
   const OptionScore<T> score(a.of, s, head);
   const OptionMask mask(a.of, s, head);
-  float q[kMostOfLane], grad[kMostOfLane], dq[kMostOfLane] = {};
+  float q[kMostOfLane], dq[kMostOfLane] = {};
   load_row(q, s.template query<const T>(a.of.q, head, query), a.of.d);
-  load_row(grad, s.template query<const T>(a.grad, head, query), a.of.dv);
+  const T* grad = s.template query<const T>(a.grad, head, query);
   const int end = mask.end(query);
   for (int key = mask.first(query); key < end; ++key) {
     if (!mask(query, key)) continue;
@@ -122,8 +131,10 @@ void launch(const AttentionBackwardArgs& args, cudaStream_t stream) {
     const auto grid = [&](int rows, int heads) {
       return static_cast<unsigned>(ceil_div(rows, kWarps) * heads * a.of.batch);
     };
-    warpsmith::launch<&flash_attention_backward_naive_keys_kernel<T>>(
-        {grid(a.of.n, a.of.kv_heads), kThreads}, stream, a, w, static_cast<int>(ceil_div(a.of.n, kWarps)));
+    if (a.of.n > 0) {
+      warpsmith::launch<&flash_attention_backward_naive_keys_kernel<T>>(
+          {grid(a.of.n, a.of.kv_heads), kThreads}, stream, a, w, static_cast<int>(ceil_div(a.of.n, kWarps)));
+    }
     warpsmith::launch<&flash_attention_backward_naive_queries_kernel<T>>(
         {grid(a.of.m, a.of.q_heads), kThreads}, stream, a, w, static_cast<int>(ceil_div(a.of.m, kWarps)));
     if (a.dbias.data != nullptr) bias_gradient<T>(a, w, stream);

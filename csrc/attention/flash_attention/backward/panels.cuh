@@ -38,9 +38,9 @@ class RowChunks {
   static constexpr bool kIdle = Tile::lines < kStep;
 
  public:
-  // `width`: values of a row that exist, a multiple of 8.
-  __device__ __forceinline__ explicit RowChunks(int width) {
-    const int thread = static_cast<int>(threadIdx.x);
+  // `width`: values of a row that exist, a multiple of 8. `thread`: thread_again() where what follows from it would take
+  // registers through a main loop.
+  __device__ __forceinline__ explicit RowChunks(int width, int thread = static_cast<int>(threadIdx.x)) {
     row_ = thread / kPerRow;
     col_ = thread % kPerRow * 8;
     tile_ = Tile::at(row_, col_);

@@ -47,14 +47,14 @@ __device__ __forceinline__ void add_left_sums(Sums& sums, const float* from) {
   }
 }
 
-// Scaled and rounded into a tile of shared memory, from a row and a column on.
-template <class Tile, class T, class Sums>
+// Scaled and rounded into a tile of shared memory, from a row and a column on, of which `sharers` have 16 each by turns.
+template <class Tile, int sharers, class T, class Sums>
 __device__ __forceinline__ void put_sums(T* tile, const Sums& sums, float scale, int row, int col) {
   constexpr int kRows = std::extent_v<Sums, 0>, kCols = std::extent_v<Sums, 1>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int j = 0; j < kCols; ++j) {
-    const int at = Tile::at(row + lane / 4, col + 8 * j) + lane % 4 * 2;
+    const int at = Tile::at(row + lane / 4, col + 16 * sharers * (j / 2) + 8 * (j % 2)) + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
@@ -107,9 +107,8 @@ __global__ void __launch_bounds__(Left::threads)
 
   // write
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  put_sums<Tile>(tile, sums, which == Gradient::v ? 1.0f : a.of.scale,
-                 warp % Left::warps_down * (Left::lines / Left::warps_down),
-                 warp / Left::warps_down * (Left::width / Left::warps_across));
+  put_sums<Tile, Left::warps_across>(tile, sums, which == Gradient::v ? 1.0f : a.of.scale,
+                                     warp % Left::warps_down * 16 * Left::rows, warp / Left::warps_down * 16);
   __syncthreads();
   const RowChunks<Tile, Left::threads> chunks(which == Gradient::v ? a.of.dv : a.of.d);
   const HeadRows& to = kQuery ? a.dq : (which == Gradient::k ? a.dk : a.dv);

@@ -20,6 +20,7 @@
 #include "attention/score.cuh"
 #include "device/warp.h"
 #include "tile/operand_tile.h"
+#include "tile/thread_again.cuh"
 #include "tile/warp_mma.cuh"
 
 namespace warpsmith {
@@ -29,7 +30,7 @@ namespace warpsmith {
 //   bm, bn    queries of a step, keys of a block
 //   warps_n, warps_d   warps that share the keys, and the columns of each warp's keys
 //   at_once   queries whose scores a warp holds, where it has whole rows (warps_d = 1)
-//   dq_warps  warps that share the queries of a step where dq is formed; the others share its columns
+//   dq_warps  warps that share the queries of a step where dq is formed; the others share its columns, by turns
 //   stages    of queries in shared memory: 2, or 1
 //   later     whether dq is formed a step later, with one barrier a step less and room for two tiles of ds
 //   blocks    of a multiprocessor, as far as registers go
@@ -40,12 +41,13 @@ struct GradientShape : Tile_ {
   static constexpr int keys = Tile::bn / Tile::warps_n, rows = keys / 16;  // of a warp
   static constexpr int queries = Tile::warps_d == 1 ? Tile::at_once : Tile::bm / Tile::warps_d;
   static constexpr int own_d = Tile::d / Tile::warps_d, own_dv = Tile::dv / Tile::warps_d;
-  static constexpr int dq_rows = Tile::bm / Tile::dq_warps, dq_cols = Tile::d / (warps / Tile::dq_warps);
+  static constexpr int dq_sharers = warps / Tile::dq_warps;  // of the columns
+  static constexpr int dq_rows = Tile::bm / Tile::dq_warps, dq_cols = Tile::d / dq_sharers;
   static constexpr bool whole = Tile::warps_d == 1;  // rows of dk and dv
   static_assert(keys % 16 == 0 && queries % 16 == 0 && own_d % 16 == 0 && own_dv % 16 == 0);
   static_assert(dq_rows % 16 == 0 && dq_cols % 16 == 0 && Tile::bm % queries == 0);
   static_assert(!Tile::later || (whole && Tile::stages == 2));
-  static_assert(rows * queries / 8 * 4 <= 32, "a bit of a word for each score");
+  static_assert(rows * (queries / 8) * 4 <= 32, "a bit of a word for each score");
 
   using K = OperandTile<Along::k, Tile::bn, Tile::d, Panels>;
   using V = OperandTile<Along::k, Tile::bn, Tile::dv, Panels>;
@@ -70,6 +72,13 @@ struct GradientShared {
   } queries[Shape::stages];
   alignas(128) T ds[Shape::later ? 2 : 1][Shape::Scores::size];
   alignas(128) T p[Shape::whole ? 8 : Shape::Scores::size];
+  // What every thread knows alike and seldom asks for lies here, not in registers.
+  struct Known {
+    GradientRows rows;
+    Schedule::Place place;
+    int steps;
+    QueryBlocks blocks;
+  } known;
 };
 
 // Two sums as a word of an operand.
@@ -80,8 +89,9 @@ __device__ __forceinline__ uint32_t operand_word(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// sums[rows][cols / 8] += a b, with a [16 rows, k] and b [k, cols] from shared memory.
-template <int rows, int cols, int depth, class T, class ReadA, class ReadB, class Sums>
+// sums[rows][cols / 8] += a b, with a [16 rows, k] and b [k, cols] from shared memory, of which `sharers` take 16 columns
+// each by turns.
+template <int rows, int cols, int depth, int sharers = 1, class T, class ReadA, class ReadB, class Sums>
 __device__ __forceinline__ void multiply(Sums& sums, const ReadA& read_a, const T* tile_a, const ReadB& read_b,
                                          const T* tile_b, int b_from = 0) {
 #pragma unroll
@@ -92,7 +102,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const ReadA& read_a, const 
 #pragma unroll
     for (int j = 0; j < cols / 16; ++j) {
       uint32_t b[4];
-      read_b.read(b, tile_b, b_from + 16 * j, k);
+      read_b.read(b, tile_b, b_from + 16 * sharers * j, k);
 #pragma unroll
       for (int i = 0; i < rows; ++i) {
         sums[i][2 * j].add(a[i], {b[0], b[1]});
@@ -144,53 +154,54 @@ class GradientBlock {
       : a_(a),
         w_(w),
         shared_(shared),
-        sequence_(a, place.batch),
-        first_head_(place.kv_head * (a.of.q_heads / a.of.kv_heads) + place.split * schedule.heads),
-        key_block_(place.block),
-        copy_d_(a.of.d),
-        copy_dv_(a.of.dv),
-        scale2_(a.of.scale * kLog2e) {
-    const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    warp_key_ = warp % Shape::warps_n * Shape::keys;
-    part_ = warp / Shape::warps_n;
-    dq_row_ = warp % Shape::dq_warps * Shape::dq_rows;
-    dq_col_ = warp / Shape::dq_warps * Shape::dq_cols;
-    blocks_ = queries_of<Shape::bm, Shape::bn>(a.of, sequence_, key_block_);
-    steps_ = blocks_.count * schedule.heads;
+        sequence_(shared.known.rows),
+        place_(shared.known.place),
+        key_block_(shared.known.place.block),
+        steps_(shared.known.steps),
+        blocks_(shared.known.blocks) {
+    if (threadIdx.x == 0) {
+      auto& known = shared.known;
+      known.rows = GradientRows(a, place.batch);
+      known.place = place;
+      known.blocks = queries_of<Shape::bm, Shape::bn>(a.of, known.rows, place.block);
+      known.steps = known.blocks.count * schedule.heads;
+    }
+    __syncthreads();
   }
 
-  __device__ __forceinline__ void run(const Schedule& schedule, const Schedule::Place& place) {
+  __device__ __forceinline__ void run(const Schedule& schedule) {
     const int first_key = key_block_ * Shape::bn, keys_left = sequence_.n - first_key;
+    const int first_head = place_.kv_head * (a_.of.q_heads / a_.of.kv_heads) + place_.split * schedule.heads;
     if (keys_left <= 0) return;
     if (options && a_.dslopes != nullptr && steps_ == 0) {
-      for (int head = 0; head < schedule.heads; ++head) leave_slope_sum(first_head_ + head);
+      for (int head = 0; head < schedule.heads; ++head) leave_slope_sum(first_head + head);
     }
 
     // keys, values, and the queries of the first step
-    copy_d_k().start(shared_.k, sequence_.template key<const T>(a_.of.k, place.kv_head, first_key), a_.of.k.token,
+    of_keys().start(shared_.k, sequence_.template key<const T>(a_.of.k, place_.kv_head, first_key), a_.of.k.token,
                      keys_left);
-    copy_dv_k().start(shared_.v, sequence_.template key<const T>(a_.of.v, place.kv_head, first_key), a_.of.v.token,
+    of_values().start(shared_.v, sequence_.template key<const T>(a_.of.v, place_.kv_head, first_key), a_.of.v.token,
                       keys_left);
-    Step ahead{first_head_, blocks_.first + blocks_.count - 1};
-    if (steps_ > 0) start(0, ahead);
+    Step now{first_head, blocks_.first + blocks_.count - 1};
+    if (steps_ > 0) start(0, now);
     ptx::cp_async_commit();
 
     // go through the queries
-    Step now = ahead, before = ahead, long_before = ahead;
     for (int step = 0; step < steps_; ++step) {
       const int slot = Shape::stages == 2 ? step & 1 : 0;
       ptx::cp_async_wait<0>();
-      if (Shape::later && step > 0) await_turn(before);
+      if (Shape::later && step > 0) await_turn(before(now));
       __syncthreads();  // this step's queries are here; the other stage, and ds of two steps ago, are free
-      if (Shape::later && step > 1) pass_turn(long_before);
-      next(ahead);
+      if (Shape::later && step > 1) pass_turn(before(before(now)));
       if (Shape::stages == 2 && step + 1 < steps_) {
-        start(slot ^ 1, ahead);
+        start(slot ^ 1, after(now));
         ptx::cp_async_commit();
       }
-      if (Shape::later && step > 0) add_dq(before, shared_.ds[(step - 1) & 1]);
-      if (options && a_.dslopes != nullptr && now.head != before.head) leave_slope_sum(before.head);
-      scores(now, shared_.queries[slot], shared_.ds[Shape::later ? step & 1 : 0]);
+      if (Shape::later && step > 0) add_dq(before(now), shared_.ds[slot ^ 1]);
+      if (options && a_.dslopes != nullptr && step > 0 && before(now).head != now.head) {
+        leave_slope_sum(now.head - 1);
+      }
+      scores(now, shared_.queries[slot], shared_.ds[Shape::later ? slot : 0]);
       if constexpr (!Shape::later) {
         await_turn(now);
         __syncthreads();  // p and ds are complete
@@ -198,31 +209,30 @@ class GradientBlock {
         if constexpr (Shape::stages == 1) {
           __syncthreads();  // the queries have been read
           if (step + 1 < steps_) {
-            start(0, ahead);
+            start(0, after(now));
             ptx::cp_async_commit();
           }
         }
-        if (step > 0) pass_turn(before);
+        if (step > 0) pass_turn(before(now));
         add_dq(now, shared_.ds[0]);
       }
-      long_before = before;
-      before = now;
-      now = ahead;
+      now = after(now);
     }
+    const Step last = before(now);
     if (steps_ > 0) {
       if constexpr (Shape::later) {
-        await_turn(before);
+        await_turn(last);
         __syncthreads();
-        if (steps_ > 1) pass_turn(long_before);
-        add_dq(before, shared_.ds[(steps_ - 1) & 1]);
+        if (steps_ > 1) pass_turn(before(last));
+        add_dq(last, shared_.ds[(steps_ - 1) & 1]);
       }
-      if (options && a_.dslopes != nullptr) leave_slope_sum(before.head);
+      if (options && a_.dslopes != nullptr) leave_slope_sum(last.head);
     }
     ptx::cp_async_wait<0>();
     __syncthreads();  // all of dq is under way, and keys and values have been read
-    if (steps_ > 0) pass_turn(before);
+    if (steps_ > 0) pass_turn(last);
 
-    finish(schedule, place, first_key, keys_left);
+    finish(schedule);
   }
 
  private:
@@ -231,33 +241,41 @@ class GradientBlock {
   };
 
   // From the last queries to the first, head after head.
-  __device__ __forceinline__ void next(Step& step) const {
-    if (--step.block < blocks_.first) {
-      step.block = blocks_.first + blocks_.count - 1;
-      ++step.head;
-    }
+  __device__ __forceinline__ Step after(const Step& step) const {
+    if (step.block > blocks_.first) return {step.head, step.block - 1};
+    return {step.head + 1, blocks_.first + blocks_.count - 1};
   }
+  __device__ __forceinline__ Step before(const Step& step) const {
+    if (step.block < blocks_.first + blocks_.count - 1) return {step.head, step.block + 1};
+    return {step.head - 1, blocks_.first};
+  }
+
+  // The first of a warp's keys, and which of those that share them it is.
+  __device__ __forceinline__ static int warp_key(int thread) { return thread / kWarp % Shape::warps_n * Shape::keys; }
+  __device__ __forceinline__ static int part(int thread) { return thread / kWarp / Shape::warps_n; }
 
   // Rows of the workspace.
   __device__ __forceinline__ int64_t row(const Step& step) const {
     return step.head * a_.q_rows + sequence_.q_row + int64_t{step.block} * Shape::bm;
   }
 
-  __device__ __forceinline__ RowChunks<typename Shape::K, Shape::threads> copy_d_k() const {
+  __device__ __forceinline__ RowChunks<typename Shape::K, Shape::threads> of_keys() const {
     return RowChunks<typename Shape::K, Shape::threads>(a_.of.d);
   }
-  __device__ __forceinline__ RowChunks<typename Shape::V, Shape::threads> copy_dv_k() const {
+  __device__ __forceinline__ RowChunks<typename Shape::V, Shape::threads> of_values() const {
     return RowChunks<typename Shape::V, Shape::threads>(a_.of.dv);
   }
 
   __device__ __forceinline__ void start(int slot, const Step& step) {
     auto& to = shared_.queries[slot];
     const int first = step.block * Shape::bm, left = sequence_.m - first;
-    copy_d_.start(to.q, sequence_.template query<const T>(a_.of.q, step.head, first), a_.of.q.token, left);
-    copy_dv_.start(to.grad, sequence_.template query<const T>(a_.grad, step.head, first), a_.grad.token, left);
+    const int thread = thread_again();
+    const RowChunks<typename Shape::Q, Shape::threads> of_q(a_.of.d, thread);
+    const RowChunks<typename Shape::Grad, Shape::threads> of_grad(a_.of.dv, thread);
+    of_q.start(to.q, sequence_.template query<const T>(a_.of.q, step.head, first), a_.of.q.token, left);
+    of_grad.start(to.grad, sequence_.template query<const T>(a_.grad, step.head, first), a_.grad.token, left);
     constexpr int kChunks = Shape::bm / 4;
     static_assert(2 * kChunks <= Shape::threads);
-    const int thread = static_cast<int>(threadIdx.x);
     if (thread < 2 * kChunks) {
       const int chunk = thread % kChunks * 4;
       const float* from = (thread < kChunks ? w_.lse2 : w_.dots) + row(step) + chunk;
@@ -268,102 +286,88 @@ class GradientBlock {
 
   // p and ds of a step, and what they add to dk and dv where warps have whole rows.
   __device__ __forceinline__ void scores(const Step& step, const typename Shared::Queries& queries, T* ds) {
-    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
-    const FragmentReader<Side::a, typename Shape::K> read_k(warp_key_);
-    const FragmentReader<Side::a, typename Shape::V> read_v(warp_key_);
-    const FragmentReader<Side::b, typename Shape::Q> read_q(0);
-    const FragmentReader<Side::b, typename Shape::Grad> read_grad(0);
-    const FragmentReader<Side::b, typename Shape::QOfDk> read_q_rows(0);
-    const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad_rows(0);
-    [[maybe_unused]] const bool edge =
-        has_edge<Shape::bm, Shape::bn>(a_.of, sequence_, step.block * Shape::bm, key_block_ * Shape::bn);
+    // Where a second pass follows, it would have to be asked for again.
+    constexpr bool kOnce = !Shape::whole || Shape::bm == kQueries;
+    const int thread = kOnce ? thread_again() : static_cast<int>(threadIdx.x), lane = thread % kWarp;
+    const FragmentReader<Side::a, typename Shape::K> read_k(warp_key(thread), thread);
+    const FragmentReader<Side::a, typename Shape::V> read_v(warp_key(thread), thread);
+    const FragmentReader<Side::b, typename Shape::Q> read_q(0, thread);
+    const FragmentReader<Side::b, typename Shape::Grad> read_grad(0, thread);
+    const FragmentReader<Side::b, typename Shape::QOfDk> read_q_rows(0, thread);
+    const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad_rows(0, thread);
     // Where the lane's first pair lies in a tile of scores: row `key`, columns 2 t and 2 t + 1.
-    const int first_key = key_block_ * Shape::bn, key = warp_key_ + lane / 4;
-    const int begin = Shape::whole ? 0 : part_ * kQueries;
+    const float scale2 = a_.of.scale * kLog2e;  // to powers of 2
+    const int first_key = key_block_ * Shape::bn, key = warp_key(thread) + lane / 4;
+    const int begin = Shape::whole ? 0 : part(thread) * kQueries;
     constexpr int kPasses = Shape::whole ? Shape::bm / kQueries : 1;
-#pragma unroll
+#pragma unroll 1
     for (int pass = 0; pass < kPasses; ++pass) {
       const int from = begin + pass * kQueries;
       Scores p{}, dp{};
       multiply<kRows, kQueries, Shape::d>(p, read_k, shared_.k, read_q, queries.q, from);
+      multiply<kRows, kQueries, Shape::dv>(dp, read_v, shared_.v, read_grad, queries.grad, from);
 
-      uint32_t kept = ~0u;
-      const float* lse2 = queries.lse2 + from + lane % 4 * 2;
+      // scores to probabilities, and both products to gradients of the scores
       const int query = step.block * Shape::bm + from + lane % 4 * 2;
-      [[maybe_unused]] uint32_t p_words[kTiles / 2][kRows][4];
+      const float *lse2 = queries.lse2 + from + lane % 4 * 2, *dots = queries.dots + from + lane % 4 * 2;
+      uint32_t p_words[kTiles / 2][kRows][4], ds_words[kTiles / 2][kRows][4];
       if constexpr (options) {
         const OptionScore<T> score(a_.of, sequence_, step.head);
         const uint32_t seen = visible(step.head, query, first_key + key);
-        if (a_.of.dropout.active) kept = drawn(step.head, query, first_key + key);
+        const uint32_t kept = a_.of.dropout.active ? drawn(step.head, query, first_key + key) : ~0u;
         each([&](int i, int c, int e, int bit) {
-          float& product = p[i][c].value[e];
           const int own_query = query + 8 * c + e % 2, own_key = first_key + key + 16 * i + e / 2 * 8;
-          dp[i][c].value[e] = score.growth(product);  // in place of what is not formed yet
+          float &product = p[i][c].value[e], &grad = dp[i][c].value[e];
           const float value = (seen >> bit & 1u) != 0 ? score(product, own_query, own_key) : -INFINITY;
-          product = ptx::exp2_approx_ftz(fmaf(value, kLog2e, -lse2[8 * c + e % 2]));
+          const float weight = ptx::exp2_approx_ftz(fmaf(value, kLog2e, -lse2[8 * c + e % 2]));
+          const float keep = (kept >> bit & 1u) != 0 ? a_.of.dropout.scale : 0.0f;
+          const float ds = weight * (grad * keep - dots[8 * c + e % 2]);
+          if (a_.dslopes != nullptr) {
+            slope_sum_ -= fabsf(static_cast<float>(own_key - sequence_.place - own_query)) * ds;
+          }
+          grad = ds * score.growth(product);
+          product = weight * keep;
         });
       } else {
+        const bool edge =
+            has_edge<Shape::bm, Shape::bn>(a_.of, sequence_, step.block * Shape::bm, key_block_ * Shape::bn);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
-          const float2 own = *reinterpret_cast<const float2*>(lse2 + 8 * c);
+          const float2 own_lse2 = *reinterpret_cast<const float2*>(lse2 + 8 * c);
 #pragma unroll
           for (int i = 0; i < kRows; ++i) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
               float& value = p[i][c].value[e];
-              value = ptx::exp2_approx_ftz(fmaf(value, scale2_, e % 2 == 0 ? -own.x : -own.y));
+              value = ptx::exp2_approx_ftz(fmaf(value, scale2, e % 2 == 0 ? -own_lse2.x : -own_lse2.y));
             }
           }
         }
         if (edge) hide(p, query, first_key + key);
-      }
-      words(p_words, [&](int i, int c, int e) {
-        const float value = p[i][c].value[e];
-        if constexpr (!options) return value;
-        return is_kept(kept, i, c, e) ? value * a_.of.dropout.scale : 0.0f;
-      });
-      if constexpr (options) {
-        // from here on p stands for its product with the slope of the soft cap
-        each([&](int i, int c, int e, int) {
-          p[i][c].value[e] *= dp[i][c].value[e];
-          dp[i][c].value[e] = 0.0f;
-        });
-      }
-      if constexpr (Shape::whole) {
-        multiply<kRows, Shape::dv, kQueries>(dv_, p_words, read_grad_rows, queries.grad, from);
-      } else {
-        put(shared_.p, p_words, key, from);
-      }
-
-      multiply<kRows, kQueries, Shape::dv>(dp, read_v, shared_.v, read_grad, queries.grad, from);
-      const float* dots = queries.dots + from + lane % 4 * 2;
 #pragma unroll
-      for (int c = 0; c < kTiles; ++c) {
-        const float2 own = *reinterpret_cast<const float2*>(dots + 8 * c);
+        for (int c = 0; c < kTiles; ++c) {
+          const float2 own_dots = *reinterpret_cast<const float2*>(dots + 8 * c);
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
+          for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            float value = dp[i][c].value[e];
-            if constexpr (options) {
-              value = is_kept(kept, i, c, e) ? value * a_.of.dropout.scale : 0.0f;
+            for (int e = 0; e < 4; ++e) {
+              float& value = dp[i][c].value[e];
+              value = p[i][c].value[e] * (value - (e % 2 == 0 ? own_dots.x : own_dots.y));
             }
-            dp[i][c].value[e] = p[i][c].value[e] * (value - (e % 2 == 0 ? own.x : own.y));
           }
         }
       }
-      if constexpr (options) {
-        if (a_.dslopes != nullptr) {
-          each([&](int i, int c, int e, int) {
-            const int away = first_key + key + 16 * i + e / 2 * 8 - sequence_.place - query - 8 * c - e % 2;
-            slope_sum_ -= fabsf(static_cast<float>(away)) * dp[i][c].value[e];
-          });
-        }
-      }
-      uint32_t ds_words[kTiles / 2][kRows][4];
-      words(ds_words, [&](int i, int c, int e) { return dp[i][c].value[e]; });
+      words(p_words, p);
+      words(ds_words, dp);
       put(ds, ds_words, key, from);
-      if constexpr (Shape::whole) multiply<kRows, Shape::d, kQueries>(dk_, ds_words, read_q_rows, queries.q, from);
+
+      // add to dk and dv
+      if constexpr (Shape::whole) {
+        multiply<kRows, Shape::dv, kQueries>(dv_, p_words, read_grad_rows, queries.grad, from);
+        multiply<kRows, Shape::d, kQueries>(dk_, ds_words, read_q_rows, queries.q, from);
+      } else {
+        put(shared_.p, p_words, key, from);
+      }
     }
   }
 
@@ -379,9 +383,7 @@ class GradientBlock {
       }
     }
   }
-  __device__ __forceinline__ static bool is_kept(uint32_t kept, int i, int c, int e) {
-    return (kept >> ((i * kTiles + c) * 4 + e) & 1u) != 0;
-  }
+
   // A bit for each score, in a loop that is not unrolled: what is asked for is long.
   template <class Ask>
   __device__ __forceinline__ static uint32_t bits(int query, int key, const Ask& ask) {
@@ -414,16 +416,15 @@ class GradientBlock {
   }
 
   // Scores as operands: queries along k.
-  template <class Value>
-  __device__ __forceinline__ static void words(uint32_t (&to)[kTiles / 2][kRows][4], const Value& value) {
+  __device__ __forceinline__ static void words(uint32_t (&to)[kTiles / 2][kRows][4], const Scores& from) {
 #pragma unroll
     for (int k = 0; k < kTiles / 2; ++k) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-          const int c = 2 * k + part / 2, e = part % 2 * 2;
-          to[k][i][part] = operand_word<T>(value(i, c, e), value(i, c, e + 1));
+          const float2 pair = from[i][2 * k + part / 2].pair(part % 2);
+          to[k][i][part] = operand_word<T>(pair.x, pair.y);
         }
       }
     }
@@ -448,22 +449,22 @@ class GradientBlock {
 
   // dk and dv of a warp's keys and columns, from p and ds in shared memory.
   __device__ __forceinline__ void add_dk_dv(const typename Shared::Queries& queries) {
-    const FragmentReader<Side::a, typename Shape::Scores> read_scores(warp_key_);
-    const FragmentReader<Side::b, typename Shape::QOfDk> read_q(0);
-    const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad(0);
-    multiply<kRows, Shape::own_dv, Shape::bm>(dv_, read_scores, shared_.p, read_grad, queries.grad,
-                                              part_ * Shape::own_dv);
-    multiply<kRows, Shape::own_d, Shape::bm>(dk_, read_scores, shared_.ds[0], read_q, queries.q,
-                                             part_ * Shape::own_d);
+    const int thread = thread_again();
+    const FragmentReader<Side::a, typename Shape::Scores> read_scores(warp_key(thread), thread);
+    const FragmentReader<Side::b, typename Shape::QOfDk> read_q(16 * part(thread), thread);
+    const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad(16 * part(thread), thread);
+    multiply<kRows, Shape::own_dv, Shape::bm, Shape::warps_d>(dv_, read_scores, shared_.p, read_grad, queries.grad);
+    multiply<kRows, Shape::own_d, Shape::bm, Shape::warps_d>(dk_, read_scores, shared_.ds[0], read_q, queries.q);
   }
 
   // What the block's keys add to dq of a step.
   __device__ __forceinline__ void add_dq(const Step& step, const T* ds) {
-    const FragmentReader<Side::a, typename Shape::ScoresOfDq> read_ds(dq_row_);
-    const FragmentReader<Side::b, typename Shape::KOfDq> read_k(dq_col_);
+    const int thread = thread_again(), warp = thread / kWarp;
+    const FragmentReader<Side::a, typename Shape::ScoresOfDq> read_ds(warp % Shape::dq_warps * Shape::dq_rows, thread);
+    const FragmentReader<Side::b, typename Shape::KOfDq> read_k(warp / Shape::dq_warps * 16, thread);
     MmaSum<T, float> dq[Shape::dq_rows / 16][Shape::dq_cols / 8];
-    multiply<Shape::dq_rows / 16, Shape::dq_cols, Shape::bn>(dq, read_ds, ds, read_k, shared_.k);
-    float* to = w_.dq + row(step) * Shape::d + threadIdx.x * 4;
+    multiply<Shape::dq_rows / 16, Shape::dq_cols, Shape::bn, Shape::dq_sharers>(dq, read_ds, ds, read_k, shared_.k);
+    float* to = w_.dq + row(step) * Shape::d + thread * 4;
 #pragma unroll
     for (int i = 0; i < Shape::dq_rows / 16; ++i) {
 #pragma unroll
@@ -502,33 +503,31 @@ class GradientBlock {
   }
 
   // dk and dv to memory, or to the sums over parts of the group.
-  __device__ __forceinline__ void finish(const Schedule& schedule, const Schedule::Place& place, int first_key,
-                                         int keys_left) {
+  __device__ __forceinline__ void finish(const Schedule& schedule) {
+    const int first_key = key_block_ * Shape::bn, keys_left = sequence_.n - first_key;
     if (schedule.splits > 1) {
       constexpr int kWidths = Shape::d + Shape::dv;
-      const int64_t first = (int64_t{place.split} * a_.of.kv_heads + place.kv_head) * a_.k_rows + sequence_.k_row;
+      const int64_t first = (int64_t{place_.split} * a_.of.kv_heads + place_.kv_head) * a_.k_rows + sequence_.k_row;
       float* to = w_.dk_dv + (first + first_key) * kWidths;
       leave_sums<Shape::threads>(to, dk_);
       leave_sums<Shape::threads>(to + Shape::bn * Shape::d, dv_);
       return;
     }
-    put_sums<typename Shape::K>(shared_.k, dk_, a_.of.scale, warp_key_, part_ * Shape::own_d);
-    put_sums<typename Shape::V>(shared_.v, dv_, 1.0f, warp_key_, part_ * Shape::own_dv);
+    const int thread = static_cast<int>(threadIdx.x);
+    put_sums<typename Shape::K, Shape::warps_d>(shared_.k, dk_, a_.of.scale, warp_key(thread), 16 * part(thread));
+    put_sums<typename Shape::V, Shape::warps_d>(shared_.v, dv_, 1.0f, warp_key(thread), 16 * part(thread));
     __syncthreads();
-    copy_d_k().store(sequence_.template key<T>(a_.dk, place.kv_head, first_key), a_.dk.token, keys_left, shared_.k);
-    copy_dv_k().store(sequence_.template key<T>(a_.dv, place.kv_head, first_key), a_.dv.token, keys_left, shared_.v);
+    of_keys().store(sequence_.template key<T>(a_.dk, place_.kv_head, first_key), a_.dk.token, keys_left, shared_.k);
+    of_values().store(sequence_.template key<T>(a_.dv, place_.kv_head, first_key), a_.dv.token, keys_left, shared_.v);
   }
 
   const AttentionBackwardArgs& a_;
   const BackwardWorkspace& w_;
   Shared& shared_;
-  const GradientRows sequence_;
-  const int first_head_, key_block_;
-  const RowChunks<typename Shape::Q, Shape::threads> copy_d_;
-  const RowChunks<typename Shape::Grad, Shape::threads> copy_dv_;
-  const float scale2_;  // to powers of 2
-  int warp_key_, part_, dq_row_, dq_col_, steps_;
-  QueryBlocks blocks_;
+  const GradientRows& sequence_;
+  const Schedule::Place& place_;
+  const int &key_block_, &steps_;
+  const QueryBlocks& blocks_;
   float slope_sum_ = 0.0f;
   MmaSum<T, float> dk_[kRows][Shape::own_d / 8];
   MmaSum<T, float> dv_[kRows][Shape::own_dv / 8];
@@ -549,7 +548,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     }
     const Schedule::Place place = schedule.place(a.of.kv_heads, number);
     auto& shared = *reinterpret_cast<GradientShared<T, Shape>*>(memory);
-    GradientBlock<T, Shape, options>(a, w, schedule, place, shared).run(schedule, place);
+    GradientBlock<T, Shape, options>(a, w, schedule, place, shared).run(schedule);
   }
 }
 
