@@ -115,6 +115,12 @@ def _needs_peak(call: Call) -> str | None:
     return _needs_tile(call)
 
 
+def _needs_large(call: Call) -> str | None:
+    if not WIDE_DIM < _widest(call) <= NAIVE_DIM:
+        return f"needs heads of {WIDE_DIM + 1} to {NAIVE_DIM} values"
+    return _needs_tile(call)
+
+
 def _needs_wide(call: Call) -> str | None:
     if not PEAK_DIM < _widest(call) <= WIDE_DIM:
         return f"needs heads of {PEAK_DIM + 1} to {WIDE_DIM} values"
@@ -145,6 +151,14 @@ LADDER: tuple[Rung, ...] = (
         dtypes=_HALVES,
         technique="mma_wide",
         when=_needs_wide,
+        unproven=True,
+    ),
+    Rung(
+        "mma_large",
+        "dk and dv in one pass, dq in another, rows of 64 streamed in chunks; d up to 1024",
+        dtypes=_HALVES,
+        technique="mma_large",
+        when=_needs_large,
         unproven=True,
     ),
 )

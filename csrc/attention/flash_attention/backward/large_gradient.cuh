@@ -31,12 +31,18 @@ struct LargeShape : Tile_ {
   static constexpr int own = streamed / sharers;                            // streamed rows of a warp's scores
   static constexpr int own_cols = Tile::chunk / sharers, chunks = Tile::width / Tile::chunk;
   static constexpr int turns = (keys ? 4 : 3) * chunks;  // chunks of a step
+  static_assert(turns % Tile::stages == 0, "a turn has the same stage in every step");
   static_assert(own % 8 == 0 && own_cols % 16 == 0 && Tile::width % Tile::chunk == 0);
 
   using Held = OperandTile<Along::k, Tile::rows, Tile::width, Panels>;
   using Chunk = OperandTile<Along::k, streamed, Tile::chunk, Panels>;
   using ChunkOfSums = OperandTile<Along::mn, Tile::chunk, streamed, Panels>;
   using Scores = OperandTile<Along::k, Tile::rows, streamed, Panels>;
+};
+
+// A head of queries, and a block of streamed rows.
+struct LargeStep {
+  int head, block;
 };
 
 template <class T, class Shape>
@@ -49,8 +55,11 @@ struct LargeShared {
   struct Known {
     GradientRows rows;
     int head, block, first, group;
-    int from, blocks;  // of streamed rows
+    int from, blocks;          // of streamed rows
+    int first_head, end_head;  // of queries, where there are streamed rows
   } known;
+  float slopes[Shape::threads];  // of each thread, the gradient of the head's slope
+  LargeStep steps[Shape::threads];  // of each thread, which needs its own once in a while
 };
 
 template <class T, class Shape>
@@ -73,7 +82,9 @@ class LargeBlock {
         first_(shared.known.first),
         group_(shared.known.group),
         from_(shared.known.from),
-        blocks_(shared.known.blocks) {
+        blocks_(shared.known.blocks),
+        end_head_(shared.known.end_head) {
+    shared.slopes[threadIdx.x] = 0.0f;
     if (threadIdx.x == 0) {
       const int heads = kKeys ? a.of.kv_heads : a.of.q_heads;
       auto& known = shared.known;
@@ -83,6 +94,8 @@ class LargeBlock {
       known.first = block * Shape::rows;
       known.group = a.of.q_heads / a.of.kv_heads;
       find_steps(known);
+      known.first_head = kKeys ? known.head * known.group : known.head;
+      known.end_head = known.first_head + (known.blocks == 0 ? 0 : (kKeys ? known.group : 1));
     }
     __syncthreads();
   }
@@ -90,17 +103,16 @@ class LargeBlock {
   __device__ __forceinline__ void run() {
     const int left = (kKeys ? s_.n : s_.m) - first_;
     if (left <= 0) return;
-    const int heads = kKeys ? group_ : 1, steps = blocks_ * heads;
-    if (kKeys && a_.dslopes != nullptr && steps == 0) {
-      for (int head = 0; head < heads; ++head) leave_slope_sum(head_ * group_ + head);
+    if (kKeys && a_.dslopes != nullptr && blocks_ == 0) {
+      for (int head = 0; head < group_; ++head) leave_slope_sum(head_ * group_ + head);
     }
 
     // rows that stay, and the first chunks
     hold(shared_.held[0], kKeys ? a_.of.k : a_.of.q, a_.of.d, left);
     hold(shared_.held[1], kKeys ? a_.of.v : a_.grad, a_.of.dv, left);
-    Step step{kKeys ? head_ * group_ : head_, from_};
-    int ring = 0;
-    if (Shape::stages > 1 && steps > 0) {
+    Step& step = shared_.steps[threadIdx.x];
+    step = {shared_.known.first_head, from_};
+    if (Shape::stages > 1 && step.head < end_head_) {
 #pragma unroll
       for (int turn = 0; turn < Shape::stages - 1; ++turn) {
         start(turn, shared_.ring[turn], step);
@@ -109,7 +121,7 @@ class LargeBlock {
     }
 
     // go through the others
-    for (int i = 0; i < steps; ++i) {
+    while (step.head < end_head_) {
       const auto take = [&](int turn) -> const T* {
         if constexpr (Shape::stages == 1) {
           __syncthreads();  // the chunk before has been read
@@ -122,33 +134,28 @@ class LargeBlock {
           ptx::cp_async_wait<Shape::stages - 2>();
           __syncthreads();  // this chunk is here, and the one before has been read
           const int later = turn + Shape::stages - 1;
-          T* to = shared_.ring[ring == 0 ? Shape::stages - 1 : ring - 1];
+          T* to = shared_.ring[later % Shape::stages];
           if (later < Shape::turns) {
             start(later, to, step);
-          } else if (i + 1 < steps) {
-            start(later - Shape::turns, to, after(step));
+          } else if (const Step next = after(step); next.head < end_head_) {
+            start(later - Shape::turns, to, next);
           }
           ptx::cp_async_commit();
-          const T* chunk = shared_.ring[ring];
-          ring = ring + 1 == Shape::stages ? 0 : ring + 1;
-          return chunk;
+          return shared_.ring[turn % Shape::stages];
         }
       };
-      take_step(step, take);
-      if (kKeys && a_.dslopes != nullptr && (i + 1 == steps || after(step).head != step.head)) {
-        leave_slope_sum(step.head);
-      }
-      step = after(step);
+      take_step(take);
+      const Step next = after(step);
+      if (kKeys && a_.dslopes != nullptr && next.head != step.head) leave_slope_sum(step.head);
+      step = next;
     }
     ptx::cp_async_wait<0>();
     __syncthreads();
-    finish(left);
+    finish();
   }
 
  private:
-  struct Step {
-    int head, block;  // of queries, and of streamed rows
-  };
+  using Step = LargeStep;
 
   __device__ __forceinline__ Step after(const Step& step) const {
     if (step.block + 1 < from_ + blocks_) return {step.head, step.block + 1};
@@ -194,7 +201,7 @@ class LargeBlock {
   }
 
   template <class Take>
-  __device__ __forceinline__ void take_step(const Step& step, const Take& take) {
+  __device__ __forceinline__ void take_step(const Take& take) {
     // products of the rows
     Scores p{}, dp{};
 #pragma unroll
@@ -203,7 +210,7 @@ class LargeBlock {
     for (int c = 0; c < Shape::chunks; ++c) multiply_chunk(dp, shared_.held[1], c, take(Shape::chunks + c));
 
     // gradients of scores
-    differentiate(p, dp, step);
+    differentiate(p, dp, shared_.steps[threadIdx.x]);
     if constexpr (kKeys) put(shared_.p, p);
     put(shared_.ds, dp);
 
@@ -232,7 +239,7 @@ class LargeBlock {
     if constexpr (Shape::own == 8) {
       // eight streamed rows, of which one read brings two steps along d
       const int lane = thread % kWarp, at = Shape::Chunk::at(part * 8 + lane % 8, lane / 8 * 8);
-#pragma unroll
+#pragma unroll 2
       for (int k = 0; k < Shape::chunk; k += 32) {
         uint32_t a[2][4], b[4];
         read_held.read(a[0], held, 0, c * Shape::chunk + k);
@@ -243,7 +250,7 @@ class LargeBlock {
       }
     } else {
       const FragmentReader<Side::b, typename Shape::Chunk> read_chunk(part * Shape::own, thread);
-#pragma unroll
+#pragma unroll 4
       for (int k = 0; k < Shape::chunk; k += 16) {
         uint32_t a[4];
         read_held.read(a, held, 0, c * Shape::chunk + k);
@@ -263,31 +270,39 @@ class LargeBlock {
     const int thread = thread_again(), lane = thread % kWarp;
     const int row = first_ + LargeBlock::row(thread) + lane / 4;
     const int col = step.block * Shape::streamed + part(thread) * Shape::own + lane % 4 * 2;
-    const OptionScore<T> score(a_.of, s_, step.head);
-    const OptionMask mask(a_.of, s_, step.head);
     const int64_t first_row = step.head * a_.q_rows + s_.q_row;
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int own_row = row + e / 2 * 8, own_col = col + 8 * j + e % 2;
-        const int query = kKeys ? own_col : own_row, key = kKeys ? own_row : own_col;
-        const bool seen = query < s_.m && key < s_.n && mask(query, key);
-        float &product = p[j].value[e], &grad = dp[j].value[e];
-        float weight = 0.0f, ds = 0.0f, growth = 1.0f;
-        if (seen) {
-          growth = score.growth(product);
-          weight = ptx::exp2_approx_ftz(fmaf(score(product, query, key), kLog2e, -w_.lse2[first_row + query]));
-          float keep = a_.of.dropout.scale;
-          if (a_.of.dropout.active && !keeps(a_.of, s_, step.head, query, key)) keep = 0.0f;
-          ds = weight * (grad * keep - w_.dots[first_row + query]);
-          weight *= keep;
-          if (kKeys && a_.dslopes != nullptr) slope_sum_ -= static_cast<float>(abs(key - s_.place - query)) * ds;
-        }
-        product = weight;
-        grad = ds * growth;
+    const auto query_of = [&](int bit) { return kKeys ? col + bit / 4 * 8 + bit % 2 : row + bit % 4 / 2 * 8; };
+    const auto key_of = [&](int bit) { return kKeys ? row + bit % 4 / 2 * 8 : col + bit / 4 * 8 + bit % 2; };
+    // A bit for each score, in a loop that is not unrolled: what is asked for is long.
+    uint32_t seen = 0, kept = ~0u;
+    {
+      const OptionMask mask(a_.of, s_, step.head);
+#pragma unroll 1
+      for (int bit = 0; bit < kTiles * 4; ++bit) {
+        const int query = query_of(bit), key = key_of(bit);
+        if (query < s_.m && key < s_.n && mask(query, key)) seen |= 1u << bit;
+        if (a_.of.dropout.active && !keeps(a_.of, s_, step.head, query, key)) kept &= ~(1u << bit);
       }
     }
+    const OptionScore<T> score(a_.of, s_, step.head);
+    float slopes = 0.0f;
+#pragma unroll
+    for (int bit = 0; bit < kTiles * 4; ++bit) {
+      const int query = query_of(bit), key = key_of(bit);
+      float &product = p[bit / 4].value[bit % 4], &grad = dp[bit / 4].value[bit % 4];
+      float weight = 0.0f, ds = 0.0f, growth = 1.0f;
+      if ((seen >> bit & 1u) != 0) {
+        growth = score.growth(product);
+        weight = ptx::exp2_approx_ftz(fmaf(score(product, query, key), kLog2e, -w_.lse2[first_row + query]));
+        const float keep = (kept >> bit & 1u) != 0 ? a_.of.dropout.scale : 0.0f;
+        ds = weight * (grad * keep - w_.dots[first_row + query]);
+        weight *= keep;
+        if (kKeys) slopes -= static_cast<float>(abs(key - s_.place - query)) * ds;
+      }
+      product = weight;
+      grad = ds * growth;
+    }
+    if (kKeys && a_.dslopes != nullptr) shared_.slopes[thread] += slopes;
   }
 
   __device__ __forceinline__ void put(T* tile, const Scores& scores) const {
@@ -329,8 +344,8 @@ class LargeBlock {
 
   __device__ __forceinline__ void leave_slope_sum(int head) {
     __shared__ float of_warps[Shape::warps];
-    const float sum = warp_reduce(slope_sum_);
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = thread_again();
+    const float sum = warp_reduce(shared_.slopes[thread]);
     if (thread % kWarp == 0) of_warps[thread / kWarp] = sum;
     __syncthreads();
     if (thread == 0) {
@@ -339,11 +354,11 @@ class LargeBlock {
       w_.slope_sums[head * a_.k_rows + s_.k_row + block_] = total;
     }
     __syncthreads();
-    slope_sum_ = 0.0f;
+    shared_.slopes[thread] = 0.0f;
   }
 
   __device__ __forceinline__ void put_gradient(T* tile, const Sums& sums, float scale) const {
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = thread_again();
 #pragma unroll
     for (int c = 0; c < Shape::chunks; ++c) {
       const MmaSum<T, float>(&one)[1][kSums] = reinterpret_cast<const MmaSum<T, float>(&)[1][kSums]>(sums[c]);
@@ -351,15 +366,16 @@ class LargeBlock {
     }
   }
 
-  __device__ __forceinline__ void finish(int left) {
+  __device__ __forceinline__ void finish() {
+    const int left = (kKeys ? s_.n : s_.m) - first_, thread = thread_again();
     put_gradient(shared_.held[0], sums_, a_.of.scale);
     if constexpr (kKeys) put_gradient(shared_.held[1], dv_, 1.0f);
     __syncthreads();
     const HeadRows& to = kKeys ? a_.dk : a_.dq;
     T* rows = kKeys ? s_.template key<T>(to, head_, first_) : s_.template query<T>(to, head_, first_);
-    RowChunks<typename Shape::Held, Shape::threads>(a_.of.d).store(rows, to.token, left, shared_.held[0]);
+    RowChunks<typename Shape::Held, Shape::threads>(a_.of.d, thread).store(rows, to.token, left, shared_.held[0]);
     if constexpr (kKeys) {
-      RowChunks<typename Shape::Held, Shape::threads>(a_.of.dv)
+      RowChunks<typename Shape::Held, Shape::threads>(a_.of.dv, thread)
           .store(s_.template key<T>(a_.dv, head_, first_), a_.dv.token, left, shared_.held[1]);
     }
   }
@@ -368,8 +384,7 @@ class LargeBlock {
   const BackwardWorkspace& w_;
   Shared& shared_;
   const GradientRows& s_;
-  const int &head_, &block_, &first_, &group_, &from_, &blocks_;
-  float slope_sum_ = 0.0f;
+  const int &head_, &block_, &first_, &group_, &from_, &blocks_, &end_head_;
   Sums sums_;  // of dk or dq
   MmaSum<T, float> dv_[kKeys ? Shape::chunks : 1][kSums];
 };

@@ -16,13 +16,13 @@ struct Roomy {
   static constexpr bool is_for(int sm) { return !has_little_shared_memory(sm); }
 };
 struct Tile320 : Roomy {
-  static constexpr int width = 320, rows = 32, chunk = 64, stages = 6;
+  static constexpr int width = 320, rows = 32, chunk = 64, stages = 5;
 };
 struct Tile512 : Roomy {
   static constexpr int width = 512, rows = 32, chunk = 128, stages = 4;
 };
 struct Tile768 : Roomy {
-  static constexpr int width = 768, rows = 16, chunk = 128, stages = 5;
+  static constexpr int width = 768, rows = 16, chunk = 128, stages = 6;
 };
 struct Tile1024 : Roomy {
   static constexpr int width = 1024, rows = 16, chunk = 128, stages = 4;
@@ -75,7 +75,7 @@ void launch_tile_or_small(const AttentionBackwardArgs& a, cudaStream_t stream) {
 
 void launch(const AttentionBackwardArgs& a, cudaStream_t stream) {
   const int widest = std::max(a.of.d, a.of.dv);
-  if (widest <= 320) return launch_tile_or_small<Tile320, 4>(a, stream);
+  if (widest <= 320) return launch_tile_or_small<Tile320, 5>(a, stream);
   if (widest <= 512) return launch_tile_or_small<Tile512, 1>(a, stream);
   if (widest <= 768) return launch_tile_or_small<Tile768, 2>(a, stream);
   launch_tile_or_small<Tile1024, 1>(a, stream);

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attention/flash_attention/backward/panels.cuh"
+#include "attention/flash_attention/backward/row_chunks.cuh"
 #include "attention/flash_attention/backward/rows.cuh"
 #include "device/convert.h"
 #include "device/warp.h"

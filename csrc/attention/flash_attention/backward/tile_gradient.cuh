@@ -11,11 +11,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attention/flash_attention/backward/panels.cuh"
+#include "attention/flash_attention/backward/row_chunks.cuh"
 #include "attention/flash_attention/backward/schedule.h"
 #include "attention/flash_attention/backward/rows.cuh"
 #include "attention/flash_attention/backward/sums.cuh"
 #include "attention/flash_attention/backward/turns.cuh"
+#include "attention/compiled_sm.h"
 #include "attention/mask.cuh"
 #include "attention/score.cuh"
 #include "device/warp.h"
@@ -79,6 +80,7 @@ struct GradientShared {
     int steps;
     QueryBlocks blocks;
   } known;
+  float slopes[Shape::threads];  // of each thread, the gradient of the head's slope
 };
 
 // Two sums as a word of an operand.
@@ -131,16 +133,9 @@ __device__ __forceinline__ void multiply(Sums& sums, const uint32_t (&a)[depth /
   }
 }
 
-// The compute capability that this pass of the compiler makes code for, 90 for 9.0; 0 in the pass for the host.
-#ifdef __CUDA_ARCH__
-inline constexpr int kPassSm = __CUDA_ARCH__ / 10;
-#else
-inline constexpr int kPassSm = 0;
-#endif
-
 // Whether a GPU that runs the code being compiled may be given the tile. Code for 8.6 runs on 8.7 too.
 template <class Tile>
-inline constexpr bool kMayBeGiven = Tile::is_for(kPassSm) || (kPassSm == 86 && Tile::is_for(87));
+inline constexpr bool kMayBeGiven = Tile::is_for(kCompiledSm) || (kCompiledSm == 86 && Tile::is_for(87));
 
 template <class T, class Shape, bool options>
 class GradientBlock {
@@ -159,6 +154,7 @@ class GradientBlock {
         key_block_(shared.known.place.block),
         steps_(shared.known.steps),
         blocks_(shared.known.blocks) {
+    if constexpr (options) shared.slopes[threadIdx.x] = 0.0f;
     if (threadIdx.x == 0) {
       auto& known = shared.known;
       known.rows = GradientRows(a, place.batch);
@@ -315,6 +311,7 @@ class GradientBlock {
         const OptionScore<T> score(a_.of, sequence_, step.head);
         const uint32_t seen = visible(step.head, query, first_key + key);
         const uint32_t kept = a_.of.dropout.active ? drawn(step.head, query, first_key + key) : ~0u;
+        float slopes = 0.0f;
         each([&](int i, int c, int e, int bit) {
           const int own_query = query + 8 * c + e % 2, own_key = first_key + key + 16 * i + e / 2 * 8;
           float &product = p[i][c].value[e], &grad = dp[i][c].value[e];
@@ -322,12 +319,11 @@ class GradientBlock {
           const float weight = ptx::exp2_approx_ftz(fmaf(value, kLog2e, -lse2[8 * c + e % 2]));
           const float keep = (kept >> bit & 1u) != 0 ? a_.of.dropout.scale : 0.0f;
           const float ds = weight * (grad * keep - dots[8 * c + e % 2]);
-          if (a_.dslopes != nullptr) {
-            slope_sum_ -= fabsf(static_cast<float>(own_key - sequence_.place - own_query)) * ds;
-          }
+          slopes -= fabsf(static_cast<float>(own_key - sequence_.place - own_query)) * ds;
           grad = ds * score.growth(product);
           product = weight * keep;
         });
+        if (a_.dslopes != nullptr) shared_.slopes[threadIdx.x] += slopes;
       } else {
         const bool edge =
             has_edge<Shape::bm, Shape::bn>(a_.of, sequence_, step.block * Shape::bm, key_block_ * Shape::bn);
@@ -489,8 +485,8 @@ class GradientBlock {
   // Sums of the slope's gradient over the block, one for each head.
   __device__ __forceinline__ void leave_slope_sum(int head) {
     __shared__ float of_warps[Shape::warps];
-    const float sum = warp_reduce(slope_sum_);
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = thread_again();
+    const float sum = warp_reduce(shared_.slopes[thread]);
     if (thread % kWarp == 0) of_warps[thread / kWarp] = sum;
     __syncthreads();
     if (thread == 0) {
@@ -499,7 +495,7 @@ class GradientBlock {
       w_.slope_sums[head * a_.k_rows + sequence_.k_row + key_block_] = total;
     }
     __syncthreads();
-    slope_sum_ = 0.0f;
+    shared_.slopes[thread] = 0.0f;
   }
 
   // dk and dv to memory, or to the sums over parts of the group.
@@ -528,7 +524,6 @@ class GradientBlock {
   const Schedule::Place& place_;
   const int &key_block_, &steps_;
   const QueryBlocks& blocks_;
-  float slope_sum_ = 0.0f;
   MmaSum<T, float> dk_[kRows][Shape::own_d / 8];
   MmaSum<T, float> dv_[kRows][Shape::own_dv / 8];
 };

@@ -1,37 +1,17 @@
-// Rows of heads in shared memory, cut into panels whose rows are 128 bytes (64 where the width asks for it): any width
-// that is a multiple of 32 gets the swizzle of a power of two.
+// Rows of heads between global memory and tiles in shared memory, both ways, 16 bytes an access.
 #pragma once
 
 #include <cstdint>
 
 #include "device/ptx/copy.h"
-#include "device/swizzle.h"
-#include "device/vec.h"
 
 namespace warpsmith {
 
-// A Layout of tile/operand_tile.h.
-template <int lines_, int length_>
-struct Panels {
-  static constexpr int lines = lines_, length = length_, size = lines * length;
-  static constexpr int panel = length % 64 == 0 ? 64 : 32;
-  using Order = TileSwizzle<uint16_t, panel>;
-  static_assert(length % panel == 0 && conflict_free<uint16_t, lines, panel>(Order{}));
-
-  __host__ __device__ static constexpr int at(int line, int i) {
-    return i / panel * (lines * panel) + Order{}(line * panel + i % panel);
-  }
-  // As of Swizzled: `by_lines` is a multiple of 8, and `by_values` has no bit in common with where `from` is in its line.
-  __host__ __device__ static constexpr int moved(int from, int by_lines, int by_values) {
-    return (from ^ by_values % panel) + by_values / panel * (lines * panel) + by_lines * panel;
-  }
-};
-
-// A thread's part in moving rows between global memory and a tile: one chunk of 16 bytes of every kStep-th row, in every
+// A thread's part in moving rows, of a tile whose layout is Panels: one chunk of 16 bytes of every kStep-th row, in every
 // panel.
 template <class Tile, int threads>
 class RowChunks {
-  static constexpr int kPerRow = Tile::panel / 8, kPanels = Tile::length / Tile::panel;
+  static constexpr int kPerRow = Tile::width / 8, kPanels = Tile::length / Tile::width;
   static constexpr int kStep = threads / kPerRow, kRounds = (Tile::lines + kStep - 1) / kStep;
   static_assert(threads % kPerRow == 0 && kStep % 8 == 0, "rows that swizzle alike");
   static_assert(Tile::lines % kStep == 0 || kRounds == 1);
@@ -46,7 +26,7 @@ class RowChunks {
     tile_ = Tile::at(row_, col_);
     inside_ = 0;
 #pragma unroll
-    for (int p = 0; p < kPanels; ++p) inside_ |= (col_ + p * Tile::panel < width ? 1u : 0u) << p;
+    for (int p = 0; p < kPanels; ++p) inside_ |= (col_ + p * Tile::width < width ? 1u : 0u) << p;
   }
 
   // Starts copying rows `step` elements apart, of which `rows` exist; zeros take the place of the rest.
@@ -59,8 +39,8 @@ class RowChunks {
       const bool there = row_ + r * kStep < rows;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
-        ptx::cp_async_zfill(reinterpret_cast<uint4*>(tile + Tile::moved(tile_, r * kStep, p * Tile::panel)),
-                            reinterpret_cast<const uint4*>(from + p * Tile::panel), there && (inside_ >> p & 1u) != 0);
+        ptx::cp_async_zfill(reinterpret_cast<uint4*>(tile + Tile::moved(tile_, r * kStep, p * Tile::width)),
+                            reinterpret_cast<const uint4*>(from + p * Tile::width), there && (inside_ >> p & 1u) != 0);
       }
       from += kStep * step;
     }
@@ -76,8 +56,8 @@ class RowChunks {
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
         if (row_ + r * kStep < rows && (inside_ >> p & 1u) != 0) {
-          *reinterpret_cast<uint4*>(to + p * Tile::panel) =
-              *reinterpret_cast<const uint4*>(tile + Tile::moved(tile_, r * kStep, p * Tile::panel));
+          *reinterpret_cast<uint4*>(to + p * Tile::width) =
+              *reinterpret_cast<const uint4*>(tile + Tile::moved(tile_, r * kStep, p * Tile::width));
         }
       }
       to += kStep * step;
