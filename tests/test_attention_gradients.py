@@ -49,9 +49,7 @@ def by_autograd(named: dict[str, Any], varlen: bool) -> tuple[Tensor | None, ...
         outs.append(lse.masked_fill(lse == -torch.inf, 0.0))
         grads.append(named["grad_lse"])
     found = torch.autograd.grad(outs, list(leaves.values()), grads, allow_unused=True)
-    return tuple(
-        dict(zip(leaves, found, strict=True)).get(name) for name in LEAVES
-    )
+    return tuple(dict(zip(leaves, found, strict=True)).get(name) for name in LEAVES)
 
 
 def check(named: dict[str, Any], varlen: bool) -> None:
@@ -103,7 +101,8 @@ def test_gradients_come_back(layout: str) -> None:
     named = {n: x for n, x in named.items() if n not in ("return_lse", "return_max_logits")}
     for name, wanted in zip(LEAVES, by_autograd(named, varlen=False), strict=True):
         got = given[name].grad
-        assert got is not None and wanted is not None
+        assert got is not None
+        assert wanted is not None
         assert torch.allclose(got, wanted, rtol=1e-9, atol=1e-9), name
 
 
@@ -116,7 +115,8 @@ def test_gradients_of_sequences_come_back() -> None:
     out.backward(up)
     named = made | {"grad_out": up, "grad_lse": None, "out": None, "lse": None}
     for x, wanted in zip((q, k, v), by_autograd(named, varlen=True), strict=False):
-        assert wanted is not None and torch.allclose(x.grad, wanted, rtol=1e-9, atol=1e-9)
+        assert wanted is not None
+        assert torch.allclose(x.grad, wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_gradcheck() -> None:

@@ -1,6 +1,7 @@
-"""Gradients of attention in PyTorch, from the answer and its log-sum-exp, as kernels compute them: at
-16 bits with sums in f32, and with probabilities and gradients of scores in the dtype of what they
-are multiplied with. That they are what autograd finds in the forward reference is tested in f64.
+"""Gradients of attention in PyTorch, from the answer and its log-sum-exp, as kernels compute them:
+at 16 bits with sums in f32, and with probabilities and gradients of scores in the dtype of what
+they are multiplied with. That they are what autograd finds in the forward reference is tested in
+f64.
 """
 
 from __future__ import annotations
@@ -215,9 +216,8 @@ def gradients_varlen(call: Any) -> Gradients:
             sums.sinks,
             sums.slopes,
         )
-        lse, grad_lse = (
-            None if x is None else x[:, queries].unsqueeze(0) for x in (call.lse, call.grad_lse)
-        )
+        lse, grad_lse = call.lse[:, queries].unsqueeze(0), call.grad_lse
+        grad_lse = None if grad_lse is None else grad_lse[:, queries].unsqueeze(0)
         s = _Sequence(
             own(call.q), own(call.k, keys), own(call.v, keys), own(call.out), own(call.grad_out),
             own(call.gate), lse, grad_lse, parts,

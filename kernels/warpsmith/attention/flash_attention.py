@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.attention import flash_attention_cases as cases
 from warpsmith.attention import flash_attention_backward as gradients
+from warpsmith.attention import flash_attention_cases as cases
 from warpsmith.attention import options, reference
 from warpsmith.attention.ladder import LADDER
 from warpsmith.core import catalogue, dispatch

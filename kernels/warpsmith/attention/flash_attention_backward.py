@@ -1,4 +1,4 @@
-"""Gradients of attention: of queries, keys and values, and of a bias, sinks, ALiBi slopes and a gate."""
+"""Gradients of attention: of queries, keys, values, a bias, sinks, ALiBi slopes and a gate."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ def _widest(call: Call) -> int:
 def _few_rows(call: Call) -> str | None:
     varlen = call.q.dim() == 3
     batch = call.cu_seqlens_q.shape[0] - 1 if varlen else call.q.shape[0]
-    m, n = (
-        (call.max_seqlen_q, call.max_seqlen_k) if varlen else (call.q.shape[1], call.k.shape[1])
-    )
+    m, n = (call.max_seqlen_q, call.max_seqlen_k) if varlen else (call.q.shape[1], call.k.shape[1])
     blocks = (m + n + 256) * call.q.shape[-2] * batch // 4
     bias = call.bias
     biases = bias.numel() // 64 if bias is not None and call.bias_gradient else 0
@@ -147,7 +145,8 @@ LADDER: tuple[Rung, ...] = (
     ),
     Rung(
         "mma_wide",
-        "two warps to a key's gradients, halves of the queries and then of the columns; d up to 256",
+        "two warps to a key's gradients, a half of the queries each, then of the columns; d up to "
+        "256",
         dtypes=_HALVES,
         technique="mma_wide",
         when=_needs_wide,

@@ -63,8 +63,8 @@ std::optional<Gradients> differentiate(const Call& call, Tensor q, Tensor k, Ten
   if (!has_kernel(call, q)) return std::nullopt;
   const DeviceScope scope(q.get_device_index());
   const int64_t q_tokens = q.size(q.dim() - 3), k_tokens = k.size(k.dim() - 3);
-  Gradients gradients{empty_out(q, p.d), empty_out(k, p.d), empty_out(v, p.dv), std::nullopt, std::nullopt,
-                      std::nullopt,      std::nullopt};
+  Gradients gradients{empty_out(q, p.d), empty_out(k, p.d), empty_out(v, p.dv), std::nullopt,
+                      std::nullopt,      std::nullopt,      std::nullopt};
   auto& [dq, dk, dv, dbias, dsinks, dslopes, dgate] = gradients;
   if (options.bias && wanted.bias_gradient) dbias = contiguous_like(*options.bias);
   if (options.sinks) dsinks = contiguous_like(*options.sinks);

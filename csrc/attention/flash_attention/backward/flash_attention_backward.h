@@ -28,17 +28,17 @@ struct BiasGradient {
 };
 
 struct AttentionBackwardArgs {
-  AttentionArgs of;  // the call whose gradients these are; its out and lse are read
-  HeadRows grad;     // of out, and like it
-  const float* grad_lse;       // like lse, and strided alike; or null
-  HeadRows dq, dk, dv;         // like q, k, v
-  HeadRows dgate;              // like out; data is null where there is no gate
-  BiasGradient dbias;          // data is null where nobody asks
-  float* dslopes;              // like slopes, or null
-  float* dsinks;               // [q_heads], or null
-  int64_t q_rows, k_rows;      // of one head in the workspace: workspace_rows()
-  int sm, sm_count;            // of the GPU
-  char* workspace;             // workspace_of() says what is where
+  AttentionArgs of;        // the call whose gradients these are; its out and lse are read
+  HeadRows grad;           // of out, and like it
+  const float* grad_lse;   // like lse, and strided alike; or null
+  HeadRows dq, dk, dv;     // like q, k, v
+  HeadRows dgate;          // like out; data is null where there is no gate
+  BiasGradient dbias;      // data is null where nobody asks
+  float* dslopes;          // like slopes, or null
+  float* dsinks;           // [q_heads], or null
+  int64_t q_rows, k_rows;  // of one head in the workspace: workspace_rows()
+  int sm, sm_count;        // of the GPU
+  char* workspace;         // workspace_of() says what is where
 };
 
 // Sequences have their rows in the workspace at multiples of kRowsApart, and room up to the next one.
@@ -67,22 +67,22 @@ inline int head_splits(const AttentionBackwardArgs& a, int keys) {
 
 // What kernels leave for each other.
 struct BackwardWorkspace {
-  float* lse2;        // [q_heads, q_rows]: lse in powers of 2, infinite past the end of a sequence and where nothing is seen
-  float* dots;        // [q_heads, q_rows]: D, 0 past the end
+  float* lse2;  // [q_heads, q_rows]: lse in powers of 2, infinite past the end of a sequence and where nothing is seen
+  float* dots;  // [q_heads, q_rows]: D, 0 past the end
   float* slope_sums;  // [q_heads, k_rows]: of one key, or of blocks of keys one behind the other
   float* sink_sums;   // [q_heads, q_rows / kQueriesOfSum]
   void* grad;         // [queries, q_heads, dv]: go, where there is a gate
   uint32_t* turns;    // [q_heads, q_rows / 32]: how many blocks have added to a tile of dq; one more counts blocks
   int64_t turn_count;
-  float* dq;         // [q_heads, q_rows, width], of each tile in the order of a block's registers
+  float* dq;  // [q_heads, q_rows, width], of each tile in the order of a block's registers
   int dq_width;
   float* dk_dv;  // [splits, kv_heads, k_rows, width + v_width], likewise
   int64_t bytes;
 };
 
 struct WorkspaceNeeds {
-  bool sums;                // of dq, and turns
-  int splits = 1;           // of a group's heads
+  bool sums;                   // of dq, and turns
+  int splits = 1;              // of a group's heads
   int width = 0, v_width = 0;  // of tiles
 };
 

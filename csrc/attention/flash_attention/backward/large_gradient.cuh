@@ -58,7 +58,7 @@ struct LargeShared {
     int from, blocks;          // of streamed rows
     int first_head, end_head;  // of queries, where there are streamed rows
   } known;
-  float slopes[Shape::threads];  // of each thread, the gradient of the head's slope
+  float slopes[Shape::threads];     // of each thread, the gradient of the head's slope
   LargeStep steps[Shape::threads];  // of each thread, which needs its own once in a while
 };
 
@@ -194,8 +194,8 @@ class LargeBlock {
     const bool second = kKeys ? sweep == 1 || sweep == 2 : sweep == 1;
     const HeadRows& x = kKeys ? (second ? a_.grad : a_.of.q) : (second ? a_.of.v : a_.of.k);
     const int row = step.block * Shape::streamed, left = (kKeys ? s_.m : s_.n) - row;
-    const T* from = kKeys ? s_.template query<const T>(x, step.head, row)
-                          : s_.template key<const T>(x, step.head / group_, row);
+    const T* from =
+        kKeys ? s_.template query<const T>(x, step.head, row) : s_.template key<const T>(x, step.head / group_, row);
     const int width = (second ? a_.of.dv : a_.of.d) - col;
     RowChunks<typename Shape::Chunk, Shape::threads>(width, thread_again()).start(to, from + col, x.token, left);
   }
@@ -362,7 +362,8 @@ class LargeBlock {
 #pragma unroll
     for (int c = 0; c < Shape::chunks; ++c) {
       const MmaSum<T, float>(&one)[1][kSums] = reinterpret_cast<const MmaSum<T, float>(&)[1][kSums]>(sums[c]);
-      put_sums<typename Shape::Held, Shape::sharers>(tile, one, scale, row(thread), c * Shape::chunk + 16 * part(thread));
+      put_sums<typename Shape::Held, Shape::sharers>(tile, one, scale, row(thread),
+                                                     c * Shape::chunk + 16 * part(thread));
     }
   }
 

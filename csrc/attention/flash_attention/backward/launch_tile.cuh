@@ -43,8 +43,9 @@ void launch_gradient(AttentionBackwardArgs a, cudaStream_t stream) {
       workspace_of(a, {.sums = true, .splits = schedule.splits, .width = Tile::d, .v_width = Tile::dv});
   prepare<T>(a, w, stream);
   const auto grid = static_cast<unsigned>(int64_t{schedule.parts} * schedule.blocks);
-  if (grid > 0) warpsmith::launch<&flash_attention_backward_tile_kernel<T, Shape, options>>({grid, Shape::threads, kShared}, stream, a,
-                                                                              w, schedule);
+  if (grid > 0)
+    warpsmith::launch<&flash_attention_backward_tile_kernel<T, Shape, options>>({grid, Shape::threads, kShared}, stream,
+                                                                                a, w, schedule);
   finish_tiles<T, LeftSums<Shape::bm, Shape::d, Shape::dq_warps, Shape::warps / Shape::dq_warps>, Gradient::q>(
       a, {w.dq, 1, 0, Shape::d}, stream);
   if (grid > 0 && schedule.splits > 1) {

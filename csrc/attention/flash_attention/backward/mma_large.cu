@@ -46,8 +46,7 @@ void launch_pass(const AttentionBackwardArgs& a, const BackwardWorkspace& w, cud
   constexpr int kShared = sizeof(LargeShared<T, Shape>);
   static_assert(kShared <= Tile::most_shared, "a block of every GPU that the tile is for has room for it");
   const auto blocks = static_cast<int>(ceil_div(Shape::keys ? a.of.n : a.of.m, Shape::rows));
-  const auto grid =
-      static_cast<unsigned>(int64_t{blocks} * a.of.batch * (Shape::keys ? a.of.kv_heads : a.of.q_heads));
+  const auto grid = static_cast<unsigned>(int64_t{blocks} * a.of.batch * (Shape::keys ? a.of.kv_heads : a.of.q_heads));
   if (grid == 0) return;
   warpsmith::launch<&flash_attention_backward_large_kernel<T, Shape>>({grid, Shape::threads, kShared}, stream, a, w,
                                                                       blocks);

@@ -140,7 +140,8 @@ inline bool rows_in_packs(const HeadRows& x, int d, Dtype dtype) {
 template <class T>
 void prepare(AttentionBackwardArgs& a, const BackwardWorkspace& w, cudaStream_t stream) {
   bool packs = true;
-  for (const HeadRows& x : {a.grad, a.of.out, a.of.gate, a.dgate}) packs = packs && rows_in_packs(x, a.of.dv, a.of.dtype);
+  for (const HeadRows& x : {a.grad, a.of.out, a.of.gate, a.dgate})
+    packs = packs && rows_in_packs(x, a.of.dv, a.of.dtype);
   const int blocks = static_cast<int>(ceil_div(a.of.m, kRowsApart) * (kRowsApart / kQueriesOfSum));
   const auto grid = static_cast<unsigned>(int64_t{blocks} * a.of.q_heads * a.of.batch);
   warpsmith::launch<&flash_attention_backward_prepare_kernel<T>>({grid, kPrepareThreads}, stream, a, w, blocks, packs);
@@ -154,15 +155,14 @@ void prepare(AttentionBackwardArgs& a, const BackwardWorkspace& w, cudaStream_t 
 inline void sum_rows(const AttentionBackwardArgs& a, const BackwardWorkspace& w, int step, cudaStream_t stream) {
   const auto heads = static_cast<unsigned>(a.of.q_heads), batch = static_cast<unsigned>(a.of.batch);
   if (a.dsinks != nullptr) {
-    warpsmith::launch<&flash_attention_backward_sum_kernel<SumOver::queries>>({heads, kSumThreads}, stream, a,
-                                                                              w.sink_sums, a.dsinks, kQueriesOfSum,
-                                                                              a.of.batch);
+    warpsmith::launch<&flash_attention_backward_sum_kernel<SumOver::queries>>(
+        {heads, kSumThreads}, stream, a, w.sink_sums, a.dsinks, kQueriesOfSum, a.of.batch);
   }
   if (a.dslopes != nullptr) {
     const bool shared = a.of.score.slopes_batch == 0;
-    warpsmith::launch<&flash_attention_backward_sum_kernel<SumOver::keys>>({shared ? heads : heads * batch, kSumThreads},
-                                                                           stream, a, w.slope_sums, a.dslopes, step,
-                                                                           shared ? a.of.batch : 1);
+    warpsmith::launch<&flash_attention_backward_sum_kernel<SumOver::keys>>(
+        {shared ? heads : heads * batch, kSumThreads}, stream, a, w.slope_sums, a.dslopes, step,
+        shared ? a.of.batch : 1);
   }
 }
 

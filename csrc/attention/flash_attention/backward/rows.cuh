@@ -60,7 +60,8 @@ __device__ __forceinline__ QueryBlocks queries_of(const AttentionArgs& a, const 
 
 // How many blocks of keys come before this one to a block of queries, which sees both.
 template <int bm, int bn>
-__device__ __forceinline__ uint32_t turn_of(const AttentionArgs& a, const GradientRows& s, int query_block, int key_block) {
+__device__ __forceinline__ uint32_t turn_of(const AttentionArgs& a, const GradientRows& s, int query_block,
+                                            int key_block) {
   const int64_t oldest = int64_t{query_block} * bm + s.place - a.left;
   return static_cast<uint32_t>(key_block - (oldest > 0 ? static_cast<int>(oldest / bn) : 0));
 }

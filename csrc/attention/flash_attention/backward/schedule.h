@@ -15,11 +15,11 @@
 namespace warpsmith {
 
 struct Schedule {
-  int splits;     // of a group's query heads
-  int heads;      // of a block
-  int blocks;     // of keys
-  int at_hand;    // parts of groups whose blocks take turns
-  int parts;      // batch * kv_heads * splits
+  int splits;   // of a group's query heads
+  int heads;    // of a block
+  int blocks;   // of keys
+  int at_hand;  // parts of groups whose blocks take turns
+  int parts;    // batch * kv_heads * splits
 
   struct Place {
     int batch, kv_head, split, block;

@@ -24,7 +24,7 @@ __device__ __forceinline__ void leave_sums(float* to, const Sums& sums) {
     for (int j = 0; j < kCols; ++j) {
       const float* value = sums[i][j].value;
       *reinterpret_cast<float4*>(to + ((i * kCols + j) * threads + threadIdx.x) * 4) = {value[0], value[1], value[2],
-                                                                                         value[3]};
+                                                                                        value[3]};
     }
   }
 }
@@ -36,8 +36,7 @@ __device__ __forceinline__ void add_left_sums(Sums& sums, const float* from) {
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
     for (int j = 0; j < kCols; ++j) {
-      const float4 more =
-          *reinterpret_cast<const float4*>(from + ((i * kCols + j) * threads + threadIdx.x) * 4);
+      const float4 more = *reinterpret_cast<const float4*>(from + ((i * kCols + j) * threads + threadIdx.x) * 4);
       float* value = sums[i][j].value;
       value[0] += more.x;
       value[1] += more.y;
@@ -100,8 +99,7 @@ __global__ void __launch_bounds__(Left::threads)
 
   // add up
   MmaSum<T, float> sums[Left::rows][Left::cols];
-  const int64_t row =
-      kQuery ? head * a.q_rows + s.q_row + first : head * a.k_rows + s.k_row + first;
+  const int64_t row = kQuery ? head * a.q_rows + s.q_row + first : head * a.k_rows + s.k_row + first;
   const float* from = left.sums + row * left.row;
   for (int i = 0; i < left.count; ++i) add_left_sums<Left::threads>(sums, from + i * left.part);
 

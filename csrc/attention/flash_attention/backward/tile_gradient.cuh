@@ -11,12 +11,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/compiled_sm.h"
 #include "attention/flash_attention/backward/row_chunks.cuh"
-#include "attention/flash_attention/backward/schedule.h"
 #include "attention/flash_attention/backward/rows.cuh"
+#include "attention/flash_attention/backward/schedule.h"
 #include "attention/flash_attention/backward/sums.cuh"
 #include "attention/flash_attention/backward/turns.cuh"
-#include "attention/compiled_sm.h"
 #include "attention/mask.cuh"
 #include "attention/score.cuh"
 #include "device/warp.h"
@@ -175,7 +175,7 @@ class GradientBlock {
 
     // keys, values, and the queries of the first step
     of_keys().start(shared_.k, sequence_.template key<const T>(a_.of.k, place_.kv_head, first_key), a_.of.k.token,
-                     keys_left);
+                    keys_left);
     of_values().start(shared_.v, sequence_.template key<const T>(a_.of.v, place_.kv_head, first_key), a_.of.v.token,
                       keys_left);
     Step now{first_head, blocks_.first + blocks_.count - 1};
@@ -427,7 +427,8 @@ class GradientBlock {
   }
 
   // The lane's words of operands to a tile of scores: its rows from `key` on, columns from `from` on.
-  __device__ __forceinline__ static void put(T* tile, const uint32_t (&words)[kTiles / 2][kRows][4], int key, int from) {
+  __device__ __forceinline__ static void put(T* tile, const uint32_t (&words)[kTiles / 2][kRows][4], int key,
+                                             int from) {
     using Tile = typename Shape::Scores;
     const int pair = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
@@ -437,7 +438,8 @@ class GradientBlock {
       for (int i = 0; i < kRows; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          *reinterpret_cast<uint32_t*>(tile + Tile::moved(at, 16 * i + 8 * half, 0)) = words[c / 2][i][c % 2 * 2 + half];
+          *reinterpret_cast<uint32_t*>(tile + Tile::moved(at, 16 * i + 8 * half, 0)) =
+              words[c / 2][i][c % 2 * 2 + half];
         }
       }
     }
