@@ -112,25 +112,52 @@ __device__ __forceinline__ void leave_piece(const Pieces& to, int64_t slot, int 
 // A row's piece of block `first` is the last that this block left, those of the following ones are their first.
 __device__ __forceinline__ int64_t slot_of(int block, bool begins) { return 2 * int64_t{block} + (begins ? 1 : 0); }
 
-// The sums of blocks first to last, in this order.
+// The pieces that blocks first to last left of a row: what they weigh is brought to shared memory by all threads at once,
+// as long as it fits there, because a thread that asked for one after the other would wait most of its time.
 template <class Tile>
-__device__ __forceinline__ Sums join_blocks(const Pieces& from, int first, int last, int row, int column) {
-  Sums sums;
-  const auto piece_at = [&](int block) {
-    const float2 raw =
-        __ldcg(reinterpret_cast<const float2*>(from.pieces + slot_of(block, block == first) * Tile::rows + row));
-    return Piece{raw.x, raw.y};
-  };
-  for (int block = first; block <= last; ++block) sums.piece.most = fmaxf(sums.piece.most, piece_at(block).most);
-#pragma unroll 4
-  for (int block = first; block <= last; ++block) {
-    const Piece piece = piece_at(block);
-    const float weight = weight_of(piece.most, sums.piece.most);
-    sums.piece.total = fmaf(piece.total, weight, sums.piece.total);
-    const int64_t at = (slot_of(block, block == first) * Tile::rows + row) * Tile::d + column;
-    sums.add(__ldcg(reinterpret_cast<const float4*>(from.o + at)), weight);
+class LeftPieces {
+ public:
+  __device__ __forceinline__ LeftPieces(const Pieces& from, int first, int last, char* shared)
+      : from_(from), first_(first), last_(last), shared_(reinterpret_cast<Piece*>(shared)) {
+    const int count = (last - first + 1) * Tile::rows;
+    fits_ = count * static_cast<int>(sizeof(Piece)) <= Tile::smem;
+    if (!fits_) return;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += Tile::threads) {
+      shared_[i] = in_memory(first + i / Tile::rows, i % Tile::rows);
+    }
+    __syncthreads();
   }
-  return sums;
-}
+
+  // Their sum, always in the same order.
+  __device__ __forceinline__ Sums sum(int row, int column) const {
+    Sums sums;
+    for (int block = first_; block <= last_; ++block) sums.piece.most = fmaxf(sums.piece.most, piece(block, row).most);
+#pragma unroll 8
+    for (int block = first_; block <= last_; ++block) {
+      const Piece own = piece(block, row);
+      const float weight = weight_of(own.most, sums.piece.most);
+      sums.piece.total = fmaf(own.total, weight, sums.piece.total);
+      sums.add(__ldcg(reinterpret_cast<const float4*>(from_.o + place(block, row) * Tile::d + column)), weight);
+    }
+    return sums;
+  }
+
+ private:
+  __device__ __forceinline__ int64_t place(int block, int row) const {
+    return slot_of(block, block == first_) * Tile::rows + row;
+  }
+  __device__ __forceinline__ Piece in_memory(int block, int row) const {
+    const float2 raw = __ldcg(reinterpret_cast<const float2*>(from_.pieces + place(block, row)));
+    return {raw.x, raw.y};
+  }
+  __device__ __forceinline__ Piece piece(int block, int row) const {
+    return fits_ ? shared_[(block - first_) * Tile::rows + row] : in_memory(block, row);
+  }
+
+  const Pieces& from_;
+  int first_, last_;
+  Piece* shared_;
+  bool fits_;
+};
 
 }  // namespace warpsmith

@@ -161,8 +161,9 @@ __global__ void __launch_bounds__(Tile::threads, Tile::resident)
         }
         __syncthreads();
         if (is_last) {
+          const LeftPieces<Tile> left(blocks, first, last, shared);
           for_each_four<Tile>(a, w, [&](int row, int column) {
-            store_result<T, Tile>(a, w, kv_head, row, column, join_blocks<Tile>(blocks, first, last, row, column));
+            store_result<T, Tile>(a, w, kv_head, row, column, left.sum(row, column));
           });
         }
       }

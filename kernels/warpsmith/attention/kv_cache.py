@@ -381,7 +381,8 @@ def attention_with_kv_cache(
     if layout not in ("bshd", "bhsd"):
         raise ValueError(f"{_OP}: expected layout to be 'bshd' or 'bhsd', got {layout!r}")
     if layout == "bhsd":
-        q, k, v = (x if x is None or x.dim() != 4 else x.transpose(1, 2) for x in (q, k, v))
+        q = q.transpose(1, 2) if q.dim() == 4 else q
+        k, v = (x if x is None or x.dim() != 4 else x.transpose(1, 2) for x in (k, v))
     if (k is None) != (v is None):
         raise RuntimeError(f"{_OP}: expected both k and v, or neither")
     if k is not None and v is not None:
