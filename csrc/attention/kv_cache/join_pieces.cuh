@@ -76,11 +76,17 @@ __device__ __forceinline__ void store_result(const KvCacheArgs& a, const Work& w
   store(static_cast<T*>(a.out.data) + w.batch * a.out.batch + token * a.out.token + head * a.out.head + column, out);
 }
 
+// Queries that the tile has.
+template <class Tile>
+__device__ __forceinline__ int rows_of(const KvCacheArgs& a, const Work& w) {
+  return min(a.rows() - w.tile * Tile::rows, Tile::rows);
+}
+
 // Calls body(row, column) for every four columns of the tile's queries, each by one thread.
 template <class Tile, class Body>
 __device__ __forceinline__ void for_each_four(const KvCacheArgs& a, const Work& w, Body&& body) {
   constexpr int kFours = Tile::d / 4;
-  const int rows = min(a.rows() - w.tile * Tile::rows, Tile::rows);
+  const int rows = rows_of<Tile>(a, w);
   for (int i = static_cast<int>(threadIdx.x); i < rows * kFours; i += Tile::threads) {
     const int row = i / kFours, column = i % kFours * 4;
     if (column < a.dv) body(row, column);
@@ -117,13 +123,14 @@ __device__ __forceinline__ int64_t slot_of(int block, bool begins) { return 2 * 
 template <class Tile>
 class LeftPieces {
  public:
-  __device__ __forceinline__ LeftPieces(const Pieces& from, int first, int last, char* shared)
+  // `rows`: that the tile has.
+  __device__ __forceinline__ LeftPieces(const Pieces& from, int first, int last, int rows, char* shared)
       : from_(from), first_(first), last_(last), shared_(reinterpret_cast<Piece*>(shared)) {
     const int count = (last - first + 1) * Tile::rows;
     fits_ = count * static_cast<int>(sizeof(Piece)) <= Tile::smem;
     if (!fits_) return;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += Tile::threads) {
-      shared_[i] = in_memory(first + i / Tile::rows, i % Tile::rows);
+      if (i % Tile::rows < rows) shared_[i] = in_memory(first + i / Tile::rows, i % Tile::rows);
     }
     __syncthreads();
   }

@@ -119,7 +119,8 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
   __syncthreads();
 }
 
-// `counters`: one a block, zero; null: they lie in the workspace, behind `pieces` pairs of pieces.
+// `pieces`: pairs of them that there is memory for. `range`: of the launch's counters, or kNoRange: these lie in the
+// workspace, behind the pieces.
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::resident)
     split_kv_kernel(const KvCacheArgs a, int tiles, int64_t pieces, int range) {
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::resident)
         }
         __syncthreads();
         if (is_last) {
-          const LeftPieces<Tile> left(blocks, first, last, shared);
+          const LeftPieces<Tile> left(blocks, first, last, rows_of<Tile>(a, w), shared);
           for_each_four<Tile>(a, w, [&](int row, int column) {
             store_result<T, Tile>(a, w, kv_head, row, column, left.sum(row, column));
           });
