@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/flash_attention/backward/bias_gradient.cuh"
+#include "attention/flash_attention/backward/bias_tile.cuh"
 #include "attention/flash_attention/backward/prepare.cuh"
 #include "attention/flash_attention/backward/tile_gradient.cuh"
 
@@ -56,7 +56,7 @@ void launch_gradient(AttentionBackwardArgs a, cudaStream_t stream) {
     finish_tiles<T, LeftSums<Shape::bn, Shape::dv, Shape::warps_n, Shape::warps_d>, Gradient::v>(
         a, {w.dk_dv + Shape::bn * Shape::d, schedule.splits, part, kRow}, stream);
   }
-  if (a.dbias.data != nullptr) bias_gradient<T>(a, w, stream);
+  if (a.dbias.data != nullptr) bias_gradient_by_tiles<T>(a, w, stream);
   sum_rows(a, w, Shape::bn, stream);
 }
 

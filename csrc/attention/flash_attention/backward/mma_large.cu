@@ -58,7 +58,7 @@ void launch_large(AttentionBackwardArgs a, cudaStream_t stream) {
   prepare<T>(a, w, stream);
   launch_pass<T, Tile, Pass::keys>(a, w, stream);
   launch_pass<T, Tile, Pass::queries>(a, w, stream);
-  if (a.dbias.data != nullptr) bias_gradient<T>(a, w, stream);
+  if (a.dbias.data != nullptr) bias_gradient_by_tiles<T>(a, w, stream);
   sum_rows(a, w, Tile::rows, stream);
 }
 

@@ -27,6 +27,7 @@ struct Tile256 : Shared2 {
 };
 // What fits in 163 KB.
 struct SingleTile256 : Tile256 {
+  static constexpr int dq_warps = 4;
   static constexpr int stages = 1, most_shared = kSharedOfSm80;
   static constexpr bool is_for(int sm) { return sm < 90 && !has_little_shared_memory(sm); }
 };
