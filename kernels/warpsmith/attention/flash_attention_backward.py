@@ -166,8 +166,14 @@ LADDER: tuple[Rung, ...] = (
 
 
 def _bytes(call: Call) -> int:
-    rows = (call.q, call.q, call.k, call.k, call.v, call.v, call.out, call.grad_out)
-    return sum(x.numel() * x.element_size() for x in rows)
+    """Each operand once, and a gradient of its size."""
+    twice = (call.q, call.k, call.v, call.gate, call.sinks, call.alibi_slopes)
+    bias = call.bias
+    read = (call.out, call.grad_out, call.lse, call.grad_lse, call.mask, bias)
+    tensors = [x for x in (*twice, *twice, *read) if x is not None]
+    total = sum(x.numel() * x.element_size() for x in tensors)
+    asked = bias is not None and call.bias_gradient
+    return total + (bias.numel() * bias.element_size() if asked else 0)
 
 
 def _flops(call: Call) -> int:

@@ -300,7 +300,7 @@ def samples() -> tuple[Sample, ...]:
             _sample("causal" if t % 2 else "", 1, 19, 37, 1, d, dv=dv, causal=t % 2 == 1)
             for t, (d, dv) in enumerate(DIMS)
         ),
-        *(_sample("", 1, m, n, 1, 16) for m in _LENGTHS for n in (m, 129)),
+        *(_sample("", 1, m, n, 1, 16) for m in _LENGTHS for n in dict.fromkeys((m, 129))),
         *(_sample("causal", 1, n, n, 1, 32, causal=True, **_BOTH) for n in _LENGTHS),
         _sample("MQA", 1, 20, 40, 4, 32, kv=1, causal=True),
         *(_sample("", 1, 5, 9, 1, d) for d in (3, 12, 65)),
