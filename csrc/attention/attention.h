@@ -36,6 +36,9 @@ struct MaskOptions {
   const int64_t* tree;         // [batch, m], m <= 64: of the last m keys, query i sees those whose bit is set in word i
 };
 
+// What bindings leave as it lies: of more, a copy is made, so that kernels may count the bytes of a tile in 32 bits.
+inline constexpr int64_t kMostTokenStride = 1 << 22;
+
 inline constexpr int kUnlimited = 1 << 30;  // of a window's side
 
 struct AttentionArgs {
@@ -51,8 +54,8 @@ struct AttentionArgs {
   int batch, q_heads, kv_heads;
   int m, n;  // tokens of a sequence, or the most of any
   int d, dv;
-  float scale;
-  int left, right;  // of the window; kUnlimited where it has no such side
+  float scale, scale_log2;  // the second times log2(e), for exp2
+  int left, right;          // of the window; kUnlimited where it has no such side
   ScoreOptions score;
   MaskOptions mask;
   const float* sinks;  // [q_heads]: a logit that takes its share of the sum and has no value; or null

@@ -8,6 +8,7 @@
 //                   multiply values, values while scores are formed, and a step has two barriers.
 //   blocks          that a multiprocessor is to hold
 //   q_in_registers  queries are read from shared memory once, not in every step
+//   totals_in_shared  where sums of weights wait between two steps, of tiles that want for registers
 //   is_for          the compute capabilities that are given the tile; `masked`: later queries see more keys
 //
 // After FlashAttention-2's tables, whose ablations say what others cost: four warps of 32 queries are faster than eight of
@@ -20,7 +21,7 @@ namespace warpsmith {
 
 struct ForwardTile {
   static constexpr int bm = 128, bn = 64, warps = 4, stages = 2, blocks = 2;
-  static constexpr bool q_in_registers = false;
+  static constexpr bool q_in_registers = false, totals_in_shared = false;
   static constexpr bool is_for(int sm, bool) { return !has_little_shared_memory(sm); }
 };
 
@@ -33,6 +34,7 @@ struct Forward96 : ForwardTile {
 // 96 KB, of which sm_80 holds one block.
 struct Forward128 : ForwardTile {
   static constexpr int d = 128, dv = 128;
+  static constexpr bool totals_in_shared = true;
   static constexpr bool is_for(int sm, bool) { return sm >= 90 && !has_little_shared_memory(sm); }
 };
 struct Forward128Sm80 : Forward128 {
@@ -60,6 +62,7 @@ struct Forward256Sm80 : Forward256 {
 template <class Tile>
 struct ForwardLittle : Tile {
   static constexpr int stages = 1;
+  static constexpr bool totals_in_shared = false;
   static constexpr bool is_for(int sm, bool) { return has_little_shared_memory(sm); }
 };
 struct Forward128Little : ForwardTile {
@@ -75,15 +78,9 @@ struct Forward128LittleMasked : ForwardTile {
 template <class Tile>
 struct ForwardOptions : Tile {
   static constexpr int bm = 64, bn = 64, warps = 4, stages = 1, blocks = Tile::d <= 128 ? 3 : 2;
+  static constexpr bool totals_in_shared = false;
   static constexpr bool is_for(int, bool) { return true; }
 };
-
-// The compute capability that this pass of the compiler makes code for, 90 for 9.0; 0 in the pass for the host.
-#ifdef __CUDA_ARCH__
-inline constexpr int kForwardSm = __CUDA_ARCH__ / 10;
-#else
-inline constexpr int kForwardSm = 0;
-#endif
 
 // Whether a GPU that runs the code being compiled may be given the tile. Code for 8.6 runs on 8.7 too.
 template <class Tile>
@@ -92,6 +89,7 @@ constexpr bool may_run(int sm) {
 }
 
 template <class Tile>
-inline constexpr int kForwardBytes = 2 * (Tile::bm * Tile::d + Tile::stages * Tile::bn * (Tile::d + Tile::dv));
+inline constexpr int kForwardBytes = 2 * (Tile::bm * Tile::d + Tile::stages * Tile::bn * (Tile::d + Tile::dv)) + 256 +
+                                     (Tile::totals_in_shared ? 16 * 32 * Tile::warps - 128 : 0);
 
 }  // namespace warpsmith

@@ -28,9 +28,23 @@
 #include "device/ptx/math.h"
 #include "device/warp.h"
 #include "tile/operand_tile.h"
+#include "tile/thread_again.cuh"
 #include "tile/warp_mma.cuh"
 
 namespace warpsmith {
+
+// What a block has.
+struct ForwardBlock {
+  int head, tile_row;  // of its first query
+  Sequence s;
+
+  __device__ __forceinline__ ForwardBlock(const AttentionArgs& a, const HeadOrder& order, int bm, int block)
+      : ForwardBlock(a, order.place(block), bm) {}
+
+ private:
+  __device__ __forceinline__ ForwardBlock(const AttentionArgs& a, HeadOrder::Place place, int bm)
+      : head(place.pair % a.q_heads), tile_row(place.tile * bm), s(a, place.pair / a.q_heads) {}
+};
 
 // A tile, and the functors that scores and masks are made of. `all_options`: sinks, a gate, dropout and the largest score
 // as well.
@@ -45,9 +59,9 @@ struct ForwardConfig {
                        own = Tile::bm / Tile::warps / 16;  // mma tiles of rows a warp has
   static_assert(own * Tile::warps * 16 == Tile::bm);
 
-  using Q = OperandTile<Along::k, Tile::bm, Tile::d, Panels>;
-  using K = OperandTile<Along::k, Tile::bn, Tile::d, Panels>;
-  using V = OperandTile<Along::mn, Tile::dv, Tile::bn, Panels>;
+  using Q = Panels<Tile::bm, Tile::d>;
+  using K = Panels<Tile::bn, Tile::d>;
+  using V = Panels<Tile::bn, Tile::dv>;
   using Out = Panels<Tile::bm, Tile::dv>;
   static_assert(Out::size <= Q::size && int{Out::width} == int{Q::width}, "answers take the place of their queries");
 
@@ -55,6 +69,11 @@ struct ForwardConfig {
     alignas(128) T q[Q::size];
     alignas(128) T k[Tile::stages][K::size];
     alignas(128) T v[Tile::stages][V::size];
+    // What few steps or none need takes no registers of the main loop here: the block itself; of the steps that it makes
+    // the last one, and those that all rows see in full, from whole to before whole_end.
+    alignas(128) ForwardBlock block;
+    int first, whole, whole_end;
+    alignas(128) float totals[Tile::totals_in_shared ? threads : 1][4];  // of a thread's rows
   };
   static_assert(sizeof(Shared) == kForwardBytes<Tile>);
 };
@@ -78,6 +97,33 @@ struct MaxOf {
   __device__ float operator()(float x, float y) const { return fmaxf(x, y); }
 };
 
+// In which order the four quarters of 16 x 16 values come into registers. Of queries and, transposed, of values a register
+// for each 8 lines follows one for the 8 before; of keys one for 8 columns. No other order will do: mma wants its operands in
+// registers that follow one another.
+enum class Quarters { down_first, right_first };
+
+// Reads 16 x 16 values of queries, keys or values.
+template <class Layout, Quarters order>
+class PanelReader {
+ public:
+  __device__ __forceinline__ explicit PanelReader(int thread) {
+    const int lane = thread % kWarp, middle = lane & 8, high = lane / 16 * 8;
+    first_ = order == Quarters::down_first ? Layout::at(lane % 8 + middle, high) : Layout::at(lane % 8 + high, middle);
+  }
+
+  template <class T>
+  __device__ __forceinline__ void read(uint32_t (&to)[4], const T* tile, int line, int col) const {
+    ptx::ldmatrix(to, tile + Layout::moved(first_, line, col));
+  }
+  template <class T>
+  __device__ __forceinline__ void read_transposed(uint32_t (&to)[4], const T* tile, int line, int col) const {
+    ptx::ldmatrix_trans(to, tile + Layout::moved(first_, line, col));
+  }
+
+ private:
+  int first_;  // the lane's line of the quarter that it names, at 0, 0
+};
+
 // A warp's rows: scores, what was summed of them, answers. Row r of mma tile i is 16 i + 8 half + lane / 4.
 template <class Config>
 class ForwardRows {
@@ -86,6 +132,7 @@ class ForwardRows {
   using Score = typename Config::Score;
   using Mask = typename Config::Mask;
   static constexpr int kOwn = Config::own, kScores = Tile::bn / 4;  // of a row, in a lane
+  static constexpr float kLeast = -0x1p127f;                        // finite
   static constexpr float kGrowth = 8.0f;  // a power of two, by which a score may exceed what weights are relative to
 
  public:
@@ -138,11 +185,10 @@ class ForwardRows {
     }
   }
 
-  // Scores to weights. `query`: the lane's first row, `first_key`: of the tile; `last_query` is the sequence's.
+  // Scores to weights. `query` and `lane_key`: the lane's first row and key.
   template <bool masked>
   __device__ __forceinline__ void weigh(const Score& score, const Mask& mask, const AttentionArgs& a, const Sequence& s,
-                                        int head, int query, int first_key) {
-    const int lane_key = first_key + 2 * (static_cast<int>(threadIdx.x) % 4);
+                                        int head, int query, int lane_key, float (&totals)[4]) {
     const float factor = score.factor();
     float rescale[kOwn][2];
     bool grown = false;
@@ -169,13 +215,14 @@ class ForwardRows {
         grown = grown || grows;
       }
     }
+    if constexpr (Tile::totals_in_shared) load_totals(totals);
     if (__any_sync(kAllLanes, grown)) rescale_by(rescale);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         // Rows that have seen nothing yet have no finite score to be relative to.
-        const float relative_to = largest[i][half] == -INFINITY ? 0.0f : largest[i][half] * factor;
+        const float relative_to = fmaxf(largest[i][half] * factor, kLeast);
         float sum = total[i][half];
         each(i, half, [&](int, float& value) {
           value = ptx::exp2_approx_ftz(fmaf(value, factor, -relative_to));
@@ -187,6 +234,17 @@ class ForwardRows {
         }
       }
     }
+    if constexpr (Tile::totals_in_shared) store_totals(totals);
+  }
+
+  // Sums of weights are touched once in a step; meanwhile some tiles leave them in shared memory, a place for each thread.
+  __device__ __forceinline__ void load_totals(const float (&from)[4]) {
+    const float4 x = *reinterpret_cast<const float4*>(from);
+    total[0][0] = x.x, total[0][1] = x.y, total[kOwn - 1][0] = x.z, total[kOwn - 1][1] = x.w;
+  }
+  __device__ __forceinline__ void store_totals(float (&to)[4]) const {
+    static_assert(!Tile::totals_in_shared || kOwn == 2);
+    *reinterpret_cast<float4*>(to) = {total[0][0], total[0][1], total[kOwn - 1][0], total[kOwn - 1][1]};
   }
 
   template <class ReadV>
@@ -205,7 +263,7 @@ class ForwardRows {
 #pragma unroll
       for (int j = 0; j < Tile::dv / 16; ++j) {
         uint32_t both[4];
-        read_v.read(both, v, 16 * j, 16 * step);
+        read_v.read_transposed(both, v, 16 * step, 16 * j);
         const uint32_t low[2] = {both[0], both[1]}, high[2] = {both[2], both[3]};
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
@@ -281,15 +339,23 @@ struct HeldQueries<Config, true> {
   }
 };
 
-// Answers through shared memory, so that they leave in rows of 16-byte packs. `to`: where the warp's queries were.
+// The first row of a lane in the block's tile.
 template <class Config>
-__device__ __forceinline__ void store_rows(ForwardRows<Config>& rows, const AttentionArgs& a, const Sequence& s,
-                                           int head, int tile_row, int warp_row, typename Config::T* shared,
-                                           float score_scale, float factor) {
+__device__ __forceinline__ int lane_line(int thread) {
+  return thread / kWarp * (16 * Config::own) + thread % kWarp / 4;
+}
+
+// Answers through shared memory, so that they leave in rows of 16-byte packs. `shared`: where the queries were.
+template <class Config>
+__device__ __forceinline__ void store_rows(ForwardRows<Config>& rows, const AttentionArgs& a, const ForwardBlock& block,
+                                           typename Config::T* shared) {
   using T = typename Config::T;
   using Tile = typename Config::Tile;
   using Out = typename Config::Out;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const Sequence& s = block.s;
+  const int head = block.head, tile_row = block.tile_row, thread = thread_again(), lane = thread % kWarp;
+  const int warp_row = thread / kWarp * (16 * Config::own);
+  const typename Config::Score score(a, s, head);
 #pragma unroll
   for (int i = 0; i < Config::own; ++i) {
 #pragma unroll
@@ -305,8 +371,8 @@ __device__ __forceinline__ void store_rows(ForwardRows<Config>& rows, const Atte
         if (a.sinks != nullptr) {
           const float sink = a.sinks[head], most = fmaxf(largest, sink);
           if (most > -INFINITY) {
-            scale = ptx::exp2_approx_ftz((largest - most) * factor);
-            sum = sum * scale + ptx::exp2_approx_ftz((sink - most) * factor);
+            scale = ptx::exp2_approx_ftz((largest - most) * score.factor());
+            sum = sum * scale + ptx::exp2_approx_ftz((sink - most) * score.factor());
             largest = most;
           }
         }
@@ -314,7 +380,7 @@ __device__ __forceinline__ void store_rows(ForwardRows<Config>& rows, const Atte
       }
       scale = sum == 0.0f ? 0.0f : scale / sum;
       if (a.lse != nullptr && lane % 4 == 0 && row < s.m) {
-        s.lse(a, head)[row] = sum == 0.0f ? -INFINITY : fmaf(largest, score_scale, logf(sum));
+        s.lse(a, head)[row] = sum == 0.0f ? -INFINITY : fmaf(largest, score.natural(), logf(sum));
       }
 #pragma unroll
       for (int j = 0; j < Tile::dv / 8; ++j) {
@@ -351,118 +417,157 @@ __device__ __forceinline__ void store_rows(ForwardRows<Config>& rows, const Atte
   }
 }
 
+// Walks the keys from the last to the first.
+template <class Config>
+class ForwardLoop {
+  using T = typename Config::T;
+  using Tile = typename Config::Tile;
+  using Score = typename Config::Score;
+  using Mask = typename Config::Mask;
+  using Shared = typename Config::Shared;
+  using CopyK = RowCopy<T, typename Config::K, Config::threads>;
+  using CopyV = RowCopy<T, typename Config::V, Config::threads>;
+  static constexpr bool kDouble = Tile::stages == 2;
+  static_assert(Tile::stages == 1 || kDouble);
+
+ public:
+  // From step `last` on.
+  __device__ __forceinline__ ForwardLoop(const AttentionArgs& a, const ForwardBlock& block, Shared& shared, int last)
+      : a_(a),
+        block_(block),
+        shared_(shared),
+        left_(block.s.n - last * Tile::bn),
+        copy_k_(block.s.keys<T>(a.k, kv_head()), a.k.token, int64_t{last} * Tile::bn),
+        copy_v_(block.s.keys<T>(a.v, kv_head()), a.v.token, int64_t{last} * Tile::bn) {}
+
+  // Under way then: queries and the last keys; of two stages, their values too.
+  __device__ __forceinline__ void start(int last) {
+    using CopyQ = RowCopy<T, typename Config::Q, Config::threads>;
+    const int thread = static_cast<int>(threadIdx.x);
+    CopyQ copy_q(block_.s.template queries<const T>(a_.q, block_.head), a_.q.token, block_.tile_row);
+    copy_q.template start<true>(shared_.q, thread, a_.d, block_.s.m - block_.tile_row);
+    copy_k_.template start<true>(shared_.k[slot(last)], thread, a_.d, left_);
+    if constexpr (kDouble) {
+      copy_v_.template start<true>(shared_.v[slot(last)], thread, a_.dv, left_);
+    }
+    ptx::cp_async_commit();
+  }
+
+  template <bool masked>
+  __device__ __forceinline__ void step(ForwardRows<Config>& rows, int n) {
+    // What follows from the thread's index is computed again in each step: it is little, and registers are rare.
+    const int thread = thread_again();
+    const PanelReader<typename Config::Q, Quarters::down_first> read_q(thread);
+    const T* q = shared_.q + thread / kWarp * (16 * Config::own) * Config::Q::width;  // of the warp
+    // Under way: the keys of this step; of two stages, the values too.
+    ptx::cp_async_wait<0>();
+    __syncthreads();  // they are here for all, and all have left the step before
+    if constexpr (Tile::q_in_registers) {
+      if (!held_queries_) held_.load(read_q, q);
+      held_queries_ = true;
+    }
+    if constexpr (kDouble) {
+      if (n > shared_.first) {
+        copy_k_.template start<false>(shared_.k[slot(n - 1)], thread, a_.d);
+        copy_v_.template start<false>(shared_.v[slot(n - 1)], thread, a_.dv);
+        ptx::cp_async_commit();
+      }
+    } else {
+      if (left_ < Tile::bn) {
+        copy_v_.template start<true>(shared_.v[0], thread, a_.dv, left_);
+        left_ = Tile::bn;
+      } else {
+        copy_v_.template start<false>(shared_.v[0], thread, a_.dv);
+      }
+      ptx::cp_async_commit();
+    }
+    const PanelReader<typename Config::K, Quarters::right_first> read_k(thread);
+    rows.form_scores(read_q, q, held_, read_k, shared_.k[slot(n)]);
+    if constexpr (!kDouble) {
+      ptx::cp_async_wait<0>();
+      __syncthreads();  // the values are here for all, and all have left the keys
+      if (n > shared_.first) {
+        copy_k_.template start<false>(shared_.k[0], thread, a_.d);
+        ptx::cp_async_commit();
+      }
+    }
+    weigh<masked>(rows, n * Tile::bn);
+    const PanelReader<typename Config::V, Quarters::down_first> read_v(thread_again());
+    rows.add_values(read_v, shared_.v[slot(n)]);
+  }
+
+ private:
+  __device__ __forceinline__ static int slot(int n) { return kDouble ? n & 1 : 0; }
+  __device__ __forceinline__ int kv_head() const { return block_.head / (a_.q_heads / a_.kv_heads); }
+
+  template <bool masked>
+  __device__ __forceinline__ void weigh(ForwardRows<Config>& rows, int first_key) const {
+    const ForwardBlock& block = shared_.block;
+    const int thread = thread_again(), row = block.tile_row + lane_line<Config>(thread);
+    const Score score(a_, block.s, block.head);
+    const Mask mask(a_, block.s, block.head);
+    rows.template weigh<masked>(score, mask, a_, block.s, block.head, row, first_key + 2 * (thread % 4),
+                                shared_.totals[Tile::totals_in_shared ? thread : 0]);
+  }
+
+  const AttentionArgs& a_;
+  const ForwardBlock& block_;
+  Shared& shared_;
+  int left_;  // keys of the last step that exist, or more; all, once its values are on their way
+  bool held_queries_ = false;
+  CopyK copy_k_;
+  CopyV copy_v_;
+  HeldQueries<Config> held_;
+};
+
 // The block's part of attention. `memory`: Config::Shared.
 template <class Config>
 __device__ __forceinline__ void attend(const AttentionArgs& a, const HeadOrder& order, void* memory) {
-  using T = typename Config::T;
   using Tile = typename Config::Tile;
-  constexpr bool kDouble = Tile::stages == 2;
-  static_assert(Tile::stages == 1 || kDouble);
   auto& shared = *static_cast<typename Config::Shared*>(memory);
+  const ForwardBlock block(a, order, Tile::bm, static_cast<int>(blockIdx.x));
+  if (block.tile_row >= block.s.m) return;
 
-  const HeadOrder::Place place = order.place(static_cast<int>(blockIdx.x));
-  const int head = place.pair % a.q_heads, kv_head = head / (a.q_heads / a.kv_heads);
-  const Sequence s(a, place.pair / a.q_heads);
-  const int tile_row = place.tile * Tile::bm;
-  if (tile_row >= s.m) return;
-  const int last_row = min(tile_row + Tile::bm, s.m) - 1;
-  const typename Config::Score score(a, s, head);
-  const typename Config::Mask mask(a, s, head);
-  const int warp_row = static_cast<int>(threadIdx.x) / kWarp * (16 * Config::own);
-  const int lane_row = tile_row + warp_row + static_cast<int>(threadIdx.x) % kWarp / 4;
-
-  // Steps from `end` - 1 down to `first`, of which all rows see those from `whole` to before `whole_end` in full.
-  const int end = max(0, mask.end(last_row) + Tile::bn - 1) / Tile::bn, first = mask.first(tile_row) / Tile::bn;
-  const int whole_end = max(0, mask.end(tile_row)) / Tile::bn;
+  // Steps from end - 1 down to first, of which all rows see those from `whole` to before `whole_end` in full.
+  const typename Config::Mask mask(a, block.s, block.head);
+  const int last_row = min(block.tile_row + Tile::bm, block.s.m) - 1;
+  const int end = max(0, mask.end(last_row) + Tile::bn - 1) / Tile::bn, first = mask.first(block.tile_row) / Tile::bn;
+  const int whole_end = max(0, mask.end(block.tile_row)) / Tile::bn;
   const int whole = (mask.first(last_row) + Tile::bn - 1) / Tile::bn;
 
+  if (threadIdx.x == 0) {
+    shared.block = block;
+    shared.first = first;
+    shared.whole = whole;
+    shared.whole_end = whole_end;
+  }
+  __syncthreads();
+
   ForwardRows<Config> rows;
+  auto& totals = shared.totals[Tile::totals_in_shared ? threadIdx.x : 0];
+  if constexpr (Tile::totals_in_shared) rows.store_totals(totals);
   if (first < end) {
-    const RowCopy<T, typename Config::Q, Config::threads> copy_q(s.queries<const T>(a.q, head), a.q.token, tile_row,
-                                                                 a.d);
-    RowCopy<T, typename Config::K, Config::threads> copy_k(s.keys<T>(a.k, kv_head), a.k.token,
-                                                           int64_t{end - 1} * Tile::bn, a.d);
-    RowCopy<T, typename Config::V, Config::threads> copy_v(s.keys<T>(a.v, kv_head), a.v.token,
-                                                           int64_t{end - 1} * Tile::bn, a.dv);
-    const FragmentReader<Side::a, typename Config::Q> read_q(warp_row);
-    const FragmentReader<Side::b, typename Config::K> read_k(0);
-    const FragmentReader<Side::b, typename Config::V> read_v(0);
-    const int left = s.n - (end - 1) * Tile::bn;  // keys of the last step
-
-    // Under way: queries and the last keys; of two stages, their values too.
-    copy_q.template start<true>(shared.q, s.m - tile_row);
-    copy_k.template start<true>(shared.k[0], left);
-    copy_k.back();
-    if constexpr (kDouble) {
-      copy_v.template start<true>(shared.v[0], left);
-      copy_v.back();
-    }
-    ptx::cp_async_commit();
-
-    HeldQueries<Config> held;
-    int slot = 0;
-    const auto step = [&]<bool masked>(int n) {
-      // Under way: the keys of this step; of two stages, the values too.
-      ptx::cp_async_wait<0>();
-      __syncthreads();  // they are here for all, and all have left the step before
-      if constexpr (Tile::q_in_registers) {
-        if (n == end - 1) held.load(read_q, shared.q);
-      }
-      if constexpr (kDouble) {
-        if (n > first) {
-          copy_k.template start<false>(shared.k[slot ^ 1]);
-          copy_v.template start<false>(shared.v[slot ^ 1]);
-          copy_k.back();
-          copy_v.back();
-          ptx::cp_async_commit();
-        }
+    ForwardLoop<Config> loop(a, block, shared, end - 1);
+    loop.start(end - 1);
+    for (int n = end - 1; n >= shared.first; --n) {
+      if (Config::all_options || n >= shared.whole_end || n < shared.whole) {
+        loop.template step<true>(rows, n);
       } else {
-        if (n == end - 1) {
-          copy_v.template start<true>(shared.v[0], left);
-        } else {
-          copy_v.template start<false>(shared.v[0]);
-        }
-        copy_v.back();
-        ptx::cp_async_commit();
-      }
-      rows.form_scores(read_q, shared.q, held, read_k, shared.k[slot]);
-      if constexpr (!kDouble) {
-        ptx::cp_async_wait<0>();
-        __syncthreads();  // the values are here for all, and all have left the keys
-        if (n > first) {
-          copy_k.template start<false>(shared.k[0]);
-          copy_k.back();
-          ptx::cp_async_commit();
-        }
-      }
-      rows.template weigh<masked>(score, mask, a, s, head, lane_row, n * Tile::bn);
-      rows.add_values(read_v, shared.v[slot]);
-      if constexpr (kDouble) slot ^= 1;
-    };
-    if constexpr (Config::all_options) {
-      for (int n = end - 1; n >= first; --n) step.template operator()<true>(n);
-    } else {
-      int n = end - 1;
-      while (n >= first) {
-        // by twos, because the loop over whole steps stands once in the code, and the masked body once
-        if (n >= whole_end || n < whole) {
-          step.template operator()<true>(n--);
-        } else {
-          step.template operator()<false>(n--);
-        }
+        loop.template step<false>(rows, n);
       }
     }
   }
 
-  // write
-  store_rows(rows, a, s, head, tile_row, warp_row, shared.q, score.natural(), score.factor());
+  if constexpr (Tile::totals_in_shared) rows.load_totals(totals);
+  store_rows(rows, a, shared.block, shared.q);
   if constexpr (Config::all_options) {
     if (a.max_logits == nullptr) return;
+    const auto largest = [](float x, float y) { return ptx::max_nan(x, y); };
     float most = rows.top[0][0];
 #pragma unroll
-    for (int i = 1; i < 2 * Config::own; ++i) most = ptx::max_nan(most, rows.top[i / 2][i % 2]);
-    most = warp_reduce(most, [](float x, float y) { return ptx::max_nan(x, y); });
-    if (threadIdx.x % kWarp == 0) atomic_max(a.max_logits + head, most);
+    for (int i = 1; i < 2 * Config::own; ++i) most = largest(most, rows.top[i / 2][i % 2]);
+    most = warp_reduce(most, largest);
+    if (threadIdx.x % kWarp == 0) atomic_max(a.max_logits + shared.block.head, most);
   }
 }
 

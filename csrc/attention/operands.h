@@ -31,12 +31,13 @@ inline bool in_packs(const HeadRows& x, int size) {
 }
 
 // A contiguous copy takes the place of `x` where its heads have gaps between their values, or could start at a multiple of
-// 16 bytes and do not: next to what attention computes of them, a copy is cheap.
+// 16 bytes and do not, or where tokens lie megabytes apart: next to what attention computes of them, a copy is cheap.
 inline HeadRows as_head_rows(Tensor& x) {
   const int64_t last = x.dim() - 1, size = size_of(*kernel_dtype(x.scalar_type()));
   const bool unit = x.stride(last) == 1 || x.size(last) == 1, could = x.size(last) * size % 16 == 0;
   HeadRows rows = head_rows(x);
-  if (unit && (!could || in_packs(rows, static_cast<int>(size)))) return rows;
+  const bool near = rows.token <= kMostTokenStride;
+  if (unit && near && (!could || in_packs(rows, static_cast<int>(size)))) return rows;
   // A contiguous tensor may begin anywhere, and would not be copied by PyTorch's `contiguous`.
   Tensor copy = empty_contiguous(x, x.sizes(), x.scalar_type());
   torch::stable::copy_(copy, x);
@@ -84,6 +85,7 @@ inline void set_options(AttentionArgs& a, OptionCopies& copies, const AttentionO
     return static_cast<int>(tokens < 0 ? kUnlimited : std::min<int64_t>(tokens, kUnlimited));
   };
   a.scale = static_cast<float>(o.scale);
+  a.scale_log2 = static_cast<float>(o.scale * 1.4426950408889634);
   a.left = side(o.window_left);
   a.right = o.causal ? 0 : side(o.window_right);
   a.score.softcap = static_cast<float>(o.softcap);

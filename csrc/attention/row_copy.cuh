@@ -17,42 +17,38 @@ class RowCopy {
   static_assert(Layout::lines % kStep == 0 && kStep % 8 == 0, "an even share of lines that swizzle alike");
 
  public:
-  // `rows`: the first of all; the tile at hand starts at row `first`. `d`: values of a row that there are, whole chunks.
-  __device__ __forceinline__ RowCopy(const T* rows, int64_t stride, int64_t first, int d) : stride_(stride) {
-    const int thread = static_cast<int>(threadIdx.x), col = thread % kPerLine * kChunk;
-    line_ = thread / kPerLine;
-    to_ = Layout::at(line_, col);
-    from_ = rows + (first + line_) * stride + col;
-    inside_ = 0;
-#pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) inside_ |= (col + panel * Layout::width < d ? 1u : 0u) << panel;
+  // `rows`: the first of all; the tile that is copied first starts at row `first`.
+  __device__ __forceinline__ RowCopy(const T* rows, int64_t stride, int64_t first)
+      : bytes_(kStep * static_cast<uint32_t>(stride) * static_cast<uint32_t>(sizeof(T))) {
+    const int thread = static_cast<int>(threadIdx.x);
+    from_ = rows + (first + Layout::lines - kStep + line(thread)) * stride + col(thread);
   }
 
-  // Starts copying the tile at hand, of which `left` rows exist: where that is not asked, all of them.
+  // Starts copying the next tile, of whose rows d values exist, whole chunks, and of which `left` rows exist: where that is
+  // not asked, all of them. `thread`: its index.
   template <bool ask>
-  __device__ __forceinline__ void start(T* tile, int left = 0) const {
-    const T* from = from_;
+  __device__ __forceinline__ void start(T* tile, int thread, int d, int left = 0) {
+    const int first = Layout::at(line(thread), col(thread));
 #pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      const bool there = !ask || line_ + r * kStep < left;
+    for (int r = kRounds - 1; r >= 0; --r) {
+      const bool there = !ask || line(thread) + r * kStep < left;
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
-        T* to = tile + Layout::Panel::moved(to_, r * kStep, 0) + panel * Layout::Panel::size;
-        ptx::cp_async_zfill(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from + panel * Layout::width),
-                            there && (inside_ >> panel & 1u) != 0);
+        T* to = tile + Layout::Panel::moved(first, r * kStep, 0) + panel * Layout::Panel::size;
+        ptx::cp_async_zfill(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from_ + panel * Layout::width),
+                            there && col(thread) + panel * Layout::width < d);
       }
-      from += kStep * stride_;
+      from_ = reinterpret_cast<const T*>(reinterpret_cast<const char*>(from_) - bytes_);
     }
   }
 
-  // On to the tile before.
-  __device__ __forceinline__ void back() { from_ -= Layout::lines * stride_; }
-
  private:
-  const T* from_;    // the thread's first chunk of the tile at hand
-  int64_t stride_;   // values from one row to the next
-  int to_, line_;    // where that chunk goes, and in which line it is
-  uint32_t inside_;  // bit p: the chunk in panel p exists
+  // Of the thread's first chunk in a tile.
+  __device__ __forceinline__ static int line(int thread) { return thread / kPerLine; }
+  __device__ __forceinline__ static int col(int thread) { return thread % kPerLine * kChunk; }
+
+  const T* from_;   // the next chunk: the thread's last line of the next tile
+  uint32_t bytes_;  // from one of its lines to the next, few enough for 32 bits (kMostTokenStride)
 };
 
 }  // namespace warpsmith

@@ -18,12 +18,12 @@ namespace warpsmith {
 
 // scale * product, for a positive scale: the largest product is the largest score.
 struct PlainScore {
-  float scale;
+  const AttentionArgs& a;
 
-  __device__ __forceinline__ PlainScore(const AttentionArgs& a, const Sequence&, int) : scale(a.scale) {}
+  __device__ __forceinline__ PlainScore(const AttentionArgs& args, const Sequence&, int) : a(args) {}
 
-  __device__ __forceinline__ float factor() const { return scale * kLog2e; }
-  __device__ __forceinline__ float natural() const { return scale; }
+  __device__ __forceinline__ float factor() const { return a.scale_log2; }
+  __device__ __forceinline__ float natural() const { return a.scale; }
 
   template <int count, class Key>
   __device__ __forceinline__ void row(float (&)[count], int, Key) const {}

@@ -2,6 +2,7 @@
 //   Tiles by head dimension and GPU (forward_tile.h). Registers: up to 255 a thread, of which at d 128 answers take 128 and
 //   scores 64. Shared memory on sm_90: 80 KB at d 64, 96 KB at 128, 96 KB at 256, two blocks a multiprocessor.
 //   Bound: the tensor cores at what mma.sync reaches, less what softmax takes of the issue slots.
+#include "attention/compiled_sm.h"
 #include "attention/flash_attention/launch_forward.cuh"
 #include "host/registry.h"
 
@@ -11,7 +12,7 @@ namespace {
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::warps* kWarp, Tile::blocks)
     flash_attention_mma_peak_kernel(const AttentionArgs a, const HeadOrder order) {
-  if constexpr (may_run<Tile>(kForwardSm)) {
+  if constexpr (may_run<Tile>(kCompiledSm)) {
     extern __shared__ __align__(128) uint4 memory[];
     attend<ForwardConfig<T, Tile, PlainScoreOf, RangeMask, false>>(a, order, memory);
   }
