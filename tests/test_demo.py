@@ -49,8 +49,8 @@ def test_small_configuration_is_right(dtype: str, capsys: pytest.CaptureFixture[
                 assert (step.name, "Triton, interpreted") in found
     assert {what for what, _ in found} >= {
         "whole layer",
-        "gradient of attention",
         "gradient of residual",
+        "gradient of qkv_weight",
         "gradient of down_weight",
     }
 
@@ -84,6 +84,18 @@ def _outputs_exchanged(
     return x, torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
+def _not_causal(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    return model._attention(q, k, v, scale, False)
+
+
+def _not_scaled(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    return model._attention(q, k, v, 1.0, causal)
+
+
+def _heads_exchanged(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    return model._attention(q, k, v, scale, causal).flip(2)
+
+
 def _swapped(x: Tensor) -> Tensor:
     gate, up = x.chunk(2, dim=-1)
     return gate * torch.nn.functional.silu(up)
@@ -105,6 +117,9 @@ def _nan(x: Tensor, y: Tensor) -> Tensor:
         ("add_rms_norm", _without_weight),
         ("add_rms_norm", _old_residual),
         ("add_rms_norm", _outputs_exchanged),
+        ("flash_attention", _not_causal),
+        ("flash_attention", _not_scaled),
+        ("flash_attention", _heads_exchanged),
         ("silu_and_mul", _swapped),
         ("add", _one_element_off),
         ("add", _nan),
@@ -128,6 +143,9 @@ def test_a_wrong_operator_fails(
         ("add_rms_norm", _without_weight),
         ("add_rms_norm", _old_residual),
         ("add_rms_norm", _outputs_exchanged),
+        ("flash_attention", _not_causal),
+        ("flash_attention", _not_scaled),
+        ("flash_attention", _heads_exchanged),
         ("silu_and_mul", _swapped),
         ("add", _nan),
     ],
@@ -152,7 +170,7 @@ def test_wrong_gradients_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(warpsmith, "add", detached)
     found = {check.what: check.ok for check in checks.check_training(weights(), 3)}
-    assert not found["gradient of attention"]
+    assert not found["gradient of out_weight"]
     assert not found["gradient of residual"]
     assert found["gradient of down_weight"]
 
@@ -186,10 +204,22 @@ def test_steps_fit_together() -> None:
 def test_steps_compute_the_formula(side: str) -> None:
     """Both sides share the wiring of `STEPS`, so only a formula beside it can find it wrong."""
     tensors = weights(torch.float32).inputs(3)
-    attention, residual, norm, gate_up, down = (t.double() for t in tensors)
-    x = attention + residual
-    n = x / (x.square().mean(-1, keepdim=True) + model.EPS).sqrt() * norm
-    gate, up = (n @ gate_up.T).chunk(2, -1)
+    residual, first, qkv, out, norm, gate_up, down = (t.double() for t in tensors)
+
+    def normalised(x: Tensor, weight: Tensor) -> Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + model.EPS).sqrt() * weight
+
+    rows = (normalised(residual, first) @ qkv.T).view(3, -1, model.HEAD_DIM)
+    heads = rows.shape[1] // 6
+    attended = torch.zeros(3, 4 * heads, model.HEAD_DIM, dtype=torch.float64)
+    for token in range(3):
+        for head in range(4 * heads):
+            keys = rows[: token + 1, 4 * heads + head // 4]
+            values = rows[: token + 1, 5 * heads + head // 4]
+            scores = keys @ rows[token, head] / math.sqrt(model.HEAD_DIM)
+            attended[token, head] = scores.softmax(0) @ values
+    x = attended.view(3, -1) @ out.T + residual
+    gate, up = (normalised(x, norm) @ gate_up.T).chunk(2, -1)
     y = x + (gate * gate.sigmoid() * up) @ down.T
     with torch.no_grad():
         torch.testing.assert_close(model.layer(side)(*tensors), y.float(), rtol=1e-4, atol=1e-4)
@@ -222,19 +252,25 @@ def test_times_of_a_layer(
         checks.WHOLE,
     ]
     tokens, hidden, ffn = 4, model.SMALL.hidden, model.SMALL.ffn
+    kv = hidden // model.GROUP
     elements = [
+        2 * tokens * hidden + hidden,
+        (tokens + hidden + 2 * kv) * hidden + tokens * (hidden + 2 * kv),
+        2 * tokens * hidden + 2 * tokens * kv,
+        2 * tokens * hidden + hidden * hidden,
         4 * tokens * hidden + hidden,
         tokens * hidden + 2 * ffn * hidden + tokens * 2 * ffn,
         tokens * 2 * ffn + tokens * ffn,
         tokens * ffn + ffn * hidden + tokens * hidden,
         3 * tokens * hidden,
     ]
-    assert [row.limit_ms for row in rows[:5]] == pytest.approx([2 * n / 4e9 for n in elements])
+    limits = [row.limit_ms for row in rows[: len(elements)]]
+    assert limits == pytest.approx([2 * n / 4e9 for n in elements])
     between, whole = rows[-2:]
-    assert between.ms == 3.0
+    assert between.ms == 5.0
     assert between.speedup(between.torch_ms) == 2.0
     assert between.compile_ms is None
-    assert whole.limit_ms == pytest.approx(sum(row.limit_ms for row in rows[:5]))
+    assert whole.limit_ms == pytest.approx(sum(limits))
     assert all(row.limit_ms > 0 for row in rows)
     demo.print_times(rows)
     text = capsys.readouterr().out

@@ -1,11 +1,13 @@
-"""The MLP half of a Llama-3-8B decoder layer, through warpsmith and through PyTorch.
+"""A Llama-3-8B decoder layer, through warpsmith and through PyTorch.
 
-    x = attention + residual,    n = rms_norm(x) * w,    y = x + W_down (silu(W_gate n) * (W_up n))
+    m = rms_norm(r) * w1,    x = r + W_out attention(W_qkv m),
+    n = rms_norm(x) * w2,    y = x + W_down (silu(W_gate n) * (W_up n))
 
-The first sum is fused into the norm (`add_rms_norm`), as a real layer has it. Weights, output of
-attention and residual stream are random but seeded, the sizes and token counts are the model's own.
-The matrix products are PyTorch's on both sides; everything around them is warpsmith's on one side.
-Answers are checked before anything is timed:
+The tokens are one sequence, attention is causal, with 32 heads of queries and 8 of keys; positions
+(RoPE) are left out on both sides. The sum behind attention is fused into the second norm
+(`add_rms_norm`), as a real layer has it. Weights and residual stream are random but seeded, the
+sizes and token counts are the model's own. The products with weights are PyTorch's on both sides;
+everything around them is warpsmith's on one side. Answers are checked before anything is timed:
 
 - every operator, on the tensors that reach it, by the accuracy rule of `warpsmith.testing`;
 - the whole layer against float64, by the bound that `error_bound` derives.
@@ -30,7 +32,7 @@ from warpsmith.cli.arguments import parse_device
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, FLOATS
 from warpsmith.demo.checks import WHOLE, Check, check_layer, check_steps, check_training
-from warpsmith.demo.model import LLAMA_3_8B, SMALL, STEPS, Config, Weights
+from warpsmith.demo.model import HEAD_DIM, LLAMA_3_8B, SMALL, STEPS, Config, Weights
 from warpsmith.demo.times import Row, time_layer
 from warpsmith.measure import limits
 from warpsmith.native import finding
@@ -141,7 +143,7 @@ def _as_json(config: Config, place: str, dtype: str, checks: Any, rows: Sequence
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="warpsmith demo",
-        description="The MLP half of a Llama-3-8B decoder layer through warpsmith and through"
+        description="A Llama-3-8B decoder layer through warpsmith and through"
         " PyTorch: checked against each other and against float64, then timed.",
     )
     root.add_argument("--tokens", help="comma list of token counts, 1,16,128")
@@ -218,10 +220,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _heading(config: Config, dtype: str, place: str) -> str:
     return (
-        f"The MLP half of a decoder layer of {config.name}: hidden {config.hidden}, ffn"
-        f" {config.ffn}, {dtype}, on {place}.\n"
-        "x = attention + residual, n = rms_norm(x) * w,"
-        " y = x + W_down (silu(W_gate n) * (W_up n))\n"
+        f"A decoder layer of {config.name}: hidden {config.hidden}, ffn {config.ffn}, heads of"
+        f" {HEAD_DIM}, {dtype}, on {place}.\n"
+        "m = rms_norm(r) * w1, x = r + W_out attention(W_qkv m),\n"
+        "n = rms_norm(x) * w2, y = x + W_down (silu(W_gate n) * (W_up n))\n"
     )
 
 

@@ -14,6 +14,8 @@ from warpsmith.demo.model import INPUTS, STEPS, Config, Weights, layer
 from warpsmith.proof import testing
 
 WHOLE = "whole layer"
+#: Up to this step, which attends, a token's row depends on no other token.
+ATTENDS = [step.op for step in STEPS].index("flash_attention")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,13 @@ class Check:
 
 
 def error_bound(
-    contribution: float, residual: float, output: float, config: Config, dtype: torch.dtype
+    attention: float,
+    scores: float,
+    contribution: float,
+    residual: float,
+    output: float,
+    config: Config,
+    dtype: torch.dtype,
 ) -> float:
     """How far the layer may be from float64, as a root mean square over its outputs.
 
@@ -44,17 +52,29 @@ def error_bound(
     - The gate silu(g) u: an error of u passes unchanged, one of g is multiplied by g silu'(g) /
       silu(g), in the mean square at most 1.5 for normal g of any spread.
 
-    So, in squares relative to each tensor, with one rounding in the first sum, two in the norm, two
-    in the gate (silu and its product) and one in the final sum:
+    - Relative errors e of queries and keys, independent from element to element, move a score by
+      sqrt(2) e |q| |k| / d, whatever it is: by sqrt(2) e times the spread of all scores. A weight
+      of the softmax moves by as much, relative to itself, and the answer, a sum of independent
+      values, too.
 
-        x:  u^2
+    So, in squares relative to each tensor, with two roundings in a norm, two in attention (weights
+    and answer), one in the sum behind it, two in the gate (silu and its product) and one in the
+    final sum:
+
+        m:  2 u^2
+        q, k, v:  m + 2 u^2 + hidden v^2
+        o:  q (1 + 2 scores^2) + 2 u^2
+        a:  o + 2 u^2 + hidden v^2
+        x:  a |a|^2 / |x|^2 + u^2
         n:  x + 2 u^2
         h:  n + 2 u^2 + hidden v^2
-        a:  2.5 h + 2 u^2
-        d:  a + 2 u^2 + ffn v^2
+        g:  2.5 h + 2 u^2
+        d:  g + 2 u^2 + ffn v^2
         y:  x |x|^2 + d |d|^2 + u^2 |y|^2          which is the square of the bound
 
     Args:
+        attention: root mean square of a, what attention adds to the residual stream.
+        scores: root mean square of the scores.
         contribution: root mean square of d, what the layer adds to the residual stream.
         residual: root mean square of x, the residual stream behind attention.
         output: root mean square of y.
@@ -62,11 +82,15 @@ def error_bound(
         dtype: of all tensors.
     """
     u, v = torch.finfo(dtype).eps / 2, torch.finfo(torch.float32).eps / 2
-    x = u**2
+    m = 2 * u**2
+    q = m + 2 * u**2 + config.hidden * v**2
+    o = q * (1 + 2 * scores**2) + 2 * u**2
+    a = o + 2 * u**2 + config.hidden * v**2
+    x = a * (attention / residual) ** 2 + u**2
     n = x + 2 * u**2
     h = n + 2 * u**2 + config.hidden * v**2
-    a = 2.5 * h + 2 * u**2
-    d = a + 2 * u**2 + config.ffn * v**2
+    g = 2.5 * h + 2 * u**2
+    d = g + 2 * u**2 + config.ffn * v**2
     return math.sqrt(x * residual**2 + d * contribution**2 + (u * output) ** 2)
 
 
@@ -91,7 +115,7 @@ def check_steps(
         if step.op is None:
             continue
         op = catalogue.get(step.op)
-        served: dict[str, Any] = {step.serves(args): outs}
+        served: dict[str, Any] = {step.serves(args): step.answers(outs)}
         if twins:
             served["Triton, interpreted"] = testing.run_triton(op, args)
         for name, out in served.items():
@@ -109,20 +133,27 @@ def check_layer(weights: Weights, values: dict[str, Tensor]) -> list[Check]:
     The two may be apart by the sum of their errors, hence by twice the bound.
     """
     tensors = [values[name] for name in INPUTS]
-    in_pytorch = layer("theirs")
-    attention, residual = tensors[:2]
-    ours, theirs = values["y"], in_pytorch(*tensors)
-    wide = [t.double() for t in tensors[2:]]
+    ours, theirs = values["y"], layer("theirs")(*tensors)
+    wide = dict(zip(INPUTS, (t.double() for t in tensors), strict=True))
+    before = dict(wide)
+    for step in STEPS[:ATTENDS]:
+        step.run(step.theirs, before)
+    scores = float(before["q"].square().mean().sqrt() * before["k"].square().mean().sqrt())
     tokens = len(ours)
-    squares = torch.zeros(6, dtype=torch.float64, device=ours.device)
+    squares = torch.zeros(7, dtype=torch.float64, device=ours.device)
     for rows in torch.arange(tokens, device=ours.device).split(1024):  # float64 needs space
-        a, r = attention[rows].double(), residual[rows].double()
-        x, exact = a + r, in_pytorch(a, r, *wide)
+        part = {**wide, "residual": wide["residual"][rows], "q": before["q"][:, rows]}
+        seen = int(rows[-1]) + 1
+        part |= {name: before[name][:, :seen] for name in ("k", "v")}
+        for step in STEPS[ATTENDS:]:
+            step.run(step.theirs, part)
+        x, exact = part["x"], part["y"]
         o, t = ours[rows].double(), theirs[rows].double()
-        parts = (o - exact, t - exact, o - t, exact - x, x, exact)
-        squares += torch.stack([part.square().sum() for part in parts])
-    mine, pytorch, apart, contribution, stream, output = (squares / ours.numel()).sqrt().tolist()
-    bound = error_bound(contribution, stream, output, weights.config, ours.dtype)
+        parts = (o - exact, t - exact, o - t, part["attention"], exact - x, x, exact)
+        squares += torch.stack([of.square().sum() for of in parts])
+    roots = (squares / ours.numel()).sqrt().tolist()
+    mine, pytorch, apart, attention, contribution, stream, output = roots
+    bound = error_bound(attention, scores, contribution, stream, output, weights.config, ours.dtype)
     return [
         _within(WHOLE, "warpsmith", tokens, mine, bound),
         _within(WHOLE, "PyTorch", tokens, pytorch, bound),

@@ -32,7 +32,9 @@ class Config:
 
 
 LLAMA_3_8B = Config("Llama-3-8B", 4096, 14336, (1, 16, 128, 1024, 4096, 8192))
-SMALL = Config("Llama-3-8B in miniature", 256, 512, (1, 4, 16))
+SMALL = Config("Llama-3-8B in miniature", 512, 1024, (1, 4, 16))
+#: Values of a head, and heads of queries for each of keys, in both.
+HEAD_DIM, GROUP = 128, 4
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,25 @@ class Step:
     theirs: Callable[..., Any]
     op: str | None = None
     extra: tuple[Any, ...] = ()
+    #: The names of `extra`, where the public function takes them by name only.
+    named: tuple[str, ...] = ()
 
     @property
     def ours(self) -> Callable[..., Any]:
-        return getattr(warpsmith, self.op) if self.op else self.theirs
+        if self.op is None:
+            return self.theirs
+        function = getattr(warpsmith, self.op)
+        if not self.named:
+            return function
+        count = len(self.inputs)
+        return lambda *args: function(
+            *args[:count], **dict(zip(self.named, args[count:], strict=True))
+        )
+
+    def answers(self, outs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        """As the operator returns them: None stands for what was not asked for."""
+        assert self.op is not None
+        return (*outs, *(None,) * (len(catalogue.get(self.op).outputs) - len(outs)))
 
     def arguments(self, values: dict[str, Tensor]) -> tuple[Any, ...]:
         return (*(values[name] for name in self.inputs), *self.extra)
@@ -75,12 +92,39 @@ class Step:
         dtype = DTYPE_NAMES[args[0].dtype]
         if self.op is None:
             a, b = args
-            moved = (a.numel() + b.numel() + len(a) * len(b)) * a.element_size()
+            rows = a.numel() // b.shape[1]
+            moved = (a.numel() + b.numel() + rows * b.shape[0]) * a.element_size()
             return limits.floor_ms(known, dtype, moved, 2 * a.numel() * b.shape[0])
         op = catalogue.get(self.op)
         assert op.cost is not None
         args = dispatch.normalise(op, tuple(args))
         return limits.floor_ms(known, dtype, op.cost.bytes(*args), op.cost.flops(*args))
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def _queries_keys_values(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """[1, tokens, heads, d] each: the tokens are one sequence."""
+    rows = F.linear(x, weight).view(1, len(x), -1, HEAD_DIM)
+    heads = rows.shape[2] // (GROUP + 2)
+    return rows.split((GROUP * heads, heads, heads), 2)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    """The queries are the last of the sequence; all, unless it is computed in parts."""
+    m, n = q.shape[1], k.shape[1]
+    earlier = None if m == n else torch.ones(m, n, dtype=torch.bool, device=q.device).tril(n - m)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(
+        q, k, v, earlier, is_causal=causal and m == n, scale=scale, enable_gqa=True
+    )
+    return out.transpose(1, 2)
+
+
+def _project(x: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(x.reshape(x.shape[1], -1), weight)
 
 
 def _add_rms_norm(
@@ -103,11 +147,32 @@ def _add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-#: What goes in: the output of attention and the residual stream, a row per token; weight of the
-#: norm, both weights of the gate and up projection, W_down.
-INPUTS = ("attention", "residual", "norm_weight", "gate_up_weight", "down_weight")
+#: What goes in: the residual stream, a row per token; then weights: of the norm before attention,
+#: of queries, keys and values as one, of what comes out of it, of the second norm, of the gate and
+#: up projection as one, of the down projection.
+INPUTS = (
+    "residual",
+    "attention_norm_weight",
+    "qkv_weight",
+    "out_weight",
+    "norm_weight",
+    "gate_up_weight",
+    "down_weight",
+)
 
 STEPS = (
+    Step("rms_norm", INPUTS[:2], ("m",), _rms_norm, "rms_norm", (EPS,)),
+    Step("q, k and v: matmul", ("m", "qkv_weight"), ("q", "k", "v"), _queries_keys_values),
+    Step(
+        "flash_attention",
+        ("q", "k", "v"),
+        ("o",),
+        _attention,
+        "flash_attention",
+        (HEAD_DIM**-0.5, True),
+        ("scale", "causal"),
+    ),
+    Step("out: matmul", ("o", "out_weight"), ("attention",), _project),
     Step(
         "add_rms_norm",
         ("attention", "residual", "norm_weight"),
@@ -150,12 +215,18 @@ class Weights:
         self.config, self.dtype, self.device = config, dtype, device
         self._generator = torch.Generator(device=device).manual_seed(SEED)
         width = 0.02 * math.sqrt(LLAMA_3_8B.hidden / config.hidden)
-        norm = self._normal(config.hidden, width=0.1).float() + 1
+        hidden, kv = config.hidden, config.hidden // GROUP
         self.tensors = (
-            norm.to(dtype),
-            self._normal(2 * config.ffn, config.hidden, width=width),
-            self._normal(config.hidden, config.ffn, width=width),
+            self._norm(hidden),
+            self._normal(hidden + 2 * kv, hidden, width=width),
+            self._normal(hidden, hidden, width=width),
+            self._norm(hidden),
+            self._normal(2 * config.ffn, hidden, width=width),
+            self._normal(hidden, config.ffn, width=width),
         )
+
+    def _norm(self, hidden: int) -> Tensor:
+        return (self._normal(hidden, width=0.1).float() + 1).to(self.dtype)
 
     def _normal(self, *shape: int, width: float = 1.0) -> Tensor:
         x = torch.randn(shape, generator=self._generator, device=self.device, dtype=self.dtype)
@@ -164,5 +235,4 @@ class Weights:
     def inputs(self, tokens: int) -> tuple[Tensor, ...]:
         """`INPUTS` for that many tokens."""
         self._generator.manual_seed(SEED + 1 + tokens)
-        attention, residual = (self._normal(tokens, self.config.hidden) for _ in range(2))
-        return (attention, residual, *self.tensors)
+        return (self._normal(tokens, self.config.hidden), *self.tensors)
