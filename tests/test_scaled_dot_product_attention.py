@@ -64,6 +64,44 @@ def test_what_is_taken_over_means_the_same(
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("label", ["causal, more keys", "grouped, causal", "bias", "nothing seen"])
+def test_gradients_mean_the_same(label: str, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, options = CALLS[label]
+    given = [x.requires_grad_() for x in tensors(*sizes)]
+    if label == "bias":
+        options = {"attn_mask": options["attn_mask"].clone().requires_grad_()}
+        given.append(options["attn_mask"])
+    monkeypatch.setattr(module, "_choice", lambda *args, **named: (module._FLASH, ""))
+    ours = warpsmith.scaled_dot_product_attention(*given[:3], **options)
+    theirs = F.scaled_dot_product_attention(*given[:3], **options)
+    grad = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1))
+    for a, b in zip(*(torch.autograd.grad(y, given, grad) for y in (ours, theirs)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_code_chooses_as_well(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.dispatch, "pick", lambda op, args, sm: op.variants[0])
+    module._unserved.cache_clear()
+    one, many = tensors(1, 40, dtype=torch.float16), tensors(40, 40, dtype=torch.float16)
+    wanted = {module._DECODE: one, module._FLASH: many}
+
+    def chosen(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return q + list(wanted).index(module._choice(q, k, v, sm=80)[0])
+
+    for i, given in enumerate(wanted.values()):
+        compiled = torch.compile(chosen, fullgraph=True, backend="eager", dynamic=False)
+        assert torch.equal(compiled(*given), given[0] + i)
+    module._unserved.cache_clear()
+    plain = torch.compile(
+        lambda q, k, v: warpsmith.scaled_dot_product_attention(q, k, v, is_causal=True),
+        fullgraph=True,
+        backend="eager",
+    )
+    q, k, v = tensors(6, 6)
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(plain(q, k, v), expected)
+
+
 @pytest.mark.parametrize("label", ["plain", "scaled", "other values", "grouped"])
 def test_decoding_means_the_same(label: str, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, options = CALLS[label]

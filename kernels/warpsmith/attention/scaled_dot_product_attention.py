@@ -182,7 +182,7 @@ def _choice(
     """
     if not sm and query.device.type != "cuda":
         return _PYTORCH, f"no kernels for tensors on {query.device.type}"
-    if torch._C._are_functorch_transforms_active():
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         return _PYTORCH, "no rules for function transforms"
     if why := _misfit(query, key, value, attn_mask, is_causal, enable_gqa):
         return _PYTORCH, f"the kernels here take {why}" if why.startswith("only") else why
