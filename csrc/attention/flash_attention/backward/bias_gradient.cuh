@@ -34,7 +34,7 @@ __device__ __forceinline__ ScoreGradient gradient_of(const AttentionBackwardArgs
   return {p * keep, ds, ds * score.growth(product)};
 }
 
-inline constexpr int kBiasThreads = 256;
+inline constexpr int kBiasThreads = 128;
 
 // A thread has one element of the gradient.
 template <class T>

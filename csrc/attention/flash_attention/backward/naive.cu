@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(kThreads)
   const int kv_head = head / (a.of.q_heads / a.of.kv_heads);
   const OptionScore<T> score(a.of, s, head);
   const OptionMask mask(a.of, s, head);
-  float q[kMostOfLane], dq[kMostOfLane] = {};
-  load_row(q, s.template query<const T>(a.of.q, head, query), a.of.d);
+  float dq[kMostOfLane] = {};
+  const T* q = s.template query<const T>(a.of.q, head, query);
   const T* grad = s.template query<const T>(a.grad, head, query);
   const int end = mask.end(query);
   for (int key = mask.first(query); key < end; ++key) {
