@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -155,3 +157,27 @@ def test_a_captured_call_serves_other_lengths(e4m3: bool) -> None:
         for _ in range(3):
             graph.replay()
             assert torch.equal(captured, attend()), lengths
+
+
+_OUTSIDE = """
+import torch, warpsmith
+q = torch.zeros(1, 1, 2, 64, device="cuda", dtype=torch.float16)
+cache = torch.zeros(4, 16, 1, 64, device="cuda", dtype=torch.float16)
+table = torch.tensor([[1, {page}]], device="cuda", dtype=torch.int32)
+n = torch.tensor([20], device="cuda", dtype=torch.int32)
+warpsmith.attention_with_kv_cache(q, cache, cache, n, block_table=table, variant="{variant}")
+torch.cuda.synchronize()
+"""
+
+
+@gpu
+@pytest.mark.parametrize("rung", ["naive", "split_kv", "query_tiles"])
+def test_a_page_outside_ends_the_kernel_with_a_message(rung: str) -> None:
+    """In a process of its own, which is of no use for CUDA afterwards."""
+    variants = catalogue.get("attention_with_kv_cache").variants
+    named = next(v.name for v in variants if (v.rung.name, v.dtype) == (rung, "f16"))
+    for page, fails in ((3, False), (4, True), (-1, True)):
+        code = _OUTSIDE.format(page=page, variant=named)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        said = "block_table names a page that the cache does not have" in done.stderr
+        assert (done.returncode != 0, said) == (fails, fails), done.stderr[-2000:]
