@@ -65,6 +65,10 @@ struct ForwardLittle : Tile {
   static constexpr bool totals_in_shared = false;
   static constexpr bool is_for(int sm, bool) { return has_little_shared_memory(sm); }
 };
+struct Forward64Little : ForwardTile {
+  static constexpr int d = 64, dv = 64;
+  static constexpr bool is_for(int sm, bool) { return has_little_shared_memory(sm); }
+};
 struct Forward128Little : ForwardTile {
   static constexpr int d = 128, dv = 128, bn = 32, stages = 1;
   static constexpr bool is_for(int sm, bool masked) { return has_little_shared_memory(sm) && !masked; }

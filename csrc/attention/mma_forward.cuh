@@ -73,6 +73,7 @@ struct ForwardConfig {
     // the last one, and those that all rows see in full, from whole to before whole_end.
     alignas(128) ForwardBlock block;
     int first, whole, whole_end;
+    uint32_t k_step, v_step;                                             // of copies
     alignas(128) float totals[Tile::totals_in_shared ? threads : 1][4];  // of a thread's rows
   };
   static_assert(sizeof(Shared) == kForwardBytes<Tile>);
@@ -106,8 +107,8 @@ enum class Quarters { down_first, right_first };
 template <class Layout, Quarters order>
 class PanelReader {
  public:
-  __device__ __forceinline__ explicit PanelReader(int thread) {
-    const int lane = thread % kWarp, middle = lane & 8, high = lane / 16 * 8;
+  __device__ __forceinline__ explicit PanelReader(uint32_t thread) {
+    const int lane = static_cast<int>(thread % kWarp), middle = lane & 8, high = lane / 16 * 8;
     first_ = order == Quarters::down_first ? Layout::at(lane % 8 + middle, high) : Layout::at(lane % 8 + high, middle);
   }
 
@@ -189,11 +190,12 @@ class ForwardRows {
   template <bool masked>
   __device__ __forceinline__ void weigh(const Score& score, const Mask& mask, const AttentionArgs& a, const Sequence& s,
                                         int head, int query, int lane_key, float (&totals)[4]) {
+    if constexpr (Tile::totals_in_shared) load_totals(totals);
     const float factor = score.factor();
-    float rescale[kOwn][2];
-    bool grown = false;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
+      float rescale[2];
+      bool grown = false;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float x[kScores];
@@ -210,15 +212,11 @@ class ForwardRows {
         most = warp_reduce<4>(most, MaxOf{});
         if constexpr (Config::all_options) top[i][half] = fmaxf(top[i][half], most);
         const bool grows = (most - largest[i][half]) * factor > kGrowth;  // not where both are -inf
-        rescale[i][half] = grows ? ptx::exp2_approx_ftz((largest[i][half] - most) * factor) : 1.0f;
+        rescale[half] = grows ? ptx::exp2_approx_ftz((largest[i][half] - most) * factor) : 1.0f;
         largest[i][half] = grows ? most : largest[i][half];
         grown = grown || grows;
       }
-    }
-    if constexpr (Tile::totals_in_shared) load_totals(totals);
-    if (__any_sync(kAllLanes, grown)) rescale_by(rescale);
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+      if (__any_sync(kAllLanes, grown)) rescale_by(i, rescale);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         // Rows that have seen nothing yet have no finite score to be relative to.
@@ -282,17 +280,14 @@ class ForwardRows {
     for (int c = 0; c < kScores; ++c) f(c, scores[i][c / 2].value[2 * half + c % 2]);
   }
 
-  __device__ __forceinline__ void rescale_by(const float (&by)[kOwn][2]) {
+  __device__ __forceinline__ void rescale_by(int i, const float (&by)[2]) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int half = 0; half < 2; ++half) {
+      total[i][half] *= by[half];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        total[i][half] *= by[i][half];
-#pragma unroll
-        for (int j = 0; j < Tile::dv / 8; ++j) {
-          out[i][j].value[2 * half] *= by[i][half];
-          out[i][j].value[2 * half + 1] *= by[i][half];
-        }
+      for (int j = 0; j < Tile::dv / 8; ++j) {
+        out[i][j].value[2 * half] *= by[half];
+        out[i][j].value[2 * half + 1] *= by[half];
       }
     }
   }
@@ -341,8 +336,8 @@ struct HeldQueries<Config, true> {
 
 // The first row of a lane in the block's tile.
 template <class Config>
-__device__ __forceinline__ int lane_line(int thread) {
-  return thread / kWarp * (16 * Config::own) + thread % kWarp / 4;
+__device__ __forceinline__ int lane_line(uint32_t thread) {
+  return static_cast<int>(thread / kWarp * (16 * Config::own) + thread % kWarp / 4);
 }
 
 // Answers through shared memory, so that they leave in rows of 16-byte packs. `shared`: where the queries were.
@@ -425,12 +420,13 @@ class ForwardLoop {
   using Score = typename Config::Score;
   using Mask = typename Config::Mask;
   using Shared = typename Config::Shared;
-  using CopyK = RowCopy<T, typename Config::K, Config::threads>;
-  using CopyV = RowCopy<T, typename Config::V, Config::threads>;
   static constexpr bool kDouble = Tile::stages == 2;
   static_assert(Tile::stages == 1 || kDouble);
 
  public:
+  using CopyK = RowCopy<T, typename Config::K, Config::threads>;
+  using CopyV = RowCopy<T, typename Config::V, Config::threads>;
+
   // From step `last` on.
   __device__ __forceinline__ ForwardLoop(const AttentionArgs& a, const ForwardBlock& block, Shared& shared, int last)
       : a_(a),
@@ -443,12 +439,12 @@ class ForwardLoop {
   // Under way then: queries and the last keys; of two stages, their values too.
   __device__ __forceinline__ void start(int last) {
     using CopyQ = RowCopy<T, typename Config::Q, Config::threads>;
-    const int thread = static_cast<int>(threadIdx.x);
+    const uint32_t thread = threadIdx.x;
     CopyQ copy_q(block_.s.template queries<const T>(a_.q, block_.head), a_.q.token, block_.tile_row);
-    copy_q.template start<true>(shared_.q, thread, a_.d, block_.s.m - block_.tile_row);
-    copy_k_.template start<true>(shared_.k[slot(last)], thread, a_.d, left_);
+    copy_q.template start<true>(shared_.q, thread, CopyQ::step_bytes(a_.q.token), a_.d, block_.s.m - block_.tile_row);
+    copy_k_.template start<true>(shared_.k[slot(last)], thread, shared_.k_step, a_.d, left_);
     if constexpr (kDouble) {
-      copy_v_.template start<true>(shared_.v[slot(last)], thread, a_.dv, left_);
+      copy_v_.template start<true>(shared_.v[slot(last)], thread, shared_.v_step, a_.dv, left_);
     }
     ptx::cp_async_commit();
   }
@@ -456,7 +452,7 @@ class ForwardLoop {
   template <bool masked>
   __device__ __forceinline__ void step(ForwardRows<Config>& rows, int n) {
     // What follows from the thread's index is computed again in each step: it is little, and registers are rare.
-    const int thread = thread_again();
+    const auto thread = static_cast<uint32_t>(thread_again());
     const PanelReader<typename Config::Q, Quarters::down_first> read_q(thread);
     const T* q = shared_.q + thread / kWarp * (16 * Config::own) * Config::Q::width;  // of the warp
     // Under way: the keys of this step; of two stages, the values too.
@@ -468,16 +464,16 @@ class ForwardLoop {
     }
     if constexpr (kDouble) {
       if (n > shared_.first) {
-        copy_k_.template start<false>(shared_.k[slot(n - 1)], thread, a_.d);
-        copy_v_.template start<false>(shared_.v[slot(n - 1)], thread, a_.dv);
+        copy_k_.template start<false>(shared_.k[slot(n - 1)], thread, shared_.k_step, a_.d);
+        copy_v_.template start<false>(shared_.v[slot(n - 1)], thread, shared_.v_step, a_.dv);
         ptx::cp_async_commit();
       }
     } else {
       if (left_ < Tile::bn) {
-        copy_v_.template start<true>(shared_.v[0], thread, a_.dv, left_);
+        copy_v_.template start<true>(shared_.v[0], thread, shared_.v_step, a_.dv, left_);
         left_ = Tile::bn;
       } else {
-        copy_v_.template start<false>(shared_.v[0], thread, a_.dv);
+        copy_v_.template start<false>(shared_.v[0], thread, shared_.v_step, a_.dv);
       }
       ptx::cp_async_commit();
     }
@@ -487,12 +483,12 @@ class ForwardLoop {
       ptx::cp_async_wait<0>();
       __syncthreads();  // the values are here for all, and all have left the keys
       if (n > shared_.first) {
-        copy_k_.template start<false>(shared_.k[0], thread, a_.d);
+        copy_k_.template start<false>(shared_.k[0], thread, shared_.k_step, a_.d);
         ptx::cp_async_commit();
       }
     }
     weigh<masked>(rows, n * Tile::bn);
-    const PanelReader<typename Config::V, Quarters::down_first> read_v(thread_again());
+    const PanelReader<typename Config::V, Quarters::down_first> read_v(static_cast<uint32_t>(thread_again()));
     rows.add_values(read_v, shared_.v[slot(n)]);
   }
 
@@ -503,10 +499,12 @@ class ForwardLoop {
   template <bool masked>
   __device__ __forceinline__ void weigh(ForwardRows<Config>& rows, int first_key) const {
     const ForwardBlock& block = shared_.block;
-    const int thread = thread_again(), row = block.tile_row + lane_line<Config>(thread);
+    const auto thread = static_cast<uint32_t>(thread_again());
+    const int row = block.tile_row + lane_line<Config>(thread);
     const Score score(a_, block.s, block.head);
     const Mask mask(a_, block.s, block.head);
-    rows.template weigh<masked>(score, mask, a_, block.s, block.head, row, first_key + 2 * (thread % 4),
+    rows.template weigh<masked>(score, mask, a_, block.s, block.head, row,
+                                first_key + static_cast<int>(2 * (thread % 4)),
                                 shared_.totals[Tile::totals_in_shared ? thread : 0]);
   }
 
@@ -540,6 +538,8 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, const HeadOrder& 
     shared.first = first;
     shared.whole = whole;
     shared.whole_end = whole_end;
+    shared.k_step = ForwardLoop<Config>::CopyK::step_bytes(a.k.token);
+    shared.v_step = ForwardLoop<Config>::CopyV::step_bytes(a.v.token);
   }
   __syncthreads();
 

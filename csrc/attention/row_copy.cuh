@@ -18,16 +18,20 @@ class RowCopy {
 
  public:
   // `rows`: the first of all; the tile that is copied first starts at row `first`.
-  __device__ __forceinline__ RowCopy(const T* rows, int64_t stride, int64_t first)
-      : bytes_(kStep * static_cast<uint32_t>(stride) * static_cast<uint32_t>(sizeof(T))) {
-    const int thread = static_cast<int>(threadIdx.x);
+  __device__ __forceinline__ RowCopy(const T* rows, int64_t stride, int64_t first) {
+    const uint32_t thread = threadIdx.x;
     from_ = rows + (first + Layout::lines - kStep + line(thread)) * stride + col(thread);
   }
 
+  // From one of a thread's lines to the next: few enough for 32 bits (kMostTokenStride).
+  __device__ __forceinline__ static uint32_t step_bytes(int64_t stride) {
+    return kStep * static_cast<uint32_t>(stride) * static_cast<uint32_t>(sizeof(T));
+  }
+
   // Starts copying the next tile, of whose rows d values exist, whole chunks, and of which `left` rows exist: where that is
-  // not asked, all of them. `thread`: its index.
+  // not asked, all of them. `thread`: its index; `step`: step_bytes().
   template <bool ask>
-  __device__ __forceinline__ void start(T* tile, int thread, int d, int left = 0) {
+  __device__ __forceinline__ void start(T* tile, uint32_t thread, uint32_t step, int d, int left = 0) {
     const int first = Layout::at(line(thread), col(thread));
 #pragma unroll
     for (int r = kRounds - 1; r >= 0; --r) {
@@ -38,17 +42,16 @@ class RowCopy {
         ptx::cp_async_zfill(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from_ + panel * Layout::width),
                             there && col(thread) + panel * Layout::width < d);
       }
-      from_ = reinterpret_cast<const T*>(reinterpret_cast<const char*>(from_) - bytes_);
+      from_ = reinterpret_cast<const T*>(reinterpret_cast<const char*>(from_) - step);
     }
   }
 
  private:
   // Of the thread's first chunk in a tile.
-  __device__ __forceinline__ static int line(int thread) { return thread / kPerLine; }
-  __device__ __forceinline__ static int col(int thread) { return thread % kPerLine * kChunk; }
+  __device__ __forceinline__ static int line(uint32_t thread) { return static_cast<int>(thread / kPerLine); }
+  __device__ __forceinline__ static int col(uint32_t thread) { return static_cast<int>(thread % kPerLine * kChunk); }
 
-  const T* from_;   // the next chunk: the thread's last line of the next tile
-  uint32_t bytes_;  // from one of its lines to the next, few enough for 32 bits (kMostTokenStride)
+  const T* from_;  // the next chunk: the thread's last line of the next tile
 };
 
 }  // namespace warpsmith

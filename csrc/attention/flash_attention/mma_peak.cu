@@ -34,8 +34,8 @@ bool launch_if(const AttentionArgs& a, int sm, cudaStream_t stream) {
 void launch(const AttentionArgs& a, cudaStream_t stream) {
   const int sm = device_info(current_device()).sm;
   dispatch_16_bit(a.dtype, [&]<class T>() {
-    first_that_launches<Forward64, ForwardLittle<Forward64>, Forward96, ForwardLittle<Forward96>, Forward128,
-                        Forward128Sm80, Forward128Little, Forward128LittleMasked, Forward192Values128,
+    first_that_launches<Forward64, Forward64Little, Forward96, ForwardLittle<Forward96>, Forward128, Forward128Sm80,
+                        Forward128Little, Forward128LittleMasked, Forward192Values128,
                         ForwardLittle<Forward192Values128>, Forward192, ForwardLittle<Forward192>, Forward256,
                         Forward256Sm80>([&]<class Tile>() { return launch_if<T, Tile>(a, sm, stream); });
   });
