@@ -309,7 +309,7 @@ def samples() -> tuple[Sample, ...]:
         _sample("no queries", 1, 0, 5, 2, 16, **_BOTH),
         _sample("no sequences", 0, 5, 5, 2, 16, **_BOTH),
         *(
-            _sample("causal" if causal else "", 2, n, n, 3, d, causal=causal, small=False, **_BOTH)
+            _sample("causal" if causal else "", 1, n, n, 2, d, causal=causal, small=False, **_BOTH)
             for n in (1000, 2049)
             for d in (64, 128, 256)
             for causal in (False, True)
@@ -409,7 +409,7 @@ def varlen_samples() -> tuple[Sample, ...]:
         _varlen("no sequences", (), (), 2, 16, **_BOTH),
         _varlen("no tokens", (0, 0), (0, 0), 2, 16, **_BOTH),
         *(
-            _varlen(f"1 1000 129 2049, d {d}{', causal' * causal}", lengths, lengths, 3, d, False,
+            _varlen(f"1 1000 129 2049, d {d}{', causal' * causal}", lengths, lengths, 2, d, False,
                     causal=causal, **_BOTH)
             for lengths in ((1, 1000, 129, 2049),)
             for d in (64, 128, 256)

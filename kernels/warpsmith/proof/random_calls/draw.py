@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from warpsmith.core.catalogue import FP8, Op
-from warpsmith.proof.random_calls import caches
+from warpsmith.proof.random_calls import attention, caches
 from warpsmith.proof.random_calls.call import CHANNELS_LAST, LAYOUTS, OWN, Call, Shape, dtype_text
 
 #: Sizes of dimensions, of the last one, and of products.
@@ -331,8 +331,9 @@ def _product(draw: Draw) -> Roles:
 
 def _plan(op: Op) -> Callable[[Draw], Roles]:
     names = op.argument_names
-    if op.name in caches.PLANS:
-        return caches.PLANS[op.name]
+    for plans in (attention.PLANS, caches.PLANS):
+        if op.name in plans:
+            return plans[op.name]
     if op.family == "gemm":
         return _product
     if "logits" in names:
