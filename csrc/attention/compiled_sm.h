@@ -19,8 +19,6 @@ constexpr Room room_of(int sm) {
   return has_little_shared_memory(sm) ? Room::little : (sm >= 90 ? Room::large : Room::medium);
 }
 
-// Whether what is being compiled may run where there is so much. Code for 8.6 runs on 8.7 too, which has as much as 8.0.
-template <Room room>
-constexpr bool kMayHave = room_of(kCompiledSm) == room || (kCompiledSm == 86 && room == Room::medium);
+inline constexpr Room kCompiledRoom = room_of(kCompiledSm);
 
 }  // namespace warpsmith

@@ -27,6 +27,7 @@ struct LittleTile : LargeHeads {
   static constexpr int d = d_, bm = bm_, bn = 64, bk = bk_, bv = 16, stages = stages_;
 };
 
+// There is none for 1024 in little room.
 template <Room room, int d>
 struct LargeTile;
 
@@ -56,7 +57,7 @@ struct LargeTile<Room::medium, 768> : RoomyTile<768, 32, 128, 16, 3> {};
 template <>
 struct LargeTile<Room::medium, 1024> : RoomyTile<1024, 32, 128, 16, 2> {};
 
-// The last has one stage: its q alone takes 48 KB. There is none for 1024.
+// The last has one stage: its q alone takes 48 KB.
 template <>
 struct LargeTile<Room::little, 320> : LittleTile<320, 64, 64, 3> {};
 template <>
@@ -74,9 +75,22 @@ constexpr int most_shared(Room room) {
 
 template <Room room, int d>
 struct LargeConfig : KeyWarps<LargeTile<room, d>> {
-  static constexpr Room needs = room;
   static_assert(LargeConfig::bytes <= most_shared(room), "every GPU that the tile is for has room for it");
 };
+
+template <int d>
+constexpr bool kMayBeLarge = d <= 768 || kCompiledRoom != Room::little;
+
+// The kernel for heads of up to `d`, by the tile for the GPU that it was compiled for. `room`: that whose tile the host
+// chose the grid by.
+template <int d, class T, class Scores, class Values>
+__device__ __forceinline__ void attend_large(const AttentionArgs& a, Room room) {
+  if constexpr (kMayBeLarge<d>) {
+    extern __shared__ __align__(128) uint4 memory[];
+    if (room != kCompiledRoom) __trap();  // code for another GPU, which happens to run on this one
+    attend_together<T, Scores, Values, LargeConfig<kCompiledRoom, d>>(a, memory);
+  }
+}
 
 // Half of a head of `d_` for each of two blocks.
 template <int d_>
@@ -89,17 +103,17 @@ struct PairConfig : KeyWarps<PairTile<d_>> {
   static_assert(PairConfig::bytes <= kSharedOfSm90);
 };
 
-// Calls body.template operator()<Config>() for the GPU at hand and the head dimension of the call.
+// Calls body.template operator()<d>() for the head dimension of the call, with how to launch its tile.
 template <class Body>
-void visit_large_tiles(const AttentionArgs& a, Body&& body) {
+void visit_large_heads(const AttentionArgs& a, Body&& body) {
   const Room room = room_of(device_info(current_device()).sm);
-  if (room == Room::little) {
-    return visit_head_tiles<320, 384, 512, 640, 768>(
-        a, [&]<int d>() { body.template operator()<LargeConfig<Room::little, d>>(); });
-  }
   visit_head_tiles<320, 384, 512, 640, 768, 1024>(a, [&]<int d>() {
-    room == Room::large ? body.template operator()<LargeConfig<Room::large, d>>()
-                        : body.template operator()<LargeConfig<Room::medium, d>>();
+    const auto run = [&]<class C>() {
+      body.template operator()<d>(LaunchConfig{query_grid(a, C::bm), C::threads, C::bytes}, room);
+    };
+    if (room == Room::large) return run.template operator()<LargeConfig<Room::large, d>>();
+    if (room == Room::medium) return run.template operator()<LargeConfig<Room::medium, d>>();
+    if constexpr (d <= 768) run.template operator()<LargeConfig<Room::little, d>>();
   });
 }
 

@@ -17,7 +17,8 @@ namespace warpsmith {
 
 template <int d_, int columns_>
 struct Sliced {
-  static constexpr int d = d_, columns = columns_, bm = 64, bn = 64, bk = 32, warps = 4, threads = 32 * warps;
+  static constexpr int d = d_, columns = columns_, bm = 64, bk = 32, warps = 4, threads = 32 * warps;
+  static constexpr int bn = d > 128 ? 32 : 64;  // what registers have room for
   static constexpr int stages = 2;
   static constexpr bool whole_v = false;
   using Q = TokenTile<Along::k, bm, bk, Padded>;

@@ -12,7 +12,7 @@ namespace {
 template <class T, class C>
 __global__ void __launch_bounds__(C::threads, 1) flash_attention_large_cluster_kernel(const AttentionArgs a) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
-  if constexpr (kMayHave<Room::large>) {
+  if constexpr (kCompiledRoom == Room::large) {
     extern __shared__ __align__(128) uint4 memory[];
     attend_together<T, float, float, C>(a, memory);
   }

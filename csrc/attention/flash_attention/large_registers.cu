@@ -9,19 +9,18 @@
 namespace warpsmith {
 namespace {
 
-template <class T, class Acc, class C>
-__global__ void __launch_bounds__(C::threads, 1) flash_attention_large_registers_kernel(const AttentionArgs a) {
-  if constexpr (kMayHave<C::needs>) {
-    extern __shared__ __align__(128) uint4 memory[];
-    attend_together<T, Acc, Acc, C>(a, memory);
-  }
+constexpr int kThreads = 32 * LargeHeads::warps;
+
+template <class T, class Acc, int d>
+__global__ void __launch_bounds__(kThreads, 1)
+    flash_attention_large_registers_kernel(const AttentionArgs a, const Room room) {
+  attend_large<d, T, Acc, Acc>(a, room);
 }
 
 void launch(const AttentionArgs& a, cudaStream_t stream) {
   visit_attention_types(a, [&]<class T, class Acc>() {
-    visit_large_tiles(a, [&]<class C>() {
-      warpsmith::launch<&flash_attention_large_registers_kernel<T, Acc, C>>(
-          {query_grid(a, C::bm), C::threads, C::bytes}, stream, a);
+    visit_large_heads(a, [&]<int d>(const LaunchConfig& config, Room room) {
+      warpsmith::launch<&flash_attention_large_registers_kernel<T, Acc, d>>(config, stream, a, room);
     });
   });
 }

@@ -8,20 +8,19 @@
 namespace warpsmith {
 namespace {
 
-template <class T, class Acc, class C>
-__global__ void __launch_bounds__(C::threads, 1) flash_attention_large_registers_mixed_kernel(const AttentionArgs a) {
-  if constexpr (kMayHave<C::needs>) {
-    extern __shared__ __align__(128) uint4 memory[];
-    attend_together<T, float, Acc, C>(a, memory);
-  }
+constexpr int kThreads = 32 * LargeHeads::warps;
+
+template <class T, class Acc, int d>
+__global__ void __launch_bounds__(kThreads, 1)
+    flash_attention_large_registers_mixed_kernel(const AttentionArgs a, const Room room) {
+  attend_large<d, T, float, Acc>(a, room);
 }
 
 const char* takes(const AttentionArgs& a) { return unmet({takes_large_heads(a), needs_mixed_sums(a)}); }
 
 void launch(const AttentionArgs& a, cudaStream_t stream) {
-  visit_large_tiles(a, [&]<class C>() {
-    warpsmith::launch<&flash_attention_large_registers_mixed_kernel<f16, f16, C>>(
-        {query_grid(a, C::bm), C::threads, C::bytes}, stream, a);
+  visit_large_heads(a, [&]<int d>(const LaunchConfig& config, Room room) {
+    warpsmith::launch<&flash_attention_large_registers_mixed_kernel<f16, f16, d>>(config, stream, a, room);
   });
 }
 

@@ -18,7 +18,7 @@ struct Config : Sliced<0, 0> {
 };
 
 template <class T, class Acc>
-__global__ void __launch_bounds__(Config::threads) flash_attention_large_rescaled_kernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(Config::threads, 2) flash_attention_large_rescaled_kernel(const AttentionArgs a) {
   extern __shared__ __align__(128) uint4 memory[];
   attend_sliced<T, Acc, Acc, Config>(a, reinterpret_cast<T*>(memory));
 }

@@ -16,7 +16,8 @@ struct Config : Sliced<0, 0> {
 };
 
 template <class T, class Acc>
-__global__ void __launch_bounds__(Config::threads) flash_attention_large_rescaled_mixed_kernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(Config::threads, 2)
+    flash_attention_large_rescaled_mixed_kernel(const AttentionArgs a) {
   extern __shared__ __align__(128) uint4 memory[];
   attend_sliced<T, float, Acc, Config>(a, reinterpret_cast<T*>(memory));
 }

@@ -16,7 +16,7 @@ struct Config : Sliced<0, 128> {
 };
 
 template <class T, class Acc>
-__global__ void __launch_bounds__(Config::threads)
+__global__ void __launch_bounds__(Config::threads, 2)
     flash_attention_large_twice_kernel(const AttentionArgs a, const int parts) {
   extern __shared__ __align__(128) uint4 memory[];
   attend_sliced<T, Acc, Acc, Config>(a, reinterpret_cast<T*>(memory), parts);

@@ -9,7 +9,7 @@ namespace warpsmith {
 namespace {
 
 template <int d>
-struct Config : QueryWarps<d, 64, 64> {
+struct Config : QueryWarps<d, 64, d <= 64 ? 64 : 32> {
   static constexpr Memory memory = Memory::shared_qkv;
   static constexpr bool q_in_registers = true;
 };
