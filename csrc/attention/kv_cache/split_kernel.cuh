@@ -30,7 +30,8 @@ template <class T, class Tile>
 __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int kv_head, int from, int to,
                                        CacheStage<Tile>* ring, const GroupSums<Tile>& left) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int group = warp / Tile::warps_m, warp_m = warp % Tile::warps_m;
+  const int group = Tile::warps_n == 1 ? 0 : warp / Tile::warps_m;  // known where there is one, as is its barrier
+  const int warp_m = warp - group * Tile::warps_m;
   const int first_row = w.tile * Tile::rows + 16 * warp_m;
   const bool idle = first_row >= a.rows();  // copies for the others
   CacheStage<Tile>* const stages = ring + group * Tile::stages;
