@@ -190,6 +190,7 @@ _FLAGS = (
     "-pthread",
     "-U_FORTIFY_SOURCE",
     "-fno-gnu-unique",  # with -Bsymbolic: what families have in common, each has to itself
+    "-ftrivial-auto-var-init=pattern",  # of what is read before it is written, and noted of launches
 )
 
 

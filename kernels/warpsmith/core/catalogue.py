@@ -64,13 +64,19 @@ class Inputs:
     def generator(self, shape: tuple[int, ...]) -> torch.Generator:
         key = zlib.crc32(repr((shape, self.seed)).encode())
         # The meta device has no generator of its own, and takes the CPU's.
-        device = "cpu" if torch.device(self.device).type == "meta" else self.device
+        device = "cpu" if self._is_meta else self.device
         return torch.Generator(device=device).manual_seed(key)
+
+    @property
+    def _is_meta(self) -> bool:
+        return torch.device(self.device).type == "meta"
 
     def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
         """Normal values, no outliers: what benchmarks use. Integers are uniform, of magnitude 1000
         at most.
         """
+        if self._is_meta:
+            return torch.empty(shape, dtype=self.dtype, device="meta")
         generator = self.generator((*shape, salt))
         if not self.dtype.is_floating_point and not self.dtype.is_complex:
             least = max(torch.iinfo(self.dtype).min, -1000)
@@ -86,7 +92,7 @@ class Inputs:
 
     def randn(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
         x = self.plain(*shape, scale=scale, salt=salt)
-        if x.numel() > 3 and x.dtype.is_floating_point:
+        if x.numel() > 3 and x.dtype.is_floating_point and not self._is_meta:
             flat = x.view(-1)
             flat[salt % 3 :: 97] = 30.0 if x.numel() % 2 else -30.0
         return x

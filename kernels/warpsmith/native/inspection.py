@@ -234,12 +234,14 @@ def owners(name: str, source: str | None, ops: Iterable[Op]) -> tuple[tuple[Op, 
 
 
 def _functions(arguments: str, ops: Sequence[Op]) -> list[Op]:
-    """The operators whose function is among the template arguments of a kernel that they share."""
+    """The operators whose function is among the template arguments of a kernel that they share. One
+    that returns more of the same function is called `<op>_with_<output>`.
+    """
     names = {
         _FUNCTIONS.get(text, _MAPS.get(outer, "{}").format(_snake(inner or outer)))
         for text, outer, inner in _ARGUMENT.findall(arguments)
     }
-    return [op for op in ops if op.name in names]
+    return [op for op in ops if op.name.partition("_with_")[0] in names]
 
 
 def _inner(head: str, op: Op) -> str:

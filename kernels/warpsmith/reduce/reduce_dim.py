@@ -110,10 +110,14 @@ class Conditions:
             return "needs at most 2^22 values along the dimension"
         return None
 
+    def values(self, *args: Any) -> str | None:
+        return None if args[0].numel() else "needs values to reduce"
+
+    def short_values(self, *args: Any) -> str | None:
+        return self.values(*args) or self.short(*args)
+
     def rows(self, *args: Any) -> str | None:
-        if args[0].numel() == 0:
-            return None
-        if why := self.positions(*args):
+        if why := self.values(*args) or self.positions(*args):
             return why
         columns = self.view(args).columns
         return "needs the reduced dimension at unit stride" if columns else None
@@ -122,9 +126,7 @@ class Conditions:
         return self.short(*args) or self.rows(*args)
 
     def columns(self, *args: Any) -> str | None:
-        if args[0].numel() == 0:
-            return None
-        if why := self.positions(*args):
+        if why := self.values(*args) or self.positions(*args):
             return why
         columns = self.view(args).columns
         return None if columns else "needs the kept dimensions at unit stride"
@@ -168,7 +170,7 @@ def _ladder(takes: Conditions, seeds: tuple[str, ...] = ()) -> tuple[Rung, ...]:
             "shuffle",
             "warp shuffles replace the tree: one barrier instead of eight",
             technique="shuffle",
-            when=takes.short,
+            when=takes.short_values,
         ),
         Rung(
             "pack",

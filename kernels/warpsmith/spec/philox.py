@@ -89,6 +89,8 @@ def keep_mask(
     Returns:
         A bool tensor, True where the element is kept.
     """
+    if torch.device(device).type == "meta":
+        return torch.empty(shape, dtype=torch.bool, device=device)
     n = math.prod(shape)
     groups = -(-n // 4)
     pieces = [
