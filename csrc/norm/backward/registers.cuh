@@ -3,6 +3,7 @@
 // norm/backward/norms.cuh describes.
 #pragma once
 
+#include "device/ptx/barrier.h"
 #include "device/ptx/copy.h"
 #include "host/occupancy.h"
 #include "host/tiles.h"
