@@ -69,7 +69,7 @@ def _smooth(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _depends_on(function: Callable[..., Any], leaves: list[Any]) -> bool:
-    """Whether the answers are finite and change with the arguments: those of a softmax over a
+    """Whether the results are finite and change with the arguments: those of a softmax over a
     single value do not, and the variance of one value is no number.
     """
     outs = [out for out in as_tuple(function(*leaves)) if out.requires_grad]

@@ -206,7 +206,7 @@ class Rung:
     min_sm: int = 80
     when: Condition = always
     suits: Condition = always
-    #: Whether the kernel's answer means anything for the values of a call. Outside, where its
+    #: Whether the kernel's result means anything for the values of a call. Outside, where its
     #: documentation says that it overflows, only shape, dtype and strides are judged.
     valid: Callable[..., bool] = everywhere
     #: Rows of the seed list that a variant of this rung answers, beyond those that match by name:
@@ -369,7 +369,7 @@ class Op:
     low_precision_threads: int = 32
     #: Compared element by element (True), or relative to the largest output (False).
     elementwise: bool = False
-    #: PyTorch's other ways to the same answers, functions of the arguments: where an answer in f32
+    #: PyTorch's other ways to the same results, functions of the arguments: where a result in f32
     #: that is not elementwise would be wrong, their errors count as PyTorch's too.
     alternatives: tuple[Callable[..., Any], ...] = ()
     #: What the last bit of an f32 input that the operator takes note of is worth, relative to the

@@ -5,7 +5,7 @@
 The first sum is fused into the norm (`add_rms_norm`), as a real layer has it. Weights, output of
 attention and residual stream are random but seeded, the sizes and token counts are the model's own.
 The matrix products are PyTorch's on both sides; everything around them is warpsmith's on one side.
-Answers are checked before anything is timed:
+Results are checked before anything is timed:
 
 - every operator, on the tensors that reach it, by the accuracy rule of `warpsmith.testing`;
 - the whole layer against float64, by the bound that `error_bound` derives.
@@ -202,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments of `warpsmith demo`; those of the process by default.
 
     Returns:
-        0 where every answer is right, else 1.
+        0 where every result is right, else 1.
 
     Raises:
         UsageError: for token counts or a device that make no sense here.

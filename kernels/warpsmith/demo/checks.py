@@ -18,7 +18,7 @@ WHOLE = "whole layer"
 
 @dataclass(frozen=True)
 class Check:
-    """One answer judged. `error` is relative to PyTorch's own, or to the bound for the layer."""
+    """One result judged. `error` is relative to PyTorch's own, or to the bound for the layer."""
 
     tokens: int
     what: str

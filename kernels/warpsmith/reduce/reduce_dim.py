@@ -1,7 +1,7 @@
 """Reductions along one dimension: sum, mean, amax, amin, argmax, argmin, var.
 
 They share one set of kernels, csrc/reduce/reduce_dim, whose parameter is the reducer. None uses
-atomics: every answer is bitwise the same from run to run. The public functions are in over_dims.
+atomics: every result is bitwise the same from run to run. The public functions are in over_dims.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Arguments = tuple[Any, ...]
 
 #: Reductions that PyTorch, too, has for floating-point tensors only.
 FLOATS_ONLY = ("mean", "var")
-#: Reductions that have no answer for no values at all.
+#: Reductions that have no result for no values at all.
 NEED_VALUES = ("amax", "amin", "argmax", "argmin")
 #: The first of two equal values is told from the other, which PyTorch does not do for booleans.
 POSITIONS = ("argmax", "argmin")
