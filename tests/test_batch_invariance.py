@@ -1,4 +1,4 @@
-"""A row's answer has the same bits alone and among any number of other rows, where an operator
+"""A row's result has the same bits alone and among any number of other rows, where an operator
 promises so, and not where it does not: reductions without the promise split few long rows.
 """
 
@@ -29,7 +29,7 @@ class Promise:
     #: Whether its Triton twin promises the same.
     twin: bool = False
     dtypes: tuple[str, ...] = ("f32", "bf16")
-    #: Whether it takes a residual, and returns the sum beside the answer.
+    #: Whether it takes a residual, and returns the sum beside the result.
     residual: bool = False
 
     def __str__(self) -> str:
@@ -220,7 +220,7 @@ ODD_LENGTHS = (1025, 16383, 25595, 32769, 50257, 51191, 51197, 102391, 102397)
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("variant", [None, "peeled_registers"])
 def test_rows_of_a_softmax_may_begin_anywhere(op: str, dtype: str, variant: str | None) -> None:
-    """At every place in a line of 128 bytes, and with an answer that lies elsewhere in its own."""
+    """At every place in a line of 128 bytes, and with a result that lies elsewhere in its own."""
     chosen = {
         v.dtype: v.name.removeprefix(f"{op}_")
         for v in catalogue.get(op).variants

@@ -35,12 +35,15 @@ REGISTERED = re.compile(r'Register<\w+>\s+\w+\{\s*"([^"]+)",\s*(?:/\*min_sm=\*/)
 
 
 def rungs_in_source(family: str, folder: str) -> dict[str, tuple[str, int]]:
-    """File stem -> the name and minimum SM of the rung that the file registers."""
+    """File stem -> the name and minimum SM of the rung that the file registers. One that registers
+    none holds what several rungs launch.
+    """
     found = {}
     for path in sorted((csrc.CSRC / family / folder).glob("*.cu")):
         matches = REGISTERED.findall(path.read_text())
-        assert len(matches) == 1, f"{path.name}: one file is one rung, found {matches}"
-        found[path.stem] = (matches[0][0], int(matches[0][1]))
+        assert len(matches) <= 1, f"{path.name}: one file is one rung, found {matches}"
+        for name, min_sm in matches:
+            found[path.stem] = (name, int(min_sm))
     return found
 
 

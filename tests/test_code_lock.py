@@ -11,7 +11,7 @@ import torch
 
 from warpsmith.core import catalogue, dispatch, json_files
 from warpsmith.measure import limits
-from warpsmith.native import code_lock, python_code
+from warpsmith.native import code_lock, machine_code, python_code
 from warpsmith.native.code_lock import NOT_TAKEN, Lock, LockError, Trace
 
 RELU, GELU = catalogue.get("relu"), catalogue.get("gelu")
@@ -92,6 +92,31 @@ def test_what_serves_changes_with_the_rung_that_serves() -> None:
     last = RELU.ladder[-1].name
     after = lock({f"relu_{last}": "other code"})
     assert changed_rows(after, lock()) == of_rung(RELU, last) | {("relu", "auto")}
+
+
+def test_a_kernel_of_no_rung_belongs_to_those_that_launch_it() -> None:
+    first = RELU.ladder[0].name
+    made = trace(RELU)
+    lines = [*made.lines, f"join_kernel\t{PACK.format('same')}"]
+    rungs = {
+        rung: {
+            variant: {call: [*found, len(made.lines)] if rung == first else found}
+            for variant, calls in variants.items()
+            for call, found in calls.items()
+        }
+        for rung, variants in made.rungs.items()
+    }
+    made = dataclasses.replace(made, lines=lines, rungs=rungs)
+
+    def rows(digest: str) -> dict[str, dict[str, str]]:
+        shared = {("relu", ""): [("join_kernel", digest), ("another_kernel", digest)]}
+        return code_lock.entries(RELU, made, compiled() | shared)[1]
+
+    before, after = rows("a join"), rows("another join")
+    assert {rung for rung in after if after[rung] != before[rung]} == {first}
+    assert after[first]["sass"] == machine_code.combined([first, "another join"])
+    assert after[first]["sass"] != before[first]["sass"]
+    assert after[first]["timed"] != before[first]["timed"]
 
 
 def test_names_of_kernels_do_not_count() -> None:

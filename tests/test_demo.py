@@ -160,7 +160,7 @@ def test_the_bound_of_the_layer_can_fail(
         found = checks.check_layer(layer, checks.check_steps(layer, 16, twins=False)[1])
     assert all(check.ok for check in right)
     assert [check.ok for check in found] == [False, True, False]
-    # A bound that the right answer stays far below would let too much through.
+    # A bound that the right result stays far below would let too much through.
     assert all(check.error > 0.1 for check in right if check.served == "PyTorch")
 
 

@@ -22,16 +22,20 @@ TURNED = FROM[:64].flip(0)
 
 
 @pytest.fixture(scope="module")
-def probe() -> Probe:
+def probes() -> ctypes.CDLL:
     if shutil.which("g++") is None or toolchain.cuda_home() is None:
         pytest.skip("needs g++ and the headers of CUDA")
     library = ctypes.CDLL(str(emulator.library("probe", [emulator.probe_source()])))
     library.emulator_probe.restype = ctypes.c_char_p
+    return library
 
+
+@pytest.fixture(scope="module")
+def probe(probes: ctypes.CDLL) -> Probe:
     def run(name: str) -> tuple[torch.Tensor, str]:
         to = torch.zeros(128)
         pointers = [ctypes.c_void_p(t.data_ptr()) for t in (FROM, to)]
-        return to, library.emulator_probe(name.encode(), *pointers).decode()
+        return to, probes.emulator_probe(name.encode(), *pointers).decode()
 
     return run
 
@@ -119,6 +123,13 @@ def test_what_cannot_go_on_ends_with_a_reason(probe: Probe, name: str, wanted: s
     to, message = probe("turn")  # and the next launch is none the worse for it
     assert message == ""
     assert torch.equal(to[:64], TURNED)
+
+
+def test_arguments_are_noted_without_what_lies_between_their_members(probes: ctypes.CDLL) -> None:
+    bytes_ = (ctypes.c_ubyte * 256)()
+    count = probes.emulator_probe_padding(0xAA, bytes_)
+    base = b"\xaa" + 7 * b"\0" + 80 * b"\xaa"
+    assert bytes(bytes_[:count]) == base + b"\xaa" + 7 * b"\0" + 8 * b"\xaa"
 
 
 _FUNCTION = re.compile(r"^(?:__device__ __forceinline__ )[^=;]*?\b(\w+)\(", re.MULTILINE)

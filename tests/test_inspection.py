@@ -344,4 +344,5 @@ def test_build_reports_every_kernel(
 def test_kernels_that_a_library_holds_twice_are_counted() -> None:
     codes = [Code(f"k{i}", "90a", digest) for i, digest in enumerate("abac")]
     codes.append(Code("k", "80", "a"))
+    codes += [Code(f"nothing{i}", "90a", "-", empty=True) for i in range(2)]
     assert resource_report_module.identical(codes) == {"90a": (1, 4), "80": (0, 1)}

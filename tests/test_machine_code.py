@@ -62,6 +62,29 @@ def digests(
     return Counter(code.digest for code in found)
 
 
+EMPTY = """
+__global__ void nothing_kernel(float*) {
+#if __CUDA_ARCH__ < 900
+  never();
+#endif
+}
+__global__ void something_kernel(float* y) { *y = 1.0f; }
+"""
+
+
+def test_a_kernel_that_ends_at_once_is_empty(tmp_path: Path) -> None:
+    nvcc = toolchain.find_nvcc()
+    if nvcc is None or cubins.find_tool("cuobjdump") is None:
+        pytest.skip("needs nvcc and cuobjdump")
+    source, fatbin = tmp_path / "some.cu", tmp_path / "out.fatbin"
+    source.write_text(EMPTY)
+    architecture = "-gencode=arch=compute_90a,code=sm_90a"
+    subprocess.run([nvcc, architecture, "-fatbin", source, "-o", fatbin], check=True)
+    empty = {code.symbol: code.empty for code in machine_code.read(fatbin)}
+    assert sorted(empty.values()) == [False, True]
+    assert next(symbol for symbol in empty if empty[symbol]).startswith("_Z14nothing")
+
+
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
     found = digests(tmp_path_factory.mktemp("before"))

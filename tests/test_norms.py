@@ -33,7 +33,7 @@ DEVICES = [
 def test_zero_centered_weight_is_its_distance_from_one(
     norm: Callable[..., Tensor], parameters: int, dtype: torch.dtype, device: str
 ) -> None:
-    """Weights of a few bits, to which 1 is added exactly: answer and gradients are the same."""
+    """Weights of a few bits, to which 1 is added exactly: result and gradients are the same."""
     inputs = Inputs(dtype, device)
     weight = (torch.arange(264, device=device) % 9 - 4).to(dtype) / 4
     x, bias, grad = inputs.randn(7, 264), inputs.randn(264, salt=1), inputs.randn(7, 264, salt=2)
@@ -73,7 +73,7 @@ def test_zero_centered_says_what_it_does_not_go_with(
 def test_memory_efficient_frees_the_input(
     norm: Callable[..., Tensor], parameters: int, device: str
 ) -> None:
-    """Answer and gradients are those of the norm that keeps x, of which nothing is kept."""
+    """Result and gradients are those of the norm that keeps x, of which nothing is kept."""
     inputs = Inputs(torch.float32, device)
     weight = inputs.plain(264, salt=3).abs() + 0.5
     x, bias, grad = inputs.randn(7, 264), inputs.randn(264, salt=1), inputs.randn(7, 264, salt=2)

@@ -69,7 +69,7 @@ def _smooth(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _depends_on(function: Callable[..., Any], leaves: list[Any]) -> bool:
-    """Whether the answers are finite and change with the arguments: those of a softmax over a
+    """Whether the results are finite and change with the arguments: those of a softmax over a
     single value do not, and the variance of one value is no number.
     """
     outs = [out for out in as_tuple(function(*leaves)) if out.requires_grad]
@@ -82,6 +82,10 @@ def _depends_on(function: Callable[..., Any], leaves: list[Any]) -> bool:
     return any(g is not None and bool((g.abs() > 1e-9).any()) for g in found)
 
 
+def _values(args: tuple[Any, ...]) -> int:
+    return sum(a.numel() for a in args if isinstance(a, torch.Tensor))
+
+
 @pytest.mark.parametrize(
     "op", [op for op in OPS if op.backward is not None and not op.steps], ids=str
 )
@@ -89,7 +93,7 @@ def test_gradcheck(op: Op) -> None:
     """The backward formula against finite differences of the operator itself, in float64."""
     run = Run(op, torch.device("cpu"), frozenset(), op.dtypes, [])
     samples = [args for _, args in usable_samples(run, "f32") if args[0].numel() <= 200]
-    samples.sort(key=lambda args: args[0].numel())
+    samples.sort(key=_values)
     function = getattr(torch.ops.warpsmith, op.name)
     checked = set()
     for args in samples:
@@ -99,7 +103,11 @@ def test_gradcheck(op: Op) -> None:
             continue
         leaves = list(requiring(_smooth(args)))
         if _depends_on(function, leaves):
-            assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-6), kind
+            # Of many values a random combination of the gradients, instead of each by itself.
+            many = _values(args) > 500
+            assert torch.autograd.gradcheck(
+                function, leaves, eps=1e-6, atol=1e-6, fast_mode=many
+            ), kind
             checked.add(kind)
     assert checked, "no sample is small enough for finite differences"
 

@@ -35,6 +35,7 @@ def test_owners_by_name(kernel: str, op: str | None) -> None:
         ("skinny_ring_kernel<Tile{}, A>", "gemm/gemv/skinny.cu", "gemv", "skinny"),
         ("skinny_sum_kernel<A>", "gemm/gemv_scaled/split_k.cu", "gemv_scaled", "split_k"),
         ("sum_splits_kernel<f16>", "gemm/matmul/mma_peak.cu", "matmul linear addmm", "mma_peak"),
+        ("sum_splits_kernel<f16>", "gemm/matmul/sum_splits.cu", "matmul linear addmm", None),
         ("matmul_wmma_naive_kernel<f16>", "gemm/matmul/wmma_naive.cu", "matmul", "wmma_naive"),
         ("map_pack_kernel<Unary<Relu>, f16>", "elementwise/map/pack.cu", "relu", "pack"),
         ("reduce_dim_pack_kernel<Sum, f32>", "reduce/reduce_dim/pack.cu", "sum", "pack"),

@@ -1,4 +1,4 @@
-"""The judge is judged: `warpsmith.testing` lets right answers pass, and no wrong ones."""
+"""The judge is judged: `warpsmith.testing` lets right results pass, and no wrong ones."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_integers_have_no_tolerance() -> None:
 
 
 def test_one_float32_answer_is_credited_with_one_ulp() -> None:
-    """That PyTorch is exact at the only answer of a reduction is luck."""
+    """That PyTorch is exact at the only result of a reduction is luck."""
     exact = torch.tensor([0.75], dtype=torch.float64)
     theirs = exact.float()
     step = 2.0**-24

@@ -23,7 +23,7 @@ Function = Callable[..., Any]
 
 
 def replace_kernel(monkeypatch: pytest.MonkeyPatch, broken: Function) -> None:
-    """In place of the operator and of its twin, whose answers a CPU compares with float64."""
+    """In place of the operator and of its twin, whose results a CPU compares with float64."""
     monkeypatch.setattr(Run, "function", lambda self, variant=None: broken)
     monkeypatch.setattr(Run, "triton_runs", lambda self: True)
     monkeypatch.setattr(testing, "run_triton", lambda op, args: broken(*args))

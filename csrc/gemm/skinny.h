@@ -14,6 +14,8 @@ inline constexpr int kMostVectors = 16;
 // From registers of skinny_block.cuh; more pay for being kept in shared memory, by skinny_ring.cuh: with weights of 16
 // bits from two on, as tensor cores take over there.
 constexpr int most_block_vectors(int weight_bytes) { return weight_bytes == 2 ? 1 : 2; }
+// For rows of no more, half of the threads of such a block will do.
+inline constexpr int64_t kShortRowBytes = 4096;
 
 struct SkinnyArgs {
   const void* a;                // [m, k], columns contiguous, rows aligned to 16 bytes and whole packs long

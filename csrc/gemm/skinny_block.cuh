@@ -76,14 +76,11 @@ void launch_skinny_block(const Args& a, cudaStream_t stream) {
   if (a.partial != nullptr) launch_skinny_sum<X>(a, stream);
 }
 
-// One vector, or two by one read of the weights, with tiles that suit the length of the rows. `most`: vectors that a call
-// may have.
+// One vector, or two by one read of the weights, `halved` by half of the threads. `most`: vectors that a call may have.
 template <class T, int most = 2, class Args>
-void launch_few_vectors(const Args& a, cudaStream_t stream) {
-  constexpr int kShortPacks = 256;  // of a row: half of the threads will do
+void launch_few_vectors(const Args& a, bool halved, cudaStream_t stream) {
   const auto launch_tile = [&]<class Slice, int blocks>() {
-    if (a.k / kPack<T> <= kShortPacks)
-      return launch_skinny_block<T, T, SkinnyBlockTile<Slice, 128, 2 * blocks>>(a, stream);
+    if (halved) return launch_skinny_block<T, T, SkinnyBlockTile<Slice, 128, 2 * blocks>>(a, stream);
     launch_skinny_block<T, T, SkinnyBlockTile<Slice, 256, blocks>>(a, stream);
   };
   if (most == 1 || a.vectors == 1) return launch_tile.template operator()<SliceTile<4, 1, 2>, 4>();

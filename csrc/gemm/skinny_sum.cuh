@@ -4,11 +4,10 @@
 //   overloads of `read_ahead` and `finish_sum`.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "device/convert.h"
-#include "device/start_early.h"
 #include "gemm/skinny.h"
-#include "host/ceil_div.h"
-#include "host/launch.h"
 
 namespace warpsmith {
 
@@ -35,30 +34,8 @@ __device__ __forceinline__ void put_sum(const Args& a, int split, int vector, in
   }
 }
 
-namespace {
-
-constexpr int kSumThreads = 128;
-
+// The second launch. See launch_skinny_sum.cuh.
 template <class X, class Args>
-__global__ void __launch_bounds__(kSumThreads) skinny_sum_kernel(Args a) {
-  start_early();
-  const int64_t row = int64_t{blockIdx.x} * kSumThreads + threadIdx.x;
-  if (row >= a.m) return;
-  const float* partial = a.partial + blockIdx.y * a.m + row;
-  const float ahead = read_ahead<X>(a, static_cast<int>(blockIdx.y), row);
-  float sum = 0.0f;
-#pragma unroll 8
-  for (int split = 0; split < a.splits; ++split) sum += partial[int64_t{split} * a.vectors * a.m];
-  a.partial = nullptr;
-  put_sum<X>(a, 0, static_cast<int>(blockIdx.y), row, sum, ahead);
-}
+void launch_skinny_sum(const Args& a, cudaStream_t stream);
 
-template <class X, class Args>
-void launch_skinny_sum(const Args& a, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(ceil_div(a.m, kSumThreads));
-  launch<&skinny_sum_kernel<X, Args>>(
-      {.grid = {blocks, static_cast<unsigned>(a.vectors)}, .block = kSumThreads, .early = true}, stream, a);
-}
-
-}  // namespace
 }  // namespace warpsmith

@@ -1,7 +1,6 @@
-// The second kernel of split-K: adds up the partial sums of the workspace, slice by slice, and finishes them.
+// The partial sums of split-K, and the second launch.
 #pragma once
 
-#include "device/vec.h"
 #include "gemm/epilogue.cuh"
 #include "gemm/split.h"
 #include "host/launch.h"
@@ -15,43 +14,8 @@ __device__ __forceinline__ float* partial_sums(const GemmArgs& p, int64_t slice,
 
 inline constexpr int kSumThreads = 128;
 
-// `width` neighbouring values a thread. Slices are read four at a time, but added in their order.
-template <class T, int width>
-__global__ void __launch_bounds__(kSumThreads) sum_splits_kernel(const GemmArgs p, const int splits) {
-  const int64_t total = p.batch * p.m * p.n;
-  const int64_t first = (int64_t{blockIdx.x} * kSumThreads + threadIdx.x) * width;
-  if (first >= total) return;
-  const float* partial = static_cast<const float*>(p.workspace) + first;
-  float sum[width] = {};
-  int slice = 0;
-  const auto add = [&]<int count>() {
-    Vec<float, width> values[count];
-#pragma unroll
-    for (int i = 0; i < count; ++i) load(values[i], partial + (slice + i) * total);
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-#pragma unroll
-      for (int j = 0; j < width; ++j) sum[j] += values[i][j];
-    }
-    slice += count;
-  };
-  while (slice + 4 <= splits) add.template operator()<4>();
-  while (slice < splits) add.template operator()<1>();
-
-  const int64_t col = first % p.n, row = first / p.n % p.m, batch = first / p.n / p.m;
-  Vec<T, width> out;
-  finish(out, p, sum, batch, row, col);
-  store(static_cast<T*>(p.d) + first, out);
-}
-
+// Adds up the partial sums of the workspace, slice by slice, and finishes them. See sum_splits.cuh.
 template <class T>
-void sum_splits(const GemmArgs& p, int splits, cudaStream_t stream) {
-  const auto run = [&]<int width>() {
-    const int64_t blocks = ceil_div(ceil_div(p.batch * p.m * p.n, width), kSumThreads);
-    launch<&sum_splits_kernel<T, width>>({static_cast<unsigned>(blocks), kSumThreads}, stream, p, splits);
-  };
-  const bool wide = p.n % 4 == 0 && reinterpret_cast<uintptr_t>(p.d) % (4 * sizeof(T)) == 0;
-  wide ? run.template operator()<4>() : run.template operator()<1>();
-}
+void sum_splits(const GemmArgs& p, int splits, cudaStream_t stream);
 
 }  // namespace warpsmith

@@ -71,25 +71,8 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   });
 }
 
-// A block per group merges its pieces.
-template <int threads>
-__global__ void __launch_bounds__(threads)
-    group_norm_statistics_kernel(Normaliser* to, const Moments* pieces, int64_t count, float eps) {
-  start_early();
-  __shared__ Moments partial[kWarp];
-  Moments moments{};
-  for (int64_t i = threadIdx.x; i < count; i += threads) moments = merge(moments, pieces[blockIdx.x * count + i]);
-  moments = block_merge(moments, partial);
-  if (threadIdx.x == 0) to[blockIdx.x] = normaliser(moments, eps);
-}
-
-inline void merge_pieces(const GroupStatistics& to, const GroupShape& s, const Pieces& pieces, float eps,
-                         cudaStream_t stream) {
-  constexpr int kThreads = 128;
-  const LaunchConfig config{.grid = static_cast<unsigned>(s.rows()), .block = kThreads, .early = true};
-  launch<&group_norm_statistics_kernel<kThreads>>(config, stream, to.groups, static_cast<const Moments*>(to.pieces),
-                                                  pieces.count, eps);
-}
+// The second kernel. See merge_pieces.cuh.
+void merge_pieces(const GroupStatistics& to, const GroupShape& s, const Pieces& pieces, float eps, cudaStream_t stream);
 
 // Statistics of a contiguous x.
 template <class T>

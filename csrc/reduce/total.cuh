@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "device/block.h"
-#include "device/start_early.h"
 #include "host/dtype.h"
 #include "host/launch.h"
 
@@ -49,22 +48,9 @@ __device__ __forceinline__ Sum add_partials(const Sum* partial, int64_t count) {
   return total;
 }
 
-namespace {
-
-template <int threads, class To, class Sum>
-__global__ void __launch_bounds__(threads) reduce_total_kernel(const Sum* partial, int64_t count, To* y) {
-  __shared__ BlockReduceStorage<Sum, threads> shared;
-  start_early();
-  const Sum total = block_reduce<threads>(add_partials<threads>(partial, count), shared);
-  if (threadIdx.x == 0) *y = rounded<To>(total);
-}
-
 // The second launch: one block adds up what the blocks of the first one left. `early`: it takes its place while they end.
+// See launch_total.cuh.
 template <class To, int threads = 1024, class Sum>
-void launch_total(const Sum* partial, int64_t count, void* y, cudaStream_t stream, bool early = false) {
-  launch<&reduce_total_kernel<threads, To, Sum>>({.grid = 1, .block = threads, .early = early}, stream, partial, count,
-                                                 static_cast<To*>(y));
-}
+void launch_total(const Sum* partial, int64_t count, void* y, cudaStream_t stream, bool early = false);
 
-}  // namespace
 }  // namespace warpsmith

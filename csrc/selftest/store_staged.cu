@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "gemm/store_pairs.cuh"
+#include "gemm/sum_splits.cuh"
 #include "gemm/tile_origin.cuh"
 #include "selftest/formats.h"
 #include "selftest/selftest.h"

@@ -3,7 +3,7 @@
 The emulator compiles for sm_90. Where the preprocessor decides by `__CUDA_ARCH__`, or by what it
 stands for, other code is compiled for sm_80 and sm_89: `differs` finds the files of which that is
 so, and only their rungs are run again. How many blocks a multiprocessor is to hold (launch bounds)
-and what stays in the cache (policies) make no difference to an answer, and do not count.
+and what stays in the cache (policies) make no difference to a result, and do not count.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _value(line: str, arch: int) -> object:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Those by which an architecture can make a difference to an answer."""
+    """Those by which an architecture can make a difference to a result."""
     lines = [] if "policy" in path.name else path.read_text().splitlines()
     for i, line in enumerate(lines):
         if not _MENTIONS.search(line.partition("//")[0]) or "HAS_CLUSTERS" in line:

@@ -26,7 +26,7 @@ GPU_ERROR = 8.0
 class Result:
     variant: Variant
     sample: str
-    message: str = ""  # empty where the answer is right
+    message: str = ""  # empty where the result is right
 
     def __str__(self) -> str:
         return f"{self.variant.op_name} [{self.sample}]"

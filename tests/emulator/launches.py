@@ -27,7 +27,7 @@ import torch
 import emulator
 from emulator import checks, gpus
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Op
+from warpsmith.core.catalogue import Op, Variant
 from warpsmith.native import code_lock, launches, libraries
 from warpsmith.native.launches import Launch
 
@@ -54,16 +54,16 @@ class Notes:
         return [self.lines.setdefault(line, len(self.lines)) for line in lines]
 
 
-def dry_run(ops: Sequence[Op], sm: int) -> dict[str, Any]:
-    """All launches of operators whose family is loaded: see `code_lock.Trace`."""
-    notes = Notes()
-    found: dict[str, Any] = {}
+def dry_run(ops: Sequence[Op]) -> dict[int, dict[str, Any]]:
+    """All launches of operators whose family is loaded, on each of `gpus.GPUS`: a
+    `code_lock.Trace`.
+    """
+    notes = {sm: Notes() for sm in gpus.GPUS}
+    found: dict[int, dict[str, Any]] = {sm: {} for sm in gpus.GPUS}
     with gpus.dry_run():
-        gpus.use(sm, gpus.GPUS[sm])
         for op in ops:
-            auto: dict[str, tuple[str, list[int]]] = {}
-            rungs: dict[str, dict[str, dict[str, list[int]]]] = {}
-            run = getattr(torch.ops.warpsmith, op.name).rung
+            for sm in gpus.GPUS:
+                found[sm][op.name] = {"auto": {}, "rungs": {}}
             kept = [
                 v
                 for v in op.variants
@@ -72,17 +72,32 @@ def dry_run(ops: Sequence[Op], sm: int) -> dict[str, Any]:
             for dtype in op.dtypes:
                 variants = [v for v in kept if v.dtype == dtype]
                 for call, args in _calls(op, dtype):
-                    notes.taken()
-                    auto[call] = (gpus.chosen(op, args), notes.taken())
-                    for v in variants:
-                        if dispatch.refusal(v, args, sm) is None:
-                            with contextlib.suppress(RuntimeError):  # it asks for what is not there
-                                run(*args, rung=v.rung.name, accumulator=v.accumulator)
-                                made = rungs.setdefault(v.rung.name, {}).setdefault(v.name, {})
-                                made[call] = notes.taken()
-                            notes.taken()
-            found[op.name] = {"auto": auto, "rungs": rungs}
-    return {"lines": list(notes.lines), "ops": found}
+                    for sm, multiprocessors in gpus.GPUS.items():
+                        gpus.use(sm, multiprocessors)
+                        _note_call(op, variants, call, args, sm, notes[sm], found[sm][op.name])
+    return {sm: {"lines": list(notes[sm].lines), "ops": found[sm]} for sm in gpus.GPUS}
+
+
+def _note_call(
+    op: Op,
+    variants: Sequence[Variant],
+    call: str,
+    args: tuple[Any, ...],
+    sm: int,
+    notes: Notes,
+    to: dict[str, Any],
+) -> None:
+    """The launches of one call on the current GPU, by the library's choice and by each variant."""
+    run = getattr(torch.ops.warpsmith, op.name).rung
+    notes.taken()
+    to["auto"][call] = (gpus.chosen(op, args), notes.taken())
+    for v in variants:
+        if dispatch.refusal(v, args, sm) is None:
+            with contextlib.suppress(RuntimeError):  # it asks for what is not there
+                run(*args, rung=v.rung.name, accumulator=v.accumulator)
+                made = to["rungs"].setdefault(v.rung.name, {}).setdefault(v.name, {})
+                made[call] = notes.taken()
+            notes.taken()
 
 
 def by_source(noted: dict[str, Any]) -> dict[str, tuple[Launch, ...]]:
@@ -126,8 +141,7 @@ def main() -> int:
         ops = [op for op in catalogue.load().values() if op.family == family]
         for name in libraries.of_family(family):
             checks.load(name)
-        for sm in gpus.GPUS:
-            noted = dry_run(ops, sm)
+        for sm, noted in dry_run(ops).items():
             files = record[str(sm)]
             before = {
                 name: files.pop(name) for name in list(files) if name.startswith(f"{family}/")

@@ -196,3 +196,26 @@ extern "C" const char* emulator_probe(const char* name, const float* from, float
   }
   return "no such probe";
 }
+
+namespace {
+
+struct alignas(8) Pair {
+  uint32_t low, high;
+};
+struct Base {
+  bool first;
+  Pair pairs[10];
+};
+struct Padded : Base {
+  bool second;
+  int64_t third;
+};
+
+}  // namespace
+
+// to: [most bytes]. What is left of the bytes of a struct that are all `filled`, its members among them. How many there are.
+extern "C" int emulator_probe_padding(unsigned char filled, unsigned char* to) {
+  std::memset(to, filled, sizeof(Padded));
+  emu::clear_padding<Padded>(to);
+  return sizeof(Padded);
+}

@@ -5,16 +5,14 @@
 //   Occupancy: four blocks of 256 threads x 64 registers, where rows are short eight of 128; for two vectors two blocks
 //   of 256 x up to 114 registers, or four of 128 (in 16 bits five).
 //   Bound: DRAM.
-#include "gemm/gemv/gemv.h"
-#include "gemm/skinny_block.cuh"
+#include "gemm/gemv/few_vectors.h"
 #include "host/registry.h"
 
 namespace warpsmith {
 namespace {
 
 void launch(const GemvArgs& a, cudaStream_t stream) {
-  const SkinnyArgs args = as_skinny(a, 1);
-  dispatch_float(a.dtype, [&]<class T>() { launch_few_vectors<T>(args, stream); });
+  launch_few_vectors(a, /*slices=*/1, a.k * size_of(a.dtype) <= kShortRowBytes, stream);
 }
 
 // Shorter rows leave threads without a pack; more vectors pay for being kept in shared memory.

@@ -14,6 +14,7 @@
 #include "device/warp.h"
 #include "gemm/gemv/gemv.h"
 #include "gemm/skinny_sum.cuh"
+#include "host/launch.h"
 #include "host/registry.h"
 
 namespace warpsmith {

@@ -3,22 +3,14 @@
 //   launch adds up what they leave, always in the same order.
 //   Occupancy: four blocks of 256 threads x 64 registers; for two vectors two, of up to 114 registers.
 //   Bound: the second launch, for which the GPU drains.
-#include "gemm/gemv/gemv.h"
-#include "gemm/skinny_block.cuh"
+#include "gemm/gemv/few_vectors.h"
 #include "host/registry.h"
 
 namespace warpsmith {
 namespace {
 
-template <class Slice, int blocks>
-using Tile = SkinnyBlockTile<Slice, 256, blocks>;
-
 void launch(const GemvArgs& a, cudaStream_t stream) {
-  const SkinnyArgs args = as_skinny(a, split_k_slices(a));
-  dispatch_float(a.dtype, [&]<class T>() {
-    if (a.vectors == 1) return launch_skinny_block<T, T, Tile<SliceTile<kSplitRows, 1, 2>, 4>>(args, stream);
-    launch_skinny_block<T, T, Tile<SliceTile<kSplitRows, 2, 2>, 2>>(args, stream);
-  });
+  launch_few_vectors(a, split_k_slices(a), /*halved=*/false, stream);
 }
 
 // As many rows as this fill the GPUs we know.

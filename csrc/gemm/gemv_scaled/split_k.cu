@@ -2,22 +2,19 @@
 //   Against `block`: for one vector there are twice as many blocks; where several of them share a row, a second launch
 //   adds up and scales what they leave, always in the same order. Bound: DRAM, or the second launch, for which the GPU
 //   drains.
-#include "gemm/gemv_scaled/gemv_scaled.h"
+#include "gemm/gemv_scaled/two_vectors.h"
 #include "gemm/skinny_block.cuh"
 #include "host/registry.h"
 
 namespace warpsmith {
 namespace {
 
-template <int vectors>
-using Tile = SkinnyBlockTile<SliceTile<4, vectors, 1>, 256, 2>;
+using Tile = SkinnyBlockTile<SliceTile<4, 1, 1>, 256, 2>;
 
 void launch(const GemvScaledArgs& a, cudaStream_t stream) {
   const SkinnyArgs args = with_slices(a.call, split_k_slices(a));
-  dispatch_scaled(a, [&]<class W, class X>() {
-    if (args.vectors == 1) return launch_skinny_block<W, X, Tile<1>>(args, stream);
-    launch_skinny_block<W, X, Tile<2>>(args, stream);
-  });
+  if (args.vectors > 1) return launch_two_vectors(a, args, /*halved=*/false, stream);
+  dispatch_scaled(a, [&]<class W, class X>() { launch_skinny_block<W, X, Tile>(args, stream); });
 }
 
 // With two vectors, more rows than this fill the GPUs we know.

@@ -29,7 +29,8 @@ void launch(const GemmArgs& call, cudaStream_t stream) {
   dispatch_float(p.dtype, [&]<class T>() {
     const auto launch_args = [&](const auto& args) {
       if (ring) return launch_skinny_ring<T, T>(args, p.sm_count, stream);
-      launch_few_vectors<T, most_block_vectors(sizeof(T))>(args, stream);
+      const bool halved = p.k * sizeof(T) <= kShortRowBytes;
+      launch_few_vectors<T, most_block_vectors(sizeof(T))>(args, halved, stream);
     };
     needs_product_alone(p) == nullptr ? launch_args(static_cast<const SkinnyArgs&>(product)) : launch_args(product);
   });

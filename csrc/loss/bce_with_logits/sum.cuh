@@ -19,23 +19,16 @@ __device__ __forceinline__ void leave_partial(const BceWithLogitsForwardArgs& a,
   if (threadIdx.x == 0) a.partial[blockIdx.x] = total;
 }
 
-template <int threads>
-__global__ void __launch_bounds__(threads) bce_with_logits_join_kernel(const BceWithLogitsForwardArgs a) {
-  __shared__ BlockReduceStorage<double, threads> shared;
-  double sum = 0.0;
-  for (int64_t i = threadIdx.x; i < a.blocks; i += threads) sum += a.partial[i];
-  sum = block_reduce(sum, shared);
-  if (threadIdx.x == 0) a.loss[0] = static_cast<float>(sum * a.scale);
-}
+// loss = scale * sum of a.partial: the join, in join.cu.
+void launch_bce_join(const BceWithLogitsForwardArgs& a, cudaStream_t stream);
 
 // Launches `kernel<std::true_type>` and the join of its partial sums, or `kernel<std::false_type>` on as many blocks as
 // give each thread `each` values at a time. body.template operator()<Sums>(config)
 template <class Body>
 void launch_bce(const BceWithLogitsForwardArgs& a, int each, cudaStream_t stream, Body&& body) {
-  constexpr int kJoinThreads = 512;
   if (a.sums) {
     body.template operator()<std::true_type>(LaunchConfig{dim3(static_cast<unsigned>(a.blocks)), kBceThreads});
-    warpsmith::launch<&bce_with_logits_join_kernel<kJoinThreads>>({1, kJoinThreads}, stream, a);
+    launch_bce_join(a, stream);
   } else {
     const int64_t stretch = int64_t{kBceThreads} * each;
     body.template operator()<std::false_type>(LaunchConfig{row_grid((a.n + stretch - 1) / stretch), kBceThreads});

@@ -56,7 +56,9 @@ inline const char* needs_backward_packs(const NormBackwardArgs& a) {
                      tiles_rows(a.x, a.rows, a.cols, a.x_stride, a.dtype, width) &&
                      tiles_rows(a.grad_x, a.rows, a.cols, a.grad_x_stride, a.dtype, width) &&
                      tiles_weight(a.weight, a.weight_dtype, width) && tiles_weight(a.bias, a.weight_dtype, width);
-  return packs ? nullptr : "needs rows and weight aligned to 16 bytes";
+  if (packs) return nullptr;
+  return a.bias == nullptr ? "needs rows and weight aligned to 16 bytes"
+                           : "needs rows, weight and bias aligned to 16 bytes";
 }
 
 template <class Args>

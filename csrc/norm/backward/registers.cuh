@@ -3,6 +3,7 @@
 // norm/backward/norms.cuh describes.
 #pragma once
 
+#include "device/ptx/barrier.h"
 #include "device/ptx/copy.h"
 #include "host/occupancy.h"
 #include "host/tiles.h"
@@ -12,17 +13,27 @@
 namespace warpsmith {
 
 struct BackwardTile {
-  int threads;         // of a block, at most
-  int lanes = 0;       // threads that share a row; 0: the block, cut to what the row needs
-  int packs;           // 128-bit packs of a row that a thread holds
-  int stages;          // rows in the ring
-  bool held = true;    // weight and bias in registers
-  bool shelf = false;  // or else in shared memory; otherwise they are read again for every row
-  int min_blocks;      // of `threads`, per multiprocessor
+  int threads;                    // of a block, at most
+  int lanes = 0;                  // threads that share a row; 0: the block, cut to what the row needs
+  int packs;                      // 128-bit packs of a row that a thread holds
+  int stages;                     // rows in the ring
+  bool held = true;               // weight and bias in registers
+  bool shelf = false;             // or else in shared memory; otherwise they are read again for every row
+  int min_blocks;                 // of `threads`, per multiprocessor
+  int older_blocks = min_blocks;  // the same below sm_90, where a kernel may take more registers
 
   constexpr int rows_per_block() const { return lanes > 0 ? threads / lanes : 1; }
   constexpr int64_t most_packs() const { return int64_t{lanes > 0 ? lanes : threads} * packs; }
-  constexpr BackwardTile with_stages(int n) const { return {threads, lanes, packs, n, held, shelf, min_blocks}; }
+  constexpr BackwardTile with_stages(int n) const {
+    return {threads, lanes, packs, n, held, shelf, min_blocks, older_blocks};
+  }
+  constexpr int resident_blocks() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    return older_blocks;
+#else
+    return min_blocks;
+#endif
+  }
 };
 
 template <class Tile>
@@ -280,7 +291,7 @@ struct RegistersBackward {
 };
 
 template <class Norm, class Tile>
-__global__ void __launch_bounds__(Tile::shape.threads, Tile::shape.min_blocks)
+__global__ void __launch_bounds__(Tile::shape.threads, Tile::shape.resident_blocks())
     norm_backward_registers_kernel(const Norm v) {
   constexpr BackwardTile tile = Tile::shape;
   constexpr int kWarps = tile.threads / kWarp, kStages = tile.stages, kReduced = tile.lanes > 0 ? tile.lanes : kWarp;

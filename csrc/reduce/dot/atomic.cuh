@@ -14,6 +14,9 @@ inline const char* takes_f16(const DotArgs& a) {
   return a.accumulator == Dtype::f16 ? nullptr : "accumulates in f16";
 }
 
+// out = total.x + total.y
+void launch_atomic_out(const __half2* total, f16* out, cudaStream_t stream);
+
 namespace {
 
 // The sum of a block's products in f16; thread 0 gets it.
@@ -29,15 +32,13 @@ __device__ __forceinline__ f16 block_dot(const f16* x, const f16* y, int64_t n) 
   return block_reduce<kAtomicThreads>(sum, shared, Add{});
 }
 
-__global__ void dot_atomic_out_kernel(const __half2* total, f16* out) { *out = __hadd(total->x, total->y); }
-
 // Clears the total, a pair of which some rungs use one half; runs `add`; writes the result.
 template <class AddBlocks>
 void launch_atomic(const DotArgs& a, cudaStream_t stream, AddBlocks&& add) {
   auto* total = static_cast<__half2*>(a.workspace);
   check_cuda(cudaMemsetAsync(total, 0, sizeof(__half2), stream), "cudaMemsetAsync");
   add(total);
-  launch<&dot_atomic_out_kernel>({1, 1}, stream, total, static_cast<f16*>(a.out));
+  launch_atomic_out(total, static_cast<f16*>(a.out), stream);
 }
 
 }  // namespace

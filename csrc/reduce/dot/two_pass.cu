@@ -5,6 +5,7 @@
 //   (sm_90), and data that is read for longer than the host takes for a second launch. Bound: DRAM.
 #include "device/start_early.h"
 #include "reduce/dot/walk_dot.cuh"
+#include "reduce/launch_total.cuh"
 #include "reduce/two_pass.h"
 
 namespace warpsmith {

@@ -215,7 +215,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
     const int64_t blocks = column_blocks(a);
     warpsmith::launch<&reduce_dim_columns_kernel<R, T, Aligned>>(
         {.grid = row_grid(blocks * a.splits), .block = block, .early = true}, stream, a, blocks / a.outer, blocks);
-    if (a.splits > 1) launch_partial<R, T>(a, kJoinedOutputs, 1, a.outputs(), stream);
+    if (a.splits > 1) launch_partial(a, kJoinedOutputs, 1, a.outputs(), stream);
   });
 }
 

@@ -1,25 +1,10 @@
 // The second stage of a split reduction: joins the states that the blocks of the first left for each output, always in
-// the same order.
+// the same order. Its kernel is in partial.cu.
 #pragma once
 
-#include "device/ptx/barrier.h"
 #include "reduce/reduce_dim/reduce.cuh"
 
 namespace warpsmith {
-
-// Merges the states of threads that differ in threadIdx.y alone; those with threadIdx.y == 0 get the results.
-// blockDim.y is a power of two, the block has kReduceThreads threads.
-template <class R>
-__device__ __forceinline__ typename R::State merge_along_y(const typename R::State& state,
-                                                           typename R::State (&shared)[kReduceThreads]) {
-  const int tid = threadIdx.y * blockDim.x + threadIdx.x;
-  shared[tid] = state;
-  for (int half = blockDim.y / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.y < half) shared[tid] = R::merge(shared[tid], shared[tid + half * blockDim.x]);
-  }
-  return shared[tid];
-}
 
 // Writes what all states of an output came to. Of a position in a column they have the group of rows, [n] values
 // stride_n apart, in which it is looked up here.
@@ -31,36 +16,9 @@ __device__ __forceinline__ void write_joined(const ReduceDimArgs& a, int64_t out
   write<R, T>(a, output, state);
 }
 
-// Outputs along x, the states of an output along y: every blockDim.y-th for each thread.
-template <class R, class T>
-__global__ void __launch_bounds__(kReduceThreads)
-    reduce_dim_partial_kernel(const ReduceDimArgs a, const int64_t output_stride, const int64_t split_stride) {
-  __shared__ typename R::State shared[kReduceThreads];
-  ptx::wait_for_previous_grid();
-  for (int64_t first = int64_t{blockIdx.x} * blockDim.x; first < a.outputs();
-       first += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t output = first + threadIdx.x;
-    const auto* partial = static_cast<const typename R::State*>(a.partial) + output * output_stride;
-    typename R::State state = R::empty(0.0f);
-    if (output < a.outputs()) {
-#pragma unroll 8
-      for (int64_t i = threadIdx.y; i < a.splits; i += blockDim.y) state = R::merge(state, partial[i * split_stride]);
-    }
-    state = merge_along_y<R>(state, shared);
-    if (threadIdx.y == 0 && output < a.outputs()) write_joined<R, T>(a, output, state);
-    __syncthreads();  // the next outputs overwrite shared
-  }
-}
-
-// `along_x` threads of a block lie along the outputs; it must not depend on how many there are where the order of
-// additions must not.
-template <class R, class T>
+// The second stage. `along_x` threads of a block lie along the outputs; it must not depend on how many there are where the
+// order of additions must not.
 void launch_partial(const ReduceDimArgs& a, int along_x, int64_t output_stride, int64_t split_stride,
-                    cudaStream_t stream) {
-  const dim3 block(along_x, kReduceThreads / along_x);
-  const unsigned grid = row_grid(ceil_div(a.outputs(), along_x));
-  warpsmith::launch<&reduce_dim_partial_kernel<R, T>>({.grid = grid, .block = block, .early = true}, stream, a,
-                                                      output_stride, split_stride);
-}
+                    cudaStream_t stream);
 
 }  // namespace warpsmith

@@ -40,7 +40,7 @@ void launch(const ReduceDimArgs& a, cudaStream_t stream) {
   visit_aligned_reducer(a, has_aligned_rows(a), [&]<class R, class T, class Aligned>() {
     warpsmith::launch<&reduce_dim_split_kernel<R, T, Aligned>>(
         {.grid = row_grid(a.outer * a.splits), .block = kReduceThreads, .early = true}, stream, a);
-    if (a.splits > 1) launch_partial<R, T>(a, /*along_x=*/1, a.splits, 1, stream);
+    if (a.splits > 1) launch_partial(a, /*along_x=*/1, a.splits, 1, stream);
   });
 }
 

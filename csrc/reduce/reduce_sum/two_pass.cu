@@ -4,6 +4,7 @@
 //   share the tiles out more evenly among multiprocessors that early blocks filled unevenly. Needs launches that overlap
 //   (sm_90), and data that is read for longer than the host takes for a second launch. Bound: DRAM.
 #include "device/start_early.h"
+#include "reduce/launch_total.cuh"
 #include "reduce/reduce_sum/walk_sum.cuh"
 #include "reduce/two_pass.h"
 

@@ -64,13 +64,19 @@ class Inputs:
     def generator(self, shape: tuple[int, ...]) -> torch.Generator:
         key = zlib.crc32(repr((shape, self.seed)).encode())
         # The meta device has no generator of its own, and takes the CPU's.
-        device = "cpu" if torch.device(self.device).type == "meta" else self.device
+        device = "cpu" if self._is_meta else self.device
         return torch.Generator(device=device).manual_seed(key)
+
+    @property
+    def _is_meta(self) -> bool:
+        return torch.device(self.device).type == "meta"
 
     def plain(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
         """Normal values, no outliers: what benchmarks use. Integers are uniform, of magnitude 1000
         at most.
         """
+        if self._is_meta:
+            return torch.empty(shape, dtype=self.dtype, device="meta")
         generator = self.generator((*shape, salt))
         if not self.dtype.is_floating_point and not self.dtype.is_complex:
             least = max(torch.iinfo(self.dtype).min, -1000)
@@ -86,7 +92,7 @@ class Inputs:
 
     def randn(self, *shape: int, scale: float = 1.0, salt: int = 0) -> Tensor:
         x = self.plain(*shape, scale=scale, salt=salt)
-        if x.numel() > 3 and x.dtype.is_floating_point:
+        if x.numel() > 3 and x.dtype.is_floating_point and not self._is_meta:
             flat = x.view(-1)
             flat[salt % 3 :: 97] = 30.0 if x.numel() % 2 else -30.0
         return x
@@ -200,7 +206,7 @@ class Rung:
     min_sm: int = 80
     when: Condition = always
     suits: Condition = always
-    #: Whether the kernel's answer means anything for the values of a call. Outside, where its
+    #: Whether the kernel's result means anything for the values of a call. Outside, where its
     #: documentation says that it overflows, only shape, dtype and strides are judged.
     valid: Callable[..., bool] = everywhere
     #: Rows of the seed list that a variant of this rung answers, beyond those that match by name:
@@ -363,7 +369,7 @@ class Op:
     low_precision_threads: int = 32
     #: Compared element by element (True), or relative to the largest output (False).
     elementwise: bool = False
-    #: PyTorch's other ways to the same answers, functions of the arguments: where an answer in f32
+    #: PyTorch's other ways to the same results, functions of the arguments: where a result in f32
     #: that is not elementwise would be wrong, their errors count as PyTorch's too.
     alternatives: tuple[Callable[..., Any], ...] = ()
     #: What the last bit of an f32 input that the operator takes note of is worth, relative to the

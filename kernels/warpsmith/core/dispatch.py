@@ -105,7 +105,7 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
         **named: those that are given by name; and `approximate="tanh"` of what has a second
             operator for it ("gelu_tanh").
         sm: ask for a GPU of this compute capability (90) instead of the tensors' own device;
-            the answer then says which compiled kernel would serve, whether or not it is built
+            the result then says which compiled kernel would serve, whether or not it is built
             here.
 
     It takes the GPU for a whole one. On a part of one that holds no cluster of so many blocks as a
@@ -273,7 +273,7 @@ def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
 
 def reference(op: Op, args: tuple[Any, ...]) -> Any:
     """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes
-    through float32 and its answers into what the fake promises. Autocast, which is over for a
+    through float32 and its results into what the fake promises. Autocast, which is over for a
     kernel by the time it runs, is so here too.
     """
     with torch.autocast(first_tensor(args).device.type, enabled=False):
@@ -619,7 +619,7 @@ def register_composite(
 
 
 def refuse_tangents(op: Op, args: tuple[Any, ...]) -> None:
-    """Forward-mode differentiation would take the answer for a constant.
+    """Forward-mode differentiation would take the result for a constant.
 
     Raises:
         NotImplementedError: where an argument carries a tangent.

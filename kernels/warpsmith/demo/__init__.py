@@ -7,7 +7,7 @@ The tokens are one sequence, attention is causal, with 32 heads of queries and 8
 (RoPE) are left out on both sides. The sum behind attention is fused into the second norm
 (`add_rms_norm`), as a real layer has it. Weights and residual stream are random but seeded, the
 sizes and token counts are the model's own. The products with weights are PyTorch's on both sides;
-everything around them is warpsmith's on one side. Answers are checked before anything is timed:
+everything around them is warpsmith's on one side. Results are checked before anything is timed:
 
 - every operator, on the tensors that reach it, by the accuracy rule of `warpsmith.testing`;
 - the whole layer against float64, by the bound that `error_bound` derives.
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments of `warpsmith demo`; those of the process by default.
 
     Returns:
-        0 where every answer is right, else 1.
+        0 where every result is right, else 1.
 
     Raises:
         UsageError: for token counts or a device that make no sense here.

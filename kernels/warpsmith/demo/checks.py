@@ -20,7 +20,7 @@ ATTENDS = [step.op for step in STEPS].index("flash_attention")
 
 @dataclass(frozen=True)
 class Check:
-    """One answer judged. `error` is relative to PyTorch's own, or to the bound for the layer."""
+    """One result judged. `error` is relative to PyTorch's own, or to the bound for the layer."""
 
     tokens: int
     what: str

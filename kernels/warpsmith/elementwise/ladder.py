@@ -103,7 +103,7 @@ def rungs(
     Args:
         describe: gives the layout of a call.
         table: whether it is a function of one value, or the product of one with the others, so
-            that 256 answers are all that fp8 has.
+            that 256 results are all that fp8 has.
         seeds: rows of the seed list that its packs answer.
     """
     lut = Rung(

@@ -2,7 +2,7 @@
 
 flat    all operands alike and without gaps: one run of elements
 tile    up to four dimensions at any strides, in tiles of the inner two
-table   fp8 functions of one value, as a table of all 256 answers
+table   fp8 functions of one value, as a table of all 256 results
 
 In the first two, what fp8 values are multiplied by is looked up in such a table too: the function
 of a gate, and slopes.

@@ -389,7 +389,7 @@ def whole_numbers(function: Callable[..., Any], inputs: Inputs) -> None:
 
 
 def vectors_do_not_mix(function: Callable[..., Any], inputs: Inputs) -> None:
-    """A vector of NaN spoils its own answer only."""
+    """A vector of NaN spoils its own result only."""
     a, x = call(inputs, 70, 1024, 7)
     clean = function(a, x)
     x[3] = float("nan")

@@ -227,7 +227,7 @@ def _run(
     tf32: bool = False,
     batch_invariant: bool = False,
 ) -> Tensor:
-    """`a` and `b` have at least two dimensions; `out_shape` is that of the answer.
+    """`a` and `b` have at least two dimensions; `out_shape` is that of the result.
 
     `batch_invariant`: one tile for every size, and no parts of k.
     """

@@ -57,7 +57,7 @@ def _check(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: st
 
 
 def result_dtype(scale_a: Tensor, out_dtype: str) -> torch.dtype:
-    """Scales of f64 ask for the answer in f64."""
+    """Scales of f64 ask for the result in f64."""
     return torch.float64 if scale_a.dtype == torch.float64 else OUT_DTYPES[out_dtype]
 
 

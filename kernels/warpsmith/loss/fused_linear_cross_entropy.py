@@ -135,7 +135,7 @@ def _add_product(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
 
 def _input_gradient(dx: Tensor, grad: Tensor, weight: Tensor, blocks: tuple[slice, ...]) -> None:
     """dx = g W, summed in f32 and rounded once: cuBLAS may cut a long sum, and round its parts to
-    the dtype of the answer before it adds them.
+    the dtype of the result before it adds them.
     """
     wide = wide_dtype(dx)
     total = dx if dx.dtype == wide else torch.empty_like(dx, dtype=wide)

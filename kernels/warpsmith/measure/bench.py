@@ -1,6 +1,6 @@
 """Benchmarks of operators, driven by the catalogue, and the records they leave behind.
 
-The records are those of `record`. An implementation that gives a wrong answer gets a row with an
+The records are those of `record`. An implementation that gives a wrong result gets a row with an
 `error` and no number.
 """
 
@@ -30,7 +30,7 @@ from warpsmith.proof import testing
 #: Tensors of about this many elements are used to time the host's part of a call.
 OVERHEAD_ELEMENTS = 4096
 
-#: Elementwise answers of more elements than this are judged piece by piece.
+#: Elementwise results of more elements than this are judged piece by piece.
 SHARED_JUDGEMENT = 1 << 26
 
 Function = Callable[..., Any]
@@ -246,7 +246,7 @@ def _judged_once(op: Op, args: tuple[Any, ...]) -> testing.Expected | None:
 
 
 def _as_promised(op: Op, out: Any, args: tuple[Any, ...], expected: testing.Expected | None) -> Any:
-    """A peer's answer in the layout that our operator promises: a peer makes no such promise. An
+    """A peer's result in the layout that our operator promises: a peer makes no such promise. An
     output that it does not compute, which it returns as None, is not held against it.
     """
     promises = testing.promised(op, args)
@@ -265,7 +265,7 @@ def _as_promised(op: Op, out: Any, args: tuple[Any, ...], expected: testing.Expe
 
 
 def gate(case: Case, say: Progress, stuck: str | None = None) -> None:
-    """Keeps the implementations whose answer is right; the others get a row that says what is wrong
+    """Keeps the implementations whose result is right; the others get a row that says what is wrong
     with them.
 
     Ours have to satisfy the accuracy rule. A peer only has to compute the same thing: one that

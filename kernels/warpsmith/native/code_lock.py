@@ -5,7 +5,8 @@
                           cases   the calls that a verification makes
                           auto    which rung each call gets, and what it launches beyond that rung
                           timed   of each timed call, what it launches
-    rungs   <op>/<rung>   sass    machine code of its kernels for `arch` (`machine_code`)
+    rungs   <op>/<rung>   sass    machine code of its kernels for `arch` (`machine_code`), and of
+                                  those that it launches of files without a rung
                           host    what it launches, of every small sample and timed call
                           timed   of each timed call, variant by variant
 
@@ -106,6 +107,12 @@ class Trace:
     def of(op: Op, noted: Mapping[str, Any]) -> Trace:
         mine = noted["ops"][op.name]
         return Trace(noted["lines"], mine["auto"], mine["rungs"])
+
+    def kernels(self, rung: str) -> set[str]:
+        """The names, tidied, of what a rung launches in all its calls."""
+        calls = (made for variant in self.rungs.get(rung, {}).values() for made in variant.values())
+        numbers = {number for call in calls for number in call}
+        return {_tidied(self.lines[number].partition("\t")[0]) for number in numbers}
 
 
 @functools.cache
@@ -240,9 +247,12 @@ def entries(
         for name, digest in kernels:
             if digest not in every.setdefault(name, []):
                 every[name].append(digest)
+    shared = compiled.get((op.name, ""), ())
     mine: dict[str, dict[str, list[str]]] = {}
     for rung in op.ladder:
-        for name, digest in compiled.get((op.name, rung.name), ()):
+        launched = trace.kernels(rung.name)
+        used = [kernel for kernel in shared if kernel[0] in launched]
+        for name, digest in (*compiled.get((op.name, rung.name), ()), *used):
             mine.setdefault(rung.name, {}).setdefault(name, []).append(digest)
     rows = {}
     for rung in op.ladder:

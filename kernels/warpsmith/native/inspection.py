@@ -234,12 +234,14 @@ def owners(name: str, source: str | None, ops: Iterable[Op]) -> tuple[tuple[Op, 
 
 
 def _functions(arguments: str, ops: Sequence[Op]) -> list[Op]:
-    """The operators whose function is among the template arguments of a kernel that they share."""
+    """The operators whose function is among the template arguments of a kernel that they share. One
+    that returns more of the same function is called `<op>_with_<output>`.
+    """
     names = {
         _FUNCTIONS.get(text, _MAPS.get(outer, "{}").format(_snake(inner or outer)))
         for text, outer, inner in _ARGUMENT.findall(arguments)
     }
-    return [op for op in ops if op.name in names]
+    return [op for op in ops if op.name.partition("_with_")[0] in names]
 
 
 def _inner(head: str, op: Op) -> str:
@@ -334,7 +336,8 @@ def resources(path: Path) -> list[Kernel]:
 def code(path: Path, arch: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """The machine code of every rung: operator and rung -> its kernels, each with its tidied name
     and its digest (`machine_code`), sorted. Of a file that several operators share, each gets the
-    kernels of its own function and those that are of none.
+    kernels of its own function and those that are of none. Under the rung "" are those that
+    several rungs launch, of files that register none.
     """
     library = libraries.of_file(path)
     ops = [op for op in catalogue.load().values() if op.library == library]
@@ -342,9 +345,8 @@ def code(path: Path, arch: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
     for kernel in machine_code.read(path, _sources(library), arch):
         name = tidy(demangle(kernel.symbol))
         owning, rung = owners(name, kernel.source, ops)
-        if rung is not None:
-            for op in owning:
-                found.setdefault((op.name, rung), []).append((name, kernel.digest))
+        for op in owning:
+            found.setdefault((op.name, rung or ""), []).append((name, kernel.digest))
     return {key: sorted(kernels) for key, kernels in sorted(found.items())}
 
 
@@ -621,8 +623,8 @@ def _body(text: str) -> str:
 
 
 def ptx(op: Op, arch: str = "90a") -> Iterator[tuple[Path, str]]:
-    """Each rung's source file with the PTX that nvcc makes of it; the libraries themselves carry
-    machine code only.
+    """Each source file of an operator, rung by rung, with the PTX that nvcc makes of it; the
+    libraries themselves carry machine code only.
 
     Raises:
         InspectionError: no compiler, or the compiler's message.
@@ -631,8 +633,12 @@ def ptx(op: Op, arch: str = "90a") -> Iterator[tuple[Path, str]]:
     if nvcc is None:
         raise InspectionError("no CUDA compiler: set CUDA_HOME, or `pip install 'warpsmith[nvcc]'`")
     cutlass = libraries.cutlass_for(op.library)
-    for rung in op.ladder:
-        path = csrc.CSRC / op.family / op.source_dir / f"{rung.name}.cu"
+    folder = csrc.CSRC / op.family / op.source_dir
+    ladders = (o.ladder for o in catalogue.load().values() if o.library == op.library)
+    of_rungs = {rung.name for ladder in ladders for rung in ladder}
+    shared = sorted(path.stem for path in folder.glob("*.cu") if path.stem not in of_rungs)
+    for stem in (*(rung.name for rung in op.ladder), *shared):
+        path = folder / f"{stem}.cu"
         command = [str(nvcc), *toolchain.NVCC_FLAGS, f"-I{csrc.CSRC}"]
         command += libraries.definitions(op.library, path)
         command += cutlass.flags if cutlass else []

@@ -26,6 +26,8 @@ _ENTRY = 0x10
 _SIZED = 4
 _MAX_THREADS, _PARAMETER_BANK, _EXTERNS = 0x05, 0x0A, 0x0F
 _FRAME_SIZE, _STACK_SIZE, _REGISTERS, _API_VERSION = 0x11, 0x12, 0x2F, 0x37
+#: Bytes of an instruction from sm_70 on, and how `EXIT` begins, under the predicate that is true.
+_INSTRUCTION, _EXIT = 16, b"\x4d\x79"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Code:
     source: str | None = None
     #: Threads of the largest block; None without launch bounds.
     max_threads: int | None = None
+    #: Whether it ends at once: the preprocessor left nothing of it for this architecture.
+    empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,11 @@ class _File:
             enter(part)
         return digest.hexdigest()[:16]
 
+    def is_empty(self, kernel: str) -> bool:
+        """Whether the first or second instruction is an unconditional end."""
+        code = next((s.data for s in self._own[kernel] if s.name.startswith(".text.")), b"")
+        return any(code[at : at + 2] == _EXIT for at in (0, _INSTRUCTION))
+
     def max_threads(self, kernel: str) -> int | None:
         info = self._by_name.get(f".nv.info.{kernel}")
         for attribute, value in _attributes(info.data if info else b""):
@@ -167,7 +176,14 @@ def of_cubin(cubin: Cubin, source: str | None = None) -> list[Code]:
     """The kernels of one file."""
     file = _File(cubin.elf)
     return [
-        Code(name, cubin.arch, file.digest(name), source, file.max_threads(name))
+        Code(
+            name,
+            cubin.arch,
+            file.digest(name),
+            source,
+            file.max_threads(name),
+            file.is_empty(name),
+        )
         for name in file.kernels
     ]
 

@@ -5,7 +5,7 @@ every name that the function uses to what the name stands for in the package, be
 class or a constant, and goes on from there; what a function has closed over counts as well. So an
 edit of a shared module changes the operators that use what was edited, and no others. Where a
 module is used as a value (`getattr(module, name)`), all of it counts. `core` and the packages below
-the command line are known by name only: they carry calls and judge answers, which is no part of an
+the command line are known by name only: they carry calls and judge results, which is no part of an
 operator. Twins are followed by what their source says, and not imported.
 """
 
@@ -30,7 +30,7 @@ from warpsmith.core.catalogue import Inputs, Op, Sample
 PACKAGE = "warpsmith"
 #: Packages that are known by name only.
 _APART = {"core", "native", "proof", "measure", "records", "cli"}
-#: Of an operator, what says nothing about its answers or has a digest of its own.
+#: Of an operator, what says nothing about its results or has a digest of its own.
 _NOT_THE_SPEC = {"samples", "errors", "properties", "bench", "bench_dtypes", "peers", "triton"}
 _NOT_THE_SPEC |= {"story", "seeds", "peer_seeds", "aliases", "local_memory", "peer_error_ratio"}
 _NOT_THE_SPEC |= {"unproven", "source"}

@@ -44,10 +44,11 @@ def imports(library: Path) -> set[str]:
 def identical(codes: Iterable[Code]) -> dict[str, tuple[int, int]]:
     """Of each architecture, how many kernels are the same machine code as one before them, and how
     many there are. Several rungs may launch one kernel, each from a file of its own; or tiles may
-    differ in what the compiler makes nothing of.
+    differ in what the compiler makes nothing of. Kernels that are empty do not count: what needs
+    another architecture has no code of its own on this one.
     """
     digests: dict[str, list[str]] = {}
-    for code in codes:
+    for code in (code for code in codes if not code.empty):
         digests.setdefault(code.arch, []).append(code.digest)
     return {arch: (len(found) - len(set(found)), len(found)) for arch, found in digests.items()}
 

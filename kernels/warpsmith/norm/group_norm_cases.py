@@ -535,7 +535,7 @@ def repeatable(function: Callable[..., Any], inputs: Inputs) -> None:
 def layouts_agree(function: Callable[..., Any], inputs: Inputs) -> None:
     """Within a few float32 ulp of the terms that a value is the sum of: (x - mean) * rstd * weight
     and bias. The layouts add in different orders, so mean and rstd differ in their last bits, and
-    that stays where the terms cancel. PyTorch is as far from the exact answer.
+    that stays where the terms cancel. PyTorch is as far from the exact result.
     """
     x = inputs.plain(2, 40, 9, 8)
     last = x.new_empty(2, 9, 8, 40).movedim(-1, 1).copy_(x)
@@ -560,7 +560,7 @@ def normalised(function: Callable[..., Any], inputs: Inputs) -> None:
 
 
 def balanced(function: Callable[..., Any], inputs: Inputs) -> None:
-    """The answer does not change when a constant is added to a group, so dx sums to 0 over it."""
+    """The result does not change when a constant is added to a group, so dx sums to 0 over it."""
     for make in (inputs.randn, lambda *shape, **how: nhwc(inputs.randn, shape, **how)):
         grad, x = make(2, 16, 8, 4, salt=3), make(2, 16, 8, 4)
         dx, _, _ = function(grad, *call(inputs, x, 4, "silu"))

@@ -154,8 +154,9 @@ class _Backward:
         ) -> str | None:
             rows = (grad, grad_h, x, y, h)
             width = _pack_of(grad, x, y, h)
-            if not _tiled(width, rows, (weight, bias if self.needs_bias else None)):
-                return f"{_ALIGNED[self.needs_bias]} aligned to 16 bytes"
+            read = bias if self.needs_bias else None
+            if not _tiled(width, rows, (weight, read)):
+                return f"{_ALIGNED[read is not None]} aligned to 16 bytes"
             fits = grad.numel() == 0 or grad.shape[-1] <= cols
             return None if fits else f"needs at most {cols} columns"
 

@@ -224,75 +224,84 @@ def forward(norm: Norm, **settings: Any) -> Op:
 def _check_backward(norm: Norm) -> Callable[..., None]:
     op = norm.backward_name
 
-    def check(
+    def of_rows(grad: Tensor, rows: Tensor, name: str, weight: Parameter, bias: Parameter) -> None:
+        check_rows(op, rows, name)
+        check_like(op, "grad", grad, rows, name)
+        checks.check_parameters(op, weight, bias, rows, name)
+
+    def of_input(grad: Tensor, x: Tensor, weight: Parameter, bias: Parameter = None) -> None:
+        of_rows(grad, x, "x", weight, bias)
+
+    def of_output(
+        grad: Tensor, y: Tensor, weight: Parameter, rstd: Tensor, bias: Parameter = None
+    ) -> None:
+        of_rows(grad, y, "y", weight, bias)
+        checks.check_rstd(op, rstd, y, "y")
+
+    def of_sum(
         grad: Tensor,
+        grad_h: Parameter,
+        h: Tensor,
         weight: Parameter,
-        x: Parameter = None,
-        y: Parameter = None,
-        h: Parameter = None,
-        grad_h: Parameter = None,
         bias: Parameter = None,
-        rstd: Parameter = None,
         row_scale: Parameter = None,
         p: float = 0.0,
     ) -> None:
-        if h is not None:
-            checks.check_residual_gradients(op, grad, grad_h, h)
-            checks.check_parameters(op, weight, bias, grad)
-            checks.check_row_scale(op, row_scale, grad)
-            philox.check(op, p)
-            return
-        like = "x" if y is None else "y"
-        rows = x if y is None else y
-        assert rows is not None
-        check_rows(op, rows, like)
-        check_like(op, "grad", grad, rows, like)
-        checks.check_parameters(op, weight, bias, rows, like)
-        if rstd is not None:
-            checks.check_rstd(op, rstd, rows, like)
+        checks.check_residual_gradients(op, grad, grad_h, h)
+        checks.check_parameters(op, weight, bias, grad)
+        checks.check_row_scale(op, row_scale, grad)
+        philox.check(op, p)
 
-    return check
+    if norm.source:
+        return of_sum
+    return of_output if norm.sink else of_input
 
 
 def _reference_backward(norm: Norm) -> Callable[..., tuple[Tensor, ...]]:
-    count = len(norm.affine)
+    layer, count = norm.layer, len(norm.affine)
 
-    def reference(
+    def of_input(
+        grad: Tensor, x: Tensor, weight: Parameter, eps: float, bias: Parameter = None
+    ) -> tuple[Tensor, ...]:
+        dx, *of_affine = references.norm_backward(grad, None, x, weight, bias, eps, False, layer)
+        return dx.to(x.dtype), *of_affine[:count]
+
+    def of_output(
         grad: Tensor,
+        y: Tensor,
+        weight: Parameter,
+        rstd: Tensor,
+        eps: float,
+        bias: Parameter = None,
+    ) -> tuple[Tensor, ...]:
+        dx, *of_affine = references.backward_from_output(grad, y, weight, bias, rstd, eps, layer)
+        return dx, *of_affine[:count]
+
+    def of_sum(
+        grad: Tensor,
+        grad_h: Parameter,
+        h: Tensor,
         weight: Parameter,
         eps: float,
-        x: Parameter = None,
-        y: Parameter = None,
-        h: Parameter = None,
-        grad_h: Parameter = None,
+        zero_centered: bool,
         bias: Parameter = None,
-        rstd: Parameter = None,
-        zero_centered: bool = False,
         separate_x: bool = True,
         row_scale: Parameter = None,
         p: float = 0.0,
         seed: int = 0,
         offset: int = 0,
     ) -> tuple[Tensor, ...]:
-        if y is not None and rstd is not None:
-            dx, *of_affine = references.backward_from_output(
-                grad, y, weight, bias, rstd, eps, norm.layer
-            )
-            return dx, *of_affine[:count]
-        rows = x if h is None else h
-        assert rows is not None
         dh, *of_affine = references.norm_backward(
-            grad, grad_h, rows, weight, bias, eps, zero_centered, norm.layer
+            grad, grad_h, h, weight, bias, eps, zero_centered, layer
         )
-        of_affine = of_affine[:count]
-        if not norm.source:
-            return dh.to(rows.dtype), *of_affine
         dx = grad.new_empty(0)
         if separate_x:
             dx = references.branch(dh, row_scale, p, seed, offset).to(grad.dtype, copy=True)
-        return dh.to(rows.dtype), dx, *of_affine
+        return dh.to(h.dtype), dx, *of_affine[:count]
 
-    return reference
+    if norm.source:
+        return of_sum
+    return of_output if norm.sink else of_input
 
 
 def _fake_backward(norm: Norm) -> Callable[..., tuple[Tensor, ...]]:

@@ -266,7 +266,7 @@ def properties(norm: Norm) -> tuple[Property, ...]:
         assert torch.equal(before, after), "a row's answer depends on another row"
 
     def scale_invariant(function: Callable[..., Any], inputs: Inputs) -> None:
-        """A power of two changes no rounding, so it leaves the answer as it was where eps is 0."""
+        """A power of two changes no rounding, so it leaves the result as it was where eps is 0."""
         x, weight = inputs.randn(5, 96), inputs.randn(96, salt=1)
         torch.testing.assert_close(function(4 * x, weight, 0.0), function(x, weight, 0.0))
 
@@ -316,7 +316,7 @@ def backward_properties(norm: Norm) -> tuple[Property, ...]:
         return grad, x, *affine[: len(norm.affine)], norm.eps
 
     def orthogonal(function: Callable[..., Any], inputs: Inputs) -> None:
-        """The answer changes neither along x nor, of layer norm, along ones; without eps, nor does
+        """The result changes neither along x nor, of layer norm, along ones; without eps, nor does
         its gradient.
         """
         grad, x = inputs.randn(5, 512, salt=2), inputs.randn(5, 512)

@@ -76,11 +76,11 @@ class Task(Protocol):
         """
 
     def run(self, emit: Emit, crowded: bool) -> None:
-        """Does it; hands each piece of the answer to `emit` as it is known.
+        """Does it; hands each piece of the result to `emit` as it is known.
 
         Raises:
             CrowdedError: where `crowded` and the GPU's memory ran out.
-            LostDeviceError: the answer is complete, but the worker must end.
+            LostDeviceError: the result is complete, but the worker must end.
         """
 
 

@@ -1,6 +1,6 @@
-"""Whether an answer is right, and the helpers around it, for tests, benchmarks and users.
+"""Whether a result is right, and the helpers around it, for tests, benchmarks and users.
 
-An answer is right where
+A result is right where
 
     err(ours, float64) <= 2 * err(PyTorch at the same dtype, float64) + one ulp
 
@@ -58,7 +58,7 @@ Outputs = tuple[Tensor, ...]
 _TREE_DEPTH = 12
 #: Beyond this relative error, a sum in 16 bits is of no use to anybody.
 _MAX_SUM_ERROR = 0.25
-#: The largest error of no more float32 answers than these says little about PyTorch's errors.
+#: The largest error of no more float32 results than these says little about PyTorch's errors.
 _FEW_ANSWERS = 4096
 
 
@@ -70,7 +70,7 @@ def _detached(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def gold(op: Op, args: Sequence[Any]) -> Outputs:
-    """The exact answer, as far as float64 goes: the reference on float64 copies of the arguments.
+    """The exact result, as far as float64 goes: the reference on float64 copies of the arguments.
 
     Args:
         op: the operator.
@@ -99,7 +99,7 @@ def _present(outs: Sequence[Tensor | None]) -> Outputs:
 
 
 def yardstick(op: Op, args: Sequence[Any]) -> Outputs:
-    """PyTorch's answer at the arguments' own dtype, on their own device.
+    """PyTorch's result at the arguments' own dtype, on their own device.
 
     Args:
         op: the operator.
@@ -167,7 +167,7 @@ def _sum_slack(expected: Expected, index: int, accumulator: torch.dtype) -> floa
     That holds where an output is linear in the sums. A layer norm subtracts their mean m from the
     terms, and divides by what is left: off by u |m|, it moves outputs of size 1 by u |m| / s, s
     being the terms' deviation. Of many terms s is seldom far below |m|; of two, (|a| + |b|) / |a -
-    b| has no bound. Where terms are few, the answer may therefore be as far off as it moves when
+    b| has no bound. Where terms are few, the result may therefore be as far off as it moves when
     every intermediate value is rounded to the accumulator's dtype, `accuracy.rounding`, as often as
     a sum has passed an addition.
 
@@ -232,7 +232,7 @@ def compare(
     label: str = "",
     expected: Expected | None = None,
 ) -> Comparison:
-    """Judges the answer of a call: its layout against the fake, its values by the accuracy rule.
+    """Judges the result of a call: its layout against the fake, its values by the accuracy rule.
 
     Args:
         op: the operator.
@@ -371,7 +371,7 @@ def assert_matches(
     variant: Variant | None = None,
     expected: Expected | None = None,
 ) -> Comparison:
-    """`compare`, raising where the answer is wrong.
+    """`compare`, raising where the result is wrong.
 
     Args:
         op: the operator.

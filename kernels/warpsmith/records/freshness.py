@@ -154,7 +154,7 @@ def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
 
 
 def examined_code(name: str, lock: Lock | None) -> dict[str, Any]:
-    """What an entry of compute-sanitizer has to say: it judges kernels, and no answers."""
+    """What an entry of compute-sanitizer has to say: it judges kernels, and no results."""
     code = verified_code(name, lock)
     return {key: code[key] for key in ("source", "rungs", "nvcc") if key in code}
 

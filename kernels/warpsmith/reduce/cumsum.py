@@ -317,7 +317,7 @@ def _long_columns(inputs: Inputs) -> Tensor:
 def _invariant(
     label: str, make: Callable[[Inputs], Tensor], dim: int, reverse: bool = False, **how: Any
 ) -> Sample:
-    """With the promise that no other sequence changes the answer."""
+    """With the promise that no other sequence changes the result."""
     arguments = _call(make, dim, reverse)
     return Sample(f"batch invariant, {label}", lambda i: (*arguments(i), True), **how)
 
@@ -498,7 +498,7 @@ def cumsum(
     """Cumulative sum along a dimension, ``y[j] = x[0] + ... + x[j]``.
 
     Floating-point sums are held in float32 and rounded once each, sums of integers are exact in
-    int64. The answer is bitwise the same from run to run. Differentiable.
+    int64. The result is bitwise the same from run to run. Differentiable.
 
     Args:
         x: any shape and strides, float32, float16, bfloat16 or int32 (other real dtypes without a

@@ -100,7 +100,7 @@ def sum(
 ) -> Tensor:
     """Sum of all values, or along dimensions, added in float32 and rounded once.
 
-    The answer is bitwise the same from run to run. Differentiable.
+    The result is bitwise the same from run to run. Differentiable.
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16 (float64, fp8 and integers without a
@@ -148,7 +148,7 @@ def mean(
 ) -> Tensor:
     """Mean of all values, or along dimensions, summed in float32 and rounded once.
 
-    The answer is bitwise the same from run to run. Differentiable.
+    The result is bitwise the same from run to run. Differentiable.
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but integers only
@@ -185,7 +185,7 @@ def amax(
 ) -> Tensor:
     """Largest of all values, or along dimensions; NaN where there is one.
 
-    Order does not matter to it, so the answer never depends on other rows. Differentiable: values
+    Order does not matter to it, so the result never depends on other rows. Differentiable: values
     that share the maximum share its gradient.
 
     Args:
@@ -216,7 +216,7 @@ def amin(
 ) -> Tensor:
     """Smallest of all values, or along dimensions; NaN where there is one.
 
-    Order does not matter to it, so the answer never depends on other rows. Differentiable: values
+    Order does not matter to it, so the result never depends on other rows. Differentiable: values
     that share the minimum share its gradient.
 
     Args:
@@ -248,7 +248,7 @@ def argmax(
     """Where the largest of all values, or along a dimension, stands: the first of equal ones, the
     first NaN.
 
-    Order does not matter to it, so the answer never depends on other rows.
+    Order does not matter to it, so the result never depends on other rows.
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
@@ -279,7 +279,7 @@ def argmin(
     """Where the smallest of all values, or along a dimension, stands: the first of equal ones, the
     first NaN.
 
-    Order does not matter to it, so the answer never depends on other rows.
+    Order does not matter to it, so the result never depends on other rows.
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`.
@@ -317,7 +317,7 @@ def var(
     ``sum((x - mean)^2) / max(n - correction, 0)``.
 
     Means and squared deviations of groups of values are joined in float32, counted from the first
-    value of each row, so that a mean far from zero costs no digits. The answer is bitwise the same
+    value of each row, so that a mean far from zero costs no digits. The result is bitwise the same
     from run to run. Differentiable.
 
     Args:

@@ -1,7 +1,7 @@
 """Reductions along one dimension: sum, mean, amax, amin, argmax, argmin, var.
 
 They share one set of kernels, csrc/reduce/reduce_dim, whose parameter is the reducer. None uses
-atomics: every answer is bitwise the same from run to run. The public functions are in over_dims.
+atomics: every result is bitwise the same from run to run. The public functions are in over_dims.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Arguments = tuple[Any, ...]
 
 #: Reductions that PyTorch, too, has for floating-point tensors only.
 FLOATS_ONLY = ("mean", "var")
-#: Reductions that have no answer for no values at all.
+#: Reductions that have no result for no values at all.
 NEED_VALUES = ("amax", "amin", "argmax", "argmin")
 #: The first of two equal values is told from the other, which PyTorch does not do for booleans.
 POSITIONS = ("argmax", "argmin")
@@ -110,10 +110,14 @@ class Conditions:
             return "needs at most 2^22 values along the dimension"
         return None
 
+    def values(self, *args: Any) -> str | None:
+        return None if args[0].numel() else "needs values to reduce"
+
+    def short_values(self, *args: Any) -> str | None:
+        return self.values(*args) or self.short(*args)
+
     def rows(self, *args: Any) -> str | None:
-        if args[0].numel() == 0:
-            return None
-        if why := self.positions(*args):
+        if why := self.values(*args) or self.positions(*args):
             return why
         columns = self.view(args).columns
         return "needs the reduced dimension at unit stride" if columns else None
@@ -122,9 +126,7 @@ class Conditions:
         return self.short(*args) or self.rows(*args)
 
     def columns(self, *args: Any) -> str | None:
-        if args[0].numel() == 0:
-            return None
-        if why := self.positions(*args):
+        if why := self.values(*args) or self.positions(*args):
             return why
         columns = self.view(args).columns
         return None if columns else "needs the kept dimensions at unit stride"
@@ -168,7 +170,7 @@ def _ladder(takes: Conditions, seeds: tuple[str, ...] = ()) -> tuple[Rung, ...]:
             "shuffle",
             "warp shuffles replace the tree: one barrier instead of eight",
             technique="shuffle",
-            when=takes.short,
+            when=takes.short_values,
         ),
         Rung(
             "pack",

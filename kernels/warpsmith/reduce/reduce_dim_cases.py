@@ -129,7 +129,7 @@ def samples(rest: Rest, *, takes_nothing: bool, huge: bool) -> tuple[Sample, ...
 
     Args:
         rest: makes the arguments after the tensor.
-        takes_nothing: whether it has an answer for a dimension of size 0.
+        takes_nothing: whether it has a result for a dimension of size 0.
         huge: with tensors beyond 2^31 elements; the kernels are the same for all operators.
     """
     call = _calls(rest)
@@ -195,7 +195,7 @@ def _huge(rest: Rest) -> tuple[Sample, ...]:
 
 
 def invariant(rest: Rest) -> tuple[Sample, ...]:
-    """The same calls with the promise that no other row changes the answer; `rest` makes it."""
+    """The same calls with the promise that no other row changes the result; `rest` makes it."""
     call = _calls(rest)
     tensors: tuple[tuple[str, Make, int, bool], ...] = (
         ("7x257", lambda i: i.randn(7, 257), -1, True),

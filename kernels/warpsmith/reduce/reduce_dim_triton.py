@@ -7,7 +7,7 @@
 Kept indices run along one side of a tile, the reduced dimension along the other. Where outputs are
 few and the dimension long, programs share an output, and a second launch joins what they found.
 
-Where the answer must not depend on other outputs, each is a row of an aligned, contiguous copy: the
+Where the result must not depend on other outputs, each is a row of an aligned, contiguous copy: the
 compiler lays out a tile, and with it the order of additions, by what it knows of the strides.
 """
 
@@ -31,7 +31,7 @@ TILE = 4096
 COLUMNS = 64
 #: Programs that keep a GPU busy.
 PROGRAMS = 2048
-#: Tiles of an output that are worth a program; as many for each where the answer must not depend
+#: Tiles of an output that are worth a program; as many for each where the result must not depend
 #: on the number of outputs.
 LEAST_TILES, PROMISED_TILES = 4, 16
 #: Programs of one output, which the second dimension of a grid counts.

@@ -260,7 +260,7 @@ def _suits_cluster_backward(x: Tensor) -> str | None:
 
 # --- peers ----------------------------------------------------------------------------------------
 #
-# PyTorch's dropout draws other numbers, and what it draws cannot be told beforehand: its answer
+# PyTorch's dropout draws other numbers, and what it draws cannot be told beforehand: its result
 # could not be checked. The peers therefore get a mask of what is dropped, made once per input. That
 # spares them the generator and costs them a byte an element. The log-sum-exp, which a PyTorch user
 # would not compute, they get for nothing.
@@ -511,7 +511,7 @@ def bias_scale_mask_softmax_dropout(
     f32. A query whose keys are all excluded gets zeros, as in `scaled_masked_softmax`.
 
     What is dropped depends on seed, offset and the element's place in x alone
-    (`warpsmith.philox.keep_mask` computes it), so that the same call gives the same answer on every
+    (`warpsmith.philox.keep_mask` computes it), so that the same call gives the same result on every
     GPU, and no mask is stored: the backward pass draws it again. Nor are the probabilities stored:
     the backward pass computes them from x and the second output. Take another offset, or another
     seed, for every call of a training run. Without p this is a softmax.

@@ -350,7 +350,7 @@ def samples() -> tuple[Sample, ...]:
     )
 
 
-#: Philox counts elements past 2^31 here. Backwards, float64 would not fit beside the answers.
+#: Philox counts elements past 2^31 here. Backwards, float64 would not fit beside the results.
 _PAST = Sample(
     "answers past 2^31 elements",
     lambda i: (i.plain(*PAST_2_31), None, None, SCALE, False, *DROPS),
@@ -619,7 +619,7 @@ def bias_is_a_mask(function: Function, inputs: Inputs) -> None:
 
 
 def rows_sum_to_one(function: Function, inputs: Inputs) -> None:
-    """Without dropout: answers are rounded by half an ulp of their own, by half an ulp of 1
+    """Without dropout: results are rounded by half an ulp of their own, by half an ulp of 1
     together, and the arithmetic before that is f32's, within a few ulp of the largest exponent.
     """
     info = torch.finfo(inputs.dtype)

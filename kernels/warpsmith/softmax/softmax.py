@@ -251,12 +251,12 @@ _log_softmax = dispatch.public(log_softmax_op)
 def softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
     """Turns values into probabilities: ``y = exp(x - max) / sum(exp(x - max))`` along `dim`.
 
-    Computed in f32. Differentiable; the backward pass needs the answer only, so x is not kept. As
+    Computed in f32. Differentiable; the backward pass needs the result only, so x is not kept. As
     in PyTorch, slices that hold a NaN, a +inf or nothing but -inf become NaN.
 
     Args:
         x: any shape, f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        dim: the dimension along which the answers sum to one; 0 or -1 for a 0-d x.
+        dim: the dimension along which the results sum to one; 0 or -1 for a 0-d x.
         variant: one rung by name instead of the best one, "f16x8_pack_online_f32". Those named
             unsafe and fence leave the maximum out: they overflow where a value passes 88, and
             divide 0 by 0 where all of a slice lie below -88. Those named fence add in an order that
@@ -280,17 +280,17 @@ def softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
 def log_softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
     """The logarithm of the softmax: ``y = x - max - log(sum(exp(x - max)))`` along `dim`.
 
-    Computed in f32, and without cancellation: very negative answers are as accurate as any.
-    Differentiable; the backward pass needs the answer only, so x is not kept. As in PyTorch, slices
+    Computed in f32, and without cancellation: very negative results are as accurate as any.
+    Differentiable; the backward pass needs the result only, so x is not kept. As in PyTorch, slices
     that hold a NaN, a +inf or nothing but -inf become NaN.
 
     Args:
         x: any shape, f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        dim: the dimension along which the exponentials of the answers sum to one; 0 or -1 for a 0-d
+        dim: the dimension along which the exponentials of the results sum to one; 0 or -1 for a 0-d
             x.
         variant: one rung by name instead of the best one, "f16x8_pack_online_f32". Those named
             unsafe and fence leave the maximum out: a slice becomes -inf where a value of it passes
-            88, and +inf where all of it lie below -88 (below -104 in f32); answers near 0 are off
+            88, and +inf where all of it lie below -88 (below -104 in f32); results near 0 are off
             by an f32 ulp of x. Those named fence add in an order that changes from run to run.
 
     Returns:

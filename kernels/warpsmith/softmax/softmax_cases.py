@@ -24,12 +24,12 @@ def _along(dim: int, *shape: int, small: bool = True) -> Sample:
     return Sample(label, lambda i: (i.randn(*shape), dim), small=small)
 
 
-#: An answer of more than 2^31 elements. In float64 it takes 16 GiB, as does what it comes from.
+#: A result of more than 2^31 elements. In float64 it takes 16 GiB, as does what it comes from.
 PAST_2_31 = (1 << 21) + 1, 1024
 
 
 def samples(past: bool = False) -> tuple[Sample, ...]:
-    """past: with an answer past 2^31 elements; one operator of a set of kernels needs that."""
+    """past: with a result past 2^31 elements; one operator of a set of kernels needs that."""
     most = Sample(
         "answers past 2^31 elements",
         lambda i: (i.plain(*PAST_2_31), -1),
@@ -176,7 +176,7 @@ def _special(inputs: Inputs, n: int = 64) -> Tensor:
 def backward_samples(function: Function, past: bool = False) -> tuple[Sample, ...]:
     """The gradient of `function` at its own samples.
 
-    The answer lies in memory as the sample's x does, where nothing overlaps.
+    The result lies in memory as the sample's x does, where nothing overlaps.
     """
 
     def answer(x: Tensor, dim: int) -> Tensor:
@@ -379,7 +379,7 @@ def _eps(inputs: Inputs) -> float:
 
 
 def rows_sum_to_one(softmax: Function, inputs: Inputs) -> None:
-    """Every answer is rounded by half an ulp of its own, together half an ulp of 1 at most; the
+    """Every result is rounded by half an ulp of its own, together half an ulp of 1 at most; the
     arithmetic before that is f32's, within a few ulp.
     """
     subnormal = torch.finfo(inputs.dtype).smallest_normal * _eps(inputs)
@@ -396,7 +396,7 @@ def rows_sum_to_one(softmax: Function, inputs: Inputs) -> None:
 
 
 def exponentials_sum_to_one(log_softmax: Function, inputs: Inputs) -> None:
-    """An answer y is rounded by eps |y| / 2, which moves its exponential by as much, relatively."""
+    """A result y is rounded by eps |y| / 2, which moves its exponential by as much, relatively."""
     for n in _WIDTHS:
         for x, dim in ((inputs.randn(5, n), -1), (inputs.plain(n, 5), 0)):
             y = log_softmax(x, dim).double()
@@ -414,7 +414,7 @@ def shift_invariant(function: Function, inputs: Inputs) -> None:
 
 
 def keeps_the_order(function: Function, inputs: Inputs) -> None:
-    """Larger inputs have no smaller answers, and the largest stays where it is."""
+    """Larger inputs have no smaller results, and the largest stays where it is."""
     for n in _WIDTHS:
         x = (inputs.plain(3, n) * 16).round() / 16
         x[:, n // 2] = 9.0
@@ -458,7 +458,7 @@ def keeps_small_answers(softmax: Function, inputs: Inputs) -> None:
 
 
 def accurate_far_below(log_softmax: Function, inputs: Inputs) -> None:
-    """Nothing cancels in very negative answers."""
+    """Nothing cancels in very negative results."""
     for n in (40, 1023, 4096):
         x = inputs.plain(3, n, scale=10.0)
         x[:, 11] = 1e4
@@ -499,9 +499,9 @@ def same_bits_anywhere(function: Function, inputs: Inputs) -> None:
 
 
 def gradient_sums_to_zero(forward: Function) -> Callable[[Function, Inputs], None]:
-    """The answer does not change when a row is shifted, so its gradient has no part along that.
+    """The result does not change when a row is shifted, so its gradient has no part along that.
 
-    Judged at the answer of float64 rounded once.
+    Judged at the result of float64 rounded once.
     """
 
     def check(backward: Function, inputs: Inputs) -> None:

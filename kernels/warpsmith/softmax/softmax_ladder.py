@@ -178,7 +178,7 @@ def _valid_unshifted(x: Tensor, dim: int) -> bool:
 
 
 def _valid_unshifted_log(x: Tensor, dim: int) -> bool:
-    """Of a single column, the answer 0 is x - log(exp(x)), off by an ulp of x."""
+    """Of a single column, the result 0 is x - log(exp(x)), off by an ulp of x."""
     return _cols(x, dim) != 1 and _valid_unshifted(x, dim)
 
 

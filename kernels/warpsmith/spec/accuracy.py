@@ -19,13 +19,13 @@ from torch._decomp import get_decompositions
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: Larger answers are judged piece by piece, because the rule works in float64.
+#: Larger results are judged piece by piece, because the rule works in float64.
 PIECE = 1 << 26
 #: Spacing of float32, the precision in which 16-bit and fp8 kernels compute.
 F32_EPS = 2.0**-23
 #: How float64 holds a power of two.
 _F64_BIAS, _F64_MANTISSA = 1023, 52
-#: Directions in which the inputs are moved, each of them both ways, to see how much the answer
+#: Directions in which the inputs are moved, each of them both ways, to see how much the result
 #: depends on them.
 _DRAWS = 4
 #: How often every intermediate value is rounded up or down by chance, to see what roundings cost:
@@ -33,7 +33,7 @@ _DRAWS = 4
 _ROUNDINGS = 16
 #: How many inputs next to the given ones are asked how far off PyTorch is there.
 NEIGHBOURS = 8
-#: Fewer answers than these do not show the error that a function has.
+#: Fewer results than these do not show the error that a function has.
 FEW = 64
 
 
@@ -82,7 +82,7 @@ def as_tuple(out: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class _Extent:
-    """Of all answers within the range of the dtype."""
+    """Of all results within the range of the dtype."""
 
     largest: Tensor  # float64, the magnitude
     theirs: Tensor  # float64, PyTorch's error
@@ -94,9 +94,9 @@ class _Extent:
 
 @dataclass(frozen=True)
 class _Verdict:
-    bad: Tensor  # bool, where the answer is wrong
+    bad: Tensor  # bool, where the result is wrong
     allowed: Tensor  # float64, the tolerance
-    ours: Tensor  # float64, the largest error of a finite answer
+    ours: Tensor  # float64, the largest error of a finite result
     extent: _Extent
 
 
@@ -159,7 +159,7 @@ def _judge(
     else:
         worst_t = extent.theirs if floor is None else torch.maximum(extent.theirs, floor.max())
         if out.numel() < FEW and dtype in (torch.float32, torch.float64):
-            # As above: among few answers PyTorch's largest error is luck too.
+            # As above: among few results PyTorch's largest error is luck too.
             worst_t = torch.maximum(worst_t, ulp(extent.largest, dtype))
         allowed = (2 * worst_t + ulp(extent.largest, dtype) + slack).expand_as(exact)
 
@@ -198,25 +198,25 @@ def conditioning(
     eps: float = F32_EPS,
     draws: int = _DRAWS,
 ) -> list[Tensor]:
-    """How far exact answers move when the inputs move by one float32 ulp.
+    """How far exact results move when the inputs move by one float32 ulp.
 
     A kernel that computes in float32 cannot be asked for more: near a zero of the function (a
     derivative that changes sign, say) or where a sum cancels, the relative error of any float32
     computation is unbounded, PyTorch's too, and which of the two is nearer at one element is luck.
-    To first order, the answer of a stable computation is exact for inputs moved by a few ulp. Each
+    To first order, the result of a stable computation is exact for inputs moved by a few ulp. Each
     element moves in a direction of its own, as rounding errors do, and then the other way: of an
     input halfway between two values of a dtype that the function rounds to (TF32) either neighbour
     is as near, and one of the two moves shows each of them.
 
     Args:
-        function: what computes the answers, in float64.
+        function: what computes the results, in float64.
         args: its float64 arguments.
-        exact: its answers.
+        exact: its results.
         eps: by how much the inputs move, relative to their size.
         draws: in how many directions.
 
     Returns:
-        For each answer a float64 tensor of its shape: the most that each argument moved it in a
+        For each result a float64 tensor of its shape: the most that each argument moved it in a
         few draws, summed over the arguments.
     """
     moved = [torch.zeros_like(e) for e in exact]
@@ -294,7 +294,7 @@ def rounding(
     exact: Sequence[Tensor],
     dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:
-    """How far exact answers move when every intermediate value is rounded to `dtype` at random.
+    """How far exact results move when every intermediate value is rounded to `dtype` at random.
 
     `conditioning` asks what errors of the inputs do, and so assumes that errors of the arithmetic
     look like them. In the gradient of a norm over a row of one element they do not. There
@@ -317,13 +317,13 @@ def rounding(
     so a step that is exact in every float32 computation costs nothing here either.
 
     Args:
-        function: what computes the answers, in float64.
+        function: what computes the results, in float64.
         args: its float64 arguments.
-        exact: its answers.
+        exact: its results.
         dtype: what a computation holds its values in.
 
     Returns:
-        For each answer a float64 tensor of its shape: the most that it moved.
+        For each result a float64 tensor of its shape: the most that it moved.
     """
     most = [torch.zeros_like(e) for e in exact]
     for seed in range(_ROUNDINGS):
@@ -341,16 +341,16 @@ def largest_error(
     neighbours: int = NEIGHBOURS,
     eps: float = F32_EPS,
 ) -> float:
-    """PyTorch's largest error in one answer, over its ways to compute it and over inputs nearby.
+    """PyTorch's largest error in one result, over its ways to compute it and over inputs nearby.
 
-    Where few answers cancel, their largest error is one draw from a wide distribution. Inputs next
+    Where few results cancel, their largest error is one draw from a wide distribution. Inputs next
     to the given ones are as hard, and show what else PyTorch draws from it.
 
     Args:
         ways: PyTorch's computations at the dtype of their arguments.
         exactly: the same in float64, given the same arguments.
         args: of which float32 tensors move.
-        index: which answer.
+        index: which result.
         neighbours: so many inputs that differ from `args` in their last bit are asked as well.
         eps: what the last bit of an input is worth, relative to the input.
     """
@@ -370,7 +370,7 @@ def largest_error(
 
 
 def same_magnitude(exact: Tensor, theirs: Tensor) -> Tensor:
-    """PyTorch's largest error among the answers of the same sign and binade, for each of them.
+    """PyTorch's largest error among the results of the same sign and binade, for each of them.
 
     Where a formula cancels (1 + erf far left of zero), PyTorch's error is a wide distribution, of
     which one element shows one draw.
@@ -389,7 +389,7 @@ def same_magnitude(exact: Tensor, theirs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome of judging one answer.
+    """The outcome of judging one result.
 
     Attributes:
         ok: whether it is right.
@@ -414,7 +414,7 @@ class Comparison:
 
 
 def worse(a: Comparison, b: Comparison) -> Comparison:
-    """Both of two parts of an answer taken together."""
+    """Both of two parts of a result taken together."""
     first = a if not a.ok else b
     return Comparison(
         a.ok and b.ok,
@@ -463,15 +463,15 @@ def compare_tensors(
     """Judges one tensor by the accuracy rule.
 
     Args:
-        out: our answer, of any dtype; integers must be equal to `exact`.
-        exact: the float64 answer, same shape.
-        theirs: PyTorch's answer at the dtype of `out`, same shape.
+        out: our result, of any dtype; integers must be equal to `exact`.
+        exact: the float64 result, same shape.
+        theirs: PyTorch's result at the dtype of `out`, same shape.
         elementwise: whether each element answers for itself, or all relative to the largest.
-        title: how the message names the answer.
-        slack: added to the tolerance of answers that are not elementwise.
+        title: how the message names the result.
+        slack: added to the tolerance of results that are not elementwise.
         floor: computes, where the rule alone does not hold, the least error that PyTorch is
             credited with.
-        extent: of the whole answer, where this is a piece of it.
+        extent: of the whole result, where this is a piece of it.
 
     Returns:
         The comparison.

@@ -1,4 +1,4 @@
-"""Whether answers are bitwise equal from run to run, and values on which the order of additions
+"""Whether results are bitwise equal from run to run, and values on which the order of additions
 shows.
 """
 
@@ -49,14 +49,14 @@ def bits(x: Tensor) -> int:
 
 
 def answers(function: Callable[..., Tensor], args: tuple[Any, ...], runs: int = RUNS) -> set[int]:
-    """The different answers, as bits, that the runs of one call give."""
+    """The different results, as bits, that the runs of one call give."""
     return {bits(out) for out in [function(*args) for _ in range(runs)]}
 
 
 def deterministic(
     make: Callable[[Inputs], tuple[Any, ...]],
 ) -> Callable[[Callable[..., Any], Inputs], None]:
-    """The property of an operator with one value as its answer that its runs agree bitwise.
+    """The property of an operator with one value as its result that its runs agree bitwise.
 
     Args:
         make: the arguments of the call.

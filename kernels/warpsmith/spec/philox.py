@@ -2,7 +2,7 @@
 
 Mirrors csrc/device/philox.h. Element i of a tensor, counted in row-major order, gets word i % 4 of
 philox(counter = (i / 4, offset), key = seed), each a 64-bit number in two words, low one first; it
-is kept where that word is at least `threshold(p)`. Nothing else enters, so the answer is the same
+is kept where that word is at least `threshold(p)`. Nothing else enters, so the result is the same
 for every kernel, tiling and device, and the backward pass can compute it again.
 
 Reference: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
@@ -89,6 +89,8 @@ def keep_mask(
     Returns:
         A bool tensor, True where the element is kept.
     """
+    if torch.device(device).type == "meta":
+        return torch.empty(shape, dtype=torch.bool, device=device)
     n = math.prod(shape)
     groups = -(-n // 4)
     pieces = [

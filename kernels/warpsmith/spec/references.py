@@ -2,7 +2,7 @@
 
 Below float64 they are PyTorch's own operators. In float64, the yardstick of all accuracy tests,
 forms replace them that do not cancel: 1 + erf(x) and 1 - sigmoid(x) lose their digits where the
-answer is small. What PyTorch computes in several steps is rounded once, at the end, as by the
+result is small. What PyTorch computes in several steps is rounded once, at the end, as by the
 kernels (`rounded_once`).
 """
 
@@ -31,7 +31,7 @@ _WRITTEN = "_warpsmith_written"
 
 
 def rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of 16-bit tensors computed in float32, and only its answers rounded.
+    """`function` of 16-bit tensors computed in float32, and only its results rounded.
 
     PyTorch rounds after every operator of a formula: 1.0078125 * 1.0078125 - 1.015625 in bf16 is 0
     that way, and 6.1e-5 as documented here.

@@ -5,6 +5,7 @@
 //   instructions.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
 #include "norm/add_norm/backward/add_norm_backward.h"
+#include "norm/backward/chunk_tiles.cuh"
 #include "norm/backward/chunks.cuh"
 
 namespace warpsmith {
@@ -22,25 +23,6 @@ struct RmsHalfTiles {
       {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 16, .held = 4},
   };
 };
-struct RmsFloatTiles {
-  static constexpr ChunkTile tiles[] = {
-      {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 2, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 4, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 8, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 16, .held = 4},
-      {.threads = 512, .packs = 8, .depth = 3, .lag = 1, .cluster = 16, .held = 8},
-  };
-};
-// No registers are left for weights.
-struct LayerHalfTiles {
-  static constexpr ChunkTile tiles[] = {
-      {.threads = 512, .packs = 2, .depth = 6, .lag = 1, .cluster = 2, .held = 2},
-      {.threads = 512, .packs = 4, .depth = 4, .lag = 1, .cluster = 2, .held = 0, .shelf = 4},
-      {.threads = 512, .packs = 4, .depth = 4, .lag = 1, .cluster = 4, .held = 0, .shelf = 4},
-      {.threads = 512, .packs = 4, .depth = 4, .lag = 1, .cluster = 8, .held = 0, .shelf = 4},
-      {.threads = 512, .packs = 4, .depth = 4, .lag = 2, .cluster = 16, .held = 0, .shelf = 4},
-  };
-};
 struct LayerFloatTiles {
   static constexpr ChunkTile tiles[] = {
       {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 2, .held = 3},
@@ -53,9 +35,9 @@ struct LayerFloatTiles {
 
 void launch(const AddNormBackwardArgs& a, cudaStream_t stream) {
   if (a.layer) {
-    launch_backward_cluster<Layer, LayerHalfTiles, LayerFloatTiles>(a, stream);
+    launch_backward_cluster<Layer, ResidualLayerHalfTiles, LayerFloatTiles>(a, stream);
   } else {
-    launch_backward_cluster<Rms, RmsHalfTiles, RmsFloatTiles>(a, stream);
+    launch_backward_cluster<Rms, RmsHalfTiles, ResidualRmsFloatTiles>(a, stream);
   }
 }
 

@@ -3,6 +3,7 @@
 //   asked where dh is at hand, and what the packs of a row share on the way from there to dx is found once a row: that
 //   leaves registers for as many warps as without dropout. Bound: DRAM; layer norm at 16 bits: instructions.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
+#include "norm/backward/chunk_tiles.cuh"
 #include "norm/backward/chunks.cuh"
 #include "norm/dropout_add_norm/backward/dropout_add_norm_backward.h"
 
@@ -21,25 +22,6 @@ struct RmsHalfTiles {
       {.threads = 512, .packs = 4, .depth = 5, .lag = 1, .cluster = 16, .held = 2, .shelf = 2},
   };
 };
-struct RmsFloatTiles {
-  static constexpr ChunkTile tiles[] = {
-      {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 2, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 4, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 8, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 6, .lag = 1, .cluster = 16, .held = 4},
-      {.threads = 512, .packs = 8, .depth = 3, .lag = 1, .cluster = 16, .held = 8},
-  };
-};
-// No registers are left for weights.
-struct LayerHalfTiles {
-  static constexpr ChunkTile tiles[] = {
-      {.threads = 512, .packs = 2, .depth = 6, .lag = 1, .cluster = 2, .held = 2},
-      {.threads = 512, .packs = 4, .depth = 4, .lag = 1, .cluster = 2, .held = 0, .shelf = 4},
-      {.threads = 512, .packs = 4, .depth = 4, .lag = 1, .cluster = 4, .held = 0, .shelf = 4},
-      {.threads = 512, .packs = 4, .depth = 4, .lag = 1, .cluster = 8, .held = 0, .shelf = 4},
-      {.threads = 512, .packs = 4, .depth = 4, .lag = 2, .cluster = 16, .held = 0, .shelf = 4},
-  };
-};
 struct LayerFloatTiles {
   static constexpr ChunkTile tiles[] = {
       {.threads = 512, .packs = 4, .depth = 5, .lag = 1, .cluster = 2, .held = 1, .shelf = 3},
@@ -52,9 +34,9 @@ struct LayerFloatTiles {
 
 void launch(const DropoutAddNormBackwardArgs& a, cudaStream_t stream) {
   if (a.layer) {
-    launch_backward_cluster<Layer, LayerHalfTiles, LayerFloatTiles>(a, stream);
+    launch_backward_cluster<Layer, ResidualLayerHalfTiles, LayerFloatTiles>(a, stream);
   } else {
-    launch_backward_cluster<Rms, RmsHalfTiles, RmsFloatTiles>(a, stream);
+    launch_backward_cluster<Rms, RmsHalfTiles, ResidualRmsFloatTiles>(a, stream);
   }
 }
 

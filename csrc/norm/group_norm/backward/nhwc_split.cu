@@ -175,9 +175,9 @@ void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {
         .grid = dim3(static_cast<unsigned>(a.shape.n * slabs.count), static_cast<unsigned>(tiling.tiles)),
         .block = dim3(tiling.threads())};
     warpsmith::launch<&group_norm_backward_nhwc_split_sums_kernel<T, Activation>>(config, stream, operands, sums);
-    launch_means<T>(a, sums, slabs.count, stream);
+    launch_means(a, sums, slabs.count, stream);
     warpsmith::launch<&group_norm_backward_nhwc_split_kernel<T, Activation>>(config, stream, operands);
-    sum_parameters<T>(a, sums, stream);
+    sum_parameters(a, sums, stream);
   });
 }
 

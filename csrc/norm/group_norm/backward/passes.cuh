@@ -7,39 +7,12 @@
 
 namespace warpsmith {
 
-inline constexpr int kMeansThreads = 128;
-
-// A block per group: means of gz * weight * xhat and of gz * weight.
-template <class T>
-__global__ void __launch_bounds__(kMeansThreads)
-    group_norm_backward_means_kernel(GradSums* means, const PartialSums from, const PerChannel<T> weight,
-                                     const FastDivide groups, const FastDivide group_channels, int64_t parts,
-                                     float inverse_size) {
-  __shared__ GradSums partial[kWarp];
-  const auto channels = static_cast<int64_t>(group_channels.divisor);  // of a group
-  const int64_t row = blockIdx.x, sample = groups.quotient(row);
-  const int64_t first = (row - sample * static_cast<int64_t>(groups.divisor)) * channels;
-  GradSums sums{};
-  for (int64_t i = threadIdx.x; i < parts * channels; i += kMeansThreads) {
-    const auto part = static_cast<int64_t>(group_channels.quotient(i));
-    const int64_t channel = first + i - part * channels;
-    sums = sums + weight[channel] * from.read(sample * parts + part, channel);
-  }
-  sums = block_sum(sums, partial);
-  if (threadIdx.x == 0) means[row] = inverse_size * sums;
-}
-
 // The means of all groups, in the workspace behind the statistics.
 inline GradSums* means_of(const GroupNormBackwardArgs& a) {
   return reinterpret_cast<GradSums*>(a.workspace + statistics_floats(a.shape, pieces_of(a.shape, a.dtype)));
 }
 
-template <class T>
-void launch_means(const GroupNormBackwardArgs& a, const PartialSums& from, int64_t parts, cudaStream_t stream) {
-  launch<&group_norm_backward_means_kernel<T>>({static_cast<unsigned>(a.shape.rows()), kMeansThreads}, stream,
-                                               means_of(a), from, PerChannel<T>(a.weight, 1.0f),
-                                               FastDivide(a.shape.groups), FastDivide(a.shape.group_channels()), parts,
-                                               1.0f / static_cast<float>(a.shape.row_size()));
-}
+// Fills them, from sums by channel of `parts` parts of each sample; in means.cu.
+void launch_means(const GroupNormBackwardArgs& a, const PartialSums& from, int64_t parts, cudaStream_t stream);
 
 }  // namespace warpsmith

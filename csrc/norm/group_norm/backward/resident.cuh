@@ -168,7 +168,7 @@ void launch_resident(const GroupNormBackwardArgs& a, const GradSpread& spread, s
                               .dynamic_smem = spread.smem(),
                               .cluster = spread.cluster};
     launch<&group_norm_backward_resident_kernel<T, Activation, clustered>>(config, stream, rows, sums, spread);
-    if (parameters) sum_parameters<T>(a, sums, stream);
+    if (parameters) sum_parameters(a, sums, stream);
   });
 }
 

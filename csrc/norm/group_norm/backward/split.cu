@@ -85,14 +85,14 @@ void launch(const GroupNormBackwardArgs& a, cudaStream_t stream) {
     const auto sum_blocks = static_cast<unsigned>(a.shape.n * a.shape.c * pieces.count);
     warpsmith::launch<&group_norm_backward_split_sums_kernel<T, Activation>>({sum_blocks, kThreads}, stream, rows,
                                                                              normalisers, sums, pieces);
-    launch_means<T>(a, sums, pieces.count, stream);
+    launch_means(a, sums, pieces.count, stream);
 
     const int64_t blocks_per_row = ceil_of(rows.packs, kThreads * kPacksPerThread);
     const auto blocks = static_cast<unsigned>(rows.rows * blocks_per_row);
     const GradSums* means = means_of(a);
     warpsmith::launch<&group_norm_backward_split_kernel<T, Activation>>({blocks, kThreads}, stream, rows, normalisers,
                                                                         means, blocks_per_row);
-    sum_parameters<T>(a, sums, stream);
+    sum_parameters(a, sums, stream);
   });
 }
 

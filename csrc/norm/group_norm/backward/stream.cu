@@ -40,7 +40,7 @@ void launch_tiles(const GroupNormBackwardArgs& a, cudaStream_t stream, std::tupl
     PartialSums sums = partial_sums(a, "stream", One::cluster);
     if (a.dw == nullptr && a.db == nullptr) sums.data = nullptr;
     launch_grad_tile<T, Activation, One>(a, sums, stream);
-    if (sums.data != nullptr) sum_parameters<T>(a, sums, stream);
+    if (sums.data != nullptr) sum_parameters(a, sums, stream);
   });
 }
 

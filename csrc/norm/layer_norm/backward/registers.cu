@@ -30,7 +30,7 @@ struct FloatTiles {
       {.threads = 256, .lanes = 8, .packs = 1, .stages = 3, .min_blocks = 5},
       {.threads = 256, .lanes = 32, .packs = 1, .stages = 3, .min_blocks = 5},
       {.threads = 256, .lanes = 32, .packs = 2, .stages = 3, .min_blocks = 4},
-      {.threads = 256, .lanes = 32, .packs = 4, .stages = 2, .min_blocks = 3},
+      {.threads = 256, .lanes = 32, .packs = 4, .stages = 2, .min_blocks = 3, .older_blocks = 2},
       {.threads = 128, .lanes = 32, .packs = 8, .stages = 2, .min_blocks = 3},
       {.threads = 512, .packs = 4, .stages = 3, .min_blocks = 1},
   };

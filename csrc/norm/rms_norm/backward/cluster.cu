@@ -3,6 +3,7 @@
 //   practical length are read once; the row's two sums travel through distributed shared memory. Bound: DRAM; of the
 //   longest f32 rows the ring holds one and a half, so loads run low while a row is reduced.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
+#include "norm/backward/chunk_tiles.cuh"
 #include "norm/backward/chunks.cuh"
 #include "norm/rms_norm/backward/rms_norm_backward.h"
 
@@ -11,27 +12,8 @@ namespace {
 
 using Norm = NormFamily<RmsNormBackward, Alone>;
 
-struct HalfTiles {
-  static constexpr ChunkTile tiles[] = {
-      {.threads = 512, .packs = 2, .depth = 8, .lag = 0, .cluster = 2, .held = 2},
-      {.threads = 512, .packs = 2, .depth = 8, .lag = 0, .cluster = 4, .held = 2},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 4, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 8, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 16, .held = 4},
-  };
-};
-struct FloatTiles {
-  static constexpr ChunkTile tiles[] = {
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 2, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 4, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 8, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 16, .held = 4},
-      {.threads = 512, .packs = 8, .depth = 5, .lag = 1, .cluster = 16, .held = 8},
-  };
-};
-
 void launch(const RmsNormBackwardArgs& a, cudaStream_t stream) {
-  launch_backward_cluster<Norm, HalfTiles, FloatTiles>(a, stream);
+  launch_backward_cluster<Norm, PlainRmsHalfTiles, PlainRmsFloatTiles>(a, stream);
 }
 
 const Register<RmsNormBackwardArgs> registered{"cluster",        /*min_sm=*/90,          needs_backward_cluster,

@@ -3,33 +3,17 @@
 //   practical length are read once; the row's sum travels through distributed shared memory. Bound: DRAM; of the
 //   longest f32 rows the ring holds one and a half, so loads run low while a row is reduced.
 // CUDA C++ Programming Guide, "Thread Block Clusters" and "Distributed Shared Memory".
+#include "norm/backward/chunk_tiles.cuh"
 #include "norm/backward/chunks.cuh"
 #include "norm/rms_norm/backward_from_output/rms_norm_backward_from_output.h"
 
 namespace warpsmith {
 namespace {
 
-struct HalfTiles {
-  static constexpr ChunkTile tiles[] = {
-      {.threads = 512, .packs = 2, .depth = 8, .lag = 0, .cluster = 2, .held = 2},
-      {.threads = 512, .packs = 2, .depth = 8, .lag = 0, .cluster = 4, .held = 2},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 4, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 8, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 16, .held = 4},
-  };
-};
-struct FloatTiles {
-  static constexpr ChunkTile tiles[] = {
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 2, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 4, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 8, .held = 4},
-      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 16, .held = 4},
-      {.threads = 512, .packs = 8, .depth = 5, .lag = 1, .cluster = 16, .held = 8},
-  };
-};
+using Norm = NormFamily<RmsNormBackwardFromOutput, Alone>;
 
 void launch(const RmsNormBackwardFromOutputArgs& a, cudaStream_t stream) {
-  launch_backward_cluster<NormFamily<RmsNormBackwardFromOutput, Alone>, HalfTiles, FloatTiles>(a, stream);
+  launch_backward_cluster<Norm, PlainRmsHalfTiles, PlainRmsFloatTiles>(a, stream);
 }
 
 const Register<RmsNormBackwardFromOutputArgs> registered{

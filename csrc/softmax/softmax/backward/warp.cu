@@ -2,32 +2,15 @@
 //   Against `pack`: both inputs are read once, nothing passes through shared memory, nobody waits at a barrier, and short
 //   rows share a warp. Lanes read neighbouring values one at a time, so any alignment will do. Bound: the number of load
 //   instructions for 16-bit data, DRAM for f32.
-#include <tuple>
-
 #include "host/tiles.h"
 #include "softmax/softmax/backward/gradient.cuh"
+#include "softmax/softmax/warp_tiles.h"
 
 namespace warpsmith {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kMostCols = 1024;
-
-// lanes that share a row | values of each input that each of them holds
-template <int lanes_, int values_>
-struct Tile {
-  static constexpr int lanes = lanes_, values = values_;
-  static constexpr int most_cols = lanes * values;
-  static constexpr int rows_per_block = kThreads / lanes;
-};
-
-// The first that holds the row is taken.
-using Tiles = std::tuple<Tile<4, 1>, Tile<8, 1>, Tile<16, 1>, Tile<32, 1>, Tile<32, 2>, Tile<32, 4>, Tile<32, 8>,
-                         Tile<32, 16>, Tile<32, 32>>;
-static_assert(std::tuple_element_t<std::tuple_size_v<Tiles> - 1, Tiles>::most_cols == kMostCols);
-
 template <class T, class Gradient, class Tile>
-__global__ void __launch_bounds__(kThreads) softmax_backward_warp_kernel(const SoftmaxBackwardRows<T> v) {
+__global__ void __launch_bounds__(Tile::threads) softmax_backward_warp_kernel(const SoftmaxBackwardRows<T> v) {
   const int lane = threadIdx.x % Tile::lanes, group = threadIdx.x / Tile::lanes;
   const int64_t step = int64_t{gridDim.x} * Tile::rows_per_block;
   // Whole blocks go round, because every lane of a warp has to take part in its shuffles.
@@ -66,17 +49,17 @@ template <class T, class Gradient, class Tile>
 void launch_tile(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
   const unsigned grid = row_grid((a.rows + Tile::rows_per_block - 1) / Tile::rows_per_block);
   const SoftmaxBackwardRows<T> rows(a);
-  warpsmith::launch<&softmax_backward_warp_kernel<T, Gradient, Tile>>({grid, kThreads}, stream, rows);
+  warpsmith::launch<&softmax_backward_warp_kernel<T, Gradient, Tile>>({grid, Tile::threads}, stream, rows);
 }
 
 void launch(const SoftmaxBackwardArgs& a, cudaStream_t stream) {
   const auto holds = [&]<class Tile>() { return a.cols <= Tile::most_cols; };
   visit_gradients(a, [&]<class T, class Gradient>() {
-    with_first_tile(Tiles{}, holds, [&]<class Tile>() { launch_tile<T, Gradient, Tile>(a, stream); });
+    with_first_tile(WarpTiles{}, holds, [&]<class Tile>() { launch_tile<T, Gradient, Tile>(a, stream); });
   });
 }
 
-const char* takes(const SoftmaxBackwardArgs& a) { return unmet({needs_rows(a), needs_columns<kMostCols>(a.cols)}); }
+const char* takes(const SoftmaxBackwardArgs& a) { return unmet({needs_rows(a), needs_columns<kMostWarpCols>(a.cols)}); }
 
 const Register<SoftmaxBackwardArgs> registered{"warp", /*min_sm=*/80, takes, launch};
 

@@ -241,7 +241,7 @@ VALUES: Mapping[str, Values] = _Kinds(
 
 
 def _forward(name: str, named: Mapping[str, Any], **changed: Any) -> tuple[Tensor, ...]:
-    """The answers of an operator's reference to arguments of these names."""
+    """The results of an operator's reference to arguments of these names."""
     op = catalogue.get(name)
     given = {**named, **changed}
     out = op.reference(*(given[argument] for argument in op.argument_names))

@@ -62,7 +62,7 @@ def verify(
     Args:
         ops: operators, or their names.
         device: "cuda", one GPU ("cuda:1"), or "cpu" for the checks that mean something there.
-        sanitizer: only call every variant at its small samples, without judging the answers: what
+        sanitizer: only call every variant at its small samples, without judging the results: what
             `run_sanitizer` runs under compute-sanitizer.
         progress: called with each result as it is known.
         kinds: a selection from `KINDS`; all by default.

@@ -228,7 +228,7 @@ def run_judged(
     expected: Expected | None,
     variant: Variant | None = None,
 ) -> Any:
-    """Calls with poisoned outputs and watched inputs, and judges the answer."""
+    """Calls with poisoned outputs and watched inputs, and judges the result."""
     with testing.unchanged(args), testing.poison(), torch.no_grad():
         for p in testing.promised(run.op, args) if run.on_gpu else ():
             # Poisons the block that the allocator hands out next, should a library not ask PyTorch
