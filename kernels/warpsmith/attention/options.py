@@ -205,7 +205,8 @@ def empty_out(q: Tensor, dv: int) -> Tensor:
     shape = (*q.shape[:-1], dv)
     order = list(range(q.dim() - 1))
     if all(stride > 0 for stride, size in zip(q.stride(), q.shape, strict=True) if size > 1):
-        order.sort(key=lambda i: -int(q.stride(i)))
+        steps = q.stride()
+        order.sort(key=lambda i: -steps[i])
     strides, stride = [1] * q.dim(), max(dv, 1)
     for i in reversed(order):
         strides[i] = stride

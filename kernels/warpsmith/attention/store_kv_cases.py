@@ -159,7 +159,7 @@ def _by_slots_as_by_lengths(store_kv: Any, inputs: Inputs) -> None:
     given = call(inputs, 3, 21, 2, 64, pages=9, lengths=[0, 15, 20])
     names = ("k", "v", "k_cache", "v_cache", "slots", "lengths", "block_table")
     args = [given.get(name) for name in names]
-    table, lengths = args[6], args[5]
+    table, lengths = given["block_table"], given["lengths"]
     position = lengths.long()[:, None] + torch.arange(21, device=lengths.device)
     slots = table.long().gather(1, position // 16) * 16 + position % 16
     one = store_kv(*args)
