@@ -30,6 +30,7 @@ constexpr int kMostDim = 1024;
 template <class T>
 __device__ __forceinline__ void load_chunk(float (&to)[kRows][kPitch], const T* from, int64_t stride, int rows,
                                            int cols) {
+#pragma unroll 1
   for (int i = threadIdx.x; i < kRows * kChunk; i += kThreads) {
     const int row = i / kChunk, col = i % kChunk;
     to[row][col] = row < rows && col < cols ? to_float(from[row * stride + col]) : 0.0f;
@@ -47,7 +48,7 @@ __device__ __forceinline__ float exp_of(float x) {
 
 // `columns`: values of an answer's row that a lane holds.
 template <class T, int columns>
-__global__ void __launch_bounds__(kThreads) flash_attention_online_kernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(kThreads, 1) flash_attention_online_kernel(const AttentionArgs a) {
   __shared__ alignas(16) float queries[kRows][kPitch], keys[kKeys][kPitch], weights[kWarps][kOwn][kKeys];
   static_assert(kKeys == kRows);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) flash_attention_online_kernel(const 
       load_chunk(queries, q + c, a.q.token, rows, a.d - c);
       load_chunk(keys, k + first * a.k.token + c, a.k.token, count, a.d - c);
       __syncthreads();
-#pragma unroll 4
+#pragma unroll 2
       for (int i = 0; i < kChunk; i += 4) {
         const float4 x = *reinterpret_cast<const float4*>(&keys[lane][i]);
 #pragma unroll
