@@ -236,18 +236,45 @@ def test_threads_make_an_object_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         to.write_text("code")
         return "said"
 
+    def obtain(key: str) -> store.Object:
+        return store.obtain(key, make, lambda: key)
+
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda key: store.obtain(key, make), [store.key_of(["a"])] * 4))
+        found = list(threads.map(obtain, [store.key_of(["a"])] * 4))
     assert [(f.path.read_text(), f.log) for f in found] == [("code", "said")] * 4
     assert len(made) == 1
 
 
 def test_objects_that_nobody_asks_for_go(tmp_path: Path) -> None:
-    made = [store.obtain(store.key_of([name]), lambda to: to.write_text("") or "") for name in "ab"]
+    made = [store.obtain(name, lambda to: to.write_text("") or "", name.lower) for name in "ab"]
     os.utime(made[0].path, (0, 0))
     store.prune()
     assert [found.path.exists() for found in made] == [False, True]
-    assert store.find(store.key_of(["b"])) == made[1]
+    assert store.find("b") == made[1]
+
+
+def test_what_was_edited_while_it_was_compiled_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = tmp_path / "csrc"
+    shutil.copytree(csrc.CSRC, code)
+    monkeypatch.setattr(csrc, "CSRC", code)
+    source = code / "elementwise/glu/naive.cu"
+    text = source.read_text()
+
+    class Edited(Compiler):
+        def __call__(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+            source.write_text(text + "int another;\n")
+            return super().__call__(command)
+
+    use(Edited(), monkeypatch)
+    with pytest.raises(build.BuildError, match=r"naive\.cu: edited while it was compiled"):
+        build.build([LIBRARY], ["80"], tmp_path / "a")
+    source.write_text(text)
+    again = Compiler()
+    use(again, monkeypatch)
+    build.build([LIBRARY], ["80"], tmp_path / "a")
+    assert source.name in again.compiled()
 
 
 def test_functions_of_the_runtime_that_libraries_share(compiler: Compiler, tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ def test_owners_by_name(kernel: str, op: str | None) -> None:
             "softmax log_softmax",
             "registers",
         ),
+        (
+            "row_registers_kernel<NormRow<f32, RmsNorm, OfX>, TileAt<RowTiles, 2>>",
+            "norm/rms_norm/registers.cu",
+            "rms_norm rms_norm_with_rstd",
+            "registers",
+        ),
         ("probe_kernel", "selftest/launch.cu", "", None),
     ],
 )

@@ -101,6 +101,7 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("sum", "f32", 90, "few long rows", lambda i: (i.plain(2, 65536),), "split"),
     ("sum", "f32", 90, "columns", lambda i: (i.plain(64, 128), 0), "columns"),
     ("sum", "f32", 90, "transposed", lambda i: (i.plain(64, 128).t(),), "columns"),
+    ("sum", "f32", 90, "over nothing", lambda i: (i.plain(4, 0),), "naive"),
     ("mean", "f32", 90, "invariant", lambda i: (i.plain(64, 128).t(), -1, False, True), "warp"),
     ("argmax", "f16", 90, "middle", lambda i: (i.plain(4, 64, 32), 1), "columns"),
     ("var", "bf16", 90, "stepped", lambda i: (i.plain(64, 128)[:, ::2],), "warp"),

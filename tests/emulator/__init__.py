@@ -196,8 +196,8 @@ def _run(command: Sequence[str | Path]) -> None:
         raise RuntimeError(f"{command[-3]}:\n" + "\n".join(errors or [done.stderr[-2000:]]))
 
 
-def _object(source: Path, flags: Sequence[str], digest: str) -> Path:
-    """Compiles what was not compiled before, in whatever checkout."""
+def _object(source: Path, flags: Sequence[str], digest: Callable[[], str]) -> Path:
+    """Compiles what was not compiled before, in whatever checkout; `digest`: of what it is made."""
     device = ("-DEMULATED_DEVICE", "-x", "c++") if source.suffix == ".cu" else ()
     words = ("g++", *_FLAGS, *device, "-include", "emulator.h", *flags)
     told = [word for word in words if not word.startswith(("-I", "/"))]
@@ -207,8 +207,11 @@ def _object(source: Path, flags: Sequence[str], digest: str) -> Path:
         _run([*words, "-c", source, "-o", path])
         return ""
 
-    where = source.relative_to(ROOT).as_posix()
-    return store.obtain(store.key_of([where, digest, *told, *versions]), compile_to).path
+    def key() -> str:
+        where = source.relative_to(ROOT).as_posix()
+        return store.key_of([where, digest(), *told, *versions])
+
+    return store.obtain(key(), compile_to, key).path
 
 
 _RUNTIME = ("emulator.h", "gpu.h", "shadow.h", "gpu.cpp", "notes.cpp", "runtime.cpp")
@@ -260,10 +263,13 @@ def library(
     binding = (*_torch_flags(), toolchain.CXX_FLAGS[-1])
 
     def compile_one(source: Path) -> Path:
-        common = "".join((HERE / name).read_text() for name in _HEADERS[source.suffix])
         told = definitions(source)
         included = [source, *(folder / word for word in told if word != "-include")]
-        digest = csrc.digest(csrc.with_includes(included, folder), common, root=ROOT)
+
+        def digest() -> str:
+            common = "".join((HERE / name).read_text() for name in _HEADERS[source.suffix])
+            return csrc.digest(csrc.with_includes(included, folder), common, root=ROOT)
+
         target = () if sm == 90 else (f"-DEMULATED_ARCH={10 * sm}",)
         more = binding if source.suffix == ".cpp" else target
         return _object(source, (*flags, *told, *more), digest)

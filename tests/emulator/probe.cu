@@ -213,7 +213,7 @@ struct Padded : Base {
 
 }  // namespace
 
-// to: [most bytes]. What is left of the bytes of a struct that are all `filled`, its members among them. How many there are.
+// Fills a struct with a byte, clears its padding, and returns how many bytes it has. to: [sizeof(Padded)], aligned.
 extern "C" int emulator_probe_padding(unsigned char filled, unsigned char* to) {
   std::memset(to, filled, sizeof(Padded));
   emu::clear_padding<Padded>(to);

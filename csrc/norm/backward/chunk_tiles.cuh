@@ -1,4 +1,4 @@
-// Tiles of the rungs `cluster` that several gradients share; a gradient has those that are its alone beside its rung.
+// Tiles that the rungs `cluster` of several gradients share. Those of one gradient alone stand in its rung's file.
 #pragma once
 
 #include "row/chunks.cuh"

@@ -13,7 +13,7 @@ constexpr int64_t kSpreadBytes = 64 * 1024;    // up to here `spread` does bette
 // Measured on an H200, at the longest groups of the second and of the last two.
 using Tiles = std::tuple<SliceTile<256, 6, 0, 0, 4, 4>, SliceTile<256, 10, 5, 5, 4, 4>, SliceTile<256, 10, 5, 5, 4, 8>,
                          SliceTile<256, 16, 8, 7, 3, 8>, SliceTile<256, 16, 8, 7, 3, 16>>;
-constexpr int64_t kMostBytes = 16 * kMostRowPacks<Tiles>;
+constexpr int64_t kMostBytes = sizeof(uint4) * kMostRowPacks<Tiles>;
 static_assert(kMostBytes == 1024 * 1024, "what `takes` says");
 static_assert(detail::full_packs_are_full(0, Tiles{}), "a tile's full packs must fit every group it is given");
 

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kMostThreads = 512;
 constexpr int kPacksPerThread = 4;  // before a block gets another warp
-constexpr int64_t kMostSlice = 192 * 1024, kMostBytes = kMostClusterBlocks * kMostSlice;
+constexpr int64_t kMostSlice = 192 * 1024;
+constexpr int64_t kMostBytes = kMostClusterBlocks * kMostSlice;
 constexpr int64_t kGoodSlice = 72 * 1024;       // three of them fit a multiprocessor
 constexpr int64_t kLeastSlice = 8 * 1024;       // less is not worth another block
 constexpr int64_t kEnoughBlocks = 256;          // two for each multiprocessor of an H100, or nearly

@@ -11,6 +11,7 @@ them such a source compiles to a rung that refuses every call.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -37,15 +38,19 @@ class Step:
     source: Path
     command: tuple[str, ...]  # less the output
     key: str
+    key_now: Callable[[], str]  # of the sources as they are by now
     weight: int  # steps of more weight take longer
 
     def run(self) -> store.Object:
         """The object file, compiled now if the store has none.
 
         Raises:
-            BuildError: with the compiler's words.
+            BuildError: with the compiler's words, or an edit came in between.
         """
-        return store.obtain(self.key, self._make)
+        try:
+            return store.obtain(self.key, self._make, self.key_now)
+        except store.EditedError as error:
+            raise BuildError(f"{self.source.name}: {error}") from error
 
     def _make(self, to: Path) -> str:
         command = [*self.command, "-o", str(to)]
@@ -83,20 +88,15 @@ def steps(library: str, archs: Sequence[str], threads: int = 1) -> list[Step]:
         else:
             flags = [*libraries.nvcc_flags(), *own, *toolchain.gencode(archs)]
             command = [*nvcc, *flags, includes[0]]
-        files = libraries.needs(library, [source])
-        made.append(
-            Step(
-                source,
-                (*command, "-c", str(source)),
-                _object_key(source, files, flags, of_torch),
-                sum(path.stat().st_size for path in files),
-            )
-        )
+        key = functools.partial(_object_key, library, source, flags, of_torch)
+        weight = sum(path.stat().st_size for path in libraries.needs(library, [source]))
+        made.append(Step(source, (*command, "-c", str(source)), key(), key, weight))
     return made
 
 
-def _object_key(source: Path, files: Sequence[Path], flags: Sequence[str], of_torch: bool) -> str:
+def _object_key(library: str, source: Path, flags: Sequence[str], of_torch: bool) -> str:
     """Of an object file, wherever the sources and the headers of others lie."""
+    files = libraries.needs(library, [source])
     names = [flag for flag in flags if not os.path.isabs(flag)]
     version = ""
     if of_torch:

@@ -69,8 +69,21 @@ def find(key: str) -> Object | None:
         return None
 
 
-def obtain(key: str, make: Callable[[Path], str]) -> Object:
-    """The object of this key; `make` writes one to a path, and returns what the compiler said."""
+class EditedError(RuntimeError):
+    """Sources were edited while they were compiled: of which text the object is nobody knows."""
+
+
+def obtain(key: str, make: Callable[[Path], str], key_now: Callable[[], str]) -> Object:
+    """An object, made now if none of its key is kept.
+
+    Args:
+        key: of what it is made of.
+        make: writes it to a path, and returns what the compiler said.
+        key_now: the key of what lies there once it is made.
+
+    Raises:
+        EditedError: that is another key; nothing is kept.
+    """
     with _MAKING.setdefault(key, threading.Lock()):  # threads make an object once
         if found := find(key):
             return found
@@ -79,6 +92,8 @@ def obtain(key: str, make: Callable[[Path], str]) -> Object:
         partial = path.with_suffix(f".{os.getpid()}.o")  # other processes may make it too
         try:
             log = make(partial)
+            if key_now() != key:
+                raise EditedError("edited while it was compiled: compile it again")
             path.with_suffix(".log").write_text(log)
             os.replace(partial, path)  # atomic: whoever looks for it finds all of it or nothing
         finally:
