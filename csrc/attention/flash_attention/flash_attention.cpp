@@ -31,7 +31,8 @@ std::optional<Outputs> attend(const Call& call, Tensor q, Tensor k, Tensor v, co
                               const std::optional<Starts>& starts, const AttentionOptions& options,
                               const Wanted& wanted) {
   if (!has_kernel(call, q)) return std::nullopt;
-  const DeviceScope scope(q.get_device_index());
+  const int device = q.get_device_index();
+  const DeviceScope scope(device);
   const int64_t tokens = q.size(q.dim() - 3);
   const int64_t lse_sizes[] = {p.batch, p.heads, tokens};
   const size_t skipped = starts ? 1 : 0;
@@ -73,13 +74,16 @@ std::optional<Outputs> attend(const Call& call, Tensor q, Tensor k, Tensor v, co
       .batch_invariant = wanted.batch_invariant,
   };
   set_options(args, copies, options);
+  const Rung<AttentionArgs>* rung = pick(call, args, device_info(device).sm);
+  if (rung == nullptr) return std::nullopt;
   std::optional<Tensor> workspace;
-  if (const int64_t bytes = workspace_bytes(args, call.named != nullptr ? call.named->rung : ""); bytes > 0) {
+  if (const int64_t bytes = workspace_bytes(args, rung->name); bytes > 0) {
     const int64_t words = ceil_div(bytes, 4);
     workspace = empty_contiguous(q, Sizes(&words, 1), ScalarType::Float);
     args.workspace = workspace->data_ptr();
   }
-  return serve(call, args, q) ? std::optional(outputs) : std::nullopt;
+  Ladder<AttentionArgs>::run(*rung, args, current_stream(device));
+  return outputs;
 }
 
 std::optional<Outputs> flash_attention(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v,

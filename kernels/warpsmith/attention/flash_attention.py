@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from warpsmith.attention import flash_attention_backward as gradients
+from warpsmith.attention import flash_attention_bench as bench
 from warpsmith.attention import flash_attention_cases as cases
+from warpsmith.attention import flash_attention_errors as errors
 from warpsmith.attention import options, reference
 from warpsmith.attention.ladder import LADDER
 from warpsmith.core import catalogue, dispatch
@@ -115,7 +117,7 @@ flash_attention_op = catalogue.add(
         accumulates=True,
         terms=_terms,
         samples=cases.samples(),
-        errors=cases.errors(),
+        errors=errors.errors(),
         properties=(
             Property("equal keys average", cases.equal_keys_average),
             Property("one key is copied", cases.one_key_is_copied),
@@ -123,10 +125,10 @@ flash_attention_op = catalogue.add(
             Property("the same bits in every run", cases.repeatable),
         ),
         cost=Cost(bytes=_bytes, flops=_flops),
-        bench=cases.bench(),
+        bench=bench.bench(),
         bench_dtypes=("bf16", "f16"),
-        peers=cases.PEERS,
-        eager=cases.eager,
+        peers=bench.PEERS,
+        eager=bench.eager,
     )
 )
 
@@ -147,13 +149,13 @@ flash_attention_varlen_op = catalogue.add(
         accumulates=True,
         terms=_terms,
         samples=cases.varlen_samples(),
-        errors=cases.varlen_errors(),
+        errors=errors.varlen_errors(),
         properties=(Property("sequences alone", cases.sequences_alone),),
         cost=Cost(bytes=_bytes, flops=_flops_varlen),
-        bench=cases.varlen_bench(),
+        bench=bench.varlen_bench(),
         bench_dtypes=("bf16", "f16"),
-        peers=cases.VARLEN_PEERS,
-        eager=cases.eager_varlen,
+        peers=bench.VARLEN_PEERS,
+        eager=bench.eager_varlen,
     )
 )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from warpsmith.attention import flash_attention_bench as timed
 from warpsmith.attention import flash_attention_cases as forward
 from warpsmith.attention import options, reference
 from warpsmith.attention.flash_attention_cases import Make, Named
@@ -293,8 +294,8 @@ def eager(call: Call) -> Any:
 
 
 def bench() -> tuple[Sample, ...]:
-    return tuple(_of(sample) for sample in forward.bench())
+    return tuple(_of(sample) for sample in timed.bench())
 
 
 def varlen_bench() -> tuple[Sample, ...]:
-    return tuple(_of(sample) for sample in forward.varlen_bench())
+    return tuple(_of(sample) for sample in timed.varlen_bench())
