@@ -59,7 +59,7 @@ def test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(CPU) == 0
     text = capsys.readouterr().out
     assert "nothing is timed" in text
-    assert "answers are right" in text
+    assert "results are right" in text
     assert "WRONG" not in text
 
 
@@ -131,7 +131,7 @@ def test_a_wrong_operator_fails(
     monkeypatch.setattr(warpsmith, op, wrong)
     assert cli.main(CPU) == 1
     captured = capsys.readouterr()
-    assert "answers are WRONG" in captured.out
+    assert "results are WRONG" in captured.out
     assert f"WRONG: 3 tokens, {op}, reference" in captured.err
     assert cli.main([*CPU, "--json"]) == 1
     assert not json.loads(capsys.readouterr().out)["ok"]

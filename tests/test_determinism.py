@@ -13,7 +13,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
-from warpsmith.spec.determinism import RUNS, answers, cancelling
+from warpsmith.spec.determinism import RUNS, cancelling, distinct_results
 
 #: Some thousands of blocks, of which the GPU holds a part at a time.
 N = 1 << 24
@@ -93,8 +93,8 @@ def rungs(*, atomic: bool) -> list[Any]:
 @pytest.mark.parametrize("variant", rungs(atomic=False))
 def test_same_bits_on_every_run(variant: Variant) -> None:
     args = call(variant.op, variant.dtype)
-    found = answers(amid_noise(function(variant)), args)
-    assert len(found) == 1, f"{len(found)} different answers in {RUNS} runs"
+    found = distinct_results(amid_noise(function(variant)), args)
+    assert len(found) == 1, f"{len(found)} different results in {RUNS} runs"
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)
@@ -112,7 +112,7 @@ def test_auto_never_picks_atomics(op: Op) -> None:
 def test_atomic_rungs_differ_from_run_to_run(variant: Variant) -> None:
     """The same test on the same values, which an order of additions that changes must fail."""
     args = call(variant.op, variant.dtype)
-    found = answers(amid_noise(function(variant)), args)
+    found = distinct_results(amid_noise(function(variant)), args)
     assert len(found) > 1, f"one answer in {RUNS} runs: the test above would not notice atomics"
 
 

@@ -89,10 +89,6 @@ struct Ladder {
     }
     return *rung;
   }
-
-  static void run_named(std::string_view op, std::string_view name, const Args& args, int sm, cudaStream_t stream) {
-    run(named(op, name, args, sm), args, stream);
-  }
 };
 
 }  // namespace warpsmith

@@ -193,7 +193,7 @@ def _run(command: Sequence[str | Path]) -> None:
     )
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line][:12]
-        raise RuntimeError(f"{command[-3]}:\n" + "\n".join(errors or [done.stderr[-2000:]]))
+        raise RuntimeError("\n".join(errors or [done.stderr[-2000:]]))
 
 
 def _object(source: Path, flags: Sequence[str], digest: Callable[[], str]) -> Path:
@@ -280,7 +280,7 @@ def library(
         try:
             return compile_one(source)
         except RuntimeError as error:
-            failures.append(str(error))
+            failures.append(f"{source.name}: {error}")
             return source
 
     with ThreadPoolExecutor(jobs) as pool:

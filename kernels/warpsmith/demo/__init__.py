@@ -102,11 +102,11 @@ def print_checks(checks: Sequence[Check]) -> None:
 def _verdict(checks: Sequence[Check]) -> str:
     wrong = [check for check in checks if not check.ok]
     if wrong:
-        return f"{len(wrong)} of {len(checks)} answers are WRONG"
+        return f"{len(wrong)} of {len(checks)} results are WRONG"
     steps = max((c.error for c in checks if c.what != WHOLE), default=0.0)
     whole = max(c.error for c in checks if c.what == WHOLE)
     return (
-        f"All {len(checks)} answers are right: operators within {steps:.2f} of PyTorch's own error"
+        f"All {len(checks)} results are right: operators within {steps:.2f} of PyTorch's own error"
         f" (2, and one ulp, allowed),\nthe whole layer within {whole:.2f} of the bound that its"
         " roundings allow."
     )

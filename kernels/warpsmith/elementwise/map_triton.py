@@ -127,7 +127,7 @@ MASKING = (functions.relu_backward, functions.hardswish_backward, functions.hard
 
 class Table(NamedTuple):
     """Which operand stays as its codes, what is asked about all of them, and the function in whose
-    place answers are looked up.
+    place results are looked up.
     """
 
     operand: int

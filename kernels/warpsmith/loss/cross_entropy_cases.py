@@ -481,7 +481,7 @@ def rows_independent(function: Callable[..., Any], inputs: Inputs) -> None:
         changed[2] = inputs.randn(cols, salt=3)
         rest = [0, 1, 3, 4, 5]
         for before, after in zip(function(logits, target), function(changed, target), strict=True):
-            assert torch.equal(before[rest], after[rest]), "a row's answer depends on another row"
+            assert torch.equal(before[rest], after[rest]), "a row's result depends on another row"
 
 
 def repeatable(

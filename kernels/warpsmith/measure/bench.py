@@ -299,7 +299,7 @@ def gate(case: Case, say: Progress, stuck: str | None = None) -> None:
             elif not verdict.ok:
                 row["error"] = _brief(verdict.message)
         except torch.cuda.OutOfMemoryError:
-            row["error"] = "out of memory while checking the answer"
+            row["error"] = "out of memory while checking the result"
         except Exception as error:  # a peer may fail in any way; the others are still measured
             row["error"] = first_line(error)
         case.rows[name] = row
@@ -311,7 +311,7 @@ def gate(case: Case, say: Progress, stuck: str | None = None) -> None:
 
 
 def _brief(message: str) -> str:
-    return message.strip().splitlines()[0][:200] if message.strip() else "wrong answer"
+    return message.strip().splitlines()[0][:200] if message.strip() else "wrong result"
 
 
 def _round(value: float) -> float:

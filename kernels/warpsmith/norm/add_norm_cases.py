@@ -306,7 +306,7 @@ def rows_independent(function: Callable[..., Any], inputs: Inputs) -> None:
     changed[2] = inputs.randn(264, salt=3)
     rest = [0, 1, 3, 4, 5]
     before, after = function(x, residual)[0][rest], function(changed, residual)[0][rest]
-    assert torch.equal(before, after), "a row's answer depends on another row"
+    assert torch.equal(before, after), "a row's result depends on another row"
 
 
 def repeatable(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:

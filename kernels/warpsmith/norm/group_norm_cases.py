@@ -523,7 +523,7 @@ def groups_independent(function: Callable[..., Any], inputs: Inputs) -> None:
         before, after = (function(*call(inputs, given, 4, "silu")) for given in (x, changed))
         same = torch.ones(3, 32, dtype=torch.bool, device=before.device)
         same[1, 8:16] = False
-        assert torch.equal(before[same], after[same]), "a group's answer depends on another group"
+        assert torch.equal(before[same], after[same]), "a group's result depends on another group"
 
 
 def repeatable(function: Callable[..., Any], inputs: Inputs) -> None:

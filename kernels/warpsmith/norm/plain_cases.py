@@ -263,7 +263,7 @@ def properties(norm: Norm) -> tuple[Property, ...]:
         changed[2] = inputs.randn(264, salt=3)
         rest = [0, 1, 3, 4, 5]
         before, after = function(**given)[rest], function(**given | {"x": changed})[rest]
-        assert torch.equal(before, after), "a row's answer depends on another row"
+        assert torch.equal(before, after), "a row's result depends on another row"
 
     def scale_invariant(function: Callable[..., Any], inputs: Inputs) -> None:
         """A power of two changes no rounding, so it leaves the result as it was where eps is 0."""

@@ -59,7 +59,7 @@ _TREE_DEPTH = 12
 #: Beyond this relative error, a sum in 16 bits is of no use to anybody.
 _MAX_SUM_ERROR = 0.25
 #: The largest error of no more float32 results than these says little about PyTorch's errors.
-_FEW_ANSWERS = 4096
+_FEW_RESULTS = 4096
 
 
 # --- what is right --------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def _compare_values(
                 wide = dispatch.upcast(expected.args, torch.float64)
                 exactly = functools.partial(_exact, op)
                 least = conditioning(exactly, wide, expected.gold)[i].to(exact.device)
-                few = not op.elementwise and exact.numel() <= _FEW_ANSWERS
+                few = not op.elementwise and exact.numel() <= _FEW_RESULTS
                 if few and theirs.dtype != torch.float64:
                     rounded = rounding(exactly, wide, expected.gold)[i].to(exact.device)
                     least = torch.maximum(least, rounded)

@@ -653,7 +653,7 @@ def rows_independent(function: Function, inputs: Inputs) -> None:
     before = function(x, bias, None, SCALE, True, *DROPS)
     after = function(changed, bias, None, SCALE, True, *DROPS)
     for a, b in zip(before, after, strict=True):
-        assert torch.equal(a[rest], b[rest]), "a row's answer depends on another row"
+        assert torch.equal(a[rest], b[rest]), "a row's result depends on another row"
 
 
 def gradient_sums_to_zero(function: Function, inputs: Inputs) -> None:

@@ -604,7 +604,7 @@ def rows_independent(function: Function, inputs: Inputs) -> None:
     changed[2] = inputs.randn(264, salt=3)
     rest = [0, 1, 3, 4, 5]
     before, after = function(x, mask, SCALE, True)[rest], function(changed, mask, SCALE, True)[rest]
-    assert torch.equal(before, after), "a row's answer depends on another row"
+    assert torch.equal(before, after), "a row's result depends on another row"
 
 
 def gradient_sums_to_zero(function: Function, inputs: Inputs) -> None:

@@ -162,7 +162,7 @@ softmax_op = catalogue.add(
             Property("keeps the order", cases.keeps_the_order),
             Property("masked out", cases.masked_out),
             Property("one outlier", cases.one_outlier),
-            Property("keeps small answers", cases.keeps_small_answers),
+            Property("keeps small results", cases.keeps_small_results),
             Property("batch invariant", cases.batch_invariant),
             Property("the same bits wherever a row lies", cases.same_bits_anywhere),
         ),

@@ -445,7 +445,7 @@ def one_outlier(softmax: Function, inputs: Inputs) -> None:
         assert int(y.count_nonzero()) == 3
 
 
-def keeps_small_answers(softmax: Function, inputs: Inputs) -> None:
+def keeps_small_results(softmax: Function, inputs: Inputs) -> None:
     """exp(-90) is subnormal in f32 and bf16, and no zero; in f16 exp(-16) is."""
     below = -16.0 if inputs.dtype == torch.float16 else -90.0
     for n in (8, 2048):

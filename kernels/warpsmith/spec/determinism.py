@@ -48,7 +48,9 @@ def bits(x: Tensor) -> int:
     return int(x.view(widths[x.element_size()]))
 
 
-def answers(function: Callable[..., Tensor], args: tuple[Any, ...], runs: int = RUNS) -> set[int]:
+def distinct_results(
+    function: Callable[..., Tensor], args: tuple[Any, ...], runs: int = RUNS
+) -> set[int]:
     """The different results, as bits, that the runs of one call give."""
     return {bits(out) for out in [function(*args) for _ in range(runs)]}
 
@@ -63,7 +65,7 @@ def deterministic(
     """
 
     def check(function: Callable[..., Any], inputs: Inputs) -> None:
-        found = answers(function, make(inputs))
-        assert len(found) == 1, f"{len(found)} different answers in {RUNS} runs"
+        found = distinct_results(function, make(inputs))
+        assert len(found) == 1, f"{len(found)} different results in {RUNS} runs"
 
     return check

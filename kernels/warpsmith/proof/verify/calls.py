@@ -249,7 +249,7 @@ def public_checks(run: Run) -> None:
                 out = _with_omitted(run, testing.with_written(run.op, function)(*given), args)
                 testing.assert_matches(run.op, out, args, f"{sample}, public function")
                 graph = any(o.requires_grad for o in tensors(as_tuple(out)))
-                expect(not graph, "an answer that nothing asked a gradient of requires one")
+                expect(not graph, "a result that nothing asked a gradient of requires one")
     with run.check("public", "unknown variant"):
         args = run.op.samples_for(run.dtypes[0])[0].make(run.inputs(run.dtypes[0]))
         try:
