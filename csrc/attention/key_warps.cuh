@@ -181,7 +181,7 @@ class KeyWarp {
         float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < C::qn; ++i) sum += shared_.most[row_of(r)][i];
-        const bool empty = most_[r] == -INFINITY;
+        const bool empty = sum == 0.0f;
         shared_.inverse[row_of(r)] = empty ? 0.0f : 1.0f / sum;
         const int query = tile_.first + row_of(r);
         if (a_.lse != nullptr && query < tile_.queries && tile_.part == 0) {

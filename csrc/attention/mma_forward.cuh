@@ -28,6 +28,7 @@
 #include "device/ptx/math.h"
 #include "device/warp.h"
 #include "tile/operand_tile.h"
+#include "tile/panels.h"
 #include "tile/thread_again.cuh"
 #include "tile/warp_mma.cuh"
 
@@ -210,7 +211,12 @@ class ForwardRows {
 #pragma unroll
         for (int c = 1; c < kScores; ++c) most = fmaxf(most, x[c]);
         most = warp_reduce<4>(most, MaxOf{});
-        if constexpr (Config::all_options) top[i][half] = fmaxf(top[i][half], most);
+        if constexpr (Config::all_options) {
+          if (a.max_logits != nullptr) {  // NaN stays, which `most` drops
+#pragma unroll
+            for (int c = 0; c < kScores; ++c) top[i][half] = ptx::max_nan(top[i][half], x[c]);
+          }
+        }
         const bool grows = (most - largest[i][half]) * factor > kGrowth;  // not where both are -inf
         rescale[half] = grows ? ptx::exp2_approx_ftz((largest[i][half] - most) * factor) : 1.0f;
         largest[i][half] = grows ? most : largest[i][half];
@@ -358,11 +364,7 @@ __device__ __forceinline__ void store_rows(ForwardRows<Config>& rows, const Atte
       const int line = warp_row + 16 * i + 8 * half + lane / 4, row = tile_row + line;
       float sum = warp_reduce<4>(rows.total[i][half]), largest = rows.largest[i][half], scale = 1.0f;
       if constexpr (Config::all_options) {
-        if (a.max_logits != nullptr) {
-          // A row of NaN has none; of rows that do not exist nothing is wanted.
-          const float most = sum != sum && rows.top[i][half] != INFINITY ? sum : rows.top[i][half];
-          rows.top[i][half] = row < s.m ? most : -INFINITY;
-        }
+        if (row >= s.m) rows.top[i][half] = -INFINITY;
         if (a.sinks != nullptr) {
           const float sink = a.sinks[head], most = fmaxf(largest, sink);
           if (most > -INFINITY) {

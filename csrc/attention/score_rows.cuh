@@ -118,13 +118,13 @@ struct RunningSoftmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       sum[half] = quad_sum(sum[half]);
-      inverse[half] = most[half] == -INFINITY ? 0.0f : 1.0f / sum[half];
+      inverse[half] = sum[half] == 0.0f ? 0.0f : 1.0f / sum[half];
     }
   }
 
   // After finish(): the natural logarithm of the sum of exp.
   __device__ __forceinline__ float lse(int half) const {
-    return most[half] == -INFINITY ? -INFINITY : (most[half] + log2f(sum[half])) * kLn2;
+    return sum[half] == 0.0f ? -INFINITY : (most[half] + log2f(sum[half])) * kLn2;
   }
 };
 

@@ -41,23 +41,6 @@ struct Swizzled {
   }
 };
 
-// Lines longer than a swizzle, or of no power of two, cut into panels that lie one behind the other: 64 values of each line,
-// or 32 where the length is no multiple of 64.
-template <int lines_, int length_>
-struct Panels {
-  static constexpr int lines = lines_, length = length_, width = length % 64 == 0 ? 64 : 32, size = lines * length;
-  static_assert(length % width == 0, "whole panels");
-  using Panel = Swizzled<lines, width>;
-
-  __host__ __device__ static constexpr int at(int line, int i) {
-    return i / width * Panel::size + Panel::at(line, i % width);
-  }
-  // As in Swizzled, from an index in the first panel.
-  __host__ __device__ static constexpr int moved(int from, int by_lines, int by_values) {
-    return Panel::moved(from, by_lines, by_values % width) + by_values / width * Panel::size;
-  }
-};
-
 template <Along along_, int mn_, int k_, template <int, int> class Layout>
 struct OperandTile : Layout<(along_ == Along::k ? mn_ : k_), (along_ == Along::k ? k_ : mn_)> {
   static constexpr Along along = along_;

@@ -50,19 +50,6 @@ inline uint32_t inc_acq_rel(uint32_t* word, uint32_t last) {
   return old;
 }
 
-inline uint32_t load_acquire(const uint32_t* from) {
-  return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(from)).load();
-}
-inline void add_release(uint32_t* word, uint32_t by) { std::atomic_ref<uint32_t>(*word).fetch_add(by); }
-inline void add_x4(float* to, const float (&by)[4]) {
-  emu::check_aligned(to, 16, "an addition");
-  for (int i = 0; i < 4; ++i) std::atomic_ref<float>(to[i]).fetch_add(by[i]);
-}
-
-// --- errors ----------------------------------------------------------------------------------------------------------
-
-[[noreturn]] inline void trap_with(const char* message, const char*, unsigned) { emu::fail(message); }
-
 // --- copies in the background ----------------------------------------------------------------------------------------
 
 inline void cp_async(uint4* shared, const uint4* global) { emu::copy_later(shared, global, 16); }

@@ -37,6 +37,12 @@ struct KvCacheArgs {
   __host__ __device__ int group() const { return q_heads / kv_heads; }
   // Queries that share a head of keys.
   __host__ __device__ int rows() const { return m * group(); }
+  // By which products with a head of keys are multiplied. Of an infinite one no score is a number, as of infinite keys.
+  __host__ __device__ float key_scale(int kv_head) const {
+    if (k_scale == nullptr) return 1.0f;
+    const float value = k_scale[kv_head * k_scale_step];
+    return value + (value - value);
+  }
   // Whether a score is more than a product times a positive scale.
   __host__ __device__ bool has_options() const { return softcap > 0.0f || slopes != nullptr || !(scale > 0.0f); }
 };

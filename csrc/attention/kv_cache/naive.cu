@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) kv_cache_naive_kernel(const KvCacheA
   }
   const int n = static_cast<int>(held), place = n - a.m + token;
   const int first = max(place - a.left, 0), end = min(place + a.right + 1, n);
-  const float k_scale = a.k_scale == nullptr ? 1.0f : a.k_scale[kv_head * a.k_scale_step];
+  const float k_scale = a.key_scale(kv_head);
   const float v_scale = a.v_scale == nullptr ? 1.0f : a.v_scale[kv_head * a.v_scale_step];
   const float slope = a.slopes == nullptr ? 0.0f : a.slopes[batch * a.slopes_batch + head];
   const uint64_t tree = a.tree == nullptr ? 0 : static_cast<uint64_t>(a.tree[int64_t{batch} * a.m + token]);

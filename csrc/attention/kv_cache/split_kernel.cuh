@@ -63,7 +63,7 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
   }
   q.load(of_lane, a.d, reinterpret_cast<uint4*>(reinterpret_cast<char*>(ring) + Tile::ring_bytes), warp_m, group == 0);
   if constexpr (Tile::queries_bytes > 0) __syncthreads();
-  const float k_scale = a.k_scale == nullptr ? 1.0f : __ldg(a.k_scale + kv_head * a.k_scale_step);
+  const float k_scale = a.key_scale(kv_head);
   const bool options = a.has_options() || !(k_scale > 0.0f);
   const float factor = options ? kLog2e : a.scale * k_scale * kLog2e;
   // keys that all queries of the tile see; a tree says something of the last m

@@ -76,7 +76,7 @@ __device__ __forceinline__ Work find_work(int& before, const KvCacheArgs& a, int
     }
     const unsigned past = __ballot_sync(kAllLanes, before + upto > start);
     if (past != 0) {
-      const int found = __ffs(static_cast<int>(past)) - 1;
+      const int found = __popc(~past & (past - 1));
       before += __shfl_sync(kAllLanes, upto - own, found);
       return work_of<Tile>(a, tiles, __shfl_sync(kAllLanes, i, found));
     }

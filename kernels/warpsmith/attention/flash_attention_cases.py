@@ -57,7 +57,9 @@ def _sample(
         return heads(i, *sizes, **given)
 
     text = f"{sizes[0]}x{sizes[1]}x{sizes[3]}x{sizes[4]} of {sizes[2]}"
-    return Sample(f"{text}, {label}" if label else text, make, small, huge, dtypes)
+    masked = any(name in given for name in ("mask", "q_documents", "tree"))
+    text = f"{text}, {label}" if label else text
+    return Sample(text, make, small, huge, dtypes, masked=masked)
 
 
 def _slopes(h: int) -> Make:

@@ -148,7 +148,8 @@ def attend(
             s, _ = scores(s, options, batch, head, query, key[None, :], place, query < m, FORMAT)
         largest = tl.max(s, 1)
         if MAX_LOGITS:
-            top = tl.maximum(top, largest)
+            wrong = tl.max((s != s).to(tl.int32), 1) > 0  # which a maximum drops
+            top = tl.where(wrong, float("nan"), tl.maximum(top, largest, tl.PropagateNan.ALL))
         now = tl.maximum(most, largest)
         ceiling = now
         if MASKED:
@@ -255,9 +256,7 @@ def flash_attention_kernel(
         lse = tl.where(exponentials == 0.0, -float("inf"), most * UNIT + tl.log(exponentials))
         tl.store(lse_ptr + rows, lse, mask=row < m)
     if top_ptr is not None:
-        # a maximum drops NaN, which the sum has kept
-        lost = (exponentials != exponentials) & (top != float("inf"))
-        tl.store(top_ptr + rows, tl.where(lost, float("nan"), top * UNIT), mask=row < m)
+        tl.store(top_ptr + rows, top * UNIT, mask=row < m)
     share = tl.where(exponentials == 0.0, 0.0, keep_scale / exponentials)
     out = total * share[:, None]
     valid = (query < m) & (v_dim < DV)

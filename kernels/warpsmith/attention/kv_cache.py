@@ -65,6 +65,10 @@ def _as_options(call: Any, **changes: Any) -> SimpleNamespace:
 
 
 def _reference(call: Call) -> tuple[Tensor, Tensor | None]:
+    return _over_cache(call, reference.wide_product)
+
+
+def _over_cache(call: Call, product: reference.Product) -> tuple[Tensor, Tensor | None]:
     q = call.q
     wide = wide_dtype(q.dtype)
     lengths = [int(n) + call.appended for n in call.lengths.tolist()]
@@ -92,7 +96,7 @@ def _reference(call: Call) -> tuple[Tensor, Tensor | None]:
             return values.to(q.dtype)
 
         slopes = call.alibi_slopes
-        out, lse, _ = reference.attention(
+        out, lse, _ = reference.attend_heads(
             _as_options(
                 call,
                 q=q[b : b + 1],
@@ -103,7 +107,8 @@ def _reference(call: Call) -> tuple[Tensor, Tensor | None]:
                 else slopes,
                 tree=None if call.tree is None else call.tree[b : b + 1],
                 return_lse=True,
-            )
+            ),
+            product,
         )
         outs.append(out)
         sums.append(lse)
@@ -281,6 +286,7 @@ op = catalogue.add(
         family="attention",
         source="kv_cache",
         reference=_reference,
+        alternatives=reference.alternatives(_over_cache),
         ladder=_LADDER,
         triton="kv_cache_triton:attention_with_kv_cache",
         fake=_fake,

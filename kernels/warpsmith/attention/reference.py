@@ -9,7 +9,7 @@ probabilities in the dtype of the values that they are multiplied with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,8 +96,46 @@ def _seen(call: Any, p: Problem, at: _Rows, of: _Rows, sizes: tuple[int, int]) -
     return together
 
 
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+def wide_product(q: Tensor, k: Tensor) -> Tensor:
+    """q k^T, [b, heads, m, n], in the wide dtype."""
+    wide = wide_dtype(q.dtype)
+    return q.to(wide) @ k.to(wide).mT
+
+
+def _in_turn(turn: int) -> Product:
+    """The same with the d values `turn` places further, so in another order, and of 16 bits on the
+    tensor cores of a GPU, whose sums in f32 are cut off instead of rounded.
+    """
+
+    def product(q: Tensor, k: Tensor) -> Tensor:
+        q, k = (x.roll(turn, -1) for x in (q, k))
+        if not q.is_cuda or q.element_size() > 2 or not q.numel() * k.numel():
+            return wide_product(q, k)
+        flat = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT, out_dtype=torch.float32)
+        return flat.view(*q.shape[:3], k.shape[2])
+
+    return product
+
+
+def alternatives(
+    attend: Callable[..., tuple[Any, ...]],
+) -> tuple[Callable[[Any], tuple[Tensor, ...]], ...]:
+    """Other ways of PyTorch to the outputs of `attend`, one of the functions below: the order in
+    which a product's terms are added up is nobody's promise.
+    """
+
+    def way(turn: int) -> Callable[[Any], tuple[Tensor, ...]]:
+        product = _in_turn(turn)
+        return lambda call: tuple(x for x in attend(call, product) if x is not None)
+
+    return tuple(way(turn) for turn in (0, 3, 5, 7))
+
+
 def _attend(
-    call: Any, q: Tensor, k: Tensor, v: Tensor, p: Problem, at: _Rows, of: _Rows
+    call: Any, q: Tensor, k: Tensor, v: Tensor, p: Problem, at: _Rows, of: _Rows, product: Product
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The answer before its gate, [b, heads, rows, dv], the LSE [b, heads, rows] and the largest
     score of each head [heads], of queries `of` of q.
@@ -105,9 +143,9 @@ def _attend(
     wide = wide_dtype(q.dtype)
     group = q.shape[2] // max(k.shape[2], 1)
     m, n = q.shape[1], k.shape[1]
-    rows = q[of.batch, of.rows, of.heads].transpose(1, 2).to(wide)
-    keys, values = (_grouped(x, of, group).to(wide) for x in (k, v))
-    scores = call.scale * (rows @ keys.mT)
+    rows = q[of.batch, of.rows, of.heads].transpose(1, 2)
+    keys, values = _grouped(k, of, group), _grouped(v, of, group).to(wide)
+    scores = call.scale * product(rows, keys)
     if call.softcap > 0.0:
         scores = call.softcap * (scores / call.softcap).tanh()
     if call.alibi_slopes is not None:
@@ -144,7 +182,10 @@ def _attend(
         element = line[..., None] * p.n + torch.arange(n, device=q.device)
         kept = _kept(element, call)
         weights = torch.where(kept, weights * philox.keep_scale(call.dropout_p), 0.0)
-    return weights.to(q.dtype).to(wide) @ values, lse, largest.amax((0, 2, 3))
+    out = weights.to(q.dtype).to(wide) @ values
+    if call.sinks is not None:  # one that is no number leaves none, of a query without keys too
+        out = out.masked_fill(total.isnan(), math.nan)
+    return out, lse, largest.amax((0, 2, 3))
 
 
 def _gated(call: Any, out: Tensor) -> Tensor:
@@ -174,12 +215,17 @@ def _empty(call: Any, shape: tuple[int, ...], lse: tuple[int, ...], heads: int) 
 
 def attention(call: Any) -> Answer:
     """Of tensors [batch, tokens, heads, d]; `call` has the arguments of `flash_attention`."""
+    return attend_heads(call, wide_product)
+
+
+def attend_heads(call: Any, product: Product) -> Answer:
+    """The same by this product of queries and keys."""
     q, k, v = call.q, call.k, call.v
     p = problem(q, k, v)
     if not p.batch * p.m * p.heads:
         return _empty(call, (p.batch, p.m, p.heads, p.dv), (p.batch, p.heads, p.m), p.heads)
     most = PIECE_DROPPED if call.dropout_p > 0.0 else PIECE
-    found = [_attend(call, q, k, v, p, at, at) for at in _pieces(p, most)]
+    found = [_attend(call, q, k, v, p, at, at, product) for at in _pieces(p, most)]
     if len(found) == 1:
         out, lse, largest = found[0]
         return _answer(call, out.transpose(1, 2), lse, largest)
@@ -193,6 +239,11 @@ def attention_varlen(call: Any) -> Answer:
     """Of sequences that lie one behind the other, [tokens, heads, d]; `call` has the arguments of
     `flash_attention_varlen`. Tokens behind the last sequence, which kernels leave alone, get zeros.
     """
+    return attend_sequences(call, wide_product)
+
+
+def attend_sequences(call: Any, product: Product) -> Answer:
+    """The same by this product of queries and keys."""
     q, k, v = call.q, call.k, call.v
     p = problem_varlen(q, k, v, call.cu_seqlens_q, call.max_seqlen_q, call.max_seqlen_k)
     wide = wide_dtype(q.dtype)
@@ -208,7 +259,7 @@ def attention_varlen(call: Any) -> Answer:
         parts = []
         for of in _pieces(own, PIECE_DROPPED if call.dropout_p > 0.0 else PIECE):
             at = _Rows(slice(s, s + 1), of.heads, of.rows)
-            parts.append(_attend(call, own_q, own_k, own_v, p, at, of))
+            parts.append(_attend(call, own_q, own_k, own_v, p, at, of, product))
             largest[of.heads] = torch.maximum(largest[of.heads], parts[-1][2])
         out = torch.cat([o.flatten(0, 2) for o, _, _ in parts]).view(p.heads, own.m, p.dv)
         outs.append(out.transpose(0, 1))

@@ -121,6 +121,8 @@ class Sample:
     dtypes: tuple[str, ...] | None = None
     #: A benchmark at which every variant is timed, instead of the largest.
     ladder: bool = False
+    #: Values in it are masked out, of which a result may become NaN where they are.
+    masked: bool = False
 
     def __str__(self) -> str:
         return self.label

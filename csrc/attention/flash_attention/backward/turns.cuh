@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/ptx/memory.h"
+#include "device/ptx/reductions.h"
 
 namespace warpsmith {
 
