@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/ptx/copy.h"
+#include "tile/panels.h"
 
 namespace warpsmith {
 

@@ -6,12 +6,15 @@
 //   In flight, a multiprocessor: (stages - 1) tiles of each group, 128 KB and more. Bound: memory.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/kv_cache/join_pieces.cuh"
 #include "attention/kv_cache/tickets.cuh"
 #include "attention/kv_cache/tiles.h"
 #include "device/ptx/barrier.h"
 #include "host/conditions.h"
 #include "host/launch.h"
+#include "tile/thread_again.cuh"
 
 namespace warpsmith {
 
@@ -29,7 +32,7 @@ __device__ __forceinline__ void sync_group(int group) {
 template <class T, class Tile>
 __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int kv_head, int from, int to,
                                        CacheStage<Tile>* ring, const GroupSums<Tile>& left) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int group = Tile::warps_n == 1 ? 0 : warp / Tile::warps_m;  // known where there is one, as is its barrier
   const int warp_m = warp - group * Tile::warps_m;
   const int first_row = w.tile * Tile::rows + 16 * warp_m;
@@ -63,7 +66,7 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
   }
   q.load(of_lane, a.d, reinterpret_cast<uint4*>(reinterpret_cast<char*>(ring) + Tile::ring_bytes), warp_m, group == 0);
   if constexpr (Tile::queries_bytes > 0) __syncthreads();
-  const float k_scale = a.key_scale(kv_head);
+  const float k_scale = std::is_same_v<typename Tile::C, T> ? 1.0f : a.key_scale(kv_head);
   const bool options = a.has_options() || !(k_scale > 0.0f);
   const float factor = options ? kLog2e : a.scale * k_scale * kLog2e;
   // keys that all queries of the tile see; a tree says something of the last m
@@ -84,11 +87,12 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
       MmaSum<T, float> s[Tile::keys / 8];
       multiply_keys<T, Tile>(s, q, stages[slot].k);
       if (options || key < all_from || key + Tile::keys > all_to) {
+        const int lane_key = 2 * (thread_again() % 4);
 #pragma unroll
         for (int j = 0; j < Tile::keys / 8; ++j) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int own = key + 8 * j + 2 * (lane % 4) + i % 2;
+            const int own = key + 8 * j + lane_key + i % 2;
             float& x = s[j].value[i];
             if (options) x = score.option(a, x, k_scale, i / 2, own);
             x = score.sees(a, i / 2, own) ? x : -INFINITY;
@@ -104,7 +108,8 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
   // leave sums, where keys were
   ptx::cp_async_wait<0>();
   __syncthreads();
-  const int g = 16 * warp_m + lane / 4;
+  const int thread = thread_again(), lane = thread % kWarp;
+  const int g = 16 * (thread / kWarp - group * Tile::warps_m) + lane / 4;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const float total = softmax.whole_total(row);
@@ -135,9 +140,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::resident)
           : tickets + range * kTicketsOfLaunch);
 
   const Shares shares = shares_of<Tile>(a, tiles);
-  for (int block = static_cast<int>(blockIdx.x); int64_t{block} * shares.of_block < shares.total;
-       block += static_cast<int>(gridDim.x)) {
-    int at = block * shares.of_block;
+  const auto total = static_cast<unsigned>(shares.total), of_block = static_cast<unsigned>(shares.of_block);
+  // Of a grid for all shares the products stay below 2 * total.
+  for (unsigned block = blockIdx.x; block * of_block < total; block += gridDim.x) {
+    int at = static_cast<int>(block) * shares.of_block;
     const int end = min(at + shares.of_block, shares.total);
     int before;
     Work w = find_work<Tile>(before, a, tiles, at);
@@ -151,7 +157,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::resident)
           store_result<T, Tile>(a, w, kv_head, row, column, join_groups<Tile>(groups, row, column));
         });
       } else {
-        const int64_t slot = slot_of(block, at == begin);
+        const int64_t slot = slot_of(static_cast<int>(block), at == begin);
         for_each_four<Tile>(a, w, [&](int row, int column) {
           leave_piece<Tile>(blocks, slot, row, column, join_groups<Tile>(groups, row, column));
         });

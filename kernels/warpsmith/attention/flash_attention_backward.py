@@ -132,7 +132,6 @@ LADDER: tuple[Rung, ...] = (
         "naive",
         "a warp for each key and for each query, every option",
         when=_needs_naive,
-        unproven=True,
     ),
     Rung(
         "mma_peak",
@@ -141,7 +140,6 @@ LADDER: tuple[Rung, ...] = (
         dtypes=_HALVES,
         technique="mma_peak",
         when=_needs_peak,
-        unproven=True,
     ),
     Rung(
         "mma_wide",
@@ -150,7 +148,6 @@ LADDER: tuple[Rung, ...] = (
         dtypes=_HALVES,
         technique="mma_wide",
         when=_needs_wide,
-        unproven=True,
     ),
     Rung(
         "mma_large",
@@ -158,7 +155,6 @@ LADDER: tuple[Rung, ...] = (
         dtypes=_HALVES,
         technique="mma_large",
         when=_needs_large,
-        unproven=True,
     ),
 )
 

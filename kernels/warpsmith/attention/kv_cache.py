@@ -216,7 +216,7 @@ def _suits_tiles(q: Tensor, k_cache: Tensor, batch_invariant: bool) -> str | Non
 _HALVES = ("f16", "bf16")
 
 _LADDER = (
-    Rung("naive", "a block per query and head, keys in turn", when=_any, unproven=True),
+    Rung("naive", "a block per query and head, keys in turn", when=_any),
     Rung(
         "split_kv",
         "keys shared out evenly among blocks, whose sums the last one joins; queries of a group "
@@ -225,7 +225,6 @@ _LADDER = (
         width=8,
         technique="split_kv",
         when=_split(False, 16),
-        unproven=True,
     ),
     Rung(
         "split_kv_e4m3",
@@ -234,7 +233,6 @@ _LADDER = (
         width=16,
         technique="split_kv_e4m3",
         when=_split(True, 16),
-        unproven=True,
     ),
     Rung(
         "query_tiles",
@@ -244,7 +242,6 @@ _LADDER = (
         technique="query_tiles",
         when=_split(False, 64),
         suits=_suits_tiles,
-        unproven=True,
     ),
     Rung(
         "query_tiles_e4m3",
@@ -254,7 +251,6 @@ _LADDER = (
         technique="query_tiles_e4m3",
         when=_split(True, 64),
         suits=_suits_tiles,
-        unproven=True,
     ),
 )
 

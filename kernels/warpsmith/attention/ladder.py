@@ -43,7 +43,6 @@ LADDER: tuple[Rung, ...] = (
         "a warp for four queries, the softmax rescaled as larger scores come; every option",
         technique="online",
         when=_needs_online,
-        unproven=True,
     ),
     *CLIMB,
     Rung(
@@ -52,7 +51,6 @@ LADDER: tuple[Rung, ...] = (
         dtypes=("f16", "bf16"),
         technique="mma_options",
         when=_needs_tile,
-        unproven=True,
     ),
     Rung(
         "mma_peak",
@@ -60,6 +58,5 @@ LADDER: tuple[Rung, ...] = (
         dtypes=("f16", "bf16"),
         technique="mma_peak",
         when=_needs_plain_tile,
-        unproven=True,
     ),
 )

@@ -105,7 +105,6 @@ def _rung(name: str, story: str, f16: str = "", f32: str = "", most: int = 128) 
         accumulators=_ACCUMULATORS,
         when=_heads(most),
         seeds=tuple(f"{_escaped(row)}:{accumulator}" for row, accumulator in rows if row),
-        unproven=True,
     )
 
 
@@ -119,7 +118,6 @@ _NAIVE = Rung(
     "scores in memory, three kernels",
     technique="naive",
     when=_all(_needs_no_options, _needs_few_scores),
-    unproven=True,
 )
 
 _SPLIT = (
@@ -229,7 +227,6 @@ def _large(name: str, story: str, level: str, *more: _Needs) -> tuple[Rung, Rung
         when=when,
         suits=_suits_long,
         seeds=(f"{seed}_mixed_acc",),
-        unproven=True,
     )
     whole = Rung(
         name,
@@ -240,7 +237,6 @@ def _large(name: str, story: str, level: str, *more: _Needs) -> tuple[Rung, Rung
         when=when,
         suits=_suits_long,
         seeds=(f"{seed}_F16F16F16:f16", f"{seed}_F16F16F32:f32"),
-        unproven=True,
     )
     return mixed, whole
 
@@ -275,7 +271,6 @@ _CLUSTER = Rung(
     when=_heads(1024, _needs_room),
     suits=_suits_cluster,
     min_sm=90,
-    unproven=True,
 )
 
 #: In order, less the fastest of head dimensions up to 256.

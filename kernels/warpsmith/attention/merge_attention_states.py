@@ -92,8 +92,8 @@ def _packs(out_a: Tensor, out_b: Tensor) -> str | None:
 
 
 _LADDER = (
-    Rung("naive", "a warp per row, one value an access", when=_any, unproven=True),
-    Rung("pack", "128-bit accesses", width=PACK, pack=True, when=_packs, unproven=True),
+    Rung("naive", "a warp per row, one value an access", when=_any),
+    Rung("pack", "128-bit accesses", width=PACK, pack=True, when=_packs),
 )
 
 

@@ -134,14 +134,13 @@ def _contiguous(x: Tensor) -> Tensor:
 
 
 _LADDER = (
-    Rung("naive", "a block per token, one value an access", when=_any, unproven=True),
+    Rung("naive", "a block per token, one value an access", when=_any),
     Rung(
         "pack",
         "128-bit loads of what is new, stores as wide or half",
         width=PACK,
         pack=True,
         when=_packs,
-        unproven=True,
     ),
 )
 

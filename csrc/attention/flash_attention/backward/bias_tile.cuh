@@ -8,6 +8,7 @@
 #include "attention/flash_attention/backward/bias_gradient.cuh"
 #include "attention/flash_attention/backward/row_chunks.cuh"
 #include "tile/operand_tile.h"
+#include "tile/panels.h"
 #include "tile/warp_mma.cuh"
 
 namespace warpsmith {

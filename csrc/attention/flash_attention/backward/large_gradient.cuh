@@ -11,6 +11,7 @@
 #include "attention/flash_attention/backward/tile_gradient.cuh"
 #include "attention/mask.cuh"
 #include "attention/score.cuh"
+#include "tile/panels.h"
 
 namespace warpsmith {
 

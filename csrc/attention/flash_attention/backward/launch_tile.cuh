@@ -29,8 +29,9 @@ void finish_tiles(const AttentionBackwardArgs& a, const LeftParts& left, cudaStr
   constexpr bool kQuery = which == Gradient::q;
   const auto tiles = static_cast<int>(ceil_div(kQuery ? a.of.m : a.of.n, Left::lines));
   const auto grid = static_cast<unsigned>(int64_t{tiles} * (kQuery ? a.of.q_heads : a.of.kv_heads) * a.of.batch);
-  warpsmith::launch<&flash_attention_backward_finish_kernel<T, Left, which>>({grid, Left::threads}, stream, a, left,
-                                                                             tiles);
+  constexpr int kTileBytes = Left::lines * Left::width * static_cast<int>(sizeof(T));
+  warpsmith::launch<&flash_attention_backward_finish_kernel<T, Left, which>>({grid, Left::threads, kTileBytes}, stream,
+                                                                             a, left, tiles);
 }
 
 template <class T, class Tile, bool options>

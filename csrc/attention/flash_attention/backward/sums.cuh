@@ -11,6 +11,7 @@
 #include "device/warp.h"
 #include "host/launch.h"
 #include "tile/operand_tile.h"
+#include "tile/panels.h"
 #include "tile/warp_mma.cuh"
 
 namespace warpsmith {
@@ -89,7 +90,8 @@ template <class T, class Left, Gradient which>
 __global__ void __launch_bounds__(Left::threads)
     flash_attention_backward_finish_kernel(const AttentionBackwardArgs a, const LeftParts left, int tiles) {
   using Tile = OperandTile<Along::k, Left::lines, Left::width, Panels>;
-  __shared__ __align__(128) T tile[Tile::size];
+  extern __shared__ __align__(128) uint4 memory[];
+  T* const tile = reinterpret_cast<T*>(memory);
   constexpr bool kQuery = which == Gradient::q;
   const int heads = kQuery ? a.of.q_heads : a.of.kv_heads;
   const int block = static_cast<int>(blockIdx.x), number = block % tiles, head = block / tiles % heads;

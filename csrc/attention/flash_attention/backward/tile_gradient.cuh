@@ -21,6 +21,7 @@
 #include "attention/score.cuh"
 #include "device/warp.h"
 #include "tile/operand_tile.h"
+#include "tile/panels.h"
 #include "tile/thread_again.cuh"
 #include "tile/warp_mma.cuh"
 
