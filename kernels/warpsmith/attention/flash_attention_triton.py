@@ -212,7 +212,7 @@ def flash_attention_kernel(
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + head)
         most = tl.zeros([BM], dtype=tl.float32) + (sink / LN2 if BASE2 else sink)
-        exponentials += tl.where(sink == -float("inf"), 0.0, 1.0)
+        exponentials += tl.where(sink == -float("inf"), 0.0, tl.exp(sink - sink))  # or NaN
     top = tl.full([BM], -float("inf"), dtype=tl.float32)
     drops = (seed, offset, last_dropped)
     at = (batch, heads, head)

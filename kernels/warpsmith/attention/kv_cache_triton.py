@@ -119,7 +119,7 @@ def attention_with_kv_cache_kernel(
     total = tl.zeros([BM], dtype=tl.float32)
     if sinks_ptr is not None:
         largest = tl.load(sinks_ptr + head, mask=there, other=0.0)
-        total = tl.where(largest > -float("inf"), 1.0, 0.0)
+        total = tl.where(largest == -float("inf"), 0.0, tl.exp(largest - largest))  # or NaN
     out = tl.zeros([BM, BV], dtype=tl.float32)
 
     first = tl.maximum(tl.program_id(1) * BM // group + n - m - left, 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -249,19 +250,23 @@ def _as_promised(op: Op, out: Any, args: tuple[Any, ...], expected: testing.Expe
     """A peer's result in the layout that our operator promises: a peer makes no such promise. An
     output that it does not compute, which it returns as None, is not held against it.
     """
-    promises = testing.promised(op, args)
+    said = dispatch.promised(op, dispatch.normalise(op, args))
     outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-    moved = []
-    for i, (o, promise) in enumerate(zip(outs, promises, strict=False)):
-        if o is None and expected is not None:
-            o = expected.torch[i]
-        if o.shape == promise.shape and o.stride() != promise.stride():
+    moved: list[Any] = []
+    computed = iter(expected.torch if expected is not None else ())
+    for o, promise in itertools.zip_longest(outs, said):
+        if promise is None:  # not asked for
+            moved.append(o)
+            continue
+        known = next(computed, None)
+        o = known if o is None else o
+        if o is not None and o.shape == promise.shape and o.stride() != promise.stride():
             target = torch.empty_strided(
                 promise.shape, promise.stride(), dtype=o.dtype, device=o.device
             )
             o = target.copy_(o)
         moved.append(o)
-    return tuple(moved) if isinstance(out, (tuple, list)) else moved[0]
+    return tuple(moved) if len(moved) > 1 else moved[0]
 
 
 def gate(case: Case, say: Progress, stuck: str | None = None) -> None:

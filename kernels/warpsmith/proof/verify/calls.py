@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -236,6 +237,20 @@ def _with_omitted(run: Run, out: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(None if promise is None else next(there, None) for promise in promised)
 
 
+def _by_position(run: Run, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A public function that takes all of its operator's arguments by position."""
+    kinds = [p.kind for p in inspect.signature(function).parameters.values()]
+    if inspect.Parameter.KEYWORD_ONLY not in kinds:
+        return function
+    first = kinds.index(inspect.Parameter.KEYWORD_ONLY)
+
+    def call(*args: Any, **more: Any) -> Any:
+        named = dict(zip(run.op.argument_names[first:], args[first:], strict=False))
+        return function(*args[:first], **named, **more)
+
+    return call
+
+
 def public_checks(run: Run) -> None:
     """The function of the package, which goes below autograd where it may."""
     import warpsmith
@@ -247,14 +262,15 @@ def public_checks(run: Run) -> None:
         for sample, args in run.some(usable_samples(run, dtype)[:3], 1, "public", dtype):
             given = sample.make(run.inputs(dtype))
             with run.check("public", f"{dtype} {sample}"):
-                out = _with_omitted(run, testing.with_written(run.op, function)(*given), args)
+                called = testing.with_written(run.op, _by_position(run, function))
+                out = _with_omitted(run, called(*given), args)
                 testing.assert_matches(run.op, out, args, f"{sample}, public function")
                 graph = any(o.requires_grad for o in tensors(as_tuple(out)))
                 expect(not graph, "a result that nothing asked a gradient of requires one")
     with run.check("public", "unknown variant"):
         args = run.op.samples_for(run.dtypes[0])[0].make(run.inputs(run.dtypes[0]))
         try:
-            function(*args, variant="no_such_variant")
+            _by_position(run, function)(*args, variant="no_such_variant")
         except ValueError as error:
             expect(run.op.name in str(error), f"the message does not name the operator: {error}")
             expect("no_such_variant" in str(error), f"the message does not name it: {error}")

@@ -32,7 +32,7 @@ def _gradients(
 ) -> tuple[list[Tensor | None], list[Tensor]]:
     """Gradients of a call for the given output gradients, made here if there are none yet."""
     leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
-    outs = [o for o in as_tuple(function(*args)) if o.requires_grad]
+    outs = [o for o in as_tuple(function(*args)) if o is not None and o.requires_grad]
     if seeds is None:
         generator = torch.Generator(device=outs[0].device).manual_seed(1)
         seeds = [
