@@ -17,7 +17,7 @@ struct Config : QueryWarps<d, 64, 64> {
 };
 
 template <class T, class Acc, class C>
-__global__ void __launch_bounds__(C::threads) flash_attention_shared_kv_swizzle_qk_kernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(C::threads, 1) flash_attention_shared_kv_swizzle_qk_kernel(const AttentionArgs a) {
   extern __shared__ __align__(128) uint4 memory[];
   attend<T, Acc, Acc, C>(a, reinterpret_cast<T*>(memory));
 }

@@ -20,7 +20,7 @@ struct Tile {
 };
 
 template <class T, class Acc, class C>
-__global__ void __launch_bounds__(C::threads) flash_attention_split_kv_kernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(C::threads, 1) flash_attention_split_kv_kernel(const AttentionArgs a) {
   extern __shared__ __align__(128) uint4 memory[];
   attend_together<T, Acc, Acc, C>(a, memory);
 }

@@ -15,7 +15,7 @@ struct Config : Sliced<d, d> {
 };
 
 template <class T, class Acc, class C>
-__global__ void __launch_bounds__(C::threads) flash_attention_tiling_qkv_swizzle_qkv_kernel(const AttentionArgs a) {
+__global__ void __launch_bounds__(C::threads, 1) flash_attention_tiling_qkv_swizzle_qkv_kernel(const AttentionArgs a) {
   extern __shared__ __align__(128) uint4 memory[];
   attend_sliced<T, Acc, Acc, C>(a, reinterpret_cast<T*>(memory));
 }

@@ -41,7 +41,7 @@ struct QueryTilesTile<T, 256> : SplitTile<T, 256, 4, 1, 16, 4, 2> {};
 template <class T, int d>
 struct QueryTilesE4m3Tile;
 template <class T>
-struct QueryTilesE4m3Tile<T, 64> : SplitTile<e4m3, 64, 4, 1, 64, 3, 2> {};
+struct QueryTilesE4m3Tile<T, 64> : SplitTile<e4m3, 64, 4, 1, 32, 6, 2> {};
 template <class T>
 struct QueryTilesE4m3Tile<T, 128> : SplitTile<e4m3, 128, 4, 1, 32, 6, 2> {};
 template <class T>

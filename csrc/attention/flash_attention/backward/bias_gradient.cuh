@@ -36,47 +36,44 @@ __device__ __forceinline__ ScoreGradient gradient_of(const AttentionBackwardArgs
 
 inline constexpr int kBiasThreads = 128;
 
-// A thread has one element of the gradient.
+// A block has a row of the gradient, and a thread elements of it.
 template <class T>
-__global__ void __launch_bounds__(kBiasThreads)
+__global__ void __launch_bounds__(kBiasThreads, 1)
     flash_attention_backward_bias_kernel(const AttentionBackwardArgs a, const BackwardWorkspace w) {
   const BiasGradient& b = a.dbias;
-  const int64_t element = int64_t{blockIdx.x} * kBiasThreads + threadIdx.x;
-  const int64_t per_head = int64_t{b.m} * b.n;
-  if (element >= per_head * b.heads * b.batch) return;
-  // from the element's own index on in steps of the extent: all of them where it is 1
-  const int own_key = static_cast<int>(element % b.n), own_query = static_cast<int>(element / b.n % b.m);
-  const int own_head = static_cast<int>(element / per_head % b.heads);
-  const int own_batch = static_cast<int>(element / per_head / b.heads);
-  float sum = 0.0f;
-  for (int batch = own_batch; batch < a.of.batch; batch += b.batch) {
-    const GradientRows s(a, batch);
-    for (int head = own_head; head < a.of.q_heads; head += b.heads) {
-      const OptionScore<T> score(a.of, s, head);
-      const OptionMask mask(a.of, s, head);
-      const int kv_head = head / (a.of.q_heads / a.of.kv_heads);
-      for (int query = own_query; query < s.m; query += b.m) {
-        const T* q = s.template query<const T>(a.of.q, head, query);
-        const T* go = s.template query<const T>(a.grad, head, query);
-        for (int key = own_key; key < s.n; key += b.n) {
-          if (!mask(query, key)) continue;
-          const T* k = s.template key<const T>(a.of.k, kv_head, key);
-          const T* v = s.template key<const T>(a.of.v, kv_head, key);
-          float product = 0.0f, grad = 0.0f;
-          for (int i = 0; i < a.of.d; ++i) product = fmaf(to_float(q[i]), to_float(k[i]), product);
-          for (int i = 0; i < a.of.dv; ++i) grad = fmaf(to_float(go[i]), to_float(v[i]), grad);
-          sum += gradient_of(a, w, s, score, {head, query, key}, product, grad).of_score;
+  const int row = static_cast<int>(blockIdx.x), own_query = row % b.m, part = row / b.m;
+  const int own_head = part % b.heads, own_batch = part / b.heads;
+  for (int own_key = static_cast<int>(threadIdx.x); own_key < b.n; own_key += kBiasThreads) {
+    // from the element's own index on in steps of the extent: all of them where it is 1
+    float sum = 0.0f;
+    for (int batch = own_batch; batch < a.of.batch; batch += b.batch) {
+      const GradientRows s(a, batch);
+      for (int head = own_head; head < a.of.q_heads; head += b.heads) {
+        const OptionScore<T> score(a.of, s, head);
+        const OptionMask mask(a.of, s, head);
+        const int kv_head = head / (a.of.q_heads / a.of.kv_heads);
+        for (int query = own_query; query < s.m; query += b.m) {
+          const T* q = s.template query<const T>(a.of.q, head, query);
+          const T* go = s.template query<const T>(a.grad, head, query);
+          for (int key = own_key; key < s.n; key += b.n) {
+            if (!mask(query, key)) continue;
+            const T* k = s.template key<const T>(a.of.k, kv_head, key);
+            const T* v = s.template key<const T>(a.of.v, kv_head, key);
+            float product = 0.0f, grad = 0.0f;
+            for (int i = 0; i < a.of.d; ++i) product = fmaf(to_float(q[i]), to_float(k[i]), product);
+            for (int i = 0; i < a.of.dv; ++i) grad = fmaf(to_float(go[i]), to_float(v[i]), grad);
+            sum += gradient_of(a, w, s, score, {head, query, key}, product, grad).of_score;
+          }
         }
       }
     }
+    static_cast<T*>(b.data)[int64_t{row} * b.n + own_key] = from_float<T>(sum);
   }
-  static_cast<T*>(b.data)[element] = from_float<T>(sum);
 }
 
 template <class T>
 void bias_gradient(const AttentionBackwardArgs& a, const BackwardWorkspace& w, cudaStream_t stream) {
-  const int64_t elements = int64_t{a.dbias.batch} * a.dbias.heads * a.dbias.m * a.dbias.n;
-  const auto grid = static_cast<unsigned>(ceil_div(elements, kBiasThreads));
+  const auto grid = static_cast<unsigned>(int64_t{a.dbias.batch} * a.dbias.heads * a.dbias.m);
   if (grid == 0) return;
   warpsmith::launch<&flash_attention_backward_bias_kernel<T>>({grid, kBiasThreads}, stream, a, w);
 }

@@ -134,10 +134,11 @@ class BiasBlock {
 };
 
 template <class T>
-__global__ void __launch_bounds__(BiasTile::threads)
+__global__ void __launch_bounds__(BiasTile::threads, 1)
     flash_attention_backward_bias_tile_kernel(const AttentionBackwardArgs a, const BackwardWorkspace w, int down,
                                               int across) {
-  __shared__ BiasShared<T> shared;
+  extern __shared__ __align__(128) uint4 memory[];
+  BiasShared<T>& shared = *reinterpret_cast<BiasShared<T>*>(memory);
   const BiasGradient& b = a.dbias;
   const int number = static_cast<int>(blockIdx.x), tile = number % (down * across), part = number / (down * across);
   const int own_head = part % b.heads, own_batch = part / b.heads;
@@ -158,8 +159,8 @@ void bias_gradient_by_tiles(const AttentionBackwardArgs& a, const BackwardWorksp
   const auto across = static_cast<int>(ceil_div(b.n, BiasTile::rows));
   const auto grid = static_cast<unsigned>(int64_t{down} * across * b.heads * b.batch);
   if (grid == 0) return;
-  warpsmith::launch<&flash_attention_backward_bias_tile_kernel<T>>({grid, BiasTile::threads}, stream, a, w, down,
-                                                                   across);
+  warpsmith::launch<&flash_attention_backward_bias_tile_kernel<T>>({grid, BiasTile::threads, sizeof(BiasShared<T>)},
+                                                                   stream, a, w, down, across);
 }
 
 }  // namespace warpsmith
