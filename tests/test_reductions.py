@@ -180,3 +180,18 @@ def test_rungs_that_lose_digits_refuse_long_rows(rung: str) -> None:
     for n, refused in ((1 << 22, False), ((1 << 22) + 1, True)):
         args = dispatch.normalise(op, (torch.empty(1, n, device="meta"),))
         assert ("2^22" in (dispatch.refusal(variant, args, 90) or "")) == refused
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "refused"),
+    [((4, 0), 1, True), ((0, 5), -2, True), ((0, 16), 1, False), ((16, 0), 0, False)],
+)
+def test_only_naive_reduces_nothing_to_something(
+    shape: tuple[int, int], dim: int, refused: bool
+) -> None:
+    op = catalogue.get("sum")
+    args = dispatch.normalise(op, (torch.empty(shape), dim))
+    reasons = {v.rung.name: dispatch.refusal(v, args, 90) for v in op.variants if v.dtype == "f32"}
+    wanted = "needs values to reduce" if refused else None
+    assert reasons.pop("naive") is None
+    assert set(reasons.values()) == {wanted}

@@ -112,6 +112,9 @@ std::optional<Tensor> run(const Call& call, Reduction reduction, const Tensor& x
   args.sm_count = device_info(x.get_device_index()).sm_count;
   if (n == 0) {  // there is nothing that a rung could be good at
     const Named naive{"naive", ""};
+    if (call.named != nullptr && call.named->rung != naive.rung) {
+      fail(call.op, "rung '", call.named->rung, "' needs values to reduce");
+    }
     serve({call.op, &naive}, args, y);
     return y;
   }

@@ -129,8 +129,7 @@ def _one_sample(
                 out = run_judged(run, run.function(variant), args, str(sample), expected, variant)
                 if launches(args, out):
                     expect_rung(run, variant.rung.name)
-        elif why is not None and run.wants("refusals") and dispatch.first_tensor(args).numel():
-            # of a call without values nothing is asked of a rung
+        elif why is not None and run.wants("refusals"):
             with run.check("refusals", f"{variant.name} {sample}"):
                 _expect_refusal(run, variant, args, why)
     if twin and run.wants("triton") and run.triton_runs():
