@@ -58,12 +58,13 @@ __device__ __forceinline__ QueryBlocks queries_of(const AttentionArgs& a, const 
   return {block, static_cast<int>(last / bm) - block + 1};
 }
 
-// How many blocks of keys come before this one to a block of queries, which sees both.
+// How many blocks of keys come before this one to a block of queries, which sees both: those with later keys.
 template <int bm, int bn>
 __device__ __forceinline__ uint32_t turn_of(const AttentionArgs& a, const GradientRows& s, int query_block,
                                             int key_block) {
-  const int64_t oldest = int64_t{query_block} * bm + s.place - a.left;
-  return static_cast<uint32_t>(key_block - (oldest > 0 ? static_cast<int>(oldest / bn) : 0));
+  const int64_t last = min(int64_t{query_block} * bm + bm, int64_t{s.m}) - 1;
+  const int64_t newest = min(last + s.place + a.right, int64_t{s.n} - 1);
+  return static_cast<uint32_t>(static_cast<int>(newest / bn) - key_block);
 }
 
 // Whether some of bm queries do not see some of bn keys.

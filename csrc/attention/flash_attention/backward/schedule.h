@@ -1,10 +1,11 @@
 // Which keys and heads a block of the backward kernel takes, and in which order blocks begin.
 //
 // A block owns keys and adds to the gradients of all queries that see them. So that the sum is always the same, blocks add
-// to a tile of dq in the order of their keys, and all go through the queries from the last to the first. A block therefore
-// waits for those with earlier keys of its head, never for one that began later: numbers are drawn from a counter as
-// blocks begin, and keys of all heads at hand come before the next keys of the first. The later keys, which under a
-// causal mask have fewer queries, so come last as well, and a block begins when the one before it is well ahead.
+// to a tile of dq in the order of their keys, the last ones first, and all go through the queries from the first to the
+// last that see them. Under a causal mask a block then begins at its diagonal, where nobody is before it, and those that
+// began together stay one tile apart: nobody waits. (From the other end all would begin at the last queries and stand in
+// line there.) A block waits for those with later keys of its head, never for one that began later: numbers are drawn
+// from a counter as blocks begin, and keys of all heads at hand come before the next keys of the first.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +31,7 @@ struct Schedule {
     const uint32_t section = number / static_cast<uint32_t>(at_hand * blocks);
     const uint32_t first = section * at_hand, inside = number - first * blocks;
     const uint32_t width = min(static_cast<uint32_t>(at_hand), parts - first);
-    const uint32_t block = inside / width, part = first + inside % width, group = part / splits;
+    const uint32_t block = blocks - 1 - inside / width, part = first + inside % width, group = part / splits;
     return {static_cast<int>(group / kv_heads), static_cast<int>(group % kv_heads), static_cast<int>(part % splits),
             static_cast<int>(block)};
   }

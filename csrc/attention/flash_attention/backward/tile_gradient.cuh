@@ -179,7 +179,7 @@ class GradientBlock {
                     keys_left);
     of_values().start(shared_.v, sequence_.template key<const T>(a_.of.v, place_.kv_head, first_key), a_.of.v.token,
                       keys_left);
-    Step now{first_head, blocks_.first + blocks_.count - 1};
+    Step now{first_head, blocks_.first};
     if (steps_ > 0) start(0, now);
     ptx::cp_async_commit();
 
@@ -237,14 +237,14 @@ class GradientBlock {
     int head, block;  // of queries
   };
 
-  // From the last queries to the first, head after head.
+  // From the first queries to the last, head after head.
   __device__ __forceinline__ Step after(const Step& step) const {
-    if (step.block > blocks_.first) return {step.head, step.block - 1};
-    return {step.head + 1, blocks_.first + blocks_.count - 1};
+    if (step.block < blocks_.first + blocks_.count - 1) return {step.head, step.block + 1};
+    return {step.head + 1, blocks_.first};
   }
   __device__ __forceinline__ Step before(const Step& step) const {
-    if (step.block < blocks_.first + blocks_.count - 1) return {step.head, step.block + 1};
-    return {step.head - 1, blocks_.first};
+    if (step.block > blocks_.first) return {step.head, step.block - 1};
+    return {step.head - 1, blocks_.first + blocks_.count - 1};
   }
 
   // The first of a warp's keys, and which of those that share them it is.
