@@ -20,15 +20,15 @@ struct Tile64 {
 };
 // 8 warps of 16 keys.
 struct Tile96 {
-  static constexpr int d = 96, dv = 96, bm = 64, bn = 128, warps_n = 8, warps_d = 1, at_once = 64, dq_warps = 4;
+  static constexpr int d = 96, dv = 96, bm = 64, bn = 128, warps_n = 4, warps_d = 2, at_once = 0, dq_warps = 4;
   static constexpr int stages = 2, blocks = 1, most_shared = kSharedOfSm80;
-  static constexpr bool later = true;
+  static constexpr bool later = false;
   static constexpr bool is_for(int sm) { return !has_little_shared_memory(sm); }
 };
 struct Tile128 {
-  static constexpr int d = 128, dv = 128, bm = 64, bn = 128, warps_n = 8, warps_d = 1, at_once = 64, dq_warps = 2;
+  static constexpr int d = 128, dv = 128, bm = 64, bn = 128, warps_n = 4, warps_d = 2, at_once = 0, dq_warps = 2;
   static constexpr int stages = 2, blocks = 1, most_shared = kSharedOfSm80;
-  static constexpr bool later = true;
+  static constexpr bool later = false;
   static constexpr bool is_for(int sm) { return !has_little_shared_memory(sm); }
 };
 // The same in 99 KB.

@@ -10,18 +10,18 @@
 namespace warpsmith {
 namespace {
 
-struct Shared2 {
-  static constexpr int warps_n = 4, warps_d = 2, at_once = 0, dq_warps = 2, blocks = 1, bn = 64;
+struct Shared4 {
+  static constexpr int warps_n = 2, warps_d = 4, at_once = 0, dq_warps = 2, blocks = 1, bn = 64;
   static constexpr bool later = false;
 };
-struct Tile192 : Shared2 {
+struct Tile192 : Shared4 {
   static constexpr int d = 192, dv = 192, bm = 64, stages = 2, most_shared = kSharedOfSm80;
   static constexpr bool is_for(int sm) { return !has_little_shared_memory(sm); }
 };
 struct Tile192x128 : Tile192 {
   static constexpr int dv = 128;
 };
-struct Tile256 : Shared2 {
+struct Tile256 : Shared4 {
   static constexpr int d = 256, dv = 256, bm = 64, stages = 2, most_shared = kSharedOfSm90;
   static constexpr bool is_for(int sm) { return sm >= 90 && !has_little_shared_memory(sm); }
 };
@@ -31,7 +31,10 @@ struct SingleTile256 : Tile256 {
   static constexpr int stages = 1, most_shared = kSharedOfSm80;
   static constexpr bool is_for(int sm) { return sm < 90 && !has_little_shared_memory(sm); }
 };
-// What fits in 99 KB.
+// What fits in 99 KB: a step has 32 queries, which four warps cannot share.
+struct Shared2 : Shared4 {
+  static constexpr int warps_n = 4, warps_d = 2;
+};
 struct SmallTile192 : Shared2 {
   static constexpr int d = 192, dv = 192, bm = 32, stages = 1, most_shared = kSharedOfSm89;
   static constexpr bool is_for(int sm) { return has_little_shared_memory(sm); }
