@@ -15,8 +15,9 @@ struct Roomy {
   static constexpr int most_shared = kSharedOfSm80;
   static constexpr bool is_for(int sm) { return !has_little_shared_memory(sm); }
 };
+// 64 rows, whose sums are most of the registers: what a block streams comes from L2, which would set the pace with fewer.
 struct Tile320 : Roomy {
-  static constexpr int width = 320, rows = 32, chunk = 64, stages = 5;
+  static constexpr int width = 320, rows = 64, chunk = 64, stages = 5;
 };
 struct Tile512 : Roomy {
   static constexpr int width = 512, rows = 32, chunk = 128, stages = 4;
@@ -28,9 +29,9 @@ struct Tile1024 : Roomy {
   static constexpr int width = 1024, rows = 16, chunk = 128, stages = 4;
 };
 // The same in 99 KB.
-template <class Tile, int stages_>
+template <class Tile, int rows_, int stages_>
 struct Small : Tile {
-  static constexpr int stages = stages_, most_shared = kSharedOfSm89;
+  static constexpr int rows = rows_, stages = stages_, most_shared = kSharedOfSm89;
   static constexpr bool is_for(int sm) { return has_little_shared_memory(sm); }
 };
 
@@ -62,10 +63,10 @@ void launch_large(AttentionBackwardArgs a, cudaStream_t stream) {
   sum_rows(a, w, Tile::rows, stream);
 }
 
-template <class Tile, int small_stages>
+template <class Tile, int small_stages, int small_rows = Tile::rows>
 void launch_tile_or_small(const AttentionBackwardArgs& a, cudaStream_t stream) {
   const auto with = [&]<class T>() {
-    if (has_little_shared_memory(a.sm)) return launch_large<T, Small<Tile, small_stages>>(a, stream);
+    if (has_little_shared_memory(a.sm)) return launch_large<T, Small<Tile, small_rows, small_stages>>(a, stream);
     launch_large<T, Tile>(a, stream);
   };
   if (a.of.dtype == Dtype::f16) return with.template operator()<f16>();
@@ -74,7 +75,7 @@ void launch_tile_or_small(const AttentionBackwardArgs& a, cudaStream_t stream) {
 
 void launch(const AttentionBackwardArgs& a, cudaStream_t stream) {
   const int widest = std::max(a.of.d, a.of.dv);
-  if (widest <= 320) return launch_tile_or_small<Tile320, 5>(a, stream);
+  if (widest <= 320) return launch_tile_or_small<Tile320, 5, 32>(a, stream);
   if (widest <= 512) return launch_tile_or_small<Tile512, 1>(a, stream);
   if (widest <= 768) return launch_tile_or_small<Tile768, 2>(a, stream);
   launch_tile_or_small<Tile1024, 1>(a, stream);
