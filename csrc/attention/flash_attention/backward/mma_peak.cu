@@ -1,9 +1,8 @@
 // Gradients of attention by mma.sync, head dimensions up to 128: what the tensor cores of any GPU can do.
-//   A block holds keys and values and goes through the queries; p and ds leave the tensor cores as operands of the next
-//   products, and one barrier a step is all that warps wait for each other (tile_gradient.cuh). dq is summed in the order
-//   of the keys by default (schedule.h), else as it comes.
-//   Occupancy: see the tiles. Bound: shared memory's reads, of which keys, 16 or 32 to a warp, share what they read of
-//   queries.
+//   A block holds keys and values and goes through the queries; up to d 64, and in 99 KB, p and ds leave the tensor cores
+//   as operands of the next products, and warps meet once a step; above, two warps share 32 keys as in mma_wide
+//   (tile_gradient.cuh). dq is summed in the order of the keys by default (schedule.h), else as it comes.
+//   Occupancy: see the tiles. Bound: shared memory's reads, of which a warp's 32 keys share what they read of queries.
 #include "attention/flash_attention/backward/launch_tile.cuh"
 #include "host/registry.h"
 #include "tile/shared_limits.h"
@@ -18,7 +17,7 @@ struct Tile64 {
   static constexpr bool later = false;
   static constexpr bool is_for(int) { return true; }
 };
-// 8 warps of 16 keys.
+// 8 warps, of which two share 32 keys: 72 KB read a step and warp at d 128, where 16 keys to a warp would read 88.
 struct Tile96 {
   static constexpr int d = 96, dv = 96, bm = 64, bn = 128, warps_n = 4, warps_d = 2, at_once = 0, dq_warps = 4;
   static constexpr int stages = 2, blocks = 1, most_shared = kSharedOfSm80;

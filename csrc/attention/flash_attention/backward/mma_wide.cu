@@ -1,8 +1,8 @@
 // Gradients of attention by mma.sync, head dimensions up to 256, and 192 with values of 128.
-//   As mma_peak, but for dk and dv, whose rows a warp's registers do not hold: two warps share their keys, a half of the
-//   queries each while scores are formed, and every other 16 columns of the gradients. p and ds change hands in shared
-//   memory, with a second barrier a step.
-//   Occupancy: 8 warps, one block. Bound: shared memory's reads, 16 keys share what they read of queries.
+//   As mma_peak, but for dk and dv, whose rows a warp's registers do not hold: four warps share 32 keys (in 99 KB two share
+//   16), a part of the queries each while scores are formed, and every fourth 16 columns of the gradients. p and ds change
+//   hands in shared memory, with a second barrier a step.
+//   Occupancy: 8 warps, one block. Bound: shared memory's reads.
 #include "attention/flash_attention/backward/launch_tile.cuh"
 #include "host/registry.h"
 #include "tile/shared_limits.h"
