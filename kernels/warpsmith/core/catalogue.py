@@ -350,6 +350,9 @@ class Op:
     #: The derivative computes from an output, whose rounding its gradients carry, and takes the
     #: first argument for something else; without the first argument that goes without saying.
     from_output: bool = False
+    #: The derivative computes again what the forward pass had, and sets it against an output: what
+    #: the two round apart does not cancel.
+    recomputes: bool = False
     #: Outputs that autograd takes for constants.
     constants: tuple[str, ...] = ()
     #: Combinations of dtypes that rungs are written for, beyond plain dtypes of the first tensor.
