@@ -133,13 +133,7 @@ def _rows(q: Tensor, k_cache: Tensor) -> int:
     return q.shape[1] * (q.shape[2] // max(k_cache.shape[2], 1))
 
 
-def _is_empty(q: Tensor) -> bool:
-    return q.shape[:3].numel() == 0
-
-
 def _any(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None) -> str | None:
-    if _is_empty(q):
-        return None
     if why := caches.needs_countable(k_cache, v_cache, block_table):
         return why
     if max(q.shape[3], v_cache.shape[3]) > 1024:
@@ -166,8 +160,6 @@ def _split(e4m3: bool, rows_of_tile: int) -> Any:
     width = 16 // size
 
     def when(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None) -> str | None:
-        if _is_empty(q):
-            return None
         if why := caches.needs_countable(k_cache, v_cache, block_table):
             return why
         if q.dtype == torch.float32:
