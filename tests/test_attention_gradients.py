@@ -14,9 +14,11 @@ import warpsmith
 from warpsmith.attention import backward_reference, reference
 from warpsmith.attention import flash_attention_backward_cases as cases
 from warpsmith.attention import flash_attention_cases as forward
-from warpsmith.core import catalogue
+from warpsmith.core import catalogue, dispatch
 from warpsmith.core.arguments_by_name import Call
 from warpsmith.core.catalogue import Inputs, Sample
+from warpsmith.proof.verify.gradients import judge_gradients
+from warpsmith.proof.verify.run import Run
 
 F64 = Inputs(torch.float64)
 LEAVES = ("q", "k", "v", "bias", "sinks", "alibi_slopes", "gate")
@@ -128,3 +130,63 @@ def test_gradcheck() -> None:
                                          return_lse=True)  # fmt: skip
 
     assert torch.autograd.gradcheck(run, (q, k, v, sinks))
+
+
+def recomputing(off: float) -> Any:
+    """`flash_attention` whose two passes add up the products of a score in other orders; the
+    log-sum-exps that the second one gets are too large by that share.
+    """
+    op = catalogue.get("flash_attention")
+    backward = catalogue.get("flash_attention_backward")
+
+    def halves(q: Tensor, k: Tensor) -> Tensor:
+        half = q.shape[-1] // 2
+        first, second = (reference.wide_product(q[..., at], k[..., at])
+                         for at in (slice(half), slice(half, None)))  # fmt: skip
+        return second + first
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Any:
+            named = given | {"q": q, "k": k, "v": v}
+            out, lse, _ = reference.attend_heads(Call(tuple(named), tuple(named.values())), halves)
+            assert lse is not None
+            ctx.save_for_backward(out, lse)
+            ctx.given = named
+            return out, lse
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            out, lse = ctx.saved_tensors
+            told = {n: x for n, x in ctx.given.items() if n in backward.argument_names}
+            named = dict(zip(backward.argument_names, backward.defaults, strict=True)) | told
+            named |= {"grad_out": grads[0], "grad_lse": grads[1], "out": out}
+            named |= {"lse": lse * (1 + off)}
+            found = backward_reference.gradients(Call(tuple(named), tuple(named.values())))
+            return (*found[:3], None)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
+        given = dict(zip(op.argument_names, (q, k, v, *rest), strict=True))
+        return (*Attention.apply(q, k, v, given), None)
+
+    return run
+
+
+def scores_of_hundreds(dtype: str) -> tuple[Run, tuple[Any, ...], str]:
+    op = catalogue.get("flash_attention")
+    (sample,) = [s for s in op.samples_for(dtype) if "scores times 100" in s.label]
+    run = Run(op, torch.device("cpu"), frozenset({"gradients"}), (dtype,), [])
+    args = dispatch.normalise(op, sample.make(op.inputs(dtype, "cpu")))
+    return run, args, f"{dtype} {sample}"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_scores_are_computed_again_with_roundings_of_their_own(dtype: str) -> None:
+    run, args, label = scores_of_hundreds(dtype)
+    judge_gradients(run, recomputing(0.0), args, label)
+
+
+def test_a_log_sum_exp_of_fewer_bits_is_found_out() -> None:
+    run, args, label = scores_of_hundreds("f32")
+    with pytest.raises(AssertionError, match="gradient of q"):
+        judge_gradients(run, recomputing(2.0**-20), args, label)

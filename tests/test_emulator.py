@@ -136,7 +136,8 @@ _FUNCTION = re.compile(r"^(?:__device__ __forceinline__ )[^=;]*?\b(\w+)\(", re.M
 
 
 def test_every_instruction_has_its_emulation() -> None:
-    texts = "".join((emulator.HERE / name).read_text() for name in ("ptx.h", "matrix.h"))
+    files = (*emulator.HERE.glob("ptx*.h"), emulator.HERE / "matrix.h")
+    texts = "".join(path.read_text() for path in files)
     headers = sorted((csrc.CSRC / "device" / "ptx").glob("*.h"))
     wanted = {name for header in headers for name in _FUNCTION.findall(header.read_text())}
     assert len(wanted) > 50
@@ -178,3 +179,15 @@ def test_a_choice_that_is_another_in_c_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gpus, "chosen", lambda *call: "")
     assert drift.choice(op, args, 90).endswith("C++ none")
     assert drift.choice(op, dispatch.normalise(op, (torch.ones(0),)), 90) == ""
+
+
+@pytest.mark.parametrize(("shape", "says"), [((4, 0), "needs values to reduce"), ((0, 16), None)])
+def test_a_refusal_of_an_empty_call_is_compared(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], says: str | None
+) -> None:
+    op = catalogue.get("sum")
+    args = dispatch.normalise(op, (torch.empty(shape), 1))
+    variant = next(v for v in op.variants if v.dtype == "f32" and v.rung.name != "naive")
+    monkeypatch.setattr(drift, "_outcome", lambda call: (None, None))  # C++ takes it
+    wanted = f"Python refuses: {says}; C++ runs" if says else ""
+    assert drift.refusal(variant, args, 90) == wanted

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import dispatch
-from warpsmith.core.arguments_by_name import Call, by_name
+from warpsmith.core.arguments_by_name import Call, asks_for_gpu, by_name
 from warpsmith.core.catalogue import PACK, Gradients, Inputs, Needs, Op, Rung, Sample, Signature
 from warpsmith.proof import testing
 from warpsmith.proof.verify.run import Run
@@ -50,6 +50,24 @@ def test_a_function_may_serve_operators_with_other_arguments() -> None:
         return weight
 
     assert by_name(adapted(width), ("weight", "x"), "other")(1, 2) == 1
+
+
+def test_a_condition_may_ask_for_the_gpu() -> None:
+    def by_call(call: Call, *, sm: int | None = None) -> tuple[int, int | None]:
+        return call.weight, sm
+
+    def named(weight: int, *, sm: int | None = None) -> tuple[int, int | None]:
+        return weight, sm
+
+    def in_order(*args: int, sm: int | None = None) -> tuple[int, int | None]:
+        return args[1], sm
+
+    for function in (by_call, named, in_order):
+        condition = adapted(function)
+        assert asks_for_gpu(condition)
+        assert condition(1, 2, 3, sm=89) == (2, 89)
+        assert condition(1, 2, 3) == (2, None)
+    assert not asks_for_gpu(adapted(lambda weight: weight))
 
 
 def test_an_unknown_name_is_an_error() -> None:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,17 @@ inline Tensor empty_out(const Tensor& q, int64_t dv) {
     stride *= std::max<int64_t>(q_sizes[order[i]], 1);
   }
   return empty_strided(q, Sizes(sizes.data(), rank), Sizes(strides.data(), rank), q.scalar_type());
+}
+
+inline bool has_values(const Tensor& x) { return x.numel() > 0; }
+
+inline bool has_values(const OptionalTensor& x) { return x && has_values(*x); }
+
+// Whether a call has something to return. Where it has not, no rung is asked; where it has, the one that it names is, even if
+// there is nothing to launch.
+template <class... Outputs>
+bool has_values(const std::tuple<Outputs...>& outputs) {
+  return std::apply([](const auto&... output) { return (has_values(output) || ...); }, outputs);
 }
 
 // The strides with which a tensor is broadcast to four dimensions.

@@ -7,6 +7,7 @@
 #include "gemm/operands.h"
 #include "gemm/padding.h"
 #include "gemm/split.h"
+#include "host/named_of_nothing.h"
 #include "host/serve.h"
 
 namespace warpsmith {
@@ -65,6 +66,7 @@ std::optional<Tensor> multiply(const Call& call, const Tensor& a, const Tensor& 
   Tensor out = empty_product(a, batch, left, right, a.dim() > 1, b.dim() > 1);
   if (out.numel() == 0) return out;
   if (left.cols() == 0) {
+    check_named_of_nothing<Args>(call, a);
     torch::stable::zero_(out);
     return out;
   }

@@ -49,12 +49,11 @@ def emulated(op: Op) -> Op:
     return replace(op, ladder=tuple(kept))
 
 
-def _needs_no_kernel(op: Op, args: Arguments) -> bool:
-    """Whether there is nothing to compute, or to compute with: bindings then answer, or hand the
-    call back, before they look at rungs.
+def _may_need_no_kernel(args: Arguments) -> bool:
+    """Whether there may be nothing to compute, or to compute with: bindings then answer without a
+    launch, or hand the call back. A rung that is named refuses what Python says, of such calls too.
     """
-    nothing = all(o is None or o.numel() == 0 for o in dispatch.promised(op, args))
-    return nothing or any(isinstance(a, torch.Tensor) and a.numel() == 0 for a in args)
+    return any(isinstance(a, torch.Tensor) and a.numel() == 0 for a in args)
 
 
 def _outcome(call: Callable[[], Any]) -> tuple[Any, str | None]:
@@ -79,7 +78,7 @@ def choice(op: Op, args: Arguments, sm: int) -> str:
     chosen, failure = _outcome(lambda: gpus.chosen(op, args))
     if failure is not None:
         return f"Python takes {wanted}, C++ fails: {failure}"
-    if chosen == wanted or (chosen in ("", gpus.FALLBACK) and _needs_no_kernel(op, args)):
+    if chosen == wanted or (chosen in ("", gpus.FALLBACK) and _may_need_no_kernel(args)):
         return ""
     return f"Python takes {wanted}, C++ {chosen or 'none'}"
 
@@ -93,7 +92,6 @@ def refusal(variant: Variant, args: Arguments, sm: int) -> str:
     named = {"rung": variant.rung.name, "accumulator": variant.accumulator}
     _, failure = _outcome(lambda: rung(*args, **named))
     if failure is None:
-        taken = python is None or _needs_no_kernel(variant.op, args)
-        return "" if taken else f"Python refuses: {python}; C++ runs"
+        return "" if python is None else f"Python refuses: {python}; C++ runs"
     wanted = f"{variant.op.name}: rung '{variant.rung.name}' {python}"
     return "" if failure == wanted else f"Python says {python or 'nothing'}, C++ {failure}"

@@ -43,7 +43,7 @@ std::optional<Outputs> attend(const Call& call, Tensor q, Tensor k, Tensor v, co
     max_logits = empty_contiguous(q, Sizes(&p.heads, 1), ScalarType::Float);
     torch::stable::fill_(*max_logits, -std::numeric_limits<double>::infinity());
   }
-  if (p.batch * p.m * p.heads == 0 || tokens == 0) return outputs;
+  if (!has_values(outputs)) return outputs;
 
   const OptionalTensor cu_q = starts ? std::optional(dense(starts->q)) : std::nullopt;
   const OptionalTensor cu_k = starts ? std::optional(dense(starts->k)) : std::nullopt;
@@ -76,6 +76,7 @@ std::optional<Outputs> attend(const Call& call, Tensor q, Tensor k, Tensor v, co
   set_options(args, copies, options);
   const Rung<AttentionArgs>* rung = pick(call, args, device_info(device).sm);
   if (rung == nullptr) return std::nullopt;
+  if (p.batch * p.m * p.heads == 0 || tokens == 0) return outputs;  // the largest of no logits is there
   std::optional<Tensor> workspace;
   if (const int64_t bytes = workspace_bytes(args, rung->name); bytes > 0) {
     const int64_t words = ceil_div(bytes, 4);

@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_attention_online_kernel(con
   for (int first = mask.first(first_row) / kKeys * kKeys; first < end; first += kKeys) {
     const int count = s.n - first < kKeys ? s.n - first : kKeys, key = first + lane;
 
-    // products
-    float product[kOwn] = {};
+    // products, of every fourth value a sum of its own: the error of a sum grows with how many are added one to another
+    float4 products[kOwn] = {};
     for (int c = 0; c < a.d; c += kChunk) {
       __syncthreads();
       load_chunk(queries, q + c, a.q.token, rows, a.d - c);
@@ -91,7 +91,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_attention_online_kernel(con
 #pragma unroll
         for (int r = 0; r < kOwn; ++r) {
           const float4 y = *reinterpret_cast<const float4*>(&queries[warp * kOwn + r][i]);
-          product[r] = fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, product[r]))));
+          float4& sum = products[r];
+          sum = {fmaf(x.x, y.x, sum.x), fmaf(x.y, y.y, sum.y), fmaf(x.z, y.z, sum.z), fmaf(x.w, y.w, sum.w)};
         }
       }
     }
@@ -101,7 +102,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_attention_online_kernel(con
     for (int r = 0; r < kOwn; ++r) {
       const int query = own + r;
       const bool seen = query < s.m && lane < count && mask(query, key);
-      const float x = seen ? score(product[r], query, key) : -INFINITY;
+      const float4 of = products[r];
+      const float x = seen ? score((of.x + of.y) + (of.z + of.w), query, key) : -INFINITY;
       top[r] = ptx::max_nan(top[r], x);
       const float next = ptx::max_nan(largest[r], warp_reduce(x, MaxNan{}));
       const float rescale = next == -INFINITY ? 1.0f : exp_of<T>(largest[r] - next);

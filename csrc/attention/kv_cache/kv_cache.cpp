@@ -58,7 +58,7 @@ std::optional<Outputs> run(const Call& call, const Tensor& q, const Tensor& k_ca
   auto& [out, lse] = outputs;
   const int64_t lse_sizes[] = {p.batch, p.heads, p.m};
   if (return_lse) lse = empty_contiguous(q, Sizes(lse_sizes, 3), ScalarType::Float);
-  if (p.batch * p.m * p.heads == 0) return outputs;
+  if (!has_values(outputs)) return outputs;
   if (!has_unit_heads(k_cache) || !has_unit_heads(v_cache) || !is_countable(k_cache, block_table)) {
     if (call.named != nullptr) {
       fail(kOp, "rung '", call.named->rung, "' needs caches of less than 2^30 tokens, and heads without gaps");

@@ -51,7 +51,10 @@ std::optional<Tensor> linear(const Call& call, const Tensor& x, const Tensor& we
   broadcast(batch, left, right);
   Tensor out = empty_product(x, batch, left, right, x.dim() > 1, true);
   if (out.numel() == 0) return out;
-  if (left.cols() == 0) return std::nullopt;
+  if (left.cols() == 0) {
+    check_named_of_nothing<GemmArgs>(call, x);
+    return std::nullopt;
+  }
   Tensor dense_x = x, dense_weight = weight, dense_bias;
   GemmArgs args{
       .a = as_matrices(dense_x, Reading::left, batch),
@@ -94,7 +97,10 @@ std::optional<Tensor> addmm(const Call& call, const Tensor& c, const Tensor& a, 
   }
   if (!has_kernel(call, a)) return std::nullopt;
   if (out.numel() == 0) return out;
-  if (left.cols() == 0) return std::nullopt;
+  if (left.cols() == 0) {
+    check_named_of_nothing<GemmArgs>(call, a);
+    return std::nullopt;
+  }
   Tensor dense_c = c, dense_a = a, dense_b = b;
   GemmArgs args{
       .a = as_matrices(dense_a, Reading::left, batch),

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gemm/operands.h"
+#include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "row/operands.h"
 
@@ -65,6 +66,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, co
   Tensor d = empty_contiguous(a, Sizes(shape, 2), type);
   if (d.numel() == 0) return d;
   if (a.size(1) == 0) {
+    check_named_of_nothing<ScaledMatmulArgs>(call, a);
     torch::stable::zero_(d);
     return d;
   }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "norm/backward/args.h"
 #include "row/operands.h"
@@ -89,6 +90,7 @@ std::optional<NormGradients> norm_backward(const Call& call, const NormBackwardC
       .db = empty_like(given.bias),
   };
   if (x.numel() == 0) {
+    if (out.dw.numel() > 0 || out.db.numel() > 0) check_named_of_nothing<Args>(call, grad);
     for (Tensor* sum : {&out.dw, &out.db}) {
       if (sum->numel() > 0) torch::stable::zero_(*sum);
     }

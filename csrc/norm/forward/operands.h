@@ -5,6 +5,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "norm/forward/args.h"
 #include "row/operands.h"
@@ -117,6 +118,7 @@ std::optional<WithRstd> norm_with_rstd(const Call& call, NormOperands given, dou
   if (!has_kernel(call, given.x)) return std::nullopt;
   Tensor y = given.empty_y(), rstd = given.empty_rstd();
   if (y.numel() == 0) {
+    if (rstd.numel() > 0) check_named_of_nothing<Args>(call, y);
     torch::stable::zero_(rstd);  // of rows without columns
     return WithRstd{y, rstd};
   }

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "row/operands.h"
 
@@ -28,6 +29,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& y) {
   Tensor out = empty_contiguous(x, Sizes(), x.scalar_type());
   const int64_t n = x.numel();
   if (n == 0) {
+    check_named_of_nothing<DotArgs>(call, x);
     torch::stable::zero_(out);
     return out;
   }

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include "host/named_of_nothing.h"
 #include "host/serve.h"
 
 namespace warpsmith {
@@ -37,6 +38,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& x) {
   Tensor y = empty_contiguous(x, Sizes(), result_type(x.scalar_type()));
   const int64_t n = x.numel();
   if (n == 0) {
+    check_named_of_nothing<ReduceSumArgs>(call, x);
     torch::stable::zero_(y);
     return y;
   }

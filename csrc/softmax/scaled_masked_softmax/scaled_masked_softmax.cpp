@@ -4,6 +4,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "softmax/operands.h"
 
@@ -53,7 +54,10 @@ std::optional<WithLse> run_dropout(const Call& call, const Tensor& x, const std:
   Tensor y = empty_contiguous(x, x.sizes(), x.scalar_type());
   const Tensor lse = empty_contiguous(x, Sizes(x.sizes().data(), x.sizes().size() - 1), ScalarType::Float);
   if (y.numel() == 0) {
-    if (lse.numel() > 0) torch::stable::fill_(lse, -INFINITY);
+    if (lse.numel() > 0) {
+      check_named_of_nothing<ScaledMaskedSoftmaxArgs>(call, x);
+      torch::stable::fill_(lse, -INFINITY);
+    }
     return WithLse{y, lse};
   }
   Tensor input = x;

@@ -114,6 +114,8 @@ flash_attention_op = catalogue.add(
         fake=_fake,
         check=_check,
         backward=gradients.derivative,
+        from_output=True,
+        recomputes=True,
         constants=("max_logits",),
         accumulates=True,
         terms=_terms,
@@ -147,6 +149,8 @@ flash_attention_varlen_op = catalogue.add(
         fake=_fake,
         check=_check_varlen,
         backward=gradients.derivative_varlen,
+        from_output=True,
+        recomputes=True,
         constants=("max_logits",),
         accumulates=True,
         terms=_terms,
@@ -216,16 +220,21 @@ def flash_attention(
     gains the bias; then keys that a query does not see are left out. A query that sees none has the
     answer 0 and the log-sum-exp -inf.
 
+    Differentiable in q, k, v, alibi_slopes, bias, sinks and gate. Scores and sums are in f32;
+    weights have the dtype of v, by which they are multiplied. Kernels serve d and dv of up to 1024,
+    on tensor cores in f16 and bf16 where both are multiples of 8 and, beside more options than a
+    window, at most 256; the Triton twin, then the reference, serve all others.
+
     Args:
         q: [b, m, heads, d], f32, f16 or bf16 (f64 by the reference), any strides.
-        k: [b, n, kv_heads, d], of q's dtype and device. Each of its heads serves as many
-            neighbouring heads of q as there are for it: MHA, GQA, MQA.
-        v: [b, n, kv_heads, dv].
+        k: [b, n, kv_heads, d], of q's dtype and device, any strides. Each of its heads serves as
+            many neighbouring heads of q as there are for it: MHA, GQA, MQA.
+        v: [b, n, kv_heads, dv], of q's dtype and device, any strides.
         causal: whether a query sees no key past its place.
         scale: what products are multiplied by; None stands for ``d ** -0.5``.
         window: how many keys before and past its place a query sees; -1 for all.
         softcap: the bound of scores, 0 for none.
-        alibi_slopes: [heads] or [b, heads], f32.
+        alibi_slopes: [heads] or [b, heads], f32: what a score loses for each key of distance.
         mask: bool, broadcast to [b, heads, m, n]: True is seen.
         bias: of q's dtype, broadcast to [b, heads, m, n].
         sinks: [heads], f32: a logit of each head that takes its share of the softmax and of the
@@ -240,7 +249,8 @@ def flash_attention(
             Philox4x32-10 says so, as in `dropout`. The log-sum-exp is without dropout.
         seed: of the generator, any 64-bit number.
         offset: which of that seed's streams, any 64-bit number.
-        return_lse: whether to return the log-sum-exp of each query's scores; differentiable.
+        return_lse: whether to return ``log(sum(exp(s)))`` of each query's scores, to base e;
+            differentiable.
         return_max_logits: whether to return the largest score of each head.
         deterministic: False lets the gradient of q be summed in any order. The answer itself has
             the same bits in every run.
@@ -321,10 +331,11 @@ def flash_attention_varlen(
     """`flash_attention` of sequences of several lengths that lie one behind the other.
 
     Args:
-        q: [tokens, heads, d]; the queries of sequence s are those from ``cu_seqlens_q[s]`` to
-            ``cu_seqlens_q[s + 1]``. What no sequence covers gets no answer.
-        k: [tokens of keys, kv_heads, d].
-        v: [tokens of keys, kv_heads, dv].
+        q: [tokens, heads, d], f32, f16 or bf16, any strides; the queries of sequence s are those
+            from ``cu_seqlens_q[s]`` to before ``cu_seqlens_q[s + 1]``. What no sequence covers gets
+            no answer.
+        k: [tokens of keys, kv_heads, d], of q's dtype and device, any strides.
+        v: [tokens of keys, kv_heads, dv], likewise.
         cu_seqlens_q: [b + 1], int32, on q's device; ascending, and not checked there.
         cu_seqlens_k: [b + 1], likewise, of keys.
         max_seqlen_q: at least the queries of the longest sequence; those past it get no answer.

@@ -133,13 +133,7 @@ def _rows(q: Tensor, k_cache: Tensor) -> int:
     return q.shape[1] * (q.shape[2] // max(k_cache.shape[2], 1))
 
 
-def _is_empty(q: Tensor) -> bool:
-    return q.shape[:3].numel() == 0
-
-
 def _any(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None) -> str | None:
-    if _is_empty(q):
-        return None
     if why := caches.needs_countable(k_cache, v_cache, block_table):
         return why
     if max(q.shape[3], v_cache.shape[3]) > 1024:
@@ -166,8 +160,6 @@ def _split(e4m3: bool, rows_of_tile: int) -> Any:
     width = 16 // size
 
     def when(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None) -> str | None:
-        if _is_empty(q):
-            return None
         if why := caches.needs_countable(k_cache, v_cache, block_table):
             return why
         if q.dtype == torch.float32:
@@ -335,12 +327,15 @@ def attention_with_kv_cache(
 
     Query i of m stands at key ``i + n - m`` of its sequence, which has n tokens in the cache. With
     `k` and `v`, `store_kv` puts these behind what the cache holds first. How long sequences are is
-    read on the GPU: a captured call may be replayed with other lengths and pages.
+    read on the GPU: a captured call may be replayed with other lengths and pages. Scores and sums
+    are in f32. Not differentiable.
 
     Args:
-        q: [b, m, heads, d], f32, f16 or bf16, any strides.
-        k_cache: [pages, tokens of a page, kv_heads, d], of the dtype of q or e4m3. Without a
-            block_table, a page is all that a sequence may have: [b, capacity, kv_heads, d].
+        q: [b, m, heads, d], f32, f16 or bf16, any strides; d and dv up to 1024 where a kernel is to
+            serve it.
+        k_cache: [pages, tokens of a page, kv_heads, d], of the dtype of q or e4m3. Each of its
+            heads serves heads / kv_heads neighbouring ones of q. Without a block_table, a page is
+            all that a sequence may have: [b, capacity, kv_heads, d].
         v_cache: [pages, tokens of a page, kv_heads, dv], of the dtype of k_cache.
         lengths: int32, [b]: tokens of each sequence in the cache, without those that this call
             appends.
@@ -360,7 +355,7 @@ def attention_with_kv_cache(
         k_scale: f32, of shape () or [kv_heads], for a cache in e4m3: what is stored times the scale
             is the key.
         v_scale: the same of values.
-        return_lse: also return logarithms of the sums of exponentials.
+        return_lse: also return ``log(sum(exp(score)))`` of each query, to base e.
         batch_invariant: the bits of a result depend on its sequence alone.
         k: [b, new tokens, kv_heads, d], of the dtype of q: appended to the cache first.
         v: [b, new tokens, kv_heads, dv].
@@ -372,9 +367,10 @@ def attention_with_kv_cache(
         also f32 [b, heads, m]. A query that sees nothing gets 0, and -inf.
 
     Raises:
-        RuntimeError: shapes, dtypes or devices do not fit; the variant cannot take the call; on a
-            CPU, a page outside the cache or a sequence longer than it, which on a GPU end the
-            kernel with a message.
+        RuntimeError: shapes, dtypes or devices do not fit; scales without a cache in e4m3, or none
+            with one; `appended` beside k and v; the variant cannot take the call; on a CPU, a page
+            outside the cache or a sequence longer than it, which on a GPU end the kernel with a
+            message.
         ValueError: the layout or the variant does not exist.
 
     Reference:

@@ -24,6 +24,11 @@ from warpsmith.spec.checks import wide_dtype
 from warpsmith.spec.triton.convert import decode
 
 UNLIMITED = 1 << 30
+#: In f32, where the error of a sum grows with how many terms are added one to another: keys whose
+#: weights and values are summed by themselves, and likewise values of a query's row and of a key's.
+PIECE, DEPTH = 256, 128
+#: At 16 bits, whose rounding of weights is more than that, keys of a piece.
+LONG_PIECE = 1 << 16
 
 
 @triton.jit
@@ -91,10 +96,14 @@ def attention_with_kv_cache_kernel(
     HARDWARE: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
-    BD: tl.constexpr,
+    BQ: tl.constexpr,
     BV: tl.constexpr,
+    LONG: tl.constexpr,
+    PIECE: tl.constexpr,
 ):
-    """Queries that share a head of keys, BM of them, packed; keys one tile after the other."""
+    """Queries that share a head of keys, BM of them, packed; keys one tile after the other. LONG:
+    rows of more than BQ values, read in pieces.
+    """
     pair = tl.program_id(0)
     batch = pair // kv_heads
     kv_head = pair - batch * kv_heads
@@ -106,11 +115,12 @@ def attention_with_kv_cache_kernel(
     n = tl.load(lengths_ptr + batch) + appended
     place = query + n - m
     sequence = batch.to(tl.int64)
-    column, out_column = tl.arange(0, BD), tl.arange(0, BV)
+    out_column = tl.arange(0, BV)
     q_at = sequence * q_batch + query.to(tl.int64) * q_token + head.to(tl.int64) * q_head
+    depth = tl.arange(0, BQ)
     q = tl.load(
-        q_ptr + q_at[:, None] + column[None, :],
-        mask=there[:, None] & (column[None, :] < d),
+        q_ptr + q_at[:, None] + depth[None, :],
+        mask=there[:, None] & (depth[None, :] < d),
         other=0,
     )
     if k_scale_ptr is not None:
@@ -126,55 +136,76 @@ def attention_with_kv_cache_kernel(
     end = tl.minimum(
         tl.minimum(tl.program_id(1) * BM + BM, m * group) // group + n - m + right + 1, n
     )
-    for start in range(first // BN * BN, end, BN):
-        key = start + tl.arange(0, BN)
-        of_cache = key < n
-        page = (key - key) + batch
-        token = key
-        if table_ptr is not None:
-            which = key // tokens
-            token = key - which * tokens
-            of_cache &= which < width
-            page = tl.load(table_ptr + sequence * width + which, mask=of_cache, other=-1)
-        of_cache &= (page >= 0) & (page < pages) & (token < tokens)
-        page = page.to(tl.int64)
-        token = token.to(tl.int64)
+    for first_of_piece in range(first // BN * BN, end, PIECE):
+        before = largest
+        piece_total = tl.zeros([BM], dtype=tl.float32)
+        piece_out = tl.zeros([BM, BV], dtype=tl.float32)
+        for start in range(first_of_piece, tl.minimum(first_of_piece + PIECE, end), BN):
+            key = start + tl.arange(0, BN)
+            of_cache = key < n
+            page = (key - key) + batch
+            token = key
+            if table_ptr is not None:
+                which = key // tokens
+                token = key - which * tokens
+                of_cache &= which < width
+                page = tl.load(table_ptr + sequence * width + which, mask=of_cache, other=-1)
+            of_cache &= (page >= 0) & (page < pages) & (token < tokens)
+            page = page.to(tl.int64)
+            token = token.to(tl.int64)
 
-        # scores
-        k = cached(
-            k_ptr + kv_head.to(tl.int64) * k_head, page, token, k_page, k_token, column, d,
-            of_cache, FORMAT, KEPT, HARDWARE, q_ptr.dtype.element_ty,
-        )  # fmt: skip
-        s = product(q, tl.trans(k), FORMAT) * scale
-        if CAPPED:
-            s = softcap * tanh(s / softcap)
-        past = key[None, :] - place[:, None]
-        if slopes_ptr is not None:
-            slope = tl.load(slopes_ptr + batch * slopes_batch + head, mask=there, other=0.0)
-            s -= slope[:, None] * tl.abs(past).to(tl.float32)
-        seen = (past >= -left) & (past <= right) & of_cache[None, :]
-        if tree_ptr is not None:
-            word = tl.load(tree_ptr + sequence * m + query, mask=there, other=0)
-            drafted = key - (n - m)
-            bit = (word[:, None] >> tl.maximum(drafted, 0).to(tl.int64)[None, :]) & 1
-            seen &= (drafted[None, :] < 0) | (bit != 0)
-        s = tl.where(seen, s, -float("inf"))
+            # scores
+            k_at = k_ptr + kv_head.to(tl.int64) * k_head
+            k = cached(
+                k_at, page, token, k_page, k_token, depth, d,
+                of_cache, FORMAT, KEPT, HARDWARE, q_ptr.dtype.element_ty,
+            )  # fmt: skip
+            s = product(q, tl.trans(k), FORMAT) * scale
+            if LONG:
+                for c in range(BQ, d, BQ):
+                    q_more = tl.load(
+                        q_ptr + q_at[:, None] + (c + depth)[None, :],
+                        mask=there[:, None] & ((c + depth)[None, :] < d),
+                        other=0,
+                    )
+                    k = cached(
+                        k_at, page, token, k_page, k_token, c + depth, d,
+                        of_cache, FORMAT, KEPT, HARDWARE, q_ptr.dtype.element_ty,
+                    )  # fmt: skip
+                    s += product(q_more, tl.trans(k), FORMAT) * scale
+            if CAPPED:
+                s = softcap * tanh(s / softcap)
+            past = key[None, :] - place[:, None]
+            if slopes_ptr is not None:
+                slope = tl.load(slopes_ptr + batch * slopes_batch + head, mask=there, other=0.0)
+                s -= slope[:, None] * tl.abs(past).to(tl.float32)
+            seen = (past >= -left) & (past <= right) & of_cache[None, :]
+            if tree_ptr is not None:
+                word = tl.load(tree_ptr + sequence * m + query, mask=there, other=0)
+                drafted = key - (n - m)
+                bit = (word[:, None] >> tl.maximum(drafted, 0).to(tl.int64)[None, :]) & 1
+                seen &= (drafted[None, :] < 0) | (bit != 0)
+            s = tl.where(seen, s, -float("inf"))
 
-        # softmax
-        top = tl.maximum(largest, tl.max(s, axis=1))
-        base = tl.where(top == -float("inf"), 0.0, top)
-        rescale = power(largest - base, False)
-        weight = power(s - base[:, None], False)
-        total = total * rescale + tl.sum(weight, axis=1)
-        largest = top
+            # softmax
+            top = tl.maximum(largest, tl.max(s, axis=1))
+            base = tl.where(top == -float("inf"), 0.0, top)
+            rescale = power(largest - base, False)
+            weight = power(s - base[:, None], False)
+            piece_total = piece_total * rescale + tl.sum(weight, axis=1)
+            largest = top
 
-        # values
-        v = cached(
-            v_ptr + kv_head.to(tl.int64) * v_head, page, token, v_page, v_token, out_column, dv,
-            of_cache, FORMAT, KEPT, HARDWARE, q_ptr.dtype.element_ty,
-        )  # fmt: skip
-        weights = narrowed(weight, FORMAT, q_ptr.dtype.element_ty)
-        out = out * rescale[:, None] + product(weights, v, FORMAT)
+            # values
+            v = cached(
+                v_ptr + kv_head.to(tl.int64) * v_head, page, token, v_page, v_token, out_column, dv,
+                of_cache, FORMAT, KEPT, HARDWARE, q_ptr.dtype.element_ty,
+            )  # fmt: skip
+            weights = narrowed(weight, FORMAT, q_ptr.dtype.element_ty)
+            piece_out = piece_out * rescale[:, None] + product(weights, v, FORMAT)
+
+        rescale = power(before - tl.where(largest == -float("inf"), 0.0, largest), False)
+        total = total * rescale + piece_total
+        out = out * rescale[:, None] + piece_out
 
     empty = total == 0.0
     divisor = tl.where(empty, 1.0, total)
@@ -228,7 +259,8 @@ def attention_with_kv_cache(
     hardware = not interpreting() and torch.cuda.get_device_capability(q.device) >= (8, 9)
     rows = m * (heads // kv_heads)
     bm = 16 if rows <= 16 else 32
-    wide = max(triton.next_power_of_2(d), triton.next_power_of_2(max(dv, 1)), 16)
+    deep, long = (max(16, triton.next_power_of_2(max(x, 1))) for x in (d, dv))
+    single = q.dtype == torch.float32
 
     def dense(x: Tensor | None) -> Tensor | None:
         return None if x is None else x.contiguous()
@@ -272,9 +304,12 @@ def attention_with_kv_cache(
             KEPT="e4m3" if is_fp8(k_cache.dtype) else "",
             HARDWARE=hardware,
             BM=bm,
-            BN=max(16, min(64, 8192 // wide)),
-            BD=max(16, triton.next_power_of_2(d)),
-            BV=max(16, triton.next_power_of_2(max(dv, 1))),
-            num_warps=4,
+            BN=max(16, min(32 if single else 64, (4096 if single else 8192) // max(deep, long))),
+            BQ=min(deep, DEPTH) if single else deep,
+            BV=long,
+            LONG=single and d > DEPTH,
+            PIECE=PIECE if single else LONG_PIECE,
+            num_warps=8,  # fewer have too few registers
+            num_stages=1 if single else 2,  # in 99 KB
         )
     return out, lse

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-
-import torch
 
 from warpsmith.attention.conditions import has_options, needs_packed_heads
 from warpsmith.core.arguments_by_name import Call
 from warpsmith.core.catalogue import Condition, Rung
+from warpsmith.spec.gpus import needs_much_shared_memory
 
 _HALVES = ("f16", "bf16")
 _ACCUMULATORS = {"f16": ("f16", "f32"), "bf16": ("f32",)}
@@ -65,22 +63,6 @@ def _needs_dim(most: int) -> _Needs:
     return needs
 
 
-@functools.cache
-def _little_shared_memory() -> bool:
-    """Of this machine's GPU, where there is one; the condition is about no other."""
-    if not torch.cuda.is_available():
-        return False
-    major, minor = torch.cuda.get_device_capability()
-    return (major, minor) in ((8, 6), (8, 9)) or major >= 12
-
-
-def _needs_shared_memory(call: Call) -> str | None:
-    longest = max(call.q.shape[-1], call.v.shape[-1])
-    if longest > _LITTLE_DIM and _little_shared_memory():
-        return "needs more than 99 KB of shared memory in a block"
-    return None
-
-
 def _all(*needs: _Needs) -> Condition:
     def unmet(call: Call) -> str | None:
         return next((reason for need in needs if (reason := need(call)) is not None), None)
@@ -88,8 +70,21 @@ def _all(*needs: _Needs) -> Condition:
     return unmet
 
 
-def _heads(most: int, *more: _Needs) -> Condition:
-    return _all(_needs_packs, _needs_dim(most), _needs_no_options, _needs_grid, *more)
+def _heads(most: int) -> Condition:
+    return _all(_needs_packs, _needs_dim(most), _needs_no_options, _needs_grid)
+
+
+def _long_heads(little_dim: int) -> Condition:
+    """`little_dim`: up to where 99 KB of shared memory do."""
+    heads = _heads(1024)
+
+    def unmet(call: Call, *, sm: int | None = None) -> str | None:
+        if reason := heads(call):
+            return reason
+        fits = max(call.q.shape[-1], call.v.shape[-1]) <= little_dim
+        return None if fits else needs_much_shared_memory(sm)
+
+    return unmet
 
 
 def _rung(name: str, story: str, f16: str = "", f32: str = "", most: int = 128) -> Rung:
@@ -212,12 +207,12 @@ def _suits_long(call: Call) -> str | None:
     return None
 
 
-def _large(name: str, story: str, level: str, *more: _Needs) -> tuple[Rung, Rung]:
+def _large(name: str, story: str, level: str, little_dim: int = 1024) -> tuple[Rung, Rung]:
     """A rung for head dimensions of up to 1024, behind one of the same with mixed sums: scores in
     f32, p v in f16.
     """
     seed = f"ffpa_mma_stages_split_q_{level}"
-    when = _heads(1024, *more)
+    when = _long_heads(little_dim)
     mixed = Rung(
         f"{name}_mixed",
         f"{story}; scores summed in f32, p v in f16",
@@ -248,13 +243,9 @@ _LARGE = (
         "large_registers",
         "long heads, the answer's columns shared out to the warps",
         "L1",
-        _needs_shared_memory,
+        little_dim=_LITTLE_DIM,
     ),
 )
-
-
-def _needs_room(call: Call) -> str | None:
-    return "needs more than 99 KB of shared memory in a block" if _little_shared_memory() else None
 
 
 def _suits_cluster(call: Call) -> str | None:
@@ -268,7 +259,7 @@ _CLUSTER = Rung(
     "a head shared by two blocks of a cluster, which halves what L2 delivers",
     dtypes=_HALVES,
     technique="large_cluster",
-    when=_heads(1024, _needs_room),
+    when=_long_heads(little_dim=0),
     suits=_suits_cluster,
     min_sm=90,
 )

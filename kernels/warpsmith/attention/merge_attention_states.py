@@ -85,7 +85,7 @@ def _in_packs(x: Tensor) -> bool:
 
 
 def _packs(out_a: Tensor, out_b: Tensor) -> str | None:
-    if (why := _any(out_a)) or not out_a.shape[:3].numel():
+    if why := _any(out_a):
         return why
     whole = _in_packs(out_a) and _in_packs(out_b) and _in_packs(_like(out_a.to("meta")))
     return None if whole else "needs heads that are whole packs of 16 bytes, aligned"

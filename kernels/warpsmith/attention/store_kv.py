@@ -192,7 +192,8 @@ def store_kv(
     `lengths[b] + i` of its sequence. Two tokens must not go to one place. Not differentiable.
 
     Args:
-        k: [batch, m, heads, d], f32, f16 or bf16, any strides; [tokens, heads, d] with `slots`.
+        k: [batch, m, heads, d], f32, f16 or bf16, any strides: m new tokens of each sequence; with
+            `slots` also [tokens, heads, d].
         v: [batch, m, heads, dv], or [tokens, heads, dv], of the dtype of k.
         k_cache: [pages, tokens of a page, heads, d], of the dtype of k or e4m3, any strides;
             written to. Without a block_table, a page is all that a sequence may have:

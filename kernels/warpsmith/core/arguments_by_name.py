@@ -8,8 +8,10 @@ arguments of the operator that it needs, in any order, and gets these and no oth
 One whose only parameter is `call` gets the whole call, a `Call`. A parameter with a default may be
 missing from the schema, so that operators that differ by an argument share their functions.
 `**rest` gets the arguments that no other parameter names. A function with `*args`, or of PyTorch
-itself, gets all of them by position. Any other name that the schema lacks is
-an error when the operator is made; signatures are read then, and only then.
+itself, gets all of them by position. A condition of a rung that depends on the GPU as well takes
+`sm: int | None = None` behind a star: the compute capability of the GPU that it is asked about, or
+None. Any other name that the schema lacks is an error when the operator is made; signatures are
+read then, and only then.
 """
 
 from __future__ import annotations
@@ -56,6 +58,20 @@ def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] |
     except (TypeError, ValueError):  # of a built-in function
         return None
     return None if any(p.kind == p.VAR_POSITIONAL for p in parameters) else parameters
+
+
+@functools.cache
+def asks_for_gpu(function: Callable[..., Any]) -> bool:
+    """Whether a function, or what it adapts, wants to be told `sm`."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(map(_is_gpu, parameters))
+
+
+def _is_gpu(parameter: inspect.Parameter) -> bool:
+    return parameter.name == "sm" and parameter.kind == inspect.Parameter.KEYWORD_ONLY
 
 
 def taken(
@@ -107,10 +123,11 @@ def by_name(function: Callable[..., Any], names: Sequence[str], owner: str) -> C
     names = tuple(names)
     parameters = _parameters(function)
     run: Callable[..., Any]
-    if parameters is not None and [p.name for p in parameters] == ["call"]:
+    given = [p.name for p in parameters or () if not _is_gpu(p)]
+    if given == ["call"]:
 
-        def run(*args: Any) -> Any:
-            return function(Call(names, args))
+        def run(*args: Any, **gpu: int | None) -> Any:
+            return function(Call(names, args), **gpu)
 
     else:
         takes = taken(function, names, owner)
@@ -118,8 +135,8 @@ def by_name(function: Callable[..., Any], names: Sequence[str], owner: str) -> C
             return function
         slots = tuple((name, names.index(name)) for name in takes)
 
-        def run(*args: Any) -> Any:
-            return function(**{name: args[slot] for name, slot in slots})
+        def run(*args: Any, **gpu: int | None) -> Any:
+            return function(**{name: args[slot] for name, slot in slots}, **gpu)
 
     adapter = functools.wraps(function, updated=())(run)
     setattr(adapter, _ADAPTED, function)

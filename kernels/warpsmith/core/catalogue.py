@@ -190,7 +190,8 @@ class Rung:
 
     `when` returns None where the kernel can take the call, otherwise the reason why it cannot
     ("needs x aligned to 16 bytes"); the kernel's own check in C++ must say the same, and tests hold
-    the two together. `suits` returns None where the kernel is a good choice: `auto` takes the last
+    the two together. Where that depends on the GPU, `when` asks for it (`arguments_by_name`).
+    `suits` returns None where the kernel is a good choice: `auto` takes the last
     rung whose `when` and `suits` both accept. Both take arguments of the call by name.
     """
 
@@ -350,6 +351,9 @@ class Op:
     #: The derivative computes from an output, whose rounding its gradients carry, and takes the
     #: first argument for something else; without the first argument that goes without saying.
     from_output: bool = False
+    #: The derivative computes again what the forward pass had, and sets it against an output: what
+    #: the two round apart does not cancel.
+    recomputes: bool = False
     #: Outputs that autograd takes for constants.
     constants: tuple[str, ...] = ()
     #: Combinations of dtypes that rungs are written for, beyond plain dtypes of the first tensor.

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from warpsmith.core import autograd, catalogue
-from warpsmith.core.arguments_by_name import by_name
+from warpsmith.core.arguments_by_name import asks_for_gpu, by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 from warpsmith.native import finding, libraries, toolchain
 
@@ -68,12 +68,25 @@ def first_tensor(args: tuple[Any, ...]) -> Tensor:
 
 
 def refusal(variant: Variant, args: tuple[Any, ...], sm: int | None) -> str | None:
-    """Why `variant` cannot take the call; None where it can. `sm` None stands for any GPU."""
+    """Why `variant` cannot take the call; None where it can. `sm` None stands for any GPU.
+
+    A call without outputs needs no kernel: the bindings answer it before they ask a rung.
+    """
     if why := variant.signature.mismatch(variant.op.argument_names, args):
         return why
+    if has_no_outputs(variant.op, args):
+        return None
     if sm is not None and sm < variant.rung.min_sm:
         return f"needs sm_{variant.rung.min_sm}, this GPU is sm_{sm}"
-    return variant.rung.when(*args)
+    when = variant.rung.when
+    return when(*args, sm=sm) if asks_for_gpu(when) else when(*args)
+
+
+def has_no_outputs(op: Op, args: tuple[Any, ...]) -> bool:
+    """Whether a call returns nothing but tensors without elements, and writes to none."""
+    if op.written or not any(isinstance(a, Tensor) and a.numel() == 0 for a in args):
+        return False
+    return all(o is None or o.numel() == 0 for o in promised(op, args))
 
 
 def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:

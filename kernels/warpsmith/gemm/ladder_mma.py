@@ -24,21 +24,13 @@ from warpsmith.gemm.problem import (
     needs_row_major,
     needs_tiles_in_grid,
 )
+from warpsmith.spec.gpus import needs_much_shared_memory
 
 HALVES = ("f16", "bf16")
 ACCUMULATORS: Mapping[str, tuple[str, ...]] = {"f16": ("f16", "f32"), "bf16": ("f32",)}
 
 NN = condition(needs_plain, needs_row_major, needs_packs_16)
 TN = condition(needs_plain, needs_b_column_major, needs_packs_16)
-
-
-@functools.cache
-def _little_shared_memory() -> bool:
-    """Of this machine's GPU, where there is one; the condition is about no other."""
-    if not torch.cuda.is_available():
-        return False
-    major, minor = torch.cuda.get_device_capability()
-    return (major, minor) in ((8, 6), (8, 9)) or major >= 12
 
 
 @functools.cache
@@ -50,7 +42,7 @@ def _clusters() -> int:
 
 
 def _needs_shared_memory(p: Problem) -> str | None:
-    return "needs more than 99 KB of shared memory in a block" if _little_shared_memory() else None
+    return needs_much_shared_memory(p.sm)
 
 
 def _needs_a_row_major(p: Problem) -> str | None:

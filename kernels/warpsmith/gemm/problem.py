@@ -49,6 +49,8 @@ class Problem:
     activation: str = "none"
     #: The bits of a row do not depend on how many rows there are.
     batch_invariant: bool = False
+    #: The compute capability of the GPU that is asked about; None: of any.
+    sm: int | None = None
 
     @property
     def size(self) -> int:
@@ -278,8 +280,8 @@ class OnProblem:
     def of(self, problem: Callable[..., Problem]) -> Condition:
         """The condition on the arguments of an operator, of which `problem` makes the product."""
 
-        def condition(*args: Any) -> str | None:
-            p = problem(*args)
+        def condition(*args: Any, sm: int | None = None) -> str | None:
+            p = replace(problem(*args), sm=sm)
             if p.empty:
                 return None
             return next((why for check in self.checks if (why := check(p))), None)

@@ -70,18 +70,7 @@ std::optional<Gradients> differentiate(const Call& call, Tensor q, Tensor k, Ten
   if (options.sinks) dsinks = contiguous_like(*options.sinks);
   if (options.alibi_slopes) dslopes = contiguous_like(*options.alibi_slopes);
   if (options.gate) dgate = empty_out(*options.gate, p.dv);
-  const bool nothing = p.batch * p.m * p.heads == 0 || q_tokens == 0;
-  // Tokens that no sequence covers, and what no query comes to, get 0.
-  if (starts || nothing) {
-    for (Tensor* x : {&dq, &dk, &dv}) torch::stable::zero_(*x);
-    if (dgate) torch::stable::zero_(*dgate);
-  }
-  if (nothing) {
-    for (OptionalTensor* x : {&dbias, &dsinks, &dslopes}) {
-      if (*x) torch::stable::zero_(**x);
-    }
-    return gradients;
-  }
+  if (!has_values(gradients)) return gradients;
 
   const OptionalTensor cu_q = starts ? std::optional(dense(starts->q)) : std::nullopt;
   const OptionalTensor cu_k = starts ? std::optional(dense(starts->k)) : std::nullopt;
@@ -130,10 +119,25 @@ std::optional<Gradients> differentiate(const Call& call, Tensor q, Tensor k, Ten
   set_options(args.of, copies, options);
   if (dgate) args.dgate = head_rows(*dgate);
   if (dbias) args.dbias = as_bias_gradient(*options.bias, *dbias);
+  const Rung<AttentionBackwardArgs>* rung = pick(call, args, gpu.sm);
+  if (rung == nullptr) return std::nullopt;
+  const bool nothing = p.batch * p.m * p.heads == 0 || q_tokens == 0;
+  // Tokens that no sequence covers, and what no query comes to, get 0.
+  if (starts || nothing) {
+    for (Tensor* x : {&dq, &dk, &dv}) torch::stable::zero_(*x);
+    if (dgate) torch::stable::zero_(*dgate);
+  }
+  if (nothing) {
+    for (OptionalTensor* x : {&dbias, &dsinks, &dslopes}) {
+      if (*x) torch::stable::zero_(**x);
+    }
+    return gradients;
+  }
   const int64_t floats = workspace_of(args, most_needs(args)).bytes / 4;
   const Tensor workspace = empty_contiguous(q, Sizes(&floats, 1), ScalarType::Float);
   args.workspace = static_cast<char*>(workspace.data_ptr());
-  return serve(call, args, q) ? std::optional(gradients) : std::nullopt;
+  Ladder<AttentionBackwardArgs>::run(*rung, args, current_stream(q.get_device_index()));
+  return gradients;
 }
 
 std::optional<Gradients> flash_attention_backward(

@@ -3,6 +3,7 @@
 
 #include <tuple>
 
+#include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "norm/group_operands.h"
 
@@ -36,6 +37,7 @@ std::optional<Gradients> run(const Call& call, const Tensor& grad, const Tensor&
   if (!has_kernel(call, x)) return std::nullopt;
   Tensor dw = empty_gradient(weight, x), db = empty_gradient(bias, x);
   if (x.numel() == 0) {
+    if (dw.numel() > 0 || db.numel() > 0) check_named_of_nothing<GroupNormBackwardArgs>(call, x);
     if (dw.numel() > 0) torch::stable::zero_(dw);
     if (db.numel() > 0) torch::stable::zero_(db);
     return Gradients{empty_contiguous(x, x.sizes(), x.scalar_type()), dw, db};

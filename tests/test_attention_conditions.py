@@ -1,0 +1,128 @@
+"""What rungs of attention refuse where there is nothing to attend to or from, and what rungs of
+large tiles refuse on GPUs whose blocks have little shared memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from warpsmith.core import catalogue, dispatch
+
+OPS = [op.name for op in catalogue.load().values() if op.family == "attention"]
+
+
+def made(op: str, label: str, **changes: Any) -> tuple[Any, ...]:
+    """The arguments of a sample, with some of them exchanged."""
+    spec = catalogue.get(op)
+    sample = next(s for s in spec.samples if s.label == label)
+    args = dispatch.normalise(spec, sample.make(spec.inputs("bf16", "meta")))
+    named = dict(zip(spec.argument_names, args, strict=True)) | changes
+    return tuple(named.values())
+
+
+def refusals(op: str, args: tuple[Any, ...], sm: int = 90) -> dict[str, str | None]:
+    variants = [v for v in catalogue.get(op).variants if v.dtype == "bf16"]
+    return {v.rung.name: dispatch.refusal(v, args, sm) for v in variants}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_calls_without_outputs_are_refused_by_no_rung(op: str) -> None:
+    spec = catalogue.get(op)
+    for dtype in spec.dtypes:
+        for sample in spec.samples_for(dtype):
+            args = dispatch.normalise(spec, sample.make(spec.inputs(dtype, "meta")))
+            if dispatch.has_no_outputs(spec, args):
+                for v in (v for v in spec.variants if v.dtype == dtype):
+                    assert {dispatch.refusal(v, args, sm) for sm in (80, 89, 90)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("op", "label"),
+    [
+        ("flash_attention", "1x0x2x16 of 5, no queries"),
+        ("flash_attention", "0x5x2x16 of 5, no sequences"),
+        ("flash_attention_varlen", "no tokens"),
+        ("flash_attention_varlen", "no sequences"),
+    ],
+)
+def test_the_largest_of_no_logits_is_an_output(op: str, label: str) -> None:
+    wanted = refusals(op, made(op, label, return_max_logits=True))
+    assert wanted["mma_options"] is None
+    assert wanted["split_q"] == "takes no options but a window"
+    assert wanted["mma_peak"] == "needs a call without options beyond a window"
+    nothing = made(op, label, return_max_logits=False)
+    assert set(refusals(op, nothing).values()) == {None}
+    assert set(refusals(op, nothing, 80).values()) == {None}
+
+
+def test_queries_without_keys_have_outputs() -> None:
+    of = made("flash_attention", "1x5x2x16 of 0, no keys", return_max_logits=False)
+    wanted = refusals("flash_attention", of)
+    assert set(wanted.values()) == {None}
+    assert refusals("flash_attention", of, 80)["large_cluster"] == "needs sm_90, this GPU is sm_80"
+    capped = made("flash_attention", "1x5x2x16 of 0, no keys", softcap=5.0)
+    assert refusals("flash_attention", capped)["split_q"] == "takes no options but a window"
+
+
+@pytest.mark.parametrize(
+    ("label", "refused"),
+    [
+        ("1x0x2x16 of 5, no queries", True),
+        ("1x5x2x16 of 0, no keys", True),
+        ("0x5x2x16 of 5, no sequences", False),
+    ],
+)
+def test_gradients_of_keys_that_no_query_sees_are_outputs(label: str, refused: bool) -> None:
+    wanted = refusals("flash_attention_backward", made("flash_attention_backward", label))
+    assert wanted["naive"] is None
+    assert wanted["mma_peak"] is None
+    assert wanted["mma_wide"] == ("needs heads of 129 to 256 values" if refused else None)
+    assert wanted["mma_large"] == ("needs heads of 257 to 1024 values" if refused else None)
+
+
+def test_heads_of_nothing_have_a_log_sum_exp() -> None:
+    refused = refusals("merge_attention_states", made("merge_attention_states", "heads of nothing"))
+    assert refused["naive"] is None
+    assert refused["pack"] == "needs heads that are whole packs of 16 bytes, aligned"
+
+
+def test_nothing_to_store_is_refused_by_no_rung() -> None:
+    for label in ("no tokens", "no sequences"):
+        assert set(refusals("store_kv", made("store_kv", label)).values()) == {None}
+
+
+# --- GPUs of little shared memory -----------------------------------------------------------------
+
+LITTLE = "needs more than 99 KB of shared memory in a block"
+
+
+def attend(d: int) -> tuple[Any, ...]:
+    q = torch.empty(1, 8, 2, d, dtype=torch.bfloat16, device="meta")
+    return dispatch.normalise(catalogue.get("flash_attention"), (q, q, q, 0.1))
+
+
+@pytest.mark.parametrize(("sm", "little"), [(80, False), (86, True), (89, True), (90, False)])
+def test_the_longest_heads_need_room(sm: int, little: bool) -> None:
+    assert refusals("flash_attention", attend(768), sm)["large_registers"] is None
+    wanted = LITTLE if little else None
+    assert refusals("flash_attention", attend(776), sm)["large_registers"] == wanted
+    served = dispatch.which("flash_attention", *attend(1024), sm=sm).variant
+    assert served is not None
+    assert (served.rung.name in ("large_registers", "large_cluster")) != little
+
+
+def test_the_room_of_blackwell() -> None:
+    for sm, wanted in ((100, None), (120, LITTLE)):
+        assert refusals("flash_attention", attend(128), sm)["large_cluster"] == wanted
+        a, b = (torch.empty(512, 512, dtype=torch.bfloat16, device="meta") for _ in range(2))
+        args = dispatch.normalise(catalogue.get("matmul"), (a, b.t()))
+        assert refusals("matmul", args, sm)["mma_tma"] == wanted
+
+
+def test_any_gpu_has_room() -> None:
+    variants = catalogue.get("flash_attention").variants
+    large = next(v for v in variants if v.rung.name == "large_registers" and v.dtype == "bf16")
+    assert dispatch.refusal(large, attend(1024), None) is None
