@@ -41,6 +41,7 @@ from warpsmith.attention.flash_attention_triton import (
     aligned,
     in_pieces,
     is_plain,
+    is_windowed,
     padded,
     products,
     row_strides,
@@ -60,12 +61,17 @@ HALVES: Mapping[int, tuple[Tile, Tile]] = {
     512: (Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
     1024: (Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
 }
-SINGLES: Mapping[int, tuple[Tile, Tile]] = {
-    64: (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    128: (Tile(16, 32, 8, 1), Tile(32, 16, 8, 1)),
+#: Beside options, or where rows end within the tile: what addresses and values of these take would
+#: spill.
+WITH_OPTIONS: Mapping[int, tuple[Tile, Tile]] = {
+    **HALVES,
+    64: (Tile(64, 32, 8, 1), Tile(32, 64, 8, 1)),
+    128: (Tile(32, 16, 8, 1), Tile(16, 32, 8, 1)),
     256: (Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
-    512: (Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
-    1024: (Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
+}
+SINGLES: Mapping[int, tuple[Tile, Tile]] = {
+    64: (Tile(32, 32, 8, 1), Tile(32, 32, 8, 1)),
+    **dict.fromkeys((128, 256, 512, 1024), (Tile(16, 16, 8, 1), Tile(16, 16, 8, 1))),
 }
 #: Rows of a program that prepares.
 ROWS = 16
@@ -414,7 +420,9 @@ def run(
     widths = {"D": d, "DV": dv, "BD": bd, "BDV": bdv}
     widths |= {"QK_PIECES": in_pieces(bd, single), "VO_PIECES": in_pieces(bdv, single)}
     flags = {"BASE2": base2, "DROPS": drops, "FORMAT": fmt, **widths}
-    of_keys, of_queries = (SINGLES if single else HALVES)[max(bd, bdv, 64)]
+    simple = is_plain(given) and is_windowed(given) and not drops and (d, dv) == (bd, bdv)
+    tiles_of = SINGLES if single else HALVES if simple else WITH_OPTIONS
+    of_keys, of_queries = tiles_of[max(bd, bdv, 64)]
     strides = tuple(row_strides(x) for x in (q, k, v, do))
     inputs = (*stored(q, k, v, do), lse, delta)
     group = heads // kv_heads if kv_heads else 1
@@ -471,7 +479,7 @@ def _of_bias(
         return grad
     own = (*(1,) * (4 - bias.dim()), *bias.shape)
     single = bias.dtype == torch.float32
-    tile = (SINGLES if single else HALVES)[max(flags["BD"], flags["BDV"], 64)][1]
+    tile = (SINGLES if single else WITH_OPTIONS)[max(flags["BD"], flags["BDV"], 64)][1]
     sums_m, sums_n = own[2] == 1, own[3] == 1
     tiles_m, tiles_n = triton.cdiv(m, tile.m), triton.cdiv(n, tile.n)
     programs = own[0] * own[1] * (1 if sums_m else tiles_m) * (1 if sums_n else tiles_n)
