@@ -61,7 +61,7 @@ __device__ __forceinline__ void store_row(T* to, const float (&sum)[kMostOfLane]
 
 // dk, dv and each head's share of the slopes' gradients.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     flash_attention_backward_naive_keys_kernel(const AttentionBackwardArgs a, const BackwardWorkspace w, int blocks) {
   const int block = static_cast<int>(blockIdx.x) % blocks, part = static_cast<int>(blockIdx.x) / blocks;
   const int kv_head = part % a.of.kv_heads, key = block * kWarps + static_cast<int>(threadIdx.x) / kWarp;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     flash_attention_backward_naive_queries_kernel(const AttentionBackwardArgs a, const BackwardWorkspace w,
                                                   int blocks) {
   const int block = static_cast<int>(blockIdx.x) % blocks, part = static_cast<int>(blockIdx.x) / blocks;
