@@ -61,7 +61,8 @@ void launch_gradient(AttentionBackwardArgs a, cudaStream_t stream) {
   sum_rows(a, w, Shape::bn, stream);
 }
 
-template <class Tile>
+// Options need registers of their own, for which a tile may make room.
+template <class Tile, class TileOfOptions = Tile>
 void launch_tile(const AttentionBackwardArgs& a, cudaStream_t stream) {
   const auto with = [&]<class T>() {
     // sinks and gates are in the log-sum-exps and the gradient that the kernel reads
@@ -70,7 +71,7 @@ void launch_tile(const AttentionBackwardArgs& a, cudaStream_t stream) {
     const bool has_options = score.softcap > 0.0f || score.slopes != nullptr || score.bias != nullptr ||
                              mask.mask != nullptr || mask.q_documents != nullptr || mask.tree != nullptr ||
                              a.of.dropout.active;
-    if (has_options) return launch_gradient<T, Tile, true>(a, stream);
+    if (has_options) return launch_gradient<T, TileOfOptions, true>(a, stream);
     launch_gradient<T, Tile, false>(a, stream);
   };
   if (a.of.dtype == Dtype::f16) return with.template operator()<f16>();

@@ -25,6 +25,9 @@ struct Tile256 : Shared4 {
   static constexpr int d = 256, dv = 256, bm = 64, stages = 2, most_shared = kSharedOfSm90;
   static constexpr bool is_for(int sm) { return sm >= 90 && !has_little_shared_memory(sm); }
 };
+struct OptionTile256 : Tile256 {
+  static constexpr int bm = 32, warps_n = 4, warps_d = 2;
+};
 // What fits in 163 KB.
 struct SingleTile256 : Tile256 {
   static constexpr int dq_warps = 4;
@@ -53,7 +56,7 @@ const char* takes(const AttentionBackwardArgs& a) {
 void launch(const AttentionBackwardArgs& a, cudaStream_t stream) {
   const bool small = has_little_shared_memory(a.sm), wide = std::max(a.of.d, a.of.dv) > 192;
   if (small) return wide ? launch_tile<SmallTile256>(a, stream) : launch_tile<SmallTile192>(a, stream);
-  if (wide) return a.sm >= 90 ? launch_tile<Tile256>(a, stream) : launch_tile<SingleTile256>(a, stream);
+  if (wide) return a.sm >= 90 ? launch_tile<Tile256, OptionTile256>(a, stream) : launch_tile<SingleTile256>(a, stream);
   return a.of.dv > 128 ? launch_tile<Tile192>(a, stream) : launch_tile<Tile192x128>(a, stream);
 }
 
