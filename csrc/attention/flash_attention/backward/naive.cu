@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     flash_attention_backward_naive_queries_kernel(const AttentionBackwardArgs a, const BackwardWorkspace w,
                                                   int blocks) {
   const int block = static_cast<int>(blockIdx.x) % blocks, part = static_cast<int>(blockIdx.x) / blocks;
