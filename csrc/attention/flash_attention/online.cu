@@ -51,6 +51,7 @@ template <class T, int columns>
 __global__ void __launch_bounds__(kThreads, 1) flash_attention_online_kernel(const AttentionArgs a) {
   __shared__ alignas(16) float queries[kRows][kPitch], keys[kKeys][kPitch], weights[kWarps][kOwn][kKeys];
   static_assert(kKeys == kRows);
+  constexpr int kSums = columns > 8 ? 2 : 4;  // of a product: as many as there are registers for
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int tiles = ceil_div(a.m, kRows);
   const int tile = static_cast<int>(blockIdx.x % tiles), pair = static_cast<int>(blockIdx.x / tiles);
@@ -78,8 +79,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_attention_online_kernel(con
   for (int first = mask.first(first_row) / kKeys * kKeys; first < end; first += kKeys) {
     const int count = s.n - first < kKeys ? s.n - first : kKeys, key = first + lane;
 
-    // products, of every fourth value a sum of its own: the error of a sum grows with how many are added one to another
-    float4 products[kOwn] = {};
+    // products, in several sums: the error of one grows with how many are added one to another
+    float products[kOwn][kSums] = {};
     for (int c = 0; c < a.d; c += kChunk) {
       __syncthreads();
       load_chunk(queries, q + c, a.q.token, rows, a.d - c);
@@ -91,8 +92,11 @@ __global__ void __launch_bounds__(kThreads, 1) flash_attention_online_kernel(con
 #pragma unroll
         for (int r = 0; r < kOwn; ++r) {
           const float4 y = *reinterpret_cast<const float4*>(&queries[warp * kOwn + r][i]);
-          float4& sum = products[r];
-          sum = {fmaf(x.x, y.x, sum.x), fmaf(x.y, y.y, sum.y), fmaf(x.z, y.z, sum.z), fmaf(x.w, y.w, sum.w)};
+          float* sums = products[r];
+          sums[0] = fmaf(x.x, y.x, sums[0]);
+          sums[1] = fmaf(x.y, y.y, sums[1]);
+          sums[2 % kSums] = fmaf(x.z, y.z, sums[2 % kSums]);
+          sums[3 % kSums] = fmaf(x.w, y.w, sums[3 % kSums]);
         }
       }
     }
@@ -102,8 +106,9 @@ __global__ void __launch_bounds__(kThreads, 1) flash_attention_online_kernel(con
     for (int r = 0; r < kOwn; ++r) {
       const int query = own + r;
       const bool seen = query < s.m && lane < count && mask(query, key);
-      const float4 of = products[r];
-      const float x = seen ? score((of.x + of.y) + (of.z + of.w), query, key) : -INFINITY;
+      float product = products[r][0] + products[r][1];
+      if constexpr (kSums == 4) product += products[r][2] + products[r][3];
+      const float x = seen ? score(product, query, key) : -INFINITY;
       top[r] = ptx::max_nan(top[r], x);
       const float next = ptx::max_nan(largest[r], warp_reduce(x, MaxNan{}));
       const float rescale = next == -INFINITY ? 1.0f : exp_of<T>(largest[r] - next);

@@ -30,7 +30,7 @@ __device__ __forceinline__ ScoreGradient gradient_of(const AttentionBackwardArgs
   // Of the sum as it was given, not of its multiple by log2(e), whose rounding is as large again: of scores far from 0 the
   // difference is exact. A score of a row whose sum is 0 is -inf.
   const float lse = s.lse(a.of, at.head)[at.query], x = score(product, at.query, at.key);
-  const float p = lse == -INFINITY ? 0.0f : exponential<sizeof(T) == 4>(x - lse);
+  const float p = lse == -INFINITY ? 0.0f : exp2f((x - lse) * kLog2e);
   const bool kept = !a.of.dropout.active || keeps(a.of, s, at.head, at.query, at.key);
   const float keep = kept ? a.of.dropout.scale : 0.0f;
   const float ds = p * (grad * keep - w.dots[row]);

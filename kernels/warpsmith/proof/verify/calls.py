@@ -236,6 +236,16 @@ def _with_omitted(run: Run, out: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(None if promise is None else next(there, None) for promise in promised)
 
 
+def as_public(function: Callable[..., Any], named: dict[str, Any]) -> dict[str, Any]:
+    """An operator's arguments by the names that a public function has for them: the two sides of a
+    window may be one pair.
+    """
+    if "window_left" not in named or "window" not in inspect.signature(function).parameters:
+        return named
+    rest = {name: x for name, x in named.items() if not name.startswith("window_")}
+    return rest | {"window": (named["window_left"], named.get("window_right", -1))}
+
+
 def _by_position(run: Run, function: Callable[..., Any]) -> Callable[..., Any]:
     """A public function that takes all of its operator's arguments by position."""
     kinds = [p.kind for p in inspect.signature(function).parameters.values()]
@@ -245,7 +255,7 @@ def _by_position(run: Run, function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any, **more: Any) -> Any:
         named = dict(zip(run.op.argument_names[first:], args[first:], strict=False))
-        return function(*args[:first], **named, **more)
+        return function(*args[:first], **as_public(function, named), **more)
 
     return call
 
