@@ -33,7 +33,10 @@ _APART = {"core", "native", "proof", "measure", "records", "cli"}
 #: Of an operator, what says nothing about its results or has a digest of its own.
 _NOT_THE_SPEC = {"samples", "errors", "properties", "bench", "bench_dtypes", "peers", "triton"}
 _NOT_THE_SPEC |= {"story", "seeds", "peer_seeds", "aliases", "local_memory", "peer_error_ratio"}
-_NOT_THE_SPEC |= {"unproven", "source", "recomputes"}
+_NOT_THE_SPEC |= {"unproven", "source"}
+#: Fields that came when there were digests: at their defaults they say nothing, so that all digests
+#: stay as they were.
+_LATER = {"masked", "recomputes"}
 
 
 def _is_followed(module: str) -> bool:
@@ -291,8 +294,10 @@ class Reach:
         """The fields of a dataclass."""
         self._found.append(type(value).__name__)
         for field in fields(value):
-            if field.name not in leave_out:
-                content = getattr(value, field.name)
+            content = getattr(value, field.name)
+            if field.name not in leave_out and not (
+                field.name in _LATER and content == field.default
+            ):
                 inner = Reach()
                 inner._seen = self._seen
                 inner._field(content, leave_out)

@@ -121,8 +121,8 @@ def _conditioning_of_derivative(
     """How far exact gradients move when a tensor that the forward pass keeps moves by the unit
     roundoff of float32: in float64, by the references on the CPU.
     """
-    given, moved = ([x.cpu() if isinstance(x, Tensor) else x for x in xs] for xs in (seeds, args))
-    moved = requiring(moved)
+    given = [x.cpu() for x in seeds]
+    moved = requiring(tuple(x.cpu() if isinstance(x, Tensor) else x for x in args))
     leaves = [a for a in moved if isinstance(a, Tensor) and a.requires_grad]
     kept: list[Tensor] = []
     at_hand: list[Any] = []
