@@ -49,13 +49,13 @@ def test_long_heads_have_rungs_of_their_own(d: int, dv: int, sm: int, best: str)
     assert [rung.name for rung in LADDER.values() if serves(rung)][-1] == best
 
 
-@pytest.mark.parametrize("rung", CLIMB, ids=str)
+@pytest.mark.parametrize("rung", CLIMB, ids=lambda rung: rung.name)
 def test_short_heads_do_not_suit_the_rungs_of_long_ones(rung: Rung) -> None:
     suits = LADDER[rung.name].suits(*call(128)) is None
     assert suits != rung.name.startswith("large_")
 
 
-@pytest.mark.parametrize("rung", CLIMB, ids=str)
+@pytest.mark.parametrize("rung", CLIMB, ids=lambda rung: rung.name)
 def test_the_climb_takes_no_options(rung: Rung) -> None:
     options = ({"softcap": 1.0}, {"return_max_logits": True}, {"scale": -1.0}, {"dropout_p": 0.5})
     when = LADDER[rung.name].when

@@ -244,10 +244,12 @@ def test_rung(name: str, dtype: str, sm: int, make: Make, rung: str) -> None:
 @pytest.mark.parametrize("op", list(catalogue.load().values()), ids=str)
 @pytest.mark.parametrize("sm", [80, 89, 90])
 def test_some_kernel_takes_every_sample(op: catalogue.Op, sm: int) -> None:
-    """No call that the specs know of falls back for want of a rung."""
+    """No call that the specs know of falls back for want of a rung, but where a cache, which is
+    written where it lies, has gaps that kernels would have to be copied around.
+    """
     for dtype in op.dtypes:
         for sample in op.samples_for(dtype):
-            if sample.small:
+            if sample.small and sample.label != "gaps between a head's values":
                 args = sample.make(op.inputs(dtype))
                 choice = warpsmith.which(op.name, *args, sm=sm)
                 assert choice.implementation == "cuda", f"{dtype} {sample}: {choice}"

@@ -18,6 +18,17 @@ SHAPES = {
     "dot": ("64",),
     "dropout_backward": ("24x64", "48"),
     "glu_backward": ("24x32", "24x64"),
+    **dict.fromkeys(
+        (
+            "flash_attention",
+            "flash_attention_backward",
+            "attention_with_kv_cache",
+            "store_kv",
+            "merge_attention_states",
+        ),
+        ("1x24x4x64",),
+    ),
+    **dict.fromkeys(("flash_attention_varlen", "flash_attention_varlen_backward"), ("24x4x64",)),
 }
 
 
