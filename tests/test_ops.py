@@ -72,7 +72,7 @@ def _depends_on(function: Callable[..., Any], leaves: list[Any]) -> bool:
     """Whether the results are finite and change with the arguments: those of a softmax over a
     single value do not, and the variance of one value is no number.
     """
-    outs = [out for out in as_tuple(function(*leaves)) if out.requires_grad]
+    outs = [out for out in function(*leaves) if out.requires_grad]
     if not outs or not all(out.isfinite().all() for out in outs):
         return False
     generator = torch.Generator().manual_seed(1)
@@ -92,9 +92,13 @@ def _values(args: tuple[Any, ...]) -> int:
 def test_gradcheck(op: Op) -> None:
     """The backward formula against finite differences of the operator itself, in float64."""
     run = Run(op, torch.device("cpu"), frozenset(), op.dtypes, [])
-    samples = [args for _, args in usable_samples(run, "f32") if args[0].numel() <= 200]
-    samples.sort(key=_values)
-    function = getattr(torch.ops.warpsmith, op.name)
+    samples = sorted((args for _, args in usable_samples(run, "f32")), key=_values)
+    samples = [args for args in samples if args[0].numel() <= 200] or samples[:1]
+    overload = getattr(torch.ops.warpsmith, op.name)
+
+    def function(*args: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(out for out in as_tuple(overload(*args)) if out is not None)
+
     checked = set()
     for args in samples:
         # Of every combination of options and of tensors that are there, the smallest sample.

@@ -235,6 +235,8 @@ flash_attention_varlen_backward_op = catalogue.add(
         cost=Cost(bytes=_bytes, flops=_flops_varlen),
         bench=cases.varlen_bench(),
         bench_dtypes=("bf16", "f16"),
+        peers=cases.VARLEN_PEERS,
+        eager=cases.eager_varlen,
     )
 )
 

@@ -277,17 +277,25 @@ def _by(backend: str) -> Callable[[], Callable[..., Any]]:
     return factory
 
 
-PEERS = {
-    "sdpa_flash": _by("FLASH_ATTENTION"),
-    "sdpa_efficient": _by("EFFICIENT_ATTENTION"),
-    "sdpa_cudnn": _by("CUDNN_ATTENTION"),
-}
-
-
 def eager(call: Call) -> Any:
     from warpsmith.attention import backward_reference
 
     return backward_reference.gradients(call)
+
+
+def eager_varlen(call: Call) -> Any:
+    from warpsmith.attention import backward_reference
+
+    return backward_reference.gradients_varlen(call)
+
+
+VARLEN_PEERS = {"compile": timed.compiled(eager_varlen)}
+PEERS = {
+    "compile": timed.compiled(eager),
+    "sdpa_flash": _by("FLASH_ATTENTION"),
+    "sdpa_efficient": _by("EFFICIENT_ATTENTION"),
+    "sdpa_cudnn": _by("CUDNN_ATTENTION"),
+}
 
 
 # --- benchmarks -----------------------------------------------------------------------------------

@@ -512,7 +512,7 @@ def _of_slopes(slopes: Tensor | None, rows: Tensor, lengths: Lengths) -> Tensor:
         sums = torch.nn.functional.pad(rows.double().cumsum(1), (1, 0))
         at = lengths.cu_q.long()
         per = (sums[:, at[1:]] - sums[:, at[:-1]]).t()
-    return (per if slopes.dim() == 2 else per.sum(0)).to(slopes.dtype)
+    return (per if slopes.dim() == 2 else per.sum(0)).to(slopes.dtype).contiguous()
 
 
 def flash_attention_backward(
