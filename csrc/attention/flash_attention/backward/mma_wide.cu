@@ -25,6 +25,7 @@ struct Tile256 : Shared4 {
   static constexpr int d = 256, dv = 256, bm = 64, stages = 2, most_shared = kSharedOfSm90;
   static constexpr bool is_for(int sm) { return sm >= 90 && !has_little_shared_memory(sm); }
 };
+// 32 queries a step: what options ask for would not fit in registers beside the scores of 64.
 struct OptionTile256 : Tile256 {
   static constexpr int bm = 32, warps_n = 4, warps_d = 2;
 };

@@ -2,8 +2,8 @@
 // queries that see them.
 //   Products are formed with keys as rows, s^T = k q^T and dp^T = v go^T, so that p^T and ds^T leave the tensor cores as
 //   their first operands: dv += p^T go, dk += ds^T q. Only ds goes through shared memory, for dq = ds k. Where a warp
-//   cannot hold whole rows of dk and dv (d > 128), several share its keys, each with a part of the queries first and a part
-//   of the columns then; p goes through shared memory, too.
+//   cannot hold whole rows of dk and dv for 32 keys (d > 64), several share its keys, each with a part of the queries first
+//   and a part of the columns then; p goes through shared memory, too.
 //   The queries of a step ahead are on their way meanwhile. dq is added up in f32 in global memory, each tile in the order
 //   of a block's registers: 16 bytes a lane, whole lines a warp.
 #pragma once
