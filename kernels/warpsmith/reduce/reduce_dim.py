@@ -6,7 +6,6 @@ atomics: every result is bitwise the same from run to run. The public functions 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -111,21 +110,13 @@ class Conditions:
             return "needs at most 2^22 values along the dimension"
         return None
 
-    def has_outputs(self, *args: Any) -> bool:
-        """A call without any is answered before a rung is asked."""
-        x, dim = args[:2]
-        return x.numel() > 0 or math.prod(x.shape[:dim] + x.shape[dim:][1:]) > 0
-
     def values(self, *args: Any) -> str | None:
-        nothing = not args[0].numel() and self.has_outputs(*args)
-        return "needs values to reduce" if nothing else None
+        return None if args[0].numel() else "needs values to reduce"
 
     def short_values(self, *args: Any) -> str | None:
         return self.values(*args) or self.short(*args)
 
     def rows(self, *args: Any) -> str | None:
-        if not self.has_outputs(*args):
-            return None
         if why := self.values(*args) or self.positions(*args):
             return why
         columns = self.view(args).columns
@@ -135,8 +126,6 @@ class Conditions:
         return self.short(*args) or self.rows(*args)
 
     def columns(self, *args: Any) -> str | None:
-        if not self.has_outputs(*args):
-            return None
         if why := self.values(*args) or self.positions(*args):
             return why
         columns = self.view(args).columns
