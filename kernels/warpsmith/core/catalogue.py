@@ -307,6 +307,17 @@ def parse_schema(schema: str) -> Any:
     return torch._C.parse_schema(f"warpsmith::{schema}")
 
 
+def defaults(schema: Any) -> tuple[Any, ...]:
+    """What each argument of a parsed schema is where it is not given; None where it has to be."""
+    arguments = schema.arguments
+    return tuple(a.default_value if a.has_default_value() else None for a in arguments)
+
+
+def gradient_names(outputs: Iterable[str]) -> tuple[str, ...]:
+    """What a derivative calls the gradients of outputs, by the names that the schema gives them."""
+    return tuple(f"grad_{name}" if name else "grad" for name in outputs)
+
+
 def parse_name(schema: str) -> str:
     return schema[: schema.index("(")]
 
@@ -466,7 +477,7 @@ class Op:
     @cached_property
     def gradients(self) -> tuple[str, ...]:
         """What the derivative calls the gradient of each output."""
-        return tuple(f"grad_{name}" if name else "grad" for name in self.outputs)
+        return gradient_names(self.outputs)
 
     @cached_property
     def derivative_takes(self) -> tuple[str, ...]:
@@ -502,8 +513,7 @@ class Op:
     @cached_property
     def defaults(self) -> tuple[Any, ...]:
         """What each argument is where it is not given; None where it has to be."""
-        arguments = self.parsed.arguments
-        return tuple(a.default_value if a.has_default_value() else None for a in arguments)
+        return defaults(self.parsed)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:

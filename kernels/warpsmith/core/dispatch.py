@@ -539,10 +539,9 @@ def register(op: Op) -> None:
     for name in names:
         if op.written:
             autograd.write(_library, op, name, op.written)
-        elif op.backward is not None:
-            autograd.differentiate(_library, op, name)
         else:
-            autograd.refuse(_library, op, name)
+            derivative = functools.partial(autograd.derivative_of, op)
+            autograd.differentiate(_library, derivative, name)
 
 
 def register_inplace(op: Op, index: int) -> None:
@@ -586,24 +585,29 @@ def register_inplace(op: Op, index: int) -> None:
 
 
 def register_composite(
-    schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]
-) -> Any:
-    """Defines an operator that is written in Python on top of others, the same for every device. It
-    is not differentiable.
+    schema: str,
+    implementation: Callable[..., Any],
+    fake: Callable[..., Any],
+    backward: Callable[..., catalogue.Gradients] | None = None,
+) -> Callable[..., Any]:
+    """Defines an operator that is written in Python on top of others, the same for every device.
 
     Args:
         schema: as PyTorch writes it.
         implementation: takes the operator's arguments.
         fake: allocates its outputs.
+        backward: as `Op.backward`; without it, the operator is not differentiable.
 
     Returns:
-        The operator.
+        The call of the operator that costs the host least. It takes all arguments.
     """
     name = catalogue.parse_name(schema)
     _define(schema)
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     _library.impl(name, fake, "Meta")
-    return getattr(torch.ops.warpsmith, name).default
+    derivative = functools.cache(lambda: autograd.derivative(name, schema, backward))
+    autograd.differentiate(_library, derivative, name)
+    return _call(name, derivative)
 
 
 # --- the public functions -------------------------------------------------------------------------
@@ -620,18 +624,47 @@ def refuse_tangents(op: Op, args: tuple[Any, ...]) -> None:
             raise NotImplementedError(f"{op.name}: forward-mode derivatives are not implemented")
 
 
-def public(op: Op) -> Callable[..., Any]:
-    """The call behind a public function: `run(variant, *args)`.
-
-    Below autograd when nothing needs a gradient, which saves 4 us a call; torch.compile always sees
-    the plain op. What the library says of a tensor that is missing names no argument: looked for
-    only when a call has failed, which costs the others nothing.
+def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Callable[..., Any]:
+    """The call of `warpsmith::name` that costs the host least, with all arguments: below autograd
+    where nothing needs a gradient, and through the function of autograd that is made from
+    `derivative` where something does. Compilers and transforms see the plain op.
     """
-    default = getattr(torch.ops.warpsmith, op.name).default
+    default = getattr(torch.ops.warpsmith, name).default
     direct = default._op
     is_compiling = torch.compiler.is_compiling
     is_grad_enabled = torch.is_grad_enabled
     is_transforming = torch._C._are_functorch_transforms_active
+    below = autograd.BelowAutograd
+
+    def recorded(*args: Any) -> Any:
+        """Replaced by what it makes, on first use."""
+        nonlocal recorded
+        recorded = autograd.eager(derivative(), name) if derivative else default
+        return recorded(*args)
+
+    def call(*args: Any) -> Any:
+        # A tensor that vmap has batched does not say whether it requires a gradient.
+        if is_compiling() or is_transforming():
+            return default(*args)
+        if is_grad_enabled():
+            for a in args:
+                if isinstance(a, Tensor) and a.requires_grad:
+                    return recorded(*args)
+        with below():
+            return direct(*args)
+
+    return call
+
+
+def public(op: Op) -> Callable[..., Any]:
+    """The call behind a public function: `run(variant, *args)`, with all arguments.
+
+    What the library says of a tensor that is missing names no argument: looked for only when a call
+    has failed, which costs the others nothing.
+    """
+    derivative = None if op.written else functools.partial(autograd.derivative_of, op)
+    call = _call(op.name, derivative)
+    is_compiling = torch.compiler.is_compiling
 
     def run(variant: str | None, *args: Any) -> Any:
         compiling = is_compiling()
@@ -639,16 +672,10 @@ def public(op: Op) -> Callable[..., Any]:
             refuse_tangents(op, args)
         if variant is not None:
             return getattr(torch.ops.warpsmith, op.variant(variant).op_name).default(*args)
-        # A tensor that vmap has batched does not say whether it requires a gradient.
-        if compiling or is_transforming():
-            return default(*args)
-        if is_grad_enabled():
-            for a in args:
-                if isinstance(a, Tensor) and a.requires_grad:
-                    return default(*args)
+        if compiling:
+            return call(*args)
         try:
-            with autograd.BelowAutograd():
-                return direct(*args)
+            return call(*args)
         except RuntimeError:
             require_tensors(op, normalise(op, args))
             raise
