@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -642,10 +643,20 @@ def add(op: Op) -> Op:
 
 
 def load() -> dict[str, Op]:
-    """Every operator by name, family by family."""
-    for family in FAMILIES:
-        importlib.import_module(f"warpsmith.{family}")
+    """Every operator by name, family by family; imports the families that nobody asked for yet."""
+    if missing := [f for f in FAMILIES if f"warpsmith.{f}" not in sys.modules]:
+        for family in missing:
+            importlib.import_module(f"warpsmith.{family}")
+        listed = sorted(_ops.values(), key=lambda op: FAMILIES.index(op.family))
+        _ops.clear()
+        _ops.update({op.name: op for op in listed})
     return _ops
+
+
+def of_family(family: str) -> tuple[Op, ...]:
+    """The operators of one family, and no other family imported."""
+    importlib.import_module(f"warpsmith.{family}")
+    return tuple(op for op in _ops.values() if op.family == family)
 
 
 def add_composite(composite: Composite) -> Composite:

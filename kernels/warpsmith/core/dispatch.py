@@ -7,7 +7,11 @@ Per operator `op` the namespace `torch.ops.warpsmith` holds
     op.fallback          Triton, else the PyTorch reference: where the library hands a call back
     op_<variant>         one op per variant
 
-Schemas, CPU implementation, fake and autograd are registered here, when the package is imported.
+Schemas, CPU implementation, fake and autograd are registered here, when a family is imported: for
+its first function that somebody names, or its first operator that somebody looks up in
+`torch.ops.warpsmith`. A variant is defined when it is looked up there, by itself: there are
+thousands, of which a process uses a few.
+
 The CUDA implementations of `op` and `op.rung` come with the operator's compiled library, loaded by
 the first CUDA call: until then a CompositeExplicitAutograd implementation stands in for them,
 which ranks below a CUDA one once that exists.
@@ -22,6 +26,7 @@ import os
 import re
 import shutil
 import sysconfig
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,7 +37,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from warpsmith.core import autograd, catalogue
+from warpsmith.core import autograd, catalogue, families
 from warpsmith.core.arguments_by_name import by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 from warpsmith.native import finding, libraries, toolchain
@@ -364,7 +369,7 @@ def load(library: str) -> bool:
         finding.give_up(library, f"{path} cannot be loaded: {error}")
         return False
     name = libraries.symbol(library)
-    for op in catalogue.load().values():
+    for op in catalogue.of_family(library.partition("/")[0]):
         if op.library == library:
             order = ladder_orders(op.family)[op.source_dir]
             getattr(torch.ops.warpsmith, f"_{name}_ladder")(op.source_dir, as_told(op, order))
@@ -391,10 +396,9 @@ def as_told(op: Op, order: Iterable[str]) -> str:
     """The order of a ladder as a library is told it: behind rungs that no GPU has verified stands a
     question mark, in all operators of the folder.
     """
-    sharing = (o for o in catalogue.load().values() if o.family == op.family)
     unproven = {
         rung.name
-        for other in sharing
+        for other in catalogue.of_family(op.family)
         if other.source_dir == op.source_dir
         for rung in other.ladder
         if rung.unproven
@@ -407,15 +411,14 @@ def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
     rungs left out.
     """
     orders: dict[str, tuple[str, ...]] = {}
-    for op in catalogue.load().values():
-        if op.family == family:
-            names = tuple(rung.name for rung in op.ladder)
-            longer, shorter = sorted((names, orders.get(op.source_dir, ())), key=len, reverse=True)
-            if tuple(name for name in longer if name in shorter) != shorter:
-                raise ValueError(
-                    f"{op.name}: its ladder orders {op.source_dir} differently from others"
-                )
-            orders[op.source_dir] = longer
+    for op in catalogue.of_family(family):
+        names = tuple(rung.name for rung in op.ladder)
+        longer, shorter = sorted((names, orders.get(op.source_dir, ())), key=len, reverse=True)
+        if tuple(name for name in longer if name in shorter) != shorter:
+            raise ValueError(
+                f"{op.name}: its ladder orders {op.source_dir} differently from others"
+            )
+        orders[op.source_dir] = longer
     return orders
 
 
@@ -510,8 +513,74 @@ def _define(schema: str) -> None:
     _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
 
 
+#: The operators that `torch.ops.warpsmith` has, by name.
+_registered: dict[str, Op] = {}
+
+
+class _Namespace(type(torch.ops.warpsmith)):  # type: ignore[misc]
+    """`torch.ops.warpsmith`: what it does not have yet is defined when it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or not _define_late(name):
+                raise
+        return super().__getattr__(name)
+
+
+torch.ops.warpsmith.__class__ = _Namespace
+
+
+#: Variants are defined once, whichever threads ask for one.
+_defining = threading.RLock()
+_variants: set[str] = set()
+
+
+def _define_late(name: str) -> bool:
+    """Defines an operator, with its family, or a variant; False where there is none of the name."""
+    with _defining:
+        if _define_variant(name):
+            return True
+        for family in families.likely(name):
+            catalogue.of_family(family)
+            if name in _registered or _define_variant(name):
+                return True
+    return False
+
+
+def _define_variant(name: str) -> bool:
+    for op in _registered.values():
+        if not name.startswith(f"{op.name}_"):
+            continue
+        for variant in op.variants:
+            if variant.op_name == name:
+                if name not in _variants:
+                    _register_variant(variant)
+                    _variants.add(name)
+                return True
+    return False
+
+
+def _register_variant(variant: Variant) -> None:
+    op, name = variant.op, variant.op_name
+    _define(f"{name}{op.schema[len(op.name) :]}")
+    _library.impl(name, _variant(variant), "CompositeExplicitAutograd")
+    _library.impl(name, _meta(op), "Meta")
+    _register_autograd(op, name)
+
+
+def _register_autograd(op: Op, name: str) -> None:
+    if op.written:
+        autograd.write(_library, op, name, op.written)
+    else:
+        derivative = functools.partial(autograd.derivative_of, op)
+        autograd.differentiate(_library, derivative, name)
+
+
 def register(op: Op) -> None:
-    """Defines the operator and its variants in `torch.ops.warpsmith`."""
+    """Defines the operator in `torch.ops.warpsmith`, and its variants when they are asked for."""
+    _registered[op.name] = op
     signature = op.schema[len(op.name) :]
     arguments, returns = signature.rsplit(" -> ", 1)
     inner = arguments[1:-1]
@@ -530,18 +599,7 @@ def register(op: Op) -> None:
     _library.impl(op.name, _until_loaded(op, "default"), "CompositeExplicitAutograd")
     _library.impl(f"{op.name}.rung", _until_loaded(op, "rung"), "CompositeExplicitAutograd")
     _library.impl(f"{op.name}.fallback", _fallback(op), "CompositeExplicitAutograd")
-    names = [op.name]
-    for variant in op.variants:
-        _define(f"{variant.op_name}{signature}")
-        _library.impl(variant.op_name, _variant(variant), "CompositeExplicitAutograd")
-        _library.impl(variant.op_name, _meta(op), "Meta")
-        names.append(variant.op_name)
-    for name in names:
-        if op.written:
-            autograd.write(_library, op, name, op.written)
-        else:
-            derivative = functools.partial(autograd.derivative_of, op)
-            autograd.differentiate(_library, derivative, name)
+    _register_autograd(op, op.name)
 
 
 def register_inplace(op: Op, index: int) -> None:
