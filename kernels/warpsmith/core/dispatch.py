@@ -509,8 +509,17 @@ def _variant(variant: Variant) -> Callable[..., Any]:
 _DRAWN = re.compile(r"\bint (?=(seed|offset)\b)")
 
 
+#: What is being defined just now: PyTorch looks whether it is there already.
+_coming: set[str] = set()
+
+
 def _define(schema: str) -> None:
-    _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
+    name = catalogue.parse_name(schema).partition(".")[0]
+    _coming.add(name)
+    try:
+        _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
+    finally:
+        _coming.discard(name)
 
 
 #: The operators that `torch.ops.warpsmith` has, by name.
@@ -524,7 +533,7 @@ class _Namespace(type(torch.ops.warpsmith)):  # type: ignore[misc]
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name.startswith("_") or not _define_late(name):
+            if name.startswith("_") or name in _coming or not _define_late(name):
                 raise
         return super().__getattr__(name)
 

@@ -27,7 +27,7 @@ from warpsmith.core.catalogue import DTYPES, Op
 from warpsmith.measure import bench, limits
 from warpsmith.measure.record import is_peer, peer_ms, record_path, stale_rows
 from warpsmith.native.code_lock import Lock
-from warpsmith.records import sources
+from warpsmith.records.others import OTHERS
 
 BASELINES = ("torch", "compile")
 #: Operations for a byte above which rates are given in operations: more than any operator needs
@@ -54,36 +54,6 @@ operator."""
 
 Row = dict[str, Any]
 Table = list[list[str]]
-
-
-@dataclass(frozen=True)
-class Other:
-    """A record of a script in `benchmarks`, which is no operator's."""
-
-    title: str
-    about: str
-    #: A hash of what its numbers depend on.
-    source: Callable[[], str]
-
-
-def _layer_source() -> str:
-    return sources.of_composite(catalogue.composites()["fused_linear_cross_entropy"])
-
-
-OTHERS: dict[str, Other] = {
-    "fused_linear_cross_entropy": Other(
-        "`fused_linear_cross_entropy`",
-        "Forward and backward of a linear layer with cross-entropy (x to classes): time of a step, "
-        "and the most memory that it holds on top of its inputs, gradients included.",
-        _layer_source,
-    ),
-    "mma_peak": Other(
-        "`mma.sync` at its peak",
-        "What the instruction does in loops over registers, and the part of it that matrix "
-        "products with it reach.",
-        sources.of_mma_peak,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -494,6 +464,10 @@ def other_table(results: Results, name: str) -> str:
         ("peak_mib", "peak memory", lambda row: f"{_number(row.get('peak_mib'), 0)} MiB"),
         ("of_mma_peak", "of the instruction", lambda row: _percent(row.get("of_mma_peak"))),
         ("of_cublas", "of cuBLAS", lambda row: _percent(row.get("of_cublas"))),
+        ("none_us", "without gradient (µs)", lambda row: _number(row.get("none_us"), 1)),
+        ("forward_us", "forward (µs)", lambda row: _number(row.get("forward_us"), 1)),
+        ("both_us", "forward and backward (µs)", lambda row: _number(row.get("both_us"), 1)),
+        ("beyond", "beyond its bound", lambda row: str(row.get("beyond", "")).replace("_us", "")),
     ]
     shown = [(title, cell) for key, title, cell in columns if any(key in row for row in rows)]
     lines: Table = []
