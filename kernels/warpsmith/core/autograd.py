@@ -20,7 +20,8 @@ from torch import Tensor
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 
 from warpsmith.core.arguments_by_name import taken
-from warpsmith.core.catalogue import Op, defaults, gradient_names, parse_schema
+from warpsmith.core.catalogue import Op
+from warpsmith.core.schemas import defaults, gradient_names, parse_schema
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
 _is_grad_enabled = torch.is_grad_enabled
@@ -178,21 +179,28 @@ def eager(derivative: Formula, name: str) -> Callable[..., Any]:
     """
     direct = _direct(name)
 
-    class Eager(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *args: Any) -> Any:
+    def forward(ctx: Any, *args: Any) -> Any:
+        if _is_transforming():  # the levels below record it too, for which gradients are off here
+            with torch.enable_grad(), BelowAutograd():
+                output = direct(*args)
+        else:
             with BelowAutograd():
                 output = direct(*args)
-            derivative.keep(ctx, args, output)
-            return output
+        derivative.keep(ctx, args, output)
+        return output
 
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor | None) -> Any:
-            return derivative.gradients(ctx, grads)
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        return derivative.gradients(ctx, grads)
 
-    Eager.__name__ = Eager.__qualname__ = name
-    # What `Function.apply` does beyond is for `setup_context` and for transforms.
-    return super(torch.autograd.Function, Eager).apply
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return apply_of(type(name, (torch.autograd.Function,), members))
+
+
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` without what that does for `setup_context` and for transforms, which may
+    not be active.
+    """
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 
 def _direct(name: str) -> Callable[..., Any]:
@@ -226,15 +234,28 @@ def differentiate(
     library.impl(name, run, "Autograd")
 
 
-def once(what: str, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Gradients that a function of autograd has computed where autograd did not see it. If they are
-    to be differentiated in their turn, that raises: otherwise the second derivative would be lost.
+class _Once(torch.autograd.Function):
+    """A gradient that depends on tensors in a way that autograd did not see."""
+
+    @staticmethod
+    def forward(ctx: Any, what: str, gradient: Tensor, *of: Tensor) -> Tensor:
+        ctx.what = what
+        return gradient.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        raise RuntimeError(f"{ctx.what}: second derivatives are not implemented")
+
+
+def once(what: str, gradient: Tensor, *of: Tensor) -> Tensor:
+    """A gradient that a function of autograd has computed where autograd did not see it, from
+    tensors that it has kept. If it is to be differentiated in its turn, that raises: otherwise the
+    second derivative would be lost. (`once_differentiable` of PyTorch does so only where the
+    gradient of the output asks for it.)
     """
     if not _is_grad_enabled():
-        return tuple(gradients)
-    # `once_differentiable` of PyTorch does so only where the gradient of the output asks for it
-    refusal = torch._C._functions.DelayedError(f"{what}: second derivatives are not implemented", 1)
-    return tuple([g if g is None else refusal(g.detach().requires_grad_()) for g in gradients])
+        return gradient
+    return _Once.apply(what, gradient, *of)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def write(library: torch.library.Library, op: Op, name: str, written: tuple[int, ...]) -> None:

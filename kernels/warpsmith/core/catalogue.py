@@ -21,6 +21,7 @@ from torch import Tensor
 
 from warpsmith.core.arguments_by_name import by_name, taken
 from warpsmith.core.families import FAMILIES
+from warpsmith.core.schemas import defaults, gradient_names, parse_name, parse_schema
 
 #: Short dtype names, as they stand in variant names, and what they mean in PyTorch.
 DTYPES: dict[str, torch.dtype] = {
@@ -301,26 +302,6 @@ class Variant:
 
     def __str__(self) -> str:
         return self.op_name
-
-
-def parse_schema(schema: str) -> Any:
-    """An operator's schema as PyTorch reads it."""
-    return torch._C.parse_schema(f"warpsmith::{schema}")
-
-
-def defaults(schema: Any) -> tuple[Any, ...]:
-    """What each argument of a parsed schema is where it is not given; None where it has to be."""
-    arguments = schema.arguments
-    return tuple(a.default_value if a.has_default_value() else None for a in arguments)
-
-
-def gradient_names(outputs: Iterable[str]) -> tuple[str, ...]:
-    """What a derivative calls the gradients of outputs, by the names that the schema gives them."""
-    return tuple(f"grad_{name}" if name else "grad" for name in outputs)
-
-
-def parse_name(schema: str) -> str:
-    return schema[: schema.index("(")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ import shutil
 import sysconfig
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,7 +40,18 @@ from torch.autograd import forward_ad
 from warpsmith.core import autograd, catalogue, families
 from warpsmith.core.arguments_by_name import by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
-from warpsmith.native import finding, libraries, toolchain
+from warpsmith.core.loading import (
+    _cutlass,
+    as_told,
+    built_with_cutlass,
+    ladder_orders,
+    last_rung,
+    load,
+)
+from warpsmith.core.schemas import parse_name
+from warpsmith.native import finding, toolchain
+
+__all__ = ["_cutlass", "as_told", "built_with_cutlass", "ladder_orders", "last_rung", "load"]
 
 _library = torch.library.Library("warpsmith", "DEF")
 
@@ -356,73 +367,6 @@ def _fallback(op: Op) -> Callable[..., Any]:
 
 
 @functools.cache
-def load(library: str) -> bool:
-    """Loads (compiling first where needed) a CUDA library, "norm/rms_norm"; False where there is
-    none to be had.
-    """
-    path = finding.find(library)
-    if path is None:
-        return False
-    try:
-        torch.ops.load_library(str(path))
-    except OSError as error:  # compiled on another system, say, with a newer C library
-        finding.give_up(library, f"{path} cannot be loaded: {error}")
-        return False
-    name = libraries.symbol(library)
-    for op in catalogue.of_family(library.partition("/")[0]):
-        if op.library == library:
-            order = ladder_orders(op.family)[op.source_dir]
-            getattr(torch.ops.warpsmith, f"_{name}_ladder")(op.source_dir, as_told(op, order))
-            break
-    _cutlass[library] = getattr(torch.ops.warpsmith, f"_{name}_cutlass")()
-    return True
-
-
-def last_rung(library: str) -> str:
-    """The rung of a loaded library that this thread launched last."""
-    return getattr(torch.ops.warpsmith, f"_{libraries.symbol(library)}_last_rung")()
-
-
-#: The CUTLASS that each loaded library was built with; empty where it was built without.
-_cutlass: dict[str, str] = {}
-
-
-def built_with_cutlass(library: str) -> bool | None:
-    """Whether a library was built with CUTLASS; None until it is loaded."""
-    return bool(_cutlass[library]) if library in _cutlass else None
-
-
-def as_told(op: Op, order: Iterable[str]) -> str:
-    """The order of a ladder as a library is told it: behind rungs that no GPU has verified stands a
-    question mark, in all operators of the folder.
-    """
-    unproven = {
-        rung.name
-        for other in catalogue.of_family(op.family)
-        if other.source_dir == op.source_dir
-        for rung in other.ladder
-        if rung.unproven
-    }
-    return ",".join(f"{name}?" if name in unproven else name for name in order)
-
-
-def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
-    """Rung names in ladder order for every source folder; operators that share one differ only in
-    rungs left out.
-    """
-    orders: dict[str, tuple[str, ...]] = {}
-    for op in catalogue.of_family(family):
-        names = tuple(rung.name for rung in op.ladder)
-        longer, shorter = sorted((names, orders.get(op.source_dir, ())), key=len, reverse=True)
-        if tuple(name for name in longer if name in shorter) != shorter:
-            raise ValueError(
-                f"{op.name}: its ladder orders {op.source_dir} differently from others"
-            )
-        orders[op.source_dir] = longer
-    return orders
-
-
-@functools.cache
 def _warn_once(family: str, why: str) -> None:
     warnings.warn(
         f"warpsmith: the CUDA kernels of '{family}' are not in use, "
@@ -514,7 +458,7 @@ _coming: set[str] = set()
 
 
 def _define(schema: str) -> None:
-    name = catalogue.parse_name(schema).partition(".")[0]
+    name = parse_name(schema).partition(".")[0]
     _coming.add(name)
     try:
         _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
@@ -522,12 +466,15 @@ def _define(schema: str) -> None:
         _coming.discard(name)
 
 
-#: The operators that `torch.ops.warpsmith` has, by name.
-_registered: dict[str, Op] = {}
+#: What of the catalogue `torch.ops.warpsmith` has, by name.
+_registered: set[str] = set()
 
 
 class _Namespace(type(torch.ops.warpsmith)):  # type: ignore[misc]
     """`torch.ops.warpsmith`: what it does not have yet is defined when it is asked for."""
+
+    #: PyTorch finds operators again by it.
+    __module__ = type(torch.ops.warpsmith).__module__
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -541,9 +488,9 @@ class _Namespace(type(torch.ops.warpsmith)):  # type: ignore[misc]
 torch.ops.warpsmith.__class__ = _Namespace
 
 
-#: Variants are defined once, whichever threads ask for one.
+#: Variants that nobody has asked for yet, by name; they are defined once, whichever threads ask.
+_variants: dict[str, Variant] = {}
 _defining = threading.RLock()
-_variants: set[str] = set()
 
 
 def _define_late(name: str) -> bool:
@@ -553,22 +500,16 @@ def _define_late(name: str) -> bool:
             return True
         for family in families.likely(name):
             catalogue.of_family(family)
-            if name in _registered or _define_variant(name):
+            if _define_variant(name):
                 return True
     return False
 
 
 def _define_variant(name: str) -> bool:
-    for op in _registered.values():
-        if not name.startswith(f"{op.name}_"):
-            continue
-        for variant in op.variants:
-            if variant.op_name == name:
-                if name not in _variants:
-                    _register_variant(variant)
-                    _variants.add(name)
-                return True
-    return False
+    if variant := _variants.pop(name, None):
+        _register_variant(variant)
+        _registered.add(name)
+    return name in _registered
 
 
 def _register_variant(variant: Variant) -> None:
@@ -589,7 +530,9 @@ def _register_autograd(op: Op, name: str) -> None:
 
 def register(op: Op) -> None:
     """Defines the operator in `torch.ops.warpsmith`, and its variants when they are asked for."""
-    _registered[op.name] = op
+    _registered.add(op.name)
+    # Their names are made now, as torch.compile traces no lookup that would make them.
+    _variants.update({variant.op_name: variant for variant in op.variants})
     signature = op.schema[len(op.name) :]
     arguments, returns = signature.rsplit(" -> ", 1)
     inner = arguments[1:-1]
@@ -668,7 +611,7 @@ def register_composite(
     Returns:
         The call of the operator that costs the host least. It takes all arguments.
     """
-    name = catalogue.parse_name(schema)
+    name = parse_name(schema)
     _define(schema)
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     _library.impl(name, fake, "Meta")

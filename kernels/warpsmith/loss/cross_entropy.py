@@ -547,7 +547,8 @@ class _GradientOverLogits(torch.autograd.Function):
             torch.ops.warpsmith.cross_entropy_backward_(
                 dlogits, target, lse, grad_loss, torch.zeros_like(lse), *ctx.options
             )
-        return *autograd.once("cross_entropy", (dlogits,)), None, None, *(None for _ in ctx.options)
+        found = autograd.once("cross_entropy", dlogits, logits)
+        return found, None, None, *(None for _ in ctx.options)
 
 
 def reduce_loss(loss: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:

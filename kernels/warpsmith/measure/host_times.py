@@ -137,7 +137,7 @@ CASES: Mapping[str, Case] = {
     "bias_dropout_add": Case(
         lambda i: (*_biased(i), i.plain(ROWS, COLS, salt=2)),
         lambda x, bias, residual: F.dropout(x + bias, 0.1) + residual,
-        lambda *args: warpsmith.bias_dropout_add(*args, 0.1)[0],
+        lambda x, bias, residual: warpsmith.bias_dropout_add(x, bias, residual, 0.1)[0],
     ),
     "silu_and_mul": Case(_pair, _gated(F.silu)),
     "gelu_and_mul": Case(_pair, _gated(F.gelu)),
@@ -186,12 +186,12 @@ CASES: Mapping[str, Case] = {
     "dropout_add_rms_norm": Case(
         _residual,
         _dropped(_rms),
-        lambda *args: warpsmith.dropout_add_rms_norm(*args, p=0.1),
+        lambda x, h, w: warpsmith.dropout_add_rms_norm(x, h, w, p=0.1),
     ),
     "dropout_add_layer_norm": Case(
         _residual_affine,
         _dropped(_layer_norm),
-        lambda *args: warpsmith.dropout_add_layer_norm(*args, p=0.1),
+        lambda x, h, w, b: warpsmith.dropout_add_layer_norm(x, h, w, b, p=0.1),
     ),
     "group_norm": Case(_channels, F.group_norm),
     "cross_entropy": Case(lambda i: (*_x(i), _classes(i)), F.cross_entropy),
