@@ -10,6 +10,7 @@ transforms of `torch.func`.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
@@ -76,17 +77,34 @@ class Derivative:
         self.others = _pick([slots[n] for n in others])
         self.grads = _pick([gradient_names(outputs).index(n) for n in asked])
         #: Of what the derivative gets. What `saves` adds stands in both; the later one counts.
-        self.names = (*others, *tensors, *asked)
+        self.names = (*others, *tensors, *asked, *(("needs",) if "needs" in takes else ()))
+        self.in_order = self._order(takes)
         self.either = tuple((tensors.index(n), others.index(n)) for n in tensors if n in saves)
-        self.needs = self._needs if "needs" in takes else None
+        self.takes_needs = "needs" in takes
+        #: By which gradients are wanted: the arguments' names, None for the others, and `needs`.
+        self.wanted: dict[tuple[bool, ...], tuple[tuple[str | None, ...], Any]] = {}
         self.known = frozenset(self.arguments)
         self.constants = _pick([slots[n] for n in constants]) if constants else None
         self.named = _pick([i for i, n in enumerate((*self.arguments, *outputs)) if n])
         self.several = len(outputs) != 1
 
-    @functools.cache  # noqa: B019  one for each operator, which lives as long as the process
-    def _needs(self, wanted: tuple[bool, ...]) -> frozenset[str]:
-        return frozenset(n for n, needed in zip(self.arguments, wanted, strict=False) if needed)
+    def _order(self, takes: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]] | None:
+        """What puts the values of `names` into the order in which the derivative takes them; None
+        where it has to get them by name.
+        """
+        parameters = inspect.signature(self.function).parameters.values()
+        if any(p.kind != p.POSITIONAL_OR_KEYWORD for p in parameters):
+            return None
+        if tuple(p.name for p in parameters)[: len(takes)] != tuple(takes):
+            return None
+        slots = {n: i for i, n in enumerate(self.names)}
+        return _pick([slots[n] for n in takes])
+
+    def _want(self, wanted: tuple[bool, ...]) -> tuple[tuple[str | None, ...], Any]:
+        pairs = zip(self.arguments, wanted, strict=False)
+        names = tuple(n if needed else None for n, needed in pairs)
+        found = self.wanted[wanted] = names, frozenset(filter(None, names))
+        return found
 
     def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keeps what the derivative will ask for. `inputs` are all arguments of the call."""
@@ -112,23 +130,28 @@ class Derivative:
                 break
         else:
             return (None,) * len(wanted)
+        names, needs = self.wanted.get(wanted) or self._want(wanted)
         kept = ctx.saved_tensors
         if self.either:
             kept = list(kept)
             for i, j in self.either:
                 kept[i] = ctx.others[j] if kept[i] is None else kept[i]
-        asked = dict(zip(self.names, (*ctx.others, *kept, *self.grads(grads)), strict=True))
-        if self.needs is not None:
-            asked["needs"] = self.needs(wanted)
+        given = (*ctx.others, *kept, *self.grads(grads))
+        if self.takes_needs:
+            given = (*given, needs)
         # A gradient that may have to be differentiated in its turn stays above autograd.
         if _is_grad_enabled():
-            found = self.function(**asked)
+            found = self._run(given)
         else:
             with BelowAutograd():
-                found = self.function(**asked)
+                found = self._run(given)
         assert found.keys() <= self.known, f"{self.name} has no argument for {found.keys()}"
-        pairs = zip(self.arguments, wanted, strict=False)
-        return tuple([found.get(n) if needed else None for n, needed in pairs])
+        return tuple(map(found.get, names))
+
+    def _run(self, given: tuple[Any, ...]) -> Mapping[Any, Tensor | None]:
+        if self.in_order is not None:
+            return self.function(*self.in_order(given))
+        return self.function(**dict(zip(self.names, given, strict=True)))
 
 
 class NoDerivative:
