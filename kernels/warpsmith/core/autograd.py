@@ -119,7 +119,8 @@ class Derivative:
         ctx.save_for_backward(*kept)
         ctx.others = others
         if self.constants is not None:
-            ctx.mark_non_differentiable(*self.constants(given))
+            outputs = self.constants(given)
+            ctx.mark_non_differentiable(*[o for o in outputs if isinstance(o, Tensor)])
         ctx.set_materialize_grads(False)
 
     def gradients(self, ctx: Any, grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
