@@ -17,7 +17,7 @@ LAYERS = ("cli", "records", "measure", "proof", "native", "core")
 #: What the specs are written in, beside the infrastructure; it imports the core.
 VOCABULARY = "spec"
 #: Parts below that a file may import all the same: the first call of an operator finds its library.
-UPWARDS = {"core/dispatch.py": {"native"}}
+UPWARDS = {"core/dispatch.py": {"native"}, "core/loading.py": {"native"}}
 
 
 def allowed(part: str) -> set[str]:

@@ -10,7 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, references
 from warpsmith.core.catalogue import Op
 from warpsmith.proof import testing, verify
 from warpsmith.proof.verify.run import Run, as_tuple, requiring, usable_samples
@@ -180,7 +180,7 @@ def test_products_have_second_derivatives() -> None:
 @pytest.mark.parametrize("op", OPS, ids=str)
 def test_float64_runs_the_reference(op: Op) -> None:
     run = Run(op, torch.device("cpu"), frozenset(), op.dtypes, [])
-    args = dispatch.upcast(usable_samples(run, op.dtypes[0])[0][1], torch.float64)
+    args = references.upcast(usable_samples(run, op.dtypes[0])[0][1], torch.float64)
     out = testing.with_written(op, getattr(torch.ops.warpsmith, op.name))(*args)
     for ours, wanted in zip(as_tuple(out), as_tuple(op.reference(*args)), strict=True):
         if wanted is None:

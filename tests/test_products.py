@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, references
 from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
 from warpsmith.gemm import matmul_tf32_cases, reference_in_large
 from warpsmith.gemm.linear import ACTIVATIONS
@@ -63,7 +63,7 @@ def test_alternatives_compute_what_the_reference_does(op: Op) -> None:
         if not sample.small:
             continue
         args = dispatch.normalise(op, sample.make(Inputs()))
-        wide = dispatch.upcast(args, torch.float64)
+        wide = references.upcast(args, torch.float64)
         exact = op.reference(*wide)
         for alternative in op.alternatives:
             torch.testing.assert_close(alternative(*wide), exact, equal_nan=True, msg=str(sample))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, references
 from warpsmith.core.catalogue import Op
 from warpsmith.proof import testing
 from warpsmith.proof.verify.run import Run, usable_samples
@@ -48,7 +48,7 @@ def test_rounds_once(op: Op, dtype: str) -> None:
     run = Run(op, torch.device("cpu"), frozenset(), (dtype,), [])
     for sample, args in usable_samples(run, dtype)[:4]:
         exact, rounded = testing.gold(op, args), testing.yardstick(op, args)
-        wide = dispatch.upcast(args, torch.float64)
+        wide = references.upcast(args, torch.float64)
         moved = accuracy.conditioning(functools.partial(testing._exact, op), wide, exact)
         for e, r, least in zip(exact, rounded, moved, strict=True):
             if r.is_floating_point():

@@ -5,39 +5,50 @@ y = warpsmith.rms_norm(x, weight)
 print(warpsmith.which("rms_norm", x, weight))
 """
 
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.dispatch import Choice, FallbackWarning, which
+from warpsmith.core.families import FAMILIES, PUBLIC, of_function
 
-# Families in listing order, in which their operators enter the catalogue.
-# isort: off
-from warpsmith.elementwise import *  # noqa: F403
-from warpsmith.elementwise import __all__ as _elementwise
-from warpsmith.reduce import *  # noqa: F403
-from warpsmith.reduce import __all__ as _reduce
-from warpsmith.softmax import *  # noqa: F403
-from warpsmith.softmax import __all__ as _softmax
-from warpsmith.norm import *  # noqa: F403
-from warpsmith.norm import __all__ as _norm
-from warpsmith.loss import *  # noqa: F403
-from warpsmith.loss import __all__ as _loss
-from warpsmith.gemm import *  # noqa: F403
-from warpsmith.gemm import __all__ as _gemm
-from warpsmith.attention import *  # noqa: F403
-from warpsmith.attention import __all__ as _attention
-# isort: on
+if TYPE_CHECKING:
+    from warpsmith.attention import *  # noqa: F403
+    from warpsmith.elementwise import *  # noqa: F403
+    from warpsmith.gemm import *  # noqa: F403
+    from warpsmith.loss import *  # noqa: F403
+    from warpsmith.norm import *  # noqa: F403
+    from warpsmith.reduce import *  # noqa: F403
+    from warpsmith.softmax import *  # noqa: F403
 
 __version__ = "0.1.0"
-__all__ = [
-    "Choice",
-    "FallbackWarning",
-    "catalogue",
-    "dispatch",
-    "which",
-    *_attention,
-    *_elementwise,
-    *_gemm,
-    *_loss,
-    *_norm,
-    *_softmax,
-    *_reduce,
-]
+__all__ = ["Choice", "FallbackWarning", "catalogue", "dispatch", "which"]
+__all__ += [name for names in PUBLIC.values() for name in names]
+
+
+class _Package(ModuleType):
+    """This package, which imports a family when something of it is first asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if family := of_function(name):
+            package = importlib.import_module(f"warpsmith.{family}")
+            for function in PUBLIC[family]:
+                setattr(self, function, getattr(package, function))
+            return getattr(package, name)
+        if name in FAMILIES:
+            return importlib.import_module(f"warpsmith.{name}")
+        raise AttributeError(f"module 'warpsmith' has no attribute '{name}'")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Imported, a family becomes an attribute; but `softmax` is a function here, too.
+        if isinstance(value, ModuleType) and of_function(name):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

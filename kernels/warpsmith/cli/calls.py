@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, references
 from warpsmith.core.catalogue import DTYPES, Composite, Op, PartCall
 from warpsmith.native.console import UsageError
 
@@ -156,7 +156,7 @@ def _samples(op: Op, first: Shape, dtype: str) -> Iterator[tuple[Any, ...]]:
             values = dispatch.normalise(op, sample.make(op.inputs(dtype, "meta")))
         except (ArithmeticError, RuntimeError, TypeError, ValueError):
             continue  # looks at data, or is written for other dtypes
-        leading = dispatch.first_tensor(values)
+        leading = references.first_tensor(values)
         if leading.dtype is not DTYPES[dtype]:
             continue
         sizes = leading.shape
@@ -190,7 +190,7 @@ def _argument(
     like = sample[place]
     if "Tensor" not in kind:
         return fixed.get(place, like)
-    first = dispatch.first_tensor(sample)
+    first = references.first_tensor(sample)
     if place in given:
         return _empty_like(like if isinstance(like, Tensor) else first, given[place])
     if like is None or (kind != "Tensor" and not with_optional):

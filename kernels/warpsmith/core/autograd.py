@@ -1,68 +1,285 @@
-"""What autograd knows of an operator: its derivative, that it has none, or what it writes to."""
+"""What autograd knows of an operator: its derivative, that it has none, or what it writes to.
+
+A derivative is written once, in the spec, and reaches autograd as a plain
+`torch.autograd.Function`, which costs the host less than one with `setup_context` or a formula of
+`torch.library`. Public functions run it by themselves; what is registered with the dispatcher does
+it for calls of `torch.ops.warpsmith`, for compilers, which trace it, and at each level of the
+transforms of `torch.func`.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
 
+from warpsmith.core.arguments_by_name import taken
 from warpsmith.core.catalogue import Op
+from warpsmith.core.schemas import defaults, gradient_names, parse_schema
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
+_is_grad_enabled = torch.is_grad_enabled
+_is_transforming = torch._C._are_functorch_transforms_active
+_any_requires_grad = torch._C._any_requires_grad
 
 
-def differentiate(library: torch.library.Library, op: Op, name: str) -> None:
-    """Gives `warpsmith::name`, the operator or a variant of it, the operator's derivative."""
-    assert op.backward is not None
-    derivative, takes, arguments = op.backward, op.derivative_takes, op.argument_names
-    kept = tuple(n for n in takes if n != "needs" and n not in op.gradients)
+def _pick(slots: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What gets several places of a sequence at once."""
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    return (lambda values: (values[slots[0]],)) if slots else (lambda values: ())
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        outputs = op.results(output)
-        given = dict(zip((*arguments, *op.outputs), (*inputs, *outputs), strict=True))
-        unnamed = tuple(given[n] for n in (*arguments, *filter(None, op.outputs)))
-        given |= {n: saved(*unnamed) for n, saved in op.saves.items()}
-        ctx.others = [None if isinstance(given[n], Tensor) else given[n] for n in kept]
-        ctx.tensor_slots = [i for i, n in enumerate(kept) if isinstance(given[n], Tensor)]
-        ctx.save_for_backward(*(given[kept[i]] for i in ctx.tensor_slots))
-        constants = (given[n] for n in op.constants)
-        ctx.mark_non_differentiable(*(x for x in constants if isinstance(x, Tensor)))
+
+class Derivative:
+    """An operator's derivative: what a call keeps for it, and the gradients of a call.
+
+    Which of the kept values are tensors follows from the schema; what `saves` adds is looked at in
+    each call.
+
+    Args:
+        name: the operator's, for messages.
+        schema: the operator's, parsed.
+        function: as `Op.backward`.
+        takes: the names of what it takes.
+        saves: as `Op.saves`, each a function of all arguments and named outputs.
+        constants: outputs that autograd takes for constants.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schema: Any,
+        function: Callable[..., Mapping[str, Tensor | None]],
+        takes: Sequence[str],
+        saves: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+        constants: Sequence[str] = (),
+    ) -> None:
+        self.name, self.function = name, function
+        self.arguments = tuple(a.name for a in schema.arguments)
+        self.defaults = defaults(schema)
+        outputs = tuple(output.name for output in schema.returns)
+        self.saves = tuple(saves.values())
+        names = (*self.arguments, *outputs, *saves)
+        slots = {n: i for i, n in enumerate(names) if n}
+        is_tensor = {a.name: "Tensor" in str(a.type) for a in schema.arguments}
+        kept = [n for n in takes if n in slots]
+        tensors = [n for n in kept if n in saves or is_tensor.get(n, True)]
+        others = [n for n in kept if n in saves or n not in tensors]
+        asked = [n for n in takes if n not in slots and n != "needs"]
+        self.tensors = _pick([slots[n] for n in tensors])
+        self.others = _pick([slots[n] for n in others])
+        self.grads = _pick([gradient_names(outputs).index(n) for n in asked])
+        #: Of what the derivative gets. What `saves` adds stands in both; the later one counts.
+        self.names = (*others, *tensors, *asked, *(("needs",) if "needs" in takes else ()))
+        self.in_order = self._order(takes)
+        self.either = tuple((tensors.index(n), others.index(n)) for n in tensors if n in saves)
+        self.takes_needs = "needs" in takes
+        #: By which gradients are wanted: the arguments' names, None for the others, and `needs`.
+        self.wanted: dict[tuple[bool, ...], tuple[tuple[str | None, ...], Any]] = {}
+        self.known = frozenset(self.arguments)
+        self.constants = _pick([slots[n] for n in constants]) if constants else None
+        self.named = _pick([i for i, n in enumerate((*self.arguments, *outputs)) if n])
+        self.several = len(outputs) != 1
+
+    def _order(self, takes: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]] | None:
+        """What puts the values of `names` into the order in which the derivative takes them; None
+        where it has to get them by name.
+        """
+        parameters = inspect.signature(self.function).parameters.values()
+        if any(p.kind != p.POSITIONAL_OR_KEYWORD for p in parameters):
+            return None
+        if tuple(p.name for p in parameters)[: len(takes)] != tuple(takes):
+            return None
+        slots = {n: i for i, n in enumerate(self.names)}
+        return _pick([slots[n] for n in takes])
+
+    def _want(self, wanted: tuple[bool, ...]) -> tuple[tuple[str | None, ...], Any]:
+        pairs = zip(self.arguments, wanted, strict=False)
+        names = tuple(n if needed else None for n, needed in pairs)
+        found = self.wanted[wanted] = names, frozenset(filter(None, names))
+        return found
+
+    def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keeps what the derivative will ask for. `inputs` are all arguments of the call."""
+        given = (*inputs, *output) if self.several else (*inputs, output)
+        if self.saves:
+            named = self.named(given)
+            given = (*given, *[saved(*named) for saved in self.saves])
+        kept, others = self.tensors(given), self.others(given)
+        if self.either:
+            kept = tuple([k if isinstance(k, Tensor) else None for k in kept])
+            others = tuple([None if isinstance(o, Tensor) else o for o in others])
+        ctx.save_for_backward(*kept)
+        ctx.others = others
+        if self.constants is not None:
+            outputs = self.constants(given)
+            ctx.mark_non_differentiable(*[o for o in outputs if isinstance(o, Tensor)])
         ctx.set_materialize_grads(False)
-        ctx.present = [a is not None for a in inputs]
 
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        if all(g is None for g in grads):
-            return (None,) * len(arguments)
-        values = list(ctx.others)
-        for slot, tensor in zip(ctx.tensor_slots, ctx.saved_tensors, strict=True):
-            values[slot] = tensor
-        given = dict(zip(kept, values, strict=True)) | dict(zip(op.gradients, grads, strict=True))
-        # arguments that were left out need nothing, and are not in `needs_input_grad`
-        pairs = zip(arguments, ctx.needs_input_grad, strict=False)
-        given["needs"] = frozenset(n for n, needed in pairs if needed)
-        asked = {n: given[n] for n in takes}
+    def gradients(self, ctx: Any, grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        """One for each argument that the call was given."""
+        wanted = ctx.needs_input_grad
+        for g in grads:
+            if g is not None:
+                break
+        else:
+            return (None,) * len(wanted)
+        names, needs = self.wanted.get(wanted) or self._want(wanted)
+        kept = ctx.saved_tensors
+        if self.either:
+            kept = list(kept)
+            for i, j in self.either:
+                kept[i] = ctx.others[j] if kept[i] is None else kept[i]
+        given = (*ctx.others, *kept, *self.grads(grads))
+        if self.takes_needs:
+            given = (*given, needs)
         # A gradient that may have to be differentiated in its turn stays above autograd.
-        below = contextlib.nullcontext() if torch.is_grad_enabled() else BelowAutograd()
-        with below:
-            found = derivative(**asked)
-        assert found.keys() <= set(arguments), f"{op.name} has no argument for {found.keys()}"
-        pairs = zip(arguments, ctx.present, strict=True)
-        return tuple(found.get(n) if present else None for n, present in pairs)
+        if _is_grad_enabled():
+            found = self._run(given)
+        else:
+            with BelowAutograd():
+                found = self._run(given)
+        assert found.keys() <= self.known, f"{self.name} has no argument for {found.keys()}"
+        return tuple(map(found.get, names))
 
-    torch.library.register_autograd(
-        f"warpsmith::{name}", backward, setup_context=setup_context, lib=library
-    )
+    def _run(self, given: tuple[Any, ...]) -> Mapping[Any, Tensor | None]:
+        if self.in_order is not None:
+            return self.function(*self.in_order(given))
+        return self.function(**dict(zip(self.names, given, strict=True)))
 
 
-def refuse(library: torch.library.Library, op: Op, name: str) -> None:
-    """Says of `warpsmith::name`, which has no derivative, that it has none."""
+class NoDerivative:
+    """Of an operator that has none: takes part in autograd, and raises where it is asked."""
+
+    def __init__(self, name: str, schema: Any) -> None:
+        self.name, self.defaults = name, defaults(schema)
+
+    def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    def gradients(self, ctx: Any, grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        message = f"{self.name}: the derivative for warpsmith::{self.name} is not implemented"
+        raise RuntimeError(message)
+
+
+Formula = Derivative | NoDerivative
+
+
+@functools.cache
+def derivative_of(op: Op) -> Formula:
+    if op.backward is None:
+        return NoDerivative(op.name, op.parsed)
+    takes = op.derivative_takes
+    return Derivative(op.name, op.parsed, op.backward, takes, op.saves, op.constants)
+
+
+def derivative(
+    name: str, schema: str, backward: Callable[..., Mapping[str, Tensor | None]] | None
+) -> Formula:
+    """Of an operator that is no `Op`. Its derivative names nothing but arguments, outputs and their
+    gradients.
+    """
+    parsed = parse_schema(schema)
+    if backward is None:
+        return NoDerivative(name, parsed)
+    outputs = tuple(output.name for output in parsed.returns)
+    known = (*(a.name for a in parsed.arguments), *outputs, *gradient_names(outputs), "needs")
+    takes = taken(backward, known, name)
+    assert takes is not None
+    return Derivative(name, parsed, backward, takes)
+
+
+@functools.cache
+def eager(derivative: Formula, name: str) -> Callable[..., Any]:
+    """`warpsmith::name`, an operator or a variant of it, as a plain function of autograd: what
+    costs a call least. It takes all arguments.
+    """
+    direct = _direct(name)
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        if _is_transforming():  # the levels below record it too, for which gradients are off here
+            with torch.enable_grad(), BelowAutograd():
+                output = direct(*args)
+        else:
+            with BelowAutograd():
+                output = direct(*args)
+        derivative.keep(ctx, args, output)
+        return output
 
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        raise RuntimeError(f"{op.name}: the derivative for warpsmith::{name} is not implemented")
+        return derivative.gradients(ctx, grads)
 
-    torch.library.register_autograd(f"warpsmith::{name}", backward, lib=library)
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return apply_of(type(name, (torch.autograd.Function,), members))
+
+
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` without what that does for `setup_context` and for transforms, which may
+    not be active.
+    """
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+
+def _direct(name: str) -> Callable[..., Any]:
+    """The C++ object of `warpsmith::name`."""
+    return getattr(torch.ops.warpsmith, name).default._op
+
+
+def differentiate(
+    library: torch.library.Library,
+    derivative: Callable[[], Formula],
+    name: str,
+) -> None:
+    """Registers what autograd runs where `warpsmith::name` is called above it: by `torch.ops`, in
+    code that is compiled or exported, under transforms of `torch.func`, and in derivatives that are
+    differentiated in their turn. `derivative` makes it, on first use.
+    """
+
+    def run(*args: Any) -> Any:
+        if not (_is_grad_enabled() and _any_requires_grad(*args)):
+            with BelowAutograd():
+                return _direct(name)(*args)
+        formula = derivative()
+        args += formula.defaults[len(args) :]  # which the dispatcher leaves out
+        recorded = eager(formula, name)
+        if not _is_transforming():
+            return recorded(*args)
+        # The dispatcher has taken the tensors to one level of the transforms already.
+        with enable_single_level_autograd_function():
+            return recorded(*args)
+
+    library.impl(name, run, "Autograd")
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that depends on tensors in a way that autograd did not see."""
+
+    @staticmethod
+    def forward(ctx: Any, what: str, gradient: Tensor, *of: Tensor) -> Tensor:
+        ctx.what = what
+        return gradient.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        raise RuntimeError(f"{ctx.what}: second derivatives are not implemented")
+
+
+def once(what: str, gradient: Tensor, *of: Tensor) -> Tensor:
+    """A gradient that a function of autograd has computed where autograd did not see it, from
+    tensors that it has kept. If it is to be differentiated in its turn, that raises: otherwise the
+    second derivative would be lost. (`once_differentiable` of PyTorch does so only where the
+    gradient of the output asks for it.)
+    """
+    if not _is_grad_enabled():
+        return gradient
+    return _Once.apply(what, gradient, *of)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def write(library: torch.library.Library, op: Op, name: str, written: tuple[int, ...]) -> None:

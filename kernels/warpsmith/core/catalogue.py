@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ from warpsmith.core.arguments_by_name import by_name, taken
 from warpsmith.core.families import FAMILIES
 from warpsmith.core.inputs import Inputs
 from warpsmith.core.inputs import is_fp8 as is_fp8
+from warpsmith.core.schemas import defaults, gradient_names, parse_name, parse_schema
 
 #: Short dtype names, as they stand in variant names, and what they mean in PyTorch.
 DTYPES: dict[str, torch.dtype] = {
@@ -240,15 +242,6 @@ class Variant:
         return self.op_name
 
 
-def parse_schema(schema: str) -> Any:
-    """An operator's schema as PyTorch reads it."""
-    return torch._C.parse_schema(f"warpsmith::{schema}")
-
-
-def parse_name(schema: str) -> str:
-    return schema[: schema.index("(")]
-
-
 @dataclass(frozen=True, eq=False)
 class Op:
     """An operator: the single source of truth about it.
@@ -407,7 +400,7 @@ class Op:
     @cached_property
     def gradients(self) -> tuple[str, ...]:
         """What the derivative calls the gradient of each output."""
-        return tuple(f"grad_{name}" if name else "grad" for name in self.outputs)
+        return gradient_names(self.outputs)
 
     @cached_property
     def derivative_takes(self) -> tuple[str, ...]:
@@ -443,8 +436,7 @@ class Op:
     @cached_property
     def defaults(self) -> tuple[Any, ...]:
         """What each argument is where it is not given; None where it has to be."""
-        arguments = self.parsed.arguments
-        return tuple(a.default_value if a.has_default_value() else None for a in arguments)
+        return defaults(self.parsed)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
@@ -583,10 +575,20 @@ def add(op: Op) -> Op:
 
 
 def load() -> dict[str, Op]:
-    """Every operator by name, family by family."""
-    for family in FAMILIES:
-        importlib.import_module(f"warpsmith.{family}")
+    """Every operator by name, family by family; imports the families that nobody asked for yet."""
+    if missing := [f for f in FAMILIES if f"warpsmith.{f}" not in sys.modules]:
+        for family in missing:
+            importlib.import_module(f"warpsmith.{family}")
+        listed = sorted(_ops.values(), key=lambda op: FAMILIES.index(op.family))
+        _ops.clear()
+        _ops.update({op.name: op for op in listed})
     return _ops
+
+
+def of_family(family: str) -> tuple[Op, ...]:
+    """The operators of one family, and no other family imported."""
+    importlib.import_module(f"warpsmith.{family}")
+    return tuple(op for op in _ops.values() if op.family == family)
 
 
 def add_composite(composite: Composite) -> Composite:

@@ -7,7 +7,11 @@ Per operator `op` the namespace `torch.ops.warpsmith` holds
     op.fallback          Triton, else the PyTorch reference: where the library hands a call back
     op_<variant>         one op per variant
 
-Schemas, CPU implementation, fake and autograd are registered here, when the package is imported.
+Schemas, CPU implementation, fake and autograd are registered here, when a family is imported: for
+its first function that somebody names, or its first operator that somebody looks up in
+`torch.ops.warpsmith`. A variant is defined when it is looked up there, by itself: there are
+thousands, of which a process uses a few.
+
 The CUDA implementations of `op` and `op.rung` come with the operator's compiled library, loaded by
 the first CUDA call: until then a CompositeExplicitAutograd implementation stands in for them,
 which ranks below a CUDA one once that exists.
@@ -22,8 +26,9 @@ import os
 import re
 import shutil
 import sysconfig
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,10 +37,22 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from warpsmith.core import autograd, catalogue
+from warpsmith.core import autograd, catalogue, families, references
 from warpsmith.core.arguments_by_name import asks_for_gpu, by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
-from warpsmith.native import finding, libraries, toolchain
+from warpsmith.core.loading import (
+    _cutlass,
+    as_told,
+    built_with_cutlass,
+    ladder_orders,
+    last_rung,
+    load,
+)
+from warpsmith.core.references import first_tensor
+from warpsmith.core.schemas import parse_name
+from warpsmith.native import finding, toolchain
+
+__all__ = ["_cutlass", "as_told", "built_with_cutlass", "ladder_orders", "last_rung", "load"]
 
 _library = torch.library.Library("warpsmith", "DEF")
 
@@ -63,10 +80,6 @@ class FallbackWarning(UserWarning):
 # --- the choice -----------------------------------------------------------------------------------
 
 
-def first_tensor(args: tuple[Any, ...]) -> Tensor:
-    return next(a for a in args if isinstance(a, Tensor))
-
-
 def refusal(variant: Variant, args: tuple[Any, ...], sm: int | None) -> str | None:
     """Why `variant` cannot take the call; None where it can. `sm` None stands for any GPU.
 
@@ -86,7 +99,7 @@ def has_no_outputs(op: Op, args: tuple[Any, ...]) -> bool:
     """Whether a call returns nothing but tensors without elements, and writes to none."""
     if op.written or not any(isinstance(a, Tensor) and a.numel() == 0 for a in args):
         return False
-    return all(o is None or o.numel() == 0 for o in promised(op, args))
+    return all(o is None or o.numel() == 0 for o in references.promised(op, args))
 
 
 def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:
@@ -278,70 +291,9 @@ def triton_function(op: Op) -> Callable[..., Any]:
     return by_name(function, op.argument_names, op.name)
 
 
-def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
-    return tuple(
-        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args
-    )
-
-
-def reference(op: Op, args: tuple[Any, ...]) -> Any:
-    """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes
-    through float32 and its results into what the fake promises. Autocast, which is over for a
-    kernel by the time it runs, is so here too.
-    """
-    with torch.autocast(first_tensor(args).device.type, enabled=False):
-        return _reference(op, args)
-
-
-def _reference(op: Op, args: tuple[Any, ...]) -> Any:
-    if not catalogue.is_fp8(first_tensor(args).dtype):
-        return op.reference(*args)
-    out = op.reference(*upcast(args, torch.float32))
-    pairs = zip(out if isinstance(out, tuple) else (out,), promised(op, args), strict=True)
-    cast = tuple(o if p is None else o.to(p.dtype) for o, p in pairs)
-    return cast if isinstance(out, tuple) else cast[0]
-
-
-def promised(op: Op, args: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
-    """What the fake says of the outputs, None where one is left out, and then the arguments that
-    are written to: meta tensors.
-    """
-    given = tuple(_without_data(a) if isinstance(a, Tensor) else a for a in args)
-    with torch.device("meta"):
-        return (*op.results(op.fake(*given)), *(given[i] for i in op.written))
-
-
-def _without_data(x: Tensor) -> Tensor:
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-
-
-def _with_strides(out: Tensor, promise: Tensor) -> Tensor:
-    if out.stride() == promise.stride():
-        return out
-    return torch.empty_strided(
-        promise.shape, promise.stride(), dtype=out.dtype, device=out.device
-    ).copy_(out)
-
-
-def _computed(op: Op, args: tuple[Any, ...]) -> Any:
-    """Calls the reference: outputs in the layout that the fake promises, and what the operator
-    writes to in place.
-    """
-    found = reference(op, args)
-    found = found if isinstance(found, tuple) else (found,)
-    pairs = list(zip(found, promised(op, args), strict=True))
-    outputs = tuple(
-        o if o is None or p is None else _with_strides(o, p) for o, p in pairs[: len(op.outputs)]
-    )
-    for slot, (holds, _) in zip(op.written, pairs[len(op.outputs) :], strict=True):
-        if args[slot] is not None:
-            args[slot].copy_(holds)
-    return outputs if len(outputs) > 1 else outputs[0] if outputs else None
-
-
 def _cpu(op: Op) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
-        return _computed(op, checked(op, args))
+        return references.computed(op, checked(op, args))
 
     return run
 
@@ -359,78 +311,9 @@ def _fallback(op: Op) -> Callable[..., Any]:
         args = checked(op, args)
         if fallback_choice(op, args, "").implementation == "triton":
             return triton_function(op)(*args)
-        return _computed(op, args)
+        return references.computed(op, args)
 
     return run
-
-
-@functools.cache
-def load(library: str) -> bool:
-    """Loads (compiling first where needed) a CUDA library, "norm/rms_norm"; False where there is
-    none to be had.
-    """
-    path = finding.find(library)
-    if path is None:
-        return False
-    try:
-        torch.ops.load_library(str(path))
-    except OSError as error:  # compiled on another system, say, with a newer C library
-        finding.give_up(library, f"{path} cannot be loaded: {error}")
-        return False
-    name = libraries.symbol(library)
-    for op in catalogue.load().values():
-        if op.library == library:
-            order = ladder_orders(op.family)[op.source_dir]
-            getattr(torch.ops.warpsmith, f"_{name}_ladder")(op.source_dir, as_told(op, order))
-            break
-    _cutlass[library] = getattr(torch.ops.warpsmith, f"_{name}_cutlass")()
-    return True
-
-
-def last_rung(library: str) -> str:
-    """The rung of a loaded library that this thread launched last."""
-    return getattr(torch.ops.warpsmith, f"_{libraries.symbol(library)}_last_rung")()
-
-
-#: The CUTLASS that each loaded library was built with; empty where it was built without.
-_cutlass: dict[str, str] = {}
-
-
-def built_with_cutlass(library: str) -> bool | None:
-    """Whether a library was built with CUTLASS; None until it is loaded."""
-    return bool(_cutlass[library]) if library in _cutlass else None
-
-
-def as_told(op: Op, order: Iterable[str]) -> str:
-    """The order of a ladder as a library is told it: behind rungs that no GPU has verified stands a
-    question mark, in all operators of the folder.
-    """
-    sharing = (o for o in catalogue.load().values() if o.family == op.family)
-    unproven = {
-        rung.name
-        for other in sharing
-        if other.source_dir == op.source_dir
-        for rung in other.ladder
-        if rung.unproven
-    }
-    return ",".join(f"{name}?" if name in unproven else name for name in order)
-
-
-def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
-    """Rung names in ladder order for every source folder; operators that share one differ only in
-    rungs left out.
-    """
-    orders: dict[str, tuple[str, ...]] = {}
-    for op in catalogue.load().values():
-        if op.family == family:
-            names = tuple(rung.name for rung in op.ladder)
-            longer, shorter = sorted((names, orders.get(op.source_dir, ())), key=len, reverse=True)
-            if tuple(name for name in longer if name in shorter) != shorter:
-                raise ValueError(
-                    f"{op.name}: its ladder orders {op.source_dir} differently from others"
-                )
-            orders[op.source_dir] = longer
-    return orders
 
 
 @functools.cache
@@ -508,7 +391,7 @@ def _variant(variant: Variant) -> Callable[..., Any]:
                 raise
         if why := refusal(variant, args, None):
             _refuse(variant, args, why)
-        return _computed(op, args)
+        return references.computed(op, args)
 
     return run
 
@@ -520,8 +403,79 @@ def _variant(variant: Variant) -> Callable[..., Any]:
 _DRAWN = re.compile(r"\bint (?=(seed|offset)\b)")
 
 
+#: What is being defined just now: PyTorch looks whether it is there already.
+_coming: set[str] = set()
+
+
 def _define(schema: str) -> None:
-    _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
+    name = parse_name(schema).partition(".")[0]
+    _coming.add(name)
+    try:
+        _library.define(_DRAWN.sub("SymInt ", schema), tags=(torch.Tag.pt2_compliant_tag,))
+    finally:
+        _coming.discard(name)
+
+
+#: What of the catalogue `torch.ops.warpsmith` has, by name.
+_registered: set[str] = set()
+
+
+class _Namespace(type(torch.ops.warpsmith)):  # type: ignore[misc]
+    """`torch.ops.warpsmith`: what it does not have yet is defined when it is asked for."""
+
+    #: PyTorch finds operators again by it.
+    __module__ = type(torch.ops.warpsmith).__module__
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or name in _coming or not _define_late(name):
+                raise
+        return super().__getattr__(name)
+
+
+torch.ops.warpsmith.__class__ = _Namespace
+
+
+#: Variants that nobody has asked for yet, by name; they are defined once, whichever threads ask.
+_variants: dict[str, Variant] = {}
+_defining = threading.RLock()
+
+
+def _define_late(name: str) -> bool:
+    """Defines an operator, with its family, or a variant; False where there is none of the name."""
+    with _defining:
+        if _define_variant(name):
+            return True
+        for family in families.likely(name):
+            catalogue.of_family(family)
+            if _define_variant(name):
+                return True
+    return False
+
+
+def _define_variant(name: str) -> bool:
+    if variant := _variants.pop(name, None):
+        _register_variant(variant)
+        _registered.add(name)
+    return name in _registered
+
+
+def _register_variant(variant: Variant) -> None:
+    op, name = variant.op, variant.op_name
+    _define(f"{name}{op.schema[len(op.name) :]}")
+    _library.impl(name, _variant(variant), "CompositeExplicitAutograd")
+    _library.impl(name, _meta(op), "Meta")
+    _register_autograd(op, name)
+
+
+def _register_autograd(op: Op, name: str) -> None:
+    if op.written:
+        autograd.write(_library, op, name, op.written)
+    else:
+        derivative = functools.partial(autograd.derivative_of, op)
+        autograd.differentiate(_library, derivative, name)
 
 
 def _alike(returns: str) -> str:
@@ -533,7 +487,10 @@ def _alike(returns: str) -> str:
 
 
 def register(op: Op) -> None:
-    """Defines the operator and its variants in `torch.ops.warpsmith`."""
+    """Defines the operator in `torch.ops.warpsmith`, and its variants when they are asked for."""
+    _registered.add(op.name)
+    # Their names are made now, as torch.compile traces no lookup that would make them.
+    _variants.update({variant.op_name: variant for variant in op.variants})
     signature = op.schema[len(op.name) :]
     arguments, returns = signature.rsplit(" -> ", 1)
     inner = arguments[1:-1]
@@ -552,19 +509,7 @@ def register(op: Op) -> None:
     _library.impl(op.name, _until_loaded(op, "default"), "CompositeExplicitAutograd")
     _library.impl(f"{op.name}.rung", _until_loaded(op, "rung"), "CompositeExplicitAutograd")
     _library.impl(f"{op.name}.fallback", _fallback(op), "CompositeExplicitAutograd")
-    names = [op.name]
-    for variant in op.variants:
-        _define(f"{variant.op_name}{signature}")
-        _library.impl(variant.op_name, _variant(variant), "CompositeExplicitAutograd")
-        _library.impl(variant.op_name, _meta(op), "Meta")
-        names.append(variant.op_name)
-    for name in names:
-        if op.written:
-            autograd.write(_library, op, name, op.written)
-        elif op.backward is not None:
-            autograd.differentiate(_library, op, name)
-        else:
-            autograd.refuse(_library, op, name)
+    _register_autograd(op, op.name)
 
 
 def register_inplace(op: Op, index: int) -> None:
@@ -608,24 +553,29 @@ def register_inplace(op: Op, index: int) -> None:
 
 
 def register_composite(
-    schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]
-) -> Any:
-    """Defines an operator that is written in Python on top of others, the same for every device. It
-    is not differentiable.
+    schema: str,
+    implementation: Callable[..., Any],
+    fake: Callable[..., Any],
+    backward: Callable[..., catalogue.Gradients] | None = None,
+) -> Callable[..., Any]:
+    """Defines an operator that is written in Python on top of others, the same for every device.
 
     Args:
         schema: as PyTorch writes it.
         implementation: takes the operator's arguments.
         fake: allocates its outputs.
+        backward: as `Op.backward`; without it, the operator is not differentiable.
 
     Returns:
-        The operator.
+        The call of the operator that costs the host least. It takes all arguments.
     """
-    name = catalogue.parse_name(schema)
+    name = parse_name(schema)
     _define(schema)
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     _library.impl(name, fake, "Meta")
-    return getattr(torch.ops.warpsmith, name).default
+    derivative = functools.cache(lambda: autograd.derivative(name, schema, backward))
+    autograd.differentiate(_library, derivative, name)
+    return _call(name, derivative)
 
 
 # --- the public functions -------------------------------------------------------------------------
@@ -642,18 +592,47 @@ def refuse_tangents(op: Op, args: tuple[Any, ...]) -> None:
             raise NotImplementedError(f"{op.name}: forward-mode derivatives are not implemented")
 
 
-def public(op: Op) -> Callable[..., Any]:
-    """The call behind a public function: `run(variant, *args)`.
-
-    Below autograd when nothing needs a gradient, which saves 4 us a call; torch.compile always sees
-    the plain op. What the library says of a tensor that is missing names no argument: looked for
-    only when a call has failed, which costs the others nothing.
+def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Callable[..., Any]:
+    """The call of `warpsmith::name` that costs the host least, with all arguments: below autograd
+    where nothing needs a gradient, and through the function of autograd that is made from
+    `derivative` where something does. Compilers and transforms see the plain op.
     """
-    default = getattr(torch.ops.warpsmith, op.name).default
+    default = getattr(torch.ops.warpsmith, name).default
     direct = default._op
     is_compiling = torch.compiler.is_compiling
     is_grad_enabled = torch.is_grad_enabled
     is_transforming = torch._C._are_functorch_transforms_active
+    below = autograd.BelowAutograd
+
+    def recorded(*args: Any) -> Any:
+        """Replaced by what it makes, on first use."""
+        nonlocal recorded
+        recorded = autograd.eager(derivative(), name) if derivative else default
+        return recorded(*args)
+
+    def call(*args: Any) -> Any:
+        # A tensor that vmap has batched does not say whether it requires a gradient.
+        if is_compiling() or is_transforming():
+            return default(*args)
+        if is_grad_enabled():
+            for a in args:
+                if isinstance(a, Tensor) and a.requires_grad:
+                    return recorded(*args)
+        with below():
+            return direct(*args)
+
+    return call
+
+
+def public(op: Op) -> Callable[..., Any]:
+    """The call behind a public function: `run(variant, *args)`, with all arguments.
+
+    What the library says of a tensor that is missing names no argument: looked for only when a call
+    has failed, which costs the others nothing.
+    """
+    derivative = None if op.written else functools.partial(autograd.derivative_of, op)
+    call = _call(op.name, derivative)
+    is_compiling = torch.compiler.is_compiling
 
     def run(variant: str | None, *args: Any) -> Any:
         compiling = is_compiling()
@@ -661,16 +640,10 @@ def public(op: Op) -> Callable[..., Any]:
             refuse_tangents(op, args)
         if variant is not None:
             return getattr(torch.ops.warpsmith, op.variant(variant).op_name).default(*args)
-        # A tensor that vmap has batched does not say whether it requires a gradient.
-        if compiling or is_transforming():
-            return default(*args)
-        if is_grad_enabled():
-            for a in args:
-                if isinstance(a, Tensor) and a.requires_grad:
-                    return default(*args)
+        if compiling:
+            return call(*args)
         try:
-            with autograd.BelowAutograd():
-                return direct(*args)
+            return call(*args)
         except RuntimeError:
             require_tensors(op, normalise(op, args))
             raise

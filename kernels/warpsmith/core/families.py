@@ -1,11 +1,108 @@
-"""The families in listing order: each is a package under `warpsmith` and one compiled library."""
+"""The families in listing order, and which functions each makes public.
 
-FAMILIES: tuple[str, ...] = (
-    "elementwise",
-    "reduce",
-    "softmax",
-    "norm",
-    "loss",
-    "gemm",
-    "attention",
-)
+Each is a package under `warpsmith` and one folder of `csrc`. A family is imported when one of its
+functions or operators is first asked for, so that `import warpsmith` takes as long however many
+there are.
+"""
+
+from __future__ import annotations
+
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "elementwise": (
+        "add",
+        "bias_dropout_add",
+        "bias_gelu",
+        "bias_gelu_tanh",
+        "dropout",
+        "elu",
+        "gelu",
+        "gelu_and_mul",
+        "gelu_tanh",
+        "gelu_tanh_and_mul",
+        "glu",
+        "hardshrink",
+        "hardswish",
+        "mish",
+        "mul",
+        "mul_add",
+        "quick_gelu",
+        "relu",
+        "sigmoid",
+        "silu",
+        "silu_and_mul",
+        "swish",
+        "weighted_sum",
+    ),
+    "reduce": (
+        "amax",
+        "amin",
+        "argmax",
+        "argmin",
+        "cumsum",
+        "dot",
+        "mean",
+        "reduce_sum",
+        "sum",
+        "var",
+    ),
+    "softmax": (
+        "bias_scale_mask_softmax_dropout",
+        "log_softmax",
+        "scaled_masked_softmax",
+        "softmax",
+    ),
+    "norm": (
+        "add_layer_norm",
+        "add_layer_norm_fp8",
+        "add_rms_norm",
+        "add_rms_norm_fp8",
+        "dropout_add_layer_norm",
+        "dropout_add_rms_norm",
+        "group_norm",
+        "layer_norm",
+        "layer_norm_fp8",
+        "rms_norm",
+        "rms_norm_fp8",
+    ),
+    "loss": (
+        "bce_with_logits",
+        "cross_entropy",
+        "cross_entropy_with_grad",
+        "fused_linear_cross_entropy",
+    ),
+    "gemm": (
+        "addmm",
+        "gemv",
+        "gemv_complex",
+        "gemv_scaled",
+        "linear",
+        "matmul",
+        "matmul_tf32",
+        "scaled_matmul",
+    ),
+    "attention": (
+        "attention_with_kv_cache",
+        "flash_attention",
+        "flash_attention_varlen",
+        "merge_attention_states",
+        "scaled_dot_product_attention",
+        "store_kv",
+    ),
+}
+FAMILIES: tuple[str, ...] = tuple(PUBLIC)
+
+
+def of_function(name: str) -> str | None:
+    """The family of a public function."""
+    return next((family for family, names in PUBLIC.items() if name in names), None)
+
+
+def likely(name: str) -> list[str]:
+    """All families, those first of which some function begins the name of an operator: the gradient
+    or a variant of it.
+    """
+
+    def alike(family: str) -> int:
+        return max((len(n) for n in PUBLIC[family] if f"{name}_".startswith(f"{n}_")), default=0)
+
+    return sorted(FAMILIES, key=alike, reverse=True)

@@ -125,11 +125,19 @@ def _linear_derivative(
     if activation != "none":
         before = torch.ops.warpsmith.linear(x, weight, bias, "none", batch_invariant)
         grad = getattr(torch.ops.warpsmith, f"{activation}_backward")(grad, before)
-    grad_x, grad_w = gradients(
-        x, weight.t(), ("x" in needs, "weight" in needs), grad, batch_invariant=batch_invariant
-    )
-    grad_bias = grad.sum_to_size(bias.shape) if bias is not None and "bias" in needs else None
-    return {"x": grad_x, "weight": None if grad_w is None else grad_w.t(), "bias": grad_bias}
+    product = torch.ops.warpsmith.matmul
+    found: dict[str, Tensor | None] = {}
+    if "x" in needs:
+        found["x"] = product(grad, weight, batch_invariant)
+    if "bias" in needs and bias is not None:
+        found["bias"] = grad.sum_to_size(bias.shape)
+    if "weight" in needs:  # as the weight lies, which autograd would copy it to
+        if grad.dim() > 2:
+            grad, x = grad.flatten(0, -2), x.flatten(0, -2)
+        elif grad.dim() == 1:
+            grad, x = grad.unsqueeze(0), x.unsqueeze(0)
+        found["weight"] = product(grad.t(), x)
+    return found
 
 
 def _linear_bytes(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -80,8 +79,8 @@ def gradients(
     """Of a product: grad b^T and a^T grad, summed over what was broadcast; by products of the same
     kind. `batch_invariant` is about the rows of a's gradient; b's is a sum over all of them.
     """
-    rows = matmul or functools.partial(torch.ops.warpsmith.matmul, batch_invariant=batch_invariant)
-    matmul = matmul or torch.ops.warpsmith.matmul
+    product = torch.ops.warpsmith.matmul if matmul is None else matmul
+    options = (batch_invariant,) if matmul is None else ()
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
     if a.dim() == 1:
@@ -90,13 +89,23 @@ def gradients(
         grad = grad.unsqueeze(-1)
     grad_a = grad_b = None
     if needs[0]:
-        grad_a = rows(grad, right.mT).sum_to_size(left.shape).reshape(a.shape)
+        grad_a = _sum_to(product(grad, right.mT, *options), left, a)
     if needs[1]:
+        of = left
         if right.dim() == 2 and left.dim() > 2:
             # One long sum over the rows of the whole batch, instead of a sum of products.
-            left, grad = left.flatten(0, -2), grad.flatten(0, -2)
-        grad_b = matmul(left.mT, grad).sum_to_size(right.shape).reshape(b.shape)
+            of, grad = left.flatten(0, -2), grad.flatten(0, -2)
+        grad_b = _sum_to(product(of.mT, grad), right, b)
     return grad_a, grad_b
+
+
+def _sum_to(grad: Tensor, matrix: Tensor, operand: Tensor) -> Tensor:
+    """The gradient of an operand from that of the matrices it stood for, which may be many more.
+    Most often there is nothing to do, and each view that PyTorch makes costs the host 2 us.
+    """
+    if grad.shape != matrix.shape:
+        grad = grad.sum_to_size(matrix.shape)
+    return grad if matrix is operand else grad.reshape(operand.shape)
 
 
 def _derivative(

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import autograd, catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.loss import cross_entropy_cases as cases
 from warpsmith.loss.checks import (
@@ -541,14 +540,15 @@ class _GradientOverLogits(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         logits, target, lse = ctx.saved_tensors
         dlogits = logits.detach()
-        torch.ops.warpsmith.cross_entropy_backward_(
-            dlogits, target, lse, grad_loss, torch.zeros_like(lse), *ctx.options
-        )
-        return dlogits, None, None, *(None for _ in ctx.options)
+        with torch.no_grad():
+            torch.ops.warpsmith.cross_entropy_backward_(
+                dlogits, target, lse, grad_loss, torch.zeros_like(lse), *ctx.options
+            )
+        found = autograd.once("cross_entropy", dlogits, logits)
+        return found, None, None, *(None for _ in ctx.options)
 
 
 def reduce_loss(loss: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
@@ -591,7 +591,8 @@ def cross_entropy(
             (NaN where all are), as in PyTorch.
         inplace_backward: whether the backward pass may write the gradient over the logits, which
             saves a tensor of their size. Nobody may use the logits afterwards; a second backward
-            raises. Ignored under `torch.compile`, which reuses memory by itself.
+            raises. Ignored under `torch.compile`, which reuses memory by itself, and under the
+            transforms of `torch.func`.
         variant: one rung of the forward pass by name instead of the best one,
             "bf16x8_pack_unroll_f32".
 
@@ -615,6 +616,7 @@ def cross_entropy(
         and logits.requires_grad
         and torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
     ):
         loss = _GradientOverLogits.apply(logits, target, variant, *options)
     else:

@@ -16,14 +16,12 @@ The idea: Hsu et al. 2024, Liger Kernel, https://arxiv.org/abs/2410.10989.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Composite, PartCall
+from warpsmith.core.catalogue import Composite, Gradients, Needs, PartCall
 from warpsmith.loss.checks import check_reduction, check_target, wide_dtype
 
 _OP = "fused_linear_cross_entropy"
@@ -254,12 +252,57 @@ def _fake(
     )
 
 
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def _may_overwrite(saved: Tensor) -> bool:
+    """Whether nobody looks at a saved tensor again: the graph is neither traced nor retained for
+    another backward.
+    """
+    if torch.compiler.is_compiling() or type(saved) is not Tensor:
+        return False
+    graph_is_kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return graph_is_kept is not None and not graph_is_kept()
+
+
+def _derivative(
+    grad_loss: Tensor | None,
+    grad_dx: Tensor | None,
+    grad_dweight: Tensor | None,
+    grad_dbias: Tensor | None,
+    dx: Tensor,
+    dweight: Tensor,
+    dbias: Tensor,
+    scale: Tensor,
+    needs: Needs,
+) -> Gradients:
+    """Scales the gradients that the operator returns, where they lie if it may. They are outputs
+    that only a second derivative has gradients of.
+    """
+    if not grad_dx is grad_dweight is grad_dbias is None:
+        raise RuntimeError(f"{_OP}: second derivatives are not implemented")
+    if grad_loss is None:
+        return {}
+    factor = (grad_loss * scale).reshape(1)  # a tensor of f32, so that the products are, too
+    if torch.is_grad_enabled():
+        made = {"x": dx, "weight": dweight, "bias": dbias}
+        return {name: (made[name] * factor).to(made[name].dtype) for name in needs}
+    found: dict[str, Tensor] = {}
+    for name, kept in (("x", dx), ("weight", dweight), ("bias", dbias)):
+        if name in needs:
+            g = kept.detach()
+            found[name] = torch.mul(g, factor, out=g if _may_overwrite(g) else torch.empty_like(g))
+    return found
+
+
 _fused = dispatch.register_composite(
     f"{_OP}(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, "
     "float label_smoothing, float z_loss, bool mean, int? chunk_rows, bool accumulate_f32, "
-    "bool grad_x, bool grad_weight, bool grad_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool grad_x, bool grad_weight, bool grad_bias) -> "
+    "(Tensor loss, Tensor dx, Tensor dweight, Tensor dbias, Tensor scale)",
     _forward,
     _fake,
+    _derivative,
 )
 
 
@@ -301,44 +344,6 @@ composite = catalogue.add_composite(
         module=__name__,
     )
 )
-
-
-# --- gradients ------------------------------------------------------------------------------------
-
-
-def _may_overwrite(saved: Tensor) -> bool:
-    """Whether nobody looks at a saved tensor again: the graph is neither traced nor retained for
-    another backward.
-    """
-    if torch.compiler.is_compiling() or type(saved) is not Tensor:
-        return False
-    graph_is_kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
-    return graph_is_kept is not None and not graph_is_kept()
-
-
-class _FusedLinearCrossEntropy(torch.autograd.Function):
-    """Keeps the gradients that the operator returns, and scales them where they lie if it may."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, *options: Any
-    ) -> Tensor:
-        needs = (ctx.needs_input_grad[i] for i in (0, 1, 3))
-        loss, *gradients = _fused(x, weight, target, bias, *options, *needs)
-        ctx.save_for_backward(*gradients)
-        return loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *gradients, scale = ctx.saved_tensors
-        factor = (grad * scale).reshape(1)  # a tensor of f32, so that the products are, too
-        found: dict[int, Tensor] = {}
-        for argument, g in zip((0, 1, 3), gradients, strict=True):
-            if ctx.needs_input_grad[argument]:
-                out = g if _may_overwrite(g) else torch.empty_like(g)
-                found[argument] = torch.mul(g, factor, out=out)
-        return tuple(found.get(argument) for argument in range(len(ctx.needs_input_grad)))
 
 
 # --- the public function --------------------------------------------------------------------------
@@ -395,7 +400,12 @@ def fused_linear_cross_entropy(
         `torch.nn.functional.linear` and `torch.nn.functional.cross_entropy`.
     """
     check_reduction(_OP, reduction, ("mean", "sum"))
-    return _FusedLinearCrossEntropy.apply(
+    needs = [False] * 3
+    if torch.is_grad_enabled():
+        # what is differentiated within a transform does not say so
+        every = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+        needs = [a is not None and (every or a.requires_grad) for a in (x, weight, bias)]
+    return _fused(
         x,
         weight,
         target,
@@ -406,4 +416,5 @@ def fused_linear_cross_entropy(
         reduction == "mean",
         chunk_rows,
         accumulate_f32,
-    )
+        *needs,
+    )[0]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch, json_files
+from warpsmith.core import catalogue, dispatch, json_files, references
 from warpsmith.core.catalogue import Op, Sample
 from warpsmith.measure import limits, record, timing
 from warpsmith.measure.record import Row, is_peer
@@ -137,12 +137,12 @@ def eager_function(op: Op, args: tuple[Any, ...]) -> Function:
     compute, by way of float32.
     """
     written = op.eager if op.eager is not None else op.reference
-    if not catalogue.is_fp8(dispatch.first_tensor(args).dtype):
+    if not catalogue.is_fp8(references.first_tensor(args).dtype):
         return written
     dtypes = tuple(promise.dtype for promise in testing.promised(op, args))
 
     def run(*args: Any) -> Any:
-        out = written(*dispatch.upcast(args, torch.float32))
+        out = written(*references.upcast(args, torch.float32))
         if isinstance(out, tuple):
             return tuple(o.to(dtype) for o, dtype in zip(out, dtypes, strict=True))
         return out.to(dtypes[0])
@@ -176,7 +176,7 @@ def chosen_variants(
     named = None
     if not isinstance(plan.variants, str):
         named = {name.removeprefix(f"{op.name}_") for name in plan.variants}
-    sm = dispatch.device_sm(dispatch.first_tensor(args).device)
+    sm = dispatch.device_sm(references.first_tensor(args).device)
     for variant in op.variants:
         wanted = named is None or variant.name in named or variant.rung.name in named
         if wanted and dispatch.refusal(variant, args, sm) is None:
@@ -241,7 +241,7 @@ def _judged_once(op: Op, args: tuple[Any, ...]) -> testing.Expected | None:
     """What every implementation of a case is judged by; None where the rule had better work piece
     by piece.
     """
-    if op.elementwise and dispatch.first_tensor(args).numel() > SHARED_JUDGEMENT:
+    if op.elementwise and references.first_tensor(args).numel() > SHARED_JUDGEMENT:
         return None
     return testing.Expected.of(op, args)
 
@@ -250,7 +250,7 @@ def _as_promised(op: Op, out: Any, args: tuple[Any, ...], expected: testing.Expe
     """A peer's result in the layout that our operator promises: a peer makes no such promise. An
     output that it does not compute, which it returns as None, is not held against it.
     """
-    said = dispatch.promised(op, dispatch.normalise(op, args))
+    said = references.promised(op, dispatch.normalise(op, args))
     outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
     moved: list[Any] = []
     computed = iter(expected.torch if expected is not None else ())

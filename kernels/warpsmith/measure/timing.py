@@ -332,18 +332,19 @@ def host_times(
     Returns:
         Name -> microseconds.
     """
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     samples: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         for _ in range(calls):
             function()
     for _ in range(batches):
         for name, function in functions.items():
-            torch.cuda.synchronize()
+            wait()
             start = time.perf_counter()
             for _ in range(calls):
                 function()
             samples[name].append((time.perf_counter() - start) / calls * 1e6)
-    torch.cuda.synchronize()
+    wait()
     return {name: statistics.median(times) for name, times in samples.items()}
 
 

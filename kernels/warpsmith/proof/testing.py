@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import dispatch
+from warpsmith.core import dispatch, references
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant, is_fp8
 from warpsmith.spec import accuracy
 from warpsmith.spec.accuracy import (
@@ -82,7 +82,7 @@ def gold(op: Op, args: Sequence[Any]) -> Outputs:
     """
     args = dispatch.normalise(op, _detached(args))
     with torch.no_grad():
-        return _exact(op, *dispatch.upcast(args, torch.float64))
+        return _exact(op, *references.upcast(args, torch.float64))
 
 
 def _exact(op: Op, *args: Any) -> Outputs:
@@ -110,14 +110,14 @@ def yardstick(op: Op, args: Sequence[Any]) -> Outputs:
     """
     args = dispatch.normalise(op, _detached(args))
     with torch.no_grad():
-        return _present(as_tuple(dispatch.reference(op, args)))
+        return _present(as_tuple(references.reference(op, args)))
 
 
 def promised(op: Op, args: Sequence[Any]) -> Outputs:
     """Shape, dtype and strides that the operator's fake promises, on meta tensors, of the outputs
     that there are; then those of the arguments that are written to.
     """
-    return _present(dispatch.promised(op, dispatch.normalise(op, _detached(args))))
+    return _present(references.promised(op, dispatch.normalise(op, _detached(args))))
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,10 @@ def _largest_sum(op: Op, args: tuple[Any, ...]) -> float:
     """A bound on the magnitude of every sum that a 16-bit accumulator may hold."""
     if op.terms is None:
         # Sums of products, of which a square is the largest.
-        dtype = dispatch.first_tensor(args).dtype
+        dtype = references.first_tensor(args).dtype
         wide = [a.double() for a in args if isinstance(a, Tensor) and a.dtype == dtype]
         return max(float(w.square().sum(-1 if w.dim() else None).max()) for w in wide)
-    magnitude = op.terms(*dispatch.upcast(args, torch.float64)).abs()
+    magnitude = op.terms(*references.upcast(args, torch.float64)).abs()
     largest = float(magnitude.sum(-1).max())
     if op.low_precision_terms:
         return min(largest, op.low_precision_terms * float(magnitude.max()))
@@ -176,7 +176,7 @@ def _sum_slack(expected: Expected, index: int, accumulator: torch.dtype) -> floa
     """
     op, args = expected.op, expected.args
     info = torch.finfo(accumulator)
-    first = dispatch.first_tensor(args)
+    first = references.first_tensor(args)
     produced = expected.gold[index].numel()
     if first.numel() == 0 or produced == 0:
         return 0.0
@@ -187,7 +187,7 @@ def _sum_slack(expected: Expected, index: int, accumulator: torch.dtype) -> floa
     if op.low_precision_terms:
         depth = min(depth, op.low_precision_terms)
     relative = min(depth * info.eps / 2, _MAX_SUM_ERROR)
-    wide = dispatch.upcast(args, torch.float64)
+    wide = references.upcast(args, torch.float64)
     absolute = gold(op, [a.abs() if isinstance(a, Tensor) else a for a in wide])[index]
     slack = relative * _largest(absolute)
     if terms < accuracy.FEW:
@@ -249,10 +249,10 @@ def compare(
     """
     args = dispatch.normalise(op, _detached(args))
     outs = as_tuple(out)
-    dtype = dispatch.first_tensor(args).dtype
+    dtype = references.first_tensor(args).dtype
     title = f"{variant.op_name if variant else op.name} [{DTYPE_NAMES.get(dtype, dtype)}"
     title += f" {label}]" if label else "]"
-    said = dispatch.promised(op, args)
+    said = references.promised(op, args)
     if len(outs) != len(said):
         return Comparison(False, f"{title}: {len(outs)} outputs, promised {len(said)}")
     for i, (o, promise) in enumerate(zip(outs, said, strict=True)):
@@ -291,7 +291,7 @@ def _compare_values(
 
         def floor(i: int = i, exact: Tensor = exact, theirs: Tensor = theirs) -> Tensor:
             with torch.no_grad():
-                wide = dispatch.upcast(expected.args, torch.float64)
+                wide = references.upcast(expected.args, torch.float64)
                 exactly = functools.partial(_exact, op)
                 least = conditioning(exactly, wide, expected.gold)[i].to(exact.device)
                 few = not op.elementwise and exact.numel() <= _FEW_RESULTS
@@ -495,7 +495,7 @@ def run_triton(op: Op, args: Sequence[Any]) -> Any:
     args = dispatch.normalise(op, tuple(args))
     if not dispatch.triton_available():
         raise RuntimeError(f"{op.name}: the Triton twin needs Triton, which is not installed")
-    device = dispatch.first_tensor(args).device
+    device = references.first_tensor(args).device
     if device.type == "cpu" and not dispatch.interpreting():
         raise RuntimeError(f"{op.name}: Triton takes CPU tensors only with TRITON_INTERPRET=1")
     return with_written(op, dispatch.triton_function(op))(*args)

@@ -464,6 +464,10 @@ def other_table(results: Results, name: str) -> str:
         ("peak_mib", "peak memory", lambda row: f"{_number(row.get('peak_mib'), 0)} MiB"),
         ("of_mma_peak", "of the instruction", lambda row: _percent(row.get("of_mma_peak"))),
         ("of_cublas", "of cuBLAS", lambda row: _percent(row.get("of_cublas"))),
+        ("none_us", "without gradient (µs)", lambda row: _number(row.get("none_us"), 1)),
+        ("forward_us", "forward (µs)", lambda row: _number(row.get("forward_us"), 1)),
+        ("both_us", "forward and backward (µs)", lambda row: _number(row.get("both_us"), 1)),
+        ("beyond", "beyond its bound", lambda row: str(row.get("beyond", "")).replace("_us", "")),
     ]
     shown = [(title, cell) for key, title, cell in columns if any(key in row for row in rows)]
     lines: Table = []

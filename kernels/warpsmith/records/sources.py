@@ -45,6 +45,12 @@ def of_attention(*beside: str) -> str:
     return _digest([*kernels, python_code.of_module(composite.module)])
 
 
+def of_host_times() -> str:
+    """What stands between a public function and its kernels, and how that is timed."""
+    modules = ("core.autograd", "core.dispatch", "measure.host_times")
+    return _digest(python_code.of_module(f"warpsmith.{module}") for module in modules)
+
+
 def of_self_tests() -> str:
     """What a run of the self tests speaks for."""
     return csrc.source_hash("selftest")

@@ -12,7 +12,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from warpsmith.core import dispatch
+from warpsmith.core import dispatch, references
 from warpsmith.core.catalogue import Sample, Variant
 from warpsmith.proof import testing
 from warpsmith.proof.testing import Expected
@@ -231,7 +231,7 @@ def _with_omitted(run: Run, out: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """What a public function returned, with None for outputs that the call leaves out: it returns
     those that there are, the only one by itself.
     """
-    promised = dispatch.promised(run.op, dispatch.normalise(run.op, args))
+    promised = references.promised(run.op, dispatch.normalise(run.op, args))
     there = iter(o for o in as_tuple(out) if o is not None)
     return tuple(None if promise is None else next(there, None) for promise in promised)
 

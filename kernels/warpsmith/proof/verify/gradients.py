@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import dispatch
+from warpsmith.core import references
 from warpsmith.core.catalogue import DTYPES, is_fp8
 from warpsmith.proof import testing
 from warpsmith.proof.verify.run import (
@@ -64,10 +64,10 @@ def judge_gradients(
     op = run.op
     leaves = requiring(args)
     ours, seeds = _gradients(function, leaves, None, None)
-    narrow = torch.float32 if is_fp8(dispatch.first_tensor(args).dtype) else None
+    narrow = torch.float32 if is_fp8(references.first_tensor(args).dtype) else None
 
     def reference(dtype: torch.dtype | None) -> list[Tensor | None]:
-        moved = args if dtype is None else dispatch.upcast(args, dtype)
+        moved = args if dtype is None else references.upcast(args, dtype)
         # PyTorch's gradient of the formula as it is written: rounded at every step, and where a
         # broadcast is summed away, the terms.
         return _gradients(written(op.reference), requiring(moved), seeds, dtype)[0]
@@ -80,7 +80,7 @@ def judge_gradients(
 
     exact = reference(torch.float64)
     theirs = from_output() if op.starts_from_output else reference(narrow)
-    wide = dispatch.upcast((*seeds, *args), torch.float64)
+    wide = references.upcast((*seeds, *args), torch.float64)
 
     def gradients(*moved: Any) -> tuple[Tensor, ...]:
         given, inputs = moved[: len(seeds)], requiring(moved[len(seeds) :])

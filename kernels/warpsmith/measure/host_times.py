@@ -1,0 +1,303 @@
+"""What a call costs the host, as a user makes it: each public function that has a gradient, beside
+PyTorch's function or the calls that it replaces, on tensors so small that the GPU keeps up.
+
+Three times of each: without gradient, forward where an argument requires one, and forward with the
+backward pass of `Tensor.backward`, whose gradients replace those of the step before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import warpsmith
+from warpsmith.core.catalogue import Inputs
+from warpsmith.measure import timing
+
+ROWS, COLS, GROUPS = 4, 64, 8
+
+#: What is timed of a function, and how much of PyTorch's time it may take: so many times as much,
+#: or so many microseconds more, whichever is larger.
+BOUNDS = {"none_us": (1.3, 3.0), "forward_us": (1.5, 8.0), "both_us": (1.25, 30.0)}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of a public function, and what it stands for. Floating-point tensors among `args`
+    require a gradient where one is asked for.
+    """
+
+    args: Callable[[Inputs], tuple[Any, ...]]
+    theirs: Callable[..., Any]
+    #: Ours, where it is not the public function of these arguments.
+    ours: Callable[..., Any] | None = None
+    dtype: torch.dtype = torch.bfloat16
+
+
+def _x(i: Inputs) -> tuple[Any, ...]:
+    return (i.plain(ROWS, COLS),)
+
+
+def _pair(i: Inputs) -> tuple[Any, ...]:
+    return i.plain(ROWS, COLS), i.plain(ROWS, COLS, salt=1)
+
+
+def _three(i: Inputs) -> tuple[Any, ...]:
+    return *_pair(i), i.plain(ROWS, COLS, salt=2)
+
+
+def _biased(i: Inputs) -> tuple[Any, ...]:
+    return i.plain(ROWS, COLS), i.plain(COLS, salt=1)
+
+
+def _affine(i: Inputs) -> tuple[Any, ...]:
+    return *_biased(i), i.plain(COLS, salt=2)
+
+
+def _residual(i: Inputs) -> tuple[Any, ...]:
+    return *_pair(i), i.plain(COLS, salt=2)
+
+
+def _residual_affine(i: Inputs) -> tuple[Any, ...]:
+    return *_residual(i), i.plain(COLS, salt=3)
+
+
+def _channels(i: Inputs) -> tuple[Any, ...]:
+    return i.plain(2, COLS, 4, 4), GROUPS, i.plain(COLS, salt=1), i.plain(COLS, salt=2)
+
+
+def _layer(i: Inputs) -> tuple[Any, ...]:
+    return i.plain(ROWS, COLS), i.plain(COLS, COLS, salt=1), i.plain(COLS, salt=2)
+
+
+def _product(i: Inputs) -> tuple[Any, ...]:
+    return i.plain(ROWS, COLS), i.plain(COLS, COLS, salt=1)
+
+
+def _classes(i: Inputs) -> Tensor:
+    return torch.arange(ROWS, device=i.device)
+
+
+def _heads(i: Inputs) -> tuple[Any, ...]:
+    return tuple(i.plain(1, GROUPS, ROWS, COLS, salt=salt) for salt in range(3))
+
+
+def _packed(i: Inputs) -> tuple[Any, ...]:
+    ends = torch.tensor((0, ROWS), device=i.device, dtype=torch.int32)
+    return *(i.plain(ROWS, GROUPS, COLS, salt=salt) for salt in range(3)), ends
+
+
+def _packed_alone(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+
+
+def _rms(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, (COLS,), weight, 1e-6)
+
+
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, (COLS,), weight, bias)
+
+
+def _of_sum(norm: Callable[..., Tensor]) -> Callable[..., Any]:
+    def run(x: Tensor, residual: Tensor, *affine: Tensor) -> tuple[Tensor, Tensor]:
+        h = x + residual
+        return norm(h, *affine), h
+
+    return run
+
+
+def _dropped(norm: Callable[..., Tensor]) -> Callable[..., Any]:
+    def run(x: Tensor, residual: Tensor, *affine: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.dropout(x, 0.1) + residual
+        return norm(h, *affine), h
+
+    return run
+
+
+def _gated(activation: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda x, up: activation(x) * up
+
+
+def _tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _fused_loss(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(x, weight).float(), target)
+
+
+def _over(name: str, theirs: Callable[..., Any]) -> Case:
+    return Case(_x, lambda x: theirs(x, dim=-1), lambda x: getattr(warpsmith, name)(x, dim=-1))
+
+
+#: By public function.
+CASES: Mapping[str, Case] = {
+    "add": Case(_pair, torch.add),
+    "mul": Case(_pair, torch.mul),
+    "mul_add": Case(_three, lambda x, y, z: x * y + z),
+    "bias_gelu": Case(_biased, lambda x, bias: F.gelu(x + bias)),
+    "bias_gelu_tanh": Case(_biased, lambda x, bias: _tanh(x + bias)),
+    "dropout": Case(_x, lambda x: F.dropout(x, 0.1), lambda x: warpsmith.dropout(x, 0.1)[0]),
+    "bias_dropout_add": Case(
+        lambda i: (*_biased(i), i.plain(ROWS, COLS, salt=2)),
+        lambda x, bias, residual: F.dropout(x + bias, 0.1) + residual,
+        lambda x, bias, residual: warpsmith.bias_dropout_add(x, bias, residual, 0.1)[0],
+    ),
+    "silu_and_mul": Case(_pair, _gated(F.silu)),
+    "gelu_and_mul": Case(_pair, _gated(F.gelu)),
+    "gelu_tanh_and_mul": Case(_pair, _gated(_tanh)),
+    "glu": Case(_x, F.glu),
+    "elu": Case(_x, F.elu),
+    "gelu": Case(_x, F.gelu),
+    "gelu_tanh": Case(_x, _tanh),
+    "hardshrink": Case(_x, F.hardshrink),
+    "hardswish": Case(_x, F.hardswish),
+    "mish": Case(_x, F.mish),
+    "quick_gelu": Case(_x, lambda x: x * torch.sigmoid(1.702 * x)),
+    "relu": Case(_x, F.relu),
+    "sigmoid": Case(_x, torch.sigmoid),
+    "silu": Case(_x, F.silu),
+    "swish": Case(_x, F.silu),
+    "weighted_sum": Case(
+        _pair,
+        lambda x, y: torch.add(x * 0.5, y, alpha=0.25),
+        lambda x, y: warpsmith.weighted_sum((x, y), (0.5, 0.25)),
+    ),
+    "amax": _over("amax", torch.amax),
+    "amin": _over("amin", torch.amin),
+    "mean": _over("mean", torch.mean),
+    "sum": _over("sum", torch.sum),
+    "var": _over("var", torch.var),
+    "cumsum": _over("cumsum", torch.cumsum),
+    "reduce_sum": Case(_x, torch.sum),
+    "dot": Case(lambda i: (i.plain(COLS), i.plain(COLS, salt=1)), torch.dot),
+    "softmax": _over("softmax", F.softmax),
+    "log_softmax": _over("log_softmax", F.log_softmax),
+    "scaled_masked_softmax": Case(
+        _pair,
+        lambda x, mask: F.softmax(x * 0.125 + mask, -1),
+        lambda x, mask: warpsmith.scaled_masked_softmax(x, mask, 0.125),
+    ),
+    "bias_scale_mask_softmax_dropout": Case(
+        _pair,
+        lambda x, bias: F.dropout(F.softmax(x * 0.125 + bias, -1), 0.1),
+        lambda x, bias: warpsmith.bias_scale_mask_softmax_dropout(x, bias, scale=0.125, p=0.1)[0],
+    ),
+    "rms_norm": Case(_biased, _rms),
+    "layer_norm": Case(_affine, _layer_norm),
+    "add_rms_norm": Case(_residual, _of_sum(_rms)),
+    "add_layer_norm": Case(_residual_affine, _of_sum(_layer_norm)),
+    "dropout_add_rms_norm": Case(
+        _residual,
+        _dropped(_rms),
+        lambda x, h, w: warpsmith.dropout_add_rms_norm(x, h, w, p=0.1),
+    ),
+    "dropout_add_layer_norm": Case(
+        _residual_affine,
+        _dropped(_layer_norm),
+        lambda x, h, w, b: warpsmith.dropout_add_layer_norm(x, h, w, b, p=0.1),
+    ),
+    "group_norm": Case(_channels, F.group_norm),
+    "cross_entropy": Case(lambda i: (*_x(i), _classes(i)), F.cross_entropy),
+    "fused_linear_cross_entropy": Case(lambda i: (*_product(i), _classes(i)), _fused_loss),
+    "bce_with_logits": Case(
+        lambda i: (*_x(i), torch.rand(ROWS, COLS, device=i.device).to(i.dtype)),
+        F.binary_cross_entropy_with_logits,
+    ),
+    "matmul": Case(_product, torch.matmul),
+    "matmul_tf32": Case(_product, torch.matmul, dtype=torch.float32),
+    "linear": Case(_layer, F.linear),
+    "addmm": Case(lambda i: (i.plain(COLS, salt=3), *_product(i)), torch.addmm),
+    "gemv": Case(lambda i: (i.plain(ROWS, COLS), i.plain(COLS, salt=1)), torch.mv),
+    "flash_attention": Case(
+        _heads,
+        F.scaled_dot_product_attention,
+        lambda q, k, v: warpsmith.flash_attention(q, k, v, layout="bhsd"),
+    ),
+    "flash_attention_varlen": Case(
+        _packed,
+        _packed_alone,
+        lambda q, k, v, ends: warpsmith.flash_attention_varlen(q, k, v, ends, ends, ROWS, ROWS),
+    ),
+    "scaled_dot_product_attention": Case(_heads, F.scaled_dot_product_attention),
+}
+
+
+def _step(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], None]:
+    """A call and its backward pass, as a training step makes them; of several outputs, all are
+    used.
+    """
+    leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+    out = function(*args)
+    several = isinstance(out, tuple)
+    used = [o.requires_grad for o in out] if several else []
+    seeds = [torch.ones_like(o) for o in (out if several else (out,)) if o.requires_grad]
+
+    def one() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        function(*args).backward(seeds[0])
+
+    def all_of_them() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        outs = [o for o, wanted in zip(function(*args), used, strict=True) if wanted]
+        torch.autograd.backward(outs, seeds)
+
+    return all_of_them if several else one
+
+
+def functions(name: str, device: str) -> dict[str, dict[str, Callable[[], Any]]]:
+    """The calls to time of a public function: by what is timed, ours ("auto") and PyTorch's."""
+    case = CASES[name]
+    args = case.args(Inputs(case.dtype, device))
+    leaves = tuple(
+        a.detach().requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a
+        for a in args
+    )
+    found: dict[str, dict[str, Callable[[], Any]]] = {timed: {} for timed in BOUNDS}
+    for impl, function in (("auto", case.ours or getattr(warpsmith, name)), ("torch", case.theirs)):
+        found["none_us"][impl] = functools.partial(function, *args)
+        found["forward_us"][impl] = functools.partial(function, *leaves)
+        found["both_us"][impl] = _step(function, leaves)
+    return found
+
+
+def beyond(ours: Row, theirs: Row) -> list[str]:
+    """Which of the times are beyond their bound."""
+    return [
+        timed
+        for timed, (ratio, more) in BOUNDS.items()
+        if ours[timed] > max(ratio * theirs[timed], theirs[timed] + more)
+    ]
+
+
+def measure(name: str, device: str = "cuda", *, calls: int = 100, batches: int = 21) -> list[Row]:
+    """The rows of a public function: ours, and PyTorch's."""
+    rows: dict[str, Row] = {impl: {"case": name, "impl": impl} for impl in ("auto", "torch")}
+    for timed, pair in functions(name, device).items():
+        for impl, time in timing.host_times(pair, calls=calls, batches=batches).items():
+            rows[impl][timed] = round(time, 1)
+    if too_long := beyond(rows["auto"], rows["torch"]):
+        rows["auto"]["beyond"] = ", ".join(too_long)
+    return list(rows.values())
+
+
+def measure_all(names: Iterable[str], device: str, say: Callable[[str], None]) -> list[Row]:
+    found: list[Row] = []
+    for name in names:
+        ours, theirs = rows = measure(name, device)
+        found += rows
+        times = ", ".join(f"{timed[:-3]} {ours[timed]} / {theirs[timed]}" for timed in BOUNDS)
+        say(f"{name}: {times}" + (f"; beyond: {ours['beyond']}" if "beyond" in ours else ""))
+    return found
