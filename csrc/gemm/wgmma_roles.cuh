@@ -1,6 +1,5 @@
 // Products by wgmma whose warps have roles: one warpgroup copies, the others multiply and store.
-//   Warpgroups that take turns each have a tile of their own: while one stores, the other one multiplies. The ring, which
-//   brings their stages one tile after another, keeps them apart.
+//   Two warpgroups that take turns each have a tile of their own: while one stores, the other one multiplies.
 #pragma once
 
 #include "device/block_order.h"
@@ -29,6 +28,7 @@ struct WgmmaRoles : WgmmaConfig<T, a, b, Plan> {
     typename Store::Shared staged[Base::warpgroups];
     WgmmaRing<Base::stages> barriers;
   };
+  static_assert(!Base::turns || Base::warpgroups == 2, "two take turns");
   static_assert(sizeof(Shared) <= kSharedOfSm90, "a block of sm_90 has room for the ring");
 };
 
@@ -51,6 +51,20 @@ __device__ __forceinline__ void for_each_tile(const WgmmaTiles& tiles, Body&& bo
     call(first);
   }
 }
+
+// Two warpgroups that multiply by turns, the first one first. Without turns, one might wait for a stage so far ahead that the
+// barrier's parity is that of an earlier one.
+struct Turns {
+  static constexpr int kFirst = 8;  // named barriers
+
+  __device__ __forceinline__ static void begin(int warpgroup) {
+    if (warpgroup == 1) pass(warpgroup);
+  }
+  __device__ __forceinline__ static void wait(int warpgroup) { ptx::sync_warps(kFirst + warpgroup, 2 * kWarpgroup); }
+  __device__ __forceinline__ static void pass(int warpgroup) {
+    ptx::arrive_warps(kFirst + (warpgroup ^ 1), 2 * kWarpgroup);
+  }
+};
 
 // Past the stages of a tile that another warpgroup multiplies.
 template <int stages>
@@ -99,14 +113,18 @@ __device__ __forceinline__ void multiply_by_roles(const CUtensorMap& a, const CU
     const WgmmaReader<Config> reader(shared.ring, share);
     typename Config::Store store(shared.staged[warpgroup]);
     int turn = 0;
+    if constexpr (Config::turns) Turns::begin(warpgroup);
     for_each_tile<Config>(tiles, [&](int m, int n) {
       if constexpr (Config::turns) {
         const bool mine = turn == warpgroup;
-        turn = turn + 1 == Config::warpgroups ? 0 : turn + 1;
+        turn ^= 1;
         if (!mine) return skip(at, tiles.steps);
+        Turns::wait(warpgroup);
       }
       typename Config::Sums sums;
-      multiply_steps(sums, reader, shared.barriers, at, tiles.steps);
+      multiply_steps<Config>(sums, reader, shared.barriers, at, tiles.steps, [&] {
+        if constexpr (Config::turns) Turns::pass(warpgroup);
+      });
       store.store(sums, tiles, d, m + share * Config::rows, n);
     });
     store.finish();

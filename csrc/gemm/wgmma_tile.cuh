@@ -111,11 +111,11 @@ class WgmmaReader {
 };
 
 // Sums of a warpgroup, of `steps` stages from `at` on, which moves behind them. A stage is given back when its products are
-// done, while those of the next one run.
-template <class Config>
+// done, while those of the next one run. issued(): once the last ones have begun.
+template <class Config, class Issued>
 __device__ __forceinline__ void multiply_steps(typename Config::Sums& sums, const WgmmaReader<Config>& reader,
-                                               WgmmaRing<Config::stages>& ring, RingSlot<Config::stages>& at,
-                                               int steps) {
+                                               WgmmaRing<Config::stages>& ring, RingSlot<Config::stages>& at, int steps,
+                                               Issued&& issued) {
   RingSlot<Config::stages> before;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
@@ -128,6 +128,7 @@ __device__ __forceinline__ void multiply_steps(typename Config::Sums& sums, cons
     before = at;
     at.advance();
   }
+  issued();
   ptx::wgmma_wait<0>(sums);
   ring.template release_unread<Config::cluster>(before);
 }

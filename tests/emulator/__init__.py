@@ -117,8 +117,8 @@ def rewritten(name: str, text: str) -> str:
         own = HERE / f"ptx_{Path(name).name}"  # of what few kernels use
         if not own.is_file():
             return '#pragma once\n#include "ptx.h"\n'
-        digest = hashlib.sha256(own.read_bytes()).hexdigest()  # of which objects are made
-        return f'#pragma once\n#include "{own.name}"  // {digest}\n'
+        digest = hashlib.sha256(own.read_bytes()).hexdigest()  # of objects that include it
+        return f'#pragma once\n#include "{own.name}"\nstatic_assert("{digest}");\n'
     if name == "device/cluster.h":
         for declaration, body in _CLUSTER.items():
             begin = text.find(declaration + " {")

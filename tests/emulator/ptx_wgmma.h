@@ -1,7 +1,8 @@
 // device/ptx/wgmma.h without PTX: each thread of a warpgroup computes its own sums, of what the async proxy sees.
 #pragma once
 
-#include <vector>
+#include <array>
+#include <memory>
 
 #include "background.h"
 #include "device/wgmma_kind.h"
@@ -36,8 +37,9 @@ class WgmmaMatrix {
     const int values = static_cast<int>(line_) / size;
     std::array<Wide<Value>, k> found;
     for (int i = 0; i < k; ++i) {
-      const uint32_t at = along_mn ? start_ + mn / values * leading_ + i / 8 * stride_ + i % 8 * line_ + mn % values * size
-                                   : start_ + mn / 8 * stride_ + mn % 8 * line_ + i * size;
+      const uint32_t at = along_mn
+                              ? start_ + mn / values * leading_ + i / 8 * stride_ + i % 8 * line_ + mn % values * size
+                              : start_ + mn / 8 * stride_ + mn % 8 * line_ + i * size;
       Value value;
       read_async(at ^ (at / 128 & (line_ / 16 - 1)) * 16, static_cast<void*>(&value), sizeof(value));
       found[i] = widen(value);
@@ -137,17 +139,18 @@ void wgmma(Register (&d)[registers], const uint32_t (&a)[4], uint64_t b, bool ad
   std::memcpy(&mine, a, sizeof(mine));
   const auto warp = emu::exchange(mine);
   constexpr int e = 4 / sizeof(Value);
-  emu::WgmmaRows<Kind> rows;
+  // Not captured by value: g++ 12.2 clears bytes of arrays of arrays for the padding of a closure that holds them.
+  const auto rows = std::make_shared<emu::WgmmaRows<Kind>>();
   for (int word = 0; word < 8; ++word) {
     const auto& from = warp.of[emu::lane() / 4 * 4 + word % 4];
     for (int below = 0; below < 2; ++below) {
       Value values[e];
       std::memcpy(static_cast<void*>(values), &from.of[word / 4 * 2 + below], 4);
-      for (int i = 0; i < e; ++i) rows[below][word * e + i] = emu::widen(values[i]);
+      for (int i = 0; i < e; ++i) (*rows)[below][word * e + i] = emu::widen(values[i]);
     }
   }
   Register* const to = d;
-  emu::multiply_later([=] { emu::add_wgmma<Kind, Register, registers>(to, rows, b, adds); });
+  emu::multiply_later([=] { emu::add_wgmma<Kind, Register, registers>(to, *rows, b, adds); });
 }
 
 inline void mbarrier_wait_unread(uint64_t* barrier, int parity) { emu::barrier_wait_unread(barrier, parity); }

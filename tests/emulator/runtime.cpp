@@ -592,8 +592,7 @@ void wait_stores(int pending) { self().stores.finish(static_cast<size_t>(pending
 
 void read_async(uint32_t address, void* to, size_t bytes) {
   const Window& window = block->launch->windows[block->rank];
-  char* const from =
-      address < kStaticOffset ? window.dynamic + address : window.statics + (address - kStaticOffset);
+  char* const from = address < kStaticOffset ? window.dynamic + address : window.statics + (address - kStaticOffset);
   Shadow& shadow = shadows[block->rank];
   const std::lock_guard<std::mutex> lock(shadow.mutex);
   std::memcpy(to, shadow.view(from, bytes), bytes);

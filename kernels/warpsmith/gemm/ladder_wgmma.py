@@ -66,5 +66,5 @@ WGMMA: tuple[Rung, ...] = (
     _rung("wgmma_persistent", "blocks that stay, tiles in groups for L2"),
     _rung("wgmma_cluster", "clusters of two, which share b"),
     _rung("wgmma_staged", "results leave by the copy engine, under the next tile"),
-    _rung("wgmma_pingpong", "two warpgroups take turns: one multiplies while the other stores"),
+    _rung("wgmma_pingpong", "two warpgroups in turns: one multiplies, the other stores"),
 )
