@@ -71,6 +71,7 @@ template <class Config>
 class StoreBoxes {
   using T = typename Config::T;
   static constexpr int kCols = 64, kBoxes = 2, kLine = kCols * static_cast<int>(sizeof(T));
+  static constexpr int kEach = Config::strips * (Config::bn / kCols);  // of a tile
   static_assert(kLine == 128 && Config::bn % kCols == 0, "whole boxes");
 
  public:
@@ -101,7 +102,7 @@ class StoreBoxes {
     for (int i = 0; i < Config::strips; ++i) {
 #pragma unroll
       for (int box = 0; box < Config::bn / kCols; ++box) {
-        char* to = shared_.boxes[(i * (Config::bn / kCols) + box) % kBoxes];
+        char* to = shared_.boxes[(first_ + i * (Config::bn / kCols) + box) % kBoxes];
         if (leads()) ptx::stores_wait_read<kBoxes - 1>();
         meet();
 #pragma unroll
@@ -122,6 +123,7 @@ class StoreBoxes {
         }
       }
     }
+    first_ = (first_ + kEach) % kBoxes;
   }
 
   // The block's shared memory must last until it has been read.
@@ -131,7 +133,6 @@ class StoreBoxes {
 #endif
 
  private:
-  static_assert(Config::strips * (Config::bn / kCols) % kBoxes == 0, "a tile begins with the first box");
   __device__ __forceinline__ static bool leads() { return threadIdx.x % kWarpgroup == 0; }
   // Of the warpgroup's threads; its number is that of its barrier.
   __device__ __forceinline__ static void meet() {
@@ -139,6 +140,7 @@ class StoreBoxes {
   }
 
   Shared& shared_;
+  int first_ = 0;  // the box that comes next
 };
 
 }  // namespace warpsmith

@@ -57,6 +57,7 @@ __device__ __forceinline__ void copy_operand(char* to, const CUtensorMap& map, i
   constexpr int kRows = Operand::mn / (kBoxes >= cluster ? kBoxes : cluster);
   constexpr int kBytes = kRows * Operand::k * Operand::size;
   static_assert(!Operand::along_k || Operand::panels == 1, "a line holds all of k");
+  static_assert(kBoxes < cluster || kBoxes % cluster == 0, "equal shares");
   const int first = cluster == 1 ? 0 : cluster_rank() * kShare;
 #pragma unroll
   for (int i = 0; i < kShare; ++i) {

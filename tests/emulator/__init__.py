@@ -218,7 +218,15 @@ def _object(source: Path, flags: Sequence[str], digest: Callable[[], str]) -> Pa
     return store.obtain(key(), compile_to, key).path
 
 
-_RUNTIME = ("emulator.h", "background.h", "gpu.h", "shadow.h", "gpu.cpp", "notes.cpp", "runtime.cpp")
+_RUNTIME = (
+    "emulator.h",
+    "background.h",
+    "gpu.h",
+    "shadow.h",
+    "gpu.cpp",
+    "notes.cpp",
+    "runtime.cpp",
+)
 
 
 def runtime() -> Path:
