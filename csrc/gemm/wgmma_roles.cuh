@@ -17,6 +17,11 @@ struct RolesPlan : WgmmaPlan {
   static constexpr int copier_registers = 0, multiplier_registers = 0;
 };
 
+// Two warpgroups that multiply, on the registers that the third gives up: 64,512 of a multiprocessor's 65,536 in all.
+struct TwoMultiply : RolesPlan {
+  static constexpr int warpgroups = 2, copier_registers = 40, multiplier_registers = 232;
+};
+
 template <class T, Along a, Along b, class Plan>
 struct WgmmaRoles : WgmmaConfig<T, a, b, Plan> {
   using Base = WgmmaConfig<T, a, b, Plan>;

@@ -35,16 +35,19 @@ class WgmmaMatrix {
   std::array<Wide<Value>, k> row(int mn) const {
     constexpr int size = sizeof(Value);
     const int values = static_cast<int>(line_) / size;
-    std::array<Wide<Value>, k> found;
-    for (int i = 0; i < k; ++i) {
-      const uint32_t at = along_mn
-                              ? start_ + mn / values * leading_ + i / 8 * stride_ + i % 8 * line_ + mn % values * size
-                              : start_ + mn / 8 * stride_ + mn % 8 * line_ + i * size;
-      Value value;
-      read_async(at ^ (at / 128 & (line_ / 16 - 1)) * 16, static_cast<void*>(&value), sizeof(value));
-      found[i] = widen(value);
+    std::array<Value, k> found;
+    auto* const to = reinterpret_cast<char*>(&found);
+    if constexpr (along_mn) {
+      for (int i = 0; i < k; ++i) {
+        read(to + i * size, start_ + mn / values * leading_ + i / 8 * stride_ + i % 8 * line_ + mn % values * size,
+             size);
+      }
+    } else {
+      for (int i = 0; i < k * size; i += 16) read(to + i, start_ + mn / 8 * stride_ + mn % 8 * line_ + i, 16);
     }
-    return found;
+    std::array<Wide<Value>, k> wide;
+    for (int i = 0; i < k; ++i) wide[i] = widen(found[i]);
+    return wide;
   }
 
  private:
@@ -53,6 +56,10 @@ class WgmmaMatrix {
     const auto mode = static_cast<int>(bits >> 62);
     if (mode == 0) fail("a matrix descriptor without a swizzle: not emulated");
     return 256 >> mode;
+  }
+
+  void read(char* to, uint32_t at, int bytes) const {
+    read_async(at ^ (at / 128 & (line_ / 16 - 1)) * 16, to, static_cast<size_t>(bytes));
   }
 
   uint32_t start_, leading_, stride_, line_;

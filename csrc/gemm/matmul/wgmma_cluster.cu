@@ -7,10 +7,9 @@
 namespace warpsmith {
 namespace {
 
-struct Plan : RolesPlan {
+struct Plan : TwoMultiply {
   static constexpr bool stays = true;
-  static constexpr int bm = 128, bn = 256, stages = 4, warpgroups = 2, cluster = 2;
-  static constexpr int copier_registers = 40, multiplier_registers = 232;
+  static constexpr int bm = 128, bn = 256, stages = 4, cluster = 2;
   template <class Config>
   using Store = StorePairs<Config>;
 };
