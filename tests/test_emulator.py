@@ -47,7 +47,7 @@ def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("order")
 @pytest.mark.parametrize(
-    "name", ["turn", "background", "bulk", "over writes", "over reads", "store"]
+    "name", ["turn", "background", "bulk", "over writes", "over reads", "multiply", "store"]
 )
 def test_what_is_right_runs_in_both_orders(probe: Probe, name: str) -> None:
     to, message = probe(name)
@@ -73,7 +73,7 @@ def test_a_missing_barrier_shows_in_one_of_the_orders(
 
 
 @pytest.mark.usefixtures("order")
-@pytest.mark.parametrize("name", ["background, no wait", "bulk, no wait"])
+@pytest.mark.parametrize("name", ["background, no wait", "bulk, no wait", "multiply, no wait"])
 def test_copies_are_made_no_sooner_than_they_are_waited_for(probe: Probe, name: str) -> None:
     to, message = probe(name)
     assert message == ""
@@ -98,6 +98,13 @@ def test_copies_out_see_nothing_that_was_not_fenced(probe: Probe, name: str) -> 
 
 
 @pytest.mark.usefixtures("order")
+def test_products_see_nothing_that_was_not_fenced(probe: Probe) -> None:
+    to, message = probe("multiply, no fence")
+    assert message == ""
+    assert to[:64].isnan().all()
+
+
+@pytest.mark.usefixtures("order")
 def test_what_was_not_fenced_may_land_on_a_copy(probe: Probe) -> None:
     to, message = probe("over writes, no fence")
     assert message == ""
@@ -113,6 +120,7 @@ _NOT_FENCED = "a copy over shared memory that a thread waited for and did not fe
         ("over reads, no fence", _NOT_FENCED),
         ("over reads, one thread without a fence", _NOT_FENCED),
         ("bulk, barrier not shown", "an mbarrier that no fence has shown to it"),
+        ("multiply, sums not fenced", "wgmma without wgmma_fence()"),
         ("absent lanes", "deadlock"),
         ("bulk, too many bytes expected", "deadlock"),
         ("misaligned", "misaligned: a load, thread 0 of block 0"),

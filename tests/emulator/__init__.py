@@ -115,7 +115,10 @@ def rewritten(name: str, text: str) -> str:
     """
     if name.startswith("device/ptx/"):
         own = HERE / f"ptx_{Path(name).name}"  # of what few kernels use
-        return f'#pragma once\n#include "{own.name if own.is_file() else "ptx.h"}"\n'
+        if not own.is_file():
+            return '#pragma once\n#include "ptx.h"\n'
+        digest = hashlib.sha256(own.read_bytes()).hexdigest()  # of objects that include it
+        return f'#pragma once\n#include "{own.name}"\nstatic_assert("{digest}");\n'
     if name == "device/cluster.h":
         for declaration, body in _CLUSTER.items():
             begin = text.find(declaration + " {")
@@ -215,7 +218,15 @@ def _object(source: Path, flags: Sequence[str], digest: Callable[[], str]) -> Pa
     return store.obtain(key(), compile_to, key).path
 
 
-_RUNTIME = ("emulator.h", "gpu.h", "shadow.h", "gpu.cpp", "notes.cpp", "runtime.cpp")
+_RUNTIME = (
+    "emulator.h",
+    "background.h",
+    "gpu.h",
+    "shadow.h",
+    "gpu.cpp",
+    "notes.cpp",
+    "runtime.cpp",
+)
 
 
 def runtime() -> Path:

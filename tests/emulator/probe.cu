@@ -4,15 +4,17 @@
 #include <string_view>
 
 #include "device/cluster.h"
+#include "device/matrix_descriptor.h"
 #include "device/ptx/copy.h"
 #include "device/ptx/memory.h"
 #include "device/ptx/tma.h"
+#include "device/ptx/wgmma.h"
 #include "device/warp.h"
 
 namespace warpsmith {
 namespace {
 
-constexpr int kThreads = 64;
+constexpr int kThreads = 64, kDynamicBytes = 4096;
 
 // to[i] = from[63 - i], through shared memory.
 template <bool waits>
@@ -34,6 +36,31 @@ __global__ void turn_in_background_kernel(const float* from, float* to) {
   if (waits) ptx::cp_async_wait<0>();
   __syncthreads();
   to[threadIdx.x] = tile[kThreads - 1 - threadIdx.x];
+}
+
+// The same as a product with ones on a diagonal, of the 8 rows of a that matter.
+template <bool fences, bool fences_sums, bool waits>
+__global__ void turn_by_wgmma_kernel(const float* from, float* to) {
+  using Kind = WgmmaKind<Tf32Operand>;
+  using A = WgmmaOperand<Major::k, 64, 8, 4, Line::of_32>;
+  using B = WgmmaOperand<Major::k, 8, 8, 4, Line::of_32>;
+  extern __shared__ __align__(1024) float operands[];
+  const int i = static_cast<int>(threadIdx.x), lane = i % kWarp;
+  float *a = operands, *b = operands + A::bytes / 4;
+  const int at = i ^ i / 32 * 4;  // chunks of the lower four lines change places
+  a[at] = from[kThreads - 1 - i];
+  b[at] = i / 8 == i % 8 ? 1.0f : 0.0f;
+  if (fences) ptx::fence_proxy_async();
+  __syncthreads();
+  float sums[4] = {NAN, NAN, NAN, NAN};
+  if (fences_sums) ptx::wgmma_fence();
+  ptx::wgmma<Kind>(sums, A::descriptor(ptx::shared_address(a)).bits(), B::descriptor(ptx::shared_address(b)).bits(),
+                   /*adds=*/false);
+  ptx::wgmma_commit();
+  if (waits) ptx::wgmma_wait<0>(sums);
+  if (i < kWarp) {
+    for (int right = 0; right < 2; ++right) to[lane / 4 * 8 + lane % 4 * 2 + right] = sums[right];
+  }
 }
 
 __device__ void begin(uint64_t* barrier, bool fences = true) {
@@ -166,6 +193,10 @@ const Probe probes[] = {
     {"over reads", turn_second_kernel<Fences::all>},
     {"over reads, no fence", turn_second_kernel<Fences::none>},
     {"over reads, one thread without a fence", turn_second_kernel<Fences::some>},
+    {"multiply", turn_by_wgmma_kernel<true, true, true>},
+    {"multiply, no fence", turn_by_wgmma_kernel<false, true, true>},
+    {"multiply, sums not fenced", turn_by_wgmma_kernel<true, false, true>},
+    {"multiply, no wait", turn_by_wgmma_kernel<true, true, false>},
     {"store", turn_and_store_kernel<Fence::right>},
     {"store, no fence", turn_and_store_kernel<Fence::none>},
     {"store, fence before the writes", turn_and_store_kernel<Fence::early>},
@@ -187,7 +218,7 @@ extern "C" const char* emulator_probe(const char* name, const float* from, float
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {static_cast<unsigned>(probe.blocks), 1, 1};
     const cudaLaunchConfig_t config{
-        dim3(probe.blocks), dim3(warpsmith::kThreads), 4 * warpsmith::kThreads, nullptr, &attribute, 1};
+        dim3(probe.blocks), dim3(warpsmith::kThreads), warpsmith::kDynamicBytes, nullptr, &attribute, 1};
     void* arguments[] = {&from, &to};
     emu::prepare_launch(probe.kernel, name, from, to);
     const cudaError_t status = cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(probe.kernel), arguments);

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "background.h"
 #include "gpu.h"
 #include "shadow.h"
 
@@ -39,10 +40,17 @@ struct Copy {
   bool zeros;
 };
 
-struct Store {
-  void* to;
-  const void* from;
-  size_t bytes;
+// What runs in the background, as late as a wait for its group allows.
+struct Background {
+  std::vector<std::function<void()>> open;
+  std::deque<std::vector<std::function<void()>>> groups;
+
+  void commit() { groups.push_back(std::exchange(open, {})); }
+  void finish(size_t pending) {
+    for (; groups.size() > pending; groups.pop_front()) {
+      for (const auto& work : groups.front()) work();
+    }
+  }
 };
 
 struct Fibre {
@@ -53,8 +61,8 @@ struct Fibre {
   unsigned cluster_phase = 0;
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> groups;
-  std::vector<Store> open_stores;
-  std::deque<std::vector<Store>> store_groups;
+  Background stores, products;
+  bool products_fenced = false;
 };
 
 // Lanes of a warp that meet.
@@ -143,17 +151,6 @@ void finish_copies(Fibre& fibre, size_t pending) {
   }
 }
 
-void finish_stores(Fibre& fibre, size_t pending) {
-  for (; fibre.store_groups.size() > pending; fibre.store_groups.pop_front()) {
-    Shadow& shadow = shadows[block->rank];
-    const std::lock_guard<std::mutex> lock(shadow.mutex);
-    for (const Store& store : fibre.store_groups.front()) {
-      auto* const from = const_cast<char*>(static_cast<const char*>(store.from));
-      std::memcpy(store.to, shadow.view(from, store.bytes), store.bytes);
-    }
-  }
-}
-
 // Those that have ended count as arrived.
 void release(Counter& counter, int threads) {
   if (counter.arrived == 0 || counter.arrived < threads) return;
@@ -168,7 +165,7 @@ void release_cluster(Cluster& cluster) {
 
 void end_fibre() {
   Fibre& fibre = self();
-  finish_stores(fibre, 0);
+  fibre.stores.finish(0);
   fibre.done = true;
   --block->live;
   --block->launch->cluster.threads;
@@ -376,6 +373,13 @@ void sync_some(int barrier, int threads) {
   wait_until([&] { return counter.phase != phase; });
 }
 
+void arrive_some(int barrier, int threads) {
+  Counter& counter = block->barriers[barrier];
+  ++counter.arrived;
+  release(counter, threads);
+  ++block->launch->cluster.progress;
+}
+
 void sync_threads() { sync_some(0, block->live); }
 
 int cluster_rank() { return block->rank; }
@@ -519,7 +523,7 @@ void barrier_complete(uint64_t* barrier, int bytes) {
   change(barrier, [&](State& state) { state.bytes -= bytes; });
 }
 
-void barrier_wait(uint64_t* barrier, int parity) {
+void barrier_wait_unread(uint64_t* barrier, int parity) {
   wait_until([=] {
     const auto done = [=] {
       return std::bit_cast<State>(std::atomic_ref<uint64_t>(*barrier).load()).phase != (parity & 1);
@@ -528,6 +532,10 @@ void barrier_wait(uint64_t* barrier, int parity) {
     }
     return done();
   });
+}
+
+void barrier_wait(uint64_t* barrier, int parity) {
+  barrier_wait_unread(barrier, parity);
   Shadow& shadow = shadows[block->rank];
   const std::lock_guard<std::mutex> lock(shadow.mutex);
   shadow.observe(barrier, &self());
@@ -572,13 +580,37 @@ void store_later(void* global, const void* shared, int bytes) {
   check_aligned(shared, 16, "a bulk copy's shared side");
   check_aligned(global, 16, "a bulk copy's global side");
   if (bytes % 16 != 0) fail("a bulk copy of a number of bytes that 16 does not divide");
-  shared_offset(shared);
-  self().open_stores.push_back({global, shared, static_cast<size_t>(bytes)});
+  const uint32_t from = shared_offset(shared);
+  run_store_later([=] { read_async(from, global, static_cast<size_t>(bytes)); });
 }
 
-void commit_stores() { self().store_groups.push_back(std::move(self().open_stores)); }
+void run_store_later(std::function<void()> store) { self().stores.open.push_back(std::move(store)); }
 
-void wait_stores(int pending) { finish_stores(self(), static_cast<size_t>(pending)); }
+void commit_stores() { self().stores.commit(); }
+
+void wait_stores(int pending) { self().stores.finish(static_cast<size_t>(pending)); }
+
+void read_async(uint32_t address, void* to, size_t bytes) {
+  const Window& window = block->launch->windows[block->rank];
+  char* const from = address < kStaticOffset ? window.dynamic + address : window.statics + (address - kStaticOffset);
+  Shadow& shadow = shadows[block->rank];
+  const std::lock_guard<std::mutex> lock(shadow.mutex);
+  std::memcpy(to, shadow.view(from, bytes), bytes);
+}
+
+void fence_products() { self().products_fenced = true; }
+
+void multiply_later(std::function<void()> product) {
+  if (!self().products_fenced) fail("wgmma without wgmma_fence() since its thread last waited for one");
+  self().products.open.push_back(std::move(product));
+}
+
+void commit_products() { self().products.commit(); }
+
+void wait_products(int pending) {
+  self().products.finish(static_cast<size_t>(pending));
+  self().products_fenced = false;
+}
 
 void next_launch(Invoke invoke, char* (*marker)()) {
   next_invoke = invoke;

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from warpsmith.core.catalogue import Rung
-from warpsmith.gemm import ladder_mma, ladder_simt
+from warpsmith.gemm import ladder_mma, ladder_simt, ladder_wgmma
 from warpsmith.gemm.problem import (
     OnProblem,
     Problem,
@@ -85,6 +85,7 @@ LADDER: tuple[Rung, ...] = (
     *ladder_simt.SIMT,
     *ladder_mma.WMMA,
     *ladder_mma.MMA,
+    *ladder_wgmma.WGMMA,
     SKINNY_NN,
     SKINNY,
 )

@@ -1,0 +1,84 @@
+// device/ptx/tensor_store.h without PTX.
+#pragma once
+
+#include "background.h"
+#include "ptx.h"
+
+namespace emu {
+
+inline void add_f32(char* to, const char* from) {
+  float a, b;
+  std::memcpy(&a, to, sizeof(a));
+  std::memcpy(&b, from, sizeof(b));
+  a += b;
+  std::memcpy(to, &a, sizeof(a));
+}
+
+// A box of shared memory to where `corner` says, `put` value by value; nothing outside the tensor.
+inline void store_box(const CUtensorMap* to, int rank, const Corner& corner, const void* shared,
+                      void (*put)(const TensorMap& map, char* to, const char* from)) {
+  const TensorMap map = read_map(to);
+  const uint32_t start = shared_offset(shared);
+  if (map.rank != rank) fail("a box of another rank than its tensor map");
+  if (start % 128 != 0 || start % std::max(8 * map.line, 1) != 0) fail("misaligned: a box of a tensor map");
+  if (map.line != 0 && map.box_line() != map.line) fail("a swizzled box whose rows are no whole lines");
+  run_store_later([=] {
+    const uint32_t mask = map.line == 0 ? 0 : map.line / 16 - 1;
+    for (int line = 0; line < map.box_lines(); ++line) {
+      Corner place = corner;
+      for (int d = 1, left = line; d < map.rank; left /= map.box[d++]) place[d] += left % map.box[d];
+      for (int c = 0; c < map.box_line(); c += map.size) {
+        place[0] = corner[0] + c / map.size;
+        char* at = const_cast<char*>(map.data) + place[0] * map.size;
+        bool inside = true;
+        for (int d = 0; d < map.rank; ++d) {
+          inside = inside && place[d] >= 0 && place[d] < map.sizes[d];
+          if (d > 0) at += place[d] * map.pitches[d - 1];
+        }
+        if (!inside) continue;
+        const uint32_t from = start + line * map.box_line() + c;
+        char value[8];
+        read_async(from ^ (from / 128 & mask) * 16, value, map.size);
+        put(map, at, value);
+      }
+    }
+  });
+}
+
+}  // namespace emu
+
+namespace warpsmith::ptx {
+
+template <int rank>
+void tensor_store(const CUtensorMap* map, const int (&corner)[rank], const void* shared) {
+  emu::store_box(map, rank, innermost_first(corner), shared,
+                 [](const emu::TensorMap& made, char* to, const char* from) { std::memcpy(to, from, made.size); });
+}
+
+// Of f32 alone.
+template <int rank>
+void tensor_add(const CUtensorMap* map, const int (&corner)[rank], const void* shared) {
+  if (emu::read_map(map).size != 4) emu::fail("tensor_add of other values than f32: not emulated");
+  emu::store_box(map, rank, innermost_first(corner), shared,
+                 [](const emu::TensorMap&, char* to, const char* from) { emu::add_f32(to, from); });
+}
+
+inline void stores_commit() { emu::commit_stores(); }
+template <int pending>
+void stores_wait_read() {
+  emu::wait_stores(pending);
+}
+template <int pending>
+void stores_wait() {
+  emu::wait_stores(pending);
+}
+
+inline void tensor_load(void* shared, const CUtensorMap* map, const int (&corner)[2], uint64_t* barrier, uint64_t) {
+  tensor_load(shared, map, corner, barrier);
+}
+inline void tensor_load_multicast(void* shared, const CUtensorMap* map, const int (&corner)[2], uint64_t* barrier,
+                                  uint16_t blocks, uint64_t) {
+  tensor_load_multicast(shared, map, corner, barrier, blocks);
+}
+
+}  // namespace warpsmith::ptx
