@@ -325,11 +325,26 @@ def _product(draw: Draw) -> Roles:
     }
 
 
+# --- moving data ----------------------------------------------------------------------------------
+
+
+def _moved(draw: Draw) -> Roles:
+    """Dimensions in another order."""
+    shape = draw.shape(2 if draw.op.name == "transpose" else 0)
+    dims = draw.random.sample(range(len(shape)), len(shape))
+    return {
+        "x": lambda: draw.tensor(shape),
+        "dims": lambda: [d - len(shape) if draw.maybe() else d for d in dims],
+    }
+
+
 # --- a call ---------------------------------------------------------------------------------------
 
 
 def _plan(op: Op) -> Callable[[Draw], Roles]:
     names = op.argument_names
+    if op.name in ("transpose", "permute"):
+        return _moved
     if op.family == "gemm":
         return _product
     if "logits" in names:
