@@ -24,6 +24,8 @@ from warpsmith.loss import *  # noqa: F403
 from warpsmith.loss import __all__ as _loss
 from warpsmith.gemm import *  # noqa: F403
 from warpsmith.gemm import __all__ as _gemm
+from warpsmith.vision import *  # noqa: F403
+from warpsmith.vision import __all__ as _vision
 # isort: on
 
 __version__ = "0.1.0"
@@ -40,4 +42,5 @@ __all__ = [
     *_softmax,
     *_reduce,
     *_transform,
+    *_vision,
 ]

@@ -8,4 +8,5 @@ FAMILIES: tuple[str, ...] = (
     "norm",
     "loss",
     "gemm",
+    "vision",
 )

@@ -338,6 +338,19 @@ def _moved(draw: Draw) -> Roles:
     }
 
 
+# --- images ---------------------------------------------------------------------------------------
+
+
+def _histogram(draw: Draw) -> Roles:
+    bins, floats = draw.pick((1, 2, 16, 100, 256)), draw.dtype == "f32"
+    return {
+        "x": lambda: draw.tensor(draw.shape()),
+        "bins": lambda: bins,
+        "edges": lambda: draw.tensor((bins + 1,), "ascending") if floats else None,
+        "is_unsigned": draw.maybe,
+    }
+
+
 # --- a call ---------------------------------------------------------------------------------------
 
 
@@ -345,6 +358,8 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
     names = op.argument_names
     if op.name in ("transpose", "permute"):
         return _moved
+    if op.name == "histogram":
+        return _histogram
     if op.family == "gemm":
         return _product
     if "logits" in names:

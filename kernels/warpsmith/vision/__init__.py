@@ -1,0 +1,5 @@
+"""Images and diffusion: histograms."""
+
+from warpsmith.vision.histogram import histogram
+
+__all__ = ["histogram"]
