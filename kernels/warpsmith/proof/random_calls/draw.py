@@ -351,6 +351,40 @@ def _histogram(draw: Draw) -> Roles:
     }
 
 
+def _upsampled(draw: Draw) -> Roles:
+    name = draw.op.argument_names[0]
+    draw.layouts = (*LAYOUTS, CHANNELS_LAST)
+    shape = tuple(draw.pick((1, 2, 3, 8, 16)) for _ in range(4))
+    factors = [draw.pick((0.0, 2.0, 1.3, 0.5)) for _ in range(2)]
+    size = [
+        max(1, int(n * f)) if f else draw.pick((1, 5, 16))
+        for n, f in zip(shape[2:], factors, strict=True)
+    ]
+    read, given = (shape, size) if name == "x" else ((*shape[:2], *size), list(shape[2:]))
+    return {
+        name: lambda: draw.tensor(read),
+        "size": lambda: given,
+        "factor_h": lambda: factors[0],
+        "factor_w": lambda: factors[1],
+    }
+
+
+def _stepped(draw: Draw) -> Roles:
+    """Steps of a schedule of 50."""
+    drawn = draw.tensor
+    shape = draw.shape(1)
+    n = shape[0] if draw.op.name == "add_noise" else draw.pick(SIZES)
+    wide = ("contiguous",)
+    width = draw.pick(COLUMNS)
+    table = drawn((50, 2), "unit", "f32") if draw.op.name == "add_noise" else drawn((50, width))
+    return {
+        "x": lambda: drawn(shape),
+        "noise": lambda: drawn(shape),
+        "t": lambda: drawn((n,), "classes 50", draw.pick(("int64", "int32")), wide),
+        "table": lambda: table,
+    }
+
+
 # --- a call ---------------------------------------------------------------------------------------
 
 
@@ -358,6 +392,10 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
     names = op.argument_names
     if op.name in ("transpose", "permute"):
         return _moved
+    if op.name.startswith("upsample"):
+        return _upsampled
+    if op.name in ("timestep_embedding", "add_noise"):
+        return _stepped
     if op.name == "histogram":
         return _histogram
     if op.family == "gemm":
