@@ -1,8 +1,5 @@
 // Timestep embedding, a value to a thread.
 //   Bound: the number of accesses.
-#include <limits>
-
-#include "device/convert.h"
 #include "device/vec.h"
 #include "host/launch.h"
 #include "host/registry.h"
@@ -17,6 +14,7 @@ constexpr int kThreads = 128;
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     timestep_embedding_naive_kernel(const TimestepEmbeddingArgs a, const FastDivide row, const int64_t threads) {
+  constexpr T kNan = static_cast<T>(static_cast<T>(~T{}) >> 1);  // in f32, f16 and bf16
   constexpr int kWidth = 1;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < threads; i += int64_t{gridDim.x} * kThreads) {
     const int64_t at = row.quotient_as(i), col = (i - at * static_cast<int64_t>(row.divisor)) * kWidth;
@@ -26,14 +24,14 @@ __global__ void __launch_bounds__(kThreads)
       load(values, static_cast<const T*>(a.table) + step * a.stride + col);
     } else {
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) values[k] = from_float<T>(std::numeric_limits<float>::quiet_NaN());
+      for (int k = 0; k < kWidth; ++k) values[k] = kNan;
     }
     store(static_cast<T*>(a.y) + at * a.dim + col, values);
   }
 }
 
 void launch(const TimestepEmbeddingArgs& a, cudaStream_t stream) {
-  dispatch_float(a.dtype, [&]<class T>() {
+  dispatch_row(a.dtype, [&]<class T>() {
     const int64_t accesses = a.dim / 1, threads = a.n * accesses;
     warpsmith::launch<&timestep_embedding_naive_kernel<T>>({row_grid(ceil_div(threads, kThreads)), kThreads}, stream, a,
                                                            FastDivide(static_cast<uint64_t>(accesses)), threads);

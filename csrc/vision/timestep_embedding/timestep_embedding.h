@@ -18,4 +18,11 @@ struct TimestepEmbeddingArgs {
   Dtype dtype;
 };
 
+// Rows are moved: calls body.template operator()<T>() for an unsigned integer of the size of an element.
+template <class Body>
+void dispatch_row(Dtype dtype, Body&& body) {
+  if (size_of(dtype) == 4) return body.template operator()<uint32_t>();
+  body.template operator()<uint16_t>();
+}
+
 }  // namespace warpsmith

@@ -385,6 +385,20 @@ def _stepped(draw: Draw) -> Roles:
     }
 
 
+def _nms(draw: Draw) -> Roles:
+    n = draw.pick((0, 1, 5, 64, 65, 150))
+
+    def numbers(limit: int) -> Drawn:
+        return draw.tensor((n,), f"classes {limit}", "int64", OWN)
+
+    return {
+        "boxes": lambda: draw.tensor((n, 4)),
+        "order": lambda: numbers(max(n, 1)),
+        "iou_threshold": lambda: draw.pick((0.0, 0.25, 0.7)),
+        "classes": lambda: numbers(3) if draw.maybe() else None,
+    }
+
+
 # --- a call ---------------------------------------------------------------------------------------
 
 
@@ -396,6 +410,8 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
         return _upsampled
     if op.name in ("timestep_embedding", "add_noise"):
         return _stepped
+    if op.name == "nms":
+        return _nms
     if op.name == "histogram":
         return _histogram
     if op.family == "gemm":
