@@ -338,6 +338,21 @@ def _moved(draw: Draw) -> Roles:
     }
 
 
+def _qkv(draw: Draw) -> Roles:
+    b, s, d = draw.pick((0, 1, 2)), draw.pick((1, 3, 8)), draw.pick((1, 5, 8, 16))
+    heads, kv_heads = draw.pick((1, 2, 3)), draw.pick((1, 2))
+    cols = (heads + 2 * kv_heads) * d
+    return {
+        "x": lambda: draw.tensor((b, s, cols)),
+        "heads": lambda: heads,
+        "kv_heads": lambda: kv_heads,
+        "bias": lambda: draw.tensor((cols,)) if draw.maybe() else None,
+        "q": lambda: draw.tensor((b, heads, s, d)),
+        "k": lambda: draw.tensor((b, kv_heads, s, d)),
+        "v": lambda: draw.tensor((b, kv_heads, s, d)),
+    }
+
+
 # --- images ---------------------------------------------------------------------------------------
 
 
@@ -410,6 +425,8 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
         return _upsampled
     if op.name in ("timestep_embedding", "add_noise"):
         return _stepped
+    if op.name.endswith("_qkv"):
+        return _qkv
     if op.name == "nms":
         return _nms
     if op.name == "histogram":
