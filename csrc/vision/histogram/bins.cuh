@@ -32,15 +32,19 @@ struct BinOf {
   }
 };
 
-// Floats: edges that are evenly spaced, as most are, say at once where to look; others take a search.
+// Floats: a search among the edges, whose every step is the same in all implementations, so that edges that are out of
+// order mean the same, too. Where they are known to be in order, and evenly spaced, as most are, an edge's number follows
+// from the value.
 template <>
 struct BinOf<float> {
   const float* edges;
   uint32_t bins;
   float first, last, scale;
+  bool in_order;
 
   // `at`: where the edges are, in global or shared memory.
-  __device__ BinOf(const HistogramArgs& a, const float* at) : edges(at), bins(static_cast<uint32_t>(a.bins)) {
+  __device__ BinOf(const HistogramArgs& a, const float* at, bool in_order_ = false)
+      : edges(at), bins(static_cast<uint32_t>(a.bins)), in_order(in_order_) {
     first = edges[0];
     last = edges[bins];
     scale = static_cast<float>(bins) / (last - first);
@@ -48,11 +52,12 @@ struct BinOf<float> {
 
   __device__ __forceinline__ uint32_t operator()(float value) const {
     if (!(value >= first && value <= last)) return bins;  // NaN falls into none
-    if (value == last) return last_bin();
-    const float guess = (value - first) * scale;  // NaN where the edges span more than floats do, or nothing
-    const uint32_t near = guess > 0.0f ? min(static_cast<uint32_t>(guess), bins - 1) : 0;
-    if (edges[near] <= value && value < edges[near + 1]) return near;
-    // the last edge that is not above the value
+    if (value == last) return bins - 1;
+    if (in_order) {
+      const float guess = (value - first) * scale;  // NaN where the edges span more than floats do, or nothing
+      const uint32_t near = guess > 0.0f ? min(static_cast<uint32_t>(guess), bins - 1) : 0;
+      if (edges[near] <= value && value < edges[near + 1]) return near;
+    }
     uint32_t low = 0, high = bins;
     while (high - low > 1) {
       const uint32_t middle = low + (high - low) / 2;
@@ -60,10 +65,6 @@ struct BinOf<float> {
     }
     return low;
   }
-
- private:
-  // Bins of no width behind it have nothing; the last one closes the range.
-  __device__ __forceinline__ uint32_t last_bin() const { return bins - 1; }
 };
 
 // The values before the first border of 16 bytes, the packs after it, and what is left.

@@ -72,11 +72,19 @@ __global__ void __launch_bounds__(kHistogramThreads)
   __syncthreads();
 
   // count
-  if constexpr (sizeof(T) == 4 && !std::is_integral_v<T>) {
+  if constexpr (std::is_same_v<T, float>) {
+    __shared__ unsigned out_of_order;
+    if (threadIdx.x == 0) out_of_order = 0;
+    __syncthreads();
+    const float* at = copies.edges > 0 ? edges : a.edges;
+    bool in_order = true;
+    for (int i = threadIdx.x; i < static_cast<int>(a.bins); i += kHistogramThreads) in_order &= at[i] <= at[i + 1];
+    if (!in_order) atomicOr(&out_of_order, 1u);
+    __syncthreads();
     if (copies.edges > 0) {
-      count_values<T>(a, copies, words, BinOf<T>(a, edges));
+      count_values<T>(a, copies, words, BinOf<T>(a, edges, out_of_order == 0));
     } else {
-      count_values<T>(a, copies, words, BinOf<T>(a, a.edges));
+      count_values<T>(a, copies, words, BinOf<T>(a, a.edges, out_of_order == 0));
     }
   } else {
     count_values<T>(a, copies, words, BinOf<T>(a, nullptr));

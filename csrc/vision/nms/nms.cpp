@@ -9,8 +9,8 @@
 namespace warpsmith {
 namespace {
 
-constexpr const char* kOp = "nms";
-const Ladder<NmsArgs> ladder{kOp};
+constexpr const char* kOp = "nms_ordered";
+const Ladder<NmsArgs> ladder{"nms"};
 
 using Outputs = std::tuple<Tensor, Tensor>;  // keep, count
 

@@ -9,8 +9,8 @@
 namespace warpsmith {
 namespace {
 
-constexpr const char* kOp = "timestep_embedding";
-const Ladder<TimestepEmbeddingArgs> ladder{kOp};
+constexpr const char* kOp = "timestep_rows";
+const Ladder<TimestepEmbeddingArgs> ladder{"timestep_embedding"};
 
 std::optional<Tensor> run(const Call& call, const Tensor& table, const Tensor& t) {
   check_floating(kOp, "table", table);

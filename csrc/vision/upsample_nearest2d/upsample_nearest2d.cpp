@@ -9,8 +9,8 @@
 namespace warpsmith {
 namespace {
 
-constexpr const char* kOp = "upsample_nearest2d";
-const Ladder<UpsampleArgs> ladder{kOp};
+constexpr const char* kOp = "upsample_nearest2d_forward";
+const Ladder<UpsampleArgs> ladder{"upsample_nearest2d"};
 
 std::optional<Tensor> run(const Call& call, const Tensor& x, std::vector<int64_t> size, double factor_h,
                           double factor_w) {

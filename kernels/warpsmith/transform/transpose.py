@@ -295,6 +295,11 @@ def _as_moved(x: Tensor, variant: str | None) -> Tensor:
     return x if alike is None else x.view(alike)
 
 
+def _as_given(y: Tensor, x: Tensor) -> Tensor:
+    """In the dtype of x: autograd takes a view in a dtype, even the same one, for a constant."""
+    return y if y.dtype == x.dtype else y.view(x.dtype)
+
+
 def transpose(x: Tensor, *, variant: str | None = None) -> Tensor:
     """Swaps the last two dimensions and moves the elements there, ``y[..., j, i] = x[..., i, j]``.
 
@@ -315,7 +320,7 @@ def transpose(x: Tensor, *, variant: str | None = None) -> Tensor:
         Ruetsch & Micikevicius 2009, "Optimizing Matrix Transpose in CUDA",
         https://www.cs.colostate.edu/~cs675/MatrixTranspose.pdf
     """
-    return _transpose(variant, _as_moved(x, variant)).view(x.dtype)
+    return _as_given(_transpose(variant, _as_moved(x, variant)), x)
 
 
 def permute(x: Tensor, dims: Sequence[int], *, variant: str | None = None) -> Tensor:
@@ -340,4 +345,4 @@ def permute(x: Tensor, dims: Sequence[int], *, variant: str | None = None) -> Te
     Reference:
         `torch.permute`.
     """
-    return _permute(variant, _as_moved(x, variant), list(dims)).view(x.dtype)
+    return _as_given(_permute(variant, _as_moved(x, variant), list(dims)), x)

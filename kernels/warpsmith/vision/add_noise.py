@@ -67,12 +67,19 @@ def _eager(x: Tensor, noise: Tensor, t: Tensor, table: Tensor) -> Tensor:
     return keep * x + add * noise
 
 
-def _derivative(grad: Tensor, t: Tensor, table: Tensor, needs: frozenset[str]) -> Gradients:
-    if "table" in needs:
-        raise RuntimeError("add_noise: the table of a schedule has no gradient")
+def _derivative(
+    grad: Tensor, x: Tensor, noise: Tensor, t: Tensor, table: Tensor, needs: frozenset[str]
+) -> Gradients:
     keep, add = _factors(grad, t, table)
-    found = {"x": keep, "noise": add}
-    return {name: (f * grad).to(grad.dtype) for name, f in found.items() if name in needs}
+    pairs = {"x": keep, "noise": add}
+    found = {name: (f * grad).to(grad.dtype) for name, f in pairs.items() if name in needs}
+    if "table" in needs:
+        rows = torch.stack([(grad.to(table) * a).flatten(1).sum(1) for a in (x, noise)], 1)
+        known = (t >= 0) & (t < table.shape[0])
+        rows, places = torch.where(known[:, None], rows, 0), torch.where(known, t, 0)
+        zeros = table.new_zeros(table.shape)
+        found["table"] = zeros.index_add(0, places, rows) if table.shape[0] else zeros
+    return found
 
 
 def _needs_packs(x: Tensor, noise: Tensor) -> str | None:
@@ -270,7 +277,7 @@ def add_noise(
     """Noise in the measure of each sample's step, ``y[i] = a x[i] + b noise[i]`` with
     ``a, b = table[t[i]]``.
 
-    Computed in float32 and rounded once. Differentiable in `x` and `noise`.
+    Computed in float32 and rounded once. Differentiable.
 
     Args:
         x: [n, ...], float32, float16 or bfloat16 (others without a kernel of their own); what is

@@ -49,7 +49,16 @@ def _reference(x: Tensor, bins: int, edges: Tensor | None, is_unsigned: bool) ->
             values = values % 256
     else:
         flat = x.flatten()
-        values = torch.searchsorted(edges.contiguous(), flat, right=True) - 1
+        low, high = (
+            torch.zeros_like(flat, dtype=torch.int64),
+            torch.full_like(flat, bins, dtype=torch.int64),
+        )
+        for _ in range(bins.bit_length()):
+            middle = low + (high - low) // 2
+            below, narrow = edges[middle] <= flat, high - low > 1
+            low = torch.where(narrow & below, middle, low)
+            high = torch.where(narrow & ~below, middle, high)
+        values = low
         values = torch.where(flat == edges[-1], bins - 1, values)
         values = torch.where((flat >= edges[0]) & (flat <= edges[-1]), values, bins)
     kept = torch.where((values >= 0) & (values < bins), values, bins)
@@ -119,6 +128,12 @@ def _uneven(i: Inputs) -> tuple[Any, ...]:
     return x, 8, edges.to(i.dtype), False
 
 
+def _out_of_order(i: Inputs) -> tuple[Any, ...]:
+    """Which means what a search finds."""
+    edges = torch.tensor([-3.0, 2.0, -1.0, float("nan"), 0.5, 0.0, 1.0, float("inf"), 3.0])
+    return i.randn(900), 8, edges.to(device=i.device, dtype=i.dtype), False
+
+
 def _special(i: Inputs) -> tuple[Any, ...]:
     x = torch.tensor(
         [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3.0, -3.0, 2.9999999],
@@ -142,6 +157,7 @@ SAMPLES = (
     *(_sized(n, bins) for n, bins in ((4099, 2048), (9000, 5000), (3000, 1), (2000, 33000))),
     _sized(3001, 256, is_unsigned=True),
     Sample("uneven edges", _uneven, dtypes=("f32",)),
+    Sample("edges out of order", _out_of_order, dtypes=("f32",)),
     Sample("special values", _special, dtypes=("f32",)),
     Sample("edges at infinity", _endless, dtypes=("f32",)),
     Sample("all in one bin", lambda i: _same(i, 4000, 256)),
@@ -285,7 +301,12 @@ _histogram = dispatch.public(op)
 
 
 def histogram(
-    x: Tensor, bins: int = 256, edges: Tensor | None = None, *, variant: str | None = None
+    x: Tensor,
+    bins: int | None = None,
+    edges: Tensor | None = None,
+    is_unsigned: bool = False,
+    *,
+    variant: str | None = None,
 ) -> Tensor:
     """Counts how many values fall into each bin.
 
@@ -297,10 +318,11 @@ def histogram(
     Args:
         x: any shape and strides; int32, int8, uint8 or float32 (others without a kernel of their
             own).
-        bins: how many; up to 65536 are counted in shared memory. Where there are edges, one less
-            than these.
-        edges: [bins + 1], in ascending order, of the dtype of `x`; for floats, and only for these.
+        bins: how many, by default one less than the edges, or 256; up to 65536 are counted in
+            shared memory.
+        edges: [bins + 1], in ascending order (a binary search finds what others come to), of the dtype of `x`; for floats, and only for these.
             Evenly spaced ones are the fastest.
+        is_unsigned: whether int8 stands for 0 to 255, as uint8 does without saying so.
         variant: one rung by name instead of the best one, "i32x4_replicated".
 
     Returns:
@@ -315,7 +337,8 @@ def histogram(
         `torch.bincount`, `torch.histogram`; Gómez-Luna et al. 2013, "An optimized approach to
         histogram computation on GPU", https://doi.org/10.1007/s00138-012-0443-3
     """
-    if edges is not None:
-        bins = max(edges.numel() - 1, 0)
-    unsigned = isinstance(x, Tensor) and x.dtype == torch.uint8
-    return _histogram(variant, x.view(torch.int8) if unsigned else x, bins, edges, unsigned)
+    if bins is None:
+        bins = 256 if edges is None else max(edges.numel() - 1, 0)
+    if isinstance(x, Tensor) and x.dtype == torch.uint8:
+        x, is_unsigned = x.view(torch.int8), True
+    return _histogram(variant, x, bins, edges, is_unsigned)

@@ -17,7 +17,7 @@ MOST_MASKED = 1 << 17
 
 
 def _check(boxes: Tensor, order: Tensor, classes: Tensor | None) -> None:
-    op = "nms"
+    op = "nms_ordered"
     if not boxes.is_floating_point():
         raise RuntimeError(f"{op}: expected boxes to be a floating-point tensor, got {boxes.dtype}")
     if boxes.dim() != 2 or boxes.shape[1] != 4:
@@ -176,7 +176,7 @@ def _bad(label: str, message: str, cuda_only: bool = False, **changes: Any) -> B
         good = {"boxes": _boxes(i, 8), "order": _order(i, 8), "iou_threshold": 0.5}
         return good | {name: make(i) for name, make in changes.items()}
 
-    return Bad(label, make, f"nms: {message}", cuda_only=cuda_only)
+    return Bad(label, make, f"nms_ordered: {message}", cuda_only=cuda_only)
 
 
 ERRORS = (
@@ -235,9 +235,11 @@ def _bench(n: int) -> Sample:
 
 op = catalogue.add(
     Op(
-        "nms(Tensor boxes, Tensor order, float iou_threshold, Tensor? classes=None)"
+        "nms_ordered(Tensor boxes, Tensor order, float iou_threshold, Tensor? classes=None)"
         " -> (Tensor keep, Tensor count)",
         family="vision",
+        source="nms",
+        aliases=("nms",),
         reference=_reference,
         ladder=(
             Rung("naive", "one block, box after box", dtypes=("f32",), unproven=True),
@@ -250,7 +252,7 @@ op = catalogue.add(
                 unproven=True,
             ),
         ),
-        triton="nms_triton:nms",
+        triton="nms_triton:nms_ordered",
         fake=lambda boxes, order: (order.new_empty((boxes.shape[0],)), order.new_empty((1,))),
         check=_check,
         samples=SAMPLES,

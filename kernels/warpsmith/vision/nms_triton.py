@@ -53,7 +53,7 @@ def nms_kernel(
     tl.store(count_ptr, count)
 
 
-def nms(
+def nms_ordered(
     boxes: Tensor, order: Tensor, iou_threshold: float, classes: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     n = boxes.shape[0]

@@ -22,7 +22,7 @@ def _steps(t_ptr, at, there, limit):
 
 
 @triton.jit
-def timestep_embedding_kernel(
+def timestep_rows_kernel(
     table_ptr, t_ptr, y_ptr, n, dim, limit, pitch, step_pitch, BLOCK: tl.constexpr
 ):
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -50,14 +50,14 @@ def add_noise_kernel(
     tl.store(y_ptr + i, y.to(y_ptr.dtype.element_ty), mask=there)
 
 
-def timestep_embedding(table: Tensor, t: Tensor) -> Tensor:
+def timestep_rows(table: Tensor, t: Tensor) -> Tensor:
     if is_fp8(table.dtype):
-        return timestep_embedding(table.float(), t).to(table.dtype)
+        return timestep_rows(table.float(), t).to(table.dtype)
     y = table.new_empty((t.shape[0], table.shape[1]))
     if y.numel() == 0:
         return y
     with torch.cuda.device(table.device if table.device.type == "cuda" else -1):
-        timestep_embedding_kernel[(triton.cdiv(y.numel(), BLOCK),)](
+        timestep_rows_kernel[(triton.cdiv(y.numel(), BLOCK),)](
             table, t.contiguous(), y, y.numel(), table.shape[1], table.shape[0], *table.stride(),
             BLOCK, num_warps=4,
         )  # fmt: skip

@@ -18,7 +18,7 @@ STEPS = 1000
 
 
 def _check(table: Tensor, t: Tensor) -> None:
-    op = "timestep_embedding"
+    op = "timestep_rows"
     if not table.is_floating_point():
         raise RuntimeError(f"{op}: expected table to be a floating-point tensor, got {table.dtype}")
     if table.dim() != 2:
@@ -68,35 +68,36 @@ ERRORS = (
     Bad(
         "integers",
         lambda i: (torch.ones(2, 8, dtype=torch.int32, device=i.device), steps(i, 2, 2)),
-        r"timestep_embedding: expected table to be a floating-point tensor, got torch\.int32",
+        r"timestep_rows: expected table to be a floating-point tensor, got torch\.int32",
     ),
     Bad(
         "a flat table",
         lambda i: (i.randn(8), steps(i, 2, 2)),
-        r"timestep_embedding: expected table to have shape \(steps, dim\), got \(8,\)",
+        r"timestep_rows: expected table to have shape \(steps, dim\), got \(8,\)",
     ),
     Bad(
         "steps that are floats",
         lambda i: (i.randn(2, 8), torch.ones(2, device=i.device)),
-        r"timestep_embedding: expected t to hold int32 or int64, got torch\.float32",
+        r"timestep_rows: expected t to hold int32 or int64, got torch\.float32",
     ),
     Bad(
         "steps in two dimensions",
         lambda i: (i.randn(2, 8), steps(i, 2, 2)[None]),
-        r"timestep_embedding: expected t to have 1 dimension, got shape \(1, 2\)",
+        r"timestep_rows: expected t to have 1 dimension, got shape \(1, 2\)",
     ),
     Bad(
         "steps on the CPU",
         lambda i: (i.randn(2, 8), torch.zeros(2, dtype=torch.int64)),
-        r"timestep_embedding: expected t to be on cuda:\d+ like table, got cpu",
+        r"timestep_rows: expected t to be on cuda:\d+ like table, got cpu",
         cuda_only=True,
     ),
 )
 
 op = catalogue.add(
     Op(
-        "timestep_embedding(Tensor table, Tensor t) -> Tensor",
+        "timestep_rows(Tensor table, Tensor t) -> Tensor",
         family="vision",
+        source="timestep_embedding",
         elementwise=True,
         reference=lambda table, t: rows_of(table, t).clone(),
         eager=lambda table, t: torch.nn.functional.embedding(t, table),
@@ -106,7 +107,7 @@ op = catalogue.add(
                 "pack", "128-bit accesses", width=PACK, pack=True, when=_needs_packs, unproven=True
             ),
         ),
-        triton="steps_triton:timestep_embedding",
+        triton="steps_triton:timestep_rows",
         fake=lambda table, t: table.new_empty((t.shape[0], table.shape[1])),
         check=_check,
         samples=SAMPLES,

@@ -137,7 +137,7 @@ def _check_images(op: str, name: str, x: Tensor, size: Sequence[int]) -> None:
 
 
 def _check(x: Tensor, size: Sequence[int]) -> None:
-    _check_images("upsample_nearest2d", "x", x, size)
+    _check_images("upsample_nearest2d_forward", "x", x, size)
 
 
 def _check_backward(grad: Tensor, size: Sequence[int]) -> None:
@@ -182,10 +182,10 @@ def _derivative(grad: Tensor, sizes: Sequence[int], factor_h: float, factor_w: f
 
 
 def _derivative_of_gradient(
-    grad: Tensor, sizes: Sequence[int], factor_h: float, factor_w: float
+    grad_dx: Tensor, sizes: Sequence[int], factor_h: float, factor_w: float
 ) -> Gradients:
-    forward = torch.ops.warpsmith.upsample_nearest2d
-    return {"grad": forward(grad, sizes, factor_h, factor_w)}
+    forward = torch.ops.warpsmith.upsample_nearest2d_forward
+    return {"grad": forward(grad_dx, sizes, factor_h, factor_w)}
 
 
 # --- the operators --------------------------------------------------------------------------------
@@ -220,10 +220,12 @@ def _packed(
 
 upsample_op = catalogue.add(
     Op(
-        "upsample_nearest2d(Tensor x, int[] size, float factor_h=0.0, float factor_w=0.0)"
+        "upsample_nearest2d_forward(Tensor x, int[] size, float factor_h=0.0, float factor_w=0.0)"
         " -> Tensor",
         family="vision",
+        source="upsample_nearest2d",
         elementwise=True,
+        aliases=("upsample_nearest2d",),
         reference=_reference,
         eager=_eager,
         ladder=(
@@ -247,7 +249,7 @@ upsample_op = catalogue.add(
         backward=_derivative,
         saves={"sizes": lambda x: list(x.shape[-2:])},
         samples=cases.SAMPLES,
-        errors=cases.errors("upsample_nearest2d", "x"),
+        errors=cases.errors("upsample_nearest2d_forward", "x"),
         properties=(Property("as PyTorch indexes", cases.indexes_like_pytorch),),
         cost=Cost(bytes=_bytes),
         bench=cases.BENCH,
@@ -258,7 +260,7 @@ upsample_op = catalogue.add(
 upsample_backward_op = catalogue.add(
     Op(
         "upsample_nearest2d_backward(Tensor grad, int[] size, float factor_h=0.0, "
-        "float factor_w=0.0) -> Tensor",
+        "float factor_w=0.0) -> Tensor dx",
         family="vision",
         source="upsample_nearest2d/backward",
         reference=_reference_backward,

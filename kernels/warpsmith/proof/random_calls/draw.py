@@ -423,11 +423,11 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
         return _moved
     if op.name.startswith("upsample"):
         return _upsampled
-    if op.name in ("timestep_embedding", "add_noise"):
+    if op.name in ("timestep_rows", "add_noise"):
         return _stepped
     if op.name.endswith("_qkv"):
         return _qkv
-    if op.name == "nms":
+    if op.name == "nms_ordered":
         return _nms
     if op.name == "histogram":
         return _histogram
