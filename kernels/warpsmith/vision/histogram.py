@@ -320,8 +320,8 @@ def histogram(
             own).
         bins: how many, by default one less than the edges, or 256; up to 65536 are counted in
             shared memory.
-        edges: [bins + 1], in ascending order (a binary search finds what others come to), of the dtype of `x`; for floats, and only for these.
-            Evenly spaced ones are the fastest.
+        edges: [bins + 1], of the dtype of `x`, for floats and only for these. In ascending order
+            (of others, a bin is what a binary search finds); evenly spaced ones are the fastest.
         is_unsigned: whether int8 stands for 0 to 255, as uint8 does without saying so.
         variant: one rung by name instead of the best one, "i32x4_replicated".
 
