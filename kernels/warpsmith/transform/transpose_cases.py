@@ -151,7 +151,6 @@ PERMUTATIONS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((2, 3, 4, 5), (3, 2, 1, 0)),
     ((2, 32, 3, 4, 16), (2, 0, 3, 1, 4)),
     ((2, 3, 2, 3, 2, 3, 2, 2), (7, 5, 3, 1, 6, 4, 2, 0)),
-    ((2,) * 10, (9, 7, 5, 3, 1, 8, 6, 4, 2, 0)),
     ((1, 16, 1, 32), (3, 2, 1, 0)),
     ((0, 4, 3), (2, 1, 0)),
 )
@@ -202,6 +201,15 @@ PERMUTE_ERRORS = (
     _bad_dims("a dimension twice", "1, -1", 1, -1),
     _bad_dims("a dimension that there is not", "0, 2", 0, 2),
     _bad_dims("a dimension before the first", "-3, 1", -3, 1),
+    Bad(
+        "more dimensions than kernels walk",
+        lambda i: (
+            Inputs(torch.float32, i.device).randn(*(2,) * 10),
+            [9, 7, 5, 3, 1, 8, 6, 4, 2, 0],
+        ),
+        r"permute.*: .*needs at most 8 dimensions after merging",
+        variant="f32_row2col",
+    ),
 )
 
 PERMUTE_BENCH = (
