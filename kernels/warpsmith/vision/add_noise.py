@@ -74,7 +74,9 @@ def _derivative(
     pairs = {"x": keep, "noise": add}
     found = {name: (f * grad).to(grad.dtype) for name, f in pairs.items() if name in needs}
     if "table" in needs:
-        rows = torch.stack([(grad.to(table) * a).flatten(1).sum(1) for a in (x, noise)], 1)
+        rows = torch.stack(
+            [(grad.to(table) * a).unsqueeze(-1).flatten(1).sum(1) for a in (x, noise)], 1
+        )
         known = (t >= 0) & (t < table.shape[0])
         rows, places = torch.where(known[:, None], rows, 0), torch.where(known, t, 0)
         zeros = table.new_zeros(table.shape)
