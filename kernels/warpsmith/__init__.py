@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from warpsmith.norm import *  # noqa: F403
     from warpsmith.reduce import *  # noqa: F403
     from warpsmith.softmax import *  # noqa: F403
+    from warpsmith.transform import *  # noqa: F403
+    from warpsmith.vision import *  # noqa: F403
 
 __version__ = "0.1.0"
 __all__ = ["Choice", "FallbackWarning", "catalogue", "dispatch", "which"]

@@ -33,6 +33,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "swish",
         "weighted_sum",
     ),
+    "transform": ("pack_qkv", "permute", "transpose", "unpack_qkv"),
     "reduce": (
         "amax",
         "amin",
@@ -87,6 +88,15 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "merge_attention_states",
         "scaled_dot_product_attention",
         "store_kv",
+    ),
+    "vision": (
+        "add_noise",
+        "histogram",
+        "nms",
+        "nms_fixed",
+        "noise_table",
+        "timestep_embedding",
+        "upsample_nearest2d",
     ),
 }
 FAMILIES: tuple[str, ...] = tuple(PUBLIC)

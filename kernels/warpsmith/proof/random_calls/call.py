@@ -23,6 +23,10 @@ Values = Callable[[Inputs, Shape, int], Tensor]
 #: How an argument that is a dtype begins.
 _MARK = "dtype "
 
+#: Sizes of dimensions, and of the last one.
+SIZES = (0, 1, 2, 3, 5, 8, 13)
+COLUMNS = (1, 2, 7, 8, 16, 31, 64, 96, 257)
+
 
 @dataclass(frozen=True)
 class Call:
@@ -139,6 +143,12 @@ def _unit(inputs: Inputs, shape: Shape, salt: int) -> Tensor:
     return _uniform(inputs, shape, salt).to(inputs.dtype)
 
 
+def _ascending(inputs: Inputs, shape: Shape, salt: int) -> Tensor:
+    """From about -2 on, in ascending order, some of them equal."""
+    steps = (_uniform(inputs, shape, salt) * 4).floor() / 32
+    return (steps.flatten().cumsum(0).view(shape) - 2).to(inputs.dtype)
+
+
 def _scales(inputs: Inputs, shape: Shape, salt: int) -> Tensor:
     """Of either sign, from 1/512 to 1/8: small enough for f16 results."""
     sizes = torch.exp2(6 * _uniform(inputs, shape, salt) - 9)
@@ -231,6 +241,7 @@ VALUES: Mapping[str, Values] = _Kinds(
         "unit": _unit,
         "scales": _scales,
         "far from zero": _far_from_zero,
+        "ascending": _ascending,
         "bools": _bools,
         "words": _words,
     }

@@ -13,12 +13,19 @@ from typing import Any
 import torch
 
 from warpsmith.core.catalogue import FP8, Op
-from warpsmith.proof.random_calls import attention, caches
-from warpsmith.proof.random_calls.call import CHANNELS_LAST, LAYOUTS, OWN, Call, Shape, dtype_text
+from warpsmith.proof.random_calls import attention, caches, moves, vision
+from warpsmith.proof.random_calls.call import (
+    CHANNELS_LAST,
+    COLUMNS,
+    LAYOUTS,
+    OWN,
+    SIZES,
+    Call,
+    Shape,
+    dtype_text,
+)
 
-#: Sizes of dimensions, of the last one, and of products.
-SIZES = (0, 1, 2, 3, 5, 8, 13)
-COLUMNS = (1, 2, 7, 8, 16, 31, 64, 96, 257)
+#: Sizes of products.
 MATRIX_SIZES = (1, 2, 3, 8, 16, 31, 64, 129)
 #: What 8-bit weights are multiplied with.
 COMPUTED = ("f32", "f16", "bf16")
@@ -331,7 +338,7 @@ def _product(draw: Draw) -> Roles:
 
 def _plan(op: Op) -> Callable[[Draw], Roles]:
     names = op.argument_names
-    for plans in (attention.PLANS, caches.PLANS):
+    for plans in (attention.PLANS, caches.PLANS, moves.PLANS, vision.PLANS):
         if op.name in plans:
             return plans[op.name]
     if op.family == "gemm":

@@ -1,0 +1,193 @@
+"""Sinusoidal embeddings of diffusion's steps, from a table that is computed once."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Bad, Cost, Op, Rung, Sample
+from warpsmith.spec.checks import shape_text
+from warpsmith.spec.layout import address
+from warpsmith.vision.steps import check_steps, rows_of, steps
+
+STEPS = 1000
+
+
+def _check(table: Tensor, t: Tensor) -> None:
+    op = "timestep_rows"
+    if not table.is_floating_point():
+        raise RuntimeError(f"{op}: expected table to be a floating-point tensor, got {table.dtype}")
+    if table.dim() != 2:
+        raise RuntimeError(
+            f"{op}: expected table to have shape (steps, dim), got {shape_text(table)}"
+        )
+    check_steps(op, t, table, "table")
+    if t.dim() != 1:
+        raise RuntimeError(f"{op}: expected t to have 1 dimension, got shape {shape_text(t)}")
+
+
+def _needs_packs(table: Tensor, t: Tensor) -> str | None:
+    steps_, dim = table.shape
+    if t.shape[0] == 0 or dim == 0:
+        return None
+    width = PACK[DTYPE_NAMES[table.dtype]]
+    read_as_it_is = table.stride(1) == 1 or dim == 1
+    pitch = table.stride(0) if read_as_it_is else dim
+    start = address(table) if read_as_it_is or table.is_contiguous() else 0
+    if dim % width == 0 and (steps_ == 1 or pitch % width == 0) and start % 16 == 0:
+        return None
+    return "needs rows of the table in packs of 16 bytes"
+
+
+def _bytes(table: Tensor, t: Tensor) -> int:
+    return 2 * t.shape[0] * table.shape[1] * table.element_size() + t.numel() * t.element_size()
+
+
+SAMPLES = (
+    Sample("1 of 1x4", lambda i: (i.randn(1, 4), steps(i, 1, 1))),
+    Sample("5 of 100x320", lambda i: (i.randn(100, 320), steps(i, 5, 100))),
+    Sample("5 of 100x320, int32", lambda i: (i.randn(100, 320), steps(i, 5, 100, torch.int32))),
+    Sample("33 of 10x257", lambda i: (i.randn(10, 257), steps(i, 33, 10))),
+    Sample("misaligned", lambda i: (i.misaligned(20, 64), steps(i, 7, 20))),
+    Sample("pitch", lambda i: (i.randn(20, 160)[:, 16:80], steps(i, 7, 20))),
+    Sample("transposed", lambda i: (i.randn(64, 20).t(), steps(i, 7, 20))),
+    Sample("every other step", lambda i: (i.randn(20, 64), steps(i, 14, 20)[::2])),
+    Sample(
+        "steps that there are not",
+        lambda i: (i.randn(4, 64), torch.tensor([0, 4, -1, 3, 1 << 40], device=i.device)),
+    ),
+    Sample("no steps", lambda i: (i.randn(4, 64), steps(i, 0, 4))),
+    Sample("no columns", lambda i: (i.randn(4, 0), steps(i, 3, 4))),
+    Sample("512 of 1000x1280", lambda i: (i.randn(1000, 1280), steps(i, 512, 1000)), small=False),
+)
+ERRORS = (
+    Bad(
+        "integers",
+        lambda i: (torch.ones(2, 8, dtype=torch.int32, device=i.device), steps(i, 2, 2)),
+        r"timestep_rows: expected table to be a floating-point tensor, got torch\.int32",
+    ),
+    Bad(
+        "a flat table",
+        lambda i: (i.randn(8), steps(i, 2, 2)),
+        r"timestep_rows: expected table to have shape \(steps, dim\), got \(8,\)",
+    ),
+    Bad(
+        "steps that are floats",
+        lambda i: (i.randn(2, 8), torch.ones(2, device=i.device)),
+        r"timestep_rows: expected t to hold int32 or int64, got torch\.float32",
+    ),
+    Bad(
+        "steps in two dimensions",
+        lambda i: (i.randn(2, 8), steps(i, 2, 2)[None]),
+        r"timestep_rows: expected t to have 1 dimension, got shape \(1, 2\)",
+    ),
+    Bad(
+        "steps on the CPU",
+        lambda i: (i.randn(2, 8), torch.zeros(2, dtype=torch.int64)),
+        r"timestep_rows: expected t to be on cuda:\d+ like table, got cpu",
+        cuda_only=True,
+    ),
+)
+
+op = catalogue.add(
+    Op(
+        "timestep_rows(Tensor table, Tensor t) -> Tensor",
+        family="vision",
+        source="timestep_embedding",
+        elementwise=True,
+        reference=lambda table, t: rows_of(table, t).clone(),
+        eager=lambda table, t: torch.nn.functional.embedding(t, table),
+        ladder=(
+            Rung("naive", "a value to a thread", unproven=True),
+            Rung(
+                "pack", "128-bit accesses", width=PACK, pack=True, when=_needs_packs, unproven=True
+            ),
+        ),
+        triton="steps_triton:timestep_rows",
+        fake=lambda table, t: table.new_empty((t.shape[0], table.shape[1])),
+        check=_check,
+        samples=SAMPLES,
+        errors=ERRORS,
+        cost=Cost(bytes=_bytes),
+        bench=(
+            Sample("64 of 1000x1280", lambda i: (i.plain(1000, 1280), steps(i, 64, 1000))),
+            Sample(
+                "65536 of 1000x1280",
+                lambda i: (i.plain(1000, 1280), steps(i, 65536, 1000)),
+                small=False,
+            ),
+        ),
+    )
+)
+dispatch.register(op)
+_timestep_embedding = dispatch.public(op)
+
+
+@functools.lru_cache(maxsize=16)
+def _table(
+    steps_: int,
+    dim: int,
+    max_period: float,
+    cos_first: bool,
+    frequency_shift: float,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    half = dim // 2
+    exponents = torch.arange(half, dtype=torch.float64) / (half - frequency_shift)
+    angles = torch.arange(steps_, dtype=torch.float64)[:, None] * torch.exp(
+        -math.log(max_period) * exponents
+    )
+    parts = (angles.cos(), angles.sin()) if cos_first else (angles.sin(), angles.cos())
+    padding = torch.zeros(steps_, dim % 2, dtype=torch.float64)
+    return torch.cat((*parts, padding), 1).to(device=device, dtype=dtype)
+
+
+def timestep_embedding(
+    t: Tensor,
+    dim: int,
+    *,
+    steps: int = STEPS,
+    max_period: float = 10000.0,
+    cos_first: bool = False,
+    frequency_shift: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    variant: str | None = None,
+) -> Tensor:
+    """Sinusoidal embeddings of steps, ``[sin(t f), cos(t f)]`` with
+    ``f[k] = max_period^(-k / (dim / 2 - frequency_shift))``.
+
+    The embeddings of all steps are computed once, in float64, and kept for the next call with the
+    same options; a call reads its rows.
+
+    Args:
+        t: [n], int32 or int64.
+        dim: how long an embedding is; an odd one ends in a zero.
+        steps: how many there are. Of one that there is not, the embedding is NaN.
+        max_period: of the slowest frequency, in steps.
+        cos_first: whether cosines come first.
+        frequency_shift: see the formula; 0 in some models. Less than dim / 2.
+        dtype: of the result: float32, float16, bfloat16 (others without a kernel of their own).
+        variant: one rung by name instead of the best one, "bf16x8_pack".
+
+    Returns:
+        A contiguous tensor of shape [n, dim] on the device of `t`.
+
+    Raises:
+        RuntimeError: `t` holds no integers or has not one dimension.
+        ValueError: `dim` is too small for the shift; the variant does not exist.
+
+    Reference:
+        Ho et al. 2020, "Denoising Diffusion Probabilistic Models",
+        https://arxiv.org/abs/2006.11239
+    """
+    if dim // 2 <= frequency_shift:
+        raise ValueError(
+            f"timestep_embedding: expected dim / 2 to be more than {frequency_shift}, got dim {dim}"
+        )
+    table = _table(steps, dim, max_period, cos_first, frequency_shift, dtype, t.device)
+    return _timestep_embedding(variant, table, t)
