@@ -12,6 +12,8 @@ from warpsmith.core.dispatch import Choice, FallbackWarning, which
 # isort: off
 from warpsmith.elementwise import *  # noqa: F403
 from warpsmith.elementwise import __all__ as _elementwise
+from warpsmith.transform import *  # noqa: F403
+from warpsmith.transform import __all__ as _transform
 from warpsmith.reduce import *  # noqa: F403
 from warpsmith.reduce import __all__ as _reduce
 from warpsmith.softmax import *  # noqa: F403
@@ -37,4 +39,5 @@ __all__ = [
     *_norm,
     *_softmax,
     *_reduce,
+    *_transform,
 ]

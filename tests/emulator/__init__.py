@@ -114,7 +114,8 @@ def rewritten(name: str, text: str) -> str:
         ValueError: where a header no longer holds what is to be replaced.
     """
     if name.startswith("device/ptx/"):
-        return '#pragma once\n#include "ptx.h"\n'
+        own = HERE / f"ptx_{Path(name).name}"  # of what few kernels use
+        return f'#pragma once\n#include "{own.name if own.is_file() else "ptx.h"}"\n'
     if name == "device/cluster.h":
         for declaration, body in _CLUSTER.items():
             begin = text.find(declaration + " {")

@@ -27,7 +27,8 @@ def differentiate(library: torch.library.Library, op: Op, name: str) -> None:
         ctx.others = [None if isinstance(given[n], Tensor) else given[n] for n in kept]
         ctx.tensor_slots = [i for i, n in enumerate(kept) if isinstance(given[n], Tensor)]
         ctx.save_for_backward(*(given[kept[i]] for i in ctx.tensor_slots))
-        ctx.mark_non_differentiable(*(given[n] for n in op.constants))
+        constants = (given[n] for n in op.constants)
+        ctx.mark_non_differentiable(*(x for x in constants if isinstance(x, Tensor)))
         ctx.set_materialize_grads(False)
         ctx.present = [a is not None for a in inputs]
 
@@ -89,6 +90,8 @@ def write(library: torch.library.Library, op: Op, name: str, written: tuple[int,
 
 def require_own_memory(op: Op, slot: int, x: Tensor) -> None:
     """Raises where elements that are written to share memory."""
+    if x.layout != torch.strided:  # which is refused further down, in words of its own
+        return
     if any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride(), strict=True)):
         raise RuntimeError(
             f"{op.name}: expected {op.argument_names[slot]} that are not expanded, "

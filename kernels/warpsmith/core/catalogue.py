@@ -121,6 +121,8 @@ class Sample:
     dtypes: tuple[str, ...] | None = None
     #: A benchmark at which every variant is timed, instead of the largest.
     ladder: bool = False
+    #: Values in it are masked out, of which a result may become NaN where they are.
+    masked: bool = False
 
     def __str__(self) -> str:
         return self.label
@@ -348,6 +350,9 @@ class Op:
     #: The derivative computes from an output, whose rounding its gradients carry, and takes the
     #: first argument for something else; without the first argument that goes without saying.
     from_output: bool = False
+    #: The derivative computes again what the forward pass had, and sets it against an output: what
+    #: the two round apart does not cancel.
+    recomputes: bool = False
     #: Outputs that autograd takes for constants.
     constants: tuple[str, ...] = ()
     #: Combinations of dtypes that rungs are written for, beyond plain dtypes of the first tensor.
@@ -588,7 +593,9 @@ class Op:
 
 @dataclass(frozen=True)
 class PartCall:
-    """A call of an operator that a composite makes, on tensors without content."""
+    """A call of an operator that a composite makes, on tensors without content; or of one of
+    PyTorch's, by its whole name, without arguments.
+    """
 
     op: str
     args: tuple[Any, ...]
@@ -609,10 +616,18 @@ class Composite:
     calls: Callable[..., tuple[PartCall, ...]]
     #: The module that it is written in.
     module: str
+    #: Its arguments of which a command asks the shapes.
+    shaped: tuple[str, ...] = ("x", "weight")
+    #: What it calls depends on the GPU: `calls` takes `sm`, as `which` does.
+    by_gpu: bool = False
 
     @cached_property
     def name(self) -> str:
         return parse_name(self.schema)
+
+    def calls_on(self, sm: int | None, *args: Any, **named: Any) -> tuple[PartCall, ...]:
+        """The calls on a GPU of that compute capability; None: on the tensors' own."""
+        return self.calls(*args, **named, **({"sm": sm} if self.by_gpu else {}))
 
     @cached_property
     def operators(self) -> tuple[str, ...]:

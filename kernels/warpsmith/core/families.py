@@ -1,3 +1,11 @@
 """The families in listing order: each is a package under `warpsmith` and one compiled library."""
 
-FAMILIES: tuple[str, ...] = ("elementwise", "reduce", "softmax", "norm", "loss", "gemm")
+FAMILIES: tuple[str, ...] = (
+    "elementwise",
+    "transform",
+    "reduce",
+    "softmax",
+    "norm",
+    "loss",
+    "gemm",
+)

@@ -178,13 +178,51 @@ def _below(count: int) -> Values:
     return values
 
 
+def _lengths(count: int) -> Values:
+    """Integers from 0 on."""
+
+    def values(inputs: Inputs, shape: Shape, salt: int) -> Tensor:
+        return (_uniform(inputs, shape, salt) * count).floor().clamp(max=count - 1).to(inputs.dtype)
+
+    return values
+
+
+def _distinct(count: int) -> Values:
+    """Different integers from 0 on."""
+
+    def values(inputs: Inputs, shape: Shape, salt: int) -> Tensor:
+        order = _uniform(inputs, (count,), salt).argsort()
+        return order[: math.prod(shape)].view(shape).to(inputs.dtype)
+
+    return values
+
+
+def _starts(tokens: int) -> Values:
+    """Where sequences begin that share out so many tokens, and where the last one ends."""
+
+    def values(inputs: Inputs, shape: Shape, salt: int) -> Tensor:
+        places = (_uniform(inputs, shape, salt) * (tokens + 1)).floor().clamp(max=tokens)
+        places = places.sort().values
+        places[:1] = 0
+        places[-1:] = tokens
+        return places.to(inputs.dtype)
+
+    return values
+
+
 class _Kinds(dict[str, Values]):
     def __missing__(self, kind: str) -> Values:
-        """ "classes 31" are integers below 31."""
+        """ "classes 31" are integers below 31, some of them -100; "below 31" are so many, and of
+        "distinct 31" no two are the same; "starts 31" cut 31 tokens into sequences.
+        """
         word, count = kind.split()
-        if word != "classes":
-            raise KeyError(kind)
-        return _below(int(count))
+        made = {
+            "classes": _below,
+            "below": _lengths,
+            "distinct": _distinct,
+            "starts": _starts,
+        }
+        return made[word](int(count))
 
 
 VALUES: Mapping[str, Values] = _Kinds(
@@ -226,10 +264,21 @@ def _kept_output(forward: str) -> Callable[[Op, dict[str, Any]], None]:
     return derive
 
 
+def _kept_answer(forward: str) -> Callable[[Op, dict[str, Any]], None]:
+    def derive(op: Op, named: dict[str, Any]) -> None:
+        out, lse, *_ = _forward(forward, named, return_lse=True, return_max_logits=False)
+        named["out"].copy_(out)
+        named["lse"].copy_(lse)
+
+    return derive
+
+
 #: What a gradient gets from the forward pass is what that would have kept.
 CONSISTENT: Mapping[str, Callable[[Op, dict[str, Any]], None]] = {
     "cross_entropy_backward": _kept_lse("cross_entropy_forward"),
     "bias_scale_mask_softmax_dropout_backward": _kept_lse("bias_scale_mask_softmax_dropout"),
     "rms_norm_backward_from_output": _kept_output("rms_norm_with_rstd"),
+    "flash_attention_backward": _kept_answer("flash_attention"),
+    "flash_attention_varlen_backward": _kept_answer("flash_attention_varlen"),
     "layer_norm_backward_from_output": _kept_output("layer_norm_with_rstd"),
 }

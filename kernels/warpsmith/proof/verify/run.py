@@ -294,8 +294,11 @@ def implementations(
         yield "triton", lambda *a: testing.run_triton(run.op, a), None
 
 
-def covering(run: Run, dtype: str) -> Iterator[tuple[Sample, tuple[Any, ...], frozenset[str]]]:
-    """Samples, plain ones first, until every variant has met one that it takes.
+def covering(
+    run: Run, dtype: str, masked: bool = True
+) -> Iterator[tuple[Sample, tuple[Any, ...], frozenset[str]]]:
+    """Samples, plain ones first, until every variant has met one that it takes; without `masked`,
+    none in which values are masked out.
 
     Each comes with the names of the implementations that meet their first in it.
     """
@@ -304,6 +307,8 @@ def covering(run: Run, dtype: str) -> Iterator[tuple[Sample, tuple[Any, ...], fr
     waiting = {variant.name for variant in run.variants(dtype)} if run.on_gpu else {"auto"}
     met: set[str] = set()
     for sample, args in plain + [p for p in usable_samples(run, dtype) if p[0].label not in known]:
+        if sample.masked and not masked:
+            continue
         names = frozenset(name for name, _, _ in implementations(run, dtype, args)) - met
         if names:
             yield sample, args, names
