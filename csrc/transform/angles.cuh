@@ -91,7 +91,8 @@ __device__ __forceinline__ void rotary_angles(float* cosine, float* sine, const 
 // x a + y b, of which neither product is rounded: where they cancel, an error of one would be all that is left.
 __device__ __forceinline__ float sum_of_products(float x, float a, float y, float b) {
   const float product = y * b, lost = fmaf(y, b, -product);
-  return fmaf(x, a, product) + lost;
+  // of an infinite product nothing is lost
+  return fmaf(x, a, product) + (fabsf(lost) < INFINITY ? lost : 0.0f);
 }
 
 // Turns the pair (x, y). T: what it is rounded to, which hides roundings in f32 if it is narrower.

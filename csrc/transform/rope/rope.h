@@ -1,6 +1,8 @@
 // Rotary positions applied to queries and keys.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "transform/rotary.h"
 
 namespace warpsmith {
@@ -12,7 +14,7 @@ struct RopeArgs {
   bool in_place;  // y is x: what does not turn stays
   Dtype dtype;
 
-  int rotary() const { return 2 * angles.pairs; }  // values of a head that turn
+  __host__ __device__ int rotary() const { return 2 * angles.pairs; }  // values of a head that turn
 };
 
 }  // namespace warpsmith

@@ -7,7 +7,7 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kHeads = 4, kMinBlocks = 3;
+constexpr int kHeads = 4, kMinBlocks = 2;
 
 template <class T>
 __global__ void __launch_bounds__(kRopeThreads, kMinBlocks)

@@ -18,8 +18,8 @@ _ARGUMENTS = (
     "Tensor? cos=None, Tensor? sin=None, Tensor? positions=None, Tensor? turns=None, "
     "Tensor? axes=None, float factor=1.0, bool interleaved=False, bool inverse=False"
 )
-#: Heads in which a thread of `stream` turns its place, and the places below which it does not suit.
-_STREAMED, _LEAST_WORK = 4, 1 << 19
+#: Places below which `stream` does not suit.
+_LEAST_WORK = 1 << 19
 
 
 # --- checks and references ------------------------------------------------------------------------
@@ -130,11 +130,11 @@ def _derivative(
 # --- the ladder -----------------------------------------------------------------------------------
 
 
-def _is_empty(q: Tensor, k: Tensor) -> bool:
+def is_empty(q: Tensor, k: Tensor) -> bool:
     return q.numel() == 0 and k.numel() == 0
 
 
-def _in_packs(x: Tensor, dims: int, width: int) -> bool:
+def in_packs(x: Tensor, dims: int, width: int) -> bool:
     """Whether rows along the first dimensions begin where accesses of so many values may."""
     steps = (memory.step(x, i) for i in range(dims))
     whole = all(stride % width == 0 for stride in steps)
@@ -145,7 +145,7 @@ def _needs_head_packs(q: Tensor, k: Tensor, pairs: int) -> str | None:
     width = PACK[DTYPE_NAMES[q.dtype]]
     packs = q.shape[3] % width == 0 and pairs % width == 0
     for x in (q, k):
-        packs = packs and (x.shape[2] == 0 or _in_packs(memory.as_kernels_get(x), 3, width))
+        packs = packs and (x.shape[2] == 0 or in_packs(memory.as_kernels_get(x), 3, width))
     if packs:
         return None
     return "needs heads of which both halves are whole packs of 16 bytes, aligned"
@@ -158,32 +158,64 @@ def _needs_table_packs(
         return None
     width = PACK[DTYPE_NAMES[q.dtype]] // 2
     tables = (memory.as_kernels_get(t) for t in (cos, sin))
-    if all(_in_packs(t, t.dim() - 1, width) for t in tables):
+    if all(in_packs(t, t.dim() - 1, width) for t in tables):
         return None
     return "needs cos and sin aligned to the angles of half a pack"
 
 
-def _work(q: Tensor, k: Tensor, pairs: int, in_place: bool) -> int:
-    """Places of heads."""
+def places(q: Tensor, pairs: int, in_place: bool) -> int:
+    """Places of a head: those that turn, and pairs of packs that are copied."""
     width = PACK[DTYPE_NAMES[q.dtype]]
     rest = 0 if in_place else q.shape[3] - 2 * pairs
-    places = pairs // width - (-rest // (2 * width))
-    return q.shape[0] * q.shape[1] * (q.shape[2] + k.shape[2]) * places
+    return pairs // width - (-rest // (2 * width))
 
 
-def _conditions(
-    in_place: bool,
-) -> tuple[Callable[..., str | None], Callable[..., str | None], Callable[..., str | None]]:
-    """What any rung needs, what packs need, and when threads of four heads pay."""
+def _work(q: Tensor, k: Tensor, pairs: int, in_place: bool) -> int:
+    """Places of all heads."""
+    return q.shape[0] * q.shape[1] * (q.shape[2] + k.shape[2]) * places(q, pairs, in_place)
 
-    def any_(q: Tensor, k: Tensor) -> str | None:
-        if _is_empty(q, k):
-            return None
-        if in_place and not (memory.has_unit_columns(q) and memory.has_unit_columns(k)):
-            return "needs heads without gaps"
-        if q.shape[0] * q.shape[1] > MOST_ROWS:
-            return "needs at most 2^31 - 1 rows"
+
+def needs_rows(q: Tensor, k: Tensor, in_place: bool = False) -> str | None:
+    """Why no rung takes a call."""
+    if is_empty(q, k):
         return None
+    if in_place and not (memory.has_unit_columns(q) and memory.has_unit_columns(k)):
+        return "needs heads without gaps"
+    if q.shape[0] * q.shape[1] > MOST_ROWS:
+        return "needs at most 2^31 - 1 rows"
+    return None
+
+
+def needs_packs(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    turns: Tensor | None,
+    axes: Tensor | None,
+    in_place: bool = False,
+) -> str | None:
+    """Why packs do not serve."""
+    if (why := needs_rows(q, k, in_place)) or is_empty(q, k):
+        return why
+    pairs = rotary.pairs_of(cos, turns)
+    if why := _needs_head_packs(q, k, pairs) or _needs_table_packs(q, cos, sin, axes):
+        return why
+    few = _work(q, k, pairs, in_place) < 2**31
+    return None if few else "needs less than 2^31 places of heads"
+
+
+def suits_stream(
+    q: Tensor, k: Tensor, cos: Tensor | None, turns: Tensor | None, in_place: bool = False
+) -> str | None:
+    """Whether threads of four heads pay."""
+    work = _work(q, k, rotary.pairs_of(cos, turns), in_place)
+    return None if work >= _LEAST_WORK else "few heads, for which a thread each is faster"
+
+
+def _ladder(in_place: bool) -> tuple[Rung, ...]:
+    def any_(q: Tensor, k: Tensor) -> str | None:
+        return needs_rows(q, k, in_place)
 
     def packs(
         q: Tensor,
@@ -193,23 +225,11 @@ def _conditions(
         turns: Tensor | None,
         axes: Tensor | None,
     ) -> str | None:
-        if (why := any_(q, k)) or _is_empty(q, k):
-            return why
-        pairs = rotary.pairs_of(cos, turns)
-        if why := _needs_head_packs(q, k, pairs) or _needs_table_packs(q, cos, sin, axes):
-            return why
-        few = _work(q, k, pairs, in_place) < 2**31
-        return None if few else "needs less than 2^31 places of heads"
+        return needs_packs(q, k, cos, sin, turns, axes, in_place)
 
     def many(q: Tensor, k: Tensor, cos: Tensor | None, turns: Tensor | None) -> str | None:
-        work = _work(q, k, rotary.pairs_of(cos, turns), in_place)
-        return None if work >= _LEAST_WORK else "few heads, for which a thread each is faster"
+        return suits_stream(q, k, cos, turns, in_place)
 
-    return any_, packs, many
-
-
-def _ladder(in_place: bool) -> tuple[Rung, ...]:
-    any_, packs, many = _conditions(in_place)
     return (
         Rung("naive", "a block per token, a pair a thread", when=any_, unproven=True),
         Rung(
@@ -250,7 +270,7 @@ def _angle_bytes(
     return total
 
 
-def _bytes(
+def bytes_of(
     q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None,
     turns: Tensor | None,
 ) -> int:  # fmt: skip
@@ -304,7 +324,7 @@ op = catalogue.add(
         samples=cases.samples(),
         errors=cases.errors("rope"),
         properties=cases.PROPERTIES,
-        cost=Cost(bytes=_bytes, flops=_flops),
+        cost=Cost(bytes=bytes_of, flops=_flops),
         bench=cases.BENCH,
         bench_dtypes=("bf16", "f16", "f32"),
         eager=_eager,
@@ -333,13 +353,6 @@ op_in_place = catalogue.add(
 dispatch.register(op)
 dispatch.register(op_in_place)
 _rope, _rope_in_place = dispatch.public(op), dispatch.public(op_in_place)
-
-
-def _require_constants(**tables: Tensor | None) -> None:
-    if torch.is_grad_enabled():
-        for name, x in tables.items():
-            if x is not None and x.requires_grad:
-                raise RuntimeError(f"rope: expected {name} that requires no gradient")
 
 
 def rope(
@@ -405,7 +418,7 @@ def rope(
     """
     if cos is None and sin is None and turns is None:
         turns = rotary.turns_of(q.shape[-1] if rotary_dim is None else rotary_dim, base, q.device)
-    _require_constants(cos=cos, sin=sin)
+    rotary.require_constants("rope", cos=cos, sin=sin)
     keys = q[:, :, :0] if k is None and isinstance(q, Tensor) and q.dim() == 4 else k
     given = (q, keys, cos, sin, positions, turns, axes, factor, interleaved, inverse)
     if inplace:

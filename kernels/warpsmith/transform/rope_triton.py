@@ -70,7 +70,7 @@ def rope_kernel(
         tl.store(y + second, (high * cosine + low * sine).to(y_ptr.dtype.element_ty), mask=there)
 
 
-def _tables(
+def angle_tables(
     x: Tensor,
     cos: Tensor | None,
     sin: Tensor | None,
@@ -143,7 +143,7 @@ def rope(
     interleaved: bool,
     inverse: bool,
 ) -> tuple[Tensor, Tensor]:
-    c, s = _tables(q, cos, sin, positions, turns, axes, factor, inverse)
+    c, s = angle_tables(q, cos, sin, positions, turns, axes, factor, inverse)
     out = empty_rows_like(q), empty_rows_like(k)
     for x, y in zip((q, k), out, strict=True):
         _rotate(x if has_unit_columns(x) else x.contiguous(), y, c, s, interleaved)
@@ -162,7 +162,7 @@ def rope_inplace(
     interleaved: bool,
     inverse: bool,
 ) -> None:
-    c, s = _tables(q, cos, sin, positions, turns, axes, factor, inverse)
+    c, s = angle_tables(q, cos, sin, positions, turns, axes, factor, inverse)
     for x in (q, k):
         y = x if has_unit_columns(x) else x.contiguous()
         _rotate(y, y, c, s, interleaved)

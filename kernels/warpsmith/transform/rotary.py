@@ -256,6 +256,14 @@ def check(
     _check_positions(op, q, positions, axes, pairs)
 
 
+def require_constants(op: str, **tables: Tensor | None) -> None:
+    """Raises where a gradient of a table would be lost."""
+    if torch.is_grad_enabled():
+        for name, x in tables.items():
+            if x is not None and x.requires_grad:
+                raise RuntimeError(f"{op}: expected {name} that requires no gradient")
+
+
 # --- the reference --------------------------------------------------------------------------------
 
 
