@@ -43,6 +43,19 @@ __device__ __forceinline__ void load_table(float* to, const RotaryTable& table, 
   for (int i = 0; i < n; ++i) to[i] = to_float(values[i]);
 }
 
+// In f32 or as the heads are.
+template <class T, int n>
+__device__ __forceinline__ void load_angles(float* cosine, float* sine, const RotaryAngles& a, int batch, int64_t row,
+                                            int first) {
+  if (std::is_same_v<T, float> || a.table_dtype == Dtype::f32) {
+    load_table<float, n>(cosine, a.cos, batch, row, first);
+    load_table<float, n>(sine, a.sin, batch, row, first);
+  } else {
+    load_table<T, n>(cosine, a.cos, batch, row, first);
+    load_table<T, n>(sine, a.sin, batch, row, first);
+  }
+}
+
 // Of n pairs from `first` on. T: of the heads.
 template <class T, int n>
 __device__ __forceinline__ void rotary_angles(float* cosine, float* sine, const RotaryAngles& a, int batch, int token,
@@ -61,25 +74,13 @@ __device__ __forceinline__ void rotary_angles(float* cosine, float* sine, const 
     const bool by_token = a.rows == 0;
     const int of = by_token ? batch : 0;
     const int64_t row = by_token ? token : rotary_row(a, rotary_position(a, 0, batch, token));
-    if (a.table_dtype == Dtype::f32) {
-      load_table<float, n>(cosine, a.cos, of, row, first);
-      load_table<float, n>(sine, a.sin, of, row, first);
-    } else {
-      load_table<T, n>(cosine, a.cos, of, row, first);
-      load_table<T, n>(sine, a.sin, of, row, first);
-    }
+    load_angles<T, n>(cosine, sine, a, of, row, first);
   } else {
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       const int pair = first + i;
       const int64_t row = rotary_row(a, rotary_position(a, rotary_axis(a, pair), batch, token));
-      if (a.table_dtype == Dtype::f32) {
-        load_table<float, 1>(cosine + i, a.cos, 0, row, pair);
-        load_table<float, 1>(sine + i, a.sin, 0, row, pair);
-      } else {
-        load_table<T, 1>(cosine + i, a.cos, 0, row, pair);
-        load_table<T, 1>(sine + i, a.sin, 0, row, pair);
-      }
+      load_angles<T, 1>(cosine + i, sine + i, a, 0, row, pair);
     }
   }
   if (a.inverse) {

@@ -1,6 +1,17 @@
 """Moving data: rotary positions, tables, indices."""
 
+from warpsmith.transform.accumulate import index_add, index_put, scatter_rows
+from warpsmith.transform.gather import embedding, gather_rows, index_select
 from warpsmith.transform.qk_norm_rope import qk_norm_rope
 from warpsmith.transform.rope import rope
 
-__all__ = ["qk_norm_rope", "rope"]
+__all__ = [
+    "embedding",
+    "gather_rows",
+    "index_add",
+    "index_put",
+    "index_select",
+    "qk_norm_rope",
+    "rope",
+    "scatter_rows",
+]

@@ -99,9 +99,7 @@ def _derive_index_select(grad: Tensor, rows: int, dim: int, index: Tensor) -> Gr
 
 
 def _derive_gather_rows(grad: Tensor, rows: int, index: Tensor) -> Gradients:
-    zeros = grad.new_zeros(rows, *grad.shape[1:])
-    kept = torch.ops.warpsmith.index_put(zeros, index, grad, True, True)
-    return {"x": kept}
+    return {"x": torch.ops.warpsmith.scatter_rows(grad, index, rows)}
 
 
 # --- the ladder -----------------------------------------------------------------------------------

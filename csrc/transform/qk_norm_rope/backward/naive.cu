@@ -55,7 +55,9 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_backward_naive_kernel(c
     for (int i = tid; i < d - angles.pairs; i += kThreads) {
       float g[2];
       turned(g, i);
-      for (int j = 0; j < (i < angles.pairs ? 2 : 1); ++j) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if (j != 0 && i >= angles.pairs) continue;
         const int c = column(i, j != 0);
         const float value = to_float(x[c]);
         square = fmaf(value, value, square);
@@ -69,7 +71,9 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_backward_naive_kernel(c
     for (int i = tid; i < d - angles.pairs; i += kThreads) {
       float g[2];
       turned(g, i);
-      for (int j = 0; j < (i < angles.pairs ? 2 : 1); ++j) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if (j != 0 && i >= angles.pairs) continue;
         const int c = column(i, j != 0);
         const float normal = to_float(x[c]) * rstd;
         const float scaled = g[j] * head_weight<T>(weight, c, a.forward.weight_dtype);

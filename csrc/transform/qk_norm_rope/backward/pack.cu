@@ -9,6 +9,7 @@
 namespace warpsmith {
 namespace {
 
+constexpr int kThreads = 128, kMinBlocks = 3;
 constexpr int kChunk = 4;  // heads of a token that a lane goes through
 
 struct BackwardWork {
@@ -17,13 +18,13 @@ struct BackwardWork {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kRopeThreads, 2)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     qk_norm_rope_backward_pack_kernel(const QkNormRopeBackwardArgs args, const BackwardWork w) {
   start_early();
   constexpr int kWidth = kPack<T>;
-  __shared__ float shares[kRopeThreads][2 * kWidth + 1];  // one more: lanes of a head lie in other banks
+  __shared__ float shares[kThreads][2 * kWidth + 1];  // one more: lanes of a head lie in other banks
   const RopeArgs& a = args.forward.rope;
-  const int tid = threadIdx.x, groups = kRopeThreads >> w.lane_bits, group = tid >> w.lane_bits;
+  const int tid = threadIdx.x, groups = kThreads >> w.lane_bits, group = tid >> w.lane_bits;
   const HeadPlace place = head_place(a, tid & (w.lanes - 1), kWidth);
   const bool of_q = static_cast<int>(blockIdx.y) < w.q_chunks;
   const int head = (static_cast<int>(blockIdx.y) - (of_q ? 0 : w.q_chunks)) * kChunk;
@@ -32,12 +33,8 @@ __global__ void __launch_bounds__(kRopeThreads, 2)
   const int64_t g_head = of_q ? args.q_grad.x_head : args.k_grad.x_head;
   const float per_d = 1.0f / static_cast<float>(a.d);
 
-  float low_weight[kWidth] = {}, high_weight[kWidth] = {}, low_sum[kWidth] = {}, high_sum[kWidth] = {};
-  if (left > 0) {
-    const void* weight = of_q ? args.forward.q_weight : args.forward.k_weight;
-    head_weights<T>(low_weight, weight, place.at, args.forward.weight_dtype);
-    if (place.second) head_weights<T>(high_weight, weight, place.at + place.apart, args.forward.weight_dtype);
-  }
+  float low_sum[kWidth] = {}, high_sum[kWidth] = {};
+  const void* weight = of_q ? args.forward.q_weight : args.forward.k_weight;
   for (int64_t begin = int64_t{blockIdx.x} * groups; begin < w.tokens; begin += int64_t{gridDim.x} * groups) {
     const int64_t at = begin + group;
     const int here = at < w.tokens ? left : 0;
@@ -70,12 +67,18 @@ __global__ void __launch_bounds__(kRopeThreads, 2)
       to_float(low_grad, low_g);
       to_float(high_grad, high_g);
       if (place.turns && h < here) rotate_packs<T, kWidth>(low_grad, high_grad, cosine, sine, a.angles.interleaved);
-      // add up
+      // add up: what weights are asked for is in L1, and registers are scarce
+      float scaled_low[kWidth] = {}, scaled_high[kWidth] = {};
+      if (h < here) {
+        head_weights<T>(scaled_low, weight, place.at, args.forward.weight_dtype);
+        if (place.second) head_weights<T>(scaled_high, weight, place.at + place.apart, args.forward.weight_dtype);
+      }
       float product = 0.0f;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        product = fmaf(low[i], low_grad[i] * low_weight[i], product);
-        product = fmaf(high[i], high_grad[i] * high_weight[i], product);
+        scaled_low[i] *= low_grad[i];
+        scaled_high[i] *= high_grad[i];
+        product = fmaf(low[i], scaled_low[i], fmaf(high[i], scaled_high[i], product));
       }
       const float square = sum_over_head(sum_of_squares(low, high), w.lanes);
       product = sum_over_head(product, w.lanes);
@@ -85,8 +88,8 @@ __global__ void __launch_bounds__(kRopeThreads, 2)
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const float low_normal = low[i] * rstd, high_normal = high[i] * rstd;
-        low[i] = (low_grad[i] * low_weight[i] - low_normal * mean) * rstd;
-        high[i] = (high_grad[i] * high_weight[i] - high_normal * mean) * rstd;
+        low[i] = (scaled_low[i] - low_normal * mean) * rstd;
+        high[i] = (scaled_high[i] - high_normal * mean) * rstd;
         low_sum[i] = fmaf(low_grad[i], low_normal, low_sum[i]);
         high_sum[i] = fmaf(high_grad[i], high_normal, high_sum[i]);
       }
@@ -104,7 +107,7 @@ __global__ void __launch_bounds__(kRopeThreads, 2)
   }
   __syncthreads();
   float* partial = args.partial + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * a.d;  // [d]
-  for (int i = tid; i < w.lanes * 2 * kWidth; i += kRopeThreads) {
+  for (int i = tid; i < w.lanes * 2 * kWidth; i += kThreads) {
     const int lane = i / (2 * kWidth), value = i - lane * 2 * kWidth;
     const HeadPlace of = head_place(a, lane, kWidth);
     const bool lower = value < kWidth;
@@ -134,10 +137,10 @@ void launch(const QkNormRopeBackwardArgs& a, cudaStream_t stream) {
                           .q_chunks = static_cast<int>(q_chunks),
                           .lanes = lanes.lanes,
                           .lane_bits = lanes.lane_bits};
-  const int64_t blocks = blocks_of_tokens(ceil_div(work.tokens, kRopeThreads >> work.lane_bits), q_chunks + k_chunks);
+  const int64_t blocks = blocks_of_tokens(ceil_div(work.tokens, kThreads >> work.lane_bits), q_chunks + k_chunks);
   dispatch_float(rope.dtype, [&]<class T>() {
     const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(q_chunks + k_chunks));
-    const LaunchConfig config{.grid = grid, .block = kRopeThreads, .early = true};
+    const LaunchConfig config{.grid = grid, .block = kThreads, .early = true};
     warpsmith::launch<&qk_norm_rope_backward_pack_kernel<T>>(config, stream, a, work);
   });
   sum_weights(a, blocks * q_chunks, blocks * k_chunks, stream);
