@@ -29,7 +29,7 @@ template <class T, int width>
 struct Run {
   float sum[width] = {};
 
-  __device__ void add(const AccumulateArgs& a, int64_t outer, int64_t j, int64_t column) {
+  __device__ __forceinline__ void add(const AccumulateArgs& a, int64_t outer, int64_t j, int64_t column) {
     Vec<T, width> values;
     load(values, static_cast<const T*>(a.source) + outer * a.source_outer + j * a.source_row + column);
     float wide[width];
@@ -38,7 +38,7 @@ struct Run {
     for (int i = 0; i < width; ++i) sum[i] = a.replaces ? wide[i] : sum[i] + wide[i];
   }
 
-  __device__ void write(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column) const {
+  __device__ __forceinline__ void write(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column) const {
     T* y = static_cast<T*>(a.y) + outer * a.y_outer + row * a.y_row + column;
     Vec<T, width> values{};
     if (a.adds) load(values, y);

@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kGatherThreads) gather_stream_scaled_kernel(co
 }
 
 const char* takes(const GatherArgs& a) {
-  return unmet({needs_units(a, kBytes, kBytes), needs_gather_grid(a.elements() * size_of(a.dtype) / kBytes)});
+  return unmet({is_fp8(a.dtype) ? needs_no_scale(a) : nullptr, needs_units(a, kBytes, kBytes),
+                needs_gather_grid(a.elements() * size_of(a.dtype) / kBytes)});
 }
 
 // Below, threads of one pack each do not fill a large GPU.

@@ -7,7 +7,7 @@
 namespace warpsmith {
 
 __device__ __forceinline__ float head_rstd(float sum_of_squares, int d, float eps) {
-  return 1.0f / sqrtf(sum_of_squares / static_cast<float>(d) + eps);
+  return rsqrtf(sum_of_squares / static_cast<float>(d) + eps);
 }
 
 template <class T>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -179,7 +179,7 @@ def _derive_index_put(
 _Operands = Callable[[Any], "tuple[bool, int, bool, bool, bool]"]
 
 
-def _ladder(operands: _Operands) -> tuple[Rung, ...]:
+def _ladder(operands: _Operands, seeds: Mapping[str, str] | None = None) -> tuple[Rung, ...]:
     def needs(what: Callable[[int, bool, bool], str | None]) -> Callable[[Any], str | None]:
         def why(call: Any) -> str | None:
             there, count, from_the_end, deterministic, written = operands(call)
@@ -222,6 +222,7 @@ def _ladder(operands: _Operands) -> tuple[Rung, ...]:
             when=when,
             unproven=True,
             suits=suits,
+            seeds=(seeds[name],) if seeds and name in seeds else (),
         )
         for name, story, when, suits in rungs
     )
@@ -302,7 +303,10 @@ op_index_add = catalogue.add(
         "bool deterministic=True) -> Tensor",
         **_FAMILY,
         reference=lambda x, dim, index, source, alpha: _index_add(x, dim, index, source, alpha),
-        ladder=_ladder(_of_index_add),
+        ladder=_ladder(
+            _of_index_add,
+            {"scan": "index_add_small_index_{dtype}", "sorted": "index_add_large_index_{dtype}"},
+        ),
         triton="accumulate_triton:index_add",
         fake=lambda x: x.new_empty(x.shape),
         check=lambda x, dim, index, source: _check_index_add("index_add", x, dim, index, source),
@@ -343,7 +347,7 @@ op_index_put = catalogue.add(
         "bool deterministic=True) -> Tensor",
         **_FAMILY,
         reference=lambda x, index, values, accumulate: _index_put(x, index, values, accumulate),
-        ladder=_ladder(_of_index_put),
+        ladder=_ladder(_of_index_put, {"scan": "index_put_accumulate_{dtype}"}),
         triton="accumulate_triton:index_put",
         fake=lambda x: x.new_empty(x.shape),
         check=lambda x, index, values: _check_index_put(x, index, values),

@@ -123,7 +123,9 @@ def _conditions(operands: _Operands) -> Callable[..., Any]:
     that are read, and whether they are scaled.
     """
 
-    def needs(unit: int, word: int, scales: bool) -> Callable[[Any], str | None]:
+    def needs(
+        unit: int, word: int, scales: bool, scales_fp8: bool = True
+    ) -> Callable[[Any], str | None]:
         """Of units of so many bytes in words of so many; of 0, of the values."""
 
         def why(call: Any) -> str | None:
@@ -131,7 +133,7 @@ def _conditions(operands: _Operands) -> Callable[..., Any]:
             if outer * count * inner == 0:
                 return None
             size = x.element_size()
-            if scaled and not scales:
+            if scaled and not (scales and (scales_fp8 or size > 1)):
                 return "needs a scale of 1"
             if unit:
                 strides = (memory.step(x, 0),) if x.dim() == 2 else ()
@@ -148,7 +150,11 @@ def _conditions(operands: _Operands) -> Callable[..., Any]:
     return needs
 
 
-def _ladder(operands: _Operands, dtypes: tuple[str, ...]) -> tuple[Rung, ...]:
+def _ladder(operands: _Operands, dtypes: tuple[str, ...], seed: str = "") -> tuple[Rung, ...]:
+    """`seed`: rows of the seed list, of few and of many indices."""
+    few_seeds, many_seeds = (
+        (f"{seed}_{size}_{{dtype}}",) if seed else () for size in ("small", "large")
+    )
     needs = _conditions(operands)
 
     def many(call: Any) -> str | None:
@@ -176,15 +182,16 @@ def _ladder(operands: _Operands, dtypes: tuple[str, ...]) -> tuple[Rung, ...]:
         ),
         Rung(
             "x8",
-            "eight values of 16 bits a thread, two an access",
+            "eight values of 16 bits a thread, an access each",
             dtypes=("f16", "bf16"),
             width=8,
-            when=needs(16, 4, False),
+            when=needs(16, 2, False),
             unproven=True,
         ),
         Rung(
             "pack",
             "one 128-bit access a thread",
+            seeds=few_seeds,
             dtypes=dtypes,
             width=PACK,
             pack=True,
@@ -194,11 +201,12 @@ def _ladder(operands: _Operands, dtypes: tuple[str, ...]) -> tuple[Rung, ...]:
         Rung(
             "stream",
             "four packs a thread on their way past L1",
+            seeds=many_seeds,
             dtypes=dtypes,
             width=PACK,
             pack=True,
             technique="stream",
-            when=needs(16, 16, True),
+            when=needs(16, 16, True, scales_fp8=False),
             suits=many,
             unproven=True,
         ),
@@ -268,7 +276,7 @@ op_index_select = catalogue.add(
         family="transform",
         source="gather",
         reference=_index_select,
-        ladder=_ladder(_of_index_select, _MOVED),
+        ladder=_ladder(_of_index_select, _MOVED, "index_select"),
         triton="gather_triton:index_select",
         fake=_fake_index_select,
         check=_check_index_select,

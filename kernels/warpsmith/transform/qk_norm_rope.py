@@ -347,8 +347,16 @@ def qk_norm_rope(
         k: [batch, tokens, heads of k, d], of the dtype of q.
         q_weight: [d], f32 or of the dtype of q.
         k_weight: [d], of the dtype of q_weight.
-        cos, sin, positions, turns, axes, factor, interleaved, base, rotary_dim: as in `rope`.
+        cos: as in `rope`, as is what follows up to `interleaved`.
+        sin: like `cos`.
+        positions: of tokens.
+        turns: in place of tables.
+        axes: which of several positions a pair has.
+        factor: of cosines and sines that come from turns.
+        interleaved: pairs are neighbours.
         eps: added to the mean square of a head.
+        base: as in `rope`.
+        rotary_dim: as in `rope`.
         variant: one rung by name instead of the best one.
 
     Returns:

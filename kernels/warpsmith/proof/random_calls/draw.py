@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from warpsmith.core.catalogue import FP8, Op
+from warpsmith.proof.random_calls import moves
 from warpsmith.proof.random_calls.call import CHANNELS_LAST, LAYOUTS, OWN, Call, Shape, dtype_text
 
 #: Sizes of dimensions, of the last one, and of products.
@@ -330,6 +331,8 @@ def _product(draw: Draw) -> Roles:
 
 def _plan(op: Op) -> Callable[[Draw], Roles]:
     names = op.argument_names
+    if op.name in moves.PLANS:
+        return moves.PLANS[op.name]
     if op.family == "gemm":
         return _product
     if "logits" in names:
