@@ -7,8 +7,10 @@
 namespace warpsmith {
 namespace {
 
+constexpr int kMinBlocks = 8;
+
 template <class T, int width>
-__global__ void __launch_bounds__(kRunThreads) accumulate_sorted_kernel(const AccumulateArgs a) {
+__global__ void __launch_bounds__(kRunThreads, kMinBlocks) accumulate_sorted_kernel(const AccumulateArgs a) {
   const int64_t first = blockIdx.x, key = read_index(a.keys, first, a.wide);
   if (first > 0 && read_index(a.keys, first - 1, a.wide) == key) return;
   const int64_t row = row_of(a, key);

@@ -68,8 +68,8 @@ void launch(const GatherArgs& a, cudaStream_t stream) {
   LaunchConfig config = gather_config(units, kPacks);
   config.early = true;
   if (!a.scaled) return warpsmith::launch<&gather_stream_kernel>(config, stream, a, units);
-  dispatch_floating(a.dtype,
-                    [&]<class T>() { warpsmith::launch<&gather_stream_scaled_kernel<T>>(config, stream, a, units); });
+  dispatch_float(a.dtype,
+                 [&]<class T>() { warpsmith::launch<&gather_stream_scaled_kernel<T>>(config, stream, a, units); });
 }
 
 const Register<GatherArgs> registered{"stream", /*min_sm=*/80, takes, launch, suits};

@@ -10,7 +10,7 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kMinBlocks = 4;
 
 template <class T>
 __device__ __forceinline__ void normalise_heads(const QkNormRopeArgs& a, const RotaryHeads& heads, const void* weight,
@@ -42,7 +42,7 @@ __device__ __forceinline__ void normalise_heads(const QkNormRopeArgs& a, const R
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) qk_norm_rope_naive_kernel(const QkNormRopeArgs a) {
+__global__ void __launch_bounds__(kThreads, kMinBlocks) qk_norm_rope_naive_kernel(const QkNormRopeArgs a) {
   const int batch = static_cast<int>(blockIdx.x) / a.rope.tokens;
   const int token = static_cast<int>(blockIdx.x) - batch * a.rope.tokens;
   normalise_heads<T>(a, a.rope.q, a.q_weight, batch, token);

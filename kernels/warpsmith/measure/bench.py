@@ -281,7 +281,7 @@ def gate(case: Case, say: Progress, stuck: str | None = None) -> None:
         try:
             if name == stuck:
                 raise TimeoutError("its first call did not come to an end")
-            out = function(*args)
+            out = testing.with_written(op, function)(*args)
             if not ours:
                 out = _as_promised(op, out, args, expected)
             verdict = testing.compare(

@@ -2,6 +2,7 @@
 
 from warpsmith.transform.accumulate import index_add, index_put, scatter_rows
 from warpsmith.transform.gather import embedding, gather_rows, index_select
+from warpsmith.transform.masked_fill import masked_fill
 from warpsmith.transform.qk_norm_rope import qk_norm_rope
 from warpsmith.transform.rope import rope
 
@@ -11,6 +12,7 @@ __all__ = [
     "index_add",
     "index_put",
     "index_select",
+    "masked_fill",
     "qk_norm_rope",
     "rope",
     "scatter_rows",

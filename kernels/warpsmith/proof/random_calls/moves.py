@@ -103,7 +103,17 @@ def _indexed(draw: Draw) -> Roles:
     }
 
 
+def _masked(draw: Draw) -> Roles:
+    shape = draw.shape()
+    return {
+        "x": lambda: draw.tensor(shape),
+        "mask": lambda: draw.tensor(draw.broadcast(shape), "bools", "bool"),
+        "value": lambda: draw.pick((0.0, -1.5, float("-inf"))),
+    }
+
+
 PLANS: Mapping[str, Callable[[Draw], Roles]] = {
+    "masked_fill": _masked,
     **dict.fromkeys(
         ("rope", "rope_inplace", "qk_norm_rope", "qk_norm_rope_backward"),
         _rotary,
