@@ -5,8 +5,10 @@
 namespace warpsmith {
 namespace {
 
+constexpr int kMinBlocks = 6;
+
 template <class T>
-__global__ void __launch_bounds__(kRunThreads) accumulate_naive_kernel(const AccumulateArgs a) {
+__global__ void __launch_bounds__(kRunThreads, kMinBlocks) accumulate_naive_kernel(const AccumulateArgs a) {
   const int64_t j = blockIdx.x, row = row_of(a, read_index(a.index, j, a.wide));
   if (row < 0) return;
   for (int64_t i = 0; i < j; ++i) {
