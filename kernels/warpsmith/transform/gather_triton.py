@@ -40,7 +40,9 @@ def gather_kernel(
         tl.device_assert(row >= 0, "an index lies outside of the rows that there are")
     at = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = at < inner
-    inside = there & (row >= 0) & (row < rows)  # never a stray access
+    # whole blocks of one value: the interpreter takes no mask that is a number
+    rows_of = row + tl.zeros([BLOCK], dtype=tl.int64)
+    inside = there & (rows_of >= 0) & (rows_of < rows)  # never a stray access
     values = tl.load(x_ptr + outer * x_outer + row * x_row + at, mask=inside, other=0)
     if SCALED:
         values = (values.to(tl.float32) * scale).to(y_ptr.dtype.element_ty)

@@ -113,14 +113,16 @@ def qk_norm_rope_backward_kernel(
     first = tl.program_id(0).to(tl.int64) * CHUNK
     for i in range(CHUNK):
         row = first + i
-        here = there & (row < rows)
+        # whole blocks of one value: the interpreter takes no mask that is a number
+        left = row + tl.zeros([COLUMNS], dtype=tl.int64) < rows
+        here = there & left
         place = row // heads
         head = row - place * heads
         batch = place // tokens
         token = place - batch * tokens
         angle = batch * cos_batch + token * pairs + pair
-        cosine = tl.load(cos_ptr + angle, mask=turning & (row < rows), other=1.0)
-        sine = tl.load(sin_ptr + angle, mask=turning & (row < rows), other=0.0)
+        cosine = tl.load(cos_ptr + angle, mask=turning & left, other=1.0)
+        sine = tl.load(sin_ptr + angle, mask=turning & left, other=0.0)
         sine = tl.where(second, -sine, sine)  # the other way round
         grad = grad_ptr + batch * g_batch + token * g_token + head * g_head
         x = x_ptr + batch * x_batch + token * x_token + head * x_head
