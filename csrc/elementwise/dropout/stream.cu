@@ -4,7 +4,7 @@
 //   Bound: DRAM, with the generator's instructions close behind in 16 bits.
 #include "device/start_early.h"
 #include "elementwise/dropout/elements.cuh"
-#include "elementwise/stream_policy.h"
+#include "device/stream_policy.h"
 
 namespace warpsmith {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "device/start_early.h"
 #include "elementwise/map/rows.cuh"
-#include "elementwise/stream_policy.h"
+#include "device/stream_policy.h"
 
 namespace warpsmith {
 namespace {

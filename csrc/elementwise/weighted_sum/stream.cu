@@ -2,7 +2,7 @@
 //   Against `pack`: all terms are on their way, past L1, before the first is waited for; sums of one or two terms take more
 //   packs a thread. It takes its place while the kernel before ends. Bound: DRAM.
 #include "device/start_early.h"
-#include "elementwise/stream_policy.h"
+#include "device/stream_policy.h"
 #include "elementwise/weighted_sum/terms.cuh"
 
 namespace warpsmith {

@@ -4,7 +4,7 @@
 #include "device/convert.h"
 #include "device/start_early.h"
 #include "elementwise/dropout/backward/dropout_backward.h"
-#include "elementwise/stream_policy.h"
+#include "device/stream_policy.h"
 #include "host/launch.h"
 #include "host/registry.h"
 

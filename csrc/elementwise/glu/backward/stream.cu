@@ -3,7 +3,7 @@
 #include "device/start_early.h"
 #include "elementwise/glu/backward/glu_backward.h"
 #include "elementwise/glu/halves.cuh"
-#include "elementwise/stream_policy.h"
+#include "device/stream_policy.h"
 
 namespace warpsmith {
 namespace {

@@ -1,0 +1,32 @@
+// Rows added up by their indices: y[o, index[j]] += alpha source[o, j], or the sums alone.
+#pragma once
+
+#include <cstdint>
+
+#include "host/dtype.h"
+
+namespace warpsmith {
+
+struct AccumulateArgs {
+  void* y;               // [outer, rows, inner], whose last dimensions lie side by side
+  const void* source;    // [outer, count, inner], the same
+  const void* index;     // [count]
+  const void* keys;      // indices that are sorted; null: they are not
+  const int64_t* order;  // where each of these stands in `index`
+  int64_t outer, rows, count, inner;
+  int64_t y_outer, y_row, source_outer, source_row;  // strides
+  float alpha;
+  int64_t left_out;    // an index that adds nothing; -1: there is none
+  bool adds;           // to what y holds; else y holds zeros, which are not read
+  bool replaces;       // what y holds, by the last term alone
+  bool from_the_end;   // an index below 0 counts from the end
+  bool drops;          // an index below 0 adds nothing
+  bool deterministic;  // terms of a row are added up in their order
+  bool wide;           // indices have 64 bits
+  Dtype dtype;
+};
+
+// Of so many indices at most, every block finds those of its row by itself; more are sorted.
+inline constexpr int64_t kMostScanned = 2048;
+
+}  // namespace warpsmith

@@ -1,0 +1,71 @@
+// Rows added up by their indices, of which there are few: a block finds those of its row together.
+//   Against `naive`: an index is read by one thread of a block, not by all, and rows are read in packs. No sort, which alone
+//   would take longer than all of this. Bound: latency; beyond some thousand indices, that each block reads them all.
+#include "device/start_early.h"
+#include "transform/accumulate/runs.cuh"
+
+namespace warpsmith {
+namespace {
+
+template <class T, int width>
+__global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const AccumulateArgs a) {
+  start_early();
+  constexpr int kWarps = kRunThreads / kWarp;
+  __shared__ int same[kMostScanned], found[kWarps], earlier;
+  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, count = static_cast<int>(a.count);
+  const int j = static_cast<int>(blockIdx.x);
+  const int64_t row = row_of(a, read_index(a.index, j, a.wide));
+  if (row < 0) return;
+  // has an earlier block this row?
+  if (tid == 0) earlier = 0;
+  __syncthreads();
+  for (int i = tid; i < j; i += kRunThreads) {
+    if (row_of(a, read_index(a.index, i, a.wide)) == row) earlier = 1;
+  }
+  __syncthreads();
+  if (earlier != 0) return;
+  // list those of this row in their order
+  int listed = 0;
+  for (int first = j; first < count; first += kRunThreads) {
+    const int i = first + tid;
+    const bool mine = i < count && row_of(a, read_index(a.index, i, a.wide)) == row;
+    const unsigned lanes = __ballot_sync(kAllLanes, mine);
+    if (lane == 0) found[warp] = __popc(lanes);
+    __syncthreads();
+    int before = listed + __popc(lanes & ((1u << lane) - 1));
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) before += found[w];
+      listed += found[w];
+    }
+    if (mine) same[before] = i;
+    __syncthreads();
+  }
+  // add up
+  for (int64_t outer = blockIdx.z; outer < a.outer; outer += gridDim.z) {
+    for (int64_t column = (int64_t{blockIdx.y} * kRunThreads + tid) * width; column < a.inner;
+         column += int64_t{gridDim.y} * kRunThreads * width) {
+      Run<T, width> run;
+#pragma unroll 4
+      for (int i = 0; i < listed; ++i) run.add(a, outer, same[i], column);
+      run.write(a, outer, row, column);
+    }
+  }
+}
+
+const char* takes(const AccumulateArgs& a) { return a.count <= kMostScanned ? nullptr : "needs at most 2048 indices"; }
+
+void launch(const AccumulateArgs& a, cudaStream_t stream) {
+  dispatch_float(a.dtype, [&]<class T>() {
+    const auto run = [&]<int width>() {
+      LaunchConfig config = run_config<width>(a);
+      config.early = true;
+      warpsmith::launch<&accumulate_scan_kernel<T, width>>(config, stream, a);
+    };
+    runs_in_packs(a) ? run.template operator()<kPack<T>>() : run.template operator()<1>();
+  });
+}
+
+const Register<AccumulateArgs> registered{"scan", /*min_sm=*/80, takes, launch};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,93 @@
+// Rows that are moved as words, whatever their values are: a word is what one access moves.
+#pragma once
+
+#include "device/convert.h"
+#include "device/fast_divide.h"
+#include "device/vec.h"
+#include "host/ceil_div.h"
+#include "host/conditions.h"
+#include "host/launch.h"
+#include "host/registry.h"
+#include "transform/gather/gather.h"
+#include "transform/indices.cuh"
+
+namespace warpsmith {
+
+inline constexpr int kGatherThreads = 256;
+
+// Rows in units, of which a thread takes one, or a few.
+struct GatherUnits {
+  FastDivide by_row, by_count;
+  int64_t units;           // of all rows
+  int64_t x_outer, x_row;  // strides in bytes
+
+  GatherUnits(const GatherArgs& a, int unit_bytes)
+      : by_row(static_cast<uint64_t>(a.inner * size_of(a.dtype) / unit_bytes)),
+        by_count(static_cast<uint64_t>(a.count)),
+        units(a.outer * a.count * a.inner * size_of(a.dtype) / unit_bytes),
+        x_outer(a.x_outer * size_of(a.dtype)),
+        x_row(a.x_row * size_of(a.dtype)) {}
+};
+
+// Where a unit begins in x; null where it is of a row of zeros.
+__device__ __forceinline__ const char* gather_from(const GatherArgs& a, const GatherUnits& u, int64_t unit,
+                                                   int unit_bytes) {
+  const auto place = static_cast<int64_t>(u.by_row.quotient(static_cast<uint64_t>(unit)));
+  const int64_t within = unit - place * static_cast<int64_t>(u.by_row.divisor);
+  const auto outer = static_cast<int64_t>(u.by_count.quotient(static_cast<uint64_t>(place)));
+  const int64_t row = read_index(a.index, place - outer * a.count, a.wide);
+  if (a.zeros && row < 0) return nullptr;
+  return static_cast<const char*>(a.x) + outer * u.x_outer + check_index(row, a.rows) * u.x_row + within * unit_bytes;
+}
+
+// A unit of n words.
+template <class Word, int n>
+__device__ __forceinline__ void gather_words(const GatherArgs& a, const GatherUnits& u) {
+  const int64_t unit = int64_t{blockIdx.x} * kGatherThreads + threadIdx.x;
+  if (unit >= u.units) return;
+  constexpr int kBytes = sizeof(Word) * n;
+  const auto* from = reinterpret_cast<const Word*>(gather_from(a, u, unit, kBytes));
+  Word* to = static_cast<Word*>(a.y) + unit * n;
+  Word words[n];
+#pragma unroll
+  for (int i = 0; i < n; ++i) words[i] = from == nullptr ? Word{} : from[i];
+#pragma unroll
+  for (int i = 0; i < n; ++i) to[i] = words[i];
+}
+
+// n values times the scale.
+template <class T, int n>
+__device__ __forceinline__ void gather_scaled(const GatherArgs& a, const GatherUnits& u) {
+  const int64_t unit = int64_t{blockIdx.x} * kGatherThreads + threadIdx.x;
+  if (unit >= u.units) return;
+  const auto* from = reinterpret_cast<const T*>(gather_from(a, u, unit, sizeof(T) * n));
+  Vec<T, n> values{};
+  if (from != nullptr) load(values, from);
+  float wide[n];
+  to_float(wide, values);
+#pragma unroll
+  for (float& value : wide) value *= a.scale;
+  from_float(values, wide);
+  store(static_cast<T*>(a.y) + unit * n, values);
+}
+
+inline LaunchConfig gather_config(const GatherUnits& u, int per_thread = 1) {
+  const int64_t blocks = ceil_div(u.units, int64_t{kGatherThreads} * per_thread);
+  return {.grid = dim3(static_cast<unsigned>(blocks)), .block = kGatherThreads};
+}
+
+inline const char* needs_gather_grid(int64_t units) {
+  return ceil_div(units, kGatherThreads) <= kMostRows ? nullptr : "needs at most 2^31 - 1 blocks";
+}
+
+// Units of so many bytes that accesses of `word` bytes make up, in rows that begin where these may.
+inline const char* needs_units(const GatherArgs& a, int unit_bytes, int word) {
+  const int size = size_of(a.dtype);
+  const bool whole = a.inner * size % unit_bytes == 0 && a.x_outer * size % word == 0 && a.x_row * size % word == 0;
+  const bool aligned = reinterpret_cast<uintptr_t>(a.x) % word == 0;
+  return whole && aligned ? nullptr : "needs rows of whole accesses, aligned";
+}
+
+inline const char* needs_no_scale(const GatherArgs& a) { return a.scaled ? "needs a scale of 1" : nullptr; }
+
+}  // namespace warpsmith

@@ -1,0 +1,146 @@
+"""Rows by their indices where no sample reaches: gradients, the same bits in every run, and indices
+outside, on a CPU and on a GPU.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import warpsmith
+from warpsmith.core import catalogue
+from warpsmith.core.catalogue import Inputs
+from warpsmith.spec.determinism import bits
+
+X = torch.randn(9, 6, dtype=torch.float64)
+REPEATED = torch.tensor([4, 0, 8, 4, 4, 1])
+
+
+@pytest.mark.parametrize("padding_idx", [None, 4, -9])
+def test_gradient_of_embedding(padding_idx: int | None) -> None:
+    weight = X.clone().requires_grad_()
+    grad = torch.randn(6, 6, dtype=torch.float64)
+    ours = warpsmith.embedding(weight, REPEATED, padding_idx)
+    theirs = functional.embedding(REPEATED, weight, padding_idx)
+    assert torch.equal(ours, theirs)
+    found = torch.autograd.grad(ours, weight, grad)[0]
+    torch.testing.assert_close(found, torch.autograd.grad(theirs, weight, grad)[0])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: warpsmith.index_select(x, -1, torch.tensor([5, 0, 5])),
+        lambda x, y: warpsmith.gather_rows(x, torch.tensor([3, -1, 3, 8])),
+        lambda x, y: warpsmith.index_add(x, 0, REPEATED, y, 0.5),
+        lambda x, y: warpsmith.index_put(x, torch.tensor([4, -5, 8, 0, -1, 4]), y),
+        lambda x, y: warpsmith.index_put(x, torch.tensor([4, -5, 8, 0, -1, 4]), y, True),
+        lambda x, y: warpsmith.scatter_rows(x, torch.tensor([3, -1, 3, 0, 7, -2, 1, 2, 6]), 8),
+    ],
+)
+def test_gradients(function: Callable[..., Tensor]) -> None:
+    x, y = X.clone().requires_grad_(), torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(function, (x, y))
+
+
+def test_padding_goes_and_comes_back() -> None:
+    kept = torch.tensor([0, 1, 2, 5, 6, 8])
+    rows = warpsmith.gather_rows(X, kept)
+    back = warpsmith.scatter_rows(rows, kept, 9)
+    wanted = X.clone()
+    wanted[[3, 4, 7]] = 0
+    assert torch.equal(back, wanted)
+    place = torch.full((9,), -1)
+    place[kept] = torch.arange(6)
+    assert torch.equal(warpsmith.gather_rows(rows, place), wanted)
+
+
+def test_the_last_of_several_values_stays() -> None:
+    values = torch.arange(6.0)[:, None].expand(6, 6).double()
+    out = warpsmith.index_put(X, REPEATED, values)
+    assert (out[4] == 4).all()
+    assert torch.equal(out[2], X[2])
+
+
+@pytest.mark.parametrize("outside", [-1, 9])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda index: warpsmith.embedding(X, index),
+        lambda index: warpsmith.index_select(X, 0, index),
+        lambda index: warpsmith.index_add(X, 0, index, X[:2]),
+        lambda index: warpsmith.index_add(X.clone(), 0, index, X[:2], inplace=True),
+    ],
+)
+def test_an_index_outside_raises(function: Callable[..., Tensor], outside: int) -> None:
+    with pytest.raises(IndexError, match=rf"expected indices in \[0, 8\], got {outside}"):
+        function(torch.tensor([3, outside]))
+
+
+def test_an_index_beyond_the_rows_raises_where_less_than_none_has_a_meaning() -> None:
+    with pytest.raises(IndexError, match=r"expected indices in \[-9, 8\], got -10"):
+        warpsmith.index_put(X, torch.tensor([-10]), X[:1])
+    for function in (
+        lambda: warpsmith.gather_rows(X, torch.tensor([9])),
+        lambda: warpsmith.scatter_rows(X[:1], torch.tensor([9]), 9),
+    ):
+        with pytest.raises(IndexError, match="got 9"):
+            function()
+
+
+# --- on a GPU -------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1500, 40_000])
+def test_sums_have_the_same_bits_in_every_run(count: int) -> None:
+    i = Inputs(torch.bfloat16, "cuda")
+    index = torch.randint(0, 700, (count,), device="cuda")
+    x, source = i.randn(700, 264), i.randn(count, 264, salt=1)
+    first = bits(warpsmith.index_add(x, 0, index, source))
+    for _ in range(20):
+        assert bits(warpsmith.index_add(x, 0, index, source)) == first
+
+
+_OUTSIDE = """
+import torch, warpsmith
+x = torch.zeros(8, 64, device="cuda", dtype=torch.float16)
+index = torch.tensor([7, {index}], device="cuda")
+torch.ops.warpsmith.{call}
+torch.cuda.synchronize()
+"""
+_CALLS = {
+    "embedding": "{variant}(x, index)",
+    "index_select": "{variant}(x, 0, index)",
+    "gather_rows": "{variant}(x, index)",
+    "index_add": "{variant}(x, 0, index, x[:2], 1.0, {deterministic})",
+    "index_put": "{variant}(x, index, x[:2], True, {deterministic})",
+    "scatter_rows": "{variant}(x[:2], index, 8, {deterministic})",
+}
+_RUNGS = [
+    (name, rung.name)
+    for name in _CALLS
+    for rung in catalogue.get(name).ladder
+    if "f16" in rung.dtypes and (name, rung.name) != ("index_put", "sorted")
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "rung"), _RUNGS)
+def test_an_index_outside_ends_the_kernel_with_a_message(name: str, rung: str) -> None:
+    """In a process of its own, which is of no use for CUDA afterwards."""
+    variants = catalogue.get(name).variants
+    named = next(v.op_name for v in variants if (v.rung.name, v.dtype) == (rung, "f16"))
+    call = _CALLS[name].format(variant=named, deterministic=rung != "atomic")
+    below = {"gather_rows": False, "scatter_rows": False, "index_put": False}.get(name, True)
+    for index, fails in ((0, False), (8, True), (-1, below)):
+        code = _OUTSIDE.format(index=index, call=call)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        said = "an index lies outside of the rows that there are" in done.stderr
+        assert (done.returncode != 0, said) == (fails, fails), done.stderr[-2000:]
