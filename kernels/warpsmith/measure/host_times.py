@@ -40,6 +40,8 @@ class Case:
     #: Ours, where it is not the public function of these arguments.
     ours: Callable[..., Any] | None = None
     dtype: torch.dtype = torch.bfloat16
+    #: Places of arguments that require none all the same.
+    constants: tuple[int, ...] = ()
 
 
 def _x(i: Inputs) -> tuple[Any, ...]:
@@ -90,6 +92,37 @@ def _heads(i: Inputs) -> tuple[Any, ...]:
     return tuple(i.plain(1, GROUPS, ROWS, COLS, salt=salt) for salt in range(3))
 
 
+def _rotated(i: Inputs) -> tuple[Any, ...]:
+    angles = torch.rand(ROWS, COLS // 2, device=i.device)
+    q, k, _ = _heads(i)
+    return q.transpose(1, 2), k.transpose(1, 2), angles.cos(), angles.sin()
+
+
+def _half_turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    cos, sin = (a.to(x.dtype).repeat(1, 2)[:, None] for a in (cos, sin))
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def _rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return _half_turn(q, cos, sin), _half_turn(k, cos, sin)
+
+
+def _normed_and_rotated(i: Inputs) -> tuple[Any, ...]:
+    q, k, cos, sin = _rotated(i)
+    return q, k, i.plain(COLS, salt=3), i.plain(COLS, salt=4), cos, sin
+
+
+def _qk_norm_rope(
+    q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor]:
+    return _rope(_rms(q, q_weight), _rms(k, k_weight), cos, sin)
+
+
+def _row_numbers(i: Inputs, count: int = ROWS) -> Tensor:
+    return torch.arange(count, device=i.device)
+
+
 def _packed(i: Inputs) -> tuple[Any, ...]:
     ends = torch.tensor((0, ROWS), device=i.device, dtype=torch.int32)
     return *(i.plain(ROWS, GROUPS, COLS, salt=salt) for salt in range(3)), ends
@@ -98,6 +131,16 @@ def _packed(i: Inputs) -> tuple[Any, ...]:
 def _packed_alone(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+
+
+def _noised(i: Inputs) -> tuple[Any, ...]:
+    table = warpsmith.noise_table(torch.linspace(0.9, 0.1, 8, device=i.device))
+    return *_pair(i), _row_numbers(i), table
+
+
+def _add_noise(x: Tensor, noise: Tensor, t: Tensor, table: Tensor) -> Tensor:
+    of_x, of_noise = table[t].to(x.dtype)[:, :, None].unbind(1)
+    return of_x * x + of_noise * noise
 
 
 def _rms(x: Tensor, weight: Tensor) -> Tensor:
@@ -179,6 +222,50 @@ CASES: Mapping[str, Case] = {
     "sum": _over("sum", torch.sum),
     "var": _over("var", torch.var),
     "cumsum": _over("cumsum", torch.cumsum),
+    "embedding": Case(lambda i: (*_x(i), _row_numbers(i)), lambda x, index: F.embedding(index, x)),
+    "gather_rows": Case(
+        lambda i: (*_x(i), _row_numbers(i)), lambda x, index: x.index_select(0, index)
+    ),
+    "scatter_rows": Case(
+        lambda i: (*_x(i), _row_numbers(i)),
+        lambda x, index: x.new_zeros(ROWS, COLS).index_add(0, index, x),
+        lambda x, index: warpsmith.scatter_rows(x, index, ROWS),
+    ),
+    "index_select": Case(lambda i: (*_x(i), 0, _row_numbers(i)), torch.index_select),
+    "index_add": Case(
+        lambda i: (i.plain(ROWS, COLS), 0, _row_numbers(i), i.plain(ROWS, COLS, salt=1)),
+        torch.index_add,
+    ),
+    "index_put": Case(
+        lambda i: (i.plain(ROWS, COLS), _row_numbers(i), i.plain(ROWS, COLS, salt=1)),
+        lambda x, index, values: torch.index_put(x, (index,), values),
+    ),
+    "masked_fill": Case(
+        lambda i: (*_x(i), torch.ones(ROWS, COLS, dtype=torch.bool, device=i.device), -1.0),
+        torch.masked_fill,
+    ),
+    "rope": Case(_rotated, _rope, constants=(2, 3)),
+    "qk_norm_rope": Case(_normed_and_rotated, _qk_norm_rope, constants=(4, 5)),
+    "transpose": Case(_x, lambda x: x.mT.contiguous()),
+    "permute": Case(
+        lambda i: (i.plain(ROWS, GROUPS, COLS), (1, 0, 2)),
+        lambda x, dims: x.permute(dims).contiguous(),
+    ),
+    "unpack_qkv": Case(
+        lambda i: (i.plain(1, ROWS, 3 * GROUPS * COLS), GROUPS),
+        lambda x, heads: tuple(
+            p.contiguous() for p in x.view(1, ROWS, 3, heads, COLS).permute(2, 0, 3, 1, 4)
+        ),
+    ),
+    "pack_qkv": Case(
+        _heads, lambda *qkv: torch.stack(qkv).permute(1, 3, 0, 2, 4).reshape(1, ROWS, -1)
+    ),
+    "add_noise": Case(_noised, _add_noise, constants=(3,)),
+    "upsample_nearest2d": Case(
+        lambda i: (i.plain(1, GROUPS, 4, 4),),
+        lambda x: F.interpolate(x, scale_factor=2.0),
+        lambda x: warpsmith.upsample_nearest2d(x, scale_factor=2.0),
+    ),
     "reduce_sum": Case(_x, torch.sum),
     "dot": Case(lambda i: (i.plain(COLS), i.plain(COLS, salt=1)), torch.dot),
     "softmax": _over("softmax", F.softmax),
@@ -262,8 +349,10 @@ def functions(name: str, device: str) -> dict[str, dict[str, Callable[[], Any]]]
     case = CASES[name]
     args = case.args(Inputs(case.dtype, device))
     leaves = tuple(
-        a.detach().requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a
-        for a in args
+        a.detach().requires_grad_()
+        if isinstance(a, Tensor) and a.is_floating_point() and slot not in case.constants
+        else a
+        for slot, a in enumerate(args)
     )
     found: dict[str, dict[str, Callable[[], Any]]] = {timed: {} for timed in BOUNDS}
     for impl, function in (("auto", case.ours or getattr(warpsmith, name)), ("torch", case.theirs)):
