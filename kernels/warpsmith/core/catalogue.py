@@ -282,6 +282,9 @@ class Op:
     #: The derivative computes again what the forward pass had, and sets it against an output: what
     #: the two round apart does not cancel.
     recomputes: bool = False
+    #: Adds products element by element, which may cancel: what rounding each of them costs is then
+    #: no part of the result's own size.
+    cancels: bool = False
     #: Outputs that autograd takes for constants.
     constants: tuple[str, ...] = ()
     #: Combinations of dtypes that rungs are written for, beyond plain dtypes of the first tensor.

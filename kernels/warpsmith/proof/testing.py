@@ -295,7 +295,7 @@ def _compare_values(
                 exactly = functools.partial(_exact, op)
                 least = conditioning(exactly, wide, expected.gold)[i].to(exact.device)
                 few = not op.elementwise and exact.numel() <= _FEW_RESULTS
-                if few and theirs.dtype != torch.float64:
+                if (few or op.cancels) and theirs.dtype != torch.float64:
                     rounded = rounding(exactly, wide, expected.gold)[i].to(exact.device)
                     least = torch.maximum(least, rounded)
             if theirs.dtype != torch.float32:

@@ -220,7 +220,6 @@ def _ladder(operands: _Operands, seeds: Mapping[str, str] | None = None) -> tupl
             story,
             technique="" if name == "naive" else name,
             when=when,
-            unproven=True,
             suits=suits,
             seeds=(seeds[name],) if seeds and name in seeds else (),
         )

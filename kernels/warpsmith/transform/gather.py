@@ -163,14 +163,13 @@ def _ladder(operands: _Operands, dtypes: tuple[str, ...], seed: str = "") -> tup
         return None if packs >= _LEAST_PACKS else "few rows, for which a thread a pack is faster"
 
     return (
-        Rung("naive", "one value a thread", dtypes=dtypes, when=needs(0, 0, True), unproven=True),
+        Rung("naive", "one value a thread", dtypes=dtypes, when=needs(0, 0, True)),
         Rung(
             "x2",
             "two values of 16 bits a thread",
             dtypes=("f16", "bf16"),
             width=2,
             when=needs(4, 4, False),
-            unproven=True,
         ),
         Rung(
             "x4",
@@ -178,7 +177,6 @@ def _ladder(operands: _Operands, dtypes: tuple[str, ...], seed: str = "") -> tup
             dtypes=("f32",),
             width=4,
             when=needs(16, 4, False),
-            unproven=True,
         ),
         Rung(
             "x8",
@@ -186,7 +184,6 @@ def _ladder(operands: _Operands, dtypes: tuple[str, ...], seed: str = "") -> tup
             dtypes=("f16", "bf16"),
             width=8,
             when=needs(16, 2, False),
-            unproven=True,
         ),
         Rung(
             "pack",
@@ -196,7 +193,6 @@ def _ladder(operands: _Operands, dtypes: tuple[str, ...], seed: str = "") -> tup
             width=PACK,
             pack=True,
             when=needs(16, 16, True),
-            unproven=True,
         ),
         Rung(
             "stream",
@@ -208,7 +204,6 @@ def _ladder(operands: _Operands, dtypes: tuple[str, ...], seed: str = "") -> tup
             technique="stream",
             when=needs(16, 16, True, scales_fp8=False),
             suits=many,
-            unproven=True,
         ),
     )
 

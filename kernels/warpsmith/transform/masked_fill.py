@@ -157,7 +157,6 @@ op = catalogue.add(
                 "one value a thread, whatever the mask's shape",
                 when=_any,
                 seeds=("masked_fill_{dtype}",),
-                unproven=True,
             ),
             Rung(
                 "pack",
@@ -165,7 +164,6 @@ op = catalogue.add(
                 width=PACK,
                 pack=True,
                 when=_packs,
-                unproven=True,
             ),
         ),
         triton="masked_fill_triton:masked_fill",

@@ -236,7 +236,7 @@ def _packs_backward(
 
 
 def _wide(name: str, story: str, **more: Any) -> Rung:
-    return Rung(name, story, width=PACK, pack=True, unproven=True, **more)
+    return Rung(name, story, width=PACK, pack=True, **more)
 
 
 # --- the operators --------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ op = catalogue.add(
         family="transform",
         reference=_reference,
         ladder=(
-            Rung("naive", "a block per token, a warp per head", when=_any, unproven=True),
+            Rung("naive", "a block per token, a warp per head", when=_any),
             _wide("pack", "the lanes of a head hold it in registers", when=_packs),
             _wide(
                 "stream",
@@ -294,7 +294,7 @@ op_backward = catalogue.add(
         source="qk_norm_rope/backward",
         reference=_reference_backward,
         ladder=(
-            Rung("naive", "a block per head goes through tokens", when=_few_heads, unproven=True),
+            Rung("naive", "a block per head goes through tokens", when=_few_heads),
             _wide(
                 "pack",
                 "a head in the registers of its lanes, weights' gradients in those of a block",

@@ -271,8 +271,8 @@ _BENCH = ((8, 4096, 32, 8, 128), (32, 512, 12, 12, 64))
 
 def _ladder(condition: Any) -> tuple[Rung, ...]:
     return (
-        Rung("naive", "a value to a thread", unproven=True),
-        Rung("pack", "128-bit accesses", width=PACK, pack=True, when=condition, unproven=True),
+        Rung("naive", "a value to a thread"),
+        Rung("pack", "128-bit accesses", width=PACK, pack=True, when=condition),
     )
 
 

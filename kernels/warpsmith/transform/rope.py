@@ -231,14 +231,13 @@ def _ladder(in_place: bool) -> tuple[Rung, ...]:
         return suits_stream(q, k, cos, turns, in_place)
 
     return (
-        Rung("naive", "a block per token, a pair a thread", when=any_, unproven=True),
+        Rung("naive", "a block per token, a pair a thread", when=any_),
         Rung(
             "pack",
             "two 128-bit accesses a thread and head",
             width=PACK,
             pack=True,
             when=packs,
-            unproven=True,
         ),
         Rung(
             "stream",
@@ -248,7 +247,6 @@ def _ladder(in_place: bool) -> tuple[Rung, ...]:
             technique="stream",
             when=packs,
             suits=many,
-            unproven=True,
         ),
     )
 
@@ -321,6 +319,7 @@ op = catalogue.add(
         check=_check,
         backward=_derivative,
         elementwise=True,
+        cancels=True,
         samples=cases.samples(),
         errors=cases.errors("rope"),
         properties=cases.PROPERTIES,
@@ -341,6 +340,7 @@ op_in_place = catalogue.add(
         fake=lambda: None,
         check=_check_in_place,
         elementwise=True,
+        cancels=True,
         samples=cases.samples(views=False),
         errors=cases.errors_in_place(),
         cost=Cost(bytes=_bytes_in_place, flops=_flops),

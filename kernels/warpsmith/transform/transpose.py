@@ -127,13 +127,12 @@ def _rungs(asking: Asking) -> dict[str, Rung]:
             technique=technique or name,
             when=asking(ask),
             suits=asking(Moved.suits_tiles),
-            unproven=True,
         )
 
     def flat(name: str, story: str) -> Rung:
         dtypes = ALL if name == "row2col" else STEPS
         when = asking(Moved.needs_rank)
-        return Rung(name, story, dtypes=dtypes, technique=name, when=when, unproven=True)
+        return Rung(name, story, dtypes=dtypes, technique=name, when=when)
 
     rungs = (
         flat("col2row", "a thread for each element of x, which is read along its rows"),
@@ -181,7 +180,6 @@ def _rungs(asking: Asking) -> dict[str, Rung]:
             technique="registers",
             when=asking(_PACKS),
             suits=asking(Moved.suits_tiles),
-            unproven=True,
         ),
         Rung(
             "tma",
@@ -193,7 +191,6 @@ def _rungs(asking: Asking) -> dict[str, Rung]:
             min_sm=90,
             when=asking(_first(_PACKS, Moved.needs_map)),
             suits=asking(Moved.suits_tiles),
-            unproven=True,
         ),
         Rung(
             "peak",
@@ -204,7 +201,6 @@ def _rungs(asking: Asking) -> dict[str, Rung]:
             technique="peak",
             when=asking(_TURNING),
             suits=asking(Moved.suits_tiles),
-            unproven=True,
         ),
         Rung(
             "copy",
@@ -214,7 +210,6 @@ def _rungs(asking: Asking) -> dict[str, Rung]:
             pack=True,
             technique="copy",
             when=asking(_first(Moved.needs_rank, Moved.needs_copying)),
-            unproven=True,
         ),
     )
     return {rung.name: rung for rung in rungs}

@@ -219,13 +219,12 @@ op = catalogue.add(
         "add_noise(Tensor x, Tensor noise, Tensor t, Tensor table) -> Tensor",
         family="vision",
         elementwise=True,
+        cancels=True,
         reference=_reference,
         eager=_eager,
         ladder=(
-            Rung("naive", "a value to a thread", unproven=True),
-            Rung(
-                "pack", "128-bit accesses", width=PACK, pack=True, when=_needs_packs, unproven=True
-            ),
+            Rung("naive", "a value to a thread"),
+            Rung("pack", "128-bit accesses", width=PACK, pack=True, when=_needs_packs),
         ),
         triton="steps_triton:add_noise",
         fake=lambda x: x.new_empty(x.shape),

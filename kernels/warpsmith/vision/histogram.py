@@ -89,7 +89,7 @@ def _suits_copies(x: Tensor, bins: int) -> str | None:
 
 
 def _wide(name: str, story: str, **more: Any) -> Rung:
-    return Rung(name, story, dtypes=DTYPES, width=PACK, unproven=True, **more)
+    return Rung(name, story, dtypes=DTYPES, width=PACK, **more)
 
 
 # --- calls ----------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ op = catalogue.add(
         eager=_eager,
         elementwise=True,
         ladder=(
-            Rung("naive", "a value to a thread, global memory", dtypes=DTYPES, unproven=True),
+            Rung("naive", "a value to a thread, global memory", dtypes=DTYPES),
             _wide("x4", "128-bit loads"),
             _wide(
                 "warp", "a copy for each warp in shared memory", technique="warp", when=_warp_bins

@@ -242,14 +242,13 @@ op = catalogue.add(
         aliases=("nms",),
         reference=_reference,
         ladder=(
-            Rung("naive", "one block, box after box", dtypes=("f32",), unproven=True),
+            Rung("naive", "one block, box after box", dtypes=("f32",)),
             Rung(
                 "mask",
                 "a bit for each pair, then 64 boxes at a time",
                 dtypes=("f32",),
                 technique="mask",
                 when=_few_boxes,
-                unproven=True,
             ),
         ),
         triton="nms_triton:nms_ordered",

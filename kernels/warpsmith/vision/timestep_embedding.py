@@ -102,10 +102,8 @@ op = catalogue.add(
         reference=lambda table, t: rows_of(table, t).clone(),
         eager=lambda table, t: torch.nn.functional.embedding(t, table),
         ladder=(
-            Rung("naive", "a value to a thread", unproven=True),
-            Rung(
-                "pack", "128-bit accesses", width=PACK, pack=True, when=_needs_packs, unproven=True
-            ),
+            Rung("naive", "a value to a thread"),
+            Rung("pack", "128-bit accesses", width=PACK, pack=True, when=_needs_packs),
         ),
         triton="steps_triton:timestep_rows",
         fake=lambda table, t: table.new_empty((t.shape[0], table.shape[1])),

@@ -214,7 +214,6 @@ def _packed(
         pack=True,
         technique="" if name == "pack" else name,
         when=when,
-        unproven=True,
     )
 
 
@@ -229,7 +228,7 @@ upsample_op = catalogue.add(
         reference=_reference,
         eager=_eager,
         ladder=(
-            Rung("naive", "a value of the result to a thread", dtypes=ALL, unproven=True),
+            Rung("naive", "a value of the result to a thread", dtypes=ALL),
             _packed(
                 "pack",
                 "16 bytes of the result to a thread",
@@ -266,7 +265,7 @@ upsample_backward_op = catalogue.add(
         reference=_reference_backward,
         eager=_eager_backward,
         ladder=(
-            Rung("naive", "a value of x to a thread, no atomics", unproven=True),
+            Rung("naive", "a value of x to a thread, no atomics"),
             _packed(
                 "pack",
                 "a pack of channels to a thread",
