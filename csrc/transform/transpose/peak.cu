@@ -13,13 +13,19 @@
 namespace warpsmith {
 namespace {
 
-// A tile is a line of 128 bytes wide and `down` squares high, of which eight make a line of the result. Squares of 4-byte
-// elements are small: two lines' worth of them, so that a block has work for its launch.
+// A tile is `lines` lines of 128 bytes wide, and as many squares high. Squares of bytes are large: a line's worth of them.
+// Of the smaller ones two lines' worth, so that 256 bytes follow each other on both sides.
 template <class T>
 struct PeakTile {
-  static constexpr int across = kLineChunks, down = sizeof(T) == 4 ? 2 * kLineChunks : kLineChunks;
+  static constexpr int lines = sizeof(T) == 1 ? 1 : 2;
+  static constexpr int across = lines * kLineChunks, down = across;
   static constexpr int threads = across * down;
   static constexpr int rows = down * Square<T>::side, cols = across * Square<T>::side;
+
+  // Lines of the tile's left half lie in front of those of its right one.
+  __device__ __forceinline__ static int place(int row, int chunk) {
+    return chunk / kLineChunks * rows * kLineChunks + line_place<T>(row, chunk % kLineChunks);
+  }
 };
 
 template <class T>
@@ -39,7 +45,7 @@ __global__ void __launch_bounds__(PeakTile<T>::threads)
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const int row = line + i * Tile::down;
-      ptx::cp_async_if(inside && at.row + row < a.rows, tile + line_place<T>(row, chunk),
+      ptx::cp_async_if(inside && at.row + row < a.rows, tile + Tile::place(row, chunk),
                        reinterpret_cast<const uint4*>(x + i * Tile::down * a.x_row));
     }
   }
@@ -52,7 +58,7 @@ __global__ void __launch_bounds__(PeakTile<T>::threads)
   const int64_t row = at.row + down * kWidth, col = at.col + across * kWidth;
   if (row >= a.rows || col >= a.cols) return;
   T* y = static_cast<T*>(a.y) + at.matrix.y + col * a.y_col + row;
-  turn_square<T>([&](int i) { return tile[line_place<T>(down * kWidth + i, across)]; },
+  turn_square<T>([&](int i) { return tile[Tile::place(down * kWidth + i, across)]; },
                  [&](int j, const uint4& pack) { *reinterpret_cast<uint4*>(y + j * a.y_col) = pack; });
 }
 
