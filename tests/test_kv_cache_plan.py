@@ -14,6 +14,7 @@ import warpsmith
 from warpsmith.attention import kv_cache, kv_cache_plan
 from warpsmith.attention import kv_cache_cases as cases
 from warpsmith.attention.kv_cache_plan import Gpu, KvCachePlan
+from warpsmith.core import dispatch
 from warpsmith.core.catalogue import Inputs
 from warpsmith.native.csrc import CSRC
 
@@ -246,6 +247,15 @@ def test_a_compiled_call_takes_a_plan() -> None:
 # --- on a GPU -------------------------------------------------------------------------------------
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@gpu
+def test_a_plan_counts_for_the_gpu_that_is_there() -> None:
+    q, cache, _ = (torch.zeros_like(x, device="cuda") for x in shapes(1, 1, 4096))
+    found = Gpu.of(q.device, dispatch.device_sm(q.device))
+    assert found.multiprocessors == torch.cuda.get_device_properties(0).multi_processor_count
+    plan = warpsmith.plan_attention_with_kv_cache(q, cache, cache)
+    assert plan.blocks == planned(*shapes(1, 1, 4096), gpu=found).blocks
 
 
 @gpu

@@ -457,7 +457,7 @@ def plan_attention_with_kv_cache(
         raise ValueError(f"{_OP}: expected layout to be 'bshd' or 'bhsd', got {layout!r}")
     if layout == "bhsd" and q.dim() == 4:
         q = q.transpose(1, 2)
-    gpu = plans.Gpu.of(q.device) if q.is_cuda else None
+    gpu = plans.Gpu.of(q.device, dispatch.device_sm(q.device)) if q.is_cuda else None
     return _planned(q, k_cache, v_cache, lengths, block_table, batch_invariant, gpu)
 
 

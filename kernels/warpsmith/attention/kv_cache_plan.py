@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.spec.checks import shape_text
+from warpsmith.spec.gpus import has_little_shared_memory
 
 #: More are refused.
 MOST_BLOCKS = 65535
@@ -59,9 +60,10 @@ class Gpu(NamedTuple):
     block_smem: int  # shared memory that one block may ask for, in bytes
 
     @classmethod
-    def of(cls, device: torch.device) -> Gpu:
-        found = torch.cuda.get_device_properties(device)
-        return cls(found.multi_processor_count, found.shared_memory_per_block_optin)
+    def of(cls, device: torch.device, sm: int) -> Gpu:
+        """`sm`: its compute capability, or that which it passes for."""
+        smem = 99 if has_little_shared_memory(sm) else 227 if sm >= 90 else 163
+        return cls(torch.cuda.get_device_properties(device).multi_processor_count, smem * 1024)
 
 
 @dataclass(frozen=True)
