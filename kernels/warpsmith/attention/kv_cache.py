@@ -131,6 +131,21 @@ def _fake(q: Tensor, v_cache: Tensor, return_lse: bool) -> tuple[Tensor, Tensor 
     return options.empty_out(q, v_cache.shape[3]), lse
 
 
+def _twin_lacks(q: Tensor, v_cache: Tensor) -> str | None:
+    return options.twin_lacks(q.shape[3], v_cache.shape[3])
+
+
+def _too_large(
+    q: Tensor, k_cache: Tensor, lengths: Tensor, block_table: Tensor | None, appended: int
+) -> str | None:
+    if lengths.is_meta:
+        of_table = 1 if block_table is None else block_table.shape[1]
+        keys = q.shape[0] * of_table * k_cache.shape[1]
+    else:
+        keys = int(lengths.long().sum()) + appended * len(lengths)
+    return options.too_many_scores(q, q.shape[1] * q.shape[2] * keys)
+
+
 # --- the ladder -----------------------------------------------------------------------------------
 
 
@@ -274,6 +289,8 @@ op = catalogue.add(
         triton="kv_cache_triton:attention_with_kv_cache",
         fake=_fake,
         check=_check,
+        twin_lacks=_twin_lacks,
+        too_large=_too_large,
         samples=cases.SAMPLES,
         errors=cases.ERRORS,
         properties=(

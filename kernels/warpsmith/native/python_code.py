@@ -36,7 +36,7 @@ _NOT_THE_SPEC |= {"story", "seeds", "peer_seeds", "aliases", "local_memory", "pe
 _NOT_THE_SPEC |= {"unproven", "source"}
 #: Fields that came when there were digests: at their defaults they say nothing, so that all digests
 #: stay as they were.
-_LATER = {"masked", "recomputes"}
+_LATER = {"masked", "recomputes", "twin_lacks", "too_large"}
 #: Likewise the last arguments of operators.
 _LATER_ARGUMENTS = {"blocks"}
 
