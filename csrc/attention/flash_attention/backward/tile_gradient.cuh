@@ -15,6 +15,7 @@
 #include "attention/flash_attention/backward/row_chunks.cuh"
 #include "attention/flash_attention/backward/rows.cuh"
 #include "attention/flash_attention/backward/schedule.h"
+#include "attention/flash_attention/backward/score_bits.cuh"
 #include "attention/flash_attention/backward/sums.cuh"
 #include "attention/flash_attention/backward/turns.cuh"
 #include "attention/mask.cuh"
@@ -143,6 +144,7 @@ class GradientBlock {
   using Shared = GradientShared<T, Shape>;
   static constexpr int kRows = Shape::rows, kQueries = Shape::queries, kTiles = kQueries / 8;
   using Scores = MmaSum<T, float>[kRows][kTiles];
+  using Bits = ScoreBits<kRows, kTiles>;
 
  public:
   __device__ __forceinline__ GradientBlock(const AttentionBackwardArgs& a, const BackwardWorkspace& w,
@@ -300,6 +302,8 @@ class GradientBlock {
 #pragma unroll 1
     for (int pass = 0; pass < kPasses; ++pass) {
       const int from = begin + pass * kQueries;
+      Asked asked{};
+      if constexpr (options) asked = ask(step, step.block * Shape::bm + from + lane % 4 * 2, first_key + key);
       Scores p{}, dp{};
       multiply<kRows, kQueries, Shape::d>(p, read_k, shared_.k, read_q, queries.q, from);
       multiply<kRows, kQueries, Shape::dv>(dp, read_v, shared_.v, read_grad, queries.grad, from);
@@ -309,22 +313,7 @@ class GradientBlock {
       const float *lse2 = queries.lse2 + from + lane % 4 * 2, *dots = queries.dots + from + lane % 4 * 2;
       uint32_t p_words[kTiles / 2][kRows][4], ds_words[kTiles / 2][kRows][4];
       if constexpr (options) {
-        const OptionScore<T> score(a_.of, sequence_, step.head);
-        const uint32_t seen = visible(step.head, query, first_key + key);
-        const uint32_t kept = a_.of.dropout.active ? drawn(step.head, query, first_key + key) : ~0u;
-        float slopes = 0.0f;
-        each([&](int i, int c, int e, int bit) {
-          const int own_query = query + 8 * c + e % 2, own_key = first_key + key + 16 * i + e / 2 * 8;
-          float &product = p[i][c].value[e], &grad = dp[i][c].value[e];
-          const float value = (seen >> bit & 1u) != 0 ? score(product, own_query, own_key) : -INFINITY;
-          const float weight = ptx::exp2_approx_ftz(fmaf(value, kLog2e, -lse2[8 * c + e % 2]));
-          const float keep = (kept >> bit & 1u) != 0 ? a_.of.dropout.scale : 0.0f;
-          const float ds = weight * (grad * keep - dots[8 * c + e % 2]);
-          slopes -= fabsf(static_cast<float>(own_key - sequence_.place - own_query)) * ds;
-          grad = ds * score.growth(product);
-          product = weight * keep;
-        });
-        if (a_.dslopes != nullptr) shared_.slopes[threadIdx.x] += slopes;
+        differentiate(p, dp, asked, step.head, query, first_key + key, lse2, dots);
       } else {
         const bool edge =
             has_edge<Shape::bm, Shape::bn>(a_.of, sequence_, step.block * Shape::bm, key_block_ * Shape::bn);
@@ -381,25 +370,136 @@ class GradientBlock {
     }
   }
 
-  // A bit for each score, in a loop that is not unrolled: what is asked for is long.
-  template <class Ask>
-  __device__ __forceinline__ static uint32_t bits(int query, int key, const Ask& ask) {
-    uint32_t found = 0;
-#pragma unroll 1
-    for (int bit = 0; bit < kRows * kTiles * 4; ++bit) {
-      const int e = bit % 4, c = bit / 4 % kTiles, i = bit / 4 / kTiles;
-      if (ask(query + 8 * c + e % 2, key + 16 * i + e / 2 * 8)) found |= 1u << bit;
+  // The same with a query's value, of neighbours at `of` and 8 apart.
+  template <class Body>
+  __device__ __forceinline__ static void each(const float* of, const Body& body) {
+#pragma unroll
+    for (int c = 0; c < kTiles; ++c) {
+      const float2 own = *reinterpret_cast<const float2*>(of + 8 * c);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) body(i, c, e, e % 2 == 0 ? own.x : own.y);
+      }
     }
-    return found;
   }
 
-  __device__ __forceinline__ uint32_t visible(int head, int query, int key) const {
-    const OptionMask mask(a_.of, sequence_, head);
-    return bits(query, key, [&](int i, int j) { return i < sequence_.m && j < sequence_.n && mask(i, j); });
+  // A bit for each score, see ScoreBits.
+  struct Asked {
+    uint32_t seen, kept;
+    bool hides;  // the same for the block: whether some are not seen
+    __device__ __forceinline__ bool sees(int i, int c, int e) const { return bit(seen, i, c, e); }
+    __device__ __forceinline__ bool keeps(int i, int c, int e) const { return bit(kept, i, c, e); }
+
+   private:
+    __device__ __forceinline__ static bool bit(uint32_t of, int i, int c, int e) {
+      return (of >> (4 * (i * kTiles + c) + e) & 1u) != 0;
+    }
+  };
+
+  __device__ __forceinline__ Asked ask(const Step& step, int query, int key) const {
+    Asked asked{~0u, ~0u, true};
+    const OptionMask mask(a_.of, sequence_, step.head);
+    if (mask.beyond_range()) {
+      asked.seen = Bits::visible(mask, sequence_, query, key);
+    } else if (step.block * Shape::bm + Shape::bm > sequence_.m ||
+               has_edge<Shape::bm, Shape::bn>(a_.of, sequence_, step.block * Shape::bm, key_block_ * Shape::bn)) {
+      asked.seen = Bits::in_range(a_.of, sequence_, query, key);
+    } else {
+      asked.hides = false;
+    }
+    if (a_.of.dropout.active) asked.kept = Bits::kept(a_.of, sequence_, step.head, query, key);
+    return asked;
   }
 
-  __device__ __forceinline__ uint32_t drawn(int head, int query, int key) const {
-    return bits(query, key, [&](int i, int j) { return keeps(a_.of, sequence_, head, i, j); });
+  // Products to what dropout leaves of probabilities, and to gradients of the products, with options. Whatever a call asks
+  // for is a loop of its own, around which the whole grid branches alike. `query`, `key`: of the lane's first score.
+  __device__ __forceinline__ void differentiate(Scores& p, Scores& dp, const Asked& asked, int head, int query, int key,
+                                                const float* lse2, const float* dots) {
+    const OptionScore<T> score(a_.of, sequence_, head);
+    const auto own_query = [query](int c, int e) { return query + 8 * c + e % 2; };
+    const auto own_key = [key](int i, int e) { return key + 16 * i + e / 2 * 8; };
+    const int past = key - sequence_.place - query;
+    const auto away = [past](int i, int c, int e) {
+      return fabsf(static_cast<float>(past + 16 * i + e / 2 * 8 - 8 * c - e % 2));
+    };
+    const bool drops = a_.of.dropout.active, has_cap = score.cap > 0.0f;
+    const float keep = a_.of.dropout.scale;
+    float slopes = 0.0f;
+    if (has_cap && a_.dslopes != nullptr) {  // which needs gradients of scores on both sides of the cap
+      each([&](int i, int c, int e, int) {
+        float &product = p[i][c].value[e], &grad = dp[i][c].value[e];
+        const float value = asked.sees(i, c, e) ? score(product, own_query(c, e), own_key(i, e)) : -INFINITY;
+        const float weight = ptx::exp2_approx_ftz(fmaf(value, kLog2e, -lse2[8 * c + e % 2]));
+        const float kept = asked.keeps(i, c, e) ? keep : 0.0f;
+        const float ds = weight * (grad * kept - dots[8 * c + e % 2]);
+        slopes -= away(i, c, e) * ds;
+        grad = ds * score.growth(product);
+        product = weight * kept;
+      });
+      shared_.slopes[threadIdx.x] += slopes;
+      return;
+    }
+
+    // the gradients of probabilities
+    if (drops) {
+      each([&](int i, int c, int e, int) {
+        float& grad = dp[i][c].value[e];
+        grad = asked.keeps(i, c, e) ? grad * keep : 0.0f;
+      });
+    }
+    each(dots, [&](int i, int c, int e, float own) { dp[i][c].value[e] -= own; });
+
+    // scores, which `factor` turns into powers of 2
+    float unit = score.scale;
+    if (has_cap) {
+      const float inverse = score.scale * score.inverse_cap;
+      each([&](int i, int c, int e, int) {
+        float& x = p[i][c].value[e];
+        x = soft_tanh<false>(x * inverse);
+        dp[i][c].value[e] *= fmaf(-x, x, 1.0f);
+      });
+      unit = score.cap;
+    }
+    float factor = unit * kLog2e;
+    if (score.has_slopes || score.bias != nullptr) {
+      each([&](int i, int c, int e, int) { p[i][c].value[e] *= unit; });
+      factor = kLog2e;
+    }
+    if (score.has_slopes) {
+      each([&](int i, int c, int e, int) {
+        float& x = p[i][c].value[e];
+        x = fmaf(-score.slope, away(i, c, e), x);
+      });
+    }
+    if (score.bias != nullptr) {
+      each([&](int i, int c, int e, int) {
+        if (!asked.sees(i, c, e)) return;
+        p[i][c].value[e] += to_float(score.bias[own_query(c, e) * score.bias_query + own_key(i, e) * score.bias_key]);
+      });
+    }
+
+    // probabilities, and the gradients of scores
+    each(lse2, [&](int i, int c, int e, float own) {
+      float& x = p[i][c].value[e];
+      x = ptx::exp2_approx_ftz(fmaf(x, factor, -own));
+    });
+    if (asked.hides) {
+      each([&](int i, int c, int e, int) {
+        if (!asked.sees(i, c, e)) p[i][c].value[e] = 0.0f;
+      });
+    }
+    each([&](int i, int c, int e, int) { dp[i][c].value[e] *= p[i][c].value[e]; });
+    if (a_.dslopes != nullptr) {
+      each([&](int i, int c, int e, int) { slopes -= away(i, c, e) * dp[i][c].value[e]; });
+      shared_.slopes[threadIdx.x] += slopes;
+    }
+    if (drops) {
+      each([&](int i, int c, int e, int) {
+        float& weight = p[i][c].value[e];
+        weight = asked.keeps(i, c, e) ? weight * keep : 0.0f;
+      });
+    }
   }
 
   __device__ __forceinline__ void hide(Scores& p, int query, int key) const {
