@@ -285,25 +285,31 @@ class GradientBlock {
 
   // p and ds of a step, and what they add to dk and dv where warps have whole rows.
   __device__ __forceinline__ void scores(const Step& step, const typename Shared::Queries& queries, T* ds) {
-    // Where a second pass follows, it would have to be asked for again.
-    constexpr bool kOnce = !Shape::whole || Shape::bm == kQueries;
-    const int thread = kOnce ? thread_again() : static_cast<int>(threadIdx.x), lane = thread % kWarp;
-    const FragmentReader<Side::a, typename Shape::K> read_k(warp_key(thread), thread);
-    const FragmentReader<Side::a, typename Shape::V> read_v(warp_key(thread), thread);
-    const FragmentReader<Side::b, typename Shape::Q> read_q(0, thread);
-    const FragmentReader<Side::b, typename Shape::Grad> read_grad(0, thread);
-    const FragmentReader<Side::b, typename Shape::QOfDk> read_q_rows(0, thread);
-    const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad_rows(0, thread);
-    // Where the lane's first pair lies in a tile of scores: row `key`, columns 2 t and 2 t + 1.
-    const float scale2 = a_.of.scale * kLog2e;  // to powers of 2
-    const int first_key = key_block_ * Shape::bn, key = warp_key(thread) + lane / 4;
-    const int begin = Shape::whole ? 0 : part(thread) * kQueries;
     constexpr int kPasses = Shape::whole ? Shape::bm / kQueries : 1;
 #pragma unroll 1
     for (int pass = 0; pass < kPasses; ++pass) {
+      // Where a second pass follows, it would have to be asked for again; options leave no registers for more.
+      constexpr bool kAgain = options || !Shape::whole || Shape::bm == kQueries;
+      const int thread = kAgain ? thread_again() : static_cast<int>(threadIdx.x), lane = thread % kWarp;
+      const FragmentReader<Side::a, typename Shape::K> read_k(warp_key(thread), thread);
+      const FragmentReader<Side::a, typename Shape::V> read_v(warp_key(thread), thread);
+      const FragmentReader<Side::b, typename Shape::Q> read_q(0, thread);
+      const FragmentReader<Side::b, typename Shape::Grad> read_grad(0, thread);
+      const FragmentReader<Side::b, typename Shape::QOfDk> read_q_rows(0, thread);
+      const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad_rows(0, thread);
+      // Where the lane's first pair lies in a tile of scores: row `key`, columns 2 t and 2 t + 1.
+      const float scale2 = a_.of.scale * kLog2e;  // to powers of 2
+      const int first_key = key_block_ * Shape::bn, key = warp_key(thread) + lane / 4;
+      const int begin = Shape::whole ? 0 : part(thread) * kQueries;
       const int from = begin + pass * kQueries;
+      // Where a warp has whole rows of sums, there are no registers to keep it through the products.
+      constexpr bool kParks = options && Shape::whole;
+      __shared__ Asked parked[kParks ? Shape::threads : 1];
       Asked asked{};
-      if constexpr (options) asked = ask(step, step.block * Shape::bm + from + lane % 4 * 2, first_key + key);
+      if constexpr (options) {
+        asked = ask(step, step.block * Shape::bm + from + lane % 4 * 2, first_key + key);
+      }
+      if constexpr (kParks) parked[threadIdx.x] = asked;
       Scores p{}, dp{};
       multiply<kRows, kQueries, Shape::d>(p, read_k, shared_.k, read_q, queries.q, from);
       multiply<kRows, kQueries, Shape::dv>(dp, read_v, shared_.v, read_grad, queries.grad, from);
@@ -313,7 +319,8 @@ class GradientBlock {
       const float *lse2 = queries.lse2 + from + lane % 4 * 2, *dots = queries.dots + from + lane % 4 * 2;
       uint32_t p_words[kTiles / 2][kRows][4], ds_words[kTiles / 2][kRows][4];
       if constexpr (options) {
-        differentiate(p, dp, asked, step.head, query, first_key + key, lse2, dots);
+        if constexpr (kParks) asked = parked[thread_again()];
+        differentiate(p, dp, asked, step, queries, from);
       } else {
         const bool edge =
             has_edge<Shape::bm, Shape::bn>(a_.of, sequence_, step.block * Shape::bm, key_block_ * Shape::bn);
@@ -413,35 +420,21 @@ class GradientBlock {
   }
 
   // Products to what dropout leaves of probabilities, and to gradients of the products, with options. Whatever a call asks
-  // for is a loop of its own, around which the whole grid branches alike. `query`, `key`: of the lane's first score.
-  __device__ __forceinline__ void differentiate(Scores& p, Scores& dp, const Asked& asked, int head, int query, int key,
-                                                const float* lse2, const float* dots) {
-    const OptionScore<T> score(a_.of, sequence_, head);
-    const auto own_query = [query](int c, int e) { return query + 8 * c + e % 2; };
-    const auto own_key = [key](int i, int e) { return key + 16 * i + e / 2 * 8; };
-    const int past = key - sequence_.place - query;
+  // for is a loop of its own, around which the whole grid branches alike. `from`: of the step's queries.
+  __device__ __forceinline__ void differentiate(Scores& p, Scores& dp, const Asked& asked, const Step& step,
+                                                const typename Shared::Queries& queries, int from) {
+    const int thread = thread_again(), column = from + thread % 4 * 2, query = step.block * Shape::bm + column;
+    const int key = key_block_ * Shape::bn + warp_key(thread) + thread % kWarp / 4,
+              past = key - sequence_.place - query;
+    const float *lse2 = queries.lse2 + column, *dots = queries.dots + column;
     const auto away = [past](int i, int c, int e) {
       return fabsf(static_cast<float>(past + 16 * i + e / 2 * 8 - 8 * c - e % 2));
     };
-    const bool drops = a_.of.dropout.active, has_cap = score.cap > 0.0f;
+    const ScoreOptions& score = a_.of.score;
+    const bool drops = a_.of.dropout.active, has_cap = score.softcap > 0.0f;
     const float keep = a_.of.dropout.scale;
-    float slopes = 0.0f;
-    if (has_cap && a_.dslopes != nullptr) {  // which needs gradients of scores on both sides of the cap
-      each([&](int i, int c, int e, int) {
-        float &product = p[i][c].value[e], &grad = dp[i][c].value[e];
-        const float value = asked.sees(i, c, e) ? score(product, own_query(c, e), own_key(i, e)) : -INFINITY;
-        const float weight = ptx::exp2_approx_ftz(fmaf(value, kLog2e, -lse2[8 * c + e % 2]));
-        const float kept = asked.keeps(i, c, e) ? keep : 0.0f;
-        const float ds = weight * (grad * kept - dots[8 * c + e % 2]);
-        slopes -= away(i, c, e) * ds;
-        grad = ds * score.growth(product);
-        product = weight * kept;
-      });
-      shared_.slopes[threadIdx.x] += slopes;
-      return;
-    }
 
-    // the gradients of probabilities
+    // gradients of probabilities
     if (drops) {
       each([&](int i, int c, int e, int) {
         float& grad = dp[i][c].value[e];
@@ -451,31 +444,38 @@ class GradientBlock {
     each(dots, [&](int i, int c, int e, float own) { dp[i][c].value[e] -= own; });
 
     // scores, which `factor` turns into powers of 2
-    float unit = score.scale;
+    float unit = a_.of.scale;
     if (has_cap) {
-      const float inverse = score.scale * score.inverse_cap;
+      const float inverse = unit / score.softcap;
       each([&](int i, int c, int e, int) {
         float& x = p[i][c].value[e];
         x = soft_tanh<false>(x * inverse);
-        dp[i][c].value[e] *= fmaf(-x, x, 1.0f);
       });
-      unit = score.cap;
+      unit = score.softcap;
+      if (a_.dslopes != nullptr) add_slope_sum(p, dp, asked, step, query, key, past, lse2);
+      each([&](int i, int c, int e, int) {
+        const float ratio = p[i][c].value[e];
+        dp[i][c].value[e] *= fmaf(-ratio, ratio, 1.0f);
+      });
     }
     float factor = unit * kLog2e;
-    if (score.has_slopes || score.bias != nullptr) {
+    if (score.slopes != nullptr || score.bias != nullptr) {
       each([&](int i, int c, int e, int) { p[i][c].value[e] *= unit; });
       factor = kLog2e;
     }
-    if (score.has_slopes) {
+    if (score.slopes != nullptr) {
+      const float slope = score.slopes[sequence_.batch * score.slopes_batch + step.head];
       each([&](int i, int c, int e, int) {
         float& x = p[i][c].value[e];
-        x = fmaf(-score.slope, away(i, c, e), x);
+        x = fmaf(-slope, away(i, c, e), x);
       });
     }
     if (score.bias != nullptr) {
+      const T* bias = static_cast<const T*>(score.bias) + sequence_.batch * score.bias_batch +
+                      step.head * score.bias_head + query * score.bias_query + key * score.bias_key;
       each([&](int i, int c, int e, int) {
         if (!asked.sees(i, c, e)) return;
-        p[i][c].value[e] += to_float(score.bias[own_query(c, e) * score.bias_query + own_key(i, e) * score.bias_key]);
+        p[i][c].value[e] += to_float(bias[(8 * c + e % 2) * score.bias_query + (16 * i + e / 2 * 8) * score.bias_key]);
       });
     }
 
@@ -490,7 +490,8 @@ class GradientBlock {
       });
     }
     each([&](int i, int c, int e, int) { dp[i][c].value[e] *= p[i][c].value[e]; });
-    if (a_.dslopes != nullptr) {
+    if (a_.dslopes != nullptr && !has_cap) {
+      float slopes = 0.0f;
       each([&](int i, int c, int e, int) { slopes -= away(i, c, e) * dp[i][c].value[e]; });
       shared_.slopes[threadIdx.x] += slopes;
     }
@@ -500,6 +501,28 @@ class GradientBlock {
         weight = asked.keeps(i, c, e) ? weight * keep : 0.0f;
       });
     }
+  }
+
+  // What a slope's gradient gets beside a cap, of which it is on the other side than the products: `p` holds scores by the
+  // cap, `dp` gradients of probabilities.
+  __device__ __forceinline__ void add_slope_sum(const Scores& p, const Scores& dp, const Asked& asked, const Step& step,
+                                                int query, int key, int past, const float* lse2) {
+    const ScoreOptions& score = a_.of.score;
+    const float slope = score.slopes[sequence_.batch * score.slopes_batch + step.head];
+    float slopes = 0.0f;
+    each(lse2, [&](int i, int c, int e, float own) {
+      const bool sees = asked.sees(i, c, e);
+      const float away = fabsf(static_cast<float>(past + 16 * i + e / 2 * 8 - 8 * c - e % 2));
+      float value = fmaf(-slope, away, p[i][c].value[e] * score.softcap);
+      if (sees && score.bias != nullptr) {
+        const T* bias = static_cast<const T*>(score.bias) + sequence_.batch * score.bias_batch +
+                        step.head * score.bias_head + (query + 8 * c + e % 2) * score.bias_query;
+        value += to_float(bias[(key + 16 * i + e / 2 * 8) * score.bias_key]);
+      }
+      const float weight = sees ? ptx::exp2_approx_ftz(fmaf(value, kLog2e, -own)) : 0.0f;
+      slopes -= away * weight * dp[i][c].value[e];
+    });
+    shared_.slopes[threadIdx.x] += slopes;
   }
 
   __device__ __forceinline__ void hide(Scores& p, int query, int key) const {
