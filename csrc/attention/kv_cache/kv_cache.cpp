@@ -37,7 +37,7 @@ std::optional<Outputs> run(const Call& call, const Tensor& q, const Tensor& k_ca
                            bool causal, int64_t window_left, int64_t window_right, double softcap,
                            const OptionalTensor& alibi_slopes, const OptionalTensor& sinks, const OptionalTensor& tree,
                            const OptionalTensor& k_scale, const OptionalTensor& v_scale, bool return_lse,
-                           bool batch_invariant) {
+                           bool batch_invariant, int64_t blocks) {
   check_queries(q, k_cache, v_cache);
   check_sequences(kOp, lengths, block_table, k_cache, q, "q");
   check_cache_scales(kOp, k_scale, v_scale, k_cache, q, "q");
@@ -49,6 +49,9 @@ std::optional<Outputs> run(const Call& call, const Tensor& q, const Tensor& k_ca
   check_options(kOp, q, p, q.sizes(), options);
   if (appended < 0 || appended >= kMostTokens) {
     fail(kOp, "expected appended not to be negative, and less than 2^30, got ", std::to_string(appended));
+  }
+  if (blocks < 0 || blocks > kMostPlannedBlocks) {
+    fail(kOp, "expected blocks to be between 0 and 65535, got ", std::to_string(blocks));
   }
   if (!has_kernel(call, q)) return std::nullopt;
 
@@ -107,6 +110,7 @@ std::optional<Outputs> run(const Call& call, const Tensor& q, const Tensor& k_ca
       .batch_invariant = batch_invariant,
       .sm_count = info.sm_count,
       .block_smem = info.block_smem,
+      .blocks = static_cast<int>(blocks),
   };
   const Rung<KvCacheArgs>* rung = pick(call, args, info.sm);
   if (rung == nullptr) return std::nullopt;

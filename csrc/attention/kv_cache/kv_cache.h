@@ -11,6 +11,8 @@
 
 namespace warpsmith {
 
+inline constexpr int64_t kMostPlannedBlocks = 65535;
+
 struct KvCacheArgs {
   HeadRows q, out;         // [batch, m, q_heads, d], [batch, m, q_heads, dv]
   HeadRows k, v;           // [pages, tokens of a page, kv_heads, d or dv]; `batch` is the stride of a page
@@ -32,6 +34,7 @@ struct KvCacheArgs {
   Dtype dtype, cache_dtype;
   bool batch_invariant;
   int sm_count, block_smem;  // of the GPU
+  int blocks;                // of a launch that splits, as planned; 0: as many as the GPU holds
   void* workspace;           // of rungs that split; see split.h
 
   __host__ __device__ int group() const { return q_heads / kv_heads; }

@@ -4,7 +4,8 @@
 // with. What is left of rows that several blocks share is put together by the last of them.
 //
 // How long sequences are is known on the GPU alone, so every block finds its share by itself, in less time than a launch
-// would take: nothing has to be planned, and a captured call serves other lengths.
+// would take, and a captured call serves other lengths. A plan says no more than among how many blocks
+// (kernels/warpsmith/attention/kv_cache_plan.py, which counts as `Split` does).
 #pragma once
 
 #include <algorithm>
@@ -55,6 +56,7 @@ struct Split {
     const int fit = std::max(1, std::min(resident, (a.block_smem + 1024) / (smem + 1024)));
     const int64_t rounds = of_work * std::max<int64_t>(most, 1);
     blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rounds, kLeastRounds), 1, int64_t{a.sm_count} * fit));
+    if (a.blocks > 0) blocks = a.blocks;
     pieces = a.batch_invariant ? of_work * std::max<int64_t>(ceil_div(most, kInvariantRounds), 1) : blocks;
   }
   template <class Tile>

@@ -142,6 +142,17 @@ def product(a, b, FORMAT: tl.constexpr):
 
 
 @triton.jit
+def added(total, more, lost):
+    """total + more, and what rounding loses of it, which the next sum gets back: Kahan 1965,
+    "Further remarks on reducing truncation errors", https://doi.org/10.1145/363707.363723. Of
+    `total += product(...)` the compiler would make one chain of additions through all products.
+    """
+    more -= lost
+    both = total + more
+    return both, (both - total) - more
+
+
+@triton.jit
 def narrowed(x, FORMAT: tl.constexpr, ELEMENT: tl.constexpr):
     """f32 as a factor beside values of that type."""
     return encode(x, FORMAT, False, ELEMENT)

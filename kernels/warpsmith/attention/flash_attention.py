@@ -113,6 +113,8 @@ flash_attention_op = catalogue.add(
         triton="flash_attention_triton:flash_attention",
         fake=_fake,
         check=_check,
+        twin_lacks=options.attention_twin_lacks,
+        too_large=options.attention_too_large,
         backward=gradients.derivative,
         from_output=True,
         recomputes=True,
@@ -148,6 +150,8 @@ flash_attention_varlen_op = catalogue.add(
         triton="flash_attention_triton:flash_attention_varlen",
         fake=_fake,
         check=_check_varlen,
+        twin_lacks=options.attention_twin_lacks,
+        too_large=options.attention_too_large,
         backward=gradients.derivative_varlen,
         from_output=True,
         recomputes=True,
@@ -269,7 +273,8 @@ def flash_attention(
 
     Raises:
         RuntimeError: dtypes, devices or shapes do not fit; an option is outside of its range; the
-            variant cannot take the call.
+            variant cannot take the call; on a GPU, no kernel takes it, and its scores are more than
+            the 2 GB that the reference is given.
         ValueError: the layout or the variant does not exist.
 
     Reference:

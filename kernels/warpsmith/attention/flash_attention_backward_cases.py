@@ -301,8 +301,18 @@ PEERS = {
 # --- benchmarks -----------------------------------------------------------------------------------
 
 
+def _in_any_order(sample: Sample) -> Sample:
+    """With dq added up by atomics, as PyTorch's backends do it."""
+    return Sample(
+        f"{sample.label} in any order",
+        lambda i: gradient_of(sample.make(i), i) | {"deterministic": False},
+        small=False,
+    )
+
+
 def bench() -> tuple[Sample, ...]:
-    return tuple(_of(sample) for sample in timed.bench())
+    plain = [_of(sample) for sample in timed.bench()]
+    return (*plain, *(_in_any_order(sample) for sample in timed.of_peaks((2048, 8192))))
 
 
 def varlen_bench() -> tuple[Sample, ...]:

@@ -127,6 +127,13 @@ def _bench(
     return Sample(text, make, small=False, ladder=ladder)
 
 
+def of_peaks(lengths: tuple[int, ...]) -> tuple[Sample, ...]:
+    """The head dimensions that models have, full and causal."""
+    return tuple(
+        _bench(d, n, causal) for d in (64, 128, 256) for causal in (False, True) for n in lengths
+    )
+
+
 def bench() -> tuple[Sample, ...]:
     lengths = (512, 1024, 2048, 4096, 8192, 16384)
     return (

@@ -21,6 +21,7 @@ from torch import Tensor
 from warpsmith.attention.attention_triton import (
     Lengths,
     Options,
+    added,
     first_of,
     keeps_of,
     keys_seen,
@@ -87,8 +88,8 @@ def products(
     MASKED: tl.constexpr, PIECES: tl.constexpr, FORMAT: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """q k^T, [BM, BN]: of the q at hand, or of pieces of long rows, each summed by itself. MASKED:
-    keys may end within the tile.
+    """q k^T, [BM, BN]: of the q at hand, or of pieces of long rows, in f32 each summed by itself.
+    MASKED: keys may end within the tile.
     """
     PIECE: tl.constexpr = DEPTH if PIECES else BD
     dim = tl.arange(0, PIECE)
@@ -103,11 +104,15 @@ def products(
     else:
         q_at = q_ptr + query.to(tl.int64) * q_token + dim[None, :]  # [BM, PIECE]
         s = query.to(tl.float32) * 0.0 + key.to(tl.float32) * 0.0
+        lost = s
         for start in range(0, D, PIECE):
             rest = D - start
             q_piece = tl.load(q_at + start, mask=(query < m) & (dim[None, :] < rest), other=0)
             k_piece = tl.load(k_at + start, mask=(key < n) & (dim[:, None] < rest), other=0)
-            s += product(q_piece, k_piece, FORMAT)
+            if q_ptr.dtype.element_ty == tl.float32:
+                s, lost = added(s, product(q_piece, k_piece, FORMAT), lost)
+            else:
+                s += product(q_piece, k_piece, FORMAT)
         return s
 
 

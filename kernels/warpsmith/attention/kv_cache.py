@@ -10,7 +10,9 @@ from torch import Tensor
 
 from warpsmith.attention import cache_checks as caches
 from warpsmith.attention import kv_cache_cases as cases
+from warpsmith.attention import kv_cache_plan as plans
 from warpsmith.attention import options, reference
+from warpsmith.attention.kv_cache_plan import KvCachePlan
 from warpsmith.attention.store_kv import store_kv
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.arguments_by_name import Call
@@ -47,6 +49,10 @@ def _check(call: Call) -> None:
     if not 0 <= call.appended < options.MOST_TOKENS:
         raise RuntimeError(
             f"{_OP}: expected appended not to be negative, and less than 2^30, got {call.appended}"
+        )
+    if not 0 <= call.blocks <= plans.MOST_BLOCKS:
+        raise RuntimeError(
+            f"{_OP}: expected blocks to be between 0 and {plans.MOST_BLOCKS}, got {call.blocks}"
         )
 
 
@@ -125,6 +131,21 @@ def _fake(q: Tensor, v_cache: Tensor, return_lse: bool) -> tuple[Tensor, Tensor 
     return options.empty_out(q, v_cache.shape[3]), lse
 
 
+def _twin_lacks(q: Tensor, v_cache: Tensor) -> str | None:
+    return options.twin_lacks(q.shape[3], v_cache.shape[3])
+
+
+def _too_large(
+    q: Tensor, k_cache: Tensor, lengths: Tensor, block_table: Tensor | None, appended: int
+) -> str | None:
+    if lengths.is_meta:
+        of_table = 1 if block_table is None else block_table.shape[1]
+        keys = q.shape[0] * of_table * k_cache.shape[1]
+    else:
+        keys = int(lengths.long().sum()) + appended * len(lengths)
+    return options.too_many_scores(q, q.shape[1] * q.shape[2] * keys)
+
+
 # --- the ladder -----------------------------------------------------------------------------------
 
 
@@ -178,25 +199,13 @@ def _split(e4m3: bool, rows_of_tile: int) -> Any:
             return "needs pages of a multiple of 16 tokens"
         tiles = -(-_rows(q, k_cache) // rows_of_tile)
         width_of_table = 1 if block_table is None else block_table.shape[1]
-        round_ = _ROUNDS[e4m3, rows_of_tile][
-            0 if max(d, dv) <= 64 else 1 if max(d, dv) <= 128 else 2
-        ]
-        most = -(-width_of_table * k_cache.shape[1] // round_) + 16
+        tile, _ = plans.tile_of(e4m3, rows_of_tile, d, dv)
+        most = -(-width_of_table * k_cache.shape[1] // tile.round) + 16
         if q.shape[0] * k_cache.shape[2] * tiles * most >= 2**30:
             return "needs fewer or shorter sequences"
         return None
 
     return when
-
-
-#: Keys that a block takes at a time, by whether they are e4m3 and by the rows of a tile, of head
-#: dimensions up to 64, 128 and 256; csrc/attention/kv_cache/tiles.h.
-_ROUNDS = {
-    (False, 16): (64, 64, 32),
-    (True, 16): (64, 64, 32),
-    (False, 64): (64, 32, 16),
-    (True, 64): (64, 32, 16),
-}
 
 
 def _suits_tiles(q: Tensor, k_cache: Tensor, batch_invariant: bool) -> str | None:
@@ -270,7 +279,8 @@ op = catalogue.add(
         "float scale, Tensor? block_table=None, int appended=0, bool causal=True, "
         "int window_left=-1, int window_right=-1, float softcap=0.0, Tensor? alibi_slopes=None, "
         "Tensor? sinks=None, Tensor? tree=None, Tensor? k_scale=None, Tensor? v_scale=None, "
-        "bool return_lse=False, bool batch_invariant=False) -> (Tensor out, Tensor? lse)",
+        "bool return_lse=False, bool batch_invariant=False, int blocks=0) "
+        "-> (Tensor out, Tensor? lse)",
         family="attention",
         source="kv_cache",
         reference=_reference,
@@ -279,6 +289,8 @@ op = catalogue.add(
         triton="kv_cache_triton:attention_with_kv_cache",
         fake=_fake,
         check=_check,
+        twin_lacks=_twin_lacks,
+        too_large=_too_large,
         samples=cases.SAMPLES,
         errors=cases.ERRORS,
         properties=(
@@ -316,7 +328,9 @@ def attention_with_kv_cache(
     v_scale: Tensor | None = None,
     return_lse: bool = False,
     batch_invariant: bool = False,
+    blocks: int = 0,
     *,
+    plan: KvCachePlan | None = None,
     k: Tensor | None = None,
     v: Tensor | None = None,
     layout: str = "bshd",
@@ -357,6 +371,9 @@ def attention_with_kv_cache(
         v_scale: the same of values.
         return_lse: also return ``log(sum(exp(score)))`` of each query, to base e.
         batch_invariant: the bits of a result depend on its sequence alone.
+        blocks: among how many keys are shared out, where a kernel splits them: up to 65535; 0: as
+            many as the GPU holds at once, for the longest sequences that the cache has room for.
+        plan: what `plan_attention_with_kv_cache` made for calls of these shapes: it says `blocks`.
         k: [b, new tokens, kv_heads, d], of the dtype of q: appended to the cache first.
         v: [b, new tokens, kv_heads, dv].
         layout: "bshd", or "bhsd" of q, k, v and what is returned: [b, heads, m, d].
@@ -368,7 +385,8 @@ def attention_with_kv_cache(
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; scales without a cache in e4m3, or none
-            with one; `appended` beside k and v; the variant cannot take the call; on a CPU, a page
+            with one; `appended` beside k and v; `blocks` beside a plan, or a plan for other
+            shapes, dtypes, devices or promises; the variant cannot take the call; on a CPU, a page
             outside the cache or a sequence longer than it, which on a GPU end the kernel with a
             message.
         ValueError: the layout or the variant does not exist.
@@ -381,6 +399,11 @@ def attention_with_kv_cache(
     if layout == "bhsd":
         q = q.transpose(1, 2) if q.dim() == 4 else q
         k, v = (x if x is None or x.dim() != 4 else x.transpose(1, 2) for x in (k, v))
+    if plan is not None:
+        if blocks:
+            raise RuntimeError(f"{_OP}: expected blocks to be 0 beside a plan, got {blocks}")
+        plan.check(_OP, q, k_cache, v_cache, block_table, batch_invariant)
+        blocks = plan.blocks
     if (k is None) != (v is None):
         raise RuntimeError(f"{_OP}: expected both k and v, or neither")
     if k is not None and v is not None:
@@ -393,7 +416,122 @@ def attention_with_kv_cache(
     out, lse = _attend(
         variant, q, k_cache, v_cache, lengths, scale, block_table, appended, causal, window_left,
         window_right, softcap, alibi_slopes, sinks, tree, k_scale, v_scale, return_lse,
-        batch_invariant,
+        batch_invariant, blocks,
     )  # fmt: skip
     out = out.transpose(1, 2) if layout == "bhsd" else out
     return (out, lse) if return_lse else out
+
+
+def plan_attention_with_kv_cache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor | None = None,
+    block_table: Tensor | None = None,
+    batch_invariant: bool = False,
+    *,
+    layout: str = "bshd",
+) -> KvCachePlan:
+    """How `attention_with_kv_cache` is cut among blocks, decided once for calls of these shapes,
+    which take it as `plan=`.
+
+    A call without a plan shares its keys out among all blocks that the GPU holds at once, for
+    sequences as long as the cache has room for. A plan takes the fewest blocks with which
+    sequences of `lengths` are through as soon, and leaves the rest of the GPU to others. What it
+    fixes holds whatever lengths a call has: blocks find their shares on the GPU, so that neither a
+    call nor the replay of a graph that captured one is planned again, waits for the host or needs
+    another workspace. With the same plan, bits depend on neither the GPU's size nor the capacity of
+    the cache. The first plan on a GPU finds or compiles the kernels, which cannot be done while a
+    graph is captured.
+
+    Args:
+        q: as `attention_with_kv_cache` takes it; of no tensor here, the values matter, but those of
+            `lengths`.
+        k_cache: of caches, the number of their pages may change.
+        v_cache: likewise.
+        lengths: int32 or int64, [b], on any device: tokens of each sequence, appended ones among
+            them, for which blocks are counted; sequences may grow beyond it, at the price of fewer
+            blocks than could share them. Read here, and never again. None: as many as the cache
+            has room for.
+        block_table: [b, most pages], or None.
+        batch_invariant: as the calls have it.
+        layout: "bshd", or "bhsd" of q.
+
+    Returns:
+        A `KvCachePlan`, which does not change and holds no memory of a GPU. Where the call goes to
+        the Triton twin or to the reference, there is nothing to cut: `blocks` is 0.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices do not fit; lengths are negative or longer than the
+            cache has room for.
+        ValueError: the layout does not exist.
+
+    Reference:
+        Ye et al. 2025, "FlashInfer", https://arxiv.org/abs/2501.01005, plans on the host likewise,
+        from lengths that hold for one step.
+    """
+    if layout not in ("bshd", "bhsd"):
+        raise ValueError(f"{_OP}: expected layout to be 'bshd' or 'bhsd', got {layout!r}")
+    if layout == "bhsd" and q.dim() == 4:
+        q = q.transpose(1, 2)
+    gpu = plans.Gpu.of(q.device, dispatch.device_sm(q.device)) if q.is_cuda else None
+    return _planned(q, k_cache, v_cache, lengths, block_table, batch_invariant, gpu)
+
+
+def _planned(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    batch_invariant: bool,
+    gpu: plans.Gpu | None,
+    sm: int | None = None,
+) -> KvCachePlan:
+    """`sm`: of another GPU than the tensors' own, `gpu`."""
+    e4m3 = catalogue.is_fp8(k_cache.dtype)
+    one = torch.ones((), dtype=torch.float32, device=q.device) if e4m3 else None
+    held = torch.zeros(q.shape[:1], dtype=torch.int32, device=q.device)
+    named = {"block_table": block_table, "batch_invariant": batch_invariant}
+    choice = dispatch.which(
+        _OP, q, k_cache, v_cache, held, 1.0, k_scale=one, v_scale=one, sm=sm, **named
+    )
+    batch, _, _, d = q.shape
+    tokens, kv_heads, dv = *k_cache.shape[1:3], v_cache.shape[3]
+    capacity = tokens * (1 if block_table is None else block_table.shape[1])
+    keys = [capacity] * batch
+    if lengths is not None:
+        if lengths.shape != (batch,) or lengths.dtype not in (torch.int32, torch.int64):
+            raise RuntimeError(
+                f"{_OP}: expected lengths to be int32 or int64 of shape ({batch},), got "
+                f"{lengths.dtype} of {shape_text(lengths)}"
+            )
+        keys = lengths.tolist()
+        if wrong := [n for n in keys if not 0 <= n <= capacity]:
+            raise RuntimeError(
+                f"{_OP}: expected lengths between 0 and {capacity}, which the cache has room for, "
+                f"got {wrong[0]}"
+            )
+    blocks = workspace = 0
+    rows = plans.ROWS.get(choice.variant.rung.name) if choice.variant else None
+    if rows is not None and gpu is not None:
+        tile, tile_d = plans.tile_of(e4m3, rows, d, dv)
+        of_head = _rows(q, k_cache)
+        blocks = plans.split(gpu, tile, tile_d, rows, e4m3, of_head, kv_heads, keys)
+        work = batch * kv_heads * -(-of_head // rows)
+        workspace = plans.workspace_bytes(
+            tile, tile_d, rows, blocks, work, capacity, batch_invariant
+        )
+    return KvCachePlan(
+        blocks,
+        workspace,
+        choice.name,
+        tuple(q.shape),
+        tuple(k_cache.shape[1:]),
+        tuple(v_cache.shape[1:]),
+        plans.table_width(block_table),
+        q.dtype,
+        k_cache.dtype,
+        q.device,
+        batch_invariant,
+    )

@@ -173,6 +173,14 @@ SAMPLES = (
     _sample("lse", 1, 4, 2, 64, [50, 0, 9], return_lse=True),
     _sample("lse of several tokens", 5, 2, 1, 64, [50, 2], return_lse=True, sinks=_wide(2)),
     _sample("batch invariant", 2, 2, 1, 64, [150, 30], batch_invariant=True, page=16),
+    _sample("one block", 1, 4, 2, 64, [150, 0, 70], blocks=1),
+    _sample("three blocks", 2, 4, 2, 64, [150, 9, 70], blocks=3, page=16, return_lse=True),
+    _sample("more blocks than rounds", 1, 4, 2, 64, [200, 1], blocks=50),
+    _sample(
+        "three blocks, batch invariant", 2, 2, 1, 64, [150, 30], blocks=3, batch_invariant=True
+    ),
+    _sample("two blocks of several tiles", 40, 2, 1, 64, [150, 70], blocks=2),
+    _sample("five blocks, e4m3", 1, 4, 2, 64, [150, 9, 70], blocks=5, e4m3=True),
     _sample("e4m3", 1, 4, 2, 64, [63, 65], e4m3=True),
     _sample("e4m3, pages of 16", 1, 4, 1, 128, [100, 33], e4m3=True, page=16, scale_heads=True),
     _sample("e4m3, d of 256", 1, 2, 1, 256, [40], e4m3=True),
@@ -200,10 +208,10 @@ def _args(given: Named) -> tuple[Any, ...]:
     names = (
         "q", "k_cache", "v_cache", "lengths", "scale", "block_table", "appended", "causal",
         "window_left", "window_right", "softcap", "alibi_slopes", "sinks", "tree", "k_scale",
-        "v_scale", "return_lse", "batch_invariant",
+        "v_scale", "return_lse", "batch_invariant", "blocks",
     )  # fmt: skip
     defaults = {"appended": 0, "causal": True, "softcap": 0.0, "return_lse": True}
-    defaults |= {"window_left": -1, "window_right": -1, "batch_invariant": False}
+    defaults |= {"window_left": -1, "window_right": -1, "batch_invariant": False, "blocks": 0}
     return tuple((defaults | given).get(name) for name in names)
 
 
@@ -386,6 +394,8 @@ ERRORS = (
     _bad("a window below -1", "expected window_left to be -1", window_left=-2),
     _bad("a negative soft cap", "expected softcap not to be negative, got -1", softcap=-1.0),
     _bad("negative appended", "expected appended not to be negative", appended=-1),
+    _bad("negative blocks", "expected blocks to be between 0 and 65535, got -1", blocks=-1),
+    _bad("too many blocks", "expected blocks to be between 0 and 65535, got 65536", blocks=65536),
     _bad(
         "sinks of other heads",
         r"expected sinks to have shape \(4,\), the heads of q, got \(2,\)",

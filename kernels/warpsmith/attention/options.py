@@ -4,6 +4,7 @@ The bindings make the same checks in the same words (csrc/attention/checks.h).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,10 @@ PROMISES = (
 )
 #: Of a sequence: places of keys and sides of windows are added up in 32 bits.
 MOST_TOKENS = 1 << 30
+#: The widest heads that Triton twins have tiles for.
+TWIN_DIM = 1024
+#: The reference is asked for no more scores than these on a GPU.
+MOST_SCORE_BYTES = 2 << 30
 #: Keys that a word of `tree` speaks of.
 TREE_KEYS = 64
 
@@ -193,6 +198,46 @@ def check_options(op: str, p: Problem, out: tuple[int, ...], call: Any) -> None:
             _fail(op, f"expected at most {TREE_KEYS} queries beside a tree, got {p.m}")
     if not 0.0 <= call.dropout_p <= 1.0:
         _fail(op, f"expected dropout_p to be between 0 and 1, got {call.dropout_p:g}")
+
+
+# --- what falls back ------------------------------------------------------------------------------
+
+
+def twin_lacks(d: int, dv: int) -> str | None:
+    """Why the Triton twin of an operator of attention cannot take a call."""
+    return None if max(d, dv) <= TWIN_DIM else f"needs heads of at most {TWIN_DIM} values"
+
+
+def too_many_scores(q: Tensor, scores: int) -> str | None:
+    """Why the reference is not given a call on a GPU that has so many scores, of all its heads."""
+    wide = wide_dtype(q.dtype)
+    size = scores * wide.itemsize
+    if size <= MOST_SCORE_BYTES:
+        return None
+    return (
+        f"its {scores} scores in {str(wide).removeprefix('torch.')} would take "
+        f"{size / (1 << 30):.3g} GB in the PyTorch reference, which is given at most "
+        f"{MOST_SCORE_BYTES >> 30} GB of them"
+    )
+
+
+def _scores_of(call: Any) -> int:
+    """Of a call of `flash_attention`, of `flash_attention_varlen`, or of their gradients."""
+    if call.q.dim() == 4:
+        return math.prod(problem(call.q, call.k, call.v).scores)
+    if call.cu_seqlens_q.is_meta:
+        batch, heads = call.cu_seqlens_q.shape[0] - 1, call.q.shape[1]
+        return batch * heads * call.max_seqlen_q * call.max_seqlen_k
+    m, n = call.cu_seqlens_q.long().diff(), call.cu_seqlens_k.long().diff()
+    return call.q.shape[1] * int((m * n).sum())
+
+
+def attention_twin_lacks(call: Any) -> str | None:
+    return twin_lacks(call.q.shape[-1], call.v.shape[-1])
+
+
+def attention_too_large(call: Any) -> str | None:
+    return too_many_scores(call.q, _scores_of(call))
 
 
 # --- the answer -----------------------------------------------------------------------------------

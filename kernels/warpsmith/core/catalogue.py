@@ -334,6 +334,11 @@ class Op:
     steps: bool = False
     #: What "torch" and "compile" run where the reference is not what a PyTorch user would write.
     eager: Callable[..., Any] | None = None
+    #: Why the Triton twin cannot take a call, None where it can: the reference serves such a call.
+    twin_lacks: Callable[..., str | None] | None = None
+    #: Why a call on a GPU that neither a kernel nor the twin takes is too large for the reference,
+    #: None where it is not: such a call is refused.
+    too_large: Callable[..., str | None] | None = None
 
     def __post_init__(self) -> None:
         def bound(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -344,7 +349,7 @@ class Op:
 
         changed: dict[str, Any] = {
             name: bound(function)
-            for name in ("reference", "fake", "check", "terms", "eager")
+            for name in ("reference", "fake", "check", "terms", "eager", "twin_lacks", "too_large")
             if (function := getattr(self, name)) is not None
         }
         changed["ladder"] = tuple(

@@ -61,7 +61,7 @@ _library = torch.library.Library("warpsmith", "DEF")
 class Choice:
     """What serves a call, and why."""
 
-    implementation: str  # "cuda", "triton", "reference" or "composite"
+    implementation: str  # "cuda", "triton", "reference", "composite", or "refused": the call raises
     variant: Variant | None
     reason: str
 
@@ -170,9 +170,8 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
             isinstance(a, Tensor) and a.is_floating_point() and a.dtype not in DTYPE_NAMES
             for a in args
         ):
-            return Choice(
-                "reference", None, f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
-            )
+            why = f"no kernel for {tensor.dtype}; the PyTorch reference serves it"
+            return reference_choice(op, args, why)
         if not load(op.library):
             return fallback_choice(op, args, finding.why_not(op.library))
         sm = device_sm(tensor.device)
@@ -190,10 +189,19 @@ def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
     firsts = (DTYPES[op.signature(name).first] for name in op.dtypes)
     integers = any(not first.is_floating_point for first in firsts)
     if dtype not in DTYPE_NAMES or not (dtype.is_floating_point or integers):
-        return Choice("reference", None, why)
+        return reference_choice(op, args, why)
     if lacking := why_no_triton():
-        return Choice("reference", None, f"{why}; {lacking}")
+        return reference_choice(op, args, f"{why}; {lacking}")
+    if op.twin_lacks is not None and (lacking := op.twin_lacks(*args)):
+        return reference_choice(op, args, f"{why}; the Triton twin {lacking}")
     return Choice("triton", None, why)
+
+
+def reference_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
+    """The reference on a GPU, unless the call is too large for it."""
+    if op.too_large is not None and (refused := op.too_large(*args)):
+        return Choice("refused", None, f"{why}; {refused}")
+    return Choice("reference", None, why)
 
 
 # --- implementations ------------------------------------------------------------------------------
@@ -309,7 +317,10 @@ def _meta(op: Op) -> Callable[..., Any]:
 def _fallback(op: Op) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         args = checked(op, args)
-        if fallback_choice(op, args, "").implementation == "triton":
+        choice = fallback_choice(op, args, "no compiled kernel serves the call")
+        if choice.implementation == "refused":
+            raise RuntimeError(f"{op.name}: {choice.reason}")
+        if choice.implementation == "triton":
             return triton_function(op)(*args)
         return references.computed(op, args)
 

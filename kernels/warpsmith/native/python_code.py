@@ -36,7 +36,9 @@ _NOT_THE_SPEC |= {"story", "seeds", "peer_seeds", "aliases", "local_memory", "pe
 _NOT_THE_SPEC |= {"unproven", "source", "cancels"}
 #: Fields that came when there were digests: at their defaults they say nothing, so that all digests
 #: stay as they were.
-_LATER = {"masked", "recomputes"}
+_LATER = {"masked", "recomputes", "twin_lacks", "too_large"}
+#: Likewise the last arguments of operators.
+_LATER_ARGUMENTS = {"blocks"}
 
 
 def _is_followed(module: str) -> bool:
@@ -395,7 +397,11 @@ def timed(op: Op) -> tuple[tuple[str, Sample, str], ...]:
 
 
 def _planned(op: Op, sample: Sample, dtype: str) -> tuple[Any, ...]:
-    return dispatch.normalise(op, sample.make(op.inputs(dtype, "meta")))
+    args = dispatch.normalise(op, sample.make(op.inputs(dtype, "meta")))
+    pairs = list(zip(op.argument_names, args, op.defaults, strict=True))
+    while pairs[-1][0] in _LATER_ARGUMENTS and pairs[-1][1] == pairs[-1][2]:
+        pairs.pop()
+    return args[: len(pairs)]
 
 
 def of_module(name: str) -> str:

@@ -15,6 +15,7 @@
 #include "attention/flash_attention/backward/row_chunks.cuh"
 #include "attention/flash_attention/backward/rows.cuh"
 #include "attention/flash_attention/backward/schedule.h"
+#include "attention/flash_attention/backward/score_bits.cuh"
 #include "attention/flash_attention/backward/sums.cuh"
 #include "attention/flash_attention/backward/turns.cuh"
 #include "attention/mask.cuh"
@@ -143,6 +144,7 @@ class GradientBlock {
   using Shared = GradientShared<T, Shape>;
   static constexpr int kRows = Shape::rows, kQueries = Shape::queries, kTiles = kQueries / 8;
   using Scores = MmaSum<T, float>[kRows][kTiles];
+  using Bits = ScoreBits<kRows, kTiles>;
 
  public:
   __device__ __forceinline__ GradientBlock(const AttentionBackwardArgs& a, const BackwardWorkspace& w,
@@ -283,23 +285,31 @@ class GradientBlock {
 
   // p and ds of a step, and what they add to dk and dv where warps have whole rows.
   __device__ __forceinline__ void scores(const Step& step, const typename Shared::Queries& queries, T* ds) {
-    // Where a second pass follows, it would have to be asked for again.
-    constexpr bool kOnce = !Shape::whole || Shape::bm == kQueries;
-    const int thread = kOnce ? thread_again() : static_cast<int>(threadIdx.x), lane = thread % kWarp;
-    const FragmentReader<Side::a, typename Shape::K> read_k(warp_key(thread), thread);
-    const FragmentReader<Side::a, typename Shape::V> read_v(warp_key(thread), thread);
-    const FragmentReader<Side::b, typename Shape::Q> read_q(0, thread);
-    const FragmentReader<Side::b, typename Shape::Grad> read_grad(0, thread);
-    const FragmentReader<Side::b, typename Shape::QOfDk> read_q_rows(0, thread);
-    const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad_rows(0, thread);
-    // Where the lane's first pair lies in a tile of scores: row `key`, columns 2 t and 2 t + 1.
-    const float scale2 = a_.of.scale * kLog2e;  // to powers of 2
-    const int first_key = key_block_ * Shape::bn, key = warp_key(thread) + lane / 4;
-    const int begin = Shape::whole ? 0 : part(thread) * kQueries;
     constexpr int kPasses = Shape::whole ? Shape::bm / kQueries : 1;
 #pragma unroll 1
     for (int pass = 0; pass < kPasses; ++pass) {
+      // Where a second pass follows, it would have to be asked for again; options leave no registers for more.
+      constexpr bool kAgain = options || !Shape::whole || Shape::bm == kQueries;
+      const int thread = kAgain ? thread_again() : static_cast<int>(threadIdx.x), lane = thread % kWarp;
+      const FragmentReader<Side::a, typename Shape::K> read_k(warp_key(thread), thread);
+      const FragmentReader<Side::a, typename Shape::V> read_v(warp_key(thread), thread);
+      const FragmentReader<Side::b, typename Shape::Q> read_q(0, thread);
+      const FragmentReader<Side::b, typename Shape::Grad> read_grad(0, thread);
+      const FragmentReader<Side::b, typename Shape::QOfDk> read_q_rows(0, thread);
+      const FragmentReader<Side::b, typename Shape::GradOfDv> read_grad_rows(0, thread);
+      // Where the lane's first pair lies in a tile of scores: row `key`, columns 2 t and 2 t + 1.
+      const float scale2 = a_.of.scale * kLog2e;  // to powers of 2
+      const int first_key = key_block_ * Shape::bn, key = warp_key(thread) + lane / 4;
+      const int begin = Shape::whole ? 0 : part(thread) * kQueries;
       const int from = begin + pass * kQueries;
+      // Where a warp has whole rows of sums, there are no registers to keep it through the products.
+      constexpr bool kParks = options && Shape::whole;
+      __shared__ Asked parked[kParks ? Shape::threads : 1];
+      Asked asked{};
+      if constexpr (options) {
+        asked = ask(step, step.block * Shape::bm + from + lane % 4 * 2, first_key + key);
+      }
+      if constexpr (kParks) parked[threadIdx.x] = asked;
       Scores p{}, dp{};
       multiply<kRows, kQueries, Shape::d>(p, read_k, shared_.k, read_q, queries.q, from);
       multiply<kRows, kQueries, Shape::dv>(dp, read_v, shared_.v, read_grad, queries.grad, from);
@@ -309,22 +319,8 @@ class GradientBlock {
       const float *lse2 = queries.lse2 + from + lane % 4 * 2, *dots = queries.dots + from + lane % 4 * 2;
       uint32_t p_words[kTiles / 2][kRows][4], ds_words[kTiles / 2][kRows][4];
       if constexpr (options) {
-        const OptionScore<T> score(a_.of, sequence_, step.head);
-        const uint32_t seen = visible(step.head, query, first_key + key);
-        const uint32_t kept = a_.of.dropout.active ? drawn(step.head, query, first_key + key) : ~0u;
-        float slopes = 0.0f;
-        each([&](int i, int c, int e, int bit) {
-          const int own_query = query + 8 * c + e % 2, own_key = first_key + key + 16 * i + e / 2 * 8;
-          float &product = p[i][c].value[e], &grad = dp[i][c].value[e];
-          const float value = (seen >> bit & 1u) != 0 ? score(product, own_query, own_key) : -INFINITY;
-          const float weight = ptx::exp2_approx_ftz(fmaf(value, kLog2e, -lse2[8 * c + e % 2]));
-          const float keep = (kept >> bit & 1u) != 0 ? a_.of.dropout.scale : 0.0f;
-          const float ds = weight * (grad * keep - dots[8 * c + e % 2]);
-          slopes -= fabsf(static_cast<float>(own_key - sequence_.place - own_query)) * ds;
-          grad = ds * score.growth(product);
-          product = weight * keep;
-        });
-        if (a_.dslopes != nullptr) shared_.slopes[threadIdx.x] += slopes;
+        if constexpr (kParks) asked = parked[thread_again()];
+        differentiate(p, dp, asked, step, queries, from);
       } else {
         const bool edge =
             has_edge<Shape::bm, Shape::bn>(a_.of, sequence_, step.block * Shape::bm, key_block_ * Shape::bn);
@@ -381,25 +377,152 @@ class GradientBlock {
     }
   }
 
-  // A bit for each score, in a loop that is not unrolled: what is asked for is long.
-  template <class Ask>
-  __device__ __forceinline__ static uint32_t bits(int query, int key, const Ask& ask) {
-    uint32_t found = 0;
-#pragma unroll 1
-    for (int bit = 0; bit < kRows * kTiles * 4; ++bit) {
-      const int e = bit % 4, c = bit / 4 % kTiles, i = bit / 4 / kTiles;
-      if (ask(query + 8 * c + e % 2, key + 16 * i + e / 2 * 8)) found |= 1u << bit;
+  // The same with a query's value, of neighbours at `of` and 8 apart.
+  template <class Body>
+  __device__ __forceinline__ static void each(const float* of, const Body& body) {
+#pragma unroll
+    for (int c = 0; c < kTiles; ++c) {
+      const float2 own = *reinterpret_cast<const float2*>(of + 8 * c);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) body(i, c, e, e % 2 == 0 ? own.x : own.y);
+      }
     }
-    return found;
   }
 
-  __device__ __forceinline__ uint32_t visible(int head, int query, int key) const {
-    const OptionMask mask(a_.of, sequence_, head);
-    return bits(query, key, [&](int i, int j) { return i < sequence_.m && j < sequence_.n && mask(i, j); });
+  // A bit for each score, see ScoreBits.
+  struct Asked {
+    uint32_t seen, kept;
+    bool hides;  // the same for the block: whether some are not seen
+    __device__ __forceinline__ bool sees(int i, int c, int e) const { return bit(seen, i, c, e); }
+    __device__ __forceinline__ bool keeps(int i, int c, int e) const { return bit(kept, i, c, e); }
+
+   private:
+    __device__ __forceinline__ static bool bit(uint32_t of, int i, int c, int e) {
+      return (of >> (4 * (i * kTiles + c) + e) & 1u) != 0;
+    }
+  };
+
+  __device__ __forceinline__ Asked ask(const Step& step, int query, int key) const {
+    Asked asked{~0u, ~0u, true};
+    const OptionMask mask(a_.of, sequence_, step.head);
+    if (mask.beyond_range()) {
+      asked.seen = Bits::visible(mask, sequence_, query, key);
+    } else if (step.block * Shape::bm + Shape::bm > sequence_.m ||
+               has_edge<Shape::bm, Shape::bn>(a_.of, sequence_, step.block * Shape::bm, key_block_ * Shape::bn)) {
+      asked.seen = Bits::in_range(a_.of, sequence_, query, key);
+    } else {
+      asked.hides = false;
+    }
+    if (a_.of.dropout.active) asked.kept = Bits::kept(a_.of, sequence_, step.head, query, key);
+    return asked;
   }
 
-  __device__ __forceinline__ uint32_t drawn(int head, int query, int key) const {
-    return bits(query, key, [&](int i, int j) { return keeps(a_.of, sequence_, head, i, j); });
+  // Products to what dropout leaves of probabilities, and to gradients of the products, with options. Whatever a call asks
+  // for is a loop of its own, around which the whole grid branches alike. `from`: of the step's queries.
+  __device__ __forceinline__ void differentiate(Scores& p, Scores& dp, const Asked& asked, const Step& step,
+                                                const typename Shared::Queries& queries, int from) {
+    const int thread = thread_again(), column = from + thread % 4 * 2, query = step.block * Shape::bm + column;
+    const int key = key_block_ * Shape::bn + warp_key(thread) + thread % kWarp / 4,
+              past = key - sequence_.place - query;
+    const float *lse2 = queries.lse2 + column, *dots = queries.dots + column;
+    const auto away = [past](int i, int c, int e) {
+      return fabsf(static_cast<float>(past + 16 * i + e / 2 * 8 - 8 * c - e % 2));
+    };
+    const ScoreOptions& score = a_.of.score;
+    const bool drops = a_.of.dropout.active, has_cap = score.softcap > 0.0f;
+    const float keep = a_.of.dropout.scale;
+
+    // gradients of probabilities
+    if (drops) {
+      each([&](int i, int c, int e, int) {
+        float& grad = dp[i][c].value[e];
+        grad = asked.keeps(i, c, e) ? grad * keep : 0.0f;
+      });
+    }
+    each(dots, [&](int i, int c, int e, float own) { dp[i][c].value[e] -= own; });
+
+    // scores, which `factor` turns into powers of 2
+    float unit = a_.of.scale;
+    if (has_cap) {
+      const float inverse = unit / score.softcap;
+      each([&](int i, int c, int e, int) {
+        float& x = p[i][c].value[e];
+        x = soft_tanh<false>(x * inverse);
+      });
+      unit = score.softcap;
+      if (a_.dslopes != nullptr) add_slope_sum(p, dp, asked, step, query, key, past, lse2);
+      each([&](int i, int c, int e, int) {
+        const float ratio = p[i][c].value[e];
+        dp[i][c].value[e] *= fmaf(-ratio, ratio, 1.0f);
+      });
+    }
+    float factor = unit * kLog2e;
+    if (score.slopes != nullptr || score.bias != nullptr) {
+      each([&](int i, int c, int e, int) { p[i][c].value[e] *= unit; });
+      factor = kLog2e;
+    }
+    if (score.slopes != nullptr) {
+      const float slope = score.slopes[sequence_.batch * score.slopes_batch + step.head];
+      each([&](int i, int c, int e, int) {
+        float& x = p[i][c].value[e];
+        x = fmaf(-slope, away(i, c, e), x);
+      });
+    }
+    if (score.bias != nullptr) {
+      const T* bias = static_cast<const T*>(score.bias) + sequence_.batch * score.bias_batch +
+                      step.head * score.bias_head + query * score.bias_query + key * score.bias_key;
+      each([&](int i, int c, int e, int) {
+        if (!asked.sees(i, c, e)) return;
+        p[i][c].value[e] += to_float(bias[(8 * c + e % 2) * score.bias_query + (16 * i + e / 2 * 8) * score.bias_key]);
+      });
+    }
+
+    // probabilities, and the gradients of scores
+    each(lse2, [&](int i, int c, int e, float own) {
+      float& x = p[i][c].value[e];
+      x = ptx::exp2_approx_ftz(fmaf(x, factor, -own));
+    });
+    if (asked.hides) {
+      each([&](int i, int c, int e, int) {
+        if (!asked.sees(i, c, e)) p[i][c].value[e] = 0.0f;
+      });
+    }
+    each([&](int i, int c, int e, int) { dp[i][c].value[e] *= p[i][c].value[e]; });
+    if (a_.dslopes != nullptr && !has_cap) {
+      float slopes = 0.0f;
+      each([&](int i, int c, int e, int) { slopes -= away(i, c, e) * dp[i][c].value[e]; });
+      shared_.slopes[threadIdx.x] += slopes;
+    }
+    if (drops) {
+      each([&](int i, int c, int e, int) {
+        float& weight = p[i][c].value[e];
+        weight = asked.keeps(i, c, e) ? weight * keep : 0.0f;
+      });
+    }
+  }
+
+  // What a slope's gradient gets beside a cap, of which it is on the other side than the products: `p` holds scores by the
+  // cap, `dp` gradients of probabilities.
+  __device__ __forceinline__ void add_slope_sum(const Scores& p, const Scores& dp, const Asked& asked, const Step& step,
+                                                int query, int key, int past, const float* lse2) {
+    const ScoreOptions& score = a_.of.score;
+    const float slope = score.slopes[sequence_.batch * score.slopes_batch + step.head];
+    float slopes = 0.0f;
+    each(lse2, [&](int i, int c, int e, float own) {
+      const bool sees = asked.sees(i, c, e);
+      const float away = fabsf(static_cast<float>(past + 16 * i + e / 2 * 8 - 8 * c - e % 2));
+      float value = fmaf(-slope, away, p[i][c].value[e] * score.softcap);
+      if (sees && score.bias != nullptr) {
+        const T* bias = static_cast<const T*>(score.bias) + sequence_.batch * score.bias_batch +
+                        step.head * score.bias_head + (query + 8 * c + e % 2) * score.bias_query;
+        value += to_float(bias[(key + 16 * i + e / 2 * 8) * score.bias_key]);
+      }
+      const float weight = sees ? ptx::exp2_approx_ftz(fmaf(value, kLog2e, -own)) : 0.0f;
+      slopes -= away * weight * dp[i][c].value[e];
+    });
+    shared_.slopes[threadIdx.x] += slopes;
   }
 
   __device__ __forceinline__ void hide(Scores& p, int query, int key) const {

@@ -92,6 +92,7 @@ def attention_with_kv_cache(draw: Any) -> Roles:
         "tree": lambda: draw.tensor((batch, m), "words", "int64") if grows else None,
         "return_lse": draw.maybe,
         "batch_invariant": draw.maybe,
+        "blocks": lambda: draw.pick((0, 0, 0, 1, 3, 400)),
     }
 
 
