@@ -29,6 +29,15 @@ SHAPES = {
         ("1x24x4x64",),
     ),
     **dict.fromkeys(("flash_attention_varlen", "flash_attention_varlen_backward"), ("24x4x64",)),
+    **dict.fromkeys(
+        ("rope", "rope_inplace", "qk_norm_rope", "qk_norm_rope_backward"), ("1x24x4x64",)
+    ),
+    "unpack_qkv": ("1x24x192",),
+    "pack_qkv": ("1x1x24x64",),
+    "nms_ordered": ("24x4",),
+    "add_noise": ("24x64", "24x64", "24", "50x2"),
+    "histogram": ("24x64", "257"),
+    **dict.fromkeys(("upsample_nearest2d_forward", "upsample_nearest2d_backward"), ("1x24x8x8",)),
 }
 
 

@@ -96,10 +96,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "scaled_matmul",
     ),
     "attention": (
+        "KvCachePlan",
         "attention_with_kv_cache",
         "flash_attention",
         "flash_attention_varlen",
         "merge_attention_states",
+        "plan_attention_with_kv_cache",
         "scaled_dot_product_attention",
         "store_kv",
     ),
