@@ -6,10 +6,13 @@ import random
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from warpsmith.core import catalogue
 from warpsmith.gemm import wgmma_plan
 from warpsmith.gemm.wgmma_plan import MENU, Sizes
 from warpsmith.native import csrc, toolchain
@@ -24,11 +27,11 @@ int main() {
     std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
   }
   long long batch, m, n, k, most;
-  int size, along, sms, invariant;
+  int size, along, swaps, sms, invariant;
   while (std::scanf("%lld %lld %lld %lld %d", &batch, &m, &n, &k, &size) == 5 &&
-         std::scanf("%d %lld %d %d", &along, &most, &sms, &invariant) == 4) {
+         std::scanf("%d %d %lld %d %d", &along, &swaps, &most, &sms, &invariant) == 5) {
     const WgmmaChoice c =
-        choose_wgmma({batch, m, n, k, size, along != 0, most, sms}, invariant != 0);
+        choose_wgmma({batch, m, n, k, size, along != 0, swaps != 0, most, sms}, invariant != 0);
     std::printf("%d %d %lld ", c.tile, c.slices, static_cast<long long>(c.depth));
     std::printf("%lld\\n", static_cast<long long>(c.clocks));
   }
@@ -65,7 +68,8 @@ def calls(count: int) -> list[tuple[Sizes, bool]]:
         batch, m, n, k = generator.choice((1, 1, 1, 3, 48)), size(), size(), size()
         sms = generator.choice((132, 114, 78, 16, 1))
         most = wgmma_plan.most_splits(batch, m, n, k, sms)
-        sizes = Sizes(batch, m, n, k, generator.choice((2, 4)), generator.random() < 0.7, most, sms)
+        along, swaps = generator.random() < 0.7, generator.random() < 0.2
+        sizes = Sizes(batch, m, n, k, generator.choice((2, 4)), along, swaps, most, sms)
         made.append((sizes, generator.random() < 0.2))
     return made
 
@@ -73,8 +77,8 @@ def calls(count: int) -> list[tuple[Sizes, bool]]:
 def test_cpp_and_python_choose_the_same(program: Path) -> None:
     asked = calls(10_000)
     lines = "".join(
-        f"{s.batch} {s.m} {s.n} {s.k} {s.size} {int(s.a_along_k)} {s.most_slices} {s.sm_count} "
-        f"{int(invariant)}\n"
+        f"{s.batch} {s.m} {s.n} {s.k} {s.size} {int(s.a_along_k)} {int(s.swaps)} "
+        f"{s.most_slices} {s.sm_count} {int(invariant)}\n"
         for s, invariant in asked
     )
     said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
@@ -113,3 +117,24 @@ def test_the_choice_of_batch_invariant_products_does_not_follow_rows() -> None:
         }
         assert len(chosen) == 1
         assert {slices for _, slices in chosen} == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("matmul", torch.bfloat16), ("linear", torch.float16), ("matmul_tf32", torch.float32)],
+)
+def test_the_rung_says_which_tile_and_why(name: str, dtype: torch.dtype) -> None:
+    op = catalogue.get(name)
+    rung = next(rung for rung in op.ladder if rung.name == "wgmma_peak")
+    x = torch.empty(16, 4096, dtype=dtype, device="meta")
+    weight = torch.empty(4096, 4096, dtype=dtype, device="meta")
+    rest = {"matmul": (False,), "linear": (None, "none", False), "matmul_tf32": ()}[name]
+    sizes = Sizes(1, 16, 4096, 4096, dtype.itemsize, swaps=name == "matmul_tf32")
+    most = wgmma_plan.most_splits(1, 16, 4096, 4096, sizes.sm_count)
+    chosen = wgmma_plan.choose(replace(sizes, most_slices=most))
+    if torch.cuda.is_available():
+        pytest.skip("says it of this GPU")
+    said = rung.plan(x, weight, *rest)
+    assert said == f"{chosen}: {chosen.clocks} clocks expected, the least of its menu"
+    assert said.startswith("tiles of 128 x ")
+    assert rung.plan(x[:0], weight, *rest) is None

@@ -35,10 +35,11 @@ template <class Config>
 class WgmmaFinish {
   using T = typename Config::T;
   static constexpr bool kSwapped = Config::Plan::swapped, kBoxed = sizeof(T) == 2;
+  static constexpr bool kAdds = Config::most_steps > 0;  // sums are joined in memory
   static constexpr int kCols = Config::bn < 64 ? Config::bn : 64, kAcross = Config::bn / kCols;
   static constexpr int kEach = Config::strips * kAcross, kValues = kCols / 2;  // boxes of a tile; a thread's of a box
   static constexpr int kLine = 128, kLines = kSwapped ? kCols : kWgmmaRows, kBoxes = 2;
-  static_assert(kSwapped || kCols == 64, "lines of boxes are whole");
+  static_assert(kSwapped || kCols == 64 || !kBoxed, "lines of boxes are whole");
 
  public:
   struct Boxes {
@@ -62,22 +63,27 @@ class WgmmaFinish {
 
 #if WARPSMITH_HAS_WGMMA
   __device__ __forceinline__ void store(const typename Config::Sums& sums, const GemmArgs& p, Finish how,
-                                        Leaving leaving, const CUtensorMap& map, const WgmmaPlace& at) {
-    if (kBoxed && how == Finish::round && leaving == Leaving::boxes) {
+                                        Leaving leaving, const CUtensorMap& map, const WgmmaPlace& at,
+                                        bool adds = false) {
+    if constexpr (kBoxed) {
+      if (how == Finish::round && leaving == Leaving::boxes) {
 #pragma unroll
-      for (int box = 0; box < kEach; ++box) {
-        put_box(sums[box / kAcross] + box % kAcross * kValues, p, Leaving::boxes, map, within(at, box));
+        for (int box = 0; box < kEach; ++box) {
+          put_box(sums[box / kAcross] + box % kAcross * kValues, p, Leaving::boxes, map, within(at, box));
+        }
+        return;
       }
-    } else {
-      // One copy of the code for all boxes, on values that are moved for it.
+    }
+    // One copy of the code for all boxes, on values that are moved for it.
 #pragma unroll 1
-      for (int box = 0; box < kEach; ++box) {
-        float values[kValues];
-        pick<0>(values, sums, box);
-        const WgmmaPlace of = within(at, box);
+    for (int box = 0; box < kEach; ++box) {
+      float values[kValues];
+      pick<0>(values, sums, box);
+      const WgmmaPlace of = within(at, box);
+      if constexpr (kBoxed) {  // TF32 products stand alone
         if (how == Finish::all) finish(values, p, of);
-        put(values, p, how, leaving, map, of);
       }
+      put(values, p, how, leaving, map, of, adds);
     }
   }
 
@@ -107,9 +113,6 @@ class WgmmaFinish {
   __device__ __forceinline__ static void meet() {
     ptx::sync_warps(static_cast<int>(threadIdx.x) / kWarpgroup + 1, kWarpgroup);
   }
-  // The row of values 4 j and 4 j + 1 of this thread; 4 j + 2 and 4 j + 3 are eight below.
-  __device__ __forceinline__ static int own_row() { return warp() * 16 + lane() / 4; }
-
   __device__ __forceinline__ static void finish(float (&values)[kValues], const GemmArgs& p, const WgmmaPlace& at) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) values[i] *= p.alpha;
@@ -121,7 +124,7 @@ class WgmmaFinish {
       Vec<T, 2> addends[kValues / 2];
 #pragma unroll
       for (int i = 0; i < kValues / 2; ++i) {
-        const int64_t row = at.m + own_row() + i % 2 * 8, col = at.n + i / 2 * 8 + lane() % 4 * 2;
+        const int64_t row = at.m + Config::own_row(i % 2), col = at.n + i / 2 * 8 + lane() % 4 * 2;
         addends[i] = {};
         if (row >= p.m) continue;
         const T* pair = from + row * p.c.row + col * p.c.col;
@@ -142,33 +145,41 @@ class WgmmaFinish {
   }
 
   __device__ __forceinline__ void put(const float* values, const GemmArgs& p, Finish how, Leaving leaving,
-                                      const CUtensorMap& map, const WgmmaPlace& at) {
-    if (how == Finish::partial) return put_pairs(partial_sums(p, at.slice, at.product), values, p, at);
+                                      const CUtensorMap& map, const WgmmaPlace& at, bool adds) {
+    if (how == Finish::partial) return put_pairs(partial_sums(p, at.slice, at.product), values, p, at, adds);
     if constexpr (kBoxed) {
       put_box(values, p, leaving, map, at);
     } else {
-      put_pairs(static_cast<float*>(p.d) + at.product * p.m * p.n, values, p, at);
+      put_pairs(static_cast<float*>(p.d) + at.product * p.m * p.n, values, p, at, adds);
     }
   }
 
+  // `adds`: to what is there.
   __device__ __forceinline__ static void put_pairs(float* to, const float* values, const GemmArgs& p,
-                                                   const WgmmaPlace& at) {
+                                                   const WgmmaPlace& at, bool adds) {
+    const auto put_one = [&](float* at, float value) { *at = kAdds && adds ? *at + value : value; };
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-      const int64_t row = at.m + own_row() + below * 8;
+      const int64_t row = at.m + Config::own_row(below);
       if (row >= p.m) continue;
+      const int64_t first = at.n + lane() % 4 * 2, next = kSwapped ? p.m : 1;
+      float* place = to + (kSwapped ? first * p.m + row : row * p.n + first);
 #pragma unroll
-      for (int j = 0; j < kCols / 8; ++j) {
-        const int64_t col = at.n + 8 * j + lane() % 4 * 2;
+      for (int j = 0; j < kCols / 8; ++j, place += 8 * next) {
+        const int64_t col = first + 8 * j;
         const float* pair = values + 4 * j + 2 * below;
-        if (kSwapped) {
-          if (col < p.n) to[col * p.m + row] = pair[0];
-          if (col + 1 < p.n) to[(col + 1) * p.m + row] = pair[1];
-        } else if (p.n % 2 == 0) {
-          if (col < p.n) *reinterpret_cast<float2*>(to + row * p.n + col) = float2{pair[0], pair[1]};
+        if (!kSwapped && p.n % 2 == 0) {
+          if (col >= p.n) continue;
+          auto* const two = reinterpret_cast<float2*>(place);
+          float2 sum{pair[0], pair[1]};
+          if (kAdds && adds) {
+            const float2 before = *two;
+            sum = {before.x + sum.x, before.y + sum.y};
+          }
+          *two = sum;
         } else {
-          if (col < p.n) to[row * p.n + col] = pair[0];
-          if (col + 1 < p.n) to[row * p.n + col + 1] = pair[1];
+          if (col < p.n) put_one(place, pair[0]);
+          if (col + 1 < p.n) put_one(place + next, pair[1]);
         }
       }
     }

@@ -41,6 +41,7 @@ struct WgmmaProblem {
   int64_t batch, m, n, k;
   int size;             // bytes a value of the operands
   bool a_along_k;       // a is row-major
+  bool swaps;           // the operands of every tile change places: b of TF32 is row-major
   int64_t most_slices;  // partial sums that there is room for
   int sm_count;
 };
@@ -49,7 +50,8 @@ struct WgmmaProblem {
 inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, int tile, int64_t slices) {
   using namespace wgmma_costs;
   const WgmmaTile& t = kWgmmaMenu[tile];
-  const int64_t rows = t.swapped ? p.n : p.m, cols = t.swapped ? p.m : p.n;
+  const bool swapped = p.swaps || t.swapped;
+  const int64_t rows = swapped ? p.n : p.m, cols = swapped ? p.m : p.n;
   const int64_t steps = ceil_div(p.k, int64_t{128 / p.size}), depth = ceil_div(steps, slices);
   slices = ceil_div(steps, depth);
   const int64_t tiles = ceil_div(rows, int64_t{t.bm} * t.cluster) * ceil_div(cols, int64_t{t.bn}) * p.batch;
@@ -72,11 +74,12 @@ inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, int tile, int64_t slices) {
 
 // The cheapest. `invariant`: for any number of rows the same one, without slices.
 inline WgmmaChoice choose_wgmma(WgmmaProblem p, bool invariant) {
-  if (invariant) p.m = wgmma_costs::kRowsOfInvariant, p.most_slices = 1;
+  if (invariant) p.batch = 1, p.m = wgmma_costs::kRowsOfInvariant, p.most_slices = 1;
   WgmmaChoice best;
   for (int tile = 0; tile < kWgmmaTiles; ++tile) {
     const WgmmaTile& t = kWgmmaMenu[tile];
     if (t.swapped && (invariant || !p.a_along_k)) continue;
+    if (t.turns && p.swaps) continue;  // too few registers
     const int64_t most = std::min(p.most_slices, p.k * p.size / (128 * wgmma_costs::kLeastSteps));
     for (int64_t slices = 1; slices <= std::max<int64_t>(most, 1); slices += slices < 8 ? 1 : 4) {
       const WgmmaChoice found = cost_wgmma(p, tile, slices);
@@ -86,21 +89,23 @@ inline WgmmaChoice choose_wgmma(WgmmaProblem p, bool invariant) {
   return best;
 }
 
-inline WgmmaChoice choose_wgmma(const GemmArgs& p) {
-  return choose_wgmma({.batch = p.batch,
-                       .m = p.m,
-                       .n = p.n,
-                       .k = p.k,
-                       .size = static_cast<int>(size_of(p.dtype)),
-                       .a_along_k = p.a.order == Order::rows,
-                       .most_slices = most_splits(p),
-                       .sm_count = p.sm_count},
-                      p.batch_invariant);
+inline WgmmaProblem wgmma_problem(const GemmArgs& p) {
+  return {.batch = p.batch,
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .size = static_cast<int>(size_of(p.dtype)),
+          .a_along_k = p.a.order == Order::rows,
+          .swaps = p.dtype == Dtype::f32 && p.b.order == Order::rows,
+          .most_slices = most_splits(p),
+          .sm_count = p.sm_count};
 }
+
+inline WgmmaChoice choose_wgmma(const GemmArgs& p) { return choose_wgmma(wgmma_problem(p), p.batch_invariant); }
 
 // The product by a tile of the menu, for the types and layouts of the call: partial sums, where there are slices. Defined in
 // wgmma_product.cuh, compiled in a file for each tile.
-template <int tile>
+template <WgmmaTile tile>
 void launch_wgmma_tile(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream);
 
 }  // namespace warpsmith

@@ -12,6 +12,7 @@
 #include "gemm/wgmma.h"
 #include "gemm/wgmma_finish.cuh"
 #include "gemm/wgmma_plan.h"
+#include "gemm/wgmma_registers.cuh"
 #include "gemm/wgmma_roles.cuh"
 
 namespace warpsmith {
@@ -26,20 +27,22 @@ struct WgmmaWork {
   Leaving leaving;
 };
 
-template <int tile>
+template <WgmmaTile tile>
 struct WgmmaMenuPlan : TwoMultiply {
-  static constexpr WgmmaTile kTile = kWgmmaMenu[tile];
-  static constexpr int bm = kTile.bm, bn = kTile.bn, cluster = kTile.cluster;
-  static constexpr bool turns = kTile.turns, swapped = kTile.swapped, stays = true;
+  static constexpr int bm = tile.bm, bn = tile.bn, cluster = tile.cluster;
+  static constexpr bool turns = tile.turns, swapped = tile.swapped, stays = true;
   // As many as there is room for beside boxes and barriers.
   static constexpr int kRoom = kSharedOfSm90 - 2048 - (swapped && bn < 64 ? 4 * bn : 256) * 128;
   static constexpr int stages = std::min(12, kRoom / ((bm + bn) * 128));
 };
 
-template <class T, Along a, Along b, int tile>
+template <class T, Along a, Along b, WgmmaTile tile>
 struct WgmmaProductConfig : WgmmaConfig<T, a, b, WgmmaMenuPlan<tile>> {
   using Base = WgmmaConfig<T, a, b, WgmmaMenuPlan<tile>>;
   static constexpr int threads = (1 + Base::warpgroups) * kWarpgroup;
+  // That are added up on tensor cores before the sums are joined to others, which of TF32 they would truncate too often:
+  // gemm/matmul_tf32/matmul_tf32.h. 0: all.
+  static constexpr int most_steps = sizeof(T) == 4 ? 4096 / Base::bk : 0;
   using Ends = WgmmaFinish<WgmmaProductConfig>;
 
   struct Shared {
@@ -135,13 +138,26 @@ __global__ void __launch_bounds__(Config::threads, 1)
         if (!mine) return skip(at, item.steps);
         Turns::wait(warpgroup);
       }
-      typename Config::Sums sums;
-      multiply_steps<Config>(sums, reader, shared.barriers, at, item.steps, [&] {
-        if constexpr (Config::turns) Turns::pass(warpgroup);
-      });
       WgmmaPlace place = item.at;
       place.m += share * Config::rows;
-      ends.store(sums, p, work.finish, work.leaving, d, place);
+      int left = item.steps;
+      do {
+        const int steps = Config::most_steps > 0 ? min(left, Config::most_steps) : left;
+        const bool adds = left < item.steps;
+        left -= steps;
+        const auto issued = [&] {
+          if constexpr (Config::turns) {
+            if (left == 0) Turns::pass(warpgroup);
+          }
+        };
+        typename Config::Sums sums;
+        if constexpr (Config::a_in_registers) {
+          multiply_steps_by_registers<Config>(sums, shared.ring, reader, shared.barriers, share, at, steps, issued);
+        } else {
+          multiply_steps<Config>(sums, reader, shared.barriers, at, steps, issued);
+        }
+        ends.store(sums, p, work.finish, work.leaving, d, place, adds);
+      } while (Config::most_steps > 0 && left > 0);
     });
     ends.finish();
   }
@@ -212,10 +228,10 @@ void launch_wgmma_kernel(const GemmArgs& p, const WgmmaChoice& choice, cudaStrea
   warpsmith::launch<&matmul_wgmma_kernel<Config>>(config, stream, a, b, d, p, work);
 }
 
-template <int tile>
+template <WgmmaTile tile>
 void launch_wgmma_tile(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream) {
-  constexpr bool kSwapped = kWgmmaMenu[tile].swapped;
-  const GemmArgs seen = seen_by(kWgmmaMenu[tile], p);
+  constexpr bool kSwapped = tile.swapped;
+  const GemmArgs seen = seen_by(tile, p);
   const auto of_type = [&]<class T>() {
     dispatch_layout(seen, [&]<Along a, Along b>() {
       // Lines of few columns along k alone: shorter ones would need another swizzle.

@@ -34,10 +34,24 @@ struct WgmmaConfig {
   static constexpr Major a_major = a_ == Along::k ? Major::k : Major::mn,
                          b_major = b_ == Along::k ? Major::k : Major::mn;
   using Factor = std::conditional_t<std::is_same_v<T, float>, Tf32Operand, T>;
-  using Kind = WgmmaKind<Factor, Factor, float, a_major, b_major>;
+  // Of TF32 wgmma takes lines along k alone from shared memory: a whose lines run along m goes through registers.
+  static constexpr bool a_in_registers = sizeof(T) == 4 && a_major == Major::mn;
+  using Kind = WgmmaKind<Factor, Factor, float, a_in_registers ? Major::k : a_major, b_major>;
   using A = WgmmaOperand<a_major, bm, bk, sizeof(T)>;
   using B = WgmmaOperand<b_major, bn, bk, sizeof(T)>;
   static_assert(strips * kWgmmaRows * (turns ? 1 : warpgroups) == bm, "whole instructions");
+
+  // The row, of the 64 of an instruction, of a thread's sums 4 j and 4 j + 1, and of 4 j + 2 and 4 j + 3 below. Rows that go
+  // through registers are numbered so that a warp's loads of them use every bank once: four neighbours and another four, 16
+  // further on.
+  __device__ __forceinline__ static int own_row(int below) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp % 4;
+    if constexpr (a_in_registers) {
+      return warp / 2 * 32 + (warp % 2 * 2 + below) * 4 + lane / 16 * 16 + lane / 4 % 4;
+    } else {
+      return warp * 16 + below * 8 + lane / 4;
+    }
+  }
 
   struct Stage {
     alignas(1024) char a[A::bytes];  // [bm, bk] along k; panels [bm / 64][64 k][64 m] otherwise
@@ -121,6 +135,21 @@ class WgmmaReader {
       for (int i = 0; i < Config::strips; ++i) {
         ptx::wgmma<typename Config::Kind>(sums[i], a.at(A::offset(i * kWgmmaRows, k)).bits(),
                                           b.at(B::offset(0, k)).bits(), adds || k > 0);
+      }
+    }
+  }
+
+  // The same of a in registers, [instructions along k][strips][4].
+  template <class Fragments>
+  __device__ __forceinline__ void multiply_registers(typename Config::Sums& sums, const Fragments& a, int slot,
+                                                     bool adds) const {
+    const MatrixDescriptor b = b_.at(slot * static_cast<int>(sizeof(Stage)));
+#pragma unroll
+    for (int k = 0; k < Config::bk; k += Config::Kind::k) {
+#pragma unroll
+      for (int i = 0; i < Config::strips; ++i) {
+        ptx::wgmma<typename Config::Kind>(sums[i], a[k / Config::Kind::k][i], b.at(B::offset(0, k)).bits(),
+                                          adds || k > 0);
       }
     }
   }

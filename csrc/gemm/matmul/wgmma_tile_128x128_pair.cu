@@ -3,6 +3,6 @@
 
 namespace warpsmith {
 
-template void launch_wgmma_tile<3>(const GemmArgs&, const WgmmaChoice&, cudaStream_t);
+template void launch_wgmma_tile<kWgmmaMenu[3]>(const GemmArgs&, const WgmmaChoice&, cudaStream_t);
 
 }  // namespace warpsmith

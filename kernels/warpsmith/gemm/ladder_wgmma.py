@@ -86,7 +86,7 @@ def _multiprocessors() -> int:
     return int(torch.cuda.get_device_properties().multi_processor_count)
 
 
-def _plan(p: Problem) -> str:
+def plan_wgmma(p: Problem) -> str:
     choice = choice_for(p, _multiprocessors())
     return f"{choice}: {choice.clocks} clocks expected, the least of its menu"
 
@@ -122,7 +122,7 @@ WGMMA: tuple[Rung, ...] = (
     _rung("wgmma_pingpong", "two warpgroups in turns: one multiplies, the other stores"),
     replace(
         _rung("wgmma_peak", "any layout and epilogue, batches, a tile by cost", _WHEN_WHOLE),
-        plan=OfProblem(_plan),
+        plan=OfProblem(plan_wgmma),
     ),
     replace(
         _rung("wgmma_padded", "operands copied to packs of 16 bytes for wgmma_peak", _WHEN_PADDED),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,6 +66,8 @@ class Sizes:
     size: int = 2
     #: a is row-major.
     a_along_k: bool = True
+    #: The operands of every tile change places: b of TF32 is row-major.
+    swaps: bool = False
     #: Partial sums that there is room for.
     most_slices: int = 1
     sm_count: int = 132
@@ -98,7 +100,7 @@ def _ceil_div(a: int, b: int) -> int:
 def cost(p: Sizes, tile: int, slices: int) -> Choice:
     """Of a tile and so many slices, less those that would be empty."""
     c, t = costs(), MENU[tile]
-    rows, cols = (p.n, p.m) if t.swapped else (p.m, p.n)
+    rows, cols = (p.n, p.m) if p.swaps or t.swapped else (p.m, p.n)
     steps = _ceil_div(p.k, 128 // p.size)
     depth = _ceil_div(steps, slices)
     slices = _ceil_div(steps, depth)
@@ -124,10 +126,10 @@ def choose(p: Sizes, invariant: bool = False) -> Choice:
     """The cheapest. `invariant`: for any number of rows the same one, without slices."""
     c = costs()
     if invariant:
-        p = Sizes(p.batch, c.rows_of_invariant, p.n, p.k, p.size, p.a_along_k, 1, p.sm_count)
+        p = replace(p, batch=1, m=c.rows_of_invariant, most_slices=1)
     best: Choice | None = None
     for tile, t in enumerate(MENU):
-        if t.swapped and (invariant or not p.a_along_k):
+        if (t.swapped and (invariant or not p.a_along_k)) or (t.turns and p.swaps):
             continue
         most = min(p.most_slices, p.k * p.size // (128 * c.least_steps))
         slices = 1
@@ -148,5 +150,6 @@ def most_splits(batch: int, m: int, n: int, k: int, sm_count: int) -> int:
 def choice_for(p: Problem, sm_count: int) -> Choice:
     """For a call of `matmul`, `linear` or `addmm`."""
     most = 1 if p.batch_invariant else most_splits(p.batch, p.m, p.n, p.k, sm_count)
-    sizes = Sizes(p.batch, p.m, p.n, p.k, p.size, p.a.by_rows, most, sm_count)
+    swaps = p.size == 4 and p.b.by_rows
+    sizes = Sizes(p.batch, p.m, p.n, p.k, p.size, p.a.by_rows, swaps, most, sm_count)
     return choose(sizes, p.batch_invariant)
