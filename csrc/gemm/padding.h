@@ -2,12 +2,19 @@
 // followed by zeros up to the next multiple. kernels/warpsmith/gemm/padding.py says the same.
 #pragma once
 
+#include <cuda_runtime.h>
+
+#include <initializer_list>
+#include <string_view>
+
 #include "gemm/gemm.h"
 #include "gemm/split.h"
 
 namespace warpsmith {
 
-inline constexpr const char* kPaddedRung = "mma_padded";
+// Whether a rung of this name makes copies.
+inline bool is_padded_rung(std::string_view name) { return name == "mma_padded" || name == "wgmma_padded"; }
+
 inline constexpr int64_t kPadTo = 8;  // values of 16 bits
 
 constexpr int64_t padded(int64_t length) { return ceil_div(length, kPadTo) * kPadTo; }
@@ -57,6 +64,15 @@ inline bool worth_padding(const GemmArgs& p) {
 inline int64_t copies_offset(const GemmArgs& p) {
   constexpr int64_t kLine = 128;  // bytes
   return ceil_div(split_workspace_bytes(p), kLine) * kLine;
+}
+
+// Copies what is not in packs, and multiplies by the first of the rungs that takes the copies and suits them. Defined in
+// matmul/mma_padded.cu.
+void launch_padded(const GemmArgs& p, cudaStream_t stream, std::initializer_list<std::string_view> rungs);
+
+// What such rungs take.
+inline const char* needs_padding(const GemmArgs& p) {
+  return pads_a(p) || pads_b(p) ? nullptr : "needs a or b not in packs of 16 bytes";
 }
 
 inline int64_t padded_workspace_bytes(const GemmArgs& p) {

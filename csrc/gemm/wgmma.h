@@ -15,13 +15,31 @@ inline const char* needs_wgmma(const GemmArgs& p) {
   return p.sm == 90 ? nullptr : "needs sm_90, the only one with wgmma";
 }
 
-// Of a, b and d, by which the copy engine finds its way.
+// Whether the copy engine finds its way in an operand, a batch of which has one stride.
+inline bool operand_has_map(const GemmArgs& p, const Matrix& x, int64_t rows, int64_t cols) {
+  const int64_t lines = x.order == Order::rows ? rows : cols, values = x.order == Order::rows ? cols : rows;
+  return can_map({.data = x.data,
+                  .type = {},
+                  .rank = 3,
+                  .sizes = {x.batch == 0 ? 1 : p.batch, lines, values},
+                  .strides = {x.batch, x.ld}},
+                 size_of(p.dtype));
+}
+
+inline bool operands_have_maps(const GemmArgs& p) {
+  return operand_has_map(p, p.a, p.m, p.k) && operand_has_map(p, p.b, p.k, p.n);
+}
+
+inline constexpr const char* kNeedsLinesForMaps =
+    "needs a and b in lines that begin at multiples of 16 bytes and do not overlap, and sizes below 2^31";
+
+inline const char* needs_lines_for_maps(const GemmArgs& p) {
+  return operands_have_maps(p) ? nullptr : kNeedsLinesForMaps;
+}
+
+// Of a, b and d.
 inline const char* needs_maps_of_all(const GemmArgs& p) {
-  const int size = size_of(p.dtype);
-  const bool a_along_k = p.a.order == Order::rows, b_along_k = p.b.order == Order::columns;
-  const bool maps = can_map(p.a.data, a_along_k ? p.m : p.k, a_along_k ? p.k : p.m, p.a.ld, size) &&
-                    can_map(p.b.data, b_along_k ? p.n : p.k, b_along_k ? p.k : p.n, p.b.ld, size) &&
-                    can_map(p.d, p.m, p.n, p.n, size);
+  const bool maps = operands_have_maps(p) && can_map(p.d, p.m, p.n, p.n, size_of(p.dtype));
   return maps ? nullptr : "needs sizes of at most 2^31 - 1 and lines of a and b that do not overlap";
 }
 
@@ -50,7 +68,7 @@ MappedMatrix map_operand(const Matrix& x, Dtype dtype, int64_t mn, int64_t k) {
           .rows = kAlongK ? mn : k,
           .cols = kAlongK ? k : mn,
           .ld = x.ld,
-          .box_rows = kAlongK ? Operand::mn / cluster : Operand::k,
+          .box_rows = OperandShare<Operand, cluster>::lines,
           .box_cols = Operand::values_of_line};
 }
 

@@ -27,24 +27,34 @@ __global__ void __launch_bounds__(kPadThreads) matmul_mma_padded_kernel(const __
 
 const char* takes(const GemmArgs& p) {
   if (const char* reason = needs_16_bits(p)) return reason;
-  if (!pads_a(p) && !pads_b(p)) return "needs a or b not in packs of 16 bytes";
+  if (const char* reason = needs_padding(p)) return reason;
   return needs_tiles_in_grid(p);
 }
 
-// Of the rungs for operands in packs, that which is best for the copies. It is asked about lines with their zeros, and
+// Of the rungs, that which is best for the copies. Those that want whole packs are asked about lines with their zeros, and
 // told to multiply them without.
-const Rung<GemmArgs>& rung_for(GemmArgs p) {
-  p.m = padded(p.m);
-  p.n = padded(p.n);
-  p.k = padded(p.k);
-  for (const std::string_view name : {"mma_tma", "mma_peak"}) {
+const Rung<GemmArgs>& rung_for(const GemmArgs& p, std::initializer_list<std::string_view> names) {
+  GemmArgs whole = p;
+  whole.m = padded(p.m);
+  whole.n = padded(p.n);
+  whole.k = padded(p.k);
+  for (const std::string_view name : names) {
     const Rung<GemmArgs>* rung = Ladder<GemmArgs>::find(name);
-    if (rung != nullptr && p.sm >= rung->min_sm && rung->takes(p) == nullptr && rung->suits(p)) return *rung;
+    if (rung != nullptr && p.sm >= rung->min_sm && rung->suits(whole) &&
+        (rung->takes(p) == nullptr || rung->takes(whole) == nullptr)) {
+      return *rung;
+    }
   }
-  throw std::logic_error("mma_peak takes operands in packs");
+  throw std::logic_error("the last of the rungs takes operands in packs");
 }
 
-void launch(const GemmArgs& p, cudaStream_t stream) {
+void launch(const GemmArgs& p, cudaStream_t stream) { launch_padded(p, stream, {"mma_tma", "mma_peak"}); }
+
+const Register<GemmArgs> registered{"mma_padded", /*min_sm=*/80, takes, launch, worth_padding};
+
+}  // namespace
+
+void launch_padded(const GemmArgs& p, cudaStream_t stream, std::initializer_list<std::string_view> rungs) {
   GemmArgs product = p;
   Copies copies{};
   char* to = static_cast<char*>(p.workspace) + copies_offset(p);
@@ -57,13 +67,10 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
   };
   if (pads_a(p)) copy(copies.of[0], product.a, lines_of_a(p));
   if (pads_b(p)) copy(copies.of[1], product.b, lines_of_b(p));
-  const Rung<GemmArgs>& rung = rung_for(product);
+  const Rung<GemmArgs>& rung = rung_for(product, rungs);
   const LaunchConfig config{static_cast<unsigned>(copies.of[0].blocks + copies.of[1].blocks), kPadThreads};
   warpsmith::launch<&matmul_mma_padded_kernel>(config, stream, copies);
   rung.launch(product, stream);
 }
 
-const Register<GemmArgs> registered{"mma_padded", /*min_sm=*/80, takes, launch, worth_padding};
-
-}  // namespace
 }  // namespace warpsmith

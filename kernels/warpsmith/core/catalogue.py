@@ -146,6 +146,8 @@ class Rung:
     min_sm: int = 80
     when: Condition = always
     suits: Condition = always
+    #: What a rung that chooses between kernels says of a call that it serves: which, and why.
+    plan: Condition = always
     #: Whether the kernel's result means anything for the values of a call. Outside, where its
     #: documentation says that it overflows, only shape, dtype and strides are judged.
     valid: Callable[..., bool] = everywhere
@@ -353,7 +355,13 @@ class Op:
             if (function := getattr(self, name)) is not None
         }
         changed["ladder"] = tuple(
-            replace(r, when=bound(r.when), suits=bound(r.suits), valid=bound(r.valid))
+            replace(
+                r,
+                when=bound(r.when),
+                suits=bound(r.suits),
+                plan=bound(r.plan),
+                valid=bound(r.valid),
+            )
             for r in self.ladder
         )
         changed["alternatives"] = tuple(bound(function) for function in self.alternatives)

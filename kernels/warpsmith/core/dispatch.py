@@ -176,7 +176,8 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
             return fallback_choice(op, args, finding.why_not(op.library))
         sm = device_sm(tensor.device)
     if variant := pick(op, args, sm):
-        return Choice("cuda", variant, variant.rung.story)
+        plan = variant.rung.plan(*args)
+        return Choice("cuda", variant, f"{variant.rung.story}{f' ({plan})' if plan else ''}")
     why = f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}"
     if sm < toolchain.MIN_SM:
         why = f"the GPU is sm_{sm}, the kernels need sm_{toolchain.MIN_SM}"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from warpsmith.core.catalogue import Rung
 from warpsmith.gemm import ladder_mma, ladder_simt, ladder_wgmma
 from warpsmith.gemm.problem import (
+    OfProblem,
     OnProblem,
     Problem,
     condition,
@@ -92,7 +93,7 @@ LADDER: tuple[Rung, ...] = (
 
 #: The rungs of operators that do more than multiply: they take epilogues and, but for those with
 #: few rows, batches and any layout.
-WHOLE = ("naive", *ladder_simt.WHOLE, *ladder_mma.WHOLE, "skinny_nn", "skinny")
+WHOLE = ("naive", *ladder_simt.WHOLE, *ladder_mma.WHOLE, *ladder_wgmma.WHOLE, "skinny_nn", "skinny")
 
 
 def on(problem: Callable[..., Problem], rung: Rung) -> Rung:
@@ -101,7 +102,8 @@ def on(problem: Callable[..., Problem], rung: Rung) -> Rung:
     """
     when = rung.when.of(problem) if isinstance(rung.when, OnProblem) else rung.when
     suits = rung.suits.of(problem) if isinstance(rung.suits, OnProblem) else rung.suits
-    return replace(rung, when=when, suits=suits)
+    plan = rung.plan.of(problem) if isinstance(rung.plan, OfProblem) else rung.plan
+    return replace(rung, when=when, suits=suits, plan=plan)
 
 
 def whole(problem: Callable[..., Problem]) -> tuple[Rung, ...]:

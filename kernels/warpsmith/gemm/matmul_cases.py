@@ -205,6 +205,14 @@ def samples() -> tuple[Sample, ...]:
             "row stride, TN", lambda i: (left(i, 33, 96)[:, :40], right(i, 24, 72)[:, 8:48].t())
         ),
         Sample("odd row stride", lambda i: (left(i, 33, 95)[:, :40], right(i, 40, 71)[:, :32])),
+        Sample(  # windows of one line, which the copy engine does not take, beside an odd operand
+            "overlapping rows",
+            lambda i: (left(i, 1024).as_strided((33, 64), (16, 1)), right(i, 64, 27)),
+        ),
+        Sample(
+            "batch of overlapping matrices",
+            lambda i: (left(i, 1024).as_strided((3, 9, 64), (16, 64, 1)), right(i, 3, 64, 40)),
+        ),
         Sample("both strides", lambda i: (left(i, 33, 80)[:, ::2], right(i, 40, 64)[:, ::2])),
         Sample(
             "expanded", lambda i: (left(i, 1, 40).expand(33, 40), right(i, 40, 1).expand(40, 24))

@@ -15,6 +15,7 @@ from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.gemm import matmul_cases
 from warpsmith.gemm import matmul_tf32_cases as cases
 from warpsmith.gemm.ladder import on
+from warpsmith.gemm.ladder_wgmma import needs_lines_for_maps, needs_wgmma, plan_wgmma
 from warpsmith.gemm.matmul import (
     check_alike,
     check_operand,
@@ -25,6 +26,7 @@ from warpsmith.gemm.matmul import (
 )
 from warpsmith.gemm.problem import (
     Matrix,
+    OfProblem,
     Problem,
     condition,
     needs_one_product,
@@ -190,6 +192,17 @@ LADDER = (
         min_sm=90,
         when=condition(needs_one_product, _needs_a_by_rows, _needs_maps),
         suits=condition(_suits_large),
+    ),
+    Rung(
+        "wgmma_peak",
+        "wgmma, b in either order, a tile by cost",
+        dtypes=("f32",),
+        width=4,
+        technique="wgmma_peak",
+        min_sm=90,
+        when=condition(needs_wgmma, _needs_a_by_rows, needs_lines_for_maps, needs_tiles_in_grid),
+        plan=OfProblem(plan_wgmma),
+        unproven=True,
     ),
 )
 

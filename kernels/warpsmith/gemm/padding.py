@@ -21,9 +21,13 @@ def pitch(length: int) -> int:
     return math.ceil(length / to) * to
 
 
+def is_copied(p: Problem, x: Matrix, rows: int, cols: int) -> bool:
+    return not in_packs(x, rows, cols, p.size, 16)
+
+
 def _copied(p: Problem, x: Matrix, rows: int, cols: int) -> int:
     """The values of its copy; 0 where the operand is read as it lies."""
-    if in_packs(x, rows, cols, p.size, 16):
+    if not is_copied(p, x, rows, cols):
         return 0
     lines, length = (rows, cols) if x.by_rows else (cols, rows)
     return (p.batch if x.batch else 1) * lines * pitch(length)

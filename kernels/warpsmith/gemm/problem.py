@@ -292,6 +292,23 @@ class OnProblem:
         raise TypeError("bind it to an operator first: `ladder_for`")
 
 
+@dataclass(frozen=True)
+class OfProblem:
+    """What a rung says of a call, by the problem that an operator over its ladder makes of it."""
+
+    text: Callable[[Problem], str]
+
+    def of(self, problem: Callable[..., Problem]) -> Condition:
+        def say(*args: Any) -> str | None:
+            p = problem(*args)
+            return None if p.empty else self.text(p)
+
+        return say
+
+    def __call__(self, *args: Any) -> str | None:
+        raise TypeError("bind it to an operator first: `on`")
+
+
 def condition(*checks: Check) -> OnProblem:
     """The checks in the order in which the kernel makes them."""
     return OnProblem(checks)

@@ -1,0 +1,209 @@
+"""The costs by which products by wgmma choose their tile (csrc/gemm/wgmma_plan.h):
+`python benchmarks/wgmma_costs.py [--out <file>]` times every tile and number of slices that has a
+chance on this GPU, and fits the costs to the times; `--fit <file>` fits to times that were taken.
+
+Writes `csrc/gemm/wgmma_costs.h` and `kernels/warpsmith/gemm/wgmma_costs.json`, and says how much
+slower than the best of all tiles the chosen one is, on average and at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+if find_spec("warpsmith") is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
+
+import warpsmith  # noqa: F401
+from warpsmith.core import json_files
+from warpsmith.gemm import wgmma_plan
+from warpsmith.gemm.wgmma_plan import MENU, Sizes
+from warpsmith.native import csrc
+
+HEADER = csrc.CSRC / "gemm" / "wgmma_costs.h"
+SLICES = (1, 2, 3, 4, 6, 8)
+SQUARES = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+#: Rows through the weights [n, k] of language models.
+WEIGHTS = ((4096, 4096), (28672, 4096), (4096, 14336), (6144, 4096), (7168, 2048), (2112, 7168))
+ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+#: What is fitted, and the factors that are tried.
+FITTED = (
+    "l2_rate",
+    "memory_rate",
+    "step_percent",
+    "store",
+    "store_rate",
+    "store_in_turns",
+    "once",
+    "second_kernel",
+    "partials_rate",
+)
+FACTORS = (0.5, 0.7, 0.85, 0.93, 1.07, 1.15, 1.3, 1.5, 2.0, 4.0)
+
+Row = dict[str, Any]
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+def sizes_of(m: int, n: int, k: int, sm_count: int) -> Sizes:
+    most = wgmma_plan.most_splits(1, m, n, k, sm_count)
+    return Sizes(1, m, n, k, most_slices=most, sm_count=sm_count)
+
+
+def with_a_chance(sizes: Sizes) -> Iterator[tuple[int, int]]:
+    """Tiles and slices that today's costs do not put far behind the best."""
+    bound = 1.5 * wgmma_plan.choose(sizes).clocks
+    for tile in range(len(MENU)):
+        seen = set()
+        for wanted in SLICES:
+            found = wgmma_plan.cost(sizes, tile, wanted)
+            if wanted > sizes.most_slices or found.slices in seen or found.clocks > bound:
+                continue
+            seen.add(found.slices)
+            yield tile, found.slices
+
+
+def microseconds(a: torch.Tensor, b: torch.Tensor, guess: float) -> float:
+    """The median of bursts of the rung."""
+    burst = max(3, int(3000 / guess))
+
+    def once() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(burst):
+            torch.ops.warpsmith.matmul.rung(a, b, rung="wgmma_peak", accumulator="f32")
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / burst * 1e3
+
+    once()
+    return statistics.median(once() for _ in range(5))
+
+
+def measured() -> list[Row]:
+    properties = torch.cuda.get_device_properties()
+    cases = [(s, s, s) for s in SQUARES] + [(m, n, k) for n, k in WEIGHTS for m in ROWS]
+    rows = []
+    for m, n, k in cases:
+        a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+        b = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).t()
+        sizes = sizes_of(m, n, k, properties.multi_processor_count)
+        guess = max(2 * m * n * k / 600e6, (m * k + n * k + m * n) * 2 / 3e6, 5.0)
+        found: list[dict[str, Any]] = []
+        for tile, slices in with_a_chance(sizes):
+            os.environ["WARPSMITH_WGMMA_TILE"] = f"{tile}/{slices}"
+            found.append({"tile": tile, "slices": slices, "us": microseconds(a, b, guess)})
+        os.environ.pop("WARPSMITH_WGMMA_TILE", None)
+        sms = properties.multi_processor_count
+        rows.append({"m": m, "n": n, "k": k, "sm_count": sms, "times": found})
+        best: dict[str, Any] = min(found, key=lambda f: f["us"])
+        chosen = wgmma_plan.choose(sizes)
+        print(f"{m}x{n}x{k}: {MENU[best['tile']]}, {best['slices']} slices, {best['us']:.1f} us")
+        print(f"  chosen: {chosen}", flush=True)
+    return rows
+
+
+# --- costs ----------------------------------------------------------------------------------------
+
+
+def losses(rows: list[Row]) -> list[float]:
+    """How much slower the chosen tile is than the best of those timed, of each case."""
+    lost = []
+    for row in rows:
+        sizes = sizes_of(row["m"], row["n"], row["k"], row["sm_count"])
+        cost = [wgmma_plan.cost(sizes, t["tile"], t["slices"]).clocks for t in row["times"]]
+        chosen = row["times"][cost.index(min(cost))]
+        lost.append(chosen["us"] / min(t["us"] for t in row["times"]))
+    return lost
+
+
+def misfit(rows: list[Row]) -> float:
+    """Of the choices first, and then of the times themselves, up to a factor."""
+    logs = []
+    for row in rows:
+        sizes = sizes_of(row["m"], row["n"], row["k"], row["sm_count"])
+        for t in row["times"]:
+            clocks = wgmma_plan.cost(sizes, t["tile"], t["slices"]).clocks
+            logs.append(math.log(t["us"] * 1e3 / clocks))
+    lost = losses(rows)
+    return statistics.mean(lost) + 0.1 * max(lost) + 0.3 * statistics.pstdev(logs)
+
+
+def fit(rows: list[Row]) -> dict[str, Any]:
+    known = wgmma_plan.costs()
+    best = misfit(rows)
+    for _ in range(8):
+        before = best
+        for name in FITTED:
+            value = getattr(known, name)
+            for factor in FACTORS:
+                setattr(known, name, max(1, round(value * factor)))
+                if (found := misfit(rows)) < best - 1e-6:
+                    best, kept = found, getattr(known, name)
+                    value = kept
+            setattr(known, name, value)
+        if before - best < 1e-5:
+            break
+    return vars(SimpleNamespace(**vars(known)))
+
+
+def write(costs: dict[str, Any], gpu: str) -> None:
+    old = vars(wgmma_plan.costs())["date"]
+    costs = {**costs, "date": datetime.date.today().isoformat(), "gpu": gpu}
+    text = HEADER.read_text()
+    for name, value in costs.items():
+        if not isinstance(value, int):
+            continue
+        camel = "".join(part.capitalize() for part in name.split("_"))
+        constant = re.compile(rf"(k{camel} = )(\d+; *)(?=//)")  # comments stay in their column
+
+        def written(found: re.Match[str], value: int = value) -> str:
+            return found[1] + f"{value};".ljust(len(found[2]))
+
+        text, count = constant.subn(written, text)
+        assert count == 1, name
+    text = text.replace(old, costs["date"])
+    HEADER.write_text(text)
+    json_files.write_json(wgmma_plan.COSTS, costs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="file for the times")
+    parser.add_argument("--fit", type=Path, help="times that were taken")
+    options = parser.parse_args()
+    if options.fit:
+        taken = json.loads(options.fit.read_text())
+    else:
+        taken = {"gpu": torch.cuda.get_device_name(), "rows": measured()}
+        if options.out:
+            json_files.write_json(options.out, taken)
+
+    def say(when: str) -> None:
+        lost = losses(taken["rows"])
+        mean, most = statistics.mean(lost) - 1, max(lost) - 1
+        print(f"{when}: chosen tiles are {mean:.1%} slower than the best, {most:.1%} at most")
+
+    say("before")
+    costs = fit(taken["rows"])
+    say("after")
+    write(costs, taken["gpu"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

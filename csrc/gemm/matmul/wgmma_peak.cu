@@ -1,0 +1,57 @@
+// Matrix product by wgmma for all four layouts, batches and epilogues, with a tile of a menu: what sm_90 can do.
+//   Against `wgmma_staged` and `wgmma_pingpong`: the tile, whether warpgroups share one or take turns, the cluster and the
+//   slices of k are chosen by a model of clocks (gemm/wgmma_plan.h); for few rows operands change places, so that those of
+//   the weights are rows of the tile; the kernel takes its place while the one before ends. Sums of slices go to the
+//   workspace, and a second kernel adds them up in order.
+//   Occupancy: one block of 3 warpgroups in up to 227 KB.
+//   Bound: large products the power, few rows memory.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "gemm/sum_splits_early.h"
+#include "gemm/wgmma.h"
+#include "gemm/wgmma_plan.h"
+#include "host/registry.h"
+
+namespace warpsmith {
+
+namespace {
+
+const char* takes(const GemmArgs& p) {
+  if (const char* reason = needs_wgmma(p)) return reason;
+  if (const char* reason = needs_16_bits(p)) return reason;
+  if (const char* reason = needs_f32_accumulator(p)) return reason;
+  if (const char* reason = needs_lines_for_maps(p)) return reason;
+  return needs_tiles_in_grid(p);
+}
+
+// Where WARPSMITH_WGMMA_TILE says "<tile of the menu>/<slices>", that takes the place of the choice wherever it is possible:
+// for benchmarks/wgmma_costs.py, which times them all.
+WgmmaChoice choice_for(const GemmArgs& p) {
+  int tile = 0, wanted = 0;
+  const char* told = std::getenv("WARPSMITH_WGMMA_TILE");
+  const bool forced = told != nullptr && std::sscanf(told, "%d/%d", &tile, &wanted) == 2 && tile >= 0 &&
+                      tile < kWgmmaTiles && wanted > 0 && (!kWgmmaMenu[tile].swapped || p.a.order == Order::rows);
+  if (!forced) return choose_wgmma(p);
+  return cost_wgmma(wgmma_problem(p), tile, std::min<int64_t>(wanted, most_splits(p)));
+}
+
+void launch(const GemmArgs& p, cudaStream_t stream) {
+  constexpr void (*kLaunches[])(const GemmArgs&, const WgmmaChoice&, cudaStream_t) = {
+      launch_wgmma_tile<kWgmmaMenu[0]>, launch_wgmma_tile<kWgmmaMenu[1]>, launch_wgmma_tile<kWgmmaMenu[2]>,
+      launch_wgmma_tile<kWgmmaMenu[3]>, launch_wgmma_tile<kWgmmaMenu[4]>, launch_wgmma_tile<kWgmmaMenu[5]>,
+      launch_wgmma_tile<kWgmmaMenu[6]>, launch_wgmma_tile<kWgmmaMenu[7]>, launch_wgmma_tile<kWgmmaMenu[8]>};
+  static_assert(sizeof(kLaunches) / sizeof(*kLaunches) == kWgmmaTiles, "one for each tile of the menu");
+  const WgmmaChoice choice = choice_for(p);
+  kLaunches[choice.tile](p, choice, stream);
+  if (choice.slices == 1) return;
+  p.dtype == Dtype::f16 ? sum_splits_early<f16>(p, choice.slices, stream)
+                        : sum_splits_early<bf16>(p, choice.slices, stream);
+}
+
+const Register<GemmArgs> registered{"wgmma_peak", /*min_sm=*/90,          takes,
+                                    launch,       always_suits<GemmArgs>, /*clusters=*/true};
+
+}  // namespace
+}  // namespace warpsmith

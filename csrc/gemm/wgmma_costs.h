@@ -1,0 +1,22 @@
+// What products by wgmma cost, in clocks of a multiprocessor. Fitted on 2026-11-28 to times of an H200 by
+// benchmarks/wgmma_costs.py; kernels/warpsmith/gemm/wgmma_costs.json has the same figures.
+#pragma once
+
+#include <cstdint>
+
+namespace warpsmith::wgmma_costs {
+
+inline constexpr int64_t kL2Rate = 7250;           // bytes a clock from L2, of all multiprocessors together,
+inline constexpr int64_t kL2RateOfOne = 64;        // and of one
+inline constexpr int64_t kMemoryRate = 3685;       // bytes a clock from memory
+inline constexpr int64_t kStepPercent = 108;       // of what a step takes at best
+inline constexpr int64_t kStore = 2252;            // of a tile, beside what its size takes
+inline constexpr int64_t kStoreRate = 40;          // values a clock
+inline constexpr int64_t kStoreInTurns = 1532;     // of a tile whose store others do not wait for
+inline constexpr int64_t kOnce = 5086;             // launch, first copies, last store
+inline constexpr int64_t kSecondKernel = 5850;     // that adds up slices
+inline constexpr int64_t kPartialsRate = 2232;     // bytes a clock, written and read
+inline constexpr int64_t kLeastSteps = 4;          // of k that are worth a slice
+inline constexpr int64_t kRowsOfInvariant = 4096;  // for which batch-invariant products choose
+
+}  // namespace warpsmith::wgmma_costs

@@ -1,0 +1,140 @@
+"""The choice of a tile of wgmma: C++ and Python agree, and choose what can be launched."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from warpsmith.core import catalogue
+from warpsmith.gemm import wgmma_plan
+from warpsmith.gemm.wgmma_plan import MENU, Sizes
+from warpsmith.native import csrc, toolchain
+
+#: Reads calls, a line each, and prints what it chooses.
+PROGRAM = """
+#include <cstdio>
+#include "gemm/wgmma_plan.h"
+using namespace warpsmith;
+int main() {
+  for (const WgmmaTile& t : kWgmmaMenu) {
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
+  }
+  long long batch, m, n, k, most;
+  int size, along, swaps, sms, invariant;
+  while (std::scanf("%lld %lld %lld %lld %d", &batch, &m, &n, &k, &size) == 5 &&
+         std::scanf("%d %d %lld %d %d", &along, &swaps, &most, &sms, &invariant) == 5) {
+    const WgmmaChoice c =
+        choose_wgmma({batch, m, n, k, size, along != 0, swaps != 0, most, sms}, invariant != 0);
+    std::printf("%d %d %lld ", c.tile, c.slices, static_cast<long long>(c.depth));
+    std::printf("%lld\\n", static_cast<long long>(c.clocks));
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = toolchain.cuda_home()
+    if shutil.which("g++") is None or home is None:
+        pytest.skip("needs g++ and the headers of CUDA")
+    folder = tmp_path_factory.mktemp("wgmma_plan")
+    source, made = folder / "choose.cpp", folder / "choose"
+    source.write_text(PROGRAM)
+    includes = [f"-I{csrc.CSRC}", f"-I{Path(home) / 'include'}"]
+    subprocess.run(
+        ["g++", "-std=c++20", "-O1", *includes, str(source), "-o", str(made)], check=True
+    )
+    return made
+
+
+def calls(count: int) -> list[tuple[Sizes, bool]]:
+    """Of all orders of magnitude, at the edges of tiles and off them."""
+    generator = random.Random(38)
+
+    def size() -> int:
+        near = generator.choice((1, 8, 16, 64, 128, 192, 256, 1024, 4096, 14336, 28672, 151936))
+        value = generator.choice((near, near + 1, near - 1, generator.randint(1, 2 * near)))
+        return max(1, value)
+
+    made = []
+    for _ in range(count):
+        batch, m, n, k = generator.choice((1, 1, 1, 3, 48)), size(), size(), size()
+        sms = generator.choice((132, 114, 78, 16, 1))
+        most = wgmma_plan.most_splits(batch, m, n, k, sms)
+        along, swaps = generator.random() < 0.7, generator.random() < 0.2
+        sizes = Sizes(batch, m, n, k, generator.choice((2, 4)), along, swaps, most, sms)
+        made.append((sizes, generator.random() < 0.2))
+    return made
+
+
+def test_cpp_and_python_choose_the_same(program: Path) -> None:
+    asked = calls(10_000)
+    lines = "".join(
+        f"{s.batch} {s.m} {s.n} {s.k} {s.size} {int(s.a_along_k)} {int(s.swaps)} "
+        f"{s.most_slices} {s.sm_count} {int(invariant)}\n"
+        for s, invariant in asked
+    )
+    said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
+    menu, chosen = said.stdout.split("\n")[: len(MENU)], said.stdout.split("\n")[len(MENU) : -1]
+    assert menu == [f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}" for t in MENU]
+    assert len(chosen) == len(asked)
+    used = set()
+    for (sizes, invariant), line in zip(asked, chosen, strict=True):
+        c = wgmma_plan.choose(sizes, invariant)
+        assert line == f"{c.tile} {c.slices} {c.depth} {c.clocks}", (sizes, invariant)
+        assert (c.slices - 1) * c.depth < -(-sizes.k * sizes.size // 128) <= c.slices * c.depth
+        assert c.slices <= sizes.most_slices
+        assert not MENU[c.tile].swapped or (sizes.a_along_k and not invariant)
+        used.add(c.tile)
+    assert used == set(range(len(MENU))), "a tile that nothing takes"
+
+
+def test_costs_are_those_of_the_header() -> None:
+    text = (csrc.CSRC / "gemm" / "wgmma_costs.h").read_text()
+    found = {
+        re.sub("([A-Z])", r"_\1", name).lower(): int(value)
+        for name, value in re.findall(r"k([A-Z]\w*) = (\d+);", text)
+    }
+    costs = vars(wgmma_plan.costs())
+    assert {f"_{name}" for name in costs} - {"_date", "_gpu"} == set(found)
+    assert all(found[f"_{name}"] == value for name, value in costs.items() if f"_{name}" in found)
+    assert costs["date"] in text
+
+
+def test_the_choice_of_batch_invariant_products_does_not_follow_rows() -> None:
+    for n, k in ((4096, 4096), (28672, 4096), (1000, 136)):
+        chosen = {
+            (c.tile, c.slices)
+            for m in (1, 7, 16, 64, 129, 1000, 8192)
+            for c in (wgmma_plan.choose(Sizes(1, m, n, k, most_slices=8), invariant=True),)
+        }
+        assert len(chosen) == 1
+        assert {slices for _, slices in chosen} == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("matmul", torch.bfloat16), ("linear", torch.float16), ("matmul_tf32", torch.float32)],
+)
+def test_the_rung_says_which_tile_and_why(name: str, dtype: torch.dtype) -> None:
+    op = catalogue.get(name)
+    rung = next(rung for rung in op.ladder if rung.name == "wgmma_peak")
+    x = torch.empty(16, 4096, dtype=dtype, device="meta")
+    weight = torch.empty(4096, 4096, dtype=dtype, device="meta")
+    rest = {"matmul": (False,), "linear": (None, "none", False), "matmul_tf32": ()}[name]
+    sizes = Sizes(1, 16, 4096, 4096, dtype.itemsize, swaps=name == "matmul_tf32")
+    most = wgmma_plan.most_splits(1, 16, 4096, 4096, sizes.sm_count)
+    chosen = wgmma_plan.choose(replace(sizes, most_slices=most))
+    if torch.cuda.is_available():
+        pytest.skip("says it of this GPU")
+    said = rung.plan(x, weight, *rest)
+    assert said == f"{chosen}: {chosen.clocks} clocks expected, the least of its menu"
+    assert said.startswith("tiles of 128 x ")
+    assert rung.plan(x[:0], weight, *rest) is None
