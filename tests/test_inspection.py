@@ -83,6 +83,7 @@ def test_resources_are_parsed() -> None:
         ),
         ("k<A<B<C> > >", "k<A<B<C>>>"),
         ("void warpsmith::k<(warpsmith::Order)1, (int)8>()", "k<Order::columns, 8>"),
+        ("void warpsmith::k<warpsmith::Tile{128, 2, true, false}>()", "k<Tile{128, 2, true}>"),
         ("plain_kernel", "plain_kernel"),
     ],
 )

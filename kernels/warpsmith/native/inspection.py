@@ -155,6 +155,8 @@ def tidy(name: str) -> str:
     name = _named_enumerators(_CASTS.sub("", _NAMESPACES.sub("", name))).strip("&() ")
     name = name.removeprefix("void ")
     name = _without_parameters(name)
+    # Members at the end of a value that are zero are left out by one compiler, and not by the other.
+    name = re.sub(r"(?:, (?:false|0))+}", "}", name)
     for long, short in (
         ("__nv_bfloat16", "bf16"),
         ("__nv_fp8_e4m3", "e4m3"),
