@@ -155,7 +155,7 @@ def tidy(name: str) -> str:
     name = _named_enumerators(_CASTS.sub("", _NAMESPACES.sub("", name))).strip("&() ")
     name = name.removeprefix("void ")
     name = _without_parameters(name)
-    # Members at the end of a value that are zero are left out by one compiler, and not by the other.
+    # Members at the end of a value that are zero are left out by one of two compilers.
     name = re.sub(r"(?:, (?:false|0))+}", "}", name)
     for long, short in (
         ("__nv_bfloat16", "bf16"),
