@@ -414,6 +414,22 @@ def _nms(draw: Draw) -> Roles:
     }
 
 
+def _conv1d(draw: Draw) -> Roles:
+    n, c, length = draw.pick((0, 1, 2, 5)), draw.pick((1, 3, 8, 20)), draw.pick((1, 4, 7, 16, 33))
+    out, taps = draw.pick((1, 6, 8, 24, 72)), draw.random.randint(1, 7)
+    return _options(draw) | {
+        "x": lambda: draw.tensor((n, c, length)),
+        "weight": lambda: draw.tensor((out, c, taps)),
+        "bias": lambda: draw.tensor((out,)) if draw.maybe() else None,
+        "norm_weight": lambda: draw.tensor((out,)),
+        "norm_bias": lambda: draw.tensor((out,)),
+        "groups": lambda: draw.pick(divisors(out)),
+        "activation": lambda: draw.pick(("none", "silu", "mish")),
+        "keep": draw.maybe,
+        "grad": lambda: draw.tensor((n, out, length)),
+    }
+
+
 # --- a call ---------------------------------------------------------------------------------------
 
 
@@ -427,6 +443,8 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
         return _stepped
     if op.name.endswith("_qkv"):
         return _qkv
+    if op.name.startswith("conv1d"):
+        return _conv1d
     if op.name == "nms_ordered":
         return _nms
     if op.name == "histogram":
