@@ -1,4 +1,4 @@
-// conv1d_group_norm: checks, allocation, the choice of the rung.
+// conv1d_group_norm_forward: checks, allocation, the choice of the rung.
 #include "vision/conv1d_group_norm/conv1d_group_norm.h"
 
 #include <optional>
@@ -11,8 +11,8 @@
 namespace warpsmith {
 namespace {
 
-constexpr const char* kOp = "conv1d_group_norm";
-const Ladder<Conv1dGroupNormArgs> ladder{kOp};
+constexpr const char* kOp = "conv1d_group_norm_forward";
+const Ladder<Conv1dGroupNormArgs> ladder{"conv1d_group_norm"};
 
 using Outputs = std::tuple<Tensor, Tensor>;  // y, h
 

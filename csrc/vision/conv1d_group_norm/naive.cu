@@ -26,8 +26,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t i = 0; i < s.c_in; ++i) {
       for (int t = 0; t < s.taps; ++t) {
         const int64_t from = l + t - s.before();
-        if (from < 0 || from >= s.length) continue;
-        sum = fmaf(to_float(weight[i * s.taps + t]), to_float(x[i * s.length + from]), sum);
+        // a weight that is not finite leaves its mark beyond the signal, too
+        const float value = from < 0 || from >= s.length ? 0.0f : to_float(x[i * s.length + from]);
+        sum = fmaf(to_float(weight[i * s.taps + t]), value, sum);
       }
     }
     static_cast<T*>(a.h)[at] = from_float<T>(sum);

@@ -67,7 +67,7 @@ def _check(
     groups: int,
     activation: str,
 ) -> None:
-    op = "conv1d_group_norm"
+    op = "conv1d_group_norm_forward"
     _check_conv1d(op, x, weight)
     c = weight.shape[0]
     named = (("bias", bias), ("norm_weight", norm_weight), ("norm_bias", norm_bias))
@@ -141,8 +141,7 @@ def _reference(
         return y, torch.empty_like(y) if keep else x.new_empty(0)
     h = _convolve(x, weight, bias)
     y = ACTIVATIONS[activation](_normalised(h, groups, norm_weight, norm_bias, eps))
-    y = y.clone() if y is h else y
-    return y, h if keep else x.new_empty(0)
+    return y, h.detach() if keep else x.new_empty(0)
 
 
 def _eager(
@@ -277,10 +276,12 @@ def _flops(x: Tensor, weight: Tensor) -> int:
 
 conv1d_op = catalogue.add(
     Op(
-        "conv1d_group_norm(Tensor x, Tensor weight, Tensor? bias, Tensor norm_weight, "
+        "conv1d_group_norm_forward(Tensor x, Tensor weight, Tensor? bias, Tensor norm_weight, "
         "Tensor norm_bias, int groups, float eps=1e-05, str activation='mish', bool keep=False)"
         " -> (Tensor y, Tensor h)",
         family="vision",
+        source="conv1d_group_norm",
+        aliases=("conv1d_group_norm",),
         reference=_reference,
         eager=_eager,
         ladder=(

@@ -173,7 +173,7 @@ def _conv_errors(bad: Spoiler) -> tuple[Bad, ...]:
 
 
 def _errors() -> tuple[Bad, ...]:
-    bad = Spoiler("conv1d_group_norm", _good)
+    bad = Spoiler("conv1d_group_norm_forward", _good)
     vectors: list[Bad] = []
     for name in ("bias", "norm_weight", "norm_bias"):
         changes: dict[str, Any] = {name: lambda i: i.randn(7)}

@@ -122,10 +122,11 @@ def weight_gradient_kernel(
         sample = position // length
         along = position - sample * length
         moved = along + tap - before
-        inside = (position < positions) & (moved >= 0) & (moved < length)
+        there = position < positions
+        inside = there & (moved >= 0) & (moved < length)
         grad = tl.load(
             grad_ptr + (sample * rows * length + along)[None, :] + row[:, None] * length,
-            mask=(row < rows)[:, None] & inside[None, :],
+            mask=(row < rows)[:, None] & there[None, :],
             other=0.0,
         )
         x = tl.load(
@@ -135,8 +136,8 @@ def weight_gradient_kernel(
         )
         sums = _dot(grad, x, sums)
     to = (row[:, None] * channels + channel[None, :]) * taps + tap
-    there = (row < rows)[:, None] & (channel < channels)[None, :]
-    tl.store(dweight_ptr + to, sums.to(dweight_ptr.dtype.element_ty), mask=there)
+    within = (row < rows)[:, None] & (channel < channels)[None, :]
+    tl.store(dweight_ptr + to, sums.to(dweight_ptr.dtype.element_ty), mask=within)
 
 
 @triton.jit

@@ -26,8 +26,9 @@ __global__ void __launch_bounds__(kThreads)
       const T* weight = static_cast<const T*>(a.weight) + (o * s.c_in + i) * s.taps;  // [taps]
       for (int t = 0; t < s.taps; ++t) {
         const int64_t from = m - t + s.before();
-        if (from < 0 || from >= s.length) continue;
-        sum = fmaf(to_float(weight[t]), to_float(grad[o * s.length + from]), sum);
+        // a weight that is not finite leaves its mark beyond the signal, too
+        const float value = from < 0 || from >= s.length ? 0.0f : to_float(grad[o * s.length + from]);
+        sum = fmaf(to_float(weight[t]), value, sum);
       }
     }
     static_cast<T*>(a.dx)[at] = from_float<T>(sum);
@@ -41,13 +42,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x; at < count; at += int64_t{gridDim.x} * kThreads) {
     const int t = static_cast<int>(at % s.taps), shift = t - s.before();
     const int64_t i = at / s.taps % s.c_in, o = at / s.taps / s.c_in;
-    const int64_t first = shift < 0 ? -shift : 0, end = shift > 0 ? s.length - shift : s.length;
     double sum = 0.0;
     for (int64_t sample = 0; sample < s.n; ++sample) {
       const T* grad = static_cast<const T*>(a.grad) + (sample * s.c_out + o) * s.length;  // [length]
       const T* x = static_cast<const T*>(a.x) + (sample * s.c_in + i) * s.length;         // [length]
-      for (int64_t l = first; l < end; ++l) {
-        sum += static_cast<double>(to_float(grad[l])) * static_cast<double>(to_float(x[l + shift]));
+      for (int64_t l = 0; l < s.length; ++l) {
+        const bool inside = l + shift >= 0 && l + shift < s.length;
+        const float value = inside ? to_float(x[l + shift]) : 0.0f;
+        sum += static_cast<double>(to_float(grad[l])) * static_cast<double>(value);
       }
     }
     static_cast<T*>(a.dweight)[at] = from_float<T>(static_cast<float>(sum));
