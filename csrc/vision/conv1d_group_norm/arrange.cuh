@@ -12,7 +12,8 @@ namespace warpsmith {
 namespace {
 
 constexpr int kArrangeThreads = 256;
-constexpr int kAcross = 64, kPositions = 64, kRows = 16;  // channels, positions and rows of a tile
+constexpr int kAcross = SignalLines::kAcross, kPositions = SignalLines::kPositions, kRows = WeightLines::kRows;
+static_assert(kAcross == WeightLines::kAcross);
 
 // Two values of a line in each of its planes.
 template <class T>
@@ -61,16 +62,25 @@ __device__ __forceinline__ void arrange_signal(const SignalLines& s, int64_t til
 template <class T>
 __device__ __forceinline__ void arrange_weight(const WeightLines& w, int64_t tile, T* shared) {
   const int64_t c0 = tile % w.tiles_across * kAcross, r0 = tile / w.tiles_across * kRows;
-  const bool along_channels = w.channel_stride == w.taps;
-  const int run = (along_channels ? kAcross : kRows) * w.taps;  // neighbours in memory
+  const bool along_channels = !w.reversed;
+  const int64_t rows_left = w.rows - r0, channels_left = w.channels - c0;
 
-  // load
+  // load, run by run: of a row's channels, or of a channel's rows
+  const int64_t stride = along_channels ? w.row_stride : w.channel_stride;
+  const int64_t outer_left = along_channels ? rows_left : channels_left;
+  const int64_t inner_left = (along_channels ? channels_left : rows_left) * w.taps;
+  const int run = static_cast<int>(w.by_run.divisor);
+  const T* runs = static_cast<const T*>(w.from) + r0 * w.row_stride + c0 * w.channel_stride;
+#pragma unroll 4
   for (int i = threadIdx.x; i < kRows * kAcross * w.taps; i += kArrangeThreads) {
-    const int outer = i / run, inner = i % run / w.taps, tap = i % w.taps;
-    const int r = along_channels ? outer : inner, c = along_channels ? inner : outer;
-    const bool inside = r0 + r < w.rows && c0 + c < w.channels;
-    const int64_t at = (r0 + r) * w.row_stride + (c0 + c) * w.channel_stride + tap;
-    shared[(r * kAcross + c) * w.taps + tap] = inside ? static_cast<const T*>(w.from)[at] : from_float<T>(0.0f);
+    const int outer = w.by_run.quotient_as(static_cast<uint32_t>(i)), inner = i - outer * run;
+    const bool inside = outer < outer_left && inner < inner_left;
+    int to = i;
+    if (!along_channels) {
+      const int r = w.by_taps.quotient_as(static_cast<uint32_t>(inner));
+      to = (r * kAcross + outer) * w.taps + inner - r * w.taps;
+    }
+    shared[to] = inside ? runs[outer * stride + inner] : from_float<T>(0.0f);
   }
   __syncthreads();
 

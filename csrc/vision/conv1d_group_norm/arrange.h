@@ -10,6 +10,8 @@ namespace warpsmith {
 
 // [n, channels, length] as planes of [positions, pitch].
 struct SignalLines {
+  static constexpr int kAcross = 64, kPositions = 64;  // channels and positions of a block's tile
+
   const void* from;
   void* to;
   int64_t channels, pitch, positions, length;
@@ -25,18 +27,21 @@ struct SignalLines {
         positions(s.positions()),
         length(s.length),
         by_length(s.length),
-        tiles_across(ceil_div(pitch, 64)),
-        tiles(tiles_across * ceil_div(positions, 64)) {}
+        tiles_across(ceil_div(pitch, kAcross)),
+        tiles(tiles_across * ceil_div(positions, kPositions)) {}
 };
 
 // The values of weight[row * row_stride + channel * channel_stride + tap] as planes of [taps, rows, pitch], the taps in
 // their order or from the last to the first.
 struct WeightLines {
+  static constexpr int kAcross = 64, kRows = 16;  // channels and rows of a block's tile
+
   const void* from;
   void* to;
   int64_t rows, channels, pitch, row_stride, channel_stride;
   int taps;
   bool reversed;
+  FastDivide by_taps, by_run;  // what of a tile is a run of memory: of its channels, or of its rows
   int64_t tiles_across, tiles;
 
   WeightLines() = default;
@@ -50,8 +55,10 @@ struct WeightLines {
         channel_stride(for_gradient ? s.c_in * s.taps : s.taps),
         taps(s.taps),
         reversed(for_gradient),
-        tiles_across(ceil_div(pitch, 64)),
-        tiles(tiles_across * ceil_div(rows, 16)) {}
+        by_taps(s.taps),
+        by_run((for_gradient ? kRows : kAcross) * s.taps),
+        tiles_across(ceil_div(pitch, kAcross)),
+        tiles(tiles_across * ceil_div(rows, kRows)) {}
 };
 
 // One launch for all of them; `second` may have no tiles.
