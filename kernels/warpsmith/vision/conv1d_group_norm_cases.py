@@ -101,12 +101,13 @@ def _backward_label(case: Case) -> str:
     return _label(case).split(" g")[0]
 
 
+def _backward_sample(case: Case, small: bool = True) -> Sample:
+    return Sample(_backward_label(case), lambda i: _backward(i, case, "randn"), small=small)
+
+
 BACKWARD_SAMPLES = (
-    *(Sample(_backward_label(c), lambda i, c=c: _backward(i, c, "randn")) for c in CASES),
-    *(
-        Sample(_backward_label(c), lambda i, c=c: _backward(i, c, "randn"), small=False)
-        for c in LARGE
-    ),
+    *map(_backward_sample, CASES),
+    *(_backward_sample(case, small=False) for case in LARGE),
     Sample(
         "views",
         lambda i: (
