@@ -35,6 +35,7 @@ SHAPES = {
     "unpack_qkv": ("1x24x192",),
     "pack_qkv": ("1x1x24x64",),
     "nms_ordered": ("24x4",),
+    **dict.fromkeys(("conv1d_group_norm_forward", "conv1d_backward"), ("2x24x64",)),
     "add_noise": ("24x64", "24x64", "24", "50x2"),
     "histogram": ("24x64", "257"),
     **dict.fromkeys(("upsample_nearest2d_forward", "upsample_nearest2d_backward"), ("1x24x8x8",)),

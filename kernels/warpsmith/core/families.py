@@ -107,6 +107,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "vision": (
         "add_noise",
+        "conv1d_group_norm",
         "histogram",
         "nms",
         "nms_fixed",

@@ -143,6 +143,19 @@ def _add_noise(x: Tensor, noise: Tensor, t: Tensor, table: Tensor) -> Tensor:
     return of_x * x + of_noise * noise
 
 
+def _signals(i: Inputs) -> tuple[Any, ...]:
+    of_channels = (i.plain(COLS, salt=salt) for salt in (2, 3, 4))
+    return i.plain(2, COLS, 8), i.plain(COLS, COLS, 3, salt=1), *of_channels, GROUPS
+
+
+def _conv1d_group_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, norm_weight: Tensor, norm_bias: Tensor, groups: int
+) -> Tensor:
+    return F.mish(
+        F.group_norm(F.conv1d(x, weight, bias, padding=1), groups, norm_weight, norm_bias)
+    )
+
+
 def _rms(x: Tensor, weight: Tensor) -> Tensor:
     return F.rms_norm(x, (COLS,), weight, 1e-6)
 
@@ -266,6 +279,7 @@ CASES: Mapping[str, Case] = {
         lambda x: F.interpolate(x, scale_factor=2.0),
         lambda x: warpsmith.upsample_nearest2d(x, scale_factor=2.0),
     ),
+    "conv1d_group_norm": Case(_signals, _conv1d_group_norm),
     "reduce_sum": Case(_x, torch.sum),
     "dot": Case(lambda i: (i.plain(COLS), i.plain(COLS, salt=1)), torch.dot),
     "softmax": _over("softmax", F.softmax),

@@ -28,6 +28,10 @@ SIZES = (0, 1, 2, 3, 5, 8, 13)
 COLUMNS = (1, 2, 7, 8, 16, 31, 64, 96, 257)
 
 
+def divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0] or [1]
+
+
 @dataclass(frozen=True)
 class Call:
     """A call of an operator.

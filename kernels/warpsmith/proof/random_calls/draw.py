@@ -22,6 +22,7 @@ from warpsmith.proof.random_calls.call import (
     SIZES,
     Call,
     Shape,
+    divisors,
     dtype_text,
 )
 
@@ -189,10 +190,6 @@ def _count(shape: Shape) -> int:
     for size in shape:
         count *= size
     return count
-
-
-def divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0] or [1]
 
 
 def broadcasts(shape: Shape) -> list[tuple[Shape, Shape]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from warpsmith.proof.random_calls.call import CHANNELS_LAST, COLUMNS, LAYOUTS, OWN, SIZES
+from warpsmith.proof.random_calls.call import CHANNELS_LAST, COLUMNS, LAYOUTS, OWN, SIZES, divisors
 
 if TYPE_CHECKING:
     from warpsmith.proof.random_calls.draw import Draw
@@ -71,9 +71,27 @@ def _nms(draw: Draw) -> Roles:
     }
 
 
+def _conv1d(draw: Draw) -> Roles:
+    n, c, length = draw.pick((0, 1, 2, 5)), draw.pick((1, 3, 8, 20)), draw.pick((1, 4, 7, 16, 33))
+    out, taps = draw.pick((1, 6, 8, 24, 72)), draw.random.randint(1, 7)
+    return {
+        "x": lambda: draw.tensor((n, c, length)),
+        "weight": lambda: draw.tensor((out, c, taps)),
+        "bias": lambda: draw.tensor((out,)) if draw.maybe() else None,
+        "norm_weight": lambda: draw.tensor((out,)),
+        "norm_bias": lambda: draw.tensor((out,)),
+        "groups": lambda: draw.pick(divisors(out)),
+        "activation": lambda: draw.pick(("none", "silu", "mish")),
+        "keep": draw.maybe,
+        "eps": lambda: draw.pick((1e-5, 1e-6)),
+        "grad": lambda: draw.tensor((n, out, length)),
+    }
+
+
 PLANS: Mapping[str, Callable[[Draw], Roles]] = {
     "histogram": _histogram,
     "nms_ordered": _nms,
+    **dict.fromkeys(("conv1d_group_norm_forward", "conv1d_backward"), _conv1d),
     **dict.fromkeys(("timestep_rows", "add_noise"), _stepped),
     **dict.fromkeys(("upsample_nearest2d_forward", "upsample_nearest2d_backward"), _upsampled),
 }

@@ -1,0 +1,67 @@
+// Gradients of a convolution of signals (conv1d.h), with h's gradient g:
+//   dx[b, i, m] = sum over o and t of weight[o, i, t] g[b, o, m - t + before]
+//   dweight[o, i, t] = sum over b and l of g[b, o, l] x[b, i, l + t - before]
+//   dbias[o] = sum over b and l of g[b, o, l]
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "vision/conv1d_group_norm/conv1d.h"
+
+namespace warpsmith {
+
+struct Conv1dBackwardArgs {
+  Conv1dShape shape;
+  const void* grad;    // [n, c_out, length]
+  const void* x;       // [n, c_in, length]
+  const void* weight;  // [c_out, c_in, taps]
+  void *dx, *dweight;  // as x and weight
+  void* dbias;         // [c_out]
+  void* workspace;     // workspace_bytes()
+  Dtype dtype;         // of all tensors
+  int sm_count;
+};
+
+// Blocks that share a tile of dweight: each takes a run of positions and leaves its sums.
+struct WeightSlices {
+  static constexpr int64_t kStep = 32, kLeastSteps = 8, kMost = 16;
+  int tile;       // values of dweight along either side
+  int64_t tiles;  // of all taps
+  int64_t count;  // of slices
+  int64_t depth;  // positions of a slice, whole steps
+  int64_t pitch;  // of a row of sums
+  int64_t one;    // sums of a slice: [taps, c_out, pitch]
+
+  explicit WeightSlices(const Conv1dBackwardArgs& a) {
+    const Conv1dShape& s = a.shape;
+    tile = s.c_in <= 64 || s.c_out <= 64 ? 64 : 128;
+    tiles = ceil_div(s.c_out, tile) * ceil_div(s.c_in, tile) * s.taps;
+    const int64_t at_once = int64_t{a.sm_count} * (tile == 128 ? 2 : 4), steps = ceil_div(s.positions(), kStep);
+    const int64_t wanted = std::min({at_once / tiles, steps / kLeastSteps, kMost});
+    const int64_t each = ceil_div(steps, std::max<int64_t>(wanted, 1));
+    depth = each * kStep;
+    count = ceil_div(steps, each);
+    pitch = line_pitch(s.c_in);
+    one = s.taps * s.c_out * pitch;
+  }
+};
+
+inline int64_t workspace_bytes(std::string_view rung, const Conv1dBackwardArgs& a) {
+  if (rung == "naive") return 0;
+  const Conv1dShape& s = a.shape;
+  const WeightSlices slices(a);
+  return signal_bytes(s.positions(), s.c_in, a.dtype) + signal_bytes(s.positions(), s.c_out, a.dtype) +
+         weight_bytes(s.c_in, s.c_out, s.taps, a.dtype) + slices.count * slices.one * 4;
+}
+
+// dbias, a block per channel.
+void sum_channels(const Conv1dBackwardArgs& a, cudaStream_t stream);
+
+// dweight, of signals as `arrange` puts them; `sums`: room for those of all slices.
+void multiply_weight_gradient(const Conv1dBackwardArgs& a, const void* grad_lines, const void* x_lines, float* sums,
+                              cudaStream_t stream);
+
+}  // namespace warpsmith
