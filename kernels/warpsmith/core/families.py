@@ -100,6 +100,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "flash_attention",
         "flash_attention_varlen",
         "merge_attention_states",
+        "rope_store_kv",
         "scaled_dot_product_attention",
         "store_kv",
     ),
