@@ -84,6 +84,44 @@ def _reference(call: Any) -> tuple[Tensor, Tensor, Tensor]:
     return q, *caches
 
 
+def _turned_and_written(call: Any) -> Tensor:
+    """What one writes in PyTorch for halves, who knows that all tokens have a place and tables a
+    row for each.
+    """
+    at = positions_of(call.k, call.cos, call.positions, call.lengths)
+    if at is None:
+        at = torch.arange(call.q.shape[1], device=call.q.device)[None]
+    if call.turns is not None:
+        angle = rotary.radians(at[..., None], call.turns)
+        cos, sin = angle.cos().float(), angle.sin().float()
+    elif call.cos.dim() == 2:
+        cos, sin = call.cos[at], call.sin[at]
+    else:
+        cos, sin = call.cos, call.sin
+    both = [torch.cat((t, t), dim=-1)[:, :, None] for t in (cos, sin)]
+
+    def turned(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return (x * both[0] + torch.cat((-b, a), dim=-1) * both[1]).to(x.dtype)
+
+    plain.write(
+        turned(call.k),
+        call.v,
+        call.k_cache,
+        call.v_cache,
+        call.slots,
+        call.lengths,
+        call.block_table,
+        call.k_scale,
+        call.v_scale,
+    )
+    return turned(call.q)
+
+
+def _all_written(call: Any) -> None:
+    call.q.copy_(_turned_and_written(call))
+
+
 # --- the ladder -----------------------------------------------------------------------------------
 
 
@@ -231,6 +269,7 @@ op = catalogue.add(
         cost=Cost(bytes=_bytes, flops=_flops),
         bench=cases.BENCH,
         bench_dtypes=("bf16", "f16"),
+        eager=_turned_and_written,
         peers={"separate": _two_launches},
     )
 )
@@ -252,6 +291,7 @@ op_in_place = catalogue.add(
         cost=Cost(bytes=_bytes_in_place, flops=_flops),
         bench=cases.BENCH,
         bench_dtypes=("bf16",),
+        eager=_all_written,
     )
 )
 dispatch.register(op)

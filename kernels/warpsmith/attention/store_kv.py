@@ -125,6 +125,37 @@ def _reference(
     return stored(_OP, k, v, k_cache, v_cache, slots, lengths, block_table, k_scale, v_scale)
 
 
+def write(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor | None,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    """What one writes in PyTorch, who knows that all tokens have a place: nothing is read back."""
+    tokens = k_cache.shape[1]
+    if slots is None:
+        assert lengths is not None
+        at = lengths.long()[:, None] + torch.arange(k.shape[1], device=k.device)
+        page, place = at // tokens, at % tokens
+        if block_table is None:
+            page = torch.arange(len(at), device=k.device)[:, None].expand_as(at)
+        else:
+            page = block_table.long().gather(1, page)
+    else:
+        page, place = slots // tokens, slots % tokens
+    for x, cache, scale in ((k, k_cache, k_scale), (v, v_cache, v_scale)):
+        if scale is None:
+            cache[page, place] = x
+            continue
+        rows = (x.float() / scale.reshape(-1, 1)).clamp(-caches.E4M3_MAX, caches.E4M3_MAX)
+        cache.view(torch.uint8)[page, place] = rows.to(cache.dtype).view(torch.uint8)
+
+
 # --- the ladder -----------------------------------------------------------------------------------
 
 
@@ -224,6 +255,7 @@ op = catalogue.add(
         ),
         bench=cases.BENCH,
         bench_dtypes=("bf16", "f16"),
+        eager=write,
     )
 )
 dispatch.register(op)
