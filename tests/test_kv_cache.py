@@ -181,3 +181,41 @@ def test_a_page_outside_ends_the_kernel_with_a_message(rung: str) -> None:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         said = "block_table names a page that the cache does not have" in done.stderr
         assert (done.returncode != 0, said) == (fails, fails), done.stderr[-2000:]
+
+
+_STORED_OUTSIDE = """
+import torch, warpsmith
+k = torch.zeros(1, 2, 2, 64, device="cuda", dtype=torch.float16)
+cache = torch.zeros(4, 16, 2, 64, device="cuda", dtype=torch.float16)
+where = {where}
+where = {{name: torch.tensor(x, device="cuda", dtype=torch.int64 if name == "slots"
+                             else torch.int32) for name, x in where.items()}}
+warpsmith.store_kv(k, k, cache, cache.clone(), **where, variant="{variant}")
+torch.cuda.synchronize()
+"""
+_STORED: dict[str, tuple[dict[str, Any], str]] = {
+    "inside": ({"slots": [[3, 63]]}, ""),
+    "slot": ({"slots": [[3, 64]]}, "a slot lies behind the end of the cache"),
+    "room": (
+        {"lengths": [31], "block_table": [[1, 3]]},
+        "the cache has no room for the new tokens of a sequence",
+    ),
+    "page": (
+        {"lengths": [20], "block_table": [[1, 4]]},
+        "block_table names a page that the cache does not have",
+    ),
+}
+
+
+@gpu
+@pytest.mark.parametrize("place", _STORED)
+@pytest.mark.parametrize("rung", ["naive", "pack", "stream"])
+def test_a_token_without_a_place_ends_the_kernel_with_a_message(rung: str, place: str) -> None:
+    """In a process of its own, which is of no use for CUDA afterwards."""
+    variants = catalogue.get("store_kv").variants
+    named = next(v.name for v in variants if (v.rung.name, v.dtype) == (rung, "f16"))
+    where, message = _STORED[place]
+    code = _STORED_OUTSIDE.format(where=where, variant=named)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode != 0) == bool(message), done.stderr[-2000:]
+    assert message in done.stderr, done.stderr[-2000:]

@@ -16,6 +16,7 @@ from torch import Tensor
 import warpsmith
 from warpsmith.core import catalogue
 from warpsmith.core.catalogue import Inputs
+from warpsmith.spec.rotary import turns_of
 from warpsmith.transform import rope_cases as cases
 from warpsmith.transform import rotary
 
@@ -74,7 +75,7 @@ def test_yarn_keeps_fast_pairs_and_stretches_slow_ones() -> None:
 
 def test_tables_are_what_turns_give() -> None:
     q, k = (x.float() for x in _heads())
-    turns = rotary.turns_of(64, 10000.0, torch.device("cpu"))
+    turns = turns_of(64, 10000.0, torch.device("cpu"))
     cos, sin = rotary.tables(turns, 9)
     for ours, theirs in zip(
         warpsmith.rope(q, k, turns=turns), warpsmith.rope(q, k, cos, sin), strict=True
@@ -88,9 +89,7 @@ def test_tables_are_what_turns_give() -> None:
 def test_models_formula() -> None:
     """cos and sin of both halves, and the half that is turned around."""
     q, k = _heads()
-    cos, sin = (
-        t.double() for t in rotary.tables(rotary.turns_of(64, 10000.0, torch.device("cpu")), 5)
-    )
+    cos, sin = (t.double() for t in rotary.tables(turns_of(64, 10000.0, torch.device("cpu")), 5))
     both = [torch.cat((t, t), -1)[None, :, None] for t in (cos, sin)]
 
     def turned(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "host/checks.h"
-#include "transform/memory.h"
+#include "host/memory.h"
 
 namespace warpsmith {
 

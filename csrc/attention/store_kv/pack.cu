@@ -1,7 +1,7 @@
 // Appends keys and values to a cache, 16 bytes of what is new an access.
 //   A token of 8 heads of 128 values of 16 bits is 128 packs of key and as many of value: one of each a thread. Bound:
 //   latency, of a slot and then of a token, for the few tokens of a decoding step; memory beyond.
-#include "attention/store_kv/store.cuh"
+#include "attention/store_kv/places.cuh"
 #include "host/conditions.h"
 #include "host/registry.h"
 
@@ -13,16 +13,8 @@ __global__ void __launch_bounds__(kStoreThreads) store_kv_pack_kernel(const Stor
   store_token<T, C, kPack<T>>(a);
 }
 
-// Whether heads split into accesses of `width` values, all aligned.
-bool in_packs(const HeadRows& x, int d, int width, int size) {
-  return reinterpret_cast<uintptr_t>(x.data) % (width * size) == 0 && x.batch % width == 0 && x.token % width == 0 &&
-         x.head % width == 0 && d % width == 0;
-}
-
 const char* takes(const StoreKvArgs& a) {
-  const int size = size_of(a.dtype), width = 16 / size, cache_size = size_of(a.cache_dtype);
-  const bool packs = in_packs(a.k, a.d, width, size) && in_packs(a.v, a.dv, width, size) &&
-                     in_packs(a.k_cache, a.d, width, cache_size) && in_packs(a.v_cache, a.dv, width, cache_size);
+  const bool packs = are_in_packs(a);
   return unmet({needs_countable_tokens(a), packs ? nullptr : "needs heads that are whole packs of 16 bytes, aligned"});
 }
 

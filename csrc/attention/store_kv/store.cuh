@@ -11,32 +11,36 @@ namespace warpsmith {
 
 inline constexpr int kStoreThreads = 128;
 
-// Where token `token` (of batch * m) goes; false where it is left out.
-__device__ __forceinline__ bool find_slot(InPage& to, const StoreKvArgs& a, int sequence, int64_t token) {
+// What says where a token goes: its slot, or the length of its sequence. Apart from find_slot(), so that other loads can
+// start while this one is on its way.
+__device__ __forceinline__ int64_t load_slot(const StoreKvArgs& a, int sequence, int64_t token) {
+  return a.slots != nullptr ? __ldg(reinterpret_cast<const long long*>(a.slots) + token) : __ldg(a.lengths + sequence);
+}
+
+// Where token i of a sequence goes, of which load_slot() says `said`; false where it is left out.
+__device__ __forceinline__ bool find_slot(InPage& to, const StoreKvArgs& a, int sequence, int i, int64_t said) {
   if (a.slots != nullptr) {
-    const int64_t slot = __ldg(a.slots + token);
-    if (slot < 0) return false;
-    const int64_t page = slot / a.pages.tokens;  // one division a block, of numbers that may exceed 32 bits
+    if (said < 0) return false;
+    const auto page = static_cast<int64_t>(a.pages.by_tokens.quotient(static_cast<uint64_t>(said)));
     if (page >= a.pages.count) {
-      ptx::trap_with("store_kv: a slot lies behind the end of the cache", __FILE__, __LINE__);
+      ptx::trap_with("a slot lies behind the end of the cache", __FILE__, __LINE__);
     }
-    to = {static_cast<int>(page), static_cast<int>(slot - page * a.pages.tokens)};
+    to = {static_cast<int>(page), static_cast<int>(said - page * a.pages.tokens)};
     return true;
   }
-  const int64_t position = int64_t{__ldg(a.lengths + sequence)} + (token - int64_t{sequence} * a.m);
+  const int64_t position = said + i;
   if (position < 0 || position >= int64_t{a.pages.width} * a.pages.tokens) {
-    ptx::trap_with("store_kv: the cache has no room for the new tokens of a sequence", __FILE__, __LINE__);
+    ptx::trap_with("the cache has no room for the new tokens of a sequence", __FILE__, __LINE__);
   }
   to = find_token(a.pages, sequence, static_cast<int>(position));
   return true;
 }
 
-template <class T, class C, int width>
-__device__ __forceinline__ void store_values(C* to, const T* from, float inverse) {
-  Vec<T, width> values;
-  load(values, from);
+// Values as the cache has them.
+template <class C, class T, int width>
+__device__ __forceinline__ Vec<C, width> as_stored(const Vec<T, width>& values, float inverse) {
   if constexpr (std::is_same_v<T, C>) {
-    store(to, values);
+    return values;
   } else {
     float wide[width];
     to_float(wide, values);
@@ -44,8 +48,13 @@ __device__ __forceinline__ void store_values(C* to, const T* from, float inverse
     for (float& value : wide) value *= inverse;
     Vec<C, width> narrow;
     from_float_saturating(narrow, wide);
-    store(to, narrow);
+    return narrow;
   }
+}
+
+// What values of a head are multiplied with before they are narrowed.
+__device__ __forceinline__ float inverse_scale(const float* scale, int step, int head) {
+  return scale == nullptr ? 1.0f : 1.0f / __ldg(scale + head * step);
 }
 
 // The rows of one of the two, `width` values an access.
@@ -58,8 +67,9 @@ __device__ __forceinline__ void store_heads(const HeadRows& from, const HeadRows
   const int per_head = d / width, count = heads * per_head;
   for (int at = static_cast<int>(threadIdx.x); at < count; at += kStoreThreads) {
     const int head = at / per_head, column = (at - head * per_head) * width;
-    const float inverse = scale == nullptr ? 1.0f : 1.0f / __ldg(scale + head * scale_step);
-    store_values<T, C, width>(y + head * cache.head + column, x + head * from.head + column, inverse);
+    Vec<T, width> values;
+    load(values, x + head * from.head + column);
+    store(y + head * cache.head + column, as_stored<C>(values, inverse_scale(scale, scale_step, head)));
   }
 }
 
@@ -67,8 +77,9 @@ __device__ __forceinline__ void store_heads(const HeadRows& from, const HeadRows
 template <class T, class C, int width>
 __device__ __forceinline__ void store_token(const StoreKvArgs& a) {
   const int64_t token = blockIdx.x, sequence = token / a.m, i = token - sequence * a.m;
+  const int of = static_cast<int>(sequence);
   InPage to;
-  if (!find_slot(to, a, static_cast<int>(sequence), token)) return;
+  if (!find_slot(to, a, of, static_cast<int>(i), load_slot(a, of, token))) return;
   store_heads<T, C, width>(a.k, a.k_cache, a.k_scale, a.scale_step_k, a.heads, to, sequence, i, a.d);
   store_heads<T, C, width>(a.v, a.v_cache, a.v_scale, a.scale_step_v, a.heads, to, sequence, i, a.dv);
 }

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "host/memory.h"
 #include "host/serve.h"
-#include "transform/memory.h"
 
 namespace warpsmith {
 namespace {

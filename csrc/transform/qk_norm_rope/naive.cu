@@ -4,7 +4,7 @@
 #include "host/conditions.h"
 #include "host/launch.h"
 #include "host/registry.h"
-#include "transform/angles.cuh"
+#include "rotary/angles.cuh"
 #include "transform/qk_norm_rope/values.cuh"
 
 namespace warpsmith {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "transform/qk_norm_rope/qk_norm_rope.h"
-#include "transform/rotary_operands.h"
+#include "rotary/operands.h"
 
 namespace warpsmith {
 

@@ -3,7 +3,7 @@
 #include "host/conditions.h"
 #include "host/launch.h"
 #include "host/registry.h"
-#include "transform/angles.cuh"
+#include "rotary/angles.cuh"
 #include "transform/rope/rope.h"
 
 namespace warpsmith {

@@ -8,7 +8,8 @@
 #include "host/ceil_div.h"
 #include "host/conditions.h"
 #include "host/launch.h"
-#include "transform/angles.cuh"
+#include "rotary/angles.cuh"
+#include "rotary/packs.h"
 #include "transform/rope/rope.h"
 
 namespace warpsmith {
@@ -40,11 +41,6 @@ struct RopeWork {
         turning(a.angles.pairs / width) {}
 };
 
-inline bool in_packs(const void* data, int64_t batch, int64_t token, int64_t head, int width, int size) {
-  return reinterpret_cast<uintptr_t>(data) % (width * size) == 0 && batch % width == 0 && token % width == 0 &&
-         head % width == 0;
-}
-
 inline const char* needs_head_packs(const RopeArgs& a) {
   const int size = size_of(a.dtype), width = 16 / size;
   bool packs = a.d % width == 0 && a.angles.pairs % width == 0;
@@ -56,19 +52,9 @@ inline const char* needs_head_packs(const RopeArgs& a) {
   return packs ? nullptr : "needs heads of which both halves are whole packs of 16 bytes, aligned";
 }
 
-// An access brings the angles of half a pack.
-inline const char* needs_table_packs(const RopeArgs& a) {
-  const RotaryAngles& angles = a.angles;
-  if (angles.cos.data == nullptr || angles.axes != nullptr) return nullptr;
-  const int width = 8 / size_of(a.dtype), size = size_of(angles.table_dtype);
-  const bool packs = in_packs(angles.cos.data, angles.cos.batch, angles.cos.row, 0, width, size) &&
-                     in_packs(angles.sin.data, angles.sin.batch, angles.sin.row, 0, width, size);
-  return packs ? nullptr : "needs cos and sin aligned to the angles of half a pack";
-}
-
 inline const char* takes_packs(const RopeArgs& a) {
   const int width = 16 / size_of(a.dtype);
-  return unmet({needs_grid_rows(int64_t{a.batch} * a.tokens), needs_head_packs(a), needs_table_packs(a),
+  return unmet({needs_grid_rows(int64_t{a.batch} * a.tokens), needs_head_packs(a), needs_table_packs(a.angles, a.dtype),
                 rope_work(a, width, 1) < int64_t{1} << 31 ? nullptr : "needs less than 2^31 places of heads"});
 }
 

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "host/serve.h"
-#include "transform/rotary_operands.h"
+#include "rotary/operands.h"
 
 namespace warpsmith {
 namespace {

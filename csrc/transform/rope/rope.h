@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "transform/rotary.h"
+#include "rotary/rotary.h"
 
 namespace warpsmith {
 

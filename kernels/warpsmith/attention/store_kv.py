@@ -9,10 +9,51 @@ from warpsmith.attention import cache_checks as caches
 from warpsmith.attention import store_kv_cases as cases
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Op, Rung
+from warpsmith.spec import memory, rotary
 from warpsmith.spec.checks import check_device, shape_text
-from warpsmith.spec.rows import address
 
 _OP = "store_kv"
+
+
+def check(
+    op: str,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor | None,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    """Tokens and caches of a call of `op`."""
+    caches.check_wide_floating(op, "k", k)
+    caches.check_heads(op, "k", k)
+    check_device(op, "v", v, k, "k")
+    if v.dtype != k.dtype:
+        raise RuntimeError(f"{op}: expected v to have dtype {k.dtype} like k, got {v.dtype}")
+    if v.dim() != 4 or v.shape[:3] != k.shape[:3]:
+        raise RuntimeError(
+            f"{op}: expected v to have the batch, tokens and heads of k, {shape_text(k)}, got "
+            f"{shape_text(v)}"
+        )
+    caches.check_caches(op, k_cache, v_cache, k, "k")
+    pages = tuple(k_cache.shape[:2])
+    caches.check_shape(op, "k_cache", k_cache, (*pages, *k.shape[2:]))
+    caches.check_shape(op, "v_cache", v_cache, (*pages, *v.shape[2:]))
+    caches.check_scales(op, k_scale, v_scale, k_cache, k, "k")
+    if (slots is None) == (lengths is None):
+        raise RuntimeError(f"{op}: expected either slots or lengths")
+    if lengths is not None:
+        caches.check_sequences(op, lengths, block_table, k_cache, k, "k")
+        return
+    assert slots is not None
+    check_device(op, "slots", slots, k, "k")
+    caches.check_dtype(op, "slots", slots, torch.int64)
+    caches.check_shape(op, "slots", slots, tuple(k.shape[:2]))
+    if block_table is not None:
+        raise RuntimeError(f"{op}: expected no block_table beside slots")
 
 
 def _check(
@@ -26,35 +67,11 @@ def _check(
     k_scale: Tensor | None,
     v_scale: Tensor | None,
 ) -> None:
-    caches.check_wide_floating(_OP, "k", k)
-    caches.check_heads(_OP, "k", k)
-    check_device(_OP, "v", v, k, "k")
-    if v.dtype != k.dtype:
-        raise RuntimeError(f"{_OP}: expected v to have dtype {k.dtype} like k, got {v.dtype}")
-    if v.dim() != 4 or v.shape[:3] != k.shape[:3]:
-        raise RuntimeError(
-            f"{_OP}: expected v to have the batch, tokens and heads of k, {shape_text(k)}, got "
-            f"{shape_text(v)}"
-        )
-    caches.check_caches(_OP, k_cache, v_cache, k, "k")
-    pages = tuple(k_cache.shape[:2])
-    caches.check_shape(_OP, "k_cache", k_cache, (*pages, *k.shape[2:]))
-    caches.check_shape(_OP, "v_cache", v_cache, (*pages, *v.shape[2:]))
-    caches.check_scales(_OP, k_scale, v_scale, k_cache, k, "k")
-    if (slots is None) == (lengths is None):
-        raise RuntimeError(f"{_OP}: expected either slots or lengths")
-    if lengths is not None:
-        caches.check_sequences(_OP, lengths, block_table, k_cache, k, "k")
-        return
-    assert slots is not None
-    check_device(_OP, "slots", slots, k, "k")
-    caches.check_dtype(_OP, "slots", slots, torch.int64)
-    caches.check_shape(_OP, "slots", slots, tuple(k.shape[:2]))
-    if block_table is not None:
-        raise RuntimeError(f"{_OP}: expected no block_table beside slots")
+    check(_OP, k, v, k_cache, v_cache, slots, lengths, block_table, k_scale, v_scale)
 
 
-def _reference(
+def stored(
+    op: str,
     k: Tensor,
     v: Tensor,
     k_cache: Tensor,
@@ -65,18 +82,19 @@ def _reference(
     k_scale: Tensor | None,
     v_scale: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
+    """What the caches hold afterwards."""
     if slots is None:
         assert lengths is not None
         new = torch.arange(k.shape[1], device=k.device)
-        page, token = caches.places(lengths.long()[:, None] + new, block_table, k_cache, _OP)
+        page, token = caches.places(lengths.long()[:, None] + new, block_table, k_cache, op)
         kept = torch.ones_like(page, dtype=torch.bool)
     else:
         kept = slots >= 0
         page, token = slots // k_cache.shape[1], slots % k_cache.shape[1]
         if slots.numel() and int(page.max()) >= k_cache.shape[0]:
-            raise RuntimeError(f"{_OP}: a slot lies behind the end of the cache")
+            raise RuntimeError(f"{op}: a slot lies behind the end of the cache")
 
-    def stored(x: Tensor, cache: Tensor, scale: Tensor | None) -> Tensor:
+    def with_rows(x: Tensor, cache: Tensor, scale: Tensor | None) -> Tensor:
         rows = x[kept]
         if scale is not None:
             wide = torch.promote_types(x.dtype, scale.dtype)
@@ -90,47 +108,109 @@ def _reference(
         bytes_[page[kept], token[kept]] = rows
         return cache
 
-    return stored(k, k_cache, k_scale), stored(v, v_cache, v_scale)
+    return with_rows(k, k_cache, k_scale), with_rows(v, v_cache, v_scale)
+
+
+def _reference(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor | None,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    return stored(_OP, k, v, k_cache, v_cache, slots, lengths, block_table, k_scale, v_scale)
+
+
+def write(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor | None,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    """What one writes in PyTorch, who knows that all tokens have a place: nothing is read back."""
+    tokens = k_cache.shape[1]
+    if slots is None:
+        assert lengths is not None
+        at = lengths.long()[:, None] + torch.arange(k.shape[1], device=k.device)
+        page, place = at // tokens, at % tokens
+        if block_table is None:
+            page = torch.arange(len(at), device=k.device)[:, None].expand_as(at)
+        else:
+            page = block_table.long().gather(1, page)
+    else:
+        page, place = slots // tokens, slots % tokens
+    for x, cache, scale in ((k, k_cache, k_scale), (v, v_cache, v_scale)):
+        if scale is None:
+            cache[page, place] = x
+            continue
+        rows = (x.float() / scale.reshape(-1, 1)).clamp(-caches.E4M3_MAX, caches.E4M3_MAX)
+        cache.view(torch.uint8)[page, place] = rows.to(cache.dtype).view(torch.uint8)
 
 
 # --- the ladder -----------------------------------------------------------------------------------
 
 
-def _is_empty(k: Tensor, v: Tensor) -> bool:
+def is_empty(k: Tensor, v: Tensor) -> bool:
     return k.numel() == 0 and v.numel() == 0
 
 
-def _any(
-    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None
+def needs_countable(
+    k: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None
 ) -> str | None:
-    if _is_empty(k, v):
-        return None
+    """Why no rung takes a call."""
     if why := caches.needs_countable(k_cache, v_cache, block_table):
         return why
     return None if k.shape[0] * k.shape[1] < 2**31 else "needs less than 2^31 tokens"
 
 
-def _in_packs(x: Tensor, width: int) -> bool:
-    strides = (x.stride(i) for i in range(3) if x.shape[i] > 1)
-    whole = x.shape[3] % width == 0 and all(stride % width == 0 for stride in strides)
-    return whole and address(x) % (width * x.element_size()) == 0
+def _any(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None
+) -> str | None:
+    return None if is_empty(k, v) else needs_countable(k, k_cache, v_cache, block_table)
+
+
+def are_in_packs(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
+    """Whether accesses of 16 bytes of what is new serve all four."""
+    width = PACK[catalogue.DTYPE_NAMES[k.dtype]]
+    new = (memory.as_kernels_get(x) for x in (k, v))
+    return all(
+        x.shape[3] % width == 0 and rotary.in_packs(x, 3, width) for x in (*new, k_cache, v_cache)
+    )
 
 
 def _packs(
     k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None
 ) -> str | None:
-    if (why := _any(k, v, k_cache, v_cache, block_table)) or _is_empty(k, v):
+    if (why := _any(k, v, k_cache, v_cache, block_table)) or is_empty(k, v):
         return why
-    width = PACK[catalogue.DTYPE_NAMES[k.dtype]]
-    new = (x if x.stride(3) == 1 or x.shape[3] <= 1 else _contiguous(x) for x in (k, v))
-    if all(_in_packs(x, width) for x in (*new, k_cache, v_cache)):
+    if are_in_packs(k, v, k_cache, v_cache):
         return None
     return "needs heads that are whole packs of 16 bytes, aligned"
 
 
-def _contiguous(x: Tensor) -> Tensor:
-    """The copy that a kernel gets, without its content."""
-    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+def half_places(values: int, width: int) -> int:
+    """Pairs of packs, half of so many values apart."""
+    return -(-values // (2 * width))
+
+
+def _places(
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor | None
+) -> str | None:
+    if (why := _packs(k, v, k_cache, v_cache, block_table)) or is_empty(k, v):
+        return why
+    width = PACK[catalogue.DTYPE_NAMES[k.dtype]]
+    places = half_places(max(k.shape[3], v.shape[3]), width)
+    few = k.shape[0] * k.shape[1] * k.shape[2] * places < 2**31
+    return None if few else "needs less than 2^31 places of heads"
 
 
 _LADDER = (
@@ -141,6 +221,15 @@ _LADDER = (
         width=PACK,
         pack=True,
         when=_packs,
+    ),
+    Rung(
+        "stream",
+        "a thread has a place of a key and its value: four loads on their way before the slot is",
+        width=PACK,
+        pack=True,
+        technique="stream",
+        when=_places,
+        unproven=True,
     ),
 )
 
@@ -166,6 +255,7 @@ op = catalogue.add(
         ),
         bench=cases.BENCH,
         bench_dtypes=("bf16", "f16"),
+        eager=write,
     )
 )
 dispatch.register(op)

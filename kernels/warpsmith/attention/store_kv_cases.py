@@ -208,7 +208,16 @@ def _bench(batch: int, m: int, e4m3: bool = False) -> Sample:
     return Sample(label, make, small=False, ladder=(batch, m, e4m3) == (1, 8192, False))
 
 
-BENCH = (_bench(64, 1), _bench(64, 1, True), _bench(1, 8192), _bench(1, 8192, True))
+#: Steps of decoding, then what moves from 16 MB on.
+BENCH = (
+    _bench(32, 1),
+    _bench(64, 1),
+    _bench(64, 1, True),
+    _bench(1, 2048),
+    _bench(1, 8192),
+    _bench(1, 8192, True),
+    _bench(4, 8192),
+)
 
 
 # --- refused --------------------------------------------------------------------------------------

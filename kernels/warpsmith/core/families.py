@@ -102,6 +102,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "flash_attention_varlen",
         "merge_attention_states",
         "plan_attention_with_kv_cache",
+        "rope_store_kv",
         "scaled_dot_product_attention",
         "store_kv",
     ),

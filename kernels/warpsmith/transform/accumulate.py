@@ -10,10 +10,11 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Condition, Cost, Gradients, Op, Rung, always
+from warpsmith.spec import memory
 from warpsmith.spec.checks import check_device, check_dim, shape_text, wide_dtype
 from warpsmith.spec.rows import MOST_ROWS
 from warpsmith.transform import accumulate_cases as cases
-from warpsmith.transform import indices, memory
+from warpsmith.transform import indices
 
 #: Of so many indices at most, blocks find those of their row by themselves.
 MOST_SCANNED = 2048

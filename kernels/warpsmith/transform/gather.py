@@ -10,10 +10,11 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FLOATS, FP8, PACK, Cost, Gradients, Op, Rung
+from warpsmith.spec import memory
 from warpsmith.spec.checks import check_dim, shape_text
 from warpsmith.spec.rows import MOST_ROWS, address
 from warpsmith.transform import gather_cases as cases
-from warpsmith.transform import indices, memory
+from warpsmith.transform import indices
 from warpsmith.transform.indices import require_dimension
 
 #: Threads of a block, and the packs below which `stream` does not suit.

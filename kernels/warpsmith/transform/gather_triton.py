@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.transform.memory import has_unit_columns
+from warpsmith.spec.memory import has_unit_columns
 
 #: Values of a program.
 BLOCK = 1024

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Gradients, Op, Rung
+from warpsmith.spec import memory, rotary
 from warpsmith.spec.checks import check_device, check_like, shape_text
 from warpsmith.spec.rows import address
-from warpsmith.transform import memory, rotary
 from warpsmith.transform import qk_norm_rope_cases as cases
 from warpsmith.transform import rope as plain
 
@@ -230,7 +230,7 @@ def _packs_backward(
         return why
     width = PACK[DTYPE_NAMES[q.dtype]]
     for g in (grad_q, grad_k):
-        if g.shape[2] and not plain.in_packs(memory.as_kernels_get(g), 3, width):
+        if g.shape[2] and not rotary.in_packs(memory.as_kernels_get(g), 3, width):
             return "needs gradients aligned to 16 bytes"
     return None
 

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.transform.memory import empty_rows_like, has_unit_columns, step
-from warpsmith.transform.rope_triton import angle_tables
+from warpsmith.spec.memory import empty_rows_like, has_unit_columns, step
+from warpsmith.spec.triton.rotary import angle_tables
 
 #: Tokens and heads whose share of a weight's gradient one program adds up.
 CHUNK = 64

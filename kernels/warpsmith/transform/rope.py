@@ -10,8 +10,8 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Gradients, Op, Rung
-from warpsmith.spec.rows import MOST_ROWS, address
-from warpsmith.transform import memory, rotary
+from warpsmith.spec import memory, rotary
+from warpsmith.spec.rows import MOST_ROWS
 from warpsmith.transform import rope_cases as cases
 
 _ARGUMENTS = (
@@ -134,33 +134,14 @@ def is_empty(q: Tensor, k: Tensor) -> bool:
     return q.numel() == 0 and k.numel() == 0
 
 
-def in_packs(x: Tensor, dims: int, width: int) -> bool:
-    """Whether rows along the first dimensions begin where accesses of so many values may."""
-    steps = (memory.step(x, i) for i in range(dims))
-    whole = all(stride % width == 0 for stride in steps)
-    return whole and address(x) % (width * x.element_size()) == 0
-
-
 def _needs_head_packs(q: Tensor, k: Tensor, pairs: int) -> str | None:
     width = PACK[DTYPE_NAMES[q.dtype]]
     packs = q.shape[3] % width == 0 and pairs % width == 0
     for x in (q, k):
-        packs = packs and (x.shape[2] == 0 or in_packs(memory.as_kernels_get(x), 3, width))
+        packs = packs and (x.shape[2] == 0 or rotary.in_packs(memory.as_kernels_get(x), 3, width))
     if packs:
         return None
     return "needs heads of which both halves are whole packs of 16 bytes, aligned"
-
-
-def _needs_table_packs(
-    q: Tensor, cos: Tensor | None, sin: Tensor | None, axes: Tensor | None
-) -> str | None:
-    if cos is None or sin is None or axes is not None:
-        return None
-    width = PACK[DTYPE_NAMES[q.dtype]] // 2
-    tables = (memory.as_kernels_get(t) for t in (cos, sin))
-    if all(in_packs(t, t.dim() - 1, width) for t in tables):
-        return None
-    return "needs cos and sin aligned to the angles of half a pack"
 
 
 def places(q: Tensor, pairs: int, in_place: bool) -> int:
@@ -199,7 +180,7 @@ def needs_packs(
     if (why := needs_rows(q, k, in_place)) or is_empty(q, k):
         return why
     pairs = rotary.pairs_of(cos, turns)
-    if why := _needs_head_packs(q, k, pairs) or _needs_table_packs(q, cos, sin, axes):
+    if why := _needs_head_packs(q, k, pairs) or rotary.needs_table_packs(q, cos, sin, axes):
         return why
     few = _work(q, k, pairs, in_place) < 2**31
     return None if few else "needs less than 2^31 places of heads"
@@ -254,25 +235,11 @@ def _ladder(in_place: bool) -> tuple[Rung, ...]:
 # --- the operators --------------------------------------------------------------------------------
 
 
-def _angle_bytes(
-    q: Tensor, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None,
-    turns: Tensor | None,
-) -> int:  # fmt: skip
-    known = [t for t in (positions, turns) if t is not None]
-    total = sum(t.numel() * t.element_size() for t in known)
-    for t in (cos, sin):
-        if t is not None:
-            rows = t.shape[0] * t.shape[1] if t.dim() == 3 else t.shape[0]
-            used = min(rows, q.shape[0] * q.shape[1])
-            total += used * t.shape[-1] * t.element_size()
-    return total
-
-
 def bytes_of(
     q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None,
     turns: Tensor | None,
 ) -> int:  # fmt: skip
-    angles = _angle_bytes(q, cos, sin, positions, turns)
+    angles = rotary.angle_bytes(q, cos, sin, positions, turns)
     return 2 * (q.numel() + k.numel()) * q.element_size() + angles
 
 
@@ -282,7 +249,7 @@ def _bytes_in_place(
 ) -> int:  # fmt: skip
     turning = 2 * rotary.pairs_of(cos, turns)
     rows = q.shape[0] * q.shape[1] * (q.shape[2] + k.shape[2])
-    return 2 * rows * turning * q.element_size() + _angle_bytes(q, cos, sin, positions, turns)
+    return 2 * rows * turning * q.element_size() + rotary.angle_bytes(q, cos, sin, positions, turns)
 
 
 def _flops(q: Tensor, k: Tensor, cos: Tensor | None, turns: Tensor | None) -> int:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Property, Sample
+from warpsmith.spec import rotary
 from warpsmith.spec.spoilt import Spoiler
-from warpsmith.transform import rotary
 
 Named = dict[str, Any]
 

@@ -5,7 +5,7 @@
 #include "host/conditions.h"
 #include "host/launch.h"
 #include "host/registry.h"
-#include "transform/angles.cuh"
+#include "rotary/angles.cuh"
 #include "transform/qk_norm_rope/backward/qk_norm_rope_backward.h"
 #include "transform/qk_norm_rope/values.cuh"
 

@@ -66,6 +66,56 @@ def store_kv(draw: Any) -> Roles:
     }
 
 
+def rope_store_kv(draw: Any) -> Roles:
+    """Heads of queries beside those of `store_kv`, and the ways of `rope` to say the angles."""
+    batch, m, heads = draw.pick((0, 1, 2, 3)), draw.pick((0, 1, 2, 9)), draw.pick((0, 1, 2, 3))
+    d, dv, q_heads = draw.pick(_HEAD_SIZES[1:]), draw.pick(_HEAD_SIZES), draw.pick((0, 1, 2, 5, 8))
+    pairs = draw.random.randint(1, d // 2) if draw.maybe() else d // 2
+    way = draw.pick(("turns", "turns at positions", "axes", "rows", "tokens"))
+    room, axes, by_slots = draw.pick((1, 7, 20)), draw.random.randint(1, 3), draw.maybe()
+    roles = _cache_roles(draw, heads, d, dv, batch, m + room)
+    places = roles.pop("pages")()
+    of_table = draw.pick((draw.dtype, "f32"))
+
+    def angle() -> Any:
+        if way == "rows":
+            return draw.tensor((m + room + draw.random.randint(0, 5), pairs), "unit", of_table)
+        if way == "tokens":
+            return draw.tensor((draw.pick((1, batch)), m, pairs), "unit", of_table)
+        return None
+
+    def positions() -> Any:
+        if way not in ("turns at positions", "axes"):
+            return None
+        of = (axes, batch, m) if way == "axes" else (batch, m)
+        return draw.tensor(of, "below 100000", draw.pick(("int64", "int32")))
+
+    def slots() -> Any:
+        if not by_slots:
+            return None
+        return draw.tensor((batch, m), f"distinct {max(places, 1)}", "int64", ("contiguous",))
+
+    cos, table = angle(), roles["block_table"]
+    in_place = draw.op.name.endswith("_inplace")
+    return roles | {
+        "q": lambda: draw.tensor((batch, m, q_heads, d), layouts=OWN if in_place else None),
+        "k": lambda: draw.tensor((batch, m, heads, d)),
+        "v": lambda: draw.tensor((batch, m, heads, dv)),
+        "cos": lambda: cos,
+        "sin": lambda: None if cos is None else {**cos, "layout": draw.pick(draw.layouts)},
+        "positions": positions,
+        "turns": lambda: (
+            None if cos is not None else draw.tensor((pairs,), f"below {2**62}", "int64")
+        ),
+        "axes": lambda: draw.tensor((pairs,), f"below {axes}", "int32") if way == "axes" else None,
+        "slots": slots,
+        "lengths": lambda: None if by_slots else draw.tensor((batch,), f"below {room}", "int32"),
+        "block_table": lambda: None if by_slots else table(),
+        "factor": lambda: draw.pick((1.0, 1.25)),
+        "interleaved": draw.maybe,
+    }
+
+
 def attention_with_kv_cache(draw: Any) -> Roles:
     batch, kv_heads, group = draw.pick((0, 1, 2, 5)), draw.pick((1, 2)), draw.pick((1, 2, 3, 8))
     grows = draw.maybe()
@@ -111,6 +161,8 @@ def merge_attention_states(draw: Any) -> Roles:
 #: By the operator's name.
 PLANS: dict[str, Callable[[Any], Roles]] = {
     "store_kv": store_kv,
+    "rope_store_kv": rope_store_kv,
+    "rope_store_kv_inplace": rope_store_kv,
     "attention_with_kv_cache": attention_with_kv_cache,
     "merge_attention_states": merge_attention_states,
 }

@@ -1,4 +1,4 @@
-// Heads and angles of rotary positions as bindings get them, checked in the words of kernels/warpsmith/transform/rotary.py.
+// Heads and angles of rotary positions as bindings get them, checked in the words of kernels/warpsmith/spec/rotary.py.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "host/checks.h"
-#include "transform/memory.h"
-#include "transform/rotary.h"
+#include "host/memory.h"
+#include "rotary/rotary.h"
 
 namespace warpsmith {
 

@@ -1,4 +1,4 @@
-"""How operands lie in memory; mirrors csrc/transform/memory.h."""
+"""How operands lie in memory; mirrors csrc/host/memory.h."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 #include "device/ptx/trap.h"
 #include "device/turn.h"
 #include "device/vec.h"
-#include "transform/rotary.h"
+#include "rotary/rotary.h"
 
 namespace warpsmith {
 
