@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.attention import options
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, references
 from warpsmith.core.catalogue import Op
 
 #: In f32: 2 GB of them.
@@ -56,7 +56,7 @@ def _no_twin(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ReachedError
 
     monkeypatch.setattr(dispatch, "why_no_triton", lambda: "Triton is not installed")
-    monkeypatch.setattr(dispatch, "_computed", reached)
+    monkeypatch.setattr(references, "computed", reached)
 
 
 def test_all_that_form_scores_are_asked() -> None:
