@@ -348,7 +348,7 @@ def errors(op: str) -> tuple[Bad, ...]:
         bad(
             "integers",
             r"expected q to be a floating-point tensor, got torch\.int32",
-            q=lambda i: stores.ints(i, [1]).expand(2, 5, 4, 64),
+            q=lambda i: torch.ones(2, 5, 4, 64, dtype=torch.int32, device=i.device),
         ),
         bad(
             "3-d q",
