@@ -1,8 +1,8 @@
 // Weights of normalised heads as bindings get them, checked in the words of kernels/warpsmith/transform/qk_norm_rope.py.
 #pragma once
 
-#include "transform/qk_norm_rope/qk_norm_rope.h"
 #include "rotary/operands.h"
+#include "transform/qk_norm_rope/qk_norm_rope.h"
 
 namespace warpsmith {
 

@@ -182,7 +182,7 @@ CALLS: dict[str, _Make] = {
     "no keys": lambda i: call(i, 2, 5, 4, 0, 64),
     "no tokens": lambda i: call(i, 2, 0, 4, 2, 64),
     "no sequences": lambda i: call(i, 0, 2, 4, 2, 64, slots=[]),
-    "gaps between a cached head's values": lambda i: (
+    "gaps between a head's values": lambda i: (
         call(i, 2, 3, 4, 2, 8) | {"k_cache": i.randn(2, 16, 2, 16)[..., ::2]}
     ),
     "misaligned cache": lambda i: call(i, 2, 3, 4, 2, 64) | {"k_cache": i.misaligned(2, 16, 2, 64)},
@@ -348,7 +348,7 @@ def errors(op: str) -> tuple[Bad, ...]:
         bad(
             "integers",
             r"expected q to be a floating-point tensor, got torch\.int32",
-            q=lambda i: stores.ints(i, [1]).expand(2, 5, 4, 64),
+            q=lambda i: torch.ones(2, 5, 4, 64, dtype=torch.int32, device=i.device),
         ),
         bad(
             "3-d q",
