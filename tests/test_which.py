@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -246,17 +247,20 @@ def test_rung(name: str, dtype: str, sm: int, make: Make, rung: str) -> None:
 def test_some_kernel_takes_every_sample(op: catalogue.Op, sm: int) -> None:
     """No call that the specs know of falls back for want of a rung, but to the twin where what is
     written, and so cannot be copied, lies as no rung writes it: a cache with gaps between a head's
-    values, and what rows are added to in place, if it is not contiguous.
+    values, and what rows are added to in place, if it is not contiguous. Rungs that no GPU has
+    verified are taken for verified.
     """
+    op = dataclasses.replace(
+        op, ladder=tuple(dataclasses.replace(rung, unproven=False) for rung in op.ladder)
+    )
     for dtype in op.dtypes:
         for sample in op.samples_for(dtype):
             if sample.small:
                 args = sample.make(op.inputs(dtype))
-                choice = warpsmith.which(op.name, *args, sm=sm)
+                chosen = dispatch.pick(op, dispatch.normalise(op, args), sm)
                 gaps = sample.label == "gaps between a head's values"
                 gaps |= op.name == "index_add_inplace" and not args[0].is_contiguous()
-                expected = "triton" if gaps else "cuda"
-                assert choice.implementation == expected, f"{dtype} {sample}: {choice}"
+                assert (chosen is None) == gaps, f"{dtype} {sample}: {chosen}"
 
 
 def test_without_a_gpu_the_reference_serves() -> None:
