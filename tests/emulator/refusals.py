@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import dispatch
+from warpsmith.core import dispatch, references
 from warpsmith.core.catalogue import DTYPES, Op, Variant
 
 Arguments = tuple[Any, ...]
@@ -104,7 +104,7 @@ def _refuses_values(op: Op, args: Arguments) -> bool:
     with a message there. Or there is no memory for its result.
     """
     try:
-        dispatch.reference(op, args)
+        references.reference(op, args)
     except IndexError:
         return True
     except RuntimeError as error:

@@ -2,7 +2,10 @@
 // others leave. Nothing is added by two blocks, so that sums are the same in every run.
 #pragma once
 
+#include <algorithm>
+
 #include "device/convert.h"
+#include "device/fast_divide.h"
 #include "device/vec.h"
 #include "device/warp.h"
 #include "host/ceil_div.h"
@@ -38,16 +41,26 @@ struct Run {
     for (int i = 0; i < width; ++i) sum[i] = a.replaces ? wide[i] : sum[i] + wide[i];
   }
 
-  __device__ __forceinline__ void write(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column) const {
-    T* y = static_cast<T*>(a.y) + outer * a.y_outer + row * a.y_row + column;
+  // What y holds there.
+  __device__ __forceinline__ static Vec<T, width> held(const AccumulateArgs& a, int64_t outer, int64_t row,
+                                                       int64_t column) {
     Vec<T, width> values{};
-    if (a.adds) load(values, y);
+    if (a.adds) load(values, static_cast<const T*>(a.y) + outer * a.y_outer + row * a.y_row + column);
+    return values;
+  }
+
+  __device__ __forceinline__ void write(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column,
+                                        Vec<T, width> values) const {
     float wide[width];
     to_float(wide, values);
 #pragma unroll
     for (int i = 0; i < width; ++i) wide[i] = a.replaces ? sum[i] : fmaf(sum[i], a.alpha, wide[i]);
     from_float(values, wide);
-    store(y, values);
+    store(static_cast<T*>(a.y) + outer * a.y_outer + row * a.y_row + column, values);
+  }
+
+  __device__ __forceinline__ void write(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column) const {
+    write(a, outer, row, column, held(a, outer, row, column));
   }
 };
 
@@ -60,6 +73,52 @@ LaunchConfig run_config(const AccumulateArgs& a) {
                   static_cast<unsigned>(a.outer < kMost ? a.outer : kMost));
   return {.grid = grid, .block = kRunThreads};
 }
+
+// A thread's accesses to a row, all outer indices together, in places. Blocks are [count, shares of the places]: so few of an
+// index that a thread has kPlaces, kTogether of them on their way, as long as there are blocks enough for the GPU.
+inline constexpr int kPlaces = 8, kTogether = 4;
+inline constexpr int64_t kManyBlocks = 4096;
+
+struct Places {
+  FastDivide across;  // of an outer index
+  int64_t count;
+
+  Places(const AccumulateArgs& a, int width)
+      : across(static_cast<uint64_t>(ceil_div(a.inner, int64_t{kRunThreads} * width))),
+        count(a.outer * static_cast<int64_t>(across.divisor)) {}
+
+  int64_t shares(const AccumulateArgs& a) const {
+    constexpr int64_t kMost = 65535;
+    return std::min({std::max(ceil_div(count, kPlaces), ceil_div(kManyBlocks, a.count)), count, kMost});
+  }
+
+  // Calls body.template operator()<together>(config).
+  template <class Body>
+  void dispatch(const AccumulateArgs& a, Body&& body) const {
+    const dim3 grid(static_cast<unsigned>(a.count), static_cast<unsigned>(shares(a)));
+    const LaunchConfig config{.grid = grid, .block = kRunThreads};
+    // where blocks have a place or two, more of them fit the GPU if they ask for less
+    count > 2 * shares(a) ? body.template operator()<kTogether>(config) : body.template operator()<1>(config);
+  }
+};
+
+// Of a block's share those from `first` on.
+template <int width, int together>
+struct SomePlaces {
+  int64_t outer[together], column[together];
+  bool there[together];
+
+  __device__ __forceinline__ SomePlaces(const AccumulateArgs& a, const Places& places, int64_t first) {
+#pragma unroll
+    for (int u = 0; u < together; ++u) {
+      const int64_t place = first + u * int64_t{gridDim.y};
+      outer[u] = places.across.quotient_as(place);
+      const int64_t chunk = place - outer[u] * static_cast<int64_t>(places.across.divisor);
+      column[u] = (chunk * kRunThreads + static_cast<int>(threadIdx.x)) * width;
+      there[u] = place < places.count && column[u] < a.inner;
+    }
+  }
+};
 
 // Rows that accesses of 16 bytes tile.
 inline bool runs_in_packs(const AccumulateArgs& a) {

@@ -1,14 +1,15 @@
 // Rows added up by their indices, of which there are few: a block finds those of its row together.
 //   Against `naive`: an index is read by one thread of a block, not by all, and rows are read in packs. No sort, which alone
-//   would take longer than all of this. Bound: latency; beyond some thousand indices, that each block reads them all.
+//   would take longer than all of this. Of long rows a block has many places, for which it looks once. Bound: latency; beyond
+//   some thousand indices, that each block reads them all.
 #include "device/start_early.h"
 #include "transform/accumulate/runs.cuh"
 
 namespace warpsmith {
 namespace {
 
-template <class T, int width>
-__global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const AccumulateArgs a) {
+template <class T, int width, int together>
+__global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const AccumulateArgs a, const Places places) {
   start_early();
   constexpr int kWarps = kRunThreads / kWarp;
   __shared__ int same[kMostScanned], found[kWarps], earlier;
@@ -41,13 +42,24 @@ __global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const Accu
     __syncthreads();
   }
   // add up
-  for (int64_t outer = blockIdx.z; outer < a.outer; outer += gridDim.z) {
-    for (int64_t column = (int64_t{blockIdx.y} * kRunThreads + tid) * width; column < a.inner;
-         column += int64_t{gridDim.y} * kRunThreads * width) {
-      Run<T, width> run;
-#pragma unroll 4
-      for (int i = 0; i < listed; ++i) run.add(a, outer, same[i], column);
-      run.write(a, outer, row, column);
+  for (int64_t first = blockIdx.y; first < places.count; first += together * int64_t{gridDim.y}) {
+    const SomePlaces<width, together> at(a, places, first);
+    Run<T, width> runs[together];
+    Vec<T, width> held[together];
+#pragma unroll
+    for (int u = 0; u < together; ++u) {
+      if (at.there[u]) held[u] = Run<T, width>::held(a, at.outer[u], row, at.column[u]);
+    }
+#pragma unroll(kTogether / together)
+    for (int i = 0; i < listed; ++i) {
+#pragma unroll
+      for (int u = 0; u < together; ++u) {
+        if (at.there[u]) runs[u].add(a, at.outer[u], same[i], at.column[u]);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < together; ++u) {
+      if (at.there[u]) runs[u].write(a, at.outer[u], row, at.column[u], held[u]);
     }
   }
 }
@@ -57,9 +69,11 @@ const char* takes(const AccumulateArgs& a) { return a.count <= kMostScanned ? nu
 void launch(const AccumulateArgs& a, cudaStream_t stream) {
   dispatch_float(a.dtype, [&]<class T>() {
     const auto run = [&]<int width>() {
-      LaunchConfig config = run_config<width>(a);
-      config.early = true;
-      warpsmith::launch<&accumulate_scan_kernel<T, width>>(config, stream, a);
+      const Places places(a, width);
+      places.dispatch(a, [&]<int together>(LaunchConfig config) {
+        config.early = true;
+        warpsmith::launch<&accumulate_scan_kernel<T, width, together>>(config, stream, a, places);
+      });
     };
     runs_in_packs(a) ? run.template operator()<kPack<T>>() : run.template operator()<1>();
   });

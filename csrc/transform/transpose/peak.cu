@@ -1,7 +1,7 @@
 // Transpose, whole lines on both sides.
 //   Against `tma`: copies in the background bring chunks of 16 bytes to where a column of squares has all banks, so that
-//   eight lanes write a line of 128 bytes as eight read one. Rows that begin anywhere, of x or of the result, pass in words
-//   (words.cuh). Bound: DRAM.
+//   eight lanes write a line of 128 bytes as eight read one. Rows that begin anywhere, of x or of the result, pass in words,
+//   in tiles that begin where each line of the result has a sector (words.cuh). Bound: DRAM.
 //   What a transpose gains by fewer instructions: https://github.com/pytorch/pytorch/issues/194310
 #include "device/ptx/copy.h"
 #include "host/launch.h"
@@ -76,7 +76,7 @@ void launch(const TransposeArgs& a, cudaStream_t stream) {
       const TileGrid grid(a, Tile::rows, Tile::cols);
       warpsmith::launch<&transpose_peak_kernel<T>>({static_cast<unsigned>(grid.tiles), Tile::threads}, stream, a, grid);
     } else {
-      const TileGrid grid(a, WordTile<T>::side, WordTile<T>::side);
+      const TileGrid grid = word_grid<T>(a);
       warpsmith::launch<&transpose_peak_words_kernel<T>>({static_cast<unsigned>(grid.tiles), kWordThreads}, stream, a,
                                                          grid);
     }

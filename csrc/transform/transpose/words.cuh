@@ -1,28 +1,39 @@
-// Tiles of 128 x 128 bytes of matrices whose rows, and whose transpose's rows, begin anywhere: accesses of aligned words of
-// 4 bytes on both sides. A warp reads a line of x in words as they lie in memory and moves them to where the line begins; it
-// puts words of the result together from the tile, and moves them to where these lie in memory. What sticks out at either
-// end of a line goes element by element.
+// Matrices whose rows, and whose transpose's rows, begin anywhere.
+//
+// A tile writes 256 bytes of each of its lines of the result, from a border of 32 bytes in memory on: where a line begins
+// beyond one, the tile takes the line's rows by as many earlier. So no sector is written by two tiles, and none in parts but
+// at the ends of a line. For that a tile reads a sector's worth of rows more than it writes.
+//
+// It reads words of 4 bytes as they lie in memory, elements of another column in front and all, and leaves them so in shared
+// memory. Rows that fill one word of the result together are `per`; those of one lane and the next are `per` apart, and
+// begin at the same byte of a word. A warp therefore takes the same bytes out of the words of all its lanes.
 #pragma once
 
+#include "device/ptx/copy.h"
 #include "device/warp.h"
 #include "transform/transpose/place.cuh"
 
 namespace warpsmith {
 
 inline constexpr int kWordThreads = 256, kWordWarps = kWordThreads / kWarp;
-inline constexpr int kWordBytes = 4;
-inline constexpr int kLineWords = kWarp;  // a lane each
+inline constexpr int kWordBytes = 4, kSectorBytes = 32;
 
 template <class T>
 struct WordTile {
-  static constexpr int per = kWordBytes / static_cast<int>(sizeof(T));  // elements of a word
-  static constexpr int side = kLineWords * per;
-  uint32_t words[side * kLineWords];
+  static constexpr int size = static_cast<int>(sizeof(T));
+  static constexpr int per = kWordBytes / size;                    // elements of a word
+  static constexpr int row_words = size == 1 ? kWarp : 2 * kWarp;  // of x
+  static constexpr int line_words = 2 * kWarp;                     // of the result
+  static constexpr int rows = line_words * per;                    // that are written
+  static constexpr int slack = kSectorBytes / size, held = rows + slack;
+  // Of elements that are less than a word, the first or last word of a row has some of other columns.
+  static constexpr int cols = size == kWordBytes ? row_words : (row_words - 1) * per;
 
-  // Rows in groups of `per`: a lane reads one group's, all lanes the same word of the row.
-  __device__ __forceinline__ static int place(int row, int word) {
-    return row * kLineWords + (word ^ (row / per % kLineWords));
-  }
+  // Rows of one word of the result lie a plane apart; in a plane, those of neighbouring lanes in neighbouring banks.
+  static constexpr int pitch = row_words + 1, plane = held / per * pitch;
+  uint32_t words[per * plane];
+
+  __device__ __forceinline__ static int place(int row) { return row % per * plane + row / per * pitch; }
 };
 
 __device__ __forceinline__ int word_offset(const void* pointer) {
@@ -53,90 +64,104 @@ __device__ __forceinline__ void write_word(unsigned char* at, uint32_t word, int
   }
 }
 
-// `words` of the tile's columns first * per on, one word each, from the same word of `per` rows.
-__device__ __forceinline__ void turn_words(uint32_t (&words)[1]) {}
+// A word of the result of one element from each of the words, that from byte[i] on.
+__device__ __forceinline__ uint32_t gather_bytes(const uint32_t (&words)[1], const uint32_t (&)[1]) { return words[0]; }
 
-__device__ __forceinline__ void turn_words(uint32_t (&words)[2]) {
-  const uint32_t low = __byte_perm(words[0], words[1], 0x5410), high = __byte_perm(words[0], words[1], 0x7632);
-  words[0] = low;
-  words[1] = high;
+__device__ __forceinline__ uint32_t gather_bytes(const uint32_t (&words)[2], const uint32_t (&byte)[2]) {
+  return __byte_perm(words[0], words[1], 0x5410 + 0x11 * byte[0] + 0x1100 * byte[1]);
 }
 
-__device__ __forceinline__ void turn_words(uint32_t (&words)[4]) {
-  const uint32_t a = __byte_perm(words[0], words[1], 0x5140), b = __byte_perm(words[2], words[3], 0x5140);
-  const uint32_t c = __byte_perm(words[0], words[1], 0x7362), d = __byte_perm(words[2], words[3], 0x7362);
-  words[0] = __byte_perm(a, b, 0x5410);
-  words[1] = __byte_perm(a, b, 0x7632);
-  words[2] = __byte_perm(c, d, 0x5410);
-  words[3] = __byte_perm(c, d, 0x7632);
+__device__ __forceinline__ uint32_t gather_bytes(const uint32_t (&words)[4], const uint32_t (&byte)[4]) {
+  const uint32_t low = __byte_perm(words[0], words[1], 0x40 + byte[0] + 0x10 * byte[1]);
+  const uint32_t high = __byte_perm(words[2], words[3], 0x40 + byte[2] + 0x10 * byte[3]);
+  return __byte_perm(low, high, 0x5410);
+}
+
+// The tiles: of a line that begins right before a border, the last row lies `slack` - 1 rows further on.
+template <class T>
+TileGrid word_grid(TransposeArgs a) {
+  a.rows += WordTile<T>::slack - 1;
+  return {a, WordTile<T>::rows, WordTile<T>::cols};
 }
 
 template <class T>
 __device__ __forceinline__ void transpose_words(const TransposeArgs& a, const TileGrid& grid, WordTile<T>& tile) {
   using Tile = WordTile<T>;
-  constexpr int kSize = static_cast<int>(sizeof(T));
-  constexpr int kUnroll = Tile::side / kWordWarps < 8 ? Tile::side / kWordWarps : 8;  // lines of a warp on their way
-  const TilePlace at = place_of(a.batch, grid, Tile::side, Tile::side);
+  constexpr int kSize = Tile::size, kPer = Tile::per;
+  static_assert(Tile::held % kWordWarps == 0 && kWordWarps % kPer == 0);
+  const TilePlace at = place_of(a.batch, grid, Tile::rows, Tile::cols);
+  const int64_t first_row = at.row - Tile::slack;  // that the tile holds
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const auto* x = static_cast<const unsigned char*>(a.x) + (at.matrix.x + at.row * a.x_row + at.col) * kSize;
-  auto* y = static_cast<unsigned char*>(a.y) + (at.matrix.y + at.col * a.y_col + at.row) * kSize;
-  const int64_t before = at.col * kSize,
-                after = (a.cols - at.col) * kSize;  // bytes of a row on either side of the tile's
-  const int rows = static_cast<int>(min(a.rows - at.row, int64_t{Tile::side}));
-  const int cols = static_cast<int>(min(a.cols - at.col, int64_t{Tile::side}));
+  const int64_t x_pitch = a.x_row * kSize, y_pitch = a.y_col * kSize;  // bytes
+  const auto* x = static_cast<const unsigned char*>(a.x) + (at.matrix.x + first_row * a.x_row + at.col) * kSize;
 
-  // read lines of x, and move their words to where the line begins
-  for (int first = warp; first < Tile::side; first += kWordWarps * kUnroll) {
-    uint32_t word[kUnroll], next[kUnroll];
+  // read rows of x
+  const int64_t before = at.col * kSize, after = (a.cols - at.col) * kSize;  // bytes of a row on either side
+  const bool rows_inside = first_row >= 0 && first_row + Tile::held <= a.rows;
+  if (rows_inside && (kPer == 1 || before > 0) && after >= Tile::row_words * kWordBytes) {
+    const unsigned char* line = x + warp * x_pitch;
+    uint32_t* to = tile.words + Tile::place(warp) + lane;
+#pragma unroll 6
+    for (int i = 0; i < Tile::held / kWordWarps; ++i) {
+      const auto* from = reinterpret_cast<const uint32_t*>(line - word_offset(line)) + lane;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int row = first + u * kWordWarps;
-      const unsigned char* line = x + row * a.x_row * kSize;
-      const int offset = word_offset(line), begin = lane * kWordBytes - offset;
-      word[u] = next[u] = 0;
-      if (row < rows) {
-        word[u] = read_word<T>(line + begin, -before - begin, after - begin);
-        if (kSize < kWordBytes && lane == kWarp - 1 && offset > 0) {
-          const int further = begin + kWordBytes;
-          next[u] = read_word<T>(line + further, -before - further, after - further);
-        }
-      }
+      for (int word = 0; word < Tile::row_words; word += kWarp) ptx::cp_async_if(true, to + word, from + word);
+      line += kWordWarps * x_pitch;
+      to += kWordWarps / kPer * Tile::pitch;
     }
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+  } else {
+#pragma unroll 2
+    for (int row = warp; row < Tile::held; row += kWordWarps) {
+      const bool there = first_row + row >= 0 && first_row + row < a.rows;
+      const unsigned char* line = x + row * x_pitch;
+      const int offset = word_offset(line);
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int row = first + u * kWordWarps;
-      if constexpr (kSize < kWordBytes) {
-        const int offset = word_offset(x + row * a.x_row * kSize);
-        const uint32_t neighbour = __shfl_down_sync(kAllLanes, word[u], 1);
-        word[u] = __byte_perm(word[u], lane == kWarp - 1 ? next[u] : neighbour, 0x3210 + 0x1111 * offset);
+      for (int word = 0; word < Tile::row_words; word += kWarp) {
+        const int begin = (word + lane) * kWordBytes - offset;
+        tile.words[Tile::place(row) + word + lane] =
+            there ? read_word<T>(line + begin, -before - begin, after - begin) : 0;
       }
-      tile.words[Tile::place(row, lane)] = word[u];
     }
   }
   __syncthreads();
 
-  // turn over, and move words of the result to where they lie in memory
-  for (int group = warp; group * Tile::per < cols; group += kWordWarps) {
-    uint32_t words[Tile::per];
+  // write lines of the result
+  const int cols = static_cast<int>(min(a.cols - at.col, int64_t{Tile::cols}));
+  const bool whole = at.row >= Tile::slack && at.row + Tile::rows <= a.rows;
+  const auto x_begin = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(x)), x_step = static_cast<uint32_t>(x_pitch);
+  unsigned char* line =
+      static_cast<unsigned char*>(a.y) + (at.matrix.y + at.col * a.y_col + at.row) * kSize + warp * y_pitch;
+  const uint32_t* own = tile.words + lane * Tile::pitch;
+#pragma unroll 2
+  for (int col = warp; col < cols; col += kWordWarps, line += kWordWarps * y_pitch) {
+    const int beyond = static_cast<int>(reinterpret_cast<uintptr_t>(line) % kSectorBytes);  // the border
+    const int first = Tile::slack - beyond / kSize;                                         // row that the tile holds
+    const uint32_t* from[kPer];
+    uint32_t byte[kPer];
 #pragma unroll
-    for (int i = 0; i < Tile::per; ++i) words[i] = tile.words[Tile::place(lane * Tile::per + i, group)];
-    turn_words(words);
+    for (int i = 0; i < kPer; ++i) {
+      const uint32_t offset = (x_begin + static_cast<uint32_t>(first + i) * x_step) % kWordBytes;
+      const uint32_t place = static_cast<uint32_t>(col * kSize) + offset;
+      from[i] = own + Tile::place(first + i) + place / kWordBytes;
+      byte[i] = place % kWordBytes;
+    }
+    uint32_t result[Tile::line_words / kWarp];
 #pragma unroll
-    for (int i = 0; i < Tile::per; ++i) {
-      const int col = group * Tile::per + i;
-      unsigned char* line = y + col * a.y_col * kSize;
-      const int offset = word_offset(line), begin = lane * kWordBytes - offset;
-      uint32_t word = words[i];
-      if constexpr (kSize < kWordBytes) {
-        const uint32_t neighbour = __shfl_up_sync(kAllLanes, word, 1);
-        word = __byte_perm(neighbour, word, 0x7654 - 0x1111 * offset);
-      }
-      if (col >= cols) continue;
-      const int end = rows * kSize;
-      write_word<T>(line + begin, word, -begin, end - begin);
-      if (kSize < kWordBytes && lane == kWarp - 1 && offset > 0) {
-        const int further = begin + kWordBytes;  // the last word's upper bytes
-        write_word<T>(line + further, words[i] >> (8 * (kWordBytes - offset)), 0, end - further);
+    for (int part = 0; part < Tile::line_words / kWarp; ++part) {
+      uint32_t words[kPer];
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) words[i] = from[i][part * kWarp * Tile::pitch];
+      result[part] = gather_bytes(words, byte);
+    }
+#pragma unroll
+    for (int part = 0; part < Tile::line_words / kWarp; ++part) {
+      const int begin = (part * kWarp + lane) * kWordBytes - beyond;
+      if (whole) {
+        *reinterpret_cast<uint32_t*>(line + begin) = result[part];
+      } else {
+        write_word<T>(line + begin, result[part], -at.row * kSize - begin, (a.rows - at.row) * kSize - begin);
       }
     }
   }

@@ -80,7 +80,8 @@ struct Cuts {
   }
 };
 
-// Calls count(value) for each value of x once over the whole grid, `kUnroll` packs of a thread on their way.
+// Calls count(value), or count(pack) where it takes packs, for each value of x once over the whole grid, `kUnroll` packs of a
+// thread on their way.
 template <int kUnroll, class T, class Count>
 __device__ __forceinline__ void walk_values(const T* x, int64_t n, Count count) {
   constexpr int kWidth = kPack<T>;
@@ -89,8 +90,12 @@ __device__ __forceinline__ void walk_values(const T* x, int64_t n, Count count) 
   const int64_t threads = int64_t{gridDim.x} * kHistogramThreads;
   const T* body = x + cuts.head;
   const auto add = [&](const Pack<T>& pack) {
+    if constexpr (std::is_invocable_v<Count, const Pack<T>&>) {
+      count(pack);
+    } else {
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) count(pack[k]);
+      for (int k = 0; k < kWidth; ++k) count(pack[k]);
+    }
   };
   int64_t i = thread;
   if constexpr (kUnroll > 1) {

@@ -1,17 +1,21 @@
 // Histogram, as many copies of each bin as fit, dealt out to lanes.
 //   Against `warp`: the copies of a bin lie side by side, one for each lane where bins are few, so that lanes of a warp meet
 //   neither in a word nor in a bank, whatever the values are. Bins for which a word each is too much have half a word, which
-//   is emptied into global memory long before it is full; of more than 32768, blocks count a share each. Bound: DRAM, or one addition a lane and value.
+//   is emptied into global memory long before it is full; of more than 32768, blocks count a share each. Values of 8 bits
+//   have a byte for each thread, which needs no atomics. Bound: DRAM, or one addition a lane and value.
 #include <bit>
 
 #include "device/warp.h"
 #include "host/occupancy.h"
 #include "host/registry.h"
 #include "vision/histogram/bins.cuh"
+#include "vision/histogram/bytes.cuh"
+#include "vision/histogram/even.cuh"
 
 namespace warpsmith {
 namespace {
 
+constexpr int kMinBlocks = 4;
 constexpr int kMostCopies = kWarp;
 constexpr int64_t kShare = kCountedBytes / 2;  // bins of half a word in a block
 constexpr int64_t kSharedEdges = 1 << 12;      // of so many bins, edges lie in shared memory too
@@ -63,7 +67,7 @@ __device__ __forceinline__ void count_values(const HistogramArgs& a, const Copie
 }
 
 template <class T>
-__global__ void __launch_bounds__(kHistogramThreads)
+__global__ void __launch_bounds__(kHistogramThreads, kMinBlocks)
     histogram_replicated_kernel(const HistogramArgs a, const Copies copies) {
   extern __shared__ uint32_t words[];  // [bins, copies], then the edges
   for (int i = threadIdx.x; i < copies.words; i += kHistogramThreads) words[i] = 0;
@@ -73,15 +77,25 @@ __global__ void __launch_bounds__(kHistogramThreads)
 
   // count
   if constexpr (std::is_same_v<T, float>) {
-    __shared__ unsigned out_of_order;
-    if (threadIdx.x == 0) out_of_order = 0;
+    __shared__ unsigned out_of_order, margin;
+    if (threadIdx.x == 0) out_of_order = margin = 0;
     __syncthreads();
     const float* at = copies.edges > 0 ? edges : a.edges;
+    const BinOf<float> searched(a, at, /*in_order_=*/true);
+    EvenBins even(searched);
     bool in_order = true;
-    for (int i = threadIdx.x; i < static_cast<int>(a.bins); i += kHistogramThreads) in_order &= at[i] <= at[i + 1];
+    unsigned most = 0;  // as words, in the order of floats, NaN beyond all
+    for (int i = threadIdx.x; i <= static_cast<int>(a.bins); i += kHistogramThreads) {
+      if (i > 0) in_order &= at[i - 1] <= at[i];
+      most = max(most, __float_as_uint(even.margin_of(i)));
+    }
     if (!in_order) atomicOr(&out_of_order, 1u);
+    atomicMax(&margin, most);
     __syncthreads();
-    if (copies.edges > 0) {
+    if (copies.of_bin > 0 && out_of_order == 0 && even.knows(__uint_as_float(margin))) {
+      uint32_t* own = words + static_cast<int>(threadIdx.x) % copies.of_bin;
+      walk_values<4>(static_cast<const float*>(a.x), a.n, CountEven{even, own, copies.shift});
+    } else if (copies.edges > 0) {
       count_values<T>(a, copies, words, BinOf<T>(a, edges, out_of_order == 0));
     } else {
       count_values<T>(a, copies, words, BinOf<T>(a, a.edges, out_of_order == 0));
@@ -109,8 +123,20 @@ __global__ void __launch_bounds__(kHistogramThreads)
   }
 }
 
+__global__ void __launch_bounds__(kHistogramThreads) histogram_bytes_kernel(const HistogramArgs a) {
+  extern __shared__ uint4 counters[];
+  count_bytes(a, counters);
+}
+
+void launch_bytes(const HistogramArgs& a, cudaStream_t stream) {
+  LaunchConfig config{.grid = 1, .block = kHistogramThreads, .dynamic_smem = kByteSharedBytes};
+  config.grid = histogram_grid(ceil_div(a.n, kPack<int8_t>) + 1, resident_clusters<&histogram_bytes_kernel>(config));
+  warpsmith::launch<&histogram_bytes_kernel>(config, stream, a);
+}
+
 void launch(const HistogramArgs& a, cudaStream_t stream) {
-  dispatch_counted(a.dtype, [&]<class T>() {
+  if (a.dtype == Dtype::i8) return launch_bytes(a, stream);
+  const auto run = [&]<class T>() {
     const Copies copies(a);
     LaunchConfig config{.grid = 1, .block = kHistogramThreads, .dynamic_smem = copies.bytes()};
     // asked once, for the most that a block takes; of smaller ones there is room for more
@@ -122,7 +148,8 @@ void launch(const HistogramArgs& a, cudaStream_t stream) {
     const int64_t resident = resident_clusters<&histogram_replicated_kernel<T>>(most) * room / shares;
     config.grid = dim3(histogram_grid(ceil_div(a.n, kPack<T>) + 1, std::max<int64_t>(resident, 1)), shares);
     warpsmith::launch<&histogram_replicated_kernel<T>>(config, stream, a, copies);
-  });
+  };
+  a.dtype == Dtype::f32 ? run.template operator()<float>() : run.template operator()<int32_t>();
 }
 
 // With few values to a bin, what it costs to add the copies up is not worth it.

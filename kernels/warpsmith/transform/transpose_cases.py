@@ -70,6 +70,8 @@ SAMPLES = (
         Sample(label, lambda i, of=of: (of(i),))  # type: ignore[misc]
         for label, of in VIEWS.items()
     ),
+    # tiles of odd rows that lie wholly inside, of every size of element
+    Sample("517x259", lambda i: (i.randn(517, 259),), small=False),
     Sample("1021x1031", lambda i: (i.randn(1021, 1031),), small=False),
     Sample("1040x2064", lambda i: (i.randn(1040, 2064),), small=False),
     Sample("17x300x500", lambda i: (i.randn(17, 300, 500),), small=False),

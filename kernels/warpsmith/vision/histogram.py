@@ -161,6 +161,8 @@ SAMPLES = (
     Sample("special values", _special, dtypes=("f32",)),
     Sample("edges at infinity", _endless, dtypes=("f32",)),
     Sample("all in one bin", lambda i: _same(i, 4000, 256)),
+    # more than the 255 that a thread's counter of a byte counts
+    Sample("2^26 in one bin", lambda i: _same(i, 1 << 26, 256), small=False, dtypes=("i8",)),
     Sample("all in one bin of many", lambda i: _same(i, 19000, 65536), small=False),
     Sample("misaligned", lambda i: _call(i, _values(i, 1003, 64)[3:], 64)),
     Sample("strided", lambda i: _call(i, _values(i, 2000, 64).view(50, 40)[:, ::3], 64)),
@@ -279,7 +281,7 @@ op = catalogue.add(
             ),
             _wide(
                 "replicated",
-                "copies of each bin dealt out to lanes",
+                "copies of each bin dealt out to lanes, a byte to each thread for values of 8 bits",
                 technique="replicated",
                 when=_few_bins,
                 suits=_suits_copies,
