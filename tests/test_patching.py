@@ -59,8 +59,26 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "CLIP": ("CLIPModel", "CLIPConfig", {}),
     "Bert": ("BertForMaskedLM", "BertConfig", {**TEXT, "hidden_act": "gelu"}),
 }
-#: What serves how many modules of each: two layers.
-SERVED: dict[str, dict[str, int]] = {}
+_LM = {"scaled_dot_product_attention": 1, "cross_entropy": 1}
+_LLAMA = {"add_rms_norm": 2, "rope": 2, "silu_and_mul": 2, "rms_norm": 5, **_LM}
+_GEMMA = {"add_rms_norm": 2, "rope": 2, "gelu_tanh_and_mul": 2, **_LM}
+_LAYERS = {"add_layer_norm": 2, "layer_norm": 5, "scaled_dot_product_attention": 1}
+#: How many modules of each each function serves, of two layers.
+SERVED: dict[str, dict[str, int]] = {
+    "Llama": _LLAMA,
+    "Mistral": _LLAMA,
+    "Qwen2": _LLAMA,
+    "Qwen3": {**_LLAMA, "rms_norm": 9},
+    "Gemma2": {**_GEMMA, "rms_norm": 9},
+    "Gemma3": {**_GEMMA, "rms_norm": 13},
+    "Phi3": _LLAMA,
+    "Mixtral": _LLAMA,
+    "Qwen3Moe": {**_LLAMA, "rms_norm": 9},
+    "GPT2": {**_LAYERS, **_LM, "gelu_tanh": 2},
+    "ViT": {**_LAYERS, "gelu": 2},
+    "CLIP": {**_LAYERS, "add_layer_norm": 4, "layer_norm": 11, "quick_gelu": 4},
+    "Bert": {**_LM, "add_layer_norm": 4, "layer_norm": 6, "gelu": 3},
+}
 DECODERS = [name for name in MODELS if name not in ("ViT", "CLIP", "Bert")]
 
 
@@ -140,6 +158,104 @@ def test_answers_and_gradients_agree(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_list_of_what_is_served(name: str) -> None:
-    print(name, warpsmith.patch(make(name)).functions())
-    assert warpsmith.patch(make(name)).functions() == SERVED[name]
+def test_what_is_served_of_each_architecture(name: str) -> None:
+    model = make(name)
+    report = warpsmith.patch(model)
+    assert report.functions() == SERVED[name]
+    names = dict(model.named_modules())
+    for entry in (*report.replaced, *report.left):
+        assert type(names[entry.name]).__name__ == entry.module
+    assert all(kept.why for kept in report.left)
+    assert f"{SERVED[name]['scaled_dot_product_attention']} {type(model).__name__} -> " in str(report)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_and_what_watches_it(name: str) -> None:
+    """Hidden states, gradient checkpointing, and both together."""
+    model = make(name).train()
+    for dropout in (m for m in model.modules() if isinstance(m, torch.nn.Dropout)):
+        dropout.p = 0.0
+    if name == "GPT2":
+        model.config.attn_pdrop = 0.0
+    for module in model.modules():
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+    more = {"output_hidden_states": True} if name != "CLIP" else {}
+    expected = answers(model, name, **more)
+    warpsmith.patch(model)
+    agree(answers(model, name, **more), expected)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    agree(answers(model, name, **more), expected)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_generation_is_the_same(name: str) -> None:
+    model, given = make(name), tokens(2, 7)
+    mask = torch.ones_like(given)
+    mask[1, :3] = 0
+    options = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(given, attention_mask=mask, **options)
+    warpsmith.patch(model)
+    assert torch.equal(model.generate(given, attention_mask=mask, **options), expected)
+    static = model.generate(given, attention_mask=mask, cache_implementation="static", **options)
+    assert torch.equal(static, expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_copies_are_models_of_their_own(name: str) -> None:
+    model = make(name)
+    warpsmith.patch(model)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert not warpsmith.patch(copied).functions().keys() - {"scaled_dot_product_attention"}
+        same(answers(copied, name), answers(model, name))
+        warpsmith.unpatch(copied)
+        assert not any(swap.is_swapped(module) for module in copied.modules())
+        model.load_state_dict(copied.state_dict())
+    assert any(swap.is_swapped(module) for module in model.modules())
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_errors_are_no_larger_in_16_bits(name: str, dtype: torch.dtype) -> None:
+    """Against f32 with the same weights, over all outputs and gradients together."""
+    model = make(name).to(dtype)
+    exact = answers(copy.deepcopy(model).float(), name)
+    plain = answers(model, name)
+    warpsmith.patch(model)
+    found = answers(model, name)
+
+    def error(of: dict[str, Tensor]) -> float:
+        parts = [
+            (of[k].float() - exact[k]).norm() / exact[k].norm().clamp_min(1e-6) for k in exact
+        ]
+        return float(torch.stack(parts).square().mean().sqrt())
+
+    assert error(found) <= 1.1 * error(plain)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_autocast(name: str) -> None:
+    model = make(name)
+    exact = answers(model, name)["logits"]
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = answers(model, name)
+        warpsmith.patch(model)
+        found = answers(model, name)
+    assert found["logits"].dtype == plain["logits"].dtype
+    error = (found["logits"] - exact).norm()
+    assert error <= 1.1 * (plain["logits"] - exact).norm() + 1e-3 * exact.norm()
+    assert found.keys() == plain.keys()
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "GPT2", "Bert", "ViT"])
+def test_compiles_whole(name: str) -> None:
+    model = make(name)
+    warpsmith.patch(model)
+    given = inputs(name)
+    given.pop("labels")
+    if name in DECODERS:
+        given["use_cache"] = False
+    with torch.no_grad():
+        expected = model(**given).logits
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(**given).logits, expected, rtol=1e-4, atol=1e-5)

@@ -7,6 +7,8 @@ what stands for what, `architectures` which class of which model it holds for.
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch.nn import Module
 
@@ -114,9 +116,16 @@ def _patch_modules(
     model: Module, wanted: dict[str, bool], report: Report, changed: list[Module]
 ) -> None:
     modules = list(model.named_modules())
+    parts: set[int] = set()  # of modules that stand for them, too
+    for name, module in modules:
+        rule = architectures.rule_of(module)
+        if rule is not None and rule.part is not None and wanted[rule.kind]:
+            with contextlib.suppress(Left):
+                rule.apply_to(module)
+                parts.add(id(getattr(module, rule.part)))
     for name, module in reversed(modules):  # parts first: blocks look at their norms
         cls = type(module).__name__
-        if swap.is_swapped(module):
+        if swap.is_swapped(module) or id(module) in parts:
             continue
         rule = architectures.rule_of(module) or _torch_rule(module)
         if rule is None:

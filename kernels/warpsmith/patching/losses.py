@@ -70,6 +70,8 @@ def patch(model: Module) -> str | None:
     if not hasattr(type(model), "loss_function"):
         return None
     kind = getattr(model, "loss_type", None)
+    if kind is None and type(model).__name__.endswith("LMHeadModel"):
+        kind = "ForCausalLM"  # what transformers takes where the name of the class says nothing
     if kind is None:
         return None
     set_already = model.__dict__.get("_loss_function")

@@ -123,7 +123,12 @@ def _experts(module: Any) -> str:
 
 
 GATED = Rule(
-    "gates", "{}_and_mul", make_gated, reads("down_proj act_fn gate_proj up_proj"), _gate("act_fn")
+    "gates",
+    "{}_and_mul",
+    make_gated,
+    reads("down_proj act_fn gate_proj up_proj"),
+    _gate("act_fn"),
+    part="act_fn",
 )
 GATED_JOINED = Rule(
     "gates",
@@ -131,6 +136,7 @@ GATED_JOINED = Rule(
     make_gated_joined,
     reads("gate_up_proj chunk activation_fn down_proj"),
     _gate("activation_fn"),
+    part="activation_fn",
 )
 EXPERTS = Rule("gates", "{}_and_mul", make_experts, (), _experts)
 

@@ -29,6 +29,7 @@ class Rule:
             where the class is PyTorch's.
         option: what else the subclass needs to know of a module. Raises `Left` where it does not
             serve it.
+        part: the attribute of a module that is then no longer called.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Rule:
     make: Make
     reads: tuple[frozenset[str], ...] = ()
     option: Callable[[Module], Hashable] = lambda module: None
+    part: str | None = None
 
     def apply_to(self, module: Module) -> Hashable:
         """The option for a module, or `Left`."""
