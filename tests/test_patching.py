@@ -61,6 +61,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 _LM = {"scaled_dot_product_attention": 1, "cross_entropy": 1}
 _LLAMA = {"add_rms_norm": 2, "rope": 2, "silu_and_mul": 2, "rms_norm": 5, **_LM}
+_QWEN3 = {"add_rms_norm": 2, "qk_norm_rope": 2, "silu_and_mul": 2, "rms_norm": 9, **_LM}
 _GEMMA = {"add_rms_norm": 2, "rope": 2, "gelu_tanh_and_mul": 2, **_LM}
 _LAYERS = {"add_layer_norm": 2, "layer_norm": 5, "scaled_dot_product_attention": 1}
 #: How many modules of each each function serves, of two layers.
@@ -68,12 +69,12 @@ SERVED: dict[str, dict[str, int]] = {
     "Llama": _LLAMA,
     "Mistral": _LLAMA,
     "Qwen2": _LLAMA,
-    "Qwen3": {**_LLAMA, "rms_norm": 9},
+    "Qwen3": _QWEN3,
     "Gemma2": {**_GEMMA, "rms_norm": 9},
     "Gemma3": {**_GEMMA, "rms_norm": 13},
     "Phi3": _LLAMA,
     "Mixtral": _LLAMA,
-    "Qwen3Moe": {**_LLAMA, "rms_norm": 9},
+    "Qwen3Moe": _QWEN3,
     "GPT2": {**_LAYERS, **_LM, "gelu_tanh": 2},
     "ViT": {**_LAYERS, "gelu": 2},
     "CLIP": {**_LAYERS, "add_layer_norm": 4, "layer_norm": 11, "quick_gelu": 4},
@@ -206,7 +207,7 @@ def test_copies_are_models_of_their_own(name: str) -> None:
     model = make(name)
     warpsmith.patch(model)
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert not warpsmith.patch(copied).functions().keys() - {"scaled_dot_product_attention"}
+        assert not warpsmith.patch(copied)
         same(answers(copied, name), answers(model, name))
         warpsmith.unpatch(copied)
         assert not any(swap.is_swapped(module) for module in copied.modules())
@@ -259,3 +260,94 @@ def test_compiles_whole(name: str) -> None:
         expected = model(**given).logits
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
         torch.testing.assert_close(compiled(**given).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Qwen2", "Qwen3", "Phi3"])
+def test_the_head_and_the_loss_in_one(name: str) -> None:
+    model = make(name).train()
+    given, options = inputs(name), {"num_items_in_batch": torch.tensor(7)}
+    expected = [model(**given), model(**given, **options)]
+    expected[0].loss.backward()
+    gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
+    report = warpsmith.patch(model, fused_loss=True)
+    assert report.functions() == {**SERVED[name], "fused_linear_cross_entropy": 1}
+    model.zero_grad()
+    found = [model(**given), model(**given, **options)]
+    found[0].loss.backward()
+    assert found[0].logits is None
+    for f, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(f.loss, e.loss, rtol=1e-4, atol=1e-5)
+    agree({n: p.grad for n, p in model.named_parameters()}, gradients)
+    for more in ({"labels": None}, {"logits_to_keep": 2, "labels": given["labels"][:, -2:]}):
+        assert model(**{**given, **more}).logits is not None
+    assert model.eval()(**given).logits is not None
+    warpsmith.unpatch(model)
+    assert model.train()(**given).logits is not None
+
+
+# --- what is left ---------------------------------------------------------------------------------
+
+
+def why_left(model: Any, kind: str) -> str:
+    return "; ".join(k.why for k in warpsmith.patch(model).left if kind in k.module)
+
+
+def test_a_forward_that_was_replaced_is_left() -> None:
+    model = make("Llama")
+    norm = model.model.layers[0].post_attention_layernorm
+    norm.forward = lambda x: x
+    report = warpsmith.patch(model)
+    left = {kept.name: kept.why for kept in report.left}
+    assert "replaced already" in left["model.layers.0.post_attention_layernorm"]
+    assert "post_attention_layernorm is not served" in left["model.layers.0"]
+    assert report.functions()["add_rms_norm"] == 1
+
+
+def test_a_forward_that_reads_something_else_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("Llama")
+    cls = type(model.model.layers[0].mlp)
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x)) * self.scale
+
+    monkeypatch.setattr(cls, "forward", forward)
+    assert "is not the one that this stands for (scale)" in why_left(model, "MLP")
+
+
+def test_hooks_see_what_they_saw() -> None:
+    model, seen = make("Llama"), []
+    norm = model.model.layers[0].post_attention_layernorm
+    norm.register_forward_hook(lambda module, args, out: seen.append(out.shape))
+    warpsmith.patch(model)
+    model(**inputs("Llama"))
+    assert seen == [(2, 11, 32)]
+
+
+def test_attention_that_was_chosen_is_left() -> None:
+    model = make("Llama")
+    model.config._attn_implementation_internal = "flex_attention"
+    assert "its attention is flex_attention" in why_left(model, "LlamaForCausalLM")
+    assert model.config._attn_implementation == "flex_attention"
+
+
+def test_a_loss_that_was_replaced_is_left() -> None:
+    model = make("Llama")
+    model.loss_function = len
+    assert "loss has been replaced" in why_left(model, "LlamaForCausalLM")
+    warpsmith.unpatch(model)
+    assert model.loss_function is len
+
+
+def test_an_error_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("Llama")
+    expected = answers(model, "Llama")
+
+    def fail(*args: Any) -> None:
+        raise OSError("broken")
+
+    monkeypatch.setattr("warpsmith.patching.losses.patch", fail)
+    with pytest.raises(OSError, match="broken"):
+        warpsmith.patch(model)
+    assert not any(swap.is_swapped(module) for module in model.modules())
+    assert model.config._attn_implementation != "warpsmith"
+    same(answers(model, "Llama"), expected)

@@ -98,12 +98,13 @@ def patch(
         "activations": activations,
         "rope": rope,
         "linear": linear,
+        "fused_loss": fused_loss,
     }
     changed: list[Module] = []
     report = Report()
     try:
         _patch_modules(model, wanted, report, changed)
-        _patch_models(model, attention, loss, fused_loss, report, changed)
+        _patch_models(model, attention, loss, report)
     except BaseException:
         for module in reversed(changed):
             swap.restore(module)
@@ -133,8 +134,9 @@ def _patch_modules(
                 report.left.append(Kept(name, cls, _WHY.get(type(module), _NONE)))
             continue
         if not wanted[rule.kind]:
-            why = _WHY.get(type(module), f"{rule.kind}=False")
-            report.left.append(Kept(name, cls, why))
+            if rule.kind != "fused_loss":  # which is no part of what is there
+                why = _WHY.get(type(module), f"{rule.kind}=False")
+                report.left.append(Kept(name, cls, why))
             continue
         try:
             option = rule.apply_to(module)
@@ -152,9 +154,7 @@ def _patch_models(
     model: Module,
     with_attention: bool,
     with_loss: bool,
-    fused_loss: bool,
     report: Report,
-    changed: list[Module],
 ) -> None:
     for name, part in attention.models(model):
         cls = type(part).__name__
@@ -163,15 +163,14 @@ def _patch_models(
             continue
         if with_attention:
             try:
-                attention.patch(part)
-                report.replaced.append(
-                    Replaced(name, cls, "attention", "scaled_dot_product_attention")
-                )
+                if attention.patch(part):
+                    function = "scaled_dot_product_attention"
+                    report.replaced.append(Replaced(name, cls, "attention", function))
             except Left as why:
                 report.left.append(Kept(name, cls, f"attention: {why}"))
         if with_loss:
             try:
-                if losses.patch(part) is not None:
+                if losses.patch(part):
                     report.replaced.append(Replaced(name, cls, "loss", "cross_entropy"))
             except Left as why:
                 report.left.append(Kept(name, cls, f"loss: {why}"))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from torch.nn import Module
 
-from warpsmith.patching import blocks, mlps, norms, rope
+from warpsmith.patching import blocks, diffusion, heads, mlps, norms, rope
+from warpsmith.patching.attention_norms import QWEN3
 from warpsmith.patching.rules import Rule
 
 #: What decoders of language models have in common.
@@ -20,6 +21,8 @@ _DECODER = {
     "DecoderLayer": blocks.LLAMA,
     "Attention": rope.ROPE,
 }
+#: Where the head and the loss are all that is behind the last norm.
+_HEAD = {"ForCausalLM": heads.HEAD}
 
 
 @dataclass(frozen=True)
@@ -30,41 +33,47 @@ class Architecture:
         prefix: with which their names begin.
         package: in which they lie.
         rules: by the rest of their names.
-        head: whether `lm_head` and the loss are all that is behind the last norm, so that
-            `fused_linear_cross_entropy` may take their place.
     """
 
     prefix: str
     package: str
     rules: dict[str, Rule]
-    head: bool = False
 
 
-def _hf(name: str, prefix: str, rules: dict[str, Rule], head: bool = False) -> Architecture:
-    return Architecture(prefix, f"transformers.models.{name}.", rules, head)
+def _hf(name: str, prefix: str, rules: dict[str, Rule]) -> Architecture:
+    return Architecture(prefix, f"transformers.models.{name}.", rules)
 
 
 _GEMMA = {**_DECODER, "RMSNorm": norms.GEMMA, "DecoderLayer": blocks.GEMMA}
 
 ARCHITECTURES = (
-    _hf("llama", "Llama", _DECODER, head=True),
-    _hf("mistral", "Mistral", _DECODER, head=True),
-    _hf("qwen2", "Qwen2", _DECODER, head=True),
-    _hf("qwen3", "Qwen3", _DECODER, head=True),
+    _hf("llama", "Llama", {**_DECODER, **_HEAD}),
+    _hf("mistral", "Mistral", {**_DECODER, **_HEAD}),
+    _hf("qwen2", "Qwen2", {**_DECODER, **_HEAD}),
+    _hf("qwen3", "Qwen3", {**_DECODER, **_HEAD, "Attention": QWEN3}),
     _hf("gemma2", "Gemma2", _GEMMA),
     _hf("gemma3", "Gemma3", _GEMMA),
     _hf(
         "phi3",
         "Phi3",
-        {**_DECODER, "MLP": mlps.GATED_JOINED, "DecoderLayer": blocks.PHI3},
-        head=True,
+        {**_DECODER, **_HEAD, "MLP": mlps.GATED_JOINED, "DecoderLayer": blocks.PHI3},
     ),
     _hf("mixtral", "Mixtral", {**_DECODER, "Experts": mlps.EXPERTS}),
-    _hf("qwen3_moe", "Qwen3Moe", {**_DECODER, "Experts": mlps.EXPERTS}),
-    _hf("gpt2", "GPT2", {"Block": blocks.GPT2}, head=True),
+    _hf("qwen3_moe", "Qwen3Moe", {**_DECODER, "Attention": QWEN3, "Experts": mlps.EXPERTS}),
+    _hf("gpt2", "GPT2", {"Block": blocks.GPT2}),
     _hf("vit", "ViT", {"Layer": blocks.VIT}),
     _hf("clip", "CLIP", {"EncoderLayer": blocks.CLIP}),
     _hf("bert", "Bert", {"SelfOutput": blocks.BERT, "Output": blocks.BERT}),
+    Architecture(
+        "",
+        "diffusers.models.",
+        {
+            "ResnetBlock2D": diffusion.RESNET,
+            "GEGLU": diffusion.GEGLU,
+            "SwiGLU": diffusion.SWIGLU,
+            "GELU": diffusion.GELU,
+        },
+    ),
 )
 
 

@@ -37,15 +37,15 @@ def _parts(model: Any) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def patch(model: Any) -> None:
-    """Has the attention of a model of transformers served here.
+def patch(model: Any) -> bool:
+    """Has the attention of a model of transformers served here; False where it is already.
 
     Raises:
         Left: the model does not take its attention from the registry, or asks for weights.
     """
     before = {name: part.config._attn_implementation for name, part in _parts(model)}
     if set(before.values()) == {registry.NAME}:
-        return
+        return False
     for name, part in _parts(model):
         if not part._can_set_attn_implementation():
             raise Left("it does not take its attention from transformers' registry")
@@ -62,6 +62,7 @@ def patch(model: Any) -> None:
         _restore(model, before)
         raise Left(str(error)) from None
     model.__dict__[_BEFORE] = before
+    return True
 
 
 def _restore(model: Any, before: dict[str, str]) -> None:

@@ -61,26 +61,28 @@ def masked_lm_loss(
 LOSSES = {"ForCausalLM": causal_lm_loss, "ForMaskedLM": masked_lm_loss}
 
 
-def patch(model: Module) -> str | None:
-    """Serves the loss of a model; returns the name of its kind, None for a model without a loss.
+def patch(model: Module) -> bool:
+    """Serves the loss of a model; False where it has none, or one that is served already.
 
     Raises:
         Left: it is not a loss of these, or has been replaced.
     """
     if not hasattr(type(model), "loss_function"):
-        return None
+        return False
     kind = getattr(model, "loss_type", None)
     if kind is None and type(model).__name__.endswith("LMHeadModel"):
         kind = "ForCausalLM"  # what transformers takes where the name of the class says nothing
     if kind is None:
-        return None
-    set_already = model.__dict__.get("_loss_function")
-    if set_already is not None and set_already not in LOSSES.values():
+        return False
+    replaced = model.__dict__.get("_loss_function")
+    if replaced in LOSSES.values():
+        return False
+    if replaced is not None:
         raise Left("its loss has been replaced already")
     if kind not in LOSSES:
         raise Left(f"no loss {kind} here")
     model.__dict__["_loss_function"] = LOSSES[kind]
-    return kind
+    return True
 
 
 def unpatch(model: Module) -> None:

@@ -61,8 +61,10 @@ def make_torch_rms(base: type[Module], option: Any) -> dict[str, Any]:
 
 
 def make_group(base: type[Module], option: Any) -> dict[str, Any]:
-    def forward(self: Any, input: Tensor) -> Tensor:
-        return calls.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+    def forward(self: Any, input: Tensor, activation: str = "none") -> Tensor:
+        return calls.group_norm(
+            input, self.num_groups, self.weight, self.bias, self.eps, activation
+        )
 
     return {"forward": forward}
 
@@ -98,11 +100,21 @@ RMS = Rule("norms", "rms_norm", make_torch_rms)
 GROUP = Rule("norms", "group_norm", make_group)
 
 
-def takes_residual(module: Module | None) -> bool:
-    """Whether the norm has become one that takes a residual, and nobody looks at its results."""
+def _made_by(module: Module | None, *makes: Any) -> bool:
+    """Whether the norm has become one of these, and nobody looks at its results."""
     made = getattr(type(module), "_warpsmith_made", (None, None))[1]
     hooks = module is not None and (module._forward_hooks or module._forward_pre_hooks)
-    return made in (make_rms.__name__, make_layer.__name__) and not hooks
+    return made in [make.__name__ for make in makes] and not hooks
+
+
+def takes_residual(module: Module | None) -> bool:
+    """Whether the norm takes a residual as its second argument."""
+    return _made_by(module, make_rms, make_layer)
+
+
+def takes_activation(module: Module | None) -> bool:
+    """Whether the norm takes an activation as its second argument."""
+    return _made_by(module, make_group)
 
 
 #: PyTorch's own, by type.
