@@ -114,7 +114,10 @@ def test_activations_join(name: str, activation: str) -> None:
 
 
 def test_unknown_activations_are_refused() -> None:
-    for make in (lambda: nn.Linear(2, 2, activation="tan"), lambda: nn.GroupNorm(1, 2, activation="")):
+    for make in (
+        lambda: nn.Linear(2, 2, activation="tan"),
+        lambda: nn.GroupNorm(1, 2, activation=""),
+    ):
         with pytest.raises(ValueError, match="expected activation to be one of 'none', 'relu'"):
             make()
     with pytest.raises(ValueError, match="GeGLU: expected approximate to be 'none' or 'tanh'"):
@@ -211,9 +214,7 @@ LOSSES: dict[str, dict[str, Any]] = {
 def test_cross_entropy(options: dict[str, Any]) -> None:
     logits, target = randn(6, 11), torch.tensor([1, 3, 3, 10, 0, 7])
     ours, theirs = nn.CrossEntropyLoss(**options), torch.nn.CrossEntropyLoss(**options)
-    agree(
-        through(lambda x: ours(x, target), logits), through(lambda x: theirs(x, target), logits)
-    )
+    agree(through(lambda x: ours(x, target), logits), through(lambda x: theirs(x, target), logits))
     half = logits.bfloat16()
     torch.testing.assert_close(ours(half, target), theirs(half.float(), target))
 

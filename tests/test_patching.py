@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -119,11 +118,11 @@ def inputs(name: str) -> dict[str, Any]:
     return {"input_ids": ids, "labels": ids}
 
 
-def answers(model: Any, name: str, **more: Any) -> dict[str, Tensor]:
-    """Outputs and gradients by name."""
+def answers(model: Any, name: str, scale: float = 1.0, **more: Any) -> dict[str, Tensor]:
+    """Outputs and gradients by name; the gradients of so many times the loss."""
     model.zero_grad()
     out = model(**inputs(name), **more)
-    out.loss.backward()
+    (out.loss * scale).backward()
     found = {"loss": out.loss.detach()}
     logits = out.logits_per_image if name == "CLIP" else out.logits
     found["logits"] = logits.detach()
@@ -167,7 +166,7 @@ def test_what_is_served_of_each_architecture(name: str) -> None:
     for entry in (*report.replaced, *report.left):
         assert type(names[entry.name]).__name__ == entry.module
     assert all(kept.why for kept in report.left)
-    assert f"{SERVED[name]['scaled_dot_product_attention']} {type(model).__name__} -> " in str(report)
+    assert f"1 {type(model).__name__} -> scaled_dot_product_attention" in str(report)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -215,37 +214,43 @@ def test_copies_are_models_of_their_own(name: str) -> None:
     assert any(swap.is_swapped(module) for module in model.modules())
 
 
+#: What keeps the gradients of these small models from where f16 has no digits left.
+SCALE = 1024.0
+#: Every expert has every token: which ones have it turns on the last digit of a router's logit.
+ALL_EXPERTS = {name: {"num_experts_per_tok": 4} for name in ("Mixtral", "Qwen3Moe")}
+
+
+def error(found: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
+    """Of all outputs and gradients together, each relative to its own size."""
+    assert found.keys() == exact.keys()
+    parts = [(found[k].float() - exact[k]).norm() / exact[k].norm().clamp_min(1e-6) for k in exact]
+    return float(torch.stack(parts).square().mean().sqrt())
+
+
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_errors_are_no_larger_in_16_bits(name: str, dtype: torch.dtype) -> None:
-    """Against f32 with the same weights, over all outputs and gradients together."""
-    model = make(name).to(dtype)
-    exact = answers(copy.deepcopy(model).float(), name)
-    plain = answers(model, name)
+    """Against f32 with the same weights."""
+    model = make(name, **ALL_EXPERTS.get(name, {})).to(dtype)
+    exact = answers(copy.deepcopy(model).float(), name, SCALE)
+    plain = answers(model, name, SCALE)
     warpsmith.patch(model)
-    found = answers(model, name)
-
-    def error(of: dict[str, Tensor]) -> float:
-        parts = [
-            (of[k].float() - exact[k]).norm() / exact[k].norm().clamp_min(1e-6) for k in exact
-        ]
-        return float(torch.stack(parts).square().mean().sqrt())
-
-    assert error(found) <= 1.1 * error(plain)
+    found = answers(model, name, SCALE)
+    assert error(found, exact) <= 1.1 * error(plain, exact)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_autocast(name: str) -> None:
-    model = make(name)
-    exact = answers(model, name)["logits"]
+    model = make(name, **ALL_EXPERTS.get(name, {}))
+    exact = answers(model, name, SCALE)
     with torch.autocast("cpu", torch.bfloat16):
-        plain = answers(model, name)
+        plain = answers(model, name, SCALE)
         warpsmith.patch(model)
-        found = answers(model, name)
-    assert found["logits"].dtype == plain["logits"].dtype
-    error = (found["logits"] - exact).norm()
-    assert error <= 1.1 * (plain["logits"] - exact).norm() + 1e-3 * exact.norm()
-    assert found.keys() == plain.keys()
+        found = answers(model, name, SCALE)
+    assert {k: v.dtype for k, v in found.items() if k != "loss"} == {
+        k: v.dtype for k, v in plain.items() if k != "loss"
+    }
+    assert error(found, exact) <= 1.1 * error(plain, exact)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "GPT2", "Bert", "ViT"])

@@ -1,8 +1,8 @@
 """PyTorch's functions by name and meaning, served by this library where it takes the call.
 
 The modules of `warpsmith.nn`, `warpsmith.patch` and `warpsmith.use` all go through here: what a
-kernel does not take (another dtype, a weight of another dtype, two dimensions to normalise over with
-strides that do not join) is PyTorch's, with PyTorch's messages.
+kernel does not take (another dtype, a weight of another dtype, two dimensions to normalise over
+with strides that do not join) is PyTorch's, with PyTorch's messages.
 """
 
 from __future__ import annotations
@@ -180,9 +180,10 @@ def cross_entropy(
     served = weight is None and index and logits.dim() == 2 and target.dim() == 1
     if not served or not fits(logits):
         wide = logits.float() if logits.dtype in FLOATS else logits
-        wide_weight = weight.float() if weight is not None and wide.dtype != weight.dtype else weight
+        if weight is not None:
+            weight = weight.to(wide.dtype)
         return F.cross_entropy(
-            wide, target.long() if index else target, wide_weight, ignore_index=ignore_index,
+            wide, target.long() if index else target, weight, ignore_index=ignore_index,
             reduction=reduction, label_smoothing=label_smoothing,
         )  # fmt: skip
     return warpsmith.cross_entropy(

@@ -129,12 +129,13 @@ class AddRMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         x, p, seed = _dropped(x, self.p, self.training)
-        options = {"eps": self.eps, "zero_centered": self.zero_centered}
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        centered = self.zero_centered
         if p > 0.0:
             return warpsmith.dropout_add_rms_norm(
-                x, residual, self.weight, p=p, seed=seed, **options
+                x, residual, self.weight, p=p, seed=seed, eps=eps, zero_centered=centered
             )
-        return warpsmith.add_rms_norm(x, residual, self.weight, **options)
+        return warpsmith.add_rms_norm(x, residual, self.weight, eps, centered)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, p={self.p}, zero_centered={self.zero_centered}"

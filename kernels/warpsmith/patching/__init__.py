@@ -56,9 +56,9 @@ def patch(
 
     Modules keep their parameters, names, hooks and state dict; only their class is exchanged for a
     subclass of it. PyTorch's norms and activations are known by their type; the models of
-    transformers that `warpsmith.patching.architectures` lists, and the blocks of diffusers, by their
-    classes. A module whose `forward` reads anything else than what is known, or has been replaced,
-    is left. `unpatch` undoes it all. Patching again adds what is not served yet.
+    transformers that `warpsmith.patching.architectures` lists, and the blocks of diffusers, by
+    their classes. A module whose `forward` reads anything else than what is known, or has been
+    replaced, is left. `unpatch` undoes it all. Patching again adds what is not served yet.
 
     In f32, f16 and bf16 every function rounds once, where transformers often rounds in between;
     what a kernel does not take (another dtype, a weight of another dtype than its input outside of
@@ -118,11 +118,12 @@ def _patch_modules(
 ) -> None:
     modules = list(model.named_modules())
     parts: set[int] = set()  # of modules that stand for them, too
-    for name, module in modules:
+    for _, module in modules:
         rule = architectures.rule_of(module)
         if rule is not None and rule.part is not None and wanted[rule.kind]:
             with contextlib.suppress(Left):
-                rule.apply_to(module)
+                if not swap.is_swapped(module):
+                    rule.apply_to(module)
                 parts.add(id(getattr(module, rule.part)))
     for name, module in reversed(modules):  # parts first: blocks look at their norms
         cls = type(module).__name__

@@ -26,9 +26,7 @@ def make_attention(base: type[Module], option: Any) -> dict[str, Any]:
         if not tables or not calls.fits(k, q) or not calls.joins(q, q, *weights):
             return plain_rope(self.q_norm(q), self.k_norm(k), cos, sin, unsqueeze_dim=2)
         pairs, eps = cos.shape[-1] // 2, self.q_norm.variance_epsilon
-        return warpsmith.qk_norm_rope(
-            q, k, *weights, cos[..., :pairs], sin[..., :pairs], eps=eps
-        )
+        return warpsmith.qk_norm_rope(q, k, *weights, cos[..., :pairs], sin[..., :pairs], eps=eps)
 
     def forward(
         self: Any,

@@ -106,9 +106,7 @@ GEMMA = _rule(
     "post_feedforward_layernorm",
 )
 GPT2 = _rule(
-    Block(
-        "ln_1", "attn", "ln_2", foreign=("encoder_hidden_states", "encoder_attention_mask")
-    ),
+    Block("ln_1", "attn", "ln_2", foreign=("encoder_hidden_states", "encoder_attention_mask")),
     "layer_norm",
     "ln_1 attn crossattention ln_cross_attn ln_2 mlp hasattr ValueError",
 )

@@ -14,9 +14,7 @@ from warpsmith.patching.rules import Left
 IGNORED = -100
 
 
-def _mean(
-    logits: Tensor, labels: Tensor, items: Tensor | int | None, ignore_index: int
-) -> Tensor:
+def _mean(logits: Tensor, labels: Tensor, items: Tensor | int | None, ignore_index: int) -> Tensor:
     labels = labels.reshape(-1).to(logits.device)
     if items is None:
         return calls.cross_entropy(logits, labels, ignore_index=ignore_index)

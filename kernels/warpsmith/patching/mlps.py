@@ -101,7 +101,8 @@ def joined(x: Tensor, activation: str) -> Tensor:
     """A gate of the two halves of a tensor."""
     if calls.fits(x):
         return getattr(warpsmith, calls.GATES[activation])(x)
-    return calls.gate(*x.chunk(2, dim=-1), activation)
+    gate, up = x.chunk(2, dim=-1)
+    return calls.gate(gate, up, activation)
 
 
 def make_experts(base: type[Module], option: Any) -> dict[str, Any]:

@@ -42,7 +42,10 @@ def _cross_entropy(
 
 def _softmax(function: str) -> Callable[..., Tensor]:
     def run(
-        input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
+        input: Tensor,
+        dim: int | None = None,
+        _stacklevel: int = 3,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
         plain = getattr(F, function)
         wide = dtype not in (None, input.dtype) or torch.is_autocast_enabled(input.device.type)
