@@ -6,7 +6,9 @@ They are made from configurations, of a few layers and random weights.
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -319,6 +321,15 @@ def test_a_forward_that_reads_something_else_is_left(monkeypatch: pytest.MonkeyP
     assert "is not the one that this stands for (scale)" in why_left(model, "MLP")
 
 
+def test_heads_that_are_not_normalised_here_are_turned_here() -> None:
+    model = make("Qwen3")
+    expected = answers(model, "Qwen3")
+    served = warpsmith.patch(model, norms=False).functions()
+    assert served["rope"] == 2
+    assert "qk_norm_rope" not in served
+    agree(answers(model, "Qwen3"), expected)
+
+
 def test_hooks_see_what_they_saw() -> None:
     model, seen = make("Llama"), []
     norm = model.model.layers[0].post_attention_layernorm
@@ -356,3 +367,27 @@ def test_an_error_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
     assert not any(swap.is_swapped(module) for module in model.modules())
     assert model.config._attn_implementation != "warpsmith"
     same(answers(model, "Llama"), expected)
+
+
+# --- the benchmark --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
+@pytest.mark.parametrize("phase", ["prefill", "training", "decode"])
+def test_the_benchmark_compares_like_with_like(
+    kind: str, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(__file__).resolve().parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module("patched")
+    published = next(m for m in module.MODELS if m.kind == kind)
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    small = {name: TEXT[name] for name in (*names, "head_dim", "max_position_embeddings")}
+    model = module.Model("small", kind, published.sizes | small)
+    of = module.Phase(phase, 2, *((1, 9) if phase == "decode" else (11, 0)))
+    found = module.runners(model, of, "cpu", compiled=False)
+    exact = found.pop("exact")()
+    assert list(found) == ["eager", *module.PATCHES]
+    errors = {name: module.relative_error(run().detach(), exact) for name, run in found.items()}
+    assert all(0 < error < 0.1 for error in errors.values()), errors
+    assert errors["patched"] != errors["eager"]

@@ -8,6 +8,7 @@ what stands for what, `architectures` which class of which model it holds for.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Hashable
 
 import torch
 from torch.nn import Module
@@ -113,6 +114,16 @@ def patch(
     return report
 
 
+def _taking(rule: Rule, module: Module) -> tuple[Rule, Hashable]:
+    """The rule that takes a module, this one or what is to be tried then, and its option."""
+    try:
+        return rule, rule.apply_to(module)
+    except Left:
+        if rule.otherwise is None:
+            raise
+        return _taking(rule.otherwise, module)
+
+
 def _patch_modules(
     model: Module, wanted: dict[str, bool], report: Report, changed: list[Module]
 ) -> None:
@@ -140,11 +151,11 @@ def _patch_modules(
                 report.left.append(Kept(name, cls, why))
             continue
         try:
-            option = rule.apply_to(module)
-            swap.swap(module, rule.make, option)
+            rule, option = _taking(rule, module)
         except Left as why:
             report.left.append(Kept(name, cls, str(why)))
             continue
+        swap.swap(module, rule.make, option)
         changed.append(module)
         report.replaced.append(Replaced(name, cls, rule.kind, rule.function.format(option)))
     report.replaced.reverse()

@@ -80,4 +80,5 @@ QWEN3 = Rule(
         "v_proj view"
     ),
     _option,
+    otherwise=ROPE,
 )

@@ -30,6 +30,7 @@ class Rule:
         option: what else the subclass needs to know of a module. Raises `Left` where it does not
             serve it.
         part: the attribute of a module that is then no longer called.
+        otherwise: the rule to try where this one leaves a module.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Rule:
     reads: tuple[frozenset[str], ...] = ()
     option: Callable[[Module], Hashable] = lambda module: None
     part: str | None = None
+    otherwise: Rule | None = None
 
     def apply_to(self, module: Module) -> Hashable:
         """The option for a module, or `Left`."""
