@@ -292,6 +292,30 @@ def test_the_head_and_the_loss_in_one(name: str) -> None:
     assert model.train()(**given).logits is not None
 
 
+def test_attention_to_an_encoder() -> None:
+    """Blocks with a third branch go their own way."""
+    model = make("GPT2", add_cross_attention=True)
+    given = {**inputs("GPT2"), "encoder_hidden_states": torch.randn(2, 3, 32)}
+    expected = [model(**given).logits, model(**inputs("GPT2")).logits]
+    assert warpsmith.patch(model).functions()["add_layer_norm"] == 2
+    found = [model(**given).logits, model(**inputs("GPT2")).logits]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_of_a_model_of_ones_own() -> None:
+    class Mine(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.text, self.image = make("Llama"), make("ViT")
+
+    model = Mine()
+    served = warpsmith.patch(model).functions()
+    assert served["scaled_dot_product_attention"] == 2
+    assert served["silu_and_mul"] == 2
+    warpsmith.unpatch(model)
+    assert {m.config._attn_implementation for m in (model.text, model.image)} == {"sdpa"}
+
+
 # --- what is left ---------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -122,3 +123,33 @@ def test_patching_imports_no_transformers() -> None:
         "assert not {'transformers', 'diffusers', 'triton'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+def test_sharded_models_stay_served(tmp_path: Any) -> None:
+    """`fully_shard` puts a class of its own on top of ours, which unpatching names."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    expected = Net()
+    for parameter in expected.parameters():
+        parameter.data += 0.1
+    model = copy.deepcopy(expected)
+    warpsmith.patch(model)
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = dist.init_device_mesh("cpu", (1,))
+        for layer in (model.layers[1], model.layers[3]):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        out = model(torch.ones(2, 8))
+        torch.testing.assert_close(out, expected(torch.ones(2, 8)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # FSDP warns of views
+            model(torch.ones(2, 8)).sum().backward()
+        used = [p for n, p in model.named_parameters() if not n.startswith("layers.8")]
+        assert all(p.grad is not None for p in used)
+        names = [kept.name for kept in warpsmith.unpatch(model).left]
+        assert names == ["layers.1", "layers.3"]
+    finally:
+        dist.destroy_process_group()

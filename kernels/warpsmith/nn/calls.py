@@ -94,7 +94,8 @@ def rms_norm(
     if rows is None:
         return F.rms_norm(x, list(normalized_shape), weight, eps)
     eps = torch.finfo(x.dtype).eps if eps is None else eps
-    return warpsmith.rms_norm(rows, _flat(weight), eps).view(x.shape)
+    y = warpsmith.rms_norm(rows, _flat(weight), eps)
+    return y if rows is x else y.view(x.shape)  # a view would be in the way of FSDP
 
 
 def layer_norm(
@@ -110,7 +111,8 @@ def layer_norm(
     rows = _as_rows(x, normalized_shape) if fits(x, weight, bias) else None
     if rows is None:
         return F.layer_norm(x, list(normalized_shape), weight, bias, eps)
-    return warpsmith.layer_norm(rows, _flat(weight), _flat(bias), eps).view(x.shape)
+    y = warpsmith.layer_norm(rows, _flat(weight), _flat(bias), eps)
+    return y if rows is x else y.view(x.shape)
 
 
 def group_norm(
