@@ -269,6 +269,36 @@ def test_compiles_whole(name: str) -> None:
         torch.testing.assert_close(compiled(**given).logits, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("fused", [False, True], ids=["loss", "fused loss"])
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_training_compiles_whole(name: str, fused: bool) -> None:
+    model = make(name).train()
+    given = {**inputs(name), "use_cache": False}
+    loss = model(**given).loss
+    loss.backward()
+    expected = {n: p.grad for n, p in model.named_parameters()}
+    warpsmith.patch(model, fused_loss=fused)
+    model.zero_grad()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found = compiled(**given).loss
+    found.backward()
+    torch.testing.assert_close(found, loss, rtol=1e-4, atol=1e-5)
+    agree({n: p.grad for n, p in model.named_parameters()}, expected)
+
+
+def test_what_is_saved_loads_anywhere(tmp_path: Path) -> None:
+    model = make("Llama")
+    warpsmith.patch(model)
+    model.save_pretrained(tmp_path)
+    loaded = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    assert loaded.config._attn_implementation == "sdpa"
+    assert not any(swap.is_swapped(module) for module in loaded.modules())
+    torch.testing.assert_close(
+        loaded.eval()(**inputs("Llama")).logits, model(**inputs("Llama")).logits
+    )
+    assert type(model).__name__ in loaded.config.architectures
+
+
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "Qwen2", "Qwen3", "Phi3"])
 def test_the_head_and_the_loss_in_one(name: str) -> None:
     model = make(name).train()
