@@ -269,6 +269,21 @@ def test_compiles_whole(name: str) -> None:
         torch.testing.assert_close(compiled(**given).logits, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("Llama", 15), ("GPT2", 3), ("ViT", 13 + 2), ("CLIP", 26), ("Bert", 14 + 2)],
+)
+def test_products_on_request(name: str, count: int) -> None:
+    """Every linear layer, and the MLPs whose activation joins one."""
+    model = make(name)
+    expected = answers(model, name)
+    served = warpsmith.patch(model, linear=True).functions()
+    assert served["linear"] == count
+    agree(answers(model, name), expected)
+    warpsmith.unpatch(model)
+    same(answers(model, name), expected)
+
+
 @pytest.mark.parametrize("fused", [False, True], ids=["loss", "fused loss"])
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_training_compiles_whole(name: str, fused: bool) -> None:

@@ -81,7 +81,8 @@ def patch(
         loss: cross-entropy of causal and masked language models, without logits in f32.
         fused_loss: the head and the loss in one, without the logits, which the output then lacks:
             for calls with labels while training.
-        linear: matrix products, which PyTorch's libraries do better as yet.
+        linear: matrix products, with activations behind them, which PyTorch's libraries do better
+            as yet.
 
     Returns:
         What was replaced by which function, and what was left, and why. Nothing replaced is False
@@ -147,7 +148,8 @@ def _patch_modules(
             continue
         if not wanted[rule.kind]:
             if rule.kind != "fused_loss":  # which is no part of what is there
-                why = _WHY.get(type(module), f"{rule.kind}=False")
+                products = rule.kind == "linear"
+                why = _WHY[torch.nn.Linear] if products else f"{rule.kind}=False"
                 report.left.append(Kept(name, cls, why))
             continue
         try:

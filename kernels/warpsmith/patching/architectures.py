@@ -60,10 +60,14 @@ ARCHITECTURES = (
     ),
     _hf("mixtral", "Mixtral", {**_DECODER, "Experts": mlps.EXPERTS}),
     _hf("qwen3_moe", "Qwen3Moe", {**_DECODER, "Attention": QWEN3, "Experts": mlps.EXPERTS}),
-    _hf("gpt2", "GPT2", {"Block": blocks.GPT2}),
-    _hf("vit", "ViT", {"Layer": blocks.VIT}),
-    _hf("clip", "CLIP", {"EncoderLayer": blocks.CLIP}),
-    _hf("bert", "Bert", {"SelfOutput": blocks.BERT, "Output": blocks.BERT}),
+    _hf("gpt2", "GPT2", {"Block": blocks.GPT2, "MLP": mlps.GPT2}),
+    _hf("vit", "ViT", {"Layer": blocks.VIT, "MLP": mlps.VIT}),
+    _hf("clip", "CLIP", {"EncoderLayer": blocks.CLIP, "MLP": mlps.VIT}),
+    _hf(
+        "bert",
+        "Bert",
+        {"SelfOutput": blocks.BERT, "Output": blocks.BERT, "Intermediate": mlps.BERT},
+    ),
     Architecture(
         "",
         "diffusers.models.",

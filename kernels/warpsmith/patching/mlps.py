@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -153,3 +154,41 @@ def make_linear(base: type[Module], option: Any) -> dict[str, Any]:
 
 
 LINEAR = Rule("linear", "linear", make_linear)
+
+
+def make_linear_activation(base: type[Module], option: Any) -> dict[str, Any]:
+    """A product and the activation behind it in one kernel, then what follows."""
+    first, activation, rest = option
+
+    def forward(self: Any, hidden_states: Tensor) -> Tensor:
+        layer = getattr(self, first)
+        # transformers' Conv1D has its weight the other way round
+        weight = layer.weight if isinstance(layer, torch.nn.Linear) else layer.weight.t()
+        x = calls.linear(hidden_states, weight, layer.bias, activation)
+        for name in rest:
+            x = getattr(self, name)(x)
+        return x
+
+    return {"forward": forward}
+
+
+def _activated(first: str, attribute: str, *rest: str) -> Rule:
+    def option(module: Any) -> Hashable:
+        layer = getattr(module, first)
+        if type(layer).__name__ not in ("Linear", "Conv1D") or "forward" in layer.__dict__:
+            raise Left(f"{first} is not a plain linear layer")
+        if layer._forward_hooks or layer._forward_pre_hooks:
+            raise Left(f"{first} has hooks")
+        activation = activation_of(getattr(module, attribute))
+        if activation not in ("relu", "gelu", "gelu_tanh", "silu"):
+            found = type(getattr(module, attribute)).__name__
+            raise Left(f"no product with {found} here")
+        return (first, activation, rest)
+
+    names = " ".join((first, attribute, *rest))
+    return Rule("linear", "linear", make_linear_activation, reads(names), option, attribute)
+
+
+VIT = _activated("fc1", "activation_fn", "fc2")
+GPT2 = _activated("c_fc", "act", "c_proj", "dropout")
+BERT = _activated("dense", "intermediate_act_fn")
