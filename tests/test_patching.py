@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +360,27 @@ def test_parts_of_a_model_of_ones_own() -> None:
     assert served["silu_and_mul"] == 2
     warpsmith.unpatch(model)
     assert {m.config._attn_implementation for m in (model.text, model.image)} == {"sdpa"}
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_the_decoding_that_the_page_shows(name: str) -> None:
+    """In a CUDA graph where there is a GPU, step by step where there is none."""
+    page = (Path(__file__).resolve().parents[1] / "docs/models.md").read_text()
+    (code,) = re.findall(r"```python\n(from transformers import StaticCache.*?)```", page, re.S)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        graph = r"    side = .*?graph = [^\n]*\n[^\n]*\n    (?=    step)"
+        code = re.sub(graph, "", code, flags=re.S)
+        code = code.replace("        step()\n    for x", "    step()\n    for x")
+        code = code.replace("graph.replay()", "step()")
+        assert "cuda" not in code
+    model, given = make(name).to(device), tokens(2, 7).to(device)
+    options = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(given, **options)[:, 7:]
+    warpsmith.patch(model)
+    names: dict[str, Any] = {"torch": torch, "model": model, "tokens": given, "new_tokens": 9}
+    exec(compile(code, "docs/models.md", "exec"), names)
+    assert torch.equal(torch.cat(names["found"], 1), expected)
 
 
 # --- what is left ---------------------------------------------------------------------------------
