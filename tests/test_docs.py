@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import shlex
 import subprocess
@@ -16,10 +17,11 @@ import warpsmith
 from warpsmith import demo
 from warpsmith.cli import main as cli
 from warpsmith.core import catalogue
+from warpsmith.core.families import PUBLIC
 from warpsmith.records import report
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/models.md")
 #: Written by `warpsmith report`.
 GENERATED = ("docs/plots/", "docs/benchmarks.md")
 #: The operator that CONTRIBUTING.md adds.
@@ -100,6 +102,23 @@ def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out
 
 
+def test_the_page_of_models_is_true() -> None:
+    """Options with their defaults, modules and functions are there, and none is missing."""
+    page = read("docs/models.md")
+    (options,) = re.findall(r"\| option \|.*?\n\n", page, re.S)
+    named = dict(re.findall(r"^\| `(\w+)` \| (on|off) \|", options, re.M))
+    parameters = list(inspect.signature(warpsmith.patch).parameters.values())[1:]
+    assert named == {p.name: "on" if p.default else "off" for p in parameters}
+    assert set(re.findall(r"`nn\.(\w+)", page)) == set(warpsmith.nn.__all__)
+    functions = {n for names in PUBLIC.values() for n in names}
+    (modules,) = re.findall(r"\| in place of \|.*?\n\n", page, re.S)
+    assert {n for row in modules.splitlines()[2:] for n in re.findall(r"`([a-z]\w+)`", row)} <= (
+        functions
+    )
+    for block in re.findall(r"```python\n(.*?)```", page, re.S):
+        compile(block, "docs/models.md", "exec")
+
+
 def test_every_extra_is_explained() -> None:
     text = read("pyproject.toml")
     (extras,) = re.findall(r"^\[project.optional-dependencies\]\n(.*?)\n\n", text, re.M | re.S)
@@ -160,6 +179,8 @@ def test_what_an_elementwise_function_costs_is_said_in_full() -> None:
     folders = (ROOT / "csrc", ROOT / "kernels/warpsmith")
     kinds = (".py", ".h", ".cuh", ".cu", ".cpp")
     files = [p for folder in folders for p in folder.rglob("*.*") if p.suffix in kinds]
+    # what serves models names some functions, and is not touched for another
+    files = [p for p in files if not {"nn", "patching"} & set(p.parts)]
     assert said == {
         path for path in files if re.search(r"\b(quick_gelu|QuickGelu)\b", path.read_text())
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import warpsmith
-from warpsmith.core.families import FAMILIES, PUBLIC
+from warpsmith.core.families import FAMILIES, PUBLIC, TOOLS
 
 KERNELS = Path(warpsmith.__file__).parents[1]
 #: MiB and seconds beyond `import torch`. The time is that of a busy machine, six times what an idle
@@ -76,6 +76,15 @@ def test_a_function_stays_one_when_its_family_bears_its_name() -> None:
         "warpsmith.catalogue.load()\n"
         "assert softmax is warpsmith.softmax"
     )
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_what_works_on_models_is_imported_when_it_is_asked_for(name: str) -> None:
+    modules = run(f"import sys, warpsmith; warpsmith.{name}; print(*sys.modules)").split()
+    assert TOOLS[name] in modules
+    assert not {"transformers", "diffusers", "triton"} & set(modules)
+    assert not [m for m in modules if m.removeprefix("warpsmith.") in FAMILIES]
+    assert name in warpsmith.__all__
 
 
 def test_unknown_names_are_attribute_errors() -> None:

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.dispatch import Choice, FallbackWarning, which
-from warpsmith.core.families import FAMILIES, PUBLIC, of_function
+from warpsmith.core.families import FAMILIES, PUBLIC, TOOLS, of_function
 
 if TYPE_CHECKING:
+    from warpsmith import nn as nn
     from warpsmith.attention import *  # noqa: F403
     from warpsmith.elementwise import *  # noqa: F403
     from warpsmith.gemm import *  # noqa: F403
     from warpsmith.loss import *  # noqa: F403
     from warpsmith.norm import *  # noqa: F403
+    from warpsmith.patching import patch as patch
+    from warpsmith.patching import unpatch as unpatch
+    from warpsmith.patching.use import use as use
     from warpsmith.reduce import *  # noqa: F403
     from warpsmith.softmax import *  # noqa: F403
     from warpsmith.transform import *  # noqa: F403
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Choice", "FallbackWarning", "catalogue", "dispatch", "which"]
 __all__ += [name for names in PUBLIC.values() for name in names]
+__all__ += list(TOOLS)
 
 
 class _Package(ModuleType):
@@ -39,6 +44,9 @@ class _Package(ModuleType):
             for function in PUBLIC[family]:
                 setattr(self, function, getattr(package, function))
             return getattr(package, name)
+        if name in TOOLS:
+            module = importlib.import_module(TOOLS[name])
+            return module if TOOLS[name] == f"warpsmith.{name}" else getattr(module, name)
         if name in FAMILIES:
             return importlib.import_module(f"warpsmith.{name}")
         raise AttributeError(f"module 'warpsmith' has no attribute '{name}'")

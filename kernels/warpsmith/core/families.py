@@ -118,6 +118,13 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
 }
 FAMILIES: tuple[str, ...] = tuple(PUBLIC)
+#: What works on models: modules, by the attribute of `warpsmith` that each gives.
+TOOLS: dict[str, str] = {
+    "nn": "warpsmith.nn",
+    "patch": "warpsmith.patching",
+    "unpatch": "warpsmith.patching",
+    "use": "warpsmith.patching.use",
+}
 
 
 def of_function(name: str) -> str | None:

@@ -1,0 +1,88 @@
+"""Losses of transformers' language models, which ask their `loss_function` for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import Module
+
+from warpsmith.nn import calls
+from warpsmith.patching.rules import Left
+
+IGNORED = -100
+
+
+def _mean(logits: Tensor, labels: Tensor, items: Tensor | int | None, ignore_index: int) -> Tensor:
+    labels = labels.reshape(-1).to(logits.device)
+    if items is None:
+        return calls.cross_entropy(logits, labels, ignore_index=ignore_index)
+    total = calls.cross_entropy(logits, labels, ignore_index=ignore_index, reduction="sum")
+    return total / (items.to(total.device) if isinstance(items, Tensor) else items)
+
+
+def shifted(labels: Tensor, ignore_index: int) -> Tensor:
+    """The next token as the label of each."""
+    return F.pad(labels, (0, 1), value=ignore_index)[..., 1:].contiguous()
+
+
+def causal_lm_loss(
+    logits: Tensor,
+    labels: Tensor | None,
+    vocab_size: int,
+    num_items_in_batch: Tensor | int | None = None,
+    ignore_index: int = IGNORED,
+    shift_labels: Tensor | None = None,
+    **named: Any,
+) -> Tensor:
+    """The loss of the next token, in f32 without logits in f32."""
+    if shift_labels is None:
+        assert labels is not None
+        shift_labels = shifted(labels, ignore_index)
+    return _mean(logits.view(-1, vocab_size), shift_labels, num_items_in_batch, ignore_index)
+
+
+def masked_lm_loss(
+    logits: Tensor,
+    labels: Tensor,
+    vocab_size: int,
+    num_items_in_batch: Tensor | int | None = None,
+    ignore_index: int = IGNORED,
+    **named: Any,
+) -> Tensor:
+    """The loss of the tokens that were masked, in f32 without logits in f32."""
+    return _mean(logits.view(-1, vocab_size), labels, num_items_in_batch, ignore_index)
+
+
+#: By the name that transformers has for the loss.
+LOSSES = {"ForCausalLM": causal_lm_loss, "ForMaskedLM": masked_lm_loss}
+
+
+def patch(model: Module) -> bool:
+    """Serves the loss of a model; False where it has none, or one that is served already.
+
+    Raises:
+        Left: it is not a loss of these, or has been replaced.
+    """
+    if not hasattr(type(model), "loss_function"):
+        return False
+    kind = getattr(model, "loss_type", None)
+    if kind is None and type(model).__name__.endswith("LMHeadModel"):
+        kind = "ForCausalLM"  # what transformers takes where the name of the class says nothing
+    if kind is None:
+        return False
+    replaced = model.__dict__.get("_loss_function")
+    if replaced in LOSSES.values():
+        return False
+    if replaced is not None:
+        raise Left("its loss has been replaced already")
+    if kind not in LOSSES:
+        raise Left(f"no loss {kind} here")
+    model.__dict__["_loss_function"] = LOSSES[kind]
+    return True
+
+
+def unpatch(model: Module) -> None:
+    if model.__dict__.get("_loss_function") in LOSSES.values():
+        del model.__dict__["_loss_function"]

@@ -1,0 +1,49 @@
+"""What `patch` did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A module that is served here."""
+
+    name: str  #: in the model
+    module: str  #: its class
+    kind: str  #: the option of `patch`
+    function: str  #: of warpsmith
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A module that was left as it was."""
+
+    name: str  #: in the model
+    module: str  #: its class
+    why: str
+
+
+@dataclass
+class Report:
+    """What `patch` replaced and what it left, and why. Printed, a line for all of a class."""
+
+    replaced: list[Replaced] = field(default_factory=list)
+    left: list[Kept] = field(default_factory=list)
+
+    def functions(self) -> dict[str, int]:
+        """How many modules each function serves."""
+        return dict(Counter(r.function for r in self.replaced))
+
+    def __bool__(self) -> bool:
+        """Whether anything was replaced."""
+        return bool(self.replaced)
+
+    def __str__(self) -> str:
+        served = Counter((r.module, r.function) for r in self.replaced)
+        kept = Counter((k.module, k.why) for k in self.left)
+        lines = [f"{n:5} {module} -> {function}" for (module, function), n in served.items()]
+        lines = lines or ["nothing was replaced"]
+        lines += [f"{n:5} {module} left: {why}" for (module, why), n in kept.items()]
+        return "\n".join(lines)

@@ -1,0 +1,484 @@
+"""`warpsmith.patch` on models of transformers: the same answers and gradients as before, and back.
+
+They are made from configurations, of a few layers and random weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import warpsmith
+from warpsmith.patching import swap
+
+transformers = pytest.importorskip("transformers", minversion="5.0")
+
+TEXT = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 16,
+    "patch_size": 4,
+}
+#: Configurations by what is to be made of them, and what patching is to find there.
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", TEXT),
+    "Mistral": ("MistralForCausalLM", "MistralConfig", {**TEXT, "sliding_window": 5}),
+    "Qwen2": ("Qwen2ForCausalLM", "Qwen2Config", TEXT),
+    "Qwen3": ("Qwen3ForCausalLM", "Qwen3Config", TEXT),
+    "Gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**TEXT, "sliding_window": 5}),
+    "Gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", {**TEXT, "sliding_window": 5}),
+    "Phi3": ("Phi3ForCausalLM", "Phi3Config", {**TEXT, "eos_token_id": 1, "bos_token_id": 1}),
+    "Mixtral": ("MixtralForCausalLM", "MixtralConfig", {**TEXT, "num_local_experts": 4}),
+    "Qwen3Moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", {**TEXT, **MOE, "num_experts": 4}),
+    "GPT2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    ),
+    "ViT": ("ViTForImageClassification", "ViTConfig", VISION),
+    "CLIP": ("CLIPModel", "CLIPConfig", {}),
+    "Bert": ("BertForMaskedLM", "BertConfig", {**TEXT, "hidden_act": "gelu"}),
+}
+_LM = {"scaled_dot_product_attention": 1, "cross_entropy": 1}
+_LLAMA = {"add_rms_norm": 2, "rope": 2, "silu_and_mul": 2, "rms_norm": 5, **_LM}
+_QWEN3 = {"add_rms_norm": 2, "qk_norm_rope": 2, "silu_and_mul": 2, "rms_norm": 9, **_LM}
+_GEMMA = {"add_rms_norm": 2, "rope": 2, "gelu_tanh_and_mul": 2, **_LM}
+_LAYERS = {"add_layer_norm": 2, "layer_norm": 5, "scaled_dot_product_attention": 1}
+#: How many modules of each each function serves, of two layers.
+SERVED: dict[str, dict[str, int]] = {
+    "Llama": _LLAMA,
+    "Mistral": _LLAMA,
+    "Qwen2": _LLAMA,
+    "Qwen3": _QWEN3,
+    "Gemma2": {**_GEMMA, "rms_norm": 9},
+    "Gemma3": {**_GEMMA, "rms_norm": 13},
+    "Phi3": _LLAMA,
+    "Mixtral": _LLAMA,
+    "Qwen3Moe": _QWEN3,
+    "GPT2": {**_LAYERS, **_LM, "gelu_tanh": 2},
+    "ViT": {**_LAYERS, "gelu": 2},
+    "CLIP": {**_LAYERS, "add_layer_norm": 4, "layer_norm": 11, "quick_gelu": 4},
+    "Bert": {**_LM, "add_layer_norm": 4, "layer_norm": 6, "gelu": 3},
+}
+DECODERS = [name for name in MODELS if name not in ("ViT", "CLIP", "Bert")]
+
+
+def _drop(more: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in more.items() if k not in ("head_dim", "num_key_value_heads")}
+
+
+def make(name: str, **changes: Any) -> Any:
+    """A model with weights that are the same each time, norms' away from one."""
+    model_class, config_class, sizes = MODELS[name]
+    sizes = {**(_drop(sizes) if name == "Bert" else sizes), **changes}
+    if name == "CLIP":
+        text = {**_drop(TEXT), "eos_token_id": 2, **changes}
+        sizes = {"text_config": text, "vision_config": {**VISION, **changes}, "projection_dim": 16}
+    torch.manual_seed(0)
+    model = getattr(transformers, model_class)(getattr(transformers, config_class)(**sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+            elif not parameter.any():  # Gemma's and Mixtral's are empty until loaded
+                parameter.normal_(std=0.02)
+    return model.eval()
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randint(3, 61, shape, generator=torch.Generator().manual_seed(3))
+
+
+def inputs(name: str) -> dict[str, Any]:
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+    if name == "ViT":
+        return {"pixel_values": pixels, "labels": torch.tensor([0, 1])}
+    if name == "CLIP":
+        return {"pixel_values": pixels, "input_ids": tokens(2, 9), "return_loss": True}
+    ids = tokens(2, 11)
+    return {"input_ids": ids, "labels": ids}
+
+
+def answers(model: Any, name: str, scale: float = 1.0, **more: Any) -> dict[str, Tensor]:
+    """Outputs and gradients by name; the gradients of so many times the loss."""
+    model.zero_grad()
+    out = model(**inputs(name), **more)
+    (out.loss * scale).backward()
+    found = {"loss": out.loss.detach()}
+    logits = out.logits_per_image if name == "CLIP" else out.logits
+    found["logits"] = logits.detach()
+    for i, state in enumerate(out.get("hidden_states") or ()):
+        found[f"state {i}"] = state.detach()
+    grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    return {**found, **grads}
+
+
+def agree(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for key in expected:
+        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-5, msg=key)
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for key in expected:
+        assert torch.equal(found[key], expected[key]), key
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_and_gradients_agree(name: str) -> None:
+    model = make(name)
+    expected, keys = answers(model, name), list(model.state_dict())
+    report = warpsmith.patch(model)
+    assert report
+    assert list(model.state_dict()) == keys
+    agree(answers(model, name), expected)
+    assert not warpsmith.unpatch(model)
+    assert not any(swap.is_swapped(module) for module in model.modules())
+    same(answers(model, name), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_served_of_each_architecture(name: str) -> None:
+    model = make(name)
+    report = warpsmith.patch(model)
+    assert report.functions() == SERVED[name]
+    names = dict(model.named_modules())
+    for entry in (*report.replaced, *report.left):
+        assert type(names[entry.name]).__name__ == entry.module
+    assert all(kept.why for kept in report.left)
+    assert f"1 {type(model).__name__} -> scaled_dot_product_attention" in str(report)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_and_what_watches_it(name: str) -> None:
+    """Hidden states, gradient checkpointing, and both together."""
+    model = make(name).train()
+    for dropout in (m for m in model.modules() if isinstance(m, torch.nn.Dropout)):
+        dropout.p = 0.0
+    if name == "GPT2":
+        model.config.attn_pdrop = 0.0
+    for module in model.modules():
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+    more = {"output_hidden_states": True} if name != "CLIP" else {}
+    expected = answers(model, name, **more)
+    warpsmith.patch(model)
+    agree(answers(model, name, **more), expected)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    agree(answers(model, name, **more), expected)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_generation_is_the_same(name: str) -> None:
+    model, given = make(name), tokens(2, 7)
+    mask = torch.ones_like(given)
+    mask[1, :3] = 0
+    options = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(given, attention_mask=mask, **options)
+    warpsmith.patch(model)
+    assert torch.equal(model.generate(given, attention_mask=mask, **options), expected)
+    static = model.generate(given, attention_mask=mask, cache_implementation="static", **options)
+    assert torch.equal(static, expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_copies_are_models_of_their_own(name: str) -> None:
+    model = make(name)
+    warpsmith.patch(model)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert not warpsmith.patch(copied)
+        same(answers(copied, name), answers(model, name))
+        warpsmith.unpatch(copied)
+        assert not any(swap.is_swapped(module) for module in copied.modules())
+        model.load_state_dict(copied.state_dict())
+    assert any(swap.is_swapped(module) for module in model.modules())
+
+
+#: What keeps the gradients of these small models from where f16 has no digits left.
+SCALE = 1024.0
+#: Every expert has every token: which ones have it turns on the last digit of a router's logit.
+ALL_EXPERTS = {name: {"num_experts_per_tok": 4} for name in ("Mixtral", "Qwen3Moe")}
+
+
+def error(found: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
+    """Of all outputs and gradients together, each relative to its own size."""
+    assert found.keys() == exact.keys()
+    parts = [(found[k].float() - exact[k]).norm() / exact[k].norm().clamp_min(1e-6) for k in exact]
+    return float(torch.stack(parts).square().mean().sqrt())
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_errors_are_no_larger_in_16_bits(name: str, dtype: torch.dtype) -> None:
+    """Against f32 with the same weights."""
+    model = make(name, **ALL_EXPERTS.get(name, {})).to(dtype)
+    exact = answers(copy.deepcopy(model).float(), name, SCALE)
+    plain = answers(model, name, SCALE)
+    warpsmith.patch(model)
+    found = answers(model, name, SCALE)
+    assert error(found, exact) <= 1.1 * error(plain, exact)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_autocast(name: str) -> None:
+    model = make(name, **ALL_EXPERTS.get(name, {}))
+    exact = answers(model, name, SCALE)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = answers(model, name, SCALE)
+        warpsmith.patch(model)
+        found = answers(model, name, SCALE)
+    assert {k: v.dtype for k, v in found.items() if k != "loss"} == {
+        k: v.dtype for k, v in plain.items() if k != "loss"
+    }
+    assert error(found, exact) <= 1.1 * error(plain, exact)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma2", "GPT2", "Bert", "ViT"])
+def test_compiles_whole(name: str) -> None:
+    model = make(name)
+    warpsmith.patch(model)
+    given = inputs(name)
+    given.pop("labels")
+    if name in DECODERS:
+        given["use_cache"] = False
+    with torch.no_grad():
+        expected = model(**given).logits
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(**given).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("Llama", 15), ("GPT2", 3), ("ViT", 13 + 2), ("CLIP", 26), ("Bert", 14 + 2)],
+)
+def test_products_on_request(name: str, count: int) -> None:
+    """Every linear layer, and the MLPs whose activation joins one."""
+    model = make(name)
+    expected = answers(model, name)
+    served = warpsmith.patch(model, linear=True).functions()
+    assert served["linear"] == count
+    agree(answers(model, name), expected)
+    warpsmith.unpatch(model)
+    same(answers(model, name), expected)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["loss", "fused loss"])
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_training_compiles_whole(name: str, fused: bool) -> None:
+    model = make(name).train()
+    given = {**inputs(name), "use_cache": False}
+    loss = model(**given).loss
+    loss.backward()
+    expected = {n: p.grad for n, p in model.named_parameters()}
+    warpsmith.patch(model, fused_loss=fused)
+    model.zero_grad()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found = compiled(**given).loss
+    found.backward()
+    torch.testing.assert_close(found, loss, rtol=1e-4, atol=1e-5)
+    agree({n: p.grad for n, p in model.named_parameters()}, expected)
+
+
+def test_what_is_saved_loads_anywhere(tmp_path: Path) -> None:
+    model = make("Llama")
+    warpsmith.patch(model)
+    model.save_pretrained(tmp_path)
+    loaded = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    assert loaded.config._attn_implementation == "sdpa"
+    assert not any(swap.is_swapped(module) for module in loaded.modules())
+    torch.testing.assert_close(
+        loaded.eval()(**inputs("Llama")).logits, model(**inputs("Llama")).logits
+    )
+    assert type(model).__name__ in loaded.config.architectures
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Qwen2", "Qwen3", "Phi3"])
+def test_the_head_and_the_loss_in_one(name: str) -> None:
+    model = make(name).train()
+    given, options = inputs(name), {"num_items_in_batch": torch.tensor(7)}
+    expected = [model(**given), model(**given, **options)]
+    expected[0].loss.backward()
+    gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
+    report = warpsmith.patch(model, fused_loss=True)
+    assert report.functions() == {**SERVED[name], "fused_linear_cross_entropy": 1}
+    model.zero_grad()
+    found = [model(**given), model(**given, **options)]
+    found[0].loss.backward()
+    assert found[0].logits is None
+    for f, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(f.loss, e.loss, rtol=1e-4, atol=1e-5)
+    agree({n: p.grad for n, p in model.named_parameters()}, gradients)
+    for more in ({"labels": None}, {"logits_to_keep": 2, "labels": given["labels"][:, -2:]}):
+        assert model(**{**given, **more}).logits is not None
+    assert model.eval()(**given).logits is not None
+    warpsmith.unpatch(model)
+    assert model.train()(**given).logits is not None
+
+
+def test_attention_to_an_encoder() -> None:
+    """Blocks with a third branch go their own way."""
+    model = make("GPT2", add_cross_attention=True)
+    given = {**inputs("GPT2"), "encoder_hidden_states": torch.randn(2, 3, 32)}
+    expected = [model(**given).logits, model(**inputs("GPT2")).logits]
+    assert warpsmith.patch(model).functions()["add_layer_norm"] == 2
+    found = [model(**given).logits, model(**inputs("GPT2")).logits]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_of_a_model_of_ones_own() -> None:
+    class Mine(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.text, self.image = make("Llama"), make("ViT")
+
+    model = Mine()
+    served = warpsmith.patch(model).functions()
+    assert served["scaled_dot_product_attention"] == 2
+    assert served["silu_and_mul"] == 2
+    warpsmith.unpatch(model)
+    assert {m.config._attn_implementation for m in (model.text, model.image)} == {"sdpa"}
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_the_decoding_that_the_page_shows(name: str) -> None:
+    """In a CUDA graph where there is a GPU, step by step where there is none."""
+    page = (Path(__file__).resolve().parents[1] / "docs/models.md").read_text()
+    (code,) = re.findall(r"```python\n(from transformers import StaticCache.*?)```", page, re.S)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        graph = r"    side = .*?graph = [^\n]*\n[^\n]*\n    (?=    step)"
+        code = re.sub(graph, "", code, flags=re.S)
+        code = code.replace("        step()\n    for x", "    step()\n    for x")
+        code = code.replace("graph.replay()", "step()")
+        assert "cuda" not in code
+    model, given = make(name).to(device), tokens(2, 7).to(device)
+    options = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(given, **options)[:, 7:]
+    warpsmith.patch(model)
+    names: dict[str, Any] = {"torch": torch, "model": model, "tokens": given, "new_tokens": 9}
+    exec(compile(code, "docs/models.md", "exec"), names)
+    assert torch.equal(torch.cat(names["found"], 1), expected)
+
+
+# --- what is left ---------------------------------------------------------------------------------
+
+
+def why_left(model: Any, kind: str) -> str:
+    return "; ".join(k.why for k in warpsmith.patch(model).left if kind in k.module)
+
+
+def test_a_forward_that_was_replaced_is_left() -> None:
+    model = make("Llama")
+    norm = model.model.layers[0].post_attention_layernorm
+    norm.forward = lambda x: x
+    report = warpsmith.patch(model)
+    left = {kept.name: kept.why for kept in report.left}
+    assert "replaced already" in left["model.layers.0.post_attention_layernorm"]
+    assert "post_attention_layernorm is not served" in left["model.layers.0"]
+    assert report.functions()["add_rms_norm"] == 1
+
+
+def test_a_forward_that_reads_something_else_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("Llama")
+    cls = type(model.model.layers[0].mlp)
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x)) * self.scale
+
+    monkeypatch.setattr(cls, "forward", forward)
+    assert "is not the one that this stands for (scale)" in why_left(model, "MLP")
+
+
+def test_heads_that_are_not_normalised_here_are_turned_here() -> None:
+    model = make("Qwen3")
+    expected = answers(model, "Qwen3")
+    served = warpsmith.patch(model, norms=False).functions()
+    assert served["rope"] == 2
+    assert "qk_norm_rope" not in served
+    agree(answers(model, "Qwen3"), expected)
+
+
+def test_hooks_see_what_they_saw() -> None:
+    model, seen = make("Llama"), []
+    norm = model.model.layers[0].post_attention_layernorm
+    norm.register_forward_hook(lambda module, args, out: seen.append(out.shape))
+    warpsmith.patch(model)
+    model(**inputs("Llama"))
+    assert seen == [(2, 11, 32)]
+
+
+def test_attention_that_was_chosen_is_left() -> None:
+    model = make("Llama")
+    model.config._attn_implementation_internal = "flex_attention"
+    assert "its attention is flex_attention" in why_left(model, "LlamaForCausalLM")
+    assert model.config._attn_implementation == "flex_attention"
+
+
+def test_a_loss_that_was_replaced_is_left() -> None:
+    model = make("Llama")
+    model.loss_function = len
+    assert "loss has been replaced" in why_left(model, "LlamaForCausalLM")
+    warpsmith.unpatch(model)
+    assert model.loss_function is len
+
+
+def test_an_error_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("Llama")
+    expected = answers(model, "Llama")
+
+    def fail(*args: Any) -> None:
+        raise OSError("broken")
+
+    monkeypatch.setattr("warpsmith.patching.losses.patch", fail)
+    with pytest.raises(OSError, match="broken"):
+        warpsmith.patch(model)
+    assert not any(swap.is_swapped(module) for module in model.modules())
+    assert model.config._attn_implementation != "warpsmith"
+    same(answers(model, "Llama"), expected)
+
+
+# --- the benchmark --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
+@pytest.mark.parametrize("phase", ["prefill", "training", "decode"])
+def test_the_benchmark_compares_like_with_like(
+    kind: str, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(__file__).resolve().parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module("patched")
+    published = next(m for m in module.MODELS if m.kind == kind)
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    small = {name: TEXT[name] for name in (*names, "head_dim", "max_position_embeddings")}
+    model = module.Model("small", kind, published.sizes | small)
+    of = module.Phase(phase, 2, *((1, 9) if phase == "decode" else (11, 0)))
+    found = module.runners(model, of, "cpu", compiled=False)
+    exact = found.pop("exact")()
+    assert list(found) == ["eager", *module.PATCHES]
+    errors = {name: module.relative_error(run().detach(), exact) for name, run in found.items()}
+    assert all(0 < error < 0.1 for error in errors.values()), errors
+    assert errors["patched"] != errors["eager"]
