@@ -3,8 +3,8 @@
 //   added is known at compile time, so that no load hides behind a branch. It takes its place while the kernel before ends.
 //   Bound: DRAM, with the generator's instructions close behind in 16 bits.
 #include "device/start_early.h"
-#include "elementwise/dropout/elements.cuh"
 #include "device/stream_policy.h"
+#include "elementwise/dropout/elements.cuh"
 
 namespace warpsmith {
 namespace {

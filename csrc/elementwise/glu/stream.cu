@@ -2,9 +2,9 @@
 //   Against `pack`: four loads start before the first is waited for, and nothing is kept in L1 that is read once. It takes
 //   its place while the kernel before ends. Bound: DRAM.
 #include "device/start_early.h"
+#include "device/stream_policy.h"
 #include "elementwise/glu/glu.h"
 #include "elementwise/glu/halves.cuh"
-#include "device/stream_policy.h"
 
 namespace warpsmith {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "device/start_early.h"
-#include "elementwise/map/rows.cuh"
 #include "device/stream_policy.h"
+#include "elementwise/map/rows.cuh"
 
 namespace warpsmith {
 namespace {

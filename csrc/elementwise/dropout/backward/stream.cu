@@ -3,8 +3,8 @@
 //   waited for. Bound: DRAM.
 #include "device/convert.h"
 #include "device/start_early.h"
-#include "elementwise/dropout/backward/dropout_backward.h"
 #include "device/stream_policy.h"
+#include "elementwise/dropout/backward/dropout_backward.h"
 #include "host/launch.h"
 #include "host/registry.h"
 

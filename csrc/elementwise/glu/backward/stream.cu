@@ -1,9 +1,9 @@
 // Gradient of the gated linear unit at memory speed: 128-bit accesses past L1.
 //   Against `naive`: one load brings 16 bytes, and three of them start before the first is waited for. Bound: DRAM.
 #include "device/start_early.h"
+#include "device/stream_policy.h"
 #include "elementwise/glu/backward/glu_backward.h"
 #include "elementwise/glu/halves.cuh"
-#include "device/stream_policy.h"
 
 namespace warpsmith {
 namespace {
