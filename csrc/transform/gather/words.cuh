@@ -88,6 +88,12 @@ inline const char* needs_units(const GatherArgs& a, int unit_bytes, int word) {
   return whole && aligned ? nullptr : "needs rows of whole accesses, aligned";
 }
 
+inline const char* needs_values_of_16_bits(const GatherArgs& a) {
+  return size_of(a.dtype) == 2 ? nullptr : "needs values of 16 bits";
+}
+
+inline const char* needs_f32(const GatherArgs& a) { return a.dtype == Dtype::f32 ? nullptr : "needs f32"; }
+
 inline const char* needs_no_scale(const GatherArgs& a) { return a.scaled ? "needs a scale of 1" : nullptr; }
 
 }  // namespace warpsmith

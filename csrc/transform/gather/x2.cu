@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kGatherThreads) gather_x2_kernel(const GatherA
 }
 
 const char* takes(const GatherArgs& a) {
-  return unmet({needs_no_scale(a), needs_units(a, kUnit, sizeof(uint32_t)),
+  return unmet({needs_values_of_16_bits(a), needs_no_scale(a), needs_units(a, kUnit, sizeof(uint32_t)),
                 needs_gather_grid(a.elements() * size_of(a.dtype) / kUnit)});
 }
 

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kGatherThreads) gather_x8_kernel(const GatherA
 }
 
 const char* takes(const GatherArgs& a) {
-  return unmet({needs_no_scale(a), needs_units(a, kUnit, sizeof(uint16_t)),
+  return unmet({needs_values_of_16_bits(a), needs_no_scale(a), needs_units(a, kUnit, sizeof(uint16_t)),
                 needs_gather_grid(a.elements() * size_of(a.dtype) / kUnit)});
 }
 
