@@ -267,7 +267,15 @@ def noise_table(alphas_cumprod: Tensor) -> Tensor:
     Returns:
         [steps, 2], ``sqrt(alphas_cumprod)`` and ``sqrt(1 - alphas_cumprod)`` in float32, computed
         in float64, on the device of the argument.
+
+    Raises:
+        RuntimeError: `alphas_cumprod` has not one dimension.
     """
+    if alphas_cumprod.dim() != 1:
+        raise RuntimeError(
+            "noise_table: expected alphas_cumprod to have 1 dimension, "
+            f"got shape {shape_text(alphas_cumprod)}"
+        )
     kept = alphas_cumprod.double()
     return torch.stack((kept.sqrt(), (1 - kept).sqrt()), 1).float()
 

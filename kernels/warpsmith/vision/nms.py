@@ -300,6 +300,11 @@ def nms_fixed(
             f"nms: expected scores to have shape ({boxes.shape[0]},), one for each box, "
             f"got {shape_text(scores)}"
         )
+    if idxs is not None and (
+        not isinstance(idxs, Tensor) or idxs.is_floating_point() or idxs.is_complex()
+    ):
+        kind = idxs.dtype if isinstance(idxs, Tensor) else type(idxs).__name__
+        raise RuntimeError(f"nms: expected idxs to be a tensor of integers, got {kind}")
     order = torch.sort(scores, descending=True, stable=True).indices
     return _nms(variant, boxes, order, iou_threshold, None if idxs is None else idxs.long())
 

@@ -177,7 +177,8 @@ def timestep_embedding(
 
     Raises:
         RuntimeError: `t` holds no integers or has not one dimension.
-        ValueError: `dim` is too small for the shift; the variant does not exist.
+        ValueError: `dim` is too small for the shift; `steps` is negative; `max_period` is not
+            positive; the variant does not exist.
 
     Reference:
         Ho et al. 2020, "Denoising Diffusion Probabilistic Models",
@@ -186,6 +187,11 @@ def timestep_embedding(
     if dim // 2 <= frequency_shift:
         raise ValueError(
             f"timestep_embedding: expected dim / 2 to be more than {frequency_shift}, got dim {dim}"
+        )
+    if steps < 0 or max_period <= 0:
+        raise ValueError(
+            "timestep_embedding: expected steps of at least 0 and a max_period above 0, "
+            f"got {steps} and {max_period}"
         )
     table = _table(steps, dim, max_period, cos_first, frequency_shift, dtype, t.device)
     return _timestep_embedding(variant, table, t)

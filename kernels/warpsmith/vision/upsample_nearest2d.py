@@ -299,7 +299,7 @@ _upsample = dispatch.public(upsample_op)
 
 def upsample_nearest2d(
     x: Tensor,
-    size: Sequence[int] | None = None,
+    size: int | Sequence[int] | None = None,
     scale_factor: float | Sequence[float] | None = None,
     *,
     variant: str | None = None,
@@ -314,7 +314,7 @@ def upsample_nearest2d(
         x: [n, c, h, w] with at least one pixel, contiguous or channels last (anything else is
             copied), float32, float16, bfloat16, fp8, int8 or int32 (others without a kernel of
             their own).
-        size: height and width of the result; or else
+        size: height and width of the result, one number or two; or else
         scale_factor: what height and width are multiplied with, one number or two.
         variant: one rung by name instead of the best one, "bf16x8_pack_double".
 
@@ -332,7 +332,8 @@ def upsample_nearest2d(
     if (size is None) == (scale_factor is None):
         raise ValueError("upsample_nearest2d: expected either size or scale_factor")
     if size is not None:
-        return _upsample(variant, x, list(size), 0.0, 0.0)
+        sizes = [size, size] if isinstance(size, int) else list(size)
+        return _upsample(variant, x, sizes, 0.0, 0.0)
     assert scale_factor is not None
     pair = (scale_factor, scale_factor) if isinstance(scale_factor, int | float) else scale_factor
     factor_h, factor_w = map(float, pair)
