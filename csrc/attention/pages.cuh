@@ -22,7 +22,7 @@ __device__ __forceinline__ InPage look_up_token(const Pages& pages, int sequence
 // A page outside the cache ends the kernel.
 __device__ __forceinline__ void check_page(const Pages& pages, int page) {
   if (static_cast<unsigned>(page) >= static_cast<unsigned>(pages.count)) {
-    ptx::trap_with("block_table names a page that the cache does not have", __FILE__, __LINE__);
+    ptx::trap_with("block_table names a page that the cache does not have");
   }
 }
 

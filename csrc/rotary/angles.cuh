@@ -21,7 +21,7 @@ __device__ __forceinline__ int64_t rotary_position(const RotaryAngles& a, int ax
 __device__ __forceinline__ int rotary_axis(const RotaryAngles& a, int pair) {
   const int axis = __ldg(a.axes + pair);
   if (static_cast<unsigned>(axis) >= static_cast<unsigned>(a.axis_count)) {
-    ptx::trap_with("axes names a position that positions do not have", __FILE__, __LINE__);
+    ptx::trap_with("axes names a position that positions do not have");
   }
   return axis;
 }
@@ -29,7 +29,7 @@ __device__ __forceinline__ int rotary_axis(const RotaryAngles& a, int pair) {
 // The row of tables that have one for each position.
 __device__ __forceinline__ int64_t rotary_row(const RotaryAngles& a, int64_t position) {
   if (static_cast<uint64_t>(position) >= static_cast<uint64_t>(a.rows)) {
-    ptx::trap_with("a position lies outside of cos and sin", __FILE__, __LINE__);
+    ptx::trap_with("a position lies outside of cos and sin");
   }
   return position;
 }

@@ -17,7 +17,7 @@ __device__ __forceinline__ int64_t read_index(const void* index, int64_t at, boo
 // An index outside of [0, rows) ends the kernel.
 __device__ __forceinline__ int64_t check_index(int64_t row, int64_t rows) {
   if (static_cast<uint64_t>(row) >= static_cast<uint64_t>(rows)) {
-    ptx::trap_with("an index lies outside of the rows that there are", __FILE__, __LINE__);
+    ptx::trap_with("an index lies outside of the rows that there are");
   }
   return row;
 }

@@ -5,6 +5,6 @@
 
 namespace warpsmith::ptx {
 
-[[noreturn]] inline void trap_with(const char* message, const char*, unsigned) { emu::fail(message); }
+[[noreturn]] inline void trap_with(const char* message) { emu::fail(message); }
 
 }  // namespace warpsmith::ptx

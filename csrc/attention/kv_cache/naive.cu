@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) kv_cache_naive_kernel(const KvCacheA
   const int head = pair % a.q_heads, batch = pair / a.q_heads, kv_head = head / a.group();
   const int64_t held = int64_t{__ldg(a.lengths + batch)} + a.appended;
   if (held < 0 || held > int64_t{a.pages.width} * a.pages.tokens) {
-    ptx::trap_with("attention_with_kv_cache: a sequence is longer than its cache", __FILE__, __LINE__);
+    ptx::trap_with("attention_with_kv_cache: a sequence is longer than its cache");
   }
   const int n = static_cast<int>(held), place = n - a.m + token;
   const int first = max(place - a.left, 0), end = min(place + a.right + 1, n);

@@ -23,7 +23,7 @@ __device__ __forceinline__ Work work_of(const KvCacheArgs& a, int tiles, int num
   w.tile = number - w.batch * tiles;
   const int64_t held = int64_t{__ldg(a.lengths + w.batch)} + a.appended;
   if (held < 0 || held > int64_t{a.pages.width} * a.pages.tokens) {
-    ptx::trap_with("attention_with_kv_cache: a sequence is longer than its cache", __FILE__, __LINE__);
+    ptx::trap_with("attention_with_kv_cache: a sequence is longer than its cache");
   }
   w.n = static_cast<int>(held);
   const int row = w.tile * Tile::rows, last = min(row + Tile::rows, a.rows()) - 1;

@@ -9,7 +9,7 @@ namespace warpsmith {
 namespace {
 
 template <class T, class C>
-__global__ void __launch_bounds__(kPlaceThreads)
+__global__ void __launch_bounds__(kPlaceThreads, 1)
     rope_store_kv_pack_kernel(const RopeStoreKvArgs a, const RopeStoreWork w, const StreamPolicy l2) {
   start_early();
   rope_store_packs<T, C, 1, 1>(a, w, l2);

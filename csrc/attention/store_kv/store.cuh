@@ -23,14 +23,14 @@ __device__ __forceinline__ bool find_slot(InPage& to, const StoreKvArgs& a, int 
     if (said < 0) return false;
     const auto page = static_cast<int64_t>(a.pages.by_tokens.quotient(static_cast<uint64_t>(said)));
     if (page >= a.pages.count) {
-      ptx::trap_with("a slot lies behind the end of the cache", __FILE__, __LINE__);
+      ptx::trap_with("a slot lies behind the end of the cache");
     }
     to = {static_cast<int>(page), static_cast<int>(said - page * a.pages.tokens)};
     return true;
   }
   const int64_t position = said + i;
   if (position < 0 || position >= int64_t{a.pages.width} * a.pages.tokens) {
-    ptx::trap_with("the cache has no room for the new tokens of a sequence", __FILE__, __LINE__);
+    ptx::trap_with("the cache has no room for the new tokens of a sequence");
   }
   to = find_token(a.pages, sequence, static_cast<int>(position));
   return true;

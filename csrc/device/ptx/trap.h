@@ -8,11 +8,10 @@
 namespace warpsmith::ptx {
 
 // The message goes to standard error, and calls of CUDA fail with cudaErrorAssert from then on. Unlike printf it takes no
-// stack, so a kernel pays for it with a branch.
-__device__ __forceinline__ void trap_with([[maybe_unused]] const char* message, [[maybe_unused]] const char* file,
-                                          [[maybe_unused]] unsigned line) {
+// stack, so a kernel pays for it with a branch. It names no file and no line, which would be part of the machine code.
+__device__ __forceinline__ void trap_with([[maybe_unused]] const char* message) {
 #ifdef __CUDA_ARCH__
-  __assert_fail(message, file, line, "a kernel of warpsmith");
+  __assert_fail(message, "warpsmith", 0, "a kernel");
 #endif
 }
 
