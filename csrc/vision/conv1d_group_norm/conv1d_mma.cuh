@@ -14,6 +14,7 @@
 #include "tile/shared_limits.h"
 #include "tile/thread_again.cuh"
 #include "tile/warp_mma.cuh"
+#include "vision/conv1d_group_norm/add_piece.cuh"
 #include "vision/conv1d_group_norm/conv1d.h"
 #include "vision/conv1d_group_norm/planes.cuh"
 
@@ -198,8 +199,9 @@ __device__ __forceinline__ void convolve_tile(Sums& sums, void* memory, const Co
   aim(0);
   read(fragments[0], weights, signals, 0);
   const int slots = Memory::signal_slots(p.taps);
-  const int steps =
-      (PlaneProducts::end - PlaneProducts::first(planes)) * static_cast<int>(ceil_div(p.pitch, Tile::bk)) * p.taps;
+  const int steps_each = static_cast<int>(ceil_div(p.pitch, Tile::bk)) * p.taps;  // of a product of planes
+  const int steps = (PlaneProducts::end - PlaneProducts::first(planes)) * steps_each;
+  Sums totals;
   RingSlot<Tile::stages> at, ahead{Tile::stages - 1};
   int signal_slot = 0, tap = 0;
   for (int s = 0; s < steps; ++s) {
@@ -225,7 +227,9 @@ __device__ __forceinline__ void convolve_tile(Sums& sums, void* memory, const Co
       read(fragments[next % 2], a, b, 16 * next);
       sums.add(fragments[step % 2]);
     }
+    if (Pieces<planes, 0>(s >= steps - steps_each).end(s)) add_piece(totals, sums);
   }
+  if constexpr (planes > 1) sums = totals;
   ptx::cp_async_wait<0>();
   __syncthreads();
 }

@@ -5,6 +5,7 @@
 #include "host/launch.h"
 #include "host/registry.h"
 #include "row/rows.h"
+#include "vision/conv1d_group_norm/add_piece.cuh"
 #include "vision/conv1d_group_norm/conv1d_group_norm.h"
 
 namespace warpsmith {
@@ -22,14 +23,15 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t l = at - line * s.length, o = line - sample * s.c_out;
     const T* x = static_cast<const T*>(a.x) + sample * s.c_in * s.length;     // [c_in, length]
     const T* weight = static_cast<const T*>(a.weight) + o * s.c_in * s.taps;  // [c_in, taps]
-    float sum = a.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(a.bias)[o]);
+    float sum = 0.0f, piece = a.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(a.bias)[o]);
     for (int64_t i = 0; i < s.c_in; ++i) {
       for (int t = 0; t < s.taps; ++t) {
         const int64_t from = l + t - s.before();
         // a weight that is not finite leaves its mark beyond the signal, too
         const float value = from < 0 || from >= s.length ? 0.0f : to_float(x[i * s.length + from]);
-        sum = fmaf(to_float(weight[i * s.taps + t]), value, sum);
+        piece = fmaf(to_float(weight[i * s.taps + t]), value, piece);
       }
+      add_piece(sum, piece);
     }
     static_cast<T*>(a.h)[at] = from_float<T>(sum);
   }

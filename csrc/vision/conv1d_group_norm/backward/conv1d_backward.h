@@ -35,11 +35,17 @@ struct WeightSlices {
   int64_t pitch;  // of a row of sums
   int64_t one;    // sums of a slice: [taps, c_out, pitch]
 
+  // That a multiprocessor has at once.
+  static constexpr int blocks_of(int tile, bool in_pieces) {
+    return tile == 128 ? (in_pieces ? 1 : 2) : in_pieces ? 3 : 4;
+  }
+
   explicit WeightSlices(const Conv1dBackwardArgs& a) {
     const Conv1dShape& s = a.shape;
     tile = s.c_in <= 64 || s.c_out <= 64 ? 64 : 128;
     tiles = ceil_div(s.c_out, tile) * ceil_div(s.c_in, tile) * s.taps;
-    const int64_t at_once = int64_t{a.sm_count} * (tile == 128 ? 2 : 4), steps = ceil_div(s.positions(), kStep);
+    const int64_t at_once = int64_t{a.sm_count} * blocks_of(tile, planes_of(a.dtype) > 1),
+                  steps = ceil_div(s.positions(), kStep);
     const int64_t wanted = std::min({at_once / tiles, steps / kLeastSteps, kMost});
     const int64_t each = ceil_div(steps, std::max<int64_t>(wanted, 1));
     depth = each * kStep;

@@ -5,6 +5,7 @@
 #include "host/launch.h"
 #include "host/registry.h"
 #include "row/rows.h"
+#include "vision/conv1d_group_norm/add_piece.cuh"
 #include "vision/conv1d_group_norm/backward/conv1d_backward.h"
 
 namespace warpsmith {
@@ -21,15 +22,16 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t line = length.quotient_as(at), sample = channels.quotient_as(line);
     const int64_t m = at - line * s.length, i = line - sample * s.c_in;
     const T* grad = static_cast<const T*>(a.grad) + sample * s.c_out * s.length;  // [c_out, length]
-    float sum = 0.0f;
+    float sum = 0.0f, piece = 0.0f;
     for (int64_t o = 0; o < s.c_out; ++o) {
       const T* weight = static_cast<const T*>(a.weight) + (o * s.c_in + i) * s.taps;  // [taps]
       for (int t = 0; t < s.taps; ++t) {
         const int64_t from = m - t + s.before();
         // a weight that is not finite leaves its mark beyond the signal, too
         const float value = from < 0 || from >= s.length ? 0.0f : to_float(grad[o * s.length + from]);
-        sum = fmaf(to_float(weight[t]), value, sum);
+        piece = fmaf(to_float(weight[t]), value, piece);
       }
+      add_piece(sum, piece);
     }
     static_cast<T*>(a.dx)[at] = from_float<T>(sum);
   }

@@ -11,16 +11,20 @@
 #include "tile/copy.cuh"
 #include "tile/thread_again.cuh"
 #include "tile/warp_mma.cuh"
+#include "vision/conv1d_group_norm/add_piece.cuh"
 #include "vision/conv1d_group_norm/backward/conv1d_backward.h"
 #include "vision/conv1d_group_norm/planes.cuh"
 
 namespace warpsmith {
 namespace {
 
-template <int size, int blocks_>
+// Sums in pieces take twice the registers: twice the warps, or a block less.
+template <class T, int size>
 struct WeightTile {
-  static constexpr int bm = size, bn = size, bk = static_cast<int>(WeightSlices::kStep), warps_m = 2, warps_n = 2,
-                       stages = 3, blocks = blocks_;
+  static constexpr bool in_pieces = Planes<T>::count > 1;
+  static constexpr int bm = size, bn = size, bk = static_cast<int>(WeightSlices::kStep), warps_m = 2,
+                       warps_n = in_pieces && size == 128 ? 4 : 2, stages = 3,
+                       blocks = WeightSlices::blocks_of(size, in_pieces);
 };
 
 struct WeightProduct {
@@ -78,7 +82,7 @@ __global__ void __launch_bounds__(Share<Tile>::threads, Tile::blocks)
   using Unit = typename Planes<T>::Unit;
   using A = OperandTile<Along::mn, Tile::bm, Tile::bk, Swizzled>;
   using B = OperandTile<Along::mn, Tile::bn, Tile::bk, Swizzled>;
-  constexpr int kThreads = Share<Tile>::threads, kSteps = Tile::bk / 16;
+  constexpr int kThreads = Share<Tile>::threads, kSteps = Tile::bk / 16, kPlanes = Planes<T>::count;
   static_assert(kSteps % 2 == 0, "fragments alternate");
   __shared__ Stage<Unit, A, B> stages[Tile::stages];
   start_early();
@@ -91,10 +95,10 @@ __global__ void __launch_bounds__(Share<Tile>::threads, Tile::blocks)
   const WarpPlace<Tile> warp;
   const FragmentReader<Side::a, A> read_a(warp.m);
   const FragmentReader<Side::b, B> read_b(warp.n);
-  WarpSums<Unit, float, Tile> sums;
+  WarpSums<Unit, float, Tile> sums, totals;
 
 #pragma unroll 1
-  for (int product = PlaneProducts::first(Planes<T>::count); product < PlaneProducts::end; ++product) {
+  for (int product = PlaneProducts::first(kPlanes); product < PlaneProducts::end; ++product) {
     TileCopy<Unit, A, kThreads> copy_a(p.grad, PlaneProducts::a(product), p.grad_pitch, row, first);
     MovedCopy<Unit, B, kThreads> copy_b(p, PlaneProducts::b(product), column, first, tap - p.before);
 
@@ -113,6 +117,7 @@ __global__ void __launch_bounds__(Share<Tile>::threads, Tile::blocks)
     Fragments<Share<Tile>::wm, Share<Tile>::wn> fragments[2];
     fragments[0].read(read_a, stages[0].a, read_b, stages[0].b, 0);
     RingSlot<Tile::stages> at, ahead{Tile::stages - 1};
+    const Pieces<kPlanes, 1> pieces(product + 1 == PlaneProducts::end);
     for (int s = 0; s < steps; ++s) {
       const int64_t left = depth - int64_t{s + Tile::stages - 1} * Tile::bk;
 #pragma unroll
@@ -133,9 +138,15 @@ __global__ void __launch_bounds__(Share<Tile>::threads, Tile::blocks)
         fragments[next % 2].read(read_a, stages[at.slot].a, read_b, stages[at.slot].b, 16 * next);
         sums.add(fragments[step % 2]);
       }
+      if (pieces.end(s)) add_piece(totals, sums);
     }
     ptx::cp_async_wait<0>();
     __syncthreads();  // the next product fills the ring again
+  }
+
+  if constexpr (kPlanes > 1) {
+    add_piece(totals, sums);
+    sums = totals;
   }
 
   // store
@@ -173,8 +184,11 @@ __global__ void __launch_bounds__(kSumThreads)
   if (at >= rows * channels) return;
   const int64_t row = at / channels, from = row * pitch + at - row * channels, plane = rows * pitch;
   for (int t = 0; t < taps; ++t) {
-    float sum = 0.0f;
-    for (int64_t s = 0; s < slices; ++s) sum += sums[(s * taps + t) * plane + from];
+    float sum = 0.0f, piece = 0.0f;
+    for (int64_t s = 0; s < slices; ++s) {
+      piece += sums[(s * taps + t) * plane + from];
+      add_piece(sum, piece);
+    }
     to[at * taps + t] = from_float<T>(sum);
   }
 }
@@ -207,8 +221,8 @@ void multiply_weight_gradient(const Conv1dBackwardArgs& a, const void* grad_line
       const LaunchConfig config{.grid = grid, .block = Share<Tile>::threads, .early = true};
       warpsmith::launch<&conv1d_backward_weight_kernel<T, Tile>>(config, stream, p);
     };
-    slices.tile == 64 ? multiply.template operator()<WeightTile<64, 4>>()
-                      : multiply.template operator()<WeightTile<128, 2>>();
+    slices.tile == 64 ? multiply.template operator()<WeightTile<T, 64>>()
+                      : multiply.template operator()<WeightTile<T, 128>>();
     const LaunchConfig config{
         .grid = static_cast<unsigned>(ceil_div(s.c_out * s.c_in, kSumThreads)), .block = kSumThreads, .early = true};
     warpsmith::launch<&conv1d_backward_sum_slices_kernel<T>>(config, stream, static_cast<T*>(a.dweight),
