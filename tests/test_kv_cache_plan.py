@@ -133,7 +133,8 @@ def clusters_of(batch: int, m: int, keys: int, gpu: Gpu = H200, kv_heads: int = 
     """Blocks and the workspace in bytes of a call that clusters serve."""
     of_head = 32 // kv_heads * m
     cut = kv_cache_plan.cut_of("split_cluster", of_head, 128, 128)
-    assert cut is not None and cut.in_clusters
+    assert cut is not None
+    assert cut.in_clusters
     work = batch * kv_heads * -(-of_head // cut.rows)
     blocks = kv_cache_plan.split(gpu, cut, of_head, kv_heads, [keys] * batch)
     return [blocks, kv_cache_plan.workspace_bytes(gpu, cut, blocks, work, keys, False)]
