@@ -98,7 +98,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::resident)
     } else {
       const int64_t slot = slot_of(own, at == begin);
       for_each_own_four<Tile>(a, w, rank, cluster, [&](int row, int column) {
-        leave_piece<Tile>(left, slot, row, column, of_cluster(row, column));
+        const Sums piece = of_cluster(row, column);
+        // what it weighs too: whoever reads this part has met nobody of the row's other parts, which leave the same bits
+        left.pieces[slot * Tile::rows + row] = piece.piece;
+        leave_piece<Tile>(left, slot, row, column, piece);
       });
       __shared__ bool is_last;
       __syncthreads();
