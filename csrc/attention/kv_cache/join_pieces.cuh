@@ -118,53 +118,46 @@ __device__ __forceinline__ void leave_piece(const Pieces& to, int64_t slot, int 
 // A row's piece of block `first` is the last that this block left, those of the following ones are their first.
 __device__ __forceinline__ int64_t slot_of(int block, bool begins) { return 2 * int64_t{block} + (begins ? 1 : 0); }
 
-// The pieces that blocks first to last left of a row: what they weigh is brought to shared memory by all threads at once,
-// as long as it fits there, because a thread that asked for one after the other would wait most of its time.
+// What `count` pieces of four columns of a query add up to, always in the same order; load(i, piece, o) brings one. Several
+// are asked for at once: a thread that waited for one after the other would do nothing else.
+template <int at_once, class Load>
+__device__ __forceinline__ Sums sum_of(int count, Load&& load) {
+  Sums sums;
+  for (int first = 0; first < count; first += at_once) {
+    Piece pieces[at_once];
+    float4 o[at_once];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      pieces[i] = {-INFINITY, 0.0f};
+      o[i] = {};
+      if (first + i < count) load(first + i, pieces[i], o[i]);
+    }
+    float top = sums.piece.most;
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) top = fmaxf(top, pieces[i].most);
+    const float kept = weight_of(sums.piece.most, top);
+    sums.piece = {top, sums.piece.total * kept};
+    sums.o = {sums.o.x * kept, sums.o.y * kept, sums.o.z * kept, sums.o.w * kept};
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const float weight = weight_of(pieces[i].most, top);
+      sums.piece.total = fmaf(pieces[i].total, weight, sums.piece.total);
+      sums.add(o[i], weight);
+    }
+  }
+  return sums;
+}
+
+// Of the pieces that blocks first to last left of a row.
 template <class Tile>
-class LeftPieces {
- public:
-  // `rows`: that the tile has.
-  __device__ __forceinline__ LeftPieces(const Pieces& from, int first, int last, int rows, char* shared)
-      : from_(from), first_(first), last_(last), shared_(reinterpret_cast<Piece*>(shared)) {
-    const int count = (last - first + 1) * Tile::rows;
-    fits_ = count * static_cast<int>(sizeof(Piece)) <= Tile::smem;
-    if (!fits_) return;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += Tile::threads) {
-      if (i % Tile::rows < rows) shared_[i] = in_memory(first + i / Tile::rows, i % Tile::rows);
-    }
-    __syncthreads();
-  }
-
-  // Their sum, always in the same order.
-  __device__ __forceinline__ Sums sum(int row, int column) const {
-    Sums sums;
-    for (int block = first_; block <= last_; ++block) sums.piece.most = fmaxf(sums.piece.most, piece(block, row).most);
-#pragma unroll 8
-    for (int block = first_; block <= last_; ++block) {
-      const Piece own = piece(block, row);
-      const float weight = weight_of(own.most, sums.piece.most);
-      sums.piece.total = fmaf(own.total, weight, sums.piece.total);
-      sums.add(__ldcg(reinterpret_cast<const float4*>(from_.o + place(block, row) * Tile::d + column)), weight);
-    }
-    return sums;
-  }
-
- private:
-  __device__ __forceinline__ int64_t place(int block, int row) const {
-    return slot_of(block, block == first_) * Tile::rows + row;
-  }
-  __device__ __forceinline__ Piece in_memory(int block, int row) const {
-    const float2 raw = __ldcg(reinterpret_cast<const float2*>(from_.pieces + place(block, row)));
-    return {raw.x, raw.y};
-  }
-  __device__ __forceinline__ Piece piece(int block, int row) const {
-    return fits_ ? shared_[(block - first_) * Tile::rows + row] : in_memory(block, row);
-  }
-
-  const Pieces& from_;
-  int first_, last_;
-  Piece* shared_;
-  bool fits_;
-};
+__device__ __forceinline__ Sums left_sum(const Pieces& from, int first, int last, int row, int column) {
+  constexpr int kAtOnce = 16;
+  return sum_of<kAtOnce>(last - first + 1, [&](int i, Piece& piece, float4& o) {
+    const int64_t at = slot_of(first + i, i == 0) * Tile::rows + row;
+    const float2 raw = __ldcg(reinterpret_cast<const float2*>(from.pieces + at));
+    piece = {raw.x, raw.y};
+    o = __ldcg(reinterpret_cast<const float4*>(from.o + at * Tile::d + column));
+  });
+}
 
 }  // namespace warpsmith

@@ -7,6 +7,7 @@
 #include "attention/cache_operands.h"
 #include "attention/checks.h"
 #include "attention/kv_cache/tiles.h"
+#include "host/named_of_nothing.h"
 #include "host/serve.h"
 
 namespace warpsmith {
@@ -63,6 +64,7 @@ std::optional<Outputs> run(const Call& call, const Tensor& q, const Tensor& k_ca
   if (return_lse) lse = empty_contiguous(q, Sizes(lse_sizes, 3), ScalarType::Float);
   if (!has_values(outputs)) return outputs;
   if (!has_unit_heads(k_cache) || !has_unit_heads(v_cache) || !is_countable(k_cache, block_table)) {
+    check_named_of_nothing<KvCacheArgs>(call, q);  // a GPU that is too old for it comes first
     if (call.named != nullptr) {
       fail(kOp, "rung '", call.named->rung, "' needs caches of less than 2^30 tokens, and heads without gaps");
     }

@@ -39,8 +39,14 @@ struct SplitTile {
 
 // A row that fewer rounds than these are left of is not shared.
 inline constexpr int kLeastRounds = 2;
+// Nor where a block's keys would be less than so many times what it leaves of sums, which the last block reads.
+inline constexpr int kKeysOfPiece = 4;
 // Where a row's result must not depend on others, it is cut after as many rounds, whatever it is cut into.
 inline constexpr int kInvariantRounds = 16;
+// Blocks of a cluster.
+inline constexpr int kMostCluster = 16, kLeastCluster = 2;
+// What they are for: queries that share a head of keys, and heads of all sequences.
+inline constexpr int kMostClusterQueries = 32, kMostClusterRows = 32;
 // Counters that a launch may have on loan; see tickets.cuh.
 inline constexpr int kTicketsOfLaunch = 1024;
 
@@ -48,21 +54,45 @@ inline constexpr int kTicketsOfLaunch = 1024;
 struct Split {
   int tiles;  // of queries
   int blocks;
+  int least;       // rounds of a block
   int64_t pieces;  // at most, of a call
 
-  Split(const KvCacheArgs& a, int rows, int round, int smem, int resident) {
+  // `bytes`: of a value in the cache.
+  Split(const KvCacheArgs& a, int rows, int round, int bytes, int smem, int resident) {
     tiles = static_cast<int>(ceil_div(a.rows(), rows));
     const int64_t of_work = int64_t{a.batch} * a.kv_heads * tiles, most = ceil_div(a.pages.capacity(), round);
     const int fit = std::max(1, std::min(resident, (a.block_smem + 1024) / (smem + 1024)));
     const int64_t rounds = of_work * std::max<int64_t>(most, 1);
-    blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rounds, kLeastRounds), 1, int64_t{a.sm_count} * fit));
+    // d values of f32 a query, against d of a key and of its value
+    const int of_piece = kKeysOfPiece * 4 * std::min(a.rows(), rows);
+    least = std::max(kLeastRounds, static_cast<int>(ceil_div(of_piece, 2 * round * bytes)));
+    blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rounds, least), 1, int64_t{a.sm_count} * fit));
     if (a.blocks > 0) blocks = a.blocks;
     pieces = a.batch_invariant ? of_work * std::max<int64_t>(ceil_div(most, kInvariantRounds), 1) : blocks;
   }
   template <class Tile>
   static Split of(const KvCacheArgs& a) {
-    return Split(a, Tile::rows, Tile::round, Tile::smem, Tile::resident);
+    return Split(a, Tile::rows, Tile::round, sizeof(typename Tile::C), Tile::smem, Tile::resident);
   }
+};
+
+// The same among clusters of blocks (sm_90): shares are those of clusters, whose blocks have equal parts of every row's
+// rounds. A block has all of a multiprocessor, and a row of work a cluster where there are enough of them.
+struct ClusterSplit {
+  int tiles;              // of queries
+  int cluster, clusters;  // blocks of each, and how many there are
+
+  ClusterSplit(const KvCacheArgs& a, int rows) {
+    tiles = static_cast<int>(ceil_div(a.rows(), rows));
+    const int64_t of_work = int64_t{a.batch} * a.kv_heads * tiles;
+    // neighbours that share their memory: GPUs have some in parts of 16 and a few more
+    cluster = kMostCluster;
+    while (cluster > a.sm_count && cluster > kLeastCluster) cluster /= 2;
+    const int most = std::max(a.sm_count / cluster, 1) * cluster;
+    while (cluster > kLeastCluster && most / cluster < of_work) cluster /= 2;
+    clusters = static_cast<int>(ceil_div(a.blocks > 0 ? a.blocks : most, cluster));
+  }
+  int blocks() const { return clusters * cluster; }
 };
 
 // A piece of a row: sums of values, and the largest score and the sum of weights of each query. A block leaves two at most.
@@ -72,6 +102,13 @@ template <class Tile>
 int64_t workspace_floats(const KvCacheArgs& a) {
   const Split split = Split::of<Tile>(a);
   return split.pieces * (2 * piece_floats(Tile::rows, Tile::d) + 1);  // and a counter
+}
+
+// A cluster leaves two as well, of which every block has a part and a counter.
+template <class Tile>
+int64_t cluster_workspace_floats(const KvCacheArgs& a) {
+  const ClusterSplit split(a, Tile::rows);
+  return split.clusters * 2 * piece_floats(Tile::rows, Tile::d) + split.blocks();
 }
 
 }  // namespace warpsmith

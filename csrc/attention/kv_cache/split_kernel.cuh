@@ -125,11 +125,11 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
   __syncthreads();
 }
 
-// `pieces`: pairs of them that there is memory for. `range`: of the launch's counters, or kNoRange: these lie in the
+// `least`: rounds of a block. `pieces`: pairs of them that there is memory for. `range`: of the launch's counters, or kNoRange: these lie in the
 // workspace, behind the pieces.
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::resident)
-    split_kv_kernel(const KvCacheArgs a, int tiles, int64_t pieces, int range) {
+    split_kv_kernel(const KvCacheArgs a, int tiles, int least, int64_t pieces, int range) {
   extern __shared__ __align__(128) char shared[];
   CacheStage<Tile>* const ring = reinterpret_cast<CacheStage<Tile>*>(shared);
   const GroupSums<Tile> groups(shared);
@@ -139,14 +139,14 @@ __global__ void __launch_bounds__(Tile::threads, Tile::resident)
           ? reinterpret_cast<unsigned*>(static_cast<float*>(a.workspace) + 2 * pieces * Tile::rows * (Tile::d + 2))
           : tickets + range * kTicketsOfLaunch);
 
-  const Shares shares = shares_of<Tile>(a, tiles);
+  Shares shares;
+  int before;
+  Work w = first_work<Tile>(shares, before, a, tiles, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x), least);
   const auto total = static_cast<unsigned>(shares.total), of_block = static_cast<unsigned>(shares.of_block);
-  // Of a grid for all shares the products stay below 2 * total.
   for (unsigned block = blockIdx.x; block * of_block < total; block += gridDim.x) {
     int at = static_cast<int>(block) * shares.of_block;
     const int end = min(at + shares.of_block, shares.total);
-    int before;
-    Work w = find_work<Tile>(before, a, tiles, at);
+    if (block != blockIdx.x) w = find_work<Tile>(before, a, tiles, at);
     while (true) {
       const int of_head = counted(a, w), kv_head = (at - before) / of_head;
       const int begin = before + kv_head * of_head, stop = min(end, begin + of_head);  // of the row; of this block
@@ -169,9 +169,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::resident)
         }
         __syncthreads();
         if (is_last) {
-          const LeftPieces<Tile> left(blocks, first, last, rows_of<Tile>(a, w), shared);
           for_each_four<Tile>(a, w, [&](int row, int column) {
-            store_result<T, Tile>(a, w, kv_head, row, column, left.sum(row, column));
+            store_result<T, Tile>(a, w, kv_head, row, column, left_sum<Tile>(blocks, first, last, row, column));
           });
         }
       }
@@ -232,7 +231,7 @@ void launch_split(const KvCacheArgs& a, cudaStream_t stream) {
     }
     const LaunchConfig config{
         .grid = static_cast<unsigned>(split.blocks), .block = Tile::threads, .dynamic_smem = Tile::smem};
-    warpsmith::launch<&split_kv_kernel<T, Tile>>(config, stream, a, split.tiles, split.pieces, range);
+    warpsmith::launch<&split_kv_kernel<T, Tile>>(config, stream, a, split.tiles, split.least, split.pieces, range);
   });
 }
 

@@ -44,21 +44,32 @@ struct Shares {
   int total, of_block;
 };
 
+// Where a block begins, or the last round of all for one that has none. Of a grid for all shares the products stay below
+// 2 * total.
+__device__ __forceinline__ int first_round(const Shares& shares, int block) {
+  const unsigned start = static_cast<unsigned>(block) * static_cast<unsigned>(shares.of_block);
+  return static_cast<int>(min(start, static_cast<unsigned>(shares.total - 1)));
+}
+
 // Rounds that a head of some work counts for.
 __device__ __forceinline__ int counted(const KvCacheArgs& a, const Work& w) {
   return a.batch_invariant ? (w.rounds + kInvariantRounds - 1) / kInvariantRounds * kInvariantRounds : w.rounds;
 }
 
-template <class Tile>
-__device__ __forceinline__ Shares shares_of(const KvCacheArgs& a, int tiles) {
-  const int lane = threadIdx.x % kWarp, count = a.batch * tiles;
-  int mine = 0;
-  for (int i = lane; i < count; i += kWarp) mine += a.kv_heads * counted(a, work_of<Tile>(a, tiles, i));
-  Shares s;
-  s.total = warp_reduce(mine);
-  const int even = (s.total + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
-  s.of_block = a.batch_invariant ? kInvariantRounds : max(even, kLeastRounds);
-  return s;
+// `total` rounds, shared out among `blocks`.
+__device__ __forceinline__ Shares shares_of(const KvCacheArgs& a, int total, int blocks, int least) {
+  const int even = (total + blocks - 1) / blocks;
+  return {total, a.batch_invariant ? kInvariantRounds : max(even, least)};
+}
+
+// Sums of all lanes up to one's own.
+__device__ __forceinline__ int sum_upto(int lane, int own) {
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const int lower = __shfl_up_sync(kAllLanes, own, distance);
+    if (lane >= distance) own += lower;
+  }
+  return own;
 }
 
 // The work that has round `start` of all, and how many rounds come before it.
@@ -68,12 +79,7 @@ __device__ __forceinline__ Work find_work(int& before, const KvCacheArgs& a, int
   before = 0;
   for (int i = lane;; i += kWarp) {
     const int own = i < count ? a.kv_heads * counted(a, work_of<Tile>(a, tiles, i)) : 0;
-    int upto = own;
-#pragma unroll
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      const int lower = __shfl_up_sync(kAllLanes, upto, distance);
-      if (lane >= distance) upto += lower;
-    }
+    const int upto = sum_upto(lane, own);
     const unsigned past = __ballot_sync(kAllLanes, before + upto > start);
     if (past != 0) {
       const int found = __popc(~past & (past - 1));
@@ -82,6 +88,29 @@ __device__ __forceinline__ Work find_work(int& before, const KvCacheArgs& a, int
     }
     before += __shfl_sync(kAllLanes, upto, kWarp - 1);
   }
+}
+
+// How a call is shared out among `blocks`, and the first work of `block`: what find_work would find for its first round, or
+// anything where it has none. Lengths of up to 32 tiles of queries are asked for once, all of them together.
+template <class Tile>
+__device__ __forceinline__ Work first_work(Shares& shares, int& before, const KvCacheArgs& a, int tiles, int blocks,
+                                           int block, int least) {
+  const int lane = threadIdx.x % kWarp, count = a.batch * tiles;
+  if (count > kWarp) {
+    int mine = 0;
+    for (int i = lane; i < count; i += kWarp) mine += a.kv_heads * counted(a, work_of<Tile>(a, tiles, i));
+    shares = shares_of(a, warp_reduce(mine), blocks, least);
+    return find_work<Tile>(before, a, tiles, first_round(shares, block));
+  }
+  const Work own = work_of<Tile>(a, tiles, min(lane, count - 1));
+  const int mine = lane < count ? a.kv_heads * counted(a, own) : 0, upto = sum_upto(lane, mine);
+  shares = shares_of(a, __shfl_sync(kAllLanes, upto, kWarp - 1), blocks, least);
+  const unsigned past = __ballot_sync(kAllLanes, upto > first_round(shares, block));
+  const int found = __popc(~past & (past - 1));
+  before = __shfl_sync(kAllLanes, upto - mine, found);
+  const auto of_found = [&](int value) { return __shfl_sync(kAllLanes, value, found); };
+  return {of_found(own.batch), of_found(own.tile),  of_found(own.n),     of_found(own.low),
+          of_found(own.end),   of_found(own.first), of_found(own.rounds)};
 }
 
 }  // namespace warpsmith

@@ -176,7 +176,7 @@ def _queries(q: Tensor) -> Tensor:
     return torch.empty(q.shape, dtype=q.dtype, device="meta")
 
 
-def _split(e4m3: bool, rows_of_tile: int) -> Any:
+def _split(e4m3: bool, rung: str) -> Any:
     size = 1 if e4m3 else 2
     width = 16 // size
 
@@ -197,10 +197,12 @@ def _split(e4m3: bool, rows_of_tile: int) -> Any:
             return "needs heads of q aligned to 4 bytes"
         if block_table is not None and k_cache.shape[1] % 16:
             return "needs pages of a multiple of 16 tokens"
-        tiles = -(-_rows(q, k_cache) // rows_of_tile)
+        of_head = _rows(q, k_cache)
+        cut = plans.cut_of(rung, of_head, d, dv)
+        assert cut is not None, rung
+        tiles = -(-of_head // cut.rows)
         width_of_table = 1 if block_table is None else block_table.shape[1]
-        tile, _ = plans.tile_of(e4m3, rows_of_tile, d, dv)
-        most = -(-width_of_table * k_cache.shape[1] // tile.round) + 16
+        most = -(-width_of_table * k_cache.shape[1] // cut.tile.round) + 16
         if q.shape[0] * k_cache.shape[2] * tiles * most >= 2**30:
             return "needs fewer or shorter sequences"
         return None
@@ -214,6 +216,32 @@ def _suits_tiles(q: Tensor, k_cache: Tensor, batch_invariant: bool) -> str | Non
     return "16 queries or less share a head of keys"
 
 
+def _split_cluster(e4m3: bool, rung: str) -> Any:
+    split = _split(e4m3, rung)
+
+    def when(
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_table: Tensor | None,
+        batch_invariant: bool,
+    ) -> str | None:
+        if batch_invariant:
+            return "does not cut a sequence alike whatever others there are"
+        reason: str | None = split(q, k_cache, v_cache, block_table)
+        return reason
+
+    return when
+
+
+def _suits_clusters(q: Tensor, k_cache: Tensor) -> str | None:
+    if _rows(q, k_cache) > plans.MOST_CLUSTER_QUERIES:
+        return f"more than {plans.MOST_CLUSTER_QUERIES} queries share a head of keys"
+    if q.shape[0] * k_cache.shape[2] > plans.MOST_CLUSTER_ROWS:
+        return f"sequences have more than {plans.MOST_CLUSTER_ROWS} heads of keys"
+    return None
+
+
 _HALVES = ("f16", "bf16")
 
 _LADDER = (
@@ -225,7 +253,7 @@ _LADDER = (
         dtypes=_HALVES,
         width=8,
         technique="split_kv",
-        when=_split(False, 16),
+        when=_split(False, "split_kv"),
     ),
     Rung(
         "split_kv_e4m3",
@@ -233,7 +261,7 @@ _LADDER = (
         dtypes=_HALVES,
         width=16,
         technique="split_kv_e4m3",
-        when=_split(True, 16),
+        when=_split(True, "split_kv_e4m3"),
     ),
     Rung(
         "query_tiles",
@@ -241,7 +269,7 @@ _LADDER = (
         dtypes=_HALVES,
         width=8,
         technique="query_tiles",
-        when=_split(False, 64),
+        when=_split(False, "query_tiles"),
         suits=_suits_tiles,
     ),
     Rung(
@@ -250,8 +278,31 @@ _LADDER = (
         dtypes=_HALVES,
         width=16,
         technique="query_tiles_e4m3",
-        when=_split(True, 64),
+        when=_split(True, "query_tiles_e4m3"),
         suits=_suits_tiles,
+    ),
+    Rung(
+        "split_cluster",
+        "few sequences: a head of keys to the blocks of a cluster, which join their sums through "
+        "distributed shared memory, each some columns",
+        dtypes=_HALVES,
+        width=8,
+        technique="split_cluster",
+        when=_split_cluster(False, "split_cluster"),
+        suits=_suits_clusters,
+        min_sm=90,
+        unproven=True,
+    ),
+    Rung(
+        "split_cluster_e4m3",
+        "the same from a cache in e4m3",
+        dtypes=_HALVES,
+        width=16,
+        technique="split_cluster_e4m3",
+        when=_split_cluster(True, "split_cluster_e4m3"),
+        suits=_suits_clusters,
+        min_sm=90,
+        unproven=True,
     ),
 )
 
@@ -513,15 +564,13 @@ def _planned(
                 f"got {wrong[0]}"
             )
     blocks = workspace = 0
-    rows = plans.ROWS.get(choice.variant.rung.name) if choice.variant else None
-    if rows is not None and gpu is not None:
-        tile, tile_d = plans.tile_of(e4m3, rows, d, dv)
-        of_head = _rows(q, k_cache)
-        blocks = plans.split(gpu, tile, tile_d, rows, e4m3, of_head, kv_heads, keys)
-        work = batch * kv_heads * -(-of_head // rows)
-        workspace = plans.workspace_bytes(
-            tile, tile_d, rows, blocks, work, capacity, batch_invariant
-        )
+    of_head = _rows(q, k_cache)
+    rung = choice.variant.rung.name if choice.variant else ""
+    cut = plans.cut_of(rung, of_head, d, dv)
+    if cut is not None and gpu is not None:
+        blocks = plans.split(gpu, cut, of_head, kv_heads, keys)
+        work = batch * kv_heads * -(-of_head // cut.rows)
+        workspace = plans.workspace_bytes(gpu, cut, blocks, work, capacity, batch_invariant)
     return KvCachePlan(
         blocks,
         workspace,

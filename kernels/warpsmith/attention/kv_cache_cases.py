@@ -179,6 +179,7 @@ SAMPLES = (
     _sample(
         "three blocks, batch invariant", 2, 2, 1, 64, [150, 30], blocks=3, batch_invariant=True
     ),
+    _sample("a row's columns among blocks", 1, 2, 1, 64, [150], blocks=12, return_lse=True),
     _sample("two blocks of several tiles", 40, 2, 1, 64, [150, 70], blocks=2),
     _sample("five blocks, e4m3", 1, 4, 2, 64, [150, 9, 70], blocks=5, e4m3=True),
     _sample("e4m3", 1, 4, 2, 64, [63, 65], e4m3=True),

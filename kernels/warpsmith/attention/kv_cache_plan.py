@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,8 +18,14 @@ from warpsmith.spec.gpus import has_little_shared_memory
 MOST_BLOCKS = 65535
 #: A row of work that fewer rounds than these are left of is not shared.
 _LEAST_ROUNDS = 2
+#: Nor where a block's keys would be less than so many times what it leaves of sums.
+_KEYS_OF_PIECE = 4
 #: After so many it is cut where a result must not depend on other sequences.
 _INVARIANT_ROUNDS = 16
+#: Blocks of a cluster.
+_MOST_CLUSTER, _LEAST_CLUSTER = 16, 2
+#: What clusters are for: queries that share a head of keys, and heads of all sequences.
+MOST_CLUSTER_QUERIES = MOST_CLUSTER_ROWS = 32
 
 
 class Tile(NamedTuple):
@@ -43,14 +49,38 @@ TILES: dict[tuple[bool, int], tuple[Tile, Tile, Tile]] = {
     (False, 64): (Tile(1, 64, 3, 2), Tile(1, 32, 6, 2), Tile(1, 16, 4, 2)),
     (True, 64): (Tile(1, 32, 6, 2), Tile(1, 32, 6, 2), Tile(1, 16, 8, 2)),
 }
-#: Which of them a rung has.
-ROWS = {"split_kv": 16, "split_kv_e4m3": 16, "query_tiles": 64, "query_tiles_e4m3": 64}
+#: The same of blocks that come in clusters.
+CLUSTER_TILES: dict[tuple[bool, int], tuple[Tile, Tile, Tile]] = {
+    (False, 16): (Tile(8, 16, 6, 1), Tile(8, 16, 3, 1), Tile(4, 16, 3, 1)),
+    (True, 16): (Tile(8, 32, 6, 1), Tile(8, 16, 6, 1), Tile(4, 16, 6, 1)),
+    (False, 32): (Tile(4, 32, 6, 1), Tile(4, 32, 3, 1), Tile(4, 16, 3, 1)),
+    (True, 32): (Tile(4, 64, 6, 1), Tile(4, 32, 6, 1), Tile(4, 16, 6, 1)),
+}
+_CLUSTERS = ("split_cluster", "split_cluster_e4m3")
+_ROWS = {"split_kv": 16, "split_kv_e4m3": 16, "query_tiles": 64, "query_tiles_e4m3": 64}
 
 
-def tile_of(e4m3: bool, rows: int, d: int, dv: int) -> tuple[Tile, int]:
-    """The tile, and the head dimension that it is made for."""
+class Cut(NamedTuple):
+    """What of a rung its split depends on."""
+
+    tile: Tile
+    d: int  # head dimension that the tile is made for
+    rows: int  # its queries
+    e4m3: bool
+    in_clusters: bool
+
+
+def cut_of(rung: str, of_head: int, d: int, dv: int) -> Cut | None:
+    """None for a rung that does not split; `of_head`: queries that share a head of keys."""
     place = 0 if max(d, dv) <= 64 else 1 if max(d, dv) <= 128 else 2
-    return TILES[e4m3, rows][place], (64, 128, 256)[place]
+    e4m3 = rung.endswith("_e4m3")
+    if rung in _CLUSTERS:
+        rows = 16 if of_head <= 16 else 32
+        return Cut(CLUSTER_TILES[e4m3, rows][place], (64, 128, 256)[place], rows, e4m3, True)
+    if rung not in _ROWS:
+        return None
+    rows = _ROWS[rung]
+    return Cut(TILES[e4m3, rows][place], (64, 128, 256)[place], rows, e4m3, False)
 
 
 class Gpu(NamedTuple):
@@ -148,39 +178,55 @@ def table_width(block_table: Tensor | None) -> int:
     return 0 if block_table is None else block_table.shape[-1]
 
 
-def split(
-    gpu: Gpu, tile: Tile, tile_d: int, rows_of_tile: int, e4m3: bool, of_head: int,
-    kv_heads: int, keys: Iterable[int],
-) -> int:  # fmt: skip
+def split(gpu: Gpu, cut: Cut, of_head: int, kv_heads: int, keys: Sequence[int]) -> int:
     """The fewest blocks that are through as soon as all that a GPU holds at once.
 
     Args:
         gpu: the GPU.
-        tile: of a block; `tile_d`: its head dimension, `rows_of_tile`: its queries.
-        e4m3: whether the cache is.
+        cut: of the rung.
         of_head: queries that share a head of keys.
         kv_heads: of the cache.
         keys: of each sequence.
     """
-    ring = 2 * tile.keys * tile_d * (1 if e4m3 else 2) * tile.stages * tile.groups
-    smem = ring + (2 * rows_of_tile * tile_d if tile_d > 128 else 0)
+    tile = cut.tile
+    tiles = -(-of_head // cut.rows)
+    rounds = kv_heads * tiles * sum(max(1, -(-n // tile.round)) for n in keys)
+    if cut.in_clusters:
+        most, size = _clusters(gpu, len(keys) * kv_heads * tiles)
+        return size * max(1, -(-rounds // max(1, -(-rounds // most))))
+    ring = 2 * tile.keys * cut.d * (1 if cut.e4m3 else 2) * tile.stages * tile.groups
+    smem = ring + (2 * cut.rows * cut.d if cut.d > 128 else 0)
     fit = max(1, min(tile.resident, (gpu.block_smem + 1024) // (smem + 1024)))
-    rounds = sum(max(1, -(-n // tile.round)) for n in keys)
-    rounds *= kv_heads * -(-of_head // rows_of_tile)
     most = min(gpu.multiprocessors * fit, MOST_BLOCKS)
-    each = max(_LEAST_ROUNDS, -(-rounds // most))
-    return max(1, -(-rounds // each))
+    # d values of f32 a query, against d of a key and of its value
+    of_piece = _KEYS_OF_PIECE * 4 * min(of_head, cut.rows)
+    least = max(_LEAST_ROUNDS, -(-of_piece // (2 * tile.round * (1 if cut.e4m3 else 2))))
+    return max(1, -(-rounds // max(least, -(-rounds // most))))
+
+
+def _clusters(gpu: Gpu, work: int) -> tuple[int, int]:
+    """How many clusters a GPU has for so many heads of keys and tiles of queries, and the blocks of
+    each.
+    """
+    size = _MOST_CLUSTER
+    while size > max(gpu.multiprocessors, _LEAST_CLUSTER):
+        size //= 2
+    blocks = max(gpu.multiprocessors // size, 1) * size
+    while size > _LEAST_CLUSTER and blocks // size < work:
+        size //= 2
+    return blocks // size, size
 
 
 def workspace_bytes(
-    tile: Tile, tile_d: int, rows_of_tile: int, blocks: int, work: int, capacity: int,
-    batch_invariant: bool,
-) -> int:  # fmt: skip
+    gpu: Gpu, cut: Cut, blocks: int, work: int, capacity: int, batch_invariant: bool
+) -> int:
     """Of a call that is cut among `blocks`; `work`: heads of keys and tiles of queries, `capacity`:
     tokens that a sequence may have.
     """
-    pieces = blocks
-    if batch_invariant:
-        rounds = -(-capacity // tile.round)
-        pieces = work * max(1, -(-rounds // _INVARIANT_ROUNDS))
-    return 4 * pieces * (2 * rows_of_tile * (tile_d + 2) + 1)
+    pieces = counters = blocks
+    if cut.in_clusters:
+        pieces = blocks // _clusters(gpu, work)[1]
+    elif batch_invariant:
+        rounds = -(-capacity // cut.tile.round)
+        pieces = counters = work * max(1, -(-rounds // _INVARIANT_ROUNDS))
+    return 4 * (pieces * 2 * cut.rows * (cut.d + 2) + counters)
