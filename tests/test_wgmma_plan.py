@@ -14,24 +14,28 @@ import torch
 
 from warpsmith.core import catalogue
 from warpsmith.gemm import wgmma_plan
-from warpsmith.gemm.wgmma_plan import MENU, Sizes
+from warpsmith.gemm.wgmma_plan import MENU, SCALED_MENU, Sizes
 from warpsmith.native import csrc, toolchain
 
-#: Reads calls, a line each, and prints what it chooses.
+#: Reads calls, a line each, and prints what it chooses, of fp8 where `size` is 1.
 PROGRAM = """
 #include <cstdio>
-#include "gemm/wgmma_plan.h"
+#include "gemm/scaled_matmul/wgmma_plan.h"
 using namespace warpsmith;
 int main() {
   for (const WgmmaTile& t : kWgmmaMenu) {
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
+  }
+  for (const WgmmaTile& t : kScaledMenu) {
     std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
   }
   long long batch, m, n, k, most;
   int size, along, swaps, sms, invariant;
   while (std::scanf("%lld %lld %lld %lld %d", &batch, &m, &n, &k, &size) == 5 &&
          std::scanf("%d %d %lld %d %d", &along, &swaps, &most, &sms, &invariant) == 5) {
+    const WgmmaProblem p{batch, m, n, k, size, along != 0, swaps != 0, most, sms};
     const WgmmaChoice c =
-        choose_wgmma({batch, m, n, k, size, along != 0, swaps != 0, most, sms}, invariant != 0);
+        size == 1 ? choose_scaled(p, invariant != 0) : choose_wgmma(p, invariant != 0);
     std::printf("%d %d %lld ", c.tile, c.slices, static_cast<long long>(c.depth));
     std::printf("%lld\\n", static_cast<long long>(c.clocks));
   }
@@ -82,8 +86,9 @@ def test_cpp_and_python_choose_the_same(program: Path) -> None:
         for s, invariant in asked
     )
     said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
-    menu, chosen = said.stdout.split("\n")[: len(MENU)], said.stdout.split("\n")[len(MENU) : -1]
-    assert menu == [f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}" for t in MENU]
+    both = MENU + SCALED_MENU
+    menu, chosen = said.stdout.split("\n")[: len(both)], said.stdout.split("\n")[len(both) : -1]
+    assert menu == [f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}" for t in both]
     assert len(chosen) == len(asked)
     used = set()
     for (sizes, invariant), line in zip(asked, chosen, strict=True):
@@ -94,6 +99,24 @@ def test_cpp_and_python_choose_the_same(program: Path) -> None:
         assert not MENU[c.tile].swapped or (sizes.a_along_k and not invariant)
         used.add(c.tile)
     assert used == set(range(len(MENU))), "a tile that nothing takes"
+
+
+def test_cpp_and_python_choose_the_same_for_fp8(program: Path) -> None:
+    asked = [
+        (replace(s, batch=1, size=1, a_along_k=True, swaps=False), fast) for s, fast in calls(3_000)
+    ]
+    lines = "".join(
+        f"1 {s.m} {s.n} {s.k} 1 1 0 {s.most_slices} {s.sm_count} {int(fast)}\n" for s, fast in asked
+    )
+    said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
+    chosen = said.stdout.split("\n")[len(MENU) + len(SCALED_MENU) : -1]
+    used = set()
+    for (s, fast), line in zip(asked, chosen, strict=True):
+        c = wgmma_plan.choose(s, menu=SCALED_MENU if fast else SCALED_MENU[:-1])
+        assert line == f"{c.tile} {c.slices} {c.depth} {c.clocks}", (s, fast)
+        assert fast or SCALED_MENU[c.tile].bn <= 192
+        used.add(c.tile)
+    assert used == set(range(len(SCALED_MENU))), "a tile that nothing takes"
 
 
 def test_costs_are_those_of_the_header() -> None:
@@ -138,3 +161,18 @@ def test_the_rung_says_which_tile_and_why(name: str, dtype: torch.dtype) -> None
     assert said == f"{chosen}: {chosen.clocks} clocks expected, the least of its menu"
     assert said.startswith("tiles of 128 x ")
     assert rung.plan(x[:0], weight, *rest) is None
+
+
+def test_the_rung_of_fp8_says_which_tile_and_why() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("says it of this GPU")
+    op = catalogue.get("scaled_matmul")
+    rung = next(rung for rung in op.ladder if rung.name == "wgmma_peak")
+    a = torch.empty(4096, 4096, dtype=torch.float8_e4m3fn, device="meta")
+    one = torch.empty((), device="meta")
+    blocks = torch.empty(4096, 32, device="meta"), torch.empty(32, 32, device="meta")
+    assert "128 x 256" in rung.plan(a, a.t(), one, one, "bf16", True)
+    for scales, fast in ((blocks, True), ((one, one), False)):
+        assert "128 x 192" in rung.plan(a, a.t(), *scales, "bf16", fast)
+    assert rung.plan(a[:16], a.t(), one, one).startswith("tiles of 128 x 16, operands swapped")
+    assert rung.plan(a[:0], a.t(), one, one) is None

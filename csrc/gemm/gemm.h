@@ -29,11 +29,13 @@ struct GemmArgs {
   int64_t batch, m, n, k;  // each at least 1
   float alpha, beta;
   Activation activation;
-  Dtype dtype;        // of a, b, c and d
+  Dtype dtype;        // of a, b, c and, but for `wide`, d
   Dtype accumulator;  // f32, or f16 of f16
   int sm, sm_count;   // of the GPU: its compute capability and its multiprocessors
   // The bits of a row do not depend on how many rows there are: k is added up in its order, in one sum.
   bool batch_invariant;
+  // d is f32, of operands of 16 bits: the product alone. Rungs with slices of k leave it as they leave the sums of one.
+  bool wide;
 };
 
 // Products that the rungs of the CUDA cores add up in one sum: rounding errors grow with its length, so longer sums are
@@ -47,12 +49,17 @@ inline const char* needs_product_alone(const GemmArgs& p) {
   return alone ? nullptr : "computes the product alone";
 }
 
+inline const char* needs_result_like_operands(const GemmArgs& p) {
+  return p.wide ? "gives results of the operands' dtype" : nullptr;
+}
+
 inline const char* needs_one_product(const GemmArgs& p) {
   return p.batch == 1 ? nullptr : "takes one product at a time";
 }
 
 // What the teaching rungs compute: d = a b, once.
 inline const char* needs_plain(const GemmArgs& p) {
+  if (const char* reason = needs_result_like_operands(p)) return reason;
   if (const char* reason = needs_product_alone(p)) return reason;
   return needs_one_product(p);
 }

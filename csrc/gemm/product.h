@@ -2,6 +2,7 @@
 // that adds nothing, where an operator has a ladder of its own.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "gemm/operands.h"
@@ -12,15 +13,16 @@
 
 namespace warpsmith {
 
-// Runs the rung on `out`; false where the ladder has none for the call.
+// Runs the rung on `out`, of operands of `type`; false where the ladder has none for the call.
 template <class Args>
-bool run(const Call& call, Args& p, const Tensor& out) {
+bool run(const Call& call, Args& p, const Tensor& out, ScalarType type) {
   const int device = out.get_device_index();
   const DeviceScope scope(device);
   const DeviceInfo& info = device_info(device);
   merge_batch_into_rows(p);
   p.d = out.data_ptr();
-  p.dtype = *kernel_dtype(out.scalar_type());
+  p.dtype = *kernel_dtype(type);
+  p.wide = type != out.scalar_type();
   p.accumulator = accumulator_of(call, p.dtype);
   p.sm = info.sm;
   p.sm_count = info.sm_count;
@@ -34,6 +36,11 @@ bool run(const Call& call, Args& p, const Tensor& out) {
   return serve(call, p, out);
 }
 
+template <class Args>
+bool run(const Call& call, Args& p, const Tensor& out) {
+  return run(call, p, out, out.scalar_type());
+}
+
 inline void check_operand(const char* op, const char* name, const Tensor& x, int least) {
   check_wide_floating(op, name, x);
   if (x.dim() < least) {
@@ -44,16 +51,17 @@ inline void check_operand(const char* op, const char* name, const Tensor& x, int
 
 // The shape of the product: the batch, then rows and columns where the operand is no vector.
 inline Tensor empty_product(const Tensor& a, const Batch& batch, const Layout& left, const Layout& right, bool rows,
-                            bool cols) {
+                            bool cols, std::optional<ScalarType> type = {}) {
   Batch shape = batch;
   if (rows) shape.size[shape.rank++] = left.rows();
   if (cols) shape.size[shape.rank++] = right.cols();
-  return empty_contiguous(a, Sizes(shape.size.data(), shape.rank), a.scalar_type());
+  return empty_contiguous(a, Sizes(shape.size.data(), shape.rank), type.value_or(a.scalar_type()));
 }
 
-// a b with the shapes of torch.matmul; nothing where the ladder has no rung for the call.
+// a b with the shapes of torch.matmul; nothing where the ladder has no rung for the call. `wide`: in f32 at least.
 template <class Args>
-std::optional<Tensor> multiply(const Call& call, const Tensor& a, const Tensor& b, bool batch_invariant = false) {
+std::optional<Tensor> multiply(const Call& call, const Tensor& a, const Tensor& b, bool batch_invariant = false,
+                               bool wide = false) {
   check_operand(call.op, "a", a, 1);
   check_operand(call.op, "b", b, 1);
   check_alike(call.op, "b", b, a, "a");
@@ -63,7 +71,8 @@ std::optional<Tensor> multiply(const Call& call, const Tensor& a, const Tensor& 
     fail(call.op, "cannot multiply shapes ", shape_text(a.sizes()), " and ", shape_text(b.sizes()));
   }
   if (!has_kernel(call, a)) return std::nullopt;
-  Tensor out = empty_product(a, batch, left, right, a.dim() > 1, b.dim() > 1);
+  const ScalarType type = wide ? ScalarType::Float : a.scalar_type();
+  Tensor out = empty_product(a, batch, left, right, a.dim() > 1, b.dim() > 1, type);
   if (out.numel() == 0) return out;
   if (left.cols() == 0) {
     check_named_of_nothing<Args>(call, a);
@@ -82,7 +91,7 @@ std::optional<Tensor> multiply(const Call& call, const Tensor& a, const Tensor& 
       .alpha = 1.0f,
       .batch_invariant = batch_invariant,
   };
-  return run(call, args, out) ? std::optional(out) : std::nullopt;
+  return run(call, args, out, a.scalar_type()) ? std::optional(out) : std::nullopt;
 }
 
 }  // namespace warpsmith

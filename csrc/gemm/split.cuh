@@ -15,6 +15,7 @@ __device__ __forceinline__ float* partial_sums(const GemmArgs& p, int64_t slice,
 inline constexpr int kSumThreads = 128;
 
 // Adds up the partial sums of the workspace, slice by slice, and finishes them. See sum_splits.cuh.
+// `T` is that of d and c.
 template <class T>
 void sum_splits(const GemmArgs& p, int splits, cudaStream_t stream);
 

@@ -29,6 +29,13 @@ inline int64_t split_workspace_bytes(const GemmArgs& p) {
   return std::max(partial, waves_workspace_bytes(p));
 }
 
+// The call, as kernels get it that leave sums in the workspace: f32 results of one slice are such sums.
+inline GemmArgs with_wide_sums(const GemmArgs& p, int64_t slices) {
+  GemmArgs sums = p;
+  if (p.wide && slices == 1) sums.workspace = p.d;
+  return sums;
+}
+
 inline SplitProblem split_problem(const GemmArgs& p) {
   return {.batch = p.batch, .m = p.m, .n = p.n, .k = p.k, .most_splits = most_splits(p), .sm_count = p.sm_count};
 }

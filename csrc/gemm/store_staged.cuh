@@ -18,7 +18,7 @@ enum class Finish {
 
 // How the call finishes its sums.
 __device__ __forceinline__ Finish finish_of(const GemmArgs& p, const Split& split) {
-  if (split.count > 1) return Finish::partial;
+  if (split.count > 1 || p.wide) return Finish::partial;
   const bool alone = p.c.data == nullptr && p.alpha == 1.0f && p.activation == Activation::none;
   return alone ? Finish::round : Finish::all;
 }

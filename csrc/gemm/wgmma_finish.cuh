@@ -23,6 +23,11 @@ struct WgmmaPlace {
   int m, n, product, slice;
 };
 
+// The result of a product that f16 and bf16 share the code of: the call's dtype says which.
+struct EitherHalf {
+  uint16_t bits;
+};
+
 // How sums leave.
 enum class Leaving : int {
   boxes,  // by the copy engine
@@ -80,7 +85,7 @@ class WgmmaFinish {
       float values[kValues];
       pick<0>(values, sums, box);
       const WgmmaPlace of = within(at, box);
-      if constexpr (kBoxed) {  // TF32 products stand alone
+      if constexpr (kBoxed && !std::is_same_v<T, EitherHalf>) {  // others stand alone
         if (how == Finish::all) finish(values, p, of);
       }
       put(values, p, how, leaving, map, of, adds);
@@ -185,6 +190,14 @@ class WgmmaFinish {
     }
   }
 
+  __device__ __forceinline__ static uint32_t pack(const GemmArgs& p, float low, float high) {
+    if constexpr (std::is_same_v<T, EitherHalf>) {
+      return p.dtype == Dtype::f16 ? pack_pair<f16>(low, high) : pack_pair<bf16>(low, high);
+    } else {
+      return pack_pair<T>(low, high);
+    }
+  }
+
   __device__ __forceinline__ void put_box(const float* values, const GemmArgs& p, Leaving leaving,
                                           const CUtensorMap& map, const WgmmaPlace& at) {
     char* box = shared_.of[next_];
@@ -197,7 +210,7 @@ class WgmmaFinish {
       uint32_t words[4];
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-        words[word] = pack_pair<T>(values[4 * j + 2 * word], values[4 * j + 2 * word + 1]);
+        words[word] = pack(p, values[4 * j + 2 * word], values[4 * j + 2 * word + 1]);
       }
       if constexpr (kSwapped) {
         const int line = 8 * (j + lane() / 16) + lane() % 8, chunk = warp() * 2 + lane() / 8 % 2;

@@ -46,10 +46,9 @@ struct WgmmaProblem {
   int sm_count;
 };
 
-// Clocks that the product takes with a tile and `slices` slices of k, of which it takes away those that are empty.
-inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, int tile, int64_t slices) {
+// Clocks that the product takes with a tile, number `tile` of its menu, and `slices` slices of k, of which it takes away those that are empty.
+inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, const WgmmaTile& t, int tile, int64_t slices) {
   using namespace wgmma_costs;
-  const WgmmaTile& t = kWgmmaMenu[tile];
   const bool swapped = p.swaps || t.swapped;
   const int64_t rows = swapped ? p.n : p.m, cols = swapped ? p.m : p.n;
   const int64_t steps = ceil_div(p.k, int64_t{128 / p.size}), depth = ceil_div(steps, slices);
@@ -72,6 +71,19 @@ inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, int tile, int64_t slices) {
   return {tile, static_cast<int>(slices), depth, clocks};
 }
 
+inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, int tile, int64_t slices) {
+  return cost_wgmma(p, kWgmmaMenu[tile], tile, slices);
+}
+
+// The tile with the best number of slices in the place of `best`, where it is cheaper.
+inline void take_cheaper(WgmmaChoice& best, const WgmmaProblem& p, const WgmmaTile& t, int tile) {
+  const int64_t most = std::min(p.most_slices, p.k * p.size / (128 * wgmma_costs::kLeastSteps));
+  for (int64_t slices = 1; slices <= std::max<int64_t>(most, 1); slices += slices < 8 ? 1 : 4) {
+    const WgmmaChoice found = cost_wgmma(p, t, tile, slices);
+    if (found.clocks < best.clocks) best = found;
+  }
+}
+
 // The cheapest. `invariant`: for any number of rows the same one, without slices.
 inline WgmmaChoice choose_wgmma(WgmmaProblem p, bool invariant) {
   if (invariant) p.batch = 1, p.m = wgmma_costs::kRowsOfInvariant, p.most_slices = 1;
@@ -80,11 +92,7 @@ inline WgmmaChoice choose_wgmma(WgmmaProblem p, bool invariant) {
     const WgmmaTile& t = kWgmmaMenu[tile];
     if (t.swapped && (invariant || !p.a_along_k)) continue;
     if (t.turns && p.swaps) continue;  // too few registers
-    const int64_t most = std::min(p.most_slices, p.k * p.size / (128 * wgmma_costs::kLeastSteps));
-    for (int64_t slices = 1; slices <= std::max<int64_t>(most, 1); slices += slices < 8 ? 1 : 4) {
-      const WgmmaChoice found = cost_wgmma(p, tile, slices);
-      if (found.clocks < best.clocks) best = found;
-    }
+    take_cheaper(best, p, t, tile);
   }
   return best;
 }

@@ -196,9 +196,8 @@ MappedTensor map_of_operand(const Matrix& x, CUtensorMapDataType type, int64_t b
 template <class Config>
 void launch_wgmma_kernel(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream) {
   const int64_t row = Config::Plan::swapped ? p.m : p.n;  // of d
-  const bool by_map = sizeof(typename Config::T) == 2 && choice.slices == 1 && row * size_of(p.dtype) % 16 == 0 &&
-                      reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
-  const bool boxed = sizeof(typename Config::T) == 2 && choice.slices == 1;
+  const bool boxed = sizeof(typename Config::T) == 2 && choice.slices == 1 && !p.wide;
+  const bool by_map = boxed && row * size_of(p.dtype) % 16 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
   WgmmaWork work{.down = static_cast<int>(ceil_div(p.m, Config::cluster * Config::bm)),
                  .across = static_cast<int>(ceil_div(p.n, Config::bn)),
                  .group = choice.group / Config::cluster,
@@ -206,7 +205,7 @@ void launch_wgmma_kernel(const GemmArgs& p, const WgmmaChoice& choice, cudaStrea
                  .depth = static_cast<int>(choice.depth),
                  .next_a = p.a.batch != 0,
                  .next_b = p.b.batch != 0,
-                 .finish = choice.slices > 1                   ? Finish::partial
+                 .finish = choice.slices > 1 || p.wide         ? Finish::partial
                            : needs_product_alone(p) == nullptr ? Finish::round
                                                                : Finish::all,
                  .leaving = by_map  ? Leaving::boxes
@@ -231,7 +230,7 @@ void launch_wgmma_kernel(const GemmArgs& p, const WgmmaChoice& choice, cudaStrea
 template <WgmmaTile tile>
 void launch_wgmma_tile(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream) {
   constexpr bool kSwapped = tile.swapped;
-  const GemmArgs seen = seen_by(tile, p);
+  const GemmArgs seen = seen_by(tile, with_wide_sums(p, choice.slices));
   const auto of_type = [&]<class T>() {
     dispatch_layout(seen, [&]<Along a, Along b>() {
       // Lines of few columns along k alone: shorter ones would need another swizzle.

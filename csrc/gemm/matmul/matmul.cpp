@@ -12,8 +12,11 @@ const Ladder<GemmArgs> ladder{"matmul"};
 
 // --- matmul -----------------------------------------------------------------------------------------------------
 
-std::optional<Tensor> matmul(const Call& call, const Tensor& a, const Tensor& b, bool batch_invariant) {
-  return multiply<GemmArgs>(call, a, b, batch_invariant);
+std::optional<Tensor> matmul(const Call& call, const Tensor& a, const Tensor& b, bool batch_invariant,
+                             const std::string& out_dtype) {
+  const bool wide = out_dtype == "f32";
+  if (!wide && out_dtype != "same") fail(call.op, "expected out_dtype to be 'same' or 'f32', got '", out_dtype, "'");
+  return multiply<GemmArgs>(call, a, b, batch_invariant, wide);
 }
 
 // --- linear -----------------------------------------------------------------------------------------------------

@@ -64,9 +64,9 @@ void launch_tile(const GemmArgs& p, const Split& split, cudaStream_t stream) {
       using Config = MmaConfig<Tile, a, b>;
       static_assert(Config::shared <= most_shared, "a block of every GPU that the tile is for has room for the ring");
       warpsmith::launch<&matmul_mma_peak_kernel<T, Acc, Config>>(
-          split_grid<Tile>(p, split, Config::threads, Config::shared), stream, p, split);
+          split_grid<Tile>(p, split, Config::threads, Config::shared), stream, with_wide_sums(p, split.count), split);
     });
-    if (split.count > 1) sum_splits<T>(p, split.count, stream);
+    if (split.count > 1) p.wide ? sum_splits<float>(p, split.count, stream) : sum_splits<T>(p, split.count, stream);
   });
 }
 

@@ -266,6 +266,7 @@ const char* needs_maps(const GemmArgs& p) {
 
 const char* takes(const GemmArgs& p) {
   if (const char* reason = needs_16_bits(p)) return reason;
+  if (const char* reason = needs_result_like_operands(p)) return reason;
   if (const char* reason = needs_one_product(p)) return reason;
   if (has_little_shared_memory(p.sm)) return "needs more than 99 KB of shared memory in a block";
   if (p.a.order != Order::rows) return "needs a row-major";

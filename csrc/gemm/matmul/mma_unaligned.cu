@@ -103,9 +103,9 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
     dispatch_layout(p, [&]<Along a, Along b>() {
       using Chosen = Layouts<a, b>;
       warpsmith::launch<&matmul_mma_unaligned_kernel<T, Acc, Chosen>>(
-          split_grid<Tile>(p, split, kThreads, Chosen::shared), stream, p, split, widths);
+          split_grid<Tile>(p, split, kThreads, Chosen::shared), stream, with_wide_sums(p, split.count), split, widths);
     });
-    if (split.count > 1) sum_splits<T>(p, split.count, stream);
+    if (split.count > 1) p.wide ? sum_splits<float>(p, split.count, stream) : sum_splits<T>(p, split.count, stream);
   });
 }
 

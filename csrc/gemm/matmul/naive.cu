@@ -3,6 +3,8 @@
 //   Every value of a is read n times and every value of b m times, mostly from the caches, where the eight rows of a
 //   block find a value of b again. Takes every call.
 //   Bound: load instructions, two for each multiplication.
+#include <type_traits>
+
 #include "gemm/elements.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/gemm.h"
@@ -20,7 +22,8 @@ __host__ __device__ constexpr int64_t tiles_of(const GemmArgs& p) {
   return p.batch * ceil_div(p.m, kRows) * ceil_div(p.n, kCols);
 }
 
-template <class T, class Acc>
+// Out: of the result.
+template <class T, class Acc, class Out>
 __global__ void __launch_bounds__(kThreads) matmul_naive_kernel(const GemmArgs p) {
   const bool a_rows = p.a.order == Order::rows, b_rows = p.b.order == Order::rows;
   const int64_t a_step = a_rows ? 1 : p.a.ld, b_step = b_rows ? p.b.ld : 1;
@@ -46,7 +49,12 @@ __global__ void __launch_bounds__(kThreads) matmul_naive_kernel(const GemmArgs p
       }
       total = plus(total, sum);
     }
-    static_cast<T*>(p.d)[(batch * p.m + row) * p.n + col] = finish<T>(p, to_float(total), batch, row, col);
+    const int64_t at = (batch * p.m + row) * p.n + col;
+    if constexpr (std::is_same_v<T, Out>) {
+      static_cast<T*>(p.d)[at] = finish<T>(p, to_float(total), batch, row, col);
+    } else {
+      static_cast<Out*>(p.d)[at] = to_float(total);
+    }
   }
 }
 
@@ -54,7 +62,10 @@ const char* takes(const GemmArgs&) { return nullptr; }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {
   const LaunchConfig config{row_grid(tiles_of(p)), kThreads};
-  visit_types(p, [&]<class T, class Acc>() { warpsmith::launch<&matmul_naive_kernel<T, Acc>>(config, stream, p); });
+  visit_types(p, [&]<class T, class Acc>() {
+    p.wide ? warpsmith::launch<&matmul_naive_kernel<T, Acc, float>>(config, stream, p)
+           : warpsmith::launch<&matmul_naive_kernel<T, Acc, T>>(config, stream, p);
+  });
 }
 
 const Register<GemmArgs> registered{"naive", /*min_sm=*/80, takes, launch};

@@ -15,6 +15,7 @@ namespace {
 
 const char* takes(const GemmArgs& p) {
   if (const char* reason = needs_free_order(p)) return reason;
+  if (const char* reason = needs_result_like_operands(p)) return reason;
   if (const char* reason = needs_one_product(p)) return reason;
   if (const char* reason = needs_few_rows(p)) return reason;
   const GemmArgs few = with_few_rows(p);

@@ -4,6 +4,7 @@
 
 namespace warpsmith {
 
+template void sum_splits_early<float>(const GemmArgs&, int, cudaStream_t);
 template void sum_splits_early<f16>(const GemmArgs&, int, cudaStream_t);
 template void sum_splits_early<bf16>(const GemmArgs&, int, cudaStream_t);
 

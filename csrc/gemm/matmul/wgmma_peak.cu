@@ -46,6 +46,7 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
   const WgmmaChoice choice = choice_for(p);
   kLaunches[choice.tile](p, choice, stream);
   if (choice.slices == 1) return;
+  if (p.wide) return sum_splits_early<float>(p, choice.slices, stream);
   p.dtype == Dtype::f16 ? sum_splits_early<f16>(p, choice.slices, stream)
                         : sum_splits_early<bf16>(p, choice.slices, stream);
 }

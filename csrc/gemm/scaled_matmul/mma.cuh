@@ -42,12 +42,13 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     const int64_t col = block.n() + warp.n + 8 * j + lane % 4 * 2;
     if (col >= p.n) continue;
     const bool both = col + 1 < p.n;
-    const float2 scale_b = {p.scale_b[col * p.scale_b_step], both ? p.scale_b[(col + 1) * p.scale_b_step] : 0.0f};
+    const float* scales_b = p.scale_b.data + col * p.scale_b.step;
+    const float2 scale_b = {scales_b[0], both ? scales_b[p.scale_b.step] : 0.0f};
 #pragma unroll
     for (int i = 0; i < 2 * (sums.wm / 16); ++i) {
       const int64_t row = block.m() + warp.m + 8 * i + lane / 4;
       if (row >= p.m) continue;
-      const float scale_a = p.scale_a[row * p.scale_a_step];
+      const float scale_a = p.scale_a.data[row * p.scale_a.step];
       const float2 sum = sums.sums[i / 2][j].pair(i % 2);
       Vec<Out, 2> out;
       from_float(out, {sum.x * (scale_a * scale_b.x), sum.y * (scale_a * scale_b.y)});

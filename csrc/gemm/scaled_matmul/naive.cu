@@ -11,26 +11,28 @@ namespace warpsmith {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRun = 64;
+constexpr int kRun = 64;  // divides a block of scales
 
-template <class Q, class Out>
+template <class QA, class QB, class Out>
 __global__ void __launch_bounds__(kThreads) scaled_matmul_naive_kernel(const ScaledMatmulArgs p) {
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (index >= p.m * p.n) return;
   const int64_t col = index % p.n, row = index / p.n;
   const bool a_rows = p.a.order == Order::rows, b_rows = p.b.order == Order::rows;
   const int64_t a_step = a_rows ? 1 : p.a.ld, b_step = b_rows ? p.b.ld : 1;
-  const Q* a = static_cast<const Q*>(p.a.data) + (a_rows ? row * p.a.ld : row);  // [k]
-  const Q* b = static_cast<const Q*>(p.b.data) + (b_rows ? col : col * p.b.ld);  // [k]
+  const QA* a = static_cast<const QA*>(p.a.data) + (a_rows ? row * p.a.ld : row);  // [k]
+  const QB* b = static_cast<const QB*>(p.b.data) + (b_rows ? col : col * p.b.ld);  // [k]
+  const float* scale_a = p.scale_a.data + row * p.scale_a.step;
+  const float* scale_b = p.scale_b.data + (p.blocks ? col / kScaleBlock : col) * p.scale_b.step;
 
   double total = 0.0;
   for (int64_t start = 0; start < p.k; start += kRun) {
-    const int64_t end = start + kRun < p.k ? start + kRun : p.k;
+    const int64_t end = start + kRun < p.k ? start + kRun : p.k, block = start / kScaleBlock;
     float sum = 0.0f;
     for (int64_t k = start; k < end; ++k) sum = fmaf(value_of(a[k * a_step]), value_of(b[k * b_step]), sum);
-    total += sum;
+    total += p.blocks ? sum * (scale_a[block * p.scale_a.step_k] * scale_b[block * p.scale_b.step_k]) : sum;
   }
-  const float scale = p.scale_a[row * p.scale_a_step] * p.scale_b[col * p.scale_b_step];
+  const float scale = p.blocks ? 1.0f : *scale_a * *scale_b;
   static_cast<Out*>(p.d)[index] = from_float<Out>(static_cast<float>(total) * scale);
 }
 
@@ -44,9 +46,10 @@ bool suits(const ScaledMatmulArgs& p) {
 void launch(const ScaledMatmulArgs& p, cudaStream_t stream) {
   const LaunchConfig config{static_cast<unsigned>(ceil_div(p.m * p.n, kThreads)), kThreads};
   dispatch_out(p.out, [&]<class Out>() {
-    if (p.dtype == Dtype::i8) return warpsmith::launch<&scaled_matmul_naive_kernel<int8_t, Out>>(config, stream, p);
-    dispatch_fp8(p.dtype,
-                 [&]<class Q>() { warpsmith::launch<&scaled_matmul_naive_kernel<Q, Out>>(config, stream, p); });
+    const auto run = [&]<class QA, class QB>() {
+      warpsmith::launch<&scaled_matmul_naive_kernel<QA, QB, Out>>(config, stream, p);
+    };
+    p.dtype == Dtype::i8 ? run.template operator()<int8_t, int8_t>() : dispatch_formats(p, run);
   });
 }
 

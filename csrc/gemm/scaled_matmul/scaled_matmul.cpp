@@ -2,8 +2,10 @@
 #include "gemm/scaled_matmul/scaled_matmul.h"
 
 #include <string>
+#include <utility>
 
 #include "gemm/operands.h"
+#include "gemm/scaled_matmul/wgmma_plan.h"
 #include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "row/operands.h"
@@ -23,31 +25,41 @@ void check_matrix(std::string_view name, const Tensor& x) {
   if (x.dim() != 2) fail(kOp, "expected ", name, " to be 2-D, got shape ", shape_text(x.sizes()));
 }
 
-void check_scale(std::string_view name, const Tensor& scale, ScalarType type, const Tensor& a, int64_t count,
-                 const char* of) {
+// `rows`, `cols`: of scales of blocks. `each`: values of which each may have a scale.
+Scales check_scale(std::string_view name, const Tensor& scale, ScalarType type, const Tensor& a, int64_t each,
+                   int64_t rows, int64_t cols, const char* of, const char* of_block) {
   check_device_like(kOp, name, scale, a, "a");
   if (scale.scalar_type() != type) {
     fail(kOp, "expected ", name, " to have dtype ", dtype_name(type), ", got ", dtype_name(scale.scalar_type()));
   }
-  const bool one = scale.dim() == 0, each = scale.dim() == 1 && scale.size(0) == count;
-  if (!one && !each) {
-    fail(kOp, "expected ", name, " to have shape () or (", std::to_string(count), ",), one value per ", of, ", got ",
+  const int64_t rank = scale.dim();
+  const bool fits = rank == 0 || (rank == 1 && scale.size(0) == each) ||
+                    (rank == 2 && scale.size(0) == rows && scale.size(1) == cols);
+  if (!fits) {
+    fail(kOp, "expected ", name, " to have shape () or (", std::to_string(each), ",), one value per ", of, ", or (",
+         std::to_string(rows), ", ", std::to_string(cols), "), one per ", of_block, ", got ",
          shape_text(scale.sizes()));
   }
+  return {static_cast<const float*>(scale.data_ptr()), rank > 0 ? scale.stride(0) : 0, rank > 1 ? scale.stride(1) : 0};
 }
 
 ScalarType out_type(const std::string& name) {
   if (name == "f16") return ScalarType::Half;
   if (name == "bf16") return ScalarType::BFloat16;
-  fail(kOp, "expected out_dtype to be 'f16' or 'bf16', got '", name, "'");
+  if (name == "f32") return ScalarType::Float;
+  fail(kOp, "expected out_dtype to be 'f16', 'bf16' or 'f32', got '", name, "'");
 }
 
 std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, const Tensor& scale_a,
-                          const Tensor& scale_b, const std::string& out_dtype) {
+                          const Tensor& scale_b, const std::string& out_dtype, bool fast_accum) {
   check_matrix("a", a);
   check_matrix("b", b);
   check_device_like(kOp, "b", b, a, "a");
-  if (b.scalar_type() != a.scalar_type()) {
+  const auto fp8 = [](const Tensor& x) {
+    const std::optional<Dtype> dtype = kernel_dtype(x.scalar_type());
+    return dtype && is_fp8(*dtype);
+  };
+  if (b.scalar_type() != a.scalar_type() && !(fp8(a) && fp8(b))) {
     fail(kOp, "expected b to have dtype ", dtype_name(a.scalar_type()), " like a, got ", dtype_name(b.scalar_type()));
   }
   if (a.size(1) != b.size(0)) {
@@ -55,8 +67,14 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, co
   }
   const bool wide = a.scalar_type() == ScalarType::Double || scale_a.scalar_type() == ScalarType::Double;
   const ScalarType scale_type = wide ? ScalarType::Double : ScalarType::Float;
-  check_scale("scale_a", scale_a, scale_type, a, a.size(0), "row of a");
-  check_scale("scale_b", scale_b, scale_type, a, b.size(1), "column of b");
+  const int64_t deep = ceil_div(a.size(1), kScaleBlock), across = ceil_div(b.size(1), kScaleBlock);
+  const Scales scales_a = check_scale("scale_a", scale_a, scale_type, a, a.size(0), a.size(0), deep, "row of a",
+                                      "row of a and 128 values of k");
+  Scales scales_b =
+      check_scale("scale_b", scale_b, scale_type, a, b.size(1), deep, across, "column of b", "128 x 128 values of b");
+  const bool blocks = scale_a.dim() == 2;
+  if (blocks != (scale_b.dim() == 2)) fail(kOp, "expected scales of blocks for both of a and b or for neither");
+  if (blocks) std::swap(scales_b.step, scales_b.step_k);
   const ScalarType type = out_type(out_dtype);
   if (wide) {
     if (call.named != nullptr) fail(kOp, "no rung takes torch.float64");
@@ -74,23 +92,29 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, co
   const DeviceInfo& info = device_info(a.get_device_index());
   Batch batch;
   Tensor dense_a = a, dense_b = b;
-  const Tensor scales_a = dense(scale_a), scales_b = dense(scale_b);
-  const ScaledMatmulArgs args{
+  ScaledMatmulArgs args{
       .a = as_matrices(dense_a, Reading::left, batch),
       .b = as_matrices(dense_b, Reading::right, batch),
-      .scale_a = static_cast<const float*>(scales_a.data_ptr()),
-      .scale_b = static_cast<const float*>(scales_b.data_ptr()),
-      .scale_a_step = scale_a.dim(),
-      .scale_b_step = scale_b.dim(),
+      .scale_a = scales_a,
+      .scale_b = scales_b,
       .d = d.data_ptr(),
       .m = a.size(0),
       .n = b.size(1),
       .k = a.size(1),
       .dtype = *kernel_dtype(a.scalar_type()),
-      .out = type == ScalarType::Half ? Dtype::f16 : Dtype::bf16,
+      .dtype_b = *kernel_dtype(b.scalar_type()),
+      .out = *kernel_dtype(type),
+      .blocks = blocks,
+      .fast_accum = fast_accum && !blocks,  // those are added one by one
       .sm = info.sm,
       .sm_count = info.sm_count,
   };
+  Tensor workspace;
+  if (const int64_t bytes = scaled_workspace_bytes(args); bytes > 0) {
+    const int64_t sums = bytes / static_cast<int64_t>(sizeof(float));
+    workspace = empty_contiguous(d, Sizes(&sums, 1), ScalarType::Float);
+    args.workspace = workspace.data_ptr();
+  }
   return serve(call, args, d) ? std::optional(d) : std::nullopt;
 }
 

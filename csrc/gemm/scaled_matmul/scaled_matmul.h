@@ -1,4 +1,4 @@
-// Products of 8-bit matrices with scales: d[i, j] = scale_a[i] scale_b[j] (a[i, 0] b[0, j] + ...).
+// Products of 8-bit matrices with scales: d[i, j] = scale_a[i] scale_b[j] (a[i, 0] b[0, j] + ...), or with scales of blocks of k.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,34 @@
 
 namespace warpsmith {
 
+inline constexpr int64_t kScaleBlock = 128;  // values of k, and columns of b, that share a scale of blocks
+
+// One value for all; one for each row of a or column of b; or, of blocks, [rows of a, k / 128] and [k / 128, columns of b / 128].
+struct Scales {
+  const float* data;
+  int64_t step;    // from one row of a, or column or block of columns of b, to the next; 0 where they share one
+  int64_t step_k;  // from one block of k to the next; 0 where all of k shares one
+};
+
 struct ScaledMatmulArgs {
-  Matrix a, b;           // [m, k], [k, n]; no batch
-  const float* scale_a;  // [m], or one value
-  const float* scale_b;  // [n], or one value
-  int64_t scale_a_step;  // 0 where there is one value
-  int64_t scale_b_step;
+  Matrix a, b;  // [m, k], [k, n]; no batch
+  Scales scale_a, scale_b;
   void* d;          // [m, n], contiguous
+  void* workspace;  // scaled_workspace_bytes(), or nullptr where that is 0
   int64_t m, n, k;  // each at least 1
-  Dtype dtype;      // of a and b: e4m3, e5m2 or i8
-  Dtype out;        // of d: f16 or bf16
+  Dtype dtype;      // of a: e4m3, e5m2 or i8
+  Dtype dtype_b;    // of b: as a, or the other format of fp8
+  Dtype out;        // of d: f16, bf16 or f32
+  bool blocks;      // scales are of blocks
+  bool fast_accum;  // long sums of fp8 may stay in the tensor cores, which keep some 14 bits of them
   int sm, sm_count;
 };
 
-// What the tensor-core rungs take.
+// What the rungs by mma.sync take.
 inline const char* needs_scaled_mma(const ScaledMatmulArgs& p) {
   constexpr int64_t kMostDepth = 131071;  // sums of products of -128 with itself stay within 32 bits
+  if (p.dtype != p.dtype_b) return "takes operands of one dtype";
+  if (p.blocks) return "takes no scales of blocks";
   if (p.a.order != Order::rows || p.b.order != Order::columns) return "needs a row-major and b column-major";
   const bool whole = in_packs(p.a, p.m, p.k, p.dtype, 16) && in_packs(p.b, p.k, p.n, p.dtype, 16);
   if (!whole) return "needs a and b in packs of 16 bytes";
@@ -32,7 +44,14 @@ inline const char* needs_scaled_mma(const ScaledMatmulArgs& p) {
 // Calls body.template operator()<Out>() for the dtype of the result.
 template <class Body>
 void dispatch_out(Dtype dtype, Body&& body) {
-  dtype == Dtype::f16 ? body.template operator()<f16>() : body.template operator()<bf16>();
+  dispatch_float(dtype, body);
+}
+
+// Calls body.template operator()<QA, QB>() for the formats of fp8 of a and b.
+template <class Body>
+void dispatch_formats(const ScaledMatmulArgs& p, Body&& body) {
+  dispatch_fp8(p.dtype,
+               [&]<class QA>() { dispatch_fp8(p.dtype_b, [&]<class QB>() { body.template operator()<QA, QB>(); }); });
 }
 
 }  // namespace warpsmith

@@ -16,6 +16,7 @@ from warpsmith.gemm.problem import (
     needs_free_order,
     needs_one_product,
     needs_operand_packs_16,
+    needs_result_like_operands,
 )
 
 ACCUMULATORS = {"f32": ("f32",), "f16": ("f16", "f32"), "bf16": ("f32",)}
@@ -59,6 +60,7 @@ SKINNY_NN = Rung(
     technique="skinny_nn",
     when=condition(
         needs_free_order,
+        needs_result_like_operands,
         needs_one_product,
         _needs_few,
         _needs_row_major_few,
@@ -73,6 +75,7 @@ SKINNY = Rung(
     technique="skinny",
     when=condition(
         needs_free_order,
+        needs_result_like_operands,
         needs_one_product,
         needs_b_column_major,
         _needs_few,

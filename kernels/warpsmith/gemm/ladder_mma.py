@@ -21,6 +21,7 @@ from warpsmith.gemm.problem import (
     needs_operand_packs_16,
     needs_packs_16,
     needs_plain,
+    needs_result_like_operands,
     needs_row_major,
     needs_tiles_in_grid,
 )
@@ -253,6 +254,7 @@ MMA: tuple[Rung, ...] = (
         "mma_tma",
         "large products, b column-major: the copy engine brings operands, b for a cluster of two",
         condition(
+            needs_result_like_operands,
             needs_one_product,
             _needs_shared_memory,
             _needs_a_row_major,

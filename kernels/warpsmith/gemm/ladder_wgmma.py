@@ -79,7 +79,7 @@ def _needs_maps(p: Problem) -> str | None:
 
 
 @functools.cache
-def _multiprocessors() -> int:
+def multiprocessors() -> int:
     """Of this machine's GPU, or of an H200."""
     if not torch.cuda.is_available():
         return 132
@@ -87,7 +87,7 @@ def _multiprocessors() -> int:
 
 
 def plan_wgmma(p: Problem) -> str:
-    choice = choice_for(p, _multiprocessors())
+    choice = choice_for(p, multiprocessors())
     return f"{choice}: {choice.clocks} clocks expected, the least of its menu"
 
 

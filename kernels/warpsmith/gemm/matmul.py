@@ -61,11 +61,17 @@ def product_shape(op: str, a: Tensor, b: Tensor) -> torch.Size:
     return torch.Size((*batch, *rows, *cols))
 
 
-def _check(a: Tensor, b: Tensor) -> None:
+def _check(a: Tensor, b: Tensor, out_dtype: str) -> None:
     check_operand("matmul", "a", a, 1)
     check_operand("matmul", "b", b, 1)
     check_alike("matmul", "b", b, a, "a")
     product_shape("matmul", a, b)
+    if out_dtype not in ("same", "f32"):
+        raise RuntimeError(f"matmul: expected out_dtype to be 'same' or 'f32', got '{out_dtype}'")
+
+
+def _result_dtype(a: Tensor, out_dtype: str) -> torch.dtype:
+    return torch.float32 if out_dtype == "f32" and a.dtype.itemsize < 4 else a.dtype
 
 
 def gradients(
@@ -112,27 +118,60 @@ def _derivative(
     grad: Tensor, a: Tensor, b: Tensor, batch_invariant: bool, needs: Needs
 ) -> Gradients:
     wanted = "a" in needs, "b" in needs
-    grad_a, grad_b = gradients(a, b, wanted, grad, batch_invariant=batch_invariant)
+    grad_a, grad_b = gradients(a, b, wanted, grad.to(a.dtype), batch_invariant=batch_invariant)
     return {"a": grad_a, "b": grad_b}
 
 
-def _reference(a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a, b)
+def _reference(a: Tensor, b: Tensor, out_dtype: str) -> Tensor:
+    wide = _result_dtype(a, out_dtype)
+    return torch.matmul(a.to(wide), b.to(wide))
 
 
-def _among_others(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
-    return among_others(torch.matmul, a, b)
+Product = Callable[[Tensor, Tensor], Tensor]
 
 
-def _column_major(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Tensor:
+def _torch_product(a: Tensor, out_dtype: str) -> Product:
+    """PyTorch's own, of a and of what has its dtype."""
+    wide = _result_dtype(a, out_dtype)
+    if wide == a.dtype:
+        return torch.matmul
+    if not a.is_cuda:
+        return lambda x, y: torch.matmul(x.to(wide), y.to(wide))
+
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        """On tensor cores."""
+        if x.dim() == y.dim() == 2:
+            return torch.mm(x, y, out_dtype=wide)
+        left = x if x.dim() > 1 else x.unsqueeze(0)
+        right = y if y.dim() > 1 else y.unsqueeze(1)
+        lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left, right = (
+            t.expand(*lead, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in (left, right)
+        )
+        return torch.bmm(left, right, out_dtype=wide).reshape(product_shape("matmul", x, y))
+
+    return product
+
+
+def _among_others(
+    a: Tensor, b: Tensor, batch_invariant: bool = False, out_dtype: str = "same"
+) -> Tensor:
+    return among_others(_torch_product(a, out_dtype), a, b)
+
+
+def _column_major(
+    a: Tensor, b: Tensor, batch_invariant: bool = False, out_dtype: str = "same"
+) -> Tensor:
     """PyTorch's product with b in columns: whether cuBLAS cuts k into parts, and so what it loses,
     depends on the layout, and a product does not.
     """
-    return torch.matmul(a, b.mT.contiguous().mT if b.dim() > 1 else b)
+    return _torch_product(a, out_dtype)(a, b.mT.contiguous().mT if b.dim() > 1 else b)
 
 
-def _problem(a: Tensor, b: Tensor, batch_invariant: bool = False) -> Problem:
-    return product(a, b, batch_invariant=batch_invariant)
+def _problem(
+    a: Tensor, b: Tensor, batch_invariant: bool = False, out_dtype: str = "same"
+) -> Problem:
+    return product(a, b, batch_invariant=batch_invariant, wide=out_dtype == "f32")
 
 
 def _magnitudes(a: Tensor, b: Tensor) -> Tensor:
@@ -140,8 +179,9 @@ def _magnitudes(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a.abs(), b.abs()).unsqueeze(-1)
 
 
-def moved_bytes(a: Tensor, b: Tensor, batch_invariant: bool = False) -> int:
-    return (a.numel() + b.numel() + math.prod(product_shape("matmul", a, b))) * a.element_size()
+def moved_bytes(a: Tensor, b: Tensor, out_dtype: str = "same") -> int:
+    written = math.prod(product_shape("matmul", a, b)) * _result_dtype(a, out_dtype).itemsize
+    return (a.numel() + b.numel()) * a.element_size() + written
 
 
 def operations(a: Tensor, b: Tensor, batch_invariant: bool = False) -> int:
@@ -150,12 +190,14 @@ def operations(a: Tensor, b: Tensor, batch_invariant: bool = False) -> int:
 
 matmul_op = catalogue.add(
     Op(
-        "matmul(Tensor a, Tensor b, bool batch_invariant=False) -> Tensor",
+        "matmul(Tensor a, Tensor b, bool batch_invariant=False, str out_dtype='same') -> Tensor",
         family="gemm",
         reference=_reference,
         ladder=tuple(on(_problem, rung) for rung in LADDER),
         triton="matmul_triton:matmul",
-        fake=lambda a, b: a.new_empty(product_shape("matmul", a, b)),
+        fake=lambda a, b, out_dtype: a.new_empty(
+            product_shape("matmul", a, b), dtype=_result_dtype(a, out_dtype)
+        ),
         check=_check,
         backward=_derivative,
         accumulates=True,
@@ -164,12 +206,13 @@ matmul_op = catalogue.add(
         alternatives=(_among_others, _column_major),
         aliases=("gemm",),
         peer_seeds={"hgemm_mma_cublas": "torch"},
-        samples=(*cases.samples(), *cases.invariant()),
-        errors=cases.errors("matmul"),
+        samples=(*cases.samples(), *cases.invariant(), *cases.wide()),
+        errors=(*cases.errors("matmul"), cases.NO_SUCH_RESULT),
         properties=(
             Property("identity", cases.identity),
             Property("whole numbers are exact", cases.whole_numbers),
             Property("deterministic", cases.deterministic),
+            Property("results in f32 are not rounded", cases.not_rounded),
         ),
         cost=Cost(bytes=moved_bytes, flops=operations),
         bench=cases.bench(),
@@ -181,7 +224,12 @@ _matmul = dispatch.public(matmul_op)
 
 
 def matmul(
-    a: Tensor, b: Tensor, *, batch_invariant: bool = False, variant: str | None = None
+    a: Tensor,
+    b: Tensor,
+    *,
+    batch_invariant: bool = False,
+    out_dtype: str = "same",
+    variant: str | None = None,
 ) -> Tensor:
     """The matrix product, of batches where there are more than two dimensions.
 
@@ -197,19 +245,21 @@ def matmul(
         batch_invariant: whether a row shall have the same bits whatever other rows the call has,
             and however many: few rows are then multiplied as many are, in one sum along k. A
             promise of the compiled kernels and of Triton's, each for itself.
+        out_dtype: "same", the dtype of a, or "f32": sums of 16-bit operands as they are held,
+            without being rounded. Their gradient is rounded to the dtype of a first.
         variant: one rung by name instead of the best one, "f16_mma_peak_f32". Those that end in
             `_f16` hold their sums in f16: they overflow beyond 65504, and keep 11 bits.
 
     Returns:
-        A contiguous tensor [..., m, n] of the dtype of a; without m where a is a vector, without n
+        A contiguous tensor [..., m, n] of that dtype; without m where a is a vector, without n
         where b is one.
 
     Raises:
         RuntimeError: an operand is not floating-point, or fp8, or has no dimension; the dtypes,
-            devices or shapes do not fit; the variant cannot take the input.
+            devices or shapes do not fit; out_dtype is neither; the variant cannot take the input.
         ValueError: the variant does not exist.
 
     Reference:
-        `torch.matmul`.
+        `torch.matmul`; in f32 `torch.mm(a, b, out_dtype=torch.float32)`.
     """
-    return _matmul(variant, a, b, batch_invariant)
+    return _matmul(variant, a, b, batch_invariant, out_dtype)

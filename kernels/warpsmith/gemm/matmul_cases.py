@@ -281,6 +281,45 @@ def invariant() -> tuple[Sample, ...]:
     )
 
 
+def _wide(m: int, n: int, k: int, layout: str, *, small: bool = True) -> Sample:
+    def make(i: Inputs) -> tuple[Any, ...]:
+        a = left(i, k, m).t() if layout in ("NT", "TT") else left(i, m, k)
+        b = right(i, n, k).t() if layout in ("TN", "TT") else right(i, k, n)
+        return a, b, False, "f32"
+
+    return Sample(f"{layout} {m}x{n}x{k} to f32", make, small=small)
+
+
+def wide() -> tuple[Sample, ...]:
+    """Results in f32 of operands of any dtype."""
+    return (
+        *(_wide(129, 136, 72, layout) for layout in ("NN", "TN", "NT", "TT")),
+        _wide(7, 33, 16, "TN"),
+        _wide(40, 72, 1032, "TN"),
+        _wide(70, 75, 131, "NN"),
+        _wide(1, 40, 1024, "TN"),
+        _wide(5, 0, 3, "NN"),
+        _wide(5, 6, 0, "NN"),
+        _wide(1000, 136, 520, "TN", small=False),
+        _wide(1001, 999, 1003, "NN", small=False),
+        _wide(256, 384, 4096, "TN", small=False),
+        Sample("batch to f32", lambda i: (left(i, 3, 33, 40), right(i, 3, 40, 24), False, "f32")),
+        Sample("vectors to f32", lambda i: (left(i, 1032), right(i, 1032), False, "f32")),
+        Sample(
+            "batch-invariant to f32",
+            lambda i: (left(i, 3, 1032), right(i, 40, 1032).t(), True, "f32"),
+        ),
+        Sample("special values to f32", lambda i: (*_special(i), False, "f32")),
+    )
+
+
+NO_SUCH_RESULT = Bad(
+    "result of f16",
+    lambda i: (i.randn(3, 4), i.randn(4, 5), False, "f16"),
+    r"matmul: expected out_dtype to be 'same' or 'f32', got 'f16'",
+)
+
+
 def errors(op: str) -> tuple[Bad, ...]:
     """Of an operator that takes two operands and nothing else."""
     return (
@@ -332,6 +371,17 @@ def whole_numbers(matmul: Function, inputs: Inputs) -> None:
     b = torch.randint(-2, 3, (70, 50), generator=generator).to(inputs.device, inputs.dtype)
     exact = (a.double() @ b.double()).to(inputs.dtype)
     assert torch.equal(matmul(a, b), exact)
+
+
+def not_rounded(matmul: Function, inputs: Inputs) -> None:
+    """Whole numbers that 16 bits do not hold."""
+    generator = torch.Generator().manual_seed(inputs.seed)
+    for m, n, k in ((130, 50, 700), (9, 40, 4096)):
+        drawn = torch.randint(-60, 61, (m + n, k), generator=generator).to(inputs.device)
+        a, b = drawn[:m].to(inputs.dtype), drawn[m:].to(inputs.dtype).t()
+        out = matmul(a, b, False, "f32")
+        assert out.dtype == torch.promote_types(inputs.dtype, torch.float32)
+        assert torch.equal(out.double(), a.double() @ b.double()), f"{m}x{n}x{k}"
 
 
 def deterministic(matmul: Function, inputs: Inputs) -> None:

@@ -106,8 +106,8 @@ def matmul_kernel(
     m, n, k, part,
     a_batch, a_row, a_col, b_batch, b_row, b_col, c_batch, c_row, c_col,
     alpha, beta,
-    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, FORMAT: tl.constexpr, SPLIT: tl.constexpr,
-    TF32: tl.constexpr, DEPTH: tl.constexpr,
+    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, FORMAT: tl.constexpr, OUT: tl.constexpr,
+    SPLIT: tl.constexpr, TF32: tl.constexpr, DEPTH: tl.constexpr,
     GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A tile of one product per program; of a part of k where SPLIT. Unless DEPTH is 0, sums are of
@@ -160,7 +160,7 @@ def matmul_kernel(
             total, c_ptr, batch, row, col, inside, c_batch, c_row, c_col, alpha, beta,
             HAS_C, ACTIVATION, FORMAT,
         )  # fmt: skip
-        d = encode(value, FORMAT, False, d_ptr.dtype.element_ty)
+        d = encode(value, OUT, False, d_ptr.dtype.element_ty)
         tl.store(d_ptr + (batch * m + row) * n + col, d, mask=inside)
 
 
@@ -171,7 +171,8 @@ def sum_parts_kernel(
     d_ptr,  # [batch, m, n]
     parts, total, m, n,
     c_batch, c_row, c_col, alpha, beta,
-    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, FORMAT: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, FORMAT: tl.constexpr, OUT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The parts of k added in order, and the epilogue."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -184,7 +185,7 @@ def sum_parts_kernel(
         value, c_ptr, batch, row, col, inside, c_batch, c_row, c_col, alpha, beta,
         HAS_C, ACTIVATION, FORMAT,
     )  # fmt: skip
-    tl.store(d_ptr + at, encode(value, FORMAT, False, d_ptr.dtype.element_ty), mask=inside)
+    tl.store(d_ptr + at, encode(value, OUT, False, d_ptr.dtype.element_ty), mask=inside)
 
 
 _KEY = ["m", "n", "k", "a_col", "b_col"]
@@ -226,12 +227,14 @@ def _run(
     activation: str = "none",
     tf32: bool = False,
     batch_invariant: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """`a` and `b` have at least two dimensions; `out_shape` is that of the result.
+    """`a` and `b` have at least two dimensions; `out_shape` is that of the result,
+    `dtype` too, where it is not that of `a`.
 
     `batch_invariant`: one tile for every size, and no parts of k.
     """
-    out = torch.empty(out_shape, dtype=a.dtype, device=a.device)
+    out = torch.empty(out_shape, dtype=dtype or a.dtype, device=a.device)
     if out.numel() == 0:
         return out
     (m, k), n = a.shape[-2:], b.shape[-1]
@@ -243,13 +246,15 @@ def _run(
     integers = INTERPRETED.value and a.dtype == torch.bfloat16
     d = out
     if integers:
-        a, b, d = (t.view(torch.int16) for t in (a, b, d))
+        a, b = a.view(torch.int16), b.view(torch.int16)
+        d = d.view(torch.int16) if d.dtype == torch.bfloat16 else d
         c = None if c is None else c.view(torch.int16)
     added = d if c is None else c
     epilogue = {
         "HAS_C": c is not None,
         "ACTIVATION": _ACTIVATIONS[activation],
         "FORMAT": "bf16" if integers else "",
+        "OUT": "bf16" if integers and out.dtype == torch.bfloat16 else "",
     }
     singles = a.dtype == torch.float32
     tiles, tuned = HALVES, _tuned_halves
@@ -290,7 +295,14 @@ def _run(
     return out
 
 
-def matmul(a: Tensor, b: Tensor, batch_invariant: bool = False, *, tf32: bool = False) -> Tensor:
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    batch_invariant: bool = False,
+    out_dtype: str = "same",
+    *,
+    tf32: bool = False,
+) -> Tensor:
     rows = a.shape[-2:-1] if a.dim() > 1 else ()
     cols = b.shape[-1:] if b.dim() > 1 else ()
     left = a if a.dim() > 1 else a.unsqueeze(0)
@@ -299,7 +311,8 @@ def matmul(a: Tensor, b: Tensor, batch_invariant: bool = False, *, tf32: bool = 
     if right.dim() == 2 and left.dim() > 2:
         left = left.flatten(0, -2)  # one product with more rows
     shape = (*lead, *rows, *cols)
-    return _run(left, right, shape, tf32=tf32, batch_invariant=batch_invariant)
+    dtype = torch.float32 if out_dtype == "f32" else None
+    return _run(left, right, shape, tf32=tf32, batch_invariant=batch_invariant, dtype=dtype)
 
 
 def matmul_tf32(a: Tensor, b: Tensor) -> Tensor:

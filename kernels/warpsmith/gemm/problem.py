@@ -49,6 +49,8 @@ class Problem:
     activation: str = "none"
     #: The bits of a row do not depend on how many rows there are.
     batch_invariant: bool = False
+    #: The result is f32, of operands of 16 bits: the product alone.
+    wide: bool = False
     #: The compute capability of the GPU that is asked about; None: of any.
     sm: int | None = None
 
@@ -164,6 +166,7 @@ def product(
     alpha: float = 1.0,
     activation: str = "none",
     batch_invariant: bool = False,
+    wide: bool = False,
 ) -> Problem:
     """The product of two tensors, as `torch.matmul` reads them, and what is done to it.
 
@@ -175,6 +178,7 @@ def product(
         alpha: what the product is multiplied by.
         activation: what the sum goes through.
         batch_invariant: whether the bits of a row may not depend on how many rows there are.
+        wide: whether the result is f32, whatever the operands are.
     """
     rows = (1, *a.shape) if a.dim() == 1 else tuple(a.shape)
     columns = (*b.shape, 1) if b.dim() == 1 else tuple(b.shape)
@@ -195,6 +199,7 @@ def product(
             alpha=alpha,
             activation=activation,
             batch_invariant=batch_invariant,
+            wide=wide and a.dtype.itemsize < 4,
         )
     )
 
@@ -207,12 +212,16 @@ def needs_product_alone(p: Problem) -> str | None:
     return None if alone else "computes the product alone"
 
 
+def needs_result_like_operands(p: Problem) -> str | None:
+    return "gives results of the operands' dtype" if p.wide else None
+
+
 def needs_one_product(p: Problem) -> str | None:
     return None if p.batch == 1 else "takes one product at a time"
 
 
 def needs_plain(p: Problem) -> str | None:
-    return needs_product_alone(p) or needs_one_product(p)
+    return needs_result_like_operands(p) or needs_product_alone(p) or needs_one_product(p)
 
 
 def needs_free_order(p: Problem) -> str | None:

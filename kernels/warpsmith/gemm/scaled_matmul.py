@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,30 +11,40 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FP8, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import scaled_matmul_cases as cases
+from warpsmith.gemm.ladder_wgmma import multiprocessors, needs_lines_for_maps, needs_wgmma
 from warpsmith.gemm.problem import (
     Problem,
     condition,
     needs_b_column_major,
     needs_operand_packs_16,
+    needs_tiles_in_grid,
     product,
 )
+from warpsmith.gemm.wgmma_plan import choice_for_scaled
 from warpsmith.spec.checks import check_device, shape_text
 
-OUT_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+OUT_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 _DTYPES = (*FP8, "i8")
 
 
 def _check_scale(
-    name: str, scale: Tensor, dtype: torch.dtype, a: Tensor, count: int, of: str
+    name: str,
+    scale: Tensor,
+    dtype: torch.dtype,
+    a: Tensor,
+    count: int,
+    of: str,
+    blocks: tuple[int, int],
+    of_block: str,
 ) -> None:
     op = "scaled_matmul"
     check_device(op, name, scale, a, "a")
     if scale.dtype != dtype:
         raise RuntimeError(f"{op}: expected {name} to have dtype {dtype}, got {scale.dtype}")
-    if scale.shape not in ((), (count,)):
+    if scale.shape not in ((), (count,), blocks):
         raise RuntimeError(
-            f"{op}: expected {name} to have shape () or ({count},), one value per {of}, "
-            f"got {shape_text(scale)}"
+            f"{op}: expected {name} to have shape () or ({count},), one value per {of}, or "
+            f"{blocks}, one per {of_block}, got {shape_text(scale)}"
         )
 
 
@@ -45,15 +56,22 @@ def _check(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: st
         if x.dim() != 2:
             raise RuntimeError(f"{op}: expected {name} to be 2-D, got shape {shape_text(x)}")
     check_device(op, "b", b, a, "a")
-    if b.dtype != a.dtype:
+    if b.dtype != a.dtype and not (catalogue.is_fp8(a.dtype) and catalogue.is_fp8(b.dtype)):
         raise RuntimeError(f"{op}: expected b to have dtype {a.dtype} like a, got {b.dtype}")
     if a.shape[1] != b.shape[0]:
         raise RuntimeError(f"{op}: cannot multiply shapes {shape_text(a)} and {shape_text(b)}")
     wide = torch.float64 if torch.float64 in (a.dtype, scale_a.dtype) else torch.float32
-    _check_scale("scale_a", scale_a, wide, a, a.shape[0], "row of a")
-    _check_scale("scale_b", scale_b, wide, a, b.shape[1], "column of b")
+    (m, k), n = a.shape, b.shape[1]
+    deep, across = cases.blocks_of(k), cases.blocks_of(n)
+    row, column = "row of a and 128 values of k", "128 x 128 values of b"
+    _check_scale("scale_a", scale_a, wide, a, m, "row of a", (m, deep), row)
+    _check_scale("scale_b", scale_b, wide, a, n, "column of b", (deep, across), column)
+    if (scale_a.dim() == 2) != (scale_b.dim() == 2):
+        raise RuntimeError(f"{op}: expected scales of blocks for both of a and b or for neither")
     if out_dtype not in OUT_DTYPES:
-        raise RuntimeError(f"{op}: expected out_dtype to be 'f16' or 'bf16', got '{out_dtype}'")
+        raise RuntimeError(
+            f"{op}: expected out_dtype to be 'f16', 'bf16' or 'f32', got '{out_dtype}'"
+        )
 
 
 def result_dtype(scale_a: Tensor, out_dtype: str) -> torch.dtype:
@@ -61,16 +79,39 @@ def result_dtype(scale_a: Tensor, out_dtype: str) -> torch.dtype:
     return torch.float64 if scale_a.dtype == torch.float64 else OUT_DTYPES[out_dtype]
 
 
-def reference(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> Tensor:
+def in_full(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The factors in the dtype of the scales, and what remains to multiply their product by:
+    scales of blocks are within the factors.
+    """
     wide = scale_a.dtype
-    scale = scale_a.unsqueeze(-1) * scale_b if scale_a.dim() else scale_a * scale_b
-    total = torch.matmul(a.to(wide), b.to(wide)) * scale
+    left, right = a.to(wide), b.to(wide)
+    if scale_a.dim() == 2:
+        k, n = b.shape
+        left = left * scale_a.repeat_interleave(cases.BLOCK, 1)[:, :k]
+        spread = scale_b.repeat_interleave(cases.BLOCK, 0).repeat_interleave(cases.BLOCK, 1)
+        return left, right * spread[:k, :n], None
+    return left, right, scale_a.unsqueeze(-1) * scale_b if scale_a.dim() else scale_a * scale_b
+
+
+def reference(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str, fast_accum: bool = False
+) -> Tensor:
+    left, right, scale = in_full(a, b, scale_a, scale_b)
+    total = torch.matmul(left, right)
+    total = total if scale is None else total * scale
     return total.to(result_dtype(scale_a, out_dtype)).contiguous()
 
 
-def _eager(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> Tensor:
+def _eager(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str, fast_accum: bool
+) -> Tensor:
     """Dequantisation before the product, as PyTorch users write it."""
     dtype = OUT_DTYPES[out_dtype]
+    if scale_a.dim() == 2:
+        left, right, _ = in_full(a, b, scale_a, scale_b)
+        return torch.matmul(left.to(dtype), right.to(dtype))
     left = a.to(dtype) * scale_a.to(dtype).unsqueeze(-1)
     return torch.matmul(left, b.to(dtype) * scale_b.to(dtype))
 
@@ -85,9 +126,43 @@ def _suits_naive(a: Tensor, b: Tensor) -> str | None:
 
 
 def _when(*needs: Callable[[Problem], str | None]) -> Condition:
-    return condition(needs_b_column_major, needs_operand_packs_16, *needs).of(
+    """Of the rungs by mma.sync."""
+    of_problem = condition(needs_b_column_major, needs_operand_packs_16, *needs).of(
         lambda a, b, *_: product(a, b)
     )
+
+    def when(
+        a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *_: Any, sm: int | None = None
+    ) -> str | None:
+        if 0 in (*a.shape, b.shape[1]):
+            return None
+        if a.dtype != b.dtype:
+            return "takes operands of one dtype"
+        if scale_a.dim() == 2:
+            return "takes no scales of blocks"
+        return of_problem(a, b, sm=sm)
+
+    return when
+
+
+_when_wgmma = condition(
+    needs_wgmma, needs_b_column_major, needs_lines_for_maps, needs_tiles_in_grid
+).of(lambda a, b, *_: product(a, b))
+
+
+def _plan_wgmma(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    out_dtype: str = "bf16",
+    fast_accum: bool = False,
+) -> str | None:
+    (m, k), n = a.shape, b.shape[1]
+    if 0 in (m, k, n):
+        return None
+    choice = choice_for_scaled(m, n, k, fast_accum and scale_a.dim() < 2, multiprocessors())
+    return f"{choice}: {choice.clocks} clocks expected, the least of its menu"
 
 
 _SEEDS = ("sgemm_128x128_{dtype}", "sgemm_128x256_async_{dtype}")
@@ -110,12 +185,22 @@ _LADDER = (
         when=_when(_needs_countable_sums),
         seeds=_SEEDS,
     ),
+    Rung(
+        "wgmma_peak",
+        "wgmma of either format, scales of blocks too, sums promoted every 128 of k",
+        dtypes=FP8,
+        technique="wgmma_peak",
+        min_sm=90,
+        when=_when_wgmma,
+        plan=_plan_wgmma,
+        unproven=True,
+    ),
 )
 
 scaled_matmul_op = catalogue.add(
     Op(
         "scaled_matmul(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, "
-        "str out_dtype='bf16') -> Tensor",
+        "str out_dtype='bf16', bool fast_accum=False) -> Tensor",
         family="gemm",
         reference=reference,
         ladder=_LADDER,
@@ -131,10 +216,10 @@ scaled_matmul_op = catalogue.add(
             Property("deterministic", cases.deterministic),
         ),
         cost=Cost(
-            bytes=lambda a, b, scale_a, scale_b: (
+            bytes=lambda a, b, scale_a, scale_b, out_dtype: (
                 a.numel()
                 + b.numel()
-                + 2 * a.shape[0] * b.shape[1]
+                + OUT_DTYPES[out_dtype].itemsize * a.shape[0] * b.shape[1]
                 + 4 * (scale_a.numel() + scale_b.numel())
             ),
             flops=lambda a, b: cases.operations(a, b),
@@ -156,21 +241,30 @@ def scaled_matmul(
     scale_b: Tensor,
     out_dtype: str = "bf16",
     *,
+    fast_accum: bool = False,
     variant: str | None = None,
 ) -> Tensor:
     """The product of two quantised matrices:
-    `d[i, j] = scale_a[i] * scale_b[j] * (a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + ...)`.
+    `d[i, j] = scale_a[i] * scale_b[j] * (a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + ...)`, or with
+    `scale_a[i, l / 128] * scale_b[l / 128, j / 128]` before each `a[i, l] * b[l, j]`.
 
-    Products are exact; sums are held in f32, or in int32 by the tensor cores of int8, scaled once
-    and rounded once. Not differentiable.
+    Products are exact; sums are held in f32, or in int32 by the tensor cores of int8, scaled once,
+    those of blocks of k each, and rounded once. Not differentiable.
 
     Args:
         a: [m, k], e4m3, e5m2 or int8, any strides; best row-major, with k a multiple of 16.
-        b: [k, n], of the dtype and device of a, any strides; best column-major, `weight.t()`.
-        scale_a: f32, one value per row of a, [m], or one for all of them, of shape (). In f64, as
-            then scale_b has to be, it asks for a reference in f64, which takes a and b in f64 too.
-        scale_b: f32, one value per column of b, [n], or one for all of them, of shape ().
-        out_dtype: "f16" or "bf16".
+        b: [k, n], of the device of a and of its dtype, or either format of fp8 where a is fp8, any
+            strides; best column-major, `weight.t()`.
+        scale_a: f32, one value per row of a, [m], or one for all of them, of shape (), or one per
+            row and 128 values of k, [m, ceil(k / 128)]. In f64, as then scale_b has to be, it asks
+            for a reference in f64, which takes a and b in f64 too.
+        scale_b: f32, one value per column of b, [n], or one for all of them, of shape (), or, where
+            scale_a has blocks, one per 128 x 128 values of b, [ceil(k / 128), ceil(n / 128)].
+        out_dtype: "f16", "bf16" or "f32".
+        fast_accum: whether sums of fp8 may stay in the tensor cores of sm_90 over all of k, which
+            keep some 14 bits of them, as with `use_fast_accum` in `torch._scaled_mm`. Otherwise
+            they are added up in f32 every 128 values. Without effect elsewhere, and on scales of
+            blocks.
         variant: one rung by name instead of the best one, "i8_mma".
 
     Returns:
@@ -178,10 +272,10 @@ def scaled_matmul(
 
     Raises:
         RuntimeError: a or b is neither fp8 nor int8, or not 2-D; dtypes, devices or shapes do not
-            fit, of a scale either; out_dtype is neither; the variant cannot take the input.
+            fit, of a scale either; there is no such out_dtype; the variant cannot take the input.
         ValueError: the variant does not exist.
 
     Reference:
         `torch._scaled_mm`; for int8 `(a.float() @ b.float()) * scale_a[:, None] * scale_b`.
     """
-    return _scaled_matmul(variant, a, b, scale_a, scale_b, out_dtype)
+    return _scaled_matmul(variant, a, b, scale_a, scale_b, out_dtype, fast_accum)

@@ -15,6 +15,12 @@ Call = tuple[Tensor, Tensor, Tensor, Tensor, str]
 
 #: Values of k up to which sums of products of -128 with itself stay within 32 bits.
 MOST_DEPTH = 131071
+#: Values of k, and columns of b, that share a scale of blocks.
+BLOCK = 128
+
+
+def blocks_of(count: int) -> int:
+    return -(-count // BLOCK)
 
 
 def matrix(inputs: Inputs, rows: int, cols: int, *, salt: int = 0) -> Tensor:
@@ -43,6 +49,23 @@ def call(inputs: Inputs, m: int, n: int, k: int, *, out: str = "bf16", each: boo
     scale_a = scales(inputs, m) if each else scales(inputs)
     scale_b = scales(inputs, n, salt=3) if each else scales(inputs, salt=3)
     return matrix(inputs, m, k), columns(inputs, k, n), scale_a, scale_b, out
+
+
+def in_blocks(inputs: Inputs, m: int, n: int, k: int, *, out: str = "bf16") -> Call:
+    scale_a = scales(inputs, m, blocks_of(k))
+    scale_b = scales(inputs, blocks_of(k), blocks_of(n), salt=3)
+    return matrix(inputs, m, k), columns(inputs, k, n), scale_a, scale_b, out
+
+
+def _other(dtype: torch.dtype) -> torch.dtype:
+    return torch.float8_e5m2 if dtype == torch.float8_e4m3fn else torch.float8_e4m3fn
+
+
+def mixed(inputs: Inputs, m: int, n: int, k: int, *, blocks: bool = False) -> Call:
+    """b in the other format of fp8, of values that either has room for."""
+    b = Inputs(_other(inputs.dtype), inputs.device, inputs.seed).plain(n, k, salt=1).t()
+    whole = (in_blocks if blocks else call)(inputs, m, n, k)
+    return whole[0], b, *whole[2:]
 
 
 _SMALL = (
@@ -94,6 +117,17 @@ def samples() -> tuple[Sample, ...]:
             "misaligned",
             lambda i: _replaced(i, matrix(i, 1, 1025)[0, 1:].view(16, 64), columns(i, 64, 9)),
         ),
+        *_in_blocks(),
+        *_mixed(),
+        Sample("f32 33x48x272", lambda i: call(i, 33, 48, 272, out="f32")),
+        Sample("f32 9x7x33", lambda i: call(i, 9, 7, 33, out="f32")),
+        Sample("f32 130x200x2048", lambda i: call(i, 130, 200, 2048, out="f32"), small=False),
+        Sample("sums that may stay", lambda i: (*call(i, 130, 264, 400), True)),
+        Sample("sums that may stay, large", lambda i: (*call(i, 260, 776, 144), True), small=False),
+        _shaped(260, 520, 144, "bf16", small=False),
+        Sample("blocks 260x520x400", lambda i: in_blocks(i, 260, 520, 400), small=False),
+        Sample("sums that may stay, blocks", lambda i: (*in_blocks(i, 130, 264, 400), True)),
+        Sample("sums that may stay, few rows", lambda i: (*call(i, 3, 136, 2048), True)),
         Sample("no rows", lambda i: call(i, 0, 8, 16)),
         Sample("no columns", lambda i: call(i, 8, 0, 16)),
         Sample("k of 0", lambda i: call(i, 5, 6, 0)),
@@ -104,6 +138,49 @@ def samples() -> tuple[Sample, ...]:
         _past_2_31("a", (1 << 20) + 1, 8, 2048),
         _past_2_31("b", 8, (1 << 20) + 1, 2048),
         _past_2_31("the product", 46_344, 46_344, 16),
+    )
+
+
+def _in_blocks() -> tuple[Sample, ...]:
+    def sample(m: int, n: int, k: int, out: str, small: bool = True) -> Sample:
+        def make(i: Inputs) -> Call:
+            return in_blocks(i, m, n, k, out=out)
+
+        return Sample(f"blocks {m}x{n}x{k} to {out}", make, small=small)
+
+    def strided(i: Inputs) -> Call:
+        """As quantisers leave them that write a column of scales for each block of k."""
+        a, b, scale_a, scale_b, out = in_blocks(i, 40, 264, 400)
+        return a, b, scale_a.t().contiguous().t(), scale_b.t().contiguous().t(), out
+
+    return (
+        sample(1, 1, 1, "bf16"),
+        sample(7, 33, 100, "f16"),
+        sample(20, 136, 144, "f32"),
+        sample(130, 129, 272, "bf16"),
+        sample(64, 392, 384, "f16"),
+        sample(3, 256, 2048, "bf16"),
+        sample(300, 400, 1024, "bf16", small=False),
+        sample(257, 1000, 784, "f16", small=False),
+        Sample("blocks, scales in columns", strided),
+        Sample("blocks, k of 0", lambda i: in_blocks(i, 5, 6, 0)),
+    )
+
+
+def _mixed() -> tuple[Sample, ...]:
+    """Of two formats of fp8."""
+
+    def sample(m: int, n: int, k: int, blocks: bool, small: bool = True) -> Sample:
+        label = f"mixed {'blocks ' if blocks else ''}{m}x{n}x{k}"
+        return Sample(
+            label, lambda i: mixed(i, m, n, k, blocks=blocks), small=small, dtypes=("e4m3", "e5m2")
+        )
+
+    return (
+        sample(7, 9, 33, False),
+        sample(64, 136, 272, False),
+        sample(16, 129, 144, True),
+        sample(300, 400, 1024, False, small=False),
     )
 
 
@@ -143,10 +220,39 @@ def bench() -> tuple[Sample, ...]:
         a, b = inputs.plain(m, k), inputs.plain(n, k, salt=1).t()
         return a, b, scales(inputs, m), scales(inputs, n, salt=3), "bf16"
 
-    def case(m: int, n: int, k: int) -> Sample:
-        return Sample(f"{m}x{n}x{k}", lambda i: make(i, m, n, k), small=False)
+    def blocks(inputs: Inputs, m: int, n: int, k: int) -> Call:
+        a, b, *_ = make(inputs, m, n, k)
+        return a, b, *in_blocks(inputs, m, n, k)[2:]
 
-    return tuple(case(*shape) for shape in shapes)
+    def case(m: int, n: int, k: int, dtypes: tuple[str, ...] | None = None) -> Sample:
+        return Sample(f"{m}x{n}x{k}", lambda i: make(i, m, n, k), small=False, dtypes=dtypes)
+
+    return (
+        *(case(*shape) for shape in shapes),
+        *(case(m, n, k, ("e4m3",)) for m in (16, 64, 128) for n, k in _FEW),
+        *(
+            Sample(
+                f"blocks {m}x{n}x{k}",
+                lambda i, size=(m, n, k): blocks(i, *size),  # type: ignore[misc]
+                small=False,
+                dtypes=("e4m3",),
+            )
+            for m, n, k in ((64, 4096, 4096), *shapes)
+        ),
+        *(
+            Sample(
+                f"{m}x{n}x{k}, sums may stay",
+                lambda i, size=(m, n, k): (*make(i, *size), True),  # type: ignore[misc]
+                small=False,
+                dtypes=("e4m3",),
+            )
+            for m, n, k in shapes
+        ),
+    )
+
+
+#: n and k of a few of a model's weights.
+_FEW = ((4096, 4096), (28672, 4096), (4096, 14336))
 
 
 def _with(inputs: Inputs, **changed: Any) -> tuple[Any, ...]:
@@ -185,7 +291,8 @@ ERRORS = (
     Bad(
         "scales per column of a",
         lambda i: _with(i, scale_a=scales(i, 32)),
-        r"scaled_matmul: expected scale_a to have shape \(\) or \(8,\), one value per row of a",
+        r"scaled_matmul: expected scale_a to have shape \(\) or \(8,\), one value per row of a, or "
+        r"\(8, 1\), one per row of a and 128 values of k, got \(32,\)",
     ),
     Bad(
         "half scales",
@@ -198,22 +305,44 @@ ERRORS = (
         r"scaled_matmul: expected scale_b to have dtype torch\.float64, got torch\.float32",
     ),
     Bad(
-        "result of f32",
-        lambda i: _with(i, out="f32"),
-        r"scaled_matmul: expected out_dtype to be 'f16' or 'bf16', got 'f32'",
+        "result of e4m3",
+        lambda i: _with(i, out="e4m3"),
+        r"scaled_matmul: expected out_dtype to be 'f16', 'bf16' or 'f32', got 'e4m3'",
+    ),
+    Bad(
+        "one scale of blocks",
+        lambda i: _with(i, scale_a=scales(i, 8, 1)),
+        r"scaled_matmul: expected scales of blocks for both of a and b or for neither",
+    ),
+    Bad(
+        "other blocks",
+        lambda i: _with(i, scale_a=scales(i, 8, 1), scale_b=scales(i, 2, 1)),
+        r"scaled_matmul: expected scale_b to have shape \(\) or \(16,\), one value per column of "
+        r"b, or \(1, 1\), one per 128 x 128 values of b, got \(2, 1\)",
     ),
 )
 
 
+def _powers(generator: torch.Generator, *shape: int) -> Tensor:
+    return 2.0 ** torch.randint(-2, 3, shape, generator=generator)
+
+
 def whole_numbers(function: Callable[..., Any], inputs: Inputs) -> None:
     """Products of small whole numbers add up exactly, and scales are powers of two."""
-    generator = torch.Generator(device=inputs.device).manual_seed(inputs.seed)
-    for m, n, k in ((67, 40, 208), (130, 129, 96)):
-        drawn = torch.randint(-2, 3, (m + n, k), generator=generator, device=inputs.device)
+    generator = torch.Generator().manual_seed(inputs.seed)
+    for m, n, k in ((67, 40, 208), (130, 129, 96), (70, 200, 528), (3, 136, 1040)):
+        drawn = torch.randint(-2, 3, (m + n, k), generator=generator).to(inputs.device)
         a, b = drawn[:m].double(), drawn[m:].double()
         scale = torch.full((), 0.25, device=inputs.device)
-        out = function(a.to(inputs.dtype), b.to(inputs.dtype).t(), scale, scale, "f16")
+        left, right = a.to(inputs.dtype), b.to(inputs.dtype).t()
+        out = function(left, right, scale, scale, "f16")
         assert torch.equal(out, (a @ b.t() / 16).half()), f"{m}x{n}x{k}"
+        of_a = _powers(generator, m, blocks_of(k)).to(inputs.device)
+        of_b = _powers(generator, blocks_of(k), blocks_of(n)).to(inputs.device)
+        spread = of_b.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[:k, :n].double()
+        exact = (a * of_a.double().repeat_interleave(BLOCK, 1)[:, :k]) @ (b.t() * spread)
+        out = function(left, right, of_a, of_b, "f32")
+        assert torch.equal(out.double(), exact), f"{m}x{n}x{k} of blocks"
 
 
 def deterministic(function: Callable[..., Any], inputs: Inputs) -> None:
@@ -226,11 +355,18 @@ def operations(a: Tensor, b: Tensor) -> int:
     return 2 * math.prod((*a.shape, b.shape[1]))
 
 
-def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out: str) -> Tensor:
+def scaled_mm(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out: str, fast_accum: bool = False
+) -> Tensor:
     """cuBLASLt through PyTorch; fp8 only."""
     if not is_fp8(a.dtype):
         raise NotImplementedError("torch._scaled_mm takes fp8")
-    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[out]
+    if scale_a.dim() == 2:  # blocks of k in rows of their own, as it wants them
+        scale_a = scale_a.t().contiguous().t()
+        scale_b = scale_b.t().contiguous().t()
+    else:
+        scale_a, scale_b = scale_a.unsqueeze(-1), scale_b.unsqueeze(0)
+    dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[out]
     return torch._scaled_mm(
-        a, b, scale_a=scale_a.unsqueeze(-1), scale_b=scale_b.unsqueeze(0), out_dtype=dtype
+        a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, use_fast_accum=fast_accum
     )

@@ -23,11 +23,13 @@ GROUP = 8
 def scaled_matmul_kernel(
     a_ptr,  # [m, k], any strides
     b_ptr,  # [k, n], any strides
-    scale_a_ptr,  # [m], or one value
-    scale_b_ptr,  # [n], or one value
+    scale_a_ptr,  # [m], or one value, or of BLOCKS [m, k / 128]
+    scale_b_ptr,  # [n], or one value, or of BLOCKS [k / 128, n / 128]
     d_ptr,  # [m, n]
-    m, n, k, a_row, a_col, b_row, b_col, scale_a_step, scale_b_step,
-    FORMAT: tl.constexpr, OUT: tl.constexpr, HARDWARE: tl.constexpr, GROUP: tl.constexpr,
+    m, n, k, a_row, a_col, b_row, b_col,
+    scale_a_step, scale_b_step, scale_a_step_k, scale_b_step_k,
+    FORMAT_A: tl.constexpr, FORMAT_B: tl.constexpr, BLOCKS: tl.constexpr,
+    OUT: tl.constexpr, HARDWARE: tl.constexpr, GROUP: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A tile per program, GROUP rows of tiles column by column. 8-bit values are exact in f16."""
@@ -42,27 +44,41 @@ def scaled_matmul_kernel(
     inner = tl.arange(0, BK).to(tl.int64)
     a_ptr += row * a_row + inner[None, :] * a_col  # [BM, BK]
     b_ptr += inner[:, None] * b_row + col * b_col  # [BK, BN]
+    of_b = col // 128 if BLOCKS else col
+    scale_a_ptr += row * scale_a_step
+    scale_b_ptr += of_b * scale_b_step
     total = tl.zeros([BM, BN], dtype=tl.float32)
     for start in range(0, k, BK):
         within = start + tl.arange(0, BK) < k
         a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0)
         b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0)
-        left, right = decode(a, FORMAT, HARDWARE), decode(b, FORMAT, HARDWARE)
-        if OUT == "":
+        left, right = decode(a, FORMAT_A, HARDWARE), decode(b, FORMAT_B, HARDWARE)
+        if BLOCKS:  # a step lies within one of 128 values of k
+            scale_a = tl.load(scale_a_ptr + start // 128 * scale_a_step_k, mask=row < m, other=0.0)
+            scale_b = tl.load(scale_b_ptr + start // 128 * scale_b_step_k, mask=col < n, other=0.0)
+            if OUT == "":
+                own = tl.dot(left.to(tl.float16), right.to(tl.float16))
+            else:
+                own = tl.dot(left, right)
+            total += own * (scale_a * scale_b)
+        elif OUT == "":
             total = tl.dot(left.to(tl.float16), right.to(tl.float16), total)
         else:
             total += tl.dot(left, right)
         a_ptr += tl.cast(a_col, tl.int64) * BK
         b_ptr += tl.cast(b_row, tl.int64) * BK
-    scale_a = tl.load(scale_a_ptr + row * scale_a_step, mask=row < m, other=0.0)
-    scale_b = tl.load(scale_b_ptr + col * scale_b_step, mask=col < n, other=0.0)
+    if not BLOCKS:
+        total *= tl.load(scale_a_ptr, mask=row < m, other=0.0) * tl.load(
+            scale_b_ptr, mask=col < n, other=0.0
+        )
     inside = (row < m) & (col < n)
-    total *= scale_a * scale_b
     d = encode(total, "bf16" if OUT == "bf16" else "", False, d_ptr.dtype.element_ty)
     tl.store(d_ptr + row * n + col, d, mask=inside)
 
 
-def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> Tensor:
+def scaled_matmul(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str, fast_accum: bool = False
+) -> Tensor:
     if scale_a.dtype == torch.float64:  # wider than the kernel's sums
         return reference(a, b, scale_a, scale_b, out_dtype)
     (m, k), n = a.shape, b.shape[1]
@@ -70,6 +86,9 @@ def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dt
     if out.numel() == 0:
         return out
     operands = (a.view(torch.uint8), b.view(torch.uint8)) if is_fp8(a.dtype) else (a, b)
+    blocks = scale_a.dim() == 2
+    steps_a = (*scale_a.stride(), 0, 0)[:2]  # along m, along k
+    steps_b = scale_b.stride()[::-1] if blocks else (*scale_b.stride(), 0, 0)[:2]
     simulated = interpreting()
     by_bits = simulated and out_dtype == "bf16"
     capable = not simulated and torch.cuda.get_device_capability(a.device) >= (8, 9)
@@ -86,9 +105,13 @@ def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dt
             k,
             *a.stride(),
             *b.stride(),
-            scale_a.stride(0) if scale_a.dim() else 0,
-            scale_b.stride(0) if scale_b.dim() else 0,
-            FORMAT=_FORMATS.get(a.dtype, ""),
+            steps_a[0],
+            steps_b[0],
+            steps_a[1],
+            steps_b[1],
+            FORMAT_A=_FORMATS.get(a.dtype, ""),
+            FORMAT_B=_FORMATS.get(b.dtype, ""),
+            BLOCKS=blocks,
             OUT=out_dtype if simulated else "",
             HARDWARE=capable,
             GROUP=GROUP,

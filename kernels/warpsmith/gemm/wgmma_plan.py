@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,17 @@ MENU = (
 )
 
 
+#: Of products of fp8 (csrc/gemm/scaled_matmul/wgmma_plan.h). The last is for sums that stay in the
+#: tensor cores.
+SCALED_MENU = (
+    Tile(128, 192, cluster=2),
+    Tile(128, 128),
+    Tile(128, 64, swapped=True),
+    Tile(128, 16, swapped=True),
+    Tile(128, 256, cluster=2),
+)
+
+
 @dataclass(frozen=True)
 class Sizes:
     """What the choice follows from."""
@@ -82,10 +94,11 @@ class Choice:
     depth: int
     #: That the model expects, of a multiprocessor.
     clocks: int
+    menu: Sequence[Tile] = MENU
 
     def __str__(self) -> str:
         cut = f", k in {self.slices} slices" if self.slices > 1 else ""
-        return f"{MENU[self.tile]}{cut}"
+        return f"{self.menu[self.tile]}{cut}"
 
 
 @functools.cache
@@ -97,9 +110,9 @@ def _ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def cost(p: Sizes, tile: int, slices: int) -> Choice:
+def cost(p: Sizes, tile: int, slices: int, menu: Sequence[Tile] = MENU) -> Choice:
     """Of a tile and so many slices, less those that would be empty."""
-    c, t = costs(), MENU[tile]
+    c, t = costs(), menu[tile]
     rows, cols = (p.n, p.m) if p.swaps or t.swapped else (p.m, p.n)
     steps = _ceil_div(p.k, 128 // p.size)
     depth = _ceil_div(steps, slices)
@@ -119,22 +132,22 @@ def cost(p: Sizes, tile: int, slices: int) -> Choice:
     clocks = max(waves * (depth * step + store), moved) + c.once
     if slices > 1:
         clocks += c.second_kernel + slices * values * 8 // c.partials_rate
-    return Choice(tile, slices, depth, clocks)
+    return Choice(tile, slices, depth, clocks, menu)
 
 
-def choose(p: Sizes, invariant: bool = False) -> Choice:
+def choose(p: Sizes, invariant: bool = False, menu: Sequence[Tile] = MENU) -> Choice:
     """The cheapest. `invariant`: for any number of rows the same one, without slices."""
     c = costs()
     if invariant:
         p = replace(p, batch=1, m=c.rows_of_invariant, most_slices=1)
     best: Choice | None = None
-    for tile, t in enumerate(MENU):
+    for tile, t in enumerate(menu):
         if (t.swapped and (invariant or not p.a_along_k)) or (t.turns and p.swaps):
             continue
         most = min(p.most_slices, p.k * p.size // (128 * c.least_steps))
         slices = 1
         while slices <= max(most, 1):
-            found = cost(p, tile, slices)
+            found = cost(p, tile, slices, menu)
             if best is None or found.clocks < best.clocks:
                 best = found
             slices += 1 if slices < 8 else 4
@@ -153,3 +166,10 @@ def choice_for(p: Problem, sm_count: int) -> Choice:
     swaps = p.size == 4 and p.b.by_rows
     sizes = Sizes(p.batch, p.m, p.n, p.k, p.size, p.a.by_rows, swaps, most, sm_count)
     return choose(sizes, p.batch_invariant)
+
+
+def choice_for_scaled(m: int, n: int, k: int, fast_accum: bool, sm_count: int) -> Choice:
+    """For a call of `scaled_matmul`."""
+    most = most_splits(1, m, n, k, sm_count)
+    sizes = Sizes(1, m, n, k, size=1, most_slices=most, sm_count=sm_count)
+    return choose(sizes, menu=SCALED_MENU if fast_accum else SCALED_MENU[:-1])

@@ -326,7 +326,7 @@ def _product(draw: Draw) -> Roles:
         "b": lambda: draw.tensor((*right, k, n)),
         "scale_a": lambda: draw.tensor(draw.pick(((m,), ())), "scales", "f32"),
         "scale_b": lambda: draw.tensor(draw.pick(((n,), ())), "scales", "f32"),
-        "out_dtype": lambda: draw.pick(("f16", "bf16")),
+        "out_dtype": lambda: draw.pick(("f16", "bf16", "f32") if scaled else ("same", "f32")),
     }
 
 
