@@ -291,7 +291,6 @@ _LADDER = (
         when=_split_cluster(False, "split_cluster"),
         suits=_suits_clusters,
         min_sm=90,
-        unproven=True,
     ),
     Rung(
         "split_cluster_e4m3",
@@ -302,7 +301,6 @@ _LADDER = (
         when=_split_cluster(True, "split_cluster_e4m3"),
         suits=_suits_clusters,
         min_sm=90,
-        unproven=True,
     ),
 )
 

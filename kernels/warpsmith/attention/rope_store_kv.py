@@ -178,14 +178,13 @@ def _ladder(in_place: bool) -> tuple[Rung, ...]:
         return _needs_packs(call, in_place)
 
     return (
-        Rung("naive", "a block per token, a pair a thread", when=any_, unproven=True),
+        Rung("naive", "a block per token, a pair a thread", when=any_),
         Rung(
             "pack",
             "two 128-bit accesses a thread and head, a key and its value together",
             width=PACK,
             pack=True,
             when=packs,
-            unproven=True,
         ),
         Rung(
             "stream",
@@ -196,7 +195,6 @@ def _ladder(in_place: bool) -> tuple[Rung, ...]:
             technique="stream",
             when=packs,
             suits=_suits_stream,
-            unproven=True,
         ),
     )
 

@@ -229,7 +229,6 @@ _LADDER = (
         pack=True,
         technique="stream",
         when=_places,
-        unproven=True,
     ),
 )
 

@@ -154,6 +154,8 @@ class Rung:
     #: Rows of the seed list that a variant of this rung answers, beyond those that match by name:
     #: the first of the dtype, or with ":f32" behind the name the first that accumulates in f32.
     seeds: tuple[str, ...] = ()
+    #: Its sums are off by what the operator's `sum_error` says.
+    coarse_sums: bool = False
     #: No GPU has verified it yet: `auto` passes it over, and it runs only by name. A test asks for
     #: the mark where no verification is on record; it goes with the first.
     unproven: bool = False
@@ -306,6 +308,10 @@ class Op:
     low_precision_terms: int = 0
     #: A sum in 16 bits is spread over at least so many threads.
     low_precision_threads: int = 32
+    #: What sums in the tensor cores of sm_90 may be off by where they keep fewer bits than f32,
+    #: relative to the largest sum of the terms' magnitudes: of the twin and of rungs that say
+    #: `coarse_sums`.
+    sum_error: Callable[..., float] | None = None
     #: Compared element by element (True), or relative to the largest output (False).
     elementwise: bool = False
     #: PyTorch's other ways to the same results, functions of the arguments: where a result in f32

@@ -107,7 +107,6 @@ def _rung(name: str, story: str, when: OnProblem = _WHEN) -> Rung:
         accumulators=ACCUMULATORS,
         when=when,
         min_sm=90,
-        unproven=True,
     )
 
 

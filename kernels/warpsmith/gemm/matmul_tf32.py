@@ -202,7 +202,6 @@ LADDER = (
         min_sm=90,
         when=condition(needs_wgmma, _needs_a_by_rows, needs_lines_for_maps, needs_tiles_in_grid),
         plan=OfProblem(plan_wgmma),
-        unproven=True,
     ),
 )
 

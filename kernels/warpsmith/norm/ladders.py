@@ -213,7 +213,6 @@ def plain(layer: bool) -> tuple[Rung, ...]:
             min_sm=90,
             when=needs.needs_peeled,
             suits=needs.suits_peeled,
-            unproven=True,
         ),
         _packed(
             "pack",

@@ -333,6 +333,9 @@ def rounding(
     return most
 
 
+_MOVABLE = (torch.float32, torch.bfloat16, torch.float16)
+
+
 def largest_error(
     ways: Sequence[Callable[..., Any]],
     exactly: Callable[..., Any],
@@ -349,7 +352,7 @@ def largest_error(
     Args:
         ways: PyTorch's computations at the dtype of their arguments.
         exactly: the same in float64, given the same arguments.
-        args: of which float32 tensors move.
+        args: of which floating-point tensors move, those of 16 bits by their own last bit.
         index: which result.
         neighbours: so many inputs that differ from `args` in their last bit are asked as well.
         eps: what the last bit of an input is worth, relative to the input.
@@ -358,10 +361,10 @@ def largest_error(
     for draw in range(-1, neighbours):
         moved = list(args)
         for i, a in enumerate(args):
-            if draw >= 0 and isinstance(a, Tensor) and a.dtype == torch.float32:
+            if draw >= 0 and isinstance(a, Tensor) and a.dtype in _MOVABLE:
                 seed = draw * len(args) + i
                 generator = torch.Generator(device=a.device).manual_seed(seed)
-                moved[i], _ = _opposite(a, generator, eps)
+                moved[i], _ = _opposite(a, generator, max(eps, torch.finfo(a.dtype).eps))
         exact = as_tuple(exactly(*moved))[index]
         for way in ways:
             error = as_tuple(way(*moved))[index].double() - exact

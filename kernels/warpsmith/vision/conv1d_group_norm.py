@@ -206,8 +206,9 @@ def _derivative(
     h: Tensor,
 ) -> Gradients:
     ops = torch.ops.warpsmith
-    if not keep:
-        h = F.conv1d(_padded(x, weight.shape[2]), weight, bias)
+    if not keep:  # not by PyTorch, which on a GPU rounds before it adds the bias, too
+        given = (x, weight, bias, norm_weight, norm_bias)
+        _, h = ops.conv1d_group_norm_forward(*given, groups, eps, activation, True)
     gh, dscale, dshift = ops.group_norm_backward(
         grad_y, h, groups, norm_weight, norm_bias, eps, activation
     )
@@ -290,7 +291,6 @@ conv1d_op = catalogue.add(
             Rung(
                 "naive",
                 "a value of the convolution to a thread, then a block per group",
-                unproven=True,
             ),
             Rung(
                 "mma",
@@ -298,7 +298,6 @@ conv1d_op = catalogue.add(
                 technique="mma",
                 when=_needs_countable,
                 valid=_valid,
-                unproven=True,
             ),
             Rung(
                 "mma_fused",
@@ -306,7 +305,6 @@ conv1d_op = catalogue.add(
                 technique="mma_fused",
                 when=_needs_whole_groups,
                 valid=_valid,
-                unproven=True,
             ),
         ),
         triton="conv1d_group_norm_triton:conv1d_group_norm",
@@ -332,14 +330,13 @@ conv1d_backward_op = catalogue.add(
         reference=_reference_backward,
         eager=_gradients,
         ladder=(
-            Rung("naive", "a value of dx, or a weight, to a thread", unproven=True),
+            Rung("naive", "a value of dx, or a weight, to a thread"),
             Rung(
                 "mma",
                 "dx a convolution, dweight a product of matrices for each tap",
                 technique="mma",
                 when=_needs_countable,
                 valid=_valid_backward,
-                unproven=True,
             ),
         ),
         triton="conv1d_group_norm_triton:conv1d_backward",
