@@ -26,10 +26,6 @@ STRUCTS = {
     "SplitKvE4m3Tile": (kv_cache_plan.TILES, True, 16),
     "QueryTilesTile": (kv_cache_plan.TILES, False, 64),
     "QueryTilesE4m3Tile": (kv_cache_plan.TILES, True, 64),
-    "ClusterTile": (kv_cache_plan.CLUSTER_TILES, False, 16),
-    "ClusterE4m3Tile": (kv_cache_plan.CLUSTER_TILES, True, 16),
-    "ClusterPairTile": (kv_cache_plan.CLUSTER_TILES, False, 32),
-    "ClusterPairE4m3Tile": (kv_cache_plan.CLUSTER_TILES, True, 32),
 }
 
 
@@ -74,18 +70,10 @@ def test_numbers_are_those_of_the_kernels() -> None:
         ("kInvariantRounds", kv_cache_plan._INVARIANT_ROUNDS),
     ):
         assert f"constexpr int {name} = {value};" in text
-    for names, values in (
-        (
-            ("kMostCluster", "kLeastCluster"),
-            (kv_cache_plan._MOST_CLUSTER, kv_cache_plan._LEAST_CLUSTER),
-        ),
-        (
-            ("kMostClusterQueries", "kMostClusterRows"),
-            (kv_cache_plan.MOST_CLUSTER_QUERIES, kv_cache_plan.MOST_CLUSTER_ROWS),
-        ),
-    ):
-        said = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
-        assert f"constexpr int {said};" in text
+    few = f"kFewQueries = {kv_cache_plan.FEW_QUERIES}"
+    pairs = f"kMostPairedQueries = {kv_cache_plan.MOST_PAIRED_QUERIES}"
+    assert f"constexpr int {few}, {pairs};" in text
+    assert f"kMostPairedBytes = int64_t{{{kv_cache_plan.MOST_PAIRED_BYTES >> 20}}} << 20;" in text
     binding = (CSRC / "attention/kv_cache/kv_cache.h").read_text()
     assert f"kMostPlannedBlocks = {kv_cache_plan.MOST_BLOCKS};" in binding
 
@@ -113,12 +101,19 @@ def test_sequences_and_tiles_of_queries_count() -> None:
 
 
 def test_large_pieces_have_many_keys() -> None:
-    """Tiles of 32 keys: 16 KB a round, against 16 KB for the sums of 32 queries."""
-    few, many = shapes(1, 8, 2048), shapes(1, 8, 8192)
-    assert planned(*few).blocks == 128  # 8 heads of 64 rounds, 4 each
-    assert planned(*many).blocks == 256  # 8 of 256: 8 each
-    assert planned(*shapes(1, 16, 2048)).blocks == 64  # 64 queries: 8 each
-    assert planned(*shapes(1, 5, 2048)).blocks == -(-8 * 64 // 3)  # 20
+    """Tiles of 32 keys: 16 KB a round, against 32 KB for the sums of 64 queries."""
+    assert planned(*shapes(1, 16, 2048)).blocks == 64  # 8 heads of 64 rounds, 8 each
+    assert planned(*shapes(1, 16, 8192)).blocks == 256  # 8 of 256
+    assert planned(*shapes(1, 9, 2048)).blocks == -(-8 * 64 // 5)  # 36
+
+
+def test_two_tiles_share_keys_that_stay_in_l2() -> None:
+    """8 tokens of 4 heads each: 32 queries, two tiles of 16 with rounds of 64 keys."""
+    plan = planned(*shapes(1, 8, 8192))
+    assert plan.served_by == "attention_with_kv_cache_bf16x8_split_kv"
+    assert plan.blocks == 8 * 2 * 128 // 8
+    for more in (shapes(1, 8, 131072), shapes(1, 9, 8192)):
+        assert planned(*more).served_by == "attention_with_kv_cache_bf16x8_query_tiles"
 
 
 def test_the_workspace_is_that_of_the_blocks() -> None:
@@ -127,32 +122,6 @@ def test_the_workspace_is_that_of_the_blocks() -> None:
     plan = planned(*shapes(2, 1, 4096), batch_invariant=True)
     assert plan.served_by == "attention_with_kv_cache_bf16x8_query_tiles"
     assert plan.workspace_bytes == 4 * 2 * 8 * 8 * (2 * 64 * 130 + 1)  # 16 rounds of 32 a piece
-
-
-def clusters_of(batch: int, m: int, keys: int, gpu: Gpu = H200, kv_heads: int = 8) -> list[int]:
-    """Blocks and the workspace in bytes of a call that clusters serve."""
-    of_head = 32 // kv_heads * m
-    cut = kv_cache_plan.cut_of("split_cluster", of_head, 128, 128)
-    assert cut is not None
-    assert cut.in_clusters
-    work = batch * kv_heads * -(-of_head // cut.rows)
-    blocks = kv_cache_plan.split(gpu, cut, of_head, kv_heads, [keys] * batch)
-    return [blocks, kv_cache_plan.workspace_bytes(gpu, cut, blocks, work, keys, False)]
-
-
-def test_a_head_of_keys_has_a_cluster() -> None:
-    """Rounds of 128 keys; parts of 16 multiprocessors, of which an H200 has 8."""
-    one, eight = 4 * 2 * 16 * 130, 4 * 2 * 32 * 130  # bytes of a cluster's pieces
-    assert clusters_of(1, 1, 8192) == [128, 8 * one + 4 * 128]  # 8 of 16 blocks
-    assert clusters_of(1, 8, 8192) == [128, 8 * eight + 4 * 128]
-    assert clusters_of(2, 1, 8192) == [128, 16 * one + 4 * 128]  # 16 of 8
-    assert clusters_of(4, 1, 100) == [128, 32 * one + 4 * 128]  # 32 of 4: a round each
-    assert clusters_of(64, 1, 8192) == [128, 64 * one + 4 * 128]  # 64 of 2, of 8 rows each
-    assert clusters_of(1, 1, 8192, kv_heads=2) == [128, 8 * one + 4 * 128]  # 4 share a head
-    assert clusters_of(1, 1, 100, kv_heads=2) == [32, 2 * one + 4 * 32]  # which is a round
-    assert clusters_of(1, 1, 8192, Gpu(20, 227 * 1024))[0] == 16  # 8 of 2
-    assert clusters_of(1, 1, 8192, Gpu(4, 227 * 1024))[0] == 4
-    assert clusters_of(1, 1, 8192, Gpu(1, 227 * 1024))[0] == 2
 
 
 def test_what_does_not_split_has_no_blocks() -> None:

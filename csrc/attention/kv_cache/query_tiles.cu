@@ -9,7 +9,7 @@ namespace {
 
 const char* takes(const KvCacheArgs& a) { return takes_split<QueryTilesTile>(a, /*e4m3_cache=*/false); }
 
-bool suits(const KvCacheArgs& a) { return a.rows() > 16 || a.batch_invariant; }
+bool suits(const KvCacheArgs& a) { return suits_query_tiles(a, /*bytes=*/2); }
 
 void launch(const KvCacheArgs& a, cudaStream_t stream) { launch_split<QueryTilesTile>(a, stream); }
 

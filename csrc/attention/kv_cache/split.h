@@ -43,10 +43,10 @@ inline constexpr int kLeastRounds = 2;
 inline constexpr int kKeysOfPiece = 4;
 // Where a row's result must not depend on others, it is cut after as many rounds, whatever it is cut into.
 inline constexpr int kInvariantRounds = 16;
-// Blocks of a cluster.
-inline constexpr int kMostCluster = 16, kLeastCluster = 2;
-// What they are for: queries that share a head of keys, and heads of all sequences.
-inline constexpr int kMostClusterQueries = 32, kMostClusterRows = 32;
+// So many queries that share a head of keys go through two tiles of 16 side by side, one of which finds in L2 what the
+// other reads, as long as all caches together have no more bytes than these.
+inline constexpr int kFewQueries = 16, kMostPairedQueries = 32;
+inline constexpr int64_t kMostPairedBytes = int64_t{160} << 20;
 // Counters that a launch may have on loan; see tickets.cuh.
 inline constexpr int kTicketsOfLaunch = 1024;
 
@@ -76,25 +76,6 @@ struct Split {
   }
 };
 
-// The same among clusters of blocks (sm_90): shares are those of clusters, whose blocks have equal parts of every row's
-// rounds. A block has all of a multiprocessor, and a row of work a cluster where there are enough of them.
-struct ClusterSplit {
-  int tiles;              // of queries
-  int cluster, clusters;  // blocks of each, and how many there are
-
-  ClusterSplit(const KvCacheArgs& a, int rows) {
-    tiles = static_cast<int>(ceil_div(a.rows(), rows));
-    const int64_t of_work = int64_t{a.batch} * a.kv_heads * tiles;
-    // neighbours that share their memory: GPUs have some in parts of 16 and a few more
-    cluster = kMostCluster;
-    while (cluster > a.sm_count && cluster > kLeastCluster) cluster /= 2;
-    const int most = std::max(a.sm_count / cluster, 1) * cluster;
-    while (cluster > kLeastCluster && most / cluster < of_work) cluster /= 2;
-    clusters = static_cast<int>(ceil_div(a.blocks > 0 ? a.blocks : most, cluster));
-  }
-  int blocks() const { return clusters * cluster; }
-};
-
 // A piece of a row: sums of values, and the largest score and the sum of weights of each query. A block leaves two at most.
 inline int64_t piece_floats(int rows, int d) { return int64_t{rows} * (d + 2); }
 
@@ -102,13 +83,6 @@ template <class Tile>
 int64_t workspace_floats(const KvCacheArgs& a) {
   const Split split = Split::of<Tile>(a);
   return split.pieces * (2 * piece_floats(Tile::rows, Tile::d) + 1);  // and a counter
-}
-
-// A cluster leaves two as well, of which every block has a part and a counter.
-template <class Tile>
-int64_t cluster_workspace_floats(const KvCacheArgs& a) {
-  const ClusterSplit split(a, Tile::rows);
-  return split.clusters * 2 * piece_floats(Tile::rows, Tile::d) + split.blocks();
 }
 
 }  // namespace warpsmith

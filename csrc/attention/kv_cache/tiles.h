@@ -1,4 +1,4 @@
-// The tiles of rungs that split keys among blocks, by the largest head dimension. All but those of clusters fit 99 KB a block.
+// The tiles of rungs that split keys among blocks, by the largest head dimension. All fit 99 KB a block.
 #pragma once
 
 #include <algorithm>
@@ -47,45 +47,12 @@ struct QueryTilesE4m3Tile<T, 128> : SplitTile<e4m3, 128, 4, 1, 32, 6, 2> {};
 template <class T>
 struct QueryTilesE4m3Tile<T, 256> : SplitTile<e4m3, 256, 4, 1, 16, 8, 2> {};
 
-// A block to a multiprocessor of sm_90, up to 227 KB: up to 16 queries, and up to 32.
-template <class T, int d>
-struct ClusterTile;
-template <class T>
-struct ClusterTile<T, 64> : SplitTile<T, 64, 1, 8, 16, 6, 1> {};
-template <class T>
-struct ClusterTile<T, 128> : SplitTile<T, 128, 1, 8, 16, 3, 1> {};
-template <class T>
-struct ClusterTile<T, 256> : SplitTile<T, 256, 1, 4, 16, 3, 1> {};
-
-template <class T, int d>
-struct ClusterE4m3Tile;
-template <class T>
-struct ClusterE4m3Tile<T, 64> : SplitTile<e4m3, 64, 1, 8, 32, 6, 1> {};
-template <class T>
-struct ClusterE4m3Tile<T, 128> : SplitTile<e4m3, 128, 1, 8, 16, 6, 1> {};
-template <class T>
-struct ClusterE4m3Tile<T, 256> : SplitTile<e4m3, 256, 1, 4, 16, 6, 1> {};
-
-template <class T, int d>
-struct ClusterPairTile;
-template <class T>
-struct ClusterPairTile<T, 64> : SplitTile<T, 64, 2, 4, 32, 6, 1> {};
-template <class T>
-struct ClusterPairTile<T, 128> : SplitTile<T, 128, 2, 4, 32, 3, 1> {};
-template <class T>
-struct ClusterPairTile<T, 256> : SplitTile<T, 256, 2, 4, 16, 3, 1> {};
-
-template <class T, int d>
-struct ClusterPairE4m3Tile;
-template <class T>
-struct ClusterPairE4m3Tile<T, 64> : SplitTile<e4m3, 64, 2, 4, 64, 6, 1> {};
-template <class T>
-struct ClusterPairE4m3Tile<T, 128> : SplitTile<e4m3, 128, 2, 4, 32, 6, 1> {};
-template <class T>
-struct ClusterPairE4m3Tile<T, 256> : SplitTile<e4m3, 256, 2, 4, 16, 6, 1> {};
-
-// Which of the two a call gets, by how many queries share a head of keys.
-inline bool has_few_queries(const KvCacheArgs& a) { return a.rows() <= 16; }
+// Where four warps share keys: `bytes` of a value in the cache.
+inline bool suits_query_tiles(const KvCacheArgs& a, int bytes) {
+  if (a.batch_invariant || a.rows() > kMostPairedQueries) return true;
+  if (a.rows() <= kFewQueries) return false;
+  return int64_t{a.batch} * a.pages.capacity() * a.kv_heads * (a.d + a.dv) * bytes > kMostPairedBytes;
+}
 
 // Calls body.template operator()<T, Tile>() for the types and the head dimension of a call.
 template <template <class, int> class Tiles, class Body>
@@ -108,15 +75,6 @@ inline int64_t workspace_floats(std::string_view rung, const KvCacheArgs& a) {
   if (rung == "split_kv_e4m3") dispatch_split<SplitKvE4m3Tile>(a, measure);
   if (rung == "query_tiles") dispatch_split<QueryTilesTile>(a, measure);
   if (rung == "query_tiles_e4m3") dispatch_split<QueryTilesE4m3Tile>(a, measure);
-  const auto measure_clusters = [&]<class T, class Tile>() { floats = cluster_workspace_floats<Tile>(a); };
-  if (rung == "split_cluster") {
-    has_few_queries(a) ? dispatch_split<ClusterTile>(a, measure_clusters)
-                       : dispatch_split<ClusterPairTile>(a, measure_clusters);
-  }
-  if (rung == "split_cluster_e4m3") {
-    has_few_queries(a) ? dispatch_split<ClusterE4m3Tile>(a, measure_clusters)
-                       : dispatch_split<ClusterPairE4m3Tile>(a, measure_clusters);
-  }
   return floats;
 }
 

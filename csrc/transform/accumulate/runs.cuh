@@ -56,7 +56,12 @@ struct Run {
 #pragma unroll
     for (int i = 0; i < width; ++i) wide[i] = a.replaces ? sum[i] : fmaf(sum[i], a.alpha, wide[i]);
     from_float(values, wide);
-    store(static_cast<T*>(a.y) + outer * a.y_outer + row * a.y_row + column, values);
+    T* y = static_cast<T*>(a.y) + outer * a.y_outer + row * a.y_row + column;
+    if constexpr (sizeof(values) == 16) {
+      ptx::store_at_once(reinterpret_cast<uint4*>(y), *reinterpret_cast<const uint4*>(&values));
+    } else {
+      store(y, values);
+    }
   }
 
   __device__ __forceinline__ void write(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column) const {

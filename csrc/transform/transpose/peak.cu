@@ -4,6 +4,7 @@
 //   in tiles that begin where each line of the result has a sector (words.cuh). Bound: DRAM.
 //   What a transpose gains by fewer instructions: https://github.com/pytorch/pytorch/issues/194310
 #include "device/ptx/copy.h"
+#include "device/ptx/memory.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "transform/transpose/lines.cuh"
@@ -58,8 +59,9 @@ __global__ void __launch_bounds__(PeakTile<T>::threads)
   const int64_t row = at.row + down * kWidth, col = at.col + across * kWidth;
   if (row >= a.rows || col >= a.cols) return;
   T* y = static_cast<T*>(a.y) + at.matrix.y + col * a.y_col + row;
-  turn_square<T>([&](int i) { return tile[Tile::place(down * kWidth + i, across)]; },
-                 [&](int j, const uint4& pack) { *reinterpret_cast<uint4*>(y + j * a.y_col) = pack; });
+  turn_square<T>(
+      [&](int i) { return tile[Tile::place(down * kWidth + i, across)]; },
+      [&](int j, const uint4& pack) { ptx::store_at_once(reinterpret_cast<uint4*>(y + j * a.y_col), pack); });
 }
 
 template <class T>

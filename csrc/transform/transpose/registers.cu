@@ -2,6 +2,7 @@
 //   Against `swizzled`: a thread turns over a square of 16 bytes a side, so that every access, of reads and of writes, is of
 //   16 bytes, and nothing passes through shared memory. Eight threads read a line, four write half of one. Bound: DRAM,
 //   and writes of half lines, which L2 has to join.
+#include "device/ptx/memory.h"
 #include "host/launch.h"
 #include "host/registry.h"
 #include "transform/transpose/place.cuh"
@@ -26,8 +27,9 @@ __global__ void __launch_bounds__(kAcross* kDown)
   uint4 rows[kWidth];
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) rows[i] = ptx::load_streaming(reinterpret_cast<const uint4*>(x + i * a.x_row));
-  turn_square<T>([&](int i) { return rows[i]; },
-                 [&](int j, const uint4& pack) { *reinterpret_cast<uint4*>(y + j * a.y_col) = pack; });
+  turn_square<T>(
+      [&](int i) { return rows[i]; },
+      [&](int j, const uint4& pack) { ptx::store_at_once(reinterpret_cast<uint4*>(y + j * a.y_col), pack); });
 }
 
 const char* takes(const TransposeArgs& a) {

@@ -4,6 +4,7 @@
 //   the engine's swizzle keeps the chunks of one line apart, not those of a column of squares, so eight lanes read along
 //   a line.
 #include "device/ptx/barrier.h"
+#include "device/ptx/memory.h"
 #include "device/ptx/tma.h"
 #include "device/swizzle.h"
 #include "host/launch.h"
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
         const int line = down * kWidth + i;
         return tile[line * kSquares + (across ^ (line % kSquares))];
       },
-      [&](int j, const uint4& pack) { *reinterpret_cast<uint4*>(y + j * a.y_col) = pack; });
+      [&](int j, const uint4& pack) { ptx::store_at_once(reinterpret_cast<uint4*>(y + j * a.y_col), pack); });
 #endif
 }
 

@@ -24,7 +24,6 @@ _OP = "attention_with_kv_cache"
 #: What every call is that has no such option.
 _PLAIN = dict.fromkeys(("mask", "bias", "gate", "q_documents", "k_documents"))
 #: Queries of a tile of `split_kv`; those of the other rungs have 64.
-_FEW_ROWS = 16
 
 
 def _check(call: Call) -> None:
@@ -210,36 +209,24 @@ def _split(e4m3: bool, rung: str) -> Any:
     return when
 
 
-def _suits_tiles(q: Tensor, k_cache: Tensor, batch_invariant: bool) -> str | None:
-    if batch_invariant or _rows(q, k_cache) > _FEW_ROWS:
+def _suits_tiles(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor | None,
+    batch_invariant: bool,
+) -> str | None:
+    rows = _rows(q, k_cache)
+    if batch_invariant or rows > plans.MOST_PAIRED_QUERIES:
         return None
-    return "16 queries or less share a head of keys"
-
-
-def _split_cluster(e4m3: bool, rung: str) -> Any:
-    split = _split(e4m3, rung)
-
-    def when(
-        q: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        block_table: Tensor | None,
-        batch_invariant: bool,
-    ) -> str | None:
-        if batch_invariant:
-            return "does not cut a sequence alike whatever others there are"
-        reason: str | None = split(q, k_cache, v_cache, block_table)
-        return reason
-
-    return when
-
-
-def _suits_clusters(q: Tensor, k_cache: Tensor) -> str | None:
-    if _rows(q, k_cache) > plans.MOST_CLUSTER_QUERIES:
-        return f"more than {plans.MOST_CLUSTER_QUERIES} queries share a head of keys"
-    if q.shape[0] * k_cache.shape[2] > plans.MOST_CLUSTER_ROWS:
-        return f"sequences have more than {plans.MOST_CLUSTER_ROWS} heads of keys"
-    return None
+    if rows <= plans.FEW_QUERIES:
+        return f"{plans.FEW_QUERIES} queries or less share a head of keys"
+    pages = 1 if block_table is None else plans.table_width(block_table)
+    values = q.shape[0] * pages * k_cache.shape[1] * k_cache.shape[2]
+    values *= q.shape[3] + v_cache.shape[3]
+    if values * k_cache.element_size() > plans.MOST_PAIRED_BYTES:
+        return None
+    return f"{plans.MOST_PAIRED_QUERIES} queries or less share a head of keys in caches like L2"
 
 
 _HALVES = ("f16", "bf16")
@@ -280,27 +267,6 @@ _LADDER = (
         technique="query_tiles_e4m3",
         when=_split(True, "query_tiles_e4m3"),
         suits=_suits_tiles,
-    ),
-    Rung(
-        "split_cluster",
-        "few sequences: a head of keys to the blocks of a cluster, which join their sums through "
-        "distributed shared memory, each some columns",
-        dtypes=_HALVES,
-        width=8,
-        technique="split_cluster",
-        when=_split_cluster(False, "split_cluster"),
-        suits=_suits_clusters,
-        min_sm=90,
-    ),
-    Rung(
-        "split_cluster_e4m3",
-        "the same from a cache in e4m3",
-        dtypes=_HALVES,
-        width=16,
-        technique="split_cluster_e4m3",
-        when=_split_cluster(True, "split_cluster_e4m3"),
-        suits=_suits_clusters,
-        min_sm=90,
     ),
 )
 

@@ -22,10 +22,10 @@ _LEAST_ROUNDS = 2
 _KEYS_OF_PIECE = 4
 #: After so many it is cut where a result must not depend on other sequences.
 _INVARIANT_ROUNDS = 16
-#: Blocks of a cluster.
-_MOST_CLUSTER, _LEAST_CLUSTER = 16, 2
-#: What clusters are for: queries that share a head of keys, and heads of all sequences.
-MOST_CLUSTER_QUERIES = MOST_CLUSTER_ROWS = 32
+#: So many queries that share a head of keys go through two tiles of 16 side by side, as long as all
+#: caches together have no more bytes than these.
+FEW_QUERIES, MOST_PAIRED_QUERIES = 16, 32
+MOST_PAIRED_BYTES = 160 << 20
 
 
 class Tile(NamedTuple):
@@ -49,14 +49,6 @@ TILES: dict[tuple[bool, int], tuple[Tile, Tile, Tile]] = {
     (False, 64): (Tile(1, 64, 3, 2), Tile(1, 32, 6, 2), Tile(1, 16, 4, 2)),
     (True, 64): (Tile(1, 32, 6, 2), Tile(1, 32, 6, 2), Tile(1, 16, 8, 2)),
 }
-#: The same of blocks that come in clusters.
-CLUSTER_TILES: dict[tuple[bool, int], tuple[Tile, Tile, Tile]] = {
-    (False, 16): (Tile(8, 16, 6, 1), Tile(8, 16, 3, 1), Tile(4, 16, 3, 1)),
-    (True, 16): (Tile(8, 32, 6, 1), Tile(8, 16, 6, 1), Tile(4, 16, 6, 1)),
-    (False, 32): (Tile(4, 32, 6, 1), Tile(4, 32, 3, 1), Tile(4, 16, 3, 1)),
-    (True, 32): (Tile(4, 64, 6, 1), Tile(4, 32, 6, 1), Tile(4, 16, 6, 1)),
-}
-_CLUSTERS = ("split_cluster", "split_cluster_e4m3")
 _ROWS = {"split_kv": 16, "split_kv_e4m3": 16, "query_tiles": 64, "query_tiles_e4m3": 64}
 
 
@@ -67,20 +59,16 @@ class Cut(NamedTuple):
     d: int  # head dimension that the tile is made for
     rows: int  # its queries
     e4m3: bool
-    in_clusters: bool
 
 
 def cut_of(rung: str, of_head: int, d: int, dv: int) -> Cut | None:
     """None for a rung that does not split; `of_head`: queries that share a head of keys."""
     place = 0 if max(d, dv) <= 64 else 1 if max(d, dv) <= 128 else 2
     e4m3 = rung.endswith("_e4m3")
-    if rung in _CLUSTERS:
-        rows = 16 if of_head <= 16 else 32
-        return Cut(CLUSTER_TILES[e4m3, rows][place], (64, 128, 256)[place], rows, e4m3, True)
     if rung not in _ROWS:
         return None
     rows = _ROWS[rung]
-    return Cut(TILES[e4m3, rows][place], (64, 128, 256)[place], rows, e4m3, False)
+    return Cut(TILES[e4m3, rows][place], (64, 128, 256)[place], rows, e4m3)
 
 
 class Gpu(NamedTuple):
@@ -191,9 +179,6 @@ def split(gpu: Gpu, cut: Cut, of_head: int, kv_heads: int, keys: Sequence[int]) 
     tile = cut.tile
     tiles = -(-of_head // cut.rows)
     rounds = kv_heads * tiles * sum(max(1, -(-n // tile.round)) for n in keys)
-    if cut.in_clusters:
-        most, size = _clusters(gpu, len(keys) * kv_heads * tiles)
-        return size * max(1, -(-rounds // max(1, -(-rounds // most))))
     ring = 2 * tile.keys * cut.d * (1 if cut.e4m3 else 2) * tile.stages * tile.groups
     smem = ring + (2 * cut.rows * cut.d if cut.d > 128 else 0)
     fit = max(1, min(tile.resident, (gpu.block_smem + 1024) // (smem + 1024)))
@@ -204,19 +189,6 @@ def split(gpu: Gpu, cut: Cut, of_head: int, kv_heads: int, keys: Sequence[int]) 
     return max(1, -(-rounds // max(least, -(-rounds // most))))
 
 
-def _clusters(gpu: Gpu, work: int) -> tuple[int, int]:
-    """How many clusters a GPU has for so many heads of keys and tiles of queries, and the blocks of
-    each.
-    """
-    size = _MOST_CLUSTER
-    while size > max(gpu.multiprocessors, _LEAST_CLUSTER):
-        size //= 2
-    blocks = max(gpu.multiprocessors // size, 1) * size
-    while size > _LEAST_CLUSTER and blocks // size < work:
-        size //= 2
-    return blocks // size, size
-
-
 def workspace_bytes(
     gpu: Gpu, cut: Cut, blocks: int, work: int, capacity: int, batch_invariant: bool
 ) -> int:
@@ -224,9 +196,7 @@ def workspace_bytes(
     tokens that a sequence may have.
     """
     pieces = counters = blocks
-    if cut.in_clusters:
-        pieces = blocks // _clusters(gpu, work)[1]
-    elif batch_invariant:
+    if batch_invariant:
         rounds = -(-capacity // cut.tile.round)
         pieces = counters = work * max(1, -(-rounds // _INVARIANT_ROUNDS))
     return 4 * (pieces * 2 * cut.rows * (cut.d + 2) + counters)
