@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "attention/kv_cache/split_softmax.cuh"
+#include "device/ptx/memory.h"
 
 namespace warpsmith {
 
@@ -112,7 +113,8 @@ __device__ __forceinline__ Sums join_groups(const GroupSums<Tile>& groups, int r
 template <class Tile>
 __device__ __forceinline__ void leave_piece(const Pieces& to, int64_t slot, int row, int column, const Sums& sums) {
   if (column == 0) to.pieces[slot * Tile::rows + row] = sums.piece;
-  *reinterpret_cast<float4*>(to.o + (slot * Tile::rows + row) * Tile::d + column) = sums.o;
+  ptx::store_at_once(reinterpret_cast<uint4*>(to.o + (slot * Tile::rows + row) * Tile::d + column),
+                     *reinterpret_cast<const uint4*>(&sums.o));
 }
 
 // A row's piece of block `first` is the last that this block left, those of the following ones are their first.

@@ -122,7 +122,7 @@ __device__ __forceinline__ void write(float* out, int64_t pitch, int rows_left, 
 #pragma unroll
           for (int s = 0; s < kSlots; ++s) values[s] += before[s];
         }
-        store(to, values);
+        ptx::store_at_once(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&values));
       } else {
 #pragma unroll
         for (int s = 0; s < kSlots; ++s) {

@@ -156,7 +156,7 @@ __device__ __forceinline__ void write_transposed(float* out, int64_t pitch, int 
 #pragma unroll
               for (int s = 0; s < 4; ++s) values[s] += before[s];
             }
-            store(line + col, values);
+            ptx::store_at_once(reinterpret_cast<uint4*>(line + col), *reinterpret_cast<const uint4*>(&values));
           } else {
 #pragma unroll
             for (int s = 0; s < 4; ++s) {
