@@ -90,6 +90,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "gemv",
         "gemv_complex",
         "gemv_scaled",
+        "grouped_matmul",
         "linear",
         "matmul",
         "matmul_tf32",

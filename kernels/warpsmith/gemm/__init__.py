@@ -3,6 +3,7 @@
 from warpsmith.gemm.gemv import gemv
 from warpsmith.gemm.gemv_complex import gemv_complex
 from warpsmith.gemm.gemv_scaled import gemv_scaled
+from warpsmith.gemm.grouped_matmul import grouped_matmul
 from warpsmith.gemm.linear import addmm, linear
 from warpsmith.gemm.matmul import matmul
 from warpsmith.gemm.matmul_tf32 import matmul_tf32
@@ -13,6 +14,7 @@ __all__ = [
     "gemv",
     "gemv_complex",
     "gemv_scaled",
+    "grouped_matmul",
     "linear",
     "matmul",
     "matmul_tf32",
