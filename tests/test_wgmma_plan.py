@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from warpsmith.core import catalogue
-from warpsmith.gemm import wgmma_plan
+from warpsmith.gemm import grouped_plan, wgmma_plan
+from warpsmith.gemm.grouped_plan import GroupedSizes
 from warpsmith.gemm.wgmma_plan import MENU, SCALED_MENU, Sizes
 from warpsmith.native import csrc, toolchain
 
@@ -42,15 +43,37 @@ int main() {
 }
 """
 
+#: The same of groups.
+GROUPED = """
+#include <cstdio>
+#include "gemm/grouped_matmul/wgmma_plan.h"
+using namespace warpsmith;
+int main() {
+  for (const WgmmaTile& t : kGroupedMenu) {
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
+  }
+  long long groups, m, n, k;
+  int along, size, sms;
+  while (std::scanf("%lld %lld %lld %lld", &groups, &m, &n, &k) == 4 &&
+         std::scanf("%d %d %d", &along, &size, &sms) == 3) {
+    const GroupedChoice c = choose_grouped({groups, m, n, k, along != 0, size, sms});
+    std::printf("%d %lld\\n", c.tile, static_cast<long long>(c.clocks));
+  }
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _compiled(PROGRAM, tmp_path_factory.mktemp("wgmma_plan"))
+
+
+def _compiled(text: str, folder: Path) -> Path:
     home = toolchain.cuda_home()
     if shutil.which("g++") is None or home is None:
         pytest.skip("needs g++ and the headers of CUDA")
-    folder = tmp_path_factory.mktemp("wgmma_plan")
     source, made = folder / "choose.cpp", folder / "choose"
-    source.write_text(PROGRAM)
+    source.write_text(text)
     includes = [f"-I{csrc.CSRC}", f"-I{Path(home) / 'include'}"]
     subprocess.run(
         ["g++", "-std=c++20", "-O1", *includes, str(source), "-o", str(made)], check=True
@@ -99,6 +122,37 @@ def test_cpp_and_python_choose_the_same(program: Path) -> None:
         assert not MENU[c.tile].swapped or (sizes.a_along_k and not invariant)
         used.add(c.tile)
     assert used == set(range(len(MENU))), "a tile that nothing takes"
+
+
+def test_cpp_and_python_choose_the_same_for_groups(tmp_path: Path) -> None:
+    program, generator = _compiled(GROUPED, tmp_path), random.Random(6)
+    asked = [
+        GroupedSizes(
+            generator.choice((1, 2, 3, 8, 128, 256, 511)),
+            sizes.m,
+            sizes.n,
+            sizes.k,
+            generator.random() < 0.3,
+            generator.choice((1, 2)),
+            sizes.sm_count,
+        )
+        for sizes, _ in calls(5_000)
+    ]
+    lines = "".join(
+        f"{s.groups} {s.m} {s.n} {s.k} {int(s.along_k)} {s.size} {s.sm_count}\n" for s in asked
+    )
+    said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
+    menu = grouped_plan.MENU
+    told, chosen = said.stdout.split("\n")[: len(menu)], said.stdout.split("\n")[len(menu) : -1]
+    assert told == [f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}" for t in menu]
+    assert len(chosen) == len(asked)
+    used = set()
+    for s, line in zip(asked, chosen, strict=True):
+        c = grouped_plan.choose(s)
+        assert line == f"{menu.index(c.tile)} {c.clocks}", s
+        assert not (s.along_k and c.tile.swapped)
+        used.add(c.tile)
+    assert used == set(menu), "a tile that nothing takes"
 
 
 def test_cpp_and_python_choose_the_same_for_fp8(program: Path) -> None:

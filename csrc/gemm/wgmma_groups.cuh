@@ -196,8 +196,9 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
     shared.table.fill(work.groups, Config::swapped ? Config::bn : Config::bm, Config::threads);
   }
   RingSlot<Config::stages> at;
+  // One at least: that of a group without values of k brings zeros.
   const auto steps_of = [&](const GroupItem& item) {
-    return Config::along_k ? (item.end - item.first + Config::bk - 1) / Config::bk : work.steps;
+    return Config::along_k ? max((item.end - item.first + Config::bk - 1) / Config::bk, 1) : work.steps;
   };
   if (warpgroup < 0) {
     ptx::lower_registers<Config::Plan::copier_registers>();
@@ -246,16 +247,7 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
         if constexpr (Config::turns) Turns::pass(warpgroup);
       };
       typename Config::Sums sums;
-      if (Config::along_k && steps == 0) {
-#pragma unroll
-        for (auto& strip : sums) {
-#pragma unroll
-          for (float& sum : strip) sum = 0.0f;
-        }
-        issued();
-      } else {
-        Config::multiply(sums, reader, shared.barriers, at, steps, issued);
-      }
+      Config::multiply(sums, reader, shared.barriers, at, steps, issued);
       const int m = (Config::swapped ? item.col : item.row) + share * Config::rows;
       const int n = Config::swapped ? item.row : item.col;
       Config::finish(sums, args, item, m, n);

@@ -79,7 +79,9 @@ void launch_tile(const GroupedArgs& p, cudaStream_t stream) {
     warpsmith::launch<&grouped_matmul_mma_groups_kernel<T, Config, along_k>>(config, stream, p);
   };
   const auto of_type = [&]<class T>() {
-    if (p.along_k) return run.template operator()<T, Along::mn, Along::mn, true>();
+    if constexpr (Tile::bm > FewRows::bm) {
+      if (p.along_k) return run.template operator()<T, Along::mn, Along::mn, true>();
+    }
     p.w.order == Order::columns ? run.template operator()<T, Along::k, Along::k, false>()
                                 : run.template operator()<T, Along::k, Along::mn, false>();
   };

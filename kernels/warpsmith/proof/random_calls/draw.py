@@ -330,6 +330,23 @@ def _product(draw: Draw) -> Roles:
     }
 
 
+def _groups(draw: Draw) -> Roles:
+    """Products of groups of rows, or of groups along k."""
+    total, n, k = (draw.pick((0, *MATRIX_SIZES)) for _ in range(3))
+    groups, along_k = draw.pick((0, 1, 2, 5)), draw.maybe()
+    # Of groups of rows, rows past the last end hold anything: there are none.
+    total = total if groups else 0
+    w = (total, n) if along_k else (groups, k, n)
+    return {
+        "x": lambda: draw.tensor((k, total) if along_k else (total, k)),
+        "w": lambda: draw.tensor(w),
+        # of a part of longer ones, the last is not where rows end
+        "offsets": lambda: draw.tensor(
+            (groups,), f"ends {total}", "int32", ("contiguous", "offset")
+        ),
+    }
+
+
 # --- a call ---------------------------------------------------------------------------------------
 
 
@@ -338,6 +355,8 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
     for plans in (attention.PLANS, caches.PLANS, moves.PLANS, vision.PLANS):
         if op.name in plans:
             return plans[op.name]
+    if op.name == "grouped_matmul":
+        return _groups
     if op.family == "gemm":
         return _product
     if "logits" in names:
