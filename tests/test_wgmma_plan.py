@@ -46,17 +46,21 @@ int main() {
 #: The same of groups.
 GROUPED = """
 #include <cstdio>
-#include "gemm/grouped_matmul/wgmma_plan.h"
+#include "gemm/scaled_grouped_matmul/wgmma_plan.h"
 using namespace warpsmith;
 int main() {
   for (const WgmmaTile& t : kGroupedMenu) {
     std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
   }
+  for (const WgmmaTile& t : kScaledGroupedMenu) {
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
+  }
   long long groups, m, n, k;
-  int along, size, sms;
+  int along, size, sms, fast;
   while (std::scanf("%lld %lld %lld %lld", &groups, &m, &n, &k) == 4 &&
-         std::scanf("%d %d %d", &along, &size, &sms) == 3) {
-    const GroupedChoice c = choose_grouped({groups, m, n, k, along != 0, size, sms});
+         std::scanf("%d %d %d %d", &along, &size, &sms, &fast) == 4) {
+    const GroupedSizes p{groups, m, n, k, along != 0, size, sms};
+    const GroupedChoice c = size == 1 ? choose_scaled_grouped(p, fast != 0) : choose_grouped(p);
     std::printf("%d %lld\\n", c.tile, static_cast<long long>(c.clocks));
   }
 }
@@ -126,33 +130,32 @@ def test_cpp_and_python_choose_the_same(program: Path) -> None:
 
 def test_cpp_and_python_choose_the_same_for_groups(tmp_path: Path) -> None:
     program, generator = _compiled(GROUPED, tmp_path), random.Random(6)
-    asked = [
-        GroupedSizes(
-            generator.choice((1, 2, 3, 8, 128, 256, 511)),
-            sizes.m,
-            sizes.n,
-            sizes.k,
-            generator.random() < 0.3,
-            generator.choice((1, 2)),
-            sizes.sm_count,
-        )
-        for sizes, _ in calls(5_000)
-    ]
+    asked = []
+    for sizes, fast in calls(5_000):
+        groups, size = generator.choice((1, 2, 3, 8, 128, 256, 511)), generator.choice((1, 2))
+        along_k = size == 2 and generator.random() < 0.3
+        of = (groups, sizes.m, sizes.n, sizes.k, along_k, size, sizes.sm_count)
+        asked.append((GroupedSizes(*of), fast))
     lines = "".join(
-        f"{s.groups} {s.m} {s.n} {s.k} {int(s.along_k)} {s.size} {s.sm_count}\n" for s in asked
+        f"{s.groups} {s.m} {s.n} {s.k} {int(s.along_k)} {s.size} {s.sm_count} {int(fast)}\n"
+        for s, fast in asked
     )
     said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
-    menu = grouped_plan.MENU
-    told, chosen = said.stdout.split("\n")[: len(menu)], said.stdout.split("\n")[len(menu) : -1]
-    assert told == [f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}" for t in menu]
+    menus = {2: grouped_plan.MENU, 1: grouped_plan.SCALED_MENU}
+    both = (*menus[2], *menus[1])
+    told, chosen = said.stdout.split("\n")[: len(both)], said.stdout.split("\n")[len(both) : -1]
+    assert told == [f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}" for t in both]
     assert len(chosen) == len(asked)
     used = set()
-    for s, line in zip(asked, chosen, strict=True):
-        c = grouped_plan.choose(s)
+    for (s, fast), line in zip(asked, chosen, strict=True):
+        menu = menus[s.size] if s.size == 2 or fast else menus[1][:-1]
+        c = grouped_plan.choose(s, menu)
         assert line == f"{menu.index(c.tile)} {c.clocks}", s
         assert not (s.along_k and c.tile.swapped)
-        used.add(c.tile)
-    assert used == set(menu), "a tile that nothing takes"
+        used.add((s.size, c.tile))
+    assert used == {(size, tile) for size in menus for tile in menus[size]}, (
+        "one that nothing takes"
+    )
 
 
 def test_cpp_and_python_choose_the_same_for_fp8(program: Path) -> None:

@@ -106,9 +106,9 @@ class GroupBoxes {
 
 #if WARPSMITH_HAS_WGMMA
   // `m`, `n`: where the warpgroup's sums begin, as the instruction sees them.
-  template <class Pack>
-  __device__ __forceinline__ void store(const typename Config::Sums& sums, const GroupItem& item,
-                                        const CUtensorMap& map, int m, int n, Pack&& pack) {
+  template <class Args>
+  __device__ __forceinline__ void store(const typename Config::Sums& sums, const Args& args, const GroupItem& item,
+                                        const CUtensorMap& map, int m, int n) {
 #pragma unroll
     for (int box = 0; box < kEach; ++box) {
       const int at_m = m + box / kAcross * kWgmmaRows, at_n = n + box % kAcross * kCols;
@@ -118,7 +118,11 @@ class GroupBoxes {
       next_ ^= 1;
       if (leads()) ptx::stores_wait_read<kBoxes - 1>();
       meet();
-      put(to, sums[box / kAcross] + box % kAcross * kValues, pack);
+      float values[kValues];  // finished box by box: what that takes would not fit registers for all of them
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) values[i] = sums[box / kAcross][box % kAcross * kValues + i];
+      Config::finish(values, args, item, at_m, at_n);
+      put(to, values, args);
       ptx::fence_proxy_async();
       meet();
       if (leads()) {
@@ -140,14 +144,15 @@ class GroupBoxes {
 
  private:
   // stmatrix: eight lanes name the lines of 8 x 8 values, upper and lower of the left eight columns, then of the right.
-  template <class Pack>
-  __device__ __forceinline__ static void put(char* box, const float* values, Pack&& pack) {
+  template <class Args>
+  __device__ __forceinline__ static void put(char* box, const float (&values)[kValues], const Args& args) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp % 4;
 #pragma unroll
     for (int j = 0; j < kCols / 8; j += 2) {
       uint32_t words[4];
 #pragma unroll
-      for (int word = 0; word < 4; ++word) words[word] = pack(values[4 * j + 2 * word], values[4 * j + 2 * word + 1]);
+      for (int word = 0; word < 4; ++word)
+        words[word] = Config::pack(args, values[4 * j + 2 * word], values[4 * j + 2 * word + 1]);
       if constexpr (Config::swapped) {
         const int line = 8 * (j + lane / 16) + lane % 8, chunk = warp * 2 + lane / 8 % 2;
         ptx::stmatrix_trans(box + line * kLine + (chunk ^ line % 8) * 16, words);
@@ -174,7 +179,8 @@ class GroupBoxes {
 // Config has besides that of gemm/wgmma_tile.cuh
 //   along_k, swapped               as its tile and the groups are
 //   multiply(sums, reader, ...)    as multiply_steps
-//   finish(sums, args, item, m, n) what becomes of sums before they are rounded
+//   finish(sums, args, item, m, n) what becomes of the sums of a box, in a row of sums as of an instruction, before they are
+//                                  rounded
 //   pack(args, low, high)          two sums as they are stored
 template <class Config, class Args>
 __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& d,
@@ -250,8 +256,7 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
       Config::multiply(sums, reader, shared.barriers, at, steps, issued);
       const int m = (Config::swapped ? item.col : item.row) + share * Config::rows;
       const int n = Config::swapped ? item.row : item.col;
-      Config::finish(sums, args, item, m, n);
-      boxes.store(sums, item, d, m, n, [&](float low, float high) { return Config::pack(args, low, high); });
+      boxes.store(sums, args, item, d, m, n);
     });
     boxes.finish();
   }

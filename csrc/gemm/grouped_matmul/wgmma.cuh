@@ -28,8 +28,8 @@ struct GroupedConfig : WgmmaConfig<T, a, b, GroupedPlan<tile>> {
                                                   Ring& ring, RingSlot<Base::stages>& at, int steps, Issued&& issued) {
     multiply_steps<GroupedConfig>(sums, reader, ring, at, steps, issued);
   }
-  template <class... Place>
-  __device__ __forceinline__ static void finish(const typename Base::Sums&, const Place&...) {}
+  template <int values>
+  __device__ __forceinline__ static void finish(float (&)[values], const GroupedArgs&, const GroupItem&, int, int) {}
   __device__ __forceinline__ static uint32_t pack(const GroupedArgs&, float low, float high) {
     return pack_pair<T>(low, high);
   }

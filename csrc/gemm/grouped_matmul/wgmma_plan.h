@@ -28,9 +28,10 @@ struct GroupedChoice {
   int64_t clocks;
 };
 
-// Of groups whose ends lie anywhere half a tile is lost in each; groups along k are taken for equally long.
-inline int64_t cost_grouped(const GroupedSizes& p, int tile) {
-  const WgmmaTile& t = kGroupedMenu[tile];
+// Of groups whose ends lie anywhere half a tile is lost in each; groups along k are taken for equally long. What waits for
+// memory still does better with less to multiply.
+inline int64_t cost_grouped(const GroupedSizes& p, const WgmmaTile& t) {
+  constexpr int64_t kShareOfLess = 16;
   WgmmaProblem sizes{.batch = 1,
                      .m = p.m,
                      .n = p.n,
@@ -50,18 +51,22 @@ inline int64_t cost_grouped(const GroupedSizes& p, int tile) {
     sizes.m = rows * std::min(ceil_div(p.m, rows) + p.groups / 2, p.m);
   }
   const int64_t moved = (matrices * p.n * p.k + p.m * p.k) * p.size / wgmma_costs::kMemoryRate + wgmma_costs::kOnce;
-  return std::max(cost_wgmma(sizes, t, tile, 1).clocks, moved);
+  const int64_t multiplied = cost_wgmma(sizes, t, 0, 1).clocks;
+  return std::max(multiplied, moved) + multiplied / kShareOfLess;
 }
 
-inline GroupedChoice choose_grouped(const GroupedSizes& p) {
-  GroupedChoice best{0, cost_grouped(p, 0)};
-  for (int tile = 1; tile < kGroupedTiles; ++tile) {
-    if (p.along_k && kGroupedMenu[tile].swapped) continue;  // lines of few columns along k alone
-    const int64_t clocks = cost_grouped(p, tile);
+// The cheapest of the first `count` tiles of a menu.
+inline GroupedChoice choose_grouped(const GroupedSizes& p, const WgmmaTile* menu, int count) {
+  GroupedChoice best{0, cost_grouped(p, menu[0])};
+  for (int tile = 1; tile < count; ++tile) {
+    if (p.along_k && menu[tile].swapped) continue;  // lines of few columns along k alone
+    const int64_t clocks = cost_grouped(p, menu[tile]);
     if (clocks < best.clocks) best = {tile, clocks};
   }
   return best;
 }
+
+inline GroupedChoice choose_grouped(const GroupedSizes& p) { return choose_grouped(p, kGroupedMenu, kGroupedTiles); }
 
 // The products by a tile of the menu, for the types and layouts of the call. Defined in wgmma.cuh, compiled in a file for each
 // tile.

@@ -94,6 +94,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "linear",
         "matmul",
         "matmul_tf32",
+        "scaled_grouped_matmul",
         "scaled_matmul",
     ),
     "attention": (

@@ -7,6 +7,7 @@ from warpsmith.gemm.grouped_matmul import grouped_matmul
 from warpsmith.gemm.linear import addmm, linear
 from warpsmith.gemm.matmul import matmul
 from warpsmith.gemm.matmul_tf32 import matmul_tf32
+from warpsmith.gemm.scaled_grouped_matmul import scaled_grouped_matmul
 from warpsmith.gemm.scaled_matmul import scaled_matmul
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "linear",
     "matmul",
     "matmul_tf32",
+    "scaled_grouped_matmul",
     "scaled_matmul",
 ]

@@ -100,7 +100,7 @@ def _maps(x: Matrix, products: int, rows: int, cols: int, size: int) -> bool:
 def needs_lines_for_maps(p: GroupedProblem) -> str | None:
     products = 1 if p.w.batch == 0 else p.groups
     maps = _maps(p.x, 1, p.m, p.k, p.size) and _maps(p.w, products, p.k, p.n, p.size)
-    if maps and p.n * p.size % 16 == 0 and max(p.m, p.k) < 2**31 - 1:
+    if maps and p.n * max(p.size, 2) % 16 == 0 and max(p.m, p.k) < 2**31 - 1:
         return None
     return (
         "needs x, w and the product in lines that begin at multiples of 16 bytes and do not "

@@ -253,18 +253,18 @@ def deterministic(grouped_matmul: Function, inputs: Inputs) -> None:
 # --- benchmarks -----------------------------------------------------------------------------------
 
 #: Rows of tokens beside copies, experts, and their sizes: both products of an expert.
-_MODELS = {
+MODELS = {
     "Mixtral-8x7B": (4096 * 2, 8, (14336, 4096), (4096, 14336)),
     "Qwen3-30B-A3B": (4096 * 8, 128, (768, 2048), (2048, 768)),
     "DeepSeek-V3": (4096 * 8, 256, (2048, 7168), (7168, 2048)),
 }
-_SKEWS = {"even": 0.0, "Zipf": 1.0}
+SKEWS = {"even": 0.0, "Zipf": 1.0}
 
 
 def bench() -> tuple[Sample, ...]:
     def case(model: str, skew: str, n: int, k: int, along_k: bool = False) -> Sample:
-        rows, experts, *_ = _MODELS[model]
-        sizes = shares(rows, experts, _SKEWS[skew])
+        rows, experts, *_ = MODELS[model]
+        sizes = shares(rows, experts, SKEWS[skew])
 
         def make(i: Inputs) -> Call:
             x = i.plain(rows, k)
@@ -275,12 +275,10 @@ def bench() -> tuple[Sample, ...]:
         which = "dw " if along_k else ""
         return Sample(f"{model} {skew} {which}{rows}x{n}x{k} in {experts}", make, small=False)
 
-    shapes = [
-        (model, skew, *nk) for model in _MODELS for skew in _SKEWS for nk in _MODELS[model][2:]
-    ]
+    shapes = [(model, skew, *nk) for model in MODELS for skew in SKEWS for nk in MODELS[model][2:]]
     return (
         *(case(model, skew, n, k) for model, skew, n, k in shapes),
-        *(case(model, "even", *_MODELS[model][2], along_k=True) for model in _MODELS),
+        *(case(model, "even", *MODELS[model][2], along_k=True) for model in MODELS),
         case("Qwen3-30B-A3B", "Zipf", 768, 2048, along_k=True),
     )
 

@@ -54,6 +54,23 @@ def multiply(
 
 
 @triton.jit
+def find_group(ends_ptr, ends_step, groups, m, at, GROUPS: tl.constexpr, BM: tl.constexpr):
+    """The group of tile `at` of the rows, the tile's first row, and where the group ends; `groups`
+    for a tile past the last.
+    """
+    each = tl.arange(0, GROUPS)
+    ends = clipped(tl.load(ends_ptr + each * ends_step, mask=each < groups, other=0), m)
+    before = (each > 0) & (each < groups)
+    firsts = clipped(tl.load(ends_ptr + (each - 1) * ends_step, mask=before, other=0), m)
+    tiles = tl.where(each < groups, tl.maximum(ends - firsts + BM - 1, 0) // BM, 0)
+    upto = tl.cumsum(tiles, 0)
+    group = tl.minimum(tl.sum((upto <= at).to(tl.int32), 0), groups)  # those that end before it
+    mine = each == group
+    first = tl.sum(tl.where(mine, firsts + (at - upto + tiles) * BM, 0), 0)
+    return group, first, tl.sum(tl.where(mine, ends, 0), 0)
+
+
+@triton.jit
 def by_rows_kernel(
     x_ptr,  # [m, k]
     w_ptr,  # [groups, k, n]
@@ -68,20 +85,9 @@ def by_rows_kernel(
     """
     tiles_n = tl.cdiv(n, BN)
     at = tl.program_id(0) // tiles_n
-    each = tl.arange(0, GROUPS)
-    ends = clipped(tl.load(ends_ptr + each * ends_step, mask=each < groups, other=0), m)
-    firsts = clipped(
-        tl.load(ends_ptr + (each - 1) * ends_step, mask=(each > 0) & (each < groups), other=0), m
-    )
-    tiles = tl.where(each < groups, tl.maximum(ends - firsts + BM - 1, 0) // BM, 0)
-    upto = tl.cumsum(tiles, 0)
-    group = tl.sum((upto <= at).to(tl.int32), 0)  # those that end before this tile
+    group, first, end = find_group(ends_ptr, ends_step, groups, m, at, GROUPS, BM)
     if group < groups:
-        mine = each == group
-        first = tl.sum(tl.where(mine, firsts, 0), 0)
-        end = tl.sum(tl.where(mine, ends, 0), 0)
-        before = tl.sum(tl.where(mine, upto - tiles, 0), 0)
-        row = (first + (at - before) * BM + tl.arange(0, BM)).to(tl.int64)[:, None]  # [BM, 1]
+        row = (first + tl.arange(0, BM)).to(tl.int64)[:, None]  # [BM, 1]
         col = (tl.program_id(0) % tiles_n * BN + tl.arange(0, BN)).to(tl.int64)[None, :]  # [1, BN]
         x_ptr += row * x_row
         w_ptr += group.to(tl.int64) * w_group + col * w_col

@@ -4,6 +4,7 @@ numbers, so that both always agree.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warpsmith.gemm.wgmma_plan import Sizes, Tile, cost, costs
@@ -15,6 +16,16 @@ MENU = (
     Tile(128, 64, swapped=True),
     Tile(128, 32, swapped=True),
 )
+
+#: Of fp8 (csrc/gemm/scaled_grouped_matmul/wgmma_plan.h). The last is for sums that stay in the
+#: tensor cores.
+SCALED_MENU = (
+    Tile(128, 192),
+    Tile(128, 64, swapped=True),
+    Tile(128, 32, swapped=True),
+    Tile(128, 256),
+)
+SHARE_OF_LESS = 16
 
 
 @dataclass(frozen=True)
@@ -41,24 +52,25 @@ class GroupedChoice:
         return f"{self.tile}: {self.clocks} clocks expected, the least of its menu"
 
 
-def cost_of(p: GroupedSizes, tile: int) -> int:
+def cost_of(p: GroupedSizes, tile: Tile) -> int:
     """Of groups whose ends lie anywhere half a tile is lost in each; groups along k are taken for
-    equally long.
+    equally long. What waits for memory still does better with less to multiply.
     """
-    t, batch, m, k, matrices = MENU[tile], 1, p.m, p.k, min(p.groups, p.m)
+    batch, m, k, matrices = 1, p.m, p.k, min(p.groups, p.m)
     if p.along_k:
         batch, k, matrices = p.groups, max(p.k // p.groups, 1), 0
     else:
-        rows = t.bn if t.swapped else t.bm
+        rows = tile.bn if tile.swapped else tile.bm
         m = rows * min(-(-p.m // rows) + p.groups // 2, p.m)
     sizes = Sizes(batch, m, p.n, k, p.size, sm_count=p.sm_count)
     moved = (matrices * p.n * p.k + p.m * p.k) * p.size // costs().memory_rate + costs().once
-    return max(cost(sizes, tile, 1, MENU).clocks, moved)
+    multiplied = cost(sizes, 0, 1, (tile,)).clocks
+    return max(multiplied, moved) + multiplied // SHARE_OF_LESS
 
 
-def choose(p: GroupedSizes) -> GroupedChoice:
+def choose(p: GroupedSizes, menu: Sequence[Tile] = MENU) -> GroupedChoice:
     """The cheapest. Of groups along k tiles are not swapped."""
-    tiles = [i for i, t in enumerate(MENU) if not (p.along_k and t.swapped)]
+    tiles = [tile for tile in menu if not (p.along_k and tile.swapped)]
     clocks = {tile: cost_of(p, tile) for tile in tiles}
     best = min(tiles, key=lambda tile: clocks[tile])
-    return GroupedChoice(MENU[best], clocks[best])
+    return GroupedChoice(best, clocks[best])

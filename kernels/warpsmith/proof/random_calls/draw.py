@@ -108,7 +108,15 @@ def _options(draw: Draw) -> Roles:
         "seed": draw.number,
         "offset": draw.number,
         **dict.fromkeys(
-            ("keepdim", "reverse", "batch_invariant", "causal", "zero_centered", "separate_x"),
+            (
+                "keepdim",
+                "reverse",
+                "batch_invariant",
+                "causal",
+                "zero_centered",
+                "separate_x",
+                "fast_accum",
+            ),
             draw.maybe,
         ),
     }
@@ -333,7 +341,8 @@ def _product(draw: Draw) -> Roles:
 def _groups(draw: Draw) -> Roles:
     """Products of groups of rows, or of groups along k."""
     total, n, k = (draw.pick((0, *MATRIX_SIZES)) for _ in range(3))
-    groups, along_k = draw.pick((0, 1, 2, 5)), draw.maybe()
+    scaled = "scale_x" in draw.op.argument_names
+    groups, along_k = draw.pick((0, 1, 2, 5)), draw.maybe() and not scaled
     # Of groups of rows, rows past the last end hold anything: there are none.
     total = total if groups else 0
     w = (total, n) if along_k else (groups, k, n)
@@ -344,6 +353,10 @@ def _groups(draw: Draw) -> Roles:
         "offsets": lambda: draw.tensor(
             (groups,), f"ends {total}", "int32", ("contiguous", "offset")
         ),
+        "scale_x": lambda: draw.tensor((total,), "scales", "f32"),
+        "scale_w": lambda: draw.tensor((groups, n), "scales", "f32"),
+        "out_dtype": lambda: draw.pick(("f16", "bf16", "f32")),
+        "fast_accum": draw.maybe,
     }
 
 
@@ -355,7 +368,7 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
     for plans in (attention.PLANS, caches.PLANS, moves.PLANS, vision.PLANS):
         if op.name in plans:
             return plans[op.name]
-    if op.name == "grouped_matmul":
+    if "offsets" in names and op.family == "gemm":
         return _groups
     if op.family == "gemm":
         return _product
