@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     WarpSums<T, float, Tile> sums;
     multiply_tile<Config, T>(sums, ring, {x, w, extent.m, extent.n, first_k, depth}, block, warp);
     T* d = static_cast<T*>(p.d) + (along_k ? group * p.m : span.first) * p.n;
-    store_finished<32>(d, extent, NoFinisher<T>{}, sums, ring, block);
+    store_finished<32>(d, extent, NoFinisher<T>{}, sums, ring, block, thread_again());
     __syncthreads();  // what was stored has left the ring
   }
 }
