@@ -24,7 +24,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,14 @@ def _of_tensor(x: Tensor | None) -> dict[str, Any]:
     }
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
+#: Values as a schema has them: a whole number may be given for a float.
+_KINDS: Mapping[str, Callable[[Any], Any]] = {"float": float, "int": int, "bool": bool}
+
+
 def told_of(op: Op, args: Iterable[Any]) -> dict[str, Any]:
     """What rules may ask of a call."""
     told: dict[str, Any] = {}
@@ -125,7 +133,7 @@ def told_of(op: Op, args: Iterable[Any]) -> dict[str, Any]:
         if "Tensor" in str(argument.type):
             told |= {f"{argument.name}.{fact}": of for fact, of in _of_tensor(value).items()}
         else:
-            told[argument.name] = value
+            told[argument.name] = _KINDS.get(str(argument.type), _same)(value)
     return told
 
 
@@ -142,6 +150,11 @@ def holds(rule: Rule, sm: int, told: Mapping[str, Any]) -> bool:
     )
 
 
+def served_here(op: Op, *, twin: bool) -> tuple[Rule, ...]:
+    """The rules of an operator without those of a twin that cannot run here."""
+    return tuple(rule for rule in of(op) if twin or rule.implementation != "triton")
+
+
 def rule_for(op: Op, args: tuple[Any, ...], sm: int, *, twin: bool) -> Rule | None:
     """The rule that a call falls under.
 
@@ -151,7 +164,7 @@ def rule_for(op: Op, args: tuple[Any, ...], sm: int, *, twin: bool) -> Rule | No
         sm: the compute capability of the GPU.
         twin: whether the Triton twin can run here.
     """
-    candidates = [r for r in of(op) if r.sm == sm and (twin or r.implementation != "triton")]
+    candidates = served_here(op, twin=twin)
     if not candidates:
         return None
     told = told_of(op, args)
@@ -182,12 +195,10 @@ def _number(fact: str, value: Any) -> int:
     return int(value)
 
 
-def as_told(op: Op, *, twin: bool) -> str:
-    """The rules of an operator, as its library is told them."""
+def as_told(op: Op, served: Iterable[Rule]) -> str:
+    """Rules of an operator, as its library is told them."""
     lines = []
-    for rule in of(op):
-        if rule.implementation == "triton" and not twin:
-            continue
+    for rule in served:
         ranges = []
         for name, wanted in rule.told.items():
             argument, _, fact = name.partition(".")

@@ -44,7 +44,7 @@ def tell_elsewhere(op: Op) -> None:
     """Tells a loaded library which calls of an operator others serve faster."""
     from warpsmith.core import dispatch  # which imports this module
 
-    rules = elsewhere.as_told(op, twin=dispatch.triton_available())
+    rules = elsewhere.as_told(op, elsewhere.served_here(op, twin=dispatch.triton_available()))
     getattr(torch.ops.warpsmith, f"_elsewhere_{op.name}")(op.name, rules)
 
 
