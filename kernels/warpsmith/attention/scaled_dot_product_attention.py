@@ -50,7 +50,8 @@ class Faster:
 #: By the record (core/elsewhere.json).
 PYTORCH_IS_FASTER = tuple(
     Faster(rule.sm, rule.told["d"][0], rule.told["d"][1], rule.told["tokens"][0])
-    for rule in elsewhere.of(_OP)
+    for rule in elsewhere.rules()
+    if rule.op == _OP
 )
 
 
