@@ -8,6 +8,9 @@ import secrets
 import pytest
 import torch
 
+# Kernels are tested as they are, whatever serves users (core/elsewhere.py).
+os.environ.setdefault("WARPSMITH_OWN_KERNELS", "1")
+
 #: Whether this machine can run the kernels themselves.
 GPU = torch.cuda.is_available()
 

@@ -273,11 +273,12 @@ def test_the_same_bits_in_every_run(op: str, shape: tuple[int, int]) -> None:
 
 #: k and n of products: rows in packs of 16 bytes, or not.
 PRODUCTS = ((257, 33), (4096, 2048), (4095, 2047))
-#: The rungs that add up k in its order, in tiles of any size: the promise is kept between them.
+#: The rungs that add up k in its order, in tiles of any size: the promise is kept between those of
+#: one family of instructions.
 IN_ORDER = {
-    "f32": {"simt_peak"},
-    "f16": {"mma_unaligned", "mma_peak", "mma_tma", "mma_padded"},
-    "bf16": {"mma_unaligned", "mma_peak", "mma_tma", "mma_padded"},
+    "simt": {"simt_peak"},
+    "mma": {"mma_unaligned", "mma_peak", "mma_tma", "mma_padded"},
+    "wgmma": {"wgmma_peak", "wgmma_padded"},
 }
 PRODUCT_CASES = [
     pytest.param(op, dtype, k, n, id=f"{op}-{dtype}-{k}x{n}")
@@ -316,14 +317,56 @@ def test_products_without_the_promise(dtype: str) -> None:
         assert_invariant(lambda x: warpsmith.matmul(x, weight), rows_of(4096, dtype, "cuda"))
 
 
+def laid_out(rows: int, k: int, dtype: str, device: str = "meta") -> list[Tensor]:
+    """Rows in packs of 16 bytes or not, in columns, and one row over and over."""
+    made = DTYPES[dtype]
+    x = torch.empty(rows, k, dtype=made, device=device)
+    wide = torch.empty(rows + 1, k + 1, dtype=made, device=device)
+    return [x, wide[:rows, :k], wide[1:, 1:], x.t().contiguous().t(), x[:1].expand(rows, k)]
+
+
+@pytest.fixture
+def proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rungs by wgmma, as if a GPU had verified them."""
+    for op in ("matmul", "linear"):
+        for rung in catalogue.get(op).ladder:
+            if rung.name in IN_ORDER["wgmma"]:
+                monkeypatch.setitem(vars(rung), "unproven", False)
+
+
+@pytest.mark.parametrize("sm", [80, 90])
 @pytest.mark.parametrize(("op", "dtype", "k", "n"), PRODUCT_CASES)
-def test_the_rungs_of_products(op: str, dtype: str, k: int, n: int) -> None:
+def test_the_rungs_of_products(op: str, dtype: str, k: int, n: int, sm: int, proven: None) -> None:
+    """One family of instructions for every number of rows, wherever they lie; on sm_90 one tile."""
     rest = product_with(op, dtype, k, n, "meta")
-    for rows in (1, 7, 16, 64, 4096, 1 << 17):
-        x = torch.empty(rows, k, dtype=DTYPES[dtype], device="meta")
-        choice = warpsmith.which(op, x, *rest, sm=90)
-        assert choice.variant is not None
-        assert choice.variant.rung.name in IN_ORDER[dtype]
+    family = "simt" if dtype == "f32" else ("wgmma" if sm == 90 else "mma")
+    tiles = set()
+    for rows in (1, 2, 7, 16, 64, 1000, 4096, 8192, 1 << 17):
+        for x in laid_out(rows, k, dtype):
+            choice = warpsmith.which(op, x, *rest, sm=sm)
+            assert choice.variant is not None
+            assert choice.variant.rung.name in IN_ORDER[family], (rows, x.stride())
+            if family == "wgmma":
+                assert "clocks expected" in choice.reason
+                tiles.add(choice.reason.partition("(")[2])
+    assert len(tiles) == (family == "wgmma")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("aligned", [True, False], ids=["in packs", "not in packs"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("op", ["matmul", "linear"])
+def test_every_number_of_rows_up_to_8192(op: str, dtype: str, aligned: bool) -> None:
+    """To the last bit, of rows that lie in packs of 16 bytes or start anywhere."""
+    k, n, most = (512, 256, 8192) if aligned else (515, 131, 8192)
+    rest = product_with(op, dtype, k, n, "cuda")
+    function = getattr(torch.ops.warpsmith, op)
+    x = rows_of(k, dtype, "cuda")[torch.arange(most) % FEW]
+    wanted = bits(function(x, *rest))
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for rows in range(1, most):
+        wrong += (bits(function(x[most - rows :], *rest)) != wanted[most - rows :]).sum()
+    assert not wrong.item()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])

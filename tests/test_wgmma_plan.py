@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from warpsmith.core import catalogue
-from warpsmith.gemm import wgmma_plan
+from warpsmith.gemm import grouped_plan, wgmma_plan
+from warpsmith.gemm.grouped_plan import GroupedSizes
 from warpsmith.gemm.wgmma_plan import MENU, SCALED_MENU, Sizes
 from warpsmith.native import csrc, toolchain
 
@@ -42,15 +43,41 @@ int main() {
 }
 """
 
+#: The same of groups.
+GROUPED = """
+#include <cstdio>
+#include "gemm/scaled_grouped_matmul/wgmma_plan.h"
+using namespace warpsmith;
+int main() {
+  for (const WgmmaTile& t : kGroupedMenu) {
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
+  }
+  for (const WgmmaTile& t : kScaledGroupedMenu) {
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
+  }
+  long long groups, m, n, k;
+  int along, size, sms, fast;
+  while (std::scanf("%lld %lld %lld %lld", &groups, &m, &n, &k) == 4 &&
+         std::scanf("%d %d %d %d", &along, &size, &sms, &fast) == 4) {
+    const GroupedSizes p{groups, m, n, k, along != 0, size, sms};
+    const GroupedChoice c = size == 1 ? choose_scaled_grouped(p, fast != 0) : choose_grouped(p);
+    std::printf("%d %lld\\n", c.tile, static_cast<long long>(c.clocks));
+  }
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _compiled(PROGRAM, tmp_path_factory.mktemp("wgmma_plan"))
+
+
+def _compiled(text: str, folder: Path) -> Path:
     home = toolchain.cuda_home()
     if shutil.which("g++") is None or home is None:
         pytest.skip("needs g++ and the headers of CUDA")
-    folder = tmp_path_factory.mktemp("wgmma_plan")
     source, made = folder / "choose.cpp", folder / "choose"
-    source.write_text(PROGRAM)
+    source.write_text(text)
     includes = [f"-I{csrc.CSRC}", f"-I{Path(home) / 'include'}"]
     subprocess.run(
         ["g++", "-std=c++20", "-O1", *includes, str(source), "-o", str(made)], check=True
@@ -99,6 +126,36 @@ def test_cpp_and_python_choose_the_same(program: Path) -> None:
         assert not MENU[c.tile].swapped or (sizes.a_along_k and not invariant)
         used.add(c.tile)
     assert used == set(range(len(MENU))), "a tile that nothing takes"
+
+
+def test_cpp_and_python_choose_the_same_for_groups(tmp_path: Path) -> None:
+    program, generator = _compiled(GROUPED, tmp_path), random.Random(6)
+    asked = []
+    for sizes, fast in calls(5_000):
+        groups, size = generator.choice((1, 2, 3, 8, 128, 256, 511)), generator.choice((1, 2))
+        along_k = size == 2 and generator.random() < 0.3
+        of = (groups, sizes.m, sizes.n, sizes.k, along_k, size, sizes.sm_count)
+        asked.append((GroupedSizes(*of), fast))
+    lines = "".join(
+        f"{s.groups} {s.m} {s.n} {s.k} {int(s.along_k)} {s.size} {s.sm_count} {int(fast)}\n"
+        for s, fast in asked
+    )
+    said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
+    menus = {2: grouped_plan.MENU, 1: grouped_plan.SCALED_MENU}
+    both = (*menus[2], *menus[1])
+    told, chosen = said.stdout.split("\n")[: len(both)], said.stdout.split("\n")[len(both) : -1]
+    assert told == [f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}" for t in both]
+    assert len(chosen) == len(asked)
+    used = set()
+    for (s, fast), line in zip(asked, chosen, strict=True):
+        menu = menus[s.size] if s.size == 2 or fast else menus[1][:-1]
+        c = grouped_plan.choose(s, menu)
+        assert line == f"{menu.index(c.tile)} {c.clocks}", s
+        assert not (s.along_k and c.tile.swapped)
+        used.add((s.size, c.tile))
+    assert used == {(size, tile) for size in menus for tile in menus[size]}, (
+        "one that nothing takes"
+    )
 
 
 def test_cpp_and_python_choose_the_same_for_fp8(program: Path) -> None:

@@ -39,9 +39,15 @@ inline Lines lines_of(const GemmArgs& p, const Matrix& x, int64_t rows, int64_t 
 inline Lines lines_of_a(const GemmArgs& p) { return lines_of(p, p.a, p.m, p.k); }
 inline Lines lines_of_b(const GemmArgs& p) { return lines_of(p, p.b, p.k, p.n); }
 
-// Whether the operand is copied; what lies in packs is read where it is.
-inline bool pads_a(const GemmArgs& p) { return !in_packs(p.a, p.m, p.k, p.dtype, 16); }
-inline bool pads_b(const GemmArgs& p) { return !in_packs(p.b, p.k, p.n, p.dtype, 16); }
+// Whether the operand is copied; what lies in packs is read where it is. Of batch-invariant products lines that overlap are
+// copied too, as those of an expanded row do: maps have none.
+inline bool pads(const GemmArgs& p, const Matrix& x, int64_t rows, int64_t cols) {
+  const Lines lines = lines_of(p, x, rows, cols);
+  const bool overlap = lines.count > 1 && x.ld < lines.length;
+  return !in_packs(x, rows, cols, p.dtype, 16) || (p.batch_invariant && overlap);
+}
+inline bool pads_a(const GemmArgs& p) { return pads(p, p.a, p.m, p.k); }
+inline bool pads_b(const GemmArgs& p) { return pads(p, p.b, p.k, p.n); }
 
 inline int64_t copied_values(const GemmArgs& p) {
   return (pads_a(p) ? lines_of_a(p).copied() : 0) + (pads_b(p) ? lines_of_b(p).copied() : 0);
@@ -58,6 +64,13 @@ inline bool worth_padding(const GemmArgs& p) {
   const double work =
       static_cast<double>(p.batch) * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
   return work > kLaunch + kPerValue * static_cast<double>(copied);
+}
+
+// The same for wgmma, by which batch-invariant products are multiplied whether their rows are in packs or not: it adds up
+// otherwise than mma.sync, so that neither how many rows there are nor where they lie may choose between the two.
+inline bool worth_padding_for_wgmma(const GemmArgs& p) {
+  const bool always = p.batch_invariant && p.sm == 90 && p.dtype != Dtype::f32;
+  return always ? copied_values(p) > 0 : worth_padding(p);
 }
 
 // The copies lie behind the partial sums.

@@ -27,7 +27,7 @@ bool run(const Call& call, Args& p, const Tensor& out, ScalarType type) {
   p.sm = info.sm;
   p.sm_count = info.sm_count;
   Tensor workspace;
-  const bool pads = call.named != nullptr ? is_padded_rung(call.named->rung) : worth_padding(p);
+  const bool pads = call.named != nullptr ? is_padded_rung(call.named->rung) : worth_padding_for_wgmma(p);
   if (const int64_t bytes = pads ? padded_workspace_bytes(p) : split_workspace_bytes(p); bytes > 0) {
     const int64_t sums = bytes / static_cast<int64_t>(sizeof(float));
     workspace = empty_contiguous(out, Sizes(&sums, 1), ScalarType::Float);

@@ -14,8 +14,9 @@ import torch
 
 import emulator
 from emulator import gpus
-from warpsmith.core import dispatch
+from warpsmith.core import dispatch, elsewhere
 from warpsmith.core.catalogue import Op, Variant
+from warpsmith.core.elsewhere import Rule
 
 Arguments = tuple[Any, ...]
 
@@ -37,6 +38,8 @@ def differences(op: Op) -> Iterator[tuple[str, str]]:
                     gpus.use(sm, multiprocessors)
                     label = f"[{dtype} {sample.label}] on sm_{sm}"
                     yield f"{op.name} {label}", choice(op, args, sm)
+                    if op.yields:
+                        yield f"{op.name} elsewhere {label}", yields(op, args, sm)
                     for variant in variants:
                         yield f"{variant.op_name} {label}", refusal(variant, args, sm)
 
@@ -81,6 +84,36 @@ def choice(op: Op, args: Arguments, sm: int) -> str:
     if chosen == wanted or (chosen in ("", gpus.FALLBACK) and _may_need_no_kernel(args)):
         return ""
     return f"Python takes {wanted}, C++ {chosen or 'none'}"
+
+
+def yields(op: Op, args: Arguments, sm: int) -> str:
+    """Tells the library that calls like this one are served elsewhere, and those of one row more:
+    how what it does differs from what `core/elsewhere.py` says; "" where both agree.
+    """
+    tell = getattr(torch.ops.warpsmith, f"_elsewhere_{op.name}")
+    told = elsewhere.told_of(op, args)
+    rows = next(name for name in told if name.endswith(".rows"))
+    others = ({}, {rows: told[rows] + 1}, {rows: [told[rows], None]}, {rows: [0, told[rows] - 1]})
+    try:
+        for other in others:
+            rule = Rule(op.name, sm, "torch", 2.0, 2, {**told, **other}, "")
+            for asked in (sm, sm + 1):
+                tell(op.name, elsewhere.as_told(op, [replace(rule, sm=asked)]))
+                holds = elsewhere.holds(rule, asked, told)
+                chosen, failure = _outcome(lambda: gpus.chosen(op, args))
+                there = failure is None and chosen == gpus.FALLBACK
+                if holds and not there:
+                    return f"a rule of {other or 'the call'} holds, C++ takes {chosen or failure}"
+                if not holds and there and not choice_is_elsewhere(op, args, sm):
+                    return f"a rule of {other} on sm_{asked} does not hold, C++ hands the call back"
+    finally:
+        tell(op.name, "")
+    return ""
+
+
+def choice_is_elsewhere(op: Op, args: Arguments, sm: int) -> bool:
+    """Whether no kernel may be asked without any rule."""
+    return dispatch.pick(op, args, sm) is None or _may_need_no_kernel(args)
 
 
 def refusal(variant: Variant, args: Arguments, sm: int) -> str:

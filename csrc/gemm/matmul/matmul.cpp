@@ -4,6 +4,7 @@
 
 #include "gemm/gemm.h"
 #include "gemm/product.h"
+#include "host/elsewhere.h"
 
 namespace warpsmith {
 namespace {
@@ -121,9 +122,19 @@ std::optional<Tensor> addmm(const Call& call, const Tensor& c, const Tensor& a, 
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<&matmul>(m, "matmul");
-  bind<&linear>(m, "linear");
-  bind<&addmm>(m, "addmm");
+  bind_unless_elsewhere<&matmul>(m, "matmul");
+  bind_unless_elsewhere<&linear>(m, "linear");
+  bind_unless_elsewhere<&addmm>(m, "addmm");
+}
+STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) {
+  define_elsewhere(m, "matmul");
+  define_elsewhere(m, "linear");
+  define_elsewhere(m, "addmm");
+}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) {
+  implement_elsewhere(m, "matmul");
+  implement_elsewhere(m, "linear");
+  implement_elsewhere(m, "addmm");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gemm/product.h"
+#include "host/elsewhere.h"
 
 namespace warpsmith {
 namespace {
@@ -19,7 +20,9 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b) {
   return multiply<Tf32Args>(call, a, b);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_unless_elsewhere<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) { define_elsewhere(m, "matmul_tf32"); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) { implement_elsewhere(m, "matmul_tf32"); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -6,6 +6,7 @@
 
 #include "gemm/operands.h"
 #include "gemm/scaled_matmul/wgmma_plan.h"
+#include "host/elsewhere.h"
 #include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "row/operands.h"
@@ -118,7 +119,9 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, co
   return serve(call, args, d) ? std::optional(d) : std::nullopt;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_unless_elsewhere<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) { define_elsewhere(m, "scaled_matmul"); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) { implement_elsewhere(m, "scaled_matmul"); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "host/elsewhere.h"
 #include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "softmax/operands.h"
@@ -72,9 +73,11 @@ std::optional<WithLse> run_dropout(const Call& call, const Tensor& x, const std:
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<&run_plain>(m, kPlain);
+  bind_unless_elsewhere<&run_plain>(m, kPlain);
   bind<&run_dropout>(m, kDropout);
 }
+STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) { define_elsewhere(m, kPlain); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) { implement_elsewhere(m, kPlain); }
 
 }  // namespace
 }  // namespace warpsmith

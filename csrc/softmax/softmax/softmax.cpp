@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "host/serve.h"
+#include "host/elsewhere.h"
 #include "row/operands.h"
 #include "softmax/slices.h"
 
@@ -44,8 +44,16 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, int64_t dim) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<&run<false>>(m, "softmax");
-  bind<&run<true>>(m, "log_softmax");
+  bind_unless_elsewhere<&run<false>>(m, "softmax");
+  bind_unless_elsewhere<&run<true>>(m, "log_softmax");
+}
+STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) {
+  define_elsewhere(m, "softmax");
+  define_elsewhere(m, "log_softmax");
+}
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) {
+  implement_elsewhere(m, "softmax");
+  implement_elsewhere(m, "log_softmax");
 }
 
 }  // namespace

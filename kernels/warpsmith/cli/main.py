@@ -8,6 +8,7 @@ examined, 2 the call was wrong or cannot run here.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from warpsmith.cli.arguments import (
     parse_peers,
     parse_variants,
 )
-from warpsmith.core import dispatch, json_files
+from warpsmith.core import dispatch, elsewhere, json_files
 from warpsmith.core.catalogue import DTYPES, Op
 from warpsmith.native import build, code_lock, libraries, toolchain
 from warpsmith.native.console import (
@@ -175,6 +176,7 @@ def bench(args: argparse.Namespace) -> int:
     from warpsmith.measure import bench as benchmarks
     from warpsmith.measure import limits
 
+    os.environ[elsewhere.OWN_KERNELS] = "1"  # which are measured, whatever serves users
     ops = find_ops(args.op)
     dtypes = parse_dtypes(args.dtype, ops)
     plan = benchmarks.Plan(

@@ -21,6 +21,7 @@ from warpsmith.cli.arguments import (
     parse_jobs,
     parse_part,
 )
+from warpsmith.core import elsewhere
 from warpsmith.core.catalogue import Op
 from warpsmith.native import toolchain
 from warpsmith.native.console import UsageError, print_json, progress_bar, say, write
@@ -37,6 +38,7 @@ FAILURES = Path("build/random_failures.jsonl")
 
 
 def verify(args: argparse.Namespace) -> int:
+    os.environ[elsewhere.OWN_KERNELS] = "1"  # for the workers too: whatever serves users
     ops = find_ops(args.op)
     if args.claim is not None:
         os.environ[toolchain.AS] = str(args.claim)  # for the workers too

@@ -340,6 +340,11 @@ class Op:
     peer_error_ratio: float = 8.0
     #: Rounds its arguments, so that finite differences say nothing about its gradient.
     steps: bool = False
+    #: Its binding asks whether another implementation is faster on the record (core/elsewhere.py).
+    yields: bool = False
+    #: Why PyTorch's own, which is what "torch" runs, may not stand in for the operator at a call
+    #: that it serves faster: it does not promise as much. None where it may.
+    torch_lacks: Callable[..., str | None] | None = None
     #: What "torch" and "compile" run where the reference is not what a PyTorch user would write.
     eager: Callable[..., Any] | None = None
     #: Why the Triton twin cannot take a call, None where it can: the reference serves such a call.
@@ -357,7 +362,16 @@ class Op:
 
         changed: dict[str, Any] = {
             name: bound(function)
-            for name in ("reference", "fake", "check", "terms", "eager", "twin_lacks", "too_large")
+            for name in (
+                "reference",
+                "fake",
+                "check",
+                "terms",
+                "eager",
+                "twin_lacks",
+                "too_large",
+                "torch_lacks",
+            )
             if (function := getattr(self, name)) is not None
         }
         changed["ladder"] = tuple(

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from warpsmith.core import autograd, catalogue, families, references
+from warpsmith.core import autograd, catalogue, elsewhere, families, references
 from warpsmith.core.arguments_by_name import asks_for_gpu, by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 from warpsmith.core.loading import (
@@ -61,7 +61,8 @@ _library = torch.library.Library("warpsmith", "DEF")
 class Choice:
     """What serves a call, and why."""
 
-    implementation: str  # "cuda", "triton", "reference", "composite", or "refused": the call raises
+    #: "cuda", "triton", "torch", "reference", "composite", or "refused": the call raises.
+    implementation: str
     variant: Variant | None
     reason: str
 
@@ -175,6 +176,8 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
         if not load(op.library):
             return fallback_choice(op, args, finding.why_not(op.library))
         sm = device_sm(tensor.device)
+    if faster := faster_elsewhere(op, args, sm):
+        return Choice(faster.implementation, None, str(faster))
     if variant := pick(op, args, sm):
         plan = variant.rung.plan(*args)
         return Choice("cuda", variant, f"{variant.rung.story}{f' ({plan})' if plan else ''}")
@@ -182,6 +185,21 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
     if sm < toolchain.MIN_SM:
         why = f"the GPU is sm_{sm}, the kernels need sm_{toolchain.MIN_SM}"
     return fallback_choice(op, args, why)
+
+
+def faster_elsewhere(op: Op, args: tuple[Any, ...], sm: int) -> elsewhere.Rule | None:
+    """What the record says of a call that another implementation serves faster."""
+    if not op.yields:
+        return None
+    return elsewhere.rule_for(op, args, sm, twin=triton_available())
+
+
+def _faster_here(op: Op, args: tuple[Any, ...]) -> elsewhere.Rule | None:
+    """The same on the tensors' own device."""
+    device = first_tensor(args).device
+    if not op.yields or device.type != "cuda":
+        return None
+    return faster_elsewhere(op, args, device_sm(device))
 
 
 def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
@@ -318,6 +336,10 @@ def _meta(op: Op) -> Callable[..., Any]:
 def _fallback(op: Op) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         args = checked(op, args)
+        if faster := _faster_here(op, args):
+            if faster.implementation == "triton":
+                return triton_function(op)(*args)
+            return references.computed(op, args, op.eager)
         choice = fallback_choice(op, args, "no compiled kernel serves the call")
         if choice.implementation == "refused":
             raise RuntimeError(f"{op.name}: {choice.reason}")

@@ -90,9 +90,11 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "gemv",
         "gemv_complex",
         "gemv_scaled",
+        "grouped_matmul",
         "linear",
         "matmul",
         "matmul_tf32",
+        "scaled_grouped_matmul",
         "scaled_matmul",
     ),
     "attention": (

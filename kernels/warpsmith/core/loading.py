@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from warpsmith.core import catalogue
+from warpsmith.core import catalogue, elsewhere
 from warpsmith.core.catalogue import Op
 from warpsmith.native import finding, libraries
 
@@ -33,8 +33,19 @@ def load(library: str) -> bool:
             order = ladder_orders(op.family)[op.source_dir]
             getattr(torch.ops.warpsmith, f"_{name}_ladder")(op.source_dir, as_told(op, order))
             break
+    for op in catalogue.of_family(library.partition("/")[0]):
+        if op.library == library and op.yields:
+            tell_elsewhere(op)
     _cutlass[library] = getattr(torch.ops.warpsmith, f"_{name}_cutlass")()
     return True
+
+
+def tell_elsewhere(op: Op) -> None:
+    """Tells a loaded library which calls of an operator others serve faster."""
+    from warpsmith.core import dispatch  # which imports this module
+
+    rules = elsewhere.as_told(op, elsewhere.served_here(op, twin=dispatch.triton_available()))
+    getattr(torch.ops.warpsmith, f"_elsewhere_{op.name}")(op.name, rules)
 
 
 def last_rung(library: str) -> str:

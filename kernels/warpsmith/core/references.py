@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,13 +22,13 @@ def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
     )
 
 
-def reference(op: Op, args: tuple[Any, ...]) -> Any:
+def reference(op: Op, args: tuple[Any, ...], function: Callable[..., Any] | None = None) -> Any:
     """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes
     through float32 and its results into what the fake promises. Autocast, which is over for a
-    kernel by the time it runs, is so here too.
+    kernel by the time it runs, is so here too. `function`: what else to run in its place.
     """
     with torch.autocast(first_tensor(args).device.type, enabled=False):
-        return _reference(op, args)
+        return _reference(op, args) if function is None else function(*args)
 
 
 def _reference(op: Op, args: tuple[Any, ...]) -> Any:
@@ -60,11 +61,11 @@ def _with_strides(out: Tensor, promise: Tensor) -> Tensor:
     ).copy_(out)
 
 
-def computed(op: Op, args: tuple[Any, ...]) -> Any:
-    """Calls the reference: outputs in the layout that the fake promises, and what the operator
-    writes to in place.
+def computed(op: Op, args: tuple[Any, ...], function: Callable[..., Any] | None = None) -> Any:
+    """Calls the reference, or `function` in its place: outputs in the layout that the fake
+    promises, and what the operator writes to in place.
     """
-    found = reference(op, args)
+    found = reference(op, args, function)
     found = found if isinstance(found, tuple) else (found,)
     pairs = list(zip(found, promised(op, args), strict=True))
     outputs = tuple(

@@ -3,9 +3,11 @@
 from warpsmith.gemm.gemv import gemv
 from warpsmith.gemm.gemv_complex import gemv_complex
 from warpsmith.gemm.gemv_scaled import gemv_scaled
+from warpsmith.gemm.grouped_matmul import grouped_matmul
 from warpsmith.gemm.linear import addmm, linear
 from warpsmith.gemm.matmul import matmul
 from warpsmith.gemm.matmul_tf32 import matmul_tf32
+from warpsmith.gemm.scaled_grouped_matmul import scaled_grouped_matmul
 from warpsmith.gemm.scaled_matmul import scaled_matmul
 
 __all__ = [
@@ -13,8 +15,10 @@ __all__ = [
     "gemv",
     "gemv_complex",
     "gemv_scaled",
+    "grouped_matmul",
     "linear",
     "matmul",
     "matmul_tf32",
+    "scaled_grouped_matmul",
     "scaled_matmul",
 ]

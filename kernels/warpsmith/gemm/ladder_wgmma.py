@@ -125,7 +125,8 @@ WGMMA: tuple[Rung, ...] = (
     ),
     replace(
         _rung("wgmma_padded", "operands copied to packs of 16 bytes for wgmma_peak", _WHEN_PADDED),
-        suits=condition(padding.suits_padding),
+        suits=condition(padding.suits_padding_for_wgmma),
+        plan=OfProblem(plan_wgmma),
     ),
 )
 

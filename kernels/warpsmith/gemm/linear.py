@@ -20,6 +20,7 @@ from warpsmith.gemm.matmul import (
     moved_bytes,
     operations,
     product_shape,
+    torch_lacks,
 )
 from warpsmith.gemm.problem import Problem, product
 from warpsmith.gemm.reference_in_large import among_others, repeated
@@ -155,6 +156,8 @@ linear_op = catalogue.add(
         eager=_linear,
         ladder=whole(_linear_problem),
         triton="matmul_triton:linear",
+        yields=True,
+        torch_lacks=lambda x, batch_invariant: torch_lacks(x, batch_invariant),
         fake=lambda x, weight: x.new_empty((*x.shape[:-1], weight.shape[0])),
         check=_check_linear,
         backward=_linear_derivative,
@@ -284,6 +287,8 @@ addmm_op = catalogue.add(
         eager=_addmm,
         ladder=whole(_addmm_problem),
         triton="matmul_triton:addmm",
+        yields=True,
+        torch_lacks=lambda a: torch_lacks(a),
         fake=lambda a, b: a.new_empty(product_shape("addmm", a, b)),
         check=_check_addmm,
         backward=_addmm_derivative,

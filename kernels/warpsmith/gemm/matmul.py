@@ -188,6 +188,13 @@ def operations(a: Tensor, b: Tensor, batch_invariant: bool = False) -> int:
     return 2 * math.prod(product_shape("matmul", a, b)) * a.shape[-1]
 
 
+def torch_lacks(a: Tensor, batch_invariant: bool = False) -> str | None:
+    """Why PyTorch's own may not stand in for a product."""
+    if a.dtype not in (torch.float16, torch.bfloat16):
+        return "may multiply by TF32, where its settings say so"
+    return "chooses by the number of rows" if batch_invariant else None
+
+
 matmul_op = catalogue.add(
     Op(
         "matmul(Tensor a, Tensor b, bool batch_invariant=False, str out_dtype='same') -> Tensor",
@@ -195,6 +202,8 @@ matmul_op = catalogue.add(
         reference=_reference,
         ladder=tuple(on(_problem, rung) for rung in LADDER),
         triton="matmul_triton:matmul",
+        yields=True,
+        torch_lacks=torch_lacks,
         fake=lambda a, b, out_dtype: a.new_empty(
             product_shape("matmul", a, b), dtype=_result_dtype(a, out_dtype)
         ),

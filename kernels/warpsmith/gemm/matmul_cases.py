@@ -278,6 +278,11 @@ def invariant() -> tuple[Sample, ...]:
         Sample("batch-invariant, few rows", lambda i: (left(i, 3, 1032), right(i, 1032, 72), True)),
         Sample("batch-invariant, a row", lambda i: (left(i, 1024), right(i, 40, 1024).t(), True)),
         Sample("batch-invariant, odd", lambda i: (left(i, 70, 1033), right(i, 1033, 7), True)),
+        Sample("batch-invariant, an odd row", lambda i: (left(i, 1, 257), right(i, 257, 24), True)),
+        Sample(
+            "batch-invariant, one row over and over",
+            lambda i: (left(i, 1, 136).expand(40, 136), right(i, 24, 136).t(), True),
+        ),
     )
 
 

@@ -213,6 +213,7 @@ matmul_tf32_op = catalogue.add(
         eager=_with_tf32(torch.matmul),
         ladder=tuple(on(product, rung) for rung in LADDER),
         triton="matmul_triton:matmul_tf32",
+        yields=True,
         fake=lambda a, b: a.new_empty(product_shape(cases.OP, a, b)),
         check=_check,
         backward=_derivative,

@@ -22,7 +22,10 @@ def pitch(length: int) -> int:
 
 
 def is_copied(p: Problem, x: Matrix, rows: int, cols: int) -> bool:
-    return not in_packs(x, rows, cols, p.size, 16)
+    """Of batch-invariant products lines that overlap are copied too: maps have none."""
+    lines, length = (rows, cols) if x.by_rows else (cols, rows)
+    overlap = lines > 1 and x.ld < length
+    return not in_packs(x, rows, cols, p.size, 16) or (p.batch_invariant and overlap)
 
 
 def _copied(p: Problem, x: Matrix, rows: int, cols: int) -> int:
@@ -47,3 +50,10 @@ def suits_padding(p: Problem) -> str | None:
     if copied <= MOST_COPIED and work > LAUNCH + PER_VALUE * float(copied):
         return None
     return "copies cost more than they save"
+
+
+def suits_padding_for_wgmma(p: Problem) -> str | None:
+    """The same for wgmma, by which batch-invariant products are multiplied whether their rows are
+    in packs or not: it adds up otherwise than mma.sync.
+    """
+    return None if p.batch_invariant else suits_padding(p)

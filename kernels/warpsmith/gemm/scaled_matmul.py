@@ -223,6 +223,7 @@ scaled_matmul_op = catalogue.add(
         reference=reference,
         ladder=_LADDER,
         triton="scaled_matmul_triton:scaled_matmul",
+        yields=True,
         fake=lambda a, b, scale_a, out_dtype: a.new_empty(
             (a.shape[0], b.shape[1]), dtype=result_dtype(scale_a, out_dtype)
         ),

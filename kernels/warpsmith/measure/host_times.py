@@ -84,6 +84,15 @@ def _product(i: Inputs) -> tuple[Any, ...]:
     return i.plain(ROWS, COLS), i.plain(COLS, COLS, salt=1)
 
 
+def _experts(i: Inputs) -> tuple[Any, ...]:
+    ends = torch.tensor((1, ROWS), device=i.device, dtype=torch.int32)
+    return i.plain(ROWS, COLS), i.plain(2, COLS, COLS, salt=1).mT, ends
+
+
+def _grouped_mm(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
+    return F.grouped_mm(x, w, offs=offsets)
+
+
 def _classes(i: Inputs) -> Tensor:
     return torch.arange(ROWS, device=i.device)
 
@@ -317,6 +326,7 @@ CASES: Mapping[str, Case] = {
     ),
     "matmul": Case(_product, torch.matmul),
     "matmul_tf32": Case(_product, torch.matmul, dtype=torch.float32),
+    "grouped_matmul": Case(_experts, _grouped_mm),
     "linear": Case(_layer, F.linear),
     "addmm": Case(lambda i: (i.plain(COLS, salt=3), *_product(i)), torch.addmm),
     "gemv": Case(lambda i: (i.plain(ROWS, COLS), i.plain(COLS, salt=1)), torch.mv),

@@ -235,6 +235,7 @@ scaled_masked_softmax_op = catalogue.add(
             ),
         ),
         triton="scaled_masked_softmax_triton:scaled_masked_softmax",
+        yields=True,
         fake=lambda x: x.new_empty(x.shape),
         check=_check,
         backward=_derivative,

@@ -224,10 +224,23 @@ def _starts(tokens: int) -> Values:
     return values
 
 
+def _ends(total: int) -> Values:
+    """Where groups end that share out so many rows, some of them none."""
+
+    def values(inputs: Inputs, shape: Shape, salt: int) -> Tensor:
+        places = (_uniform(inputs, shape, salt) * (total + 1)).floor().clamp(max=total)
+        places = places.flatten().sort().values
+        places[-1:] = total
+        return places.view(shape).to(inputs.dtype)
+
+    return values
+
+
 class _Kinds(dict[str, Values]):
     def __missing__(self, kind: str) -> Values:
         """ "classes 31" are integers below 31, some of them -100; "below 31" are so many, and of
-        "distinct 31" no two are the same; "starts 31" cut 31 tokens into sequences.
+        "distinct 31" no two are the same; "starts 31" cut 31 tokens into sequences, "ends 31" 31
+        rows into groups.
         """
         word, count = kind.split()
         made = {
@@ -235,6 +248,7 @@ class _Kinds(dict[str, Values]):
             "below": _lengths,
             "distinct": _distinct,
             "starts": _starts,
+            "ends": _ends,
         }
         return made[word](int(count))
 

@@ -108,7 +108,15 @@ def _options(draw: Draw) -> Roles:
         "seed": draw.number,
         "offset": draw.number,
         **dict.fromkeys(
-            ("keepdim", "reverse", "batch_invariant", "causal", "zero_centered", "separate_x"),
+            (
+                "keepdim",
+                "reverse",
+                "batch_invariant",
+                "causal",
+                "zero_centered",
+                "separate_x",
+                "fast_accum",
+            ),
             draw.maybe,
         ),
     }
@@ -330,6 +338,28 @@ def _product(draw: Draw) -> Roles:
     }
 
 
+def _groups(draw: Draw) -> Roles:
+    """Products of groups of rows, or of groups along k."""
+    total, n, k = (draw.pick((0, *MATRIX_SIZES)) for _ in range(3))
+    scaled = "scale_x" in draw.op.argument_names
+    groups, along_k = draw.pick((0, 1, 2, 5)), draw.maybe() and not scaled
+    # Of groups of rows, rows past the last end hold anything: there are none.
+    total = total if groups else 0
+    w = (total, n) if along_k else (groups, k, n)
+    return {
+        "x": lambda: draw.tensor((k, total) if along_k else (total, k)),
+        "w": lambda: draw.tensor(w),
+        # of a part of longer ones, the last is not where rows end
+        "offsets": lambda: draw.tensor(
+            (groups,), f"ends {total}", "int32", ("contiguous", "offset")
+        ),
+        "scale_x": lambda: draw.tensor((total,), "scales", "f32"),
+        "scale_w": lambda: draw.tensor((groups, n), "scales", "f32"),
+        "out_dtype": lambda: draw.pick(("f16", "bf16", "f32")),
+        "fast_accum": draw.maybe,
+    }
+
+
 # --- a call ---------------------------------------------------------------------------------------
 
 
@@ -338,6 +368,8 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
     for plans in (attention.PLANS, caches.PLANS, moves.PLANS, vision.PLANS):
         if op.name in plans:
             return plans[op.name]
+    if "offsets" in names and op.family == "gemm":
+        return _groups
     if op.family == "gemm":
         return _product
     if "logits" in names:

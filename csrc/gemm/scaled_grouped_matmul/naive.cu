@@ -1,0 +1,65 @@
+// Products of groups of fp8 rows, a thread per element.
+//   Neighbouring threads compute neighbouring columns; the group of a row is found by halving. Runs of products are added in
+//   f32, their sums in f64, as one thread's long sum would drift. Takes every call. Bound: load instructions.
+#include "device/convert.h"
+#include "gemm/groups.cuh"
+#include "gemm/scaled_grouped_matmul/scaled_grouped_matmul.h"
+#include "host/launch.h"
+#include "host/registry.h"
+#include "row/rows.h"
+
+namespace warpsmith {
+namespace {
+
+constexpr int kCols = 64, kRows = 8, kThreads = kCols * kRows;  // a block's tile
+constexpr int64_t kRun = 64;
+
+__host__ __device__ constexpr int64_t tiles_of(const ScaledGroupedArgs& p) {
+  return ceil_div(p.m, kRows) * ceil_div(p.n, kCols);
+}
+
+template <class QX, class QW, class Out>
+__global__ void __launch_bounds__(kThreads) scaled_grouped_matmul_naive_kernel(const ScaledGroupedArgs p) {
+  const bool w_rows = p.w.order == Order::rows;
+  const int64_t w_step = w_rows ? p.w.ld : 1, across = ceil_div(p.n, kCols);
+  for (int64_t tile = blockIdx.x; tile < tiles_of(p); tile += gridDim.x) {
+    const int64_t col = tile % across * kCols + threadIdx.x % kCols;
+    const int64_t row = tile / across * kRows + threadIdx.x / kCols;
+    if (row >= p.m || col >= p.n) continue;
+    const int64_t group = group_of(p.groups, row);
+    if (group == p.groups.count) continue;
+    const QX* x = static_cast<const QX*>(p.x.data) + row * p.x.ld;                                       // [k]
+    const QW* w = static_cast<const QW*>(p.w.data) + group * p.w.batch + (w_rows ? col : col * p.w.ld);  // [k]
+
+    double total = 0.0;
+    for (int64_t first = 0; first < p.k; first += kRun) {
+      const int64_t last = min(first + kRun, p.k);
+      float sum = 0.0f;
+      for (int64_t k = first; k < last; ++k) sum = fmaf(to_float(x[k]), to_float(w[k * w_step]), sum);
+      total += sum;
+    }
+    const float scale = p.scale_x[row * p.step_x] * p.scale_w[group * p.group_w + col * p.step_w];
+    static_cast<Out*>(p.d)[row * p.n + col] = from_float<Out>(static_cast<float>(total) * scale);
+  }
+}
+
+const char* takes(const ScaledGroupedArgs&) { return nullptr; }
+
+bool suits(const ScaledGroupedArgs& p) {
+  constexpr int64_t kMostProducts = 1 << 24;
+  return p.m * p.n <= kMostProducts / p.k;
+}
+
+void launch(const ScaledGroupedArgs& p, cudaStream_t stream) {
+  const LaunchConfig config{row_grid(tiles_of(p)), kThreads};
+  dispatch_float(p.out, [&]<class Out>() {
+    dispatch_formats(p, [&]<class QX, class QW>() {
+      warpsmith::launch<&scaled_grouped_matmul_naive_kernel<QX, QW, Out>>(config, stream, p);
+    });
+  });
+}
+
+const Register<ScaledGroupedArgs> registered{"naive", /*min_sm=*/80, takes, launch, suits};
+
+}  // namespace
+}  // namespace warpsmith

@@ -1,0 +1,229 @@
+"""Products of groups of rows, each with a matrix of its own: the experts of a mixture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from warpsmith.core import catalogue, dispatch
+from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property, Rung
+from warpsmith.gemm import grouped_cases as cases
+from warpsmith.gemm.grouped import (
+    condition,
+    grouped_problem,
+    needs_16_bits,
+    needs_countable_tiles,
+    needs_few_groups,
+    needs_lines_for_maps,
+    needs_operand_packs_16,
+)
+from warpsmith.gemm.grouped_plan import GroupedSizes, choose
+from warpsmith.gemm.ladder_mma import HALVES
+from warpsmith.gemm.ladder_wgmma import multiprocessors
+from warpsmith.gemm.matmul import check_alike, check_operand
+from warpsmith.gemm.reference_in_large import among_others
+from warpsmith.spec.checks import check_device, shape_text
+
+
+def check_groups(op: str, x: Tensor, w: Tensor, offsets: Tensor) -> None:
+    """Of what the kernels of groups share: the shapes, and the offsets."""
+    check_device(op, "offsets", offsets, x, "x")
+    if offsets.dtype != torch.int32:
+        raise RuntimeError(f"{op}: expected offsets to have dtype torch.int32, got {offsets.dtype}")
+    if offsets.dim() != 1:
+        raise RuntimeError(f"{op}: expected offsets to be 1-D, got shape {shape_text(offsets)}")
+    if x.shape[1] != w.shape[-2]:
+        raise RuntimeError(f"{op}: cannot multiply shapes {shape_text(x)} and {shape_text(w)}")
+    if w.dim() == 3 and offsets.shape[0] != w.shape[0]:
+        raise RuntimeError(
+            f"{op}: expected offsets to have shape ({w.shape[0]},), one end per matrix of w, "
+            f"got {shape_text(offsets)}"
+        )
+
+
+def _check(x: Tensor, w: Tensor, offsets: Tensor) -> None:
+    op = "grouped_matmul"
+    check_operand(op, "x", x, 0)
+    check_operand(op, "w", w, 0)
+    if x.dim() != 2:
+        raise RuntimeError(f"{op}: expected x to be 2-D, got shape {shape_text(x)}")
+    if w.dim() not in (2, 3):
+        raise RuntimeError(f"{op}: expected w to be 2-D or 3-D, got shape {shape_text(w)}")
+    check_alike(op, "w", w, x, "x")
+    check_groups(op, x, w, offsets)
+
+
+def _shape(x: Tensor, w: Tensor, offsets: Tensor) -> tuple[int, ...]:
+    shape = (x.shape[0], w.shape[-1])
+    return (offsets.shape[0], *shape) if w.dim() == 2 else shape
+
+
+def spans(offsets: Tensor, total: int) -> list[slice]:
+    """The rows of each group, within the total."""
+    ends = [min(max(end, 0), total) for end in offsets.tolist()]
+    return [slice(first, max(first, end)) for first, end in zip((0, *ends), ends, strict=False)]
+
+
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+def _group_by_group(multiply: Product, x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
+    out = x.new_zeros(_shape(x, w, offsets))
+    along_k = w.dim() == 2
+    for group, span in enumerate(spans(offsets, x.shape[1 if along_k else 0])):
+        if span.start == span.stop:
+            continue
+        if along_k:
+            out[group] = multiply(x[:, span], w[span])
+        else:
+            out[span] = multiply(x[span], w[group])
+    return out
+
+
+def _reference(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
+    return _group_by_group(torch.matmul, x, w, offsets)
+
+
+def _among_others(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
+    def multiply(a: Tensor, b: Tensor) -> Tensor:
+        return among_others(torch.matmul, a, b)
+
+    return _group_by_group(multiply, x, w, offsets)
+
+
+def _derivative(grad: Tensor, x: Tensor, w: Tensor, offsets: Tensor, needs: Needs) -> Gradients:
+    """Products of groups again: of rows and along k change places."""
+    product = torch.ops.warpsmith.grouped_matmul
+    grad = grad.to(x.dtype)
+    found: dict[str, Tensor | None] = {}
+    if w.dim() == 3:
+        if "x" in needs:
+            found["x"] = product(grad, w.mT, offsets)
+        if "w" in needs:
+            found["w"] = product(x.t(), grad, offsets)
+    else:
+        if "x" in needs:
+            found["x"] = product(w, grad.mT, offsets).t()
+        if "w" in needs:
+            found["w"] = product(x.t(), grad, offsets)
+    return found
+
+
+def _suits_naive(x: Tensor, w: Tensor, offsets: Tensor) -> str | None:
+    p = grouped_problem(x, w, offsets)
+    depth = p.k + p.groups if p.along_k else p.k
+    few = p.empty or p.m * p.n <= 2**24 // depth
+    return None if few else "the products are large"
+
+
+def _plan_wgmma(x: Tensor, w: Tensor, offsets: Tensor) -> str | None:
+    p = grouped_problem(x, w, offsets)
+    if p.empty:
+        return None
+    return str(choose(GroupedSizes(p.groups, p.m, p.n, p.k, p.along_k, p.size, multiprocessors())))
+
+
+_LADDER = (
+    Rung("naive", "a thread per element, any layout", technique="naive", suits=_suits_naive),
+    Rung(
+        "mma_groups",
+        "tensor cores: blocks that walk the tiles of all groups",
+        dtypes=HALVES,
+        technique="mma_groups",
+        when=condition(
+            needs_16_bits, needs_few_groups, needs_operand_packs_16, needs_countable_tiles
+        ),
+        unproven=True,
+    ),
+    Rung(
+        "wgmma_groups",
+        "wgmma: the copy engine cuts boxes where groups end, a tile by cost",
+        dtypes=HALVES,
+        technique="wgmma_groups",
+        min_sm=90,
+        when=condition(
+            needs_16_bits,
+            needs_few_groups,
+            needs_lines_for_maps,
+            needs_countable_tiles,
+            wgmma=True,
+        ),
+        plan=_plan_wgmma,
+        unproven=True,
+    ),
+)
+
+
+def _bytes(x: Tensor, w: Tensor, offsets: Tensor) -> int:
+    written = math.prod(_shape(x, w, offsets))
+    return (x.numel() + w.numel() + written) * x.element_size() + 4 * offsets.numel()
+
+
+grouped_matmul_op = catalogue.add(
+    Op(
+        "grouped_matmul(Tensor x, Tensor w, Tensor offsets) -> Tensor",
+        family="gemm",
+        reference=_reference,
+        ladder=_LADDER,
+        triton="grouped_matmul_triton:grouped_matmul",
+        fake=lambda x, w, offsets: x.new_empty(_shape(x, w, offsets)),
+        check=_check,
+        backward=_derivative,
+        alternatives=(_among_others,),
+        samples=cases.samples(),
+        errors=cases.ERRORS,
+        properties=(
+            Property("whole numbers are exact", cases.whole_numbers),
+            Property("rows of no group", cases.rows_of_no_group),
+            Property("ends that decrease or pass the last row", cases.wrong_ends),
+            Property("deterministic", cases.deterministic),
+        ),
+        cost=Cost(
+            bytes=_bytes,
+            flops=lambda x, w: 2 * x.shape[0] * x.shape[1] * w.shape[-1],
+        ),
+        bench=cases.bench(),
+        bench_dtypes=FLOATS[1:],
+        peers={"grouped_mm": lambda: cases.grouped_mm},
+    )
+)
+dispatch.register(grouped_matmul_op)
+_grouped_matmul = dispatch.public(grouped_matmul_op)
+
+
+def grouped_matmul(x: Tensor, w: Tensor, offsets: Tensor, *, variant: str | None = None) -> Tensor:
+    """Products of groups of rows, each with a matrix of its own: `y[r] = x[r] w[g]` for the rows r
+    of group g, which are `offsets[g - 1]` to `offsets[g] - 1`, from 0 on. The offsets stay on the
+    GPU: what a call launches does not depend on them, so that it may be captured in a graph.
+
+    With a 2-D w, groups are cut along k: `y[g] = x_g w_g`, with the columns of x and the rows of w
+    that belong to group g, and zeros where none do. That is the gradient of w in the form above.
+
+    Sums are held in f32 and rounded once; f32 operands are multiplied as they are, without TF32.
+    Differentiable in x and w.
+
+    Args:
+        x: [m, k], f32, f16 or bf16 (f64 by the reference), any strides; best row-major, and of
+            groups along k column-major.
+        w: [groups, k, n], of the dtype and device of x, any strides; best row-major or
+            column-major. Or [k, n], which cuts groups along k; best row-major.
+        offsets: int32, [groups]: where each group ends. They do not decrease, and the last is m at
+            most, or k. As with PyTorch's function, rows past the last belong to no group: the
+            result, and the gradient of x, hold anything there.
+        variant: one rung by name instead of the best one, "bf16_mma_groups".
+
+    Returns:
+        A contiguous tensor [m, n], or [groups, m, n] of groups along k, of the dtype of x.
+
+    Raises:
+        RuntimeError: an operand is not floating-point, or fp8; dtypes, devices or shapes do not
+            fit; offsets are no int32; the variant cannot take the input.
+        ValueError: the variant does not exist.
+
+    Reference:
+        `torch.nn.functional.grouped_mm`.
+    """
+    return _grouped_matmul(variant, x, w, offsets)
