@@ -1,0 +1,100 @@
+// What becomes of finished sums: n neighbours of a row at a time.
+#pragma once
+
+#include "device/vec.h"
+#include "gemm/epilogue.cuh"
+#include "gemm/fused_linear/fused_linear.h"
+
+namespace warpsmith {
+
+template <class T, int n>
+__device__ __forceinline__ void put_row(T* to, const float (&values)[n]) {
+  Vec<T, n> out;
+  from_float(out, values);
+  store(to, out);
+}
+
+// Packs of 16 bytes at most.
+template <class T, int n>
+__device__ __forceinline__ void add_row(float (&to)[n], const T* from, int64_t step) {
+  constexpr int kMost = 16 / static_cast<int>(sizeof(T)), kEach = n < kMost ? n : kMost;
+  Vec<T, kEach> values[n / kEach];
+  if (step == 1 && reinterpret_cast<uintptr_t>(from) % sizeof(values[0]) == 0) {
+#pragma unroll
+    for (int i = 0; i < n / kEach; ++i) load(values[i], from + i * kEach);
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) values[i / kEach][i % kEach] = from[i * step];
+  }
+#pragma unroll
+  for (int i = 0; i < n; ++i) to[i] += to_float(values[i / kEach][i % kEach]);
+}
+
+// `wide`: of f32.
+template <class T, int n>
+__device__ __forceinline__ void add_row(float (&to)[n], const Addend& c, bool wide, int64_t row, int64_t col) {
+  if (c.data == nullptr) return;
+  const int64_t at = row * c.row + col * c.col;
+  wide ? add_row(to, static_cast<const float*>(c.data) + at, c.col)
+       : add_row(to, static_cast<const T*>(c.data) + at, c.col);
+}
+
+// Which of q, k and v a column of the product belongs to, and its column there.
+struct HeadColumn {
+  int part = 0;
+  int64_t col;
+
+  __host__ __device__ HeadColumn(const HeadResults& heads, int64_t of_product) : col(of_product) {
+    while (part < 2 && col >= heads.heads[part] * heads.size) col -= heads.heads[part++] * heads.size;
+  }
+};
+
+template <class T>
+__device__ __forceinline__ T* place_of_head(const HeadResults& heads, int64_t row, int64_t of_product) {
+  const HeadColumn at(heads, of_product);
+  const int64_t count = heads.heads[at.part];
+  T* to = static_cast<T*>(heads.data[at.part]);
+  if (!heads.heads_first) return to + row * count * heads.size + at.col;
+  const int64_t sequence = row / heads.rows, head = at.col / heads.size;
+  return to + ((sequence * count + head) * heads.rows + row % heads.rows) * heads.size + at.col % heads.size;
+}
+
+// `values`: sums of x w; `up`: of a gate's other product. Neighbours belong to one head.
+template <Ends ends, class T, int n>
+__device__ __forceinline__ void leave(const FusedArgs& p, float (&values)[n], [[maybe_unused]] float (&up)[n],
+                                      int64_t row, int64_t col) {
+  constexpr bool kExact = sizeof(T) == 4;
+  const int64_t at = row * p.n + col;
+  if constexpr (ends == Ends::add) {
+    float* to = static_cast<float*>(p.d) + at;
+    constexpr int kStep = n < 4 ? n : 4;
+#pragma unroll
+    for (int i = 0; i < n; i += kStep) {
+      Vec<float, kStep> sums;
+      load(sums, to + i);
+#pragma unroll
+      for (int j = 0; j < kStep; ++j) sums[j] += values[i + j];
+      store(to + i, sums);
+    }
+  } else {
+    if constexpr (ends == Ends::epilogue) {
+#pragma unroll
+      for (float& value : values) value *= p.alpha;
+    }
+    add_row<T>(values, p.c, p.wide_c, row, col);
+    if constexpr (ends == Ends::heads) return put_row(place_of_head<T>(p.heads, row, col), values);
+    if (p.before != nullptr) put_row(static_cast<T*>(p.before) + at, values);
+    activate<kExact, n>(p.activation, values);
+    if constexpr (ends == Ends::gate) {
+      add_row<T>(up, p.up_c, p.wide_c, row, col);
+      if (p.before_up != nullptr) put_row(static_cast<T*>(p.before_up) + at, up);
+#pragma unroll
+      for (int i = 0; i < n; ++i) values[i] *= up[i];
+    } else {
+      add_row<T>(values, p.residual, false, row, col);
+    }
+    put_row(static_cast<T*>(p.d) + at, values);
+  }
+}
+
+}  // namespace warpsmith
