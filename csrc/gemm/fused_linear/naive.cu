@@ -63,7 +63,9 @@ void launch(const FusedArgs& p, cudaStream_t stream) {
   });
 }
 
-const Register<FusedArgs> registered{"naive", /*min_sm=*/80, takes, launch};
+bool suits(const FusedArgs& p) { return p.m * p.n <= (int64_t{1} << 24) / p.k; }
+
+const Register<FusedArgs> registered{"naive", /*min_sm=*/80, takes, launch, suits};
 
 }  // namespace
 }  // namespace warpsmith

@@ -22,8 +22,7 @@ const char* takes(const FusedArgs& p) {
   if (const char* reason = needs_packs_of_all(p)) return reason;
   if (const char* reason = needs_heads_of(p, 64, kNeedsWholeHeads)) return reason;
   const bool up = p.ends != Ends::gate || operand_has_map(p, p.up, p.k, p.n);
-  const bool results = can_map(p.d, p.m, p.n, p.n, size_of(p.dtype));
-  if (!operands_have_maps(p) || !up || !results) return kNeedsLinesForMaps;
+  if (!operands_have_maps(p) || !up) return kNeedsLinesForMaps;
   return needs_tiles_in_grid(p);
 }
 

@@ -34,25 +34,36 @@ class FusedEnds {
 
 #if WARPSMITH_HAS_WGMMA
   // `at`: where the warpgroup's rows begin in the product, and the tile's columns.
-  __device__ __forceinline__ void store(const typename Config::Sums& sums, const FusedArgs& p, const FusedMaps& maps,
+  __device__ __forceinline__ void store(typename Config::Sums& sums, const FusedArgs& p, const FusedMaps& maps,
                                         const WgmmaPlace& at, bool partial) {
-    // One copy of the code for all boxes, on values that are moved for it.
-#pragma unroll 1
-    for (int box = 0; box < kEach; ++box) {
-      const WgmmaPlace of{at.m + box / kAcross * kWgmmaRows, at.n + box % kAcross * kCols, 0, at.slice};
-      float values[kValues], up[kGate ? kValues : 1];
-      pick<0>(values, up, sums, box);
-      if (of.m >= p.m || of.n >= p.n) continue;
-      if constexpr (ends == Ends::add || ends == Ends::epilogue) {
-        if (partial) {
-          put_pairs<false>(partial_sums(p, of.slice, 0), values, p, of);
-          continue;
+    const auto place_of = [&](int box) {
+      return WgmmaPlace{at.m + box / kAcross * kWgmmaRows, at.n + box % kAcross * kCols, 0, at.slice};
+    };
+    if constexpr (kGate) {
+      // Where they are: there are no registers for another 64 values.
+#pragma unroll
+      for (int box = 0; box < kEach; ++box) {
+        const WgmmaPlace of = place_of(box);
+        if (of.m < p.m && of.n < p.n) {
+          float* values = sums[box / kAcross] + box % kAcross * kValues;
+          finish(as_box(values), as_box(values + Config::bn / 4), p, maps, of);
         }
       }
-      if constexpr (ends == Ends::add) {
-        put_pairs<true>(static_cast<float*>(p.d), values, p, of);
-      } else {
-        finish(values, up, p, maps, of);
+    } else {
+      // One copy of the code for all boxes, on values that are moved for it.
+#pragma unroll 1
+      for (int box = 0; box < kEach; ++box) {
+        const WgmmaPlace of = place_of(box);
+        float values[kValues];
+        pick<0>(values, sums, box);
+        if (of.m >= p.m || of.n >= p.n) continue;
+        if (ends != Ends::heads && partial) {
+          put_pairs<false>(partial_sums(p, of.slice, 0), values, p, of);
+        } else if constexpr (ends == Ends::add) {
+          put_pairs<true>(static_cast<float*>(p.d), values, p, of);
+        } else {
+          finish(values, values, p, maps, of);
+        }
       }
     }
   }
@@ -63,18 +74,17 @@ class FusedEnds {
   }
 
  private:
+  using Values = float[kValues];
+
+  __device__ __forceinline__ static Values& as_box(float* values) { return reinterpret_cast<Values&>(*values); }
+
   template <int box>
-  __device__ __forceinline__ static void pick(float (&to)[kValues], [[maybe_unused]] float* up,
-                                              const typename Config::Sums& sums, int wanted) {
+  __device__ __forceinline__ static void pick(Values& to, const typename Config::Sums& sums, int wanted) {
     if (wanted == box) {
-      const float* from = sums[box / kAcross] + box % kAcross * kValues;
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        to[i] = from[i];
-        if constexpr (kGate) up[i] = from[Config::bn / 4 + i];
-      }
+      for (int i = 0; i < kValues; ++i) to[i] = sums[box / kAcross][box % kAcross * kValues + i];
     } else if constexpr (box + 1 < kEach) {
-      pick<box + 1>(to, up, sums, wanted);
+      pick<box + 1>(to, sums, wanted);
     }
   }
 
@@ -86,8 +96,9 @@ class FusedEnds {
     ptx::sync_warps(static_cast<int>(threadIdx.x) / kWarpgroup + 1, kWarpgroup);
   }
 
-  __device__ __forceinline__ void finish(float (&values)[kValues], float* up, const FusedArgs& p, const FusedMaps& maps,
-                                         const WgmmaPlace& at) {
+  // `up`: of a gate's other product.
+  __device__ __forceinline__ void finish(Values& values, [[maybe_unused]] Values& up, const FusedArgs& p,
+                                         const FusedMaps& maps, const WgmmaPlace& at) {
     if constexpr (ends == Ends::epilogue) {
 #pragma unroll
       for (float& value : values) value *= p.alpha;
@@ -102,7 +113,7 @@ class FusedEnds {
       if (p.before != nullptr) put(maps.results[1], values);
       activate<false, kValues>(p.activation, values);
       if constexpr (kGate) {
-        add(reinterpret_cast<float (&)[kValues]>(*up), p.up_c, p.wide_c, p, at);
+        add(up, p.up_c, p.wide_c, p, at);
         if (p.before_up != nullptr) put(maps.results[2], up);
 #pragma unroll
         for (int i = 0; i < kValues; ++i) values[i] *= up[i];
@@ -113,7 +124,7 @@ class FusedEnds {
     }
   }
 
-  __device__ __forceinline__ static void add(float (&values)[kValues], const Addend& c, bool wide, const FusedArgs& p,
+  __device__ __forceinline__ static void add(Values& values, const Addend& c, bool wide, const FusedArgs& p,
                                              const WgmmaPlace& at) {
     if (c.data == nullptr) return;
     wide ? add_of<float>(values, c, p, at) : add_of<T>(values, c, p, at);
@@ -121,7 +132,7 @@ class FusedEnds {
 
   // The product has an even number of columns: pairs are whole.
   template <class From>
-  __device__ __forceinline__ static void add_of(float (&values)[kValues], const Addend& c, const FusedArgs& p,
+  __device__ __forceinline__ static void add_of(Values& values, const Addend& c, const FusedArgs& p,
                                                 const WgmmaPlace& at) {
     constexpr int64_t kSize = sizeof(From);
     const bool by_pairs = c.col == 1 && (reinterpret_cast<int64_t>(c.data) | c.row * kSize) % (2 * kSize) == 0;
