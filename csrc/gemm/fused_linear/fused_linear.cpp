@@ -300,8 +300,7 @@ bool accumulate_matmul(const Call& call, const Tensor& a, const Tensor& b, const
   }
   if (!total.is_contiguous()) fail(kOp, "expected total to be contiguous");
   if (!has_kernel(call, a)) return false;
-  if (total.numel() == 0) return true;
-  if (a.size(1) == 0) {
+  if (total.numel() == 0 || a.size(1) == 0) {
     check_named_of_nothing<FusedArgs>(call, a);
     return true;
   }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -86,7 +88,15 @@ def _fake(
     return empty(heads), empty(kv_heads), empty(kv_heads)
 
 
-def _problem(x: Tensor, weight: Tensor, head_dim: int) -> FusedProblem:
+def _problem(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    *_: Any,
+) -> FusedProblem:
     return of_layer(x, weight, "heads", head_size=head_dim)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +88,7 @@ def _fake(x: Tensor, w_gate: Tensor, keep: bool) -> Result:
     return (empty(), empty(), empty()) if keep else (empty(), None, None)
 
 
-def _problem(x: Tensor, w_gate: Tensor, w_up: Tensor) -> FusedProblem:
+def _problem(x: Tensor, w_gate: Tensor, w_up: Tensor, *_: Any) -> FusedProblem:
     return of_layer(x, w_gate, "gate", w_up)
 
 

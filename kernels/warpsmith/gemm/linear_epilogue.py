@@ -79,7 +79,7 @@ def _fake(x: Tensor, weight: Tensor, keep: bool) -> tuple[Tensor, Tensor | None]
     return x.new_empty(shape), x.new_empty(shape) if keep else None
 
 
-def _problem(x: Tensor, weight: Tensor) -> FusedProblem:
+def _problem(x: Tensor, weight: Tensor, *_: Any) -> FusedProblem:
     return of_layer(x, weight, "epilogue")
 
 
