@@ -95,6 +95,9 @@ def accumulate_matmul(a: Tensor, b: Tensor, total: Tensor, *, variant: str | Non
         total: [m, n], f32 (f64 beside f64), contiguous: the gradient of the layer's weight so far.
         variant: one rung by name instead of the best one, "bf16_wgmma".
 
+    Returns:
+        Nothing: `total` is written to.
+
     Raises:
         RuntimeError: an operand is not floating-point, or fp8, or not 2-D; the dtypes, devices or
             shapes do not fit; total is not contiguous; the variant cannot take the input.

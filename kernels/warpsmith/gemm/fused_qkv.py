@@ -202,7 +202,8 @@ def fused_qkv(
         `torch.nn.functional.linear`, split and reshaped.
     """
     kv_heads = heads if kv_heads is None else kv_heads
-    if variant is None and not (head_dim % 8 == 0 and serves(fused_qkv_op, x, weight)):
+    in_packs = head_dim % 8 == 0 or not x.is_cuda
+    if variant is None and not (in_packs and serves(fused_qkv_op, x, weight)):
         _check(x, weight, bias, heads, kv_heads, head_dim, layout)
         fits = bias is None or bias.dtype == x.dtype
         columns = torch.ops.warpsmith.linear(x, weight, bias if fits else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -187,7 +187,7 @@ def _composed(
     b_gate: Tensor | None,
     b_up: Tensor | None,
     activation: str,
-) -> Tensor:
+) -> tuple[Tensor, Tensor, Tensor]:
     """In several steps, by the kernels of each."""
     ops = torch.ops.warpsmith
     gate, up = (
@@ -196,11 +196,34 @@ def _composed(
         else (ops.linear(x, w) + b).to(x.dtype)
         for w, b in ((w_gate, b_gate), (w_up, b_up))
     )
-    if activation == "relu":
-        return gate.relu() * up  # type: ignore[no-any-return]
-    return getattr(ops, f"{activation}_and_mul")(gate, up)  # type: ignore[no-any-return]
+    gated = None if activation == "relu" else getattr(ops, f"{activation}_and_mul")
+    return gate.relu() * up if gated is None else gated(gate, up), gate, up
 
 
+@overload
+def gated_linear(
+    x: Tensor,
+    w_gate: Tensor,
+    w_up: Tensor,
+    b_gate: Tensor | None = ...,
+    b_up: Tensor | None = ...,
+    activation: str = ...,
+    *,
+    keep: Literal[False] = ...,
+    variant: str | None = ...,
+) -> Tensor: ...
+@overload
+def gated_linear(
+    x: Tensor,
+    w_gate: Tensor,
+    w_up: Tensor,
+    b_gate: Tensor | None = ...,
+    b_up: Tensor | None = ...,
+    activation: str = ...,
+    *,
+    keep: Literal[True],
+    variant: str | None = ...,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def gated_linear(
     x: Tensor,
     w_gate: Tensor,
@@ -209,8 +232,9 @@ def gated_linear(
     b_up: Tensor | None = None,
     activation: str = "silu",
     *,
+    keep: bool = False,
     variant: str | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     """The gate of an MLP in one kernel: `activation(x w_gate^T + b_gate) * (x w_up^T + b_up)`.
 
     Both products are computed side by side from one reading of x, in f32, and their product is
@@ -225,10 +249,12 @@ def gated_linear(
         b_gate: [n], of the dtype of x or f32; None adds nothing.
         b_up: as b_gate, of its dtype.
         activation: "silu", "gelu" (by erf), "gelu_tanh" or "relu".
+        keep: whether both sums are returned too: what goes into the activation, and what it is
+            multiplied by.
         variant: one rung by name instead of the best one, "bf16_wgmma".
 
     Returns:
-        A contiguous tensor [..., n] of the dtype of x.
+        A contiguous tensor [..., n] of the dtype of x; with `keep`, it and two like it.
 
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
@@ -240,9 +266,11 @@ def gated_linear(
     """
     if variant is None and not serves(gated_linear_op, x, w_gate):
         _check(x, w_gate, w_up, b_gate, b_up, activation)
-        return _composed(x, w_gate, w_up, b_gate, b_up, activation)
-    keep = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in (x, w_gate, w_up, b_gate, b_up)
-    )
-    y, _, _ = _run(variant, x, w_gate, w_up, b_gate, b_up, activation, keep)
-    return y  # type: ignore[no-any-return]
+        result = _composed(x, w_gate, w_up, b_gate, b_up, activation)
+    else:
+        kept = keep or (
+            torch.is_grad_enabled()
+            and any(t is not None and t.requires_grad for t in (x, w_gate, w_up, b_gate, b_up))
+        )
+        result = _run(variant, x, w_gate, w_up, b_gate, b_up, activation, kept)
+    return result if keep else result[0]
