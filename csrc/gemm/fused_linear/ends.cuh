@@ -14,29 +14,24 @@ __device__ __forceinline__ void put_row(T* to, const float (&values)[n]) {
   store(to, out);
 }
 
-// Packs of 16 bytes at most.
+// In packs of 16 bytes at most.
 template <class T, int n>
-__device__ __forceinline__ void add_row(float (&to)[n], const T* from, int64_t step) {
+__device__ __forceinline__ void add_row(float (&to)[n], const T* from) {
   constexpr int kMost = 16 / static_cast<int>(sizeof(T)), kEach = n < kMost ? n : kMost;
-  Vec<T, kEach> values[n / kEach];
-  if (step == 1 && reinterpret_cast<uintptr_t>(from) % sizeof(values[0]) == 0) {
 #pragma unroll
-    for (int i = 0; i < n / kEach; ++i) load(values[i], from + i * kEach);
-  } else {
+  for (int i = 0; i < n; i += kEach) {
+    Vec<T, kEach> values;
+    load(values, from + i);
 #pragma unroll
-    for (int i = 0; i < n; ++i) values[i / kEach][i % kEach] = from[i * step];
+    for (int j = 0; j < kEach; ++j) to[i + j] += to_float(values[j]);
   }
-#pragma unroll
-  for (int i = 0; i < n; ++i) to[i] += to_float(values[i / kEach][i % kEach]);
 }
 
-// `wide`: of f32.
+// Of columns from `col` on.
 template <class T, int n>
-__device__ __forceinline__ void add_row(float (&to)[n], const Addend& c, bool wide, int64_t row, int64_t col) {
-  if (c.data == nullptr) return;
-  const int64_t at = row * c.row + col * c.col;
-  wide ? add_row(to, static_cast<const float*>(c.data) + at, c.col)
-       : add_row(to, static_cast<const T*>(c.data) + at, c.col);
+__device__ __forceinline__ void add_bias(float (&to)[n], const FusedArgs& p, const void* bias, int64_t col) {
+  if (bias == nullptr) return;
+  p.wide_bias ? add_row(to, static_cast<const float*>(bias) + col) : add_row(to, static_cast<const T*>(bias) + col);
 }
 
 // Which of q, k and v a column of the product belongs to, and its column there.
@@ -81,17 +76,17 @@ __device__ __forceinline__ void leave(const FusedArgs& p, float (&values)[n], [[
 #pragma unroll
       for (float& value : values) value *= p.alpha;
     }
-    add_row<T>(values, p.c, p.wide_c, row, col);
+    add_bias<T>(values, p, p.bias, col);
     if constexpr (ends == Ends::heads) return put_row(place_of_head<T>(p.heads, row, col), values);
     if (p.before != nullptr) put_row(static_cast<T*>(p.before) + at, values);
     activate<kExact, n>(p.activation, values);
     if constexpr (ends == Ends::gate) {
-      add_row<T>(up, p.up_c, p.wide_c, row, col);
+      add_bias<T>(up, p, p.up_bias, col);
       if (p.before_up != nullptr) put_row(static_cast<T*>(p.before_up) + at, up);
 #pragma unroll
       for (int i = 0; i < n; ++i) values[i] *= up[i];
-    } else {
-      add_row<T>(values, p.residual, false, row, col);
+    } else if (p.residual != nullptr) {
+      add_row(values, static_cast<const T*>(p.residual) + at);
     }
     put_row(static_cast<T*>(p.d) + at, values);
   }

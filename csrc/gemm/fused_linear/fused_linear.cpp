@@ -81,8 +81,11 @@ void set_rows(FusedArgs& p, Tensor& x) {
   p.a = {.data = x.data_ptr(), .ld = p.m > 1 ? p.k : 0, .batch = 0, .order = Order::rows};
 }
 
-Addend as_bias(const Tensor& bias) {
-  return {.data = bias.data_ptr(), .col = bias.size(0) > 1 ? bias.strides()[0] : 0};
+// As kernels read what they add, by packs from one end to the other.
+const void* as_packs(Tensor& held, const Tensor& x) {
+  const bool packs = x.is_contiguous() && reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0;
+  held = packs ? x : dense_copy(x);
+  return held.data_ptr();
 }
 
 FusedArgs layer_args(Held& held, Ends ends, const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
@@ -95,9 +98,8 @@ FusedArgs layer_args(Held& held, Ends ends, const Tensor& x, const Tensor& weigh
   p.b = as_weight(held.weight);
   p.n = weight.size(0);
   if (bias) {
-    held.bias = *bias;
-    p.c = as_bias(held.bias);
-    p.wide_c = bias->scalar_type() != x.scalar_type();
+    p.bias = as_packs(held.bias, *bias);
+    p.wide_bias = bias->scalar_type() != x.scalar_type();
   }
   return p;
 }
@@ -108,7 +110,6 @@ bool run(const Call& call, FusedArgs& p, Held& held, const Tensor& like, ScalarT
   const DeviceInfo& info = device_info(device);
   p.dtype = *kernel_dtype(type);
   p.accumulator = Dtype::f32;
-  p.beta = 1.0f;
   p.sm = info.sm;
   p.sm_count = info.sm_count;
   if (const int64_t slices = may_split(p) ? most_splits(p) : 1; slices > 1) {
@@ -165,10 +166,7 @@ std::optional<Epilogue> linear_epilogue(const Call& call, const Tensor& x, const
   FusedArgs p = layer_args(held, Ends::epilogue, x, weight, bias);
   p.alpha = static_cast<float>(scale);
   p.activation = function;
-  if (residual) {
-    held.residual = residual->is_contiguous() ? *residual : dense_copy(*residual);
-    p.residual = {.data = held.residual.data_ptr(), .row = p.n, .col = 1};
-  }
+  if (residual) p.residual = as_packs(held.residual, *residual);
   p.d = y.data_ptr();
   if (keep) p.before = std::get<1>(results)->data_ptr();
   return run(call, p, held, y, x.scalar_type()) ? std::optional(results) : std::nullopt;
@@ -220,9 +218,8 @@ std::optional<Gated> gated_linear(const Call& call, const Tensor& x, const Tenso
     p.up = as_weight(held.up);
   }
   if (b_up) {
-    held.up_bias = *b_up;
-    p.up_c = as_bias(held.up_bias);
-    p.wide_c = b_up->scalar_type() != x.scalar_type();
+    p.up_bias = as_packs(held.up_bias, *b_up);
+    p.wide_bias = b_up->scalar_type() != x.scalar_type();
   }
   p.activation = function;
   p.d = y.data_ptr();

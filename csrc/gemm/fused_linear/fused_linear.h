@@ -1,7 +1,7 @@
 // Products of layers with what follows them, as every kernel of the folder is given them. With x [m, k] and w [k, n]:
-//   epilogue   d = activation(alpha x w + c) + residual
-//   gate       d = activation(x w + c) * (x up + up_c)
-//   heads      x w + c, whose columns are the heads of q, k and v, each written where it belongs
+//   epilogue   d = activation(alpha x w + bias) + residual
+//   gate       d = activation(x w + bias) * (x up + up_bias)
+//   heads      x w + bias, whose columns are the heads of q, k and v, each written where it belongs
 //   add        d += x w, in f32
 // kernels/warpsmith/gemm/fused_problem.py says the conditions in the same words.
 #pragma once
@@ -20,15 +20,15 @@ struct HeadResults {
   bool heads_first;
 };
 
-// Of GemmArgs, x is a, row-major, w is b, and there is one product.
+// Of GemmArgs, x is a, row-major, w is b, c is nothing, and there is one product.
 struct FusedArgs : GemmArgs {
   Ends ends;
-  bool wide_c;      // c and up_c are f32, whatever the operands are
-  Matrix up;        // [k, n], in the order of b
-  Addend up_c;      // as c
-  Addend residual;  // [m, n], of the operands' dtype
-  void* before;     // [m, n]: what goes into the activation, where it is asked for,
-  void* before_up;  // and what a gate is multiplied by
+  Matrix up;                   // [k, n], in the order of b
+  const void *bias, *up_bias;  // [n], aligned to 16 bytes; nullptr: none
+  bool wide_bias;              // they are f32, whatever the operands are
+  const void* residual;        // [m, n], contiguous, aligned to 16 bytes; nullptr: none
+  void* before;                // [m, n]: what goes into the activation, where it is asked for,
+  void* before_up;             // and what a gate is multiplied by
   HeadResults heads;
 };
 

@@ -63,7 +63,7 @@ void launch(const FusedArgs& p, cudaStream_t stream) {
   });
 }
 
-bool suits(const FusedArgs& p) { return p.m * p.n <= (int64_t{1} << 24) / p.k; }
+bool suits(const FusedArgs& p) { return p.m * p.n <= (int64_t{1} << 26) / p.k; }
 
 const Register<FusedArgs> registered{"naive", /*min_sm=*/80, takes, launch, suits};
 

@@ -99,11 +99,14 @@ class FusedEnds {
   // `up`: of a gate's other product.
   __device__ __forceinline__ void finish(Values& values, [[maybe_unused]] Values& up, const FusedArgs& p,
                                          const FusedMaps& maps, const WgmmaPlace& at) {
+    // All that comes from memory is asked for before any of it is used.
+    Addends<T> residual;
     if constexpr (ends == Ends::epilogue) {
+      if (p.residual != nullptr) load_residual(residual, p, at);
 #pragma unroll
       for (float& value : values) value *= p.alpha;
     }
-    add(values, p.c, p.wide_c, p, at);
+    add_bias(values, p.bias, p, at);
     if constexpr (ends == Ends::heads) {
       put_box(values, [&](const char* box) { store_heads(box, p, maps, at); });
     } else {
@@ -113,48 +116,56 @@ class FusedEnds {
       if (p.before != nullptr) put(maps.results[1], values);
       activate<false, kValues>(p.activation, values);
       if constexpr (kGate) {
-        add(up, p.up_c, p.wide_c, p, at);
+        add_bias(up, p.up_bias, p, at);
         if (p.before_up != nullptr) put(maps.results[2], up);
 #pragma unroll
         for (int i = 0; i < kValues; ++i) values[i] *= up[i];
-      } else {
-        add(values, p.residual, false, p, at);
+      } else if (p.residual != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) values[i] += to_float(residual[i / 2][i % 2]);
       }
       put(maps.results[0], values);
     }
   }
 
-  __device__ __forceinline__ static void add(Values& values, const Addend& c, bool wide, const FusedArgs& p,
-                                             const WgmmaPlace& at) {
-    if (c.data == nullptr) return;
-    wide ? add_of<float>(values, c, p, at) : add_of<T>(values, c, p, at);
-  }
+  // Of the values of a thread, or of those of its columns.
+  template <class From, int pairs = kValues / 2>
+  using Addends = Vec<From, 2>[pairs];
 
-  // The product has an even number of columns: pairs are whole.
-  template <class From>
-  __device__ __forceinline__ static void add_of(Values& values, const Addend& c, const FusedArgs& p,
-                                                const WgmmaPlace& at) {
-    constexpr int64_t kSize = sizeof(From);
-    const bool by_pairs = c.col == 1 && (reinterpret_cast<int64_t>(c.data) | c.row * kSize) % (2 * kSize) == 0;
-    Vec<From, 2> addends[kValues / 2];
+  // Rows of the residual are packs of 16 bytes.
+  __device__ __forceinline__ static void load_residual(Addends<T>& to, const FusedArgs& p, const WgmmaPlace& at) {
+    const int64_t col = at.n + lane() % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kValues / 2; ++i) {
-      const int64_t row = at.m + Config::own_row(i % 2), col = at.n + i / 2 * 8 + lane() % 4 * 2;
-      addends[i] = {};
-      if (row >= p.m || col >= p.n) continue;
-      const From* pair = static_cast<const From*>(c.data) + row * c.row + col * c.col;
-      if (by_pairs) {
-        load(addends[i], pair);
-      } else {
-        addends[i][0] = pair[0];
-        addends[i][1] = pair[c.col];
+    for (int below = 0; below < 2; ++below) {
+      const int64_t row = at.m + Config::own_row(below);
+      const T* from = static_cast<const T*>(p.residual) + row * p.n + col;
+#pragma unroll
+      for (int j = 0; j < kCols / 8; ++j) {
+        to[2 * j + below] = {};
+        if (row < p.m && col + 8 * j < p.n) load(to[2 * j + below], from + 8 * j);
       }
     }
+  }
+
+  __device__ __forceinline__ static void add_bias(Values& values, const void* bias, const FusedArgs& p,
+                                                  const WgmmaPlace& at) {
+    if (bias == nullptr) return;
+    p.wide_bias ? add_bias_of(values, static_cast<const float*>(bias), p, at)
+                : add_bias_of(values, static_cast<const T*>(bias), p, at);
+  }
+
+  template <class From>
+  __device__ __forceinline__ static void add_bias_of(Values& values, const From* from, const FusedArgs& p,
+                                                     const WgmmaPlace& at) {
+    const int64_t col = at.n + lane() % 4 * 2;
+    Addends<From, kCols / 8> bias;
 #pragma unroll
-    for (int i = 0; i < kValues / 2; ++i) {
-      values[2 * i] += to_float(addends[i][0]);
-      values[2 * i + 1] += to_float(addends[i][1]);
+    for (int j = 0; j < kCols / 8; ++j) {
+      bias[j] = {};
+      if (col + 8 * j < p.n) load(bias[j], from + col + 8 * j);
     }
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) values[i] += to_float(bias[i / 4][i % 2]);
   }
 
   // `adds`: to what is there.

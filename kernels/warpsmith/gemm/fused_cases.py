@@ -419,17 +419,17 @@ def qkv_bench() -> tuple[Sample, ...]:
 # --- accumulate_matmul ----------------------------------------------------------------------------
 
 
-def _sum(i: Inputs, m: int, n: int, k: int, *, layers: bool = True) -> Named:
-    """`layers`: as the gradient of a weight comes, a column-major and b row-major."""
-    a = i.plain(k, m, salt=1).t() if layers else i.plain(m, k, salt=1)
-    b = i.plain(k, n, salt=2) if layers else i.plain(n, k, salt=2).t()
+def _sum(i: Inputs, m: int, n: int, k: int, a: str = "columns", b: str = "rows") -> Named:
+    """Which lines of a and b are contiguous; by default as the gradient of a weight comes."""
+    left = i.plain(k, m, salt=1).t() if a == "columns" else i.plain(m, k, salt=1)
+    right = i.plain(n, k, salt=2).t() if b == "columns" else i.plain(k, n, salt=2)
     wide = torch.float64 if i.dtype == torch.float64 else torch.float32
-    return {"a": a, "b": b, "total": i.plain(m, n, salt=3).to(wide)}
+    return {"a": left, "b": right, "total": i.plain(m, n, salt=3).to(wide)}
 
 
-def _summed(m: int, n: int, k: int, small: bool = True, **options: Any) -> Sample:
-    text = "" if options.get("layers", True) else ", along k"
-    return Sample(f"{m}x{n}x{k}{text}", lambda i: _sum(i, m, n, k, **options), small=small)
+def _summed(m: int, n: int, k: int, *lines: str, small: bool = True) -> Sample:
+    text = " ".join((f"{m}x{n}x{k}", *lines))
+    return Sample(text, lambda i: _sum(i, m, n, k, *lines), small=small)
 
 
 def sum_samples() -> tuple[Sample, ...]:
@@ -438,7 +438,9 @@ def sum_samples() -> tuple[Sample, ...]:
         _summed(136, 264, 72),
         _summed(40, 72, 1544),
         _summed(72, 8, 2056),
-        _summed(24, 40, 32, layers=False),
+        _summed(24, 40, 32, "rows", "columns"),
+        _summed(24, 40, 32, "rows", "rows"),
+        _summed(33, 16, 7, "rows", "rows"),
         _summed(33, 7, 65),
         _summed(1, 8, 5),
         _summed(264, 520, 129, small=False),
@@ -490,7 +492,7 @@ def adds(accumulate: Callable[..., Any], i: Inputs) -> None:
     wide = torch.float64 if i.dtype == torch.float64 else torch.float32
     total = torch.ones(24, 16, dtype=wide, device=i.device)
     for _ in range(3):
-        accumulate(a, b, total)
+        (total,) = accumulate(a, b, total)
     assert torch.equal(total, torch.full_like(total, 241.0))
 
 

@@ -112,7 +112,7 @@ def _needs_maps(p: Problem) -> str | None:
 
 
 def _suits_naive(p: Problem) -> str | None:
-    return None if p.m * p.n <= 2**24 // p.k else "the product is large"
+    return None if p.m * p.n <= 2**26 // p.k else "the product is large"
 
 
 def _plan(p: Problem) -> str:
