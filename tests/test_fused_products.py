@@ -51,7 +51,7 @@ def test_gradcheck_of_linear_and_more(activation: str) -> None:
 def test_linear_and_more_in_steps_is_the_same(activation: str, keep: bool) -> None:
     x, w, b, r = leaves((2, 3, 16), (24, 16), (24,), (2, 3, 24), dtype=torch.float32)
     found = composed(x, w, b, r, 0.5, activation, keep)
-    wanted = torch.ops.warpsmith.linear_epilogue(x, w, b, r, 0.5, activation, keep)
+    wanted = torch.ops.warpsmith.linear_epilogue(x, w, b, r, 0.5, activation, keep, False)
     for a, e in zip(found, wanted, strict=True):
         assert (a is None) == (e is None)
         if a is not None:
@@ -113,6 +113,18 @@ def test_a_second_derivative_past_the_buffer_is_refused() -> None:
     (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="second derivatives are not implemented"):
         first.sum().backward()
+
+
+def test_the_largest_of_rows_is_that_of_what_is_returned() -> None:
+    x, w, up = (t.detach() for t in leaves((2, 3, 16), (24, 16), (24, 16), dtype=torch.bfloat16))
+    y, largest = warpsmith.linear(x, w, None, "gelu", amax=True)
+    assert torch.equal(largest, y.abs().amax(-1).float())
+    y, gate, other, largest = warpsmith.gated_linear(x, w, up, keep=True, amax=True)
+    assert torch.equal(largest, y.abs().amax(-1).float())
+    assert gate.shape == other.shape == y.shape
+    y, before, largest = warpsmith.linear(x, w, keep=True, amax=True)
+    assert torch.equal(y, before)
+    assert torch.equal(largest, y.abs().amax(-1).float())
 
 
 # --- gates ----------------------------------------------------------------------------------------

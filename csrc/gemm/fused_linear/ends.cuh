@@ -54,10 +54,26 @@ __device__ __forceinline__ T* place_of_head(const HeadResults& heads, int64_t ro
   return to + ((sequence * count + head) * heads.rows + row % heads.rows) * heads.size + at.col % heads.size;
 }
 
-// `values`: sums of x w; `up`: of a gate's other product. Neighbours belong to one head.
+// The largest magnitude as bits of f32, of which NaN are the largest: in the order of whole numbers.
+template <int n>
+__device__ __forceinline__ unsigned largest_bits(const float (&values)[n]) {
+  unsigned most = 0;
+#pragma unroll
+  for (const float value : values) most = max(most, __float_as_uint(value) & 0x7fffffffu);
+  return most;
+}
+
+// As it is among values rounded to T.
+template <class T>
+__device__ __forceinline__ void note_largest(unsigned* amax, unsigned most) {
+  atomicMax(amax, __float_as_uint(to_float(from_float<T>(__uint_as_float(most)))));
+}
+
+// `values`: sums of x w; `up`: of a gate's other product. Neighbours belong to one head. Returns the largest of what it
+// stores, not rounded, for `note_largest`.
 template <Ends ends, class T, int n>
-__device__ __forceinline__ void leave(const FusedArgs& p, float (&values)[n], [[maybe_unused]] float (&up)[n],
-                                      int64_t row, int64_t col) {
+__device__ __forceinline__ unsigned leave(const FusedArgs& p, float (&values)[n], [[maybe_unused]] float (&up)[n],
+                                          int64_t row, int64_t col) {
   constexpr bool kExact = sizeof(T) == 4;
   const int64_t at = row * p.n + col;
   if constexpr (ends == Ends::add) {
@@ -71,13 +87,17 @@ __device__ __forceinline__ void leave(const FusedArgs& p, float (&values)[n], [[
       for (int j = 0; j < kStep; ++j) sums[j] += values[i + j];
       store(to + i, sums);
     }
+    return 0;
   } else {
     if constexpr (ends == Ends::epilogue) {
 #pragma unroll
       for (float& value : values) value *= p.alpha;
     }
     add_bias<T>(values, p, p.bias, col);
-    if constexpr (ends == Ends::heads) return put_row(place_of_head<T>(p.heads, row, col), values);
+    if constexpr (ends == Ends::heads) {
+      put_row(place_of_head<T>(p.heads, row, col), values);
+      return 0;
+    }
     if (p.before != nullptr) put_row(static_cast<T*>(p.before) + at, values);
     activate<kExact, n>(p.activation, values);
     if constexpr (ends == Ends::gate) {
@@ -89,6 +109,7 @@ __device__ __forceinline__ void leave(const FusedArgs& p, float (&values)[n], [[
       add_row(values, static_cast<const T*>(p.residual) + at);
     }
     put_row(static_cast<T*>(p.d) + at, values);
+    return largest_bits(values);
   }
 }
 

@@ -128,6 +128,13 @@ Tensor empty_rows(const Tensor& x, int64_t n) {
   return empty_contiguous(x, Sizes(sizes.data(), rank), x.scalar_type());
 }
 
+// A value of f32 for each row, to become the largest of magnitudes.
+Tensor zero_rows(const Tensor& x) {
+  Tensor rows = empty_contiguous(x, Sizes(x.sizes().data(), x.sizes().size() - 1), ScalarType::Float);
+  torch::stable::zero_(rows);
+  return rows;
+}
+
 // --- linear_epilogue --------------------------------------------------------------------------------------------
 
 void check_residual(const char* op, const Tensor& residual, const Tensor& x, int64_t n) {
@@ -142,11 +149,11 @@ void check_residual(const char* op, const Tensor& residual, const Tensor& x, int
        shape_text(residual.sizes()));
 }
 
-using Epilogue = std::tuple<Tensor, OptionalTensor>;
+using Epilogue = std::tuple<Tensor, OptionalTensor, OptionalTensor>;
 
 std::optional<Epilogue> linear_epilogue(const Call& call, const Tensor& x, const Tensor& weight,
                                         const OptionalTensor& bias, const OptionalTensor& residual, double scale,
-                                        const std::string& activation, bool keep) {
+                                        const std::string& activation, bool keep, bool amax) {
   constexpr const char* kOp = "linear_epilogue";
   check_operand(kOp, "x", x, 1);
   check_weight(kOp, "weight", weight, x);
@@ -155,8 +162,9 @@ std::optional<Epilogue> linear_epilogue(const Call& call, const Tensor& x, const
   if (residual) check_residual(kOp, *residual, x, weight.size(0));
   if (!has_kernel(call, x)) return std::nullopt;
   Tensor y = empty_rows(x, weight.size(0));
-  Epilogue results{y, std::nullopt};
+  Epilogue results{y, std::nullopt, std::nullopt};
   if (keep) std::get<1>(results) = empty_contiguous(x, y.sizes(), x.scalar_type());
+  if (amax) std::get<2>(results) = zero_rows(x);
   if (y.numel() == 0) return results;
   if (weight.size(1) == 0) {
     check_named_of_nothing<FusedArgs>(call, x);
@@ -169,16 +177,17 @@ std::optional<Epilogue> linear_epilogue(const Call& call, const Tensor& x, const
   if (residual) p.residual = as_packs(held.residual, *residual);
   p.d = y.data_ptr();
   if (keep) p.before = std::get<1>(results)->data_ptr();
+  if (amax) p.amax = static_cast<unsigned*>(std::get<2>(results)->data_ptr());
   return run(call, p, held, y, x.scalar_type()) ? std::optional(results) : std::nullopt;
 }
 
 // --- gated_linear -----------------------------------------------------------------------------------------------
 
-using Gated = std::tuple<Tensor, OptionalTensor, OptionalTensor>;
+using Gated = std::tuple<Tensor, OptionalTensor, OptionalTensor, OptionalTensor>;
 
 std::optional<Gated> gated_linear(const Call& call, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
                                   const OptionalTensor& b_gate, const OptionalTensor& b_up,
-                                  const std::string& activation, bool keep) {
+                                  const std::string& activation, bool keep, bool amax) {
   constexpr const char* kOp = "gated_linear";
   check_operand(kOp, "x", x, 1);
   check_weight(kOp, "w_gate", w_gate, x);
@@ -197,7 +206,8 @@ std::optional<Gated> gated_linear(const Call& call, const Tensor& x, const Tenso
   const Activation function = activation_of(kOp, activation, true);
   if (!has_kernel(call, x)) return std::nullopt;
   Tensor y = empty_rows(x, n);
-  Gated results{y, std::nullopt, std::nullopt};
+  Gated results{y, std::nullopt, std::nullopt, std::nullopt};
+  if (amax) std::get<3>(results) = zero_rows(x);
   if (keep) {
     std::get<1>(results) = empty_contiguous(x, y.sizes(), x.scalar_type());
     std::get<2>(results) = empty_contiguous(x, y.sizes(), x.scalar_type());
@@ -227,6 +237,7 @@ std::optional<Gated> gated_linear(const Call& call, const Tensor& x, const Tenso
     p.before = std::get<1>(results)->data_ptr();
     p.before_up = std::get<2>(results)->data_ptr();
   }
+  if (amax) p.amax = static_cast<unsigned*>(std::get<3>(results)->data_ptr());
   return run(call, p, held, y, x.scalar_type()) ? std::optional(results) : std::nullopt;
 }
 

@@ -29,6 +29,7 @@ struct FusedArgs : GemmArgs {
   const void* residual;        // [m, n], contiguous, aligned to 16 bytes; nullptr: none
   void* before;                // [m, n]: what goes into the activation, where it is asked for,
   void* before_up;             // and what a gate is multiplied by
+  unsigned* amax;              // [m], of rows of d, as bits of f32; nullptr: not asked for
   HeadResults heads;
 };
 

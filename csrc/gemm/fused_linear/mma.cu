@@ -83,14 +83,20 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     for_each_run<kWidth>(sums, ring, [&](int row_in, int col_in, float (&values)[kWidth]) {
       const int64_t row = block.m() + share.m + row_in;
       const int64_t col = block.n() + (share.n + col_in) / (kGate ? 2 : 1);
-      if (row >= p.m || col >= p.n) return;
+      const bool inside = row < p.m && col < p.n;
       auto& own = reinterpret_cast<float (&)[8]>(values);
       if (split.count > 1) {
+        if (!inside) return;
         float* to = partial_sums(p, blockIdx.y, 0) + row * p.n + col;
         put_row(to, reinterpret_cast<float (&)[4]>(own[0]));
         put_row(to + 4, reinterpret_cast<float (&)[4]>(own[4]));
-      } else {
-        leave<ends, T>(p, own, reinterpret_cast<float (&)[8]>(values[kWidth - 8]), row, col);
+        return;
+      }
+      unsigned most = 0;
+      if (inside) most = leave<ends, T>(p, own, reinterpret_cast<float (&)[8]>(values[kWidth - 8]), row, col);
+      if ((ends == Ends::epilogue || ends == Ends::gate) && p.amax != nullptr) {
+        most = warp_reduce<Share<Tile>::wn / kWidth>(most, Max{});  // of the lanes that share the row
+        if (inside && col_in == 0) note_largest<T>(p.amax + row, most);
       }
     });
   }

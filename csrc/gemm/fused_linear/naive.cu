@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kThreads) fused_linear_naive_kernel(const __gr
     if (row >= p.m || col >= p.n) continue;
     float sum[] = {sum_at<T>(p.a, p.b, row, col, p.k)}, up[] = {0.0f};
     if constexpr (ends == Ends::gate) up[0] = sum_at<T>(p.a, p.up, row, col, p.k);
-    leave<ends, T>(p, sum, up, row, col);
+    const unsigned most = leave<ends, T>(p, sum, up, row, col);
+    if (p.amax != nullptr) note_largest<T>(p.amax + row, most);
   }
 }
 

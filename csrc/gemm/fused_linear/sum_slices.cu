@@ -2,6 +2,7 @@
 #include "gemm/fused_linear/sum_slices.h"
 
 #include "device/start_early.h"
+#include "device/warp.h"
 #include "gemm/fused_linear/ends.cuh"
 #include "host/launch.h"
 
@@ -26,7 +27,12 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) sums[i] += values[i];
   }
-  leave<ends, T>(p, sums, none, first / p.n, first % p.n);
+  const int64_t row = first / p.n;
+  unsigned most = leave<ends, T>(p, sums, none, row, first % p.n);
+  if (p.amax == nullptr) return;
+  const bool shared = p.n % (kWarp * kWidth) == 0;  // a row, by all lanes, of which none has left
+  if (shared) most = warp_reduce(most, Max{});
+  if (!shared || threadIdx.x % kWarp == 0) note_largest<T>(p.amax + row, most);
 }
 
 }  // namespace

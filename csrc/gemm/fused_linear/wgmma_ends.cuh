@@ -124,7 +124,25 @@ class FusedEnds {
 #pragma unroll
         for (int i = 0; i < kValues; ++i) values[i] += to_float(residual[i / 2][i % 2]);
       }
+      if (p.amax != nullptr) note_rows(values, p, at);
       put(maps.results[0], values);
+    }
+  }
+
+  // Of two rows, whose columns four lanes share; sums behind the last column are of nothing.
+  __device__ __forceinline__ static void note_rows(const Values& values, const FusedArgs& p, const WgmmaPlace& at) {
+    const int64_t col = at.n + lane() % 4 * 2;
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      unsigned most = 0;
+#pragma unroll
+      for (int j = 0; j < kCols / 8; ++j) {
+        const float pair[] = {values[4 * j + 2 * below], values[4 * j + 2 * below + 1]};
+        if (col + 8 * j < p.n) most = max(most, largest_bits(pair));
+      }
+      most = warp_reduce<4>(most, Max{});
+      const int64_t row = at.m + Config::own_row(below);
+      if (lane() % 4 == 0 && row < p.m) note_largest<T>(p.amax + row, most);
     }
   }
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue
 from warpsmith.gemm.matmul import check_alike, check_operand
 from warpsmith.spec import references
 from warpsmith.spec.checks import check_device, shape_text
@@ -39,6 +38,18 @@ def sums(x: Tensor, weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> 
     if scale != 1.0:
         total = total * scale
     return total if bias is None else total + bias.to(total.dtype)
+
+
+def empty_rows(x: Tensor) -> Tensor:
+    """A value for each row, as sums are held."""
+    return x.new_empty(x.shape[:-1], dtype=torch.promote_types(x.dtype, torch.float32))
+
+
+def largest_of_rows(y: Tensor) -> Tensor:
+    """The largest magnitude of each; NaN where there is one, 0 where there is nothing."""
+    if y.shape[-1] == 0:
+        return empty_rows(y).zero_()
+    return y.detach().abs().amax(-1).to(torch.promote_types(y.dtype, torch.float32))
 
 
 def deal_out(
@@ -95,8 +106,3 @@ def check_activation(op: str, activation: str, *, gate: bool = False) -> None:
         f"{op}: expected activation to be {none}'relu', 'gelu', 'gelu_tanh' or 'silu', "
         f"got '{activation}'"
     )
-
-
-def fits_kernels(x: Tensor) -> bool:
-    """Whether x has a dtype that tensor cores multiply here."""
-    return catalogue.DTYPE_NAMES.get(x.dtype) in ("f16", "bf16")

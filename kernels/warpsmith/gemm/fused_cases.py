@@ -45,6 +45,7 @@ def _layer(
     residual: bool = True,
     scale: float = 1.0,
     keep: bool = False,
+    amax: bool = False,
     columns: bool = False,
 ) -> Named:
     return {
@@ -55,6 +56,7 @@ def _layer(
         "scale": scale,
         "activation": activation,
         "keep": keep,
+        "amax": amax,
     }
 
 
@@ -65,7 +67,7 @@ def _epilogue(x: tuple[int, ...], n: int, small: bool = True, **options: Any) ->
 
 
 def _special_layer(i: Inputs) -> Named:
-    call = _layer(i, (20, 40), 24, "silu", keep=True)
+    call = _layer(i, (20, 40), 24, "silu", keep=True, amax=True)
     call["x"][3, 7], call["x"][5, 0] = math.nan, math.inf
     call["weight"][2, 39], call["bias"][11], call["residual"][9, 4] = -math.inf, math.nan, math.inf
     return call
@@ -110,9 +112,13 @@ def epilogue_samples() -> tuple[Sample, ...]:
             lambda i: {"x": i.misaligned(64, 64), "weight": i.misaligned(72, 64, salt=1)},
         ),
         Sample("special values", _special_layer),
-        _epilogue((5, 0), 7, activation="relu", keep=True),
+        _epilogue((130, 264), 200, activation="silu", amax=True),
+        _epilogue((40, 1544), 128, activation="gelu", bias="f32", keep=True, amax=True),
+        _epilogue((2, 3, 2056), 72, activation="none", scale=-1.0, amax=True),
+        _epilogue((7, 33), 127, activation="relu", amax=True),
+        _epilogue((5, 0), 7, activation="relu", keep=True, amax=True),
         _epilogue((0, 16), 7, activation="relu", keep=True),
-        _epilogue((4, 16), 0, activation="relu"),
+        _epilogue((4, 16), 0, activation="relu", amax=True),
     )
 
 
@@ -161,7 +167,7 @@ def residual_alone(linear: Callable[..., Any], i: Inputs) -> None:
     """Of zeros and an activation that leaves zero alone, the residual is left, to the bit."""
     residual = i.randn(17, 24, salt=3)
     x = torch.zeros(17, 40, dtype=i.dtype, device=i.device)
-    y, before = linear(x, i.plain(24, 40), None, residual, 2.0, "gelu", True)
+    y, before, _ = linear(x, i.plain(24, 40), None, residual, 2.0, "gelu", True)
     assert torch.equal(y, residual)
     assert not before.any()
 
@@ -200,6 +206,7 @@ def _gated(
     *,
     bias: str = "",
     keep: bool = False,
+    amax: bool = False,
     columns: bool = False,
 ) -> Named:
     k = x[-1]
@@ -211,6 +218,7 @@ def _gated(
         "b_up": _bias(i, n, 4, bias),
         "activation": activation,
         "keep": keep,
+        "amax": amax,
     }
 
 
@@ -221,7 +229,7 @@ def _gate(x: tuple[int, ...], n: int, small: bool = True, **options: Any) -> Sam
 
 
 def _special_gate(i: Inputs) -> Named:
-    call = _gated(i, (20, 40), 24, bias="same", keep=True)
+    call = _gated(i, (20, 40), 24, bias="same", keep=True, amax=True)
     call["x"][3, 7], call["x"][5, 0], call["w_gate"][2, 39] = math.nan, math.inf, -math.inf
     call["b_up"][11] = math.nan
     return call
@@ -257,9 +265,12 @@ def gated_samples() -> tuple[Sample, ...]:
             },
         ),
         Sample("special values", _special_gate),
-        _gate((5, 0), 7, bias="same", keep=True),
+        _gate((130, 264), 200, amax=True),
+        _gate((2, 3, 72), 72, activation="gelu", bias="f32", keep=True, amax=True),
+        _gate((7, 33), 127, amax=True),
+        _gate((5, 0), 7, bias="same", keep=True, amax=True),
         _gate((0, 16), 7, keep=True),
-        _gate((4, 16), 0),
+        _gate((4, 16), 0, amax=True),
     )
 
 

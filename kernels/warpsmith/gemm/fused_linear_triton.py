@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from warpsmith.gemm.activations import activate, deal_out
+from warpsmith.gemm.activations import activate, deal_out, largest_of_rows
 from warpsmith.gemm.matmul_triton import matmul
 
 
@@ -24,11 +24,13 @@ def linear_epilogue(
     scale: float,
     activation: str,
     keep: bool,
-) -> tuple[Tensor, Tensor | None]:
+    amax: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     before = _sums(x, weight, bias, scale)
     y = activate(before, activation)
     y = (y if residual is None else y + residual.float()).to(x.dtype)
-    return (y.clone() if y is before else y), before.to(x.dtype) if keep else None
+    largest = largest_of_rows(y) if amax else None
+    return (y.clone() if y is before else y), before.to(x.dtype) if keep else None, largest
 
 
 def gated_linear(
@@ -39,10 +41,12 @@ def gated_linear(
     b_up: Tensor | None,
     activation: str,
     keep: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    amax: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     gate, up = _sums(x, w_gate, b_gate), _sums(x, w_up, b_up)
     y = (activate(gate, activation) * up).to(x.dtype)
-    return (y, gate.to(x.dtype), up.to(x.dtype)) if keep else (y, None, None)
+    kept = (gate.to(x.dtype), up.to(x.dtype)) if keep else (None, None)
+    return y, *kept, largest_of_rows(y) if amax else None
 
 
 def fused_qkv(

@@ -59,12 +59,14 @@ def _calls(
     hidden = x.new_empty((*x.shape[:-1], w_up.shape[0]))
     if w_gate is None:
         up = PartCall(
-            "linear_epilogue", (x, w_up, b_up, None, 1.0, activation, False), "the activation"
+            "linear_epilogue",
+            (x, w_up, b_up, None, 1.0, activation, False, False),
+            "the activation",
         )
     else:
-        args = (x, w_gate, w_up, b_gate, b_up, activation, False)
+        args = (x, w_gate, w_up, b_gate, b_up, activation, False, False)
         up = PartCall("gated_linear", args, "the gate")
-    down = (hidden, w_down, b_down, residual, 1.0, "none", False)
+    down = (hidden, w_down, b_down, residual, 1.0, "none", False, False)
     return up, PartCall("linear_epilogue", down, "the way back")
 
 
@@ -129,8 +131,8 @@ def fused_mlp(
     """
     _check(x, w_up, w_down, w_gate, b_gate, activation)
     if w_gate is None:
-        h, _ = linear_and_more(x, w_up, b_up, None, 1.0, activation, False)
+        h, *_ = linear_and_more(x, w_up, b_up, None, 1.0, activation)
     else:
         h = gated_linear(x, w_gate, w_up, b_gate, b_up, activation)
-    y, _ = linear_and_more(h, w_down, b_down, residual, 1.0, "none", False)
+    y, *_ = linear_and_more(h, w_down, b_down, residual, 1.0, "none")
     return y

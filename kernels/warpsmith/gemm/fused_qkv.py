@@ -15,6 +15,7 @@ from warpsmith.gemm.activations import check_bias, check_weight, deal_out, sums
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
 from warpsmith.gemm.linear_epilogue import bias_gradient, rows, serves
 from warpsmith.gemm.matmul import check_operand, moved_bytes, operations
+from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
 
 _OP = "fused_qkv"
@@ -47,18 +48,6 @@ def _check(
         raise RuntimeError(f"{_OP}: expected layout to be 'bshd' or 'bhsd', got '{layout}'")
 
 
-def _reference(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    layout: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return deal_out(sums(x, weight, bias).to(x.dtype), heads, kv_heads, head_dim, layout)
-
-
 def _eager(
     x: Tensor,
     weight: Tensor,
@@ -74,6 +63,19 @@ def _eager(
     if bias is not None and not fits:
         columns = (columns + bias).to(x.dtype)
     return deal_out(columns, heads, kv_heads, head_dim, layout)
+
+
+@references.written_as(_eager)
+def _reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    layout: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return deal_out(sums(x, weight, bias).to(x.dtype), heads, kv_heads, head_dim, layout)
 
 
 def _fake(

@@ -12,10 +12,19 @@ from torch.nn import functional as F
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
-from warpsmith.gemm.activations import activate, check_activation, check_bias, check_weight, sums
+from warpsmith.gemm.activations import (
+    activate,
+    check_activation,
+    check_bias,
+    check_weight,
+    empty_rows,
+    largest_of_rows,
+    sums,
+)
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
 from warpsmith.gemm.linear_epilogue import bias_gradient, rows, serves
 from warpsmith.gemm.matmul import check_operand, moved_bytes, operations
+from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
 
 _OP = "gated_linear"
@@ -46,21 +55,8 @@ def _check(
     check_activation(_OP, activation, gate=True)
 
 
-Result = tuple[Tensor, "Tensor | None", "Tensor | None"]
-
-
-def _reference(
-    x: Tensor,
-    w_gate: Tensor,
-    w_up: Tensor,
-    b_gate: Tensor | None,
-    b_up: Tensor | None,
-    activation: str,
-    keep: bool,
-) -> Result:
-    gate, up = sums(x, w_gate, b_gate), sums(x, w_up, b_up)
-    y = (activate(gate, activation) * up).to(x.dtype)
-    return (y, gate.to(x.dtype), up.to(x.dtype)) if keep else (y, None, None)
+#: y, gate, up and amax.
+Result = tuple[Tensor, "Tensor | None", "Tensor | None", "Tensor | None"]
 
 
 def _eager(
@@ -71,6 +67,7 @@ def _eager(
     b_up: Tensor | None,
     activation: str,
     keep: bool,
+    amax: bool,
 ) -> Result:
     """As PyTorch users write it."""
     gate, up = (
@@ -78,14 +75,32 @@ def _eager(
         for w, b in ((w_gate, b_gate), (w_up, b_up))
     )
     y = activate(gate, activation) * up
-    return (y, gate, up) if keep else (y, None, None)
+    return y, *((gate, up) if keep else (None, None)), largest_of_rows(y) if amax else None
 
 
-def _fake(x: Tensor, w_gate: Tensor, keep: bool) -> Result:
+@references.written_as(_eager)
+def _reference(
+    x: Tensor,
+    w_gate: Tensor,
+    w_up: Tensor,
+    b_gate: Tensor | None,
+    b_up: Tensor | None,
+    activation: str,
+    keep: bool,
+    amax: bool,
+) -> Result:
+    gate, up = sums(x, w_gate, b_gate), sums(x, w_up, b_up)
+    y = (activate(gate, activation) * up).to(x.dtype)
+    kept = (gate.to(x.dtype), up.to(x.dtype)) if keep else (None, None)
+    return y, *kept, largest_of_rows(y) if amax else None
+
+
+def _fake(x: Tensor, w_gate: Tensor, keep: bool, amax: bool) -> Result:
     def empty() -> Tensor:
         return x.new_empty((*x.shape[:-1], w_gate.shape[0]))
 
-    return (empty(), empty(), empty()) if keep else (empty(), None, None)
+    kept = (empty(), empty()) if keep else (None, None)
+    return empty(), *kept, empty_rows(x) if amax else None
 
 
 def _problem(x: Tensor, w_gate: Tensor, w_up: Tensor, *_: Any) -> FusedProblem:
@@ -120,8 +135,8 @@ def _derivative(
     d_gate, d_up = grad_gate, grad_up
     if grad_y is not None:
         if gate is None or up is None:
-            gate, _ = ops.linear_epilogue(x, w_gate, b_gate, None, 1.0, "none", False)
-            up, _ = ops.linear_epilogue(x, w_up, b_up, None, 1.0, "none", False)
+            gate, *_ = ops.linear_epilogue(x, w_gate, b_gate, None, 1.0, "none", False)
+            up, *_ = ops.linear_epilogue(x, w_up, b_up, None, 1.0, "none", False)
         d_gate, d_up = _gate_gradients(grad_y, gate, up, activation)
         d_gate = d_gate if grad_gate is None else d_gate + grad_gate
         d_up = d_up if grad_up is None else d_up + grad_up
@@ -157,8 +172,8 @@ def _bytes(
 gated_linear_op = catalogue.add(
     Op(
         "gated_linear(Tensor x, Tensor w_gate, Tensor w_up, Tensor? b_gate=None, "
-        'Tensor? b_up=None, str activation="silu", bool keep=False) '
-        "-> (Tensor y, Tensor? gate, Tensor? up)",
+        'Tensor? b_up=None, str activation="silu", bool keep=False, bool amax=False) '
+        "-> (Tensor y, Tensor? gate, Tensor? up, Tensor? amax)",
         family="gemm",
         source="fused_linear",
         reference=_reference,
@@ -168,6 +183,7 @@ gated_linear_op = catalogue.add(
         fake=_fake,
         check=_check,
         backward=_derivative,
+        constants=("amax",),
         samples=cases.gated_samples(),
         errors=cases.GATED_ERRORS,
         properties=(Property("deterministic", cases.gated_deterministic),),
@@ -210,6 +226,7 @@ def gated_linear(
     activation: str = ...,
     *,
     keep: Literal[False] = ...,
+    amax: Literal[False] = ...,
     variant: str | None = ...,
 ) -> Tensor: ...
 @overload
@@ -222,8 +239,22 @@ def gated_linear(
     activation: str = ...,
     *,
     keep: Literal[True],
+    amax: bool = ...,
     variant: str | None = ...,
-) -> tuple[Tensor, Tensor, Tensor]: ...
+) -> tuple[Tensor, ...]: ...
+@overload
+def gated_linear(
+    x: Tensor,
+    w_gate: Tensor,
+    w_up: Tensor,
+    b_gate: Tensor | None = ...,
+    b_up: Tensor | None = ...,
+    activation: str = ...,
+    *,
+    keep: Literal[False] = ...,
+    amax: Literal[True],
+    variant: str | None = ...,
+) -> tuple[Tensor, ...]: ...
 def gated_linear(
     x: Tensor,
     w_gate: Tensor,
@@ -233,8 +264,9 @@ def gated_linear(
     activation: str = "silu",
     *,
     keep: bool = False,
+    amax: bool = False,
     variant: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, ...]:
     """The gate of an MLP in one kernel: `activation(x w_gate^T + b_gate) * (x w_up^T + b_up)`.
 
     Both products are computed side by side from one reading of x, in f32, and their product is
@@ -251,10 +283,13 @@ def gated_linear(
         activation: "silu", "gelu" (by erf), "gelu_tanh" or "relu".
         keep: whether both sums are returned too: what goes into the activation, and what it is
             multiplied by.
+        amax: whether the largest magnitude of each row of the result is returned too, [...] in f32,
+            for a quantiser. Not differentiable.
         variant: one rung by name instead of the best one, "bf16_wgmma".
 
     Returns:
-        A contiguous tensor [..., n] of the dtype of x; with `keep`, it and two like it.
+        A contiguous tensor [..., n] of the dtype of x; with `keep` or `amax` a tuple of
+        it, of the two that are kept, and of the largest.
 
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
@@ -266,11 +301,14 @@ def gated_linear(
     """
     if variant is None and not serves(gated_linear_op, x, w_gate):
         _check(x, w_gate, w_up, b_gate, b_up, activation)
-        result = _composed(x, w_gate, w_up, b_gate, b_up, activation)
+        y, gate, up = _composed(x, w_gate, w_up, b_gate, b_up, activation)
+        largest = largest_of_rows(y) if amax else None
     else:
         kept = keep or (
             torch.is_grad_enabled()
             and any(t is not None and t.requires_grad for t in (x, w_gate, w_up, b_gate, b_up))
         )
-        result = _run(variant, x, w_gate, w_up, b_gate, b_up, activation, kept)
-    return result if keep else result[0]
+        y, gate, up, largest = _run(variant, x, w_gate, w_up, b_gate, b_up, activation, kept, amax)
+    if not (keep or amax):
+        return y
+    return y, *((gate, up) if keep else ()), *((largest,) if amax else ())

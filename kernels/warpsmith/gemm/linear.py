@@ -186,6 +186,7 @@ def linear(
     residual: Tensor | None = ...,
     scale: float = ...,
     keep: Literal[False] = ...,
+    amax: Literal[False] = ...,
     grad_weight: Tensor | None = ...,
     batch_invariant: bool = ...,
     variant: str | None = ...,
@@ -200,10 +201,26 @@ def linear(
     residual: Tensor | None = ...,
     scale: float = ...,
     keep: Literal[True],
+    amax: bool = ...,
     grad_weight: Tensor | None = ...,
     batch_invariant: bool = ...,
     variant: str | None = ...,
-) -> tuple[Tensor, Tensor]: ...
+) -> tuple[Tensor, ...]: ...
+@overload
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = ...,
+    activation: str = ...,
+    *,
+    residual: Tensor | None = ...,
+    scale: float = ...,
+    keep: Literal[False] = ...,
+    amax: Literal[True],
+    grad_weight: Tensor | None = ...,
+    batch_invariant: bool = ...,
+    variant: str | None = ...,
+) -> tuple[Tensor, ...]: ...
 def linear(
     x: Tensor,
     weight: Tensor,
@@ -213,10 +230,11 @@ def linear(
     residual: Tensor | None = None,
     scale: float = 1.0,
     keep: bool = False,
+    amax: bool = False,
     grad_weight: Tensor | None = None,
     batch_invariant: bool = False,
     variant: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, ...]:
     """A linear layer and what follows it in one kernel:
     `activation(scale x weight^T + bias) + residual`.
 
@@ -233,17 +251,20 @@ def linear(
         residual: [..., n], of the dtype of x, added to the result; None adds nothing.
         scale: of the product.
         keep: whether what goes into the activation is returned too.
+        amax: whether the largest magnitude of each row of the result is returned too, [...] in f32,
+            for a quantiser. Not differentiable.
         grad_weight: [n, k], f32 (f64 beside f64), contiguous. The backward pass adds the gradient
             of weight to it, which is never rounded to 16 bits, and leaves `weight.grad` alone. Not
-            while compiling, nor beside `keep`.
+            while compiling, nor beside `keep` or `amax`.
         batch_invariant: whether a row shall have the same bits whatever other rows the call has,
             and however many: few rows are then multiplied as many are, in one sum along k. A
             promise of the compiled kernels and of Triton's, each for itself.
         variant: one rung by name instead of the best one, "bf16_mma_peak"; with a residual, a
-            scale, `keep` or a bias of f32 one of `linear_epilogue`, "bf16_wgmma".
+            scale, `keep`, `amax` or a bias of f32 one of `linear_epilogue`, "bf16_wgmma".
 
     Returns:
-        A contiguous tensor [..., n] of the dtype of x; with `keep`, it and another like it.
+        A contiguous tensor [..., n] of the dtype of x; with `keep` or `amax` a tuple of it, of what
+        is kept, and of the largest.
 
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
@@ -254,22 +275,24 @@ def linear(
         `torch.nn.functional.linear`, followed by the activation, and the sum with the residual.
     """
     wide = isinstance(bias, Tensor) and bias.dtype != x.dtype
-    if not (wide or keep) and residual is None and grad_weight is None and scale == 1.0:
+    if not (wide or keep or amax) and residual is None and grad_weight is None and scale == 1.0:
         return _run_linear(variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
     if grad_weight is not None:
-        if keep or batch_invariant or variant is not None or torch.compiler.is_compiling():
+        if keep or amax or batch_invariant or variant is not None or torch.compiler.is_compiling():
             raise ValueError(
-                "linear: expected no grad_weight while compiling, nor beside keep, batch_invariant "
-                "or variant"
+                "linear: expected no grad_weight while compiling, nor beside keep, amax, "
+                "batch_invariant or variant"
             )
         _check_buffer(weight, grad_weight)
         return IntoBuffer.apply(  # type: ignore[no-any-return,no-untyped-call]
             x, weight, bias, residual, scale, activation, grad_weight
         )
-    y, before = linear_and_more(
-        x, weight, bias, residual, scale, activation, keep, batch_invariant, variant
+    y, before, largest = linear_and_more(
+        x, weight, bias, residual, scale, activation, keep, amax, batch_invariant, variant
     )
-    return (y, before) if before is not None else y
+    if not (keep or amax):
+        return y
+    return tuple(t for t in (y, before, largest) if t is not None)
 
 
 def _check_buffer(weight: Tensor, buffer: Tensor) -> None:

@@ -11,12 +11,23 @@ from torch import Tensor
 from warpsmith.core import autograd, catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
-from warpsmith.gemm.activations import activate, check_activation, check_bias, check_weight, sums
+from warpsmith.gemm.activations import (
+    activate,
+    check_activation,
+    check_bias,
+    check_weight,
+    empty_rows,
+    largest_of_rows,
+    sums,
+)
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
 from warpsmith.gemm.matmul import check_alike, check_operand, moved_bytes, operations
+from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
 
 _OP = "linear_epilogue"
+#: y, before and amax.
+Result = tuple[Tensor, "Tensor | None", "Tensor | None"]
 
 
 def _check(
@@ -37,22 +48,6 @@ def _check(
         )
 
 
-def _reference(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    scale: float,
-    activation: str,
-    keep: bool,
-) -> tuple[Tensor, Tensor | None]:
-    before = sums(x, weight, bias, scale)
-    y = activate(before, activation)
-    y = y if residual is None else y + residual
-    y = y.to(x.dtype)
-    return (y.clone() if y is before else y), before.to(x.dtype) if keep else None
-
-
 def _eager(
     x: Tensor,
     weight: Tensor,
@@ -61,7 +56,8 @@ def _eager(
     scale: float,
     activation: str,
     keep: bool,
-) -> tuple[Tensor, Tensor | None]:
+    amax: bool,
+) -> Result:
     """As PyTorch users write it."""
     fits = bias is None or bias.dtype == x.dtype
     before = torch.nn.functional.linear(
@@ -71,12 +67,32 @@ def _eager(
         before = (before + bias).to(x.dtype)
     y = activate(before, activation)
     y = y if residual is None else y + residual
-    return (y.clone() if y is before else y), before if keep else None
+    largest = largest_of_rows(y) if amax else None
+    return (y.clone() if y is before else y), before if keep else None, largest
 
 
-def _fake(x: Tensor, weight: Tensor, keep: bool) -> tuple[Tensor, Tensor | None]:
+@references.written_as(_eager)
+def _reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    scale: float,
+    activation: str,
+    keep: bool,
+    amax: bool,
+) -> Result:
+    before = sums(x, weight, bias, scale)
+    y = activate(before, activation)
+    y = y if residual is None else y + residual
+    y = y.to(x.dtype)
+    largest = largest_of_rows(y) if amax else None
+    return (y.clone() if y is before else y), before.to(x.dtype) if keep else None, largest
+
+
+def _fake(x: Tensor, weight: Tensor, keep: bool, amax: bool) -> Result:
     shape = (*x.shape[:-1], weight.shape[0])
-    return x.new_empty(shape), x.new_empty(shape) if keep else None
+    return x.new_empty(shape), x.new_empty(shape) if keep else None, empty_rows(x) if amax else None
 
 
 def _problem(x: Tensor, weight: Tensor, *_: Any) -> FusedProblem:
@@ -108,7 +124,7 @@ def gradient_of_sums(
     if grad_y is not None and activation != "none":
         if before is None:
             again = torch.ops.warpsmith.linear_epilogue
-            before, _ = again(x, weight, bias, None, scale, "none", False)
+            before, *_ = again(x, weight, bias, None, scale, "none", False)
         grad = getattr(torch.ops.warpsmith, f"{activation}_backward")(grad_y, before)
     if grad_before is not None:
         grad = grad_before if grad is None else grad + grad_before
@@ -153,7 +169,8 @@ def _bytes(
 linear_epilogue_op = catalogue.add(
     Op(
         "linear_epilogue(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, "
-        'float scale=1.0, str activation="none", bool keep=False) -> (Tensor y, Tensor? before)',
+        'float scale=1.0, str activation="none", bool keep=False, bool amax=False) '
+        "-> (Tensor y, Tensor? before, Tensor? amax)",
         family="gemm",
         source="fused_linear",
         reference=_reference,
@@ -163,6 +180,7 @@ linear_epilogue_op = catalogue.add(
         fake=_fake,
         check=_check,
         backward=_derivative,
+        constants=("amax",),
         samples=cases.epilogue_samples(),
         errors=cases.EPILOGUE_ERRORS,
         properties=(
@@ -193,7 +211,7 @@ class IntoBuffer(torch.autograd.Function):
         buffer: Tensor,
     ) -> Tensor:
         keep = activation != "none"
-        y, before = torch.ops.warpsmith.linear_epilogue(
+        y, before, _ = torch.ops.warpsmith.linear_epilogue(
             x, weight, bias, residual, scale, activation, keep
         )
         ctx.save_for_backward(x, weight, bias, before)
@@ -230,8 +248,9 @@ def composed(
     scale: float,
     activation: str,
     keep: bool,
+    amax: bool = False,
     batch_invariant: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+) -> Result:
     """The same in several steps, by the kernels of each: for f32, for few rows, and for rows that
     are no packs of 16 bytes.
     """
@@ -245,7 +264,8 @@ def composed(
     if activation != fused:
         y = getattr(ops, activation)(before)
     y = y if residual is None else y + residual
-    return (y.clone() if keep and y is before else y), before if keep else None
+    largest = largest_of_rows(y) if amax else None
+    return (y.clone() if keep and y is before else y), before if keep else None, largest
 
 
 #: Up to so many rows, kernels of their own multiply faster than tiles of 128 rows.
@@ -272,17 +292,19 @@ def linear_and_more(
     residual: Tensor | None,
     scale: float,
     activation: str,
-    keep: bool,
+    keep: bool = False,
+    amax: bool = False,
     batch_invariant: bool = False,
     variant: str | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """y, and what goes into the activation where `keep` asks for it or a gradient will."""
+) -> Result:
+    """y, what goes into the activation, and the largest of rows, each where it is asked for."""
     fused = variant is not None or (not batch_invariant and serves(linear_epilogue_op, x, weight))
     if not fused:
-        return composed(x, weight, bias, residual, scale, activation, keep, batch_invariant)
+        return composed(x, weight, bias, residual, scale, activation, keep, amax, batch_invariant)
     differentiates = activation != "none" and torch.is_grad_enabled()
     differentiates = differentiates and any(
         t is not None and t.requires_grad for t in (x, weight, bias)
     )
-    y, before = run(variant, x, weight, bias, residual, scale, activation, keep or differentiates)
-    return y, before if keep else None
+    kept = keep or differentiates
+    y, before, largest = run(variant, x, weight, bias, residual, scale, activation, kept, amax)
+    return y, before if keep else None, largest

@@ -355,7 +355,7 @@ def _layer(draw: Draw, m: int, n: int, k: int) -> Roles:
         "activation": lambda: draw.pick(
             gates if "w_up" in draw.op.argument_names else ("none", *gates)
         ),
-        "keep": draw.maybe,
+        **dict.fromkeys(("keep", "amax"), draw.maybe),
         "heads": lambda: heads,
         "kv_heads": lambda: kv_heads,
         "head_dim": lambda: size,
