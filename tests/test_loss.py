@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -366,6 +367,33 @@ def test_fused_layer_gradcheck() -> None:
         )  # fmt: skip
 
     assert torch.autograd.gradcheck(loss, (x, weight, bias))
+
+
+@pytest.mark.parametrize("accumulate_f32", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_layer_by_products_of_this_library(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, accumulate_f32: bool
+) -> None:
+    """As on sm_90, where tiles of its own multiply."""
+    x, weight, target, bias = layer(45, 24, 104, dtype)
+    leaves = (x, weight, bias)
+
+    def run() -> tuple[Tensor, ...]:
+        loss = warpsmith.fused_linear_cross_entropy(
+            x, weight, target, bias, chunk_rows=16, accumulate_f32=accumulate_f32
+        )
+        return loss, *torch.autograd.grad(loss, leaves)
+
+    module = sys.modules["warpsmith.loss.fused_linear_cross_entropy"]
+    wanted = run()
+    monkeypatch.setattr(module, "_has_tiles", lambda *_: True)
+    monkeypatch.setattr(module, "_is_proven", lambda *_: True)
+    if accumulate_f32 and dtype == torch.bfloat16:  # then PyTorch's are not called at all
+        for name in ("mm", "addmm"):
+            monkeypatch.delattr(torch, name)
+    found = run()
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
 
 
 def test_fused_layer_backward_twice() -> None:

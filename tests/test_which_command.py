@@ -34,6 +34,7 @@ SHAPES = {
     **dict.fromkeys(
         ("rope", "rope_inplace", "qk_norm_rope", "qk_norm_rope_backward"), ("1x24x4x64",)
     ),
+    **dict.fromkeys(("fused_qkv",), ("1x24x64", "256x64")),
     "unpack_qkv": ("1x24x192",),
     "pack_qkv": ("1x1x24x64",),
     "nms_ordered": ("24x4",),

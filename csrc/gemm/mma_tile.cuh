@@ -65,27 +65,25 @@ struct TileOperands {
   int64_t k, depth;  // where the sum starts, and over how many values of 16 bits it goes
 };
 
-// Adds up the block's tile. `ring`: Config::shared bytes, free again when the last of the block's warps returns.
-template <class Config, class Unit, class Sums>
-__device__ __forceinline__ void multiply_tile(Sums& sums, void* ring, const TileOperands& x,
-                                              const Place<typename Config::Tile>& block,
-                                              const WarpPlace<typename Config::Tile>& warp) {
+// Adds up the block's tile of `depth` values of 16 bits along k, as `copy_a` and `copy_b` bring it (TileCopy). `ring`:
+// Config::shared bytes, free again when the last of the block's warps returns.
+template <class Config, class Unit, class Sums, class CopyA, class CopyB>
+__device__ __forceinline__ void multiply_copies(Sums& sums, void* ring, CopyA& copy_a, CopyB& copy_b, int64_t depth,
+                                                const WarpPlace<typename Config::Tile>& warp) {
   using Tile = typename Config::Tile;
   using TileA = typename Config::TileA;
   using TileB = typename Config::TileB;
   constexpr int kSteps = Tile::bk / 16;
   static_assert(kSteps % 2 == 0, "fragments alternate");
   auto* stages = static_cast<Stage<Unit, TileA, TileB>*>(ring);  // [Tile::stages]
-  TileCopy<Unit, TileA, Config::threads> copy_a(x.a, block.batch(), x.m, block.m(), x.k);
-  TileCopy<Unit, TileB, Config::threads> copy_b(x.b, block.batch(), x.n, block.n(), x.k);
   const FragmentReader<Side::a, TileA> read_a(warp.m);
   const FragmentReader<Side::b, TileB> read_b(warp.n);
 
   // fill all stages but one
 #pragma unroll
   for (int slot = 0; slot < Tile::stages - 1; ++slot) {
-    copy_a.start(stages[slot].a, x.depth - slot * Tile::bk);
-    copy_b.start(stages[slot].b, x.depth - slot * Tile::bk);
+    copy_a.start(stages[slot].a, depth - slot * Tile::bk);
+    copy_b.start(stages[slot].b, depth - slot * Tile::bk);
     copy_a.advance();
     copy_b.advance();
     ptx::cp_async_commit();
@@ -97,8 +95,8 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, void* ring, const Tile
   Fragments<Share<Tile>::wm, Share<Tile>::wn> fragments[2];
   fragments[0].read(read_a, stages[0].a, read_b, stages[0].b, 0);
   RingSlot<Tile::stages> at, ahead{Tile::stages - 1};
-  const int tiles = static_cast<int>(ceil_div(x.depth, Tile::bk));
-  const int tail = static_cast<int>(x.depth - int64_t{tiles - 1} * Tile::bk);
+  const int tiles = static_cast<int>(ceil_div(depth, Tile::bk));
+  const int tail = static_cast<int>(depth - int64_t{tiles - 1} * Tile::bk);
   for (int tile = 0; tile < tiles; ++tile) {
     Stage<Unit, TileA, TileB>& to = stages[ahead.slot];
     const int tiles_after = tiles - tile - Tile::stages;
@@ -123,6 +121,15 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, void* ring, const Tile
   }
   ptx::cp_async_wait<0>();
   __syncthreads();
+}
+
+template <class Config, class Unit, class Sums>
+__device__ __forceinline__ void multiply_tile(Sums& sums, void* ring, const TileOperands& x,
+                                              const Place<typename Config::Tile>& block,
+                                              const WarpPlace<typename Config::Tile>& warp) {
+  TileCopy<Unit, typename Config::TileA, Config::threads> copy_a(x.a, block.batch(), x.m, block.m(), x.k);
+  TileCopy<Unit, typename Config::TileB, Config::threads> copy_b(x.b, block.batch(), x.n, block.n(), x.k);
+  multiply_copies<Config, Unit>(sums, ring, copy_a, copy_b, x.depth, warp);
 }
 
 }  // namespace warpsmith

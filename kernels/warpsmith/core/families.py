@@ -86,7 +86,11 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "fused_linear_cross_entropy",
     ),
     "gemm": (
+        "accumulate_matmul",
         "addmm",
+        "fused_mlp",
+        "fused_qkv",
+        "gated_linear",
         "gemv",
         "gemv_complex",
         "gemv_scaled",

@@ -1,5 +1,9 @@
 """Matrix products."""
 
+from warpsmith.gemm.accumulate_matmul import accumulate_matmul
+from warpsmith.gemm.fused_mlp import fused_mlp
+from warpsmith.gemm.fused_qkv import fused_qkv
+from warpsmith.gemm.gated_linear import gated_linear
 from warpsmith.gemm.gemv import gemv
 from warpsmith.gemm.gemv_complex import gemv_complex
 from warpsmith.gemm.gemv_scaled import gemv_scaled
@@ -11,7 +15,11 @@ from warpsmith.gemm.scaled_grouped_matmul import scaled_grouped_matmul
 from warpsmith.gemm.scaled_matmul import scaled_matmul
 
 __all__ = [
+    "accumulate_matmul",
     "addmm",
+    "fused_mlp",
+    "fused_qkv",
+    "gated_linear",
     "gemv",
     "gemv_complex",
     "gemv_scaled",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import linear_cases as cases
 from warpsmith.gemm.ladder import whole
+from warpsmith.gemm.linear_epilogue import IntoBuffer, linear_and_more
 from warpsmith.gemm.matmul import (
     check_alike,
     check_operand,
@@ -177,43 +179,134 @@ dispatch.register(linear_op)
 _run_linear = dispatch.public(linear_op)
 
 
+@overload
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = ...,
+    activation: str = ...,
+    *,
+    residual: Tensor | None = ...,
+    scale: float = ...,
+    keep: Literal[False] = ...,
+    amax: Literal[False] = ...,
+    grad_weight: Tensor | None = ...,
+    batch_invariant: bool = ...,
+    variant: str | None = ...,
+) -> Tensor: ...
+@overload
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = ...,
+    activation: str = ...,
+    *,
+    residual: Tensor | None = ...,
+    scale: float = ...,
+    keep: Literal[True],
+    amax: bool = ...,
+    grad_weight: Tensor | None = ...,
+    batch_invariant: bool = ...,
+    variant: str | None = ...,
+) -> tuple[Tensor, ...]: ...
+@overload
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = ...,
+    activation: str = ...,
+    *,
+    residual: Tensor | None = ...,
+    scale: float = ...,
+    keep: Literal[False] = ...,
+    amax: Literal[True],
+    grad_weight: Tensor | None = ...,
+    batch_invariant: bool = ...,
+    variant: str | None = ...,
+) -> tuple[Tensor, ...]: ...
 def linear(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     activation: str = "none",
     *,
+    residual: Tensor | None = None,
+    scale: float = 1.0,
+    keep: bool = False,
+    amax: bool = False,
+    grad_weight: Tensor | None = None,
     batch_invariant: bool = False,
     variant: str | None = None,
-) -> Tensor:
-    """A linear layer and its activation in one kernel: `activation(x weight^T + bias)`.
+) -> Tensor | tuple[Tensor, ...]:
+    """A linear layer and what follows it in one kernel:
+    `activation(scale x weight^T + bias) + residual`.
 
     Everything is computed in f32 and rounded once; f32 operands are multiplied as they are, without
-    TF32. Differentiable in x, weight and bias; with an activation, the backward computes the sum in
-    front of it again.
+    TF32. Differentiable in x, weight, bias and residual. The backward pass of an activation
+    computes the sum in front of it again; with one of the arguments from `residual` to
+    `grad_weight`, or a bias of f32, the forward pass keeps it.
 
     Args:
         x: [..., k], f32, f16 or bf16 (f64 by the reference), any strides.
         weight: [n, k], of the dtype and device of x, any strides.
-        bias: [n], likewise; None adds nothing.
+        bias: [n], of the dtype of x or f32; None adds nothing.
         activation: "none", "relu", "gelu" (by erf), "gelu_tanh" or "silu".
+        residual: [..., n], of the dtype of x, added to the result; None adds nothing.
+        scale: of the product.
+        keep: whether what goes into the activation is returned too.
+        amax: whether the largest magnitude of each row of the result is returned too, [...] in f32,
+            for a quantiser. Not differentiable.
+        grad_weight: [n, k], f32 (f64 beside f64), contiguous. The backward pass adds the gradient
+            of weight to it, which is never rounded to 16 bits, and leaves `weight.grad` alone. Not
+            while compiling, nor beside `keep` or `amax`.
         batch_invariant: whether a row shall have the same bits whatever other rows the call has,
             and however many: few rows are then multiplied as many are, in one sum along k. A
             promise of the compiled kernels and of Triton's, each for itself.
-        variant: one rung by name instead of the best one, "bf16_mma_peak".
+        variant: one rung by name instead of the best one, "bf16_mma_peak"; with a residual, a
+            scale, `keep`, `amax` or a bias of f32 one of `linear_epilogue`, "bf16_wgmma".
 
     Returns:
-        A contiguous tensor [..., n] of the dtype of x.
+        A contiguous tensor [..., n] of the dtype of x; with `keep` or `amax` a tuple of it, of what
+        is kept, and of the largest.
 
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
             fit; the activation is unknown; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist; grad_weight stands beside what it cannot.
 
     Reference:
-        `torch.nn.functional.linear`, followed by the activation.
+        `torch.nn.functional.linear`, followed by the activation, and the sum with the residual.
     """
-    return _run_linear(variant, x, weight, bias, activation, batch_invariant)
+    wide = isinstance(bias, Tensor) and bias.dtype != x.dtype
+    if not (wide or keep or amax) and residual is None and grad_weight is None and scale == 1.0:
+        return _run_linear(variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
+    if grad_weight is not None:
+        if keep or amax or batch_invariant or variant is not None or torch.compiler.is_compiling():
+            raise ValueError(
+                "linear: expected no grad_weight while compiling, nor beside keep, amax, "
+                "batch_invariant or variant"
+            )
+        _check_buffer(weight, grad_weight)
+        return IntoBuffer.apply(  # type: ignore[no-any-return,no-untyped-call]
+            x, weight, bias, residual, scale, activation, grad_weight
+        )
+    y, before, largest = linear_and_more(
+        x, weight, bias, residual, scale, activation, keep, amax, batch_invariant, variant
+    )
+    if not (keep or amax):
+        return y
+    return tuple(t for t in (y, before, largest) if t is not None)
+
+
+def _check_buffer(weight: Tensor, buffer: Tensor) -> None:
+    wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    fits = buffer.dtype == wide and buffer.device == weight.device and buffer.is_contiguous()
+    if not fits or buffer.shape != weight.shape:
+        raise RuntimeError(
+            f"linear: expected grad_weight to be a contiguous tensor of {wide} on {weight.device} "
+            f"of shape {shape_text(weight)}, got {buffer.dtype} on {buffer.device} of "
+            f"{shape_text(buffer)}"
+        )
 
 
 # --- addmm ----------------------------------------------------------------------------------------

@@ -168,6 +168,18 @@ def choice_for(p: Problem, sm_count: int) -> Choice:
     return choose(sizes, p.batch_invariant)
 
 
+#: Of products of layers (csrc/gemm/fused_linear/wgmma.h): those whose warpgroups take turns.
+FUSED_MENU = MENU[3:5]
+
+
+def choice_for_fused(p: Problem, gate: bool, may_split: bool, sm_count: int) -> Choice:
+    """For a product of a layer with what follows it; a gate's has two weights."""
+    most = most_splits(p.batch, p.m, p.n, p.k, sm_count) if may_split else 1
+    n = 2 * p.n if gate else p.n
+    sizes = Sizes(p.batch, p.m, n, p.k, p.size, p.a.by_rows, most_slices=most, sm_count=sm_count)
+    return choose(sizes, menu=FUSED_MENU)
+
+
 def choice_for_scaled(m: int, n: int, k: int, fast_accum: bool, sm_count: int) -> Choice:
     """For a call of `scaled_matmul`."""
     most = most_splits(1, m, n, k, sm_count)

@@ -1,20 +1,22 @@
 """A linear layer and the cross-entropy of its outputs, which holds the logits of a chunk of rows at
 a time: by default of all rows up to 128, and never of all where there are more.
 
-The rows of x go through in chunks: logits = x W^T by PyTorch's matrix product, then loss and
+The rows of x go through in chunks: logits = x W^T by a matrix product, then loss and
 gradient in one pass of `cross_entropy_with_grad_`, over the logits themselves, then dx = g W and
 dW += g^T x. Nothing of a chunk outlives it but its share of the gradients, which are thus there
 before the backward pass begins; it only scales them.
 
-It is a composite: it has no ladder, as what it does beside PyTorch's matrix products is done by
+It is a composite: it has no ladder, as what it does beside matrix products is done by
 `cross_entropy_with_grad`, whose ladder stands in for one (by `cross_entropy_forward`, where nothing
-needs a gradient). What is its own is the order of the steps, and the size of a chunk.
+needs a gradient). The products are this library's on sm_90, where it has wgmma, and PyTorch's
+elsewhere. What is its own is the order of the steps, and the size of a chunk.
 
 The idea: Hsu et al. 2024, Liger Kernel, https://arxiv.org/abs/2410.10989.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -131,6 +133,17 @@ def _add_product(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
         _add_product(out, a.to(out.dtype), b.to(out.dtype), first=first)
 
 
+def _multiply(
+    logits: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, blocks: tuple[slice, ...]
+) -> None:
+    """logits = x W^T + bias."""
+    for classes in blocks:
+        if bias is None:
+            torch.mm(x, weight[classes].t(), out=logits[:, classes])
+        else:
+            torch.addmm(bias[classes], x, weight[classes].t(), out=logits[:, classes])
+
+
 def _input_gradient(dx: Tensor, grad: Tensor, weight: Tensor, blocks: tuple[slice, ...]) -> None:
     """dx = g W, summed in f32 and rounded once: cuBLAS may cut a long sum, and round its parts to
     the dtype of the result before it adds them.
@@ -143,15 +156,42 @@ def _input_gradient(dx: Tensor, grad: Tensor, weight: Tensor, blocks: tuple[slic
         dx.copy_(total)
 
 
-class _WeightGradient:
-    """The sum over chunks of g^T x, in the dtype of the weight or in f32."""
+@functools.cache
+def _is_proven(op: str, rung: str) -> bool:
+    """Whether a GPU has verified a rung."""
+    return any(r.name == rung and not r.unproven for r in catalogue.get(op).ladder)
 
-    def __init__(self, weight: Tensor, in_f32: bool) -> None:
+
+def _has_tiles(x: Tensor, weight: Tensor) -> bool:
+    """Whether this library's products take the place of PyTorch's: by wgmma, of rows that are whole
+    packs of 16 bytes.
+    """
+    packs = x.shape[1] % 8 == 0 and weight.shape[0] % 8 == 0
+    if not (x.is_cuda and x.dtype.itemsize == 2 and packs):
+        return False
+    return torch.cuda.get_device_capability(x.device) == (9, 0) and _is_proven(
+        "matmul", "wgmma_peak"
+    )
+
+
+class _WeightGradient:
+    """The sum over chunks of g^T x, in the dtype of the weight or in f32; `tiles`: by products of
+    this library, where it adds to sums that are there.
+    """
+
+    def __init__(self, weight: Tensor, in_f32: bool, tiles: bool) -> None:
         dtype = wide_dtype(weight) if in_f32 else weight.dtype
         self.sum = torch.empty(weight.shape, dtype=dtype, device=weight.device)
         self.empty = True
+        self.tiles = tiles and dtype != weight.dtype and _is_proven("accumulate_matmul", "wgmma")
 
     def add(self, grad: Tensor, x: Tensor, blocks: tuple[slice, ...]) -> None:
+        if self.tiles:
+            if self.empty:
+                self.sum.zero_()
+            torch.ops.warpsmith.accumulate_matmul(grad.t(), x, self.sum)
+            self.empty = False
+            return
         for classes in blocks:
             _add_product(self.sum[classes], grad[:, classes].t(), x, first=self.empty)
         self.empty = False
@@ -185,21 +225,23 @@ def _forward(
     options = (ignore_index, label_smoothing, z_loss)
     padded = _padded(count, x)
     chunk = chunk_rows or _default_chunk(rows, padded * x.element_size())
-    buffer = torch.empty((min(chunk, rows), padded), dtype=x.dtype, device=x.device)
-    buffer[:, count:].zero_()  # oneDNN reads past the end of a row of bf16, and multiplies by zero
+    tiles = _has_tiles(x, weight)
+    buffer = x.new_empty(0)
+    if not tiles:
+        buffer = torch.empty((min(chunk, rows), padded), dtype=x.dtype, device=x.device)
+        buffer[:, count:].zero_()  # oneDNN reads past the end of a row of bf16, and adds 0 times it
     losses = torch.empty(rows, dtype=wide_dtype(x), device=x.device)
     dx = torch.empty(x.shape if grad_x else (0,), dtype=x.dtype, device=x.device)
-    dweight = _WeightGradient(weight, accumulate_f32) if grad_weight else None
+    dweight = _WeightGradient(weight, accumulate_f32, tiles) if grad_weight else None
     dbias = torch.zeros(count if grad_bias else 0, dtype=losses.dtype, device=x.device)
 
     blocks = _class_blocks(count, x)
     for part in _chunks(rows, chunk):
-        logits = buffer[: part.stop - part.start, :count]
-        for classes in blocks:
-            if bias is None:
-                torch.mm(x[part], weight[classes].t(), out=logits[:, classes])
-            else:
-                torch.addmm(bias[classes], x[part], weight[classes].t(), out=logits[:, classes])
+        if tiles:
+            logits = torch.ops.warpsmith.linear(x[part], weight, bias)
+        else:
+            logits = buffer[: part.stop - part.start, :count]
+            _multiply(logits, x[part], weight, bias, blocks)
         if not (grad_x or grad_weight or grad_bias):
             losses[part] = torch.ops.warpsmith.cross_entropy_forward(
                 logits, target[part], *options
@@ -208,14 +250,17 @@ def _forward(
         losses[part] = torch.ops.warpsmith.cross_entropy_with_grad_(
             logits, target[part], None, *options
         )[0]
-        if grad_x:
+        if grad_x and tiles:
+            dx[part] = torch.ops.warpsmith.matmul(logits, weight)
+        elif grad_x:
             _input_gradient(dx[part], logits, weight, blocks)
         if dweight is not None:
             dweight.add(logits, x[part], blocks)
         if grad_bias:
             dbias += logits.sum(0, dtype=dbias.dtype)
+        del logits  # before there are others, and before the gradient of the weight changes dtype
 
-    del buffer  # before the gradient of the weight changes its dtype
+    del buffer
     loss = losses.sum()
     scale = torch.ones_like(loss)
     if mean:
@@ -336,9 +381,12 @@ composite = catalogue.add_composite(
         family="loss",
         parts=(
             ("torch.mm", "the logits of a chunk: x W^T, or torch.addmm with a bias"),
+            ("linear", "the same on sm_90, where rows are packs of 16 bytes"),
             ("cross_entropy_with_grad", "loss and gradient of a chunk, over its logits"),
             ("cross_entropy_forward", "the loss alone, where nothing needs a gradient"),
             ("torch.mm", "dx of a chunk, and its share of dW, added by torch.addmm"),
+            ("matmul", "dx of a chunk where `linear` makes its logits"),
+            ("accumulate_matmul", "its share of dW there, where that is summed in f32"),
         ),
         calls=_calls,
         module=__name__,
@@ -370,9 +418,9 @@ def fused_linear_cross_entropy(
     retained, and asks the host for nothing. The logits of a vocabulary of 128256 in bf16 take 2 GiB
     at 8192 rows; a chunk takes a quarter of that.
 
-    It has no ladder and no variants of its own: beside PyTorch's matrix products it runs
-    `cross_entropy_with_grad`, whose ladder stands in for one. `warpsmith which` says which of its
-    kernels serves the chunks of a call.
+    It has no ladder and no variants of its own: beside matrix products, PyTorch's or on sm_90 this
+    library's, it runs `cross_entropy_with_grad`, whose ladder stands in for one. `warpsmith which`
+    says which of its kernels serves the chunks of a call.
 
     Args:
         x: [n, d], f32, f16 or bf16 (f64 without a kernel of its own). Under autocast, cast it.

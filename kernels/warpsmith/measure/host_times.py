@@ -93,6 +93,31 @@ def _grouped_mm(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
     return F.grouped_mm(x, w, offs=offsets)
 
 
+def _two_layers(i: Inputs) -> tuple[Any, ...]:
+    return *_product(i), i.plain(COLS, COLS, salt=2)
+
+
+def _side_by_side(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(F.linear(x, gate)) * F.linear(x, up)
+
+
+def _mlp(i: Inputs) -> tuple[Any, ...]:
+    return *_two_layers(i), i.plain(COLS, COLS, salt=3)
+
+
+def _through_gate(x: Tensor, up: Tensor, down: Tensor, gate: Tensor) -> Tensor:
+    return F.linear(_side_by_side(x, gate, up), down)
+
+
+def _projections(i: Inputs) -> tuple[Any, ...]:
+    return i.plain(1, ROWS, COLS), i.plain(COLS, COLS, salt=1)
+
+
+def _dealt_out(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    parts = F.linear(x, weight).split((COLS // 2, COLS // 4, COLS // 4), -1)
+    return tuple(part.unflatten(-1, (-1, COLS // 4)).contiguous() for part in parts)
+
+
 def _classes(i: Inputs) -> Tensor:
     return torch.arange(ROWS, device=i.device)
 
@@ -328,6 +353,15 @@ CASES: Mapping[str, Case] = {
     "matmul_tf32": Case(_product, torch.matmul, dtype=torch.float32),
     "grouped_matmul": Case(_experts, _grouped_mm),
     "linear": Case(_layer, F.linear),
+    "gated_linear": Case(_two_layers, _side_by_side),
+    "fused_mlp": Case(
+        _mlp, _through_gate, lambda x, up, down, gate: warpsmith.fused_mlp(x, up, down, gate)
+    ),
+    "fused_qkv": Case(
+        _projections,
+        _dealt_out,
+        lambda x, w: warpsmith.fused_qkv(x, w, heads=2, kv_heads=1, head_dim=COLS // 4),
+    ),
     "addmm": Case(lambda i: (i.plain(COLS, salt=3), *_product(i)), torch.addmm),
     "gemv": Case(lambda i: (i.plain(ROWS, COLS), i.plain(COLS, salt=1)), torch.mv),
     "flash_attention": Case(

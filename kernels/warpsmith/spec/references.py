@@ -50,6 +50,16 @@ def rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def written_as(formula: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Marks a reference that rounds once by means of its own, `formula` being what users write."""
+
+    def mark(reference: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(reference, _WRITTEN, formula)
+        return reference
+
+    return mark
+
+
 def _wide(a: Any) -> Any:
     return a.float() if isinstance(a, Tensor) else a
 

@@ -307,6 +307,8 @@ def _product(draw: Draw) -> Roles:
             "bias": lambda: draw.tensor((n,)) if draw.maybe() else None,
             "activation": lambda: draw.pick(("none", "relu", "gelu", "gelu_tanh", "silu")),
         }
+    if op.source == "fused_linear":
+        return _layer(draw, m, n, k)
     if op.name.startswith("gemv"):
         columns = draw.pick(((), (1,), (2,), (3,), (16,)))
         pair = (2,) if op.name == "gemv_complex" else ()
@@ -335,6 +337,40 @@ def _product(draw: Draw) -> Roles:
         "scale_a": lambda: draw.tensor(draw.pick(((m,), ())), "scales", "f32"),
         "scale_b": lambda: draw.tensor(draw.pick(((n,), ())), "scales", "f32"),
         "out_dtype": lambda: draw.pick(("f16", "bf16", "f32") if scaled else ("same", "f32")),
+        "fast_accum": draw.maybe,
+    }
+
+
+def _layer(draw: Draw, m: int, n: int, k: int) -> Roles:
+    """A product of a layer and what follows it."""
+    batch = draw.pick(((), (m,), (2, m), (0, m)))
+    heads, kv_heads, size = draw.pick((1, 2, 3)), draw.pick((1, 2)), draw.pick((1, 8, 24, 64))
+    is_qkv = draw.op.name == "fused_qkv"
+    if is_qkv:
+        batch, n = draw.pick(((2, m), (1, m), (0, m))), (heads + 2 * kv_heads) * size
+    of_biases = draw.wide()
+
+    def bias() -> Drawn | None:
+        return draw.tensor((n,), "normal", of_biases) if draw.maybe() else None
+
+    gates = ("relu", "gelu", "gelu_tanh", "silu")
+    return {
+        "x": lambda: draw.tensor((*batch, k)),
+        **dict.fromkeys(("weight", "w_gate", "w_up"), lambda: draw.tensor((n, k))),
+        **dict.fromkeys(("bias", "b_gate", "b_up"), bias),
+        "residual": lambda: draw.tensor((*batch, n)) if draw.maybe() else None,
+        "scale": lambda: draw.pick((1.0, 0.5, -2.0)),
+        "activation": lambda: draw.pick(
+            gates if "w_up" in draw.op.argument_names else ("none", *gates)
+        ),
+        **dict.fromkeys(("keep", "amax"), draw.maybe),
+        "heads": lambda: heads,
+        "kv_heads": lambda: kv_heads,
+        "head_dim": lambda: size,
+        "layout": lambda: draw.pick(("bshd", "bhsd")),
+        "a": lambda: draw.tensor((m, k)),
+        "b": lambda: draw.tensor((k, n)),
+        "total": lambda: draw.tensor((m, n), "normal", "f32", OWN),
     }
 
 

@@ -1,0 +1,138 @@
+"""The MLP of a transformer's layer in two kernels: everything up to the activation or the gate in
+one, the way back in another.
+
+It is a composite: `linear_epilogue` and `gated_linear` do the work.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from warpsmith.core import catalogue
+from warpsmith.core.catalogue import Composite, PartCall
+from warpsmith.gemm.activations import FUNCTIONS, GATES
+from warpsmith.gemm.gated_linear import gated_linear
+from warpsmith.gemm.linear_epilogue import linear_and_more
+from warpsmith.spec.checks import shape_text
+
+_OP = "fused_mlp"
+
+
+def _check(
+    x: Tensor,
+    w_up: Tensor,
+    w_down: Tensor,
+    w_gate: Tensor | None,
+    b_gate: Tensor | None,
+    activation: str,
+) -> None:
+    """What the parts would say in words that fit them alone."""
+    known = FUNCTIONS if w_gate is None else GATES
+    if activation not in known:
+        names = ", ".join(f"'{name}'" for name in known)
+        raise RuntimeError(f"{_OP}: expected activation to be one of {names}, got '{activation}'")
+    if b_gate is not None and w_gate is None:
+        raise RuntimeError(f"{_OP}: expected no b_gate without w_gate")
+    for name, w in (("w_up", w_up), ("w_down", w_down)):
+        if w.dim() != 2:
+            raise RuntimeError(f"{_OP}: expected {name} to be 2-D, got shape {shape_text(w)}")
+    if w_down.shape[1] != w_up.shape[0]:
+        raise RuntimeError(
+            f"{_OP}: expected w_down to have {w_up.shape[0]} columns, the rows of w_up, "
+            f"got shape {shape_text(w_down)}"
+        )
+
+
+def _calls(
+    x: Tensor,
+    w_up: Tensor,
+    w_down: Tensor,
+    w_gate: Tensor | None = None,
+    b_up: Tensor | None = None,
+    b_down: Tensor | None = None,
+    b_gate: Tensor | None = None,
+    activation: str = "silu",
+    residual: Tensor | None = None,
+) -> tuple[PartCall, ...]:
+    """The kernels of a call with many rows, without gradients."""
+    _check(x, w_up, w_down, w_gate, b_gate, activation)
+    hidden = x.new_empty((*x.shape[:-1], w_up.shape[0]))
+    if w_gate is None:
+        up = PartCall(
+            "linear_epilogue",
+            (x, w_up, b_up, None, 1.0, activation, False, False),
+            "the activation",
+        )
+    else:
+        args = (x, w_gate, w_up, b_gate, b_up, activation, False, False)
+        up = PartCall("gated_linear", args, "the gate")
+    down = (hidden, w_down, b_down, residual, 1.0, "none", False, False)
+    return up, PartCall("linear_epilogue", down, "the way back")
+
+
+composite = catalogue.add_composite(
+    Composite(
+        f"{_OP}(Tensor x, Tensor w_up, Tensor w_down, Tensor? w_gate=None, Tensor? b_up=None, "
+        "Tensor? b_down=None, Tensor? b_gate=None, *, str activation='silu', "
+        "Tensor? residual=None) -> Tensor",
+        family="gemm",
+        parts=(
+            ("gated_linear", "both products of a gate side by side, and the gate"),
+            ("linear_epilogue", "the first product and its activation, where there is no gate"),
+            ("linear_epilogue", "the second product, its bias and the residual"),
+        ),
+        calls=_calls,
+        module=__name__,
+        shaped=("x", "w_up", "w_down"),
+    )
+)
+
+
+def fused_mlp(
+    x: Tensor,
+    w_up: Tensor,
+    w_down: Tensor,
+    w_gate: Tensor | None = None,
+    b_up: Tensor | None = None,
+    b_down: Tensor | None = None,
+    b_gate: Tensor | None = None,
+    *,
+    activation: str = "silu",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """The MLP of a transformer's layer: `h w_down^T + b_down + residual` with
+    `h = activation(x w_up^T + b_up)`, or, where there is a gate,
+    `h = activation(x w_gate^T + b_gate) * (x w_up^T + b_up)`.
+
+    Sums are held in f32; h is rounded once, as is the result. Differentiable in all tensors: where
+    a gradient is needed, what goes into the activation is kept, and h.
+
+    Args:
+        x: [..., k], f32, f16 or bf16 (f64 by the references), any strides.
+        w_up: [n, k], of the dtype and device of x, any strides.
+        w_down: [m, n], likewise.
+        w_gate: [n, k], likewise; None: no gate.
+        b_up: [n], of the dtype of x or f32; None adds nothing.
+        b_down: [m], likewise.
+        b_gate: [n], of the dtype of b_up.
+        activation: "silu", "gelu" (by erf), "gelu_tanh" or "relu"; without a gate also "none".
+        residual: [..., m], of the dtype of x, added to the result; None adds nothing.
+
+    Returns:
+        A contiguous tensor [..., m] of the dtype of x.
+
+    Raises:
+        RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
+            fit; the activation is unknown; b_gate has no w_gate.
+
+    Reference:
+        `F.linear(activation(F.linear(x, w_gate, b_gate)) * F.linear(x, w_up, b_up), w_down,
+        b_down)`, with `torch.nn.functional` as `F`.
+    """
+    _check(x, w_up, w_down, w_gate, b_gate, activation)
+    if w_gate is None:
+        h, *_ = linear_and_more(x, w_up, b_up, None, 1.0, activation)
+    else:
+        h = gated_linear(x, w_gate, w_up, b_gate, b_up, activation)
+    y, *_ = linear_and_more(h, w_down, b_down, residual, 1.0, "none")
+    return y

@@ -1,0 +1,310 @@
+"""A linear layer with all that may follow it in the same kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith.core import autograd, catalogue, dispatch
+from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
+from warpsmith.gemm import fused_cases as cases
+from warpsmith.gemm.activations import (
+    activate,
+    check_activation,
+    check_bias,
+    check_weight,
+    empty_rows,
+    largest_of_rows,
+    sums,
+)
+from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
+from warpsmith.gemm.matmul import check_alike, check_operand, moved_bytes, operations
+from warpsmith.spec import references
+from warpsmith.spec.checks import shape_text
+
+_OP = "linear_epilogue"
+#: y, before and amax.
+Result = tuple[Tensor, "Tensor | None", "Tensor | None"]
+
+
+def _check(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str
+) -> None:
+    check_operand(_OP, "x", x, 1)
+    check_weight(_OP, "weight", weight, x)
+    check_bias(_OP, "bias", bias, x, weight.shape[0])
+    check_activation(_OP, activation)
+    if residual is None:
+        return
+    check_alike(_OP, "residual", residual, x, "x")
+    wanted = (*x.shape[:-1], weight.shape[0])
+    if residual.shape != wanted:
+        raise RuntimeError(
+            f"{_OP}: expected residual to have shape {wanted}, that of the result, "
+            f"got {shape_text(residual)}"
+        )
+
+
+def _eager(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    scale: float,
+    activation: str,
+    keep: bool,
+    amax: bool,
+) -> Result:
+    """As PyTorch users write it."""
+    fits = bias is None or bias.dtype == x.dtype
+    before = torch.nn.functional.linear(
+        x * scale if scale != 1.0 else x, weight, bias if fits else None
+    )
+    if bias is not None and not fits:
+        before = (before + bias).to(x.dtype)
+    y = activate(before, activation)
+    y = y if residual is None else y + residual
+    largest = largest_of_rows(y) if amax else None
+    return (y.clone() if y is before else y), before if keep else None, largest
+
+
+@references.written_as(_eager)
+def _reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    scale: float,
+    activation: str,
+    keep: bool,
+    amax: bool,
+) -> Result:
+    before = sums(x, weight, bias, scale)
+    y = activate(before, activation)
+    y = y if residual is None else y + residual
+    y = y.to(x.dtype)
+    largest = largest_of_rows(y) if amax else None
+    return (y.clone() if y is before else y), before.to(x.dtype) if keep else None, largest
+
+
+def _fake(x: Tensor, weight: Tensor, keep: bool, amax: bool) -> Result:
+    shape = (*x.shape[:-1], weight.shape[0])
+    return x.new_empty(shape), x.new_empty(shape) if keep else None, empty_rows(x) if amax else None
+
+
+def _problem(x: Tensor, weight: Tensor, *_: Any) -> FusedProblem:
+    return of_layer(x, weight, "epilogue")
+
+
+def rows(x: Tensor) -> Tensor:
+    """As a matrix."""
+    return x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
+
+
+def bias_gradient(grad: Tensor, bias: Tensor) -> Tensor:
+    """The sum over rows, in the dtype of the bias."""
+    return rows(grad).sum(0, dtype=bias.dtype)
+
+
+def gradient_of_sums(
+    grad_y: Tensor | None,
+    grad_before: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    activation: str,
+    before: Tensor | None,
+) -> Tensor:
+    """Of what goes into the activation, which is computed again where it was not kept."""
+    grad = grad_y
+    if grad_y is not None and activation != "none":
+        if before is None:
+            again = torch.ops.warpsmith.linear_epilogue
+            before, *_ = again(x, weight, bias, None, scale, "none", False)
+        grad = getattr(torch.ops.warpsmith, f"{activation}_backward")(grad_y, before)
+    if grad_before is not None:
+        grad = grad_before if grad is None else grad + grad_before
+    assert grad is not None
+    return grad
+
+
+def _derivative(
+    grad_y: Tensor | None,
+    grad_before: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    activation: str,
+    before: Tensor | None,
+    needs: Needs,
+) -> Gradients:
+    grad = gradient_of_sums(grad_y, grad_before, x, weight, bias, scale, activation, before)
+    found: dict[str, Tensor | None] = {}
+    if "residual" in needs:
+        found["residual"] = grad_y
+    if "bias" in needs and bias is not None:
+        found["bias"] = bias_gradient(grad, bias)
+    if scale != 1.0:
+        grad = grad * scale
+    if "x" in needs:
+        found["x"] = torch.ops.warpsmith.matmul(grad, weight)
+    if "weight" in needs:
+        found["weight"] = torch.ops.warpsmith.matmul(rows(grad).t(), rows(x))
+    return found
+
+
+def _bytes(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, keep: bool
+) -> int:
+    more = sum(t.numel() * t.element_size() for t in (bias, residual) if t is not None)
+    result = math.prod(x.shape[:-1]) * weight.shape[0] * x.element_size()
+    return moved_bytes(x, weight.t()) + more + (result if keep else 0)
+
+
+linear_epilogue_op = catalogue.add(
+    Op(
+        "linear_epilogue(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, "
+        'float scale=1.0, str activation="none", bool keep=False, bool amax=False) '
+        "-> (Tensor y, Tensor? before, Tensor? amax)",
+        family="gemm",
+        source="fused_linear",
+        reference=_reference,
+        eager=_eager,
+        ladder=ladder(_problem),
+        triton="fused_linear_triton:linear_epilogue",
+        fake=_fake,
+        check=_check,
+        backward=_derivative,
+        constants=("amax",),
+        samples=cases.epilogue_samples(),
+        errors=cases.EPILOGUE_ERRORS,
+        properties=(
+            Property("residual alone", cases.residual_alone),
+            Property("deterministic", cases.epilogue_deterministic),
+        ),
+        cost=Cost(bytes=_bytes, flops=lambda x, weight: operations(x, weight.t())),
+        bench=cases.epilogue_bench(),
+        bench_dtypes=("f16", "bf16"),
+    )
+)
+dispatch.register(linear_epilogue_op)
+run = dispatch.public(linear_epilogue_op)
+
+
+class IntoBuffer(torch.autograd.Function):
+    """The layer, whose backward pass adds the gradient of the weight to sums in f32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        scale: float,
+        activation: str,
+        buffer: Tensor,
+    ) -> Tensor:
+        keep = activation != "none"
+        y, before, _ = torch.ops.warpsmith.linear_epilogue(
+            x, weight, bias, residual, scale, activation, keep
+        )
+        ctx.save_for_backward(x, weight, bias, before)
+        ctx.others = scale, activation, buffer  # which later steps write to
+        return y  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor) -> Any:  # type: ignore[override]
+        x, weight, bias, before = ctx.saved_tensors
+        scale, activation, buffer = ctx.others
+        grads: list[Tensor | None] = [None] * 7
+        with torch.no_grad():
+            grad = gradient_of_sums(grad_y, None, x, weight, bias, scale, activation, before)
+            if ctx.needs_input_grad[2]:
+                grads[2] = bias_gradient(grad, bias)
+            grad = grad * scale if scale != 1.0 else grad
+            if ctx.needs_input_grad[0]:
+                grads[0] = torch.ops.warpsmith.matmul(grad, weight)
+            if ctx.needs_input_grad[1]:
+                torch.ops.warpsmith.accumulate_matmul(rows(grad).t(), rows(x), buffer)
+        if ctx.needs_input_grad[3]:
+            grads[3] = grad_y
+        return tuple(
+            g if g is None or g is grad_y else autograd.once("linear", g, grad_y, x, weight)
+            for g in grads
+        )
+
+
+def composed(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    scale: float,
+    activation: str,
+    keep: bool,
+    amax: bool = False,
+    batch_invariant: bool = False,
+) -> Result:
+    """The same in several steps, by the kernels of each: for f32, for few rows, and for rows that
+    are no packs of 16 bytes.
+    """
+    ops = torch.ops.warpsmith
+    plain = scale == 1.0 and (bias is None or bias.dtype == x.dtype)
+    fused = activation if plain and not keep else "none"
+    before = y = ops.linear(x, weight, bias if plain else None, fused, batch_invariant)
+    if not plain:
+        before = before * scale if scale != 1.0 else before
+        y = before = before if bias is None else (before + bias).to(x.dtype)
+    if activation != fused:
+        y = getattr(ops, activation)(before)
+    y = y if residual is None else y + residual
+    largest = largest_of_rows(y) if amax else None
+    return (y.clone() if keep and y is before else y), before if keep else None, largest
+
+
+#: Up to so many rows, kernels of their own multiply faster than tiles of 128 rows.
+FEW_ROWS = 64
+
+
+def serves(op: Op, x: Tensor, weight: Tensor) -> bool:
+    """Whether a call is one for the kernels of `op`, rather than for several steps."""
+    if not x.is_cuda:
+        return True
+    return (
+        x.dtype.itemsize == 2
+        and x.shape[-1] % 8 == 0
+        and weight.shape[0] % 8 == 0
+        and x.numel() > FEW_ROWS * x.shape[-1]
+        and any(not rung.unproven for rung in op.ladder)
+    )
+
+
+def linear_and_more(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    scale: float,
+    activation: str,
+    keep: bool = False,
+    amax: bool = False,
+    batch_invariant: bool = False,
+    variant: str | None = None,
+) -> Result:
+    """y, what goes into the activation, and the largest of rows, each where it is asked for."""
+    fused = variant is not None or (not batch_invariant and serves(linear_epilogue_op, x, weight))
+    if not fused:
+        return composed(x, weight, bias, residual, scale, activation, keep, amax, batch_invariant)
+    differentiates = activation != "none" and torch.is_grad_enabled()
+    differentiates = differentiates and any(
+        t is not None and t.requires_grad for t in (x, weight, bias)
+    )
+    kept = keep or differentiates
+    y, before, largest = run(variant, x, weight, bias, residual, scale, activation, kept, amax)
+    return y, before if keep else None, largest
