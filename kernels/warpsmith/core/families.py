@@ -79,6 +79,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "rms_norm",
         "rms_norm_fp8",
     ),
+    "quantize": (
+        "quantize_fp8",
+        "quantize_int8",
+        "rms_norm_quantize",
+        "silu_and_mul_quantize",
+    ),
     "loss": (
         "bce_with_logits",
         "cross_entropy",
