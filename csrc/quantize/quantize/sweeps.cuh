@@ -9,6 +9,20 @@ namespace warpsmith {
 
 inline constexpr int kSweepThreads = 256;
 
+// n values of a row, weighed and multiplied by `root`, as codes.
+template <class Source, int n>
+__device__ __forceinline__ void finish_values(const QuantizeArgs& a, int64_t row, int64_t col, float root,
+                                              float inverse) {
+  float y[n];
+  Source::read(y, a, row, col);
+  Source::weigh(y, a, col);
+  if constexpr (Source::kNorm) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) y[i] *= root;
+  }
+  store_codes(a.q, row * a.cols + col, y, inverse, a.q_dtype);
+}
+
 // A block per row. Where groups share scales, each is a warp's.
 template <class Source, int n, bool groups>
 __global__ void __launch_bounds__(kSweepThreads) quantize_rows_kernel(const QuantizeArgs a) {
@@ -16,13 +30,13 @@ __global__ void __launch_bounds__(kSweepThreads) quantize_rows_kernel(const Quan
   __shared__ BlockReduceStorage<float, kSweepThreads> sums;
   __shared__ BlockReduceStorage<uint32_t, kSweepThreads> mosts;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  float y[n];
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     // gather
     float squares = 0.0f;
     uint32_t most = 0;
     if (Source::kNorm || !groups) {
       for (int64_t col = int64_t{threadIdx.x} * n; col < a.cols; col += kStep) {
+        float y[n];
         Source::read(y, a, row, col);
         if constexpr (Source::kNorm) {
 #pragma unroll
@@ -33,37 +47,33 @@ __global__ void __launch_bounds__(kSweepThreads) quantize_rows_kernel(const Quan
       }
     }
     float root = 1.0f;
+    if constexpr (!groups) most = block_reduce<kSweepThreads>(most, mosts, MostBits{});
     if constexpr (Source::kNorm) root = Source::root(block_reduce<kSweepThreads>(squares, sums), a);
-    const auto finish = [&](int64_t col, float inverse) {
-      Source::read(y, a, row, col);
-      Source::weigh(y, a, col);
-      if constexpr (Source::kNorm) {
-#pragma unroll
-        for (int i = 0; i < n; ++i) y[i] *= root;
-      }
-      store_codes(a.q, row * a.cols + col, y, inverse, a.q_dtype);
-    };
 
     // write
     if constexpr (!groups) {
-      const float amax = __uint_as_float(block_reduce<kSweepThreads>(most, mosts, MostBits{})) * root;
+      const float amax = __uint_as_float(most) * root;
       const float scale = scale_of(amax, a.q_dtype), inverse = 1.0f / scale;
       if (threadIdx.x == 0) a.scale[row] = scale;
-      for (int64_t col = int64_t{threadIdx.x} * n; col < a.cols; col += kStep) finish(col, inverse);
+      for (int64_t col = int64_t{threadIdx.x} * n; col < a.cols; col += kStep) {
+        finish_values<Source, n>(a, row, col, root, inverse);
+      }
     } else {
-      const int64_t in_row = (a.cols + kGroup - 1) / kGroup;
-      for (int64_t group = warp; group < in_row; group += kWarps) {
-        const int64_t first = group * kGroup, end = min(first + kGroup, a.cols);
+      const int in_row = static_cast<int>((a.cols + kGroup - 1) / kGroup);
+      for (int group = warp; group < in_row; group += kWarps) {
+        const int64_t first = int64_t{group} * kGroup;
+        const int count = static_cast<int>(min(a.cols - first, int64_t{kGroup}));
         most = 0;
-        for (int64_t col = first + lane * n; col < end; col += kWarp * n) {
-          Source::read(y, a, row, col);
-          Source::weigh(y, a, col);
+        for (int i = lane * n; i < count; i += kWarp * n) {
+          float y[n];
+          Source::read(y, a, row, first + i);
+          Source::weigh(y, a, first + i);
           most = most_bits(y, most);
         }
         const float amax = __uint_as_float(warp_reduce(most, MostBits{})) * root;
         const float scale = scale_of(amax, a.q_dtype), inverse = 1.0f / scale;
         if (lane == 0) a.scale[row * in_row + group] = scale;
-        for (int64_t col = first + lane * n; col < end; col += kWarp * n) finish(col, inverse);
+        for (int i = lane * n; i < count; i += kWarp * n) finish_values<Source, n>(a, row, first + i, root, inverse);
       }
     }
     __syncthreads();  // the next row overwrites the storage

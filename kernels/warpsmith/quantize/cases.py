@@ -318,7 +318,11 @@ def norm_errors() -> tuple[Bad, ...]:
         *_bad_values(bad),
         bad.other_length("weight"),
         bad.other_length("weight", 2, 8),
-        bad.other_dtype("weight"),
+        bad(
+            "weight of another dtype",
+            r"expected weight to have dtype torch\.\w+.*, got torch\.float64",
+            weight=lambda i: i.plain(8).double(),
+        ),
         bad.on_the_cpu("weight", 8),
         *(b for b in _bad_codes(bad) if b.label != "odd rows"),
     )

@@ -178,8 +178,8 @@ def rms_norm_quantize(
 
     Raises:
         RuntimeError: x is not floating-point of 16 bits or more, or 0-d; weight has another shape,
-            dtype or device; dtype is not fp8; group is neither 0 nor 128; the variant cannot take the
-            input.
+            dtype or device; dtype is not fp8; group is neither 0 nor 128; the variant cannot take
+            the input.
         ValueError: the variant does not exist.
 
     Reference:
@@ -216,8 +216,8 @@ def silu_and_mul_quantize(
 
     Raises:
         RuntimeError: x is not floating-point of 16 bits or more, 0-d, or of an odd last dimension
-            without `up`; up is not like x; dtype is not fp8; group is neither 0 nor 128; the variant cannot take the
-            input.
+            without `up`; up is not like x; dtype is not fp8; group is neither 0 nor 128; the
+            variant cannot take the input.
         ValueError: the variant does not exist.
 
     Reference:
