@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core.catalogue import DTYPES, Bad, Inputs, Sample
+from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.quantize.reference import (
     BLOCK,
     GROUP,
@@ -38,6 +38,10 @@ def _special(i: Inputs) -> Tensor:
     return x
 
 
+def _shaped(*shape: int) -> Make:
+    return lambda i: i.randn(*shape)
+
+
 #: In every layout that memory may have.
 _LAYOUTS: dict[str, Make] = {
     "1-d": lambda i: i.randn(768),
@@ -64,7 +68,7 @@ def samples() -> tuple[Sample, ...]:
     for n, (rows, cols) in enumerate((*_SHAPES, *_EMPTY)):
         for k, sharers in enumerate(SHARERS):
             codes = tuple(_CODES)[(n + k) % 3]
-            add(f"{rows}x{cols}", lambda i, s=(rows, cols): i.randn(*s), sharers, codes)
+            add(f"{rows}x{cols}", _shaped(rows, cols), sharers, codes)
     for n, (label, make) in enumerate(_LAYOUTS.items()):
         for sharers in ("tensor", "token", "group"):
             add(label, make, sharers, tuple(_CODES)[n % 3])
@@ -88,14 +92,11 @@ def bench() -> tuple[Sample, ...]:
     plain = {f"{m}x{n} {name}": (m, n, name, E4M3) for m, n in shapes for name in SHARERS}
     plain["32768x4096 token i8"] = (32768, 4096, "token", INT8)
     plain["64x4096 token"] = (64, 4096, "token", E4M3)
-    return tuple(
-        Sample(
-            label,
-            lambda i, m=m, n=n, s=name, d=dtype: (i.plain(m, n), *SHARERS[s], d),
-            small=False,
-        )
-        for label, (m, n, name, dtype) in plain.items()
-    )
+
+    def case(label: str, m: int, n: int, name: str, dtype: torch.dtype) -> Sample:
+        return Sample(label, lambda i: (i.plain(m, n), *SHARERS[name], dtype), small=False)
+
+    return tuple(case(label, *of) for label, of in plain.items())
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
@@ -153,20 +154,21 @@ def _norm_call(
     }
 
 
+_GROUPS = {"token": 0, "group": GROUP}
 _ROWS: dict[str, Make] = {
-    **{f"{m}x{n}": lambda i, s=(m, n): i.randn(*s) for m, n in (*_SHAPES, *_EMPTY)},
+    **{f"{m}x{n}": _shaped(m, n) for m, n in (*_SHAPES, *_EMPTY)},
     **_LAYOUTS,
 }
 
 
 def norm_samples() -> tuple[Sample, ...]:
+    def case(label: str, make: Make, group: int, dtype: torch.dtype) -> Sample:
+        return Sample(label, lambda i: _norm_call(i, make(i), group, dtype))
+
     found = [
-        Sample(
-            f"{label} {name}",
-            lambda i, m=make, g=group, d=(E4M3, E5M2)[n % 2]: _norm_call(i, m(i), g, d),
-        )
+        case(f"{label} {name}", make, group, (E4M3, E5M2)[n % 2])
         for n, (label, make) in enumerate(_ROWS.items())
-        for name, group in (("token", 0), ("group", GROUP))
+        for name, group in _GROUPS.items()
     ]
     x: Make = lambda i: i.randn(5, 256)  # noqa: E731
     found += [
@@ -193,15 +195,12 @@ def _norm_special(i: Inputs) -> Tensor:
 
 
 def norm_bench() -> tuple[Sample, ...]:
-    return tuple(
-        Sample(
-            f"{m}x{n} {name}",
-            lambda i, m=m, n=n, g=group: _norm_call(i, i.plain(m, n), g),
-            small=False,
-        )
-        for m, n in ((32768, 4096), (16384, 7168), (64, 4096))
-        for name, group in (("token", 0), ("group", GROUP))
-    )
+    def case(m: int, n: int, name: str, group: int) -> Sample:
+        make = lambda i: _norm_call(i, i.plain(m, n), group)  # noqa: E731
+        return Sample(f"{m}x{n} {name}", make, small=False)
+
+    shapes = ((32768, 4096), (16384, 7168), (64, 4096))
+    return tuple(case(*shape, *of) for shape in shapes for of in _GROUPS.items())
 
 
 def _silu_call(x: Tensor, up: Tensor | None, group: int, dtype: torch.dtype = E4M3) -> Any:
@@ -214,24 +213,18 @@ def _doubled(i: Inputs, make: Make) -> Tensor:
 
 
 def silu_samples() -> tuple[Sample, ...]:
+    def pair(label: str, make: Make, group: int, dtype: torch.dtype) -> Sample:
+        return Sample(label, lambda i: _silu_call(make(i), make(i).flip(-1), group, dtype))
+
+    def halves(label: str, make: Make, group: int, dtype: torch.dtype) -> Sample:
+        return Sample(label, lambda i: _silu_call(_doubled(i, make), None, group, dtype))
+
     found = []
     for n, (label, make) in enumerate(_ROWS.items()):
         dtype = (E4M3, E5M2)[n % 2]
-        for name, group in (("token", 0), ("group", GROUP)):
-            found.append(
-                Sample(
-                    f"{label} {name}",
-                    lambda i, m=make, g=group, d=dtype: _silu_call(m(i), m(i).flip(-1), g, d),
-                )
-            )
-        found.append(
-            Sample(
-                f"{label} halves",
-                lambda i, m=make, g=GROUP * (n % 2), d=dtype: _silu_call(
-                    _doubled(i, m), None, g, d
-                ),
-            )
-        )
+        for name, group in _GROUPS.items():
+            found.append(pair(f"{label} {name}", make, group, dtype))
+        found.append(halves(f"{label} halves", make, GROUP * (n % 2), dtype))
     found += [
         Sample(
             "halves with a row stride",
@@ -254,15 +247,12 @@ def silu_samples() -> tuple[Sample, ...]:
 
 
 def silu_bench() -> tuple[Sample, ...]:
-    return tuple(
-        Sample(
-            f"{m}x{n} {name}",
-            lambda i, m=m, n=n, g=group: _silu_call(i.plain(m, 2 * n), None, g),
-            small=False,
-        )
-        for m, n in ((8192, 14336), (64, 14336))
-        for name, group in (("token", 0), ("group", GROUP))
-    )
+    def case(m: int, n: int, name: str, group: int) -> Sample:
+        make = lambda i: _silu_call(i.plain(m, 2 * n), None, group)  # noqa: E731
+        return Sample(f"{m}x{n} {name}", make, small=False)
+
+    shapes = ((8192, 14336), (64, 14336))
+    return tuple(case(*shape, *of) for shape in shapes for of in _GROUPS.items())
 
 
 # --- bad calls ------------------------------------------------------------------------------------
@@ -341,6 +331,3 @@ def silu_errors() -> tuple[Bad, ...]:
         ),
         *(b for b in _bad_codes(bad) if b.label != "odd rows"),
     )
-
-
-assert set(_CODES) <= set(DTYPES)
