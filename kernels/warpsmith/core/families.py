@@ -92,6 +92,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "fused_linear_cross_entropy",
     ),
     "gemm": (
+        "QuantizedWeight",
         "addmm",
         "gemv",
         "gemv_complex",
@@ -99,6 +100,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "linear",
         "matmul",
         "matmul_tf32",
+        "quantized_linear",
+        "repack_quantized_weight",
         "scaled_matmul",
     ),
     "attention": (
