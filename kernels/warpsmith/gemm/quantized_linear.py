@@ -93,9 +93,18 @@ def _check(
 def _reference(
     x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None
 ) -> Tensor:
-    wide = wide_dtype(x.dtype)
-    dense = dequantized(weight, scales.to(wide), zeros, x.shape[-1])
-    return F.linear(x.to(wide), dense, None if bias is None else bias.to(wide)).to(x.dtype)
+    """Group by group, as a scale that is no number belongs to all of its group."""
+    wide, k, (groups, n) = wide_dtype(x.dtype), x.shape[-1], scales.shape
+    codes = shifted_codes(weight, zeros, n, k).to(wide)
+    parts = zip(
+        x.to(wide).split(max(k // groups, 1), -1),
+        codes.split(max(k // groups, 1), -1),
+        scales.to(wide),
+        strict=True,
+    )
+    total = sum(F.linear(values, of_group) * scale for values, of_group, scale in parts)
+    assert isinstance(total, Tensor)
+    return (total if bias is None else total + bias.to(wide)).to(x.dtype)
 
 
 def _eager(

@@ -20,12 +20,12 @@ BAND = 8
 
 
 @triton.jit
-def codes(words_ptr, j, l, units, n, k, BITS: tl.constexpr, WORDS_OF_UNIT: tl.constexpr):
-    """Those of rows j [1, BN] and columns l [BK, 1], looked up where they lie."""
-    within = (j < n) & (l < k)
-    unit = (j // 64).to(tl.int64) * units + l // 64
-    r, g, down = j % 64 // 16, j % 8, j // 8 % 2
-    fragment, right, t, second = l % 64 // 16, l // 8 % 2, l % 8 // 2, l % 2
+def codes(words_ptr, row, col, units, n, k, BITS: tl.constexpr, WORDS_OF_UNIT: tl.constexpr):
+    """Those of `row` [1, BN] and `col` [BK, 1], looked up where they lie."""
+    within = (row < n) & (col < k)
+    unit = (row // 64).to(tl.int64) * units + col // 64
+    r, g, down = row % 64 // 16, row % 8, row // 8 % 2
+    fragment, right, t, second = col % 64 // 16, col // 8 % 2, col % 8 // 2, col % 2
     lane = 4 * g + t
     if BITS == 4:
         word = 128 * r + 4 * lane + fragment
@@ -53,7 +53,7 @@ def quantized_linear_kernel(
     BAND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A tile per program, BAND rows of tiles column by column. Codes less their zeros are exact in
-    16 bits; the sums of BK values of k are multiplied by their scale.
+    16 bits; the sums of a group are multiplied by its scale.
     """
     tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
     index = tl.program_id(0)
@@ -64,6 +64,7 @@ def quantized_linear_kernel(
     j = (in_band // rows * BN + tl.arange(0, BN))[None, :]  # [1, BN]
     depth = tl.arange(0, BK)
     total = tl.zeros([BM, BN], dtype=tl.float32)
+    own = tl.zeros([BM, BN], dtype=tl.float32)
     for start in range(0, k, BK):
         at = (start // group).to(tl.int64) * n + j
         within = (i < m) & (start + depth[None, :] < k)
@@ -75,11 +76,13 @@ def quantized_linear_kernel(
             code -= 8
         wide = decode(x, FORMAT, False)
         if WIDE:
-            own = tl.dot(wide, code.to(tl.float32), input_precision="ieee")
+            own = tl.dot(wide, code.to(tl.float32), own, input_precision="ieee")
         else:
-            own = tl.dot(x, code.to(x_ptr.dtype.element_ty))
-        scale = decode(tl.load(scales_ptr + at, mask=j < n, other=0), FORMAT, False)
-        total += own * scale
+            own = tl.dot(x, code.to(x_ptr.dtype.element_ty), own)
+        if ((start + BK) % group == 0) | (start + BK >= k):
+            scale = decode(tl.load(scales_ptr + at, mask=j < n, other=0), FORMAT, False)
+            total += own * scale
+            own = tl.zeros([BM, BN], dtype=tl.float32)
     if HAS_BIAS:
         total += decode(tl.load(bias_ptr + j, mask=j < n, other=0), FORMAT, False)
     d = encode(total, FORMAT, False, d_ptr.dtype.element_ty)

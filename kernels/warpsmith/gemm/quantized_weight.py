@@ -134,10 +134,9 @@ def _of_four_bits(
         f"{shape_text(qweight)} of {qweight.dtype}",
     )
     order = _AWQ_ORDER if layout == "awq" else _IN_ORDER
-    if layout == "awq":
-        codes = _unpacked(qweight, order).t()  # [k, n / 8]
-    else:
-        codes = _unpacked(qweight.t(), order)  # [k / 8, n]
+    along_n = layout == "awq"
+    codes = _unpacked(qweight if along_n else qweight.t(), order)
+    codes = codes.t() if along_n else codes
     if qzeros is None:
         return codes, None
     _expect(

@@ -1,4 +1,4 @@
-"""Random calls of quantisers."""
+"""Random calls of quantisers, and of weights that are quantised."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from warpsmith.core.catalogue import FP8
-from warpsmith.proof.random_calls.call import dtype_text
+from warpsmith.proof.random_calls.call import COLUMNS, SIZES, dtype_text
 
 if TYPE_CHECKING:
     from warpsmith.proof.random_calls.draw import Draw
@@ -51,7 +51,25 @@ def _fused(draw: Draw) -> Roles:
     }
 
 
+def _linear(draw: Draw) -> Roles:
+    group, bits = draw.pick((0, 32, 64, 128)), draw.pick((4, 8))
+    n, rows = draw.pick((*SIZES, *COLUMNS)), draw.pick((*SIZES, 17, 40, 70))
+    k = group * draw.pick((1, 2, 3)) if group else draw.pick((0, 1, 7, 8, 72, 256))
+    groups = k // group if group else 1
+    batch = draw.pick(((rows,), (2, rows), ()))
+    words = (-(-n // 64), -(-k // 64), 512 if bits == 4 else 1024)
+    zeros = bits == 4 and draw.maybe()
+    return {
+        "x": lambda: draw.tensor((*batch, k)),
+        "weight": lambda: draw.tensor(words, "words", "i32"),
+        "scales": lambda: draw.tensor((groups, n), "scales"),
+        "zeros": lambda: draw.tensor((groups, n), "classes 17", "i8") if zeros else None,
+        "bias": lambda: draw.tensor((n,)) if draw.maybe() else None,
+    }
+
+
 PLANS: Mapping[str, Callable[[Draw], Roles]] = {
     "quantize": _plain,
+    "quantized_linear": _linear,
     **dict.fromkeys(("rms_norm_quantize", "silu_and_mul_quantize"), _fused),
 }
