@@ -10,31 +10,6 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kSumThreads = 128, kSumWidth = 4;
-
-// Partial sums in the order of the slices, and the bias.
-template <class T>
-__global__ void __launch_bounds__(kSumThreads)
-    quantized_linear_sum_kernel(const QuantizedLinearArgs a, const int slices) {
-  const int64_t total = a.m * a.n, at = (int64_t{blockIdx.x} * kSumThreads + threadIdx.x) * kSumWidth;
-  if (at >= total) return;
-  float sum[kSumWidth] = {};
-  for (int slice = 0; slice < slices; ++slice) {
-    Vec<float, kSumWidth> part;
-    load(part, a.partial + slice * total + at);
-#pragma unroll
-    for (int i = 0; i < kSumWidth; ++i) sum[i] += part[i];
-  }
-  if (a.bias != nullptr) {
-    const T* bias = static_cast<const T*>(a.bias) + at % a.n;
-#pragma unroll
-    for (int i = 0; i < kSumWidth; ++i) sum[i] += to_float(bias[i]);
-  }
-  Vec<T, kSumWidth> out;
-  from_float(out, sum);
-  store(static_cast<T*>(a.d) + at, out);
-}
-
 const char* takes(const QuantizedLinearArgs& a) {
   if (a.dtype == Dtype::f32) return "takes f16 and bf16";
   if (!tiles_rows(a.x, a.m, a.k, a.x_stride, a.dtype, 8)) return "needs rows of x in packs of 16 bytes";
@@ -48,12 +23,9 @@ const char* takes(const QuantizedLinearArgs& a) {
 void launch(const QuantizedLinearArgs& a, cudaStream_t stream) {
   const auto run = [&]<class T>() {
     a.bits == 4 ? launch_quantized_mma<T, 4>(a, stream) : launch_quantized_mma<T, 8>(a, stream);
-    const Split split = quantized_split(a.m, a.n, a.k, a.sm_count);
-    if (split.count == 1) return;
-    const auto grid = static_cast<unsigned>(ceil_div(a.m * a.n, kSumThreads * kSumWidth));
-    warpsmith::launch<&quantized_linear_sum_kernel<T>>({grid, kSumThreads}, stream, a, split.count);
   };
   a.dtype == Dtype::f16 ? run.template operator()<f16>() : run.template operator()<bf16>();
+  if (const int slices = quantized_split(a).count; slices > 1) sum_quantized_slices(a, slices, stream);
 }
 
 const Register<QuantizedLinearArgs> registered{"mma", /*min_sm=*/80, takes, launch};

@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
 
 template <class Tile>
 void launch_quantized_tile(const QuantizedLinearArgs& a, cudaStream_t stream) {
-  const Split split = quantized_split(a.m, a.n, a.k, a.sm_count);
+  const Split split = quantized_split(a);
   const int64_t tiles = ceil_div(a.m, Tile::bm) * ceil_div(a.n, Tile::bn);
   const LaunchConfig config{.grid = static_cast<unsigned>(tiles * split.count),
                             .block = static_cast<unsigned>(Tile::threads),

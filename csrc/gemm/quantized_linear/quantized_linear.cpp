@@ -96,6 +96,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& weigh
   const RowShape of_x = as_rows(rows);
   const Tensor words = dense(weight), of_scales = dense(scales);
   const OptionalTensor of_zeros = dense(zeros), of_bias = dense(bias);
+  const DeviceInfo& info = device_info(x.get_device_index());
   QuantizedLinearArgs args{
       .x = rows.data_ptr(),
       .words = static_cast<const uint32_t*>(words.data_ptr()),
@@ -112,10 +113,11 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& weigh
       .group = group,
       .bits = weight.size(2) == kWords4 ? 4 : 8,
       .dtype = *kernel_dtype(x.scalar_type()),
-      .sm_count = device_info(x.get_device_index()).sm_count,
+      .sm = info.sm,
+      .sm_count = info.sm_count,
   };
   Tensor partial;
-  if (const int slices = quantized_split(args.m, args.n, args.k, args.sm_count).count; slices > 1) {
+  if (const int64_t slices = most_quantized_slices(args); slices > 1) {
     const int64_t count = slices * args.m * args.n;
     partial = empty_contiguous(x, Sizes(&count, 1), ScalarType::Float);
     args.partial = static_cast<float*>(partial.data_ptr());

@@ -15,6 +15,8 @@
 // follow each other are fragments along k: four of them in 4 bits, two in 8.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -40,7 +42,7 @@ struct QuantizedLinearArgs {
   int64_t group;  // values of k that share a scale: 32, 64 or 128, or k for one group
   int bits;       // 4 or 8
   Dtype dtype;    // of x, scales, bias and d
-  int sm_count;
+  int sm, sm_count;
 };
 
 // Where the code of row j, column l lies in a unit of weights: in which word, and from which bit on.
@@ -80,10 +82,42 @@ constexpr TileCost quantized_cost(int bm) {
   return cost;
 }
 
-inline Split quantized_split(int64_t m, int64_t n, int64_t k, int sm_count) {
-  const int64_t most = std::max<int64_t>(1, std::min(k / kLeastSliceDepth, kMostSlices));
-  const SplitProblem problem{.batch = 1, .m = m, .n = n, .k = k, .most_splits = most, .sm_count = sm_count};
-  return plan_tile(problem, quantized_cost(quantized_tile_m(m))).split;
+inline Split split_quantized(const QuantizedLinearArgs& a, const TileCost& tile) {
+  const int64_t most = std::max<int64_t>(1, std::min(a.k / kLeastSliceDepth, kMostSlices));
+  return plan_tile({.batch = 1, .m = a.m, .n = a.n, .k = a.k, .most_splits = most, .sm_count = a.sm_count}, tile).split;
 }
+
+inline Split quantized_split(const QuantizedLinearArgs& a) {
+  return split_quantized(a, quantized_cost(quantized_tile_m(a.m)));
+}
+
+// --- the same by wgmma ----------------------------------------------------------------------------
+
+// Rows of x of a block: sums of a group beside all others leave registers for 192. Not measured yet.
+constexpr int wgmma_tile_m(int64_t m) {
+  if (m <= 64) return 64;
+  return m > 128 && 20 * ceil_div(m, 192) * 192 <= 21 * ceil_div(m, 128) * 128 ? 192 : 128;
+}
+
+inline Split wgmma_split(const QuantizedLinearArgs& a) {
+  const int bm = wgmma_tile_m(a.m);
+  return split_quantized(a, {.bm = bm,
+                             .bn = kQuantizedTileN,
+                             .bk = 128,
+                             .blocks = 1,
+                             .alone = 1.0f,
+                             .full = 1.0f,
+                             .fill = 256.0f,
+                             .rate = bm == 64 ? 1.7e6f : 2.6e6f});
+}
+
+// Of whichever rung serves.
+inline int64_t most_quantized_slices(const QuantizedLinearArgs& a) {
+  const int of_mma = quantized_split(a).count;
+  return a.sm == 90 ? std::max(of_mma, wgmma_split(a).count) : of_mma;
+}
+
+// Adds up partial sums [slices, m, n] in the order of the slices, and the bias. Defined in sum_slices.cu.
+void sum_quantized_slices(const QuantizedLinearArgs& a, int slices, cudaStream_t stream);
 
 }  // namespace warpsmith

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property, Rung, is_fp8
 from warpsmith.gemm import quantized_linear_cases as cases
+from warpsmith.gemm.ladder_wgmma import lacks_wgmma
 from warpsmith.gemm.quantized_weight import (
     GROUPS,
     UNIT,
@@ -147,6 +148,20 @@ def _suits_naive(x: Tensor, scales: Tensor) -> str | None:
     return None if few else "the product is large"
 
 
+def _needs_aligned(
+    weight: Tensor, scales: Tensor, zeros: Tensor | None, of_zeros: int
+) -> str | None:
+    aligned = ((weight, 16), (scales, 16), (zeros, of_zeros))
+    if any(t is not None and t.is_contiguous() and address(t) % by for t, by in aligned):
+        return "needs weight, scales and zeros aligned to 16 bytes"
+    return None
+
+
+def _needs_few_tiles(rows: int, n: int, tile: int) -> str | None:
+    tiles = -(-rows // tile) * -(-n // _TILE_N)
+    return None if tiles * _MOST_SLICES <= MOST_ROWS else "needs less than 2^27 tiles"
+
+
 def _needs_mma(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None) -> str | None:
     n, rows = scales.shape[1], as_rows(x).rows
     if n == 0 or rows == 0:
@@ -155,12 +170,46 @@ def _needs_mma(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None) 
         return "needs rows of x in packs of 16 bytes"
     if n % 8:
         return "needs n in packs of 8"
-    aligned = ((weight, 16), (scales, 16), (zeros, 8))
-    if any(t is not None and t.is_contiguous() and address(t) % by for t, by in aligned):
-        return "needs weight, scales and zeros aligned to 16 bytes"
     tile = next((size for size in (16, 32, 64) if rows <= size), 128)
-    tiles = -(-rows // tile) * -(-n // _TILE_N)
-    return None if tiles * _MOST_SLICES <= MOST_ROWS else "needs less than 2^27 tiles"
+    return _needs_aligned(weight, scales, zeros, 8) or _needs_few_tiles(rows, n, tile)
+
+
+def _tile_of_wgmma(rows: int) -> int:
+    if rows <= 64:
+        return 64
+    wide = rows > 128 and 20 * -(-rows // 192) * 192 <= 21 * -(-rows // 128) * 128
+    return 192 if wide else 128
+
+
+def _can_map(x: Tensor) -> bool:
+    """`can_map` of host/tensor_map.h, of 16 bits."""
+    layout = as_rows(x)
+    if not layout.copied and address(x) % 16:
+        return False
+    small = max(layout.rows, layout.cols) < 2**31
+    pitch = layout.stride * 2
+    walks = layout.stride >= layout.cols and pitch % 16 == 0 and pitch < 2**40
+    return small and (layout.rows == 1 or walks)
+
+
+def _needs_wgmma(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None) -> str | None:
+    n, rows = scales.shape[1], as_rows(x).rows
+    if n == 0 or rows == 0:
+        return None
+    if lacks_wgmma():
+        return "needs sm_90, the only one with wgmma"
+    if x.shape[-1] == 0:
+        return "needs values along k"
+    if not _can_map(x):
+        return "needs rows of x in packs of 16 bytes that do not overlap"
+    if n % 16:
+        return "needs n in packs of 16"
+    tiles = _needs_few_tiles(rows, n, _tile_of_wgmma(rows))
+    return _needs_aligned(weight, scales, zeros, 16) or tiles
+
+
+def _suits_wgmma(x: Tensor) -> str | None:
+    return None if as_rows(x).rows > 32 else "few rows"
 
 
 def _bytes(
@@ -190,6 +239,16 @@ op = catalogue.add(
                 dtypes=("f16", "bf16"),
                 technique="mma",
                 when=_needs_mma,
+                unproven=True,
+            ),
+            Rung(
+                "wgmma",
+                "the copy engine fills the ring, wgmma takes widened weights from registers",
+                dtypes=("f16", "bf16"),
+                technique="wgmma",
+                min_sm=90,
+                when=_needs_wgmma,
+                suits=_suits_wgmma,
                 unproven=True,
             ),
         ),
