@@ -41,6 +41,7 @@ SHAPES = {
     **dict.fromkeys(("conv1d_group_norm_forward", "conv1d_backward"), ("2x24x64",)),
     "add_noise": ("24x64", "24x64", "24", "50x2"),
     "histogram": ("24x64", "257"),
+    "quantized_linear": ("24x64", "1x1x512", "2x64"),
     **dict.fromkeys(("upsample_nearest2d_forward", "upsample_nearest2d_backward"), ("1x24x8x8",)),
 }
 

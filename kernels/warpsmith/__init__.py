@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from warpsmith.patching import patch as patch
     from warpsmith.patching import unpatch as unpatch
     from warpsmith.patching.use import use as use
+    from warpsmith.quantize import *  # noqa: F403
     from warpsmith.reduce import *  # noqa: F403
     from warpsmith.softmax import *  # noqa: F403
     from warpsmith.transform import *  # noqa: F403

@@ -79,6 +79,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "rms_norm",
         "rms_norm_fp8",
     ),
+    "quantize": (
+        "quantize_fp8",
+        "quantize_int8",
+        "rms_norm_quantize",
+        "silu_and_mul_quantize",
+    ),
     "loss": (
         "bce_with_logits",
         "cross_entropy",
@@ -87,6 +93,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     ),
     "gemm": (
         "accumulate_matmul",
+        "QuantizedWeight",
         "addmm",
         "fused_mlp",
         "fused_qkv",
@@ -99,6 +106,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "matmul",
         "matmul_tf32",
         "scaled_grouped_matmul",
+        "quantized_linear",
+        "repack_quantized_weight",
         "scaled_matmul",
     ),
     "attention": (

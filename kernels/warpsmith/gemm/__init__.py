@@ -11,10 +11,13 @@ from warpsmith.gemm.grouped_matmul import grouped_matmul
 from warpsmith.gemm.linear import addmm, linear
 from warpsmith.gemm.matmul import matmul
 from warpsmith.gemm.matmul_tf32 import matmul_tf32
+from warpsmith.gemm.quantized_linear import quantized_linear
+from warpsmith.gemm.quantized_weight import QuantizedWeight, repack_quantized_weight
 from warpsmith.gemm.scaled_grouped_matmul import scaled_grouped_matmul
 from warpsmith.gemm.scaled_matmul import scaled_matmul
 
 __all__ = [
+    "QuantizedWeight",
     "accumulate_matmul",
     "addmm",
     "fused_mlp",
@@ -27,6 +30,8 @@ __all__ = [
     "linear",
     "matmul",
     "matmul_tf32",
+    "quantized_linear",
+    "repack_quantized_weight",
     "scaled_grouped_matmul",
     "scaled_matmul",
 ]

@@ -26,13 +26,13 @@ ACCUMULATORS = {"f16": ("f32",), "bf16": ("f32",)}
 
 
 @functools.cache
-def _lacks_wgmma() -> bool:
+def lacks_wgmma() -> bool:
     """Of this machine's GPU, where there is one; the condition is about no other."""
     return torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0)
 
 
 def needs_wgmma(p: Problem) -> str | None:
-    return "needs sm_90, the only one with wgmma" if _lacks_wgmma() else None
+    return "needs sm_90, the only one with wgmma" if lacks_wgmma() else None
 
 
 def _can_map(p: Problem, x: Matrix, rows: int, cols: int) -> bool:

@@ -76,6 +76,16 @@ def _channels(i: Inputs) -> tuple[Any, ...]:
     return i.plain(2, COLS, 4, 4), GROUPS, i.plain(COLS, salt=1), i.plain(COLS, salt=2)
 
 
+def _packed_layer(i: Inputs) -> tuple[Any, ...]:
+    codes = torch.randint(0, 16, (COLS, COLS), generator=i.generator((COLS,)), device=i.device)
+    words = torch.zeros(COLS // 8, COLS, dtype=torch.int32, device=i.device)
+    for place in range(8):
+        words |= (codes.t()[place::8] << 4 * place).to(torch.int32)
+    scales = i.plain(1, COLS, salt=1)
+    packed = warpsmith.repack_quantized_weight(words, scales, layout="gptq")
+    return i.plain(ROWS, COLS), packed.weight, scales, (codes - 8).to(i.dtype) * scales.t()
+
+
 def _layer(i: Inputs) -> tuple[Any, ...]:
     return i.plain(ROWS, COLS), i.plain(COLS, COLS, salt=1), i.plain(COLS, salt=2)
 
@@ -361,6 +371,12 @@ CASES: Mapping[str, Case] = {
         _projections,
         _dealt_out,
         lambda x, w: warpsmith.fused_qkv(x, w, heads=2, kv_heads=1, head_dim=COLS // 4),
+    ),
+    "quantized_linear": Case(
+        _packed_layer,
+        lambda x, weight, scales, dense: F.linear(x, dense),
+        lambda x, weight, scales, dense: warpsmith.quantized_linear(x, weight, scales),
+        constants=(2, 3),
     ),
     "addmm": Case(lambda i: (i.plain(COLS, salt=3), *_product(i)), torch.addmm),
     "gemv": Case(lambda i: (i.plain(ROWS, COLS), i.plain(COLS, salt=1)), torch.mv),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from warpsmith.core.catalogue import FP8, Op
-from warpsmith.proof.random_calls import attention, caches, moves, vision
+from warpsmith.proof.random_calls import attention, caches, moves, quantized, vision
 from warpsmith.proof.random_calls.call import (
     CHANNELS_LAST,
     COLUMNS,
@@ -401,7 +401,7 @@ def _groups(draw: Draw) -> Roles:
 
 def _plan(op: Op) -> Callable[[Draw], Roles]:
     names = op.argument_names
-    for plans in (attention.PLANS, caches.PLANS, moves.PLANS, vision.PLANS):
+    for plans in (attention.PLANS, caches.PLANS, moves.PLANS, quantized.PLANS, vision.PLANS):
         if op.name in plans:
             return plans[op.name]
     if "offsets" in names and op.family == "gemm":
