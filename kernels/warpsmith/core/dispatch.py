@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from warpsmith.core import autograd, catalogue, families, references
+from warpsmith.core import autocast, autograd, catalogue, families, references
 from warpsmith.core.arguments_by_name import asks_for_gpu, by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 from warpsmith.core.loading import (
@@ -49,7 +49,7 @@ from warpsmith.core.loading import (
     load,
 )
 from warpsmith.core.references import first_tensor
-from warpsmith.core.schemas import parse_name
+from warpsmith.core.schemas import parse_name, parse_schema
 from warpsmith.native import finding, toolchain
 
 __all__ = ["_cutlass", "as_told", "built_with_cutlass", "ladder_orders", "last_rung", "load"]
@@ -522,6 +522,7 @@ def register(op: Op) -> None:
     _library.impl(f"{op.name}.rung", _until_loaded(op, "rung"), "CompositeExplicitAutograd")
     _library.impl(f"{op.name}.fallback", _fallback(op), "CompositeExplicitAutograd")
     _register_autograd(op, op.name)
+    autocast.register(_library, op.name, op.argument_names)
 
 
 def register_inplace(op: Op, index: int) -> None:
@@ -587,6 +588,7 @@ def register_composite(
     _library.impl(name, fake, "Meta")
     derivative = functools.cache(lambda: autograd.derivative(name, schema, backward))
     autograd.differentiate(_library, derivative, name)
+    autocast.register(_library, name, [a.name for a in parse_schema(schema).arguments])
     return _call(name, derivative)
 
 
@@ -614,6 +616,7 @@ def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Calla
     is_compiling = torch.compiler.is_compiling
     is_grad_enabled = torch.is_grad_enabled
     is_transforming = torch._C._are_functorch_transforms_active
+    is_autocast, casts = autocast.is_enabled, name in autocast.POLICIES
     below = autograd.BelowAutograd
 
     def recorded(*args: Any) -> Any:
@@ -623,8 +626,9 @@ def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Calla
         return recorded(*args)
 
     def call(*args: Any) -> Any:
-        # A tensor that vmap has batched does not say whether it requires a gradient.
-        if is_compiling() or is_transforming():
+        # A tensor that vmap has batched does not say whether it requires a gradient; autocast comes
+        # above autograd.
+        if is_compiling() or is_transforming() or (casts and is_autocast()):
             return default(*args)
         if is_grad_enabled():
             for a in args:
