@@ -91,7 +91,7 @@ def test_what_is_refused() -> None:
         warpsmith.add(X, 1.0, variant="f32")
     with pytest.raises(RuntimeError, match="add: expected x to be a floating-point tensor"):
         warpsmith.add(torch.arange(3), torch.arange(3))
-    with pytest.raises(RuntimeError, match="mul: expected a floating-point tensor, got torch.int"):
+    with pytest.raises(RuntimeError, match="mul: expected a floating-point tensor, got"):
         warpsmith.mul(torch.arange(3), 2)
     with pytest.raises(TypeError, match="add: expected tensors or numbers, got str"):
         warpsmith.add(X, "1")

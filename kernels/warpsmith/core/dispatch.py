@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from warpsmith.core import autocast, autograd, catalogue, families, references
+from warpsmith.core import autocast, autograd, catalogue, families, messages, references
 from warpsmith.core.arguments_by_name import asks_for_gpu, by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 from warpsmith.core.loading import (
@@ -238,8 +238,9 @@ def in_order(op: Op, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[A
     return args
 
 
-def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
+def require_tensors(op: Op, args: tuple[Any, ...], called: str | None = None) -> None:
     """Raises where a tensor is missing, which PyTorch lets pass if it is None, or has no strides.
+    Messages are those of `called`, by default of the operator.
 
     Raises:
         TypeError: None, a number or a list, say, in place of a tensor.
@@ -248,10 +249,10 @@ def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
     for name, needed, a in zip(op.argument_names, _tensors(op), args, strict=True):
         if needed and not isinstance(a, Tensor):
             given = "None" if a is None else type(a).__name__
-            raise TypeError(f"{op.name}: expected {name} to be a tensor, got {given}")
+            raise TypeError(f"{called or op.name}: expected {name} to be a tensor, got {given}")
         if isinstance(a, Tensor) and a.layout != torch.strided:
             raise NotImplementedError(
-                f"{op.name}: expected {name} to be a strided tensor, got {a.layout}"
+                f"{called or op.name}: expected {name} to be a strided tensor, got {a.layout}"
             )
 
 
@@ -640,12 +641,19 @@ def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Calla
     return call
 
 
-def public(op: Op) -> Callable[..., Any]:
+def public(op: Op, called: str | None = None) -> Callable[..., Any]:
     """The call behind a public function: `run(variant, *args)`, with all arguments.
 
-    What the library says of a tensor that is missing names no argument: looked for only when a call
-    has failed, which costs the others nothing.
+    What the library says of a tensor that is missing names no argument, and what PyTorch says of
+    one of another kind is a page long: looked for only when a call has failed, which costs the
+    others nothing.
+
+    Args:
+        op: the operator.
+        called: the function, for messages; by default the public one whose name the operator's
+            begins with.
     """
+    called = called or messages.called_by(op)
     derivative = None if op.written else functools.partial(autograd.derivative_of, op)
     call = _call(op.name, derivative)
     is_compiling = torch.compiler.is_compiling
@@ -660,8 +668,10 @@ def public(op: Op) -> Callable[..., Any]:
             return call(*args)
         try:
             return call(*args)
-        except RuntimeError:
-            require_tensors(op, normalise(op, args))
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            require_tensors(op, normalise(op, args), called)
+            if said := messages.in_words(op, called, error):
+                raise said from error
             raise
 
     return run

@@ -545,7 +545,8 @@ def operators_table() -> str:
     """The public functions and dtypes of every family."""
     rows = ["| family | operators | dtypes |", "| :-- | :-- | :-- |"]
     for family in catalogue.FAMILIES:
-        public = importlib.import_module(f"warpsmith.{family}").__all__
+        package = importlib.import_module(f"warpsmith.{family}")
+        public = [name for name in package.__all__ if not isinstance(getattr(package, name), type)]
         ops = [op for op in catalogue.load().values() if op.family == family]
         listed_ops = [op for op in ops if op.name in public]
         aliases = {op.name: [a for a in op.aliases if a in public] for op in listed_ops}
