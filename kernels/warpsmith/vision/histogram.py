@@ -362,7 +362,7 @@ def histogram(
     """
     if isinstance(bins, Tensor) and edges is None:
         bins, edges = None, bins
-    if bins is None:
+    if bins is None or isinstance(bins, Tensor):
         bins = 256 if edges is None else max(edges.numel() - 1, 0)
     if range is not None and (edges is not None or not x.is_floating_point()):
         beside = "integers" if edges is None else "edges"
