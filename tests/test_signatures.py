@@ -122,7 +122,7 @@ def test_gradients_of_what_is_composed() -> None:
 
     for accumulate in (False, True):
         ours, theirs = (
-            gradients(lambda x, v, f=f: f(x, (at, others), v, accumulate))
+            gradients(lambda x, v, f=f, add=accumulate: f(x, (at, others), v, add))
             for f in (warpsmith.index_put, torch.index_put)
         )
         torch.testing.assert_close(ours, theirs)

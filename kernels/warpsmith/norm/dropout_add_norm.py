@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from warpsmith.core import dispatch
 from warpsmith.core.catalogue import Gradients, Op, Property
+from warpsmith.norm import arguments, ladders, references
 from warpsmith.norm import dropout_add_norm_cases as cases
-from warpsmith.norm import ladders, references
 from warpsmith.norm.norms import LAYER_EPS, RMS_EPS, Norm, backward, forward
 from warpsmith.spec import philox
 from warpsmith.spec.peers import PerInput, RetainedGraph
@@ -215,7 +215,8 @@ def dropout_add_rms_norm(
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        residual: like x, in the dtype of x or f32; None for zeros.
+        residual: like x, in the dtype of x or f32; None for zeros. Of another dtype than these it
+            is read, and h handed out, in f32, as are the parameters.
         weight: [n], in the dtype of x or f32; None for ones.
         row_scale: [...], f32: a factor for each row of x, 0 or 1 / (1 - rate) in stochastic depth;
             None for ones.
@@ -237,6 +238,8 @@ def dropout_add_rms_norm(
     Reference:
         Huang et al. 2016, Deep Networks with Stochastic Depth, https://arxiv.org/abs/1603.09382
     """
+    if not arguments.taken(x, residual, weight):
+        (residual,), (weight,) = (arguments.fitting(x, a) for a in (residual, weight))
     return _dropout_add_rms_norm(
         variant, x, residual, weight, row_scale, p, seed, offset, eps, zero_centered
     )
@@ -264,7 +267,8 @@ def dropout_add_layer_norm(
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        residual: like x, in the dtype of x or f32; None for zeros.
+        residual: like x, in the dtype of x or f32; None for zeros. Of another dtype than these it
+            is read, and h handed out, in f32, as are the parameters.
         weight: [n], in the dtype of x or f32; None for ones.
         bias: [n], in the dtype of weight, or of x or f32 without one; None for zeros.
         row_scale: [...], f32: a factor for each row of x, 0 or 1 / (1 - rate) in stochastic depth;
@@ -287,6 +291,9 @@ def dropout_add_layer_norm(
     Reference:
         Huang et al. 2016, Deep Networks with Stochastic Depth, https://arxiv.org/abs/1603.09382
     """
+    if not (arguments.taken(x, residual, weight, bias) and arguments.alike(weight, bias)):
+        (residual,) = arguments.fitting(x, residual)
+        weight, bias = arguments.fitting(x, weight, bias)
     return _dropout_add_layer_norm(
         variant, x, residual, weight, bias, row_scale, p, seed, offset, eps, zero_centered
     )
