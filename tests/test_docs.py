@@ -21,7 +21,13 @@ from warpsmith.core.families import PUBLIC
 from warpsmith.records import report
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/models.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/models.md",
+    "docs/pytorch.md",
+)
 #: Written by `warpsmith report`.
 GENERATED = ("docs/plots/", "docs/benchmarks.md")
 #: The operator that CONTRIBUTING.md adds.

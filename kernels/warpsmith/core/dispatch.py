@@ -25,6 +25,7 @@ import operator
 import os
 import re
 import shutil
+import sys
 import sysconfig
 import threading
 import warnings
@@ -486,9 +487,11 @@ def _register_variant(variant: Variant) -> None:
 def _register_autograd(op: Op, name: str) -> None:
     if op.written:
         autograd.write(_library, op, name, op.written)
-    else:
-        derivative = functools.partial(autograd.derivative_of, op)
-        autograd.differentiate(_library, derivative, name)
+        return
+    derivative = functools.partial(autograd.derivative_of, op)
+    autograd.differentiate(_library, derivative, name)
+    if any(str(output.type) != "Tensor" for output in op.parsed.returns):
+        autograd.loop_over_batch(_library, name)
 
 
 def _alike(returns: str) -> str:
@@ -524,6 +527,27 @@ def register(op: Op) -> None:
     _library.impl(f"{op.name}.fallback", _fallback(op), "CompositeExplicitAutograd")
     _register_autograd(op, op.name)
     autocast.register(_library, op.name, op.argument_names)
+    if "torch.distributed.tensor" in sys.modules:
+        _sharding().register(op)
+
+
+def is_registered(op: Op) -> bool:
+    """Whether `torch.ops.warpsmith` has the operator."""
+    return op.name in _registered
+
+
+def _rules_are_there() -> bool:
+    """Whether sharding rules were registered before; they are afterwards."""
+    before = "warpsmith.sharding" in sys.modules
+    _sharding()
+    return before
+
+
+def _sharding() -> Any:
+    """What tells PyTorch of sharded tensors, which takes a module of its own that is slow to
+    import.
+    """
+    return importlib.import_module("warpsmith.sharding")
 
 
 def register_inplace(op: Op, index: int) -> None:
@@ -590,21 +614,17 @@ def register_composite(
     derivative = functools.cache(lambda: autograd.derivative(name, schema, backward))
     autograd.differentiate(_library, derivative, name)
     autocast.register(_library, name, [a.name for a in parse_schema(schema).arguments])
-    return _call(name, derivative)
+    call = _call(name, derivative)
+
+    def run(*args: Any) -> Any:
+        if forward_ad._current_level >= 0 and not torch.compiler.is_compiling():
+            autograd.refuse_tangents(name, args)
+        return call(*args)
+
+    return run
 
 
 # --- the public functions -------------------------------------------------------------------------
-
-
-def refuse_tangents(op: Op, args: tuple[Any, ...]) -> None:
-    """Forward-mode differentiation would take the result for a constant.
-
-    Raises:
-        NotImplementedError: where an argument carries a tangent.
-    """
-    for a in args:
-        if isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None:
-            raise NotImplementedError(f"{op.name}: forward-mode derivatives are not implemented")
 
 
 def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Callable[..., Any]:
@@ -661,7 +681,7 @@ def public(op: Op, called: str | None = None) -> Callable[..., Any]:
     def run(variant: str | None, *args: Any) -> Any:
         compiling = is_compiling()
         if not compiling and forward_ad._current_level >= 0:
-            refuse_tangents(op, args)
+            autograd.refuse_tangents(called, args)
         if variant is not None:
             return getattr(torch.ops.warpsmith, op.variant(variant).op_name).default(*args)
         if compiling:
@@ -670,6 +690,8 @@ def public(op: Op, called: str | None = None) -> Callable[..., Any]:
             return call(*args)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             require_tensors(op, normalise(op, args), called)
+            if "not have a sharding strategy" in str(error) and not _rules_are_there():
+                return call(*args)
             if said := messages.in_words(op, called, error):
                 raise said from error
             raise

@@ -22,8 +22,13 @@ def sum_to(grad: Tensor, shape: torch.Size) -> Tensor:
     if grad.shape == shape:
         return grad
     if is_fp8(grad.dtype):
-        return grad.float().sum_to_size(shape).to(grad.dtype)
-    return grad.sum_to_size(shape)
+        return sum_to(grad.float(), shape).to(grad.dtype)
+    # `sum_to_size` would ask a sharded tensor for the sizes of its part
+    more = grad.dim() - len(shape)
+    kept = [d for d in range(more, grad.dim()) if shape[d - more] == 1 and grad.shape[d] != 1]
+    if kept:
+        grad = grad.sum(kept, keepdim=True)
+    return grad.sum(list(range(more))) if more else grad
 
 
 def _add_backward(grad: Tensor, x: Tensor, y: Tensor, needs: Needs) -> Gradients:

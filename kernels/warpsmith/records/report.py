@@ -24,7 +24,7 @@ from typing import Any
 
 from warpsmith.core import catalogue, json_files
 from warpsmith.core.catalogue import DTYPES, Op
-from warpsmith.measure import bench, limits
+from warpsmith.measure import bench, contract, limits
 from warpsmith.measure.record import is_peer, peer_ms, record_path, stale_rows
 from warpsmith.native.code_lock import Lock
 from warpsmith.records.others import OTHERS
@@ -599,6 +599,7 @@ def block(name: str, results: Results) -> str:
         "overhead": lambda: overhead_table(results, ops),
         "limits": lambda: limits_table(results),
         "environment": lambda: environment_line(results),
+        "contract": contract.table,
     }
     if name in simple:
         return simple[name]()
