@@ -1,5 +1,5 @@
-"""Sharding rules: what `torch.distributed.tensor` is told of operators, so that each process computes
-on its part and no more is moved between them than has to be.
+"""Sharding rules: what `torch.distributed.tensor` is told of operators, so that each process
+computes on its part and no more is moved between them than has to be.
 
 A rule names, for one dimension of a mesh, placements of the arguments and those of the results that
 follow. That all is replicated is a rule of every operator. Rules are registered when PyTorch's

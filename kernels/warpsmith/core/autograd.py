@@ -293,7 +293,7 @@ def loop_over_batch(library: torch.library.Library, name: str) -> None:
         from torch._functorch.autograd_function import custom_function_call_vmap_helper
         from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
-        interpreter = retrieve_current_functorch_interpreter()
+        interpreter: Any = retrieve_current_functorch_interpreter()
         op = getattr(torch.ops.warpsmith, name).default
         return custom_function_call_vmap_helper(interpreter, one_by_one, op, *args)
 
