@@ -69,4 +69,4 @@ def test_as_unsharded(name: str, found: dict[str, str]) -> None:
 
 
 def test_every_function_of_the_table_is_tried() -> None:
-    assert {name.partition(":")[0] for name in cases()} - {"FSDP2"} == contract.SHARDED
+    assert {name.partition(":")[0] for name in cases()} - {"FSDP2"} == contract.sharded()

@@ -230,19 +230,8 @@ RULES: dict[str, Rule] = {
     "matmul": _matmul,
     "linear": _linear,
 }
-for _f in [
-    "elu",
-    "gelu",
-    "gelu_tanh",
-    "hardshrink",
-    "hardswish",
-    "mish",
-    "quick_gelu",
-    "relu",
-    "sigmoid",
-    "silu",
-]:
-    RULES[_f], RULES[f"{_f}_backward"] = _alike("x"), _alike("x", "grad")
+#: Of operators by the group of functions that they belong to: activations.
+RULES_OF_PARTS: dict[str, Rule] = {"unary": _alike("x"), "unary_backward": _alike("x", "grad")}
 
 
 # --- classes on several processes -----------------------------------------------------------------
@@ -393,7 +382,7 @@ def register(op: Op) -> None:
     if handler := HANDLERS.get(op.name):
         served = functools.partial(handler, op.defaults)
         DTensor._op_dispatcher._custom_op_handlers[default] = served
-    elif rule := RULES.get(op.name):
+    elif rule := RULES.get(op.name) or RULES_OF_PARTS.get(op.part):
         register_sharding(default)(_strategies(op, rule))
     else:
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from warpsmith.core import catalogue
 from warpsmith.measure import host_times
 
 #: The columns, and what is meant by each.
@@ -43,13 +44,18 @@ TWICE = _named(
     "permute unpack_qkv pack_qkv add_noise upsample_nearest2d reduce_sum dot matmul "
     "matmul_tf32 linear addmm gemv"
 )
-#: Functions whose tensors may be sharded.
+#: Functions whose tensors may be sharded, beside all activations.
 SHARDED = _named(
-    "add mul mul_add bias_gelu bias_gelu_tanh silu_and_mul gelu_and_mul gelu_tanh_and_mul elu "
-    "gelu gelu_tanh hardshrink hardswish mish quick_gelu relu sigmoid silu swish softmax "
-    "log_softmax rms_norm layer_norm add_rms_norm add_layer_norm cross_entropy "
-    "bce_with_logits matmul linear"
+    "add mul mul_add bias_gelu bias_gelu_tanh silu_and_mul gelu_and_mul gelu_tanh_and_mul softmax "
+    "log_softmax rms_norm layer_norm add_rms_norm add_layer_norm cross_entropy bce_with_logits "
+    "matmul linear"
 )
+
+
+def sharded() -> frozenset[str]:
+    ops = catalogue.load().values()
+    activations = (n for op in ops if op.part == "unary" for n in (op.name, *op.aliases))
+    return SHARDED | (set(activations) & set(FUNCTIONS))
 
 
 def works(machinery: str, function: str) -> bool:
@@ -59,7 +65,7 @@ def works(machinery: str, function: str) -> bool:
     if machinery == "forward":
         return False
     if machinery == "DTensor":
-        return function in SHARDED
+        return function in sharded()
     return True
 
 
