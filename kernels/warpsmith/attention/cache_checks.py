@@ -133,19 +133,19 @@ def places(
     """The page, and the token in it, of positions [batch, n] in sequences.
 
     Raises:
-        RuntimeError: for a position behind the cache's end, and a page that it does not have.
+        IndexError: for a position behind the cache's end, and a page that it does not have.
     """
     pages, tokens = k_cache.shape[:2]
     width = 1 if table is None else table.shape[1]
     if positions.numel() and not (
         0 <= int(positions.min()) <= int(positions.max()) < width * tokens
     ):
-        raise RuntimeError(f"{op}: the cache has no room for the tokens of a sequence")
+        raise IndexError(f"{op}: the cache has no room for the tokens of a sequence")
     at = positions // tokens
     if table is None:
         page = torch.arange(len(positions), device=positions.device)[:, None].expand_as(at)
     else:
         page = table.long().gather(1, at)
     if page.numel() and not (0 <= int(page.min()) <= int(page.max()) < pages):
-        raise RuntimeError(f"{op}: block_table names a page that the cache does not have")
+        raise IndexError(f"{op}: block_table names a page that the cache does not have")
     return page, positions % tokens

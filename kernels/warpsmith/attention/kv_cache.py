@@ -401,9 +401,9 @@ def attention_with_kv_cache(
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; scales without a cache in e4m3, or none
             with one; `appended` beside k and v; `blocks` beside a plan, or a plan for other
-            shapes, dtypes, devices or promises; the variant cannot take the call; on a CPU, a page
-            outside the cache or a sequence longer than it, which on a GPU end the kernel with a
-            message.
+            shapes, dtypes, devices or promises; the variant cannot take the call.
+        IndexError: on a CPU, a page outside the cache or a sequence longer than it, which on a GPU
+            end the kernel with a message.
         ValueError: the layout or the variant does not exist.
 
     Reference:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -408,7 +409,7 @@ ERRORS = (
 
 def cpu_errors() -> tuple[Bad, ...]:
     """What is seen on a CPU, and ends a kernel on a GPU."""
-    return (
+    outside = (
         _bad(
             "longer than the cache",
             "the cache has no room for the tokens of a sequence",
@@ -420,3 +421,4 @@ def cpu_errors() -> tuple[Bad, ...]:
             block_table=lambda i: ints(i, [[0, 77], [1, 2]]),
         ),
     )
+    return tuple(replace(bad, error=IndexError) for bad in outside)

@@ -316,7 +316,7 @@ def rope_store_kv(
     factor: float = 1.0,
     interleaved: bool = False,
     *,
-    base: float = 10000.0,
+    base: float | None = None,
     rotary_dim: int | None = None,
     inplace: bool = False,
     variant: str | None = None,
@@ -367,25 +367,23 @@ def rope_store_kv(
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; both tables and turns are given, or
             neither slots nor lengths, or both; scales without a cache in e4m3, or none with one; an
-            argument requires a gradient; with `inplace`, elements of q share memory; on a CPU, a
-            slot or a page outside the cache.
-        IndexError: on a CPU, a position that tables do not have, or an axis that there is none of.
-            On a GPU what lies outside ends the kernel with a message, and CUDA fails with an
-            assertion from then on.
-        ValueError: the variant does not exist.
+            argument requires a gradient; with `inplace`, elements of q share memory.
+        IndexError: on a CPU, a slot or a page outside the cache, a position that tables do not
+            have, or an axis that there is none of. On a GPU what lies outside ends the kernel with
+            a message, and CUDA fails with an assertion from then on.
+        ValueError: the variant does not exist; base or rotary_dim come beside tables or turns.
 
     Reference:
         Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding",
         https://arxiv.org/abs/2104.09864; `k_cache[slots // page, slots % page] = rope(k)`.
     """
-    if cos is None and sin is None and turns is None:
-        turns = rotary.turns_of(q.shape[-1] if rotary_dim is None else rotary_dim, base, q.device)
+    turns, positions = rotary.given(
+        "rope_store_kv", q, cos, positions, turns, axes, base, rotary_dim
+    )
     rows = slots is not None and slots.dim() == 1 and q.dim() == k.dim() == v.dim() == 3
     given = q
     if rows:
         given, k, v, slots = q[None], k[None], v[None], slots[None]  # type: ignore[index]
-        if positions is not None and positions.dim() == (1 if axes is None else 2):
-            positions = positions.unsqueeze(-2)
     args = (
         given, k, v, k_cache, v_cache, cos, sin, positions, turns, axes, slots, lengths,
         block_table, k_scale, v_scale, factor, interleaved,

@@ -92,7 +92,7 @@ def stored(
         kept = slots >= 0
         page, token = slots // k_cache.shape[1], slots % k_cache.shape[1]
         if slots.numel() and int(page.max()) >= k_cache.shape[0]:
-            raise RuntimeError(f"{op}: a slot lies behind the end of the cache")
+            raise IndexError(f"{op}: a slot lies behind the end of the cache")
 
     def with_rows(x: Tensor, cache: Tensor, scale: Tensor | None) -> Tensor:
         rows = x[kept]
@@ -303,9 +303,9 @@ def store_kv(
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; neither slots nor lengths are given, or
-            both; scales without a cache in e4m3, or none with one; on a CPU, a slot or a page
-            outside the cache. On a GPU these end the kernel with a message, and CUDA fails with
-            an assertion from then on.
+            both; scales without a cache in e4m3, or none with one.
+        IndexError: on a CPU, a slot or a page outside the cache. On a GPU these end the kernel with
+            a message, and CUDA fails with an assertion from then on.
         ValueError: the variant does not exist.
 
     Reference:

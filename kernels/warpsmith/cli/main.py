@@ -257,7 +257,7 @@ def report(args: argparse.Namespace) -> int:
             bar.update(task, advance=1, description="checking the verification")
             messages += freshness.unverified(root, gpu, results.lock)
             bar.update(task, advance=1, description="checking README.md")
-            messages += freshness.outdated_pages([readme], results)
+            messages += freshness.outdated_pages([readme, docs / "pytorch.md"], results)
             bar.update(task, advance=1, description="checking docs/benchmarks.md")
             wanted = reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs)
         if not page.is_file() or page.read_text() != wanted:
@@ -294,9 +294,10 @@ def report(args: argparse.Namespace) -> int:
             written += plotting.draw(results, folder, names, step)
     if args.plots:
         return _say_written(written, args.json)
-    if readme.is_file():
-        readme.write_text(reports.fill(readme.read_text(), results))
-        written.append(readme)
+    for filled in (readme, docs / "pytorch.md"):
+        if filled.is_file():
+            filled.write_text(reports.fill(filled.read_text(), results))
+            written.append(filled)
     path = home / "benchmarks" / code_lock.NAME
     if results.lock is not None and path.is_file():
         results.lock.with_python().save(path)

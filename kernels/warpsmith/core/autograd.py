@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from warpsmith.core.arguments_by_name import taken
 from warpsmith.core.catalogue import Op
@@ -232,6 +233,17 @@ def _direct(name: str) -> Callable[..., Any]:
     return getattr(torch.ops.warpsmith, name).default._op
 
 
+def refuse_tangents(name: str, args: tuple[Any, ...]) -> None:
+    """Forward-mode differentiation would take the result for a constant.
+
+    Raises:
+        NotImplementedError: where an argument carries a tangent.
+    """
+    for a in args:
+        if isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None:
+            raise NotImplementedError(f"{name}: forward-mode derivatives are not implemented")
+
+
 def differentiate(
     library: torch.library.Library,
     derivative: Callable[[], Formula],
@@ -243,6 +255,8 @@ def differentiate(
     """
 
     def run(*args: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            refuse_tangents(name, args)
         if not (_is_grad_enabled() and _any_requires_grad(*args)):
             with BelowAutograd():
                 return _direct(name)(*args)
@@ -256,6 +270,34 @@ def differentiate(
             return recorded(*args)
 
     library.impl(name, run, "Autograd")
+
+
+def loop_over_batch(library: torch.library.Library, name: str) -> None:
+    """Registers that `torch.vmap` calls `warpsmith::name` once for each of a batch. PyTorch does so
+    by itself, but where an output may be left out.
+    """
+
+    def one_by_one(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        def of(k: int) -> Any:
+            pairs = zip(args, in_dims, strict=True)
+            return _direct(name)(*(a if d is None else a.select(d, k) for a, d in pairs))
+
+        found = [of(k) for k in range(info.batch_size)]
+        several = isinstance(found[0], tuple)
+        outputs = list(zip(*found, strict=True)) if several else [tuple(found)]
+        stacked = tuple(None if o[0] is None else torch.stack(o) for o in outputs)
+        dims = tuple(None if o is None else 0 for o in stacked)
+        return (stacked, dims) if several else (stacked[0], dims[0])
+
+    def run(*args: Any) -> Any:
+        from torch._functorch.autograd_function import custom_function_call_vmap_helper
+        from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+
+        interpreter: Any = retrieve_current_functorch_interpreter()
+        op = getattr(torch.ops.warpsmith, name).default
+        return custom_function_call_vmap_helper(interpreter, one_by_one, op, *args)
+
+    library.impl(name, run, "FuncTorchBatched")
 
 
 class _Once(torch.autograd.Function):

@@ -621,6 +621,11 @@ def load() -> dict[str, Op]:
     return _ops
 
 
+def known() -> tuple[Op, ...]:
+    """The operators of the families that are imported so far."""
+    return tuple(_ops.values())
+
+
 def of_family(family: str) -> tuple[Op, ...]:
     """The operators of one family, and no other family imported."""
     importlib.import_module(f"warpsmith.{family}")

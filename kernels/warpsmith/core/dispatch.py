@@ -25,6 +25,7 @@ import operator
 import os
 import re
 import shutil
+import sys
 import sysconfig
 import threading
 import warnings
@@ -37,7 +38,15 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from warpsmith.core import autograd, catalogue, elsewhere, families, references
+from warpsmith.core import (
+    autocast,
+    autograd,
+    catalogue,
+    elsewhere,
+    families,
+    messages,
+    references,
+)
 from warpsmith.core.arguments_by_name import asks_for_gpu, by_name
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 from warpsmith.core.loading import (
@@ -49,7 +58,7 @@ from warpsmith.core.loading import (
     load,
 )
 from warpsmith.core.references import first_tensor
-from warpsmith.core.schemas import parse_name
+from warpsmith.core.schemas import parse_name, parse_schema
 from warpsmith.native import finding, toolchain
 
 __all__ = ["_cutlass", "as_told", "built_with_cutlass", "ladder_orders", "last_rung", "load"]
@@ -256,8 +265,9 @@ def in_order(op: Op, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[A
     return args
 
 
-def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
+def require_tensors(op: Op, args: tuple[Any, ...], called: str | None = None) -> None:
     """Raises where a tensor is missing, which PyTorch lets pass if it is None, or has no strides.
+    Messages are those of `called`, by default of the operator.
 
     Raises:
         TypeError: None, a number or a list, say, in place of a tensor.
@@ -266,10 +276,10 @@ def require_tensors(op: Op, args: tuple[Any, ...]) -> None:
     for name, needed, a in zip(op.argument_names, _tensors(op), args, strict=True):
         if needed and not isinstance(a, Tensor):
             given = "None" if a is None else type(a).__name__
-            raise TypeError(f"{op.name}: expected {name} to be a tensor, got {given}")
+            raise TypeError(f"{called or op.name}: expected {name} to be a tensor, got {given}")
         if isinstance(a, Tensor) and a.layout != torch.strided:
             raise NotImplementedError(
-                f"{op.name}: expected {name} to be a strided tensor, got {a.layout}"
+                f"{called or op.name}: expected {name} to be a strided tensor, got {a.layout}"
             )
 
 
@@ -507,9 +517,11 @@ def _register_variant(variant: Variant) -> None:
 def _register_autograd(op: Op, name: str) -> None:
     if op.written:
         autograd.write(_library, op, name, op.written)
-    else:
-        derivative = functools.partial(autograd.derivative_of, op)
-        autograd.differentiate(_library, derivative, name)
+        return
+    derivative = functools.partial(autograd.derivative_of, op)
+    autograd.differentiate(_library, derivative, name)
+    if any(str(output.type) != "Tensor" for output in op.parsed.returns):
+        autograd.loop_over_batch(_library, name)
 
 
 def _alike(returns: str) -> str:
@@ -544,6 +556,28 @@ def register(op: Op) -> None:
     _library.impl(f"{op.name}.rung", _until_loaded(op, "rung"), "CompositeExplicitAutograd")
     _library.impl(f"{op.name}.fallback", _fallback(op), "CompositeExplicitAutograd")
     _register_autograd(op, op.name)
+    autocast.register(_library, op.name, op.argument_names)
+    if "torch.distributed.tensor" in sys.modules:
+        _sharding().register(op)
+
+
+def is_registered(op: Op) -> bool:
+    """Whether `torch.ops.warpsmith` has the operator."""
+    return op.name in _registered
+
+
+def _rules_are_there() -> bool:
+    """Whether sharding rules were registered before; they are afterwards."""
+    before = "warpsmith.sharding" in sys.modules
+    _sharding()
+    return before
+
+
+def _sharding() -> Any:
+    """What tells PyTorch of sharded tensors, which takes a module of its own that is slow to
+    import.
+    """
+    return importlib.import_module("warpsmith.sharding")
 
 
 def register_inplace(op: Op, index: int) -> None:
@@ -609,21 +643,18 @@ def register_composite(
     _library.impl(name, fake, "Meta")
     derivative = functools.cache(lambda: autograd.derivative(name, schema, backward))
     autograd.differentiate(_library, derivative, name)
-    return _call(name, derivative)
+    autocast.register(_library, name, [a.name for a in parse_schema(schema).arguments])
+    call = _call(name, derivative)
+
+    def run(*args: Any) -> Any:
+        if forward_ad._current_level >= 0 and not torch.compiler.is_compiling():
+            autograd.refuse_tangents(name, args)
+        return call(*args)
+
+    return run
 
 
 # --- the public functions -------------------------------------------------------------------------
-
-
-def refuse_tangents(op: Op, args: tuple[Any, ...]) -> None:
-    """Forward-mode differentiation would take the result for a constant.
-
-    Raises:
-        NotImplementedError: where an argument carries a tangent.
-    """
-    for a in args:
-        if isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None:
-            raise NotImplementedError(f"{op.name}: forward-mode derivatives are not implemented")
 
 
 def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Callable[..., Any]:
@@ -636,6 +667,7 @@ def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Calla
     is_compiling = torch.compiler.is_compiling
     is_grad_enabled = torch.is_grad_enabled
     is_transforming = torch._C._are_functorch_transforms_active
+    is_autocast, casts = autocast.is_enabled, name in autocast.POLICIES
     below = autograd.BelowAutograd
 
     def recorded(*args: Any) -> Any:
@@ -645,8 +677,9 @@ def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Calla
         return recorded(*args)
 
     def call(*args: Any) -> Any:
-        # A tensor that vmap has batched does not say whether it requires a gradient.
-        if is_compiling() or is_transforming():
+        # A tensor that vmap has batched does not say whether it requires a gradient; autocast comes
+        # above autograd.
+        if is_compiling() or is_transforming() or (casts and is_autocast()):
             return default(*args)
         if is_grad_enabled():
             for a in args:
@@ -658,12 +691,19 @@ def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Calla
     return call
 
 
-def public(op: Op) -> Callable[..., Any]:
+def public(op: Op, called: str | None = None) -> Callable[..., Any]:
     """The call behind a public function: `run(variant, *args)`, with all arguments.
 
-    What the library says of a tensor that is missing names no argument: looked for only when a call
-    has failed, which costs the others nothing.
+    What the library says of a tensor that is missing names no argument, and what PyTorch says of
+    one of another kind is a page long: looked for only when a call has failed, which costs the
+    others nothing.
+
+    Args:
+        op: the operator.
+        called: the function, for messages; by default the public one whose name the operator's
+            begins with.
     """
+    called = called or messages.called_by(op)
     derivative = None if op.written else functools.partial(autograd.derivative_of, op)
     call = _call(op.name, derivative)
     is_compiling = torch.compiler.is_compiling
@@ -671,15 +711,19 @@ def public(op: Op) -> Callable[..., Any]:
     def run(variant: str | None, *args: Any) -> Any:
         compiling = is_compiling()
         if not compiling and forward_ad._current_level >= 0:
-            refuse_tangents(op, args)
+            autograd.refuse_tangents(called, args)
         if variant is not None:
             return getattr(torch.ops.warpsmith, op.variant(variant).op_name).default(*args)
         if compiling:
             return call(*args)
         try:
             return call(*args)
-        except RuntimeError:
-            require_tensors(op, normalise(op, args))
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            require_tensors(op, normalise(op, args), called)
+            if "not have a sharding strategy" in str(error) and not _rules_are_there():
+                return call(*args)
+            if said := messages.in_words(op, called, error):
+                raise said from error
             raise
 
     return run

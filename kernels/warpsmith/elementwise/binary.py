@@ -11,7 +11,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Bad, Gradients, Inputs, Needs, Op, Property, is_fp8
-from warpsmith.elementwise import checks, ladder, samples
+from warpsmith.elementwise import checks, ladder, mixed, samples
 from warpsmith.spec import layout, references
 
 Derivative = Callable[..., Gradients]
@@ -22,8 +22,13 @@ def sum_to(grad: Tensor, shape: torch.Size) -> Tensor:
     if grad.shape == shape:
         return grad
     if is_fp8(grad.dtype):
-        return grad.float().sum_to_size(shape).to(grad.dtype)
-    return grad.sum_to_size(shape)
+        return sum_to(grad.float(), shape).to(grad.dtype)
+    # `sum_to_size` would ask a sharded tensor for the sizes of its part
+    more = grad.dim() - len(shape)
+    kept = [d for d in range(more, grad.dim()) if shape[d - more] == 1 and grad.shape[d] != 1]
+    if kept:
+        grad = grad.sum(kept, keepdim=True)
+    return grad.sum(list(range(more))) if more else grad
 
 
 def _add_backward(grad: Tensor, x: Tensor, y: Tensor, needs: Needs) -> Gradients:
@@ -237,13 +242,16 @@ _bias_gelu_tanh = _add_bias(
 )
 
 
-def add(x: Tensor, y: Tensor, *, variant: str | None = None) -> Tensor:
-    """Sum, `x + y`, with broadcasting.
+def add(x: Tensor, y: Tensor | float, *, alpha: float = 1, variant: str | None = None) -> Tensor:
+    """Sum, `x + alpha * y`, with broadcasting.
 
     Args:
         x: any shape, strides and floating dtype (float32, float16, bfloat16, float8_e4m3fn and
             float8_e5m2 have kernels).
-        y: the dtype and device of `x`, and a shape that broadcasts with it.
+        y: the device of `x`, and a shape that broadcasts with it; of another floating dtype, both
+            meet in the wider one. Or a number: that sum, and one with an `alpha` of operands that
+            broadcast, is PyTorch's own kernel.
+        alpha: what `y` is multiplied by.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -251,21 +259,25 @@ def add(x: Tensor, y: Tensor, *, variant: str | None = None) -> Tensor:
 
     Raises:
         RuntimeError: for other dtypes, devices or shapes than these.
-        ValueError: for an unknown variant.
+        ValueError: for an unknown variant, or one beside a number or an `alpha`.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
         `torch.add`.
     """
-    return _add(variant, x, y)
+    if alpha == 1 and isinstance(y, Tensor) and isinstance(x, Tensor):
+        return _add(variant, x, y) if y.dtype == x.dtype else _add(variant, *mixed.alike(x, y))
+    mixed.refuse_variant("add", variant, "beside a number or an alpha")
+    return mixed.with_numbers("add", lambda a, b: torch.add(a, b, alpha=alpha), x, y)
 
 
-def mul(x: Tensor, y: Tensor, *, variant: str | None = None) -> Tensor:
+def mul(x: Tensor, y: Tensor | float, *, variant: str | None = None) -> Tensor:
     """Product, `x * y`, with broadcasting.
 
     Args:
         x: any shape, strides and floating dtype, as in `add`.
-        y: the dtype and device of `x`, and a shape that broadcasts with it.
+        y: the device of `x`, and a shape that broadcasts with it; of another floating dtype, both
+            meet in the wider one. Or a number: that product is PyTorch's own kernel.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -273,13 +285,16 @@ def mul(x: Tensor, y: Tensor, *, variant: str | None = None) -> Tensor:
 
     Raises:
         RuntimeError: for other dtypes, devices or shapes than these.
-        ValueError: for an unknown variant.
+        ValueError: for an unknown variant, or one beside a number.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
         `torch.mul`.
     """
-    return _mul(variant, x, y)
+    if isinstance(y, Tensor) and isinstance(x, Tensor):
+        return _mul(variant, x, y) if y.dtype == x.dtype else _mul(variant, *mixed.alike(x, y))
+    mixed.refuse_variant("mul", variant, "beside a number")
+    return mixed.with_numbers("mul", torch.mul, x, y)
 
 
 def bias_gelu(

@@ -322,29 +322,37 @@ _bias_dropout_add = dispatch.public(bias_dropout_add_op)
 def dropout(
     x: Tensor,
     p: float = 0.5,
-    seed: int = 0,
+    seed: int | None = None,
     offset: int = 0,
     *,
+    training: bool = True,
+    return_mask: bool = False,
     variant: str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Dropout: `y = x / (1 - p)` where an element is kept, otherwise 0; and which are kept, a bit
-    for each, an eighth of what a mask of bools takes.
+) -> Any:
+    """Dropout: `y = x / (1 - p)` where an element is kept, otherwise 0. The gradient reads which
+    are kept, a bit for each, an eighth of what a mask of bools takes.
 
     Which elements those are depends on `p`, `seed`, `offset` and the shape alone (Philox4x32-10,
     element by element in row-major order): the same on every GPU, with every kernel, and on a CPU.
-    The gradient reads the bits. Not PyTorch's generator: pass a new `seed` or `offset` each time.
+    Without a seed each call draws one from PyTorch's generator for the CPU. Compiled code, and a
+    CUDA graph while it is recorded, would keep that seed for ever: there PyTorch's own dropout
+    serves, which draws anew on every replay.
 
     Args:
         x: any shape and strides, float32, float16 or bfloat16 (float64 and fp8 without a kernel of
             their own); what is not contiguous is copied.
         p: the probability of dropping an element, from 0 to 1.
-        seed: of the generator, any 64-bit number.
+        seed: of the generator, any 64-bit number; None for a fresh one. A bool in its place is
+            `training`, as in PyTorch.
         offset: which of the independent streams of that seed, any 64-bit number.
+        training: whether anything is dropped; x is returned as it is otherwise.
+        return_mask: whether the bits are returned, too.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
-        y, contiguous, of the shape and dtype of `x`; and the mask, int32 [ceil(n / 32)]: bit i % 32
-        of word i / 32 is set where element i, in row-major order, is kept.
+        y, contiguous, of the shape and dtype of `x`; with `return_mask` also the mask, int32
+        [ceil(n / 32)]: bit i % 32 of word i / 32 is set where element i, in row-major order, is
+        kept.
 
     Raises:
         RuntimeError: for another dtype or `p` than these, or where the variant cannot take the
@@ -353,9 +361,30 @@ def dropout(
 
     Reference:
         Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting";
-        `torch.native_dropout`.
+        `torch.nn.functional.dropout`, `torch.native_dropout`.
     """
-    return _dropout(variant, x, p, seed, offset)
+    if isinstance(seed, bool):
+        training, seed = seed, None
+    if not training:
+        if not return_mask:
+            return x
+        p = 0.0
+    drawn = philox.drawn(seed, p)
+    if drawn is None:
+        y, mask = _by_pytorch(x, None, None, p)
+    else:
+        y, mask = _dropout(variant, x, p, drawn, offset)
+    return (y, mask) if return_mask else y
+
+
+def _by_pytorch(
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, p: float
+) -> tuple[Tensor, Tensor]:
+    """Where PyTorch's generator is to draw on the GPU."""
+    factors = torch.nn.functional.dropout(torch.ones_like(x), p)
+    y = (x if bias is None else x + bias) * factors
+    y = y if residual is None else residual + y
+    return y.contiguous(), pack_mask(factors != 0)
 
 
 def bias_dropout_add(
@@ -363,9 +392,10 @@ def bias_dropout_add(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     p: float = 0.0,
-    seed: int = 0,
+    seed: int | None = None,
     offset: int = 0,
     *,
+    training: bool = True,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What follows a linear layer on its way back to the residual stream, in one pass:
@@ -378,6 +408,7 @@ def bias_dropout_add(
         p: the probability of dropping an element, from 0 to 1; 0 leaves a sum of three.
         seed: of the generator, as in `dropout`.
         offset: likewise.
+        training: whether anything is dropped.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -391,4 +422,9 @@ def bias_dropout_add(
     Reference:
         Shoeybi et al. 2019, "Megatron-LM", https://arxiv.org/abs/1909.08053
     """
-    return _bias_dropout_add(variant, x, bias, residual, p, seed, offset)
+    if not training:
+        p = 0.0
+    drawn = philox.drawn(seed, p)
+    if drawn is None:
+        return _by_pytorch(x, bias, residual, p)
+    return _bias_dropout_add(variant, x, bias, residual, p, drawn, offset)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Bad, Gradients, Inputs, Op, Property
-from warpsmith.elementwise import checks, ladder, samples
+from warpsmith.elementwise import checks, ladder, mixed, samples
 from warpsmith.spec import layout, references
 
 
@@ -201,14 +201,55 @@ _gelu_tanh_and_mul = _add(
 )
 
 
-def silu_and_mul(x: Tensor, up: Tensor | None = None, *, variant: str | None = None) -> Tensor:
+def _clamped(
+    op: str,
+    x: Tensor,
+    up: Tensor | None,
+    limit: float | None,
+    multiplier: float,
+    alpha: float = 1.0,
+    shift: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Gate and up as models change them in front of the product, by PyTorch's kernels."""
+    if up is None:
+        if x.dim() == 0 or x.shape[-1] % 2:
+            checks.gate_shape(op, x, up)  # which raises
+        x, up = x.chunk(2, -1)
+    if limit is not None:
+        x, up = x.clamp(max=limit), up.clamp(-limit, limit)
+    if multiplier != 1.0 or alpha != 1.0:
+        x = x * (multiplier * alpha)
+    if shift != 0.0:
+        up = up + shift
+    return x, up
+
+
+def silu_and_mul(
+    x: Tensor,
+    up: Tensor | None = None,
+    *,
+    limit: float | None = None,
+    multiplier: float = 1.0,
+    alpha: float = 1.0,
+    shift: float = 0.0,
+    variant: str | None = None,
+) -> Tensor:
     """SwiGLU's middle, `silu(gate) * up`, the product held in float32.
+
+    With the other arguments it is what models make of it: `g = multiplier * min(gate, limit)`,
+    `u = clamp(up, -limit, limit) + shift`, and `g * sigmoid(alpha * g) * u`. gpt-oss has limit 7,
+    alpha 1.702 and shift 1; Falcon-H1 a multiplier. They change gate and up by PyTorch's kernels,
+    each rounded, in front of this one.
 
     Args:
         x: the gate, any shape, strides and floating dtype (float32, float16, bfloat16,
             float8_e4m3fn and float8_e5m2 have kernels); or, without `up`, [..., 2 d] with the gate
             in the first d columns and up in the last d.
-        up: the shape, dtype and device of `x`.
+        up: the shape and device of `x`; of another floating dtype, both meet in the wider one.
+        limit: the largest gate, and the largest magnitude of up; None for none.
+        multiplier: of the gate.
+        alpha: of the gate, within the sigmoid alone.
+        shift: added to up.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -223,6 +264,12 @@ def silu_and_mul(x: Tensor, up: Tensor | None = None, *, variant: str | None = N
     Reference:
         Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202
     """
+    if limit is not None or multiplier != 1.0 or alpha != 1.0 or shift != 0.0:
+        x, up = _clamped("silu_and_mul", x, up, limit, multiplier, alpha, shift)
+        if alpha != 1.0:
+            up = up / alpha
+    if isinstance(up, Tensor) and isinstance(x, Tensor) and up.dtype != x.dtype:
+        x, up = mixed.alike(x, up)
     return _silu_and_mul(variant, x, up)
 
 
@@ -231,6 +278,8 @@ def gelu_and_mul(
     up: Tensor | None = None,
     approximate: str = "none",
     *,
+    limit: float | None = None,
+    multiplier: float = 1.0,
     variant: str | None = None,
 ) -> Tensor:
     """GEGLU's middle, `gelu(gate) * up`, the product held in float32.
@@ -238,8 +287,10 @@ def gelu_and_mul(
     Args:
         x: the gate; or, without `up`, [..., 2 d] with gate and up side by side, as in
             `silu_and_mul`.
-        up: the shape, dtype and device of `x`.
+        up: the shape and device of `x`; of another floating dtype, both meet in the wider one.
         approximate: "none" or "tanh", as in `gelu`.
+        limit: the largest gate, and the largest magnitude of up, as in `silu_and_mul`.
+        multiplier: of the gate, likewise.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -255,21 +306,36 @@ def gelu_and_mul(
         Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202
     """
     if approximate == "none":
-        return _gelu_and_mul(variant, x, up)
-    if approximate == "tanh":
-        return _gelu_tanh_and_mul(variant, x, up)
-    raise RuntimeError(
-        f"gelu_and_mul: expected approximate to be 'none' or 'tanh', got '{approximate}'"
-    )
+        run = _gelu_and_mul
+    elif approximate == "tanh":
+        run = _gelu_tanh_and_mul
+    else:
+        raise RuntimeError(
+            f"gelu_and_mul: expected approximate to be 'none' or 'tanh', got '{approximate}'"
+        )
+    if limit is not None or multiplier != 1.0:
+        x, up = _clamped("gelu_and_mul", x, up, limit, multiplier)
+    if isinstance(up, Tensor) and isinstance(x, Tensor) and up.dtype != x.dtype:
+        x, up = mixed.alike(x, up)
+    return run(variant, x, up)
 
 
-def gelu_tanh_and_mul(x: Tensor, up: Tensor | None = None, *, variant: str | None = None) -> Tensor:
+def gelu_tanh_and_mul(
+    x: Tensor,
+    up: Tensor | None = None,
+    *,
+    limit: float | None = None,
+    multiplier: float = 1.0,
+    variant: str | None = None,
+) -> Tensor:
     """`gelu_and_mul` in its tanh approximation.
 
     Args:
         x: the gate; or, without `up`, [..., 2 d] with gate and up side by side, as in
             `silu_and_mul`.
-        up: the shape, dtype and device of `x`.
+        up: the shape and device of `x`; of another floating dtype, both meet in the wider one.
+        limit: the largest gate, and the largest magnitude of up, as in `silu_and_mul`.
+        multiplier: of the gate, likewise.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -282,6 +348,10 @@ def gelu_tanh_and_mul(x: Tensor, up: Tensor | None = None, *, variant: str | Non
         RuntimeError: where the variant cannot take the call.
 
     Reference:
-        Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202
+        Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415
     """
+    if limit is not None or multiplier != 1.0:
+        x, up = _clamped("gelu_tanh_and_mul", x, up, limit, multiplier)
+    if isinstance(up, Tensor) and isinstance(x, Tensor) and up.dtype != x.dtype:
+        x, up = mixed.alike(x, up)
     return _gelu_tanh_and_mul(variant, x, up)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Bad, Gradients, Inputs, Needs, Op, Property
-from warpsmith.elementwise import checks, ladder, samples
+from warpsmith.elementwise import checks, ladder, mixed, samples
 from warpsmith.elementwise.binary import Derivative, sum_to
 from warpsmith.spec import layout, references
 
@@ -98,13 +98,23 @@ _mul_add = _add_ternary(
 )
 
 
-def mul_add(x: Tensor, y: Tensor, z: Tensor, *, variant: str | None = None) -> Tensor:
-    """Product and sum, `x * y + z`, with broadcasting, in one pass.
+def mul_add(
+    x: Tensor,
+    y: Tensor | float,
+    z: Tensor | float,
+    *,
+    value: float = 1,
+    variant: str | None = None,
+) -> Tensor:
+    """Product and sum, `value * x * y + z`, with broadcasting, in one pass.
 
     Args:
         x: any shape, strides and floating dtype, as in `add`.
-        y: the dtype and device of `x`, and a shape that broadcasts with it.
+        y: the device of `x`, and a shape that broadcasts with it; of another floating dtype, all
+            meet in the widest one. Or a number.
         z: likewise.
+        value: what the product is multiplied by. With it, or with a number, the call is PyTorch's
+            own kernel.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -112,10 +122,29 @@ def mul_add(x: Tensor, y: Tensor, z: Tensor, *, variant: str | None = None) -> T
 
     Raises:
         RuntimeError: for other dtypes, devices or shapes than these.
-        ValueError: for an unknown variant.
+        ValueError: for an unknown variant, or one beside a number or a `value`.
         RuntimeError: where the variant cannot take the call.
 
     Reference:
-        `torch.addcmul(z, x, y)`.
+        `torch.addcmul(z, x, y, value=value)`.
     """
-    return _mul_add(variant, x, y, z)
+    if value == 1 and isinstance(y, Tensor) and isinstance(z, Tensor) and isinstance(x, Tensor):
+        if x.dtype == y.dtype == z.dtype:
+            return _mul_add(variant, x, y, z)
+        return _mul_add(variant, *mixed.alike(x, y, z))
+    mixed.refuse_variant("mul_add", variant, "beside a number or a value")
+    return mixed.with_numbers("mul_add", lambda *given: _scaled(value, *given), x, y, z)
+
+
+def _scaled(value: float, x: Tensor, y: Tensor | float, z: Tensor | float) -> Tensor:
+    if not isinstance(y, Tensor):
+        factor = value * y
+        if isinstance(z, Tensor):
+            return torch.add(z, x, alpha=factor)
+        # of two numbers both are held in f32
+        return torch.add(x.float() * factor if x.dtype.itemsize < 4 else x * factor, z).to(x.dtype)
+    x, y = mixed.alike(x, y)
+    if not isinstance(z, Tensor):
+        z = torch.full((), z, dtype=x.dtype, device=x.device)
+    x, y, z = mixed.alike(x, y, z)
+    return torch.addcmul(z, x, y, value=value)

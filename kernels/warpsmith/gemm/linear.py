@@ -133,7 +133,8 @@ def _linear_derivative(
     if "x" in needs:
         found["x"] = product(grad, weight, batch_invariant)
     if "bias" in needs and bias is not None:
-        found["bias"] = grad.sum_to_size(bias.shape)
+        lead = list(range(grad.dim() - 1))
+        found["bias"] = grad.sum(lead) if lead else grad
     if "weight" in needs:  # as the weight lies, which autograd would copy it to
         if grad.dim() > 2:
             grad, x = grad.flatten(0, -2), x.flatten(0, -2)

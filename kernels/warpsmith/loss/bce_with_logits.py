@@ -382,8 +382,51 @@ dispatch.register(bce_with_logits_backward_op)
 _forward = dispatch.public(bce_with_logits_forward_op)
 
 
+def _weighted(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    pos_weight: Tensor | None,
+    reduction: str,
+    variant: str | None,
+) -> Tensor:
+    """With p = pos_weight the loss is s times that against p t / s, where s = p t + 1 - t: the same
+    kernel, in f32, between PyTorch's.
+    """
+    x, target = _in_one_dtype(x, target)
+    if x.element_size() < 4:
+        x, target = x.float(), target.float()
+    factor = None
+    if pos_weight is not None:
+        weighed = target * pos_weight.to(x.dtype)
+        factor = weighed + (1.0 - target)
+        target = torch.where(factor == 0.0, 0.0, weighed / torch.where(factor == 0.0, 1.0, factor))
+    loss = _forward(variant, x, target.expand(x.shape), REDUCTIONS.index("none"))
+    if factor is not None:
+        loss = loss * factor
+    if weight is not None:
+        loss = loss * weight
+    return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.mean()
+
+
+def _in_one_dtype(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the wider dtype, where both are floating-point."""
+    given = (x, target)
+    known = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    if x.dtype == target.dtype or not all(t.dtype in known for t in given):
+        return given
+    wide = torch.promote_types(x.dtype, target.dtype)
+    return x.to(wide), target.to(wide)
+
+
 def bce_with_logits(
-    x: Tensor, target: Tensor, *, reduction: str = "mean", variant: str | None = None
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    pos_weight: Tensor | None = None,
+    reduction: str = "mean",
+    variant: str | None = None,
 ) -> Tensor:
     """Binary cross-entropy of logits against probabilities:
     ``loss = -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x))``, computed without overflow.
@@ -394,7 +437,10 @@ def bce_with_logits(
     Args:
         x: logits of any shape, f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any
             strides (what is not contiguous is copied).
-        target: probabilities, of the shape and dtype of x.
+        target: probabilities, of the shape of x; of another floating dtype, both meet in the wider
+            one.
+        weight: broadcastable to x: what each loss is multiplied by, by PyTorch's kernels.
+        pos_weight: broadcastable to x: what the term of the target is multiplied by, likewise.
         reduction: "none" for a loss per element, "sum" or "mean".
         variant: one rung by name instead of the best one, "bf16x8_pack_unroll_f32".
 
@@ -411,4 +457,8 @@ def bce_with_logits(
         `torch.nn.functional.binary_cross_entropy_with_logits`.
     """
     check_reduction("bce_with_logits", reduction)
+    if weight is not None or pos_weight is not None:
+        return _weighted(x, target, weight, pos_weight, reduction, variant)
+    if isinstance(x, Tensor) and isinstance(target, Tensor) and x.dtype != target.dtype:
+        x, target = _in_one_dtype(x, target)
     return _forward(variant, x, target, REDUCTIONS.index(reduction))

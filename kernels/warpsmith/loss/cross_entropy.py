@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from warpsmith.core import autograd, catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
+from warpsmith.loss import composed
 from warpsmith.loss import cross_entropy_cases as cases
 from warpsmith.loss.checks import (
     check_cross_entropy,
@@ -562,14 +563,19 @@ def reduce_loss(loss: Tensor, target: Tensor, ignore_index: int, reduction: str)
 def cross_entropy(
     logits: Tensor,
     target: Tensor,
+    weight: Tensor | None = None,
     *,
     ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     reduction: str = "mean",
+    softcap: float | None = None,
+    return_z_loss: bool = False,
+    return_lse: bool = False,
+    return_accuracy: bool = False,
     inplace_backward: bool = False,
     variant: str | None = None,
-) -> Tensor:
+) -> Any:
     """The negative log-likelihood of a class under the softmax of each row's logits:
     ``loss = lse - x[target]`` with ``lse = log(sum(exp(x)))``.
 
@@ -579,16 +585,25 @@ def cross_entropy(
     resolves 1/16. The forward pass reads the logits once, the backward pass reads them once more.
 
     Args:
-        logits: [n, v], f32, f16 or bf16 (f64 without a kernel of its own), any strides. Higher
-            dimensions are for the caller to flatten.
+        logits: [n, v], f32, f16 or bf16 (f64 without a kernel of its own), any strides. Of any rank
+            as in PyTorch, classes in the second dimension (the only one, if there is one), or else,
+            where the shape of target says so, in the last.
         target: [n], the index of a class, int64 or int32. One that is no class and not
             `ignore_index` gives a loss and a gradient of NaN on a GPU, where PyTorch ends the
-            process; on a CPU it raises.
+            process; on a CPU it raises. Or probabilities, floating-point, of the shape of logits.
+        weight: [v], of each class, or None. A mean then divides by the weights of the targets (of
+            probabilities by their number), as in PyTorch.
         ignore_index: rows of this target have loss and gradient 0, whatever their logits.
         label_smoothing: the share of the target's weight that is spread over all classes.
         z_loss: the weight of lse^2, which keeps logits from drifting.
         reduction: "none" for a loss per row, "sum", or "mean" over the rows that are not ignored
             (NaN where all are), as in PyTorch.
+        softcap: the logits are capped as ``softcap * tanh(logits / softcap)`` first, by PyTorch's
+            kernels; None for not.
+        return_z_loss: whether the share of the z-loss in the loss is returned, too, reduced as it.
+        return_lse: whether the log-sum-exp of each row is.
+        return_accuracy: whether the share of rows whose largest logit is the target's is; for
+            "none", whether each row's is.
         inplace_backward: whether the backward pass may write the gradient over the logits, which
             saves a tensor of their size. Nobody may use the logits afterwards; a second backward
             raises. Ignored under `torch.compile`, which reuses memory by itself, and under the
@@ -597,19 +612,41 @@ def cross_entropy(
             "bf16x8_pack_unroll_f32".
 
     Returns:
-        An f32 tensor (f64 for f64 logits): [n] for "none", otherwise a scalar.
+        An f32 tensor (f64 for f64 logits): [n], or the shape of target, for "none", otherwise a
+        scalar; a tuple of it and what else is to be returned, in this order.
 
     Raises:
-        RuntimeError: logits are not floating-point, not 2-d or without a class; target has another
-            shape, device or no integer dtype; label_smoothing is not between 0 and 1; the variant
-            cannot take the input.
-        ValueError: the reduction or the variant does not exist.
+        RuntimeError: logits are not floating-point or without a class; target has another shape or
+            device, or another dtype; weight has another shape or device; label_smoothing is not
+            between 0 and 1; the variant cannot take the input.
+        ValueError: the reduction or the variant does not exist; softcap is not above 0.
 
     Reference:
         `torch.nn.functional.cross_entropy`. The z-loss: Chowdhery et al. 2022, PaLM,
         https://arxiv.org/abs/2204.02311, section 5.
     """
     check_reduction("cross_entropy", reduction)
+    if (
+        weight is not None
+        or softcap is not None
+        or (isinstance(logits, Tensor) and logits.dim() != 2)
+        or (isinstance(target, Tensor) and target.dim() != 1)
+        or return_z_loss
+        or return_lse
+        or return_accuracy
+    ):
+        return composed.cross_entropy(
+            lambda rows, to_be, *given: _forward(variant, rows, to_be, *given, 0.0),
+            logits,
+            target,
+            weight,
+            ignore_index,
+            label_smoothing,
+            z_loss,
+            reduction,
+            softcap,
+            (return_z_loss, return_lse, return_accuracy),
+        )
     options = (ignore_index, label_smoothing, z_loss)
     if (
         inplace_backward

@@ -164,7 +164,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     if not training or p == 0.0 or not fits(x):
         return F.dropout(x, p, training)
     seed = fresh_seed(x)
-    return F.dropout(x, p, training) if seed is None else warpsmith.dropout(x, p, seed)[0]
+    return F.dropout(x, p, training) if seed is None else warpsmith.dropout(x, p, seed)
 
 
 def cross_entropy(

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from warpsmith.core import dispatch
 from warpsmith.core.catalogue import Gradients, Op, Property
 from warpsmith.norm import add_norm_cases as cases
-from warpsmith.norm import ladders
+from warpsmith.norm import arguments, ladders
 from warpsmith.norm.norms import LAYER_EPS, RMS_EPS, Norm, backward, forward
 from warpsmith.spec.peers import PerInput, RetainedGraph
 
@@ -196,7 +196,8 @@ def add_rms_norm(
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        residual: like x, in the dtype of x or f32; None where there is none yet: h is then x.
+        residual: like x, in the dtype of x or f32; None where there is none yet: h is then x. Of
+            another dtype than these it is read, and h handed out, in f32, as are the parameters.
         weight: [n], in the dtype of x or f32; None for ones.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
@@ -215,6 +216,8 @@ def add_rms_norm(
         Zhang & Sennrich 2019, Root Mean Square Layer Normalization,
         https://arxiv.org/abs/1910.07467
     """
+    if not arguments.taken(x, residual, weight):
+        (residual,), (weight,) = (arguments.fitting(x, a) for a in (residual, weight))
     y, h = _add_rms_norm(variant, x, residual, weight, eps, zero_centered)
     return y, x if residual is None else h
 
@@ -239,7 +242,8 @@ def add_layer_norm(
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        residual: like x, in the dtype of x or f32; None where there is none yet: h is then x.
+        residual: like x, in the dtype of x or f32; None where there is none yet: h is then x. Of
+            another dtype than these it is read, and h handed out, in f32, as are the parameters.
         weight: [n], in the dtype of x or f32; None for ones.
         bias: [n], in the dtype of weight, or of x or f32 without one; None for zeros.
         eps: added to the variance, which divides by n, before the root.
@@ -258,5 +262,8 @@ def add_layer_norm(
     Reference:
         Ba, Kiros & Hinton 2016, Layer Normalization, https://arxiv.org/abs/1607.06450
     """
+    if not (arguments.taken(x, residual, weight, bias) and arguments.alike(weight, bias)):
+        (residual,) = arguments.fitting(x, residual)
+        weight, bias = arguments.fitting(x, weight, bias)
     y, h = _add_layer_norm(variant, x, residual, weight, bias, eps, zero_centered)
     return y, x if residual is None else h

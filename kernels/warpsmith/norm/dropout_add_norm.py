@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from warpsmith.core import dispatch
 from warpsmith.core.catalogue import Gradients, Op, Property
+from warpsmith.norm import arguments, ladders, references
 from warpsmith.norm import dropout_add_norm_cases as cases
-from warpsmith.norm import ladders, references
 from warpsmith.norm.norms import LAYER_EPS, RMS_EPS, Norm, backward, forward
 from warpsmith.spec import philox
 from warpsmith.spec.peers import PerInput, RetainedGraph
@@ -191,13 +191,23 @@ for _norm in (_RMS, _LAYER):
     )
 
 
+def _drawn(x: Tensor, p: float, seed: int | None) -> tuple[Tensor, float, int]:
+    """x, p and the seed of a call; x with what PyTorch's dropout has left of it where a fresh seed
+    would be the same for ever.
+    """
+    drawn = philox.drawn(seed, p)
+    if drawn is None:
+        return torch.nn.functional.dropout(x, p), 0.0, 0
+    return x, p, drawn
+
+
 def dropout_add_rms_norm(
     x: Tensor,
     residual: Tensor | None,
     weight: Tensor | None = None,
     row_scale: Tensor | None = None,
     p: float = 0.0,
-    seed: int = 0,
+    seed: int | None = None,
     offset: int = 0,
     eps: float = RMS_EPS,
     zero_centered: bool = False,
@@ -210,17 +220,18 @@ def dropout_add_rms_norm(
     What is kept is divided by 1 - p. Which elements are dropped depends on seed and offset, and on
     nothing else: the same on every device and in every kernel, and the backward pass computes it
     again instead of keeping a mask (`warpsmith.philox.keep_mask`). For another mask in the next
-    step, count offset up. Squares are summed in f32 only. Differentiable in x, residual, weight and
-    row_scale, through both results.
+    step, count offset up, or leave the seed out. Squares are summed in f32 only. Differentiable in
+    x, residual, weight and row_scale, through both results.
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        residual: like x, in the dtype of x or f32; None for zeros.
+        residual: like x, in the dtype of x or f32; None for zeros. Of another dtype than these it
+            is read, and h handed out, in f32, as are the parameters.
         weight: [n], in the dtype of x or f32; None for ones.
         row_scale: [...], f32: a factor for each row of x, 0 or 1 / (1 - rate) in stochastic depth;
             None for ones.
         p: the probability of dropping an element of x; 0 drops nothing.
-        seed: of the generator; any 64-bit number.
+        seed: of the generator; any 64-bit number. None draws one, as in `dropout`.
         offset: which of the independent streams of that seed; any 64-bit number.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
@@ -237,8 +248,11 @@ def dropout_add_rms_norm(
     Reference:
         Huang et al. 2016, Deep Networks with Stochastic Depth, https://arxiv.org/abs/1603.09382
     """
+    if not arguments.taken(x, residual, weight):
+        (residual,), (weight,) = (arguments.fitting(x, a) for a in (residual, weight))
+    x, p, drawn = _drawn(x, p, seed)
     return _dropout_add_rms_norm(
-        variant, x, residual, weight, row_scale, p, seed, offset, eps, zero_centered
+        variant, x, residual, weight, row_scale, p, drawn, offset, eps, zero_centered
     )
 
 
@@ -249,7 +263,7 @@ def dropout_add_layer_norm(
     bias: Tensor | None = None,
     row_scale: Tensor | None = None,
     p: float = 0.0,
-    seed: int = 0,
+    seed: int | None = None,
     offset: int = 0,
     eps: float = LAYER_EPS,
     zero_centered: bool = False,
@@ -264,13 +278,14 @@ def dropout_add_layer_norm(
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        residual: like x, in the dtype of x or f32; None for zeros.
+        residual: like x, in the dtype of x or f32; None for zeros. Of another dtype than these it
+            is read, and h handed out, in f32, as are the parameters.
         weight: [n], in the dtype of x or f32; None for ones.
         bias: [n], in the dtype of weight, or of x or f32 without one; None for zeros.
         row_scale: [...], f32: a factor for each row of x, 0 or 1 / (1 - rate) in stochastic depth;
             None for ones.
         p: the probability of dropping an element of x; 0 drops nothing.
-        seed: of the generator; any 64-bit number.
+        seed: of the generator; any 64-bit number. None draws one, as in `dropout`.
         offset: which of the independent streams of that seed; any 64-bit number.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
@@ -287,6 +302,10 @@ def dropout_add_layer_norm(
     Reference:
         Huang et al. 2016, Deep Networks with Stochastic Depth, https://arxiv.org/abs/1603.09382
     """
+    if not (arguments.taken(x, residual, weight, bias) and arguments.alike(weight, bias)):
+        (residual,) = arguments.fitting(x, residual)
+        weight, bias = arguments.fitting(x, weight, bias)
+    x, p, drawn = _drawn(x, p, seed)
     return _dropout_add_layer_norm(
-        variant, x, residual, weight, bias, row_scale, p, seed, offset, eps, zero_centered
+        variant, x, residual, weight, bias, row_scale, p, drawn, offset, eps, zero_centered
     )

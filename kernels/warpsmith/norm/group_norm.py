@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
+from warpsmith.norm import arguments
 from warpsmith.norm import group_norm_cases as cases
 from warpsmith.norm.group_layout import Groups, as_groups, empty_like
 from warpsmith.spec.checks import check_device, check_like, shape_text
@@ -658,8 +659,8 @@ def group_norm(
         x: [n, c, *spatial], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any
             strides. Contiguous and channels-last tensors are read as they are.
         groups: how many groups the channels are cut into; divides c.
-        weight: [c], in the dtype of x or f32; None for ones.
-        bias: [c], in the dtype of x or f32; None for zeros.
+        weight: [c], in the dtype of x or f32; None for ones. Of another dtype it is read in f32.
+        bias: [c], likewise; None for zeros.
         eps: added to the variance before the root.
         activation: "none", "silu" or "mish", applied to the result.
         variant: one rung by name instead of the best one, "f16x8_pack_cluster_f32".
@@ -677,4 +678,6 @@ def group_norm(
     Reference:
         Wu & He 2018, Group Normalization, https://arxiv.org/abs/1803.08494
     """
+    if not arguments.taken(x, weight, bias):
+        (weight,), (bias,) = (arguments.fitting(x, a) for a in (weight, bias))
     return _group_norm(variant, x, groups, weight, bias, eps, activation)

@@ -4,7 +4,7 @@ with the rstd of its rows, and its gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import dispatch
-from warpsmith.norm import ladders
+from warpsmith.norm import arguments, ladders
 from warpsmith.norm import plain_cases as cases
 from warpsmith.norm.add_norm import add_layer_norm
 from warpsmith.norm.checks import check_zero_centered
@@ -109,15 +109,19 @@ _layer_norm_with_rstd = dispatch.public(layer_norm_with_rstd_op)
 
 def layer_norm(
     x: Tensor,
+    *order: Any,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    eps: float = EPS,
-    *,
+    eps: float | None = EPS,
+    normalized_shape: int | Sequence[int] | None = None,
     zero_centered: bool = False,
     memory_efficient: bool = False,
     variant: str | None = None,
 ) -> Tensor:
     """Standardises every row: ``y = (x - mean) / sqrt(var + eps) * weight + bias``.
+
+        layer_norm(x, weight=None, bias=None, eps=1e-5)
+        layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5)
 
     Mean and variance (that of the population) are over the last dimension; the variance is summed
     from deviations, so that a large mean costs it no digits. Sums are held in f32 unless the
@@ -126,9 +130,15 @@ def layer_norm(
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        weight: [n], in the dtype of x or f32; None for ones.
-        bias: [n], in the dtype of weight, without one in the dtype of x or f32; None for zeros.
-        eps: added to the variance before the root.
+        *order: what follows, by position: `weight`, `bias` and `eps`, or as in PyTorch
+            `normalized_shape` in front of them.
+        weight: [n], in the dtype of x or f32; None for ones. Of any other dtype than x and bias it
+            is read in f32. One of more dimensions, [heads, n], say, is broadcast: PyTorch's kernels
+            multiply by it, and add the bias.
+        bias: like weight; None for zeros.
+        eps: added to the variance before the root; None for 1e-5.
+        normalized_shape: the last dimensions of x, over all of which mean and variance are. Weight
+            and bias have this shape.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
             That is done by the kernels of `add_layer_norm`, which messages then name; neither
             memory_efficient nor a variant goes with it.
@@ -150,11 +160,68 @@ def layer_norm(
             device; the variant cannot take the input.
         ValueError: the variant does not exist; zero_centered comes with a variant or with
             memory_efficient.
+        TypeError: there is more by position than these.
 
     Reference:
         Ba, Kiros & Hinton 2016, Layer Normalization, https://arxiv.org/abs/1607.06450. Recomputing
         from the output: `memory_efficient` of NVIDIA Apex's FusedLayerNorm.
     """
+    if order:
+        named = (normalized_shape, weight, bias, eps)
+        normalized_shape, weight, bias, eps = arguments.in_order(
+            "layer_norm", order, ("weight", "bias", "eps"), named
+        )
+    if eps is None:
+        eps = EPS
+    if normalized_shape is not None or not (
+        arguments.fits(x, weight) and arguments.fits(x, bias) and arguments.alike(weight, bias)
+    ):
+        return _composed(
+            x, weight, bias, eps, normalized_shape, zero_centered, memory_efficient, variant
+        )
+    if zero_centered and weight is not None:
+        check_zero_centered("layer_norm", memory_efficient, variant)
+        return add_layer_norm(x, None, weight, bias, eps, zero_centered=True)[0]
+    if memory_efficient:
+        return _layer_norm_with_rstd(variant, x, weight, bias, eps)[0]
+    return _layer_norm(variant, x, weight, bias, eps)
+
+
+def _composed(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    shape: int | Sequence[int] | None,
+    zero_centered: bool,
+    memory_efficient: bool,
+    variant: str | None,
+) -> Tensor:
+    """By `layer_norm` as its kernels take it, and by PyTorch's."""
+
+    def run(rows: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return _served(rows, weight, bias, eps, zero_centered, memory_efficient, variant)
+
+    if shape is not None:
+        for name, p in (("weight", weight), ("bias", bias)):
+            arguments.check_shape("layer_norm", name, p, shape)
+    elif arguments.is_by_head(x, weight) or arguments.is_by_head(x, bias):
+        factor = 1.0 + weight if zero_centered and weight is not None else weight
+        return arguments.times(run(x, None, None), factor, bias)
+    weight, bias = arguments.fitting(x, weight, bias)
+    return arguments.over_shape("layer_norm", run, x, shape, weight, bias)
+
+
+def _served(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    zero_centered: bool,
+    memory_efficient: bool,
+    variant: str | None,
+) -> Tensor:
+    """As the function itself, of what its kernels take."""
     if zero_centered and weight is not None:
         check_zero_centered("layer_norm", memory_efficient, variant)
         return add_layer_norm(x, None, weight, bias, eps, zero_centered=True)[0]

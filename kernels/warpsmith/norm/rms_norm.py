@@ -4,7 +4,7 @@ of its rows, and its gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.core import dispatch
-from warpsmith.norm import ladders
+from warpsmith.norm import arguments, ladders
 from warpsmith.norm import plain_cases as cases
 from warpsmith.norm.add_norm import add_rms_norm
 from warpsmith.norm.checks import check_zero_centered
@@ -118,14 +118,20 @@ _rms_norm_with_rstd = dispatch.public(rms_norm_with_rstd_op)
 
 def rms_norm(
     x: Tensor,
+    *order: Any,
     weight: Tensor | None = None,
-    eps: float = EPS,
-    *,
+    eps: float | None = EPS,
+    normalized_shape: int | Sequence[int] | None = None,
+    bias: Tensor | None = None,
+    rounding: str = "once",
     zero_centered: bool = False,
     memory_efficient: bool = False,
     variant: str | None = None,
 ) -> Tensor:
     """Divides every row by its root mean square: ``y = x / sqrt(mean(x^2) + eps) * weight``.
+
+        rms_norm(x, weight=None, eps=1e-6)
+        rms_norm(x, normalized_shape, weight=None, eps=1e-6)
 
     The mean is over the last dimension; sums are held in f32 unless the variant says otherwise.
     Differentiable in x and weight; the backward pass recomputes the root mean square, so that only
@@ -133,8 +139,17 @@ def rms_norm(
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
-        weight: [n], in the dtype of x or f32; None for ones.
-        eps: added to the mean before the root.
+        *order: what follows, by position: `weight` and `eps`, or as in PyTorch `normalized_shape`
+            in front of them.
+        weight: [n], in the dtype of x or f32, or in 16 bits of another kind, which are read in f32;
+            None for ones. One of more dimensions, [heads, n], say, is broadcast: PyTorch's kernels
+            multiply by it.
+        eps: added to the mean before the root; None for the epsilon of the dtype of x.
+        normalized_shape: the last dimensions of x, over all of which the mean is. The weight has
+            this shape.
+        bias: like weight, added to the result by PyTorch's kernels, after it was rounded.
+        rounding: "once", or "before_weight", as Llama's norm in Hugging Face: to the dtype of x,
+            times the weight, and rounded again.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
             That is done by the kernels of `add_rms_norm`, which messages then name; neither
             memory_efficient nor a variant goes with it.
@@ -152,13 +167,82 @@ def rms_norm(
     Raises:
         RuntimeError: x is not floating-point or 0-d; weight has another shape, dtype or device; the
             variant cannot take the input.
-        ValueError: the variant does not exist; zero_centered comes with a variant or with
-            memory_efficient.
+        ValueError: the variant or the rounding does not exist; zero_centered comes with a variant
+            or with memory_efficient.
+        TypeError: there is more by position than these.
 
     Reference:
         Zhang & Sennrich 2019, Root Mean Square Layer Normalization,
         https://arxiv.org/abs/1910.07467
     """
+    if len(order) == 1 and isinstance(order[0], Tensor):
+        weight = order[0]
+    elif order:
+        named = (normalized_shape, weight, eps)
+        normalized_shape, weight, eps = arguments.in_order(
+            "rms_norm", order, ("weight", "eps"), named
+        )
+    if eps is None:
+        eps = arguments.eps_of(x)
+    if (
+        normalized_shape is not None
+        or bias is not None
+        or rounding != "once"
+        or not (weight is None or arguments.fits(x, weight))
+    ):
+        return _composed(
+            x, weight, eps, normalized_shape, bias, rounding, zero_centered, memory_efficient,
+            variant,
+        )  # fmt: skip
+    if zero_centered and weight is not None:
+        check_zero_centered("rms_norm", memory_efficient, variant)
+        return add_rms_norm(x, None, weight, eps, zero_centered=True)[0]
+    if memory_efficient:
+        return _rms_norm_with_rstd(variant, x, weight, eps)[0]
+    return _rms_norm(variant, x, weight, eps)
+
+
+def _composed(
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    shape: int | Sequence[int] | None,
+    bias: Tensor | None,
+    rounding: str,
+    zero_centered: bool,
+    memory_efficient: bool,
+    variant: str | None,
+) -> Tensor:
+    """By `rms_norm` as its kernels take it, and by PyTorch's."""
+    arguments.check_rounding("rms_norm", rounding)
+
+    def run(rows: Tensor, weight: Tensor | None) -> Tensor:
+        return _served(rows, weight, eps, zero_centered, memory_efficient, variant)
+
+    if shape is not None:
+        for name, p in (("weight", weight), ("bias", bias)):
+            arguments.check_shape("rms_norm", name, p, shape)
+    apart = rounding == "before_weight" or arguments.is_by_head(x, weight)
+    factor = None
+    if apart and weight is not None:
+        factor = 1.0 + weight if zero_centered else weight
+        weight = None
+    (weight,) = arguments.fitting(x, weight)
+    y = arguments.over_shape("rms_norm", run, x, shape, weight)
+    if factor is None and bias is None:
+        return y
+    return arguments.times(y, factor, bias)
+
+
+def _served(
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    zero_centered: bool,
+    memory_efficient: bool,
+    variant: str | None,
+) -> Tensor:
+    """As the function itself, of what its kernels take."""
     if zero_centered and weight is not None:
         check_zero_centered("rms_norm", memory_efficient, variant)
         return add_rms_norm(x, None, weight, eps, zero_centered=True)[0]

@@ -25,9 +25,11 @@ def make_rms(base: type[Module], option: Any) -> dict[str, Any]:
     def forward(self: Any, hidden_states: Tensor, residual: Tensor | None = None) -> Any:
         weight, eps = self.weight, getattr(self, eps_name)
         if residual is None:
-            # under autocast what follows casts an f32 result down again
             if not calls.joins(hidden_states, hidden_states, weight):
                 return plain(self, hidden_states)
+            if torch.is_autocast_enabled(hidden_states.device.type):
+                # what follows would cast an f32 result down again
+                return warpsmith.add_rms_norm(hidden_states, None, weight, eps, zero_centered)[0]
             return warpsmith.rms_norm(hidden_states, weight, eps, zero_centered=zero_centered)
         if not calls.joins(hidden_states, residual, weight):
             h = residual + hidden_states

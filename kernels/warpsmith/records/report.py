@@ -24,7 +24,7 @@ from typing import Any
 
 from warpsmith.core import catalogue, json_files
 from warpsmith.core.catalogue import DTYPES, Op
-from warpsmith.measure import bench, limits
+from warpsmith.measure import bench, contract, limits
 from warpsmith.measure.record import is_peer, peer_ms, record_path, stale_rows
 from warpsmith.native.code_lock import Lock
 from warpsmith.records.others import OTHERS
@@ -545,7 +545,8 @@ def operators_table() -> str:
     """The public functions and dtypes of every family."""
     rows = ["| family | operators | dtypes |", "| :-- | :-- | :-- |"]
     for family in catalogue.FAMILIES:
-        public = importlib.import_module(f"warpsmith.{family}").__all__
+        package = importlib.import_module(f"warpsmith.{family}")
+        public = [name for name in package.__all__ if not isinstance(getattr(package, name), type)]
         ops = [op for op in catalogue.load().values() if op.family == family]
         listed_ops = [op for op in ops if op.name in public]
         aliases = {op.name: [a for a in op.aliases if a in public] for op in listed_ops}
@@ -598,6 +599,7 @@ def block(name: str, results: Results) -> str:
         "overhead": lambda: overhead_table(results, ops),
         "limits": lambda: limits_table(results),
         "environment": lambda: environment_line(results),
+        "contract": contract.table,
     }
     if name in simple:
         return simple[name]()

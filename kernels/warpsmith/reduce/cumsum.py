@@ -493,6 +493,7 @@ def cumsum(
     reverse: bool = False,
     batch_invariant: bool = False,
     *,
+    dtype: torch.dtype | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Cumulative sum along a dimension, ``y[j] = x[0] + ... + x[j]``.
@@ -508,6 +509,7 @@ def cumsum(
         batch_invariant: whether the sums of a row shall have the same bits whatever other rows the
             tensor holds. The order of additions then depends on the size of the dimension alone,
             and on whether it is the last one.
+        dtype: what `x` is cast to first.
         variant: one rung by name instead of the best one, "f32x4_pack_look_back".
 
     Returns:
@@ -522,4 +524,6 @@ def cumsum(
         Merrill and Garland 2016, "Single-pass Parallel Prefix Scan with Decoupled Look-back",
         https://research.nvidia.com/publication/2016-03_single-pass-parallel-prefix-scan-decoupled-look-back
     """
+    if dtype is not None:
+        x = x.to(dtype)
     return _cumsum(variant, x, dim, reverse, batch_invariant)

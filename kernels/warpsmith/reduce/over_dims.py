@@ -7,6 +7,8 @@ are flattened to. Without `dim` these functions reduce all values, as PyTorch's 
 
 from __future__ import annotations
 
+import builtins
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -304,10 +306,26 @@ def argmin(
     return run_argmin(variant, x, dim, keepdim)
 
 
+def _scaled_var(
+    x: Tensor,
+    dim: Dims,
+    correction: float,
+    keepdim: bool,
+    batch_invariant: bool,
+    variant: str | None,
+) -> Tensor:
+    """With a correction that is no whole number: that of the values, times n / (n - correction)."""
+    wide = x.float() if x.is_floating_point() and x.element_size() < 4 else x
+    y = var(wide, dim, 0, keepdim, batch_invariant, variant=variant)
+    count = x.numel() // builtins.max(y.numel(), 1)
+    left = count - correction
+    return (y * (count / left if left > 0 else math.inf)).to(x.dtype)
+
+
 def var(
     x: Tensor,
     dim: Dims = None,
-    correction: int = 1,
+    correction: float = 1,
     keepdim: bool = False,
     batch_invariant: bool = False,
     *,
@@ -323,7 +341,8 @@ def var(
     Args:
         x: any shape and strides, float32, float16 or bfloat16, as in `sum`, but no integers.
         dim: the dimension that is reduced, or several; None is all, as in `sum`.
-        correction: 1 for the estimate from a sample, 0 for the variance of the values themselves.
+        correction: 1 for the estimate from a sample, 0 for the variance of the values themselves;
+            a fraction scales the latter, in f32.
         keepdim: whether they stay, with size 1.
         batch_invariant: whether the variance of a row shall have the same bits whatever other rows
             the tensor holds, as in `sum`.
@@ -340,9 +359,13 @@ def var(
         ValueError: the variant does not exist.
 
     Reference:
-        `torch.var`, which takes `correction`, a fraction too, and `keepdim` by keyword only; Chan,
-        Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
+        `torch.var`, which takes `correction` and `keepdim` by keyword only; Chan, Golub and LeVeque
+        1983, "Algorithms for Computing the Sample Variance".
     """
+    if isinstance(correction, float):
+        if not correction.is_integer():
+            return _scaled_var(x, dim, correction, keepdim, batch_invariant, variant)
+        correction = int(correction)
     if dim is None or isinstance(dim, Sequence):
         call = lambda x, d, kept: run_var(variant, x, d, correction, kept, batch_invariant)  # noqa: E731
         return _over("var", call, x, dim, keepdim, batch_invariant)

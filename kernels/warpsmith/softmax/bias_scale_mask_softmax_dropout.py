@@ -499,7 +499,7 @@ def bias_scale_mask_softmax_dropout(
     scale: float = 1.0,
     causal: bool = False,
     p: float = 0.0,
-    seed: int = 0,
+    seed: int | None = None,
     offset: int = 0,
     *,
     variant: str | None = None,
@@ -526,7 +526,7 @@ def bias_scale_mask_softmax_dropout(
         scale: multiplies the scores.
         causal: excludes key j from query i where j > i + keys - queries.
         p: probability of dropping an entry, in [0, 1], rounded to a multiple of 2^-32.
-        seed: key of the generator, any 64-bit number.
+        seed: key of the generator, any 64-bit number. None draws one, as in `dropout`.
         offset: which of the seed's independent streams, any 64-bit number.
         variant: one rung by name instead of the best one, "bf16x8_pack_warp_f32".
 
@@ -543,4 +543,9 @@ def bias_scale_mask_softmax_dropout(
         `torch.dropout(torch.softmax(x * scale + bias, -1), p, True)`; Salmon et al. 2011, Parallel
         Random Numbers: As Easy as 1, 2, 3.
     """
-    return _bias_scale_mask_softmax_dropout(variant, x, bias, mask, scale, causal, p, seed, offset)
+    drawn = philox.drawn(seed, p)
+    if drawn is None:  # where a fresh seed would be the same for ever
+        run = _bias_scale_mask_softmax_dropout
+        y, lse = run(variant, x, bias, mask, scale, causal, 0.0, 0, 0)
+        return torch.nn.functional.dropout(y, p), lse
+    return _bias_scale_mask_softmax_dropout(variant, x, bias, mask, scale, causal, p, drawn, offset)

@@ -252,7 +252,9 @@ _softmax = dispatch.public(softmax_op)
 _log_softmax = dispatch.public(log_softmax_op)
 
 
-def softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
+def softmax(
+    x: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str | None = None
+) -> Tensor:
     """Turns values into probabilities: ``y = exp(x - max) / sum(exp(x - max))`` along `dim`.
 
     Computed in f32. Differentiable; the backward pass needs the result only, so x is not kept. As
@@ -261,13 +263,14 @@ def softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
     Args:
         x: any shape, f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
         dim: the dimension along which the results sum to one; 0 or -1 for a 0-d x.
+        dtype: what x is cast to first.
         variant: one rung by name instead of the best one, "f16x8_pack_online_f32". Those named
             unsafe and fence leave the maximum out: they overflow where a value passes 88, and
             divide 0 by 0 where all of a slice lie below -88. Those named fence add in an order that
             changes from run to run.
 
     Returns:
-        A contiguous tensor of the shape and dtype of x.
+        A contiguous tensor of the shape of x, in its dtype or in `dtype`.
 
     Raises:
         RuntimeError: x is not floating-point; the variant cannot take the input.
@@ -278,10 +281,12 @@ def softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
         Milakov & Gimelshein 2018, Online normalizer calculation for softmax,
         https://arxiv.org/abs/1805.02867
     """
-    return _softmax(variant, x, dim)
+    return _softmax(variant, x if dtype is None else x.to(dtype), dim)
 
 
-def log_softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
+def log_softmax(
+    x: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str | None = None
+) -> Tensor:
     """The logarithm of the softmax: ``y = x - max - log(sum(exp(x - max)))`` along `dim`.
 
     Computed in f32, and without cancellation: very negative results are as accurate as any.
@@ -292,13 +297,14 @@ def log_softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tens
         x: any shape, f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
         dim: the dimension along which the exponentials of the results sum to one; 0 or -1 for a 0-d
             x.
+        dtype: what x is cast to first.
         variant: one rung by name instead of the best one, "f16x8_pack_online_f32". Those named
             unsafe and fence leave the maximum out: a slice becomes -inf where a value of it passes
             88, and +inf where all of it lie below -88 (below -104 in f32); results near 0 are off
             by an f32 ulp of x. Those named fence add in an order that changes from run to run.
 
     Returns:
-        A contiguous tensor of the shape and dtype of x.
+        A contiguous tensor of the shape of x, in its dtype or in `dtype`.
 
     Raises:
         RuntimeError: x is not floating-point; the variant cannot take the input.
@@ -308,4 +314,4 @@ def log_softmax(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tens
     Reference:
         `torch.nn.functional.log_softmax`.
     """
-    return _log_softmax(variant, x, dim)
+    return _log_softmax(variant, x if dtype is None else x.to(dtype), dim)

@@ -8,7 +8,6 @@ and is exact.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from warpsmith.core.catalogue import DTYPE_NAMES, PACK
 from warpsmith.spec import memory
 from warpsmith.spec.checks import check_device, check_like, shape_text, wide_dtype
+from warpsmith.spec.kept import kept
 from warpsmith.spec.rows import address
 
 #: Of 2^-64 of a turn, in radians.
@@ -106,7 +106,7 @@ def turns(frequencies: Tensor) -> Tensor:
     return (upper.long() << 32) + lower.long()
 
 
-@functools.lru_cache(maxsize=64)
+@kept("rotary")
 def turns_of(rotary_dim: int, base: float, device: torch.device) -> Tensor:
     """Those of plain frequencies, made once."""
     return turns(frequencies(rotary_dim, base)).to(device)
@@ -252,6 +252,44 @@ def check(
             f"{op}: expected 1 to {d // 2} pairs of a head of {d} values, got {pairs}"
         )
     _check_positions(op, q, positions, axes, pairs)
+
+
+def given(
+    op: str,
+    q: Tensor,
+    cos: Tensor | None,
+    positions: Tensor | None,
+    turns: Tensor | None,
+    axes: Tensor | None,
+    base: float | None,
+    rotary_dim: int | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Turns and positions of a public call: plain turns where it has neither tables nor turns, and
+    positions of tokens for every sequence.
+
+    Raises:
+        ValueError: a base or a rotary_dim that nothing would be made of.
+        RuntimeError: tables that hold each angle twice, as those of transformers do.
+    """
+    if not isinstance(q, Tensor):  # which the operator says
+        return turns, positions
+    if cos is None and turns is None:
+        d = q.shape[-1] if rotary_dim is None else rotary_dim
+        turns = turns_of(d, 10000.0 if base is None else base, q.device)
+    elif base is not None or rotary_dim is not None:
+        name, value = ("base", base) if base is not None else ("rotary_dim", rotary_dim)
+        beside = "turns" if cos is None else "cos and sin"
+        raise ValueError(f"{op}: expected no {name} beside {beside}, got {value}")
+    elif isinstance(cos, Tensor) and cos.dim() and q.dim() and 2 * cos.shape[-1] > q.shape[-1]:
+        d = q.shape[-1]
+        if cos.shape[-1] == d:
+            raise RuntimeError(
+                f"{op}: expected cos and sin to have each angle of a head of {d} values once, as "
+                f"cos[..., :{d // 2}] has them, got {shape_text(cos)}"
+            )
+    if positions is not None and positions.dim() == (1 if axes is None else 2):
+        positions = positions.unsqueeze(-2)
+    return turns, positions
 
 
 def require_constants(op: str, **tables: Tensor | None) -> None:

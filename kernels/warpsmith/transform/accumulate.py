@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -429,15 +429,61 @@ def index_add(
     Reference:
         `torch.index_add`.
     """
+    if isinstance(index, Tensor) and index.dim() == 0:
+        index = index.reshape(1)
     if inplace:
         _add_in_place(variant, x, dim, index, source, alpha, deterministic)
         return x
     return _add(variant, x, dim, index, source, alpha, deterministic)
 
 
+def _put_anywhere(
+    x: Tensor,
+    index: Any,
+    values: Tensor,
+    accumulate: bool,
+    deterministic: bool,
+    variant: str | None,
+) -> Tensor:
+    """What `torch.index_put` takes beyond rows of x for a list of them: several indices, which
+    count places of the first dimensions, of any shapes that broadcast; values that do so, too.
+    """
+    op, given = "index_put", index if isinstance(index, (tuple, list)) else (index,)
+    count = len(given)
+    if count == 0 or count > x.dim():
+        raise IndexError(f"{op}: expected 1 to {x.dim()} tensors of indices, got {count}")
+    for at in given:
+        indices.check_dtype(op, "index", at, x, "x")
+    try:
+        shape = torch.broadcast_shapes(*(at.shape for at in given))
+        values = values.expand(*shape, *x.shape[count:])
+    except RuntimeError:
+        shapes = ", ".join(shape_text(at) for at in given)
+        wanted = "that of the places that indices name"
+        raise RuntimeError(
+            f"{op}: expected indices of shapes that broadcast, and values that broadcast to "
+            f"{wanted}; got indices of {shapes} and values of {shape_text(values)}"
+        ) from None
+    places = x.shape[:count].numel()
+    if count == 1:
+        flat = given[0].reshape(-1)
+    else:
+        flat = torch.zeros((), dtype=torch.int64, device=x.device)
+        inside = torch.ones((), dtype=torch.bool, device=x.device)
+        for at, size in zip(given, x.shape, strict=False):
+            wide = at.long()
+            inside = inside & (wide >= -size) & (wide < size)
+            flat = flat * size + torch.where(wide < 0, wide + size, wide)
+        # one that is outside stays so
+        flat = torch.where(inside, flat, places).expand(shape).reshape(-1)
+    rows = x.reshape(places, *x.shape[count:])
+    moved = values.reshape(flat.numel(), *x.shape[count:])
+    return _put(variant, rows, flat, moved, accumulate, deterministic).view(x.shape)
+
+
 def index_put(
     x: Tensor,
-    index: Tensor,
+    index: Tensor | Sequence[Tensor],
     values: Tensor,
     accumulate: bool = False,
     deterministic: bool = True,
@@ -451,8 +497,9 @@ def index_put(
 
     Args:
         x: [rows, ...], f32, f16 or bf16 (f64 without a kernel).
-        index: int64 or int32, 1-D, in [-rows, rows): from the end where it is negative.
-        values: [len(index), ...], of the dtype of `x`.
+        index: int64 or int32, 1-D, in [-rows, rows): from the end where it is negative. Or, as in
+            PyTorch, several that broadcast, for the first dimensions of `x`, of any shape.
+        values: [len(index), ...], or what broadcasts to it, of the dtype of `x`.
         accumulate: adds instead.
         deterministic: as in `index_add`.
         variant: one rung by name instead of the best one.
@@ -467,8 +514,14 @@ def index_put(
         ValueError: the variant does not exist.
 
     Reference:
-        `torch.index_put` with one tensor of indices.
+        `torch.index_put`.
     """
+    if isinstance(index, (tuple, list)) or (
+        isinstance(index, Tensor)
+        and isinstance(values, Tensor)
+        and (index.dim() != 1 or values.shape[:1] != index.shape or values.dim() != x.dim())
+    ):
+        return _put_anywhere(x, index, values, accumulate, deterministic, variant)
     return _put(variant, x, index, values, accumulate, deterministic)
 
 

@@ -315,6 +315,22 @@ _run_embedding, _run_select, _run_rows = map(
 )
 
 
+def _backward_in_any_order(
+    grad: Tensor, weight: Tensor, indices: Tensor, padding_idx: int | None, scale: float
+) -> Gradients:
+    run = torch.ops.warpsmith.embedding_backward
+    return {"weight": run(grad, indices, weight.shape[0], padding_idx, scale, False)}
+
+
+_run_in_any_order = dispatch.register_composite(
+    "embedding_in_any_order(Tensor weight, Tensor indices, int? padding_idx, float scale) "
+    "-> Tensor",
+    lambda *args: torch.ops.warpsmith.embedding(*args),
+    lambda weight, indices, padding_idx, scale: _fake_embedding(weight, indices),
+    _backward_in_any_order,
+)
+
+
 def _eager_embedding(weight: Tensor, at: Tensor, padding_idx: int | None, scale: float) -> Tensor:
     rows = torch.nn.functional.embedding(at, weight, padding_idx)
     return rows if scale == 1.0 else rows * scale
@@ -326,19 +342,22 @@ def embedding(
     padding_idx: int | None = None,
     scale: float = 1.0,
     *,
+    deterministic: bool = True,
     variant: str | None = None,
 ) -> Tensor:
     """Rows of a table: `y[...] = weight[indices[...]] * scale`.
 
-    The gradient of `weight` is dense, of its dtype, and deterministic: the terms of a row are added
-    up in f32 in their order.
+    The gradient of `weight` is dense and of its dtype.
 
     Args:
         weight: [rows, cols], f32, f16, bf16, e4m3 or e5m2 (f64 without a kernel); rows may lie at
             any stride.
-        indices: int64 or int32, of any shape.
+        indices: int64 or int32, of any shape. They may come first and the table second, too, as in
+            PyTorch.
         padding_idx: a row that gets no gradient; from the end if negative.
         scale: what rows are multiplied with, in f32.
+        deterministic: the terms of a row's gradient are added up in f32, in their order, and
+            rounded once; else with atomics, in any order, each rounded.
         variant: one rung by name instead of the best one.
 
     Returns:
@@ -353,7 +372,15 @@ def embedding(
     Reference:
         `torch.nn.functional.embedding`.
     """
+    if isinstance(weight, Tensor) and not weight.is_floating_point():
+        weight, indices = indices, weight
+    if not deterministic and variant is None:
+        return _run_in_any_order(weight, indices, padding_idx, scale)
     return _run_embedding(variant, weight, indices, padding_idx, scale)
+
+
+def _is_single(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dim() == 0
 
 
 def index_select(x: Tensor, dim: int, index: Tensor, *, variant: str | None = None) -> Tensor:
@@ -363,7 +390,8 @@ def index_select(x: Tensor, dim: int, index: Tensor, *, variant: str | None = No
         x: at least one dimension; f32, f16, bf16, e4m3, e5m2, int8 or int32 (others without a
             kernel); what is not contiguous is copied.
         dim: which dimension.
-        index: int64 or int32, 1-D; may name one place several times.
+        index: int64 or int32, 1-D, or without dimensions for a single one; may name one place
+            several times.
         variant: one rung by name instead of the best one.
 
     Returns:
@@ -379,7 +407,7 @@ def index_select(x: Tensor, dim: int, index: Tensor, *, variant: str | None = No
     Reference:
         `torch.index_select`.
     """
-    return _run_select(variant, x, dim, index)
+    return _run_select(variant, x, dim, index.reshape(1) if _is_single(index) else index)
 
 
 def gather_rows(x: Tensor, index: Tensor, *, variant: str | None = None) -> Tensor:
@@ -406,4 +434,4 @@ def gather_rows(x: Tensor, index: Tensor, *, variant: str | None = None) -> Tens
     Reference:
         `index_first_axis` of https://github.com/Dao-AILab/flash-attention, with zeros.
     """
-    return _run_rows(variant, x, index)
+    return _run_rows(variant, x, index.reshape(1) if _is_single(index) else index)

@@ -335,7 +335,7 @@ def qk_norm_rope(
     interleaved: bool = False,
     eps: float = 1e-06,
     *,
-    base: float = 10000.0,
+    base: float | None = None,
     rotary_dim: int | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -367,15 +367,14 @@ def qk_norm_rope(
         RuntimeError: shapes, dtypes or devices do not fit; both tables and turns are given; a table
             requires a gradient.
         IndexError: on a CPU, as `rope` does; on a GPU the kernel ends with a message.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist; base or rotary_dim come beside tables or turns.
 
     Reference:
         Qwen3 2025, https://arxiv.org/abs/2505.09388; Zhang & Sennrich 2019, "Root Mean Square Layer
         Normalization", https://arxiv.org/abs/1910.07467; Su et al. 2021,
         https://arxiv.org/abs/2104.09864.
     """
-    if cos is None and sin is None and turns is None:
-        turns = rotary.turns_of(q.shape[-1] if rotary_dim is None else rotary_dim, base, q.device)
+    turns, positions = rotary.given(_OP, q, cos, positions, turns, axes, base, rotary_dim)
     rotary.require_constants(_OP, cos=cos, sin=sin)
     return _qk_norm_rope(
         variant, q, k, q_weight, k_weight, cos, sin, positions, turns, axes, factor, interleaved,

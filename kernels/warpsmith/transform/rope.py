@@ -334,7 +334,7 @@ def rope(
     interleaved: bool = False,
     inverse: bool = False,
     *,
-    base: float = 10000.0,
+    base: float | None = None,
     rotary_dim: int | None = None,
     inplace: bool = False,
     variant: str | None = None,
@@ -352,17 +352,20 @@ def rope(
         q: [batch, tokens, heads, d], f32, f16 or bf16.
         k: [batch, tokens, heads of k, d], of the dtype of q.
         cos: [rows, pairs], of which a token takes the row of its position, or, without
-            `positions`, [batch or 1, tokens, pairs]; f32 or of the dtype of q. A constant.
+            `positions`, [batch or 1, tokens, pairs]; f32 or of the dtype of q. A constant. Each
+            angle once: of tables that hold it for both values of a pair, as those of transformers,
+            `cos[..., : d // 2]`.
         sin: like `cos`.
-        positions: int64 or int32, [batch or 1, tokens]; by default 0, 1, ... in each sequence. With
-            `axes`, [axes, batch or 1, tokens].
+        positions: int64 or int32, [batch or 1, tokens] or [tokens]; by default 0, 1, ... in each
+            sequence. With `axes`, [axes, batch or 1, tokens] or [axes, tokens].
         turns: int64, [pairs], in place of tables; by default that of `base` and `rotary_dim`.
         axes: int32, [pairs]: which of several positions (of time, height and width, say) turns a
             pair.
         factor: cosines and sines that come from turns are multiplied with it.
         interleaved: pairs are neighbours.
         inverse: turns the other way round, which is the derivative.
-        base: pair i turns by `base ** (-i / pairs)` radians a position.
+        base: pair i turns by `base ** (-i / pairs)` radians a position; by default 10000. Where
+            turns are made here only.
         rotary_dim: `2 * pairs` where turns are made here; by default d.
         inplace: writes over q and k, which must require no gradient.
         variant: one rung by name instead of the best one.
@@ -377,16 +380,18 @@ def rope(
         IndexError: on a CPU, a position that tables do not have, or an axis that there is none of.
             On a GPU these end the kernel with a message, and CUDA fails with an assertion from then
             on.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist; base or rotary_dim come beside tables or turns.
 
     Reference:
         Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding",
         https://arxiv.org/abs/2104.09864.
     """
-    if cos is None and sin is None and turns is None:
-        turns = rotary.turns_of(q.shape[-1] if rotary_dim is None else rotary_dim, base, q.device)
+    turns, positions = rotary.given("rope", q, cos, positions, turns, axes, base, rotary_dim)
     rotary.require_constants("rope", cos=cos, sin=sin)
-    keys = q[:, :, :0] if k is None and isinstance(q, Tensor) and q.dim() == 4 else k
+    keys = k
+    if k is None and isinstance(q, Tensor):
+        rotary.check_heads("rope", q, q)
+        keys = q[:, :, :0]
     given = (q, keys, cos, sin, positions, turns, axes, factor, interleaved, inverse)
     if inplace:
         _rope_in_place(variant, *given)

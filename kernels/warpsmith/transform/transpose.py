@@ -9,6 +9,7 @@ from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung, is_fp8
+from warpsmith.spec.checks import check_dim
 from warpsmith.transform import transpose_cases as cases
 from warpsmith.transform.moved import Moved, moved
 
@@ -295,13 +296,16 @@ def _as_given(y: Tensor, x: Tensor) -> Tensor:
     return y if y.dtype == x.dtype else y.view(x.dtype)
 
 
-def transpose(x: Tensor, *, variant: str | None = None) -> Tensor:
-    """Swaps the last two dimensions and moves the elements there, ``y[..., j, i] = x[..., i, j]``.
+def transpose(x: Tensor, dim0: int = -2, dim1: int = -1, *, variant: str | None = None) -> Tensor:
+    """Swaps two dimensions, by default the last two, and moves the elements there,
+    ``y[..., j, i] = x[..., i, j]``.
 
     Bits are moved as they are, NaN and -0 among them. Differentiable.
 
     Args:
         x: [..., m, n], any strides and any dtype; elements of 1, 2 and 4 bytes have kernels.
+        dim0: of the two, one; negative ones count from the back.
+        dim1: the other one. Any but the last two are swapped by `permute`.
         variant: one rung by name instead of the best one, "f32x4_pack_peak".
 
     Returns:
@@ -309,16 +313,32 @@ def transpose(x: Tensor, *, variant: str | None = None) -> Tensor:
 
     Raises:
         RuntimeError: `x` has fewer than two dimensions; the variant cannot take the call.
+        IndexError: `x` has no such dimension.
         ValueError: the variant does not exist.
 
     Reference:
         Ruetsch & Micikevicius 2009, "Optimizing Matrix Transpose in CUDA",
         https://www.cs.colostate.edu/~cs675/MatrixTranspose.pdf
     """
+    if dim0 + dim1 != -3 or dim0 * dim1 != 2:  # other numbers than -2 and -1
+        return _swapped(x, dim0, dim1, variant)
     return _as_given(_transpose(variant, _as_moved(x, variant)), x)
 
 
-def permute(x: Tensor, dims: Sequence[int], *, variant: str | None = None) -> Tensor:
+def _swapped(x: Tensor, dim0: int, dim1: int, variant: str | None) -> Tensor:
+    """Of dimensions that are not by their names the last two."""
+    rank = x.dim()
+    for dim in (dim0, dim1):
+        check_dim("transpose", x, dim)
+    if rank >= 2 and {dim0 % rank, dim1 % rank} == {rank - 2, rank - 1}:
+        return _as_given(_transpose(variant, _as_moved(x, variant)), x)
+    dims = list(range(rank))
+    if rank:
+        dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
+    return permute(x, dims, variant=variant)
+
+
+def permute(x: Tensor, dims: int | Sequence[int], *more: int, variant: str | None = None) -> Tensor:
     """Puts the dimensions into another order and moves the elements there, as
     ``x.permute(dims).contiguous()`` does.
 
@@ -328,6 +348,7 @@ def permute(x: Tensor, dims: Sequence[int], *, variant: str | None = None) -> Te
     Args:
         x: any shape, strides and dtype; elements of 1, 2 and 4 bytes have kernels.
         dims: which dimension of `x` each of the result is; negative ones count from the back.
+        *more: of dims that are given one by one, those behind the first.
         variant: one rung by name instead of the best one, "bf16x8_pack_copy".
 
     Returns:
@@ -340,4 +361,5 @@ def permute(x: Tensor, dims: Sequence[int], *, variant: str | None = None) -> Te
     Reference:
         `torch.permute`.
     """
-    return _as_given(_permute(variant, _as_moved(x, variant), list(dims)), x)
+    order = [dims, *more] if isinstance(dims, int) else list(dims)
+    return _as_given(_permute(variant, _as_moved(x, variant), order), x)

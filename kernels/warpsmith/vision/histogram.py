@@ -302,12 +302,31 @@ dispatch.register(op)
 _histogram = dispatch.public(op)
 
 
+def _evenly_spaced(x: Tensor, bins: int, range: tuple[float, float] | None) -> Tensor:
+    """Edges from the least to the largest value, or of a range, of which the host need not know."""
+    steps = torch.arange(bins + 1, dtype=torch.float64, device=x.device) / max(bins, 1)
+    if range is not None:
+        low, high = range
+        if not low < high:
+            raise ValueError(f"histogram: expected a range of two ascending numbers, got {range}")
+        return (low + (high - low) * steps).to(x.dtype)
+    if x.numel() == 0:
+        return steps.to(x.dtype)
+    least, most = (v.double() for v in x.aminmax())
+    # of a single value, as PyTorch has it
+    least, most = (torch.where(least == most, v + d, v) for v, d in ((least, -0.5), (most, 0.5)))
+    edges = (least + (most - least) * steps).to(x.dtype)
+    edges[-1:] = most.to(x.dtype)  # which no rounding is to leave outside
+    return edges
+
+
 def histogram(
     x: Tensor,
-    bins: int | None = None,
+    bins: int | Tensor | None = None,
     edges: Tensor | None = None,
     is_unsigned: bool = False,
     *,
+    range: tuple[float, float] | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Counts how many values fall into each bin.
@@ -321,26 +340,35 @@ def histogram(
         x: any shape and strides; int32, int8, uint8 or float32 (others without a kernel of their
             own).
         bins: how many, by default one less than the edges, or 256; up to 65536 are counted in
-            shared memory.
+            shared memory. Or the edges, as `torch.histogram` takes them.
         edges: [bins + 1], of the dtype of `x`, for floats and only for these. In ascending order
             (of others, a bin is what a binary search finds); evenly spaced ones are the fastest.
         is_unsigned: whether int8 stands for 0 to 255, as uint8 does without saying so.
+        range: of evenly spaced bins of floats, where there are no edges: the lowest and the highest
+            edge; by default the least and the largest value.
         variant: one rung by name instead of the best one, "i32x4_replicated".
 
     Returns:
         An int64 tensor of shape [bins].
 
     Raises:
-        RuntimeError: edges are missing, not wanted or of another shape, dtype or device; `x` is
-            complex; the variant cannot take the call.
-        ValueError: the variant does not exist.
+        RuntimeError: edges are not wanted or of another shape, dtype or device; `x` is complex; the
+            variant cannot take the call.
+        ValueError: the variant does not exist; a range comes beside edges or integers, or is empty.
 
     Reference:
         `torch.bincount`, `torch.histogram`; Gómez-Luna et al. 2013, "An optimized approach to
         histogram computation on GPU", https://doi.org/10.1007/s00138-012-0443-3
     """
-    if bins is None:
+    if isinstance(bins, Tensor) and edges is None:
+        bins, edges = None, bins
+    if bins is None or isinstance(bins, Tensor):
         bins = 256 if edges is None else max(edges.numel() - 1, 0)
+    if range is not None and (edges is not None or not x.is_floating_point()):
+        beside = "integers" if edges is None else "edges"
+        raise ValueError(f"histogram: expected no range beside {beside}, got {range}")
+    if edges is None and isinstance(x, Tensor) and x.is_floating_point():
+        edges = _evenly_spaced(x, bins, range)
     if isinstance(x, Tensor) and x.dtype == torch.uint8:
         x, is_unsigned = x.view(torch.int8), True
     return _histogram(variant, x, bins, edges, is_unsigned)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Bad, Cost, Op, Rung, Sample
 from warpsmith.spec.checks import shape_text
+from warpsmith.spec.kept import kept
 from warpsmith.spec.layout import address
 from warpsmith.vision.steps import check_steps, rows_of, steps
 
@@ -122,27 +122,35 @@ op = catalogue.add(
     )
 )
 dispatch.register(op)
-_timestep_embedding = dispatch.public(op)
+_timestep_embedding = dispatch.public(op, "timestep_embedding")
 
 
-@functools.lru_cache(maxsize=16)
+@kept("timestep_embedding")
 def _table(
     steps_: int,
     dim: int,
     max_period: float,
     cos_first: bool,
     frequency_shift: float,
+    scale: float,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
+    t = torch.arange(steps_, dtype=torch.float64)
+    rows = _rows(t, dim, max_period, cos_first, frequency_shift, scale)
+    return rows.to(device=device, dtype=dtype)
+
+
+def _rows(
+    t: Tensor, dim: int, max_period: float, cos_first: bool, frequency_shift: float, scale: float
+) -> Tensor:
+    """The embeddings of steps, in float64."""
     half = dim // 2
-    exponents = torch.arange(half, dtype=torch.float64) / (half - frequency_shift)
-    angles = torch.arange(steps_, dtype=torch.float64)[:, None] * torch.exp(
-        -math.log(max_period) * exponents
-    )
+    exponents = torch.arange(half, dtype=torch.float64, device=t.device) / (half - frequency_shift)
+    frequencies = torch.exp(-math.log(max_period) * exponents)
+    angles = scale * (t.double()[:, None] * frequencies)
     parts = (angles.cos(), angles.sin()) if cos_first else (angles.sin(), angles.cos())
-    padding = torch.zeros(steps_, dim % 2, dtype=torch.float64)
-    return torch.cat((*parts, padding), 1).to(device=device, dtype=dtype)
+    return torch.cat((*parts, angles.new_zeros(len(t), dim % 2)), 1)
 
 
 def timestep_embedding(
@@ -153,45 +161,68 @@ def timestep_embedding(
     max_period: float = 10000.0,
     cos_first: bool = False,
     frequency_shift: float = 1.0,
+    scale: float = 1.0,
     dtype: torch.dtype = torch.float32,
+    flip_sin_to_cos: bool | None = None,
+    downscale_freq_shift: float | None = None,
     variant: str | None = None,
 ) -> Tensor:
-    """Sinusoidal embeddings of steps, ``[sin(t f), cos(t f)]`` with
+    """Sinusoidal embeddings of steps, ``[sin(scale t f), cos(scale t f)]`` with
     ``f[k] = max_period^(-k / (dim / 2 - frequency_shift))``.
 
     The embeddings of all steps are computed once, in float64, and kept for the next call with the
-    same options; a call reads its rows.
+    same options; a call reads its rows. Those of steps that are no whole numbers are computed in
+    each call, in float64, by PyTorch's kernels, and are differentiable in `t`.
 
     Args:
-        t: [n], int32 or int64.
+        t: [n], or a single one without dimensions; int32 or int64, or floating-point.
         dim: how long an embedding is; an odd one ends in a zero.
-        steps: how many there are. Of one that there is not, the embedding is NaN.
+        steps: how many there are of whole ones. Of one that there is not, the embedding is NaN.
         max_period: of the slowest frequency, in steps.
         cos_first: whether cosines come first.
         frequency_shift: see the formula; 0 in some models. Less than dim / 2.
+        scale: of all angles.
         dtype: of the result: float32, float16, bfloat16 (others without a kernel of their own).
-        variant: one rung by name instead of the best one, "bf16x8_pack".
+        flip_sin_to_cos: what diffusers calls `cos_first`.
+        downscale_freq_shift: what diffusers calls `frequency_shift`.
+        variant: one rung by name instead of the best one, "bf16x8_pack"; of whole steps only.
 
     Returns:
-        A contiguous tensor of shape [n, dim] on the device of `t`.
+        A contiguous tensor of shape [n, dim] on the device of `t`; [1, dim] of a single step.
 
     Raises:
-        RuntimeError: `t` holds no integers or has not one dimension.
+        RuntimeError: `t` has more than one dimension, or holds neither integers nor floating-point
+            numbers.
         ValueError: `dim` is too small for the shift; `steps` is negative; `max_period` is not
-            positive; the variant does not exist.
+            positive; the variant does not exist, or comes with steps that are no whole numbers.
 
     Reference:
         Ho et al. 2020, "Denoising Diffusion Probabilistic Models",
         https://arxiv.org/abs/2006.11239
     """
-    if dim // 2 <= frequency_shift:
+    cos_first = cos_first if flip_sin_to_cos is None else flip_sin_to_cos
+    shift = frequency_shift if downscale_freq_shift is None else downscale_freq_shift
+    if dim // 2 <= shift:
         raise ValueError(
-            f"timestep_embedding: expected dim / 2 to be more than {frequency_shift}, got dim {dim}"
+            f"timestep_embedding: expected dim / 2 to be more than {shift}, got dim {dim}"
         )
     if steps < 0 or max_period <= 0:
         raise ValueError(
             "timestep_embedding: expected steps of at least 0 and a max_period above 0, "
             f"got {steps} and {max_period}"
         )
-    table = _table(steps, dim, max_period, cos_first, frequency_shift, dtype, t.device)
+    if t.dim() == 0:
+        t = t[None]
+    if t.is_floating_point():
+        if t.dim() != 1:
+            raise RuntimeError(
+                f"timestep_embedding: expected t to have 1 dimension, got shape {tuple(t.shape)}"
+            )
+        if variant is not None:
+            raise ValueError(
+                "timestep_embedding: expected variant to be None beside steps that are no whole "
+                f"numbers, got '{variant}'"
+            )
+        return _rows(t, dim, max_period, cos_first, shift, scale).to(dtype)
+    table = _table(steps, dim, max_period, cos_first, shift, scale, dtype, t.device)
     return _timestep_embedding(variant, table, t)

@@ -238,8 +238,10 @@ def _with_omitted(run: Run, out: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def as_public(function: Callable[..., Any], named: dict[str, Any]) -> dict[str, Any]:
     """An operator's arguments by the names that a public function has for them: the two sides of a
-    window may be one pair.
+    window may be one pair, and what an operator returns beside the result has to be asked for.
     """
+    if "return_mask" in inspect.signature(function).parameters:
+        named = named | {"return_mask": True}
     if "window_left" not in named or "window" not in inspect.signature(function).parameters:
         return named
     rest = {name: x for name, x in named.items() if not name.startswith("window_")}

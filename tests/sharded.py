@@ -1,0 +1,270 @@
+"""One of the processes of `test_sharding.py`: calls on sharded tensors beside the same unsharded.
+
+Prints, as JSON, what went wrong with each case. On GPUs, where there are enough, by NCCL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import warpsmith
+
+#: Before the rules are there: a call has to find them.
+warpsmith.gelu  # noqa: B018
+
+from torch.distributed.tensor import (  # noqa: E402
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+)
+
+ROWS, TOKENS, COLS, CLASSES = 4, 6, 8, 10
+R = Replicate()
+
+
+def tensor(*shape: int, salt: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(salt + sum(shape)))
+
+
+X, Y, Z = (tensor(ROWS, TOKENS, COLS, salt=k) for k in range(3))
+W, B = tensor(COLS, salt=3), tensor(COLS, salt=4)
+LOGITS = tensor(ROWS * TOKENS, CLASSES)
+TARGET = torch.arange(ROWS * TOKENS) % CLASSES
+TARGET[3] = -100
+
+
+@dataclass(frozen=True)
+class Case:
+    function: Callable[..., Any]
+    tensors: tuple[Tensor, ...]
+    placements: tuple[Any, ...]
+    #: Where the first result is to lie; None where that is not looked at.
+    result: Any = None
+
+
+def _elementwise() -> dict[str, Case]:
+    found = {}
+    one = "elu gelu gelu_tanh hardshrink hardswish mish quick_gelu relu sigmoid silu swish"
+    for name in one.split():
+        for dim in (0, 2):
+            case = Case(getattr(warpsmith, name), (X,), (Shard(dim),), Shard(dim))
+            found[f"{name}:{dim}"] = case
+    for name in ("add", "mul"):
+        function = getattr(warpsmith, name)
+        found[f"{name}:rows"] = Case(function, (X, Y), (Shard(0), Shard(0)), Shard(0))
+        found[f"{name}:row"] = Case(function, (X, W), (Shard(2), Shard(0)), Shard(2))
+        found[f"{name}:whole row"] = Case(function, (X, W), (Shard(1), R), Shard(1))
+    found["mul_add:rows"] = Case(warpsmith.mul_add, (X, W, Z), (Shard(1), R, Shard(1)), Shard(1))
+    for name in ("bias_gelu", "bias_gelu_tanh"):
+        function = getattr(warpsmith, name)
+        found[f"{name}:rows"] = Case(function, (X, B), (Shard(0), R), Shard(0))
+        found[f"{name}:columns"] = Case(function, (X, B), (Shard(2), Shard(0)), Shard(2))
+    for name in ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"):
+        function = getattr(warpsmith, name)
+        found[f"{name}:columns"] = Case(function, (X, Y), (Shard(2), Shard(2)), Shard(2))
+        found[f"{name}:one"] = Case(function, (X,), (Shard(1),), Shard(1))
+        found[f"{name}:one, columns"] = Case(function, (X,), (Shard(2),))
+    return found
+
+
+def _rows() -> dict[str, Case]:
+    found = {}
+    for name in ("softmax", "log_softmax"):
+        function = getattr(warpsmith, name)
+        found[f"{name}:rows"] = Case(function, (X,), (Shard(0),), Shard(0))
+        found[f"{name}:gathered"] = Case(function, (X,), (Shard(2),))
+        found[f"{name}:along the first"] = Case(
+            lambda x, f=function: f(x, 0), (X,), (Shard(2),), Shard(2)
+        )
+    for dim in (0, 1):
+        cut = Shard(dim)
+        found[f"rms_norm:{dim}"] = Case(warpsmith.rms_norm, (X, W), (cut, R), cut)
+        found[f"layer_norm:{dim}"] = Case(warpsmith.layer_norm, (X, W, B), (cut, R, R), cut)
+        found[f"add_rms_norm:{dim}"] = Case(warpsmith.add_rms_norm, (X, Y, W), (cut, cut, R), cut)
+        found[f"add_layer_norm:{dim}"] = Case(
+            warpsmith.add_layer_norm, (X, Y, W, B), (cut, cut, R, R), cut
+        )
+    found["rms_norm:columns"] = Case(warpsmith.rms_norm, (X, W), (Shard(2), R))
+    found["rms_norm:partial"] = Case(warpsmith.rms_norm, (X, W), (Partial(), R))
+    return found
+
+
+def _losses() -> dict[str, Case]:
+    found = {}
+    for reduction in ("none", "sum", "mean"):
+        for dim in (0, 2):
+            found[f"bce_with_logits:{reduction}, {dim}"] = Case(
+                lambda x, t, r=reduction: warpsmith.bce_with_logits(x, t, reduction=r),
+                (X, Y.sigmoid()),
+                (Shard(dim), Shard(dim)),
+            )
+    options: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "smoothed": {"label_smoothing": 0.1, "z_loss": 1e-2},
+        "each": {"reduction": "none"},
+        "sum": {"reduction": "sum"},
+    }
+    for label, given in options.items():
+        for where, dim in (("rows", 0), ("classes", 1)):
+            found[f"cross_entropy:{label}, {where}"] = Case(
+                lambda x, t, given=given: warpsmith.cross_entropy(x, t, **given),
+                (LOGITS, TARGET),
+                (Shard(dim), Shard(0) if dim == 0 else R),
+            )
+    odd = LOGITS[:, :7]
+    found["cross_entropy:classes that do not divide"] = Case(
+        warpsmith.cross_entropy, (odd, TARGET.where(TARGET < 7, 2)), (Shard(1), R)
+    )
+    return found
+
+
+def _products() -> dict[str, Case]:
+    left, right = tensor(ROWS, COLS), tensor(COLS, 6)
+    batches = tensor(ROWS, TOKENS, COLS), tensor(ROWS, COLS, 6)
+    weight, bias = tensor(6, COLS), tensor(6, salt=1)
+    product, linear = warpsmith.matmul, warpsmith.linear
+    return {
+        "matmul:rows": Case(product, (left, right), (Shard(0), R), Shard(0)),
+        "matmul:columns": Case(product, (left, right), (R, Shard(1)), Shard(1)),
+        "matmul:sums": Case(product, (left, right), (Shard(1), Shard(0)), Partial()),
+        "matmul:batches": Case(product, batches, (Shard(0), Shard(0)), Shard(0)),
+        "matmul:rows of batches": Case(product, (X, right), (Shard(0), R), Shard(0)),
+        "linear:rows": Case(linear, (X, weight, bias), (Shard(0), R, R), Shard(0)),
+        "linear:sequence": Case(linear, (X, weight, bias), (Shard(1), R, R)),
+        "linear:columns": Case(linear, (X, weight, bias), (R, Shard(0), Shard(0)), Shard(2)),
+        "linear:sums": Case(linear, (X, weight), (Shard(2), Shard(1)), Partial()),
+        "linear:sums and a bias": Case(linear, (X, weight, bias), (Shard(2), Shard(1), R)),
+        "linear:activation": Case(
+            lambda x, w, b: linear(x, w, b, "gelu"),
+            (X, weight, bias),
+            (R, Shard(0), Shard(0)),
+            Shard(2),
+        ),
+    }
+
+
+CASES: dict[str, Case | None] = {
+    **_elementwise(),
+    **_rows(),
+    **_losses(),
+    **_products(),
+    "FSDP2": None,
+}
+
+
+def whole(x: Any) -> Tensor:
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def first(out: Any) -> Any:
+    return out[0] if isinstance(out, tuple) else out
+
+
+def results(function: Callable[..., Any], tensors: list[Tensor]) -> tuple[Any, list[Tensor]]:
+    """All results, and the gradients of the sum of their squares."""
+    out = function(*tensors)
+    outs = out if isinstance(out, tuple) else (out,)
+    leaves = [t for t in tensors if t.requires_grad]
+    total = sum(o.square().sum() for o in outs)
+    return outs, list(torch.autograd.grad(total, leaves))
+
+
+def check(case: Case, mesh: Any, device: str) -> None:
+    plain = [t.to(device).clone() for t in case.tensors]
+    sharded = []
+    for t, p in zip(plain, case.placements, strict=True):
+        if isinstance(p, Partial):  # of which each process holds a half
+            sharded.append(DTensor.from_local(t / mesh.size(), mesh, [p], run_check=False))
+        else:
+            sharded.append(distribute_tensor(t, mesh, [p]))
+    for given in (plain, sharded):
+        for i, t in enumerate(given):
+            if t.is_floating_point():
+                given[i] = t.detach().requires_grad_()
+    wanted, wanted_grads = results(case.function, plain)
+    found, grads = results(case.function, sharded)
+    if case.result is not None:
+        placed = found[0].placements
+        assert placed == (case.result,), f"lies as {placed}, not as {case.result}"
+    for a, b in zip([*found, *grads], [*wanted, *wanted_grads], strict=True):
+        torch.testing.assert_close(whole(a), b, rtol=1e-4, atol=1e-5)
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.Parameter(torch.ones(COLS))
+        self.gate = torch.nn.Parameter(tensor(2 * COLS, COLS) / 3)
+        self.down = torch.nn.Parameter(tensor(COLS, COLS) / 3)
+
+    def forward(self, h: Tensor) -> Tensor:
+        y = warpsmith.rms_norm(h, self.norm)
+        y = warpsmith.silu_and_mul(warpsmith.linear(y, self.gate))
+        return h + warpsmith.linear(y, self.down)
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block(), Block()])
+        self.head = torch.nn.Parameter(tensor(CLASSES, COLS))
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return warpsmith.fused_linear_cross_entropy(x.flatten(0, 1), self.head, target)
+
+
+def check_fsdp(mesh: Any, device: str) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    rank, count = dist.get_rank(), dist.get_world_size()
+    plain, model = Model().to(device), Model().to(device)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    target = TARGET.clamp(min=0).to(device)
+    plain(X.to(device), target).backward()
+    rows = X.to(device).chunk(count)[rank]
+    model(rows, target.view(ROWS, TOKENS).chunk(count)[rank].flatten()).backward()
+    for (name, a), b in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert a.grad is not None, name
+        torch.testing.assert_close(whole(a.grad), b.grad, rtol=1e-4, atol=1e-5)
+
+
+def main() -> None:
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    on_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= count
+    device = "cuda" if on_gpus else "cpu"
+    if on_gpus:
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if on_gpus else "gloo")
+    mesh = init_device_mesh(device, (count,))
+    said = {}
+    for name, case in CASES.items():
+        try:
+            if case is None:
+                check_fsdp(mesh, device)
+            else:
+                check(case, mesh, device)
+            said[name] = ""
+        except Exception:
+            said[name] = traceback.format_exc()[-1500:]
+    dist.destroy_process_group()
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

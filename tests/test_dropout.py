@@ -1,0 +1,110 @@
+"""Where dropout's numbers come from: a seed, PyTorch's generator, or PyTorch's own dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import warpsmith
+from conftest import GPU
+
+DEVICE = "cuda" if GPU else "cpu"
+P = 0.5
+X = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+
+Draw = Callable[..., Tensor]
+DRAWS: dict[str, Draw] = {
+    "dropout": lambda x, **given: warpsmith.dropout(x, P, **given),
+    "bias_dropout_add": lambda x, **given: warpsmith.bias_dropout_add(x, x[0], x, P, **given)[0],
+    "dropout_add_rms_norm": lambda x, **given: warpsmith.dropout_add_rms_norm(x, x, p=P, **given)[
+        1
+    ],
+    "dropout_add_layer_norm": lambda x, **given: warpsmith.dropout_add_layer_norm(
+        x, x, p=P, **given
+    )[1],
+    "softmax": lambda x, **given: warpsmith.bias_scale_mask_softmax_dropout(x, p=P, **given)[0],
+}
+draws = pytest.mark.parametrize("name", DRAWS)
+
+
+@draws
+def test_pytorch_seeds_it(name: str) -> None:
+    draw = DRAWS[name]
+    torch.manual_seed(3)
+    first, second = draw(X), draw(X)
+    torch.manual_seed(3)
+    assert torch.equal(draw(X), first)
+    assert not torch.equal(first, second)
+    given = draw(X, seed=5)
+    assert torch.equal(draw(X, seed=5), given)
+
+
+@draws
+def test_compiled_code_draws_anew(name: str) -> None:
+    draw = DRAWS[name]
+    torch._dynamo.reset()
+    compiled = torch.compile(draw, fullgraph=True, backend="aot_eager")
+    first, second = compiled(X), compiled(X)
+    assert not torch.equal(first, second)
+    expected = torch.stack([compiled(X) for _ in range(400)]).mean(0)
+    plain = torch.stack([draw(X, seed=k) for k in range(400)]).mean(0)
+    torch.testing.assert_close(expected, plain, atol=0.8, rtol=0.0)
+
+
+@draws
+def test_checkpointing_draws_the_same_again(name: str) -> None:
+    draw, x = DRAWS[name], X.clone().requires_grad_()
+    torch.manual_seed(11)
+    plain = torch.autograd.grad(draw(x).square().sum(), x)[0]
+    torch.manual_seed(11)
+    again = checkpoint(draw, x, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(again.square().sum(), x)[0], plain)
+
+
+def test_as_in_pytorch() -> None:
+    assert warpsmith.dropout(X, P, training=False) is X
+    assert warpsmith.dropout(X, P, False) is X
+    y = warpsmith.dropout(X, P, True)
+    kept = y != 0
+    torch.testing.assert_close(y[kept], 2 * X[kept])
+    assert 0.3 < kept.float().mean() < 0.7
+
+
+def test_the_mask_on_request() -> None:
+    y, mask = warpsmith.dropout(X, P, return_mask=True)
+    bits = (mask[:, None].cpu() >> torch.arange(32)) & 1
+    assert torch.equal(bits.view(X.shape).bool(), (y != 0).cpu())
+    everything = warpsmith.dropout(X, P, training=False, return_mask=True)[1]
+    assert (everything == -1).all()
+
+
+def test_a_mask_of_compiled_code() -> None:
+    torch._dynamo.reset()
+    run = torch.compile(
+        lambda x: warpsmith.dropout(x, P, return_mask=True), fullgraph=True, backend="aot_eager"
+    )
+    y, mask = run(X)
+    bits = (mask[:, None].cpu() >> torch.arange(32)) & 1
+    assert torch.equal(bits.view(X.shape).bool(), (y != 0).cpu())
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@draws
+def test_a_graph_draws_anew_on_every_replay(name: str) -> None:
+    draw, x = DRAWS[name], X.clone()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        draw(x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = draw(x)
+    graph.replay()
+    first = y.clone()
+    graph.replay()
+    assert not torch.equal(first, y)

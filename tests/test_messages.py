@@ -1,0 +1,146 @@
+"""What public functions say of bad calls: in their own names, and of every kind of argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import warpsmith
+from warpsmith.core import catalogue, families, messages
+
+X = torch.randn(4, 4)
+HEADS = torch.randn(1, 4, 2, 8)
+TURNS = torch.ones(4, dtype=torch.int64)
+
+KINDS: dict[str, tuple[Callable[[], Any], str]] = {
+    "histogram of so many and a half": (
+        lambda: warpsmith.histogram(X, 2.5, X[0]),
+        "histogram: expected bins to be a whole number, got float",
+    ),
+    "unpack_qkv(x, bias)": (
+        lambda: warpsmith.unpack_qkv(X, X),
+        "unpack_qkv: expected heads to be a whole number, got Tensor",
+    ),
+    "softmax(x, name)": (
+        lambda: warpsmith.softmax(X, "a"),
+        "softmax: expected dim to be a whole number, got str",
+    ),
+    "layer_norm(x, eps)": (
+        lambda: warpsmith.layer_norm(X, X[0], 0.5),
+        "layer_norm: expected bias to be a tensor or None, got float",
+    ),
+    "no target": (
+        lambda: warpsmith.cross_entropy(X, None),
+        "cross_entropy: expected target to be a tensor, got None",
+    ),
+    "gelu(list)": (
+        lambda: warpsmith.gelu([1.0]),
+        "gelu: expected x to be a tensor, got list",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_argument_of_another_kind_is_named(name: str) -> None:
+    call, said = KINDS[name]
+    with pytest.raises(TypeError) as error:
+        call()
+    assert str(error.value) == said
+
+
+NAMES: dict[str, tuple[Callable[[], Any], str]] = {
+    "bce": (lambda: warpsmith.bce_with_logits(X, X[:2]), "bce_with_logits: expected target"),
+    "cross_entropy": (
+        lambda: warpsmith.cross_entropy(X, torch.arange(3)),
+        "cross_entropy: expected target",
+    ),
+    "upsample": (
+        lambda: warpsmith.upsample_nearest2d(X, scale_factor=2.0),
+        "upsample_nearest2d: expected x",
+    ),
+    "timestep": (
+        lambda: warpsmith.timestep_embedding(torch.ones(2, 2, dtype=torch.int64), 32),
+        "timestep_embedding: expected t",
+    ),
+    "rope in place": (
+        lambda: warpsmith.rope(HEADS.expand(2, 1, 4, 2, 8)[:, 0, :, 0], inplace=True),
+        "rope: expected q to have shape [batch, tokens, heads, d], got (2, 4, 8)",
+    ),
+    "q and k in 3-D": (
+        lambda: warpsmith.rope(HEADS[0]),
+        "rope: expected q to have shape [batch, tokens, heads, d], got (4, 2, 8)",
+    ),
+    "angles twice": (
+        lambda: warpsmith.rope(HEADS, None, torch.ones(1, 4, 8), torch.ones(1, 4, 8)),
+        "rope: expected cos and sin to have each angle of a head of 8 values once, as "
+        "cos[..., :4] has them, got (1, 4, 8)",
+    ),
+    "rotary_dim beside tables": (
+        lambda: warpsmith.rope(HEADS, None, torch.ones(4, 4), torch.ones(4, 4), rotary_dim=4),
+        "rope: expected no rotary_dim beside cos and sin, got 4",
+    ),
+    "base beside turns": (
+        lambda: warpsmith.qk_norm_rope(
+            HEADS, HEADS, X[0].repeat(2), X[0].repeat(2), turns=TURNS, base=500.0
+        ),
+        "qk_norm_rope: expected no base beside turns, got 500.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_messages_begin_with_the_function(name: str) -> None:
+    call, said = NAMES[name]
+    with pytest.raises((RuntimeError, ValueError)) as error:
+        call()
+    assert str(error.value).startswith(said), str(error.value)
+
+
+def test_every_operator_of_a_public_function_is_known_by_it() -> None:
+    for name, op in catalogue.load().items():
+        if op.backward is not None and "backward" not in name:
+            assert families.of_function(messages.called_by(op)), name
+
+
+def test_positions_of_tokens_alone() -> None:
+    positions = torch.tensor([3, 1, 0, 2])
+    found = warpsmith.rope(HEADS, positions=positions)
+    torch.testing.assert_close(found, warpsmith.rope(HEADS, positions=positions[None]))
+
+
+def test_a_table_made_within_inference_mode_serves_training() -> None:
+    q = torch.randn(1, 4, 2, 10)
+    with torch.inference_mode():
+        warpsmith.rope(q, base=777.0)
+    q = q.clone().requires_grad_()
+    warpsmith.rope(q, base=777.0).sum().backward()
+    assert q.grad is not None
+
+
+def test_steps_as_diffusers_gives_them() -> None:
+    t = torch.tensor([0, 3, 999])
+    rows = warpsmith.timestep_embedding(t, 32, cos_first=True, frequency_shift=0.0)
+    named = {"flip_sin_to_cos": True, "downscale_freq_shift": 0.0}
+    torch.testing.assert_close(warpsmith.timestep_embedding(t, 32, **named), rows)
+    torch.testing.assert_close(warpsmith.timestep_embedding(t.float(), 32, **named), rows)
+    torch.testing.assert_close(warpsmith.timestep_embedding(t[1], 32, **named), rows[1:2])
+    half = torch.tensor([1.5])
+    scaled = warpsmith.timestep_embedding(half, 32, scale=2.0, **named)
+    torch.testing.assert_close(scaled, warpsmith.timestep_embedding(half * 2, 32, **named))
+    torch.testing.assert_close(scaled, warpsmith.timestep_embedding(torch.tensor([3]), 32, **named))
+
+
+def test_bins_of_floats_as_in_pytorch() -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    for options in ({}, {"range": (-1.0, 1.0)}):
+        wanted = torch.histogram(x, 16, **options).hist.long()
+        assert torch.equal(warpsmith.histogram(x, 16, **options), wanted)
+    edges = torch.tensor([-1.0, 0.0, 2.0])
+    assert torch.equal(warpsmith.histogram(x, edges), torch.histogram(x, edges).hist.long())
+    assert warpsmith.histogram(torch.ones(5), 3).tolist() == [0, 5, 0]
+    assert warpsmith.histogram(torch.ones(0), 3).tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match="histogram: expected no range beside edges"):
+        warpsmith.histogram(x, edges, range=(0.0, 1.0))
