@@ -76,7 +76,7 @@ struct ChunkedBackward : Norm {
     using Sum = std::conditional_t<std::is_same_v<X, float> && kPacks <= 4, CompensatedSum, PlainSum>;
     // The thread's first packs of the rows under way, where registers are left for them.
     static constexpr bool kKeepsPlaces =
-        !Norm::kResidual || !Norm::kShifted || kPacks < 4 || kThreads < 512 || (kDxState && sizeof(X) == 4);
+        !Norm::kResidual || !Norm::kShifted || kPacks < 4 || kThreads < 512 || kDxState;
 
     const ChunkedBackward& v;
     ChunkShare<kWidth, Tile> at;
