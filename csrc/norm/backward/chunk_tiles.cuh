@@ -9,7 +9,7 @@ namespace warpsmith {
 struct PlainRmsHalfTiles {
   static constexpr ChunkTile tiles[] = {
       {.threads = 512, .packs = 2, .depth = 8, .lag = 0, .cluster = 2, .held = 2},
-      {.threads = 512, .packs = 2, .depth = 8, .lag = 0, .cluster = 4, .held = 2},
+      {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 2, .held = 4},
       {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 4, .held = 4},
       {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 8, .held = 4},
       {.threads = 512, .packs = 4, .depth = 8, .lag = 1, .cluster = 16, .held = 4},

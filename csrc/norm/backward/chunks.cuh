@@ -10,16 +10,15 @@ namespace warpsmith {
 
 // A thread's part of the weight or the bias: that of its first packs in registers, that of the next in shared memory, that
 // of the last read again whenever it is asked for.
-template <class X, class Tile>
+template <class Parameter, class X, class Tile>
 struct ColumnSlice {
   static constexpr int kWidth = kPack<X>, kHeld = Tile::shape.held;
   static constexpr int kBytes = Tile::shape.shelf * Tile::shape.threads * 16;  // of shared memory of a block
-  const ColumnParameter<X>& from;
+  const Parameter& from;
   Pack<X>* shelf;  // [pack, thread]
   Pack<X> held[kHeld > 0 ? kHeld : 1];
 
-  __device__ __forceinline__ ColumnSlice(const ColumnParameter<X>& parameter, char* free,
-                                         const ChunkShare<kWidth, Tile>& at)
+  __device__ __forceinline__ ColumnSlice(const Parameter& parameter, char* free, const ChunkShare<kWidth, Tile>& at)
       : from(parameter), shelf(reinterpret_cast<Pack<X>*>(free) + threadIdx.x) {
 #pragma unroll
     for (int i = 0; i < kHeld + Tile::shape.shelf; ++i) {
@@ -69,7 +68,7 @@ struct ChunkedBackward : Norm {
     static constexpr int kPacks = Tile::shape.packs, kThreads = Tile::shape.threads;
     static constexpr int kBytes = kThreads * static_cast<int>(sizeof(uint4));  // of a tensor's chunk
     static constexpr bool kDxState = HasDxState<Source>, kBias = Norm::kReadsBias;
-    using Slice = ColumnSlice<X, Tile>;
+    using Slice = ColumnSlice<typename Norm::Parameter, X, Tile>;
     static constexpr int kEarlyBytes = 2 * kBytes, kFirstBytes = 0, kLateBytes = Norm::kResidual ? kBytes : 0;
     static constexpr int kShelfBytes = (kBias ? 2 : 1) * Slice::kBytes;
     static constexpr bool kResums = Norm::kResums;
@@ -77,7 +76,7 @@ struct ChunkedBackward : Norm {
     using Sum = std::conditional_t<std::is_same_v<X, float> && kPacks <= 4, CompensatedSum, PlainSum>;
     // The thread's first packs of the rows under way, where registers are left for them.
     static constexpr bool kKeepsPlaces =
-        !Norm::kShifted || kPacks < 4 || kThreads < 512 || (kDxState && sizeof(X) == 4);
+        !Norm::kResidual || !Norm::kShifted || kPacks < 4 || kThreads < 512 || kDxState;
 
     const ChunkedBackward& v;
     ChunkShare<kWidth, Tile> at;
@@ -256,13 +255,22 @@ struct ChunkedBackward : Norm {
   };
 };
 
+// Fewer for what is rarer.
+struct WideWeightChunks {
+  static constexpr ChunkTile tiles[] = {
+      {.threads = 512, .packs = 4, .depth = 4, .lag = 1, .cluster = 2, .held = 0},
+      {.threads = 512, .packs = 4, .depth = 4, .lag = 1, .cluster = 16, .held = 0},
+  };
+};
+
 template <class Norms, class HalfTiles, class FloatTiles>
 void launch_backward_cluster(const NormBackwardArgs& a, cudaStream_t stream) {
-  dispatch_float(a.dtype, [&]<class X>() {
-    using Tiles = TilesOf<std::conditional_t<sizeof(X) == 2, HalfTiles, FloatTiles>>;
-    static_assert(kPack<X> * kMostRowPacks<Tiles> == kMostBackwardCluster, "one limit for every dtype");
-    const int64_t clusters = launch_chunks(ChunkedBackward<typename Norms::template Of<X>>(a), a.cols / kPack<X>,
-                                           a.most_partials, stream, Tiles{});
+  visit_norm_backward<Norms>(a, [&]<class Norm, bool wide>() {
+    using Tiles = TilesOf<std::conditional_t<wide, WideWeightChunks,
+                                             std::conditional_t<sizeof(typename Norm::X) == 2, HalfTiles, FloatTiles>>>;
+    static_assert(Norm::kWidth * kMostRowPacks<Tiles> == kMostBackwardCluster, "one limit for every dtype");
+    const int64_t clusters =
+        launch_chunks(ChunkedBackward<Norm>(a), a.cols / Norm::kWidth, a.most_partials, stream, Tiles{});
     sum_partials(a, clusters, stream);
   });
 }

@@ -154,13 +154,13 @@ struct RegistersBackward {
     }
   }
   // The packs of weight and then of bias, where the tile wants them.
-  __device__ __forceinline__ void put(Pack<X> (&held)[kHeld], int i, const ColumnParameter<X>& from) {
+  __device__ __forceinline__ void put(Pack<X> (&held)[kHeld], int i, const typename Norm::Parameter& from) {
     const Pack<X> pack = from.load(at.col(i % kPacks));
     if (tile.held) held[i % kPacks] = pack;
     if (tile.shelf) ring.shelf(i) = reinterpret_cast<const uint4&>(pack);
   }
   __device__ __forceinline__ void get(float (&to)[kWidth], const Pack<X> (&held)[kHeld], int i,
-                                      const ColumnParameter<X>& from) const {
+                                      const typename Norm::Parameter& from) const {
     const int col = at.col(i % kPacks);
     Pack<X> pack;
     if constexpr (tile.held) {
@@ -369,13 +369,21 @@ void launch_backward_tile(const NormBackwardArgs& a, cudaStream_t stream) {
   sum_partials(a, blocks, stream);
 }
 
+// Fewer for what is rarer.
+struct WideWeightTiles {
+  static constexpr BackwardTile tiles[] = {
+      {.threads = 256, .lanes = 32, .packs = 1, .stages = 3, .held = false, .min_blocks = 2},
+      {.threads = 512, .packs = 2, .stages = 2, .held = false, .min_blocks = 1},
+  };
+};
+
 template <class Norms, class HalfTiles, class FloatTiles>
 void launch_backward_registers(const NormBackwardArgs& a, cudaStream_t stream) {
-  dispatch_float(a.dtype, [&]<class X>() {
-    using Tiles = TilesOf<std::conditional_t<sizeof(X) == 2, HalfTiles, FloatTiles>>;
-    static_assert(kPack<X> * kMostRowPacks<Tiles> == kMostBackwardRegisters, "one limit for every dtype");
-    with_first_tile(Tiles{}, a.cols / kPack<X>,
-                    [&]<class Tile>() { launch_backward_tile<typename Norms::template Of<X>, Tile>(a, stream); });
+  visit_norm_backward<Norms>(a, [&]<class Norm, bool wide>() {
+    using Tiles = TilesOf<std::conditional_t<wide, WideWeightTiles,
+                                             std::conditional_t<sizeof(typename Norm::X) == 2, HalfTiles, FloatTiles>>>;
+    static_assert(Norm::kWidth * kMostRowPacks<Tiles> == kMostBackwardRegisters, "one limit for every dtype");
+    with_first_tile(Tiles{}, a.cols / Norm::kWidth, [&]<class Tile>() { launch_backward_tile<Norm, Tile>(a, stream); });
   });
 }
 

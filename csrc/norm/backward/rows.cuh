@@ -1,7 +1,8 @@
 // What the kernels of the norms' gradients share: rows, weights and gradients as they are read, and sums over a row.
 //
-// Rare dtypes are branches that every thread takes alike, where values are loaded and stored: a weight in f32 beside 16-bit
-// rows, and behind an f32 residual stream gradients and weights of 16 bits.
+// Behind an f32 residual stream gradients and weights of 16 bits are branches that every thread takes alike, where values
+// are loaded and stored. A weight in f32 beside 16-bit rows has kernels of its own, few of them: that branch would cost the
+// others a predicated load for every weight of every row.
 #pragma once
 
 #include <algorithm>
@@ -100,6 +101,17 @@ struct DxStateOf<Source> {
   using type = typename Source::DxState;
 };
 
+// Beside 16-bit rows the weight is f32.
+template <class Source>
+struct WideWeight : Source {
+  using Source::Source;
+};
+
+template <class Source>
+inline constexpr bool kWideWeight = false;
+template <class Source>
+inline constexpr bool kWideWeight<WideWeight<Source>> = true;
+
 // --- rows ---
 
 // n values of 16 bits beside f32 rows, or of f32 beside 16-bit rows.
@@ -127,20 +139,14 @@ __device__ __forceinline__ void with_float_type(Dtype dtype, Body&& body) {
   }
 }
 
-// The weight or the bias of the columns. A thread may hold a pack of it as a Pack<X>, unless it is `wide`.
-template <class X>
+// The weight or the bias of the columns. A thread may hold a pack of it as a Pack<X>, unless it is wide: f32 beside 16-bit
+// rows, and read again wherever it is asked for.
+template <class X, bool wide>
 struct ColumnParameter {
   static constexpr int n = kPack<X>;
   const void* values;  // [cols], null for `absent`
   float absent;
   Dtype dtype;
-  bool wide;  // f32 beside 16-bit rows: read again wherever it is asked for
-
-  ColumnParameter(const void* parameter, Dtype dtype_, float absent_)
-      : values(parameter),
-        absent(absent_),
-        dtype(dtype_),
-        wide(sizeof(X) == 2 && parameter != nullptr && dtype_ == Dtype::f32) {}
 
   __device__ __forceinline__ Pack<X> load(int64_t col) const {
     Pack<X> pack;
@@ -161,7 +167,7 @@ struct ColumnParameter {
     return pack;
   }
   __device__ __forceinline__ void floats(float (&to)[n], const Pack<X>& held, int64_t col) const {
-    if (sizeof(X) == 2 && wide) {
+    if (wide && values != nullptr) {
       read_floats<float>(to, static_cast<const float*>(values) + col);
     } else {
       to_float(to, held);
@@ -200,7 +206,8 @@ struct NormBackwardRows {
   float eps, weight_offset, inverse_cols;
   Dtype grad_dtype;
   bool beyond_l2;  // the inputs alone would fill L2
-  ColumnParameter<X> weight, bias;
+  using Parameter = ColumnParameter<X, kWideWeight<Source>>;
+  Parameter weight, bias;
   Source source;
 
   explicit NormBackwardRows(const NormBackwardArgs& a)
@@ -224,8 +231,8 @@ struct NormBackwardRows {
         grad_dtype(a.grad_dtype),
         beyond_l2(a.rows * a.cols * (size_of(a.grad_dtype) + (a.grad_x == nullptr ? 1 : 2) * size_of(a.dtype)) >=
                   kL2Bytes),
-        weight(a.weight, a.weight_dtype, 1.0f),
-        bias(a.bias, a.weight_dtype, 0.0f),
+        weight{a.weight, 1.0f, a.weight_dtype},
+        bias{a.bias, 0.0f, a.weight_dtype},
         source(a) {}
 
   // Long streams are read so that the results leave L2 first.
@@ -285,7 +292,20 @@ template <template <class, class> class Norm, class Source>
 struct NormFamily {
   template <class X>
   using Of = Norm<X, Source>;
+  template <class X>
+  using OfWide = Norm<X, WideWeight<Source>>;
 };
+
+// Calls body.template operator()<Norm, wide>() for the dtypes of a call.
+template <class Norms, class Body>
+void visit_norm_backward(const NormBackwardArgs& a, Body&& body) {
+  dispatch_float(a.dtype, [&]<class X>() {
+    if constexpr (sizeof(X) == 2) {
+      if (a.weight_dtype == Dtype::f32) return body.template operator()<typename Norms::template OfWide<X>, true>();
+    }
+    body.template operator()<typename Norms::template Of<X>, false>();
+  });
+}
 
 // --- sums over a row ---
 
