@@ -91,7 +91,7 @@ def _varlen_attn() -> Callable[..., Any]:
             raise NotImplementedError("PyTorch's has no such option")
         window = (call.window_left, 0 if call.causal else call.window_right)
         # an argument that PyTorch has from 2.12 on
-        grouped = {"enable_gqa": True} if call.q.shape[1] != call.k.shape[1] else {}
+        grouped: dict[str, Any] = {"enable_gqa": True} if call.q.shape[1] != call.k.shape[1] else {}
         out = varlen_attn(
             call.q, call.k, call.v, call.cu_seqlens_q, call.cu_seqlens_k, call.max_seqlen_q,
             call.max_seqlen_k, scale=call.scale, window_size=window, **grouped,
