@@ -27,7 +27,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from warpsmith.cli.arguments import UsageError, find_ops
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, twins
 from warpsmith.core.catalogue import Op, Sample
 from warpsmith.proof.verify.run import small_samples, spread
 
@@ -79,7 +79,7 @@ def calls(op: Op, dtype: str, most: int) -> list[tuple[Sample, str]]:
 def compiled(name: str, dtype: str, most: int) -> tuple[int, list[str]]:
     """How many calls of an operator's twin were compiled, and which were not and why."""
     op = catalogue.get(name)
-    twin, failures = dispatch.triton_function(op), []
+    twin, failures = twins.triton_function(op), []
     samples = calls(op, dtype, most)
     for sample, device in samples:
         try:

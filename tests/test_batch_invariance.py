@@ -15,7 +15,7 @@ from torch import Tensor
 import warpsmith
 from conftest import GPU
 from test_determinism import amid_noise
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, twins
 from warpsmith.core.catalogue import DTYPES
 from warpsmith.proof import testing
 
@@ -124,7 +124,7 @@ def test_kernels(promise: Promise, dtype: str, length: int) -> None:
 def test_triton_twins(promise: Promise, dtype: str, length: int) -> None:
     if not promise.twin:
         pytest.skip("the twin promises nothing")
-    if not dispatch.triton_available():
+    if not twins.triton_available():
         pytest.skip("needs Triton")
     if not GPU and length > INTERPRETED:
         pytest.skip("too long for Triton's interpreter")
@@ -372,7 +372,7 @@ def test_every_number_of_rows_up_to_8192(op: str, dtype: str, aligned: bool) -> 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("op", ["matmul", "linear"])
 def test_triton_twins_of_products(op: str, dtype: str) -> None:
-    if not dispatch.triton_available():
+    if not twins.triton_available():
         pytest.skip("needs Triton")
     k, n = 257, 33
     device = "cuda" if GPU else "cpu"

@@ -13,7 +13,7 @@ from torch import Tensor
 import warpsmith
 from warpsmith import demo
 from warpsmith.cli import main as cli
-from warpsmith.core import dispatch
+from warpsmith.core import twins
 from warpsmith.demo import checks, model, times
 from warpsmith.spec import accuracy
 
@@ -27,7 +27,7 @@ def _no_interpreter_for_others() -> None:
 
     On a machine with a GPU that would reach the other tests of this process.
     """
-    if torch.cuda.is_available() and dispatch.triton_available():
+    if torch.cuda.is_available() and twins.triton_available():
         import triton  # noqa: F401
 
 
@@ -45,7 +45,7 @@ def test_small_configuration_is_right(dtype: str, capsys: pytest.CaptureFixture[
     for step in model.STEPS:
         if step.op is not None:
             assert (step.name, "reference") in found
-            if dispatch.interpreting():
+            if twins.interpreting():
                 assert (step.name, "Triton, interpreted") in found
     assert {what for what, _ in found} >= {
         "whole layer",

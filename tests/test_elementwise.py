@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import warpsmith
 from conftest import GPU
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, twins
 from warpsmith.core.catalogue import DTYPES, FLOATS, Inputs
 from warpsmith.proof import testing
 
@@ -33,7 +33,7 @@ def test_hardshrink_rounds_lambd_to_the_dtype(dtype: str, lambd: float) -> None:
     far = torch.tensor([torch.inf, 1.0, -60000.0], dtype=DTYPES[dtype], device=DEVICE)
     if GPU or dtype != "f16":  # for f16 on a CPU PyTorch refuses a number that is none of its own
         assert warpsmith.hardshrink(far, 1e6).tolist() == [torch.inf, 0.0, 0.0]
-    if dispatch.triton_available():
+    if twins.triton_available():
         assert testing.run_triton(catalogue.get("hardshrink"), (far, 1e6)).tolist() == [
             torch.inf,
             0.0,
@@ -77,7 +77,7 @@ def test_sums_of_several_are_rounded_once(dtype: str) -> None:
         op = catalogue.get(name)
         args = dispatch.normalise(op, args)
         outputs = [getattr(torch.ops.warpsmith, name)(*args)]
-        if dispatch.triton_available():
+        if twins.triton_available():
             outputs.append(testing.run_triton(op, args))
         for out in outputs:
             y = out[0] if isinstance(out, tuple) else out
@@ -126,12 +126,12 @@ calls = {"add": (x, row), "mul_add": (x, row, x), "gelu_tanh": (x,)}
 for name in ("bias_gelu", "bias_gelu_tanh"):
     calls |= {name: (x, row), f"{name}_backward": (x, x, row)}
 for name, args in calls.items():
-    dispatch.triton_function(catalogue.get(name))(*args)
+    twins.triton_function(catalogue.get(name))(*args)
 print(len(calls), "compiled")
 """
 
 
-@pytest.mark.skipif(dispatch.why_no_triton() is not None, reason="needs Triton")
+@pytest.mark.skipif(twins.why_no_triton() is not None, reason="needs Triton")
 def test_twins_in_e5m2_of_rows_of_two_values() -> None:
     """The instructions that convert four values at a time want that many of a tile."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import warpsmith  # noqa: F401  (registers the operators)
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, twins
 from warpsmith.native import finding
 
 WORDS = 'relu.cu(7): error: expected a ";"'
@@ -26,7 +26,7 @@ def without_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A GPU for which the family did not compile."""
     monkeypatch.setattr(dispatch, "load", lambda library: False)
     monkeypatch.setattr(finding, "why_not", lambda family: WORDS)
-    caches = dispatch._warn_once, dispatch.why_no_triton
+    caches = dispatch._warn_once, twins.why_no_triton
     for known in caches:
         known.cache_clear()
     yield
@@ -62,22 +62,22 @@ def test_a_variant_raises_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_twin_without_a_c_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr(dispatch, "interpreting", lambda: False)
+    monkeypatch.setattr(twins, "interpreting", lambda: False)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     (tmp_path / "Python.h").touch()
     op, args = catalogue.get("relu"), (torch.ones(3),)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
     assert dispatch.fallback_choice(op, args, "no library").implementation == "triton"
-    dispatch.why_no_triton.cache_clear()
+    twins.why_no_triton.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda name: None)
     choice = dispatch.fallback_choice(op, args, "no library")
     assert choice.implementation == "reference"
     assert "no library; Triton finds no C compiler" in choice.reason
-    dispatch.why_no_triton.cache_clear()
+    twins.why_no_triton.cache_clear()
     monkeypatch.setenv("CC", "/opt/cc")
     assert dispatch.fallback_choice(op, args, "no library").implementation == "triton"
-    dispatch.why_no_triton.cache_clear()
+    twins.why_no_triton.cache_clear()
     (tmp_path / "Python.h").unlink()
     choice = dispatch.fallback_choice(op, args, "no library")
     assert choice.implementation == "reference"

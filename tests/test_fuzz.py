@@ -18,7 +18,7 @@ import torch
 
 from conftest import FUZZ_SEED, GPU
 from warpsmith.cli import main as cli
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, twins
 from warpsmith.core.catalogue import Op
 from warpsmith.proof import pool, random_calls
 from warpsmith.proof.random_calls import Call
@@ -34,7 +34,7 @@ SEED = int(os.environ[FUZZ_SEED])
 FOUND = Path(__file__).with_name("found_calls.jsonl").read_text().splitlines()
 
 needs_an_implementation = pytest.mark.skipif(
-    not GPU and not (dispatch.triton_available() and dispatch.interpreting()),
+    not GPU and not (twins.triton_available() and twins.interpreting()),
     reason="on a CPU the Triton twin is what is called, and its interpreter is off or not there",
 )
 

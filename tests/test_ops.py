@@ -10,7 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch, references
+from warpsmith.core import catalogue, dispatch, references, twins
 from warpsmith.core.catalogue import Op
 from warpsmith.proof import testing, verify
 from warpsmith.proof.verify.run import Run, as_tuple, requiring, usable_samples
@@ -50,7 +50,7 @@ CASES = [
 
 @pytest.mark.parametrize(("op", "group"), CASES)
 def test_on_cpu(op: Op, group: str) -> None:
-    if group == "triton" and not (dispatch.triton_available() and dispatch.interpreting()):
+    if group == "triton" and not (twins.triton_available() and twins.interpreting()):
         pytest.skip("the Triton interpreter is off: this machine has a GPU, or no Triton")
     results = verify.verify([op], device="cpu", kinds=GROUPS[group])
     assert results, "nothing was checked"

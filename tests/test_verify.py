@@ -13,7 +13,7 @@ from torch import Tensor
 
 from warpsmith.cli import main as cli
 from warpsmith.cli import verification
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, twins
 from warpsmith.core.catalogue import Variant
 from warpsmith.proof import testing, verify
 from warpsmith.proof.verify import calls
@@ -37,7 +37,7 @@ def failures(kind: str) -> list[verify.Result]:
 
 def test_the_real_operator_passes() -> None:
     assert not failures("samples")
-    if dispatch.triton_available() and dispatch.interpreting():
+    if twins.triton_available() and twins.interpreting():
         assert not failures("triton")
 
 

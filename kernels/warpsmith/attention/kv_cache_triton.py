@@ -19,7 +19,7 @@ from warpsmith.attention.attention_triton import (
 )
 from warpsmith.attention.options import empty_out
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 from warpsmith.spec.checks import wide_dtype
 from warpsmith.spec.triton.convert import decode
 

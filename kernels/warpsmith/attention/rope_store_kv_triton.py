@@ -12,7 +12,7 @@ from torch import Tensor
 from warpsmith.attention.rope_store_kv import positions_of
 from warpsmith.attention.store_kv_triton import find_place, store_heads
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 from warpsmith.spec.memory import empty_rows_like, has_unit_columns, step
 from warpsmith.spec.triton.convert import encode
 from warpsmith.spec.triton.rotary import angle_tables

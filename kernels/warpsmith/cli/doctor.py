@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, twins
 from warpsmith.measure import limits
 from warpsmith.native import driver, finding, libraries, store, toolchain
 
@@ -70,7 +70,7 @@ def _serves(status: finding.Status) -> str:
         return "CUDA"
     if finding.will_compile(status):
         return "CUDA, after the first use"
-    return "Triton" if dispatch.triton_available() else "PyTorch reference"
+    return "Triton" if twins.triton_available() else "PyTorch reference"
 
 
 def _families() -> list[dict[str, Any]]:

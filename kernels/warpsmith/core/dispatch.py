@@ -22,16 +22,12 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
-import os
 import re
-import shutil
 import sys
-import sysconfig
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -47,7 +43,7 @@ from warpsmith.core import (
     messages,
     references,
 )
-from warpsmith.core.arguments_by_name import asks_for_gpu, by_name
+from warpsmith.core.arguments_by_name import asks_for_gpu
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
 from warpsmith.core.loading import (
     _cutlass,
@@ -59,6 +55,7 @@ from warpsmith.core.loading import (
 )
 from warpsmith.core.references import first_tensor
 from warpsmith.core.schemas import parse_name, parse_schema
+from warpsmith.core.twins import triton_available, triton_function, why_no_triton
 from warpsmith.native import finding, toolchain
 
 __all__ = ["_cutlass", "as_told", "built_with_cutlass", "ladder_orders", "last_rung", "load"]
@@ -292,40 +289,6 @@ def _tensors(op: Op) -> tuple[bool, ...]:
 def normalise(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Fills in the schema's defaults, so that checks and references see every argument."""
     return args + op.defaults[len(args) :]
-
-
-@functools.cache
-def why_no_triton() -> str | None:
-    """Why no twin can run here; None where it can."""
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return "Triton is not installed"
-    if interpreting():
-        return None
-    # Triton compiles the code that starts its kernels.
-    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
-        return "Triton finds no C compiler (cc, gcc, clang, or what CC names)"
-    headers = Path(sysconfig.get_path("include"))
-    if not (headers / "Python.h").is_file():
-        return f"Triton finds no headers of Python in {headers} (python3-dev)"
-    return None
-
-
-def triton_available() -> bool:
-    return why_no_triton() is None
-
-
-def interpreting() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-
-
-@functools.cache
-def triton_function(op: Op) -> Callable[..., Any]:
-    """The operator's Triton twin, a function of all its arguments."""
-    module, name = op.triton.split(":")
-    function = getattr(importlib.import_module(f"warpsmith.{op.family}.{module}"), name)
-    return by_name(function, op.argument_names, op.name)
 
 
 def _cpu(op: Op) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from warpsmith.core import catalogue, elsewhere
+from warpsmith.core import catalogue, elsewhere, twins
 from warpsmith.core.catalogue import Op
 from warpsmith.native import finding, libraries
 
@@ -42,9 +42,8 @@ def load(library: str) -> bool:
 
 def tell_elsewhere(op: Op) -> None:
     """Tells a loaded library which calls of an operator others serve faster."""
-    from warpsmith.core import dispatch  # which imports this module
 
-    rules = elsewhere.as_told(op, elsewhere.served_here(op, twin=dispatch.triton_available()))
+    rules = elsewhere.as_told(op, elsewhere.served_here(op, twin=twins.triton_available()))
     getattr(torch.ops.warpsmith, f"_elsewhere_{op.name}")(op.name, rules)
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from warpsmith.cli.arguments import parse_device
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, twins
 from warpsmith.core.catalogue import DTYPES, FLOATS
 from warpsmith.demo.checks import WHOLE, Check, check_layer, check_steps, check_training
 from warpsmith.demo.model import HEAD_DIM, LLAMA_3_8B, SMALL, STEPS, Config, Weights
@@ -190,9 +190,9 @@ def _device(text: str | None) -> torch.device:
 
 def _interpreter() -> str | None:
     """Turns Triton's interpreter on; why the twins cannot run, where that is too late."""
-    if why := dispatch.why_no_triton():
+    if why := twins.why_no_triton():
         return why
-    if not dispatch.interpreting():
+    if not twins.interpreting():
         return "Triton was imported before its interpreter was switched on (TRITON_INTERPRET=1)"
     return None
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 from warpsmith.gemm.quantized_weight import UNIT, WORDS, bits_of
 from warpsmith.spec.rows import as_rows
 from warpsmith.spec.triton.convert import decode, encode

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 from warpsmith.gemm.grouped_matmul_triton import find_group
 from warpsmith.gemm.scaled_grouped_matmul import OUT_DTYPES, reference
 from warpsmith.spec.triton.convert import decode, encode

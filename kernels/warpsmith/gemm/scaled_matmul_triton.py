@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 from warpsmith.gemm.scaled_matmul import OUT_DTYPES, reference
 from warpsmith.spec.triton.convert import decode, encode
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch, json_files, references
+from warpsmith.core import catalogue, dispatch, json_files, references, twins
 from warpsmith.core.catalogue import Op, Sample
 from warpsmith.measure import limits, record, timing
 from warpsmith.measure.record import Row, is_peer
@@ -187,8 +187,8 @@ def implementations(case: Case, plan: Plan, ladder: bool, say: Progress) -> dict
     """Everything to time in a case: name -> function of the operator's arguments."""
     op = case.op
     functions: dict[str, Function] = {"auto": torch_op(op.name)}
-    if plan.wants("triton") and dispatch.triton_available():
-        functions["triton"] = dispatch.triton_function(op)
+    if plan.wants("triton") and twins.triton_available():
+        functions["triton"] = twins.triton_function(op)
     if plan.wants("torch"):
         functions["torch"] = eager_function(op, case.sets[0])
     if plan.wants("compile") and "compile" not in op.peers:

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import DTYPE_NAMES, is_fp8
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 from warpsmith.norm.launch_triton import (
     MOST_RESIDENT,
     SHARED_TILE,

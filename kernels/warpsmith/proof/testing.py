@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import dispatch, references
+from warpsmith.core import dispatch, references, twins
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant, is_fp8
 from warpsmith.spec import accuracy
 from warpsmith.spec.accuracy import (
@@ -504,9 +504,9 @@ def run_triton(op: Op, args: Sequence[Any]) -> Any:
             before Triton is imported), or where Triton is missing.
     """
     args = dispatch.normalise(op, tuple(args))
-    if not dispatch.triton_available():
+    if not twins.triton_available():
         raise RuntimeError(f"{op.name}: the Triton twin needs Triton, which is not installed")
     device = references.first_tensor(args).device
-    if device.type == "cpu" and not dispatch.interpreting():
+    if device.type == "cpu" and not twins.interpreting():
         raise RuntimeError(f"{op.name}: Triton takes CPU tensors only with TRITON_INTERPRET=1")
-    return with_written(op, dispatch.triton_function(op))(*args)
+    return with_written(op, twins.triton_function(op))(*args)

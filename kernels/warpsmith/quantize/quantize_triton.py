@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import DTYPE_NAMES, is_fp8
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 from warpsmith.quantize import reference
 from warpsmith.quantize.ladder import halves
 from warpsmith.quantize.reference import BLOCK, GROUP, LEAST_SCALE, ROW, TENSOR

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpsmith.core.catalogue import is_fp8
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 from warpsmith.reduce.reduce_sum import result_dtype
 from warpsmith.reduce.total_triton import BLOCK, PARTIALS, STEPS, flat, programs, total_kernel
 from warpsmith.spec.triton.convert import decode

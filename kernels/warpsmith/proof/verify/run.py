@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from warpsmith.core import dispatch
+from warpsmith.core import dispatch, twins
 from warpsmith.core.catalogue import Inputs, Op, Sample, Variant
 from warpsmith.proof import testing
 from warpsmith.proof.pool import CrowdedError, LostDeviceError
@@ -184,7 +184,7 @@ class Run:
         return [items[i] for i in sorted(chance.sample(range(len(items)), count))]
 
     def triton_runs(self) -> bool:
-        return dispatch.triton_available() and (self.on_gpu or dispatch.interpreting())
+        return twins.triton_available() and (self.on_gpu or twins.interpreting())
 
 
 def tensors(args: Sequence[Any]) -> list[Tensor]:

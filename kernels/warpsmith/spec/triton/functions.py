@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 
 INTERPRETED = tl.constexpr(interpreting())
 

@@ -9,7 +9,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from warpsmith.core.dispatch import interpreting
+from warpsmith.core.twins import interpreting
 from warpsmith.spec import philox
 
 #: Arguments of a kernel that Triton must not specialise: they are new in every call.
