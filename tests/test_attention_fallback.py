@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.attention import options
-from warpsmith.core import catalogue, dispatch, references
+from warpsmith.core import catalogue, dispatch, references, twins
 from warpsmith.core.catalogue import Op
 
 #: In f32: 2 GB of them.
@@ -55,7 +55,7 @@ def _no_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     def reached(*_: Any) -> None:
         raise ReachedError
 
-    monkeypatch.setattr(dispatch, "why_no_triton", lambda: "Triton is not installed")
+    monkeypatch.setattr(twins, "why_no_triton", lambda: "Triton is not installed")
     monkeypatch.setattr(references, "computed", reached)
 
 

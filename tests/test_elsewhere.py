@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch, elsewhere, references
+from warpsmith.core import catalogue, dispatch, elsewhere, references, twins
 from warpsmith.core.elsewhere import Rule
 from warpsmith.native import csrc
 from warpsmith.records import elsewhere as derived
@@ -146,10 +146,10 @@ def test_nothing_is_served_elsewhere_where_our_own_kernels_are_asked_for(
 def test_a_twin_serves_only_where_it_can_run(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(rule("softmax", "triton"))
     x = torch.empty(4, 64, device="meta")
-    monkeypatch.setattr(dispatch, "why_no_triton", lambda: None)
+    monkeypatch.setattr(twins, "why_no_triton", lambda: None)
     assert warpsmith.which("softmax", x, sm=90).implementation == "triton"
     assert "the Triton twin" in warpsmith.which("softmax", x, sm=90).reason
-    monkeypatch.setattr(dispatch, "why_no_triton", lambda: "Triton is not installed")
+    monkeypatch.setattr(twins, "why_no_triton", lambda: "Triton is not installed")
     assert warpsmith.which("softmax", x, sm=90).implementation == "cuda"
     assert elsewhere.served_here(catalogue.get("softmax"), twin=False) == ()
 
@@ -169,7 +169,7 @@ def test_the_fallback_goes_by_the_rule(
     op, ran = catalogue.get("linear"), []
     serve(rule("linear", implementation))
     monkeypatch.setattr(dispatch, "_faster_here", lambda op, args: elsewhere.of(op)[0])
-    monkeypatch.setattr(dispatch, "triton_function", lambda op: lambda *args: ran.append("triton"))
+    monkeypatch.setattr(twins, "triton_function", lambda op: lambda *args: ran.append("triton"))
     monkeypatch.setattr(
         references, "computed", lambda op, args, function=None: ran.append(function or "torch")
     )

@@ -41,7 +41,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, overload: str) -> Callable[..., An
 
 
 def test_the_call_is_served_and_the_reason_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "why_no_triton", lambda: "Triton is not installed")
+    monkeypatch.setattr(twins, "why_no_triton", lambda: "Triton is not installed")
     relu = on_a_gpu(monkeypatch, "default")
     x = torch.tensor([-1.0, 2.0, float("nan")])
     with pytest.warns(dispatch.FallbackWarning, match="expected a"):

@@ -42,6 +42,7 @@ from warpsmith.core import (
     families,
     messages,
     references,
+    twins,
 )
 from warpsmith.core.arguments_by_name import asks_for_gpu
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant
@@ -55,7 +56,6 @@ from warpsmith.core.loading import (
 )
 from warpsmith.core.references import first_tensor
 from warpsmith.core.schemas import parse_name, parse_schema
-from warpsmith.core.twins import triton_available, triton_function, why_no_triton
 from warpsmith.native import finding, toolchain
 
 __all__ = ["_cutlass", "as_told", "built_with_cutlass", "ladder_orders", "last_rung", "load"]
@@ -197,7 +197,7 @@ def faster_elsewhere(op: Op, args: tuple[Any, ...], sm: int) -> elsewhere.Rule |
     """What the record says of a call that another implementation serves faster."""
     if not op.yields:
         return None
-    return elsewhere.rule_for(op, args, sm, twin=triton_available())
+    return elsewhere.rule_for(op, args, sm, twin=twins.triton_available())
 
 
 def _faster_here(op: Op, args: tuple[Any, ...]) -> elsewhere.Rule | None:
@@ -215,7 +215,7 @@ def fallback_choice(op: Op, args: tuple[Any, ...], why: str) -> Choice:
     integers = any(not first.is_floating_point for first in firsts)
     if dtype not in DTYPE_NAMES or not (dtype.is_floating_point or integers):
         return reference_choice(op, args, why)
-    if lacking := why_no_triton():
+    if lacking := twins.why_no_triton():
         return reference_choice(op, args, f"{why}; {lacking}")
     if op.twin_lacks is not None and (lacking := op.twin_lacks(*args)):
         return reference_choice(op, args, f"{why}; the Triton twin {lacking}")
@@ -311,13 +311,13 @@ def _fallback(op: Op) -> Callable[..., Any]:
         args = checked(op, args)
         if faster := _faster_here(op, args):
             if faster.implementation == "triton":
-                return triton_function(op)(*args)
+                return twins.triton_function(op)(*args)
             return references.computed(op, args, op.eager)
         choice = fallback_choice(op, args, "no compiled kernel serves the call")
         if choice.implementation == "refused":
             raise RuntimeError(f"{op.name}: {choice.reason}")
         if choice.implementation == "triton":
-            return triton_function(op)(*args)
+            return twins.triton_function(op)(*args)
         return references.computed(op, args)
 
     return run

@@ -32,7 +32,6 @@ from typing import Any
 from torch import Tensor
 
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op
-from warpsmith.spec.rows import address
 
 DATA = Path(__file__).with_name("elsewhere.json")
 #: Where it is set, nothing is served elsewhere: kernels are measured and verified as they are.
@@ -97,6 +96,8 @@ def _order(x: Tensor) -> str:
 
 
 def _of_tensor(x: Tensor | None) -> dict[str, Any]:
+    from warpsmith.spec.rows import address  # nobody needs it before a call
+
     if x is None:
         return {"dtype": "absent", "rank": 0, "rows": 0, "cols": 0, "order": "rows", "packs": False}
     order, rank = _order(x), x.dim()

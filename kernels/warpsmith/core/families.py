@@ -92,8 +92,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "fused_linear_cross_entropy",
     ),
     "gemm": (
-        "accumulate_matmul",
         "QuantizedWeight",
+        "accumulate_matmul",
         "addmm",
         "fused_mlp",
         "fused_qkv",
@@ -105,9 +105,9 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "linear",
         "matmul",
         "matmul_tf32",
-        "scaled_grouped_matmul",
         "quantized_linear",
         "repack_quantized_weight",
+        "scaled_grouped_matmul",
         "scaled_matmul",
     ),
     "attention": (
