@@ -34,6 +34,7 @@ _APART = {"core", "native", "proof", "measure", "records", "cli"}
 _NOT_THE_SPEC = {"samples", "errors", "properties", "bench", "bench_dtypes", "peers", "triton"}
 _NOT_THE_SPEC |= {"story", "seeds", "peer_seeds", "aliases", "local_memory", "peer_error_ratio"}
 _NOT_THE_SPEC |= {"unproven", "source", "cancels", "plan", "sum_error", "coarse_sums"}
+_NOT_THE_SPEC |= {"yields", "torch_lacks"}
 #: Fields that came when there were digests: at their defaults they say nothing, so that all digests
 #: stay as they were.
 _LATER = {"masked", "recomputes", "twin_lacks", "too_large"}
