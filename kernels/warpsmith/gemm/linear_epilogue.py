@@ -277,17 +277,21 @@ def is_proven(op: Op) -> bool:
     return any(not rung.unproven for rung in op.ladder)
 
 
-def serves(proven: bool, x: Tensor, weight: Tensor) -> bool:
-    """Whether a call is one for the fused kernels, rather than for several steps."""
-    if not x.is_cuda:
-        return True
+def suits(x: Tensor, weight: Tensor) -> bool:
+    """Whether the fused kernels are the better ones for a layer on a GPU, rather than several
+    steps.
+    """
     return (
-        proven
-        and x.dtype.itemsize == 2
+        x.dtype.itemsize == 2
         and x.shape[-1] % 8 == 0
         and weight.shape[0] % 8 == 0
         and x.numel() > FEW_ROWS * x.shape[-1]
     )
+
+
+def serves(proven: bool, x: Tensor, weight: Tensor) -> bool:
+    """Whether a call is one for the fused kernels."""
+    return not x.is_cuda or (proven and suits(x, weight))
 
 
 _PROVEN = is_proven(linear_epilogue_op)
