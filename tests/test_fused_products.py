@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,30 @@ def test_an_mlp_says_what_is_wrong(change: dict[str, Any], message: str) -> None
     }
     with pytest.raises(RuntimeError, match=f"fused_mlp: {message}"):
         warpsmith.fused_mlp(**(call | change))
+
+
+@pytest.mark.parametrize(
+    ("m", "gate", "proven", "wanted"),
+    [
+        (512, True, True, ["gated_linear", "linear_epilogue"]),
+        (512, False, True, ["linear_epilogue", "linear_epilogue"]),
+        (512, True, False, ["linear", "linear", "silu_and_mul", "linear"]),
+        (64, True, True, ["linear", "linear", "silu_and_mul", "linear"]),
+        (64, False, True, ["linear", "linear"]),
+    ],
+)
+def test_an_mlp_says_what_serves_it(
+    monkeypatch: pytest.MonkeyPatch, m: int, gate: bool, proven: bool, wanted: list[str]
+) -> None:
+    module = sys.modules["warpsmith.gemm.fused_mlp"]
+    monkeypatch.setattr(module, "is_proven", lambda _: proven)
+    x, up, down = (
+        torch.empty(s, dtype=torch.bfloat16, device="meta") for s in ((m, 64), (96, 64), (64, 96))
+    )
+    found = catalogue.composites()["fused_mlp"].calls(x, up, down, up if gate else None)
+    assert [part.op for part in found] == wanted
+    for part in found:  # what they are given is what they take
+        catalogue.get(part.op).check(*dispatch.normalise(catalogue.get(part.op), part.args))
 
 
 def test_an_mlp_compiles_whole() -> None:

@@ -165,7 +165,10 @@ std::optional<Epilogue> linear_epilogue(const Call& call, const Tensor& x, const
   Epilogue results{y, std::nullopt, std::nullopt};
   if (keep) std::get<1>(results) = empty_contiguous(x, y.sizes(), x.scalar_type());
   if (amax) std::get<2>(results) = zero_rows(x);
-  if (y.numel() == 0) return results;
+  if (y.numel() == 0) {
+    if (amax && std::get<2>(results)->numel() > 0) check_named_of_nothing<FusedArgs>(call, x);
+    return results;
+  }
   if (weight.size(1) == 0) {
     check_named_of_nothing<FusedArgs>(call, x);
     return std::nullopt;
@@ -212,7 +215,10 @@ std::optional<Gated> gated_linear(const Call& call, const Tensor& x, const Tenso
     std::get<1>(results) = empty_contiguous(x, y.sizes(), x.scalar_type());
     std::get<2>(results) = empty_contiguous(x, y.sizes(), x.scalar_type());
   }
-  if (y.numel() == 0) return results;
+  if (y.numel() == 0) {
+    if (amax && std::get<3>(results)->numel() > 0) check_named_of_nothing<FusedArgs>(call, x);
+    return results;
+  }
   if (w_gate.size(1) == 0) {
     check_named_of_nothing<FusedArgs>(call, x);
     return std::nullopt;

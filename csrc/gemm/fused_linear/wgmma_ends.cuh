@@ -99,10 +99,7 @@ class FusedEnds {
   // `up`: of a gate's other product.
   __device__ __forceinline__ void finish(Values& values, [[maybe_unused]] Values& up, const FusedArgs& p,
                                          const FusedMaps& maps, const WgmmaPlace& at) {
-    // All that comes from memory is asked for before any of it is used.
-    Addends<T> residual;
     if constexpr (ends == Ends::epilogue) {
-      if (p.residual != nullptr) load_residual(residual, p, at);
 #pragma unroll
       for (float& value : values) value *= p.alpha;
     }
@@ -121,6 +118,8 @@ class FusedEnds {
 #pragma unroll
         for (int i = 0; i < kValues; ++i) values[i] *= up[i];
       } else if (p.residual != nullptr) {
+        Addends<T> residual;
+        load_residual(residual, p, at);
 #pragma unroll
         for (int i = 0; i < kValues; ++i) values[i] += to_float(residual[i / 2][i % 2]);
       }

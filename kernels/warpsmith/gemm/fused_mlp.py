@@ -11,8 +11,13 @@ from torch import Tensor
 from warpsmith.core import catalogue
 from warpsmith.core.catalogue import Composite, PartCall
 from warpsmith.gemm.activations import FUNCTIONS, GATES
-from warpsmith.gemm.gated_linear import gated_linear
-from warpsmith.gemm.linear_epilogue import linear_and_more
+from warpsmith.gemm.gated_linear import gated_linear, gated_linear_op
+from warpsmith.gemm.linear_epilogue import (
+    is_proven,
+    linear_and_more,
+    linear_epilogue_op,
+    suits,
+)
 from warpsmith.spec.checks import shape_text
 
 _OP = "fused_mlp"
@@ -54,20 +59,31 @@ def _calls(
     activation: str = "silu",
     residual: Tensor | None = None,
 ) -> tuple[PartCall, ...]:
-    """The kernels of a call with many rows, without gradients."""
+    """The kernels of a call on a GPU, without gradients."""
     _check(x, w_up, w_down, w_gate, b_gate, activation)
-    hidden = x.new_empty((*x.shape[:-1], w_up.shape[0]))
+    h = x.new_empty((*x.shape[:-1], w_up.shape[0]))
+
+    def layer(
+        x: Tensor, w: Tensor, b: Tensor | None, r: Tensor | None, activation: str, purpose: str
+    ) -> PartCall:
+        if is_proven(linear_epilogue_op) and suits(x, w):
+            args = (x, w, b, r, 1.0, activation, False, False)
+            return PartCall("linear_epilogue", args, purpose)
+        more = "" if r is None else ", the residual by PyTorch"
+        return PartCall("linear", (x, w, b, activation, False), purpose + more)
+
+    down = layer(h, w_down, b_down, residual, "none", "the way back")
     if w_gate is None:
-        up = PartCall(
-            "linear_epilogue",
-            (x, w_up, b_up, None, 1.0, activation, False, False),
-            "the activation",
-        )
-    else:
-        args = (x, w_gate, w_up, b_gate, b_up, activation, False, False)
-        up = PartCall("gated_linear", args, "the gate")
-    down = (hidden, w_down, b_down, residual, 1.0, "none", False, False)
-    return up, PartCall("linear_epilogue", down, "the way back")
+        return layer(x, w_up, b_up, None, activation, "the activation"), down
+    if is_proven(gated_linear_op) and suits(x, w_up):
+        gate = (x, w_gate, w_up, b_gate, b_up, activation, False, False)
+        return PartCall("gated_linear", gate, "the gate"), down
+    parts = (
+        layer(x, w_gate, b_gate, None, "none", "what goes into the activation"),
+        layer(x, w_up, b_up, None, "none", "what it is multiplied by"),
+    )
+    gates = () if activation == "relu" else (PartCall(f"{activation}_and_mul", (h, h), "the gate"),)
+    return *parts, *gates, down
 
 
 composite = catalogue.add_composite(
@@ -80,6 +96,8 @@ composite = catalogue.add_composite(
             ("gated_linear", "both products of a gate side by side, and the gate"),
             ("linear_epilogue", "the first product and its activation, where there is no gate"),
             ("linear_epilogue", "the second product, its bias and the residual"),
+            ("linear", "each product by itself: up to 64 rows, f32, rows that are no packs"),
+            ("silu_and_mul", "and the gate between them; likewise gelu and gelu_tanh"),
         ),
         calls=_calls,
         module=__name__,

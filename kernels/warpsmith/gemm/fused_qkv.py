@@ -13,7 +13,7 @@ from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.activations import check_bias, check_weight, deal_out, sums
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
-from warpsmith.gemm.linear_epilogue import bias_gradient, rows, serves
+from warpsmith.gemm.linear_epilogue import bias_gradient, is_proven, rows, serves
 from warpsmith.gemm.matmul import check_operand, moved_bytes, operations
 from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
@@ -162,6 +162,7 @@ fused_qkv_op = catalogue.add(
 )
 dispatch.register(fused_qkv_op)
 _run = dispatch.public(fused_qkv_op)
+_PROVEN = is_proven(fused_qkv_op)
 
 
 def fused_qkv(
@@ -205,7 +206,7 @@ def fused_qkv(
     """
     kv_heads = heads if kv_heads is None else kv_heads
     in_packs = head_dim % 8 == 0 or not x.is_cuda
-    if variant is None and not (in_packs and serves(fused_qkv_op, x, weight)):
+    if variant is None and not (in_packs and serves(_PROVEN, x, weight)):
         _check(x, weight, bias, heads, kv_heads, head_dim, layout)
         fits = bias is None or bias.dtype == x.dtype
         columns = torch.ops.warpsmith.linear(x, weight, bias if fits else None)

@@ -22,7 +22,7 @@ from warpsmith.gemm.activations import (
     sums,
 )
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
-from warpsmith.gemm.linear_epilogue import bias_gradient, rows, serves
+from warpsmith.gemm.linear_epilogue import bias_gradient, is_proven, rows, serves
 from warpsmith.gemm.matmul import check_operand, moved_bytes, operations
 from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
@@ -93,6 +93,22 @@ def _reference(
     y = (activate(gate, activation) * up).to(x.dtype)
     kept = (gate.to(x.dtype), up.to(x.dtype)) if keep else (None, None)
     return y, *kept, largest_of_rows(y) if amax else None
+
+
+def _with_our_gate(
+    x: Tensor,
+    w_gate: Tensor,
+    w_up: Tensor,
+    b_gate: Tensor | None,
+    b_up: Tensor | None,
+    activation: str,
+    keep: bool,
+    amax: bool,
+) -> Result:
+    """PyTorch's products, and the gate of this library."""
+    gate, up = F.linear(x, w_gate, b_gate), F.linear(x, w_up, b_up)
+    y = getattr(torch.ops.warpsmith, f"{activation}_and_mul")(gate, up)
+    return y, *((gate, up) if keep else (None, None)), largest_of_rows(y) if amax else None
 
 
 def _fake(x: Tensor, w_gate: Tensor, keep: bool, amax: bool) -> Result:
@@ -190,10 +206,12 @@ gated_linear_op = catalogue.add(
         cost=Cost(bytes=_bytes, flops=lambda x, w_gate: 2 * operations(x, w_gate.t())),
         bench=cases.gated_bench(),
         bench_dtypes=("f16", "bf16"),
+        peers={"cublas_and_gate": lambda: _with_our_gate},
     )
 )
 dispatch.register(gated_linear_op)
 _run = dispatch.public(gated_linear_op)
+_PROVEN = is_proven(gated_linear_op)
 
 
 def _composed(
@@ -299,7 +317,7 @@ def gated_linear(
     Reference:
         `activation(torch.nn.functional.linear(x, w_gate, b_gate)) * F.linear(x, w_up, b_up)`.
     """
-    if variant is None and not serves(gated_linear_op, x, w_gate):
+    if variant is None and not serves(_PROVEN, x, w_gate):
         _check(x, w_gate, w_up, b_gate, b_up, activation)
         y, gate, up = _composed(x, w_gate, w_up, b_gate, b_up, activation)
         largest = largest_of_rows(y) if amax else None

@@ -272,17 +272,29 @@ def composed(
 FEW_ROWS = 64
 
 
-def serves(op: Op, x: Tensor, weight: Tensor) -> bool:
-    """Whether a call is one for the kernels of `op`, rather than for several steps."""
-    if not x.is_cuda:
-        return True
+def is_proven(op: Op) -> bool:
+    """Whether a GPU has verified any of its kernels."""
+    return any(not rung.unproven for rung in op.ladder)
+
+
+def suits(x: Tensor, weight: Tensor) -> bool:
+    """Whether the fused kernels are the better ones for a layer on a GPU, rather than several
+    steps.
+    """
     return (
         x.dtype.itemsize == 2
         and x.shape[-1] % 8 == 0
         and weight.shape[0] % 8 == 0
         and x.numel() > FEW_ROWS * x.shape[-1]
-        and any(not rung.unproven for rung in op.ladder)
     )
+
+
+def serves(proven: bool, x: Tensor, weight: Tensor) -> bool:
+    """Whether a call is one for the fused kernels."""
+    return not x.is_cuda or (proven and suits(x, weight))
+
+
+_PROVEN = is_proven(linear_epilogue_op)
 
 
 def linear_and_more(
@@ -298,7 +310,7 @@ def linear_and_more(
     variant: str | None = None,
 ) -> Result:
     """y, what goes into the activation, and the largest of rows, each where it is asked for."""
-    fused = variant is not None or (not batch_invariant and serves(linear_epilogue_op, x, weight))
+    fused = variant is not None or (not batch_invariant and serves(_PROVEN, x, weight))
     if not fused:
         return composed(x, weight, bias, residual, scale, activation, keep, amax, batch_invariant)
     differentiates = activation != "none" and torch.is_grad_enabled()
