@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 #include "gemm/grouped_matmul/grouped_matmul.h"
 #include "gemm/wgmma_plan.h"
@@ -55,8 +56,13 @@ inline int64_t cost_grouped(const GroupedSizes& p, const WgmmaTile& t) {
   return std::max(multiplied, moved) + multiplied / kShareOfLess;
 }
 
-// The cheapest of the first `count` tiles of a menu.
+// The cheapest of the first `count` tiles of a menu; where WARPSMITH_WGMMA_TILE says another one, that takes its place, so that
+// all of them can be timed.
 inline GroupedChoice choose_grouped(const GroupedSizes& p, const WgmmaTile* menu, int count) {
+  if (const char* told = std::getenv("WARPSMITH_WGMMA_TILE")) {
+    const int tile = std::atoi(told);
+    if (tile >= 0 && tile < count && !(p.along_k && menu[tile].swapped)) return {tile, cost_grouped(p, menu[tile])};
+  }
   GroupedChoice best{0, cost_grouped(p, menu[0])};
   for (int tile = 1; tile < count; ++tile) {
     if (p.along_k && menu[tile].swapped) continue;  // lines of few columns along k alone

@@ -102,8 +102,11 @@ def _derivative(grad: Tensor, x: Tensor, w: Tensor, offsets: Tensor, needs: Need
     if w.dim() == 3:
         if "x" in needs:
             found["x"] = product(grad, w.mT, offsets)
-        if "w" in needs:
-            found["w"] = product(x.t(), grad, offsets)
+        if "w" in needs:  # as w lies, which autograd would copy it to
+            if w.shape[1] > 1 and w.stride(1) == 1:
+                found["w"] = product(grad.t(), x, offsets).mT
+            else:
+                found["w"] = product(x.t(), grad, offsets)
     else:
         if "x" in needs:
             found["x"] = product(w, grad.mT, offsets).t()
