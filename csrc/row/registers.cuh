@@ -160,8 +160,15 @@ __global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(T
   for (int i = 0; i < kPacks; ++i) {
     if (i >= kFull && within(i)) ++valid;
     const auto load = [&]<int... k>(std::integer_sequence<int, k...>) {
-      ((x[i][k] = i < kFull ? x[i][k] : Row::padding()), ...);
-      if (within(i)) ((x[i][k] = detail::load_pack<k>(row, row.input(k, r), i * lanes + lane, policy)), ...);
+      const int index = i * lanes + lane;
+      if constexpr (kJoins) {
+        // Beyond the end, the last pack again: behind a branch, a load would wait for what a pack before is joined with.
+        const int there = i < kFull ? index : min(index, packs - 1);
+        ((x[i][k] = detail::load_pack<k>(row, row.input(k, r), there, policy)), ...);
+      } else {
+        ((x[i][k] = i < kFull ? x[i][k] : Row::padding()), ...);
+        if (within(i)) ((x[i][k] = detail::load_pack<k>(row, row.input(k, r), index, policy)), ...);
+      }
     };
     load(std::make_integer_sequence<int, Row::kInputs>{});
   }
@@ -176,9 +183,12 @@ __global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(T
   if constexpr (kJoins) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
-      if (!within(i)) continue;
-      x[i][0] = row.join(r, column(i), x[i][0], x[i][1]);
-      if (!kShared || at < row.rows) row.hand_out(at * row.cols + column(i), x[i][0]);
+      if (within(i)) {
+        x[i][0] = row.join(r, column(i), x[i][0], x[i][1]);
+        if (!kShared || at < row.rows) row.hand_out(at * row.cols + column(i), x[i][0]);
+      } else {
+        x[i][0] = Row::padding();
+      }
     }
   }
 

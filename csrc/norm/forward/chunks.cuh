@@ -105,7 +105,7 @@ struct ChunkedNorm : Row {
       if (!at.inside(i)) return;
       const uint4 h = *h_of(early);
       const int64_t to = y_at + i * tile.threads * kWidth;
-      v.with_columns([&]<class Any>() {
+      v.with_weights([&]<class Any>() {
         Any columns;
         if constexpr (std::is_same_v<Any, Columns>) {
           if (i < tile.held) return v.finish_at(to, h, total, held[i < tile.held ? i : 0]);

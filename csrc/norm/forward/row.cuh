@@ -145,8 +145,8 @@ struct NormRow : NormArgs {
     if (rstd != nullptr) rstd[row] = total.rstd;
   }
 
-  // Weight, and bias, of a pack's columns.
-  template <class W>
+  // Weight, and bias, of a pack's columns. Y: of fp8, what y is; void where that is seen with every pack.
+  template <class W, class Y = void>
   struct ColumnsOf {
     static constexpr int kParts = PackedColumns<T, W>::kParts;
     PackedColumns<T, W> part[kLayer ? 2 : 1];
@@ -170,27 +170,36 @@ struct NormRow : NormArgs {
 
   // Calls body.template operator()<Columns>() for the dtype of the weights.
   template <class Body>
-  __device__ __forceinline__ void with_columns(Body&& body) const {
+  __device__ __forceinline__ void with_weights(Body&& body) const {
     if constexpr (sizeof(T) == 2) {
       if (wide_weights) return body.template operator()<ColumnsOf<float>>();
     }
     body.template operator()<Columns>();
   }
+  // And for that of y, for all packs of a row: behind a branch for each, its address is found again.
+  template <class Body>
+  __device__ __forceinline__ void with_columns(Body&& body) const {
+    if constexpr (Flow::kFp8) {
+      if (!wide_weights && y_dtype == Dtype::e4m3) return body.template operator()<ColumnsOf<T, e4m3>>();
+      if (!wide_weights) return body.template operator()<ColumnsOf<T, e5m2>>();
+    }
+    with_weights(body);
+  }
 
-  template <int inputs, class W>
+  template <int inputs, class W, class Y>
   __device__ __forceinline__ void finish(int64_t row, int col, const uint4 (&x)[inputs], const Total& total,
-                                         const ColumnsOf<W>& columns) const {
+                                         const ColumnsOf<W, Y>& columns) const {
     finish_at(row * cols + col, x[0], total, columns);
   }
   // The pack of y that begins `at` elements from the first.
-  template <class W>
+  template <class W, class Y>
   __device__ __forceinline__ void finish_at(int64_t at, const uint4& x, const Total& total,
-                                            const ColumnsOf<W>& columns) const {
+                                            const ColumnsOf<W, Y>& columns) const {
     constexpr int kPart = kPack<W>;
     float values[kWidth];
     unpack<T>(values, x);
 #pragma unroll
-    for (int i = 0; i < ColumnsOf<W>::kParts; ++i) {
+    for (int i = 0; i < columns.kParts; ++i) {
       float weights[kPart], biases[kPart];
       unpack<W>(weights, columns.part[0].part[i]);
       if constexpr (kLayer) unpack<W>(biases, columns.part[1].part[i]);
@@ -200,16 +209,17 @@ struct NormRow : NormArgs {
         values[i * kPart + j] = Norm::apply(values[i * kPart + j], total, w, b);
       }
     }
-    write(at, values);
+    write<Y>(at, values);
   }
 
   // n neighbours of y, `at` elements from the first.
-  template <int n>
+  template <class Y = void, int n>
   __device__ __forceinline__ void write(int64_t at, float (&values)[n]) const {
     if constexpr (Flow::kFp8) {
       const float factor = scale == nullptr ? 1.0f : *scale;
 #pragma unroll
       for (int i = 0; i < n; ++i) values[i] *= factor;
+      if constexpr (!std::is_void_v<Y>) return write_fp8<Y>(at, values);
       y_dtype == Dtype::e4m3 ? write_fp8<e4m3>(at, values) : write_fp8<e5m2>(at, values);
     } else if constexpr (Flow::kMixed) {
       dtype == Dtype::f16 ? write_as<f16>(at, values) : write_as<bf16>(at, values);

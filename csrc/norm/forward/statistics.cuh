@@ -36,9 +36,7 @@ struct RmsNorm {
   // By a whole warp: of at most 32 parts, or of `count`, a power of two.
   __device__ __forceinline__ static Stats combine(const Stats* parts, int count) {
     const int lane = threadIdx.x % kWarp;
-    float sum = 0.0f;
-    for (int i = lane; i < count; i += kWarp) sum += parts[i].squares;
-    return {warp_reduce(sum)};
+    return {warp_reduce(lane < count ? parts[lane].squares : 0.0f)};
   }
   template <int count>
   __device__ __forceinline__ static Stats combine(const Stats* parts) {

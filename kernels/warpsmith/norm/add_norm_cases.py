@@ -151,6 +151,7 @@ def _mixed(sample: Sampler) -> list[Sample]:
         mixed("f32 residual, many long rows", "residual", 300, 20480, small=False, huge=True),
         mixed("f32 weight", "weight", 5, 1024),
         mixed("f32 weight, short", "weight", 9, 64),
+        mixed("f32 weight, of two blocks", "weight", 3, 20000, small=False),
         mixed("f32 weight, long", "weight", 3, 65536, small=False),
         mixed("f32 residual and weight", "residual weight", 5, 512),
         mixed("f32 residual and weight, long", "residual weight", 2, 65536, small=False),

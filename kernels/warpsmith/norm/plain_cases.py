@@ -152,12 +152,16 @@ def with_rstd_samples(norm: Norm) -> tuple[Sample, ...]:
             sample("no weight", plain(7, 96), weight=None),
             sample("no bias", plain(7, 96), bias=None),
             sample(f"f32 {both}", plain(5, 264), dtypes=HALVES, wide="weight"),
+            sample(f"f32 {both}, short", plain(9, 64), dtypes=HALVES, wide="weight"),
+            sample(f"f32 {both}, of two blocks", plain(3, 20000), False, HALVES, wide="weight"),
             sample("mean 1e4", lambda i: i.plain(5, 1000) + 1e4, dtypes=("f32",)),
         ]
     else:
         particular = [
             sample("no weight", plain(7, 256), weight=None),
             sample("f32 weight", plain(5, 264), dtypes=HALVES, weight=wide(264)),
+            sample("f32 weight, short", plain(9, 64), dtypes=HALVES, weight=wide(64)),
+            sample("f32 weight, of two blocks", plain(3, 20000), False, HALVES, weight=wide(20000)),
             sample("f32 weight, long", plain(3, 131072), False, HALVES, weight=wide(131072)),
         ]
     return (
