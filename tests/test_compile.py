@@ -47,11 +47,15 @@ def test_several_dimensions_of_any_size(op: str) -> None:
 DRAWS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "dropout": lambda x, k: warpsmith.dropout(x, 0.3, seed=k, offset=k),
     "bias_dropout_add": lambda x, k: warpsmith.bias_dropout_add(x, None, x, 0.3, 7, k)[0],
-    "dropout_add_rms_norm": lambda x, k: warpsmith.dropout_add_rms_norm(x, x, p=0.3, offset=k)[0],
-    "dropout_add_layer_norm": lambda x, k: warpsmith.dropout_add_layer_norm(x, x, p=0.3, offset=k)[
+    "dropout_add_rms_norm": lambda x, k: warpsmith.dropout_add_rms_norm(
+        x, x, p=0.3, seed=7, offset=k
+    )[0],
+    "dropout_add_layer_norm": lambda x, k: warpsmith.dropout_add_layer_norm(
+        x, x, p=0.3, seed=7, offset=k
+    )[0],
+    "softmax": lambda x, k: warpsmith.bias_scale_mask_softmax_dropout(x, p=0.3, seed=7, offset=k)[
         0
     ],
-    "softmax": lambda x, k: warpsmith.bias_scale_mask_softmax_dropout(x, p=0.3, offset=k)[0],
 }
 
 

@@ -12,9 +12,9 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -53,16 +53,26 @@ inline ElsewhereRules& elsewhere(std::string_view op) {
 // Numbers behind each other: the compute capability, how many ranges, and each of them: argument, fact, least, most.
 inline void tell_elsewhere(std::string op, std::string text) {
   ElsewhereRules told;
-  std::istringstream words(text);
-  int sm = 0;
-  size_t count = 0;
-  while (words >> sm >> count) {
-    ElsewhereRule rule{.sm = sm, .ranges = {}};
-    for (size_t i = 0; i < count; ++i) {
-      int argument = 0, fact = 0;
-      int64_t least = 0, most = 0;
-      if (!(words >> argument >> fact >> least >> most)) throw std::runtime_error(op + ": rules that end too early");
-      rule.ranges.push_back({argument, static_cast<Fact>(fact), least, most});
+  const char* at = text.c_str();  // not by a stream, which would share its state with PyTorch's
+  const auto next = [&]() -> std::optional<int64_t> {
+    char* end = nullptr;
+    const int64_t value = std::strtoll(at, &end, 10);
+    if (end == at) return std::nullopt;
+    at = end;
+    return value;
+  };
+  const auto number = [&] {
+    const std::optional<int64_t> value = next();
+    if (!value) throw std::runtime_error(op + ": rules that end too early");
+    return *value;
+  };
+  while (const std::optional<int64_t> sm = next()) {
+    ElsewhereRule rule{.sm = static_cast<int>(*sm), .ranges = {}};
+    for (int64_t left = number(); left > 0; --left) {
+      const int argument = static_cast<int>(number());
+      const Fact fact = static_cast<Fact>(number());
+      const int64_t least = number(), most = number();
+      rule.ranges.push_back({argument, fact, least, most});
     }
     told.push_back(std::move(rule));
   }

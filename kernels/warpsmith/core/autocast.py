@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpsmith.core import catalogue
+
 #: What autocast casts; f64 and fp8 stay what they are.
 _CAST = frozenset((torch.float32, torch.float16, torch.bfloat16))
 _KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
@@ -60,6 +62,11 @@ POLICIES: Mapping[str, Policy] = {
     # products, in the dtype of autocast
     "matmul": _lower("a", "b"),
     "linear": _lower("x", "weight", "bias"),
+    "linear_epilogue": _lower("x", "weight", "bias", "residual"),
+    "gated_linear": _lower("x", "w_gate", "w_up", "b_gate", "b_up"),
+    "fused_qkv": _lower("x", "weight", "bias"),
+    "quantized_linear": _lower("x", "scales", "zeros", "bias"),
+    "grouped_matmul": _lower("x", "w"),
     "addmm": _lower("c", "a", "b"),
     "gemv": _lower("a", "x"),
     "flash_attention": _lower("q", "k", "v", "bias"),
@@ -134,6 +141,18 @@ def cast(
         if i < len(args) and isinstance(a := args[i], Tensor) and a.is_floating_point():
             made[i] = a.to(dtype)
     return tuple(made)
+
+
+def of_composite(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a public function that computes in several steps, as autocast wants those of
+    the operator `name`, whose first arguments they are; the first is a tensor.
+    """
+    device = args[0].device.type
+    if not (is_enabled() and device in _KEYS and torch.is_autocast_enabled(device)):
+        return args
+    arguments = catalogue.get(name).argument_names
+    policy = POLICIES[name]
+    return cast(policy, [arguments.index(n) for n in policy.names], device, args)
 
 
 def register(library: torch.library.Library, name: str, arguments: Sequence[str]) -> None:

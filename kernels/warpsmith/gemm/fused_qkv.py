@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import autocast, catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.activations import check_bias, check_weight, deal_out, sums
@@ -207,6 +207,7 @@ def fused_qkv(
     kv_heads = heads if kv_heads is None else kv_heads
     in_packs = head_dim % 8 == 0 or not x.is_cuda
     if variant is None and not (in_packs and serves(_PROVEN, x, weight)):
+        x, weight, bias = autocast.of_composite("fused_qkv", (x, weight, bias))
         _check(x, weight, bias, heads, kv_heads, head_dim, layout)
         fits = bias is None or bias.dtype == x.dtype
         columns = torch.ops.warpsmith.linear(x, weight, bias if fits else None)
