@@ -119,7 +119,7 @@ def test_halves_of_an_output_lie_where_they_will(activation: str) -> None:
 #: Compiles twins for a GPU that is not there, in a process without the interpreter.
 _COMPILE = """
 import torch, compile_twins
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, twins
 compile_twins.pretend(90)
 x, row = torch.ones(2, 2).to(torch.float8_e5m2), torch.ones(2).to(torch.float8_e5m2)
 calls = {"add": (x, row), "mul_add": (x, row, x), "gelu_tanh": (x,)}
