@@ -20,7 +20,7 @@ void launch_quantized_wgmma(const QuantizedLinearArgs& a, cudaStream_t stream) {
     case 128:
       return run.template operator()<128>();
     default:
-      return run.template operator()<192>();
+      return run.template operator()<160>();
   }
 }
 

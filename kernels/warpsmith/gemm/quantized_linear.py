@@ -177,8 +177,8 @@ def _needs_mma(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None) 
 def _tile_of_wgmma(rows: int) -> int:
     if rows <= 64:
         return 64
-    wide = rows > 128 and 20 * -(-rows // 192) * 192 <= 21 * -(-rows // 128) * 128
-    return 192 if wide else 128
+    wide = rows > 128 and 20 * -(-rows // 160) * 160 <= 21 * -(-rows // 128) * 128
+    return 160 if wide else 128
 
 
 def _can_map(x: Tensor) -> bool:
