@@ -75,9 +75,9 @@ constexpr TileCost quantized_cost(int bm) {
   } else if (bm == 32) {
     cost.blocks = 3, cost.alone = 0.4f, cost.full = 0.9f, cost.fill = 256.0f, cost.rate = 1.5e6f;
   } else if (bm == 64) {
-    cost.blocks = 2, cost.alone = 0.55f, cost.full = 0.9f, cost.fill = 160.0f, cost.rate = 1.5e6f;
+    cost.blocks = 2, cost.alone = 0.55f, cost.full = 0.9f, cost.fill = 192.0f, cost.rate = 1.5e6f;
   } else {
-    cost.blocks = 1, cost.alone = 1.0f, cost.full = 1.0f, cost.fill = 160.0f, cost.rate = 1.3e6f;
+    cost.blocks = 1, cost.alone = 1.0f, cost.full = 1.0f, cost.fill = 192.0f, cost.rate = 1.3e6f;
   }
   return cost;
 }
@@ -93,11 +93,8 @@ inline Split quantized_split(const QuantizedLinearArgs& a) {
 
 // --- the same by wgmma ----------------------------------------------------------------------------
 
-// Rows of x of a block: sums of a group beside all others leave registers for 160. Not measured yet.
-constexpr int wgmma_tile_m(int64_t m) {
-  if (m <= 64) return 64;
-  return m > 128 && 20 * ceil_div(m, 160) * 160 <= 21 * ceil_div(m, 128) * 128 ? 160 : 128;
-}
+// Rows of x of a block: sums of a group beside all others leave no registers for more.
+constexpr int wgmma_tile_m(int64_t m) { return m <= 64 ? 64 : 128; }
 
 inline Split wgmma_split(const QuantizedLinearArgs& a) {
   const int bm = wgmma_tile_m(a.m);
