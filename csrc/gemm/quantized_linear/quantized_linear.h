@@ -93,11 +93,8 @@ inline Split quantized_split(const QuantizedLinearArgs& a) {
 
 // --- the same by wgmma ----------------------------------------------------------------------------
 
-// Rows of x of a block: sums of a group beside all others leave registers for 192. Not measured yet.
-constexpr int wgmma_tile_m(int64_t m) {
-  if (m <= 64) return 64;
-  return m > 128 && 20 * ceil_div(m, 192) * 192 <= 21 * ceil_div(m, 128) * 128 ? 192 : 128;
-}
+// Rows of x of a block: sums of a group beside all others leave no registers for more.
+constexpr int wgmma_tile_m(int64_t m) { return m <= 64 ? 64 : 128; }
 
 inline Split wgmma_split(const QuantizedLinearArgs& a) {
   const int bm = wgmma_tile_m(a.m);

@@ -39,7 +39,7 @@ struct QuantizedWgmma {
     alignas(128) T scales[groups][bn];
     alignas(128) int8_t zeros[groups][bn];
   };
-  static constexpr int stages = bm == 64 ? 10 : bm == 128 ? 8 : 6;
+  static constexpr int stages = bm == 64 ? 10 : 8;
 
   // Results on their way out take the place of the ring. [bm, out_stride]
   static constexpr int out_stride = bn + 8;

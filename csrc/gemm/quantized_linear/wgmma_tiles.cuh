@@ -14,14 +14,7 @@ void launch_quantized_wgmma(const QuantizedLinearArgs& a, cudaStream_t stream) {
       launch_quantized_wgmma_tile<QuantizedWgmma<T, bits, bm, false>>(a, stream);
     }
   };
-  switch (wgmma_tile_m(a.m)) {
-    case 64:
-      return run.template operator()<64>();
-    case 128:
-      return run.template operator()<128>();
-    default:
-      return run.template operator()<192>();
-  }
+  wgmma_tile_m(a.m) == 64 ? run.template operator()<64>() : run.template operator()<128>();
 }
 
 }  // namespace warpsmith

@@ -174,13 +174,6 @@ def _needs_mma(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None) 
     return _needs_aligned(weight, scales, zeros, 8) or _needs_few_tiles(rows, n, tile)
 
 
-def _tile_of_wgmma(rows: int) -> int:
-    if rows <= 64:
-        return 64
-    wide = rows > 128 and 20 * -(-rows // 192) * 192 <= 21 * -(-rows // 128) * 128
-    return 192 if wide else 128
-
-
 def _can_map(x: Tensor) -> bool:
     """`can_map` of host/tensor_map.h, of 16 bits."""
     layout = as_rows(x)
@@ -204,7 +197,7 @@ def _needs_wgmma(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None
         return "needs rows of x in packs of 16 bytes that do not overlap"
     if n % 16:
         return "needs n in packs of 16"
-    tiles = _needs_few_tiles(rows, n, _tile_of_wgmma(rows))
+    tiles = _needs_few_tiles(rows, n, 64 if rows <= 64 else 128)
     return _needs_aligned(weight, scales, zeros, 16) or tiles
 
 

@@ -25,6 +25,9 @@ from warpsmith.spec.spoilt import Spoiler
 E4M3, E5M2, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
 _CODES = {"e4m3": E4M3, "e5m2": E5M2, "i8": INT8}
 
+#: One row more than 2^31 elements.
+PAST_2_31 = ((1 << 21) + 1, 1024)
+
 Make = Callable[[Inputs], Tensor]
 
 
@@ -60,10 +63,12 @@ _EMPTY = ((0, 16), (4, 0), (0, 0))
 def samples() -> tuple[Sample, ...]:
     found = []
 
-    def add(label: str, make: Make, sharers: str, codes: str, small: bool = True) -> None:
+    def add(
+        label: str, make: Make, sharers: str, codes: str, small: bool = True, **more: Any
+    ) -> None:
         name = f"{label} {sharers} {codes}"
         call = lambda i: (make(i), *SHARERS[sharers], _CODES[codes])  # noqa: E731
-        found.append(Sample(name, call, small=small))
+        found.append(Sample(name, call, small=small, **more))
 
     for n, (rows, cols) in enumerate((*_SHAPES, *_EMPTY)):
         for k, sharers in enumerate(SHARERS):
@@ -84,6 +89,9 @@ def samples() -> tuple[Sample, ...]:
     add("1031x4224", lambda i: i.randn(1031, 4224), "group", "e4m3", small=False)
     add("1031x4104", lambda i: i.randn(1031, 4104), "block", "e4m3", small=False)
     add("1031x4104", lambda i: i.randn(1031, 4104), "tensor", "e4m3", small=False)
+    past: Make = lambda i: i.plain(*PAST_2_31)  # noqa: E731
+    for sharers in SHARERS:
+        add("past 2^31", past, sharers, "e4m3", small=False, huge=True, dtypes=("f16",))
     return tuple(found)
 
 
