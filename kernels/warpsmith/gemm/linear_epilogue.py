@@ -297,6 +297,18 @@ def serves(proven: bool, x: Tensor, weight: Tensor) -> bool:
 _PROVEN = is_proven(linear_epilogue_op)
 
 
+def differentiates(*tensors: Tensor | None) -> bool:
+    """Whether a backward pass may follow."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def keeps(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a call keeps what goes into its activation, which its backward pass would otherwise
+    need a product for.
+    """
+    return x.is_cuda and _PROVEN and suits(x, weight) and differentiates(x, weight, bias)
+
+
 def linear_and_more(
     x: Tensor,
     weight: Tensor,
@@ -313,10 +325,6 @@ def linear_and_more(
     fused = variant is not None or (not batch_invariant and serves(_PROVEN, x, weight))
     if not fused:
         return composed(x, weight, bias, residual, scale, activation, keep, amax, batch_invariant)
-    differentiates = activation != "none" and torch.is_grad_enabled()
-    differentiates = differentiates and any(
-        t is not None and t.requires_grad for t in (x, weight, bias)
-    )
-    kept = keep or differentiates
+    kept = keep or (activation != "none" and differentiates(x, weight, bias))
     y, before, largest = run(variant, x, weight, bias, residual, scale, activation, kept, amax)
     return y, before if keep else None, largest
