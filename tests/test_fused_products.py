@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import warpsmith
+from test_public import Calls
 from warpsmith.core import catalogue, dispatch
 from warpsmith.gemm import fused_problem, wgmma_plan
 from warpsmith.gemm.activations import FUNCTIONS, GATES
@@ -64,6 +65,21 @@ def test_linear_alone_is_the_operator_that_it_was() -> None:
     assert torch.equal(
         warpsmith.linear(x, w, b, "gelu"), torch.ops.warpsmith.linear(x, w, b, "gelu")
     )
+
+
+@ACTIVATIONS
+def test_what_is_kept_for_the_backward_pass_is_not_computed_again(
+    monkeypatch: pytest.MonkeyPatch, activation: str
+) -> None:
+    args = leaves((3, 16), (24, 16), (24,))
+    wanted = torch.autograd.grad(warpsmith.linear(*args, activation).sum(), args)
+    monkeypatch.setattr(sys.modules["warpsmith.gemm.linear"], "keeps", lambda *_: True)
+    y = warpsmith.linear(*args, activation)
+    with Calls() as calls:
+        found = torch.autograd.grad(y.sum(), args)
+    assert {name for name, _ in calls.seen}.isdisjoint(("linear", "linear_epilogue"))
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_a_bias_of_f32_is_not_rounded() -> None:

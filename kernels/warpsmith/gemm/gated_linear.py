@@ -22,7 +22,13 @@ from warpsmith.gemm.activations import (
     sums,
 )
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
-from warpsmith.gemm.linear_epilogue import bias_gradient, is_proven, rows, serves
+from warpsmith.gemm.linear_epilogue import (
+    bias_gradient,
+    differentiates,
+    is_proven,
+    rows,
+    serves,
+)
 from warpsmith.gemm.matmul import check_operand, moved_bytes, operations
 from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
@@ -324,10 +330,7 @@ def gated_linear(
         y, gate, up = _composed(x, w_gate, w_up, b_gate, b_up, activation)
         largest = largest_of_rows(y) if amax else None
     else:
-        kept = keep or (
-            torch.is_grad_enabled()
-            and any(t is not None and t.requires_grad for t in (x, w_gate, w_up, b_gate, b_up))
-        )
+        kept = keep or differentiates(x, w_gate, w_up, b_gate, b_up)
         y, gate, up, largest = _run(variant, x, w_gate, w_up, b_gate, b_up, activation, kept, amax)
     if not (keep or amax):
         return y

@@ -14,7 +14,7 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import linear_cases as cases
 from warpsmith.gemm.ladder import whole
-from warpsmith.gemm.linear_epilogue import IntoBuffer, linear_and_more
+from warpsmith.gemm.linear_epilogue import IntoBuffer, keeps, linear_and_more
 from warpsmith.gemm.matmul import (
     check_alike,
     check_operand,
@@ -243,9 +243,10 @@ def linear(
     `activation(scale x weight^T + bias) + residual`.
 
     Everything is computed in f32 and rounded once; f32 operands are multiplied as they are, without
-    TF32. Differentiable in x, weight, bias and residual. The backward pass of an activation
-    computes the sum in front of it again; with one of the arguments from `residual` to
-    `grad_weight`, or a bias of f32, the forward pass keeps it.
+    TF32. Differentiable in x, weight, bias and residual. What goes into an activation is kept for
+    the backward pass where the kernels of `linear_epilogue` serve the call: on a GPU from 65 rows
+    on in 16 bits, and with one of the arguments from `residual` to `grad_weight` or a bias of f32.
+    Otherwise the backward pass computes it again.
 
     Args:
         x: [..., k], f32, f16 or bf16 (f64 by the reference), any strides.
@@ -279,8 +280,11 @@ def linear(
         `torch.nn.functional.linear`, followed by the activation, and the sum with the residual.
     """
     wide = isinstance(bias, Tensor) and bias.dtype != x.dtype
-    if not (wide or keep or amax) and residual is None and grad_weight is None and scale == 1.0:
-        return _run_linear(variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
+    plain = not (wide or keep or amax or residual is not None or grad_weight is not None)
+    if plain and scale == 1.0:
+        alone = activation == "none" or variant is not None or batch_invariant
+        if alone or not keeps(x, weight, bias):
+            return _run_linear(variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
     if grad_weight is not None:
         if keep or amax or batch_invariant or variant is not None or torch.compiler.is_compiling():
             raise ValueError(

@@ -11,6 +11,7 @@ from torch import Tensor
 from warpsmith.core import autograd, catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
+from warpsmith.gemm.accumulate_matmul import accumulate_matmul_op
 from warpsmith.gemm.activations import (
     activate,
     check_activation,
@@ -196,6 +197,15 @@ dispatch.register(linear_epilogue_op)
 run = dispatch.public(linear_epilogue_op)
 
 
+def _accumulate(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a b, in f32."""
+    packs = a.shape[0] % 8 == b.shape[1] % 8 == 0 and a.dtype.itemsize == 2
+    if not a.is_cuda or (packs and is_proven(accumulate_matmul_op)):
+        torch.ops.warpsmith.accumulate_matmul(a, b, total)
+    else:
+        total += torch.ops.warpsmith.matmul(a, b, False, "f32")
+
+
 class IntoBuffer(torch.autograd.Function):
     """The layer, whose backward pass adds the gradient of the weight to sums in f32."""
 
@@ -211,9 +221,8 @@ class IntoBuffer(torch.autograd.Function):
         buffer: Tensor,
     ) -> Tensor:
         keep = activation != "none"
-        y, before, _ = torch.ops.warpsmith.linear_epilogue(
-            x, weight, bias, residual, scale, activation, keep
-        )
+        layer = torch.ops.warpsmith.linear_epilogue if serves(_PROVEN, x, weight) else composed
+        y, before, _ = layer(x, weight, bias, residual, scale, activation, keep)
         ctx.save_for_backward(x, weight, bias, before)
         ctx.others = scale, activation, buffer  # which later steps write to
         return y  # type: ignore[no-any-return]
@@ -231,7 +240,7 @@ class IntoBuffer(torch.autograd.Function):
             if ctx.needs_input_grad[0]:
                 grads[0] = torch.ops.warpsmith.matmul(grad, weight)
             if ctx.needs_input_grad[1]:
-                torch.ops.warpsmith.accumulate_matmul(rows(grad).t(), rows(x), buffer)
+                _accumulate(buffer, rows(grad).t(), rows(x))
         if ctx.needs_input_grad[3]:
             grads[3] = grad_y
         return tuple(
@@ -297,6 +306,18 @@ def serves(proven: bool, x: Tensor, weight: Tensor) -> bool:
 _PROVEN = is_proven(linear_epilogue_op)
 
 
+def differentiates(*tensors: Tensor | None) -> bool:
+    """Whether a backward pass may follow."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def keeps(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a call keeps what goes into its activation, which its backward pass would otherwise
+    need a product for.
+    """
+    return x.is_cuda and _PROVEN and suits(x, weight) and differentiates(x, weight, bias)
+
+
 def linear_and_more(
     x: Tensor,
     weight: Tensor,
@@ -313,10 +334,6 @@ def linear_and_more(
     fused = variant is not None or (not batch_invariant and serves(_PROVEN, x, weight))
     if not fused:
         return composed(x, weight, bias, residual, scale, activation, keep, amax, batch_invariant)
-    differentiates = activation != "none" and torch.is_grad_enabled()
-    differentiates = differentiates and any(
-        t is not None and t.requires_grad for t in (x, weight, bias)
-    )
-    kept = keep or differentiates
+    kept = keep or (activation != "none" and differentiates(x, weight, bias))
     y, before, largest = run(variant, x, weight, bias, residual, scale, activation, kept, amax)
     return y, before if keep else None, largest
