@@ -20,7 +20,7 @@ from warpsmith.gemm.problem import (
     needs_plain,
     needs_tiles_in_grid,
 )
-from warpsmith.gemm.wgmma_plan import choice_for
+from warpsmith.gemm.wgmma_plan import choice_for, costs
 
 ACCUMULATORS = {"f16": ("f32",), "bf16": ("f32",)}
 
@@ -88,7 +88,8 @@ def multiprocessors() -> int:
 
 def plan_wgmma(p: Problem) -> str:
     choice = choice_for(p, multiprocessors())
-    return f"{choice}: {choice.clocks} clocks expected, the least of its menu"
+    rows = f" for {costs().rows_of_invariant} rows, however many" if p.batch_invariant else ""
+    return f"{choice}: {choice.clocks} clocks expected, the least of its menu{rows}"
 
 
 _WHEN = condition(needs_wgmma, needs_plain, needs_packs_16, _needs_maps)
