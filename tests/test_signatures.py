@@ -105,6 +105,47 @@ PAIRS: dict[str, tuple[Call, Call]] = {
 }
 
 
+SIGNAL, TAPS = torch.randn(2, 4, 8), torch.randn(6, 4, 3)
+PAIRS |= {
+    "matmul in f32": (
+        lambda: warpsmith.matmul(X.to(HALF), X.to(HALF).t(), out_dtype=torch.float32),
+        lambda: X.to(HALF).float() @ X.to(HALF).float().t(),
+    ),
+    "matmul in its own dtype": (
+        lambda: warpsmith.matmul(X, X.t(), out_dtype=torch.float32),
+        lambda: X @ X.t(),
+    ),
+    "a convolution without affine weights": (
+        lambda: warpsmith.conv1d_group_norm(SIGNAL, TAPS, None, None, None, 2, activation="none"),
+        lambda: F.group_norm(F.conv1d(SIGNAL, TAPS, padding=1), 2),
+    ),
+    "noise in f64": (
+        lambda: warpsmith.add_noise(
+            X.double(),
+            Y.double(),
+            torch.zeros(6).long(),
+            warpsmith.noise_table(torch.tensor([0.25])),
+        ),
+        lambda: 0.5 * X.double() + torch.tensor(0.75).double().sqrt().float().double() * Y.double(),
+    ),
+}
+
+
+def test_a_transform_of_a_batched_convolution() -> None:
+    """Of which no tensor says that it requires a gradient."""
+
+    def loss(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        return lambda taps: torch.vmap(lambda x: function(x, taps))(SIGNAL[:, None]).square().sum()
+
+    def plain(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+        return F.mish(F.group_norm(F.conv1d(x, taps, padding=1), 2))
+
+    ours = loss(lambda x, taps: warpsmith.conv1d_group_norm(x, taps, None, None, None, 2))
+    torch.testing.assert_close(
+        torch.func.grad(ours)(TAPS), torch.func.grad(loss(plain))(TAPS), rtol=1e-4, atol=1e-4
+    )
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_as_in_pytorch(name: str) -> None:
     ours, theirs = (call() for call in PAIRS[name])

@@ -71,7 +71,9 @@ POLICIES: Mapping[str, Policy] = {
     "gemv": _lower("a", "x"),
     "flash_attention": _lower("q", "k", "v", "bias"),
     "flash_attention_varlen": _lower("q", "k", "v", "bias"),
-    "fused_linear_cross_entropy": _lower("x", "weight", "bias"),
+    # beside which the weight and its gradient stay in f32
+    "fused_linear_cross_entropy": _lower("x"),
+    "fused_linear_cross_entropy_rows": _lower("x"),
     "conv1d_group_norm_forward": _lower("x", "weight", "bias", "norm_weight", "norm_bias"),
     # whose name says in which dtype they multiply
     "matmul_tf32": Policy("f32", ("a", "b")),

@@ -237,7 +237,7 @@ def matmul(
     b: Tensor,
     *,
     batch_invariant: bool = False,
-    out_dtype: str = "same",
+    out_dtype: str | torch.dtype = "same",
     variant: str | None = None,
 ) -> Tensor:
     """The matrix product, of batches where there are more than two dimensions.
@@ -254,8 +254,9 @@ def matmul(
         batch_invariant: whether a row shall have the same bits whatever other rows the call has,
             and however many: few rows are then multiplied as many are, in one sum along k. A
             promise of the compiled kernels and of Triton's, each for itself.
-        out_dtype: "same", the dtype of a, or "f32": sums of 16-bit operands as they are held,
-            without being rounded. Their gradient is rounded to the dtype of a first.
+        out_dtype: "same", the dtype of a, or "f32", or either as PyTorch's dtype: sums of 16-bit
+            operands as they are held, without being rounded. Their gradient is rounded to the dtype
+            of a first.
         variant: one rung by name instead of the best one, "f16_mma_peak_f32". Those that end in
             `_f16` hold their sums in f16: they overflow beyond 65504, and keep 11 bits.
 
@@ -271,4 +272,7 @@ def matmul(
     Reference:
         `torch.matmul`; in f32 `torch.mm(a, b, out_dtype=torch.float32)`.
     """
+    if isinstance(out_dtype, torch.dtype):
+        names = {torch.float32: "f32", a.dtype: "same"}
+        out_dtype = names.get(out_dtype, str(out_dtype))
     return _matmul(variant, a, b, batch_invariant, out_dtype)

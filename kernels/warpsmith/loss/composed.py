@@ -43,8 +43,10 @@ def as_rows(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, torch.Size]
     if target.is_floating_point() and target.shape == logits.shape:
         by_class = 1 if logits.dim() > 1 else 0
         rest = (*logits.shape[:by_class], *logits.shape[by_class + 1 :])
-        moved = (x.movedim(by_class, -1).reshape(-1, x.shape[by_class]) for x in (logits, target))
-        return *moved, torch.Size(rest)
+        rows, shares = (
+            x.movedim(by_class, -1).reshape(-1, x.shape[by_class]) for x in (logits, target)
+        )
+        return rows, shares, torch.Size(rest)
     if logits.dim() == 1 and target.dim() == 0:
         return logits[None], target[None], shape
     if logits.dim() > 1 and shape == (logits.shape[0], *logits.shape[2:]):

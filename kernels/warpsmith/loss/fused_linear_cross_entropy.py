@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Composite, Gradients, Needs, PartCall
-from warpsmith.loss.checks import check_reduction, check_target, wide_dtype
+from warpsmith.core.catalogue import Composite, Needs, PartCall
+from warpsmith.core.catalogue import Gradients as Found
+from warpsmith.loss.checks import check_per_row, check_reduction, check_target, wide_dtype
 
 _OP = "fused_linear_cross_entropy"
 #: Logits of a chunk take about this many bytes. Every chunk reads and writes the whole gradient of
@@ -55,14 +56,19 @@ def _check_like(name: str, tensor: Tensor, x: Tensor) -> None:
         raise RuntimeError(
             f"{_OP}: expected {name} to be on {x.device} like x, got {tensor.device}"
         )
-    if tensor.dtype != x.dtype:
+    if tensor.dtype != x.dtype and not (tensor.dtype == torch.float32 and x.element_size() < 4):
         raise RuntimeError(
             f"{_OP}: expected {name} to have dtype {x.dtype} like x, got {tensor.dtype}"
         )
 
 
-def _check(
-    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, chunk_rows: int | None
+def check(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    chunk_rows: int | None,
+    row_weight: Tensor | None = None,
 ) -> None:
     if not x.is_floating_point():
         raise RuntimeError(f"{_OP}: expected x to be a floating-point tensor, got {x.dtype}")
@@ -85,6 +91,8 @@ def _check(
                 f"{_OP}: expected bias to have shape ({weight.shape[0]},), the classes of weight, "
                 f"got {tuple(bias.shape)}"
             )
+    if row_weight is not None:
+        check_per_row(_OP, "the weight of tokens", row_weight, x)
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"{_OP}: expected chunk_rows to be at least 1, got {chunk_rows}")
 
@@ -131,17 +139,6 @@ def _add_product(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
             torch.addmm(out, a, b, out_dtype=out.dtype, out=out)
     else:
         _add_product(out, a.to(out.dtype), b.to(out.dtype), first=first)
-
-
-def _multiply(
-    logits: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, blocks: tuple[slice, ...]
-) -> None:
-    """logits = x W^T + bias."""
-    for classes in blocks:
-        if bias is None:
-            torch.mm(x, weight[classes].t(), out=logits[:, classes])
-        else:
-            torch.addmm(bias[classes], x, weight[classes].t(), out=logits[:, classes])
 
 
 def _input_gradient(dx: Tensor, grad: Tensor, weight: Tensor, blocks: tuple[slice, ...]) -> None:
@@ -200,6 +197,102 @@ class _WeightGradient:
         return self.sum.zero_().to(dtype) if self.empty else self.sum.to(dtype)
 
 
+class Logits:
+    """Those of chunks of rows, one chunk after the other in one buffer."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        chunk_rows: int | None,
+        softcap: float,
+    ) -> None:
+        rows, self.count = x.shape[0], weight.shape[0]
+        padded = _padded(self.count, x)
+        chunk = chunk_rows or _default_chunk(rows, padded * x.element_size())
+        self.x, self.softcap = x, softcap
+        self.weight = weight.to(x.dtype)
+        self.tiles = _has_tiles(x, self.weight)
+        self.buffer = x.new_empty(0)
+        if not self.tiles:
+            self.buffer = x.new_empty(min(chunk, rows), padded)
+            # oneDNN reads past the end of a row of bf16, and multiplies by zero
+            self.buffer[:, self.count :].zero_()
+        self.bias = None if bias is None else bias.to(x.dtype)
+        self.blocks = _class_blocks(self.count, x)
+        self.parts = tuple(_chunks(rows, chunk))
+        self.slope: Tensor | None = None
+
+    def of(self, part: slice, differentiated: bool) -> Tensor:
+        """The logits of a chunk, which those of the next take the place of."""
+        if self.tiles:
+            logits = torch.ops.warpsmith.linear(self.x[part], self.weight, self.bias)
+        else:
+            logits = self.buffer[: part.stop - part.start, : self.count]
+            self._multiply(logits, self.x[part])
+        if self.softcap:
+            logits.div_(self.softcap).tanh_()
+            self.slope = 1.0 - logits.square() if differentiated else None
+            logits.mul_(self.softcap)
+        return logits
+
+    def _multiply(self, logits: Tensor, rows: Tensor) -> None:
+        for classes in self.blocks:
+            weight = self.weight[classes].t()
+            if self.bias is None:
+                torch.mm(rows, weight, out=logits[:, classes])
+            else:
+                torch.addmm(self.bias[classes], rows, weight, out=logits[:, classes])
+
+    def before_the_cap(self, grad: Tensor) -> Tensor:
+        """The gradient of the product, over that of the logits."""
+        return grad if self.slope is None else grad.mul_(self.slope)
+
+
+class Gradients:
+    """Those of x, weight and bias, of which each chunk has its share; empty where not asked for."""
+
+    def __init__(
+        self,
+        logits: Logits,
+        weight: Tensor,
+        bias: Tensor | None,
+        accumulate_f32: bool,
+        wanted: tuple[bool, bool, bool],
+    ) -> None:
+        x, of_x, of_weight, of_bias = logits.x, *wanted
+        self.logits, self.any = logits, any(wanted)
+        self.x = torch.empty(x.shape if of_x else (0,), dtype=x.dtype, device=x.device)
+        in_f32 = accumulate_f32 or weight.dtype != x.dtype
+        self.of_weight = None
+        if of_weight:
+            self.of_weight = _WeightGradient(logits.weight, in_f32, logits.tiles)
+        self.like_weight, self.like_bias = weight, x if bias is None else bias
+        count = logits.count if of_bias else 0
+        self.of_bias = torch.zeros(count, dtype=wide_dtype(x), device=x.device)
+
+    def add(self, part: slice, grad: Tensor) -> None:
+        """`grad` is that of the logits of the chunk, over which it lies."""
+        grad = self.logits.before_the_cap(grad)
+        blocks = self.logits.blocks
+        if self.x.numel() and self.logits.tiles:
+            self.x[part] = torch.ops.warpsmith.matmul(grad, self.logits.weight)
+        elif self.x.numel():
+            _input_gradient(self.x[part], grad, self.logits.weight, blocks)
+        if self.of_weight is not None:
+            self.of_weight.add(grad, self.logits.x[part], blocks)
+        if self.of_bias.numel():
+            self.of_bias += grad.sum(0, dtype=self.of_bias.dtype)
+
+    def total(self) -> tuple[Tensor, Tensor, Tensor]:
+        del self.logits  # before the gradient of the weight changes its dtype
+        dtype = self.like_weight.dtype
+        none = self.like_weight.new_empty(0)
+        dweight = none if self.of_weight is None else self.of_weight.total(dtype)
+        return self.x, dweight, self.of_bias.to(self.like_bias.dtype)
+
+
 @torch.no_grad()
 def _forward(
     x: Tensor,
@@ -215,60 +308,43 @@ def _forward(
     grad_x: bool,
     grad_weight: bool,
     grad_bias: bool,
+    row_weight: Tensor | None = None,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Loss, the gradients of the *sum* of the losses (empty where not asked for), and what takes
     them to those of the loss. That comes last, in f32, because in f16 the gradient of a mean over
     thousands of rows would be lost before it reached a matrix product.
     """
-    _check(x, weight, target, bias, chunk_rows)
-    rows, count = x.shape[0], weight.shape[0]
+    check(x, weight, target, bias, chunk_rows, row_weight)
     options = (ignore_index, label_smoothing, z_loss)
-    padded = _padded(count, x)
-    chunk = chunk_rows or _default_chunk(rows, padded * x.element_size())
-    tiles = _has_tiles(x, weight)
-    buffer = x.new_empty(0)
-    if not tiles:
-        buffer = torch.empty((min(chunk, rows), padded), dtype=x.dtype, device=x.device)
-        buffer[:, count:].zero_()  # oneDNN reads past the end of a row of bf16, and adds 0 times it
-    losses = torch.empty(rows, dtype=wide_dtype(x), device=x.device)
-    dx = torch.empty(x.shape if grad_x else (0,), dtype=x.dtype, device=x.device)
-    dweight = _WeightGradient(weight, accumulate_f32, tiles) if grad_weight else None
-    dbias = torch.zeros(count if grad_bias else 0, dtype=losses.dtype, device=x.device)
-
-    blocks = _class_blocks(count, x)
-    for part in _chunks(rows, chunk):
-        if tiles:
-            logits = torch.ops.warpsmith.linear(x[part], weight, bias)
-        else:
-            logits = buffer[: part.stop - part.start, :count]
-            _multiply(logits, x[part], weight, bias, blocks)
-        if not (grad_x or grad_weight or grad_bias):
-            losses[part] = torch.ops.warpsmith.cross_entropy_forward(
-                logits, target[part], *options
+    losses = torch.empty(x.shape[0], dtype=wide_dtype(x), device=x.device)
+    logits = Logits(x, weight, bias, chunk_rows, softcap)
+    wanted = (grad_x, grad_weight, grad_bias)
+    gradients = Gradients(logits, weight, bias, accumulate_f32, wanted)
+    for part in logits.parts:
+        chunk = logits.of(part, gradients.any)
+        factor = None if row_weight is None else row_weight[part]
+        if gradients.any:
+            losses[part] = torch.ops.warpsmith.cross_entropy_with_grad_(
+                chunk, target[part], factor, *options
             )[0]
-            continue
-        losses[part] = torch.ops.warpsmith.cross_entropy_with_grad_(
-            logits, target[part], None, *options
-        )[0]
-        if grad_x and tiles:
-            dx[part] = torch.ops.warpsmith.matmul(logits, weight)
-        elif grad_x:
-            _input_gradient(dx[part], logits, weight, blocks)
-        if dweight is not None:
-            dweight.add(logits, x[part], blocks)
-        if grad_bias:
-            dbias += logits.sum(0, dtype=dbias.dtype)
-        del logits  # before there are others, and before the gradient of the weight changes dtype
-
-    del buffer
+            gradients.add(part, chunk)
+        else:
+            run = torch.ops.warpsmith.cross_entropy_forward
+            losses[part] = run(chunk, target[part], *options)[0]
+        del chunk
+    del logits
+    valid = target != ignore_index
+    if row_weight is not None:
+        losses = torch.where(valid, losses * row_weight, 0.0)
     loss = losses.sum()
     scale = torch.ones_like(loss)
     if mean:
-        valid = (target != ignore_index).sum().to(loss.dtype)
-        loss = loss / valid
-        scale = torch.where(valid > 0, 1.0 / valid, 0.0)
-    dw = x.new_empty(0) if dweight is None else dweight.total(weight.dtype)
-    return loss, dx, dw, dbias.to(x.dtype), scale
+        valid = valid if row_weight is None else torch.where(valid, row_weight, 0.0)
+        count = valid.sum().to(loss.dtype)
+        loss = loss / count
+        scale = torch.where(count > 0, 1.0 / count, 0.0)
+    return loss, *gradients.total(), scale
 
 
 def _fake(
@@ -285,14 +361,16 @@ def _fake(
     grad_x: bool,
     grad_weight: bool,
     grad_bias: bool,
+    row_weight: Tensor | None = None,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    _check(x, weight, target, bias, chunk_rows)
+    check(x, weight, target, bias, chunk_rows, row_weight)
     loss = x.new_empty((), dtype=wide_dtype(x))
     return (
         loss,
         x.new_empty(x.shape if grad_x else (0,)),
-        x.new_empty(weight.shape if grad_weight else (0,)),
-        x.new_empty(weight.shape[0] if grad_bias else 0),
+        weight.new_empty(weight.shape if grad_weight else (0,)),
+        (x if bias is None else bias).new_empty(weight.shape[0] if grad_bias else 0),
         torch.empty_like(loss),
     )
 
@@ -320,7 +398,7 @@ def _derivative(
     dbias: Tensor,
     scale: Tensor,
     needs: Needs,
-) -> Gradients:
+) -> Found:
     """Scales the gradients that the operator returns, where they lie if it may. They are outputs
     that only a second derivative has gradients of.
     """
@@ -343,7 +421,7 @@ def _derivative(
 _fused = dispatch.register_composite(
     f"{_OP}(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, "
     "float label_smoothing, float z_loss, bool mean, int? chunk_rows, bool accumulate_f32, "
-    "bool grad_x, bool grad_weight, bool grad_bias) -> "
+    "bool grad_x, bool grad_weight, bool grad_bias, Tensor? row_weight=None, float softcap=0.0) -> "
     "(Tensor loss, Tensor dx, Tensor dweight, Tensor dbias, Tensor scale)",
     _forward,
     _fake,
@@ -360,7 +438,7 @@ def _calls(
 ) -> tuple[PartCall, ...]:
     """What the first chunk of a call comes to, with gradients and without."""
     target = x.new_empty(x.shape[:1], dtype=torch.int64) if target is None else target
-    _check(x, weight, target, bias, chunk_rows)
+    check(x, weight, target, bias, chunk_rows)
     rows, count = x.shape[0], weight.shape[0]
     padded = _padded(count, x)
     chunk = min(chunk_rows or _default_chunk(rows, padded * x.element_size()), rows)
@@ -377,16 +455,14 @@ composite = catalogue.add_composite(
     Composite(
         f"{_OP}(Tensor x, Tensor weight, Tensor target, Tensor? bias=None, *, "
         "int ignore_index=-100, float label_smoothing=0.0, float z_loss=0.0, "
-        'str reduction="mean", int? chunk_rows=None, bool accumulate_f32=False) -> Tensor',
+        'str reduction="mean", Tensor? class_weight=None, Tensor? token_weight=None, '
+        "float? softcap=None, int? chunk_rows=None, bool accumulate_f32=False) -> Tensor",
         family="loss",
         parts=(
             ("torch.mm", "the logits of a chunk: x W^T, or torch.addmm with a bias"),
-            ("linear", "the same on sm_90, where rows are packs of 16 bytes"),
             ("cross_entropy_with_grad", "loss and gradient of a chunk, over its logits"),
             ("cross_entropy_forward", "the loss alone, where nothing needs a gradient"),
             ("torch.mm", "dx of a chunk, and its share of dW, added by torch.addmm"),
-            ("matmul", "dx of a chunk where `linear` makes its logits"),
-            ("accumulate_matmul", "its share of dW there, where that is summed in f32"),
         ),
         calls=_calls,
         module=__name__,
@@ -407,6 +483,9 @@ def fused_linear_cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     reduction: str = "mean",
+    class_weight: Tensor | None = None,
+    token_weight: Tensor | None = None,
+    softcap: float | None = None,
     chunk_rows: int | None = None,
     accumulate_f32: bool = False,
 ) -> Tensor:
@@ -423,14 +502,21 @@ def fused_linear_cross_entropy(
     says which of its kernels serves the chunks of a call.
 
     Args:
-        x: [n, d], f32, f16 or bf16 (f64 without a kernel of its own). Under autocast, cast it.
-        weight: [v, d], in the dtype of x.
-        target: [n], the index of a class, int64 or int32, as in `cross_entropy`.
-        bias: [v], in the dtype of x, or None.
+        x: [..., d], f32, f16 or bf16 (f64 without a kernel of its own). Under autocast it is cast.
+        weight: [v, d], in the dtype of x, or f32: cast for the products, its gradient summed and
+            returned in f32.
+        target: [...], the index of a class, int64 or int32, as in `cross_entropy`.
+        bias: [v], in the dtype of x or f32, or None.
         ignore_index: rows of this target have loss and gradient 0.
         label_smoothing: the share of the target's weight that is spread over all classes.
         z_loss: the weight of lse^2.
-        reduction: "mean" over the rows that are not ignored (NaN where all are), or "sum".
+        reduction: "mean" over the rows that are not ignored (NaN where all are), "sum", or "none"
+            for a loss per row, whose backward pass computes the logits again.
+        class_weight: [v], what the losses of a class's rows are multiplied by, or None. A mean then
+            divides by the sum of what its rows are multiplied by. Not together with smoothing.
+        token_weight: [...] like target, what each row's loss is multiplied by, or None; likewise.
+            Both multiply the z-loss, too, and are constants.
+        softcap: the logits are capped as ``softcap * tanh(logits / softcap)``; None for not.
         chunk_rows: rows of a chunk; by default as many as 512 MiB of logits hold, but at most a
             quarter of the rows where that leaves 1024, and half of them where there are more than
             128, rounded up to a multiple of 128.
@@ -438,16 +524,37 @@ def fused_linear_cross_entropy(
             the dtype of the weight, which needs memory for it.
 
     Returns:
-        A scalar in f32 (f64 for f64 inputs), differentiable in x, weight and bias.
+        A scalar in f32 (f64 for f64 inputs), or the shape of target, differentiable in x, weight
+        and bias.
 
     Raises:
-        RuntimeError: shapes, dtypes or devices do not fit.
-        ValueError: the reduction does not exist; chunk_rows is less than 1.
+        RuntimeError: shapes, dtypes or devices do not fit; a weight of classes or tokens requires a
+            gradient.
+        ValueError: the reduction does not exist; chunk_rows is less than 1; softcap is not above 0;
+            class weights come with smoothing.
 
     Reference:
         `torch.nn.functional.linear` and `torch.nn.functional.cross_entropy`.
     """
-    check_reduction(_OP, reduction, ("mean", "sum"))
+    check_reduction(_OP, reduction)
+    if softcap is not None and not softcap > 0.0:
+        raise ValueError(f"{_OP}: expected softcap to be above 0 or None, got {softcap}")
+    shape = target.shape if isinstance(target, Tensor) else None
+    if isinstance(x, Tensor) and x.dim() > 2 and shape == x.shape[:-1]:
+        x, target = x.flatten(0, -2), target.flatten()
+    row_weight = None
+    if class_weight is not None or token_weight is not None:
+        row_weight = _row_weight(
+            x, weight, target, class_weight, token_weight, ignore_index, label_smoothing
+        )
+    if reduction == "none":
+        from warpsmith.loss.fused_linear_rows import rows  # which is made of this module
+
+        options = (ignore_index, label_smoothing, z_loss, softcap or 0.0, chunk_rows)
+        loss: Tensor = rows(x, weight, target, bias, *options, accumulate_f32)[0]
+        if row_weight is not None:
+            loss = torch.where(target == ignore_index, 0.0, loss * row_weight)
+        return loss if shape is None else loss.view(shape)
     needs = [False] * 3
     if torch.is_grad_enabled():
         # what is differentiated within a transform does not say so
@@ -465,4 +572,41 @@ def fused_linear_cross_entropy(
         chunk_rows,
         accumulate_f32,
         *needs,
+        row_weight,
+        softcap or 0.0,
     )[0]
+
+
+def _row_weight(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None,
+    token_weight: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+) -> Tensor:
+    """What the loss of each row is multiplied by: f32, [n]."""
+    for name, w in (("class_weight", class_weight), ("token_weight", token_weight)):
+        if w is not None and w.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(f"{_OP}: expected {name} that requires no gradient")
+    wide = wide_dtype(x)
+    found = torch.ones(target.shape, dtype=wide, device=x.device)
+    if class_weight is not None:
+        if label_smoothing:
+            raise ValueError(f"{_OP}: expected no class_weight beside label_smoothing")
+        if class_weight.shape != weight.shape[:1]:
+            raise RuntimeError(
+                f"{_OP}: expected class_weight to have shape ({weight.shape[0]},), the classes of "
+                f"weight, got {tuple(class_weight.shape)}"
+            )
+        place = torch.where(target == ignore_index, 0, target).long()
+        found = class_weight.to(wide)[place]
+    if token_weight is not None:
+        if token_weight.numel() != target.numel():
+            raise RuntimeError(
+                f"{_OP}: expected token_weight to have the shape of target, "
+                f"got {tuple(token_weight.shape)}"
+            )
+        found = found * token_weight.reshape(-1).to(wide)
+    return found.contiguous()

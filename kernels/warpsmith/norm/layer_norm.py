@@ -166,7 +166,11 @@ def layer_norm(
         Ba, Kiros & Hinton 2016, Layer Normalization, https://arxiv.org/abs/1607.06450. Recomputing
         from the output: `memory_efficient` of NVIDIA Apex's FusedLayerNorm.
     """
-    if order:
+    if len(order) == 2 and isinstance(order[0], Tensor):
+        weight, bias = order
+    elif len(order) == 1 and isinstance(order[0], Tensor):
+        weight = order[0]
+    elif order:
         named = (normalized_shape, weight, bias, eps)
         normalized_shape, weight, bias, eps = arguments.in_order(
             "layer_norm", order, ("weight", "bias", "eps"), named

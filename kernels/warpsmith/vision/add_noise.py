@@ -293,7 +293,7 @@ def add_noise(
             not contiguous is copied.
         noise: of the shape and dtype of `x`.
         t: [n], int32 or int64. Of a step that the table does not have, the result is NaN.
-        table: [steps, 2], float32: see `noise_table`.
+        table: [steps, 2], float32: see `noise_table`. Of float64 `x` it is read in float64.
         variant: one rung by name instead of the best one, "bf16x8_pack".
 
     Returns:
@@ -307,4 +307,6 @@ def add_noise(
         Ho et al. 2020, "Denoising Diffusion Probabilistic Models",
         https://arxiv.org/abs/2006.11239, equation 4
     """
+    if isinstance(x, Tensor) and isinstance(table, Tensor) and x.dtype == torch.float64:
+        table = table.double()
     return _add_noise(variant, x, noise, t, table)

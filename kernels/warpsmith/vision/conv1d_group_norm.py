@@ -358,8 +358,8 @@ def conv1d_group_norm(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
     groups: int,
     eps: float = EPS,
     activation: str = "mish",
@@ -379,8 +379,8 @@ def conv1d_group_norm(
             is not contiguous is copied.
         weight: [c_out, c_in, k], k from 1 to 7, in the dtype of `x` as the others.
         bias: [c_out], or None.
-        norm_weight: [c_out].
-        norm_bias: [c_out].
+        norm_weight: [c_out], or None for ones.
+        norm_bias: [c_out], or None for zeros.
         groups: a divisor of c_out.
         eps: added to the variance.
         activation: "mish", "silu" or "none".
@@ -398,6 +398,14 @@ def conv1d_group_norm(
         Conv1dBlock of Chi et al. 2023, "Diffusion Policy", https://arxiv.org/abs/2303.04137;
         `torch.nn.functional.conv1d` with padding "same", `group_norm` and `mish`.
     """
+    if norm_weight is None:
+        norm_weight = weight.new_ones(weight.shape[0])
+    if norm_bias is None:
+        norm_bias = weight.new_zeros(weight.shape[0])
     given = (x, weight, bias, norm_weight, norm_bias)
-    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    keep = torch.is_grad_enabled() and (
+        any(t is not None and t.requires_grad for t in given)
+        # what is differentiated within a transform may not say so
+        or (not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active())
+    )
     return _conv1d_group_norm(variant, *given, groups, eps, activation, keep)[0]
