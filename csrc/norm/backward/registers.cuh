@@ -214,8 +214,10 @@ struct RegistersBackward {
   // The thread's share of the sum that mends the row's factors.
   __device__ __forceinline__ float resum(int stage, int limit, const typename Norm::Factors& factors) const {
     float product = 0.0f;
-#pragma unroll 1
-    for (int i = 0; i < limit; ++i) {
+    // Unrolled, though rare: with a loop inside, that over the rows would load constants anew for every row.
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (i >= limit) continue;
       NormPack<Norm> in;
       to_float(in.x, reinterpret_cast<const Pack<X>&>(ring.x(stage, i)));
       v.grad_floats(in.grad, ring.grad(stage, i));

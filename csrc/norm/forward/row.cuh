@@ -46,7 +46,10 @@ struct NormRow : NormArgs {
   using Norm = Norm_;
   using Flow = Flow_;
   using Stats = typename Norm::Stats;
-  using Total = RowStatistics;
+  struct ScaledStatistics : RowStatistics {
+    float factor;  // of y in fp8, one for all rows: read once a row instead of with every pack
+  };
+  using Total = std::conditional_t<Flow::kFp8, ScaledStatistics, RowStatistics>;
   static constexpr int kInputs = Flow::kSums ? 2 : 1, kWidth = kPack<T>;
   static constexpr int kInputBytes = Flow::kMixed ? 8 : 16;  // of x for a pack
   static constexpr bool kJoins = Flow::kSums;
@@ -139,7 +142,15 @@ struct NormRow : NormArgs {
   __device__ __forceinline__ Stats combine(const Stats* parts) const {
     return Norm::template combine<count>(parts);
   }
-  __device__ __forceinline__ Total total(const Stats& stats) const { return Norm::total(stats, inverse_count, eps); }
+  __device__ __forceinline__ Total total(const Stats& stats) const {
+    const RowStatistics row = Norm::total(stats, inverse_count, eps);
+    if constexpr (Flow::kFp8) {
+      return {row, fp8_factor()};
+    } else {
+      return row;
+    }
+  }
+  __device__ __forceinline__ float fp8_factor() const { return scale == nullptr ? 1.0f : *scale; }
 
   __device__ __forceinline__ void keep(int64_t row, const Total& total) const {
     if (rstd != nullptr) rstd[row] = total.rstd;
@@ -209,14 +220,15 @@ struct NormRow : NormArgs {
         values[i * kPart + j] = Norm::apply(values[i * kPart + j], total, w, b);
       }
     }
-    write<Y>(at, values);
+    float factor = 1.0f;
+    if constexpr (Flow::kFp8) factor = total.factor;
+    write<Y>(at, values, factor);
   }
 
-  // n neighbours of y, `at` elements from the first.
+  // n neighbours of y, `at` elements from the first. factor: of fp8.
   template <class Y = void, int n>
-  __device__ __forceinline__ void write(int64_t at, float (&values)[n]) const {
+  __device__ __forceinline__ void write(int64_t at, float (&values)[n], float factor) const {
     if constexpr (Flow::kFp8) {
-      const float factor = scale == nullptr ? 1.0f : *scale;
 #pragma unroll
       for (int i = 0; i < n; ++i) values[i] *= factor;
       if constexpr (!std::is_void_v<Y>) return write_fp8<Y>(at, values);

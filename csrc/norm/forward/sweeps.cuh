@@ -267,7 +267,7 @@ __device__ __forceinline__ void write_row(const Row& v, int64_t row, const RowSt
       const float weight = Row::kOffsets ? weights[i] + v.weight_offset : weights[i];
       values[i] = Row::Norm::apply(values[i], statistics, weight, Row::kLayer ? biases[i] : 0.0f);
     }
-    v.write(row * v.cols + col, values);
+    v.write(row * v.cols + col, values, v.fp8_factor());
   };
   Way::template walk<Nothing, typename Row::Value>(v.cols, again, normalise, [](const Nothing&) {});
 }
