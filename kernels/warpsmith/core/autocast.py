@@ -60,6 +60,10 @@ POLICIES: Mapping[str, Policy] = {
     # products, in the dtype of autocast
     "matmul": _lower("a", "b"),
     "linear": _lower("x", "weight", "bias"),
+    "linear_epilogue": _lower("x", "weight", "bias", "residual"),
+    "gated_linear": _lower("x", "w_gate", "w_up", "b_gate", "b_up"),
+    "fused_qkv": _lower("x", "weight", "bias"),
+    "quantized_linear": _lower("x", "scales", "bias"),
     "addmm": _lower("c", "a", "b"),
     "gemv": _lower("a", "x"),
     "flash_attention": _lower("q", "k", "v", "bias"),
@@ -134,6 +138,20 @@ def cast(
         if i < len(args) and isinstance(a := args[i], Tensor) and a.is_floating_point():
             made[i] = a.to(dtype)
     return tuple(made)
+
+
+def lowered(*given: Any) -> tuple[Any, ...]:
+    """The tensors of a product in the dtype of autocast, where it is on: for functions that look at
+    them before they call an operator.
+    """
+    x = given[0]
+    if not torch.compiler.is_compiling() and not is_enabled():
+        return given
+    if not isinstance(x, Tensor) or (device := x.device.type) not in _KEYS:
+        return given
+    if not torch.is_autocast_enabled(device):
+        return given
+    return cast(_lower(), range(len(given)), device, given)
 
 
 def register(library: torch.library.Library, name: str, arguments: Sequence[str]) -> None:

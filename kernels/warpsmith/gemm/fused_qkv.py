@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import autocast, catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.activations import check_bias, check_weight, deal_out, sums
@@ -204,6 +204,8 @@ def fused_qkv(
         `torch.nn.functional.linear`, split and reshaped.
     """
     kv_heads = heads if kv_heads is None else kv_heads
+    if variant is None:
+        x, weight, bias = autocast.lowered(x, weight, bias)
     in_packs = head_dim % 8 == 0 or not x.is_cuda
     if variant is None and not (in_packs and serves(fused_qkv_op, x, weight)):
         _check(x, weight, bias, heads, kv_heads, head_dim, layout)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import autocast, catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.activations import (
@@ -299,6 +299,8 @@ def gated_linear(
     Reference:
         `activation(torch.nn.functional.linear(x, w_gate, b_gate)) * F.linear(x, w_up, b_up)`.
     """
+    if variant is None:
+        x, w_gate, w_up, b_gate, b_up = autocast.lowered(x, w_gate, w_up, b_gate, b_up)
     if variant is None and not serves(gated_linear_op, x, w_gate):
         _check(x, w_gate, w_up, b_gate, b_up, activation)
         y, gate, up = _composed(x, w_gate, w_up, b_gate, b_up, activation)
