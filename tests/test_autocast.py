@@ -171,3 +171,88 @@ def test_policies_name_what_there_is() -> None:
             assert set(policy.names) <= set(ops[name].argument_names), name
         else:
             assert name in catalogue.composites(), name
+
+
+#: Products of layers with what follows them, and the same in PyTorch: of x, a weight and a bias.
+LAYERS: dict[str, tuple[Any, Any]] = {
+    "a residual": (
+        lambda x, w, b: warpsmith.linear(x, w, b, residual=torch.ones(4, 64)),
+        lambda x, w, b: F.linear(x, w, b) + torch.ones(4, 64, dtype=NARROW),
+    ),
+    "linear_epilogue": (
+        lambda x, w, b: torch.ops.warpsmith.linear_epilogue(x, w, b, None, 1.0, "relu", False)[0],
+        lambda x, w, b: F.linear(x, w, b).relu(),
+    ),
+    "gated_linear": (
+        lambda x, w, b: warpsmith.gated_linear(x, w, w, b, b),
+        lambda x, w, b: F.silu(F.linear(x, w, b)) * F.linear(x, w, b),
+    ),
+    "fused_mlp": (
+        lambda x, w, b: warpsmith.fused_mlp(x, w, w, w, b, b, b, residual=x),
+        lambda x, w, b: F.linear(F.silu(F.linear(x, w, b)) * F.linear(x, w, b), w, b) + x.to(NARROW),
+    ),
+    "fused_qkv": (
+        lambda x, w, b: torch.cat(
+            warpsmith.fused_qkv(x[None], w, b, heads=2, kv_heads=1, head_dim=16), 2
+        ).view(4, 64),
+        F.linear,
+    ),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_in_one_kernel_are_products_too(name: str, given: str, compiled: bool) -> None:
+    ours, theirs = LAYERS[name]
+    if compiled:
+        ours = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    first, others = GIVEN[given]
+    made = [torch.randn(*shape) / 8 for shape in ((4, 64), (64, 64), (64,))]
+    args = [a.to(first if i == 0 else others).requires_grad_() for i, a in enumerate(made)]
+    results = []
+    for function in (ours, theirs):
+        with torch.autocast("cpu", NARROW):
+            y = function(*args)
+        results.append([y, *torch.autograd.grad(y.float().square().sum(), args)])
+    for a, b in zip(*results, strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, rtol=5e-2, atol=5e-2)
+
+
+def test_the_weight_s_buffer_takes_what_autocast_multiplies() -> None:
+    x, w = torch.randn(4, 64), torch.randn(8, 64).requires_grad_()
+    found = torch.zeros(8, 64)
+    for weight_buffer in ({"grad_weight": found}, {}):
+        with torch.autocast("cpu", NARROW):
+            y = warpsmith.linear(x, w, None, "silu", residual=torch.ones(4, 8), **weight_buffer)
+        assert y.dtype == NARROW
+        y.float().sum().backward()
+    assert w.grad is not None
+    torch.testing.assert_close(found, w.grad, rtol=2e-2, atol=2e-2)
+
+
+def test_few_rows_of_a_gpu_go_the_same_way(autocast_of_a_gpu: None) -> None:
+    """Those that several kernels serve, in f32 beside 16 bits."""
+    with FakeTensorMode():
+        x = torch.empty(4, 64, device="cuda:0", dtype=NARROW)
+        w, b = torch.empty(64, 64, device="cuda:0"), torch.empty(64, device="cuda:0")
+        for y in (
+            warpsmith.gated_linear(x, w, w, b, b),
+            warpsmith.fused_mlp(x, w, w, w, b, b, b, residual=x.float()),
+            *warpsmith.fused_qkv(x[None], w, b, heads=2, kv_heads=1, head_dim=16),
+            warpsmith.linear(x, w, b, residual=x.float()),
+        ):
+            assert y.dtype == NARROW
+
+
+def test_scales_of_packed_weights_are_cast() -> None:
+    codes = torch.randint(-128, 128, (64, 64), dtype=torch.int8)
+    packed = warpsmith.repack_quantized_weight(codes, torch.full((64,), 2**-7), layout="int8")
+    x = torch.randn(4, 64)
+    with torch.autocast("cpu", NARROW):
+        y = warpsmith.quantized_linear(x, *packed)
+    assert y.dtype == NARROW
+    torch.testing.assert_close(
+        y.float(), x.to(NARROW).float() @ codes.float().t() / 128, rtol=1e-2, atol=1e-2
+    )

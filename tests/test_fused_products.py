@@ -124,6 +124,12 @@ def test_the_buffer_refuses_what_it_cannot_hold() -> None:
         warpsmith.linear(x, w, keep=True, grad_weight=torch.zeros(24, 16))
 
 
+def test_a_variant_that_cuts_k_promises_no_bits() -> None:
+    x, w = leaves((3, 16), (24, 16), dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="expected no batch_invariant"):
+        warpsmith.linear(x, w, keep=True, batch_invariant=True, variant="bf16_wgmma")
+
+
 def test_a_second_derivative_past_the_buffer_is_refused() -> None:
     x, w = leaves((3, 16), (24, 16))
     y = warpsmith.linear(x, w, None, "silu", grad_weight=torch.zeros(24, 16, dtype=F64))

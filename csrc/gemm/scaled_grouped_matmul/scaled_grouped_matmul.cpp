@@ -61,7 +61,8 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& w, co
     fail(kOp, "expected offsets to have shape (", std::to_string(groups), ",), one end per matrix of w, got ",
          shape_text(offsets.sizes()));
   }
-  const bool wide = x.scalar_type() == ScalarType::Double || scale_x.scalar_type() == ScalarType::Double;
+  const auto is_wide = [](const Tensor& t) { return t.scalar_type() == ScalarType::Double; };
+  const bool wide = is_wide(x) || is_wide(w) || is_wide(scale_x);
   const ScalarType scale_type = wide ? ScalarType::Double : ScalarType::Float;
   const int64_t of_rows[1] = {m}, of_columns[2] = {groups, n};
   check_scale("scale_x", scale_x, scale_type, x, Sizes(of_rows, 1), "row of x");

@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue
-
 #: What autocast casts; f64 and fp8 stay what they are.
 _CAST = frozenset((torch.float32, torch.float16, torch.bfloat16))
 _KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
@@ -65,7 +63,7 @@ POLICIES: Mapping[str, Policy] = {
     "linear_epilogue": _lower("x", "weight", "bias", "residual"),
     "gated_linear": _lower("x", "w_gate", "w_up", "b_gate", "b_up"),
     "fused_qkv": _lower("x", "weight", "bias"),
-    "quantized_linear": _lower("x", "scales", "zeros", "bias"),
+    "quantized_linear": _lower("x", "scales", "bias"),
     "grouped_matmul": _lower("x", "w"),
     "addmm": _lower("c", "a", "b"),
     "gemv": _lower("a", "x"),
@@ -145,16 +143,18 @@ def cast(
     return tuple(made)
 
 
-def of_composite(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a public function that computes in several steps, as autocast wants those of
-    the operator `name`, whose first arguments they are; the first is a tensor.
+def lowered(*given: Any) -> tuple[Any, ...]:
+    """The tensors of a product in the dtype of autocast, where it is on: for functions that look at
+    them before they call an operator.
     """
-    device = args[0].device.type
-    if not (is_enabled() and device in _KEYS and torch.is_autocast_enabled(device)):
-        return args
-    arguments = catalogue.get(name).argument_names
-    policy = POLICIES[name]
-    return cast(policy, [arguments.index(n) for n in policy.names], device, args)
+    x = given[0]
+    if not torch.compiler.is_compiling() and not is_enabled():
+        return given
+    if not isinstance(x, Tensor) or (device := x.device.type) not in _KEYS:
+        return given
+    if not torch.is_autocast_enabled(device):
+        return given
+    return cast(_lower(), range(len(given)), device, given)
 
 
 def register(library: torch.library.Library, name: str, arguments: Sequence[str]) -> None:

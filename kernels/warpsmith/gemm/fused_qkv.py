@@ -205,9 +205,10 @@ def fused_qkv(
         `torch.nn.functional.linear`, split and reshaped.
     """
     kv_heads = heads if kv_heads is None else kv_heads
+    if variant is None:
+        x, weight, bias = autocast.lowered(x, weight, bias)
     in_packs = head_dim % 8 == 0 or not x.is_cuda
     if variant is None and not (in_packs and serves(_PROVEN, x, weight)):
-        x, weight, bias = autocast.of_composite("fused_qkv", (x, weight, bias))
         _check(x, weight, bias, heads, kv_heads, head_dim, layout)
         fits = bias is None or bias.dtype == x.dtype
         columns = torch.ops.warpsmith.linear(x, weight, bias if fits else None)

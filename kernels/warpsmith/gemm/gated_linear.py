@@ -323,9 +323,9 @@ def gated_linear(
     Reference:
         `activation(torch.nn.functional.linear(x, w_gate, b_gate)) * F.linear(x, w_up, b_up)`.
     """
+    if variant is None:
+        x, w_gate, w_up, b_gate, b_up = autocast.lowered(x, w_gate, w_up, b_gate, b_up)
     if variant is None and not serves(_PROVEN, x, w_gate):
-        given = (x, w_gate, w_up, b_gate, b_up)
-        x, w_gate, w_up, b_gate, b_up = autocast.of_composite("gated_linear", given)
         _check(x, w_gate, w_up, b_gate, b_up, activation)
         y, gate, up = _composed(x, w_gate, w_up, b_gate, b_up, activation)
         largest = largest_of_rows(y) if amax else None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import autocast, catalogue, dispatch
 from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import linear_cases as cases
 from warpsmith.gemm.ladder import whole
@@ -279,6 +279,8 @@ def linear(
     Reference:
         `torch.nn.functional.linear`, followed by the activation, and the sum with the residual.
     """
+    if variant is None:
+        x, weight, bias, residual = autocast.lowered(x, weight, bias, residual)
     wide = isinstance(bias, Tensor) and bias.dtype != x.dtype
     plain = not (wide or keep or amax or residual is not None or grad_weight is not None)
     if plain and scale == 1.0:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import autograd, catalogue, dispatch
+from warpsmith.core import autocast, autograd, catalogue, dispatch
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.accumulate_matmul import accumulate_matmul_op
@@ -331,6 +331,13 @@ def linear_and_more(
     variant: str | None = None,
 ) -> Result:
     """y, what goes into the activation, and the largest of rows, each where it is asked for."""
+    if variant is None:
+        x, weight, bias, residual = autocast.lowered(x, weight, bias, residual)
+    elif batch_invariant:
+        raise ValueError(
+            "linear: expected no batch_invariant beside a variant of linear_epilogue, which cuts k "
+            "as the number of rows wants it"
+        )
     fused = variant is not None or (not batch_invariant and serves(_PROVEN, x, weight))
     if not fused:
         return composed(x, weight, bias, residual, scale, activation, keep, amax, batch_invariant)

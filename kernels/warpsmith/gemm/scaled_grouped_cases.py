@@ -138,6 +138,11 @@ ERRORS: tuple[Bad, ...] = (
         scale_w=lambda i: scales(i, 2, 8).double(),
     ),
     _spoilt(
+        "w in f64, scales in f32",
+        r"expected scale_x to have dtype torch\.float64, got torch\.float32",
+        w=lambda i: torch.ones(2, 16, 8, dtype=torch.float64, device=i.device),
+    ),
+    _spoilt(
         "no such dtype",
         r"expected out_dtype to be 'f16', 'bf16' or 'f32', got 'f8'",
         out_dtype="f8",

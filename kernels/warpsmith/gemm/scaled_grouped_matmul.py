@@ -52,7 +52,7 @@ def _check(
     _check_matrix("w", w, 3)
     check_device(_OP, "w", w, x, "x")
     check_groups(_OP, x, w, offsets)
-    wide = torch.float64 if torch.float64 in (x.dtype, scale_x.dtype) else torch.float32
+    wide = torch.float64 if torch.float64 in (x.dtype, w.dtype, scale_x.dtype) else torch.float32
     _check_scale("scale_x", scale_x, wide, x, (x.shape[0],), "row of x")
     of_columns = (w.shape[0], w.shape[2])
     _check_scale("scale_w", scale_w, wide, x, of_columns, "column of each matrix of w")
