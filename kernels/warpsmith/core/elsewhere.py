@@ -95,9 +95,14 @@ def _order(x: Tensor) -> str:
     return "columns" if x.dim() >= 2 and x.mT.is_contiguous() else "other"
 
 
-def _of_tensor(x: Tensor | None) -> dict[str, Any]:
-    from warpsmith.spec.rows import address  # nobody needs it before a call
+def _is_aligned(x: Tensor) -> bool:
+    try:
+        return x.data_ptr() % _PACK_BYTES == 0
+    except RuntimeError:  # no data
+        return True
 
+
+def _of_tensor(x: Tensor | None) -> dict[str, Any]:
     if x is None:
         return {"dtype": "absent", "rank": 0, "rows": 0, "cols": 0, "order": "rows", "packs": False}
     order, rank = _order(x), x.dim()
@@ -107,7 +112,7 @@ def _of_tensor(x: Tensor | None) -> dict[str, Any]:
         x.dtype in DTYPE_NAMES
         and order != "other"
         and length * x.element_size() % _PACK_BYTES == 0
-        and address(x) % _PACK_BYTES == 0
+        and _is_aligned(x)
     )
     return {
         "dtype": DTYPE_NAMES.get(x.dtype, "other"),
