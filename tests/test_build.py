@@ -636,3 +636,14 @@ def test_the_sources_do_without_iostreams() -> None:
     code = [path for path in csrc.CSRC.rglob("*") if path.suffix in (".cu", ".cuh", ".cpp", ".h")]
     assert code
     assert [path for path in code if streams.search(path.read_text())] == []
+
+
+def test_every_data_file_is_packaged() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    root = Path(__file__).parents[1]
+    told = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = {
+        str(path.relative_to(root / "kernels" / "warpsmith"))
+        for path in root.glob("kernels/warpsmith/**/*.json")
+    }
+    assert found <= set(told["package-data"]["warpsmith"])
