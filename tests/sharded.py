@@ -57,7 +57,7 @@ class Case:
 def _elementwise() -> dict[str, Case]:
     found = {}
     one = "elu gelu gelu_tanh hardshrink hardswish mish quick_gelu relu sigmoid silu swish"
-    for name in one.split():
+    for name in [*one.split(), "relu_squared"]:
         for dim in (0, 2):
             case = Case(getattr(warpsmith, name), (X,), (Shard(dim),), Shard(dim))
             found[f"{name}:{dim}"] = case

@@ -189,11 +189,13 @@ LAYERS: dict[str, tuple[Any, Any]] = {
     ),
     "fused_mlp": (
         lambda x, w, b: warpsmith.fused_mlp(x, w, w, w, b, b, b, residual=x),
-        lambda x, w, b: F.linear(F.silu(F.linear(x, w, b)) * F.linear(x, w, b), w, b) + x.to(NARROW),
+        lambda x, w, b: (
+            F.linear(F.silu(F.linear(x, w, b)) * F.linear(x, w, b), w, b) + x.to(NARROW)
+        ),
     ),
     "fused_qkv": (
         lambda x, w, b: torch.cat(
-            warpsmith.fused_qkv(batch, w, b, heads=2, kv_heads=1, head_dim=16), 2
+            warpsmith.fused_qkv(x[None], w, b, heads=2, kv_heads=1, head_dim=16), 2
         ).view(4, 64),
         F.linear,
     ),

@@ -87,7 +87,8 @@ def close(found: Any, wanted: Any, rtol: float = 1e-4) -> None:
     """Tensor by tensor, by their size as a whole: transforms may round in another order."""
     for a, b in zip(as_tuple(found), as_tuple(wanted), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        scale = float(b.detach().float().norm()) + 1e-6
+        a, b = a.detach(), b.detach()
+        scale = float(b.float().norm()) + 1e-6
         assert float((a.float() - b.float()).norm()) <= rtol * scale
 
 

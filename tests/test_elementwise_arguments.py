@@ -97,3 +97,15 @@ def test_what_is_refused() -> None:
         warpsmith.add(X, "1")
     with pytest.raises(RuntimeError, match="silu_and_mul: expected the last dimension of x to be"):
         warpsmith.silu_and_mul(torch.randn(3, 5), limit=7.0)
+
+
+def test_the_square_of_relu() -> None:
+    for dtype in (torch.float32, HALF):
+        x = X.to(dtype).requires_grad_()
+        y = warpsmith.relu_squared(x)
+        assert torch.equal(y, F.relu(x).square())
+        found, wanted = (
+            torch.autograd.grad(f(x).float().sum(), x)[0]
+            for f in (warpsmith.relu_squared, lambda x: F.relu(x).square())
+        )
+        torch.testing.assert_close(found, wanted)

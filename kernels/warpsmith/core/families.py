@@ -27,6 +27,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "mul_add",
         "quick_gelu",
         "relu",
+        "relu_squared",
         "sigmoid",
         "silu",
         "silu_and_mul",

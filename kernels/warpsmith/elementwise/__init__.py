@@ -4,6 +4,7 @@ from warpsmith.elementwise.binary import add, bias_gelu, bias_gelu_tanh, mul
 from warpsmith.elementwise.dropout import bias_dropout_add, dropout
 from warpsmith.elementwise.gated import gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
 from warpsmith.elementwise.glu import glu
+from warpsmith.elementwise.relu_squared import relu_squared
 from warpsmith.elementwise.ternary import mul_add
 from warpsmith.elementwise.unary import (
     elu,
@@ -39,6 +40,7 @@ __all__ = [
     "mul_add",
     "quick_gelu",
     "relu",
+    "relu_squared",
     "sigmoid",
     "silu",
     "silu_and_mul",

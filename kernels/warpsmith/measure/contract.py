@@ -47,6 +47,7 @@ TWICE = _named(
 #: Functions whose tensors may be sharded, beside all activations.
 SHARDED = _named(
     "add mul mul_add bias_gelu bias_gelu_tanh silu_and_mul gelu_and_mul gelu_tanh_and_mul softmax "
+    "relu_squared "
     "log_softmax rms_norm layer_norm add_rms_norm add_layer_norm cross_entropy bce_with_logits "
     "matmul linear"
 )

@@ -265,6 +265,7 @@ CASES: Mapping[str, Case] = {
     "mish": Case(_x, F.mish),
     "quick_gelu": Case(_x, lambda x: x * torch.sigmoid(1.702 * x)),
     "relu": Case(_x, F.relu),
+    "relu_squared": Case(_x, lambda x: torch.mul(F.relu(x), F.relu(x))),
     "sigmoid": Case(_x, torch.sigmoid),
     "silu": Case(_x, F.silu),
     "swish": Case(_x, F.silu),
