@@ -1,6 +1,8 @@
 // The rungs `registers` and `cluster`: which tiles of row/registers.cuh and row/cluster.cuh serve which rows.
 #pragma once
 
+#include <array>
+
 #include "norm/forward/row.cuh"
 #include "row/cluster.cuh"
 
@@ -44,6 +46,17 @@ struct LayerTiles {
   };
 };
 static_assert(kMostRowBytes == 16 * kMostRowPacks<TilesOf<LayerTiles>>, "what `takes` says");
+// To be rounded to fp8, four packs take a few registers more.
+struct LayerFp8Tiles {
+  static constexpr auto tiles = [] {
+    auto tiles = std::to_array(LayerTiles::tiles);
+    for (RowTile& tile : tiles) {
+      if (tile.packs == 4) tile.min_blocks = 1280 / tile.threads;
+    }
+    return tiles;
+  }();
+};
+
 // A thread holds two packs where it can, so that blocks stay small and a multiprocessor is full of them. Common lengths
 // have kernels in which there is nothing to test.
 struct SumTiles {
@@ -97,7 +110,8 @@ void launch_registers(const Row& row, cudaStream_t stream) {
     if constexpr (!Flow::kFp8 && (kHalf || Row::kLayer)) {
       if (!row.wide_weights && launch_row(row, stream, TilesOf<Filled>{})) return;
     }
-    launch_row(row, stream, std::conditional_t<Row::kLayer, TilesOf<LayerTiles>, RowTiles>{});
+    using Layer = TilesOf<std::conditional_t<Flow::kFp8, LayerFp8Tiles, LayerTiles>>;
+    launch_row(row, stream, std::conditional_t<Row::kLayer, Layer, RowTiles>{});
   }
 }
 

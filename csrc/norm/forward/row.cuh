@@ -156,15 +156,16 @@ struct NormRow : NormArgs {
     if (rstd != nullptr) rstd[row] = total.rstd;
   }
 
-  // Weight, and bias, of a pack's columns. Y: of fp8, what y is; void where that is seen with every pack.
+  // Weight, and bias, of a pack's columns. Y: of fp8, what y is where there are all of them, in T; or else void.
   template <class W, class Y = void>
   struct ColumnsOf {
     static constexpr int kParts = PackedColumns<T, W>::kParts;
     PackedColumns<T, W> part[kLayer ? 2 : 1];
 
     __device__ __forceinline__ void load_from(const NormRow& row, int col) {
-      row.load_columns(part[0], row.weight, col, 1.0f);
-      if constexpr (kLayer) row.load_columns(part[1], row.bias, col, 0.0f);
+      constexpr bool kThere = !std::is_void_v<Y>;
+      row.template load_columns<kThere>(part[0], row.weight, col, 1.0f);
+      if constexpr (kLayer) row.template load_columns<kThere>(part[1], row.bias, col, 0.0f);
     }
     __device__ __forceinline__ void keep(uint32_t zero) {
       part[0].keep(zero);
@@ -187,14 +188,17 @@ struct NormRow : NormArgs {
     }
     body.template operator()<Columns>();
   }
-  // And for that of y, for all packs of a row: behind a branch for each, its address is found again.
+  // Into fp8, for that of y too, and for columns that are there: asked with every pack, either costs a few percent.
   template <class Body>
   __device__ __forceinline__ void with_columns(Body&& body) const {
     if constexpr (Flow::kFp8) {
-      if (!wide_weights && y_dtype == Dtype::e4m3) return body.template operator()<ColumnsOf<T, e4m3>>();
-      if (!wide_weights) return body.template operator()<ColumnsOf<T, e5m2>>();
+      const bool common = !wide_weights && weight != nullptr && (!kLayer || bias != nullptr);
+      if (common && y_dtype == Dtype::e4m3) return body.template operator()<ColumnsOf<T, e4m3>>();
+      if (common) return body.template operator()<ColumnsOf<T, e5m2>>();
+      body.template operator()<ColumnsOf<float>>();
+    } else {
+      with_weights(body);
     }
-    with_weights(body);
   }
 
   template <int inputs, class W, class Y>
@@ -273,12 +277,18 @@ struct NormRow : NormArgs {
                         : to_float(to, reinterpret_cast<const Vec<bf16, kWidth>&>(from));
   }
 
-  template <class W>
+  template <bool there, class W>
   __device__ __forceinline__ void load_columns(PackedColumns<T, W>& to, const void* from, int col, float absent) const {
-    if constexpr (Flow::kMixed) {
+    constexpr int kParts = PackedColumns<T, W>::kParts;
+    if constexpr (Flow::kMixed || (Flow::kFp8 && kParts > 1)) {
       float values[kWidth];
       read_columns(values, from, col, absent);
-      to.part[0] = pack<T>(values);
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        to.part[i] = pack<W>(reinterpret_cast<const float (&)[kPack<W>]>(values[i * kPack<W>]));
+      }
+    } else if constexpr (there) {
+      to.part[0] = reinterpret_cast<const uint4*>(static_cast<const W*>(from) + col)[0];
     } else {
       to.load_from(static_cast<const W*>(from), col, absent);
     }
