@@ -143,7 +143,9 @@ struct NormRow : NormArgs {
     return Norm::template combine<count>(parts);
   }
   __device__ __forceinline__ Total total(const Stats& stats) const {
-    const RowStatistics row = Norm::total(stats, inverse_count, eps);
+    return with_factor(Norm::total(stats, inverse_count, eps));
+  }
+  __device__ __forceinline__ Total with_factor(const RowStatistics& row) const {
     if constexpr (Flow::kFp8) {
       return {row, fp8_factor()};
     } else {

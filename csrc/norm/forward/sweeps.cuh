@@ -309,8 +309,9 @@ __global__ void __launch_bounds__(Way::kMostThreads, Way::kMinBlocks) norm_sweep
       const A sum = Way::block_sum(scaled(all.sum, v.partial_scale), storage[0]);
       statistics.rstd = reciprocal_rms(to_float(sum), v.inverse_count, v.eps);
     }
-    if (threadIdx.x == 0) v.keep(row, statistics);
-    write_row<Way>(v, row, statistics);
+    const auto total = v.with_factor(statistics);
+    if (threadIdx.x == 0) v.keep(row, total);
+    write_row<Way>(v, row, total);
     __syncthreads();  // the next row overwrites the sums
   }
 }

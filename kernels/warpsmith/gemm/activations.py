@@ -56,7 +56,6 @@ def deal_out(
     columns: Tensor, heads: int, kv_heads: int, head_dim: int, layout: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The heads of q, k and v that lie beside each other, each part contiguous."""
-    batch, rows, _ = columns.shape
 
     def part(first: int, count: int) -> Tensor:
         x = columns[..., first * head_dim : (first + count) * head_dim]
