@@ -323,7 +323,7 @@ def dropout(
     x: Tensor,
     p: float = 0.5,
     seed: int | None = None,
-    offset: int = 0,
+    offset: int | None = None,
     *,
     training: bool = True,
     return_mask: bool = False,
@@ -344,7 +344,8 @@ def dropout(
         p: the probability of dropping an element, from 0 to 1.
         seed: of the generator, any 64-bit number; None for a fresh one. A bool in its place is
             `training`, as in PyTorch.
-        offset: which of the independent streams of that seed, any 64-bit number.
+        offset: which of the independent streams of that seed, any 64-bit number; without a seed, of
+            seed 0.
         training: whether anything is dropped; x is returned as it is otherwise.
         return_mask: whether the bits are returned, too.
         variant: the kernel to use; by default the fastest that takes the call.
@@ -369,11 +370,11 @@ def dropout(
         if not return_mask:
             return x
         p = 0.0
-    drawn = philox.drawn(seed, p)
+    drawn = philox.drawn(seed, offset, p)
     if drawn is None:
         y, mask = _by_pytorch(x, None, None, p)
     else:
-        y, mask = _dropout(variant, x, p, drawn, offset)
+        y, mask = _dropout(variant, x, p, *drawn)
     return (y, mask) if return_mask else y
 
 
@@ -393,7 +394,7 @@ def bias_dropout_add(
     residual: Tensor | None = None,
     p: float = 0.0,
     seed: int | None = None,
-    offset: int = 0,
+    offset: int | None = None,
     *,
     training: bool = True,
     variant: str | None = None,
@@ -424,7 +425,7 @@ def bias_dropout_add(
     """
     if not training:
         p = 0.0
-    drawn = philox.drawn(seed, p)
+    drawn = philox.drawn(seed, offset, p)
     if drawn is None:
         return _by_pytorch(x, bias, residual, p)
-    return _bias_dropout_add(variant, x, bias, residual, p, drawn, offset)
+    return _bias_dropout_add(variant, x, bias, residual, p, *drawn)

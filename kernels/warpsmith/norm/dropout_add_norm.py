@@ -191,14 +191,16 @@ for _norm in (_RMS, _LAYER):
     )
 
 
-def _drawn(x: Tensor, p: float, seed: int | None) -> tuple[Tensor, float, int]:
-    """x, p and the seed of a call; x with what PyTorch's dropout has left of it where a fresh seed
-    would be the same for ever.
+def _drawn(
+    x: Tensor, p: float, seed: int | None, offset: int | None
+) -> tuple[Tensor, float, int, int]:
+    """x, p, seed and offset of a call; x with what PyTorch's dropout has left of it where a fresh
+    seed would be the same for ever.
     """
-    drawn = philox.drawn(seed, p)
+    drawn = philox.drawn(seed, offset, p)
     if drawn is None:
-        return torch.nn.functional.dropout(x, p), 0.0, 0
-    return x, p, drawn
+        return torch.nn.functional.dropout(x, p), 0.0, 0, 0
+    return x, p, *drawn
 
 
 def dropout_add_rms_norm(
@@ -208,7 +210,7 @@ def dropout_add_rms_norm(
     row_scale: Tensor | None = None,
     p: float = 0.0,
     seed: int | None = None,
-    offset: int = 0,
+    offset: int | None = None,
     eps: float = RMS_EPS,
     zero_centered: bool = False,
     *,
@@ -231,7 +233,8 @@ def dropout_add_rms_norm(
         row_scale: [...], f32: a factor for each row of x, 0 or 1 / (1 - rate) in stochastic depth;
             None for ones.
         p: the probability of dropping an element of x; 0 drops nothing.
-        seed: of the generator; any 64-bit number. None draws one, as in `dropout`.
+        seed: of the generator; any 64-bit number. Without it and `offset` one is drawn, as in
+            `dropout`.
         offset: which of the independent streams of that seed; any 64-bit number.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
@@ -250,9 +253,9 @@ def dropout_add_rms_norm(
     """
     if not arguments.taken(x, residual, weight):
         (residual,), (weight,) = (arguments.fitting(x, a) for a in (residual, weight))
-    x, p, drawn = _drawn(x, p, seed)
+    x, p, drawn, at = _drawn(x, p, seed, offset)
     return _dropout_add_rms_norm(
-        variant, x, residual, weight, row_scale, p, drawn, offset, eps, zero_centered
+        variant, x, residual, weight, row_scale, p, drawn, at, eps, zero_centered
     )
 
 
@@ -264,7 +267,7 @@ def dropout_add_layer_norm(
     row_scale: Tensor | None = None,
     p: float = 0.0,
     seed: int | None = None,
-    offset: int = 0,
+    offset: int | None = None,
     eps: float = LAYER_EPS,
     zero_centered: bool = False,
     *,
@@ -285,7 +288,8 @@ def dropout_add_layer_norm(
         row_scale: [...], f32: a factor for each row of x, 0 or 1 / (1 - rate) in stochastic depth;
             None for ones.
         p: the probability of dropping an element of x; 0 drops nothing.
-        seed: of the generator; any 64-bit number. None draws one, as in `dropout`.
+        seed: of the generator; any 64-bit number. Without it and `offset` one is drawn, as in
+            `dropout`.
         offset: which of the independent streams of that seed; any 64-bit number.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
@@ -305,7 +309,7 @@ def dropout_add_layer_norm(
     if not (arguments.taken(x, residual, weight, bias) and arguments.alike(weight, bias)):
         (residual,) = arguments.fitting(x, residual)
         weight, bias = arguments.fitting(x, weight, bias)
-    x, p, drawn = _drawn(x, p, seed)
+    x, p, drawn, at = _drawn(x, p, seed, offset)
     return _dropout_add_layer_norm(
-        variant, x, residual, weight, bias, row_scale, p, drawn, offset, eps, zero_centered
+        variant, x, residual, weight, bias, row_scale, p, drawn, at, eps, zero_centered
     )

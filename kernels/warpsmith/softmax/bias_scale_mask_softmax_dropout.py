@@ -500,7 +500,7 @@ def bias_scale_mask_softmax_dropout(
     causal: bool = False,
     p: float = 0.0,
     seed: int | None = None,
-    offset: int = 0,
+    offset: int | None = None,
     *,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -526,7 +526,8 @@ def bias_scale_mask_softmax_dropout(
         scale: multiplies the scores.
         causal: excludes key j from query i where j > i + keys - queries.
         p: probability of dropping an entry, in [0, 1], rounded to a multiple of 2^-32.
-        seed: key of the generator, any 64-bit number. None draws one, as in `dropout`.
+        seed: key of the generator, any 64-bit number. Without it and `offset` one is drawn, as in
+            `dropout`.
         offset: which of the seed's independent streams, any 64-bit number.
         variant: one rung by name instead of the best one, "bf16x8_pack_warp_f32".
 
@@ -543,9 +544,9 @@ def bias_scale_mask_softmax_dropout(
         `torch.dropout(torch.softmax(x * scale + bias, -1), p, True)`; Salmon et al. 2011, Parallel
         Random Numbers: As Easy as 1, 2, 3.
     """
-    drawn = philox.drawn(seed, p)
+    drawn = philox.drawn(seed, offset, p)
+    run = _bias_scale_mask_softmax_dropout
     if drawn is None:  # where a fresh seed would be the same for ever
-        run = _bias_scale_mask_softmax_dropout
         y, lse = run(variant, x, bias, mask, scale, causal, 0.0, 0, 0)
         return torch.nn.functional.dropout(y, p), lse
-    return _bias_scale_mask_softmax_dropout(variant, x, bias, mask, scale, causal, p, drawn, offset)
+    return run(variant, x, bias, mask, scale, causal, p, *drawn)

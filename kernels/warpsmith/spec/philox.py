@@ -41,21 +41,22 @@ def check(op: str, p: float) -> None:
         raise RuntimeError(f"{op}: expected p to be between 0 and 1, got {p:g}")
 
 
-def drawn(seed: int | None, p: float) -> int | None:
-    """The seed of a call: the one that is given, or a fresh one from PyTorch's generator for the
-    CPU, which `torch.manual_seed` seeds and checkpointing restores.
+def drawn(seed: int | None, offset: int | None, p: float) -> tuple[int, int] | None:
+    """Seed and offset of a call: those that are given, 0 for the one that is not; without either a
+    fresh seed from PyTorch's generator for the CPU, which `torch.manual_seed` seeds and
+    checkpointing restores.
 
     None where a fresh one would be the same for ever: in compiled code, and while a CUDA graph is
     recorded. There PyTorch's own dropout draws.
     """
-    if seed is not None or p == 0.0:
-        return seed or 0
+    if seed is not None or offset is not None or p == 0.0:
+        return seed or 0, offset or 0
     if torch.compiler.is_compiling():
         return None
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         return None
     with torch._C._DisableTorchDispatch():  # a number even where tensors have no data
-        return int(torch.empty((), dtype=torch.int64).random_())
+        return int(torch.empty((), dtype=torch.int64).random_()), 0
 
 
 def _product(a: int, x: Tensor) -> tuple[Tensor, Tensor]:
