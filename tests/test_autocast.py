@@ -190,7 +190,9 @@ LAYERS: dict[str, tuple[Any, Any]] = {
     ),
     "fused_mlp": (
         lambda x, w, b: warpsmith.fused_mlp(x, w, w, w, b, b, b, residual=x),
-        lambda x, w, b: F.linear(F.silu(F.linear(x, w, b)) * F.linear(x, w, b), w, b) + x.to(NARROW),
+        lambda x, w, b: (
+            F.linear(F.silu(F.linear(x, w, b)) * F.linear(x, w, b), w, b) + x.to(NARROW)
+        ),
     ),
     "fused_qkv": (
         lambda x, w, b: torch.cat(

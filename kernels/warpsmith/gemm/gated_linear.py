@@ -308,7 +308,9 @@ def gated_linear(
     else:
         kept = keep or (
             torch.is_grad_enabled()
-            and any(t is not None and t.requires_grad for t in (x, w_gate, w_up, b_gate, b_up))
+            and any(
+                isinstance(t, Tensor) and t.requires_grad for t in (x, w_gate, w_up, b_gate, b_up)
+            )
         )
         y, gate, up, largest = _run(variant, x, w_gate, w_up, b_gate, b_up, activation, kept, amax)
     if not (keep or amax):

@@ -243,9 +243,13 @@ def linear(
     `activation(scale x weight^T + bias) + residual`.
 
     Everything is computed in f32 and rounded once; f32 operands are multiplied as they are, without
-    TF32. Differentiable in x, weight, bias and residual. The backward pass of an activation
-    computes the sum in front of it again; with one of the arguments from `residual` to
-    `grad_weight`, or a bias of f32, the forward pass keeps it.
+    TF32. With one of the arguments from `residual` to `amax`, few rows, f32, and rows that are no
+    packs of 16 bytes go through several kernels on a GPU: in 16 bits what goes into the activation
+    is then rounded, as is its result before the residual is added.
+
+    Differentiable in x, weight, bias and residual. The backward pass of an activation computes the
+    sum in front of it again; with one of the arguments from `residual` to `grad_weight`, or a bias
+    of f32, the forward pass keeps it.
 
     Args:
         x: [..., k], f32, f16 or bf16 (f64 by the reference), any strides.
@@ -273,14 +277,15 @@ def linear(
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
             fit; the activation is unknown; the variant cannot take the input.
-        ValueError: the variant does not exist; grad_weight stands beside what it cannot.
+        ValueError: the variant does not exist, or one of `linear_epilogue` is asked for
+            `batch_invariant`; grad_weight stands beside what it cannot.
 
     Reference:
         `torch.nn.functional.linear`, followed by the activation, and the sum with the residual.
     """
     if variant is None:
         x, weight, bias, residual = autocast.lowered(x, weight, bias, residual)
-    wide = isinstance(bias, Tensor) and bias.dtype != x.dtype
+    wide = isinstance(bias, Tensor) and isinstance(x, Tensor) and bias.dtype != x.dtype
     if not (wide or keep or amax) and residual is None and grad_weight is None and scale == 1.0:
         return _run_linear(variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
     if grad_weight is not None:

@@ -211,9 +211,7 @@ class IntoBuffer(torch.autograd.Function):
         buffer: Tensor,
     ) -> Tensor:
         keep = activation != "none"
-        y, before, _ = torch.ops.warpsmith.linear_epilogue(
-            x, weight, bias, residual, scale, activation, keep
-        )
+        y, before, _ = run(None, x, weight, bias, residual, scale, activation, keep, False)
         ctx.save_for_backward(x, weight, bias, before)
         ctx.others = scale, activation, buffer  # which later steps write to
         return y  # type: ignore[no-any-return]
@@ -252,15 +250,18 @@ def composed(
     batch_invariant: bool = False,
 ) -> Result:
     """The same in several steps, by the kernels of each: for f32, for few rows, and for rows that
-    are no packs of 16 bytes.
+    are no packs of 16 bytes. What goes into the activation is rounded, and the residual is added to
+    a rounded result; a scale and a bias of f32 meet sums that are not, which f16 may not hold.
     """
     ops = torch.ops.warpsmith
     plain = scale == 1.0 and (bias is None or bias.dtype == x.dtype)
     fused = activation if plain and not keep else "none"
-    before = y = ops.linear(x, weight, bias if plain else None, fused, batch_invariant)
-    if not plain:
-        before = before * scale if scale != 1.0 else before
-        y = before = before if bias is None else (before + bias).to(x.dtype)
+    if plain:
+        before = y = ops.linear(x, weight, bias, fused, batch_invariant)
+    else:
+        sums = ops.matmul(x, weight.t(), batch_invariant, "f32")
+        sums = sums * scale if scale != 1.0 else sums
+        before = y = (sums if bias is None else sums + bias).to(x.dtype)
     if activation != fused:
         y = getattr(ops, activation)(before)
     y = y if residual is None else y + residual
@@ -274,8 +275,8 @@ FEW_ROWS = 64
 
 def serves(op: Op, x: Tensor, weight: Tensor) -> bool:
     """Whether a call is one for the kernels of `op`, rather than for several steps."""
-    if not x.is_cuda:
-        return True
+    if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and x.is_cuda):
+        return True  # it says what is missing
     return (
         x.dtype.itemsize == 2
         and x.shape[-1] % 8 == 0
@@ -310,7 +311,7 @@ def linear_and_more(
         return composed(x, weight, bias, residual, scale, activation, keep, amax, batch_invariant)
     differentiates = activation != "none" and torch.is_grad_enabled()
     differentiates = differentiates and any(
-        t is not None and t.requires_grad for t in (x, weight, bias)
+        isinstance(t, Tensor) and t.requires_grad for t in (x, weight, bias)
     )
     kept = keep or differentiates
     y, before, largest = run(variant, x, weight, bias, residual, scale, activation, kept, amax)
