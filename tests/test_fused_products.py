@@ -60,6 +60,13 @@ def test_linear_and_more_in_steps_is_the_same(activation: str, keep: bool) -> No
             torch.testing.assert_close(a, e)
 
 
+def test_in_steps_a_scale_meets_sums_that_f16_does_not_hold() -> None:
+    x, w = torch.full((2, 64), 64.0).half(), torch.full((8, 64), 64.0).half()
+    y, before, _ = composed(x, w, torch.ones(8), None, 2.0**-10, "relu", True)
+    assert torch.equal(y, torch.full((2, 8), 257.0).half())
+    assert torch.equal(before, y)
+
+
 def test_linear_alone_is_the_operator_that_it_was() -> None:
     x, w, b = (t.detach() for t in leaves((3, 16), (24, 16), (24,), dtype=torch.float32))
     assert torch.equal(

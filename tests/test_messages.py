@@ -40,6 +40,34 @@ KINDS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: warpsmith.gelu([1.0]),
         "gelu: expected x to be a tensor, got list",
     ),
+    "rms_norm_quantize(x, weight, eps)": (
+        lambda: warpsmith.rms_norm_quantize(X, X[0], 1e-6),
+        "rms_norm_quantize: expected dtype to be a torch.dtype, got float",
+    ),
+    "quantize_int8(list)": (
+        lambda: warpsmith.quantize_int8([1.0]),
+        "quantize_int8: expected x to be a tensor, got list",
+    ),
+    "linear of a list and more": (
+        lambda: warpsmith.linear([1.0], X, X[0], "gelu", keep=True),
+        "linear: expected x to be a tensor, got list",
+    ),
+    "gated_linear(x, w_gate, None)": (
+        lambda: warpsmith.gated_linear(X, X, None),
+        "gated_linear: expected w_up to be a tensor, got None",
+    ),
+    "gated_linear(list)": (
+        lambda: warpsmith.gated_linear([1.0], X, X),
+        "gated_linear: expected x to be a tensor, got list",
+    ),
+    "fused_qkv(list)": (
+        lambda: warpsmith.fused_qkv([1.0], X, heads=1, head_dim=4),
+        "fused_qkv: expected x to be a tensor, got list",
+    ),
+    "fused_mlp without a way back": (
+        lambda: warpsmith.fused_mlp(X, X, None),
+        "fused_mlp: expected w_down to be a tensor, got None",
+    ),
 }
 
 
@@ -144,3 +172,42 @@ def test_bins_of_floats_as_in_pytorch() -> None:
     assert warpsmith.histogram(torch.ones(0), 3).tolist() == [0, 0, 0]
     with pytest.raises(ValueError, match="histogram: expected no range beside edges"):
         warpsmith.histogram(x, edges, range=(0.0, 1.0))
+
+
+PARTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a dtype": (
+        lambda: warpsmith.fused_mlp(X, X, X.half()),
+        r"fused_mlp: expected w_down to have dtype torch\.float32 like x, got torch\.float16",
+    ),
+    "a way in": (
+        lambda: warpsmith.fused_mlp(X, X[:, :3], X, X[:, :3]),
+        r"fused_mlp: cannot multiply shapes \(4, 4\) and \(4, 3\) transposed",
+    ),
+    "a gate": (
+        lambda: warpsmith.fused_mlp(X, X, X, X[:3]),
+        r"fused_mlp: expected w_gate to have the shape \(4, 4\) of w_up, got \(3, 4\)",
+    ),
+    "a bias": (
+        lambda: warpsmith.fused_mlp(X, X, X, b_down=X[0, :3]),
+        r"fused_mlp: expected b_down to have shape \(4,\), the rows of its weight, got \(3,\)",
+    ),
+    "a residual": (
+        lambda: warpsmith.fused_mlp(X, X, X, residual=X[0]),
+        r"fused_mlp: expected residual to have shape \(4, 4\), that of the result, got \(4,\)",
+    ),
+    "a buffer's layer": (
+        lambda: warpsmith.linear(X[:, :3], X, grad_weight=X),
+        r"linear: cannot multiply shapes \(4, 3\) and \(4, 4\) transposed",
+    ),
+    "a quantiser": (
+        lambda: warpsmith.quantize_fp8(X[None], "block"),
+        r"quantize_fp8: expected x to be 2-D for blocks of 128 x 128, got shape \(1, 4, 4\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_function_of_several_operators_speaks_for_them(name: str) -> None:
+    call, said = PARTS[name]
+    with pytest.raises(RuntimeError, match=f"^{said}$"):
+        call()

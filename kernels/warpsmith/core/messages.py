@@ -37,7 +37,8 @@ def in_words(op: Op, called: str, error: Exception) -> Exception | None:
     message = str(error)
     if kind := _KIND.search(message):
         wanted, name, found = kind.groups()
-        wanted = _KINDS.get(wanted, wanted)
+        of_dtype = f"ScalarType {name}" in op.schema  # which PyTorch takes for whole numbers
+        wanted = "a torch.dtype" if of_dtype else _KINDS.get(wanted, wanted)
         return TypeError(f"{called}: expected {name} to be {wanted}, got {found}")
     if called != op.name and message.startswith(f"{op.name}:"):
         return type(error)(f"{called}{message[len(op.name) :]}")

@@ -6,11 +6,12 @@ It is a composite: `linear_epilogue` and `gated_linear` do the work.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue
+from warpsmith.core import autocast, catalogue
 from warpsmith.core.catalogue import Composite, PartCall
-from warpsmith.gemm.activations import FUNCTIONS, GATES
+from warpsmith.gemm.activations import FUNCTIONS, GATES, check_bias, check_weight
 from warpsmith.gemm.gated_linear import gated_linear, gated_linear_op
 from warpsmith.gemm.linear_epilogue import (
     is_proven,
@@ -18,6 +19,7 @@ from warpsmith.gemm.linear_epilogue import (
     linear_epilogue_op,
     suits,
 )
+from warpsmith.gemm.matmul import check_alike, check_operand
 from warpsmith.spec.checks import shape_text
 
 _OP = "fused_mlp"
@@ -32,6 +34,10 @@ def _check(
     activation: str,
 ) -> None:
     """What the parts would say in words that fit them alone."""
+    for name, given in (("x", x), ("w_up", w_up), ("w_down", w_down)):
+        if not isinstance(given, Tensor):
+            found = "None" if given is None else type(given).__name__
+            raise TypeError(f"{_OP}: expected {name} to be a tensor, got {found}")
     known = FUNCTIONS if w_gate is None else GATES
     if activation not in known:
         names = ", ".join(f"'{name}'" for name in known)
@@ -45,6 +51,41 @@ def _check(
         raise RuntimeError(
             f"{_OP}: expected w_down to have {w_up.shape[0]} columns, the rows of w_up, "
             f"got shape {shape_text(w_down)}"
+        )
+
+
+def _check_operands(
+    x: Tensor,
+    w_up: Tensor,
+    w_down: Tensor,
+    w_gate: Tensor | None,
+    b_up: Tensor | None,
+    b_down: Tensor | None,
+    b_gate: Tensor | None,
+    residual: Tensor | None,
+) -> None:
+    """What parts say of operands, in the names that they have here."""
+    check_operand(_OP, "x", x, 1)
+    for name, w in (("w_up", w_up), ("w_gate", w_gate)):
+        if w is not None:
+            check_weight(_OP, name, w, x)
+    check_alike(_OP, "w_down", w_down, x, "x")
+    if w_gate is not None and w_gate.shape != w_up.shape:
+        raise RuntimeError(
+            f"{_OP}: expected w_gate to have the shape {shape_text(w_up)} of w_up, "
+            f"got {shape_text(w_gate)}"
+        )
+    check_bias(_OP, "b_up", b_up, x, w_up.shape[0])
+    check_bias(_OP, "b_gate", b_gate, x, w_up.shape[0])
+    check_bias(_OP, "b_down", b_down, x, w_down.shape[0])
+    if residual is None:
+        return
+    check_alike(_OP, "residual", residual, x, "x")
+    wanted = (*x.shape[:-1], w_down.shape[0])
+    if residual.shape != wanted:
+        raise RuntimeError(
+            f"{_OP}: expected residual to have shape {wanted}, that of the result, "
+            f"got {shape_text(residual)}"
         )
 
 
@@ -122,8 +163,9 @@ def fused_mlp(
     `h = activation(x w_up^T + b_up)`, or, where there is a gate,
     `h = activation(x w_gate^T + b_gate) * (x w_up^T + b_up)`.
 
-    Sums are held in f32; h is rounded once, as is the result. Differentiable in all tensors: where
-    a gradient is needed, what goes into the activation is kept, and h.
+    Sums are held in f32; h is rounded once, as is the result, but for few rows on a GPU, as
+    `linear` and `gated_linear` have it. Differentiable in all tensors: where a gradient is needed,
+    what goes into the activation is kept, and h.
 
     Args:
         x: [..., k], f32, f16 or bf16 (f64 by the references), any strides.
@@ -142,12 +184,34 @@ def fused_mlp(
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
             fit; the activation is unknown; b_gate has no w_gate.
+        TypeError: x, w_up or w_down is no tensor.
 
     Reference:
         `F.linear(activation(F.linear(x, w_gate, b_gate)) * F.linear(x, w_up, b_up), w_down,
         b_down)`, with `torch.nn.functional` as `F`.
     """
     _check(x, w_up, w_down, w_gate, b_gate, activation)
+    given = (x, w_up, w_down, w_gate, b_up, b_down, b_gate, residual)
+    if torch.compiler.is_compiling():
+        return _run(*given, activation)
+    try:
+        return _run(*given, activation)
+    except RuntimeError:
+        _check_operands(*autocast.lowered(*given))
+        raise
+
+
+def _run(
+    x: Tensor,
+    w_up: Tensor,
+    w_down: Tensor,
+    w_gate: Tensor | None,
+    b_up: Tensor | None,
+    b_down: Tensor | None,
+    b_gate: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+) -> Tensor:
     if w_gate is None:
         h, *_ = linear_and_more(x, w_up, b_up, None, 1.0, activation)
     else:

@@ -243,9 +243,13 @@ def linear(
     `activation(scale x weight^T + bias) + residual`.
 
     Everything is computed in f32 and rounded once; f32 operands are multiplied as they are, without
-    TF32. Differentiable in x, weight, bias and residual. What goes into an activation is kept for
-    the backward pass where the kernels of `linear_epilogue` serve the call: on a GPU from 65 rows
-    on in 16 bits, and with one of the arguments from `residual` to `grad_weight` or a bias of f32.
+    TF32. With one of the arguments from `residual` to `amax`, few rows, f32, and rows that are no
+    packs of 16 bytes go through several kernels on a GPU: in 16 bits what goes into the activation
+    is then rounded, as is its result before the residual is added.
+
+    Differentiable in x, weight, bias and residual. What goes into an activation is kept for the
+    backward pass where the kernels of `linear_epilogue` serve the call: on a GPU from 65 rows on in
+    16 bits, and with one of the arguments from `residual` to `grad_weight` or a bias of f32.
     Otherwise the backward pass computes it again.
 
     Args:
@@ -274,14 +278,15 @@ def linear(
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
             fit; the activation is unknown; the variant cannot take the input.
-        ValueError: the variant does not exist; grad_weight stands beside what it cannot.
+        ValueError: the variant does not exist, or one of `linear_epilogue` is asked for
+            `batch_invariant`; grad_weight stands beside what it cannot.
 
     Reference:
         `torch.nn.functional.linear`, followed by the activation, and the sum with the residual.
     """
     if variant is None:
         x, weight, bias, residual = autocast.lowered(x, weight, bias, residual)
-    wide = isinstance(bias, Tensor) and bias.dtype != x.dtype
+    wide = isinstance(bias, Tensor) and isinstance(x, Tensor) and bias.dtype != x.dtype
     plain = not (wide or keep or amax or residual is not None or grad_weight is not None)
     if plain and scale == 1.0:
         alone = activation == "none" or variant is not None or batch_invariant

@@ -261,15 +261,18 @@ def composed(
     batch_invariant: bool = False,
 ) -> Result:
     """The same in several steps, by the kernels of each: for f32, for few rows, and for rows that
-    are no packs of 16 bytes.
+    are no packs of 16 bytes. What goes into the activation is rounded, and the residual is added to
+    a rounded result; a scale and a bias of f32 meet sums that are not, which f16 may not hold.
     """
     ops = torch.ops.warpsmith
     plain = scale == 1.0 and (bias is None or bias.dtype == x.dtype)
     fused = activation if plain and not keep else "none"
-    before = y = ops.linear(x, weight, bias if plain else None, fused, batch_invariant)
-    if not plain:
-        before = before * scale if scale != 1.0 else before
-        y = before = before if bias is None else (before + bias).to(x.dtype)
+    if plain:
+        before = y = ops.linear(x, weight, bias, fused, batch_invariant)
+    else:
+        sums = ops.matmul(x, weight.t(), batch_invariant, "f32")
+        sums = sums * scale if scale != 1.0 else sums
+        before = y = (sums if bias is None else sums + bias).to(x.dtype)
     if activation != fused:
         y = getattr(ops, activation)(before)
     y = y if residual is None else y + residual
@@ -300,7 +303,9 @@ def suits(x: Tensor, weight: Tensor) -> bool:
 
 def serves(proven: bool, x: Tensor, weight: Tensor) -> bool:
     """Whether a call is one for the fused kernels."""
-    return not x.is_cuda or (proven and suits(x, weight))
+    if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and x.is_cuda):
+        return True  # it says what is missing
+    return proven and suits(x, weight)
 
 
 _PROVEN = is_proven(linear_epilogue_op)
@@ -308,7 +313,9 @@ _PROVEN = is_proven(linear_epilogue_op)
 
 def differentiates(*tensors: Tensor | None) -> bool:
     """Whether a backward pass may follow."""
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    return torch.is_grad_enabled() and any(
+        isinstance(t, Tensor) and t.requires_grad for t in tensors
+    )
 
 
 def keeps(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

@@ -79,7 +79,8 @@ op = catalogue.add(
     )
 )
 dispatch.register(op)
-_quantize = dispatch.public(op)
+_quantize_fp8 = dispatch.public(op, "quantize_fp8")
+_quantize_int8 = dispatch.public(op, "quantize_int8")
 
 
 def _sharers(function: str, granularity: str, known: tuple[str, ...]) -> tuple[int, int]:
@@ -138,7 +139,7 @@ def quantize_fp8(
             f"{dtype}"
         )
     sharers = _sharers("quantize_fp8", granularity, tuple(SHARERS))
-    return _quantize(variant, x, *sharers, dtype)
+    return _quantize_fp8(variant, x, *sharers, dtype)
 
 
 def quantize_int8(
@@ -170,4 +171,4 @@ def quantize_int8(
         Integer-Arithmetic-Only Inference, https://arxiv.org/abs/1712.05877
     """
     sharers = _sharers("quantize_int8", granularity, ("tensor", "token"))
-    return _quantize(variant, x, *sharers, torch.int8)
+    return _quantize_int8(variant, x, *sharers, torch.int8)
