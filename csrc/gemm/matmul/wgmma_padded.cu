@@ -25,8 +25,8 @@ const char* takes(const GemmArgs& p) {
 
 void launch(const GemmArgs& p, cudaStream_t stream) { launch_padded(p, stream, {"wgmma_peak"}); }
 
-const Register<GemmArgs> registered{
-    "wgmma_padded", /*min_sm=*/90, takes, launch, worth_padding_for_wgmma, /*clusters=*/true};
+const Register<GemmArgs> registered{"wgmma_padded", /*min_sm=*/90,           takes,
+                                    launch,         worth_padding_for_wgmma, /*clusters=*/true};
 
 }  // namespace
 }  // namespace warpsmith
