@@ -81,18 +81,6 @@ struct GroupTable {
     }
     return low;
   }
-
-  // The same by a whole warp, of a tile that lies in group `from` or behind it: 32 groups at once.
-  __device__ __forceinline__ int group_of_by_warp(int tile, int groups, int from) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    int group = from, passed = kWarp;
-    while (passed == kWarp) {
-      const int probe = group + 1 + lane;
-      passed = __popc(__ballot_sync(~0u, probe < groups && before[probe] <= tile));
-      group += passed;
-    }
-    return group;
-  }
 };
 
 }  // namespace warpsmith

@@ -69,22 +69,15 @@ struct GroupItem {
 
 #if WARPSMITH_HAS_WGMMA
 
-// Calls body(item) for the tiles of this block. `by_warps`: whole warps walk them, otherwise a thread alone.
-template <class Config, bool by_warps, class Body>
+// Calls body(item) for the tiles of this block.
+template <class Config, class Body>
 __device__ __forceinline__ void for_each_group_item(const GroupedWork& work, const GroupTable& table, Body&& body) {
   constexpr int kRows = Config::swapped ? Config::bn : Config::bm, kCols = Config::swapped ? Config::bm : Config::bn;
   const int groups = static_cast<int>(work.groups.count), each = work.down * work.across;
   const int count = Config::along_k ? groups * each : table.before[groups] * work.across;
-  int group = 0;
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < count; index += static_cast<int>(gridDim.x)) {
-    if constexpr (Config::along_k) {
-      group = index / each;
-    } else if constexpr (by_warps) {
-      group = table.group_of_by_warp(index / work.across, groups, group);
-    } else {
-      group = table.group_of(index / work.across, groups);
-    }
+    const int group = Config::along_k ? index / each : table.group_of(index / work.across, groups);
     const int before = Config::along_k ? group * work.down : table.before[group];
     const int down = Config::along_k ? work.down : table.before[group + 1] - before;
     const TileCoord tile = grouped_tile(index - before * work.across, down, work.across, work.group);
@@ -216,7 +209,7 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
   if (warpgroup < 0) {
     ptx::lower_registers<Config::Plan::copier_registers>();
     if (threadIdx.x / kWarp == 0 && ptx::elect_lane()) {
-      for_each_group_item<Config, false>(work, shared.table, [&](const GroupItem& item) {
+      for_each_group_item<Config>(work, shared.table, [&](const GroupItem& item) {
         const int m = Config::swapped ? item.col : item.row, n = Config::swapped ? item.row : item.col;
         const int steps = steps_of(item), of_w = item.group * work.next_w;
 #pragma unroll 1
@@ -248,7 +241,7 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
     GroupBoxes<Config> boxes(shared.staged[warpgroup]);
     int turn = 0;
     if constexpr (Config::turns) Turns::begin(warpgroup);
-    for_each_group_item<Config, true>(work, shared.table, [&](const GroupItem& item) {
+    for_each_group_item<Config>(work, shared.table, [&](const GroupItem& item) {
       const int steps = steps_of(item);
       if constexpr (Config::turns) {
         const bool mine = turn == warpgroup;

@@ -89,10 +89,10 @@ def by_rows_kernel(
     if group < groups:
         row = (first + tl.arange(0, BM)).to(tl.int64)[:, None]  # [BM, 1]
         col = (tl.program_id(0) % tiles_n * BN + tl.arange(0, BN)).to(tl.int64)[None, :]  # [1, BN]
-        x_ptr += row * x_row
-        w_ptr += group.to(tl.int64) * w_group + col * w_col
+        of_x = x_ptr + row * x_row  # [BM, 1]
+        of_w = w_ptr + group.to(tl.int64) * w_group + col * w_col  # [1, BN]
         sums = multiply(
-            x_ptr, w_ptr, 0, k, row < end, col < n, x_col, w_row, FORMAT, DEPTH, BM, BN, BK
+            of_x, of_w, 0, k, row < end, col < n, x_col, w_row, FORMAT, DEPTH, BM, BN, BK
         )
         d = encode(sums, FORMAT, False, d_ptr.dtype.element_ty)
         tl.store(d_ptr + row * n + col, d, mask=(row < end) & (col < n))

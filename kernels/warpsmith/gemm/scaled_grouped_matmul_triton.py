@@ -41,24 +41,24 @@ def scaled_by_rows_kernel(
         row = (first + tl.arange(0, BM)).to(tl.int64)[:, None]  # [BM, 1]
         col = (tl.program_id(0) % tiles_n * BN + tl.arange(0, BN)).to(tl.int64)[None, :]  # [1, BN]
         inner = tl.arange(0, BK).to(tl.int64)
-        x_ptr += row * x_row + inner[None, :] * x_col  # [BM, BK]
-        w_ptr += group.to(tl.int64) * w_group + inner[:, None] * w_row + col * w_col  # [BK, BN]
+        of_x = x_ptr + row * x_row + inner[None, :] * x_col  # [BM, BK]
+        of_w = w_ptr + group.to(tl.int64) * w_group + inner[:, None] * w_row + col * w_col
         total = tl.zeros([BM, BN], dtype=tl.float32)
         for start in range(0, k, BK):
             within = tl.arange(0, BK) < k - start
-            x = tl.load(x_ptr, mask=(row < end) & within[None, :], other=0)
-            w = tl.load(w_ptr, mask=within[:, None] & (col < n), other=0)
+            x = tl.load(of_x, mask=(row < end) & within[None, :], other=0)
+            w = tl.load(of_w, mask=within[:, None] & (col < n), other=0)
             left, right = decode(x, FORMAT_X, HARDWARE), decode(w, FORMAT_W, HARDWARE)
             if OUT == "":
                 total = tl.dot(left.to(tl.float16), right.to(tl.float16), total)
             else:
                 total += tl.dot(left, right)
-            x_ptr += tl.cast(x_col, tl.int64) * BK
-            w_ptr += tl.cast(w_row, tl.int64) * BK
+            of_x += tl.cast(x_col, tl.int64) * BK
+            of_w += tl.cast(w_row, tl.int64) * BK
         inside = (row < end) & (col < n)
-        scale_w_ptr += group.to(tl.int64) * scale_w_group
+        scales_w = scale_w_ptr + group.to(tl.int64) * scale_w_group
         total *= tl.load(scale_x_ptr + row * scale_x_step, mask=row < end, other=0.0) * tl.load(
-            scale_w_ptr + col * scale_w_step, mask=col < n, other=0.0
+            scales_w + col * scale_w_step, mask=col < n, other=0.0
         )
         d = encode(total, "bf16" if OUT == "bf16" else "", False, d_ptr.dtype.element_ty)
         tl.store(d_ptr + row * n + col, d, mask=inside)
