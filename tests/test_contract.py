@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight"),
 ]
 SEED = 7
+PAGE = Path(__file__).resolve().parents[1] / "docs/pytorch.md"
 #: What draws, with a seed, so that two calls may be compared.
 DRAWN: dict[str, Callable[..., Any]] = {
     "dropout": lambda x: warpsmith.dropout(x, 0.1, SEED),
@@ -314,4 +316,5 @@ def test_graph(name: str) -> None:
 def test_the_table_is_of_what_there_is() -> None:
     assert set(contract.FUNCTIONS) >= contract.TWICE | contract.sharded()
     table = contract.table()
+    assert table in PAGE.read_text(), "run `warpsmith report`"
     assert all(f"| `{name}` |" in table for name in contract.FUNCTIONS)

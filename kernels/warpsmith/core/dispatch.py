@@ -520,8 +520,8 @@ def register(op: Op) -> None:
     _library.impl(f"{op.name}.fallback", _fallback(op), "CompositeExplicitAutograd")
     _register_autograd(op, op.name)
     autocast.register(_library, op.name, op.argument_names)
-    if "torch.distributed.tensor" in sys.modules:
-        _sharding().register(op)
+    if "torch.distributed.tensor" in sys.modules and (sharding := _sharding()):
+        sharding.register(op)
 
 
 def is_registered(op: Op) -> bool:
@@ -529,18 +529,14 @@ def is_registered(op: Op) -> bool:
     return op.name in _registered
 
 
-def _rules_are_there() -> bool:
-    """Whether sharding rules were registered before; they are afterwards."""
-    before = "warpsmith.sharding" in sys.modules
-    _sharding()
-    return before
-
-
 def _sharding() -> Any:
-    """What tells PyTorch of sharded tensors, which takes a module of its own that is slow to
-    import.
+    """What tells PyTorch of sharded tensors; slow to import. None where this version of PyTorch has
+    not what it needs, and refuses calls of sharded tensors.
     """
-    return importlib.import_module("warpsmith.sharding")
+    try:
+        return importlib.import_module("warpsmith.sharding")
+    except (ImportError, AttributeError):
+        return None
 
 
 def register_inplace(op: Op, index: int) -> None:
@@ -683,7 +679,8 @@ def public(op: Op, called: str | None = None) -> Callable[..., Any]:
             return call(*args)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             require_tensors(op, normalise(op, args), called)
-            if "not have a sharding strategy" in str(error) and not _rules_are_there():
+            unknown = "not have a sharding strategy" in str(error)
+            if unknown and "warpsmith.sharding" not in sys.modules and _sharding():
                 return call(*args)
             if said := messages.in_words(op, called, error):
                 raise said from error
