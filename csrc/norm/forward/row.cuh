@@ -154,7 +154,7 @@ struct NormRow : NormArgs {
   }
   __device__ __forceinline__ float fp8_factor() const { return scale == nullptr ? 1.0f : *scale; }
 
-  __device__ __forceinline__ void keep(int64_t row, const Total& total) const {
+  __device__ __forceinline__ void keep(int64_t row, const RowStatistics& total) const {
     if (rstd != nullptr) rstd[row] = total.rstd;
   }
 
