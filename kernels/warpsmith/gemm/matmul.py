@@ -31,6 +31,13 @@ def check_operand(op: str, name: str, x: Tensor, least: int) -> None:
         )
 
 
+def name_of_dtype(dtype: str | torch.dtype) -> str:
+    """As operators are given it, which PyTorch's functions take as a torch.dtype."""
+    if not isinstance(dtype, torch.dtype):
+        return dtype
+    return catalogue.DTYPE_NAMES.get(dtype, str(dtype))
+
+
 def check_alike(op: str, name: str, tensor: Tensor, x: Tensor, like: str) -> None:
     """Device and dtype of `x`, which messages call `like`."""
     check_device(op, name, tensor, x, like)
@@ -237,7 +244,7 @@ def matmul(
     b: Tensor,
     *,
     batch_invariant: bool = False,
-    out_dtype: str = "same",
+    out_dtype: str | torch.dtype = "same",
     variant: str | None = None,
 ) -> Tensor:
     """The matrix product, of batches where there are more than two dimensions.
@@ -255,7 +262,8 @@ def matmul(
             and however many: few rows are then multiplied as many are, in one sum along k. A
             promise of the compiled kernels and of Triton's, each for itself.
         out_dtype: "same", the dtype of a, or "f32": sums of 16-bit operands as they are held,
-            without being rounded. Their gradient is rounded to the dtype of a first.
+            without being rounded. Their gradient is rounded to the dtype of a first. Or as a
+            torch.dtype.
         variant: one rung by name instead of the best one, "f16_mma_peak_f32". Those that end in
             `_f16` hold their sums in f16: they overflow beyond 65504, and keep 11 bits.
 
@@ -271,4 +279,7 @@ def matmul(
     Reference:
         `torch.matmul`; in f32 `torch.mm(a, b, out_dtype=torch.float32)`.
     """
+    if isinstance(out_dtype, torch.dtype):
+        same = isinstance(a, Tensor) and out_dtype == a.dtype
+        out_dtype = "same" if same else name_of_dtype(out_dtype)
     return _matmul(variant, a, b, batch_invariant, out_dtype)
