@@ -263,7 +263,8 @@ def linear(
             for a quantiser. Not differentiable.
         grad_weight: [n, k], f32 (f64 beside f64), contiguous. The backward pass adds the gradient
             of weight to it, which is never rounded to 16 bits, and leaves `weight.grad` alone. Not
-            while compiling, nor beside `keep` or `amax`.
+            while compiling, within a transform of `torch.func`, nor beside `keep`, `amax`,
+            `batch_invariant` or a variant.
         batch_invariant: whether a row shall have the same bits whatever other rows the call has,
             and however many: few rows are then multiplied as many are, in one sum along k. A
             promise of the compiled kernels and of Triton's, each for itself.
@@ -289,10 +290,11 @@ def linear(
     if not (wide or keep or amax) and residual is None and grad_weight is None and scale == 1.0:
         return _run_linear(variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
     if grad_weight is not None:
-        if keep or amax or batch_invariant or variant is not None or torch.compiler.is_compiling():
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if keep or amax or batch_invariant or variant is not None or traced:
             raise ValueError(
-                "linear: expected no grad_weight while compiling, nor beside keep, amax, "
-                "batch_invariant or variant"
+                "linear: expected no grad_weight while compiling or within a transform of "
+                "torch.func, nor beside keep, amax, batch_invariant or variant"
             )
         _check_buffer(weight, grad_weight)
         return IntoBuffer.apply(  # type: ignore[no-any-return,no-untyped-call]
