@@ -59,7 +59,7 @@ def deal_out(
     batch, rows, _ = columns.shape
 
     def part(first: int, count: int) -> Tensor:
-        x = columns[..., first * head_dim : (first + count) * head_dim]
+        x = columns.narrow(-1, first * head_dim, count * head_dim)
         x = x.reshape(batch, rows, count, head_dim)
         return (x.transpose(1, 2) if layout == "bhsd" else x).clone(
             memory_format=torch.contiguous_format
