@@ -42,7 +42,7 @@ TWICE = _named(
     "add mul mul_add dropout bias_dropout_add weighted_sum amax amin mean sum var cumsum "
     "gather_rows scatter_rows index_select index_add index_put masked_fill rope transpose "
     "permute unpack_qkv pack_qkv add_noise upsample_nearest2d reduce_sum dot matmul "
-    "matmul_tf32 linear addmm gemv"
+    "matmul_tf32 linear addmm gemv grouped_matmul fused_qkv quantized_linear"
 )
 #: Functions whose tensors may be sharded, beside all activations.
 SHARDED = _named(
