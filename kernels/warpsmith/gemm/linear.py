@@ -284,10 +284,10 @@ def linear(
     Reference:
         `torch.nn.functional.linear`, followed by the activation, and the sum with the residual.
     """
-    if variant is None:
+    alone = not (keep or amax) and residual is None and grad_weight is None and scale == 1.0
+    if variant is None and not (alone and _is_narrow(bias, x)):
         x, weight, bias, residual = autocast.lowered(x, weight, bias, residual)
-    wide = isinstance(bias, Tensor) and isinstance(x, Tensor) and bias.dtype != x.dtype
-    if not (wide or keep or amax) and residual is None and grad_weight is None and scale == 1.0:
+    if alone and _is_narrow(bias, x):
         return _run_linear(variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
     if grad_weight is not None:
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
@@ -306,6 +306,12 @@ def linear(
     if not (keep or amax):
         return y
     return tuple(t for t in (y, before, largest) if t is not None)
+
+
+def _is_narrow(bias: Tensor | None, x: Tensor) -> bool:
+    """Whether it has the dtype of x, or is none that has another."""
+    tensors = isinstance(bias, Tensor) and isinstance(x, Tensor)
+    return not tensors or bias.dtype == x.dtype  # type: ignore[union-attr]
 
 
 def _check_buffer(weight: Tensor, buffer: Tensor) -> None:
