@@ -45,7 +45,7 @@ OTHERS = {
     "scaled_masked_softmax": "has the dtype of x where only the mask is in f32",
     "bias_scale_mask_softmax_dropout": "has the dtype of x where only the bias is in f32",
     "rope": "rotates q and k in one dtype",
-    "grouped_matmul": "PyTorch leaves `grouped_mm` alone, which refuses f32 on a GPU",
+    "grouped_matmul": "a product, which PyTorch has no rule for: it refuses f32 on a GPU",
 }
 
 
@@ -109,17 +109,21 @@ def test_dtypes_on_a_gpu(name: str, given: str, autocast_of_a_gpu: None) -> None
             else a
             for a in arguments(name, given)
         ]
-        try:
-            found = dtypes(ours(name)(*args))
-            if name in ROWS:
-                assert found[0] == (args[0].dtype if name != "conv1d_group_norm" else NARROW)
-            elif name == "matmul_tf32":
-                assert found == [WIDE]
-            elif name not in ("rope", "grouped_matmul"):
-                assert found == dtypes(case.theirs(*args))
-        except RuntimeError as error:  # a view within PyTorch, say
-            if "not linked with support for cuda" not in str(error):
-                raise
+        found = dtypes(ours(name)(*args))
+        if name in ROWS:
+            assert found[0] == (args[0].dtype if name != "conv1d_group_norm" else NARROW)
+        elif name == "matmul_tf32":
+            assert found == [WIDE]
+        elif name == "grouped_matmul":
+            assert found == [NARROW]
+        elif name != "rope":
+            try:
+                wanted = dtypes(case.theirs(*args))
+            except RuntimeError as error:  # a view within PyTorch, say
+                if "not linked with support for cuda" not in str(error):
+                    raise
+            else:
+                assert found == wanted
 
 
 @pytest.mark.parametrize("name", ["linear", "matmul", "addmm"])
@@ -246,6 +250,21 @@ def test_few_rows_of_a_gpu_go_the_same_way(autocast_of_a_gpu: None) -> None:
             warpsmith.linear(x, w, b, residual=x.float()),
         ):
             assert y.dtype == NARROW
+
+
+def test_experts_in_f32_are_cast() -> None:
+    x, w = torch.randn(6, 64).to(NARROW), torch.randn(2, 64, 8)
+    offsets = torch.tensor([2, 6], dtype=torch.int32)
+    for each in (w, torch.randn(6, 8)):
+        rows = x if each.dim() == 3 else x.t()
+        each.requires_grad_()
+        with torch.autocast("cpu", NARROW):
+            y = warpsmith.grouped_matmul(rows, each, offsets)
+        assert y.dtype == NARROW
+        wanted = warpsmith.grouped_matmul(rows, each.detach().to(NARROW), offsets)
+        assert torch.equal(y, wanted)
+        (grad,) = torch.autograd.grad(y.float().sum(), each)
+        assert grad.dtype == WIDE
 
 
 def test_scales_of_packed_weights_are_cast() -> None:

@@ -129,6 +129,8 @@ def test_the_buffer_refuses_what_it_cannot_hold() -> None:
         warpsmith.linear(x, w, grad_weight=torch.zeros(24, 16, dtype=torch.bfloat16))
     with pytest.raises(ValueError, match="expected no grad_weight"):
         warpsmith.linear(x, w, keep=True, grad_weight=torch.zeros(24, 16))
+    with pytest.raises(ValueError, match="within a transform"):
+        torch.func.grad(lambda x: warpsmith.linear(x, w, grad_weight=torch.zeros(24, 16)).sum())(x)
 
 
 def test_a_variant_that_cuts_k_promises_no_bits() -> None:

@@ -211,3 +211,17 @@ def test_a_function_of_several_operators_speaks_for_them(name: str) -> None:
     call, said = PARTS[name]
     with pytest.raises(RuntimeError, match=f"^{said}$"):
         call()
+
+
+def test_a_dtype_by_its_name_or_as_pytorch_has_it() -> None:
+    x = X.half()
+    named = warpsmith.matmul(x, x, out_dtype="f32")
+    assert torch.equal(warpsmith.matmul(x, x, out_dtype=torch.float32), named)
+    assert warpsmith.matmul(x, x, out_dtype=torch.float16).dtype == torch.float16
+    with pytest.raises(RuntimeError, match="expected out_dtype to be 'same' or 'f32', got 'bf16'"):
+        warpsmith.matmul(x, x, out_dtype=torch.bfloat16)
+    q, ones = X.to(torch.float8_e4m3fn), torch.ones(4)
+    assert warpsmith.scaled_matmul(q, q, ones, ones, torch.float16).dtype == torch.float16
+    ends = torch.tensor([4], dtype=torch.int32)
+    y = warpsmith.scaled_grouped_matmul(q, q[None], ends, ones, ones[None], torch.float32)
+    assert y.dtype == torch.float32

@@ -5,6 +5,9 @@ and losses to f32 on a GPU (a CPU's autocast leaves them alone), and what has tw
 wider of their dtypes. What autocast casts is cast above autograd, so that gradients come back in
 the dtype that was given. Variants that are called by name take what they are given.
 
+Products that PyTorch has no rule for (`grouped_mm` refuses f32 weights beside 16-bit rows) are cast
+as the others are.
+
 An operator that is not listed is left alone: PyTorch's has no rule either (activations, `mean`), or
 it takes weights in f32 beside 16-bit rows by itself (residual norms).
 """

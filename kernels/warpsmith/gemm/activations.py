@@ -58,7 +58,7 @@ def deal_out(
     """The heads of q, k and v that lie beside each other, each part contiguous."""
 
     def part(first: int, count: int) -> Tensor:
-        x = columns[..., first * head_dim : (first + count) * head_dim]
+        x = columns.narrow(-1, first * head_dim, count * head_dim)
         x = x.unflatten(-1, (count, head_dim))
         return (x.transpose(1, 2) if layout == "bhsd" else x).clone(
             memory_format=torch.contiguous_format

@@ -206,7 +206,7 @@ def grouped_matmul(x: Tensor, w: Tensor, offsets: Tensor, *, variant: str | None
     that belong to group g, and zeros where none do. That is the gradient of w in the form above.
 
     Sums are held in f32 and rounded once; f32 operands are multiplied as they are, without TF32.
-    Differentiable in x and w.
+    Differentiable in x and w. Under autocast both are cast, as of every product.
 
     Args:
         x: [m, k], f32, f16 or bf16 (f64 by the reference), any strides; best row-major, and of

@@ -264,7 +264,8 @@ def linear(
             for a quantiser. Not differentiable.
         grad_weight: [n, k], f32 (f64 beside f64), contiguous. The backward pass adds the gradient
             of weight to it, which is never rounded to 16 bits, and leaves `weight.grad` alone. Not
-            while compiling, nor beside `keep` or `amax`.
+            while compiling, within a transform of `torch.func`, nor beside `keep`, `amax`,
+            `batch_invariant` or a variant.
         batch_invariant: whether a row shall have the same bits whatever other rows the call has,
             and however many: few rows are then multiplied as many are, in one sum along k. A
             promise of the compiled kernels and of Triton's, each for itself.
@@ -284,19 +285,19 @@ def linear(
     Reference:
         `torch.nn.functional.linear`, followed by the activation, and the sum with the residual.
     """
-    if variant is None:
+    alone = not (keep or amax) and residual is None and grad_weight is None and scale == 1.0
+    if variant is None and not (alone and _is_narrow(bias, x)):
         x, weight, bias, residual = autocast.lowered(x, weight, bias, residual)
-    wide = isinstance(bias, Tensor) and isinstance(x, Tensor) and bias.dtype != x.dtype
-    plain = not (wide or keep or amax or residual is not None or grad_weight is not None)
-    if plain and scale == 1.0:
-        alone = activation == "none" or variant is not None or batch_invariant
-        if alone or not keeps(x, weight, bias):
+    if alone and _is_narrow(bias, x):
+        plain = activation == "none" or variant is not None or batch_invariant
+        if plain or not isinstance(x, Tensor) or not keeps(x, weight, bias):
             return _run_linear(variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
     if grad_weight is not None:
-        if keep or amax or batch_invariant or variant is not None or torch.compiler.is_compiling():
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if keep or amax or batch_invariant or variant is not None or traced:
             raise ValueError(
-                "linear: expected no grad_weight while compiling, nor beside keep, amax, "
-                "batch_invariant or variant"
+                "linear: expected no grad_weight while compiling or within a transform of "
+                "torch.func, nor beside keep, amax, batch_invariant or variant"
             )
         _check_buffer(weight, grad_weight)
         return IntoBuffer.apply(  # type: ignore[no-any-return,no-untyped-call]
@@ -308,6 +309,12 @@ def linear(
     if not (keep or amax):
         return y
     return tuple(t for t in (y, before, largest) if t is not None)
+
+
+def _is_narrow(bias: Tensor | None, x: Tensor) -> bool:
+    """Whether it has the dtype of x, or is none that has another."""
+    tensors = isinstance(bias, Tensor) and isinstance(x, Tensor)
+    return not tensors or bias.dtype == x.dtype  # type: ignore[union-attr]
 
 
 def _check_buffer(weight: Tensor, buffer: Tensor) -> None:

@@ -31,6 +31,13 @@ def check_operand(op: str, name: str, x: Tensor, least: int) -> None:
         )
 
 
+def name_of_dtype(dtype: str | torch.dtype) -> str:
+    """As operators are given it, which PyTorch's functions take as a torch.dtype."""
+    if not isinstance(dtype, torch.dtype):
+        return dtype
+    return catalogue.DTYPE_NAMES.get(dtype, str(dtype))
+
+
 def check_alike(op: str, name: str, tensor: Tensor, x: Tensor, like: str) -> None:
     """Device and dtype of `x`, which messages call `like`."""
     check_device(op, name, tensor, x, like)
@@ -273,6 +280,6 @@ def matmul(
         `torch.matmul`; in f32 `torch.mm(a, b, out_dtype=torch.float32)`.
     """
     if isinstance(out_dtype, torch.dtype):
-        names = {torch.float32: "f32", a.dtype: "same"}
-        out_dtype = names.get(out_dtype, str(out_dtype))
+        same = isinstance(a, Tensor) and out_dtype == a.dtype
+        out_dtype = "same" if same else name_of_dtype(out_dtype)
     return _matmul(variant, a, b, batch_invariant, out_dtype)

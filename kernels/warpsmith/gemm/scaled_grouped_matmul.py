@@ -19,6 +19,7 @@ from warpsmith.gemm.grouped import (
 from warpsmith.gemm.grouped_matmul import check_groups, spans
 from warpsmith.gemm.grouped_plan import SCALED_MENU, GroupedSizes, choose
 from warpsmith.gemm.ladder_wgmma import multiprocessors
+from warpsmith.gemm.matmul import name_of_dtype
 from warpsmith.gemm.scaled_matmul import OUT_DTYPES, result_dtype
 from warpsmith.spec.checks import check_device, shape_text
 
@@ -181,7 +182,7 @@ def scaled_grouped_matmul(
     offsets: Tensor,
     scale_x: Tensor,
     scale_w: Tensor,
-    out_dtype: str = "bf16",
+    out_dtype: str | torch.dtype = "bf16",
     *,
     fast_accum: bool = False,
     variant: str | None = None,
@@ -201,7 +202,7 @@ def scaled_grouped_matmul(
         scale_x: f32, [m]. In f64, as then scale_w has to be, it asks for a reference in f64, which
             takes x and w in f64 too.
         scale_w: f32, [groups, n].
-        out_dtype: "f16", "bf16" or "f32".
+        out_dtype: "f16", "bf16" or "f32", or as a torch.dtype.
         fast_accum: whether sums may stay in the tensor cores of sm_90 over all of k, which keep
             some 14 bits of them, as with `use_fast_accum` in `torch._scaled_grouped_mm`. Otherwise
             they are added up in f32 every 128 values. Without effect elsewhere.
@@ -218,4 +219,6 @@ def scaled_grouped_matmul(
     Reference:
         `torch._scaled_grouped_mm`.
     """
-    return _scaled_grouped_matmul(variant, x, w, offsets, scale_x, scale_w, out_dtype, fast_accum)
+    return _scaled_grouped_matmul(
+        variant, x, w, offsets, scale_x, scale_w, name_of_dtype(out_dtype), fast_accum
+    )

@@ -12,6 +12,7 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FP8, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import scaled_matmul_cases as cases
 from warpsmith.gemm.ladder_wgmma import multiprocessors, needs_lines_for_maps, needs_wgmma
+from warpsmith.gemm.matmul import name_of_dtype
 from warpsmith.gemm.problem import (
     Problem,
     condition,
@@ -259,7 +260,7 @@ def scaled_matmul(
     b: Tensor,
     scale_a: Tensor,
     scale_b: Tensor,
-    out_dtype: str = "bf16",
+    out_dtype: str | torch.dtype = "bf16",
     *,
     fast_accum: bool = False,
     variant: str | None = None,
@@ -282,7 +283,7 @@ def scaled_matmul(
             for a reference in f64, which takes a and b in f64 too.
         scale_b: f32, one value per column of b, [n], or one for all of them, of shape (), or, where
             scale_a has blocks, one per 128 x 128 values of b, [ceil(k / 128), ceil(n / 128)].
-        out_dtype: "f16", "bf16" or "f32".
+        out_dtype: "f16", "bf16" or "f32", or as a torch.dtype.
         fast_accum: whether sums of fp8 may stay in the tensor cores of sm_90 over all of k, which
             keep some 14 bits of them, as with `use_fast_accum` in `torch._scaled_mm`. Otherwise
             they are added up in f32 every 128 values. Without effect elsewhere, and on scales of
@@ -300,4 +301,4 @@ def scaled_matmul(
     Reference:
         `torch._scaled_mm`; for int8 `(a.float() @ b.float()) * scale_a[:, None] * scale_b`.
     """
-    return _scaled_matmul(variant, a, b, scale_a, scale_b, out_dtype, fast_accum)
+    return _scaled_matmul(variant, a, b, scale_a, scale_b, name_of_dtype(out_dtype), fast_accum)
