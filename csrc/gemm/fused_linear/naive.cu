@@ -16,14 +16,16 @@ __host__ __device__ constexpr int64_t tiles_of(const FusedArgs& p) {
   return ceil_div(p.m, kRows) * ceil_div(p.n, kCols);
 }
 
+inline constexpr int64_t kTermsInRow = 64;  // added up one after another
+
 template <class T>
 __device__ __forceinline__ float sum_at(const Matrix& x, const Matrix& w, int64_t row, int64_t col, int64_t depth) {
   const int64_t step_x = x.order == Order::rows ? 1 : x.ld, step_w = w.order == Order::rows ? w.ld : 1;
   const T* from_x = static_cast<const T*>(x.data) + (x.order == Order::rows ? row * x.ld : row);  // [k]
   const T* from_w = static_cast<const T*>(w.data) + (w.order == Order::rows ? col : col * w.ld);  // [k]
   float total = 0.0f;
-  for (int64_t first = 0; first < depth; first += kMostTerms) {
-    const int64_t last = min(first + kMostTerms, depth);
+  for (int64_t first = 0; first < depth; first += kTermsInRow) {
+    const int64_t last = min(first + kTermsInRow, depth);
     float sum = 0.0f;
     for (int64_t k = first; k < last; ++k) {
       sum = fmaf(to_float(from_x[k * step_x]), to_float(from_w[k * step_w]), sum);

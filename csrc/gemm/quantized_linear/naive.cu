@@ -22,15 +22,19 @@ __global__ void __launch_bounds__(kThreads) quantized_linear_naive_kernel(const 
     float sum = 0.0f;
     for (int64_t group = 0; group < a.groups; ++group) {
       const int zero = a.zeros != nullptr ? a.zeros[group * a.n + j] : a.bits == 4 ? 8 : 0;
-      float of_group = 0.0f;
+      float of_group = 0.0f, part = 0.0f;
       for (int64_t l = group * a.group; l < (group + 1) * a.group; ++l) {
+        if (l % kUnit == 0) {  // long groups lose less in parts
+          of_group += part;
+          part = 0.0f;
+        }
         const CodePlace place = code_place(static_cast<int>(j % kUnit), static_cast<int>(l % kUnit), a.bits);
         const uint32_t word = a.words[(j / kUnit * units + l / kUnit) * unit_words + place.word];
         const int code = a.bits == 4 ? static_cast<int>(word >> place.bit & 15)
                                      : static_cast<int>(static_cast<int8_t>(word >> place.bit));
-        of_group = fmaf(to_float(x[l]), static_cast<float>(code - zero), of_group);
+        part = fmaf(to_float(x[l]), static_cast<float>(code - zero), part);
       }
-      sum = fmaf(of_group, to_float(scales[group * a.n + j]), sum);
+      sum = fmaf(of_group + part, to_float(scales[group * a.n + j]), sum);
     }
     if (a.bias != nullptr) sum += to_float(static_cast<const T*>(a.bias)[j]);
     static_cast<T*>(a.d)[at] = from_float<T>(sum);

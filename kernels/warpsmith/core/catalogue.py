@@ -371,6 +371,7 @@ class Op:
                 "twin_lacks",
                 "too_large",
                 "torch_lacks",
+                "sum_error",
             )
             if (function := getattr(self, name)) is not None
         }

@@ -50,6 +50,13 @@ def _eager(a: Tensor, b: Tensor, total: Tensor) -> None:
         total.addmm_(a.to(total.dtype), b.to(total.dtype))
 
 
+def _by_tensor_cores(a: Tensor, b: Tensor, total: Tensor) -> Tensor:
+    """PyTorch's product of 16 bits, which adds up in f32 as its tensor cores do."""
+    if a.is_cuda and a.dtype != total.dtype:
+        return torch.addmm(total, a, b, out_dtype=total.dtype)
+    return _reference(a, b, total)
+
+
 def _problem(a: Tensor, b: Tensor, total: Tensor) -> FusedProblem:
     return of_sum(a, b, total)
 
@@ -61,6 +68,7 @@ accumulate_matmul_op = catalogue.add(
         source="fused_linear",
         reference=_reference,
         eager=_eager,
+        alternatives=(_by_tensor_cores,),
         ladder=ladder(_problem),
         triton="fused_linear_triton:accumulate_matmul",
         fake=lambda: None,

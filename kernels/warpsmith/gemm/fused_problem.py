@@ -5,7 +5,7 @@ mirrors csrc/gemm/fused_linear.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -121,14 +121,13 @@ def _plan(p: Problem) -> str:
 
 
 _RUNGS = (
-    Rung("naive", "a thread per element, any layout", suits=condition(_suits_naive), unproven=True),
+    Rung("naive", "a thread per element, any layout", suits=condition(_suits_naive)),
     Rung(
         "mma",
         "tensor cores by mma.sync, what follows on eight neighbours of a lane",
         dtypes=HALVES,
         technique="mma",
         when=condition(_needs_layout, _needs_packs, _needs_heads(8), needs_tiles_in_grid),
-        unproven=True,
     ),
     Rung(
         "wgmma",
@@ -145,11 +144,13 @@ _RUNGS = (
         ),
         plan=OfProblem(_plan),
         min_sm=90,
-        unproven=True,
     ),
 )
 
 
-def ladder(problem: Callable[..., Problem]) -> tuple[Rung, ...]:
-    """Of an operator, of whose calls `problem` makes the products."""
-    return tuple(on(problem, rung) for rung in _RUNGS)
+def ladder(problem: Callable[..., Problem], unproven: Sequence[str] = ()) -> tuple[Rung, ...]:
+    """Of an operator, of whose calls `problem` makes the products; `unproven`: rungs of it that no
+    GPU has verified.
+    """
+    rungs = (replace(rung, unproven=rung.name in unproven) for rung in _RUNGS)
+    return tuple(on(problem, rung) for rung in rungs)

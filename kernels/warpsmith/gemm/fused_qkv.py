@@ -147,7 +147,7 @@ fused_qkv_op = catalogue.add(
         source="fused_linear",
         reference=_reference,
         eager=_eager,
-        ladder=ladder(_problem),
+        ladder=ladder(_problem, unproven=("naive", "mma", "wgmma")),
         triton="fused_linear_triton:fused_qkv",
         fake=_fake,
         check=_check,

@@ -139,7 +139,6 @@ _LADDER = (
         when=condition(
             needs_16_bits, needs_few_groups, needs_operand_packs_16, needs_countable_tiles
         ),
-        unproven=True,
     ),
     Rung(
         "wgmma_groups",
@@ -155,7 +154,6 @@ _LADDER = (
             wgmma=True,
         ),
         plan=_plan_wgmma,
-        unproven=True,
     ),
 )
 

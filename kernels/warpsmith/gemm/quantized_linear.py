@@ -224,7 +224,6 @@ op = catalogue.add(
                 "naive",
                 "a thread per result looks up every code",
                 suits=_suits_naive,
-                unproven=True,
             ),
             Rung(
                 "mma",
@@ -232,7 +231,6 @@ op = catalogue.add(
                 dtypes=("f16", "bf16"),
                 technique="mma",
                 when=_needs_mma,
-                unproven=True,
             ),
             Rung(
                 "wgmma",
@@ -242,7 +240,6 @@ op = catalogue.add(
                 min_sm=90,
                 when=_needs_wgmma,
                 suits=_suits_wgmma,
-                unproven=True,
             ),
         ),
         triton="quantized_linear_triton:quantized_linear",

@@ -16,6 +16,8 @@ from warpsmith.spec.triton.convert import decode, encode
 
 #: Values of k of a step: every group is a multiple of them.
 DEPTH = 32
+#: Terms that are added up one after another at most; a multiple of the shorter groups.
+PART = tl.constexpr(128)
 BAND = 8
 
 
@@ -79,7 +81,9 @@ def quantized_linear_kernel(
             own = tl.dot(wide, code.to(tl.float32), own, input_precision="ieee")
         else:
             own = tl.dot(x, code.to(x_ptr.dtype.element_ty), own)
-        if ((start + BK) % group == 0) | (start + BK >= k):
+        # the end of a group, or of a part of a long one, which loses less so
+        ends = ((start + BK) % group == 0) | ((start + BK) % PART == 0)
+        if ends | (start + BK >= k):
             scale = decode(tl.load(scales_ptr + at, mask=j < n, other=0), FORMAT, False)
             total += own * scale
             own = tl.zeros([BM, BN], dtype=tl.float32)

@@ -20,7 +20,7 @@ from warpsmith.gemm.grouped_matmul import check_groups, spans
 from warpsmith.gemm.grouped_plan import SCALED_MENU, GroupedSizes, choose
 from warpsmith.gemm.ladder_wgmma import multiprocessors
 from warpsmith.gemm.matmul import name_of_dtype
-from warpsmith.gemm.scaled_matmul import OUT_DTYPES, result_dtype
+from warpsmith.gemm.scaled_matmul import OUT_DTYPES, coarse_sum_error, result_dtype
 from warpsmith.spec.checks import check_device, shape_text
 
 _OP = "scaled_grouped_matmul"
@@ -121,6 +121,10 @@ def _plan_wgmma(x: Tensor, w: Tensor, offsets: Tensor, fast_accum: bool = False)
     return str(choose(sizes, SCALED_MENU if fast_accum else SCALED_MENU[:-1]))
 
 
+def _sum_error(x: Tensor, fast_accum: bool = False) -> float:
+    return coarse_sum_error(x, x.shape[1] if fast_accum else 128)
+
+
 _LADDER = (
     Rung("naive", "a thread per element, any layout", dtypes=FP8, suits=_suits_naive),
     Rung(
@@ -131,7 +135,7 @@ _LADDER = (
         min_sm=90,
         when=_when_wgmma,
         plan=_plan_wgmma,
-        unproven=True,
+        coarse_sums=True,
     ),
 )
 
@@ -156,6 +160,7 @@ scaled_grouped_matmul_op = catalogue.add(
             (x.shape[0], w.shape[2]), dtype=result_dtype(scale_x, out_dtype)
         ),
         check=_check,
+        sum_error=_sum_error,
         samples=cases.samples(),
         errors=cases.ERRORS,
         properties=(

@@ -85,8 +85,8 @@ def _when_silu(held: bool) -> Condition:
 
 def _ladder(when: Callable[[bool], Condition]) -> tuple[Rung, ...]:
     return (
-        Rung("naive", "one value an access, two sweeps", unproven=True),
-        Rung("pack", "128-bit accesses", width=PACK, pack=True, when=when(False), unproven=True),
+        Rung("naive", "one value an access, two sweeps"),
+        Rung("pack", "128-bit accesses", width=PACK, pack=True, when=when(False)),
         Rung(
             "registers",
             "rows, groups and tiles stay in registers: values are read once",
@@ -94,7 +94,6 @@ def _ladder(when: Callable[[bool], Condition]) -> tuple[Rung, ...]:
             pack=True,
             technique="registers",
             when=when(True),
-            unproven=True,
         ),
     )
 
