@@ -167,11 +167,11 @@ def _plan_wgmma(
 
 
 def coarse_sum_error(a: Tensor, depth: int) -> float:
-    """wgmma shifts the 32 products of an instruction and the sum before them to the largest exponent
-    among them and drops what is below 2^-13 of it. Where products are alike, the largest is a
-    fraction of their sum, and what they lose some 2^-13 of it; where one towers above the others,
-    each of these loses up to 2^-13 of nearly all. On an H200 it is 0.1 to 4.7 of 2^-13 of the sum of
-    magnitudes: 8 may be for every 128 products that stay there.
+    """wgmma shifts the 32 products of an instruction and the sum before them to the largest
+    exponent among them and drops what is below 2^-13 of it. Where products are alike, the largest
+    is a fraction of their sum, and what they lose some 2^-13 of it; where one towers above the
+    others, each of these loses up to 2^-13 of nearly all. On an H200 it is 0.1 to 4.7 of 2^-13 of
+    the sum of magnitudes: 8 may be for every 128 products that stay there.
     """
     return 2.0**-10 * -(-depth // cases.BLOCK) if catalogue.is_fp8(a.dtype) else 0.0
 
