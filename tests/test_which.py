@@ -193,13 +193,13 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("group_norm", "f16", 90, "nhwc", lambda i: (last(i.plain(2, 64, 9)), 2), "nhwc_cluster"),
     ("group_norm", "f16", 80, "nhwc", lambda i: (last(i.plain(2, 64, 9)), 2), "nhwc_split"),
     ("group_norm", "f16", 90, "odd nhwc", lambda i: (last(i.plain(2, 12, 9)), 2), "naive"),
-    ("matmul", "bf16", 90, "odd k", lambda i: product(i, 2500, 2552, 2055), "mma_padded"),
+    ("matmul", "bf16", 90, "odd k", lambda i: product(i, 2500, 2552, 2055), "wgmma_padded"),
     ("matmul", "f16", 80, "odd n", lambda i: product(i, 1000, 1001, 1000), "mma_padded"),
     ("matmul", "bf16", 90, "odd and small", lambda i: product(i, 701, 703, 705), "mma_unaligned"),
     ("matmul", "bf16", 90, "odd and flat", lambda i: product(i, 90, 4001, 4001), "mma_unaligned"),
-    ("matmul", "bf16", 90, "odd m", lambda i: product(i, 1001, 1000, 1000), "mma_peak"),
+    ("matmul", "bf16", 90, "odd m", lambda i: product(i, 1001, 1000, 1000), "wgmma_peak"),
     ("matmul", "f32", 90, "odd k", lambda i: product(i, 1000, 1000, 1001), "simt_peak"),
-    ("linear", "bf16", 90, "odd k", lambda i: pair(i, 1001, 1001), "mma_padded"),
+    ("linear", "bf16", 90, "odd k", lambda i: pair(i, 1001, 1001), "wgmma_padded"),
     ("matmul", "f32", 90, "few rows", lambda i: product(i, 16, 1000, 512), "skinny_nn"),
     ("matmul", "bf16", 90, "few rows", lambda i: product(i, 1, 1000, 512), "skinny_nn"),
     ("matmul", "f32", 90, "few rows, short k", lambda i: product(i, 16, 1000, 508), "simt_peak"),
@@ -280,6 +280,11 @@ def test_bad_calls_raise_here_too() -> None:
         warpsmith.which("no_such_operator", torch.ones(3))
 
 
+#: f32 is multiplied in parts, which makes NaN of infinity. Of a group that has either, group norm
+#: leaves nothing but NaN, and nothing but NaN comes back through it.
+NAN_EITHER_WAY = {"conv1d_group_norm_forward", "conv1d_backward"}
+
+
 def test_what_may_overflow_is_never_chosen() -> None:
     for op in catalogue.load().values():
         for dtype in op.dtypes:
@@ -288,7 +293,8 @@ def test_what_may_overflow_is_never_chosen() -> None:
                 variant = dispatch.pick(op, args, 90)
                 if variant is not None:
                     assert not (op.accumulates and variant.low_precision)
-                    assert variant.rung.valid is catalogue.everywhere
+                    if op.name not in NAN_EITHER_WAY:
+                        assert variant.rung.valid is catalogue.everywhere
 
 
 CUTE = "f16_cute_tn_stages_swizzle_f32"
@@ -324,7 +330,8 @@ def test_cute_is_never_chosen() -> None:
     for dtype in ("f16", "bf16"):
         for sample in op.samples_for(dtype):
             if sample.small:
-                variant = dispatch.pick(op, sample.make(op.inputs(dtype)), 90)
+                args = dispatch.normalise(op, sample.make(op.inputs(dtype)))
+                variant = dispatch.pick(op, args, 90)
                 assert variant is None or not variant.rung.name.startswith("cute_")
     assert warpsmith.which("matmul", *column_major(64, 64, 64), sm=80).name != f"matmul_{CUTE}"
 
