@@ -47,7 +47,7 @@ def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("order")
 @pytest.mark.parametrize(
-    "name", ["turn", "background", "bulk", "over writes", "over reads", "multiply", "store"]
+    "name", ["turn", "background", "bulk", "over writes", "over reads", "multiply", "store", "box"]
 )
 def test_what_is_right_runs_in_both_orders(probe: Probe, name: str) -> None:
     to, message = probe(name)
@@ -111,6 +111,7 @@ def test_what_was_not_fenced_may_land_on_a_copy(probe: Probe) -> None:
     assert torch.equal(to[:64], torch.full((64,), -1.0))
 
 
+_BEFORE = "a box stored from before its tensor on: an illegal instruction"
 _NOT_FENCED = "a copy over shared memory that a thread waited for and did not fence since"
 
 
@@ -121,6 +122,11 @@ _NOT_FENCED = "a copy over shared memory that a thread waited for and did not fe
         ("over reads, one thread without a fence", _NOT_FENCED),
         ("bulk, barrier not shown", "an mbarrier that no fence has shown to it"),
         ("multiply, sums not fenced", "wgmma without wgmma_fence()"),
+        ("box, from before the first row", _BEFORE),
+        ("box, from before the first column", _BEFORE),
+        ("box, from the middle of 16 bytes", "a box that begins at no multiple of 16 bytes"),
+        ("box, misaligned", "misaligned: a box of a tensor map"),
+        ("box, of another rank", "a box of another rank than its tensor map"),
         ("absent lanes", "deadlock"),
         ("bulk, too many bytes expected", "deadlock"),
         ("misaligned", "misaligned: a load, thread 0 of block 0"),

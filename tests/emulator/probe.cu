@@ -7,9 +7,11 @@
 #include "device/matrix_descriptor.h"
 #include "device/ptx/copy.h"
 #include "device/ptx/memory.h"
+#include "device/ptx/tensor_store.h"
 #include "device/ptx/tma.h"
 #include "device/ptx/wgmma.h"
 #include "device/warp.h"
+#include "host/tensor_map.h"
 
 namespace warpsmith {
 namespace {
@@ -140,6 +142,32 @@ __global__ void turn_and_store_kernel(const float* from, float* to) {
   }
 }
 
+// The same as a box of two lines, stored from (row, col) on out of shared memory from `skipped` values on.
+template <int row, int col, int skipped = 0, int rank = 2>
+__global__ void turn_and_store_box_kernel(const float* from, float* to) {
+  extern __shared__ __align__(128) float tile[];
+  constexpr int kLine = kThreads / 2;
+  tile[threadIdx.x + skipped] = from[kThreads - 1 - threadIdx.x];
+  ptx::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const CUtensorMap map = tensor_map(MappedMatrix{.data = to,
+                                                    .type = tensor_map_type(Dtype::f32),
+                                                    .rows = 2,
+                                                    .cols = kLine,
+                                                    .ld = kLine,
+                                                    .box_rows = 2,
+                                                    .box_cols = kLine,
+                                                    .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
+    int corner[rank] = {};
+    corner[rank - 2] = row;
+    corner[rank - 1] = col;
+    ptx::tensor_store(&map, corner, tile + skipped);
+    ptx::stores_commit();
+    ptx::stores_wait<0>();
+  }
+}
+
 __global__ void unwritten_kernel(const float* from, float* to) {
   __shared__ float tile[kThreads];
   if (threadIdx.x > 0) tile[threadIdx.x] = from[kThreads - 1 - threadIdx.x];
@@ -200,6 +228,12 @@ const Probe probes[] = {
     {"store", turn_and_store_kernel<Fence::right>},
     {"store, no fence", turn_and_store_kernel<Fence::none>},
     {"store, fence before the writes", turn_and_store_kernel<Fence::early>},
+    {"box", turn_and_store_box_kernel<0, 0>},
+    {"box, from before the first row", turn_and_store_box_kernel<-1, 0>},
+    {"box, from before the first column", turn_and_store_box_kernel<0, -4>},
+    {"box, from the middle of 16 bytes", turn_and_store_box_kernel<0, 1>},
+    {"box, misaligned", turn_and_store_box_kernel<0, 0, 4>},
+    {"box, of another rank", turn_and_store_box_kernel<0, 0, 0, 3>},
     {"unwritten", unwritten_kernel},
     {"absent lanes", absent_lanes_kernel},
     {"misaligned", misaligned_kernel},

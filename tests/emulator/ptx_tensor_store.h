@@ -14,7 +14,8 @@ inline void add_f32(char* to, const char* from) {
   std::memcpy(to, &a, sizeof(a));
 }
 
-// A box of shared memory to where `corner` says, `put` value by value; nothing outside the tensor.
+// A box of shared memory to where `corner` says, `put` value by value; nothing outside the tensor. Loads may begin before
+// it, stores may not: CUDA C++ Programming Guide, "Negative indices and out of bounds".
 inline void store_box(const CUtensorMap* to, int rank, const Corner& corner, const void* shared,
                       void (*put)(const TensorMap& map, char* to, const char* from)) {
   const TensorMap map = read_map(to);
@@ -22,6 +23,10 @@ inline void store_box(const CUtensorMap* to, int rank, const Corner& corner, con
   if (map.rank != rank) fail("a box of another rank than its tensor map");
   if (start % 128 != 0 || start % std::max(8 * map.line, 1) != 0) fail("misaligned: a box of a tensor map");
   if (map.line != 0 && map.box_line() != map.line) fail("a swizzled box whose rows are no whole lines");
+  if (corner[0] * map.size % 16 != 0) fail("a box that begins at no multiple of 16 bytes");
+  for (int d = 0; d < rank; ++d) {
+    if (corner[d] < 0) fail("a box stored from before its tensor on: an illegal instruction");
+  }
   run_store_later([=] {
     const uint32_t mask = map.line == 0 ? 0 : map.line / 16 - 1;
     for (int line = 0; line < map.box_lines(); ++line) {

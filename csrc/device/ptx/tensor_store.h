@@ -20,8 +20,10 @@ namespace warpsmith::ptx {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// A box from shared memory, its first value to `corner`, outermost dimension first; what of it lies outside the tensor is
-// left out. Swizzled boxes begin at a multiple of eight lines of the swizzle.
+// A box from shared memory, its first value to `corner`, outermost dimension first; what of it lies past the end of the
+// tensor is left out. No coordinate of the corner is negative, other than of loads, and the last is a multiple of 16 bytes:
+// elsewhere the store is an illegal instruction (CUDA C++ Programming Guide, "Negative indices and out of bounds").
+// Swizzled boxes begin at a multiple of eight lines of the swizzle.
 template <int rank>
 __device__ __forceinline__ void tensor_store(const CUtensorMap* map, const int (&corner)[rank], const void* shared) {
   static_assert(rank == 2 || rank == 3, "matrices and batches of them");

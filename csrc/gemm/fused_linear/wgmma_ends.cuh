@@ -1,5 +1,6 @@
 // What becomes of the sums of a warpgroup of a product of layers. Results of 16 bits go through boxes in shared memory, from
-// which the copy engine stores them; sums of f32 leave registers by pairs.
+// which the copy engine stores them, or threads do where rows of a box are of several sequences; sums of f32 leave registers
+// by pairs.
 #pragma once
 
 #include "device/ptx/barrier.h"
@@ -105,7 +106,12 @@ class FusedEnds {
     }
     add_bias(values, p.bias, p, at);
     if constexpr (ends == Ends::heads) {
-      put_box(values, [&](const char* box) { store_heads(box, p, maps, at); });
+      const bool whole = of_one_sequence(p.heads, p.m, at.m);
+      const char* box = put_box(values, [&](const char* of) {
+        if (whole) store_heads(of, p, maps, at);
+      });
+      // Nobody writes there before all have met again, with these lines read.
+      if (!whole) put_lines_of_heads(box, p, at);
     } else {
       const auto put = [&](const CUtensorMap& map, const float* from) {
         put_box(from, [&](const char* box) { ptx::tensor_store(&map, {at.m, at.n}, box); });
@@ -209,9 +215,10 @@ class FusedEnds {
     }
   }
 
-  // Puts the values into a box, 64 rows of a line each, for one thread to store it.
+  // Puts the values into a box, 64 rows of a line each, for one thread to store it; returns the box. A group is closed for
+  // each, also where nothing is stored: they are counted by boxes.
   template <class Store>
-  __device__ __forceinline__ void put_box(const float* values, Store&& store) {
+  __device__ __forceinline__ const char* put_box(const float* values, Store&& store) {
     char* box = shared_.of[next_];
     next_ ^= 1;
     if (leads()) ptx::stores_wait_read<kBoxes - 1>();
@@ -233,19 +240,45 @@ class FusedEnds {
       store(box);
       ptx::stores_commit();
     }
+    return box;
   }
 
-  // Heads are whole boxes wide. Rows of several sequences go to each of them, which leaves out what lies outside of it.
+  // Heads are whole boxes wide. A box whose rows are of one sequence is stored as any other; its rows past the last sequence
+  // are left out. The copy engine cannot store rows of a second one: to it they would begin before row 0, where loads may
+  // begin, but stores may not.
+  __device__ __forceinline__ static bool of_one_sequence(const HeadResults& heads, int64_t m, int row) {
+    if (!heads.heads_first) return true;
+    const int rows = static_cast<int>(heads.rows), last = static_cast<int>(min(m, int64_t{row} + kWgmmaRows)) - 1;
+    return row / rows == last / rows;
+  }
+
   __device__ __forceinline__ static void store_heads(const char* box, const FusedArgs& p, const FusedMaps& maps,
                                                      const WgmmaPlace& at) {
     const HeadColumn column(p.heads, at.n);
     const CUtensorMap* map = &maps.results[column.part];
-    const int col = static_cast<int>(column.col), size = static_cast<int>(p.heads.size);
+    const int col = static_cast<int>(column.col);
     if (!p.heads.heads_first) return ptx::tensor_store(map, {0, at.m, col}, box);
-    const int rows = static_cast<int>(p.heads.rows), count = static_cast<int>(p.heads.heads[column.part]);
-    const int end = static_cast<int>(min(p.m, int64_t{at.m} + kWgmmaRows));
-    for (int sequence = at.m / rows; int64_t{sequence} * rows < end; ++sequence) {
-      ptx::tensor_store(map, {sequence * count + col / size, at.m - sequence * rows, col % size}, box);
+    const int size = static_cast<int>(p.heads.size), rows = static_cast<int>(p.heads.rows);
+    const int count = static_cast<int>(p.heads.heads[column.part]), sequence = at.m / rows;
+    ptx::tensor_store(map, {sequence * count + col / size, at.m - sequence * rows, col % size}, box);
+  }
+
+  // Lines of a box to rows of several sequences: eight lanes a line, each warp the lines that it wrote.
+  __device__ __forceinline__ static void put_lines_of_heads(const char* box, const FusedArgs& p, const WgmmaPlace& at) {
+    constexpr int kLanes = kLine / 16, kEachWarp = kWgmmaRows / 4, kStep = kWarp / kLanes;
+    const HeadColumn column(p.heads, at.n);
+    const int rows = static_cast<int>(p.heads.rows), size = static_cast<int>(p.heads.size);
+    const int64_t of_sequence = p.heads.heads[column.part] * rows, head = column.col / size;
+    const int chunk = lane() % kLanes;
+    T* to = static_cast<T*>(p.heads.data[column.part]) + column.col % size + chunk * (16 / static_cast<int>(sizeof(T)));
+#pragma unroll 1
+    for (int i = 0; i < kEachWarp; i += kStep) {
+      const int line = warp() * kEachWarp + i + lane() / kLanes, row = at.m + line;
+      if (row >= p.m) break;
+      const int sequence = row / rows;
+      const int64_t place = sequence * of_sequence + head * rows + (row - sequence * rows);
+      *reinterpret_cast<uint4*>(to + place * size) =
+          *reinterpret_cast<const uint4*>(box + line * kLine + (chunk ^ line % 8) * 16);
     }
   }
 #endif
