@@ -17,7 +17,7 @@ from warpsmith.spec.triton.convert import decode, encode
 #: Values of k of a step: every group is a multiple of them.
 DEPTH = 32
 #: Terms that are added up one after another at most; a multiple of the shorter groups.
-PART = tl.constexpr(128)
+PART = 128
 BAND = 8
 
 
@@ -52,7 +52,7 @@ def quantized_linear_kernel(
     m, n, k, units, group, x_stride,
     BITS: tl.constexpr, WORDS_OF_UNIT: tl.constexpr, HAS_ZEROS: tl.constexpr,
     HAS_BIAS: tl.constexpr, FORMAT: tl.constexpr, WIDE: tl.constexpr,
-    BAND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BAND: tl.constexpr, PART: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A tile per program, BAND rows of tiles column by column. Codes less their zeros are exact in
     16 bits; the sums of a group are multiplied by its scale.
@@ -115,6 +115,6 @@ def quantized_linear(
             rows, words, scales, words if zeros is None else zeros.contiguous(), of_bias, out,
             layout.rows, n, k, -(-k // UNIT), group, layout.stride,
             bits, WORDS[bits], zeros is not None, bias is not None, "bf16" if by_bits else "",
-            by_bits or x.dtype == torch.float32, BAND, bm, bn, DEPTH, num_warps=warps,
+            by_bits or x.dtype == torch.float32, BAND, PART, bm, bn, DEPTH, num_warps=warps,
         )  # fmt: skip
     return d
