@@ -2,7 +2,7 @@
 //   Against `naive`: the main loop of matmul's `mma_peak` (gemm/mma_tile.cuh), with fewer tiles. Sums pass through a patch of
 //   shared memory of their warp, from which a lane takes eight neighbours, does what there is to do, and stores 16 bytes.
 //   Tiles of gates have eight columns of one weight beside the same eight of the other (paired_copy.cuh).
-//   Occupancy: as in matmul/mma_peak.cu. Bound: mma.sync for many rows, the bytes of the weights for few.
+//   Occupancy: as in matmul/mma_peak.cu.
 //   Bound: the tensor cores as mma.sync reaches them.
 #include "gemm/fused_linear/ends.cuh"
 #include "gemm/fused_linear/paired_copy.cuh"

@@ -2,7 +2,7 @@
 //   Against `naive`: the tile of matmul's `mma_peak`. The GPU alone knows how many tiles there are: a block counts them, group
 //   by group, in shared memory, where it finds the group of its tile by halving. A tile's rows past the end of its group
 //   are zeros, and are not stored.
-//   Occupancy: 2 blocks of 4 warps in 50 KB, or for few rows a group in 62 KB; one on sm_89. Bound: mma.sync.
+//   Occupancy: 2 blocks of 4 warps in 50 KB, or for few rows a group in 62 KB; one on sm_89.
 //   Bound: the tensor cores as mma.sync reaches them; few rows a group the weights.
 #include <algorithm>
 
