@@ -50,7 +50,10 @@ SCRIPTS = {
     "mma_peak": "gemm",
     "attention_memory": "attention",
     "models": "attention",
+    "models_attention": "attention",
 }
+#: Scripts that write more than one record: by record which one, and what it is given for that.
+ARGUMENTS = {"models_attention": ("models", "--attention")}
 #: Seconds that have to be left where a task is started; what is done of it when time is up is on
 #: record, operator by operator.
 SHORTEST = {"verify": 60.0, "sanitize": 60.0, "bench": 30.0, "overhead": 30.0}
@@ -195,7 +198,8 @@ def tasks(
                 Task(name, (*script, "--seconds", str(4 * seconds), "--out", "{out}"), kind)
                 for name, family in SCRIPTS.items()
                 if family in families
-                for script in [(sys.executable, str(here / f"{name}.py"))]
+                for file, *more in [ARGUMENTS.get(name, (name,))]
+                for script in [(sys.executable, str(here / f"{file}.py"), *more)]
             ]
     return found
 

@@ -8,7 +8,6 @@ does not.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -54,15 +53,53 @@ def pretend(sm: int) -> None:
     torch.cuda.get_device_capability = lambda *args: divmod(sm, 10)
     torch.cuda.get_device_properties = lambda *args: SimpleNamespace(multi_processor_count=132)
 
+    def compile_one(kernel: Any, *args: Any, **options: Any) -> bool:
+        """Whether a multiprocessor of sm_90 has the shared memory."""
+        machine = kernel.warmup(*args, grid=(1,), **options)
+        if sm == 90 and options.get("BOXED"):
+            for instruction in ("cp.async.bulk.tensor", "wgmma.mma_async"):
+                assert instruction in machine.asm["ptx"], f"no {instruction}: {options}"
+        return sm != 90 or machine.metadata.shared <= 227 * 1024
+
     def compile_only(kernel: Any, grid: Any) -> Callable[..., Any]:
-        return functools.partial(kernel.warmup, grid=(1,))
+        def launch(*args: Any, **options: Any) -> None:
+            assert compile_one(kernel, *args, **options), f"too much shared memory: {options}"
+
+        return launch
 
     def compile_all(tuned: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        fits = False  # configurations that do not are passed over
         for config in tuned.configs:
-            tuned.fn.warmup(*args, grid=(1,), **options, **config.all_kwargs())
+            chosen = {**options, **config.all_kwargs()}
+            if config.pre_hook:
+                config.pre_hook({**dict(zip(tuned.arg_names, args, strict=False)), **chosen})
+            fits = compile_one(tuned.fn, *args, **chosen) or fits
+        assert fits, "every configuration takes too much shared memory"
 
     JITFunction.__getitem__ = compile_only
     Autotuner.run = compile_all
+
+
+class _MadeError(Exception):
+    """What Triton's compiler has made when it is stopped."""
+
+
+def ttir(kernel: Any, *args: Any, **options: Any) -> str:
+    """A kernel of such a process in the compiler's first form, which is the same for every GPU;
+    what becomes of it takes nine tenths of the time.
+    """
+
+    def stop(module: Any, *rest: Any) -> None:
+        raise _MadeError(str(module))
+
+    compiler = type(triton.compiler.make_backend(GPUTarget("cuda", 90, 32)))
+    goes_on, compiler.make_ttgir = compiler.make_ttgir, staticmethod(stop)
+    try:
+        return kernel.warmup(*args, grid=(1,), **options).asm["ttir"]  # from Triton's cache
+    except _MadeError as made:
+        return str(made)
+    finally:
+        compiler.make_ttgir = staticmethod(goes_on)
 
 
 def calls(op: Op, dtype: str, most: int) -> list[tuple[Sample, str]]:

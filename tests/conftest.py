@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+
+import fresh
+import interpreter
 
 # Kernels are tested as they are, whatever serves users (core/elsewhere.py).
 os.environ.setdefault("WARPSMITH_OWN_KERNELS", "1")
@@ -34,6 +38,13 @@ def pytest_xdist_auto_num_workers() -> int:
     return 0 if GPU else min(MOST_WORKERS, os.cpu_count() or 1)
 
 
+@pytest.fixture(scope="session")
+def run_fresh() -> Iterator[Callable[[str], str]]:
+    """Runs a program in a process that has imported PyTorch and nothing else."""
+    with fresh.waiting() as run:
+        yield run
+
+
 def pytest_report_header() -> str:
     return f"random calls: {FUZZ_SEED}={os.environ[FUZZ_SEED]}"
 
@@ -48,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if GPU:
         return
+    interpreter.hasten()
     skip = pytest.mark.skip(reason="needs a CUDA GPU, and PyTorch sees none")
     for item in items:
         if item.get_closest_marker("gpu"):

@@ -10,8 +10,10 @@ import os
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -52,6 +54,62 @@ class Case:
     placements: tuple[Any, ...]
     #: Where the first result is to lie; None where that is not looked at.
     result: Any = None
+    #: Places of tensors of which no gradient is taken.
+    constants: tuple[int, ...] = ()
+    #: The same unsharded, where that is another function.
+    unsharded: Callable[..., Any] | None = None
+
+
+def _dropped(function: Callable[..., Any], tensors: Any, placements: Any) -> Case:
+    """Of two processes, each of which draws from a stream of its own, if it holds another part."""
+    cut = placements[0]
+
+    def by_parts(*given: Tensor) -> Any:
+        found = []
+        for k in range(2 if isinstance(cut, Shard) else 1):
+            parts = (
+                t.chunk(2, p.dim)[k] if isinstance(p, Shard) else t
+                for t, p in zip(given, placements, strict=True)
+            )
+            found.append(function(*parts, seed=7, offset=3 + (k << 48)))
+        if isinstance(found[0], tuple):
+            return tuple(torch.cat(of, cut.dim) for of in zip(*found, strict=True))
+        return torch.cat(found, cut.dim) if len(found) > 1 else found[0]
+
+    def sharded(*given: Any) -> Any:
+        return function(*given, seed=7, offset=3)
+
+    return Case(sharded, tensors, placements, cut, unsharded=by_parts)
+
+
+def _drops() -> dict[str, Case]:
+    found = {}
+    for label, cut in (("rows", Shard(0)), ("columns", Shard(2)), ("nothing", R)):
+        found[f"dropout:{label}"] = _dropped(partial(warpsmith.dropout, p=0.4), (X,), (cut,))
+        found[f"bias_dropout_add:{label}"] = _dropped(
+            lambda x, b, r, **d: warpsmith.bias_dropout_add(x, b, r, 0.4, **d)[0],
+            (X, B, Y),
+            (cut, Shard(0) if label == "columns" else R, cut),
+        )
+    for dim in (0, 1):
+        cut = Shard(dim)
+        scale = tensor(ROWS, TOKENS)
+        found[f"dropout_add_rms_norm:{dim}"] = _dropped(
+            lambda x, r, w, s, **d: warpsmith.dropout_add_rms_norm(x, r, w, s, 0.4, **d),
+            (X, Y, W, scale),
+            (cut, cut, R, cut),
+        )
+        found[f"dropout_add_layer_norm:{dim}"] = _dropped(
+            lambda x, r, w, b, s, **d: warpsmith.dropout_add_layer_norm(x, r, w, b, s, 0.4, **d),
+            (X, Y, W, B, scale),
+            (cut, cut, R, R, cut),
+        )
+        found[f"bias_scale_mask_softmax_dropout:dropped, {dim}"] = _dropped(
+            lambda x, b, **d: warpsmith.bias_scale_mask_softmax_dropout(x, b, p=0.4, **d),
+            (X, tensor(TOKENS, COLS)),
+            (cut, Shard(0) if dim == 1 else R),
+        )
+    return found
 
 
 def _elementwise() -> dict[str, Case]:
@@ -76,6 +134,16 @@ def _elementwise() -> dict[str, Case]:
         found[f"{name}:columns"] = Case(function, (X, Y), (Shard(2), Shard(2)), Shard(2))
         found[f"{name}:one"] = Case(function, (X,), (Shard(1),), Shard(1))
         found[f"{name}:one, columns"] = Case(function, (X,), (Shard(2),))
+    found["glu:rows"] = Case(warpsmith.glu, (X,), (Shard(0),), Shard(0))
+    found["glu:gathered"] = Case(warpsmith.glu, (X,), (Shard(2),))
+    found["glu:along the second"] = Case(lambda x: warpsmith.glu(x, 1), (X,), (Shard(2),), Shard(2))
+    for dim in (0, 2):
+        found[f"weighted_sum:{dim}"] = Case(
+            lambda *xs: warpsmith.weighted_sum(list(xs), [0.5, 2.0, -1.0]),
+            (X, Y, Z),
+            (Shard(dim),) * 3,
+            Shard(dim),
+        )
     return found
 
 
@@ -88,6 +156,32 @@ def _rows() -> dict[str, Case]:
         found[f"{name}:along the first"] = Case(
             lambda x, f=function: f(x, 0), (X,), (Shard(2),), Shard(2)
         )
+    mask = tensor(TOKENS, COLS)
+    excluded = tensor(ROWS, 1, COLS) > 0.5
+    for label, placed, options in (
+        ("samples", (Shard(0), R), {}),
+        ("rows", (Shard(1), Shard(0)), {}),
+        ("causal", (Shard(0), R), {"causal": True}),
+    ):
+        result = placed[0]
+        found[f"scaled_masked_softmax:{label}"] = Case(
+            lambda x, m, o=options: warpsmith.scaled_masked_softmax(x, m, 0.5, **o),
+            (X, mask),
+            placed,
+            result,
+        )
+        found[f"bias_scale_mask_softmax_dropout:{label}"] = Case(
+            lambda x, b, m, o=options: warpsmith.bias_scale_mask_softmax_dropout(x, b, m, 0.5, **o),
+            (X, mask, excluded),
+            (*placed, Shard(0) if result == Shard(0) else R),
+            result,
+        )
+    found["scaled_masked_softmax:causal rows"] = Case(
+        lambda x: warpsmith.scaled_masked_softmax(x, None, 0.5, True), (X,), (Shard(1),), R
+    )
+    found["scaled_masked_softmax:excluded"] = Case(
+        lambda x, m: warpsmith.scaled_masked_softmax(x, m, 2.0), (X, excluded), (Shard(1), R)
+    )
     for dim in (0, 1):
         cut = Shard(dim)
         found[f"rms_norm:{dim}"] = Case(warpsmith.rms_norm, (X, W), (cut, R), cut)
@@ -95,6 +189,19 @@ def _rows() -> dict[str, Case]:
         found[f"add_rms_norm:{dim}"] = Case(warpsmith.add_rms_norm, (X, Y, W), (cut, cut, R), cut)
         found[f"add_layer_norm:{dim}"] = Case(
             warpsmith.add_layer_norm, (X, Y, W, B), (cut, cut, R, R), cut
+        )
+    channels = tensor(ROWS, 6, 5), tensor(6), tensor(6, salt=1)
+    for label, groups, placed, result in (
+        ("samples", 3, (Shard(0), R, R), Shard(0)),
+        ("groups", 2, (Shard(1), Shard(0), Shard(0)), Shard(1)),
+        ("half a group", 3, (Shard(1), R, R), R),
+        ("positions", 2, (Shard(2), R, R), R),
+    ):
+        found[f"group_norm:{label}"] = Case(
+            lambda x, w, b, groups=groups: warpsmith.group_norm(x, groups, w, b, activation="silu"),
+            channels,
+            placed,
+            result,
         )
     found["rms_norm:columns"] = Case(warpsmith.rms_norm, (X, W), (Shard(2), R))
     found["rms_norm:partial"] = Case(warpsmith.rms_norm, (X, W), (Partial(), R))
@@ -123,6 +230,38 @@ def _losses() -> dict[str, Case]:
                 (LOGITS, TARGET),
                 (Shard(dim), Shard(0) if dim == 0 else R),
             )
+    d_rows, weight, bias = tensor(ROWS * TOKENS, COLS), tensor(CLASSES, COLS), tensor(CLASSES)
+    weights = tensor(CLASSES, salt=1).abs(), tensor(ROWS * TOKENS, salt=2).abs()
+    fused: dict[str, dict[str, Any]] = {
+        "mean": {},
+        "sum": {"reduction": "sum", "label_smoothing": 0.1, "z_loss": 1e-2},
+        "each": {"reduction": "none", "softcap": 3.0, "chunk_rows": 7},
+    }
+    for label, given in fused.items():
+        for where, placed in (
+            ("rows", (Shard(0), R, Shard(0), R)),
+            ("classes", (R, Shard(0), R, Shard(0))),
+            ("neither", (R, R, R, R)),
+        ):
+            found[f"fused_linear_cross_entropy:{label}, {where}"] = Case(
+                lambda x, w, t, b, given=given: warpsmith.fused_linear_cross_entropy(
+                    x, w, t, b, **given
+                ),
+                (d_rows, weight, TARGET, bias),
+                placed,
+            )
+    for where, placed in (
+        ("rows", (Shard(0), R, Shard(0), R, Shard(0))),
+        ("classes", (R, Shard(0), R, R, R)),
+    ):
+        found[f"fused_linear_cross_entropy:weighted, {where}"] = Case(
+            lambda x, w, t, c, k: warpsmith.fused_linear_cross_entropy(
+                x, w, t, class_weight=c, token_weight=k
+            ),
+            (d_rows, weight, TARGET, *weights),
+            placed,
+            constants=(3, 4),
+        )
     odd = LOGITS[:, :7]
     found["cross_entropy:classes that do not divide"] = Case(
         warpsmith.cross_entropy, (odd, TARGET.where(TARGET < 7, 2)), (Shard(1), R)
@@ -157,9 +296,11 @@ def _products() -> dict[str, Case]:
 
 CASES: dict[str, Case | None] = {
     **_elementwise(),
+    **_drops(),
     **_rows(),
     **_losses(),
     **_products(),
+    "dropout:drawn": None,
     "FSDP2": None,
 }
 
@@ -191,9 +332,9 @@ def check(case: Case, mesh: Any, device: str) -> None:
             sharded.append(distribute_tensor(t, mesh, [p]))
     for given in (plain, sharded):
         for i, t in enumerate(given):
-            if t.is_floating_point():
+            if t.is_floating_point() and i not in case.constants:
                 given[i] = t.detach().requires_grad_()
-    wanted, wanted_grads = results(case.function, plain)
+    wanted, wanted_grads = results(case.unsharded or case.function, plain)
     found, grads = results(case.function, sharded)
     if case.result is not None:
         placed = found[0].placements
@@ -244,6 +385,23 @@ def check_fsdp(mesh: Any, device: str) -> None:
         torch.testing.assert_close(whole(a.grad), b.grad, rtol=1e-4, atol=1e-5)
 
 
+def check_drawn(mesh: Any, device: str) -> None:
+    """Without a seed: what both processes hold has one mask, or the call is refused."""
+    x = distribute_tensor(torch.ones(64, device=device), mesh, [R])
+    torch.manual_seed(dist.get_rank())
+    with pytest.raises(RuntimeError, match="dropout: expected one seed on all processes"):
+        warpsmith.dropout(x)
+    torch.manual_seed(5)
+    mine = warpsmith.dropout(x).to_local()
+    both = mine.new_empty(2 * 64)
+    dist.all_gather_into_tensor(both, mine)
+    assert 0 < int(mine.count_nonzero()) < 64
+    assert torch.equal(*both.chunk(2))
+
+
+OTHERS = {"dropout:drawn": check_drawn, "FSDP2": check_fsdp}
+
+
 def main() -> None:
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= count
@@ -256,7 +414,7 @@ def main() -> None:
     for name, case in CASES.items():
         try:
             if case is None:
-                check_fsdp(mesh, device)
+                OTHERS[name](mesh, device)
             else:
                 check(case, mesh, device)
             said[name] = ""

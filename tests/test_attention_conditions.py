@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+import warpsmith
+from warpsmith.attention import few_queries
 from warpsmith.core import catalogue, dispatch
+from warpsmith.native import csrc
 
 OPS = [op.name for op in catalogue.load().values() if op.family == "attention"]
 
@@ -126,3 +129,68 @@ def test_any_gpu_has_room() -> None:
     variants = catalogue.get("flash_attention").variants
     large = next(v for v in variants if v.rung.name == "large_registers" and v.dtype == "bf16")
     assert dispatch.refusal(large, attend(1024), None) is None
+
+
+@pytest.mark.parametrize("window", [3, (3,), (1, 2, 3), None])
+def test_a_window_has_two_sides(window: Any) -> None:
+    q = torch.ones(1, 3, 1, 8)
+    with pytest.raises(TypeError, match=r"flash_attention: expected window to be two numbers of"):
+        warpsmith.flash_attention(q, q, q, window=window)
+
+
+# --- few queries ----------------------------------------------------------------------------------
+
+
+def few(m: int, n: int, heads: int = 8, kv: int = 2, b: int = 1, **named: Any) -> tuple[Any, ...]:
+    """A call of bf16, d of 128."""
+    op, shapes = catalogue.get("flash_attention"), ((b, m, heads, 128), (b, n, kv, 128))
+    q, k = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes)
+    return dispatch.checked(op, dispatch.in_order(op, (q, k, k, 0.1), named))
+
+
+def served(args: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The rung, once a GPU has run all of them."""
+    op = catalogue.get("flash_attention")
+    for rung in op.ladder:
+        monkeypatch.setitem(vars(rung), "unproven", False)
+    variant = dispatch.pick(op, args, 90)
+    assert variant is not None
+    return variant.rung.name
+
+
+def test_few_queries_after_many_keys_are_a_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = torch.empty(1, 1, 1, 4096, dtype=torch.bool, device="meta")
+    sinks = torch.empty(8, device="meta")
+    for args in (
+        few(1, 4096),
+        few(1, 128),
+        few(4, 4096, causal=True),
+        few(8, 4096, causal=True),  # 32 rows, keys that L2 holds
+        few(1, 4096, heads=16, kv=1),
+        few(1, 4096, mask=seen),
+        few(1, 4096, window_left=1023, softcap=30.0, sinks=sinks, return_lse=True),
+    ):
+        assert served(args, monkeypatch) == "few_queries"
+    for args in (
+        few(1, 127),
+        few(9, 4096),
+        few(8, 4096, b=64),  # keys that it does not hold
+        few(1, 4096, batch_invariant=True),
+    ):
+        assert served(args, monkeypatch) == "mma_peak"
+    for args in (few(1, 4096, dropout_p=0.1), few(1, 4096, return_max_logits=True)):
+        assert served(args, monkeypatch) == "mma_options"
+
+
+def test_numbers_of_few_queries_are_those_of_the_kernel() -> None:
+    text = (csrc.CSRC / "attention/flash_attention/few_queries.h").read_text()
+    assert f"kFewestSharedKeys = {few_queries._FEWEST_SHARED_KEYS};" in text
+    assert "struct FewQueriesTile : SplitKvTile<T, d>" in text
+
+
+def test_few_queries_take_no_sequences_of_several_lengths() -> None:
+    op = "flash_attention_varlen"
+    spec = catalogue.get(op)
+    sample = next(s for s in spec.bench if "128" in s.label)
+    args = dispatch.normalise(spec, sample.make(spec.inputs("bf16", "meta")))
+    assert refusals(op, args)["few_queries"] == "needs sequences of one length"

@@ -121,6 +121,33 @@ def test_gradients_of_sequences_come_back() -> None:
         assert torch.allclose(x.grad, wanted, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.gpu
+def test_a_captured_call_of_sequences_serves_other_lengths() -> None:
+    """Forward and backward in one graph; only the starts of the sequences change."""
+    random = torch.Generator("cuda").manual_seed(0)
+    made = {"device": "cuda", "dtype": torch.bfloat16, "generator": random}
+    q, k, v = (torch.randn(700, heads, 64, **made).requires_grad_() for heads in (4, 2, 2))
+    up = torch.randn(700, 4, 64, **made)
+    starts = torch.tensor([0, 300, 300, 700], dtype=torch.int32, device="cuda")
+
+    def step() -> tuple[Tensor, ...]:
+        out = warpsmith.flash_attention_varlen(q, k, v, starts, starts, 700, 700, causal=True)
+        return (out.detach(), *torch.autograd.grad(out, (q, k, v), up))
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for middle in ((1, 2), (700, 700), (0, 0), (64, 129), (300, 300)):
+        starts[1:3].copy_(torch.tensor(middle))
+        graph.replay()
+        assert all(map(torch.equal, captured, step())), middle
+
+
 def test_gradcheck() -> None:
     q, k, v = (torch.randn(1, n, 2, 4, dtype=torch.float64, requires_grad=True) for n in (3, 5, 5))
     sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)

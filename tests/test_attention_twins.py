@@ -22,7 +22,7 @@ compile_twins.pretend(90)
 
 def compile_and_show(kernel, grid):
     def run(*args, **options):
-        for line in kernel.warmup(*args, grid=(1,), **options).asm["ttir"].splitlines():
+        for line in compile_twins.ttir(kernel, *args, **options).splitlines():
             if found := re.search(r"tt.dot %q_piece\\S*, %k_piece\\S*, (%\\w+)", line):
                 print(kernel.fn.__name__, found[1])
     return run

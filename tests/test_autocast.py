@@ -277,3 +277,12 @@ def test_scales_of_packed_weights_are_cast() -> None:
     torch.testing.assert_close(
         y.float(), x.to(NARROW).float() @ codes.float().t() / 128, rtol=1e-2, atol=1e-2
     )
+
+
+def test_bits_that_pass_as_floats_are_not_cast(autocast_of_a_gpu: None) -> None:
+    """Integers of 16 bits, which are moved as f16; an f32 in their place would have other sizes."""
+    with FakeTensorMode():
+        x = torch.empty(1, 2, 3, 4, dtype=torch.int16, device="cuda:0")
+        y = warpsmith.upsample_nearest2d(x, (6, 8))
+        assert y.dtype == torch.int16
+        assert y.shape == (1, 2, 6, 8)

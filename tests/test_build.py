@@ -43,7 +43,9 @@ def pretend_gpu(patch: pytest.MonkeyPatch, *archs: str) -> None:
     patch.setattr(toolchain, "nvcc_version", lambda: "13.0")
 
 
-def slow_build(names: list[str], archs: list[str], out: Path, on_progress: object) -> list[Path]:
+def slow_build(
+    names: list[str], archs: list[str], out: Path, on_progress: object, split: bool
+) -> list[Path]:
     (library,) = names
     with (out / "compiles").open("a") as log:
         log.write("once\n")
@@ -63,7 +65,7 @@ def first_use(found: multiprocessing.Queue) -> None:
 def test_racing_processes_compile_once() -> None:
     context = multiprocessing.get_context("spawn")
     found: multiprocessing.Queue = context.Queue()
-    processes = [context.Process(target=first_use, args=(found,)) for _ in range(3)]
+    processes = [context.Process(target=first_use, args=(found,)) for _ in range(2)]
     for process in processes:
         process.start()
     paths = {found.get(timeout=120) for _ in processes}
@@ -79,7 +81,7 @@ def test_racing_processes_compile_once() -> None:
 def test_a_failed_compile_keeps_the_compilers_words(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[object] = []
 
-    def broken(*args: object) -> list[Path]:
+    def broken(*args: object, split: bool) -> list[Path]:
         compiled.append(args)
         raise build.BuildError("relu.cu(7): error: expected a ';'")
 
@@ -226,6 +228,30 @@ def test_what_was_compiled_before_is_taken_from_the_store(
     assert {Path(name).suffix for name in compiler.compiled()} == {".cu"}
 
 
+def test_what_threads_share_is_kept_apart(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The records speak of what one thread makes of a file."""
+    monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MAX_JOBS", "4")
+    kernels = {p.name for p in libraries.sources(LIBRARY) if p.suffix == ".cu"}
+
+    def compiled(split: bool) -> tuple[set[str], bool]:
+        """What was compiled of it now, and whether by threads."""
+        compiler.calls.clear()
+        build.build([LIBRARY], ["90a"], tmp_path, split=split)
+        return kernels & set(compiler.compiled()), any(
+            "--split-compile=4" in call for call in compiler.calls
+        )
+
+    assert compiled(split=True) == (kernels, True)
+    assert compiled(split=True) == (set(), False)
+    assert compiled(split=False) == (kernels, False)
+    monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path / "another"))
+    assert compiled(split=False) == (kernels, False)
+    assert compiled(split=True) == (set(), False)
+
+
 def test_threads_make_an_object_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPSMITH_CACHE", str(tmp_path))
     made: list[Path] = []
@@ -290,7 +316,9 @@ def test_functions_of_the_runtime_that_libraries_share(compiler: Compiler, tmp_p
 def test_a_failed_first_use_says_so_on_its_line_of_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(names: object, archs: object, out: object, say: build.Progress) -> list[Path]:
+    def broken(
+        names: object, archs: object, out: object, say: build.Progress, split: bool
+    ) -> list[Path]:
         say(LIBRARY, 0, 9)
         raise build.BuildError("no")
 
@@ -418,7 +446,9 @@ def test_gpus_that_pass_for_an_older_one(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_first_use_compiles_for_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[tuple[str, ...]] = []
 
-    def compiler(names: list[str], archs: tuple[str, ...], out: Path, say: object) -> list[Path]:
+    def compiler(
+        names: list[str], archs: tuple[str, ...], out: Path, say: object, split: bool
+    ) -> list[Path]:
         compiled.append(archs)
         put_library(out, *archs)
         return [out / libraries.file_name(LIBRARY)]
@@ -636,6 +666,22 @@ def test_the_sources_do_without_iostreams() -> None:
     code = [path for path in csrc.CSRC.rglob("*") if path.suffix in (".cu", ".cuh", ".cpp", ".h")]
     assert code
     assert [path for path in code if streams.search(path.read_text())] == []
+
+
+def test_kernels_do_without_the_dear_headers() -> None:
+    """<atomic>, <algorithm> and <string> took a third of a rung's compile time."""
+    dear = re.compile(r"#include <(algorithm|atomic|functional|stdexcept|string|vector)>")
+    #: It launches other rungs, by name.
+    ladder = {"matmul/mma_padded.cu"}
+    found = {}
+    for source in csrc.code(*(p for p in csrc.CSRC.iterdir() if p.name != "selftest")):
+        if source.suffix != ".cu" or "/".join(source.parts[-2:]) in ladder:
+            continue
+        for path in csrc.with_includes([source]):
+            if names := dear.findall(path.read_text()):
+                found[path.relative_to(csrc.CSRC).as_posix()] = names
+    del found["host/min_max.h"]  # where libstdc++ has no part of it
+    assert not found
 
 
 def test_every_data_file_is_packaged() -> None:

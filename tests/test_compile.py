@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
+from torch._inductor.utils import fresh_cache
 
 import warpsmith
 from conftest import GPU
@@ -83,3 +87,31 @@ def test_a_mean_of_losses_of_any_batch() -> None:
         torch.testing.assert_close(ours, theirs)
         torch.testing.assert_close(torch.autograd.grad(ours, x), torch.autograd.grad(theirs, x))
     assert graphs.frame_count <= GRAPHS
+
+
+@pytest.mark.skipif(not GPU and shutil.which("g++") is None, reason="Inductor needs a compiler")
+def test_graphs_of_training_come_from_the_cache() -> None:
+    """AOTAutograd keeps what it made of a call, backward pass and all, and finds it again. Of
+    operators alone, beside which Inductor has nothing to compile.
+    """
+
+    def step(x: Tensor, residual: Tensor, weight: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y, h = warpsmith.add_rms_norm(x, residual, weight)
+        return warpsmith.softmax(warpsmith.linear(warpsmith.gelu(y), w)), h
+
+    def counted() -> dict[str, int]:
+        torch._dynamo.reset()
+        counters.clear()
+        shapes = ((8, 8), (8, 8), (8,), (8, 8))
+        leaves = [torch.randn(s, device=DEVICE, requires_grad=True) for s in shapes]
+        y, h = torch.compile(step, fullgraph=True)(*leaves)
+        torch.autograd.backward([y, h], [torch.ones_like(y), torch.ones_like(h)])
+        return dict(counters["aot_autograd"])
+
+    # No processes that compile side by side, each of which imports PyTorch.
+    with fresh_cache(), inductor.patch(compile_threads=1):
+        first, second = counted(), counted()
+    assert first["autograd_cache_miss"] == 1
+    assert first["autograd_cache_saved"] == 1
+    assert second["autograd_cache_hit"] == 1
+    assert not any("bypass" in name for name in (*first, *second))

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,8 @@ from torch.utils.checkpoint import checkpoint
 import warpsmith
 from conftest import GPU
 from warpsmith.core.catalogue import Inputs
+from warpsmith.gemm.gated_linear import _run_composed
+from warpsmith.gemm.linear_epilogue import composed
 from warpsmith.measure import contract, host_times
 
 pytestmark = [
@@ -31,15 +35,21 @@ PAGE = Path(__file__).resolve().parents[1] / "docs/pytorch.md"
 DRAWN: dict[str, Callable[..., Any]] = {
     "dropout": lambda x: warpsmith.dropout(x, 0.1, SEED),
     "bias_dropout_add": lambda x, b, r: warpsmith.bias_dropout_add(x, b, r, 0.1, SEED)[0],
-    "dropout_add_rms_norm": lambda x, h, w: warpsmith.dropout_add_rms_norm(
-        x, h, w, p=0.1, seed=SEED
-    ),
-    "dropout_add_layer_norm": lambda x, h, w, b: warpsmith.dropout_add_layer_norm(
-        x, h, w, b, p=0.1, seed=SEED
-    ),
+    "dropout_add_rms_norm": functools.partial(warpsmith.dropout_add_rms_norm, p=0.1, seed=SEED),
+    "dropout_add_layer_norm": functools.partial(warpsmith.dropout_add_layer_norm, p=0.1, seed=SEED),
     "bias_scale_mask_softmax_dropout": lambda x, bias: warpsmith.bias_scale_mask_softmax_dropout(
         x, bias, scale=0.125, p=0.1, seed=SEED
     )[0],
+}
+#: Calls with `out`, of functions that take more than their case says, or less.
+WRITTEN: dict[str, Callable[..., Any]] = {
+    **DRAWN,
+    "fused_qkv": functools.partial(
+        warpsmith.fused_qkv, heads=2, kv_heads=1, head_dim=host_times.COLS // 4
+    ),
+    "quantized_linear": lambda x, weight, scales, dense, **named: warpsmith.quantized_linear(
+        x, weight, scales, **named
+    ),
 }
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -145,13 +155,13 @@ def test_vmap_of_grad(name: str) -> None:
 def test_jacrev(name: str) -> None:
     """Some rows of the Jacobian against backward passes of their own."""
     ours, _, tensors = case(name)
-    found = torch.func.jacrev(lambda x: ours(x, *tensors[1:])[0])(tensors[0])
     leaf = tensors[0].clone().requires_grad_()
-    y = ours(leaf, *tensors[1:])[0]
-    rows = found.reshape(y.numel(), *leaf.shape)
-    for k in {0, y.numel() // 2, y.numel() - 1}:
-        (wanted,) = torch.autograd.grad(y.flatten()[k], leaf, retain_graph=True)
-        close(rows[k], wanted)
+    y = ours(leaf, *tensors[1:])[0].flatten()
+    some = torch.tensor(sorted({0, y.numel() // 2, y.numel() - 1}))
+    rows = torch.func.jacrev(lambda x: ours(x, *tensors[1:])[0].flatten()[some])(tensors[0])
+    for row, k in zip(rows, some, strict=True):
+        (wanted,) = torch.autograd.grad(y[k], leaf, retain_graph=True)
+        close(row, wanted)
 
 
 # --- derivatives of other kinds -------------------------------------------------------------------
@@ -166,15 +176,26 @@ def second(function: Function, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...
     )
 
 
+def _refusal(name: str) -> str:
+    """What a function says of second derivatives: in its own name, whose other name it is, or in
+    PyTorch's words where that serves it on a CPU.
+    """
+    if name == "scaled_dot_product_attention":
+        return "derivative for aten::_scaled_dot_product.* is not implemented"
+    called = getattr(warpsmith, name).__name__
+    return rf"^{called}: second derivatives are not implemented"
+
+
 @functions("second")
 def test_second_derivatives(name: str) -> None:
     ours, theirs, tensors = case(name)
     if not contract.works("second", name):
-        with pytest.raises(RuntimeError, match="not implemented"):
+        said = _refusal(name)
+        with pytest.raises(RuntimeError, match=said):
             second(ours, tensors)
         first = torch.func.grad(scalar(ours))
         twice = torch.func.grad(lambda *t: first(*t).square().sum())
-        with pytest.raises(RuntimeError, match="not implemented"):
+        with pytest.raises(RuntimeError, match=said):
             twice(*tensors)
         return
     if name in DRAWN:  # products with a mask, which PyTorch draws in another way
@@ -185,13 +206,45 @@ def test_second_derivatives(name: str) -> None:
     close(second(ours, tensors), second(theirs, tensors), 1e-2 if "tf32" in name else 1e-4)
 
 
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+W, V = torch.eye(8), torch.ones(8)
+#: Calls that other operators serve than the one of the function's name, by what they are.
+OTHERS: dict[str, Callable[[Tensor], Any]] = {
+    "gelu by tanh": lambda x: warpsmith.gelu(x, "tanh"),
+    "bias_gelu by tanh": lambda x: warpsmith.bias_gelu(x, V, "tanh"),
+    "gelu_and_mul by tanh": lambda x: warpsmith.gelu_and_mul(x, X, "tanh"),
+    "rms_norm, zero-centred": lambda x: warpsmith.rms_norm(x, V, zero_centered=True),
+    "rms_norm of y": lambda x: warpsmith.rms_norm(x, V, memory_efficient=True),
+    "layer_norm, zero-centred": lambda x: warpsmith.layer_norm(x, V, zero_centered=True),
+    "linear with relu": lambda x: warpsmith.linear(x, W, V, "relu"),
+    "linear and a residual": lambda x: warpsmith.linear(x, W, V, "silu", residual=X),
+    "linear in steps": lambda x: composed(x, W, V, X, 1.0, "gelu", True),
+    "gated_linear in steps": lambda x: _run_composed(x, W, W, V, None, "gelu"),
+    "gated_linear with relu": lambda x: warpsmith.gated_linear(x, W, W, activation="relu"),
+    "fused_mlp without a gate": lambda x: warpsmith.fused_mlp(x, W, W, activation="gelu"),
+    "fused_linear_cross_entropy of rows": lambda x: warpsmith.fused_linear_cross_entropy(
+        x, W, torch.arange(4), reduction="none"
+    ),
+    "cross_entropy of probabilities": lambda x: warpsmith.cross_entropy(x, X.softmax(-1)),
+    "embedding in any order": lambda x: warpsmith.embedding(
+        x, torch.arange(4), deterministic=False
+    ),
+}
+
+
+@pytest.mark.parametrize("call", OTHERS)
+def test_second_derivatives_are_refused_by_name(call: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"^{call.split()[0].strip(',')}: second derivatives"):
+        second(lambda x: as_tuple(OTHERS[call](x)), (X,))
+
+
 @pytest.mark.parametrize("name", sorted(set(DRAWN) & contract.TWICE))
 def test_second_derivatives_of_what_is_dropped(name: str) -> None:
     """By differences of the first."""
     ours, _, tensors = case(name)
     tensors = tuple(t.double() for t in tensors)
     leaves = tuple(t.requires_grad_() for t in tensors)
-    assert torch.autograd.gradgradcheck(lambda *t: ours(*t)[0], leaves)
+    assert torch.autograd.gradgradcheck(lambda *t: ours(*t)[0], leaves, fast_mode=True)
 
 
 @functions("forward")
@@ -308,6 +361,22 @@ def test_graph(name: str) -> None:
             leaf.copy_(t)
     graph.replay()
     close(found, gradients(ours, fresh))
+
+
+@functions("out")
+def test_out(name: str) -> None:
+    takes = "out" in inspect.signature(getattr(warpsmith, name)).parameters
+    assert takes == contract.works("out", name)
+    if not takes:
+        return
+    of = host_times.CASES[name]
+    args = of.args(Inputs(torch.float32, "cpu"))
+    run = functools.partial(WRITTEN.get(name) or getattr(warpsmith, name), *args)
+    wanted = as_tuple(run())
+    outs = tuple(torch.full_like(w, float("nan")) for w in wanted)
+    found = run(out=outs if len(outs) > 1 else outs[0])
+    assert all(a is b for a, b in zip(as_tuple(found), outs, strict=True))
+    close(outs, wanted)
 
 
 # --- the table ------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ compile_twins.pretend(90)
 
 def compile_and_show(kernel, grid):
     def run(*args, **options):
-        code = kernel.warmup(*args, grid=(1,), **options).asm["ttir"]
+        code = compile_twins.ttir(kernel, *args, **options)
         for name in re.findall(r"(%\\S+) = tt.dot ", code):
             uses = re.findall(rf"^.*{name}(?![\\w]).*$", code, re.M)
             print(kernel.fn.__name__, *sorted({re.findall(r"[a-z]+\\.[a-z]+", x)[0] for x in uses}))

@@ -18,7 +18,7 @@ from warpsmith import demo
 from warpsmith.cli import main as cli
 from warpsmith.core import catalogue
 from warpsmith.core.families import PUBLIC
-from warpsmith.records import report
+from warpsmith.records import api, report
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -29,7 +29,7 @@ PAGES = (
     "docs/pytorch.md",
 )
 #: Written by `warpsmith report`.
-GENERATED = ("docs/plots/", "docs/benchmarks.md")
+GENERATED = ("docs/plots/", "docs/benchmarks.md", "docs/api.md")
 #: The operator that CONTRIBUTING.md adds.
 EXAMPLE = "l2_normalize"
 
@@ -100,12 +100,14 @@ def test_readme_tables_have_a_generator() -> None:
     report.fill(text, report.Results("none", {}, None))
 
 
-def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", read("README.md"), re.S)
-    if not torch.cuda.is_available():
-        code = code.replace('device="cuda"', 'device="cpu"')
-        code = code.replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"')
-    exec(compile(code, "README.md", "exec"), {})
+def test_readme_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = re.findall(r"```python\n(.*?)```", read("README.md"), re.S)
+    assert len(examples) == 2
+    for code in examples:
+        if not torch.cuda.is_available():
+            code = code.replace('device="cuda"', 'device="cpu"')
+            code = code.replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"')
+        exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out
 
 
@@ -187,9 +189,22 @@ def test_what_an_elementwise_function_costs_is_said_in_full() -> None:
     kinds = (".py", ".h", ".cuh", ".cu", ".cpp")
     files = [p for folder in folders for p in folder.rglob("*.*") if p.suffix in kinds]
     # what serves models names some functions, and is not touched for another
-    files = [p for p in files if not {"nn", "patching"} & set(p.parts)]
+    files = [p for p in files if not {"nn", "patching", "layers.py"} & set(p.parts)]
     assert said == {
         path for path in files if re.search(r"\b(quick_gelu|QuickGelu)\b", path.read_text())
     }
     assert len(said) == 9
     assert "| an elementwise function | a few lines in each of nine files:" in page
+
+
+def test_the_reference_has_every_public_name() -> None:
+    page = read("docs/api.md")
+    named = set(re.findall(r"^### `warpsmith\.([\w.]+)`$", page, re.M))
+    assert named >= {name for names in PUBLIC.values() for name in names}
+    assert named >= {"patch", "use", "nn.RMSNorm"}
+    for name in ("rms_norm", "flash_attention"):
+        at = page.index(f"### `warpsmith.{name}`")
+        entry = page[at : page.index("\n### ", at)]
+        arguments = set(inspect.signature(getattr(warpsmith, name)).parameters) - {"order"}
+        assert arguments <= set(re.findall(r"^- `(\w+)`: \S", entry, re.M))
+    assert page == api.page(), "run `warpsmith report`"

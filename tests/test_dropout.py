@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -26,8 +27,26 @@ DRAWS: dict[str, Draw] = {
     "dropout_add_layer_norm": lambda x, **given: warpsmith.dropout_add_layer_norm(
         x, x, p=P, **given
     )[1],
+    "flash_attention": lambda x, **given: attend(x, **given),
+    "flash_attention with a softcap": lambda x, **given: attend(x, softcap=30.0, **given),
+    "scaled_dot_product_attention": lambda x, **given: attend_as_pytorch(x, **given),
     "softmax": lambda x, **given: warpsmith.bias_scale_mask_softmax_dropout(x, p=P, **given)[0],
 }
+
+
+def attend(x: Tensor, **given: Any) -> Tensor:
+    """Of as many queries as x has rows."""
+    q = x[None, :, None, :]
+    return warpsmith.flash_attention(q, q, q, dropout_p=P, **given)[0, :, 0]
+
+
+def attend_as_pytorch(x: Tensor, **given: Any) -> Tensor:
+    if given:
+        return attend(x, **given)
+    q = x[None, None]
+    return warpsmith.scaled_dot_product_attention(q, q, q, None, P)[0, 0]
+
+
 draws = pytest.mark.parametrize("name", DRAWS)
 
 
@@ -109,3 +128,38 @@ def test_a_graph_draws_anew_on_every_replay(name: str) -> None:
     first = y.clone()
     graph.replay()
     assert not torch.equal(first, y)
+
+
+@pytest.mark.parametrize("softcap", [0.0, 30.0])
+def test_attention_of_compiled_code_drops_as_many(softcap: float) -> None:
+    """Each row of the answer is a sum of the kept weights, as all values are 1."""
+    q = torch.randn(2, 256, 2, 16, device=DEVICE)
+    run = torch.compile(
+        lambda q: warpsmith.flash_attention(
+            q, q, torch.ones_like(q), causal=True, dropout_p=0.25, softcap=softcap
+        ),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    torch._dynamo.reset()
+    assert abs(float(run(q).mean()) - 1.0) < 0.1
+    ours = warpsmith.flash_attention(
+        q, q, torch.ones_like(q), causal=True, dropout_p=0.25, softcap=softcap
+    )
+    assert abs(float(ours.mean()) - 1.0) < 0.1
+
+
+def test_packed_attention_of_compiled_code_wants_a_seed() -> None:
+    q, cu = torch.randn(8, 2, 16), torch.tensor([0, 3, 8], dtype=torch.int32)
+
+    def run(q: Tensor) -> Tensor:
+        return warpsmith.flash_attention_varlen(q, q, q, cu, cu, 5, 5, dropout_p=P)
+
+    torch.manual_seed(2)
+    first = run(q)
+    assert not torch.equal(first, run(q))
+    torch.manual_seed(2)
+    assert torch.equal(first, run(q))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="expected a seed beside dropout_p in compiled code"):
+        torch.compile(run, fullgraph=True, backend="aot_eager")(q)

@@ -256,6 +256,34 @@ def test_rules_stay_where_the_record_says_nothing_of_what_runs_now() -> None:
     assert found == [of_80, kept]
 
 
+def test_calls_for_gradients_count_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one backend: the fastest forward and the fastest backward may be of two."""
+    forward, backward = "flash_attention", "flash_attention_backward"
+    sample = next(s for s in catalogue.get(forward).bench if s.label == "2x8192x16x128 causal")
+
+    def record_of(**ms: float) -> dict[str, Any]:
+        case = f"bf16 {sample.label}"
+        return {"rows": [{"case": case, "impl": name, "ms": each} for name, each in ms.items()]}
+
+    records = {
+        forward: record_of(auto=1.0, sdpa_flash=0.5, sdpa_cudnn=2.0, torch=0.5),
+        backward: record_of(auto=3.0, sdpa_flash=2.0, sdpa_cudnn=1.0),
+    }
+    monkeypatch.setattr(derived.record, "is_fresh", lambda *given: True)
+    results = Results("h200", records, None, lock=None)
+    name = "scaled_dot_product_attention"
+    (answer,), (gradient,) = derived.cases_of_composite(name, results)
+    assert answer.told == {"gradient": False, "d": 128, "tokens": 8192}
+    assert answer.ratios == {"torch": 2.0}
+    assert gradient.told == answer.told | {"gradient": True}
+    assert gradient.ratios == {"torch": pytest.approx(1.6)}
+    # a record of one way says nothing of both: the rules from before stay
+    kept = Rule(name, 90, "torch", 1.2, 3, {"gradient": True}, "")
+    alone = Results("h200", {forward: records[forward]}, None, lock=None)
+    assert derived.cases_of_composite(name, alone)[1] == []
+    assert kept in derived.derive(alone, 90, "", [kept])
+
+
 def test_twins_that_time_themselves_do_not_stand_in() -> None:
     assert derived.times_itself(catalogue.get("matmul"))
     assert not derived.times_itself(catalogue.get("softmax"))
@@ -269,8 +297,13 @@ def test_the_file_has_rules_of_operators_that_ask() -> None:
     data = json.loads(elsewhere.DATA.read_text())
     assert data["date"] >= "2026-11-28"
     for made in elsewhere.rules():
+        if made.op == "patch":
+            assert made.implementation == "compile"
+            assert made.ratio > derived.FASTER_MODEL
+            continue
         assert made.op in names
-        assert made.implementation in ("torch", "triton")
+        kinds = derived.COMPOSITES.get(made.op, ())
+        assert made.implementation in {"torch", "triton", *(kind.serves for kind in kinds)}
         assert made.ratio > derived.FASTER
         assert made.cases >= derived.LEAST_CASES
         if made.op in derived.COMPOSITES:
@@ -293,5 +326,5 @@ def test_bindings_ask(op: catalogue.Op) -> None:
     """Of every operator that says so."""
     folder = csrc.CSRC / op.family / op.source_dir
     text = "".join(path.read_text() for path in folder.glob("*.cpp"))
-    assert "bind_unless_elsewhere<" in text
+    assert "unless_elsewhere<" in text
     assert "define_elsewhere(" in text

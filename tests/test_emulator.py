@@ -25,7 +25,7 @@ TURNED = FROM[:64].flip(0)
 def probes() -> ctypes.CDLL:
     if shutil.which("g++") is None or toolchain.cuda_home() is None:
         pytest.skip("needs g++ and the headers of CUDA")
-    library = ctypes.CDLL(str(emulator.library("probe", [emulator.probe_source()])))
+    library = ctypes.CDLL(str(emulator.library("probe", emulator.probe_sources())))
     library.emulator_probe.restype = ctypes.c_char_p
     return library
 
@@ -137,6 +137,16 @@ def test_what_cannot_go_on_ends_with_a_reason(probe: Probe, name: str, wanted: s
     to, message = probe("turn")  # and the next launch is none the worse for it
     assert message == ""
     assert torch.equal(to[:64], TURNED)
+
+
+def test_a_thread_may_begin_with_a_tensor_map(probe: Probe, probes: ctypes.CDLL) -> None:
+    """Autograd's does; the driver refuses where no context is current."""
+    assert probe("turn")[1] == ""
+    first_map = probes.emulator_probe_first_map
+    first_map.restype = ctypes.c_char_p
+    data = (ctypes.c_float * 128)()
+    aligned = -(-ctypes.addressof(data) // 16) * 16
+    assert first_map(ctypes.c_void_p(aligned)).decode() == ""
 
 
 def test_arguments_are_noted_without_what_lies_between_their_members(probes: ctypes.CDLL) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -293,3 +294,18 @@ def test_of_two_records_the_later_one_is_collected(
     verified = json_files.read_json(folder / "verify.json")
     assert verified is not None
     assert verified["ops"]["relu"]["failed"] == []
+
+
+def _count(path: Path) -> None:
+    for _ in range(50):
+        json_files.update_json(path, lambda known: {"rows": known.get("rows", 0) + 1})
+
+
+def test_two_processes_may_write_one_record(tmp_path: Path) -> None:
+    path = tmp_path / "relu.json"
+    processes = [multiprocessing.Process(target=_count, args=(path,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert json_files.read_json(path) == {"rows": 100}

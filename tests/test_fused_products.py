@@ -89,6 +89,42 @@ def test_what_is_kept_for_the_backward_pass_is_not_computed_again(
         torch.testing.assert_close(a, b)
 
 
+LAYERS: dict[str, Any] = {
+    "linear": lambda x, w, b: warpsmith.linear(x, w, b, "gelu"),
+    "linear_epilogue": lambda x, w, b: warpsmith.linear(x, w, b, residual=x.new_ones(2, 3, 32)),
+    "gated_linear": lambda x, w, b: warpsmith.gated_linear(x, w, w, b, b),
+    "fused_qkv": lambda x, w, b: torch.cat(
+        [t.flatten(2) for t in warpsmith.fused_qkv(x, w, b, heads=2, head_dim=8, kv_heads=1)], -1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_weight_and_bias_come_in_one_pass(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    args, upstream = leaves((2, 3, 16), (32, 16), (32,)), leaves((2, 3, 32))[0].detach()
+    wanted = torch.autograd.grad(LAYERS[name](*args), args, upstream)
+    module = sys.modules["warpsmith.gemm.linear_epilogue"]
+    monkeypatch.setattr(module, "in_one_pass", lambda *_: True)
+    y = LAYERS[name](*args)
+    with Calls() as calls:
+        found = torch.autograd.grad(y, args, upstream)
+    passes = [n for n, _ in calls.seen].count("linear_weight_gradient")
+    assert passes == (2 if name == "gated_linear" else 1)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+    y = LAYERS[name](*args[:2], args[2].detach())
+    with Calls() as calls:
+        torch.autograd.grad(y, args[:2], upstream)
+    assert "linear_weight_gradient" not in {n for n, _ in calls.seen}
+
+
+def test_gradcheck_of_the_gradients_in_one_pass() -> None:
+    operator = torch.ops.warpsmith.linear_weight_gradient
+    assert torch.autograd.gradcheck(operator, leaves((5, 4), (5, 3)))
+
+
 def test_a_bias_of_f32_is_not_rounded() -> None:
     x, w = torch.zeros(2, 8, dtype=torch.bfloat16), torch.zeros(4, 8, dtype=torch.bfloat16)
     bias = torch.full((4,), 1 + 2**-12)
@@ -345,29 +381,34 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_both_sides_choose_the_same_tile(program: Path) -> None:
     generator = random.Random(5)
-    ends = ("epilogue", "gate", "heads", "add")
+    ends = ("epilogue", "gate", "heads", "add", "gradient")
     sizes = (8, 64, 128, 192, 1024, 4096, 14336, 28672)
 
     def size() -> int:
         return max(8, generator.choice(sizes) + 8 * generator.randint(-3, 3))
 
     calls = [
-        (size(), size(), size(), generator.randrange(4), generator.choice((4, 78, 132)))
+        (size(), size(), size(), generator.randrange(len(ends)), generator.choice((4, 78, 132)))
         for _ in range(10_000)
     ]
     text = "".join(" ".join(map(str, call)) + "\n" for call in calls)
     lines = subprocess.run(
         [str(program)], input=text, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    tiles, found = [int(line) for line in lines[:2]], lines[2:]
+    count = len(wgmma_plan.FUSED_MENU)
+    tiles, found = [int(line) for line in lines[:count]], lines[count:]
     assert [wgmma_plan.MENU[tile] for tile in tiles] == list(wgmma_plan.FUSED_MENU)
+    used = set()
     for call, line in zip(calls, found, strict=True):
         m, n, k, end, sms = call
         x = torch.empty(m, k, dtype=torch.bfloat16, device="meta")
         p = product(x, torch.empty(k, n, dtype=torch.bfloat16, device="meta"))
-        splits = ends[end] in ("epilogue", "add")
-        c = wgmma_plan.choice_for_fused(p, ends[end] == "gate", splits, sms)
-        assert line == f"{tiles[c.tile]} {c.slices} {c.depth} {c.clocks}", call
+        c = wgmma_plan.choice_for_fused(p, ends[end], sms)
+        tile = wgmma_plan.MENU.index(c.menu[c.tile])
+        assert line == f"{tile} {c.slices} {c.depth} {c.clocks}", call
+        used.add((ends[end], tile))
+    turns = {(end, tile) for end in ends for tile in (3, 4)}
+    assert used == turns | {("epilogue", 2), ("heads", 2)}
 
 
 def test_a_layer_is_seen_as_one_matrix_of_rows() -> None:
@@ -392,3 +433,14 @@ def test_rungs_say_which_heads_they_take() -> None:
         variants = [v for v in op.variants if v.dtype == "bf16"]
         found = tuple(v.rung.name for v in variants if dispatch.refusal(v, args, 90))
         assert found == refused, size
+
+
+def test_sums_that_lie_in_an_operand_are_refused() -> None:
+    memory = torch.ones(40)
+    total, inner = memory[:18].view(3, 6), memory[6:30].view(4, 6)
+    with pytest.raises(RuntimeError, match="expected b to share no memory with total"):
+        warpsmith.accumulate_matmul(torch.ones(3, 4), inner, total)
+    with pytest.raises(RuntimeError, match="expected a to share no memory with total"):
+        warpsmith.accumulate_matmul(memory[10:22].view(3, 4), torch.ones(4, 6), total)
+    warpsmith.accumulate_matmul(memory[18:30].view(3, 4), torch.ones(4, 6), total)
+    assert torch.equal(total, torch.full((3, 6), 5.0))

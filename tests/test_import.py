@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import warpsmith
+from fresh import KERNELS
 from warpsmith.core.families import FAMILIES, PUBLIC, TOOLS
 
-KERNELS = Path(warpsmith.__file__).parents[1]
 #: MiB and seconds beyond `import torch`. The time is that of a busy machine, six times what an idle
 #: one may take.
 MOST_MEMORY, MOST_SECONDS = 30.0, 3.6
+Run = Callable[[str], str]
 COST = """
 import resource, time, torch
 def resident():
@@ -26,35 +28,30 @@ print(resident() - before, time.perf_counter() - began)
 """
 
 
-def run(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
+def test_importing_costs_little() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", COST],
         env={"PYTHONPATH": str(KERNELS), "PATH": ""},
         capture_output=True,
         text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
-def test_importing_costs_little() -> None:
-    memory, seconds = map(float, run(COST).split())
+        check=True,
+    ).stdout
+    memory, seconds = map(float, said.split())
     assert memory <= MOST_MEMORY
     assert seconds <= MOST_SECONDS
 
 
-def test_importing_imports_no_family() -> None:
+def test_importing_imports_no_family(run_fresh: Run) -> None:
     """However many there are: no spec, no cases, nothing that measures or proves."""
     code = "import sys, warpsmith; print(*(m for m in sys.modules if m.startswith('warpsmith.')))"
-    parts = {module.split(".")[1] for module in run(code).split()}
+    parts = {module.split(".")[1] for module in run_fresh(code).split()}
     assert parts == {"core", "native"}
 
 
-def test_a_function_imports_its_family_alone() -> None:
+def test_a_function_imports_its_family_alone(run_fresh: Run) -> None:
     code = "import sys, warpsmith; warpsmith.rms_norm; print(*sys.modules)"
-    modules = run(code).split()
+    modules = run_fresh(code).split()
     assert {m for m in modules if m.removeprefix("warpsmith.") in FAMILIES} == {"warpsmith.norm"}
     assert not [m for m in modules if m.endswith("_triton")]
     assert "triton" not in modules
@@ -67,8 +64,8 @@ def test_the_table_of_functions_is_that_of_the_families(family: str) -> None:
     assert all(getattr(warpsmith, name) is getattr(package, name) for name in PUBLIC[family])
 
 
-def test_a_function_stays_one_when_its_family_bears_its_name() -> None:
-    run(
+def test_a_function_stays_one_when_its_family_bears_its_name(run_fresh: Run) -> None:
+    run_fresh(
         "import torch, warpsmith, warpsmith.softmax.softmax\n"
         "warpsmith.softmax(torch.ones(3))\n"
         "from warpsmith.softmax import softmax\n"
@@ -79,23 +76,23 @@ def test_a_function_stays_one_when_its_family_bears_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_what_works_on_models_is_imported_when_it_is_asked_for(name: str) -> None:
-    modules = run(f"import sys, warpsmith; warpsmith.{name}; print(*sys.modules)").split()
+def test_what_works_on_models_is_imported_when_it_is_asked_for(name: str, run_fresh: Run) -> None:
+    modules = run_fresh(f"import sys, warpsmith; warpsmith.{name}; print(*sys.modules)").split()
     assert TOOLS[name] in modules
     assert not {"transformers", "diffusers", "triton"} & set(modules)
     assert not [m for m in modules if m.removeprefix("warpsmith.") in FAMILIES]
     assert name in warpsmith.__all__
 
 
-def test_unknown_names_are_attribute_errors() -> None:
+def test_unknown_names_are_attribute_errors(run_fresh: Run) -> None:
     for owner in ("warpsmith", "torch.ops.warpsmith"):
         code = f"import torch, warpsmith\nassert not hasattr({owner}, 'nothing')"
-        run(code)
+        run_fresh(code)
     assert set(PUBLIC["norm"]) <= set(dir(warpsmith))
 
 
-def test_operators_and_variants_are_defined_when_they_are_looked_up() -> None:
-    run(
+def test_operators_and_variants_are_defined_when_they_are_looked_up(run_fresh: Run) -> None:
+    run_fresh(
         "import torch, warpsmith\n"
         "x = torch.randn(4, 16, requires_grad=True)\n"
         "def defined(name):\n"
@@ -108,8 +105,8 @@ def test_operators_and_variants_are_defined_when_they_are_looked_up() -> None:
     )
 
 
-def test_threads_define_a_variant_once() -> None:
-    run(
+def test_threads_define_a_variant_once(run_fresh: Run) -> None:
+    run_fresh(
         "import threading, torch, warpsmith\n"
         "x, found = torch.randn(4, 16), []\n"
         "look = lambda: found.append(torch.ops.warpsmith.silu_f32x4_pack(x))\n"
@@ -119,26 +116,32 @@ def test_threads_define_a_variant_once() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_compiled_code_may_be_the_first_to_ask(run_fresh: Run) -> None:
+    """Each in a process that has compiled before, and asked for no operator."""
+    calls = (
         "warpsmith.silu(x)",
         "warpsmith.silu(x, variant='f32x4_pack')",
         "torch.ops.warpsmith.silu(x)",
         "torch.ops.warpsmith.silu_f32x4_pack(x)",
-    ],
-)
-def test_compiled_code_may_be_the_first_to_ask(call: str) -> None:
-    run(
-        "import torch, warpsmith\n"
+    )
+    run_fresh(
+        "import os, torch, warpsmith\n"
         "x = torch.randn(4, 16, requires_grad=True)\n"
-        f"f = torch.compile(lambda x: {call}, fullgraph=True, backend='aot_eager')\n"
-        "f(x).sum().backward()"
+        "def compiled(f):\n"
+        "    return torch.compile(f, fullgraph=True, backend='aot_eager')(x)\n"
+        "compiled(lambda x: x + 1)\n"
+        f"for call in {calls}:\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        f = eval(f'lambda x: {call}')\n"
+        "        compiled(f).sum().backward()\n"
+        "        os._exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0, call"
     )
 
 
-def test_families_are_listed_in_their_order_whichever_came_first() -> None:
-    run(
+def test_families_are_listed_in_their_order_whichever_came_first(run_fresh: Run) -> None:
+    run_fresh(
         "import warpsmith\n"
         "warpsmith.rms_norm, warpsmith.matmul, warpsmith.add\n"
         "families = [op.family for op in warpsmith.catalogue.load().values()]\n"
@@ -147,9 +150,9 @@ def test_families_are_listed_in_their_order_whichever_came_first() -> None:
     )
 
 
-def test_a_graph_names_an_operator_as_PyTorch_finds_it() -> None:
+def test_a_graph_names_an_operator_as_PyTorch_finds_it(run_fresh: Run) -> None:
     """Caches of compiled code are written by these names."""
-    run(
+    run_fresh(
         "import pickle, torch, warpsmith\n"
         "assert torch.ops.warpsmith.silu.__module__ == 'torch._ops.warpsmith'\n"
         "from torch.fx.node import _get_qualified_name\n"

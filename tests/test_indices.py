@@ -49,6 +49,44 @@ def test_gradients(function: Callable[..., Tensor]) -> None:
     assert torch.autograd.gradcheck(function, (x, y))
 
 
+NONE, ALL = torch.arange(0), torch.arange(16)
+MOVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "transpose": lambda x: warpsmith.transpose(x).t(),
+    "permute": lambda x: warpsmith.permute(x, (1, 0)).t(),
+    "index_select": lambda x: warpsmith.index_select(x, 0, ALL.to(x.device)),
+    "gather_rows": lambda x: warpsmith.gather_rows(x, ALL.to(x.device)),
+    "upsample_nearest2d": lambda x: warpsmith.upsample_nearest2d(x[None, None], x.shape)[0, 0],
+}
+FLOATS_MOVE: dict[str, Callable[[Tensor], Tensor]] = {
+    "embedding": lambda x: warpsmith.embedding(x, ALL.to(x.device)),
+    "masked_fill": lambda x: warpsmith.masked_fill(x, torch.zeros_like(x, dtype=torch.bool), 1.0),
+    "index_add": lambda x: warpsmith.index_add(x, 0, NONE.to(x.device), x[:0]),
+    "index_put": lambda x: warpsmith.index_put(x, ALL.to(x.device), x),
+    "index_put added": lambda x: warpsmith.index_put(x, NONE.to(x.device), x[:0], True),
+    "qkv": lambda x: warpsmith.pack_qkv(*warpsmith.unpack_qkv(x.view(1, 16, -1), 2))[0],
+}
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name in MOVES for dtype in (*HALVES, torch.float8_e5m2, torch.uint8)]
+    + [(name, dtype) for name in FLOATS_MOVE for dtype in HALVES],
+    ids=str,
+)
+def test_every_pattern_of_bits_is_moved_as_it_is(name: str, dtype: torch.dtype) -> None:
+    """NaN with any payload, -0, subnormals; without a GPU, by the reference."""
+    size = 8 * dtype.itemsize
+    patterns = torch.arange(2**size).to(torch.uint16 if size == 16 else torch.uint8)
+    x = patterns.view(dtype).view(16, -1).to("cuda" if torch.cuda.is_available() else "cpu")
+    cols = x.shape[1] // 6 * 6  # whole heads
+    x = x[:, :cols].contiguous() if name == "qkv" else x
+    y = (MOVES | FLOATS_MOVE)[name](x)
+    assert y.dtype == dtype
+    raw = torch.int16 if size == 16 else torch.int8
+    assert torch.equal(y.contiguous().view(raw), x.view(raw))
+
+
 def test_padding_goes_and_comes_back() -> None:
     kept = torch.tensor([0, 1, 2, 5, 6, 8])
     rows = warpsmith.gather_rows(X, kept)
@@ -59,6 +97,23 @@ def test_padding_goes_and_comes_back() -> None:
     place = torch.full((9,), -1)
     place[kept] = torch.arange(6)
     assert torch.equal(warpsmith.gather_rows(rows, place), wanted)
+
+
+def test_masks_may_be_larger() -> None:
+    x, mask = torch.randn(4, 1, 6), torch.rand(3, 1, 5, 6) > 0.5
+    x.requires_grad_()
+    y = warpsmith.masked_fill(x, mask, 2.0)
+    assert torch.equal(y, x.masked_fill(mask.expand(3, 4, 5, 6), 2.0))
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(grad, (~mask).expand(3, 4, 5, 6).sum((0, 2), keepdim=True)[0].to(x.dtype))
+    with pytest.raises(RuntimeError, match=r"masked_fill: expected mask to broadcast to the shape"):
+        warpsmith.masked_fill(torch.ones(4, 5), torch.ones(2, 4, 6, dtype=torch.bool), 0.0)
+
+
+def test_a_table_of_integers_is_named() -> None:
+    table, indices = torch.ones(3, 4, dtype=torch.int8), torch.tensor([1])
+    with pytest.raises(RuntimeError, match=r"a floating-point tensor, got torch\.int8"):
+        warpsmith.embedding(table, indices)
 
 
 def test_the_last_of_several_values_stays() -> None:

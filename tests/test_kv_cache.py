@@ -163,21 +163,26 @@ _OUTSIDE = """
 import torch, warpsmith
 q = torch.zeros(1, 1, 2, 64, device="cuda", dtype=torch.float16)
 cache = torch.zeros(4, 16, 1, 64, device="cuda", dtype=torch.float16)
-table = torch.tensor([[1, {page}]], device="cuda", dtype=torch.int32)
+given = {{"block_table": torch.tensor([[1, {page}]], device="cuda", dtype=torch.int32)}}
+if {e4m3}:
+    cache = cache.to(torch.float8_e4m3fn)
+    given |= dict.fromkeys(("k_scale", "v_scale"), torch.ones((), device="cuda"))
 n = torch.tensor([20], device="cuda", dtype=torch.int32)
-warpsmith.attention_with_kv_cache(q, cache, cache, n, block_table=table, variant="{variant}")
+warpsmith.attention_with_kv_cache(q, cache, cache, n, **given, variant="{variant}")
 torch.cuda.synchronize()
 """
 
 
 @gpu
-@pytest.mark.parametrize("rung", ["naive", "split_kv", "query_tiles"])
+@pytest.mark.parametrize(
+    "rung", [rung.name for rung in catalogue.get("attention_with_kv_cache").ladder]
+)
 def test_a_page_outside_ends_the_kernel_with_a_message(rung: str) -> None:
     """In a process of its own, which is of no use for CUDA afterwards."""
     variants = catalogue.get("attention_with_kv_cache").variants
     named = next(v.name for v in variants if (v.rung.name, v.dtype) == (rung, "f16"))
     for page, fails in ((3, False), (4, True), (-1, True)):
-        code = _OUTSIDE.format(page=page, variant=named)
+        code = _OUTSIDE.format(page=page, e4m3=rung.endswith("e4m3"), variant=named)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         said = "block_table names a page that the cache does not have" in done.stderr
         assert (done.returncode != 0, said) == (fails, fails), done.stderr[-2000:]

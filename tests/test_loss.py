@@ -24,7 +24,7 @@ from warpsmith.loss.fused_linear_cross_entropy import (
     LEAST_ROWS,
     ROW_TILE,
     _class_blocks,
-    _default_chunk,
+    default_chunk,
 )
 
 DEVICE = "cuda" if GPU else "cpu"
@@ -492,7 +492,7 @@ def test_fused_layer_refuses(label: str) -> None:
 
 def test_chunks_are_even_and_large() -> None:
     for rows, row_bytes in ((8192, 256512), (9000, 256512), (100, 64), (8192, 8 << 20), (0, 64)):
-        chunk = _default_chunk(rows, row_bytes)
+        chunk = default_chunk(rows, row_bytes)
         assert chunk % ROW_TILE == 0
         assert chunk >= min(rows // CHUNKS, LEAST_ROWS)
         assert chunk * row_bytes <= max(CHUNK_BYTES, LEAST_ROWS * row_bytes)
@@ -504,12 +504,12 @@ def test_by_default_there_are_several_chunks(row_bytes: int) -> None:
     about a quarter.
     """
     for rows in (*range(ROW_TILE + 1, 20 * ROW_TILE, 37), 4096, 8192, 65536, 100001):
-        chunk = _default_chunk(rows, row_bytes)
+        chunk = default_chunk(rows, row_bytes)
         assert -(-rows // chunk) >= LEAST_CHUNKS
         if rows % (CHUNKS * ROW_TILE) == 0 and rows >= CHUNKS * LEAST_ROWS:
             assert chunk * CHUNKS <= rows
     for rows in (1, ROW_TILE):
-        assert _default_chunk(rows, row_bytes) >= rows
+        assert default_chunk(rows, row_bytes) >= rows
 
 
 def test_no_chunk_of_no_rows() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch, references
+from warpsmith.core import catalogue, dispatch, references, twins
 from warpsmith.core.catalogue import DTYPES, Inputs, Op, Variant
 from warpsmith.gemm import matmul_tf32_cases, reference_in_large
 from warpsmith.gemm.linear import ACTIVATIONS
@@ -118,6 +120,50 @@ def test_sums_of_the_twin_end_where_tiles_do() -> None:
 
     for tile in (*twin.SINGLES.values(), *twin.TF32S.values()):
         assert twin.DEPTH % tile.k == twin.LONG_DEPTH % tile.k == 0
+    for name in twin.BOXED:
+        assert twin.BOX_DEPTH % twin.HALVES[name].k == 0
+
+
+def test_which_operands_the_twin_reads_by_descriptors() -> None:
+    pytest.importorskip("triton")
+    from warpsmith.spec.triton.boxes import Boxes, boxes_of
+
+    def read(x: Tensor) -> tuple[tuple[int, ...], bool, int] | None:
+        boxes = boxes_of(x, 64)
+        return boxes and (tuple(boxes.rows.shape), boxes.turned, boxes.step)
+
+    x = torch.zeros(3, 40, 72, dtype=torch.bfloat16)
+    assert read(x) == ((120, 72), False, 40)
+    assert read(x[:, :, :63]) == ((120, 63), False, 40)
+    assert read(x[:, 8:]) == ((112, 72), False, 40)
+    assert read(x[:1].expand(3, 40, 72)) == ((40, 72), False, 0)
+    assert read(x.mT[:1]) == ((40, 72), True, 0)
+    assert read(torch.zeros(3, 64, 72, dtype=torch.bfloat16).mT) == ((192, 72), True, 64)
+    assert read(x.mT) is None  # the last box of a product has values of the next
+    assert read(x[:, :, 1:]) is None  # starts at no multiple of 16 bytes
+    assert read(torch.zeros(1, 40, 71, dtype=torch.bfloat16)) is None  # nor do its rows
+    assert read(x[:, :, ::2]) is None
+    assert read(x[:, :1].expand(3, 40, 72)) is None  # rows that are one
+    assert read(x[:, :0]) is None
+    tile = Boxes(x[0], True, 0).of(128, 64)
+    assert tile.block_shape == [64, 128]
+
+
+def test_a_descriptor_of_groups_reads_none_of_the_next() -> None:
+    """NaN of other groups, next to a group's last values of k and columns."""
+    if not twins.triton_available() or not twins.interpreting():
+        pytest.skip("needs Triton's interpreter")  # on a GPU, samples are judged
+    from warpsmith.gemm import grouped_matmul_triton as twin
+
+    x, w = torch.randn(300, 72).half(), torch.randn(3, 40, 72).half().mT
+    w[1] = float("nan")
+    x[100:200] = float("nan")
+    offs = torch.tensor([100, 200, 300], dtype=torch.int32)
+    for right in (w, w.contiguous()):
+        y = twin.grouped_matmul(x, right, offs)
+        for part, group in ((slice(0, 100), 0), (slice(200, 300), 2)):
+            wanted = x[part].float() @ right[group].float()
+            torch.testing.assert_close(y[part].float(), wanted, rtol=1e-3, atol=1e-3)
 
 
 SIZES = (1, 7, 16, 33, 127, 128, 129, 1000, 4097)
@@ -279,3 +325,55 @@ def test_more_products_than_a_grid_has_blocks() -> None:
         choice = warpsmith.which("matmul", batched, batched.transpose(1, 2), sm=90)
         assert choice.variant is not None
         assert (choice.variant.rung.name == "naive") is naive
+
+
+@pytest.mark.gpu
+def test_a_thread_may_begin_with_a_product() -> None:
+    """Autograd's does: it makes no context current where its tensors come from the cache, and the
+    driver makes maps of tensors with a current context alone.
+    """
+    a, b = (torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    wanted = warpsmith.matmul(a, b)
+    warpsmith.matmul(a, b)  # leaves the cache what another result needs
+    with ThreadPoolExecutor(1) as pool:
+        assert torch.equal(pool.submit(warpsmith.matmul, a, b).result(), wanted)
+
+
+# --- training with experts in fp8 -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_gradients_of_grouped_products_in_fp8(device: str) -> None:
+    """Both gradients by `scaled_grouped_matmul`, with what `quantize_fp8` makes of the operands,
+    are those of the product in f32, as near as three bits of a mantissa bring them.
+    """
+    generator = torch.Generator().manual_seed(38)
+    x, w, dy = (
+        torch.randn(*shape, generator=generator).to(device)
+        for shape in ((96, 64), (3, 48, 64), (96, 48))  # w: [groups, n, k]
+    )
+    offs = torch.tensor((37, 37, 96), dtype=torch.int32, device=device)
+    leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
+    y = warpsmith.grouped_matmul(leaves[0], leaves[1].mT, offs)
+    wanted = (y.detach(), *torch.autograd.grad(y, leaves, dy))
+
+    def near(t: Tensor) -> tuple[Tensor, Tensor]:
+        return warpsmith.quantize_fp8(t, dtype=torch.float8_e4m3fn)
+
+    def ranging(t: Tensor) -> tuple[Tensor, Tensor]:
+        return warpsmith.quantize_fp8(t, dtype=torch.float8_e5m2)
+
+    (qx, sx), (qw, sw), (qdy, sdy) = near(x), near(w), ranging(dy)
+    forward = warpsmith.scaled_grouped_matmul(qx, qw.mT, offs, sx, sw, "f32")
+    (by_k, of_k), (xt, of_x), (dyt, of_dy) = near(w.mT), near(x.t()), ranging(dy.t())
+    dx = warpsmith.scaled_grouped_matmul(qdy, by_k.mT, offs, sdy, of_k, "f32")
+    dw = warpsmith.scaled_grouped_matmul(
+        dyt, xt.t(), offs, of_dy.expand(3, -1), of_x.expand(3, -1), "f32"
+    )
+    for name, got, exact in zip(("y", "dx", "dw"), (forward, dx, dw), wanted, strict=True):
+        assert got.shape == exact.shape
+        error = (got - exact).norm() / exact.norm()
+        # of one factor by 2^-4 at most, in e5m2 2^-3; spread evenly, by 0.58 of that
+        assert error < 0.58 * math.hypot(2**-4, 2**-4 if name == "y" else 2**-3), name
+        assert error > 0.01, f"{name} is no product of fp8"
+    assert not dw[1].any()  # a group without tokens

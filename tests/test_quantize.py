@@ -160,3 +160,16 @@ def test_not_differentiable() -> None:
     ):
         with pytest.raises(RuntimeError):
             scale.sum().backward()
+
+
+def test_a_gradient_is_refused_by_the_public_name() -> None:
+    """It would be lost in silence otherwise."""
+    x = torch.randn(4, 128, requires_grad=True)
+    for function, name in (
+        (warpsmith.quantize_fp8, "quantize_fp8"),
+        (warpsmith.quantize_int8, "quantize_int8"),
+    ):
+        _, scale = function(x)
+        with pytest.raises(RuntimeError, match=f"^{name}: the derivative"):
+            scale.sum().backward()
+        assert not function(x.detach())[1].requires_grad

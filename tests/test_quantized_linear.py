@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -114,6 +115,30 @@ def test_words_lie_as_the_picture_says(bits: int) -> None:
         assert code == int(codes[j, column]) & (2**bits - 1)
 
 
+@pytest.mark.parametrize(("k", "group", "bits"), [(192, 64, 4), (448, 0, 4), (448, 0, 8)])
+def test_an_infinite_scale_of_a_long_group_in_the_twin(k: int, group: int, bits: int) -> None:
+    """The twin adds long groups up in parts, which an infinite scale must not meet one by one."""
+    pytest.importorskip("triton")
+    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("the twin runs here in the interpreter only")
+    from warpsmith.gemm import quantized_linear_triton
+
+    g = generator(3)
+    groups = k // group if group else 1
+    words_of_unit = 512 if bits == 4 else 1024
+    weight = torch.randint(-(2**31), 2**31, (1, k // 64, words_of_unit), generator=g)
+    x = torch.randint(-2, 3, (3, k), generator=g).half()
+    scales = torch.zeros(groups, 16).half()
+    scales[0] = float("inf")
+    given = (x, weight.to(torch.int32), scales, None, None)
+    found = quantized_linear_triton.quantized_linear(*given)
+    sums = x[:, : group or k].double() @ codes_of(given[1], 16, k).double()[:, : group or k].t()
+    if bits == 4:
+        sums -= 8 * x[:, : group or k].double().sum(-1, keepdim=True)
+    assert sums.ne(0).any()
+    assert torch.equal(found.double().nan_to_num(7.0), (sums * float("inf")).nan_to_num(7.0))
+
+
 def test_order_of_groups() -> None:
     given, _ = made(16, 128, 32, "gptq")
     in_order = torch.arange(128, dtype=torch.int32) // 32
@@ -151,17 +176,35 @@ def test_unknown_layout_and_zeros_of_int8() -> None:
 
 
 def test_gradients_are_those_of_the_dense_layer() -> None:
+    """Whole numbers, so that sums have no order."""
+
+    def numbers(seed: int, *shape: int) -> Tensor:
+        return torch.randint(-4, 5, shape, generator=generator(seed)).float()
+
     given, weight = made(24, 64, 32, "awq")
     of = warpsmith.repack_quantized_weight(**given, dtype=torch.float32)
     x, bias, scales = (
-        t.requires_grad_() for t in (torch.randn(5, 64), torch.randn(24), of.scales.clone())
+        t.requires_grad_() for t in (numbers(1, 5, 64), numbers(2, 24), of.scales.clone())
     )
     y = warpsmith.quantized_linear(x, of.weight, scales, of.zeros, bias)
-    grad = torch.randn(5, 24)
+    grad = numbers(3, 5, 24)
     dx, dbias, dscales = torch.autograd.grad(y, (x, bias, scales), grad)
     torch.testing.assert_close(dx, grad @ weight.float())
-    torch.testing.assert_close(dbias, grad.sum(0))
-    codes = weight / of.scales.double().t().repeat_interleave(32, 1)
+    assert torch.equal(dbias, grad.sum(0))
+    codes = (weight / of.scales.double().t().repeat_interleave(32, 1)).round()
     each = (grad.t() @ x.detach()) * codes
-    torch.testing.assert_close(dscales, each.view(24, 2, 32).sum(-1).t().float())
+    assert torch.equal(dscales, each.view(24, 2, 32).sum(-1).t().float())
     assert not of.weight.requires_grad
+
+
+def test_a_bias_in_f32_beside_rows_in_16_bits() -> None:
+    given, _ = made(64, 64, 32, "gptq")
+    repacked = warpsmith.repack_quantized_weight(**given)
+    x = torch.randn(4, 64, generator=generator(1)).half()
+    bias = torch.randn(64, generator=generator(2)).requires_grad_()
+    y = warpsmith.quantized_linear(x, *repacked, bias)
+    assert torch.equal(y, warpsmith.quantized_linear(x, *repacked, bias.detach().half()))
+    y.sum().backward()
+    assert bias.grad is not None
+    assert bias.grad.dtype == torch.float32
+    assert torch.equal(bias.grad, torch.full_like(bias, 4.0))

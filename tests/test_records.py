@@ -164,3 +164,8 @@ def test_rows_of_sources_that_the_lock_does_not_know_speak_for_nothing(
 )
 def test_peers_are_all_none_or_named(text: str | None, peers: tuple[str, ...] | None) -> None:
     assert arguments.parse_peers(text) == peers
+
+
+def test_errors_on_record_have_no_paths_of_the_machine() -> None:
+    error = RuntimeError("refused at /home/me/warpsmith/csrc/host/tensor.h, line 3\nmore")
+    assert bench.first_line(error) == "RuntimeError: refused at tensor.h, line 3"

@@ -155,6 +155,14 @@ def test_a_table_gets_no_gradient_in_silence() -> None:
         warpsmith.rope(q.requires_grad_(), k, inplace=True)
 
 
+def test_lists_are_no_tensors() -> None:
+    q = torch.ones(1, 3, 2, 8)
+    with pytest.raises(TypeError, match="rope: expected positions to be a tensor or None, got li"):
+        warpsmith.rope(q, positions=[0, 1, 2])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="rope: expected cos to be a tensor or None, got list"):
+        warpsmith.rope(q, None, [1.0], [0.0])  # type: ignore[arg-type]
+
+
 def test_positions_outside_of_tables_raise() -> None:
     q, k = _heads()
     cos = torch.ones(9, 32, dtype=torch.float64)

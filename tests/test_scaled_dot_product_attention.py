@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import warpsmith
 from warpsmith.core import catalogue
+from warpsmith.records import elsewhere as records
 
 NAME = "scaled_dot_product_attention"
 MODULE = catalogue.composites()[NAME].module
@@ -152,7 +153,7 @@ def test_which_says_who_serves(module: Any, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "_why_unserved", lambda *call: None)
     taken = reason(shape, shape, shape, is_causal=True)
     assert taken.startswith("taken over: ")
-    # on Hopper forward calls are left to cuDNN by the record, training is not
+    # on Hopper long calls are left to cuDNN by the record
     for sm, left in ((80, False), (89, False), (90, True)):
         assert ("faster on the record" in reason(shape, shape, shape, sm=sm)) == left
     short = (2, 8, 64, 128)
@@ -168,13 +169,52 @@ def test_which_says_who_serves(module: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert "aligned" in reason((2, 8, 1, 100), *((2, 8, 9, 100),) * 2)
     mask = torch.empty(1024, 1024, dtype=torch.bool, device="meta")
     assert "taken over" in reason(shape, shape, shape, sm=90, attn_mask=mask)
-    given = [
-        torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True)
-        for _ in range(3)
-    ]
-    assert "taken over" in warpsmith.which(NAME, *given, sm=90).reason
+
+
+def test_calls_for_gradients_are_judged_by_both_ways(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_why_unserved", lambda *call: None)
+    ways = {True: (128, 256, 1000, 2000), False: (64, 128, 1000, 2000)}
+    faster = [module.Faster(90, gradient, dims[:2], dims[2:]) for gradient, dims in ways.items()]
+    monkeypatch.setattr(module, "PYTORCH_IS_FASTER", faster)
+
+    def served(tokens: int, d: int, gradient: bool) -> str:
+        given = [x.requires_grad_(gradient) for x in made(*((2, 8, tokens, d),) * 3)]
+        return warpsmith.which(NAME, *given, sm=90).reason
+
+    both, one = "faster on the record, forward and backward", "faster on the record"
+    assert served(1000, 128, gradient=True).endswith(both)
+    assert served(1000, 128, gradient=False).endswith(one)
+    assert served(1000, 64, gradient=False).endswith(one)
+    for tokens, d, gradient in ((1000, 64, True), (1000, 256, False), (999, 128, True)):
+        assert "taken over" in served(tokens, d, gradient)
+    assert "taken over" in served(2001, 128, True)
+    given = [x.requires_grad_() for x in made(*((2, 8, 1000, 128),) * 3)]
     with torch.no_grad():
-        assert "faster on the record" in warpsmith.which(NAME, *given, sm=90).reason
+        assert warpsmith.which(NAME, *given, sm=90).reason.endswith(one)
+    dropped = warpsmith.which(NAME, *given, dropout_p=0.1, sm=90)
+    assert "taken over" in dropped.reason
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert "taken over" in served(1000, 128, gradient=True)
+        assert served(1000, 128, gradient=False).endswith(one)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_calls_of_few_queries_are_no_record_of_flash_attention(module: Any) -> None:
+    assert records._FEW_QUERIES == module.FEW_QUERIES
+
+
+def test_the_record_leaves_long_training_on_hopper_to_pytorch(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_why_unserved", lambda *call: None)
+    given = [x.requires_grad_() for x in made((1, 32, 8192, 128), *((1, 8, 8192, 128),) * 2)]
+    named = {"is_causal": True, "enable_gqa": True}
+    assert "forward and backward" in warpsmith.which(NAME, *given, sm=90, **named).reason
+    assert "taken over" in warpsmith.which(NAME, *given, sm=80, **named).reason
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import warpsmith
 
@@ -205,3 +206,22 @@ def test_places_outside_are_refused() -> None:
         warpsmith.index_put(X, (AT,), torch.ones(5))
     with pytest.raises(IndexError, match="transpose: expected dim to lie in"):
         warpsmith.transpose(CUBE, 0, 3)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        warpsmith.scaled_masked_softmax,
+        lambda x, mask=None, **o: warpsmith.bias_scale_mask_softmax_dropout(x, None, mask, **o)[0],
+    ],
+)
+def test_what_is_excluded_is_said_so(function: Callable[..., Tensor]) -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    excluded = x > 0.5
+    wanted = torch.softmax(x.masked_fill(excluded, float("-inf")), -1)
+    torch.testing.assert_close(function(x, excluded=excluded), wanted)
+    assert torch.equal(function(x, excluded=excluded), function(x, excluded))
+    with pytest.raises(ValueError, match=r"softmax.*: expected either a mask or excluded"):
+        function(x, excluded, excluded=excluded)
+    with pytest.raises(TypeError, match=r"expected excluded to be a tensor of torch\.bool, got"):
+        function(x, excluded=x)

@@ -130,10 +130,142 @@ def test_chunks_are_no_window() -> None:
 
     window = masking_utils.sliding_window_causal_mask_function(4)
     chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
-    assert ours._is_window(4, named(window))
-    assert not ours._is_window(4, named(chunks))
-    assert not ours._is_window(4, named(window) | {"allow_is_causal_skip": False})
-    assert not ours._is_window(4, named(window) | {"kv_length": 12})
+    assert ours._is_causal(named(window))
+    assert not ours._is_causal(named(chunks))
+    assert not ours._is_causal(named(window) | {"allow_is_causal_skip": False})
+    assert not ours._is_causal(named(window) | {"kv_length": 12})
+
+
+def _behind_a_cache(name: str, cache: Any, *chunks: Tensor, **named: Any) -> Tensor:
+    """The answers to the last of several chunks of a prompt."""
+    model = _model("Llama", name)
+    with torch.no_grad():
+        for chunk in chunks:
+            logits = model(chunk, past_key_values=cache, use_cache=True, **named).logits
+    return logits  # type: ignore[no-any-return]
+
+
+def _caches(kind: str) -> list[Any]:
+    """One for each of two models."""
+    if kind == "dynamic":
+        return [transformers.DynamicCache() for _ in range(2)]
+    return [transformers.StaticCache(config=_config("Llama"), max_cache_len=24) for _ in range(2)]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_decoding_has_a_mask_only_where_the_gpu_alone_counts_tokens(
+    kind: str, captured: bool, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a graph that is being captured, too, where transformers makes one for every model."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
+    monkeypatch.setattr(ours, "_records", lambda: captured)
+    own, eager = _caches(kind)
+    tokens = _tokens(2, 9)
+    chunks = tokens[:, :8], tokens[:, 8:]
+    seen: list[Any] = []
+    attend = warpsmith.scaled_dot_product_attention
+    monkeypatch.setattr(
+        warpsmith,
+        "scaled_dot_product_attention",
+        lambda *args, **named: seen.append(args[3:6]) or attend(*args, **named),
+    )
+    found = _behind_a_cache(ours.NAME, own, *chunks)
+    layers = SIZES["num_hidden_layers"]
+    assert len(seen) == 2 * layers
+    assert all(mask is None and causal for mask, _, causal in seen[:layers])
+    for mask, _, causal in seen[layers:]:
+        assert (mask is None) == (kind == "dynamic")
+        assert not causal
+    expected = _behind_a_cache("eager", eager, *chunks)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_cache_of_fixed_size_is_read_as_far_as_it_is_filled(
+    padded: bool, tokens: int, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ours, "_decodes", lambda *tensors: True)
+    lengths: list[list[int]] = []
+    attend = warpsmith.attention_with_kv_cache
+
+    def record(q: Tensor, k: Tensor, v: Tensor, held: Tensor, *rest: Any, **named: Any) -> Any:
+        assert k.shape[1] == 24
+        lengths.append(held.tolist())
+        return attend(q, k, v, held, *rest, **named)
+
+    monkeypatch.setattr(warpsmith, "attention_with_kv_cache", record)
+    own, eager = _caches("static")
+    given = _tokens(2, 8 + tokens)
+    chunks = given[:, :8], given[:, 8:]
+    named = {"attention_mask": torch.ones(2, 24, dtype=torch.long)} if padded else {}
+    found = _behind_a_cache(ours.NAME, own, *chunks, **named)
+    assert lengths == ([] if padded else [[8 + tokens] * 2] * SIZES["num_hidden_layers"])
+    expected = _behind_a_cache("eager", eager, *chunks, **named)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_kernels_of_a_cache_take() -> None:
+    def made(d: int, **changes: Any) -> list[Tensor]:
+        return [torch.empty(1, 2, 9, d, **{"dtype": torch.bfloat16, **changes}) for _ in range(3)]
+
+    class OnGpu(Tensor):
+        is_cuda = True
+
+    def of(tensors: list[Tensor]) -> bool:
+        return ours._decodes(*(x.as_subclass(OnGpu) for x in tensors))
+
+    assert of(made(64))
+    assert not ours._decodes(*made(64))
+    assert not of(made(64, dtype=torch.float32))
+    assert not of(made(68))
+    assert not of(made(264))
+    assert not of([x[..., ::2] for x in made(64)])
+    assert not of([x[..., 1:65] for x in made(66)])
+    needs = [x.requires_grad_() for x in made(64)]
+    assert not of(needs)
+    with torch.no_grad():
+        assert of(needs)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_several_queries_behind_a_cache_are_causal(padded: bool, calls: list[Any]) -> None:
+    own, eager = _caches("dynamic")
+    tokens = _tokens(2, 12)
+    chunks = tokens[:, :7], tokens[:, 7:]
+    found = _behind_a_cache(ours.NAME, own, chunks[0])
+    calls.clear()
+    model = _model("Llama", ours.NAME)
+    seen = torch.ones(2, 12, dtype=torch.long)
+    seen[1, :3] = 0 if padded else 1
+    with torch.no_grad():
+        found = model(chunks[1], past_key_values=own, use_cache=True, attention_mask=seen).logits
+    if padded:
+        assert [name for name, _ in calls] == ["scaled_dot_product_attention"] * 2
+        return
+    assert [(name, named["causal"], named["mask"]) for name, named in calls] == [
+        ("flash_attention", True, None)
+    ] * 2
+    expected = _behind_a_cache("eager", eager, *chunks)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_numbers_that_only_the_gpu_has_need_a_mask() -> None:
+    plain = {"q_length": 1, "kv_length": 9, "q_offset": 8}
+    assert ours._needs_none(plain)
+    assert ours._needs_none({"q_length": 9, "kv_length": 12})  # a new cache of fixed size
+    assert ours._needs_none(plain | {"local_size": 10})
+    for other in (
+        {"q_offset": torch.tensor(8)},
+        {"q_offset": 5},
+        {"q_length": 2, "q_offset": 7},
+        {"attention_mask": torch.ones(1, 9, dtype=torch.bool)},
+        {"allow_is_causal_skip": False},
+        {"use_vmap": True},
+        {"local_size": 9},
+    ):
+        assert not ours._needs_none(plain | other), other
 
 
 def test_packed_sequences(calls: list[Any]) -> None:

@@ -216,7 +216,7 @@ def test_the_rung_says_which_tile_and_why(name: str, dtype: torch.dtype) -> None
         pytest.skip("says it of this GPU")
     said = rung.plan(x, weight, *rest)
     assert said == f"{chosen}: {chosen.clocks} clocks expected, the least of its menu"
-    assert said.startswith("tiles of 128 x ")
+    assert said.startswith("tiles of 64 x ")
     assert rung.plan(x[:0], weight, *rest) is None
 
 
@@ -231,5 +231,6 @@ def test_the_rung_of_fp8_says_which_tile_and_why() -> None:
     assert "128 x 256" in rung.plan(a, a.t(), one, one, "bf16", True)
     for scales, fast in ((blocks, True), ((one, one), False)):
         assert "128 x 192" in rung.plan(a, a.t(), *scales, "bf16", fast)
-    assert rung.plan(a[:16], a.t(), one, one).startswith("tiles of 128 x 16, operands swapped")
-    assert rung.plan(a[:0], a.t(), one, one) is None
+    few = rung.plan(a[:16], a.t(), one, one, "bf16", False)
+    assert few.startswith("tiles of 64 x 16, operands swapped")
+    assert rung.plan(a[:0], a.t(), one, one, "bf16", False) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,11 @@ def scaled(i: Inputs, rows: int, vectors: int) -> tuple[Any, ...]:
     """8-bit weights, their scale, and vectors of 1024 values."""
     x = Inputs(torch.bfloat16).plain(*(vectors, 1024)[vectors == 1 :])
     return i.plain(rows, 1024), x, torch.ones(())
+
+
+def any_order(i: Inputs, count: int, cols: int) -> tuple[Any, ...]:
+    """Rows put back where they came from, by atomics if that is fastest."""
+    return i.plain(count, cols), torch.arange(count), count, False
 
 
 def last(x: Tensor) -> Tensor:
@@ -106,6 +112,10 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("mean", "f32", 90, "invariant", lambda i: (i.plain(64, 128).t(), -1, False, True), "warp"),
     ("argmax", "f16", 90, "middle", lambda i: (i.plain(4, 64, 32), 1), "columns"),
     ("var", "bf16", 90, "stepped", lambda i: (i.plain(64, 128)[:, ::2],), "warp"),
+    ("scatter_rows", "bf16", 90, "in any order", lambda i: any_order(i, 2048, 2048), "atomic"),
+    ("scatter_rows", "bf16", 90, "few long rows", lambda i: any_order(i, 2048, 2049), "scan"),
+    ("scatter_rows", "f16", 80, "many values", lambda i: any_order(i, 2049, 2048), "sorted"),
+    ("scatter_rows", "f32", 90, "many in f32", lambda i: any_order(i, 2049, 2048), "atomic"),
     ("cumsum", "f32", 90, "rows", lambda i: (i.plain(8, 1000),), "pack"),
     ("cumsum", "i32", 80, "a long row", lambda i: (i.plain(1 << 16),), "look_back"),
     ("cumsum", "f32", 90, "a longer row", lambda i: (i.plain(1 << 24),), "two_pass"),
@@ -344,6 +354,81 @@ def test_arguments_may_be_named() -> None:
     tanh = dispatch.which("gelu", x, approximate="tanh", sm=90)
     assert tanh == dispatch.which("gelu_tanh", x, sm=90)
     assert dispatch.which("gelu", x, approximate="none", sm=90) == dispatch.which("gelu", x, sm=90)
+
+
+def _heads(heads: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.ones(2, 16, heads, 64, dtype=dtype)
+
+
+_BOXES = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 2.0, 2.0]])
+
+#: a public function, a call of it that its operator takes in other words, what serves that
+PUBLIC_CALLS: tuple[tuple[str, tuple[Any, ...], dict[str, Any], str], ...] = (
+    ("rope", (_heads(8), _heads(2)), {}, "rope_bf16x8_pack"),
+    ("rope", (_heads(8),), {"base": 5e5, "inplace": True}, "rope_inplace_bf16x8_pack"),
+    ("flash_attention", (_heads(8), _heads(2), _heads(2)), {"window": (3, 0)}, "flash_attention"),
+    ("transpose", (torch.ones(64, 3, 32), 0, 2), {}, "permute_f32"),
+    ("upsample_nearest2d", (torch.ones(1, 3, 8, 8),), {"scale_factor": 2}, "upsample_nearest2d_fo"),
+    ("nms", (_BOXES, torch.ones(2), 0.5), {}, "nms_ordered_f32_mask"),
+    ("nms_fixed", (_BOXES, torch.ones(2), 0.5), {}, "nms_ordered_f32_mask"),
+    ("layer_norm", (torch.ones(4, 64), (64,)), {}, "layer_norm_f32x4_pack_registers"),
+    ("embedding", (torch.tensor([1, 0]), torch.ones(8, 64)), {}, "embedding_f32x4_pack"),
+)
+
+
+@pytest.mark.parametrize(("name", "args", "named", "serves"), PUBLIC_CALLS)
+def test_calls_of_functions_are_understood(
+    name: str, args: tuple[Any, ...], named: dict[str, Any], serves: str
+) -> None:
+    before = [a.clone() for a in args if isinstance(a, Tensor)]
+    assert dispatch.which(name, *args, sm=90, **named).name.startswith(serves)
+    after = [a for a in args if isinstance(a, Tensor)]
+    assert all(map(torch.equal, before, after)), "nothing is computed"
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "named", "says"),
+    [
+        ("add", (torch.ones(4, 8), 2.0), {}, "PyTorch's kernels serve such a call: add"),
+        ("add", (torch.ones(4), torch.ones(4)), {"alpha": 2}, "PyTorch's kernels .*: add"),
+        ("mul_add", (torch.ones(4), torch.ones(4), 1.0), {}, "PyTorch's kernels .*: addcmul|mul"),
+        ("dropout", (torch.ones(4),), {"training": False}, "nothing is computed"),
+        (
+            "fused_linear_cross_entropy",
+            (torch.ones(2, 3, 8), torch.ones(16, 8), torch.zeros(2, 3, dtype=torch.int64)),
+            {"reduction": "none", "softcap": 3.0, "token_weight": torch.ones(2, 3)},
+            "of 6 x 16 logits",
+        ),
+    ],
+)
+def test_what_the_function_takes_beyond_its_kernels(
+    name: str, args: tuple[Any, ...], named: dict[str, Any], says: str
+) -> None:
+    assert re.search(says, dispatch.which(name, *args, sm=90, **named).reason)
+
+
+def test_a_call_that_writes_first_leaves_its_arguments() -> None:
+    k_cache, v_cache = (torch.zeros(2, 32, 2, 64, dtype=torch.bfloat16) for _ in range(2))
+    lengths = torch.zeros(2, dtype=torch.int32)
+    tokens = {"k": _heads(2), "v": _heads(2)}
+    choice = dispatch.which(
+        "attention_with_kv_cache", _heads(8), k_cache, v_cache, lengths, sm=90, **tokens
+    )
+    assert choice.name.startswith("attention_with_kv_cache_bf16")
+    assert not k_cache.any()
+
+
+def test_asking_draws_nothing() -> None:
+    state = torch.get_rng_state()
+    assert dispatch.which("dropout", torch.ones(4, 64), 0.5, True, sm=90).variant is not None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_bad_calls_of_functions_raise_here_too() -> None:
+    with pytest.raises(RuntimeError, match=r"expected k to have dtype .* like q, got"):
+        dispatch.which("flash_attention", _heads(8), _heads(2, torch.float16), _heads(2), sm=90)
+    with pytest.raises(RuntimeError, match=r"expected boxes to have shape \(n, 4\), got \(2, 3\)"):
+        dispatch.which("nms", _BOXES[:, :3], torch.ones(2), 0.5, sm=90)
 
 
 @pytest.mark.parametrize(

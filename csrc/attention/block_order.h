@@ -1,11 +1,11 @@
 // Which queries of which head a block has, and in what order blocks start.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "attention/attention.h"
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

@@ -96,12 +96,12 @@ inline void check_sequences(std::string_view op, const Tensor& lengths, const Op
   }
 }
 
-// Whether a kernel finds the values of a head side by side.
+// Whether the values of a head are contiguous, as kernels need them.
 inline bool has_unit_heads(const Tensor& x) { return x.size(3) <= 1 || x.stride(3) == 1; }
 
 inline Tensor with_unit_heads(const Tensor& x) { return has_unit_heads(x) ? x : torch::stable::contiguous(x); }
 
-// `table`: with columns side by side, or none.
+// `table`: with contiguous columns, or none.
 inline Pages pages_of(const Tensor& k_cache, const OptionalTensor& table) {
   return {.table = table ? static_cast<const int32_t*>(table->data_ptr()) : nullptr,
           .table_stride = table && table->size(0) > 1 ? table->stride(0) : 0,

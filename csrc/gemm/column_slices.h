@@ -3,11 +3,11 @@
 // addition.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "gemm/skinny.h"
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

@@ -130,6 +130,20 @@ inline Matrix as_matrices(Tensor& tensor, Reading reading, const Batch& batch) {
   return matrix;
 }
 
+// [rows, cols] as the kernels read it, whose rows are contiguous, or its columns; a copy takes the place of `x` where they
+// are not.
+inline Matrix ordered(Tensor& x, Order order) {
+  const int along = order == Order::rows ? 1 : 0;
+  if (x.size(along) > 1 && x.stride(along) != 1) {
+    const std::array<int64_t, 2> strides =
+        order == Order::rows ? std::array{x.size(1), int64_t{1}} : std::array{int64_t{1}, x.size(0)};
+    Tensor copy = empty_strided(x, x.sizes(), Sizes(strides.data(), 2), x.scalar_type());
+    torch::stable::copy_(copy, x);
+    x = copy;
+  }
+  return {.data = x.data_ptr(), .ld = x.size(1 - along) > 1 ? x.stride(1 - along) : 0, .batch = 0, .order = order};
+}
+
 // Device and dtype of `x`, which messages call `like`.
 inline void check_alike(std::string_view op, std::string_view name, const Tensor& tensor, const Tensor& x,
                         std::string_view like) {

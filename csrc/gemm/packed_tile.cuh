@@ -2,12 +2,12 @@
 // bank: a is transposed, so that both are [k][row of a or column of b].
 #pragma once
 
-#include <algorithm>
 #include <numeric>
 
 #include "device/vec.h"
 #include "gemm/gemm.h"
 #include "gemm/thread_tile.cuh"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

@@ -8,6 +8,7 @@
 #include "gemm/operands.h"
 #include "gemm/padding.h"
 #include "gemm/split.h"
+#include "host/into.h"
 #include "host/named_of_nothing.h"
 #include "host/serve.h"
 
@@ -50,17 +51,17 @@ inline void check_operand(const char* op, const char* name, const Tensor& x, int
 }
 
 // The shape of the product: the batch, then rows and columns where the operand is no vector.
-inline Tensor empty_product(const Tensor& a, const Batch& batch, const Layout& left, const Layout& right, bool rows,
-                            bool cols, std::optional<ScalarType> type = {}) {
+inline Tensor product_of(const CallInto& call, const Tensor& a, const Batch& batch, const Layout& left,
+                         const Layout& right, bool rows, bool cols, std::optional<ScalarType> type = {}) {
   Batch shape = batch;
   if (rows) shape.size[shape.rank++] = left.rows();
   if (cols) shape.size[shape.rank++] = right.cols();
-  return empty_contiguous(a, Sizes(shape.size.data(), shape.rank), type.value_or(a.scalar_type()));
+  return result(call, a, Sizes(shape.size.data(), shape.rank), type.value_or(a.scalar_type()));
 }
 
 // a b with the shapes of torch.matmul; nothing where the ladder has no rung for the call. `wide`: in f32 at least.
 template <class Args>
-std::optional<Tensor> multiply(const Call& call, const Tensor& a, const Tensor& b, bool batch_invariant = false,
+std::optional<Tensor> multiply(const CallInto& call, const Tensor& a, const Tensor& b, bool batch_invariant = false,
                                bool wide = false) {
   check_operand(call.op, "a", a, 1);
   check_operand(call.op, "b", b, 1);
@@ -72,7 +73,7 @@ std::optional<Tensor> multiply(const Call& call, const Tensor& a, const Tensor& 
   }
   if (!has_kernel(call, a)) return std::nullopt;
   const ScalarType type = wide ? ScalarType::Float : a.scalar_type();
-  Tensor out = empty_product(a, batch, left, right, a.dim() > 1, b.dim() > 1, type);
+  Tensor out = product_of(call, a, batch, left, right, a.dim() > 1, b.dim() > 1, type);
   if (out.numel() == 0) return out;
   if (left.cols() == 0) {
     check_named_of_nothing<Args>(call, a);

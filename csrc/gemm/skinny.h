@@ -2,10 +2,10 @@
 // matrix product with few rows share. y[v, row] = scale[row] * (a[row, :] . x[v, :])
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "host/dtype.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -34,7 +34,7 @@ struct SkinnyArgs {
 // sizes and the GPU, and so is the order of every addition.
 constexpr int slices_of_k(int64_t blocks, int64_t wanted, int64_t most) {
   constexpr int64_t kMost = 64;  // what the second launch adds up
-  return static_cast<int>(std::clamp<int64_t>(std::min(wanted / blocks, most), 1, kMost));
+  return static_cast<int>(clamp<int64_t>(std::min(wanted / blocks, most), 1, kMost));
 }
 
 // Rows (more where those are plenty) and, of each, bytes that a warp of skinny_ring.cuh takes at a time.

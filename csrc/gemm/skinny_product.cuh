@@ -7,6 +7,7 @@
 #include "gemm/epilogue.cuh"
 #include "gemm/skinny_sum.cuh"
 #include "gemm/split.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -28,7 +29,7 @@ __device__ __forceinline__ X finish_sum(const ProductArgs& a, int64_t /*row*/, f
 inline const char* needs_few_rows(const GemmArgs& p) {
   constexpr int64_t kMost = 0x7fffffff;
   if (p.m > kMostVectors && p.n > 1) return "needs at most 16 rows, or one column";
-  return std::max({p.m, p.n, p.k}) <= kMost ? nullptr : "needs sizes of at most 2^31 - 1";
+  return max_of(p.m, p.n, p.k) <= kMost ? nullptr : "needs sizes of at most 2^31 - 1";
 }
 
 // The same product with few rows: of one column, d^T = b^T a^T.

@@ -3,10 +3,9 @@
 // shares win where it is neither, by more since blocks start early. In f32: tiles by turns, of the height that suits.
 #pragma once
 
-#include <algorithm>
-
 #include "gemm/skinny.h"
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

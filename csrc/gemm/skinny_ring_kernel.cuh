@@ -14,6 +14,7 @@
 #include "gemm/skinny_sum.cuh"
 #include "host/ceil_div.h"
 #include "host/launch.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) skinny_ring_kernel(const Arg
 template <class Tile, class Args>
 void launch_skinny_ring_tile(const Args& a, int most_blocks, cudaStream_t stream) {
   constexpr int kLeastRows = Tile::Share::granule;  // of a block
-  const int64_t blocks = std::clamp<int64_t>(most_blocks / a.splits, 1, ceil_div(a.m, kLeastRows));
+  const int64_t blocks = clamp<int64_t>(most_blocks / a.splits, 1, ceil_div(a.m, kLeastRows));
   const LaunchConfig config{.grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(a.splits)},
                             .block = Tile::threads,
                             .dynamic_smem = Tile::shared_bytes,

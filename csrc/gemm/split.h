@@ -1,10 +1,9 @@
 // Split-K of products (tile/split.h): the workspace for partial sums, which split.cuh adds up, and the choice of a tile.
 #pragma once
 
-#include <algorithm>
-
 #include "gemm/gemm.h"
 #include "gemm/waves.h"
+#include "host/min_max.h"
 #include "tile/split.h"
 
 namespace warpsmith {
@@ -18,7 +17,7 @@ inline constexpr int64_t kLeastDepth = 64;  // values of k that are worth a bloc
 inline int64_t most_splits(const GemmArgs& p) {
   if (p.batch_invariant) return 1;
   const int64_t room = p.sm_count * kPartialsPerSm / (p.batch * p.m * p.n);
-  return std::max<int64_t>(1, std::min({room, p.k / kLeastDepth, kMostSplits}));
+  return std::max<int64_t>(1, min_of(room, p.k / kLeastDepth, kMostSplits));
 }
 
 // f32 [splits, batch, m, n], or what waves.h needs.

@@ -2,11 +2,10 @@
 // memory as they lie in global memory. They differ in how a thread loads.
 #pragma once
 
-#include <algorithm>
-
 #include "gemm/gemm.h"
 #include "gemm/thread_tile.cuh"
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "tile/thread_again.cuh"
 
 namespace warpsmith {

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "gemm/skinny.h"
+#include "host/into.h"
 #include "host/tensor.h"
 #include "row/operands.h"
 #include "row/rows.h"
@@ -38,9 +39,9 @@ inline int vector_count(const Tensor& x) { return x.dim() == 1 ? 1 : static_cast
 inline int64_t vector_stride(const Tensor& x) { return x.dim() == 1 ? 0 : x.stride(0); }
 
 // [m] or [vectors, m].
-inline Tensor empty_product(const Tensor& a, const Tensor& x, ScalarType type) {
+inline Tensor product_of(const CallInto& call, const Tensor& a, const Tensor& x, ScalarType type) {
   const int64_t sizes[2] = {x.size(0), a.size(0)};
-  return x.dim() == 1 ? empty_contiguous(a, Sizes(sizes + 1, 1), type) : empty_contiguous(a, Sizes(sizes, 2), type);
+  return result(call, a, x.dim() == 1 ? Sizes(sizes + 1, 1) : Sizes(sizes, 2), type);
 }
 
 // x, or a copy where its vectors are not contiguous or accesses of `width` values do not tile them: they are small beside

@@ -1,9 +1,8 @@
 // Which products have their last wave cut (tile/waves.h), and the workspace for its partial sums.
 #pragma once
 
-#include <algorithm>
-
 #include "gemm/gemm.h"
+#include "host/min_max.h"
 #include "tile/waves.h"
 
 namespace warpsmith {
@@ -15,7 +14,7 @@ inline int clusters_of(const GemmArgs& p) { return std::max(1, p.sm_count / 2); 
 // Whether a rung that cuts the last wave might serve the call.
 inline bool may_cut_waves(const GemmArgs& p) {
   return !p.batch_invariant && p.sm >= 90 && p.batch == 1 && p.dtype != Dtype::f32 && p.accumulator == Dtype::f32 &&
-         p.a.order == Order::rows && std::max({p.m, p.n, p.k}) <= 0x7fffffff;
+         p.a.order == Order::rows && max_of(p.m, p.n, p.k) <= 0x7fffffff;
 }
 
 // f32 [slice of a tile, kPairTile, kPairTile].

@@ -1,12 +1,11 @@
 // What the rungs by wgmma share on the host: which calls they take, the order of their tiles, the maps of their operands.
 #pragma once
 
-#include <algorithm>
-
 #include "gemm/gemm.h"
 #include "gemm/tensor_core.h"
 #include "gemm/wgmma_tile.cuh"
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "host/tensor_map.h"
 
 namespace warpsmith {

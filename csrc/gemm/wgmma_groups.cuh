@@ -2,10 +2,10 @@
 //   A group's rows begin and end anywhere. Loads of x read on into the next group, whose sums are not stored. Boxes of d, and
 //   of groups along k boxes of x and w, end with the group: their maps have a dimension for the row that a box ends before,
 //   and one as long as the box for how much of it is wanted, both a row a step, so that the copy engine leaves out what lies
-//   past the end, or fills it with zeros. Nothing is masked by threads, and no map is made anew for a group.
+//   past the end, or fills it with zeros. Of groups along k whose lines run along k, loads begin and end at multiples of 16
+//   bytes, and what they bring of other groups is cleared in shared memory. No map is made anew for a group.
 #pragma once
 
-#include <algorithm>
 #include <type_traits>
 
 #include "device/ptx/barrier.h"
@@ -15,6 +15,7 @@
 #include "gemm/groups.cuh"
 #include "gemm/wgmma.h"
 #include "gemm/wgmma_product.cuh"
+#include "host/min_max.h"
 #include "host/tensor_map.h"
 
 namespace warpsmith {
@@ -68,6 +69,13 @@ struct GroupItem {
 };
 
 #if WARPSMITH_HAS_WGMMA
+
+// Where loads of a group along k begin: boxes whose lines run along k begin at multiples of 16 bytes.
+template <class Config>
+__device__ __forceinline__ int first_loaded(const GroupItem& item) {
+  constexpr int kChunk = 16 / static_cast<int>(sizeof(typename Config::T));
+  return Config::a_major == Major::k ? item.first / kChunk * kChunk : item.first;
+}
 
 // Calls body(item) for the tiles of this block.
 template <class Config, class Body>
@@ -178,7 +186,7 @@ class GroupBoxes {
 
 // Config has besides that of gemm/wgmma_tile.cuh
 //   along_k, swapped               as its tile and the groups are
-//   multiply(sums, reader, ...)    as multiply_steps
+//   multiply(sums, reader, shared, item, ...)  as multiply_steps
 //   finish(sums, args, item, m, n) what becomes of the sums of a box, in a row of sums as of an instruction, before they are
 //                                  rounded
 //   pack(args, low, high)          two sums as they are stored
@@ -204,7 +212,7 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
   RingSlot<Config::stages> at;
   // One at least: that of a group without values of k brings zeros.
   const auto steps_of = [&](const GroupItem& item) {
-    return Config::along_k ? max((item.end - item.first + Config::bk - 1) / Config::bk, 1) : work.steps;
+    return Config::along_k ? max((item.end - first_loaded<Config>(item) + Config::bk - 1) / Config::bk, 1) : work.steps;
   };
   if (warpgroup < 0) {
     ptx::lower_registers<Config::Plan::copier_registers>();
@@ -218,7 +226,11 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
           auto& to = shared.ring[at.slot];
           ptx::mbarrier_arrive_expect(full, sizeof(to));
           const int k = step * Config::bk;
-          if constexpr (Config::along_k) {
+          if constexpr (Config::along_k && Config::a_major == Major::k) {
+            const int at_k = first_loaded<Config>(item) + k;
+            copy_operand<typename Config::A, 1, 2>(to.a, a, m, at_k, full);
+            copy_operand<typename Config::B, 1, 2>(to.b, b, n, at_k, full);
+          } else if constexpr (Config::along_k) {
             const int row = item.first + k;
             const RowsOfBox rows(row, item.end - row, Config::bk);
             copy_operand<typename Config::A, 1, 3>(to.a, a, m, rows.first, full, rows.end);
@@ -253,7 +265,7 @@ __device__ __forceinline__ void multiply_groups(const CUtensorMap& a, const CUte
         if constexpr (Config::turns) Turns::pass(warpgroup);
       };
       typename Config::Sums sums;
-      Config::multiply(sums, reader, shared.barriers, at, steps, issued);
+      Config::multiply(sums, reader, shared, item, at, steps, issued);
       const int m = (Config::swapped ? item.col : item.row) + share * Config::rows;
       const int n = Config::swapped ? item.row : item.col;
       boxes.store(sums, args, item, d, m, n);
@@ -277,6 +289,22 @@ GroupedWork grouped_work(const Groups& groups, int64_t m, int64_t n, int64_t k, 
           .group = kTogether / kRows,
           .steps = static_cast<int>(ceil_div(k, Config::bk)),
           .next_w = shared_w ? 0 : 1};
+}
+
+// Of d, whose values are of 16 bits.
+template <class Config, class Args>
+MappedTensor map_of_groups(const Args& p, Dtype dtype) {
+  constexpr int kLines = Config::Plan::box_lines;
+  if constexpr (Config::along_k) {
+    return {.data = p.d,
+            .type = tensor_map_type(dtype),
+            .rank = 3,
+            .sizes = {p.groups.count, p.m, p.n},
+            .strides = {p.m * p.n, p.n},
+            .box = {1, kLines, 64}};
+  } else {
+    return map_of_rows(p.d, dtype, p.m, p.n, p.n, kLines);
+  }
 }
 
 template <class Config>

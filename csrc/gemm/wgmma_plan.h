@@ -4,13 +4,13 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 
 #include "gemm/gemm.h"
 #include "gemm/split.h"
 #include "gemm/wgmma_costs.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -23,9 +23,9 @@ struct WgmmaTile {
 };
 
 inline constexpr WgmmaTile kWgmmaMenu[] = {
-    {128, 256, 2, false, false}, {128, 256, 1, false, false}, {128, 192, 2, false, false},
-    {128, 128, 2, true, false},  {128, 128, 1, true, false},  {128, 64, 1, false, false},
-    {128, 64, 1, false, true},   {128, 32, 1, false, true},   {128, 16, 1, false, true}};
+    {128, 256, 2, false, false}, {128, 256, 1, false, false}, {128, 192, 2, false, false}, {128, 128, 2, true, false},
+    {128, 128, 1, true, false},  {128, 64, 1, false, false},  {128, 64, 1, false, true},   {64, 64, 1, false, true},
+    {64, 32, 1, false, true},    {64, 16, 1, false, true}};
 inline constexpr int kWgmmaTiles = sizeof(kWgmmaMenu) / sizeof(WgmmaTile);
 
 struct WgmmaChoice {
@@ -61,7 +61,7 @@ inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, const WgmmaTile& t, int til
   const int64_t math = t.bm * t.bn / 32, shared = t.bm / 64 * (64 + t.bn);
   const int64_t bytes = int64_t{128} * (t.bm + t.bn / t.cluster);
   const int64_t l2 = bytes * std::max(active, kL2Rate / kL2RateOfOne) / kL2Rate;
-  const int64_t step = std::max({math, shared, l2}) * kStepPercent / 100;
+  const int64_t step = max_of(math, shared, l2) * kStepPercent / 100;
 
   const int64_t store = t.turns ? kStoreInTurns : kStore + t.bm * t.bn / kStoreRate;
   const int64_t values = p.batch * p.m * p.n;

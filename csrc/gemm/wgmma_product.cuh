@@ -1,11 +1,9 @@
 // Products by wgmma as a user needs them: any layout, epilogue and batch, slices of k, a tile of the menu (wgmma_plan.h).
-//   The kernel is that of wgmma_roles.cuh: blocks that stay, a warpgroup that copies, two that multiply. An item is a tile of
+//   The kernel is that of wgmma_roles.cuh: blocks that stay, a warpgroup that copies, one or two that multiply. An item is a tile of
 //   one product of the batch and one slice of k. Maps have three dimensions, of which the first counts products; an operand
 //   that the batch shares has one.
 #pragma once
 
-#include <algorithm>
-#include <stdexcept>
 #include <utility>
 
 #include "device/start_early.h"
@@ -14,6 +12,8 @@
 #include "gemm/wgmma_plan.h"
 #include "gemm/wgmma_registers.cuh"
 #include "gemm/wgmma_roles.cuh"
+#include "host/launch.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -28,7 +28,7 @@ struct WgmmaWork {
 };
 
 template <WgmmaTile tile>
-struct WgmmaMenuPlan : TwoMultiply {
+struct WgmmaMenuPlan : std::conditional_t<tile.bm == kWgmmaRows, OneMultiplies, TwoMultiply> {
   static constexpr int bm = tile.bm, bn = tile.bn, cluster = tile.cluster;
   static constexpr bool turns = tile.turns, swapped = tile.swapped, stays = true;
   // As many as there is room for beside boxes and barriers.
@@ -237,7 +237,7 @@ void launch_wgmma_tile(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_
       if constexpr (!kSwapped || b == Along::k) {
         launch_wgmma_kernel<WgmmaProductConfig<T, a, b, tile>>(seen, choice, stream);
       } else {
-        throw std::logic_error("a tile of swapped operands needs a row-major");
+        broken_promise("a tile of swapped operands needs a row-major");
       }
     });
   };

@@ -13,13 +13,18 @@ namespace warpsmith {
 // A rung's own has besides Store, what becomes of sums: a template over the configuration (gemm/wgmma_store.cuh).
 struct RolesPlan : WgmmaPlan {
   static constexpr bool stays = false;  // a block takes tile after tile
-  // Of a thread, from the start of its role on; 0 where the launch gives enough.
+  // Of a thread, from the start of its role on; 0: those of the launch.
   static constexpr int copier_registers = 0, multiplier_registers = 0;
 };
 
 // Two warpgroups that multiply, on the registers that the third gives up: 64,512 of a multiprocessor's 65,536 in all.
 struct TwoMultiply : RolesPlan {
   static constexpr int warpgroups = 2, copier_registers = 40, multiplier_registers = 232;
+};
+
+// One, for which the launch gives enough registers.
+struct OneMultiplies : RolesPlan {
+  static constexpr int warpgroups = 1;
 };
 
 template <class T, Along a, Along b, class Plan>
@@ -101,7 +106,7 @@ __device__ __forceinline__ void multiply_by_roles(const CUtensorMap& a, const CU
   }
   RingSlot<Config::stages> at;
   if (warpgroup < 0) {
-    if constexpr (Config::Plan::copier_registers > 0) ptx::lower_registers<Config::Plan::copier_registers>();
+    ptx::lower_registers<Config::Plan::copier_registers>();
     if (threadIdx.x / kWarp == 0 && ptx::elect_lane()) {
       for_each_tile<Config>(tiles, [&](int m, int n) {
 #pragma unroll 1
@@ -113,7 +118,7 @@ __device__ __forceinline__ void multiply_by_roles(const CUtensorMap& a, const CU
     }
     __syncwarp();
   } else {
-    if constexpr (Config::Plan::multiplier_registers > 0) ptx::raise_registers<Config::Plan::multiplier_registers>();
+    ptx::raise_registers<Config::Plan::multiplier_registers>();
     const int share = Config::turns ? 0 : warpgroup;  // of the rows
     const WgmmaReader<Config> reader(shared.ring, share);
     typename Config::Store store(shared.staged[warpgroup]);

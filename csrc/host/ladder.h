@@ -26,6 +26,17 @@ inline std::map<std::string, std::function<void(const std::vector<std::string>&)
   return setters;
 }
 
+// The rungs that have entered themselves; in the ladder's order once the spec has told it.
+template <class Args>
+std::vector<Rung<Args>>& rungs() {
+  static std::vector<Rung<Args>> list = [] {
+    std::vector<Rung<Args>> entered;
+    for (const Rung<Args>* rung = last_entered<Args>(); rung != nullptr; rung = rung->before) entered.push_back(*rung);
+    return entered;
+  }();
+  return list;
+}
+
 // One per operator, in its binding file.
 template <class Args>
 struct Ladder {

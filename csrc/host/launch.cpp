@@ -1,6 +1,7 @@
 #include "host/launch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <optional>
 #include <stdexcept>
@@ -78,7 +79,7 @@ bool holds_cluster(const Kernel& kernel, const LaunchConfig& config, std::string
   key <<= 1;  // for the answer
 
   constexpr uint64_t kScatter = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
-  std::atomic<uint64_t>& known = kernel.state->held_clusters[key * kScatter >> (64 - KernelState::kHeldBits)];
+  const std::atomic_ref known(kernel.state->held_clusters[key * kScatter >> (64 - KernelState::kHeldBits)]);
   const uint64_t word = known.load(std::memory_order_relaxed);
   if ((word & ~uint64_t{1}) == key) return (word & 1) != 0;
   const std::optional<bool> found = find_cluster(kernel.function, config, device, what);
@@ -116,6 +117,19 @@ Rehearsal::~Rehearsal() { rehearsal = nullptr; }
 
 Rehearsal* Rehearsal::current() { return rehearsal; }
 
+void LastLaunch::note(const LaunchConfig& config) {
+  const uint64_t threads = uint64_t{config.block.x} * config.block.y * config.block.z;
+  const auto cluster = static_cast<uint64_t>(blocks_of_cluster(config)),
+             bytes = static_cast<uint64_t>(config.dynamic_smem);
+  std::atomic_ref(word_).store(threads << kThreadsAt | cluster << kClusterAt | bytes, std::memory_order_relaxed);
+}
+
+uint64_t LastLaunch::word() const {
+  return std::atomic_ref(const_cast<uint64_t&>(word_)).load(std::memory_order_relaxed);
+}
+
+void broken_promise(std::string_view what) { throw std::logic_error(std::string(what)); }
+
 void check_cuda(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // clears it: the next call must not report this failure again
@@ -149,7 +163,7 @@ const DeviceInfo& device_info(int device) {
 
 void allow_dynamic_smem(const Kernel& kernel, int bytes, std::string_view what) {
   const int device = current_device();
-  std::atomic<int>& limit = kernel.state->dynamic_smem[device % KernelState::kMaxDevices];
+  const std::atomic_ref limit(kernel.state->dynamic_smem[device % KernelState::kMaxDevices]);
   if (bytes <= limit.load(std::memory_order_acquire)) return;
 
   cudaFuncAttributes attributes;
@@ -194,7 +208,7 @@ int block_smem_limit() { return device_info(current_device()).block_smem; }
 int ResidentClusters::of(const Kernel& kernel, const LaunchConfig& config) {
   if (Rehearsal::current() != nullptr) return 1;
   const int device = current_device();
-  std::atomic<int>& count = known_[device % KernelState::kMaxDevices][config.block.x / 32];
+  const std::atomic_ref count(known_[device % KernelState::kMaxDevices][config.block.x / 32]);
   if (const int clusters = count.load(std::memory_order_relaxed)) return clusters;
 
   if (config.dynamic_smem > 0) {

@@ -6,7 +6,6 @@
 #include <cuda_runtime.h>
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
@@ -30,12 +29,7 @@ inline int blocks_of_cluster(const LaunchConfig& config) {
 // How a kernel was launched last, or would have been: in one word, because launches on other threads note theirs too.
 class LastLaunch {
  public:
-  void note(const LaunchConfig& config) {
-    const uint64_t threads = uint64_t{config.block.x} * config.block.y * config.block.z;
-    const auto cluster = static_cast<uint64_t>(blocks_of_cluster(config)),
-               bytes = static_cast<uint64_t>(config.dynamic_smem);
-    word_.store(threads << kThreadsAt | cluster << kClusterAt | bytes, std::memory_order_relaxed);
-  }
+  void note(const LaunchConfig& config);
   // 0 threads: never.
   int threads() const { return static_cast<int>(word() >> kThreadsAt); }
   int cluster() const { return static_cast<int>(word() >> kClusterAt & 0xff); }  // blocks
@@ -43,16 +37,17 @@ class LastLaunch {
 
  private:
   static constexpr int kClusterAt = 32, kThreadsAt = 40;
-  uint64_t word() const { return word_.load(std::memory_order_relaxed); }
-  std::atomic<uint64_t> word_ = 0;
+  uint64_t word() const;
+  uint64_t word_ = 0;
 };
 
-// What the library remembers of a kernel. GPUs whose indices lie 64 apart share an entry.
+// What the library remembers of a kernel. GPUs whose indices lie 64 apart share an entry. Threads share all of it: launch.cpp
+// reads and writes through std::atomic_ref, because <atomic> here would cost every rung seconds of the compiler.
 struct KernelState {
   static constexpr int kMaxDevices = 64, kHeldBits = 2;
   LastLaunch last;
-  std::atomic<int> dynamic_smem[kMaxDevices] = {};           // bytes per block that it may ask for; 0: not known yet
-  std::atomic<uint64_t> held_clusters[1 << kHeldBits] = {};  // what devices hold, as launch.cpp puts it; 0: not known
+  int dynamic_smem[kMaxDevices] = {};           // bytes per block that it may ask for; 0: not known yet
+  uint64_t held_clusters[1 << kHeldBits] = {};  // what devices hold, as launch.cpp puts it; 0: not known
 };
 
 struct Kernel {
@@ -114,6 +109,9 @@ void launch_as(void (*)(Params...), const Kernel& kernel, const LaunchConfig& co
 }
 
 }  // namespace detail
+
+// Throws std::logic_error: what a caller, or the code before, had promised is not so.
+[[noreturn]] void broken_promise(std::string_view what);
 
 // Throws what the CUDA call `what` said, if it failed.
 void check_cuda(cudaError_t status, std::string_view what);

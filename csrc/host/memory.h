@@ -30,14 +30,23 @@ inline void check_apart(std::string_view op, std::string_view name, const Tensor
   }
 }
 
+// Whether elements lie with these strides, whatever is said of dimensions that have one.
+inline bool lies_with(const Tensor& x, Sizes strides) {
+  const Sizes sizes = x.sizes(), own = x.strides();
+  for (size_t d = 0; d < strides.size(); ++d) {
+    if (sizes[d] != 1 && own[d] != strides[d]) return false;
+  }
+  return true;
+}
+
 inline bool has_unit_columns(const Tensor& x) {
   return x.dim() == 0 || x.size(x.dim() - 1) <= 1 || x.stride(x.dim() - 1) == 1;
 }
 
-// The tensor, or a copy whose last dimension lies side by side.
+// The tensor, or a copy whose last dimension is contiguous.
 inline Tensor with_unit_columns(const Tensor& x) { return has_unit_columns(x) ? x : torch::stable::contiguous(x); }
 
-// Uninitialised, with the strides of `x` where it is dense and its last dimension lies side by side, else contiguous.
+// Uninitialised, with the strides of `x` where it is dense and its last dimension contiguous, else contiguous.
 inline Tensor empty_rows_like(const Tensor& x) {
   if (is_dense(x) && has_unit_columns(x)) return empty_strided(x, x.sizes(), x.strides(), x.scalar_type());
   return empty_contiguous(x, x.sizes(), x.scalar_type());

@@ -1,8 +1,6 @@
 // How many blocks a persistent kernel starts: as many as are resident at once, so that none waits for another to end.
 #pragma once
 
-#include <atomic>
-
 #include "host/launch.h"
 
 namespace warpsmith {
@@ -10,14 +8,14 @@ namespace warpsmith {
 // Shared memory that one block may ask for on the current device, in bytes.
 int block_smem_limit();
 
-// What was found out about one kernel.
+// What was found out about one kernel, shared by threads (KernelState).
 class ResidentClusters {
  public:
   int of(const Kernel& kernel, const LaunchConfig& config);
 
  private:
   static constexpr int kMaxWarps = 32;
-  std::atomic<int> known_[KernelState::kMaxDevices][kMaxWarps + 1] = {};
+  int known_[KernelState::kMaxDevices][kMaxWarps + 1] = {};
 };
 
 // Clusters (blocks where one is a cluster) of `kernel` that fit on the current device together. The block size

@@ -8,7 +8,6 @@
 #include <cuda_runtime.h>
 
 #include <string_view>
-#include <vector>
 
 #include "host/rehearsal.h"
 
@@ -20,9 +19,10 @@ struct Rung {
   int min_sm;
   const char* (*takes)(const Args&);  // nullptr: the kernel can take the call; otherwise the reason why not
   void (*launch)(const Args&, cudaStream_t);
-  bool (*suits)(const Args&);  // a good choice for `auto`
-  bool clusters;               // whether its blocks come in clusters
-  bool unproven = false;       // no GPU has verified it: only taken by name
+  bool (*suits)(const Args&);    // a good choice for `auto`
+  bool clusters;                 // whether its blocks come in clusters
+  const Rung* before = nullptr;  // the one that had entered itself
+  bool unproven = false;         // no GPU has verified it: only taken by name
 
   // Blocks of the cluster that the call takes, where the current device does not hold one of them; otherwise 0.
   int unheld_cluster(const Args& args) const {
@@ -33,11 +33,11 @@ struct Rung {
   }
 };
 
-// Ladder order once the spec has spoken, link order before.
+// The rung that has entered itself last; each knows the one before.
 template <class Args>
-std::vector<Rung<Args>>& rungs() {
-  static std::vector<Rung<Args>> list;
-  return list;
+const Rung<Args>*& last_entered() {
+  static const Rung<Args>* rung = nullptr;
+  return rung;
 }
 
 template <class Args>
@@ -49,9 +49,14 @@ template <class Args>
 struct Register {
   Register(std::string_view name, int min_sm, const char* (*takes)(const Args&),
            void (*launch)(const Args&, cudaStream_t), bool (*suits)(const Args&) = always_suits<Args>,
-           bool clusters = false) {
-    rungs<Args>().push_back({name, min_sm, takes, launch, suits, clusters});
+           bool clusters = false)
+      : rung{name, min_sm, takes, launch, suits, clusters, last_entered<Args>()} {
+    last_entered<Args>() = &rung;
   }
+  Register(const Register&) = delete;
+  Register& operator=(const Register&) = delete;
+
+  const Rung<Args> rung;
 };
 
 }  // namespace warpsmith

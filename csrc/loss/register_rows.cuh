@@ -2,12 +2,12 @@
 // next on its way while one is seen to.
 #pragma once
 
-#include <algorithm>
 #include <tuple>
 
 #include "device/start_early.h"
 #include "host/ceil_div.h"
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "host/tiles.h"
 #include "loss/cross_entropy.cuh"
 
@@ -32,7 +32,7 @@ inline const char* needs_register_row(const CrossEntropyInput& in) {
 // first tile of the list that holds the row.
 template <class... Tile, class Body>
 void visit_held(const CrossEntropyInput& in, std::tuple<Tile...> tiles, Body&& body) {
-  constexpr int kLast = std::max({Tile::most_packs...});
+  constexpr int kLast = max_of(Tile::most_packs...);
   static_assert(kLast * 16 == kMostRegisterBytes, "the refusal names this size");
   visit_smoothing(in, [&]<class T, class Smooth>() {
     with_first_tile(tiles, in.cols / kPack<T>, [&]<class One>() { body.template operator()<T, Smooth, One>(); });

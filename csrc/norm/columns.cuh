@@ -2,6 +2,7 @@
 // channels, down which it walks position by position. Groups of any number of channels may share a pack.
 #pragma once
 
+#include "host/min_max.h"
 #include "norm/group.cuh"
 
 namespace warpsmith {
@@ -26,7 +27,7 @@ struct ColumnTiling {
         run(std::gcd(group_channels, 16 / size_of(dtype))),
         packs(static_cast<int>(s.c / (16 / size_of(dtype)))) {
     const int64_t unit = unit_packs(s, dtype), units = packs / unit;
-    const int64_t wanted = ceil_of(units, std::clamp<int64_t>(most / unit, 1, units));
+    const int64_t wanted = ceil_of(units, clamp<int64_t>(most / unit, 1, units));
     columns = static_cast<int>(ceil_of(units, wanted) * unit);
     tiles = static_cast<int>(ceil_of(packs, columns));
   }

@@ -2,10 +2,10 @@
 // into groups that share a mean and a variance.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <numeric>
 
+#include "host/min_max.h"
 #include "row/rows.h"
 
 namespace warpsmith {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "host/memory.h"
 #include "host/tensor.h"
 #include "norm/group.h"
 #include "row/operands.h"
@@ -66,11 +67,9 @@ inline std::vector<int64_t> group_strides(Sizes sizes, bool channels_last) {
 
 // The tensor itself where it has these strides, otherwise a copy that does.
 inline Tensor with_strides(const Tensor& tensor, const std::vector<int64_t>& strides) {
-  const Sizes sizes = tensor.sizes(), given = tensor.strides();
-  bool same = true;
-  for (size_t d = 0; d < strides.size(); ++d) same = same && (sizes[d] == 1 || given[d] == strides[d]);
-  if (same) return tensor;
-  Tensor copy = empty_strided(tensor, sizes, Sizes(strides.data(), strides.size()), tensor.scalar_type());
+  const Sizes wanted(strides.data(), strides.size());
+  if (lies_with(tensor, wanted)) return tensor;
+  Tensor copy = empty_strided(tensor, tensor.sizes(), wanted, tensor.scalar_type());
   torch::stable::copy_(copy, tensor);
   return copy;
 }

@@ -2,6 +2,7 @@
 // the next: the moments of every piece, then the mean and the reciprocal standard deviation of every group.
 #pragma once
 
+#include "host/min_max.h"
 #include "norm/group.h"
 
 namespace warpsmith {
@@ -17,14 +18,14 @@ struct Pieces {
 
   // `total` items in `wholes` wholes, pieces of `least` to `most` items.
   Pieces(int64_t total, int64_t wholes, int64_t least, int64_t most) {
-    length = std::clamp(ceil_of(total, kWantedBlocks), least, most);
+    length = clamp(ceil_of(total, kWantedBlocks), least, most);
     cut(total / wholes);
   }
 
   // `wholes` wholes of `whole` items each: pieces of `good` items or more for whole waves of blocks, the last of them
   // nearly full, but of no less than `least` items.
   static Pieces in_waves(int64_t whole, int64_t wholes, int64_t least, int64_t good) {
-    const int64_t waves = std::max({wholes * whole / (kWave * good), ceil_of(8 * wholes, kWave), int64_t{1}});
+    const int64_t waves = max_of(wholes * whole / (kWave * good), ceil_of(8 * wholes, kWave), int64_t{1});
     Pieces pieces;
     pieces.length = std::max(ceil_of(whole, std::max<int64_t>(waves * kWave / wholes, 1)), least);
     pieces.cut(whole);

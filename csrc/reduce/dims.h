@@ -3,10 +3,10 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "host/checks.h"
+#include "host/min_max.h"
 #include "host/tensor.h"
 
 namespace warpsmith {

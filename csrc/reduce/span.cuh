@@ -1,11 +1,11 @@
 // A run of values as aligned accesses of `width` values each, with the few values that stand before and after them.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "device/vec.h"
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

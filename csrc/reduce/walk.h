@@ -1,10 +1,10 @@
 // Tiles of a long array, and the blocks that walk over them.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -27,7 +27,7 @@ struct Walk {
 // Neighbouring tiles go to different blocks.
 template <class Tile>
 Walk strided(int64_t packs, int64_t most_blocks) {
-  const int64_t blocks = std::clamp<int64_t>(ceil_div(packs, Tile::size), 1, most_blocks);
+  const int64_t blocks = clamp<int64_t>(ceil_div(packs, Tile::size), 1, most_blocks);
   return {blocks, Tile::size, blocks * Tile::size, packs};
 }
 

@@ -109,7 +109,7 @@ inline int64_t check_rotary(std::string_view op, const Tensor& q, const RotaryOp
   return pairs;
 }
 
-// With rows that lie side by side, and vectors that do: alive until the launch.
+// With contiguous rows and vectors: alive until the launch.
 struct HeldRotary {
   OptionalTensor cos, sin, turns, axes;
 

@@ -42,10 +42,9 @@
 // CUDA C++ Programming Guide, "Thread Block Clusters", "Distributed Shared Memory" and "Asynchronous Data Copies".
 #pragma once
 
-#include <algorithm>
-
 #include "device/cluster.h"
 #include "device/ptx/copy.h"
+#include "host/min_max.h"
 #include "host/occupancy.h"
 #include "host/tiles.h"
 
@@ -252,7 +251,7 @@ int64_t launch_chunk_tile(const Op& op, int64_t most_clusters, cudaStream_t stre
                 "more than a block may have");
   constexpr auto kernel = &chunk_kernel<Op, Tile>;
   LaunchConfig config{.block = Tile::shape.threads, .dynamic_smem = kSmem, .cluster = Tile::shape.cluster};
-  const int64_t clusters = std::min({op.rows, most_clusters, static_cast<int64_t>(resident_clusters<kernel>(config))});
+  const int64_t clusters = min_of(op.rows, most_clusters, static_cast<int64_t>(resident_clusters<kernel>(config)));
   config.grid = static_cast<unsigned>(clusters * Tile::shape.cluster);
   launch<kernel>(config, stream, op);
   return clusters;

@@ -1,12 +1,12 @@
 // What a row-wise kernel asks of its operands: whether wide accesses tile the rows, and typed dispatch.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
 #include "host/conditions.h"
 #include "host/dtype.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -45,7 +45,7 @@ inline unsigned row_grid(int64_t blocks) { return static_cast<unsigned>(std::min
 // Threads for a row of `items` with `each` items to a thread: whole warps, at most `most`.
 constexpr unsigned row_threads(int64_t items, int each, int most) {
   const int64_t threads = (items + each - 1) / each;
-  return static_cast<unsigned>(std::clamp<int64_t>((threads + 31) / 32 * 32, 32, most));
+  return static_cast<unsigned>(clamp<int64_t>((threads + 31) / 32 * 32, 32, most));
 }
 
 }  // namespace warpsmith

@@ -2,8 +2,9 @@
 // so that the sums of a column do not depend on what surrounds it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+
+#include "host/min_max.h"
 
 namespace warpsmith {
 

@@ -5,9 +5,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 
 #include "device/fast_divide.h"
+#include "host/launch.h"
 #include "row/rows.h"
 
 namespace warpsmith {
@@ -54,7 +54,7 @@ inline void unfold_rows(LogitArgs& a, size_t count, const int64_t* sizes, const 
       merged[last] *= sizes[d];
       continue;
     }
-    if (rank == kMostLeading) throw std::logic_error("unfold_rows: too many dimensions that do not merge");
+    if (rank == kMostLeading) broken_promise("unfold_rows: too many dimensions that do not merge");
     merged[rank] = sizes[d];
     a.bias.stride[rank] = bias[d];
     a.mask.stride[rank] = mask[d];

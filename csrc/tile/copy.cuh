@@ -86,7 +86,7 @@ class TileCopy {
     if (Tile::along == Along::k) from_ += Tile::k - kRounds * step_;
   }
 
- private:
+ protected:
   __device__ __forceinline__ static bool idle() {
     return kChunks < threads && static_cast<int>(threadIdx.x) >= kChunks;
   }

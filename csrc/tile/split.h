@@ -2,11 +2,11 @@
 // partial sums in a workspace, which a second kernel adds up in order: the result is the same on every run.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 #include "tile/shared_limits.h"
 
 namespace warpsmith {

@@ -3,11 +3,10 @@
 //   writes whole lines of memory. On the way from there, where a lane has eight neighbours at hand, sums are finished.
 #pragma once
 
-#include <algorithm>
-
 #include "device/convert.h"
 #include "device/ptx/memory.h"
 #include "device/vec.h"
+#include "host/min_max.h"
 #include "tile/place.cuh"
 #include "tile/store_row.cuh"
 #include "tile/thread_again.cuh"

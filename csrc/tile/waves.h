@@ -3,10 +3,10 @@
 // the workspace, and a second kernel adds them up in order.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

@@ -7,7 +7,9 @@ module is there already and a family is imported, when a call of a public functi
 that has none, or when this module is imported.
 
 Classes that lie on several processes are no rule, as they have to be summed over in between:
-`cross_entropy` does so within its operators.
+`cross_entropy` does so within its operators. Nor are groups of channels, of which each process has
+another number, and what is dropped, which is drawn for each part: such calls are made of the parts
+(`in_parts`).
 
 Reference:
     Shoeybi et al. 2019, Megatron-LM, https://arxiv.org/abs/1909.08053; Korthikanti et al. 2022,
@@ -19,6 +21,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,6 +33,7 @@ from torch.distributed.tensor.experimental import register_sharding
 
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Op
+from warpsmith.spec import philox
 
 #: The arguments of a call by their names, tensors as what is known of them.
 Given = Mapping[str, Any]
@@ -130,6 +134,25 @@ def _rows(name: str, *others: str, results: int = 1, parameters: int = 0) -> Rul
     return rule
 
 
+def _scores(*names: str) -> Rule:
+    """Rows of attention scores, and what broadcasts to them; the queries of a causal matrix are
+    counted, and stay together.
+    """
+
+    def rule(given: Given) -> Ways:
+        rank = given[names[0]].ndim
+        for dim in range(rank - (2 if given.get("causal") else 1)):
+            placed: dict[str, Placement] = {}
+            for n in names:
+                x = given.get(n)
+                own = dim - rank + (0 if x is None else x.ndim)
+                if x is not None and own >= 0 and x.shape[own] != 1:
+                    placed[n] = Shard(own)
+            yield [Shard(dim)] * 2, placed
+
+    return rule
+
+
 def _residual(given: Given) -> Ways:
     present = [n for n in ("x", "residual") if given.get(n) is not None]
     for dim in range(given["x"].ndim - 1):
@@ -205,6 +228,13 @@ def _linear(given: Given) -> Ways:
         yield [Partial()], {**placed, **({"bias": Partial()} if bias else {})}
 
 
+def _weight_gradient(given: Given) -> Ways:
+    """Columns of either operand, and parts of the sums over rows."""
+    yield [Shard(0), Shard(0)], {"grad": Shard(1)}
+    yield [Shard(1), Replicate()], {"x": Shard(1)}
+    yield [Partial(), Partial()], {"grad": Shard(0), "x": Shard(0)}
+
+
 RULES: dict[str, Rule] = {
     "add": _broadcasting("x", "y", linear=True),
     "mul": _broadcasting("x", "y"),
@@ -213,10 +243,15 @@ RULES: dict[str, Rule] = {
     **{f"bias_{f}_backward": _biased("x", "grad") for f in ("gelu", "gelu_tanh")},
     **{f"{f}_and_mul": _gated("x") for f in ("silu", "gelu", "gelu_tanh")},
     **{f"{f}_and_mul_backward": _gated("x", "grad") for f in ("silu", "gelu", "gelu_tanh")},
+    "glu": _along("x"),
+    "glu_backward": _along("x", "grad"),
+    "weighted_sum_forward": _alike(*(f"x{k}" for k in range(8))),
     "softmax": _along("x"),
     "log_softmax": _along("x"),
     "softmax_backward": _along("y", "grad"),
     "log_softmax_backward": _along("y", "grad"),
+    "scaled_masked_softmax": _scores("x", "mask"),
+    "scaled_masked_softmax_backward": _scores("y", "grad"),
     "rms_norm": _rows("x"),
     "layer_norm": _rows("x"),
     "rms_norm_backward": _rows("x", "grad", parameters=1),
@@ -229,6 +264,7 @@ RULES: dict[str, Rule] = {
     "bce_with_logits_backward": _bce_backward,
     "matmul": _matmul,
     "linear": _linear,
+    "linear_weight_gradient": _weight_gradient,
 }
 #: Of operators by the group of functions that they belong to: activations.
 RULES_OF_PARTS: dict[str, Rule] = {"unary": _alike("x"), "unary_backward": _alike("x", "grad")}
@@ -265,10 +301,7 @@ class _Classes:
         return x.redistribute(placements=self.rows).to_local()
 
     def back(self, local: Tensor, placements: tuple[Placement, ...], shape: torch.Size) -> DTensor:
-        stride = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(
-            local.contiguous(), self.mesh, placements, run_check=False, shape=shape, stride=stride
-        )
+        return _wrapped(local, self.mesh, placements, shape)
 
     def reduced(self, x: Tensor, how: str) -> Tensor:
         assert self.group is not None
@@ -345,10 +378,203 @@ def _cross_entropy_backward(
     return classes.back(found, classes.placements, classes.shape)
 
 
+# --- groups of channels ---------------------------------------------------------------------------
+
+
+def _group_norm(
+    defaults: tuple[Any, ...], op: Any, args: tuple[Any, ...], kwargs: Any, backward: bool = False
+) -> Any:
+    """Samples, or whole groups of channels, on several processes."""
+    args += defaults[len(args) :]
+    grads, (x, groups, weight, bias, *rest) = args[:backward], args[backward:]
+    mesh, here = x.device_mesh, groups
+    kept: list[Placement] = []
+    of_channels: list[Placement] = []
+    for i, p in enumerate(x.placements):
+        whole = p.is_shard(1) and here % mesh.size(i) == 0 and here == groups
+        here = here // mesh.size(i) if whole else here
+        kept.append(p if whole or p.is_shard(0) else Replicate())
+        of_channels.append(Shard(0) if whole else Replicate())
+
+    def local(t: DTensor | None, placements: list[Placement]) -> Tensor | None:
+        return None if t is None else t.redistribute(placements=placements).to_local()
+
+    vectors = [local(v, of_channels) for v in (weight, bias)]
+    found = op(*(local(t, kept) for t in (*grads, x)), here, *vectors, *rest)
+    sums = [Partial() if p.is_shard(0) else c for p, c in zip(kept, of_channels, strict=True)]
+    y, *of_vectors = found if backward else (found,)
+    out = [_wrapped(y, mesh, kept, x.shape)]
+    for v, of in zip(of_vectors, (weight, bias), strict=False):
+        none = [Replicate()] * mesh.ndim
+        out.append(
+            _wrapped(v, mesh, none if of is None else sums, v.shape if of is None else of.shape)
+        )
+    return tuple(out) if backward else out[0]
+
+
+def _wrapped(local: Tensor, mesh: Any, placements: Iterable[Placement], shape: Any) -> DTensor:
+    """A part as what it is of."""
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(
+        local.contiguous(), mesh, tuple(placements), run_check=False, shape=shape, stride=stride
+    )
+
+
 HANDLERS: dict[str, Callable[..., Any]] = {
+    "group_norm": _group_norm,
+    "group_norm_backward": functools.partial(_group_norm, backward=True),
     "cross_entropy_forward": _cross_entropy,
     "cross_entropy_backward": _cross_entropy_backward,
 }
+
+
+# --- calls that are made of parts -----------------------------------------------------------------
+
+
+def _dropped(given: Given) -> Ways:
+    """Elements, of which each part draws for itself; beside a bias and a residual sum."""
+    for [y], placed in _biased("x")({"x": given["x"]}):
+        cut = {"x": y, "residual": y, "bias": placed.get("bias", Replicate())}
+        yield [y], {n: p for n, p in cut.items() if given.get(n) is not None}
+
+
+def _dropped_rows(given: Given) -> Ways:
+    for dim in range(given["x"].ndim - 1):
+        names = [n for n in ("x", "residual", "row_scale") if given.get(n) is not None]
+        yield [Shard(dim), Shard(dim)], dict.fromkeys(names, Shard(dim))
+
+
+def _losses(given: Given) -> Ways:
+    """Rows: the loss of each, or sums over them."""
+    for dim in range(given["x"].ndim - 1):
+        names = [n for n in ("x", "target", "token_weight") if given.get(n) is not None]
+        each = given["reduction"] == "none"
+        yield [Shard(dim) if each else Partial()] * 2, dict.fromkeys(names, Shard(dim))
+
+
+PARTS: dict[str, Rule] = {
+    "dropout": _dropped,
+    "bias_dropout_add": _dropped,
+    "dropout_add_rms_norm": _dropped_rows,
+    "dropout_add_layer_norm": _dropped_rows,
+    "bias_scale_mask_softmax_dropout": _scores("x", "bias", "mask"),
+    "fused_linear_cross_entropy": _losses,
+}
+
+
+def in_parts(
+    name: str,
+    run: Callable[..., tuple[Tensor, ...]],
+    tensors: Mapping[str, Any],
+    numbers: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[Any, ...]:
+    """A call on the parts that are here, by the placements of x; PyTorch differentiates what leads
+    there and back.
+
+    Args:
+        name: the public function, by which `PARTS` has the rule.
+        run: gets the parts by name, and `part`, the number of the part; returns the parts of the
+            results. Of more results than the rule has, the others are handed out as they are.
+        tensors: the arguments that are tensors or None, sharded all of them.
+        numbers: the others that the rule asks for.
+    """
+    x = tensors["x"]
+    for n, t in tensors.items():
+        if t is not None and not isinstance(t, DTensor):
+            raise RuntimeError(f"{name}: expected {n} to be a DTensor beside others that are one")
+    mesh, ways = x.device_mesh, list(PARTS[name]({**tensors, **numbers}))
+    placed: dict[str, list[Placement]] = {n: [] for n, t in tensors.items() if t is not None}
+    results: list[list[Placement]] = [[] for _ in (ways[0][0] if ways else ())]
+    part = 0
+    for i, p in enumerate(x.placements):
+        way = next((w for w in ways if w[1]["x"] == p), ([Replicate()] * len(results), {}))
+        if way[1]:
+            part = part * mesh.size(i) + mesh.get_local_rank(i)
+        for n, of in placed.items():
+            of.append(way[1].get(n, Replicate()))
+        for of, q in zip(results, way[0], strict=False):
+            of.append(q)
+
+    def local(n: str) -> Tensor:
+        cut = [p.is_shard() for p in placed["x"]]
+        grads = [
+            Partial() if c and not p.is_shard() else p for p, c in zip(placed[n], cut, strict=True)
+        ]
+        return tensors[n].redistribute(placements=placed[n]).to_local(grad_placements=grads)
+
+    found = run(part=part, **{n: local(n) if n in placed else None for n in tensors})
+    several = zip(found, results, strict=False)
+    handed = [_wrapped(t, mesh, of, _whole_shape(t, of, x)) for t, of in several]
+    return (*handed, *found[len(results) :])
+
+
+def replicated(x: Tensor, mesh: Any) -> DTensor:
+    """A tensor that all processes have."""
+    return DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def _whole_shape(part: Tensor, placements: Iterable[Placement], x: DTensor) -> torch.Size:
+    """Of a result whose cut dimensions are those of x."""
+    sizes = list(part.shape)
+    for p in placements:
+        if isinstance(p, Shard):
+            sizes[p.dim] = x.shape[p.dim]
+    return torch.Size(sizes)
+
+
+def dropped(
+    name: str,
+    run: Callable[..., tuple[Tensor, ...]],
+    tensors: Mapping[str, Any],
+    p: float,
+    seed: int | None,
+    offset: int | None,
+    numbers: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[Any, ...]:
+    """`in_parts` of a function that drops: each part has a stream of the generator of its own, and
+    what several processes hold alike has one mask. `run` gets `seed` and `offset`, too.
+    """
+    drawn = philox.drawn(seed, offset, p)
+    if drawn is None:
+        return in_parts(name, lambda part, **t: run(seed=None, offset=None, **t), tensors, numbers)
+    if seed is None and offset is None:
+        _require_one_seed(name, tensors["x"], drawn[0])
+
+    def of_part(part: int, **parts: Any) -> tuple[Tensor, ...]:
+        return run(seed=drawn[0], offset=offset_of(drawn[1], part), **parts)
+
+    return in_parts(name, of_part, tensors, numbers)
+
+
+def offset_of(offset: int, part: int) -> int:
+    """The stream of a part, among those of a call's seed: 2^48 further on than that of the part
+    before it.
+    """
+    wrapped = (offset + (part << 48)) % (1 << 64)
+    return wrapped - (1 << 64) if wrapped >> 63 else wrapped
+
+
+_agreed: set[Any] = set()
+
+
+def _require_one_seed(name: str, x: DTensor, seed: int) -> None:
+    """That the processes which hold the same draw the same; asked once for each mesh."""
+    if x.device_mesh in _agreed or all(p.is_shard() for p in x.placements):
+        return
+    _agreed.add(x.device_mesh)
+    mine = torch.tensor(seed, device=x.to_local().device)
+    for i, p in enumerate(x.placements):
+        if p.is_shard():
+            continue
+        least, most = (
+            collectives.all_reduce(mine, how, (x.device_mesh, i)) for how in ("min", "max")
+        )
+        if int(least) != int(most):
+            _agreed.discard(x.device_mesh)
+            raise RuntimeError(
+                f"{name}: expected one seed on all processes that hold the same; give one, or "
+                "call torch.manual_seed with one number on all of them"
+            )
 
 
 # --- registration ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import hashlib
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,6 +55,7 @@ _CLUSTER = {
 }
 #: Text that has to be there, by file, and what takes its place: tensors are on the CPU.
 _TEXTS = {
+    "host/into.h": [(' + ".out")', ' + ".auto_out")')],
     "host/launch.h": [
         (
             "  launch(kernel, config, stream, addresses);\n",
@@ -94,9 +96,15 @@ _TEXTS = {
             '}\n#include "tensors.h"\nnamespace warpsmith {\n',
         ),
     ],
-    "host/tensor_map.h": [
+    "host/tensor_map.cpp": [
+        (
+            "namespace warpsmith {\n",
+            'extern "C" bool emulator_has_context();\n#include "matrix.h"\nnamespace warpsmith {\n',
+        ),
         (
             "  static const auto encoder = [] {\n",
+            "  if (!emulator_has_context())"
+            " return [](auto...) { return CUDA_ERROR_INVALID_CONTEXT; };\n"
             "  return emu::emulated_tensor_map_encode;\n  static const auto encoder = [] {\n",
         ),
     ],
@@ -200,20 +208,54 @@ def _run(command: Sequence[str | Path]) -> None:
         raise RuntimeError("\n".join(errors or [done.stderr[-2000:]]))
 
 
-def _object(source: Path, flags: Sequence[str], digest: Callable[[], str]) -> Path:
-    """Compiles what was not compiled before, in whatever checkout; `digest`: of what it is made."""
-    device = ("-DEMULATED_DEVICE", "-x", "c++") if source.suffix == ".cu" else ()
-    words = ("g++", *_FLAGS, *device, "-include", "emulator.h", *flags)
-    told = [word for word in words if not word.startswith(("-I", "/"))]
-    versions = (toolchain.identity(), torch.__version__)
+def _versions() -> tuple[str, ...]:
+    return (toolchain.identity(), torch.__version__)
+
+
+_HEADER_LOCK = threading.Lock()
+
+
+def _compiled_header(name: str, flags: Sequence[str]) -> Path:
+    """A folder in which g++ finds a header of ours compiled, for sources of the same flags: to read
+    its text takes longer than most sources do.
+    """
+    texts = "".join(path.read_text() for path in sorted(HERE.glob("*.h")))
+    key = store.key_of([name, texts, *_FLAGS, *flags, *_versions()])
+    to = ROOT / "headers" / key / f"{name}.gch"
+    with _HEADER_LOCK:
+        if not to.exists():
+            to.parent.mkdir(parents=True, exist_ok=True)
+            scratch = to.with_suffix(f".{os.getpid()}")
+            _run(["g++", *_FLAGS, *flags, "-x", "c++-header", HERE / name, "-o", scratch])
+            scratch.replace(to)  # other processes may make it too
+    return to.parent
+
+
+def _object(
+    source: Path, flags: Sequence[str], told: Sequence[str], digest: Callable[[], str]
+) -> Path:
+    """Compiles what was not compiled before, in whatever checkout.
+
+    Args:
+        source: a rewritten one.
+        flags: of all sources of its kind.
+        told: more, of its own.
+        digest: of what it is made.
+    """
+    header = "bindings.h"
+    if source.suffix == ".cu":
+        header, flags = "emulator.h", ("-DEMULATED_DEVICE", *flags)
+    words = ("-x", "c++", "-include", header, *flags, *told)
+    named = [word for word in words if not word.startswith(("-I", "/"))]
 
     def compile_to(path: Path) -> str:
-        _run([*words, "-c", source, "-o", path])
+        first = f"-I{_compiled_header(header, flags)}"
+        _run(["g++", *_FLAGS, first, *words, "-c", source, "-o", path])
         return ""
 
     def key() -> str:
         where = source.relative_to(ROOT).as_posix()
-        return store.key_of([where, digest(), *told, *versions])
+        return store.key_of([where, digest(), *_FLAGS, *named, *_versions()])
 
     return store.obtain(key(), compile_to, key).path
 
@@ -246,7 +288,7 @@ def runtime() -> Path:
 #: What sources are compiled with, beside those of csrc.
 _HEADERS = {
     ".cu": ("emulator.h", "ptx.h", "matrix.h"),
-    ".cpp": ("emulator.h", "gpu.h", "tensors.h", "matrix.h"),
+    ".cpp": ("bindings.h", "emulator.h", "gpu.h", "tensors.h", "matrix.h"),
 }
 
 
@@ -284,7 +326,7 @@ def library(
 
         target = () if sm == 90 else (f"-DEMULATED_ARCH={10 * sm}",)
         more = binding if source.suffix == ".cpp" else target
-        return _object(source, (*flags, *told, *more), digest)
+        return _object(source, (*flags, *more), told, digest)
 
     failures: list[str] = []
 
@@ -362,8 +404,8 @@ def emulated(name: str, jobs: int = 2, sm: int = 90) -> Path | None:
     return library(name, list(kept), jobs, definitions, sm)
 
 
-def probe_source() -> Path:
-    """Kernels with one mistake each."""
+def probe_sources() -> list[Path]:
+    """Kernels with one mistake each, and what they launch with."""
     to = ROOT / "probe.cu"
     _write(to, rewritten("probe.cu", (HERE / "probe.cu").read_text()))
-    return to
+    return [to, ROOT / "csrc" / "host" / "tensor_map.cpp"]

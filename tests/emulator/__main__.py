@@ -1,4 +1,4 @@
-"""`python tests/emulator [--elements N] [--seconds S] [OPERATOR | selftest ...]`"""
+"""`python tests/emulator [--elements N] [--seconds S] [--nonfinite] [OPERATOR | selftest ...]`"""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def main() -> int:
     parser.add_argument(
         "op", nargs="*", help="operators, families or patterns, selftest; all by default"
     )
+    parser.add_argument(
+        "--nonfinite",
+        action="store_true",
+        help="also plants NaN and infinities among the arguments, for as long again",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of which calls get these")
     parser.add_argument("--elements", type=int, default=20_000, help="of the largest samples")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each operator")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
@@ -68,7 +74,15 @@ def run(ops: Sequence[Op], selftest: bool, sm: int, options: argparse.Namespace)
             rest = f"; not run: {idle}" if idle and sm == 90 else ""
             calls = [(f"{result}", result.message) for result in found]
             failed += tell(op.name, target, "calls", calls, rest)
+        if sm == 90 and options.nonfinite:
+            found = checks.nonfinite_results(
+                op, most=options.elements, seconds=options.seconds, seed=options.seed
+            )
+            calls = [(f"{result}", result.message) for result in found]
+            failed += tell(op.name, target, "calls with NaN and infinities", calls)
         if sm == 90:
+            if written := list(checks.into_results(op)):
+                failed += tell(op.name, target, "calls with out", written)
             failed += tell(op.name, target, "bad calls", list(refusals.differences(op)))
             failed += tell(op.name, target, "choices and refusals", list(drift.differences(op)))
             gpus.use(sm, gpus.FEW)

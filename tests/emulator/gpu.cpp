@@ -23,6 +23,9 @@ std::vector<Gpu>& gpus() {
 
 int current_gpu = 0;
 
+// Of the driver, which a thread gets by its first call of the runtime that needs one.
+thread_local bool has_context = false;
+
 int block_smem_limit(int sm) { return (sm >= 90 ? 227 : (sm == 80 ? 163 : 99)) << 10; }
 
 }  // namespace
@@ -30,6 +33,8 @@ int block_smem_limit(int sm) { return (sm >= 90 ? 227 : (sm == 80 ? 163 : 99)) <
 namespace emu {
 
 int multiprocessors() { return gpus()[current_gpu].multiprocessors; }
+
+void make_context() { has_context = true; }
 
 }  // namespace emu
 
@@ -49,7 +54,8 @@ void emulator_use_gpu(int sm, int multiprocessors) {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = current_gpu, cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }  // tensors of the CPU name none
+cudaError_t cudaSetDevice(int) { return emu::make_context(), cudaSuccess; }  // tensors of the CPU name none
+bool emulator_has_context() { return has_context; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   return *status = cudaStreamCaptureStatusNone, cudaSuccess;
@@ -58,6 +64,7 @@ cudaError_t cudaStreamGetId(cudaStream_t, unsigned long long* id) { return *id =
 
 // Aligned as on a GPU.
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+  emu::make_context();
   constexpr size_t kAlignment = 256;
   *data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   return *data != nullptr || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation;

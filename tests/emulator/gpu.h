@@ -14,6 +14,8 @@ inline int number(const char* variable, int otherwise) {
 
 int multiprocessors();  // of the current GPU
 
+void make_context();  // for this thread of the machine
+
 bool is_dry();  // whether launches start nothing, and are noted instead
 
 dim3 cluster_size(const cudaLaunchConfig_t& config);

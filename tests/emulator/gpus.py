@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import emulator
-from warpsmith.core import dispatch
+from warpsmith.core import dispatch, into
 from warpsmith.core.catalogue import Op
 
 #: Compute capability -> multiprocessors, of an A100, an RTX 4090 and an H200.
@@ -66,6 +66,8 @@ def register_auto(op: Op) -> None:
     """
     library = dispatch._library  # one, that all of it may go at the same time when Python ends
     library.define(f"{op.name}.auto{op.schema[len(op.name) :]}")
+    if op in into.operators():
+        library.define(into.schema(op, "auto_out"))
 
     def note(*args: Any) -> Any:
         _fallen_back.append(op.name)
@@ -76,6 +78,16 @@ def register_auto(op: Op) -> None:
     fallback = dispatch._fallback(op)
 
     library.impl(f"{op.name}.fallback", note, "CPU")
+
+
+def forget() -> None:
+    """What calls before handed back."""
+    _fallen_back.clear()
+
+
+def fell_back() -> bool:
+    """Whether a call has been handed back since."""
+    return bool(_fallen_back)
 
 
 def chosen(op: Op, args: tuple[Any, ...]) -> str:

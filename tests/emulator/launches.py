@@ -135,6 +135,8 @@ def main() -> int:
     parser.add_argument("family", nargs="*", help="all by default")
     parser.add_argument("--check", action="store_true", help="compare with the record")
     options = parser.parse_args()
+    if unknown := [name for name in options.family if name not in catalogue.FAMILIES]:
+        parser.error(f"expected families ({', '.join(catalogue.FAMILIES)}), got {unknown[0]}")
     record = {str(sm): dict(launches.load().get(str(sm), {})) for sm in gpus.GPUS}
     differing = []
     for family in options.family or catalogue.FAMILIES:

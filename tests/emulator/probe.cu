@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "device/cluster.h"
 #include "device/matrix_descriptor.h"
@@ -12,6 +13,8 @@
 #include "device/ptx/wgmma.h"
 #include "device/warp.h"
 #include "host/tensor_map.h"
+
+extern "C" bool emulator_has_context();
 
 namespace warpsmith {
 namespace {
@@ -260,6 +263,27 @@ extern "C" const char* emulator_probe(const char* name, const float* from, float
     return message.c_str();
   }
   return "no such probe";
+}
+
+// A map made on a thread that has made no call of the runtime before. What went wrong, or "". data: [64], aligned.
+extern "C" const char* emulator_probe_first_map(const float* data) {
+  static std::string message;
+  message = emulator_has_context() ? "" : "no context where one was made";
+  std::thread([&] {
+    try {
+      if (emulator_has_context()) throw std::runtime_error("a context that nothing made");
+      warpsmith::tensor_map(warpsmith::MappedMatrix{.data = data,
+                                                    .type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                                                    .rows = 2,
+                                                    .cols = 32,
+                                                    .ld = 32,
+                                                    .box_rows = 2,
+                                                    .box_cols = 32});
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+  }).join();
+  return message.c_str();
 }
 
 namespace {

@@ -15,11 +15,11 @@ inline void arrive_warps(int barrier, int threads) { emu::arrive_some(barrier, t
 
 template <int registers>
 void lower_registers() {
-  static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
+  static_assert(registers == 0 || (registers % 8 == 0 && registers >= 24 && registers <= 256));
 }
 template <int registers>
 void raise_registers() {
-  static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
+  static_assert(registers == 0 || (registers % 8 == 0 && registers >= 24 && registers <= 256));
 }
 
 }  // namespace warpsmith::ptx

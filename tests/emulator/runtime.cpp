@@ -633,6 +633,7 @@ int blocks_of_a_cluster(const cudaLaunchConfig_t& config) {
 extern "C" {
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
+  emu::make_context();
   emu::Launch launch{};
   launch.kernel = kernel;
   launch.arguments = arguments;

@@ -6,6 +6,7 @@
 
 #include "attention/attention.h"
 #include "attention/checks.h"
+#include "attention/flash_attention/few_queries.h"
 #include "attention/flash_attention/workspace.h"
 #include "attention/operands.h"
 #include "host/serve.h"
@@ -78,7 +79,8 @@ std::optional<Outputs> attend(const Call& call, Tensor q, Tensor k, Tensor v, co
   if (rung == nullptr) return std::nullopt;
   if (p.batch * p.m * p.heads == 0 || tokens == 0) return outputs;  // the largest of no logits is there
   std::optional<Tensor> workspace;
-  if (const int64_t bytes = workspace_bytes(args, rung->name); bytes > 0) {
+  const bool few = rung->name == std::string_view("few_queries");
+  if (const int64_t bytes = few ? few_queries_bytes(args) : workspace_bytes(args, rung->name); bytes > 0) {
     const int64_t words = ceil_div(bytes, 4);
     workspace = empty_contiguous(q, Sizes(&words, 1), ScalarType::Float);
     args.workspace = workspace->data_ptr();

@@ -1,8 +1,6 @@
 // What the rungs with mma_forward.cuh share: which calls they take, and how a tile is found and launched.
 #pragma once
 
-#include <stdexcept>
-
 #include "attention/attention.h"
 #include "attention/block_order.h"
 #include "attention/forward_tile.h"
@@ -39,7 +37,7 @@ LaunchConfig forward_grid(const HeadOrder& order) {
 template <class... Tiles, class Launch>
 void first_that_launches(Launch launch) {
   const bool launched = (launch.template operator()<Tiles>() || ...);
-  if (!launched) throw std::logic_error("there is a tile for every head dimension and GPU");
+  if (!launched) broken_promise("there is a tile for every head dimension and GPU");
 }
 
 }  // namespace warpsmith

@@ -70,13 +70,14 @@ __global__ void __launch_bounds__(kThreads) flash_attention_naive_softmax_kernel
   __syncthreads();
 
   // exponentials and their sum
+  const float base = most == -INFINITY ? 0.0f : most;  // infinity less infinity is no number
   float sum = 0.0f;
-  for (int j = seen.first + tid; j < seen.end; j += kThreads) sum += row[j] = expf(row[j] - most);
+  for (int j = seen.first + tid; j < seen.end; j += kThreads) sum += row[j] = expf(row[j] - base);
   sum = block_reduce<kThreads>(sum, partial);
 
-  // probabilities
-  for (int j = seen.first + tid; j < seen.end; j += kThreads) row[j] /= sum;
-  const bool empty = seen.first == seen.end;
+  // probabilities, none of a row that sees nothing, or only scores of -inf
+  const bool empty = sum == 0.0f;
+  for (int j = seen.first + tid; j < seen.end; j += kThreads) row[j] = empty ? 0.0f : row[j] / sum;
   if (a.lse != nullptr && tid == 0) sequence.lse(a, at.head)[at.query] = empty ? -INFINITY : most + logf(sum);
 }
 

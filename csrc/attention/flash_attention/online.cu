@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_attention_online_kernel(con
   for (int r = 0; r < kOwn; ++r) {
     largest[r] = sink;
     top[r] = -INFINITY;
-    total[r] = lane == 0 && sink > -INFINITY ? 1.0f : 0.0f;  // each lane its own share
+    // each lane its own share; a sink that is no number leaves none, nor does an infinite one
+    total[r] = lane == 0 && sink != -INFINITY ? sink - sink + 1.0f : 0.0f;
   }
 
   const int end = mask.end(first_row + rows - 1);

@@ -8,17 +8,19 @@
 // (kernels/warpsmith/attention/kv_cache_plan.py, which counts as `Split` does).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "attention/kv_cache/kv_cache.h"
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
 // A block's tile.
 template <class Cache, int d_, int warps_m_, int warps_n_, int keys_, int stages_, int resident_>
 struct SplitTile {
+  using Args = KvCacheArgs;                   // of a call
+  static constexpr bool masked = false;       // whether a call may have a mask
   using C = Cache;                            // f16 or bf16 like the queries, or e4m3
   static constexpr int d = d_;                // of queries, keys and values; narrower ones are filled up with zeros
   static constexpr int warps_m = warps_m_;    // of a group, which share keys: 16 queries each
@@ -66,7 +68,7 @@ struct Split {
     // d values of f32 a query, against d of a key and of its value
     const int of_piece = kKeysOfPiece * 4 * std::min(a.rows(), rows);
     least = std::max(kLeastRounds, static_cast<int>(ceil_div(of_piece, 2 * round * bytes)));
-    blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rounds, least), 1, int64_t{a.sm_count} * fit));
+    blocks = static_cast<int>(clamp<int64_t>(ceil_div(rounds, least), 1, int64_t{a.sm_count} * fit));
     if (a.blocks > 0) blocks = a.blocks;
     pieces = a.batch_invariant ? of_work * std::max<int64_t>(ceil_div(most, kInvariantRounds), 1) : blocks;
   }

@@ -30,7 +30,7 @@ __device__ __forceinline__ void sync_group(int group) {
 
 // Rounds `from` to `to` of a head: its share of the sums is left in shared memory.
 template <class T, class Tile>
-__device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int kv_head, int from, int to,
+__device__ __forceinline__ void attend(const typename Tile::Args& a, const Work& w, int kv_head, int from, int to,
                                        CacheStage<Tile>* ring, const GroupSums<Tile>& left) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int group = Tile::warps_n == 1 ? 0 : warp / Tile::warps_m;  // known where there is one, as is its barrier
@@ -84,9 +84,13 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
     if (has_tile(++next)) loader.find(key_of(next));
     const int key = key_of(round);
     if (!idle && key < w.end) {
+      uint32_t unmasked = 0;  // bit 4 j + i: value i of s[j]
+      if constexpr (Tile::masked) unmasked = unmasked_scores<Tile>(a, w, first_row, kv_head, key);
       MmaSum<T, float> s[Tile::keys / 8];
       multiply_keys<T, Tile>(s, q, stages[slot].k);
-      if (options || key < all_from || key + Tile::keys > all_to) {
+      bool special = options || key < all_from || key + Tile::keys > all_to;
+      if constexpr (Tile::masked) special = special || is_masked(a);
+      if (special) {
         const int lane_key = 2 * (thread_again() % 4);
 #pragma unroll
         for (int j = 0; j < Tile::keys / 8; ++j) {
@@ -95,7 +99,9 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
             const int own = key + 8 * j + lane_key + i % 2;
             float& x = s[j].value[i];
             if (options) x = score.option(a, x, k_scale, i / 2, own);
-            x = score.sees(a, i / 2, own) ? x : -INFINITY;
+            bool seen = score.sees(a, i / 2, own);
+            if constexpr (Tile::masked) seen = seen && (unmasked >> (4 * j + i) & 1) != 0;
+            x = seen ? x : -INFINITY;
           }
         }
       }
@@ -129,7 +135,7 @@ __device__ __forceinline__ void attend(const KvCacheArgs& a, const Work& w, int 
 // workspace, behind the pieces.
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::resident)
-    split_kv_kernel(const KvCacheArgs a, int tiles, int least, int64_t pieces, int range) {
+    split_kv_kernel(const typename Tile::Args a, int tiles, int least, int64_t pieces, int range) {
   extern __shared__ __align__(128) char shared[];
   CacheStage<Tile>* const ring = reinterpret_cast<CacheStage<Tile>*>(shared);
   const GroupSums<Tile> groups(shared);
@@ -220,8 +226,8 @@ const char* takes_split(const KvCacheArgs& a, bool e4m3_cache) {
   return reason;
 }
 
-template <template <class, int> class Tiles>
-void launch_split(const KvCacheArgs& a, cudaStream_t stream) {
+template <template <class, int> class Tiles, class Args>
+void launch_split(const Args& a, cudaStream_t stream) {
   dispatch_split<Tiles>(a, [&]<class T, class Tile>() {
     const Split split = Split::of<Tile>(a);
     const int range = split.pieces <= kTicketsOfLaunch ? ticket_range(stream) : kNoRange;

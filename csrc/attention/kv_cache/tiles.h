@@ -1,10 +1,10 @@
 // The tiles of rungs that split keys among blocks, by the largest head dimension. All fit 99 KB a block.
 #pragma once
 
-#include <algorithm>
 #include <string_view>
 
 #include "attention/kv_cache/split.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

@@ -16,12 +16,17 @@ struct Work {
   int rounds;       // of a head, one at least
 };
 
+// Tokens of a sequence, as whoever made the call knows them.
+__device__ __forceinline__ int64_t tokens_of(const KvCacheArgs& a, int sequence) {
+  return int64_t{__ldg(a.lengths + sequence)} + a.appended;
+}
+
 template <class Tile>
-__device__ __forceinline__ Work work_of(const KvCacheArgs& a, int tiles, int number) {
+__device__ __forceinline__ Work work_of(const typename Tile::Args& a, int tiles, int number) {
   Work w;
   w.batch = tiles == 1 ? number : number / tiles;
   w.tile = number - w.batch * tiles;
-  const int64_t held = int64_t{__ldg(a.lengths + w.batch)} + a.appended;
+  const int64_t held = tokens_of(a, w.batch);
   if (held < 0 || held > int64_t{a.pages.width} * a.pages.tokens) {
     ptx::trap_with("attention_with_kv_cache: a sequence is longer than its cache");
   }
@@ -74,7 +79,7 @@ __device__ __forceinline__ int sum_upto(int lane, int own) {
 
 // The work that has round `start` of all, and how many rounds come before it.
 template <class Tile>
-__device__ __forceinline__ Work find_work(int& before, const KvCacheArgs& a, int tiles, int start) {
+__device__ __forceinline__ Work find_work(int& before, const typename Tile::Args& a, int tiles, int start) {
   const int lane = threadIdx.x % kWarp, count = a.batch * tiles;
   before = 0;
   for (int i = lane;; i += kWarp) {
@@ -93,8 +98,8 @@ __device__ __forceinline__ Work find_work(int& before, const KvCacheArgs& a, int
 // How a call is shared out among `blocks`, and the first work of `block`: what find_work would find for its first round, or
 // anything where it has none. Lengths of up to 32 tiles of queries are asked for once, all of them together.
 template <class Tile>
-__device__ __forceinline__ Work first_work(Shares& shares, int& before, const KvCacheArgs& a, int tiles, int blocks,
-                                           int block, int least) {
+__device__ __forceinline__ Work first_work(Shares& shares, int& before, const typename Tile::Args& a, int tiles,
+                                           int blocks, int block, int least) {
   const int lane = threadIdx.x % kWarp, count = a.batch * tiles;
   if (count > kWarp) {
     int mine = 0;

@@ -2,10 +2,9 @@
 // queries, or of keys and of values alike. A place is two packs, those that turn together, or half of the rest apart.
 #pragma once
 
-#include <algorithm>
-
 #include "attention/rope_store_kv/token.cuh"
 #include "attention/store_kv/places.cuh"
+#include "host/min_max.h"
 #include "rotary/packs.h"
 
 namespace warpsmith {

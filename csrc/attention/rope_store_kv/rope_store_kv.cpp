@@ -3,6 +3,7 @@
 
 #include "attention/store_kv/operands.h"
 #include "host/serve.h"
+#include "host/share_memory.h"
 #include "rotary/operands.h"
 
 namespace warpsmith {
@@ -67,8 +68,10 @@ bool run_in_place(const Call& call, const Tensor& q, const Tensor& k, const Tens
                   const OptionalTensor& k_scale, const OptionalTensor& v_scale, double factor, bool interleaved) {
   check_rotary_heads(kInPlace, q, k);
   check_apart(kInPlace, "q", q);
+  check_own_memory(kInPlace, "q", q, "k", k);
   const StoreOperands store{k, v, k_cache, v_cache, slots, lengths, block_table, k_scale, v_scale};
   check_store(kInPlace, store);
+  check_own_memory(kInPlace, "q", q, "v", v);
   const RotaryOperands rotary{cos, sin, positions, turns, axes};
   const int64_t pairs = check_rotary(kInPlace, q, rotary);
   if (!has_kernel(call, q)) return false;

@@ -5,6 +5,8 @@
 
 #include "attention/cache_operands.h"
 #include "attention/store_kv/store_kv.h"
+#include "host/memory.h"
+#include "host/share_memory.h"
 
 namespace warpsmith {
 
@@ -28,6 +30,9 @@ inline void check_store(std::string_view op, const StoreOperands& o) {
   check_caches(op, k_cache, v_cache, k, "k");
   check_shape(op, "k_cache", k_cache, {k_cache.size(0), k_cache.size(1), k.size(2), k.size(3)});
   check_shape(op, "v_cache", v_cache, {k_cache.size(0), k_cache.size(1), k.size(2), v.size(3)});
+  check_apart(op, "k_cache", k_cache);
+  check_apart(op, "v_cache", v_cache);
+  check_own_memory(op, "k_cache", k_cache, "v_cache", v_cache);
   check_cache_scales(op, o.k_scale, o.v_scale, k_cache, k, "k");
   if (o.slots.has_value() == o.lengths.has_value()) fail(op, "expected either slots or lengths");
   if (o.lengths) return check_sequences(op, *o.lengths, o.block_table, k_cache, k, "k");

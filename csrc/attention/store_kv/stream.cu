@@ -1,9 +1,9 @@
 // Appends keys and values to a cache at memory speed: a thread takes two packs of a key and the same two of its value.
 //   Against `pack`: four loads start before the slot is known, instead of one behind the other and all behind it. Bound: DRAM;
 //   for a few tokens the longer of two ways to the first store, that of the values and that of the slot.
-#include <algorithm>
 
 #include "attention/store_kv/places.cuh"
+#include "host/min_max.h"
 #include "host/registry.h"
 
 namespace warpsmith {

@@ -33,19 +33,24 @@ __device__ __forceinline__ void arrive_warps(int barrier, int threads) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The registers of each thread, from now on: a multiple of 8 from 24 to 256. By all warps of a warpgroup, in a kernel whose
-// launch bounds say how many registers there are.
+// What setmaxnreg takes, of each thread; 0: what the launch gave.
+constexpr bool can_be_set(int registers) {
+  return registers == 0 || (registers % 8 == 0 && registers >= 24 && registers <= 256);
+}
+
+// The registers of each thread, from now on. By all warps of a warpgroup, in a kernel whose launch bounds say how many
+// registers there are.
 template <int registers>
 __device__ __forceinline__ void lower_registers() {
-  static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256, "what setmaxnreg takes");
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+  static_assert(can_be_set(registers), "what setmaxnreg takes");
+  if constexpr (registers != 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
 // Waits until other warpgroups have left enough.
 template <int registers>
 __device__ __forceinline__ void raise_registers() {
-  static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256, "what setmaxnreg takes");
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+  static_assert(can_be_set(registers), "what setmaxnreg takes");
+  if constexpr (registers != 0) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
 #endif

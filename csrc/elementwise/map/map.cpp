@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "elementwise/map/functions.h"
+#include "host/into.h"
 #include "host/serve.h"
 
 namespace warpsmith {
@@ -134,6 +135,17 @@ Tensor empty_as(const Tensor& like) {
   return empty_contiguous(like, like.sizes(), like.scalar_type());
 }
 
+// The result of a call, with the shape of `like`.
+Tensor result_as(const CallInto& call, const Tensor& like) {
+  const std::optional<Tensor> given = result_anywhere(call, like, like.sizes());
+  return given ? *given : empty_as(like);
+}
+
+// Whether the result lies as `like`, which it does where the call did not say where it goes.
+bool lies_as(const CallInto& call, const Tensor& out, const Tensor& like) {
+  return call.given == nullptr || same_layout(out, like);
+}
+
 template <class Map, int i = 0>
 constexpr int map_index() {
   if constexpr (std::is_same_v<std::tuple_element_t<i, Maps>, Map>) {
@@ -197,13 +209,14 @@ float parameter_of(const Tensor& x, double p) {
 }
 
 template <class F>
-std::optional<Tensor> unary_at(const Call& call, const Tensor& x, float parameter) {
+std::optional<Tensor> unary_at(const CallInto& call, const Tensor& x, float parameter) {
   check_floating(call.op, "x", x);
   if (!takes(call, x)) return std::nullopt;
-  Tensor out = empty_as(x);
+  Tensor out = result_as(call, x);
   const std::array operands{whole(out), whole(x)};
+  const bool flat = is_dense(x) && lies_as(call, out, x);
   const bool served =
-      run(call, map_index<Unary<F>>(), x, x.sizes(), operands.data(), operands.size(), 1, is_dense(x), parameter);
+      run(call, map_index<Unary<F>>(), x, x.sizes(), operands.data(), operands.size(), 1, flat, parameter);
   return served ? std::optional(out) : std::nullopt;
 }
 
@@ -220,7 +233,7 @@ std::optional<Tensor> unary_backward_at(const Call& call, const Tensor& grad, co
 }
 
 template <class F>
-std::optional<Tensor> unary(const Call& call, const Tensor& x) {
+std::optional<Tensor> unary(const CallInto& call, const Tensor& x) {
   return unary_at<F>(call, x, 0.0f);
 }
 
@@ -231,7 +244,7 @@ std::optional<Tensor> unary_backward(const Call& call, const Tensor& grad, const
 
 // Functions with a parameter: elu, hardshrink.
 template <class F>
-std::optional<Tensor> unary_with(const Call& call, const Tensor& x, double p) {
+std::optional<Tensor> unary_with(const CallInto& call, const Tensor& x, double p) {
   return unary_at<F>(call, x, parameter_of<F>(x, p));
 }
 
@@ -273,7 +286,9 @@ std::vector<int64_t> broadcast_shape(const char* op, const Inputs<n>& inputs) {
 }
 
 template <size_t n>
-Tensor empty_for(const std::vector<int64_t>& shape, const Inputs<n>& inputs) {
+Tensor result_for(const CallInto& call, const std::vector<int64_t>& shape, const Inputs<n>& inputs) {
+  const auto given = result_anywhere(call, *inputs[0], Sizes(shape.data(), shape.size()));
+  if (given) return *given;
   for (const Tensor* t : inputs) {
     const Sizes sizes = t->sizes();
     if (sizes.size() == shape.size() && std::equal(sizes.begin(), sizes.end(), shape.begin()) && is_dense(*t)) {
@@ -285,15 +300,16 @@ Tensor empty_for(const std::vector<int64_t>& shape, const Inputs<n>& inputs) {
 
 // `Map` of F over x and `others`, which are called y and z.
 template <template <class> class Map, class F, class... Others>
-std::optional<Tensor> broadcasting(const Call& call, const Tensor& x, const Others&... others) {
+std::optional<Tensor> broadcasting(const CallInto& call, const Tensor& x, const Others&... others) {
   constexpr const char* kNames[] = {"y", "z"};
   check_floating(call.op, "x", x);
   size_t at = 0;
   ((check_same_device(call.op, kNames[at], others, x), check_same_dtype(call.op, kNames[at], others, x), ++at), ...);
   if (!takes(call, x)) return std::nullopt;
-  const bool flat = is_dense(x) && (same_layout(x, others) && ...);
+  const bool alike = is_dense(x) && (same_layout(x, others) && ...);
   const Inputs<1 + sizeof...(Others)> inputs{&x, &others...};
-  Tensor out = flat ? empty_as(x) : empty_for(broadcast_shape(call.op, inputs), inputs);
+  Tensor out = alike ? result_as(call, x) : result_for(call, broadcast_shape(call.op, inputs), inputs);
+  const bool flat = alike && lies_as(call, out, x);
   const std::array operands{whole(out), whole(x), whole(others)...};
   const bool served = run(call, map_index<Map<F>>(), x, out.sizes(), operands.data(), operands.size(), 1, flat);
   return served ? std::optional(out) : std::nullopt;
@@ -313,10 +329,10 @@ void check_bias(std::string_view op, const Tensor& x, const Tensor& bias) {
 }
 
 template <class F>
-std::optional<Tensor> bias_activation(const Call& call, const Tensor& x, const Tensor& bias) {
+std::optional<Tensor> bias_activation(const CallInto& call, const Tensor& x, const Tensor& bias) {
   check_bias(call.op, x, bias);
   if (!takes(call, x)) return std::nullopt;
-  Tensor out = empty_as(x);
+  Tensor out = result_as(call, x);
   const std::array operands{whole(out), whole(x), whole(bias)};
   const bool served = run(call, map_index<Bias<F>>(), x, x.sizes(), operands.data(), operands.size(), 1, false);
   return served ? std::optional(out) : std::nullopt;
@@ -366,12 +382,14 @@ Operand half(const Tensor& x, const std::vector<int64_t>& shape, int which) {
 }
 
 template <class F>
-std::optional<Tensor> gated(const Call& call, const Tensor& x, const OptionalTensor& up) {
+std::optional<Tensor> gated(const CallInto& call, const Tensor& x, const OptionalTensor& up) {
   const std::vector<int64_t> shape = gate_shape(call.op, x, up);
   if (!takes(call, x)) return std::nullopt;
-  Tensor out = up ? empty_as(x) : empty_contiguous(x, Sizes(shape.data(), shape.size()), x.scalar_type());
+  const Sizes sizes(shape.data(), shape.size());
+  const auto given = result_anywhere(call, x, sizes);
+  Tensor out = given ? *given : up ? empty_as(x) : empty_contiguous(x, sizes, x.scalar_type());
   const std::array operands{whole(out), up ? whole(x) : half(x, shape, 0), up ? whole(*up) : half(x, shape, 1)};
-  const bool flat = up && is_dense(x) && same_layout(x, *up);
+  const bool flat = up && is_dense(x) && same_layout(x, *up) && lies_as(call, out, x);
   const bool served = run(call, map_index<Gated<F>>(), x, out.sizes(), operands.data(), operands.size(), 1, flat);
   return served ? std::optional(out) : std::nullopt;
 }
@@ -406,9 +424,9 @@ using Library = torch::stable::detail::StableLibrary;
 template <class F>
 void bind_map(Library& m, Unary<F>) {
   if constexpr (requires { F::parameter; }) {
-    bind<&unary_with<F>>(m, F::name);
+    bind_into<&unary_with<F>>(m, F::name);
   } else {
-    bind<&unary<F>>(m, F::name);
+    bind_into<&unary<F>>(m, F::name);
   }
 }
 
@@ -424,17 +442,17 @@ void bind_map(Library& m, UnaryBackward<F>) {
 
 template <class F>
 void bind_map(Library& m, Binary<F>) {
-  bind<&broadcasting<Binary, F, Tensor>>(m, F::name);
+  bind_into<&broadcasting<Binary, F, Tensor>>(m, F::name);
 }
 
 template <class F>
 void bind_map(Library& m, Ternary<F>) {
-  bind<&broadcasting<Ternary, F, Tensor, Tensor>>(m, F::name);
+  bind_into<&broadcasting<Ternary, F, Tensor, Tensor>>(m, F::name);
 }
 
 template <class F>
 void bind_map(Library& m, Bias<F>) {
-  bind<&bias_activation<F>>(m, std::string("bias_") + F::name);
+  bind_into<&bias_activation<F>>(m, std::string("bias_") + F::name);
 }
 
 template <class F>
@@ -444,7 +462,7 @@ void bind_map(Library& m, BiasBackward<F>) {
 
 template <class F>
 void bind_map(Library& m, Gated<F>) {
-  bind<&gated<F>>(m, std::string(F::name) + "_and_mul");
+  bind_into<&gated<F>>(m, std::string(F::name) + "_and_mul");
 }
 
 template <class F>

@@ -1,11 +1,10 @@
 // The kernels of `stream` and `lut`: 128-bit accesses that bypass the caches, and next to no instructions around them.
 #pragma once
 
-#include <algorithm>
-
 #include "device/start_early.h"
 #include "device/stream_policy.h"
 #include "elementwise/map/rows.cuh"
+#include "host/min_max.h"
 
 namespace warpsmith {
 namespace {

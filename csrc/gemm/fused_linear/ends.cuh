@@ -69,6 +69,16 @@ __device__ __forceinline__ void note_largest(unsigned* amax, unsigned most) {
   atomicMax(amax, __float_as_uint(to_float(from_float<T>(__uint_as_float(most)))));
 }
 
+// The sum of a row of x along k.
+template <class T>
+__device__ __forceinline__ void leave_row_sum(const FusedArgs& p, int64_t row, float sum) {
+  if (p.wide_bias) {
+    static_cast<float*>(p.row_sums)[row] = sum;
+  } else {
+    static_cast<T*>(p.row_sums)[row] = from_float<T>(sum);
+  }
+}
+
 // `values`: sums of x w; `up`: of a gate's other product. Neighbours belong to one head. Returns the largest of what it
 // stores, not rounded, for `note_largest`.
 template <Ends ends, class T, int n>
@@ -87,6 +97,9 @@ __device__ __forceinline__ unsigned leave(const FusedArgs& p, float (&values)[n]
       for (int j = 0; j < kStep; ++j) sums[j] += values[i + j];
       store(to + i, sums);
     }
+    return 0;
+  } else if constexpr (ends == Ends::gradient) {
+    put_row(static_cast<T*>(p.d) + at, values);
     return 0;
   } else {
     if constexpr (ends == Ends::epilogue) {

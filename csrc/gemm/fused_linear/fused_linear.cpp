@@ -1,4 +1,4 @@
-// linear_epilogue, gated_linear, fused_qkv and accumulate_matmul: checks, allocation, the choice of the rung.
+// linear_epilogue, gated_linear, fused_qkv, accumulate_matmul and linear_weight_gradient: checks, allocation, the choice of the rung.
 #include "gemm/fused_linear/fused_linear.h"
 
 #include <array>
@@ -7,6 +7,8 @@
 #include <tuple>
 
 #include "gemm/product.h"
+#include "host/into.h"
+#include "host/share_memory.h"
 
 namespace warpsmith {
 namespace {
@@ -113,19 +115,22 @@ bool run(const Call& call, FusedArgs& p, Held& held, const Tensor& like, ScalarT
   p.sm = info.sm;
   p.sm_count = info.sm_count;
   if (const int64_t slices = may_split(p) ? most_splits(p) : 1; slices > 1) {
-    const int64_t sums = slices * p.m * p.n;
+    const int64_t products = slices * p.m * p.n, rows = p.ends == Ends::gradient ? slices * p.m : 0;
+    const int64_t sums = products + rows;
     held.workspace = empty_contiguous(like, Sizes(&sums, 1), ScalarType::Float);
     p.workspace = held.workspace.data_ptr();
+    p.partial_rows = static_cast<float*>(p.workspace) + products;
   }
   return serve(call, p, like);
 }
 
-Tensor empty_rows(const Tensor& x, int64_t n) {
+// A row of n for each of x: the result of a layer.
+Tensor result_rows(const CallInto& call, const Tensor& x, int64_t n) {
   std::array<int64_t, kMostDims> sizes;
   const size_t rank = x.sizes().size();
   for (size_t i = 0; i + 1 < rank; ++i) sizes[i] = x.sizes()[i];
   sizes[rank - 1] = n;
-  return empty_contiguous(x, Sizes(sizes.data(), rank), x.scalar_type());
+  return result(call, x, Sizes(sizes.data(), rank), x.scalar_type());
 }
 
 // A value of f32 for each row, to become the largest of magnitudes.
@@ -151,7 +156,7 @@ void check_residual(const char* op, const Tensor& residual, const Tensor& x, int
 
 using Epilogue = std::tuple<Tensor, OptionalTensor, OptionalTensor>;
 
-std::optional<Epilogue> linear_epilogue(const Call& call, const Tensor& x, const Tensor& weight,
+std::optional<Epilogue> linear_epilogue(const CallInto& call, const Tensor& x, const Tensor& weight,
                                         const OptionalTensor& bias, const OptionalTensor& residual, double scale,
                                         const std::string& activation, bool keep, bool amax) {
   constexpr const char* kOp = "linear_epilogue";
@@ -160,8 +165,9 @@ std::optional<Epilogue> linear_epilogue(const Call& call, const Tensor& x, const
   if (bias) check_bias(kOp, "bias", *bias, x, weight.size(0));
   const Activation function = activation_of(kOp, activation, false);
   if (residual) check_residual(kOp, *residual, x, weight.size(0));
+  check_alone(call, keep || amax);
   if (!has_kernel(call, x)) return std::nullopt;
-  Tensor y = empty_rows(x, weight.size(0));
+  Tensor y = result_rows(call, x, weight.size(0));
   Epilogue results{y, std::nullopt, std::nullopt};
   if (keep) std::get<1>(results) = empty_contiguous(x, y.sizes(), x.scalar_type());
   if (amax) std::get<2>(results) = zero_rows(x);
@@ -188,7 +194,7 @@ std::optional<Epilogue> linear_epilogue(const Call& call, const Tensor& x, const
 
 using Gated = std::tuple<Tensor, OptionalTensor, OptionalTensor, OptionalTensor>;
 
-std::optional<Gated> gated_linear(const Call& call, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
+std::optional<Gated> gated_linear(const CallInto& call, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
                                   const OptionalTensor& b_gate, const OptionalTensor& b_up,
                                   const std::string& activation, bool keep, bool amax) {
   constexpr const char* kOp = "gated_linear";
@@ -207,8 +213,9 @@ std::optional<Gated> gated_linear(const Call& call, const Tensor& x, const Tenso
          dtype_name(b_up->scalar_type()));
   }
   const Activation function = activation_of(kOp, activation, true);
+  check_alone(call, keep || amax);
   if (!has_kernel(call, x)) return std::nullopt;
-  Tensor y = empty_rows(x, n);
+  Tensor y = result_rows(call, x, n);
   Gated results{y, std::nullopt, std::nullopt, std::nullopt};
   if (amax) std::get<3>(results) = zero_rows(x);
   if (keep) {
@@ -251,7 +258,7 @@ std::optional<Gated> gated_linear(const Call& call, const Tensor& x, const Tenso
 
 using Qkv = std::tuple<Tensor, Tensor, Tensor>;
 
-std::optional<Qkv> fused_qkv(const Call& call, const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+std::optional<Qkv> fused_qkv(const CallInto& call, const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                              int64_t heads, int64_t kv_heads, int64_t head_dim, const std::string& layout) {
   constexpr const char* kOp = "fused_qkv";
   check_operand(kOp, "x", x, 1);
@@ -267,12 +274,12 @@ std::optional<Qkv> fused_qkv(const Call& call, const Tensor& x, const Tensor& we
   if (layout != "bshd" && layout != "bhsd") fail(kOp, "expected layout to be 'bshd' or 'bhsd', got '", layout, "'");
   if (!has_kernel(call, x)) return std::nullopt;
   const bool heads_first = layout == "bhsd";
-  const auto empty_heads = [&](int64_t count) {
+  const auto result_heads = [&](int64_t count, int index) {
     const int64_t rows = x.size(1);
     const int64_t sizes[] = {x.size(0), heads_first ? count : rows, heads_first ? rows : count, head_dim};
-    return empty_contiguous(x, Sizes(sizes, 4), x.scalar_type());
+    return result(call, x, Sizes(sizes, 4), x.scalar_type(), index);
   };
-  Tensor q = empty_heads(heads), k = empty_heads(kv_heads), v = empty_heads(kv_heads);
+  Tensor q = result_heads(heads, 0), k = result_heads(kv_heads, 1), v = result_heads(kv_heads, 2);
   if (q.numel() == 0) return Qkv{q, k, v};
   if (weight.size(1) == 0) {
     check_named_of_nothing<FusedArgs>(call, x);
@@ -313,6 +320,8 @@ bool accumulate_matmul(const Call& call, const Tensor& a, const Tensor& b, const
          shape_text(total.sizes()));
   }
   if (!total.is_contiguous()) fail(kOp, "expected total to be contiguous");
+  check_own_memory(kOp, "total", total, "a", a);
+  check_own_memory(kOp, "total", total, "b", b);
   if (!has_kernel(call, a)) return false;
   if (total.numel() == 0 || a.size(1) == 0) {
     check_named_of_nothing<FusedArgs>(call, a);
@@ -334,11 +343,55 @@ bool accumulate_matmul(const Call& call, const Tensor& a, const Tensor& b, const
   return run(call, p, held, total, a.scalar_type());
 }
 
+// --- linear_weight_gradient -------------------------------------------------------------------------------------
+
+using WeightGradient = std::tuple<Tensor, Tensor>;
+
+std::optional<WeightGradient> linear_weight_gradient(const Call& call, const Tensor& grad, const Tensor& x,
+                                                     bool wide_bias) {
+  constexpr const char* kOp = "linear_weight_gradient";
+  check_operand(kOp, "grad", grad, 2);
+  check_operand(kOp, "x", x, 2);
+  for (const auto& [name, operand] : {std::pair{"grad", &grad}, std::pair{"x", &x}}) {
+    if (operand->dim() != 2) fail(kOp, "expected ", name, " to be 2-D, got shape ", shape_text(operand->sizes()));
+  }
+  check_alike(kOp, "x", x, grad, "grad");
+  if (x.size(0) != grad.size(0)) {
+    fail(kOp, "expected x to have as many rows as grad, got shapes ", shape_text(x.sizes()), " and ",
+         shape_text(grad.sizes()));
+  }
+  if (!has_kernel(call, grad)) return std::nullopt;
+  if (grad.numel() == 0 || x.numel() == 0) {
+    if (grad.size(1) != 0) check_named_of_nothing<FusedArgs>(call, grad);
+    return std::nullopt;
+  }
+  const int64_t sizes[] = {grad.size(1), x.size(1)};
+  WeightGradient results{empty_contiguous(grad, Sizes(sizes, 2), grad.scalar_type()),
+                         empty_contiguous(grad, Sizes(sizes, 1), wide_bias ? ScalarType::Float : grad.scalar_type())};
+  Held held;
+  FusedArgs p{};
+  p.ends = Ends::gradient;
+  p.alpha = 1.0f;
+  p.wide_bias = wide_bias;
+  held.x = grad;
+  held.weight = x;
+  p.a = as_matrices(held.x, Reading::transposed, Batch{});
+  p.b = as_matrices(held.weight, Reading::right, Batch{});
+  p.batch = 1;
+  p.m = grad.size(1);
+  p.n = x.size(1);
+  p.k = grad.size(0);
+  p.d = std::get<0>(results).data_ptr();
+  p.row_sums = std::get<1>(results).data_ptr();
+  return run(call, p, held, grad, grad.scalar_type()) ? std::optional(results) : std::nullopt;
+}
+
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<&linear_epilogue>(m, "linear_epilogue");
-  bind<&gated_linear>(m, "gated_linear");
-  bind<&fused_qkv>(m, "fused_qkv");
+  bind_into<&linear_epilogue>(m, "linear_epilogue");
+  bind_into<&gated_linear>(m, "gated_linear");
+  bind_into<&fused_qkv>(m, "fused_qkv");
   bind<&accumulate_matmul>(m, "accumulate_matmul");
+  bind<&linear_weight_gradient>(m, "linear_weight_gradient");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 //   gate       d = activation(x w + bias) * (x up + up_bias)
 //   heads      x w + bias, whose columns are the heads of q, k and v, each written where it belongs
 //   add        d += x w, in f32
+//   gradient   x w, and the sums of x along k: gradients of a weight and of a bias
 // kernels/warpsmith/gemm/fused_problem.py says the conditions in the same words.
 #pragma once
 
@@ -10,7 +11,7 @@
 
 namespace warpsmith {
 
-enum class Ends : int { epilogue, gate, heads, add };
+enum class Ends : int { epilogue, gate, heads, add, gradient };
 
 // The results of `heads`: q, k and v, [sequences, rows, heads, size], or [sequences, heads, rows, size].
 struct HeadResults {
@@ -31,6 +32,8 @@ struct FusedArgs : GemmArgs {
   void* before_up;             // and what a gate is multiplied by
   unsigned* amax;              // [m], of rows of d, as bits of f32; nullptr: not asked for
   HeadResults heads;
+  void* row_sums;       // of `gradient`, [m], of x; f32 where wide_bias says so, otherwise as the operands
+  float* partial_rows;  // of slices of k, [slices][m]
 };
 
 // --- conditions -------------------------------------------------------------------------------------------------
@@ -46,13 +49,15 @@ inline const char* needs_heads_of(const FusedArgs& p, int64_t values, const char
   return p.ends != Ends::heads || p.heads.size % values == 0 ? nullptr : reason;
 }
 
-// x along k; of `add`, x and w as gradients of weights have them, both along what is no sum.
+inline bool of_gradients(const FusedArgs& p) { return p.ends == Ends::add || p.ends == Ends::gradient; }
+
+// x along k; of gradients of weights, x and w both along what is no sum.
 inline const char* needs_layout_of_layers(const FusedArgs& p) {
-  if (p.ends != Ends::add) return p.a.order == Order::rows ? nullptr : "needs x row-major";
+  if (!of_gradients(p)) return p.a.order == Order::rows ? nullptr : "needs x row-major";
   return p.a.order == Order::columns && p.b.order == Order::rows ? nullptr : "needs a column-major and b row-major";
 }
 
 // Whether slices of k may be added up by a second kernel.
-inline bool may_split(const FusedArgs& p) { return p.ends == Ends::epilogue || p.ends == Ends::add; }
+inline bool may_split(const FusedArgs& p) { return p.ends == Ends::epilogue || of_gradients(p); }
 
 }  // namespace warpsmith

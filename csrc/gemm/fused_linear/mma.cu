@@ -1,6 +1,7 @@
 // Products of layers with what follows them, by mma.sync.
 //   Against `naive`: the main loop of matmul's `mma_peak` (gemm/mma_tile.cuh), with fewer tiles. Sums pass through a patch of
 //   shared memory of their warp, from which a lane takes eight neighbours, does what there is to do, and stores 16 bytes.
+//   Gradients of biases are sums of fragments, which the warps of a tile's first columns add up as they multiply them.
 //   Tiles of gates have eight columns of one weight beside the same eight of the other (paired_copy.cuh).
 //   Occupancy: as in matmul/mma_peak.cu.
 //   Bound: the tensor cores as mma.sync reaches them.
@@ -57,6 +58,47 @@ __device__ __forceinline__ void for_each_run(const WarpSums<T, float, Tile>& war
   }
 }
 
+// Those of the product and, where the warp counts them, those of the rows of x: of two rows of each fragment, whose values
+// four lanes share.
+template <class T, class Tile>
+struct GradientSums : WarpSums<T, float, Tile> {
+  using Base = WarpSums<T, float, Tile>;
+  bool counts = false;
+  float rows[Base::wm / 16][2] = {};
+
+  __device__ __forceinline__ void add(const Fragments<Base::wm, Base::wn>& x) {
+    Base::add(x);
+    if (!counts) return;
+#pragma unroll
+    for (int i = 0; i < Base::wm / 16; ++i) {
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const auto& pair = reinterpret_cast<const Vec<T, 2>&>(x.a[i][word]);
+        rows[i][word % 2] += to_float(pair[0]) + to_float(pair[1]);
+      }
+    }
+  }
+
+  // `first`: the warp's first row.
+  __device__ __forceinline__ void leave_rows(const FusedArgs& p, int64_t first, bool partial) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+    for (int i = 0; i < Base::wm / 16; ++i) {
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        const float sum = warp_reduce<4>(rows[i][below], Sum{});
+        const int64_t row = first + 16 * i + 8 * below + lane / 4;
+        if (lane % 4 != 0 || row >= p.m) continue;
+        if (partial) {
+          p.partial_rows[blockIdx.y * p.m + row] = sum;
+        } else {
+          leave_row_sum<T>(p, row, sum);
+        }
+      }
+    }
+  }
+};
+
 template <class T, class Config, Ends ends>
 __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     fused_linear_mma_kernel(const __grid_constant__ FusedArgs p, const Split split) {
@@ -68,7 +110,8 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     const WarpPlace<Tile> warp;
     const int64_t first_k = blockIdx.y * split.depth, depth = min(p.k - first_k, split.depth);
 
-    WarpSums<T, float, Tile> sums;
+    std::conditional_t<ends == Ends::gradient, GradientSums<T, Tile>, WarpSums<T, float, Tile>> sums;
+    if constexpr (ends == Ends::gradient) sums.counts = block.n() == 0 && warp.n == 0;
     TileCopy<T, typename Config::TileA, Config::threads> copy_a(p.a, 0, p.m, block.m(), first_k);
     if constexpr (kGate) {
       PairedCopy<T, typename Config::TileB, Config::threads> copy_b(p.b, p.up, p.n, block.n(), first_k);
@@ -80,6 +123,9 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
 
     constexpr int kWidth = kGate ? 16 : 8;
     const WarpPlace<Tile> share(thread_again());
+    if constexpr (ends == Ends::gradient) {
+      if (sums.counts) sums.leave_rows(p, block.m() + share.m, split.count > 1);
+    }
     for_each_run<kWidth>(sums, ring, [&](int row_in, int col_in, float (&values)[kWidth]) {
       const int64_t row = block.m() + share.m + row_in;
       const int64_t col = block.n() + (share.n + col_in) / (kGate ? 2 : 1);
@@ -149,6 +195,8 @@ void launch_tile(const FusedArgs& p, const Split& split, cudaStream_t stream) {
         return of_layer.template operator()<Ends::heads>();
       case Ends::add:
         return launch_kernel<T, Tile, most_shared, Along::mn, Along::mn, Ends::add>(p, split, stream);
+      case Ends::gradient:
+        return launch_kernel<T, Tile, most_shared, Along::mn, Along::mn, Ends::gradient>(p, split, stream);
     }
   };
   p.dtype == Dtype::f16 ? of_type.template operator()<f16>() : of_type.template operator()<bf16>();

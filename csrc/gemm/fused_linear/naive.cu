@@ -35,6 +35,20 @@ __device__ __forceinline__ float sum_at(const Matrix& x, const Matrix& w, int64_
   return total;
 }
 
+template <class T>
+__device__ __forceinline__ float row_sum_at(const Matrix& x, int64_t row, int64_t depth) {
+  const int64_t step = x.order == Order::rows ? 1 : x.ld;
+  const T* from = static_cast<const T*>(x.data) + (x.order == Order::rows ? row * x.ld : row);  // [k]
+  float total = 0.0f;
+  for (int64_t first = 0; first < depth; first += kTermsInRow) {
+    const int64_t last = min(first + kTermsInRow, depth);
+    float sum = 0.0f;
+    for (int64_t k = first; k < last; ++k) sum += to_float(from[k * step]);
+    total += sum;
+  }
+  return total;
+}
+
 template <class T, Ends ends>
 __global__ void __launch_bounds__(kThreads) fused_linear_naive_kernel(const __grid_constant__ FusedArgs p) {
   for (int64_t tile = blockIdx.x; tile < tiles_of(p); tile += gridDim.x) {
@@ -44,6 +58,7 @@ __global__ void __launch_bounds__(kThreads) fused_linear_naive_kernel(const __gr
     float sum[] = {sum_at<T>(p.a, p.b, row, col, p.k)}, up[] = {0.0f};
     if constexpr (ends == Ends::gate) up[0] = sum_at<T>(p.a, p.up, row, col, p.k);
     const unsigned most = leave<ends, T>(p, sum, up, row, col);
+    if (ends == Ends::gradient && col == 0) leave_row_sum<T>(p, row, row_sum_at<T>(p.a, row, p.k));
     if (p.amax != nullptr) note_largest<T>(p.amax + row, most);
   }
 }
@@ -62,6 +77,8 @@ void launch(const FusedArgs& p, cudaStream_t stream) {
         return warpsmith::launch<&fused_linear_naive_kernel<T, Ends::heads>>(config, stream, p);
       case Ends::add:
         return warpsmith::launch<&fused_linear_naive_kernel<T, Ends::add>>(config, stream, p);
+      case Ends::gradient:
+        return warpsmith::launch<&fused_linear_naive_kernel<T, Ends::gradient>>(config, stream, p);
     }
   });
 }

@@ -28,6 +28,11 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kWidth; ++i) sums[i] += values[i];
   }
   const int64_t row = first / p.n;
+  if (ends == Ends::gradient && first % p.n == 0) {
+    float sum = 0.0f;
+    for (int slice = 0; slice < slices; ++slice) sum += p.partial_rows[slice * p.m + row];
+    leave_row_sum<T>(p, row, sum);
+  }
   unsigned most = leave<ends, T>(p, sums, none, row, first % p.n);
   if (p.amax == nullptr) return;
   const bool shared = p.n % (kWarp * kWidth) == 0;  // a row, by all lanes, of which none has left
@@ -44,8 +49,11 @@ void sum_slices(const FusedArgs& p, int slices, cudaStream_t stream) {
   if (p.ends == Ends::add) {
     return launch<&fused_linear_sum_slices_kernel<float, Ends::add>>(config, stream, p, slices);
   }
-  p.dtype == Dtype::f16 ? launch<&fused_linear_sum_slices_kernel<f16, Ends::epilogue>>(config, stream, p, slices)
-                        : launch<&fused_linear_sum_slices_kernel<bf16, Ends::epilogue>>(config, stream, p, slices);
+  const auto of_type = [&]<class T>() {
+    p.ends == Ends::gradient ? launch<&fused_linear_sum_slices_kernel<T, Ends::gradient>>(config, stream, p, slices)
+                             : launch<&fused_linear_sum_slices_kernel<T, Ends::epilogue>>(config, stream, p, slices);
+  };
+  p.dtype == Dtype::f16 ? of_type.template operator()<f16>() : of_type.template operator()<bf16>();
 }
 
 }  // namespace warpsmith

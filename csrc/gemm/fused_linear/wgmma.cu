@@ -1,6 +1,7 @@
 // Products of layers with what follows them, by wgmma.
-//   Against `mma`: the kernel of `wgmma_peak` of matmul with tiles whose two warpgroups take turns, so that biases, activations,
-//   gates and stores of one run under the products of the other; results leave by the copy engine, those of heads too, which
+//   Against `mma`: the kernel of `wgmma_peak` of matmul with tiles whose two warpgroups take turns, so that activations, gates
+//   and stores of one run under the products of the other, or with wider ones where that saves a wave; biases arrive under
+//   the products of their tile; results leave by the copy engine, those of heads too, which
 //   knows where a sequence or a head ends. k of few tiles is cut into slices, which a second kernel adds up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB.
 //   Bound: large products the power, few rows memory.
@@ -28,8 +29,16 @@ const char* takes(const FusedArgs& p) {
 
 void launch(const FusedArgs& p, cudaStream_t stream) {
   const WgmmaChoice choice = choose_fused(p);
-  choice.tile == 3 ? launch_fused_wgmma<kWgmmaMenu[3]>(p, choice, stream)
-                   : launch_fused_wgmma<kWgmmaMenu[4]>(p, choice, stream);
+  switch (choice.tile) {
+    case 2:
+      launch_fused_wgmma<kWgmmaMenu[2]>(p, choice, stream);
+      break;
+    case 3:
+      launch_fused_wgmma<kWgmmaMenu[3]>(p, choice, stream);
+      break;
+    default:
+      launch_fused_wgmma<kWgmmaMenu[4]>(p, choice, stream);
+  }
   if (choice.slices > 1) sum_slices(p, choice.slices, stream);
 }
 

@@ -3,12 +3,13 @@
 //   operand, of which two maps bring a half each, and a thread gets the sums of both.
 #pragma once
 
-#include <algorithm>
-
 #include "gemm/fused_linear/sum_slices.h"
 #include "gemm/fused_linear/wgmma.h"
 #include "gemm/fused_linear/wgmma_ends.cuh"
+#include "gemm/fused_linear/wgmma_row_sums.cuh"
 #include "gemm/wgmma_product.cuh"
+#include "host/launch.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -19,8 +20,7 @@ struct FusedConfig : WgmmaConfig<T, a, b, WgmmaMenuPlan<tile>> {
   static constexpr int weights = ends == Ends::gate ? 2 : 1, cols = Base::bn / weights;  // columns of the product
   using Weight = WgmmaOperand<Base::b_major, cols, Base::bk, sizeof(T)>;                 // a weight's part of b
   using Result = FusedEnds<FusedConfig, ends>;
-  static_assert(weights * Weight::bytes == Base::B::bytes && Base::turns,
-                "halves of b, tiles of two warpgroups in turns");
+  static_assert(weights * Weight::bytes == Base::B::bytes, "halves of b");
 
   struct Shared {
     typename Base::Stage ring[Base::stages];
@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(Config::threads, 1)
     ptx::prefetch_tensor_map(&maps.x);
     ptx::prefetch_tensor_map(&maps.w);
     if constexpr (Config::weights == 2) ptx::prefetch_tensor_map(&maps.up);
-    shared.barriers.init(1, kWarpgroup / kWarp * Config::cluster);
+    constexpr int kReaders = (Config::turns ? 1 : Config::warpgroups) * (kWarpgroup / kWarp);
+    shared.barriers.init(1, kReaders * Config::cluster);
     ptx::fence_mbarrier_init();
   }
   if constexpr (Config::cluster == 1) {
@@ -76,20 +77,44 @@ __global__ void __launch_bounds__(Config::threads, 1)
     __syncwarp();
   } else {
     ptx::raise_registers<Config::Plan::multiplier_registers>();
-    const WgmmaReader<Config> reader(shared.ring, 0);
+    const int share = Config::turns ? 0 : warpgroup;  // of the rows
+    const WgmmaReader<Config> reader(shared.ring, share);
     typename Config::Result result(shared.staged[warpgroup]);
     int turn = 0;
-    Turns::begin(warpgroup);
+    if constexpr (Config::turns) Turns::begin(warpgroup);
     for_each_item<Config>(work, 1, [&](const WgmmaItem& item) {
-      const bool mine = turn == warpgroup;
-      turn ^= 1;
-      if (!mine) return skip(at, item.steps);
-      Turns::wait(warpgroup);
-      typename Config::Sums sums;
-      multiply_steps<Config>(sums, reader, shared.barriers, at, item.steps, [&] { Turns::pass(warpgroup); });
+      if constexpr (Config::turns) {
+        const bool mine = turn == warpgroup;
+        turn ^= 1;
+        if (!mine) return skip(at, item.steps);
+      }
       WgmmaPlace place = item.at;
+      place.m += share * Config::rows;
       place.n /= Config::weights;
-      result.store(sums, p, maps, place, work.finish == Finish::partial);
+      const auto biases = result.read_biases(p, place);
+      if constexpr (Config::turns) Turns::wait(warpgroup);
+      typename Config::Sums sums;
+      const auto issued = [&] {
+        if constexpr (Config::turns) Turns::pass(warpgroup);
+      };
+      if (Config::Result::kRowSums && item.at.n == 0) {
+        if constexpr (Config::Result::kRowSums) {
+          using With = WithRowSums<Config>;
+          static_assert(Config::turns, "a warpgroup has all rows of a tile");
+          typename With::Sums all;
+          const WgmmaReader<With> with_rows(shared.ring, shared.staged[warpgroup].more);
+          multiply_steps<With>(all, with_rows, shared.barriers, at, item.steps, issued);
+#pragma unroll
+          for (int i = 0; i < Config::strips; ++i) {
+#pragma unroll
+            for (int j = 0; j < With::product; ++j) sums[i][j] = all[i][j];
+            result.leave_rows(&all[i][With::product], p, place, i, work.finish == Finish::partial);
+          }
+        }
+      } else {
+        multiply_steps<Config>(sums, reader, shared.barriers, at, item.steps, issued);
+      }
+      result.store(sums, p, maps, place, work.finish == Finish::partial, biases);
     });
     result.finish();
   }
@@ -164,9 +189,20 @@ template <WgmmaTile tile>
 void launch_fused_wgmma(const FusedArgs& p, const WgmmaChoice& choice, cudaStream_t stream) {
   const auto of_type = [&]<class T>() {
     const auto of_layer = [&]<Ends ends>() {
-      p.b.order == Order::columns
-          ? launch_fused_kernel<FusedConfig<T, Along::k, Along::k, tile, ends>, ends>(p, choice, stream)
-          : launch_fused_kernel<FusedConfig<T, Along::k, Along::mn, tile, ends>, ends>(p, choice, stream);
+      if constexpr (fits_ends(tile, ends)) {
+        p.b.order == Order::columns
+            ? launch_fused_kernel<FusedConfig<T, Along::k, Along::k, tile, ends>, ends>(p, choice, stream)
+            : launch_fused_kernel<FusedConfig<T, Along::k, Along::mn, tile, ends>, ends>(p, choice, stream);
+      } else {
+        broken_promise("a tile that these ends have");
+      }
+    };
+    const auto of_gradients = [&]<Ends ends>() {
+      if constexpr (fits_ends(tile, ends)) {
+        launch_fused_kernel<FusedConfig<T, Along::mn, Along::mn, tile, ends>, ends>(p, choice, stream);
+      } else {
+        broken_promise("a tile that these ends have");
+      }
     };
     switch (p.ends) {
       case Ends::epilogue:
@@ -176,7 +212,9 @@ void launch_fused_wgmma(const FusedArgs& p, const WgmmaChoice& choice, cudaStrea
       case Ends::heads:
         return of_layer.template operator()<Ends::heads>();
       case Ends::add:
-        return launch_fused_kernel<FusedConfig<T, Along::mn, Along::mn, tile, Ends::add>, Ends::add>(p, choice, stream);
+        return of_gradients.template operator()<Ends::add>();
+      case Ends::gradient:
+        return of_gradients.template operator()<Ends::gradient>();
     }
   };
   p.dtype == Dtype::f16 ? of_type.template operator()<f16>() : of_type.template operator()<bf16>();

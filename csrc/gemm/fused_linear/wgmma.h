@@ -6,15 +6,23 @@
 
 namespace warpsmith {
 
-// Of kWgmmaMenu: those whose warpgroups take turns, so that one multiplies under what the other does to its sums.
-inline constexpr int kFusedTiles[] = {3, 4};
+// Of kWgmmaMenu: those whose warpgroups take turns, so that one multiplies under what the other does to its sums; and a wide
+// one, where it saves a wave of tiles.
+inline constexpr int kFusedTiles[] = {2, 3, 4};
+
+// Half of a gate's columns would be no whole boxes, and gradients have no use for it.
+constexpr bool fits_ends(const WgmmaTile& tile, Ends ends) {
+  return tile.turns || ends == Ends::epilogue || ends == Ends::heads;
+}
 
 inline WgmmaChoice choose_fused(const FusedArgs& p) {
   WgmmaProblem problem = wgmma_problem(p);
   if (p.ends == Ends::gate) problem.n *= 2;
   if (!may_split(p)) problem.most_slices = 1;
   WgmmaChoice best;
-  for (const int tile : kFusedTiles) take_cheaper(best, problem, kWgmmaMenu[tile], tile);
+  for (const int tile : kFusedTiles) {
+    if (fits_ends(kWgmmaMenu[tile], p.ends)) take_cheaper(best, problem, kWgmmaMenu[tile], tile);
+  }
   return best;
 }
 

@@ -15,7 +15,7 @@ namespace warpsmith {
 
 struct FusedMaps {
   CUtensorMap x, w, up;
-  // epilogue and gate: d, before, before_up; heads: q, k, v.
+  // epilogue and gate: d, before, before_up; gradient: d; heads: q, k, v.
   CUtensorMap results[3];
 };
 
@@ -27,16 +27,57 @@ class FusedEnds {
   static constexpr int kAcross = Config::cols / kCols, kEach = Config::strips * kAcross;  // boxes of a tile
 
  public:
+  static constexpr bool kRowSums = ends == Ends::gradient;
+  static constexpr int kBiases = Config::weights * Config::cols, kEachBias = (kBiases + kWarpgroup - 1) / kWarpgroup;
+
   struct Shared {
     alignas(1024) char of[kBoxes][kWgmmaRows * kLine];
+    // Biases of the tile's columns, of a gate behind them those of the other weight; or a matrix of ones, eight lines.
+    std::conditional_t<kRowSums, T[8 * kLine / sizeof(T)], float[kBiases]> more;
   };
 
-  __device__ explicit FusedEnds(Shared& shared) : shared_(shared) {}
+  // A thread's share of them.
+  struct Biases {
+    float of[kEachBias] = {};
+  };
+
+  __device__ explicit FusedEnds(Shared& shared) : shared_(shared) {
+#if WARPSMITH_HAS_WGMMA
+    if constexpr (kRowSums) {
+      for (int i = static_cast<int>(threadIdx.x) % kWarpgroup; i < 8 * kLine / 16; i += kWarpgroup) {
+        Vec<T, 8> ones;
+        for (int j = 0; j < 8; ++j) ones[j] = from_float<T>(1.0f);
+        warpsmith::store(shared.more + 8 * i, ones);
+      }
+      ptx::fence_proxy_async();
+      meet();
+    }
+#endif
+  }
 
 #if WARPSMITH_HAS_WGMMA
+  // Before the products of a tile, under which they arrive.
+  __device__ __forceinline__ Biases read_biases(const FusedArgs& p, const WgmmaPlace& at) const {
+    Biases biases;
+    if (!has_bias(p)) return biases;
+#pragma unroll
+    for (int i = 0; i < kEachBias; ++i) {
+      const int index = static_cast<int>(threadIdx.x) % kWarpgroup + i * kWarpgroup;
+      const bool up = kGate && index >= Config::cols;
+      const int64_t col = at.n + (up ? index - Config::cols : index);
+      const void* from = up ? p.up_bias : p.bias;
+      if (from == nullptr || index >= kBiases || col >= p.n) continue;
+      biases.of[i] = p.wide_bias ? static_cast<const float*>(from)[col] : to_float(static_cast<const T*>(from)[col]);
+    }
+    return biases;
+  }
+
   // `at`: where the warpgroup's rows begin in the product, and the tile's columns.
   __device__ __forceinline__ void store(typename Config::Sums& sums, const FusedArgs& p, const FusedMaps& maps,
-                                        const WgmmaPlace& at, bool partial) {
+                                        const WgmmaPlace& at, bool partial, const Biases& biases) {
+    if constexpr (!kRowSums) {
+      if (has_bias(p) && !partial) put_biases(biases);
+    }
     const auto place_of = [&](int box) {
       return WgmmaPlace{at.m + box / kAcross * kWgmmaRows, at.n + box % kAcross * kCols, 0, at.slice};
     };
@@ -47,7 +88,7 @@ class FusedEnds {
         const WgmmaPlace of = place_of(box);
         if (of.m < p.m && of.n < p.n) {
           float* values = sums[box / kAcross] + box % kAcross * kValues;
-          finish(as_box(values), as_box(values + Config::bn / 4), p, maps, of);
+          finish(as_box(values), as_box(values + Config::bn / 4), p, maps, of, at.n);
         }
       }
     } else {
@@ -62,9 +103,27 @@ class FusedEnds {
           put_pairs<false>(partial_sums(p, of.slice, 0), values, p, of);
         } else if constexpr (ends == Ends::add) {
           put_pairs<true>(static_cast<float*>(p.d), values, p, of);
+        } else if constexpr (ends == Ends::gradient) {
+          put_box(values, [&](const char* from) { ptx::tensor_store(&maps.results[0], {of.m, of.n}, from); });
         } else {
-          finish(values, values, p, maps, of);
+          finish(values, values, p, maps, of, at.n);
         }
+      }
+    }
+  }
+
+  // Of a thread's two rows of the strip, whose sums stand in all columns.
+  __device__ __forceinline__ static void leave_rows(const float* sums, const FusedArgs& p, const WgmmaPlace& at,
+                                                    int strip, bool partial) {
+    if (lane() % 4 != 0) return;
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      const int64_t row = at.m + strip * kWgmmaRows + Config::own_row(below);
+      if (row >= p.m) continue;
+      if (partial) {
+        p.partial_rows[at.slice * p.m + row] = sums[2 * below];
+      } else {
+        leave_row_sum<T>(p, row, sums[2 * below]);
       }
     }
   }
@@ -97,14 +156,28 @@ class FusedEnds {
     ptx::sync_warps(static_cast<int>(threadIdx.x) / kWarpgroup + 1, kWarpgroup);
   }
 
-  // `up`: of a gate's other product.
+  __device__ __forceinline__ static bool has_bias(const FusedArgs& p) {
+    return ends != Ends::add && !kRowSums && (p.bias != nullptr || (kGate && p.up_bias != nullptr));
+  }
+
+  // All have read those of the tile before: behind its last ones they met at a box.
+  __device__ __forceinline__ void put_biases(const Biases& biases) {
+#pragma unroll
+    for (int i = 0; i < kEachBias; ++i) {
+      const int index = static_cast<int>(threadIdx.x) % kWarpgroup + i * kWarpgroup;
+      if (index < kBiases) shared_.more[index] = biases.of[i];
+    }
+    meet();
+  }
+
+  // `up`: of a gate's other product. `tile`: its first column.
   __device__ __forceinline__ void finish(Values& values, [[maybe_unused]] Values& up, const FusedArgs& p,
-                                         const FusedMaps& maps, const WgmmaPlace& at) {
+                                         const FusedMaps& maps, const WgmmaPlace& at, int tile) {
     if constexpr (ends == Ends::epilogue) {
 #pragma unroll
       for (float& value : values) value *= p.alpha;
     }
-    add_bias(values, p.bias, p, at);
+    if (p.bias != nullptr) add_bias(values, at.n - tile);
     if constexpr (ends == Ends::heads) {
       const bool whole = of_one_sequence(p.heads, p.m, at.m);
       const char* box = put_box(values, [&](const char* of) {
@@ -119,12 +192,12 @@ class FusedEnds {
       if (p.before != nullptr) put(maps.results[1], values);
       activate<false, kValues>(p.activation, values);
       if constexpr (kGate) {
-        add_bias(up, p.up_bias, p, at);
+        if (p.up_bias != nullptr) add_bias(up, at.n - tile + Config::cols);
         if (p.before_up != nullptr) put(maps.results[2], up);
 #pragma unroll
         for (int i = 0; i < kValues; ++i) values[i] *= up[i];
       } else if (p.residual != nullptr) {
-        Addends<T> residual;
+        Addends residual;
         load_residual(residual, p, at);
 #pragma unroll
         for (int i = 0; i < kValues; ++i) values[i] += to_float(residual[i / 2][i % 2]);
@@ -151,12 +224,10 @@ class FusedEnds {
     }
   }
 
-  // Of the values of a thread, or of those of its columns.
-  template <class From, int pairs = kValues / 2>
-  using Addends = Vec<From, 2>[pairs];
+  using Addends = Vec<T, 2>[kValues / 2];  // of the values of a thread
 
   // Rows of the residual are packs of 16 bytes.
-  __device__ __forceinline__ static void load_residual(Addends<T>& to, const FusedArgs& p, const WgmmaPlace& at) {
+  __device__ __forceinline__ static void load_residual(Addends& to, const FusedArgs& p, const WgmmaPlace& at) {
     const int64_t col = at.n + lane() % 4 * 2;
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
@@ -170,25 +241,18 @@ class FusedEnds {
     }
   }
 
-  __device__ __forceinline__ static void add_bias(Values& values, const void* bias, const FusedArgs& p,
-                                                  const WgmmaPlace& at) {
-    if (bias == nullptr) return;
-    p.wide_bias ? add_bias_of(values, static_cast<const float*>(bias), p, at)
-                : add_bias_of(values, static_cast<const T*>(bias), p, at);
-  }
-
-  template <class From>
-  __device__ __forceinline__ static void add_bias_of(Values& values, const From* from, const FusedArgs& p,
-                                                     const WgmmaPlace& at) {
-    const int64_t col = at.n + lane() % 4 * 2;
-    Addends<From, kCols / 8> bias;
+  // `first`: the place of the box's first column among the biases.
+  __device__ __forceinline__ void add_bias(Values& values, int first) const {
+    const float* from = shared_.more + first + lane() % 4 * 2;
 #pragma unroll
     for (int j = 0; j < kCols / 8; ++j) {
-      bias[j] = {};
-      if (col + 8 * j < p.n) load(bias[j], from + col + 8 * j);
-    }
+      const float2 pair = *reinterpret_cast<const float2*>(from + 8 * j);
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) values[i] += to_float(bias[i / 4][i % 2]);
+      for (int below = 0; below < 2; ++below) {
+        values[4 * j + 2 * below] += pair.x;
+        values[4 * j + 2 * below + 1] += pair.y;
+      }
+    }
   }
 
   // `adds`: to what is there.

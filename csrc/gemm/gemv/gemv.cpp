@@ -37,12 +37,12 @@ int slices_of(std::string_view rung, const GemvArgs& a) {
   return 1;
 }
 
-std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& x) {
+std::optional<Tensor> run(const CallInto& call, const Tensor& a, const Tensor& x) {
   check(a, x);
   if (!has_kernel(call, a)) return std::nullopt;
   const Dtype dtype = *kernel_dtype(a.scalar_type());
   const Dtype accumulator = accumulator_of(call, dtype);
-  Tensor y = empty_product(a, x, a.scalar_type());
+  Tensor y = product_of(call, a, x, a.scalar_type());
   if (y.numel() == 0) return y;
   const int device = a.get_device_index();
   const DeviceScope scope(device);
@@ -84,7 +84,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& x) {
   return y;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_into<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -1,12 +1,12 @@
 // Matrix times a few vectors: y[v, row] = a[row, 0] x[v, 0] + ... + a[row, k - 1] x[v, k - 1].
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "gemm/column_slices.h"
 #include "gemm/skinny.h"
 #include "host/dtype.h"
+#include "host/min_max.h"
 #include "row/rows.h"
 
 namespace warpsmith {

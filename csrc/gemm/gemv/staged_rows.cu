@@ -5,7 +5,6 @@
 //   Occupancy: 32 registers, on sm_89 40, x 256 threads; shared memory, 20 KB a block for 17 values, at most 34 KB, for
 //   several vectors 45.
 //   Bound: DRAM in f32; with many vectors shared memory. In 16 bits 17 values come to 3.5 TB/s, by what is not profiled yet.
-#include <algorithm>
 
 #include "device/convert.h"
 #include "device/ptx/copy.h"
@@ -13,6 +12,7 @@
 #include "device/vec.h"
 #include "gemm/gemv/gemv.h"
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -156,7 +156,7 @@ void launch_staged_rows(const GemvArgs& a, cudaStream_t stream) {
   while (rows * pitch * kSize > kMostStretch) rows /= 2;
   const int64_t turn_bytes = std::max<int64_t>(1, rows * pitch * kSize);  // expanded rows all lie in one place
   const int64_t full = a.m / (kBlocksToFill * a.sm_count * rows);
-  const auto turns = static_cast<int>(std::clamp<int64_t>(std::min(kLongStretch / turn_bytes, full), 1, kMostTurns));
+  const auto turns = static_cast<int>(clamp<int64_t>(std::min(kLongStretch / turn_bytes, full), 1, kMostTurns));
   const int64_t stretch = ((rows * turns - 1) * pitch + a.k) * kSize + kPackBytes;
   const LaunchConfig config{.grid = static_cast<unsigned>(ceil_div(a.m, rows * turns)),
                             .block = kThreads,

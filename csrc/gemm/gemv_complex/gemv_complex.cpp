@@ -28,12 +28,12 @@ void check(const Tensor& a, const Tensor& x) {
   }
 }
 
-std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& x) {
+std::optional<Tensor> run(const CallInto& call, const Tensor& a, const Tensor& x) {
   check(a, x);
   if (!has_kernel(call, a)) return std::nullopt;
   const bool one = x.dim() == 2;
   const int64_t sizes[3] = {one ? 1 : x.size(0), a.size(0), 2};
-  Tensor y = empty_contiguous(a, one ? Sizes(sizes + 1, 2) : Sizes(sizes, 3), a.scalar_type());
+  Tensor y = result(call, a, one ? Sizes(sizes + 1, 2) : Sizes(sizes, 3), a.scalar_type());
   if (y.numel() == 0) return y;
   if (a.size(1) == 0) {
     torch::stable::zero_(y);
@@ -57,7 +57,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& x) {
   return serve(call, args, y) ? std::optional(y) : std::nullopt;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_into<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -42,10 +42,10 @@ int slices_of(std::string_view rung, const GemvScaledArgs& a) {
   return 1;
 }
 
-std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& x, const Tensor& scale) {
+std::optional<Tensor> run(const CallInto& call, const Tensor& a, const Tensor& x, const Tensor& scale) {
   check(a, x, scale);
   if (!has_kernel(call, a, is_narrow(a, x))) return std::nullopt;
-  Tensor y = empty_product(a, x, x.scalar_type());
+  Tensor y = product_of(call, a, x, x.scalar_type());
   if (y.numel() == 0) return y;
   const int device = a.get_device_index();
   const DeviceScope scope(device);
@@ -93,7 +93,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& x, co
   return y;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_into<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

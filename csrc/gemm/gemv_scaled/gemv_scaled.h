@@ -1,9 +1,6 @@
 // A matrix of 8-bit weights with scales times a few vectors: y[v, row] = scale[row] (a[row, 0] x[v, 0] + ...).
 #pragma once
 
-#include <stdexcept>
-#include <string>
-
 #include "gemm/skinny.h"
 #include "host/dtype.h"
 #include "row/rows.h"

@@ -1,10 +1,10 @@
 // Products of groups: checks, allocation, the choice of the rung.
 #include "gemm/grouped_matmul/grouped_matmul.h"
 
-#include <array>
 #include <string>
 
 #include "gemm/operands.h"
+#include "host/into.h"
 #include "host/named_of_nothing.h"
 #include "host/serve.h"
 
@@ -20,41 +20,27 @@ void check(const Tensor& x, const Tensor& w, const Tensor& offsets) {
   if (x.dim() != 2) fail(kOp, "expected x to be 2-D, got shape ", shape_text(x.sizes()));
   if (w.dim() != 2 && w.dim() != 3) fail(kOp, "expected w to be 2-D or 3-D, got shape ", shape_text(w.sizes()));
   check_alike(kOp, "w", w, x, "x");
-  check_device_like(kOp, "offsets", offsets, x, "x");
+  check_device_like(kOp, "offs", offsets, x, "x");
   if (offsets.scalar_type() != ScalarType::Int) {
-    fail(kOp, "expected offsets to have dtype torch.int32, got ", dtype_name(offsets.scalar_type()));
+    fail(kOp, "expected offs to have dtype torch.int32, got ", dtype_name(offsets.scalar_type()));
   }
-  if (offsets.dim() != 1) fail(kOp, "expected offsets to be 1-D, got shape ", shape_text(offsets.sizes()));
+  if (offsets.dim() != 1) fail(kOp, "expected offs to be 1-D, got shape ", shape_text(offsets.sizes()));
   if (x.size(1) != w.size(w.dim() - 2)) {
     fail(kOp, "cannot multiply shapes ", shape_text(x.sizes()), " and ", shape_text(w.sizes()));
   }
   if (w.dim() == 3 && offsets.size(0) != w.size(0)) {
-    fail(kOp, "expected offsets to have shape (", std::to_string(w.size(0)), ",), one end per matrix of w, got ",
+    fail(kOp, "expected offs to have shape (", std::to_string(w.size(0)), ",), one end per matrix of w, got ",
          shape_text(offsets.sizes()));
   }
 }
 
-// [rows, cols] as the kernels read it, whose rows are contiguous, or its columns; a copy takes the place of `x` where they
-// are not.
-Matrix ordered(Tensor& x, Order order) {
-  const int along = order == Order::rows ? 1 : 0;
-  if (x.size(along) > 1 && x.stride(along) != 1) {
-    const std::array<int64_t, 2> strides =
-        order == Order::rows ? std::array{x.size(1), int64_t{1}} : std::array{int64_t{1}, x.size(0)};
-    Tensor copy = empty_strided(x, x.sizes(), Sizes(strides.data(), 2), x.scalar_type());
-    torch::stable::copy_(copy, x);
-    x = copy;
-  }
-  return {.data = x.data_ptr(), .ld = x.size(1 - along) > 1 ? x.stride(1 - along) : 0, .batch = 0, .order = order};
-}
-
-std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& w, const Tensor& offsets) {
+std::optional<Tensor> run(const CallInto& call, const Tensor& x, const Tensor& w, const Tensor& offsets) {
   check(x, w, offsets);
   if (!has_kernel(call, x)) return std::nullopt;
   const bool along_k = w.dim() == 2;
   const int64_t groups = offsets.size(0), m = x.size(0), k = x.size(1), n = w.size(w.dim() - 1);
   const int64_t shape[3] = {groups, m, n};
-  Tensor d = empty_contiguous(x, along_k ? Sizes(shape, 3) : Sizes(shape + 1, 2), x.scalar_type());
+  Tensor d = result(call, x, along_k ? Sizes(shape, 3) : Sizes(shape + 1, 2), x.scalar_type());
   if (d.numel() == 0 || groups == 0) return d;
   if (k == 0) {
     check_named_of_nothing<GroupedArgs>(call, x);
@@ -83,7 +69,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& w, co
   return serve(call, args, d) ? std::optional(d) : std::nullopt;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_into<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "gemm/groups.h"
-#include "host/ceil_div.h"
 #include "host/dtype.h"
 #include "tile/matrix.h"
 
@@ -32,14 +31,6 @@ inline const char* needs_16_bits(const GroupedArgs& p) {
 inline const char* needs_operand_packs_16(const GroupedArgs& p) {
   const bool whole = in_packs(p.x, p.m, p.k, p.dtype, 16) && in_packs(p.w, p.k, p.n, p.dtype, 16);
   return whole ? nullptr : "needs x and w in packs of 16 bytes";
-}
-
-// That a grid counts, and the walk of a block over all groups.
-inline const char* needs_countable_tiles(const GroupedArgs& p) {
-  constexpr int64_t kTile = 64, kMost = 0x7fffffff;
-  const int64_t down = ceil_div(p.m, kTile), across = ceil_div(p.n, kTile);
-  const int64_t tiles = p.along_k ? p.groups.count * down * across : (down + p.groups.count) * across;
-  return tiles <= kMost ? nullptr : "needs fewer than 2^31 tiles of 64 x 64";
 }
 
 }  // namespace warpsmith

@@ -1,10 +1,9 @@
 // Products of groups of 16-bit values by wgmma (gemm/wgmma_groups.cuh), for the tiles of the menu (wgmma_plan.h).
 #pragma once
 
-#include <stdexcept>
-
 #include "gemm/grouped_matmul/wgmma_plan.h"
 #include "gemm/wgmma_groups.cuh"
+#include "host/launch.h"
 
 namespace warpsmith {
 
@@ -23,10 +22,11 @@ struct GroupedConfig : WgmmaConfig<T, a, b, GroupedPlan<tile>> {
   static_assert(sizeof(Shared) <= kSharedOfSm90, "a block of sm_90 has room for the ring");
 
 #if WARPSMITH_HAS_WGMMA
-  template <class Ring, class Issued>
+  template <class Issued>
   __device__ __forceinline__ static void multiply(typename Base::Sums& sums, const WgmmaReader<GroupedConfig>& reader,
-                                                  Ring& ring, RingSlot<Base::stages>& at, int steps, Issued&& issued) {
-    multiply_steps<GroupedConfig>(sums, reader, ring, at, steps, issued);
+                                                  Shared& shared, const GroupItem&, RingSlot<Base::stages>& at,
+                                                  int steps, Issued&& issued) {
+    multiply_steps<GroupedConfig>(sums, reader, shared.barriers, at, steps, issued);
   }
   template <int values>
   __device__ __forceinline__ static void finish(float (&)[values], const GroupedArgs&, const GroupItem&, int, int) {}
@@ -51,23 +51,16 @@ __global__ void __launch_bounds__(Config::threads, 1)
 template <class Config>
 void launch_grouped_kernel(const GroupedArgs& p, cudaStream_t stream) {
   const GroupedWork work = grouped_work<Config>(p.groups, p.m, p.n, p.along_k ? 1 : p.k, p.w.batch == 0);
-  const CUtensorMapDataType type = tensor_map_type(p.dtype);
-  CUtensorMap x, w, d;
+  const CUtensorMap d = tensor_map(map_of_groups<Config>(p, p.dtype));
+  CUtensorMap x, w;
   if constexpr (Config::along_k) {
     x = tensor_map(map_of_rows(p.x.data, p.dtype, p.k, p.m, p.x.ld, Config::bk));
     w = tensor_map(map_of_rows(p.w.data, p.dtype, p.k, p.n, p.w.ld, Config::bk));
-    d = tensor_map(MappedTensor{.data = p.d,
-                                .type = type,
-                                .rank = 3,
-                                .sizes = {p.groups.count, p.m, p.n},
-                                .strides = {p.m * p.n, p.n},
-                                .box = {1, Config::Plan::box_lines, 64}});
   } else {
     using X = std::conditional_t<Config::swapped, typename Config::B, typename Config::A>;
     using W = std::conditional_t<Config::swapped, typename Config::A, typename Config::B>;
     x = tensor_map(map_operand<X, 1>(p.x, p.dtype, p.m, p.k));
-    w = tensor_map(map_of_operand<W, 1>(p.w, type, p.groups.count, p.n, p.k));
-    d = tensor_map(map_of_rows(p.d, p.dtype, p.m, p.n, p.n, Config::Plan::box_lines));
+    w = tensor_map(map_of_operand<W, 1>(p.w, tensor_map_type(p.dtype), p.groups.count, p.n, p.k));
   }
   const LaunchConfig config = grouped_launch<Config>(work, p.sm_count);
   if constexpr (Config::swapped) {
@@ -82,7 +75,7 @@ void launch_grouped_tile(const GroupedArgs& p, cudaStream_t stream) {
   const auto of_type = [&]<class T>() {
     if (p.along_k) {
       if constexpr (tile.swapped) {
-        throw std::logic_error("a tile for groups of rows");
+        broken_promise("a tile for groups of rows");
       } else {
         return launch_grouped_kernel<GroupedConfig<T, Along::mn, Along::mn, tile, true>>(p, stream);
       }

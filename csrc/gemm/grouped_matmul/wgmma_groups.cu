@@ -4,11 +4,11 @@
 //   (wgmma_plan.h), which has to guess how long groups are; for few rows a group, operands change places.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB. Bound: many rows a group the power, few the weights from memory.
 //   Boxes that end with a group, without a map for each: https://github.com/Dao-AILab/quack
-#include <stdexcept>
 #include <utility>
 
 #include "gemm/grouped_matmul/wgmma_plan.h"
 #include "gemm/wgmma.h"
+#include "host/launch.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -40,7 +40,7 @@ const char* takes(const GroupedArgs& p) {
 template <size_t... tile>
 void launch_choice(const GroupedArgs& p, int chosen, cudaStream_t stream, std::index_sequence<tile...>) {
   const bool known = ((chosen == tile && (launch_grouped_tile<kGroupedMenu[tile]>(p, stream), true)) || ...);
-  if (!known) throw std::logic_error("a tile of the menu");
+  if (!known) broken_promise("a tile of the menu");
 }
 
 void launch(const GroupedArgs& p, cudaStream_t stream) {

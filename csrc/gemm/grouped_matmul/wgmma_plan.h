@@ -2,12 +2,12 @@
 // kernels/warpsmith/gemm/grouped_plan.py computes the same, in whole numbers.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
 #include "gemm/grouped_matmul/grouped_matmul.h"
 #include "gemm/wgmma_plan.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

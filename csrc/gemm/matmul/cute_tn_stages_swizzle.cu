@@ -6,7 +6,6 @@
 //   Bound: tensor cores, and the two warps a scheduler to keep them busy.
 //   Compiled where the build finds the headers of CUTLASS; without them the rung refuses every call.
 //   https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html
-#include <stdexcept>
 #include <type_traits>
 
 #include "gemm/tensor_core.h"
@@ -19,6 +18,7 @@
 #include "device/pipeline.h"
 #include "device/swizzle.h"
 #include "gemm/tile_origin.cuh"
+#include "host/launch.h"
 #endif
 
 namespace warpsmith {
@@ -223,7 +223,7 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
 
 #else
 
-void launch(const GemmArgs&, cudaStream_t) { throw std::logic_error("no call gets past takes()"); }
+void launch(const GemmArgs&, cudaStream_t) { broken_promise("no call gets past takes()"); }
 
 #endif
 

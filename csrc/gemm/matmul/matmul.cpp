@@ -4,7 +4,7 @@
 
 #include "gemm/gemm.h"
 #include "gemm/product.h"
-#include "host/elsewhere.h"
+#include "host/into.h"
 
 namespace warpsmith {
 namespace {
@@ -13,7 +13,7 @@ const Ladder<GemmArgs> ladder{"matmul"};
 
 // --- matmul -----------------------------------------------------------------------------------------------------
 
-std::optional<Tensor> matmul(const Call& call, const Tensor& a, const Tensor& b, bool batch_invariant,
+std::optional<Tensor> matmul(const CallInto& call, const Tensor& a, const Tensor& b, bool batch_invariant,
                              const std::string& out_dtype) {
   const bool wide = out_dtype == "f32";
   if (!wide && out_dtype != "same") fail(call.op, "expected out_dtype to be 'same' or 'f32', got '", out_dtype, "'");
@@ -31,8 +31,8 @@ Activation activation_of(const char* op, const std::string& name) {
   fail(op, "expected activation to be 'none', 'relu', 'gelu', 'gelu_tanh' or 'silu', got '", name, "'");
 }
 
-std::optional<Tensor> linear(const Call& call, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                             const std::string& activation, bool batch_invariant) {
+std::optional<Tensor> linear(const CallInto& call, const Tensor& x, const Tensor& weight,
+                             const std::optional<Tensor>& bias, const std::string& activation, bool batch_invariant) {
   constexpr const char* kOp = "linear";
   check_operand(kOp, "x", x, 1);
   check_operand(kOp, "weight", weight, 2);
@@ -53,7 +53,7 @@ std::optional<Tensor> linear(const Call& call, const Tensor& x, const Tensor& we
   if (!has_kernel(call, x)) return std::nullopt;
   Batch batch;
   broadcast(batch, left, right);
-  Tensor out = empty_product(x, batch, left, right, x.dim() > 1, true);
+  Tensor out = product_of(call, x, batch, left, right, x.dim() > 1, true);
   if (out.numel() == 0) return out;
   if (left.cols() == 0) {
     check_named_of_nothing<GemmArgs>(call, x);
@@ -81,7 +81,7 @@ std::optional<Tensor> linear(const Call& call, const Tensor& x, const Tensor& we
 
 // --- addmm ------------------------------------------------------------------------------------------------------
 
-std::optional<Tensor> addmm(const Call& call, const Tensor& c, const Tensor& a, const Tensor& b, double beta,
+std::optional<Tensor> addmm(const CallInto& call, const Tensor& c, const Tensor& a, const Tensor& b, double beta,
                             double alpha) {
   constexpr const char* kOp = "addmm";
   check_operand(kOp, "a", a, 2);
@@ -94,7 +94,7 @@ std::optional<Tensor> addmm(const Call& call, const Tensor& c, const Tensor& a, 
   if (left.cols() != right.rows() || !broadcast(batch, left, right)) {
     fail(kOp, "cannot multiply shapes ", shape_text(a.sizes()), " and ", shape_text(b.sizes()));
   }
-  Tensor out = empty_product(a, batch, left, right, true, true);
+  Tensor out = product_of(call, a, batch, left, right, true, true);
   if (!broadcasts_to(c.sizes(), out.sizes())) {
     fail(kOp, "expected c to be broadcastable to the shape ", shape_text(out.sizes()), " of the product, got ",
          shape_text(c.sizes()));
@@ -122,9 +122,9 @@ std::optional<Tensor> addmm(const Call& call, const Tensor& c, const Tensor& a, 
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind_unless_elsewhere<&matmul>(m, "matmul");
-  bind_unless_elsewhere<&linear>(m, "linear");
-  bind_unless_elsewhere<&addmm>(m, "addmm");
+  bind_into_unless_elsewhere<&matmul>(m, "matmul");
+  bind_into_unless_elsewhere<&linear>(m, "linear");
+  bind_into_unless_elsewhere<&addmm>(m, "addmm");
 }
 STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) {
   define_elsewhere(m, "matmul");

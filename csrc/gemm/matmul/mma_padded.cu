@@ -4,7 +4,6 @@
 //   that they are part of; operands in packs are read where they lie. Zeros follow each line, so that k may be odd.
 //   Bound: as the rung that multiplies; before that, memory.
 //   PyTorch's compiler does the same: https://github.com/pytorch/pytorch/blob/main/torch/_inductor/fx_passes/pad_mm.py
-#include <stdexcept>
 #include <string_view>
 
 #include "gemm/pad_lines.cuh"
@@ -45,7 +44,7 @@ const Rung<GemmArgs>& rung_for(const GemmArgs& p, std::initializer_list<std::str
       return *rung;
     }
   }
-  throw std::logic_error("the last of the rungs takes operands in packs");
+  broken_promise("the last of the rungs takes operands in packs");
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) { launch_padded(p, stream, {"mma_tma", "mma_peak"}); }

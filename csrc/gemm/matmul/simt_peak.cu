@@ -12,7 +12,6 @@
 //   Occupancy: one block of 256 threads x up to 255 registers and 50 KB, or two of 128 and 33 KB; of the smaller tiles
 //   one of 384 x 168 and 77 KB, three of 128 x 168 and 25 KB or four of 128 x 128 and 17 KB.
 //   Bound: issue slots of FFMA, then register ports.
-#include <algorithm>
 #include <type_traits>
 
 #include "device/block_order.h"
@@ -22,6 +21,7 @@
 #include "gemm/simt_tile.cuh"
 #include "gemm/split.cuh"
 #include "gemm/split.h"
+#include "host/min_max.h"
 #include "host/registry.h"
 #include "tile/chunks.cuh"
 

@@ -2,10 +2,10 @@
 //   Against `mma_padded`: the product of the copies is that much quicker; rows of results that are no packs of 16 bytes leave
 //   by words.
 //   Bound: as `wgmma_peak`; before that, memory.
-#include <algorithm>
 
 #include "gemm/padding.h"
 #include "gemm/wgmma.h"
+#include "host/min_max.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -16,7 +16,7 @@ const char* takes(const GemmArgs& p) {
   if (const char* reason = needs_16_bits(p)) return reason;
   if (const char* reason = needs_f32_accumulator(p)) return reason;
   if (const char* reason = needs_padding(p)) return reason;
-  const bool small = std::max({p.batch, p.m, p.n, p.k}) <= 0x7fffffff;
+  const bool small = max_of(p.batch, p.m, p.n, p.k) <= 0x7fffffff;
   const bool mapped =
       (pads_a(p) || operand_has_map(p, p.a, p.m, p.k)) && (pads_b(p) || operand_has_map(p, p.b, p.k, p.n));
   if (!small || !mapped) return kNeedsLinesForMaps;

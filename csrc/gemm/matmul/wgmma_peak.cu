@@ -1,17 +1,17 @@
 // Matrix product by wgmma for all four layouts, batches and epilogues, with a tile of a menu: what sm_90 can do.
 //   Against `wgmma_staged` and `wgmma_pingpong`: the tile, whether warpgroups share one or take turns, the cluster and the
 //   slices of k are chosen by a model of clocks (gemm/wgmma_plan.h); for few rows operands change places, so that those of
-//   the weights are rows of the tile; the kernel takes its place while the one before ends. Sums of slices go to the
+//   the weights are rows of the tile, few enough that all multiprocessors have one with all of k; the kernel takes its place while the one before ends. Sums of slices go to the
 //   workspace, and a second kernel adds them up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB.
 //   Bound: large products the power, few rows memory.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "gemm/sum_splits_early.h"
 #include "gemm/wgmma.h"
 #include "gemm/wgmma_plan.h"
+#include "host/min_max.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -41,7 +41,8 @@ void launch(const GemmArgs& p, cudaStream_t stream) {
   constexpr void (*kLaunches[])(const GemmArgs&, const WgmmaChoice&, cudaStream_t) = {
       launch_wgmma_tile<kWgmmaMenu[0]>, launch_wgmma_tile<kWgmmaMenu[1]>, launch_wgmma_tile<kWgmmaMenu[2]>,
       launch_wgmma_tile<kWgmmaMenu[3]>, launch_wgmma_tile<kWgmmaMenu[4]>, launch_wgmma_tile<kWgmmaMenu[5]>,
-      launch_wgmma_tile<kWgmmaMenu[6]>, launch_wgmma_tile<kWgmmaMenu[7]>, launch_wgmma_tile<kWgmmaMenu[8]>};
+      launch_wgmma_tile<kWgmmaMenu[6]>, launch_wgmma_tile<kWgmmaMenu[7]>, launch_wgmma_tile<kWgmmaMenu[8]>,
+      launch_wgmma_tile<kWgmmaMenu[9]>};
   static_assert(sizeof(kLaunches) / sizeof(*kLaunches) == kWgmmaTiles, "one for each tile of the menu");
   const WgmmaChoice choice = choice_for(p);
   kLaunches[choice.tile](p, choice, stream);

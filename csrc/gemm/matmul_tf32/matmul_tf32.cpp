@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gemm/product.h"
-#include "host/elsewhere.h"
+#include "host/into.h"
 
 namespace warpsmith {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kOp = "matmul_tf32";
 const Ladder<Tf32Args> ladder{kOp};
 
-std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b) {
+std::optional<Tensor> run(const CallInto& call, const Tensor& a, const Tensor& b) {
   check_operand(kOp, "a", a, 1);
   if (a.scalar_type() != ScalarType::Float && a.scalar_type() != ScalarType::Double) {
     fail(kOp, "expected a to have dtype torch.float32, got ", dtype_name(a.scalar_type()));
@@ -20,7 +20,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b) {
   return multiply<Tf32Args>(call, a, b);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_unless_elsewhere<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_into_unless_elsewhere<&run>(m, kOp); }
 STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) { define_elsewhere(m, "matmul_tf32"); }
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) { implement_elsewhere(m, "matmul_tf32"); }
 

@@ -8,6 +8,7 @@
 #include "gemm/sum_splits_early.h"
 #include "gemm/wgmma.h"
 #include "gemm/wgmma_product.cuh"
+#include "host/launch.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -28,14 +29,14 @@ void launch_tile(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stre
     constexpr WgmmaTile kSwapped{tile.bm, tile.bn, tile.cluster, false, true};
     launch_wgmma_kernel<WgmmaProductConfig<float, Along::mn, Along::k, kSwapped>>(seen_by(kSwapped, p), choice, stream);
   } else {
-    throw std::logic_error("warpgroups in turns have too few registers for a in them");
+    broken_promise("warpgroups in turns have too few registers for a in them");
   }
 }
 
 template <size_t... tile>
 void launch_choice(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream, std::index_sequence<tile...>) {
   const bool known = ((choice.tile == tile && (launch_tile<kWgmmaMenu[tile]>(p, choice, stream), true)) || ...);
-  if (!known) throw std::logic_error("a tile of the menu");
+  if (!known) broken_promise("a tile of the menu");
 }
 
 void launch(const Tf32Args& p, cudaStream_t stream) {

@@ -8,6 +8,7 @@
 #include "device/block_order.h"
 #include "device/pipeline.h"
 #include "device/ptx/copy.h"
+#include "device/start_early.h"
 #include "device/vec.h"
 #include "gemm/quantized_linear/quantized_linear.h"
 #include "gemm/quantized_linear/weights.cuh"
@@ -48,7 +49,13 @@ class QuantizedProduct {
  public:
   __device__ QuantizedProduct(const QuantizedLinearArgs& args, unsigned char* ring, TileCoord tile, int64_t first,
                               int64_t end)
-      : a(args), ring_(ring), m0(tile.m * Tile::bm), n0(tile.n * Tile::bn), first_(first), end_(end) {}
+      : a(args),
+        ring_(ring),
+        m0(tile.m * Tile::bm),
+        n0(tile.n * Tile::bn),
+        first_(first),
+        end_(end),
+        unscaled_(args.groups == 1 && end - first < args.k) {}
 
   __device__ __forceinline__ void run() {
     const int steps = static_cast<int>((end_ - first_ + Tile::bk - 1) / Tile::bk);
@@ -132,7 +139,7 @@ class QuantizedProduct {
     constexpr int kColumnPacks = Tile::bn / 8;
     if (tid < Tile::most_groups * kColumnPacks) {
       const int of = tid / kColumnPacks, col = tid % kColumnPacks * 8;
-      const int64_t group = a.groups == 1 ? of : k0 / a.group + of;
+      const int64_t group = a.groups == 1 ? of : (k0 >> group_shift(a.group)) + of;
       const int64_t from = group * a.n + n0 + col;
       const bool there = group < a.groups && n0 + col < a.n;
       ptx::cp_async_zfill(reinterpret_cast<uint4*>(to + Tile::scales_at) + tid,
@@ -142,6 +149,11 @@ class QuantizedProduct {
                             reinterpret_cast<const uint2*>(a.zeros + from), there);
       }
     }
+  }
+
+  // Of groups of 32, 64 or 128, where there are several. In a step of the loop a division would take longer than all else.
+  __device__ __forceinline__ bool begins_group(int64_t k) const {
+    return (static_cast<uint32_t>(k) & (static_cast<uint32_t>(a.group) - 1)) == 0;
   }
 
   // The zeros of group `of` of a stage, as they are subtracted.
@@ -168,7 +180,7 @@ class QuantizedProduct {
     for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float scale = to_float(scales[warp_n() + 16 * i + 8 * half + lane / 4]);
+        const float scale = unscaled_ ? 1.0f : to_float(scales[warp_n() + 16 * i + 8 * half + lane / 4]);
 #pragma unroll
         for (int j = 0; j < kColumnTiles; ++j) {
 #pragma unroll
@@ -187,7 +199,7 @@ class QuantizedProduct {
     const bool small = a.group == 32 && a.groups > 1;
     const uint32_t* words = reinterpret_cast<const uint32_t*>(stage(slot)) + warp_n() / kUnit * Tile::unit_words +
                             warp_n() % kUnit / 16 * (Tile::unit_words / 4) + 4 * lane;
-    if (k0 == first_ || (a.groups > 1 && k0 % a.group == 0)) read_zeros(0, slot);
+    if (k0 == first_ || (a.groups > 1 && begins_group(k0))) read_zeros(0, slot);
     uint4 packed[kRowTiles];
 #pragma unroll
     for (int fragment = 0; fragment < Tile::bk / 16; ++fragment) {
@@ -221,7 +233,7 @@ class QuantizedProduct {
     }
     if (small) {
       promote(1, slot);
-    } else if (a.groups > 1 && (k1 % a.group == 0 || k1 >= end_)) {
+    } else if (a.groups > 1 && (begins_group(k1) || k1 >= end_)) {
       promote(0, slot);
     }
   }
@@ -268,6 +280,7 @@ class QuantizedProduct {
   const QuantizedLinearArgs& a;
   unsigned char* ring_;
   int64_t m0, n0, first_, end_;
+  bool unscaled_;  // a slice of a group that is all of k: the scale follows when all slices are there
   uint32_t zeros_[kRowTiles][2]{};
   MmaSum<T, float> part_[kRowTiles][kColumnTiles];
   float total_[kRowTiles][kColumnTiles][4]{};
@@ -279,6 +292,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::min_blocks)
     quantized_linear_mma_kernel(const QuantizedLinearArgs a, const Split split) {
   constexpr int kBand = 16;
   extern __shared__ uint4 quantized_ring[];
+  start_early();
   const int64_t tiles_m = (a.m + Tile::bm - 1) / Tile::bm, tiles_n = (a.n + Tile::bn - 1) / Tile::bn;
   const uint32_t tiles = static_cast<uint32_t>(tiles_m * tiles_n), slice = blockIdx.x / tiles;
   const TileCoord tile = grouped_tile(blockIdx.x % tiles, tiles_m, tiles_n, kBand);
@@ -298,7 +312,8 @@ void launch_quantized_tile(const QuantizedLinearArgs& a, cudaStream_t stream) {
   const int64_t tiles = ceil_div(a.m, Tile::bm) * ceil_div(a.n, Tile::bn);
   const LaunchConfig config{.grid = static_cast<unsigned>(tiles * split.count),
                             .block = static_cast<unsigned>(Tile::threads),
-                            .dynamic_smem = Tile::bytes};
+                            .dynamic_smem = Tile::bytes,
+                            .early = true};
   launch<&quantized_linear_mma_kernel<Tile>>(config, stream, a, split);
 }
 

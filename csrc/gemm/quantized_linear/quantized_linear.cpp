@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "host/into.h"
 #include "host/serve.h"
 #include "row/operands.h"
 
@@ -77,7 +78,7 @@ void check_bias(const OptionalTensor& bias, int64_t n, const Tensor& x) {
   }
 }
 
-std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& weight, const Tensor& scales,
+std::optional<Tensor> run(const CallInto& call, const Tensor& x, const Tensor& weight, const Tensor& scales,
                           const OptionalTensor& zeros, const OptionalTensor& bias) {
   check_wide_floating(kOp, "x", x);
   if (x.dim() == 0) fail(kOp, "expected at least 1 dimension in x, got shape ()");
@@ -89,7 +90,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& weigh
   const Sizes sizes = x.sizes();
   std::vector<int64_t> shape(sizes.begin(), sizes.end());
   shape.back() = n;
-  Tensor d = empty_contiguous(x, Sizes(shape.data(), shape.size()), x.scalar_type());
+  Tensor d = result(call, x, Sizes(shape.data(), shape.size()), x.scalar_type());
   if (d.numel() == 0) return d;
 
   Tensor rows = x;
@@ -125,7 +126,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& weigh
   return serve(call, args, x) ? std::optional(d) : std::nullopt;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_into<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

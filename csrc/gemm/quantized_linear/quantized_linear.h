@@ -17,10 +17,10 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 #include "row/rows.h"
 #include "tile/split.h"
 
@@ -35,7 +35,7 @@ struct QuantizedLinearArgs {
   const int8_t* zeros;    // [groups, n], contiguous, or nullptr: 8 in 4 bits, 0 in 8
   const void* bias;       // [n], contiguous, or nullptr
   void* d;                // [m, n], contiguous
-  float* partial;         // [slices, m, n], or nullptr for one slice
+  float* partial;         // [slices, m, n], before the scales where there is one group; or nullptr for one slice
   int64_t m, n, k;
   int64_t x_stride;  // elements from one row of x to the next
   int64_t groups;
@@ -44,6 +44,9 @@ struct QuantizedLinearArgs {
   Dtype dtype;    // of x, scales, bias and d
   int sm, sm_count;
 };
+
+// By how many bits a number of k is shifted to that of its group.
+__host__ __device__ constexpr int group_shift(int64_t group) { return group == 32 ? 5 : group == 64 ? 6 : 7; }
 
 // Where the code of row j, column l lies in a unit of weights: in which word, and from which bit on.
 struct CodePlace {
@@ -93,28 +96,61 @@ inline Split quantized_split(const QuantizedLinearArgs& a) {
 
 // --- the same by wgmma ----------------------------------------------------------------------------
 
-// Rows of x of a block: sums of a group beside all others leave no registers for more.
-constexpr int wgmma_tile_m(int64_t m) { return m <= 64 ? 64 : 128; }
+inline constexpr int kWgmmaDepth = 2 * kUnit;  // values of k of a stage
 
-inline Split wgmma_split(const QuantizedLinearArgs& a) {
-  const int bm = wgmma_tile_m(a.m);
-  return split_quantized(a, {.bm = bm,
-                             .bn = kQuantizedTileN,
-                             .bk = 128,
-                             .blocks = 1,
-                             .alone = 1.0f,
-                             .full = 1.0f,
-                             .fill = 256.0f,
-                             .rate = bm == 64 ? 1.7e6f : 2.6e6f});
+// Rows of x of a block, and the slices of k.
+struct WgmmaTile {
+  int bm;
+  Split split;
+};
+
+constexpr int least_wgmma_tile_m(int64_t m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
+
+// Blocks of a multiprocessor, each of which goes through several tiles: where rows of x are few, two blocks widen weights
+// while others wait for them.
+constexpr int wgmma_blocks(int bm) { return bm <= 32 ? 2 : 1; }
+
+// Of tiles of 64 and 128 rows, and slices that leave no block without a place, those that are done first. By estimates,
+// fitted to an H200: a stage takes a block so many microseconds, whether or not another one is beside it, a tile kAround
+// beside its stages; the launch that adds up slices takes kJoin, and less than a microsecond for kPartials of their sums.
+// Sums of a group beside all others leave no registers for more than 128.
+constexpr WgmmaTile wgmma_tile(int64_t m, int64_t n, int64_t k, int sm_count) {
+  constexpr float kAround = 1.5f, kStage32 = 0.75f, kStage64 = 0.6f, kStage128 = 0.8f, kJoin = 2.0f, kPartials = 4e5f;
+  const int64_t steps = std::max<int64_t>(ceil_div(k, int64_t{kWgmmaDepth}), 1);
+  const int64_t across = ceil_div(n, int64_t{kQuantizedTileN});
+  const int64_t most = clamp<int64_t>(steps / 2, 1, kMostSlices);
+  WgmmaTile best{};
+  float least = 0.0f;
+  for (int bm = least_wgmma_tile_m(m); bm <= 128; bm *= 2) {
+    const int64_t tiles = ceil_div(m, int64_t{bm}) * across, blocks = int64_t{wgmma_blocks(bm)} * sm_count;
+    const float stage = bm == 128 ? kStage128 : bm == 64 ? kStage64 : kStage32;
+    for (int64_t wanted = 1; wanted <= most && (wanted == 1 || wanted * tiles <= blocks); ++wanted) {
+      const int64_t each = ceil_div(steps, wanted), slices = ceil_div(steps, each);  // none is empty
+      const auto rounds = static_cast<float>(ceil_div(tiles * slices, blocks));
+      float time = rounds * (static_cast<float>(each) * stage + kAround);
+      if (slices > 1) time += kJoin + static_cast<float>(slices * m * n) / kPartials;
+      if (best.bm != 0 && time >= least) continue;
+      best = {.bm = bm, .split = {.count = static_cast<int>(slices), .depth = each * kWgmmaDepth}};
+      least = time;
+    }
+    if (bm < 64 || m <= 64) break;
+  }
+  return best;
 }
 
-// Of whichever rung serves.
+static_assert(wgmma_tile(4, 16, 0, 132).split.count == 1);  // which mma takes
+static_assert(wgmma_tile(16, 28672, 4096, 132).split.count == 1 && wgmma_tile(1, 4096, 14336, 132).split.count == 8);
+static_assert(wgmma_tile(1, 8192, 28672, 132).split.count == 4 && wgmma_tile(128, 4096, 14336, 132).split.count == 4);
+static_assert(wgmma_tile(128, 28672, 4096, 132).bm == 128 && wgmma_tile(2048, 6144, 4096, 132).split.count == 1);
+
+// How many partial sums of each result either rung may leave.
 inline int64_t most_quantized_slices(const QuantizedLinearArgs& a) {
-  const int of_mma = quantized_split(a).count;
-  return a.sm == 90 ? std::max(of_mma, wgmma_split(a).count) : of_mma;
+  const int64_t of_mma = quantized_split(a).count;
+  return a.sm == 90 ? std::max<int64_t>(of_mma, wgmma_tile(a.m, a.n, a.k, a.sm_count).split.count) : of_mma;
 }
 
-// Adds up partial sums [slices, m, n] in the order of the slices, and the bias. Defined in sum_slices.cu.
+// Adds up partial sums [slices, m, n] in the order of the slices, and the bias. Where all of k is one group, its scale
+// comes between: slices of a group that were scaled apart would make NaN of an infinite one. Defined in sum_slices.cu.
 void sum_quantized_slices(const QuantizedLinearArgs& a, int slices, cudaStream_t stream);
 
 }  // namespace warpsmith

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "device/convert.h"
+#include "device/ptx/logic.h"
 
 namespace warpsmith {
 
@@ -47,7 +48,7 @@ template <class T>
 __device__ __forceinline__ void fragment_of_4_bits(uint32_t (&a)[4], uint32_t word, const uint32_t (&zeros)[2]) {
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    a[v] = subtract_pairs<T>((word >> (4 * v) & 0x000f000fu) | Pairs<T>::kPower, zeros[v % 2]);
+    a[v] = subtract_pairs<T>(ptx::and_or(word >> (4 * v), 0x000f000fu, Pairs<T>::kPower), zeros[v % 2]);
   }
 }
 
@@ -55,9 +56,10 @@ template <class T>
 __device__ __forceinline__ uint32_t pair_of_8_bits(uint32_t word) {
   if constexpr (std::is_same_v<T, f16>) {
     constexpr uint32_t kFlipped = 0x64806480u, kOffset = 0x64806480u;  // 1024, and bit 7 of the code; 1024 + 128
-    return subtract_pairs<T>((word & 0x00ff00ffu) ^ kFlipped, kOffset);
+    return subtract_pairs<T>(ptx::and_xor(word, 0x00ff00ffu, kFlipped), kOffset);
   } else {
-    return subtract_pairs<T>((word & 0x007f007fu) | Pairs<T>::kPower, (word & 0x00800080u) | Pairs<T>::kPower);
+    constexpr uint32_t kPower = Pairs<T>::kPower;
+    return subtract_pairs<T>(ptx::and_or(word, 0x007f007fu, kPower), ptx::and_or(word, 0x00800080u, kPower));
   }
 }
 

@@ -1,5 +1,6 @@
-// Products of groups of fp8 rows, a thread per element.
-//   Neighbouring threads compute neighbouring columns; the group of a row is found by halving. Runs of products are added in
+// Products of groups of fp8 values, a thread per element.
+//   Neighbouring threads compute neighbouring columns. The group of a row is found by halving; of groups along k, each is a
+//   product of its own. Runs of products are added in
 //   f32, their sums in f64, as one thread's long sum would drift. Takes every call. Bound: load instructions.
 #include "device/convert.h"
 #include "gemm/groups.cuh"
@@ -15,31 +16,33 @@ constexpr int kCols = 64, kRows = 8, kThreads = kCols * kRows;  // a block's til
 constexpr int64_t kRun = 64;
 
 __host__ __device__ constexpr int64_t tiles_of(const ScaledGroupedArgs& p) {
-  return ceil_div(p.m, kRows) * ceil_div(p.n, kCols);
+  return (p.along_k ? p.groups.count : 1) * ceil_div(p.m, kRows) * ceil_div(p.n, kCols);
 }
 
 template <class QX, class QW, class Out>
 __global__ void __launch_bounds__(kThreads) scaled_grouped_matmul_naive_kernel(const ScaledGroupedArgs p) {
   const bool w_rows = p.w.order == Order::rows;
-  const int64_t w_step = w_rows ? p.w.ld : 1, across = ceil_div(p.n, kCols);
+  const int64_t w_step = w_rows ? p.w.ld : 1;
   for (int64_t tile = blockIdx.x; tile < tiles_of(p); tile += gridDim.x) {
+    const int64_t across = ceil_div(p.n, kCols), down = ceil_div(p.m, kRows), product = tile / across / down;
     const int64_t col = tile % across * kCols + threadIdx.x % kCols;
-    const int64_t row = tile / across * kRows + threadIdx.x / kCols;
+    const int64_t row = tile / across % down * kRows + threadIdx.x / kCols;
     if (row >= p.m || col >= p.n) continue;
-    const int64_t group = group_of(p.groups, row);
+    const int64_t group = p.along_k ? product : group_of(p.groups, row);
     if (group == p.groups.count) continue;
+    const GroupSpan span = p.along_k ? span_of(p.groups, group) : GroupSpan{0, p.k};
     const QX* x = static_cast<const QX*>(p.x.data) + row * p.x.ld;                                       // [k]
     const QW* w = static_cast<const QW*>(p.w.data) + group * p.w.batch + (w_rows ? col : col * p.w.ld);  // [k]
 
     double total = 0.0;
-    for (int64_t first = 0; first < p.k; first += kRun) {
-      const int64_t last = min(first + kRun, p.k);
+    for (int64_t first = span.first; first < span.end; first += kRun) {
+      const int64_t last = min(first + kRun, span.end);
       float sum = 0.0f;
       for (int64_t k = first; k < last; ++k) sum = fmaf(to_float(x[k]), to_float(w[k * w_step]), sum);
       total += sum;
     }
-    const float scale = p.scale_x[row * p.step_x] * p.scale_w[group * p.group_w + col * p.step_w];
-    static_cast<Out*>(p.d)[row * p.n + col] = from_float<Out>(static_cast<float>(total) * scale);
+    const float scale = p.scale_x[group * p.group_x + row * p.step_x] * p.scale_w[group * p.group_w + col * p.step_w];
+    static_cast<Out*>(p.d)[(product * p.m + row) * p.n + col] = from_float<Out>(static_cast<float>(total) * scale);
   }
 }
 
@@ -47,7 +50,8 @@ const char* takes(const ScaledGroupedArgs&) { return nullptr; }
 
 bool suits(const ScaledGroupedArgs& p) {
   constexpr int64_t kMostProducts = 1 << 24;
-  return p.m * p.n <= kMostProducts / p.k;
+  const int64_t depth = p.along_k ? p.k + p.groups.count : p.k;
+  return p.m * p.n <= kMostProducts / depth;
 }
 
 void launch(const ScaledGroupedArgs& p, cudaStream_t stream) {

@@ -1,10 +1,11 @@
-// Products of groups of fp8 rows: checks, allocation, the choice of the rung.
+// Products of groups of fp8 values: checks, allocation, the choice of the rung.
 #include "gemm/scaled_grouped_matmul/scaled_grouped_matmul.h"
 
 #include <array>
 #include <string>
 
 #include "gemm/operands.h"
+#include "host/into.h"
 #include "host/named_of_nothing.h"
 #include "host/serve.h"
 
@@ -14,13 +15,10 @@ namespace {
 constexpr const char* kOp = "scaled_grouped_matmul";
 const Ladder<ScaledGroupedArgs> ladder{kOp};
 
-void check_matrix(std::string_view name, const Tensor& x, int64_t rank) {
+void check_values(std::string_view name, const Tensor& x) {
   const std::optional<Dtype> dtype = kernel_dtype(x.scalar_type());
   if (!(dtype && is_fp8(*dtype)) && x.scalar_type() != ScalarType::Double) {
     fail(kOp, "expected ", name, " to be an fp8 tensor, got ", dtype_name(x.scalar_type()));
-  }
-  if (x.dim() != rank) {
-    fail(kOp, "expected ", name, " to be ", std::to_string(rank), "-D, got shape ", shape_text(x.sizes()));
   }
 }
 
@@ -43,35 +41,43 @@ ScalarType out_type(const std::string& name) {
   fail(kOp, "expected out_dtype to be 'f16', 'bf16' or 'f32', got '", name, "'");
 }
 
-std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& w, const Tensor& offsets,
+std::optional<Tensor> run(const CallInto& call, const Tensor& x, const Tensor& w, const Tensor& offsets,
                           const Tensor& scale_x, const Tensor& scale_w, const std::string& out_dtype, bool fast_accum) {
-  check_matrix("x", x, 2);
-  check_matrix("w", w, 3);
+  check_values("x", x);
+  if (x.dim() != 2) fail(kOp, "expected x to be 2-D, got shape ", shape_text(x.sizes()));
+  check_values("w", w);
+  if (w.dim() != 2 && w.dim() != 3) fail(kOp, "expected w to be 2-D or 3-D, got shape ", shape_text(w.sizes()));
   check_device_like(kOp, "w", w, x, "x");
-  check_device_like(kOp, "offsets", offsets, x, "x");
+  check_device_like(kOp, "offs", offsets, x, "x");
   if (offsets.scalar_type() != ScalarType::Int) {
-    fail(kOp, "expected offsets to have dtype torch.int32, got ", dtype_name(offsets.scalar_type()));
+    fail(kOp, "expected offs to have dtype torch.int32, got ", dtype_name(offsets.scalar_type()));
   }
-  if (offsets.dim() != 1) fail(kOp, "expected offsets to be 1-D, got shape ", shape_text(offsets.sizes()));
-  if (x.size(1) != w.size(1)) {
+  if (offsets.dim() != 1) fail(kOp, "expected offs to be 1-D, got shape ", shape_text(offsets.sizes()));
+  const bool along_k = w.dim() == 2;
+  if (x.size(1) != w.size(w.dim() - 2)) {
     fail(kOp, "cannot multiply shapes ", shape_text(x.sizes()), " and ", shape_text(w.sizes()));
   }
-  const int64_t groups = w.size(0), m = x.size(0), k = x.size(1), n = w.size(2);
-  if (offsets.size(0) != groups) {
-    fail(kOp, "expected offsets to have shape (", std::to_string(groups), ",), one end per matrix of w, got ",
+  const int64_t groups = offsets.size(0), m = x.size(0), k = x.size(1), n = w.size(w.dim() - 1);
+  if (!along_k && w.size(0) != groups) {
+    fail(kOp, "expected offs to have shape (", std::to_string(w.size(0)), ",), one end per matrix of w, got ",
          shape_text(offsets.sizes()));
   }
   const auto is_wide = [](const Tensor& t) { return t.scalar_type() == ScalarType::Double; };
   const bool wide = is_wide(x) || is_wide(w) || is_wide(scale_x);
   const ScalarType scale_type = wide ? ScalarType::Double : ScalarType::Float;
-  const int64_t of_rows[1] = {m}, of_columns[2] = {groups, n};
-  check_scale("scale_x", scale_x, scale_type, x, Sizes(of_rows, 1), "row of x");
-  check_scale("scale_w", scale_w, scale_type, x, Sizes(of_columns, 2), "column of each matrix of w");
+  const int64_t of_rows[2] = {groups, m}, of_columns[2] = {groups, n};
+  if (along_k) {
+    check_scale("scale_x", scale_x, scale_type, x, Sizes(of_rows, 2), "group and row of x");
+    check_scale("scale_w", scale_w, scale_type, x, Sizes(of_columns, 2), "group and column of w");
+  } else {
+    check_scale("scale_x", scale_x, scale_type, x, Sizes(of_rows + 1, 1), "row of x");
+    check_scale("scale_w", scale_w, scale_type, x, Sizes(of_columns, 2), "column of each matrix of w");
+  }
   const ScalarType type = out_type(out_dtype);
   if (!has_kernel(call, wide ? scale_x : x, !wide)) return std::nullopt;
 
-  const int64_t shape[2] = {m, n};
-  Tensor d = empty_contiguous(x, Sizes(shape, 2), type);
+  const int64_t shape[3] = {groups, m, n};
+  Tensor d = result(call, x, along_k ? Sizes(shape, 3) : Sizes(shape + 1, 2), type);
   if (d.numel() == 0 || groups == 0) return d;
   if (k == 0) {
     check_named_of_nothing<ScaledGroupedArgs>(call, x);
@@ -80,23 +86,25 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& w, co
   }
 
   Tensor dense_x = x, dense_w = w;
-  if (k > 1 && x.stride(1) != 1) dense_x = torch::stable::contiguous(x);
   const Tensor ends = dense(offsets);
-  const Batch batch{.size = {groups}, .rank = 1};
+  Batch batch;
+  if (!along_k) batch = {.size = {groups}, .rank = 1};
   const DeviceInfo& info = device_info(x.get_device_index());
   const ScaledGroupedArgs args{
-      .x = {.data = dense_x.data_ptr(), .ld = m > 1 ? dense_x.stride(0) : 0, .batch = 0, .order = Order::rows},
-      .w = as_matrices(dense_w, Reading::right, batch),
+      .x = ordered(dense_x, Order::rows),
+      .w = along_k ? ordered(dense_w, Order::columns) : as_matrices(dense_w, Reading::right, batch),
       .scale_x = static_cast<const float*>(scale_x.data_ptr()),
       .scale_w = static_cast<const float*>(scale_w.data_ptr()),
-      .step_x = scale_x.stride(0),
+      .step_x = scale_x.stride(along_k ? 1 : 0),
       .step_w = scale_w.stride(1),
+      .group_x = along_k ? scale_x.stride(0) : 0,
       .group_w = scale_w.stride(0),
       .d = d.data_ptr(),
-      .groups = {static_cast<const int32_t*>(ends.data_ptr()), groups, m},
+      .groups = {static_cast<const int32_t*>(ends.data_ptr()), groups, along_k ? k : m},
       .m = m,
       .n = n,
       .k = k,
+      .along_k = along_k,
       .dtype = *kernel_dtype(x.scalar_type()),
       .dtype_w = *kernel_dtype(w.scalar_type()),
       .out = *kernel_dtype(type),
@@ -107,7 +115,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, const Tensor& w, co
   return serve(call, args, d) ? std::optional(d) : std::nullopt;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_into<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

@@ -1,4 +1,4 @@
-// Which tile multiplies groups of fp8 rows by wgmma: by the model of gemm/grouped_matmul/wgmma_plan.h.
+// Which tile multiplies groups of fp8 values by wgmma: by the model of gemm/grouped_matmul/wgmma_plan.h.
 // kernels/warpsmith/gemm/grouped_plan.py computes the same.
 #pragma once
 

@@ -2,9 +2,9 @@
 // 16 bits. So tiles, copies and fragments are counted in pairs.
 #pragma once
 
-#include "device/convert.h"
 #include "gemm/mma_tile.cuh"
-#include "gemm/scaled_matmul/scaled_matmul.h"
+#include "gemm/promoted_sums.cuh"
+#include "gemm/scaled_matmul/result.cuh"
 #include "host/launch.h"
 
 namespace warpsmith {
@@ -30,10 +30,12 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
   const Place<Tile> block(p.m, p.n);
   const WarpPlace<Tile> warp;
   const Matrix a = in_pairs(p.a), b = in_pairs(p.b);
-  WarpSums<typename Types::Q, typename Types::Acc, Tile> sums;
-  multiply_tile<Config, uint16_t>(sums, ring, {a, b, p.m, p.n, 0, p.k / 2}, block, warp);
+  PromotedSums<typename Types::Q, typename Types::Acc, Tile> promoted;
+  multiply_tile<Config, uint16_t>(promoted, ring, {a, b, p.m, p.n, 0, p.k / 2}, block, warp);
+  promoted.finish();
 
   // scale and write
+  const auto& sums = promoted.sums;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const bool pairs = p.n % 2 == 0;
   Out* d = static_cast<Out*>(p.d);
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
       const float scale_a = p.scale_a.data[row * p.scale_a.step];
       const float2 sum = sums.sums[i / 2][j].pair(i % 2);
       Vec<Out, 2> out;
-      from_float(out, {sum.x * (scale_a * scale_b.x), sum.y * (scale_a * scale_b.y)});
+      round_result(out, {sum.x * (scale_a * scale_b.x), sum.y * (scale_a * scale_b.y)}, p);
       Out* to = d + row * p.n + col;
       if (pairs) {
         store(to, out);

@@ -1,9 +1,8 @@
 // Scaled product of 8-bit matrices, a thread per element.
 //   Neighbouring threads compute neighbouring columns. Runs of products are added in f32, their sums in f64, as one
 //   thread's long sum would drift. Any layout and alignment. Bound: load instructions, two for each multiplication.
-#include "device/convert.h"
 #include "gemm/elements.cuh"
-#include "gemm/scaled_matmul/scaled_matmul.h"
+#include "gemm/scaled_matmul/result.cuh"
 #include "host/launch.h"
 #include "host/registry.h"
 
@@ -25,15 +24,21 @@ __global__ void __launch_bounds__(kThreads) scaled_matmul_naive_kernel(const Sca
   const float* scale_a = p.scale_a.data + row * p.scale_a.step;
   const float* scale_b = p.scale_b.data + (p.blocks ? col / kScaleBlock : col) * p.scale_b.step;
 
-  double total = 0.0;
+  double total = 0.0, of_block = 0.0;
   for (int64_t start = 0; start < p.k; start += kRun) {
     const int64_t end = start + kRun < p.k ? start + kRun : p.k, block = start / kScaleBlock;
     float sum = 0.0f;
     for (int64_t k = start; k < end; ++k) sum = fmaf(value_of(a[k * a_step]), value_of(b[k * b_step]), sum);
-    total += p.blocks ? sum * (scale_a[block * p.scale_a.step_k] * scale_b[block * p.scale_b.step_k]) : sum;
+    of_block += sum;
+    if (end < p.k && end % kScaleBlock != 0) continue;
+    // once for a block: of runs that differ in sign, an infinite scale would leave no number
+    total += p.blocks ? of_block * (scale_a[block * p.scale_a.step_k] * scale_b[block * p.scale_b.step_k]) : of_block;
+    of_block = 0.0;
   }
   const float scale = p.blocks ? 1.0f : *scale_a * *scale_b;
-  static_cast<Out*>(p.d)[index] = from_float<Out>(static_cast<float>(total) * scale);
+  Vec<Out, 1> result;
+  round_result(result, {static_cast<float>(total) * scale}, p);
+  static_cast<Out*>(p.d)[index] = result[0];
 }
 
 const char* takes(const ScaledMatmulArgs&) { return nullptr; }

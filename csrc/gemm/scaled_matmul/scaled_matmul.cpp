@@ -6,7 +6,7 @@
 
 #include "gemm/operands.h"
 #include "gemm/scaled_matmul/wgmma_plan.h"
-#include "host/elsewhere.h"
+#include "host/into.h"
 #include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "row/operands.h"
@@ -44,15 +44,29 @@ Scales check_scale(std::string_view name, const Tensor& scale, ScalarType type, 
   return {static_cast<const float*>(scale.data_ptr()), rank > 0 ? scale.stride(0) : 0, rank > 1 ? scale.stride(1) : 0};
 }
 
+void check_scale_of_result(const Tensor& scale, ScalarType type, const Tensor& a, ScalarType out) {
+  check_device_like(kOp, "scale_result", scale, a, "a");
+  if (scale.scalar_type() != type) {
+    fail(kOp, "expected scale_result to have dtype ", dtype_name(type), ", got ", dtype_name(scale.scalar_type()));
+  }
+  if (scale.dim() != 0) fail(kOp, "expected scale_result to have shape (), got ", shape_text(scale.sizes()));
+  if (out != ScalarType::Float8_e4m3fn && out != ScalarType::Float8_e5m2) {
+    fail(kOp, "expected no scale_result beside results of ", dtype_name(out));
+  }
+}
+
 ScalarType out_type(const std::string& name) {
   if (name == "f16") return ScalarType::Half;
   if (name == "bf16") return ScalarType::BFloat16;
   if (name == "f32") return ScalarType::Float;
-  fail(kOp, "expected out_dtype to be 'f16', 'bf16' or 'f32', got '", name, "'");
+  if (name == "e4m3") return ScalarType::Float8_e4m3fn;
+  if (name == "e5m2") return ScalarType::Float8_e5m2;
+  fail(kOp, "expected out_dtype to be 'f16', 'bf16', 'f32', 'e4m3' or 'e5m2', got '", name, "'");
 }
 
-std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, const Tensor& scale_a,
-                          const Tensor& scale_b, const std::string& out_dtype, bool fast_accum) {
+std::optional<Tensor> run(const CallInto& call, const Tensor& a, const Tensor& b, const Tensor& scale_a,
+                          const Tensor& scale_b, const std::string& out_dtype, bool fast_accum,
+                          const std::optional<Tensor>& scale_result) {
   check_matrix("a", a);
   check_matrix("b", b);
   check_device_like(kOp, "b", b, a, "a");
@@ -77,12 +91,13 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, co
   if (blocks != (scale_b.dim() == 2)) fail(kOp, "expected scales of blocks for both of a and b or for neither");
   if (blocks) std::swap(scales_b.step, scales_b.step_k);
   const ScalarType type = out_type(out_dtype);
+  if (scale_result) check_scale_of_result(*scale_result, scale_type, a, type);
   if (wide) {
     if (call.named != nullptr) fail(kOp, "no rung takes torch.float64");
     return std::nullopt;
   }
   const int64_t shape[2] = {a.size(0), b.size(1)};
-  Tensor d = empty_contiguous(a, Sizes(shape, 2), type);
+  Tensor d = result(call, a, Sizes(shape, 2), type);
   if (d.numel() == 0) return d;
   if (a.size(1) == 0) {
     check_named_of_nothing<ScaledMatmulArgs>(call, a);
@@ -98,6 +113,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, co
       .b = as_matrices(dense_b, Reading::right, batch),
       .scale_a = scales_a,
       .scale_b = scales_b,
+      .scale_result = scale_result ? static_cast<const float*>(scale_result->data_ptr()) : nullptr,
       .d = d.data_ptr(),
       .m = a.size(0),
       .n = b.size(1),
@@ -119,7 +135,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& a, const Tensor& b, co
   return serve(call, args, d) ? std::optional(d) : std::nullopt;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_unless_elsewhere<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_into_unless_elsewhere<&run>(m, kOp); }
 STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) { define_elsewhere(m, "scaled_matmul"); }
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CompositeExplicitAutograd, m) { implement_elsewhere(m, "scaled_matmul"); }
 

@@ -1,12 +1,14 @@
-// Scaled products of fp8 matrices by wgmma: the kernel of gemm/wgmma_product.cuh with sums that leave the tensor cores every
+// Scaled products of 8-bit matrices by wgmma: the kernel of gemm/wgmma_product.cuh with sums that leave the tensor cores every
 // 128 values of k.
 //   wgmma adds fp8 products to sums of which it keeps some 14 bits. So a step, a line of 128 values, is multiplied into sums
 //   of its own, which threads then add in f32, by scales of blocks where there are any; meanwhile the other warpgroup's
-//   products run. Scales of rows and columns multiply what leaves in the end.
+//   products run. Sums of int8 are exact, in 32 bits, and stay. Scales of rows and columns multiply what leaves in the end.
 #pragma once
 
 #include "gemm/scaled_matmul/wgmma_plan.h"
+#include "gemm/scaled_matmul/wgmma_store.cuh"
 #include "gemm/wgmma_product.cuh"
+#include "host/launch.h"
 
 namespace warpsmith {
 
@@ -16,6 +18,8 @@ struct ScaledWork {
   Scales rows, cols;
   bool blocks;  // scales are of blocks
   bool scales;  // what leaves; otherwise what adds up slices does it
+  bool fp8;     // is what leaves
+  const float* scale_result;
 };
 
 // QA, QB: of the operands as the instruction sees them. `fast`: sums stay in the tensor cores.
@@ -23,7 +27,7 @@ template <class QA, class QB, WgmmaTile tile, bool fast_>
 struct ScaledConfig : WgmmaConfig<QA, Along::k, Along::k, WgmmaMenuPlan<tile>> {
   using Base = WgmmaConfig<QA, Along::k, Along::k, WgmmaMenuPlan<tile>>;
   using Kind = WgmmaKind<QA, QB>;
-  static constexpr bool fast = fast_, swapped = tile.swapped;
+  static constexpr bool fast = fast_, swapped = tile.swapped, integers = std::is_same_v<QA, int8_t>;
   static constexpr int threads = (1 + Base::warpgroups) * kWarpgroup;
 
   struct Result : Base {
@@ -31,6 +35,12 @@ struct ScaledConfig : WgmmaConfig<QA, Along::k, Along::k, WgmmaMenuPlan<tile>> {
     static constexpr int most_steps = 0;
   };
   using Ends = WgmmaFinish<Result>;
+
+  struct Exact : Base {
+    using Kind = WgmmaKind<QA, QB, int32_t>;
+    using Sums = int32_t[Base::strips][Base::bn / 2];
+  };
+  using Products = std::conditional_t<integers, Exact, ScaledConfig>;  // as they are multiplied
 
   struct Shared {
     typename Base::Stage ring[Base::stages];
@@ -202,19 +212,31 @@ __global__ void __launch_bounds__(Config::threads, 1)
     __syncwarp();
   } else {
     ptx::raise_registers<Config::Plan::multiplier_registers>();
-    const WgmmaReader<Config> reader(shared.ring, warpgroup);
+    const WgmmaReader<typename Config::Products> reader(shared.ring, warpgroup);
     typename Config::Ends ends(shared.staged[warpgroup]);
     for_each_item<Config>(work.tiles, 1, [&](const WgmmaItem& item) {
       WgmmaPlace place = item.at;
       place.m += warpgroup * Config::rows;
       typename Config::Sums sums;
-      if constexpr (Config::fast) {
+      if constexpr (Config::integers) {
+        typename Config::Products::Sums exact;
+        multiply_steps<typename Config::Products>(exact, reader, shared.barriers, at, item.steps, [] {});
+#pragma unroll
+        for (int i = 0; i < Config::strips; ++i) {
+#pragma unroll
+          for (int e = 0; e < Config::bn / 2; ++e) sums[i][e] = static_cast<float>(exact[i][e]);
+        }
+      } else if constexpr (Config::fast) {
         multiply_steps<Config>(sums, reader, shared.barriers, at, item.steps, [] {});
       } else {
         multiply_apart<Config>(sums, reader, shared.barriers, at, work, p, place, item.first, item.steps);
       }
       if (work.scales) scale_sums<Config>(sums, work, p, place);
-      ends.store(sums, p, work.tiles.finish, work.tiles.leaving, d, place);
+      if (work.fp8) {
+        store_fp8<Config>(sums, p, scale_of_result(work.scale_result), place);
+      } else {
+        ends.store(sums, p, work.tiles.finish, work.tiles.leaving, d, place);
+      }
     });
     ends.finish();
   }
@@ -226,7 +248,7 @@ template <class Config>
 void launch_scaled_kernel(const ScaledMatmulArgs& p, const WgmmaChoice& choice, cudaStream_t stream) {
   constexpr WgmmaTile kAsSeen{
       .bm = Config::bm, .bn = Config::bn, .cluster = 1, .turns = false, .swapped = Config::swapped};
-  const bool whole = choice.slices == 1, boxed = whole && p.out != Dtype::f32, blocks = p.blocks;
+  const bool whole = choice.slices == 1, boxed = whole && size_of(p.out) == 2, blocks = p.blocks;
   const bool by_map = boxed && p.n * 2 % 16 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
   GemmArgs seen = seen_by(kAsSeen, product_of(p));
   seen.dtype = p.out;
@@ -243,7 +265,9 @@ void launch_scaled_kernel(const ScaledMatmulArgs& p, const WgmmaChoice& choice, 
                   .rows = Config::swapped ? p.scale_b : p.scale_a,
                   .cols = Config::swapped ? p.scale_a : p.scale_b,
                   .blocks = blocks,
-                  .scales = whole && !blocks};
+                  .scales = whole && !blocks,
+                  .fp8 = whole && is_fp8(p.out),
+                  .scale_result = p.scale_result};
   work.tiles.items = work.tiles.down * work.tiles.across * choice.slices;
   const int most = std::max(1, p.sm_count / Config::cluster);
   const LaunchConfig config{.grid = static_cast<unsigned>(std::min(most, work.tiles.items) * Config::cluster),
@@ -271,7 +295,7 @@ void launch_scaled_tile(const ScaledMatmulArgs& p, const WgmmaChoice& choice, cu
       }
     }
     if constexpr (kWide) {
-      throw std::logic_error("a tile for sums that stay in the tensor cores");
+      broken_promise("a tile for sums that stay in the tensor cores");
     } else {
       launch_scaled_kernel<ScaledConfig<Rows, Cols, tile, false>>(p, choice, stream);
     }

@@ -4,14 +4,13 @@
 //   few rows operands change places. Sums of slices go to the workspace, and a second kernel adds them up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB. Bound: large products the power, few rows memory.
 //   Sums in two levels: DeepSeek-V3 Technical Report, section 3.3.2: https://arxiv.org/abs/2412.19437
-#include <stdexcept>
 #include <utility>
 
-#include "device/convert.h"
 #include "device/start_early.h"
 #include "device/vec.h"
+#include "gemm/scaled_matmul/result.cuh"
+#include "gemm/scaled_matmul/wgmma.h"
 #include "gemm/scaled_matmul/wgmma_plan.h"
-#include "gemm/wgmma.h"
 #include "host/launch.h"
 #include "host/registry.h"
 
@@ -43,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < width; ++i) sums[i] *= of_row * p.scale_b.data[(col + i) * p.scale_b.step];
   }
   Vec<Out, width> out;
-  from_float(out, sums);
+  round_result(out, sums, p);
   store(static_cast<Out*>(p.d) + first, out);
 }
 
@@ -60,20 +59,13 @@ void sum_slices(const ScaledMatmulArgs& p, int slices, cudaStream_t stream) {
   });
 }
 
-const char* takes(const ScaledMatmulArgs& p) {
-  if (!is_fp8(p.dtype)) return "takes e4m3 and e5m2";
-  const GemmArgs product = product_of(p);
-  if (const char* reason = needs_wgmma(product)) return reason;
-  if (const char* reason = needs_b_column_major(product)) return reason;
-  if (const char* reason = needs_lines_for_maps(product)) return reason;
-  return needs_tiles_in_grid(product);
-}
+const char* takes(const ScaledMatmulArgs& p) { return is_fp8(p.dtype) ? needs_scaled_wgmma(p) : "takes e4m3 and e5m2"; }
 
 template <size_t... tile>
 void launch_choice(const ScaledMatmulArgs& p, const WgmmaChoice& choice, cudaStream_t stream,
                    std::index_sequence<tile...>) {
   const bool known = ((choice.tile == tile && (launch_scaled_tile<kScaledMenu[tile]>(p, choice, stream), true)) || ...);
-  if (!known) throw std::logic_error("a tile of the menu");
+  if (!known) broken_promise("a tile of the menu");
 }
 
 void launch(const ScaledMatmulArgs& p, cudaStream_t stream) {

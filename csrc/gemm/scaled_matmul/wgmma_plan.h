@@ -1,4 +1,4 @@
-// Which tile multiplies fp8 matrices by wgmma, and into how many slices k is cut: by the model of clocks of gemm/wgmma_plan.h.
+// Which tile multiplies 8-bit matrices by wgmma, and into how many slices k is cut: by the model of clocks of gemm/wgmma_plan.h.
 // kernels/warpsmith/gemm/wgmma_plan.py computes the same.
 #pragma once
 
@@ -8,12 +8,18 @@
 namespace warpsmith {
 
 // Two sets of sums leave registers for tiles of 192 columns. The last tile is for sums that stay in the tensor cores.
-inline constexpr WgmmaTile kScaledMenu[] = {{128, 192, 2, false, false},
-                                            {128, 128, 1, false, false},
-                                            {128, 64, 1, false, true},
-                                            {128, 16, 1, false, true},
-                                            {128, 256, 2, false, false}};
+inline constexpr WgmmaTile kScaledMenu[] = {
+    {128, 192, 2, false, false}, {128, 128, 1, false, false}, {128, 64, 1, false, true},  {64, 64, 1, false, true},
+    {64, 32, 1, false, true},    {64, 16, 1, false, true},    {128, 256, 2, false, false}};
 inline constexpr int kScaledTiles = sizeof(kScaledMenu) / sizeof(WgmmaTile);
+
+// Of int8, whose sums become floats before they leave: wider tiles leave no registers for that.
+inline constexpr WgmmaTile kIntegerMenu[] = {{128, 128, 1, false, false},
+                                             {128, 64, 1, false, true},
+                                             {64, 64, 1, false, true},
+                                             {64, 32, 1, false, true},
+                                             {64, 16, 1, false, true}};
+inline constexpr int kIntegerTiles = sizeof(kIntegerMenu) / sizeof(WgmmaTile);
 
 // The product without its scales, of values of one byte.
 inline GemmArgs product_of(const ScaledMatmulArgs& p) {
@@ -45,17 +51,25 @@ inline WgmmaChoice choose_scaled(const WgmmaProblem& p, bool fast_accum) {
   return best;
 }
 
+inline WgmmaChoice choose_integer(const WgmmaProblem& p) {
+  WgmmaChoice best;
+  for (int tile = 0; tile < kIntegerTiles; ++tile) take_cheaper(best, p, kIntegerMenu[tile], tile);
+  return best;
+}
+
 inline WgmmaChoice choose_scaled(const ScaledMatmulArgs& p) {
-  return choose_scaled({.batch = 1,
-                        .m = p.m,
-                        .n = p.n,
-                        .k = p.k,
-                        .size = 1,
-                        .a_along_k = true,
-                        .swaps = false,
-                        .most_slices = most_splits(product_of(p)),
-                        .sm_count = p.sm_count},
-                       p.fast_accum);
+  WgmmaProblem sizes{.batch = 1,
+                     .m = p.m,
+                     .n = p.n,
+                     .k = p.k,
+                     .size = 1,
+                     .a_along_k = true,
+                     .swaps = false,
+                     .most_slices = 1,
+                     .sm_count = p.sm_count};
+  if (!is_fp8(p.dtype)) return choose_integer(sizes);  // whose sums are whole
+  sizes.most_slices = most_splits(product_of(p));
+  return choose_scaled(sizes, p.fast_accum);
 }
 
 // The product by a tile of the menu: partial sums, where there are slices. Defined in wgmma.cuh, compiled in a file for each

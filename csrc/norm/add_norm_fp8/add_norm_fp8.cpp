@@ -23,13 +23,14 @@ void check_y_type(const char* op, ScalarType type) {
 }
 
 // h is empty without a residual.
-std::optional<Outputs> run(const Call& call, NormOperands given, const OptionalTensor& scale, ScalarType type,
+std::optional<Outputs> run(const CallInto& call, NormOperands given, const OptionalTensor& scale, ScalarType type,
                            double eps, bool zero_centered, bool layer) {
   given.check(call.op);
   if (scale) check_scale(call.op, *scale, given.x);
   check_y_type(call.op, type);
   if (!has_kernel(call, given.x)) return std::nullopt;
-  const Tensor y = empty_contiguous(given.x, given.x.sizes(), type), h = given.empty_h(given.residual.has_value());
+  const Tensor y = result(call, given.x, given.x.sizes(), type);
+  const Tensor h = given.h_of(call, given.residual.has_value());
   if (y.numel() == 0) return Outputs{y, h};
   auto args = given.args<AddNormFp8Args>(y, layer, eps);
   args.weight_offset = given.weight && zero_centered ? 1.0f : 0.0f;
@@ -43,33 +44,33 @@ OptionalTensor only_y(const std::optional<Outputs>& outputs) {
   return outputs ? OptionalTensor(std::get<0>(*outputs)) : std::nullopt;
 }
 
-OptionalTensor rms_norm_fp8(const Call& call, const Tensor& x, OptionalTensor weight, OptionalTensor scale,
+OptionalTensor rms_norm_fp8(const CallInto& call, const Tensor& x, OptionalTensor weight, OptionalTensor scale,
                             ScalarType type, double eps, bool zero_centered) {
   return only_y(run(call, {x, std::nullopt, weight, std::nullopt}, scale, type, eps, zero_centered, /*layer=*/false));
 }
 
-OptionalTensor layer_norm_fp8(const Call& call, const Tensor& x, OptionalTensor weight, OptionalTensor bias,
+OptionalTensor layer_norm_fp8(const CallInto& call, const Tensor& x, OptionalTensor weight, OptionalTensor bias,
                               OptionalTensor scale, ScalarType type, double eps, bool zero_centered) {
   return only_y(run(call, {x, std::nullopt, weight, bias}, scale, type, eps, zero_centered, /*layer=*/true));
 }
 
-std::optional<Outputs> add_rms_norm_fp8(const Call& call, const Tensor& x, const Tensor& residual,
+std::optional<Outputs> add_rms_norm_fp8(const CallInto& call, const Tensor& x, const Tensor& residual,
                                         OptionalTensor weight, OptionalTensor scale, ScalarType type, double eps,
                                         bool zero_centered) {
   return run(call, {x, residual, weight, std::nullopt}, scale, type, eps, zero_centered, /*layer=*/false);
 }
 
-std::optional<Outputs> add_layer_norm_fp8(const Call& call, const Tensor& x, const Tensor& residual,
+std::optional<Outputs> add_layer_norm_fp8(const CallInto& call, const Tensor& x, const Tensor& residual,
                                           OptionalTensor weight, OptionalTensor bias, OptionalTensor scale,
                                           ScalarType type, double eps, bool zero_centered) {
   return run(call, {x, residual, weight, bias}, scale, type, eps, zero_centered, /*layer=*/true);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<&rms_norm_fp8>(m, "rms_norm_fp8");
-  bind<&layer_norm_fp8>(m, "layer_norm_fp8");
-  bind<&add_rms_norm_fp8>(m, "add_rms_norm_fp8");
-  bind<&add_layer_norm_fp8>(m, "add_layer_norm_fp8");
+  bind_into<&rms_norm_fp8>(m, "rms_norm_fp8");
+  bind_into<&layer_norm_fp8>(m, "layer_norm_fp8");
+  bind_into<&add_rms_norm_fp8>(m, "add_rms_norm_fp8");
+  bind_into<&add_layer_norm_fp8>(m, "add_layer_norm_fp8");
 }
 
 }  // namespace

@@ -2,11 +2,11 @@
 // their rungs ask of it. Formulas are in the headers of the operators.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "device/philox.h"
 #include "host/conditions.h"
+#include "host/min_max.h"
 #include "row/rows.h"
 
 namespace warpsmith {
@@ -41,7 +41,7 @@ struct NormBackwardArgs {
 // How many partial sums of dw a call may leave: enough to keep every multiprocessor busy, few enough that writing and
 // reading them back costs little beside the rows themselves.
 inline int64_t partials_for(int64_t rows, int64_t cols, int sm_count) {
-  const int64_t per_sm = std::clamp<int64_t>(16384 / cols, 2, 8);
+  const int64_t per_sm = clamp<int64_t>(16384 / cols, 2, 8);
   const int64_t wanted = cols <= 8192 ? per_sm * sm_count : std::max<int64_t>(16, 2 * sm_count * 8192 / cols);
   return std::min(rows, wanted);
 }

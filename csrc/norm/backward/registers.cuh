@@ -5,6 +5,7 @@
 
 #include "device/ptx/barrier.h"
 #include "device/ptx/copy.h"
+#include "host/min_max.h"
 #include "host/occupancy.h"
 #include "host/tiles.h"
 #include "norm/backward/column_sums.cuh"
@@ -364,8 +365,8 @@ void launch_backward_tile(const NormBackwardArgs& a, cudaStream_t stream) {
   const int64_t batches = (a.rows + tile.rows_per_block() - 1) / tile.rows_per_block();
   // More blocks would be resident of most tiles, but memory slows down once more rows are under way than its latency takes.
   const int64_t wanted = int64_t{device_info(current_device()).sm_count} * tile.min_blocks * tile.threads;
-  const int64_t resident = std::clamp<int64_t>(wanted / config.block.x, 1, resident_clusters<kernel>(config));
-  const int64_t blocks = std::min({batches, a.most_partials, resident});
+  const int64_t resident = clamp<int64_t>(wanted / config.block.x, 1, resident_clusters<kernel>(config));
+  const int64_t blocks = min_of(batches, a.most_partials, resident);
   config.grid = dim3(static_cast<unsigned>(blocks));
   launch<kernel>(config, stream, Norm(a));
   sum_partials(a, blocks, stream);

@@ -5,11 +5,11 @@
 // others a predicated load for every weight of every row.
 #pragma once
 
-#include <algorithm>
 #include <type_traits>
 
 #include "device/copy_async.h"
 #include "device/ptx/copy.h"
+#include "host/min_max.h"
 #include "norm/backward/args.h"
 #include "norm/branch.cuh"
 #include "norm/row.cuh"

@@ -16,12 +16,12 @@ struct Options {
   bool zero_centered;
 };
 
-std::optional<Outputs> run(const Call& call, NormOperands given, OptionalTensor row_scale, const Options& options,
+std::optional<Outputs> run(const CallInto& call, NormOperands given, OptionalTensor row_scale, const Options& options,
                            bool layer) {
   given.check(call.op);
   check_dropout(call.op, row_scale, options.p, given.x);
   if (!has_kernel(call, given.x)) return std::nullopt;
-  const Tensor y = given.empty_y(), h = given.empty_h(true);
+  const Tensor y = given.y_of(call), h = given.h_of(call, true);
   if (y.numel() == 0) return Outputs{y, h};
   row_scale = dense(row_scale);
   auto args = given.args<DropoutAddNormArgs>(y, layer, options.eps);
@@ -33,14 +33,14 @@ std::optional<Outputs> run(const Call& call, NormOperands given, OptionalTensor 
   return std::nullopt;
 }
 
-std::optional<Outputs> dropout_add_rms_norm(const Call& call, const Tensor& x, OptionalTensor residual,
+std::optional<Outputs> dropout_add_rms_norm(const CallInto& call, const Tensor& x, OptionalTensor residual,
                                             OptionalTensor weight, OptionalTensor row_scale, double p, int64_t seed,
                                             int64_t offset, double eps, bool zero_centered) {
   const Options options{p, seed, offset, eps, zero_centered};
   return run(call, {x, residual, weight, std::nullopt}, row_scale, options, /*layer=*/false);
 }
 
-std::optional<Outputs> dropout_add_layer_norm(const Call& call, const Tensor& x, OptionalTensor residual,
+std::optional<Outputs> dropout_add_layer_norm(const CallInto& call, const Tensor& x, OptionalTensor residual,
                                               OptionalTensor weight, OptionalTensor bias, OptionalTensor row_scale,
                                               double p, int64_t seed, int64_t offset, double eps, bool zero_centered) {
   const Options options{p, seed, offset, eps, zero_centered};
@@ -48,8 +48,8 @@ std::optional<Outputs> dropout_add_layer_norm(const Call& call, const Tensor& x,
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<&dropout_add_rms_norm>(m, "dropout_add_rms_norm");
-  bind<&dropout_add_layer_norm>(m, "dropout_add_layer_norm");
+  bind_into<&dropout_add_rms_norm>(m, "dropout_add_rms_norm");
+  bind_into<&dropout_add_layer_norm>(m, "dropout_add_layer_norm");
 }
 
 }  // namespace

@@ -7,11 +7,11 @@
 // The norm reads the rounded h, so that y is the norm of the h that is handed out.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "device/philox.h"
 #include "host/conditions.h"
+#include "host/min_max.h"
 #include "row/rows.h"
 
 namespace warpsmith {

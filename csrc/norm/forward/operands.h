@@ -5,6 +5,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "host/into.h"
 #include "host/named_of_nothing.h"
 #include "host/serve.h"
 #include "norm/forward/args.h"
@@ -37,10 +38,12 @@ struct NormOperands {
   }
 
   Tensor empty_y() const { return empty_contiguous(x, x.sizes(), x.scalar_type()); }
+  Tensor y_of(const CallInto& call) const { return result(call, x, x.sizes(), x.scalar_type()); }
   // Where h is not handed out, it has no elements.
-  Tensor empty_h(bool handed_out) const {
+  Tensor h_of(const CallInto& call, bool handed_out) const {
     constexpr int64_t kNone = 0;
-    return empty_contiguous(x, handed_out ? x.sizes() : Sizes(&kNone, 1), h_type());
+    if (!handed_out) return empty_contiguous(x, Sizes(&kNone, 1), h_type());
+    return result(call, x, x.sizes(), h_type(), 1);
   }
   Tensor empty_rstd() const {
     const Sizes sizes = x.sizes();
@@ -102,10 +105,10 @@ bool run_norm(const Call& call, NormOperands& given, double eps, Tensor& y, Tens
 }
 
 template <class Args>
-OptionalTensor norm_of(const Call& call, NormOperands given, double eps) {
+OptionalTensor norm_of(const CallInto& call, NormOperands given, double eps) {
   given.check(call.op);
   if (!has_kernel(call, given.x)) return std::nullopt;
-  Tensor y = given.empty_y();
+  Tensor y = given.y_of(call);
   if (y.numel() == 0 || run_norm<Args>(call, given, eps, y, nullptr)) return y;
   return std::nullopt;
 }

@@ -1,6 +1,7 @@
 // Group norm: checks, allocation, the choice of the rung.
 #include "norm/group_norm/group_norm.h"
 
+#include "host/into.h"
 #include "host/serve.h"
 #include "norm/group_operands.h"
 #include "norm/group_statistics.h"
@@ -18,20 +19,20 @@ std::optional<Tensor> workspace_for(std::string_view rung, const GroupNormArgs& 
   return empty_contiguous(like, Sizes(&floats, 1), ScalarType::Float);
 }
 
-std::optional<Tensor> run(const Call& call, const Tensor& x, int64_t groups, const std::optional<Tensor>& weight,
+std::optional<Tensor> run(const CallInto& call, const Tensor& x, int64_t groups, const std::optional<Tensor>& weight,
                           const std::optional<Tensor>& bias, double eps, const std::string& activation) {
   check_group_input(kOp, x, groups);
   if (weight) check_channel_vector(kOp, "weight", *weight, x);
   if (bias) check_channel_vector(kOp, "bias", *bias, x);
   const GroupActivation function = group_activation(kOp, activation);
   if (!has_kernel(call, x)) return std::nullopt;
-  if (x.numel() == 0) return empty_contiguous(x, x.sizes(), x.scalar_type());
+  if (x.numel() == 0) return result(call, x, x.sizes(), x.scalar_type());
 
   const int device = x.get_device_index();
   const DeviceScope scope(device);
   const GroupShape shape = group_shape(x, groups);
   const std::vector<int64_t> strides = group_strides(x.sizes(), shape.channels_last);
-  Tensor y = empty_strided(x, x.sizes(), Sizes(strides.data(), strides.size()), x.scalar_type());
+  Tensor y = result_strided(call, x, x.sizes(), Sizes(strides.data(), strides.size()), x.scalar_type());
   const Tensor input = with_strides(x, strides);
   std::optional<Tensor> scale = weight, shift = bias;
   const Dtype dtype = *kernel_dtype(x.scalar_type());
@@ -54,7 +55,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, int64_t groups, con
   return y;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind<&run>(m, kOp); }
+STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) { bind_into<&run>(m, kOp); }
 
 }  // namespace
 }  // namespace warpsmith

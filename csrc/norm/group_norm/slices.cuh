@@ -6,11 +6,11 @@
 // nothing is read between two stores.
 #pragma once
 
-#include <algorithm>
 #include <tuple>
 
 #include "device/cluster_gather.h"
 #include "device/ptx/copy.h"
+#include "host/min_max.h"
 #include "norm/group_norm/resident.cuh"
 
 namespace warpsmith {

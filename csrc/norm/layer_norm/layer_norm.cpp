@@ -6,7 +6,7 @@ namespace {
 
 const Ladder<LayerNormArgs> ladder{"layer_norm"};
 
-OptionalTensor run(const Call& call, const Tensor& x, OptionalTensor weight, OptionalTensor bias, double eps) {
+OptionalTensor run(const CallInto& call, const Tensor& x, OptionalTensor weight, OptionalTensor bias, double eps) {
   return norm_of<LayerNormArgs>(call, {x, std::nullopt, weight, bias}, eps);
 }
 
@@ -16,7 +16,7 @@ std::optional<WithRstd> run_with_rstd(const Call& call, const Tensor& x, Optiona
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<&run>(m, "layer_norm");
+  bind_into<&run>(m, "layer_norm");
   bind<&run_with_rstd>(m, "layer_norm_with_rstd");
 }
 

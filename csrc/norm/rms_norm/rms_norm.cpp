@@ -6,7 +6,7 @@ namespace {
 
 const Ladder<RmsNormArgs> ladder{"rms_norm"};
 
-OptionalTensor run(const Call& call, const Tensor& x, OptionalTensor weight, double eps) {
+OptionalTensor run(const CallInto& call, const Tensor& x, OptionalTensor weight, double eps) {
   return norm_of<RmsNormArgs>(call, {x, std::nullopt, weight, std::nullopt}, eps);
 }
 
@@ -15,7 +15,7 @@ std::optional<WithRstd> run_with_rstd(const Call& call, const Tensor& x, Optiona
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind<&run>(m, "rms_norm");
+  bind_into<&run>(m, "rms_norm");
   bind<&run_with_rstd>(m, "rms_norm_with_rstd");
 }
 

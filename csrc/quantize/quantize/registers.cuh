@@ -5,7 +5,7 @@
 #include "device/start_early.h"
 #include "host/launch.h"
 #include "host/tiles.h"
-#include "quantize/quantize/values.cuh"
+#include "quantize/quantize/held.cuh"
 #include "row/registers.cuh"
 
 namespace warpsmith {
@@ -15,51 +15,71 @@ struct QuantizeTiles {
   static constexpr RowTile tiles[] = {
       {.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 10},
       {.threads = 256, .packs = 2, .min_blocks = 6},
+      {.threads = 512, .packs = 2, .min_blocks = 3},
+      {.threads = 512, .packs = 4, .min_blocks = 3},
+      {.threads = 1024, .packs = 4, .min_blocks = 1},
+  };
+};
+// Values in f32 take twice the registers.
+struct QuantizeFloatTiles {
+  static constexpr RowTile tiles[] = {
+      {.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 10},
+      {.threads = 256, .packs = 2, .min_blocks = 6},
+      {.threads = 512, .packs = 2, .min_blocks = 3},
+      {.threads = 512, .packs = 4, .min_blocks = 2},
+      {.threads = 1024, .packs = 4, .min_blocks = 1},
+  };
+};
+// Weights are read when the row has come: what waits for them has many packs on their way.
+struct QuantizeWeighedTiles {
+  static constexpr RowTile tiles[] = {
+      {.threads = 128, .lanes = 32, .packs = 2, .min_blocks = 10},
+      {.threads = 128, .packs = 4, .min_blocks = 8},
       {.threads = 256, .packs = 4, .min_blocks = 4},
       {.threads = 512, .packs = 4, .min_blocks = 2},
       {.threads = 1024, .packs = 4, .min_blocks = 1},
   };
 };
-using QuantizeRowTiles = TilesOf<QuantizeTiles>;
-inline constexpr int64_t kMostQuantizedBytes = 16 * kMostRowPacks<QuantizeRowTiles>;
-static_assert(kMostQuantizedBytes == 64 * 1024);
+template <class Source>
+using QuantizeRowTiles =
+    TilesOf<std::conditional_t<Source::kNorm, QuantizeWeighedTiles,
+                               std::conditional_t<std::is_same_v<Source, PlainValues<typename Source::Value>>,
+                                                  QuantizeTiles, QuantizeFloatTiles>>>;
+inline constexpr int64_t kMostQuantizedBytes = 64 * 1024;
+static_assert(kMostQuantizedBytes == 16 * kMostRowPacks<TilesOf<QuantizeTiles>>);
+static_assert(kMostQuantizedBytes == 16 * kMostRowPacks<TilesOf<QuantizeFloatTiles>>);
+static_assert(kMostQuantizedBytes == 16 * kMostRowPacks<TilesOf<QuantizeWeighedTiles>>);
 
-// A row per block, or per warp. Groups of 128 have scales of their own where `groups`: only of a norm, which has to see the
-// whole row first.
+// A row per block, or per warp. Groups of 128 have scales of their own only of a norm, which has to see the whole row first.
 template <class Source, class Tile>
 __global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(Tile::shape))
     quantize_registers_kernel(const QuantizeArgs a) {
   constexpr RowTile tile = Tile::shape;
-  constexpr int kWidth = kPack<typename Source::Value>, kPacks = tile.packs, kSharers = kGroup / kWidth;
+  constexpr int kWidth = kPack<typename Source::Value>, kSharers = kGroup / kWidth;
   constexpr bool kAlone = tile.lanes == kWarp;
   __shared__ float sums[kWarp];
   __shared__ uint32_t mosts[kWarp];
   start_early();
   const int lanes = kAlone ? kWarp : blockDim.x, lane = kAlone ? threadIdx.x % kWarp : threadIdx.x;
   const int64_t at = kAlone ? int64_t{blockIdx.x} * tile.rows_per_block() + threadIdx.x / kWarp : blockIdx.x;
-  const int64_t row = min(at, a.rows - 1);  // every lane takes part in the shuffles
-  const int packs = static_cast<int>(a.cols) / kWidth;
+  const int64_t row = kAlone ? min(at, a.rows - 1) : at;  // every lane takes part in the shuffles
+  const HeldPacks own{.first = lane, .step = lanes, .count = static_cast<int>(a.cols) / kWidth};
+  Held<Source, tile.packs> held;
+  held.read(a, row, own);
+  float y[kWidth];
 
-  // read
-  float y[kPacks][kWidth];
+  // gather
   float squares = 0.0f;
   uint32_t most = 0;
 #pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) y[i][j] = 0.0f;
-    if (i * lanes + lane < packs) Source::read(y[i], a, row, (i * lanes + lane) * kWidth);
-  }
-
-  // gather
-#pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
+  for (int i = 0; i < tile.packs; ++i) {
     if constexpr (Source::kNorm) {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) squares = fmaf(y[i][j], y[i][j], squares);
-      if (i * lanes + lane < packs) Source::weigh(y[i], a, (i * lanes + lane) * kWidth);
+      for (int j = 0; j < kWidth; ++j) squares = fmaf(held.y[i][j], held.y[i][j], squares);
+      if (own.has(i)) Source::weigh(held.y[i], a, own.at(i) * kWidth);
     }
-    most = most_bits(y[i], most);
+    held.values(y, i);
+    most = most_bits(y, most);
   }
   if constexpr (Source::kNorm) squares = warp_reduce(squares);
   most = warp_reduce(most, MostBits{});
@@ -75,20 +95,26 @@ __global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(T
   }
   float root = 1.0f;
   if constexpr (Source::kNorm) root = Source::root(squares, a);
-  const bool writes = at < a.rows;
+  const bool writes = !kAlone || at < a.rows;
 
   // write
+  void* const codes = static_cast<char*>(a.q) + row * a.cols;
+  const auto finish = [&](int i, float inverse) {
+    if constexpr (Source::kNorm) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) y[j] *= root;
+    }
+    store_codes(codes, own.at(i) * kWidth, y, inverse, a.q_dtype);
+  };
   if (Source::kNorm && a.sharers == Sharers::group) {
 #pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int pack = i * lanes + lane;
-      const uint32_t own = warp_reduce<kSharers>(most_bits(y[i]), MostBits{});
-      const float scale = scale_of(__uint_as_float(own) * root, a.q_dtype), inverse = 1.0f / scale;
-      if (!writes || pack >= packs) continue;
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) y[i][j] *= root;
-      store_codes(a.q, row * a.cols + pack * kWidth, y[i], inverse, a.q_dtype);
-      if (pack % kSharers == 0) a.scale[row * (packs / kSharers) + pack / kSharers] = scale;
+    for (int i = 0; i < tile.packs; ++i) {
+      held.values(y, i);
+      const uint32_t of_group = warp_reduce<kSharers>(most_bits(y), MostBits{});
+      const float scale = scale_of(__uint_as_float(of_group) * root, a.q_dtype);
+      if (!writes || !own.has(i)) continue;
+      finish(i, 1.0f / scale);
+      if (own.at(i) % kSharers == 0) a.scale[row * (own.count / kSharers) + own.at(i) / kSharers] = scale;
     }
     return;
   }
@@ -96,14 +122,10 @@ __global__ void __launch_bounds__(Tile::shape.threads, detail::resident_blocks(T
   if (!writes) return;
   if (lane == 0) a.scale[row] = scale;
 #pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    const int pack = i * lanes + lane;
-    if (pack >= packs) continue;
-    if constexpr (Source::kNorm) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) y[i][j] *= root;
-    }
-    store_codes(a.q, row * a.cols + pack * kWidth, y[i], inverse, a.q_dtype);
+  for (int i = 0; i < tile.packs; ++i) {
+    if (!own.has(i)) continue;
+    held.values(y, i);
+    finish(i, inverse);
   }
 }
 
@@ -175,7 +197,7 @@ __global__ void __launch_bounds__(kBlockThreads<T>)
 template <class Source>
 void launch_rows(const QuantizeArgs& a, cudaStream_t stream) {
   const int64_t packs = a.cols / kPack<typename Source::Value>;
-  with_first_tile(QuantizeRowTiles{}, packs, [&]<class Tile>() {
+  with_first_tile(QuantizeRowTiles<Source>{}, packs, [&]<class Tile>() {
     constexpr RowTile tile = Tile::shape;
     const unsigned threads = tile.lanes > 0 ? tile.threads : tile.sharers(packs);
     const auto grid = static_cast<unsigned>((a.rows + tile.rows_per_block() - 1) / tile.rows_per_block());

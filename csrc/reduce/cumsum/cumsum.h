@@ -1,10 +1,10 @@
 // Cumulative sums along one dimension: y[o, j, i] = sum of x[o, k, i] over k <= j, or over k >= j in reverse.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 #include "reduce/rows_at_once.h"
 #include "row/rows.h"
 
@@ -89,7 +89,7 @@ struct ColumnChunks {
     packs = ceil_div(a.inner, 16 / size_of(a.dtype));
     const int64_t most = a.n <= kShort ? 1 : std::min(ceil_div(a.n, kLeastChunk), kMostChunks);
     const int64_t wanted = a.batch_invariant ? std::min(ceil_div(a.n, kInvariantChunk), kMostChunks)
-                                             : std::clamp<int64_t>(ceil_div(kThreads, a.outer * packs), 1, most);
+                                             : clamp<int64_t>(ceil_div(kThreads, a.outer * packs), 1, most);
     chunk = ceil_div(a.n, wanted);
     chunks = ceil_div(a.n, chunk);
   }

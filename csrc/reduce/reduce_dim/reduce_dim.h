@@ -1,10 +1,10 @@
 // Reductions along one dimension: y[o, i] = reduction over j of x[o, j, i].
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 #include "reduce/rows_at_once.h"
 #include "row/rows.h"
 

@@ -1,10 +1,10 @@
 // The sum of all elements: y = x[0] + x[1] + ... + x[n - 1].
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "host/dtype.h"
+#include "host/min_max.h"
 #include "reduce/one_pass.h"
 #include "reduce/two_pass.h"
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "host/elsewhere.h"
+#include "host/into.h"
 #include "row/operands.h"
 #include "softmax/slices.h"
 
@@ -13,11 +14,11 @@ namespace {
 const Ladder<SoftmaxArgs> ladder{"softmax"};
 
 template <bool log>
-std::optional<Tensor> run(const Call& call, const Tensor& x, int64_t dim) {
+std::optional<Tensor> run(const CallInto& call, const Tensor& x, int64_t dim) {
   check_floating(call.op, "x", x);
   const int64_t along = check_dim(call.op, x, dim);
   if (!has_kernel(call, x)) return std::nullopt;
-  Tensor y = empty_contiguous(x, x.sizes(), x.scalar_type());
+  Tensor y = result(call, x, x.sizes(), x.scalar_type());
   if (y.numel() == 0) return y;
 
   const DeviceScope scope(x.get_device_index());  // which the workspace is cut to
@@ -44,8 +45,8 @@ std::optional<Tensor> run(const Call& call, const Tensor& x, int64_t dim) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpsmith, CUDA, m) {
-  bind_unless_elsewhere<&run<false>>(m, "softmax");
-  bind_unless_elsewhere<&run<true>>(m, "log_softmax");
+  bind_into_unless_elsewhere<&run<false>>(m, "softmax");
+  bind_into_unless_elsewhere<&run<true>>(m, "log_softmax");
 }
 STABLE_TORCH_LIBRARY_FRAGMENT(warpsmith, m) {
   define_elsewhere(m, "softmax");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/serve.h"
+#include "host/share_memory.h"
 #include "transform/index_operands.h"
 
 namespace warpsmith {
@@ -54,7 +55,8 @@ AccumulateArgs accumulate_args(const Tensor& y, const Tensor& source, const Tens
 }
 
 bool serve_sorted(const Call& call, AccumulateArgs args, const Tensor& index, const Tensor& like) {
-  const bool many = args.deterministic && args.count > kMostScanned && !args.from_the_end;
+  const bool in_order = args.deterministic || !suits_atomics(args);
+  const bool many = in_order && args.count > kMostScanned && !args.from_the_end;
   if (call.named == nullptr ? !many : call.named->rung != "sorted") return serve(call, args, like);
   const auto [keys, order] = stable_sort(index);
   args.keys = keys.data_ptr();
@@ -134,6 +136,7 @@ bool index_add_inplace(const Call& call, const Tensor& x, int64_t dim, const Ten
   constexpr const char* kOp = "index_add_inplace";
   const int64_t at = check_index_add(kOp, x, dim, index, source);
   check_apart(kOp, "x", x);
+  check_own_memory(kOp, "x", x, "source", source);
   if (!has_kernel(call, x)) return false;
   if (source.numel() == 0) return true;
   if (!x.is_contiguous()) {

@@ -8,7 +8,7 @@
 namespace warpsmith {
 
 struct AccumulateArgs {
-  void* y;               // [outer, rows, inner], whose last dimensions lie side by side
+  void* y;               // [outer, rows, inner], whose last dimensions are contiguous
   const void* source;    // [outer, count, inner], the same
   const void* index;     // [count]
   const void* keys;      // indices that are sorted; null: they are not
@@ -28,5 +28,13 @@ struct AccumulateArgs {
 
 // Of so many indices at most, every block finds those of its row by itself; more are sorted.
 inline constexpr int64_t kMostScanned = 2048;
+
+// Of so many terms of 16 bits at most, one atomic each is sooner through than adding in order, where `scan` or `sorted` do.
+inline constexpr int64_t kMostNarrowAtomics = int64_t{1} << 22;
+
+inline bool suits_atomics(const AccumulateArgs& a) {
+  const bool only = a.count > kMostScanned && a.from_the_end;
+  return only || a.dtype == Dtype::f32 || a.outer * a.count * a.inner <= kMostNarrowAtomics;
+}
 
 }  // namespace warpsmith

@@ -67,7 +67,7 @@ void launch(const AccumulateArgs& a, cudaStream_t stream) {
   });
 }
 
-const Register<AccumulateArgs> registered{"atomic", /*min_sm=*/80, takes, launch};
+const Register<AccumulateArgs> registered{"atomic", /*min_sm=*/80, takes, launch, suits_atomics};
 
 }  // namespace
 }  // namespace warpsmith

@@ -2,8 +2,6 @@
 // others leave. Nothing is added by two blocks, so that sums are the same in every run.
 #pragma once
 
-#include <algorithm>
-
 #include "device/convert.h"
 #include "device/fast_divide.h"
 #include "device/vec.h"
@@ -11,6 +9,7 @@
 #include "host/ceil_div.h"
 #include "host/conditions.h"
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "host/registry.h"
 #include "transform/accumulate/accumulate.h"
 #include "transform/indices.cuh"
@@ -94,7 +93,7 @@ struct Places {
 
   int64_t shares(const AccumulateArgs& a) const {
     constexpr int64_t kMost = 65535;
-    return std::min({std::max(ceil_div(count, kPlaces), ceil_div(kManyBlocks, a.count)), count, kMost});
+    return min_of(std::max(ceil_div(count, kPlaces), ceil_div(kManyBlocks, a.count)), count, kMost);
   }
 
   // Calls body.template operator()<together>(config).

@@ -8,38 +8,57 @@
 namespace warpsmith {
 namespace {
 
+constexpr int kLooks = 8;  // indices of a thread on their way
+
 template <class T, int width, int together>
 __global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const AccumulateArgs a, const Places places) {
   start_early();
   constexpr int kWarps = kRunThreads / kWarp;
-  __shared__ int same[kMostScanned], found[kWarps], earlier;
+  __shared__ int same[kMostScanned], found[kWarps], earlier, later;
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, count = static_cast<int>(a.count);
   const int j = static_cast<int>(blockIdx.x);
   const int64_t row = row_of(a, read_index(a.index, j, a.wide));
   if (row < 0) return;
-  // has an earlier block this row?
-  if (tid == 0) earlier = 0;
+  // which others have this row?
+  if (tid == 0) earlier = later = 0;
   __syncthreads();
-  for (int i = tid; i < j; i += kRunThreads) {
-    if (row_of(a, read_index(a.index, i, a.wide)) == row) earlier = 1;
+  for (int first = tid; first < count; first += kLooks * kRunThreads) {
+    int64_t index[kLooks];
+#pragma unroll
+    for (int u = 0; u < kLooks; ++u) {
+      const int i = first + u * kRunThreads;
+      index[u] = i < count ? read_index(a.index, i, a.wide) : 0;
+    }
+#pragma unroll
+    for (int u = 0; u < kLooks; ++u) {
+      const int i = first + u * kRunThreads;
+      const bool alike = i < count && row_of(a, index[u]) == row;
+      if (alike && i < j) earlier = 1;
+      if (alike && i > j) later = 1;
+    }
   }
   __syncthreads();
-  if (earlier != 0) return;
-  // list those of this row in their order
+  if (earlier != 0) return;  // its block sums up for all of them
   int listed = 0;
-  for (int first = j; first < count; first += kRunThreads) {
-    const int i = first + tid;
-    const bool mine = i < count && row_of(a, read_index(a.index, i, a.wide)) == row;
-    const unsigned lanes = __ballot_sync(kAllLanes, mine);
-    if (lane == 0) found[warp] = __popc(lanes);
-    __syncthreads();
-    int before = listed + __popc(lanes & ((1u << lane) - 1));
-    for (int w = 0; w < kWarps; ++w) {
-      if (w < warp) before += found[w];
-      listed += found[w];
+  if (later != 0) {
+    // list them in their order
+    for (int first = j; first < count; first += kRunThreads) {
+      const int i = first + tid;
+      const bool mine = i < count && row_of(a, read_index(a.index, i, a.wide)) == row;
+      const unsigned lanes = __ballot_sync(kAllLanes, mine);
+      if (lane == 0) found[warp] = __popc(lanes);
+      __syncthreads();
+      int before = listed + __popc(lanes & ((1u << lane) - 1));
+      for (int w = 0; w < kWarps; ++w) {
+        if (w < warp) before += found[w];
+        listed += found[w];
+      }
+      if (mine) same[before] = i;
+      __syncthreads();
     }
-    if (mine) same[before] = i;
-    __syncthreads();
+  } else {
+    same[0] = j;  // by all threads: none waits for another
+    listed = 1;
   }
   // add up
   for (int64_t first = blockIdx.y; first < places.count; first += together * int64_t{gridDim.y}) {

@@ -11,7 +11,7 @@ namespace {
 
 const Ladder<GatherArgs> ladder{"gather"};
 
-// Of x along `dim`, of which the rows behind lie side by side.
+// Of x along `dim`, of which the rows behind are contiguous.
 GatherArgs gather_args(const Tensor& x, const Tensor& y, const Tensor& index, int64_t dim) {
   const Sizes sizes = x.sizes();
   return {

@@ -1,4 +1,4 @@
-// Rows by their indices: y[o, j] = x[o, index[j]], a row being `inner` values that lie side by side.
+// Rows by their indices: y[o, j] = x[o, index[j]], a row being `inner` contiguous values.
 #pragma once
 
 #include <cstdint>

@@ -1,37 +1,22 @@
 // One value in the place of those that a mask names, a value a thread; masks that broadcast over up to four dimensions.
 //   What the values stand for does not matter: those of one size are one kernel. Bound: accesses, and divisions that find a
 //   value's place in the mask.
-#include "device/fast_divide.h"
 #include "host/ceil_div.h"
 #include "host/conditions.h"
 #include "host/launch.h"
 #include "host/registry.h"
-#include "transform/masked_fill/masked_fill.h"
+#include "transform/masked_fill/places.cuh"
 
 namespace warpsmith {
 namespace {
 
 constexpr int kThreads = 256;
 
-struct MaskPlaces {
-  FastDivide by[kMaskDims];
-};
-
 template <class Word>
 __global__ void __launch_bounds__(kThreads) masked_fill_naive_kernel(const MaskedFillArgs a, const MaskPlaces places) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.n) return;
-  int64_t at = i;
-  if (!a.same) {
-    auto rest = static_cast<uint64_t>(i);
-    at = 0;
-#pragma unroll
-    for (int d = 0; d < kMaskDims; ++d) {
-      const uint64_t above = places.by[d].quotient(rest);
-      at += static_cast<int64_t>(rest - above * places.by[d].divisor) * a.mask_strides[d];
-      rest = above;
-    }
-  }
+  const int64_t at = a.same ? i : places.of(a, i);
   const Word x = static_cast<const Word*>(a.x)[i];
   static_cast<Word*>(a.y)[i] = a.mask[at] != 0 ? static_cast<Word>(a.bits) : x;
 }
@@ -41,8 +26,7 @@ const char* takes(const MaskedFillArgs& a) {
 }
 
 void launch(const MaskedFillArgs& a, cudaStream_t stream) {
-  MaskPlaces places;
-  for (int d = 0; d < kMaskDims; ++d) places.by[d] = FastDivide(static_cast<uint64_t>(a.sizes[d]));
+  const MaskPlaces places(a);
   const LaunchConfig config{.grid = dim3(static_cast<unsigned>(ceil_div(a.n, kThreads))), .block = kThreads};
   if (a.size == 2) {
     warpsmith::launch<&masked_fill_naive_kernel<uint16_t>>(config, stream, a, places);

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "host/serve.h"
+#include "host/share_memory.h"
 #include "rotary/operands.h"
 
 namespace warpsmith {
@@ -50,6 +51,7 @@ bool run_in_place(const Call& call, const Tensor& q, const Tensor& k, const Opti
   check_rotary_heads(kInPlace, q, k);
   check_apart(kInPlace, "q", q);
   check_apart(kInPlace, "k", k);
+  check_own_memory(kInPlace, "q", q, "k", k);
   const RotaryOperands operands{cos, sin, positions, turns, axes};
   const int64_t pairs = check_rotary(kInPlace, q, operands);
   if (!has_kernel(call, q)) return false;

@@ -1,8 +1,9 @@
 // Transpose of what lies transposed already, and permutations that leave the last dimension where it is: a copy of rows.
 //   Against `row2col`: a thread moves up to 16 bytes, as far as rows and strides are aligned. Bound: DRAM.
-#include <algorithm>
 
+#include "device/start_early.h"
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "host/registry.h"
 #include "row/rows.h"
 #include "transform/transpose/place.cuh"
@@ -10,7 +11,7 @@
 namespace warpsmith {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kPacks = 4;  // accesses of a thread on their way, a block's width apart
 
 // Packs of a row, and rows: everything in packs.
 struct PackGrid {
@@ -23,14 +24,27 @@ template <class Pack>
 __global__ void __launch_bounds__(kThreads)
     transpose_copy_kernel(const __grid_constant__ TransposeArgs a, const __grid_constant__ PackGrid grid,
                           const __grid_constant__ BatchDims batch) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= grid.packs) return;
-  const int64_t line = grid.row.quotient_as(i), matrix = grid.cols.quotient_as(line);
-  const int64_t pack = i - line * static_cast<int64_t>(grid.row.divisor);
-  const int64_t col = line - matrix * static_cast<int64_t>(grid.cols.divisor);
-  const Offsets at = matrix_offsets(batch, matrix);
-  static_cast<Pack*>(a.y)[at.y + col * grid.y_col + pack] =
-      static_cast<const Pack*>(a.x)[at.x + col * grid.x_col + pack];
+  start_early();
+  const int64_t first = int64_t{blockIdx.x} * kThreads * kPacks + threadIdx.x;
+  Pack held[kPacks];
+  int64_t to[kPacks];
+  // load
+#pragma unroll
+  for (int u = 0; u < kPacks; ++u) {
+    const int64_t i = first + u * kThreads;
+    if (i >= grid.packs) continue;
+    const int64_t line = grid.row.quotient_as(i), matrix = grid.cols.quotient_as(line);
+    const int64_t pack = i - line * static_cast<int64_t>(grid.row.divisor);
+    const int64_t col = line - matrix * static_cast<int64_t>(grid.cols.divisor);
+    const Offsets at = matrix_offsets(batch, matrix);
+    to[u] = at.y + col * grid.y_col + pack;
+    held[u] = static_cast<const Pack*>(a.x)[at.x + col * grid.x_col + pack];
+  }
+  // write
+#pragma unroll
+  for (int u = 0; u < kPacks; ++u) {
+    if (first + u * kThreads < grid.packs) static_cast<Pack*>(a.y)[to[u]] = held[u];
+  }
 }
 
 // The widest access of which rows and strides are whole multiples, in bytes.
@@ -58,8 +72,9 @@ void copy(const TransposeArgs& a, cudaStream_t stream) {
                       .packs = a.count * a.cols * row,
                       .x_col = a.x_col / per,
                       .y_col = a.y_col / per};
-  warpsmith::launch<&transpose_copy_kernel<Pack>>({row_grid(ceil_div(grid.packs, kThreads)), kThreads}, stream, a, grid,
-                                                  batch);
+  const LaunchConfig config{
+      .grid = row_grid(ceil_div(grid.packs, kThreads * kPacks)), .block = kThreads, .early = true};
+  warpsmith::launch<&transpose_copy_kernel<Pack>>(config, stream, a, grid, batch);
 }
 
 const char* takes(const TransposeArgs& a) {

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(PeakTile<T>::threads)
   ptx::cp_async_wait<0>();
   __syncthreads();
 
-  // turn over and write
+  // transpose and write
   const int down = tid % Tile::down, across = tid / Tile::down;
   const int64_t row = at.row + down * kWidth, col = at.col + across * kWidth;
   if (row >= a.rows || col >= a.cols) return;

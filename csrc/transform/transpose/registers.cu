@@ -1,5 +1,5 @@
 // Transpose, in registers alone.
-//   Against `swizzled`: a thread turns over a square of 16 bytes a side, so that every access, of reads and of writes, is of
+//   Against `swizzled`: a thread transposes a square of 16 bytes a side, so that every access, of reads and of writes, is of
 //   16 bytes, and nothing passes through shared memory. Eight threads read a line, four write half of one. Bound: DRAM,
 //   and writes of half lines, which L2 has to join.
 #include "device/ptx/memory.h"

@@ -1,4 +1,4 @@
-// Squares of 16 bytes a side that a thread turns over in its registers: it reads as many packs of a row each, and writes as
+// Squares of 16 bytes a side that a thread transposes in its registers: it reads as many packs of a row each, and writes as
 // many packs of a column each.
 //
 // Elements of 4 bytes: registers only change their names. Of 2 bytes: each register of the result takes a half from two,

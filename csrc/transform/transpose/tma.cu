@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   ptx::mbarrier_wait(&landed, 0);
 
-  // turn over and write
+  // transpose and write
   const int down = tid / kSquares, across = tid % kSquares;
   const int64_t row = at.row + down * kWidth, col = at.col + across * kWidth;
   if (row >= a.rows || col >= a.cols) return;

@@ -1,15 +1,15 @@
-// Permutations of dimensions, as one thing: batches of matrices, each of which is turned over. x[row, col] goes where the
+// Permutations of dimensions, as one thing: batches of matrices, each of which is transposed. x[row, col] goes where the
 // result has [col, row]. `rows` is the dimension along which the result is contiguous, `cols` the one along which x is; all
 // others are the batch. Elements are moved, not looked at: kernels know their size alone.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "device/fast_divide.h"
 #include "host/ceil_div.h"
 #include "host/conditions.h"
 #include "host/dtype.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -76,7 +76,7 @@ inline const char* needs_tiles(const TransposeArgs& a) {
   return tiles <= kMostRows ? nullptr : "needs at most 2^31 - 1 tiles";
 }
 
-// A matrix to turn over, whose rows are contiguous.
+// A matrix to transpose, whose rows are contiguous.
 inline const char* needs_turning(const TransposeArgs& a) {
   return a.x_col == 1 && a.x_row != 1 ? nullptr : "needs x to be contiguous along another dimension than its result";
 }
@@ -84,7 +84,9 @@ inline const char* needs_turning(const TransposeArgs& a) {
 namespace detail {
 
 inline bool divides(int64_t width, const int64_t* strides, int rank) {
-  return std::all_of(strides, strides + rank, [width](int64_t stride) { return stride % width == 0; });
+  bool all = true;
+  for (int d = 0; d < rank; ++d) all = all && strides[d] % width == 0;
+  return all;
 }
 
 }  // namespace detail

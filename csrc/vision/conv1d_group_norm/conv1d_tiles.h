@@ -1,10 +1,10 @@
 // Which tile a convolution on the tensor cores is given.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "vision/conv1d_group_norm/arrange.h"
 #include "vision/conv1d_group_norm/conv1d_mma.cuh"
 

@@ -3,11 +3,11 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <type_traits>
 
 #include "device/vec.h"
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "vision/histogram/histogram.h"
 
 namespace warpsmith {
@@ -137,7 +137,7 @@ void dispatch_counted(Dtype dtype, Body&& body) {
 
 // Blocks for so many accesses, of which the GPU has `resident` at once: more would only add up more partial histograms.
 inline unsigned histogram_grid(int64_t accesses, int64_t resident) {
-  return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(accesses, kHistogramThreads), 1, resident));
+  return static_cast<unsigned>(clamp<int64_t>(ceil_div(accesses, kHistogramThreads), 1, resident));
 }
 
 }  // namespace warpsmith

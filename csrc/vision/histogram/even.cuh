@@ -3,7 +3,7 @@
 // place(x) = x scale + bias, rounded once, puts an even edge i at i - 1/2, so that the nearest integer is the bin. It never
 // falls where x rises. Where each edge i lies at i - 1/2 but for `margin`, an x whose place is within 1/2 - margin of i lies
 // beyond edge i, or on it, and before edge i + 1: whatever `scale` and `bias` lost to rounding, margin has seen. The few
-// others, NaN among them, are searched for.
+// others between the first edge and the last are searched for.
 #pragma once
 
 #include "vision/histogram/bins.cuh"
@@ -33,6 +33,9 @@ struct EvenBins {
     return margin < kMostMargin;
   }
 
+  // Whether it falls into a bin at all: not where it is NaN.
+  __device__ __forceinline__ bool has(float x) const { return x >= searched.first && x <= searched.last; }
+
   // Whether the bin is certain.
   __device__ __forceinline__ bool find(uint32_t& bin, float x) const {
     const float at = place(x), whole = at + kWholes;
@@ -55,7 +58,7 @@ struct CountEven {
       uint32_t bin;
       if (even.find(bin, pack.value[k])) {
         atomicAdd(own + (bin << shift), 1u);
-      } else {
+      } else if (even.has(pack.value[k])) {
         unknown |= 1u << k;
       }
     }

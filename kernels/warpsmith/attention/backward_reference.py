@@ -127,9 +127,11 @@ def _add(call: Any, s: _Sequence, p: Problem, at: Any, of: Any) -> None:
     if s.sums.slopes is not None:
         s.sums.slopes[at.batch, at.heads] -= (away * grad_scores).sum((2, 3))
     grad_products = rounded(grad_scores * growth)
-    s.sums.q[of.batch, of.rows, of.heads] = (call.scale * (grad_products @ k)).transpose(1, 2)
-    dk = call.scale * (grad_products.mT @ q)
-    dv = rounded(kept).mT @ grad
+    dq = call.scale * reference.mixed(grad_products, k, seen)
+    s.sums.q[of.batch, of.rows, of.heads] = dq.transpose(1, 2)
+    turned = None if seen is None else seen.mT
+    dk = call.scale * reference.mixed(grad_products.mT, q, turned)
+    dv = reference.mixed(rounded(kept).mT, grad, turned)
     heads = reference._indices(of.heads, q.device) // group
     for sums, x in ((s.sums.k, dk), (s.sums.v, dv)):
         sums[of.batch].index_add_(2, heads, x.transpose(1, 2))

@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpsmith.attention import drawn, options, reference
 from warpsmith.attention import flash_attention_backward as gradients
 from warpsmith.attention import flash_attention_bench as bench
 from warpsmith.attention import flash_attention_cases as cases
 from warpsmith.attention import flash_attention_errors as errors
-from warpsmith.attention import options, reference
 from warpsmith.attention.ladder import LADDER
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.arguments_by_name import Call
 from warpsmith.core.catalogue import Cost, Op, Property
+from warpsmith.spec import philox
 from warpsmith.spec.checks import wide_dtype
 
 _OUTPUTS = "(Tensor out, Tensor? lse, Tensor? max_logits)"
@@ -121,7 +122,7 @@ flash_attention_op = catalogue.add(
         constants=("max_logits",),
         accumulates=True,
         terms=_terms,
-        samples=cases.samples(),
+        samples=(*cases.samples(), *cases.few_queries()),
         errors=errors.errors(),
         properties=(
             Property("equal keys average", cases.equal_keys_average),
@@ -130,7 +131,7 @@ flash_attention_op = catalogue.add(
             Property("the same bits in every run", cases.repeatable),
         ),
         cost=Cost(bytes=_bytes, flops=_flops),
-        bench=bench.bench(),
+        bench=(*bench.bench(), *bench.decoding()),
         bench_dtypes=("bf16", "f16"),
         peers=bench.PEERS,
         eager=bench.eager,
@@ -207,8 +208,8 @@ def flash_attention(
     k_documents: Tensor | None = None,
     tree: Tensor | None = None,
     dropout_p: float = 0.0,
-    seed: int = 0,
-    offset: int = 0,
+    seed: int | None = None,
+    offset: int | None = None,
     return_lse: bool = False,
     return_max_logits: bool = False,
     deterministic: bool = True,
@@ -251,8 +252,12 @@ def flash_attention(
         dropout_p: the probability of dropping a weight; what is kept is divided by
             ``1 - dropout_p``. Weight ((b * heads + head) * m + query) * n + key is kept where
             Philox4x32-10 says so, as in `dropout`. The log-sum-exp is without dropout.
-        seed: of the generator, any 64-bit number.
-        offset: which of that seed's streams, any 64-bit number.
+        seed: of the generator, any 64-bit number; None for a fresh one, which is drawn from
+            PyTorch's generator for the CPU. Compiled code, and a CUDA graph while it is recorded,
+            would keep that for ever: there PyTorch draws on the device, anew on every replay, and
+            its own attention serves the call, or, beside options that it does not have, the
+            reference, whose scores are in memory.
+        offset: which of that seed's streams, any 64-bit number; without a seed, of seed 0.
         return_lse: whether to return ``log(sum(exp(s)))`` of each query's scores, to base e;
             differentiable.
         return_max_logits: whether to return the largest score of each head.
@@ -286,9 +291,21 @@ def flash_attention(
     if layout == "bhsd":
         q, k, v = (x.transpose(1, 2) if x.dim() == 4 else x for x in (q, k, v))
         gate = gate.transpose(1, 2) if gate is not None and gate.dim() == 4 else gate
+    if dropout_p > 0.0 and seed is None and offset is None:
+        draw = philox.drawn(None, None, dropout_p)
+        if draw is None:
+            found = drawn.attend(flash_attention_op, (
+                q, k, v, _scale(scale, q), causal, *_sides(window), softcap, alibi_slopes, mask,
+                bias, sinks, gate, q_documents, k_documents, tree, dropout_p, 0, 0, return_lse,
+                return_max_logits, deterministic, batch_invariant,
+            ))  # fmt: skip
+            if layout == "bhsd":
+                found = (found[0].transpose(1, 2), *found[1:])
+            return _asked(found, return_lse, return_max_logits)
+        seed, offset = draw
     found = _flash_attention(
-        variant, q, k, v, _scale(scale, q), causal, *window, softcap, alibi_slopes, mask, bias,
-        sinks, gate, q_documents, k_documents, tree, dropout_p, seed, offset,
+        variant, q, k, v, _scale(scale, q), causal, *_sides(window), softcap, alibi_slopes, mask,
+        bias, sinks, gate, q_documents, k_documents, tree, dropout_p, seed or 0, offset or 0,
         return_lse or _needs_gradient(q, k, v, alibi_slopes, bias, sinks, gate),
         return_max_logits, deterministic, batch_invariant,
     )  # fmt: skip
@@ -301,6 +318,15 @@ def _scale(scale: float | None, q: Tensor) -> float:
     if scale is not None:
         return scale
     return 1.0 / math.sqrt(q.shape[-1]) if q.dim() and q.shape[-1] else 1.0
+
+
+def _sides(window: Any) -> tuple[int, int]:
+    try:
+        before, past = window
+    except (TypeError, ValueError):
+        message = "flash_attention: expected window to be two numbers of keys, before and past"
+        raise TypeError(f"{message}, got {window!r}") from None
+    return before, past
 
 
 def flash_attention_varlen(
@@ -325,8 +351,8 @@ def flash_attention_varlen(
     k_documents: Tensor | None = None,
     tree: Tensor | None = None,
     dropout_p: float = 0.0,
-    seed: int = 0,
-    offset: int = 0,
+    seed: int | None = None,
+    offset: int | None = None,
     return_lse: bool = False,
     return_max_logits: bool = False,
     deterministic: bool = True,
@@ -360,7 +386,7 @@ def flash_attention_varlen(
         k_documents: likewise.
         tree: likewise.
         dropout_p: likewise.
-        seed: likewise.
+        seed: likewise, but that compiled code and CUDA graphs have to be given one.
         offset: likewise.
         return_lse: likewise; [heads, tokens].
         return_max_logits: likewise; over all sequences.
@@ -372,16 +398,24 @@ def flash_attention_varlen(
         The answer [tokens, heads, dv], and what else is asked for, as `flash_attention` does.
 
     Raises:
-        RuntimeError: as in `flash_attention`.
+        RuntimeError: as in `flash_attention`; dropout has no seed in compiled code or a CUDA graph.
         ValueError: the variant does not exist.
 
     Reference:
         `torch.nn.attention.varlen.varlen_attn`.
     """
+    if dropout_p > 0.0 and seed is None and offset is None:
+        draw = philox.drawn(None, None, dropout_p)
+        if draw is None:
+            raise RuntimeError(
+                "flash_attention_varlen: expected a seed beside dropout_p in compiled code and "
+                "CUDA graphs, where one that is drawn would be kept for ever"
+            )
+        seed, offset = draw
     found = _flash_attention_varlen(
         variant, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, _scale(scale, q),
-        causal, *window, softcap, alibi_slopes, mask, bias, sinks, gate, q_documents, k_documents,
-        tree, dropout_p, seed, offset,
+        causal, *_sides(window), softcap, alibi_slopes, mask, bias, sinks, gate, q_documents,
+        k_documents, tree, dropout_p, seed or 0, offset or 0,
         return_lse or _needs_gradient(q, k, v, alibi_slopes, bias, sinks, gate),
         return_max_logits, deterministic, batch_invariant,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -94,6 +95,13 @@ def _unordered(i: Inputs) -> Named:
     return made | {"deterministic": False}
 
 
+def _nan_unseen(i: Inputs) -> Named:
+    """NaN in a key and a value, beside queries that see nothing, whose gradients are zeros."""
+    made = forward.heads(i, 1, 70, 20, 1, 64, causal=True)
+    made["k"][:, 7, :, 9] = made["v"][:, 3, :, 5] = math.nan
+    return gradient_of(made, i)
+
+
 def _own_samples() -> tuple[Sample, ...]:
     def tiles(label: str, *sizes: int, **given: Any) -> Sample:
         return _sample(label, lambda i: forward.heads(i, *sizes, **given))
@@ -122,6 +130,7 @@ def _own_samples() -> tuple[Sample, ...]:
         Sample("gradient with heads first", _grad_heads_first),
         Sample("no gradient of the bias", _no_bias_gradient),
         Sample("in any order", _unordered),
+        Sample("NaN beside queries that see nothing", _nan_unseen),
     )
 
 

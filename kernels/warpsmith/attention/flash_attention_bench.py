@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from warpsmith.attention import reference
-from warpsmith.attention.flash_attention_cases import Named, heads, sequences, wide
+from warpsmith.attention.flash_attention_cases import Named, bools, heads, sequences, wide
 from warpsmith.core.arguments_by_name import Call
 from warpsmith.core.catalogue import Inputs, Sample
 
@@ -137,9 +137,10 @@ def of_peaks(lengths: tuple[int, ...]) -> tuple[Sample, ...]:
 
 def bench() -> tuple[Sample, ...]:
     lengths = (512, 1024, 2048, 4096, 8192, 16384)
+    ladders = {(64, 1024), (64, 4096), (128, 4096), (512, 8192)}  # the first for `naive`
     return (
         *(
-            _bench(d, n, causal, ladder=n == 4096 and not causal and d < 256)
+            _bench(d, n, causal, ladder=(d, n) in ladders and not causal)
             for d in (64, 128, 256)
             for causal in (False, True)
             for n in lengths
@@ -147,7 +148,7 @@ def bench() -> tuple[Sample, ...]:
         *(_bench(d, n, causal) for d in (96, 192) for causal in (False, True) for n in (4096,)),
         _bench(192, 4096, True, " values of 128", dv=128),
         *(
-            _bench(d, n, causal)
+            _bench(d, n, causal, ladder=(d, n) in ladders and not causal)
             for d in (320, 512, 1024)
             for causal in (False, True)
             for n in (1024, 4096, 8192)
@@ -157,6 +158,28 @@ def bench() -> tuple[Sample, ...]:
         _bench(64, 4096, True, " softcap", softcap=30.0),
         _bench(64, 4096, True, " sinks", sinks=lambda i: wide(i).plain(32, salt=4)),
         _bench(128, 4096, True, " dropout", dropout_p=0.1, seed=1),
+    )
+
+
+def decoding() -> tuple[Sample, ...]:
+    """A few queries after many keys, as a cache of Hugging Face's has them, of Llama-3-8B."""
+
+    def make(b: int, m: int, n: int, label: str = "", **given: Any) -> Sample:
+        def call(i: Inputs) -> Named:
+            made = heads(i, b, m, n, 32, 128, kv=8, causal=True, **given)
+            first = {name: made[name].transpose(1, 2).contiguous() for name in "qkv"}
+            return made | {name: x.transpose(1, 2) for name, x in first.items()}
+
+        queries = "a query" if m == 1 else f"{m} queries"
+        return Sample(f"{b} x {queries} after {n}, 32x128 GQA 4{label}", call, small=False)
+
+    padding = bools(8, 1, 1, 8192, share=0.9)
+    return (
+        make(1, 1, 8192),
+        make(32, 1, 4096),
+        make(1, 4, 8192),
+        make(1, 1, 8192, " window 1024", window_left=1023),
+        make(8, 1, 8192, " mask", mask=padding),
     )
 
 

@@ -57,9 +57,8 @@ def _sample(
         return heads(i, *sizes, **given)
 
     text = f"{sizes[0]}x{sizes[1]}x{sizes[3]}x{sizes[4]} of {sizes[2]}"
-    masked = any(name in given for name in ("mask", "q_documents", "tree"))
     text = f"{text}, {label}" if label else text
-    return Sample(text, make, small, huge, dtypes, masked=masked)
+    return Sample(text, make, small, huge, dtypes)
 
 
 def _slopes(h: int) -> Make:
@@ -172,7 +171,7 @@ def _misaligned(i: Inputs) -> Named:
 
 
 def _columns(i: Inputs) -> Named:
-    """Heads whose values do not lie side by side."""
+    """Heads whose values are not contiguous."""
     made = heads(i, 1, 20, 24, 2, 16)
     turned = {name: made[name].transpose(2, 3).contiguous() for name in ("q", "k", "v")}
     return made | {name: x.transpose(2, 3) for name, x in turned.items()}
@@ -261,6 +260,35 @@ def _layout_samples() -> tuple[Sample, ...]:
         Sample("columns", _columns),
         Sample("NaN behind the keys", _nan_behind),
     )
+
+
+def few_queries() -> tuple[Sample, ...]:
+    """Decoding, and drafted tokens: of each, the keys are many."""
+    padding: Named = {"mask": bools(2, 1, 1, 200)}
+    sinks: Named = {"sinks": lambda i: wide(i).plain(4, salt=4)}
+    return (
+        _sample("decoding, GQA", 2, 1, 200, 4, 64, kv=1, causal=True, return_lse=True),
+        _sample("decoding, d 128", 1, 1, 300, 2, 128, causal=True),
+        _sample("decoding, d 256", 1, 1, 150, 2, 256, kv=1),
+        _sample("drafted, window", 1, 3, 260, 4, 32, kv=2, causal=True, window_left=150),
+        _sample("32 queries of a head", 1, 16, 170, 2, 32, kv=1, causal=True, return_lse=True),
+        _sample("padding", 2, 1, 200, 4, 32, kv=2, return_lse=True, **padding),
+        _sample("a mask for each", 2, 3, 130, 4, 32, kv=2, mask=bools(2, 4, 3, 130, share=0.4)),
+        _sample("padding, soft cap", 2, 2, 200, 4, 32, kv=2, softcap=2.0, **sinks, **padding),
+        _sample("drafted tree", 1, 7, 140, 2, 32, tree=draft(1, 7), return_lse=True),
+        _sample("nothing to see", 2, 1, 0, 2, 16, return_lse=True),
+        _sample("nothing seen", 1, 2, 140, 2, 32, mask=bools(140, share=0.0), return_lse=True),
+        _sample("ALiBi, negative scale, a tree beside a mask", 1, 5, 140, 2, 32, scale=-0.2,
+                alibi_slopes=_slopes(2), tree=draft(1, 5), mask=bools(5, 140)),
+        Sample("decoding, heads first", _decoding_heads_first),
+    )  # fmt: skip
+
+
+def _decoding_heads_first(i: Inputs) -> Named:
+    """Keys as Hugging Face's caches have them, with room behind."""
+    made = heads(i, 2, 2, 150, 4, 64, kv=2, causal=True)
+    rooms = {name: i.plain(2, 2, 190, 64, salt=5 + salt) for salt, name in enumerate("kv")}
+    return made | {name: x[:, :, :150].transpose(1, 2) for name, x in rooms.items()}
 
 
 def _value_samples() -> tuple[Sample, ...]:

@@ -292,7 +292,7 @@ def row_strides(x: Tensor) -> tuple[int, int, int]:
 
 
 def aligned(x: Tensor) -> Tensor:
-    """With values of a row side by side."""
+    """With contiguous values of a row."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 

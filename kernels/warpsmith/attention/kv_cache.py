@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,8 +75,23 @@ def _reference(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _over_cache(call: Call, product: reference.Product) -> tuple[Tensor, Tensor | None]:
+    """By caches multiplied by their scales. Where one of these is not finite, it is products and
+    answers that are multiplied in float64, the yardstick of the others, as kernels have it: 0 times
+    infinity is NaN, and infinities of either sign cancel, where a sum is neither. Who dequantises
+    first gets the other. Either is right.
+    """
     q = call.q
     wide = wide_dtype(q.dtype)
+    given = [scale for scale in (call.k_scale, call.v_scale) if scale is not None]
+    last = q.dtype == torch.float64 and not all(scale.isfinite().all() for scale in given)
+
+    def of_heads(scale: Tensor | None) -> Tensor:  # [heads, 1]
+        heads, scale = q.shape[2], torch.ones(1) if scale is None else scale.reshape(-1)
+        return scale.to(q.device, wide).repeat_interleave(heads // scale.numel())[:, None]
+
+    def scaled_product(q: Tensor, k: Tensor) -> Tensor:
+        return product(q, k) * of_heads(call.k_scale)[..., None]
+
     lengths = [int(n) + call.appended for n in call.lengths.tolist()]
     outs, sums = [], []
     for b, n in enumerate(lengths):
@@ -96,7 +112,7 @@ def _over_cache(call: Call, product: reference.Product) -> tuple[Tensor, Tensor 
                 values = cache.view(torch.uint8)[at].view(cache.dtype).to(wide)
             else:
                 values = cache[at].to(wide)
-            if scale is not None:
+            if scale is not None and not last:
                 values = values * scale.to(wide).reshape(-1, 1)
             return values.to(q.dtype)
 
@@ -113,8 +129,12 @@ def _over_cache(call: Call, product: reference.Product) -> tuple[Tensor, Tensor 
                 tree=None if call.tree is None else call.tree[b : b + 1],
                 return_lse=True,
             ),
-            product,
+            scaled_product if last else product,
         )
+        if last:
+            assert lse is not None
+            seen = (lse != -math.inf).mT[..., None]
+            out = torch.where(seen, out * of_heads(call.v_scale), out)
         outs.append(out)
         sums.append(lse)
     if not outs:

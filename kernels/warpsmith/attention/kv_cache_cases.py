@@ -200,6 +200,13 @@ SAMPLES = (
     _sample("8 tokens, 2049 keys", 8, 32, 8, 128, [2049, 700], small=False, page=16),
     _sample("chunk of 300", 300, 8, 2, 128, [1000, 300], small=False, page=64),
     _sample("e4m3, 3000 keys", 1, 16, 2, 128, [3000], small=False, e4m3=True, page=32),
+    Sample(
+        "past 2^31 elements",
+        lambda i: call(i, 1, 32, 8, 128, [1000, 900], page=64, capacity=16500 * 64),
+        small=False,
+        huge=True,
+        dtypes=("bf16",),
+    ),
 )
 
 

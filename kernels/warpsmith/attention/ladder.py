@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from warpsmith.attention.conditions import has_options, needs_packed_heads
+from warpsmith.attention.few_queries import FEW_QUERIES
 from warpsmith.attention.ladder_climb import CLIMB
 from warpsmith.core.arguments_by_name import Call
 from warpsmith.core.catalogue import Rung
@@ -59,4 +60,5 @@ LADDER: tuple[Rung, ...] = (
         technique="mma_peak",
         when=_needs_plain_tile,
     ),
+    FEW_QUERIES,
 )

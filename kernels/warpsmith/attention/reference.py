@@ -119,6 +119,25 @@ def _cut_off_product(q: Tensor, k: Tensor) -> Tensor:
     return total.to(torch.float32)
 
 
+def mixed(weights: Tensor, values: Tensor, seen: Tensor | None) -> Tensor:
+    """weights [.., m, n] @ values [.., n, d], of weights that are 0 where nothing is seen.
+
+    0 times NaN or infinity is NaN, so that a value which a query does not see leaves NaN in its
+    answer where the two are multiplied, as in PyTorch's products and in tiles that some query sees,
+    and nothing where they are not, as in tiles that none does. Either is right: in float64, the
+    yardstick of the others, what is not seen counts for nothing, below it is multiplied.
+    """
+    spoilt = ~values.isfinite()
+    if values.dtype != torch.float64 or seen is None or not spoilt.any():
+        return weights @ values
+    out = weights @ values.masked_fill(spoilt, 0.0)
+    special, hidden = torch.where(spoilt, values, 0.0), ~seen.expand(weights.shape)
+    for i in spoilt.any(-1).flatten(0, -2).any(0).nonzero().flatten().tolist():
+        term = weights[..., i, None] * special[..., i, :].unsqueeze(-2)
+        out = out + term.masked_fill(hidden[..., i, None], 0.0)
+    return out
+
+
 def alternatives(attend: Callable[..., tuple[Any, ...]]) -> tuple[Callable[[Any], Any], ...]:
     """Another way of PyTorch to the outputs of `attend`, one of the functions below."""
     return (lambda call: tuple(x for x in attend(call, _cut_off_product) if x is not None),)
@@ -166,14 +185,18 @@ def _attend(
     total = total.masked_fill(empty, 1.0)
     lse = (top + total.log()).masked_fill(empty, -math.inf).squeeze(-1)
     weights = weights / total
-    if call.dropout_p > 0.0:
+    if call.dropout_p > 0.0 and call.seed is None:  # drawn.py
+        weights = torch.nn.functional.dropout(weights, call.dropout_p)
+    elif call.dropout_p > 0.0:
         b, h = (_indices(span, q.device) for span in (at.batch, at.heads))
         line = (b[:, None, None] * p.heads + h[:, None]) * p.m + _indices(at.rows, q.device)
         element = line[..., None] * p.n + torch.arange(n, device=q.device)
         kept = _kept(element, call)
         weights = torch.where(kept, weights * philox.keep_scale(call.dropout_p), 0.0)
-    out = weights.to(q.dtype).to(wide) @ values
-    if call.sinks is not None:  # one that is no number leaves none, of a query without keys too
+    out = mixed(weights.to(q.dtype).to(wide), values, seen)
+    # A sum that is no number leaves none, where a sink is NaN and there are no keys, too, and where
+    # dropout, which PyTorch multiplies with, takes all weights.
+    if call.sinks is not None or call.dropout_p > 0.0:
         out = out.masked_fill(total.isnan(), math.nan)
     return out, lse, largest.amax((0, 2, 3))
 

@@ -30,6 +30,7 @@ def _check_call(op: str, call: Any, in_place: bool) -> None:
     rotary.check_heads(op, call.q, call.k)
     if in_place:
         memory.check_apart(op, "q", call.q)
+        memory.check_own_memory(op, "q", call.q, "k", call.k)
     plain.check(
         op,
         call.k,
@@ -42,6 +43,8 @@ def _check_call(op: str, call: Any, in_place: bool) -> None:
         call.k_scale,
         call.v_scale,
     )
+    if in_place:
+        memory.check_own_memory(op, "q", call.q, "v", call.v)
     rotary.check(op, call.q, call.cos, call.sin, call.positions, call.turns, call.axes)
 
 
@@ -367,7 +370,8 @@ def rope_store_kv(
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; both tables and turns are given, or
             neither slots nor lengths, or both; scales without a cache in e4m3, or none with one; an
-            argument requires a gradient; with `inplace`, elements of q share memory.
+            argument requires a gradient; elements of the caches share memory, or those of q with
+            `inplace`, with k and v as well.
         IndexError: on a CPU, a slot or a page outside the cache, a position that tables do not
             have, or an axis that there is none of. On a GPU what lies outside ends the kernel with
             a message, and CUDA fails with an assertion from then on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -466,6 +467,12 @@ def errors(op: str) -> tuple[Bad, ...]:
     )
 
 
+def _overlapping(name: str, i: Inputs) -> Named:
+    """Out of one projection, the first head of `name` being the last one of queries."""
+    fused = torch.ones(2, 5, 8, 64, device=i.device)
+    return _good(i) | {"q": fused[:, :, :4], name: fused[:, :, 3:5]}
+
+
 def errors_in_place() -> tuple[Bad, ...]:
     op = "rope_store_kv_inplace"
     bad = Spoiler(op, _good, "q")
@@ -481,6 +488,14 @@ def errors_in_place() -> tuple[Bad, ...]:
             "overlapping q",
             "expected q without elements that overlap, as they are written to",
             q=lambda i: ones(2000)(i).as_strided((2, 5, 4, 64), (400, 64, 32, 1)),
+        ),
+        *(
+            Bad(
+                f"queries that are {name}, too",
+                functools.partial(_overlapping, name),
+                f"{op}: expected {name} to share no memory with q, which is written to",
+            )
+            for name in ("k", "v")
         ),
         bad.refused(
             "columns apart",

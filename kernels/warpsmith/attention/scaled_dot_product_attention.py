@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from warpsmith.attention.flash_attention import flash_attention
 from warpsmith.attention.kv_cache import attention_with_kv_cache
-from warpsmith.core import catalogue, dispatch, elsewhere
+from warpsmith.core import autograd, catalogue, compiling, dispatch, elsewhere
 from warpsmith.core.catalogue import Composite, PartCall
 
 _OP = "scaled_dot_product_attention"
@@ -33,23 +33,32 @@ _ALIGNED = 16
 
 @dataclass(frozen=True)
 class Faster:
-    """Forward calls of 16 bits without a mask that PyTorch's backend answers over 3 % faster."""
+    """Calls of 16 bits without a mask that PyTorch's backend answers over 3 % faster."""
 
     sm: int
-    least_dim: int
-    most_dim: int
-    #: Of queries and of keys.
-    least_tokens: int
+    #: Whether these are calls for gradients, both ways together, or for the answer alone.
+    gradient: bool
+    #: The least and the most, None for any: of d, and of queries and of keys.
+    dim: tuple[int, int | None]
+    tokens: tuple[int, int | None]
 
-    def has(self, sm: int, dim: int, tokens: int) -> bool:
+    def has(self, sm: int, gradient: bool, dim: int, tokens: int) -> bool:
         return (
-            sm == self.sm and self.least_dim <= dim <= self.most_dim and tokens >= self.least_tokens
+            sm == self.sm
+            and gradient == self.gradient
+            and _within(self.dim, dim)
+            and _within(self.tokens, tokens)
         )
+
+
+def _within(limits: tuple[int, int | None], size: int) -> bool:
+    least, most = limits
+    return least <= size and (most is None or size <= most)
 
 
 #: By the record (core/elsewhere.json).
 PYTORCH_IS_FASTER = tuple(
-    Faster(rule.sm, rule.told["d"][0], rule.told["d"][1], rule.told["tokens"][0])
+    Faster(rule.sm, rule.told["gradient"], tuple(rule.told["d"]), tuple(rule.told["tokens"]))
     for rule in elsewhere.rules()
     if rule.op == _OP
 )
@@ -149,21 +158,22 @@ def _probe(op: catalogue.Op, dtype: torch.dtype, d: int, dv: int, extra: str) ->
     )
 
 
-@torch.compiler.assume_constant_result
+@compiling.constant
 def _sm_of(index: int) -> int:
     return _sm(index)
 
 
-@torch.compiler.assume_constant_result
+@compiling.constant
 def _why_unserved(*call: Any) -> str | None:
     """`_unserved`, which compiled code takes for a constant: it asks the GPU and the catalogue."""
     return _unserved(*call)
 
 
-def _slower(sm: int, d: int, dv: int, m: int, n: int) -> str | None:
+def _slower(sm: int, gradient: bool, d: int, dv: int, m: int, n: int) -> str | None:
     for case in PYTORCH_IS_FASTER:
-        if d == dv and case.has(sm, d, min(m, n)):
-            return "its backend is over 3 % faster on the record"
+        if d == dv and case.has(sm, gradient, d, min(m, n)):
+            ways = ", forward and backward" if gradient else ""
+            return f"its backend is over 3 % faster on the record{ways}"
     return None
 
 
@@ -194,19 +204,29 @@ def _choice(
     gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     (m, d), (n, dv) = query.shape[2:], value.shape[2:]
     of = (_index(query), sm, query.dtype, d, dv)
-    if attn_mask is None and dropout_p == 0.0 and not gradient:
-        if m <= FEW_QUERIES:
-            if is_causal and m > 1:
-                return _PYTORCH, "few queries at the first keys"
-            if not (_in_packs(key) and _in_packs(value)):
-                return _PYTORCH, "a cache has heads aligned to 16 bytes"
-            why = _why_unserved(*of, "cache", False)
-            return (_DECODE, "") if why is None else (_PYTORCH, why)
-        if why := _slower(sm or _sm_of(_index(query)), d, dv, m, n):
+    plain = attn_mask is None and dropout_p == 0.0
+    if plain and not gradient and m <= FEW_QUERIES:
+        if is_causal and m > 1:
+            return _PYTORCH, "few queries at the first keys"
+        if not (_in_packs(key) and _in_packs(value)):
+            return _PYTORCH, "a cache has heads aligned to 16 bytes"
+        why = _why_unserved(*of, "cache", False)
+        return (_DECODE, "") if why is None else (_PYTORCH, why)
+    settled = gradient and _deterministic()
+    if plain and not settled:
+        why = _slower(sm or _sm_of(_index(query)), gradient, d, dv, m, n)
+        if why is not None:
             return _PYTORCH, why
     extra = "" if attn_mask is None else "mask" if attn_mask.dtype == torch.bool else "bias"
     why = _why_unserved(*of, extra, gradient)
     return (_FLASH, "") if why is None else (_PYTORCH, why)
+
+
+def _deterministic() -> bool:
+    """Whether gradients are asked for that do not change from run to run: by default, PyTorch's
+    backends sum those of the queries in any order, those here never do.
+    """
+    return torch.are_deterministic_algorithms_enabled()
 
 
 def _in_packs(x: Tensor) -> bool:
@@ -248,22 +268,35 @@ def _as_flash_attention(
     return (query, key, value), options
 
 
-@functools.cache
-def _no_lengths(batch: int, device: torch.device) -> Tensor:
-    return torch.zeros(batch, dtype=torch.int32, device=device)
+_lengths_kept: dict[tuple[int, torch.device], Tensor] = {}
+
+
+def _no_lengths(query: Tensor) -> Tensor:
+    """Zeros of each sequence, made once."""
+    if torch.compiler.is_compiling() or query.is_meta:
+        return torch.zeros(query.shape[0], dtype=torch.int32, device=query.device)
+    kind = (query.shape[0], query.device)
+    kept = _lengths_kept.get(kind)
+    if kept is not None:
+        return kept
+    made = torch.zeros(kind[0], dtype=torch.int32, device=kind[1])
+    if _capturing(query):
+        return made  # in the memory of a graph, which may go
+    if query.is_cuda:  # calls on other streams may come first
+        torch.cuda.current_stream(query.device).synchronize()
+    _lengths_kept[kind] = made
+    return made
 
 
 def _as_decoding(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Any]:
     """The call in terms of `attention_with_kv_cache`: of an empty cache, to which all keys have
     been appended, so that how many there are needs no tensor.
     """
-    kept = not (torch.compiler.is_compiling() or query.is_meta or _capturing(query))
-    lengths = _no_lengths if kept else _no_lengths.__wrapped__
     return {
         "q": query.transpose(1, 2),
         "k_cache": key.transpose(1, 2),
         "v_cache": value.transpose(1, 2),
-        "lengths": lengths(query.shape[0], query.device),
+        "lengths": _no_lengths(query),
         "appended": key.shape[2],
         "causal": False,
     }
@@ -320,6 +353,8 @@ composite = catalogue.add_composite(
 
 # --- the public function --------------------------------------------------------------------------
 
+_flash_attention = autograd.speaking(_OP, flash_attention)
+
 
 def scaled_dot_product_attention(
     query: Tensor,
@@ -337,9 +372,11 @@ def scaled_dot_product_attention(
     `flash_attention` takes the calls that one of its verified rungs serves, and
     `attention_with_kv_cache` those of up to 16 queries without gradients; PyTorch's own function
     takes all others, and those in which its backend is over 3 % faster on the record: on Hopper,
-    for now, forward calls, which cuDNN answers with instructions that the kernels here do not use
-    yet. ``warpsmith.which("scaled_dot_product_attention", query, key, value)`` says who serves a
-    call, and why.
+    for now, most calls of long sequences, which cuDNN answers with instructions that the kernels
+    here do not use yet. Calls for gradients are judged by both ways together, and stay here under
+    ``torch.use_deterministic_algorithms(True)``.
+    ``warpsmith.which("scaled_dot_product_attention", query, key, value)`` says who serves a call,
+    and why.
 
     Args:
         query: [batch, heads, m, d], any dtype that PyTorch takes; f16 and bf16 are taken over.
@@ -375,7 +412,5 @@ def scaled_dot_product_attention(
         out = attention_with_kv_cache(**_as_decoding(query, key, value), scale=scale)
         return out.transpose(1, 2)
     tensors, options = _as_flash_attention(query, key, value, attn_mask, is_causal)
-    seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout_p > 0.0 else 0
-    return flash_attention(
-        *tensors, scale=scale, dropout_p=dropout_p, seed=seed, layout="bhsd", **options
-    )
+    options |= {"scale": scale, "dropout_p": dropout_p, "layout": "bhsd"}
+    return _flash_attention(*tensors, **options)  # type: ignore[no-any-return]

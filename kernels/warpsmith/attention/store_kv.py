@@ -42,6 +42,9 @@ def check(
     pages = tuple(k_cache.shape[:2])
     caches.check_shape(op, "k_cache", k_cache, (*pages, *k.shape[2:]))
     caches.check_shape(op, "v_cache", v_cache, (*pages, *v.shape[2:]))
+    memory.check_apart(op, "k_cache", k_cache)
+    memory.check_apart(op, "v_cache", v_cache)
+    memory.check_own_memory(op, "k_cache", k_cache, "v_cache", v_cache)
     caches.check_scales(op, k_scale, v_scale, k_cache, k, "k")
     if (slots is None) == (lengths is None):
         raise RuntimeError(f"{op}: expected either slots or lengths")
@@ -303,7 +306,8 @@ def store_kv(
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; neither slots nor lengths are given, or
-            both; scales without a cache in e4m3, or none with one.
+            both; scales without a cache in e4m3, or none with one; elements of the caches share
+            memory.
         IndexError: on a CPU, a slot or a page outside the cache. On a GPU these end the kernel with
             a message, and CUDA fails with an assertion from then on.
         ValueError: the variant does not exist.

@@ -231,6 +231,12 @@ def _paged(inputs: Inputs) -> Named:
     return call(inputs, 2, 3, 2, 64, pages=4)
 
 
+def _one_cache(inputs: Inputs) -> Named:
+    """Of keys and values in one, the values are taken for those of the next token."""
+    both = inputs.randn(2, 18, 2, 64)
+    return _good(inputs) | {"k_cache": both[:, :-2], "v_cache": both[:, 2:]}
+
+
 _bad = Spoiler("store_kv", _good, like="k")
 _bad_paged = Spoiler("store_kv", _paged, like="k")
 
@@ -280,6 +286,21 @@ ERRORS = (
         "cache of another d",
         r"expected k_cache to have shape \(2, 16, 2, 64\), got \(2, 16, 2, 32\)",
         k_cache=lambda i: i.randn(2, 16, 2, 32),
+    ),
+    _bad(
+        "expanded cache",
+        "expected k_cache that are not expanded, as they are written to",
+        k_cache=lambda i: i.randn(1, 16, 2, 64).expand(2, 16, 2, 64),
+    ),
+    _bad(
+        "overlapping cache",
+        "expected v_cache without elements that overlap, as they are written to",
+        v_cache=lambda i: i.randn(4000).as_strided((2, 16, 2, 64), (1000, 64, 32, 1)),
+    ),
+    Bad(
+        "one cache for both",
+        _one_cache,
+        "store_kv: expected v_cache to share no memory with k_cache, which is written to",
     ),
     _bad(
         "e4m3 without scales",

@@ -108,9 +108,9 @@ def arguments_for(
         fixed[op.argument_names.index(name)] = value
     error: Exception | None = None
     for sample in itertools.chain(_samples(op, shapes[0], dtype), _guesses(kinds, shapes, dtype)):
-        for with_optional in (False, True):
+        for with_optional, as_sampled in ((False, False), (True, False), (True, True)):
             values = [
-                _argument(i, kind, sample, given, fixed, with_optional)
+                _argument(i, kind, sample, given, fixed, with_optional, as_sampled)
                 for i, kind in enumerate(kinds)
             ]
             try:
@@ -186,7 +186,9 @@ def _argument(
     given: dict[int, Shape],
     fixed: dict[int, Any],
     with_optional: bool,
+    as_sampled: bool,
 ) -> Any:
+    """`as_sampled`: sizes that the first tensor does not have are those of the sample."""
     like = sample[place]
     if "Tensor" not in kind:
         return fixed.get(place, like)
@@ -196,6 +198,9 @@ def _argument(
     if like is None or (kind != "Tensor" and not with_optional):
         return None
     shape = related_shape(tuple(like.shape), tuple(first.shape), given[min(given)])
+    if as_sampled and len(shape) == like.dim():
+        pairs = zip(shape, like.shape, strict=True)
+        shape = tuple(new if old in first.shape else old for new, old in pairs)
     return _empty_like(like, shape)
 
 

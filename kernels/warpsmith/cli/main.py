@@ -177,6 +177,7 @@ def bench(args: argparse.Namespace) -> int:
     from warpsmith.measure import limits
 
     os.environ[elsewhere.OWN_KERNELS] = "1"  # which are measured, whatever serves users
+    torch.backends.cudnn.allow_tf32 = False  # PyTorch's convolutions in f32 are what they say
     ops = find_ops(args.op)
     dtypes = parse_dtypes(args.dtype, ops)
     plan = benchmarks.Plan(
@@ -232,7 +233,7 @@ def bench(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> int:
     from warpsmith.measure import limits
-    from warpsmith.records import freshness
+    from warpsmith.records import api, freshness
     from warpsmith.records import report as reports
 
     root = limits.results_root()
@@ -262,6 +263,9 @@ def report(args: argparse.Namespace) -> int:
             wanted = reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs)
         if not page.is_file() or page.read_text() != wanted:
             messages.append("docs/benchmarks.md differs from the records; run `warpsmith report`")
+        reference = docs / "api.md"
+        if not reference.is_file() or reference.read_text() != api.page():
+            messages.append("docs/api.md differs from the docstrings; run `warpsmith report`")
         wrong: list[str] = []
         if args.libraries:
             files = sorted(Path(args.libraries).glob("warpsmith_*.so"))
@@ -305,7 +309,9 @@ def report(args: argparse.Namespace) -> int:
     docs.mkdir(exist_ok=True)
     page = docs / "benchmarks.md"
     page.write_text(reports.benchmarks_page(results, sorted(plots.glob("*.png")), docs))
-    written.append(page)
+    reference = docs / "api.md"
+    reference.write_text(api.page())
+    written += [page, reference]
     return _say_written(written, args.json)
 
 

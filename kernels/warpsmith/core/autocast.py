@@ -15,6 +15,7 @@ it takes weights in f32 beside 16-bit rows by itself (residual norms).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,6 +159,15 @@ def lowered(*given: Any) -> tuple[Any, ...]:
     if not torch.is_autocast_enabled(device):
         return given
     return cast(_lower(), range(len(given)), device, given)
+
+
+def off(x: Any) -> AbstractContextManager[Any]:
+    """Within which autocast leaves calls on the device of `x` alone."""
+    if not isinstance(x, Tensor) or x.device.type not in _KEYS:
+        return nullcontext()
+    if not torch.compiler.is_compiling() and not is_enabled():
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def register(library: torch.library.Library, name: str, arguments: Sequence[str]) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
@@ -21,14 +23,45 @@ from torch import Tensor
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
+from warpsmith.core import messages
 from warpsmith.core.arguments_by_name import taken
 from warpsmith.core.catalogue import Op
 from warpsmith.core.schemas import defaults, gradient_names, parse_schema
+
+#: Operators that compute gradients, by their names.
+_GRADIENT = re.compile(r"_backward|_with_grad$")
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
 _is_grad_enabled = torch.is_grad_enabled
 _is_transforming = torch._C._are_functorch_transforms_active
 _any_requires_grad = torch._C._any_requires_grad
+
+
+class _Speaker(threading.local):
+    """In whose name operators refuse: that of the public function which is built of them."""
+
+    name: str | None = None
+
+
+_speaker = _Speaker()
+
+
+def speaking(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, of whose operators and their derivatives, whenever these run, users know by the
+    name of a public function. The outermost name counts.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **named: Any) -> Any:
+        if _speaker.name is not None or torch.compiler.is_compiling():
+            return function(*args, **named)
+        _speaker.name = name
+        try:
+            return function(*args, **named)
+        finally:
+            _speaker.name = None
+
+    return run
 
 
 def _pick(slots: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -46,6 +79,7 @@ class Derivative:
 
     Args:
         name: the operator's, for messages.
+        called: the public function behind which it stands.
         schema: the operator's, parsed.
         function: as `Op.backward`.
         takes: the names of what it takes.
@@ -56,13 +90,14 @@ class Derivative:
     def __init__(
         self,
         name: str,
+        called: str,
         schema: Any,
         function: Callable[..., Mapping[str, Tensor | None]],
         takes: Sequence[str],
         saves: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
         constants: Sequence[str] = (),
     ) -> None:
-        self.name, self.function = name, function
+        self.name, self.called, self.function = name, called, function
         self.arguments = tuple(a.name for a in schema.arguments)
         self.defaults = defaults(schema)
         outputs = tuple(output.name for output in schema.returns)
@@ -119,6 +154,8 @@ class Derivative:
             others = tuple([None if isinstance(o, Tensor) else o for o in others])
         ctx.save_for_backward(*kept)
         ctx.others = others
+        if _speaker.name is not None:
+            ctx.speaker = _speaker.name
         if self.constants is not None:
             outputs = self.constants(given)
             ctx.mark_non_differentiable(*[o for o in outputs if isinstance(o, Tensor)])
@@ -143,7 +180,7 @@ class Derivative:
             given = (*given, needs)
         # A gradient that may have to be differentiated in its turn stays above autograd.
         if _is_grad_enabled():
-            found = self._run(given)
+            found = speaking(getattr(ctx, "speaker", self.called), self._run)(given)
         else:
             with BelowAutograd():
                 found = self._run(given)
@@ -157,44 +194,52 @@ class Derivative:
 
 
 class NoDerivative:
-    """Of an operator that has none: takes part in autograd, and raises where it is asked."""
+    """Of an operator that has none: takes part in autograd, and raises where it is asked. `called`:
+    the public function behind which it stands.
+    """
 
-    def __init__(self, name: str, schema: Any) -> None:
-        self.name, self.defaults = name, defaults(schema)
+    def __init__(self, name: str, schema: Any, called: str) -> None:
+        self.name, self.called, self.defaults = name, called, defaults(schema)
 
     def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
+        ctx.speaker = _speaker.name or self.called
 
     def gradients(self, ctx: Any, grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-        message = f"{self.name}: the derivative for warpsmith::{self.name} is not implemented"
-        raise RuntimeError(message)
+        # of what computes gradients: what users differentiate is the function that has them
+        if _GRADIENT.search(self.name):
+            raise RuntimeError(f"{ctx.speaker}: second derivatives are not implemented")
+        raise RuntimeError(
+            f"{ctx.speaker}: the derivative for warpsmith::{self.name} is not implemented"
+        )
 
 
 Formula = Derivative | NoDerivative
 
 
 @functools.cache
-def derivative_of(op: Op) -> Formula:
+def derivative_of(op: Op, called: str | None = None) -> Formula:
+    """`called`: the public function, where it is not the one that the operator's name tells."""
+    called = called or messages.called_by(op)
     if op.backward is None:
-        return NoDerivative(op.name, op.parsed)
+        return NoDerivative(op.name, op.parsed, called)
     takes = op.derivative_takes
-    return Derivative(op.name, op.parsed, op.backward, takes, op.saves, op.constants)
+    return Derivative(op.name, called, op.parsed, op.backward, takes, op.saves, op.constants)
 
 
 def derivative(
-    name: str, schema: str, backward: Callable[..., Mapping[str, Tensor | None]] | None
+    name: str, called: str, schema: str, backward: Callable[..., Mapping[str, Tensor | None]] | None
 ) -> Formula:
-    """Of an operator that is no `Op`. Its derivative names nothing but arguments, outputs and their
-    gradients.
+    """Of an operator that is no `Op`, behind a public function. Its derivative names nothing but
+    arguments, outputs and their gradients.
     """
     parsed = parse_schema(schema)
     if backward is None:
-        return NoDerivative(name, parsed)
+        return NoDerivative(name, parsed, called)
     outputs = tuple(output.name for output in parsed.returns)
     known = (*(a.name for a in parsed.arguments), *outputs, *gradient_names(outputs), "needs")
     takes = taken(backward, known, name)
     assert takes is not None
-    return Derivative(name, parsed, backward, takes)
+    return Derivative(name, called, parsed, backward, takes)
 
 
 @functools.cache

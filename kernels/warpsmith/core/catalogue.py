@@ -58,8 +58,6 @@ class Sample:
     dtypes: tuple[str, ...] | None = None
     #: A benchmark at which every variant is timed, instead of the largest.
     ladder: bool = False
-    #: Values in it are masked out, of which a result may become NaN where they are.
-    masked: bool = False
 
     def __str__(self) -> str:
         return self.label
@@ -620,6 +618,13 @@ def load() -> dict[str, Op]:
         _ops.clear()
         _ops.update({op.name: op for op in listed})
     return _ops
+
+
+def entered(name: str) -> Op:
+    """An operator that is in the catalogue already, for the family that has entered it: `get`
+    imports all others.
+    """
+    return _ops[name]
 
 
 def known() -> tuple[Op, ...]:

@@ -20,7 +20,6 @@ which ranks below a CUDA one once that exists.
 from __future__ import annotations
 
 import functools
-import importlib
 import operator
 import re
 import sys
@@ -41,7 +40,9 @@ from warpsmith.core import (
     elsewhere,
     families,
     messages,
+    public_calls,
     references,
+    sharded,
     twins,
 )
 from warpsmith.core.arguments_by_name import asks_for_gpu
@@ -131,10 +132,10 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
     """What serves a call, as a pure function of the arguments, the GPU and what is built.
 
     Args:
-        name: an operator ("rms_norm") or an alias of it, or a composite
+        name: an operator ("rms_norm") or an alias of it, a public function, or a composite
             ("fused_linear_cross_entropy"), of which the reason says what serves its parts.
-        *args: the operator's arguments, as `torch.ops.warpsmith` takes them; tensors may be on any
-            device.
+        *args: the operator's arguments, as `torch.ops.warpsmith` takes them, or the function's;
+            tensors may be on any device.
         **named: those that are given by name; and `approximate="tanh"` of what has a second
             operator for it ("gelu_tanh").
         sm: ask for a GPU of this compute capability (90) instead of the tensors' own device;
@@ -163,10 +164,17 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
             for c in composite.calls_on(sm, *args, **named)
         )
         return Choice("composite", None, "; ".join(served))
-    op = catalogue.get(name)
-    if "approximate" in named and f"{op.name}_tanh" in catalogue.load():
-        op = catalogue.get(f"{op.name}_tanh" if named.pop("approximate") == "tanh" else op.name)
-    args = checked(op, in_order(op, args, named))
+    try:
+        op = catalogue.get(name)
+        if "approximate" in named and f"{op.name}_tanh" in catalogue.load():
+            op = catalogue.get(f"{op.name}_tanh" if named.pop("approximate") == "tanh" else op.name)
+        args = checked(op, in_order(op, args, named))
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+        if (found := public_calls.reached(name, args, named)) is None:
+            raise
+        if isinstance(found, str):
+            return Choice("torch", None, found)
+        op, args = found[0], checked(*found)
     tensor = first_tensor(args)
     if sm is None:
         if tensor.device.type != "cuda":
@@ -520,23 +528,13 @@ def register(op: Op) -> None:
     _library.impl(f"{op.name}.fallback", _fallback(op), "CompositeExplicitAutograd")
     _register_autograd(op, op.name)
     autocast.register(_library, op.name, op.argument_names)
-    if "torch.distributed.tensor" in sys.modules and (sharding := _sharding()):
+    if "torch.distributed.tensor" in sys.modules and (sharding := sharded.rules()):
         sharding.register(op)
 
 
 def is_registered(op: Op) -> bool:
     """Whether `torch.ops.warpsmith` has the operator."""
     return op.name in _registered
-
-
-def _sharding() -> Any:
-    """What tells PyTorch of sharded tensors; slow to import. None where this version of PyTorch has
-    not what it needs, and refuses calls of sharded tensors.
-    """
-    try:
-        return importlib.import_module("warpsmith.sharding")
-    except (ImportError, AttributeError):
-        return None
 
 
 def register_inplace(op: Op, index: int) -> None:
@@ -584,6 +582,7 @@ def register_composite(
     implementation: Callable[..., Any],
     fake: Callable[..., Any],
     backward: Callable[..., catalogue.Gradients] | None = None,
+    called: str | None = None,
 ) -> Callable[..., Any]:
     """Defines an operator that is written in Python on top of others, the same for every device.
 
@@ -592,6 +591,7 @@ def register_composite(
         implementation: takes the operator's arguments.
         fake: allocates its outputs.
         backward: as `Op.backward`; without it, the operator is not differentiable.
+        called: the public function, for messages; by default the one that the operator's name is.
 
     Returns:
         The call of the operator that costs the host least. It takes all arguments.
@@ -600,7 +600,9 @@ def register_composite(
     _define(schema)
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     _library.impl(name, fake, "Meta")
-    derivative = functools.cache(lambda: autograd.derivative(name, schema, backward))
+    derivative = functools.cache(
+        lambda: autograd.derivative(name, called or name, schema, backward)
+    )
     autograd.differentiate(_library, derivative, name)
     autocast.register(_library, name, [a.name for a in parse_schema(schema).arguments])
     call = _call(name, derivative)
@@ -662,8 +664,9 @@ def public(op: Op, called: str | None = None) -> Callable[..., Any]:
         called: the function, for messages; by default the public one whose name the operator's
             begins with.
     """
+    given = () if called is None else (called,)
     called = called or messages.called_by(op)
-    derivative = None if op.written else functools.partial(autograd.derivative_of, op)
+    derivative = None if op.written else functools.partial(autograd.derivative_of, op, *given)
     call = _call(op.name, derivative)
     is_compiling = torch.compiler.is_compiling
 
@@ -680,7 +683,7 @@ def public(op: Op, called: str | None = None) -> Callable[..., Any]:
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             require_tensors(op, normalise(op, args), called)
             unknown = "not have a sharding strategy" in str(error)
-            if unknown and "warpsmith.sharding" not in sys.modules and _sharding():
+            if unknown and "warpsmith.sharding" not in sys.modules and sharded.rules():
                 return call(*args)
             if said := messages.in_words(op, called, error):
                 raise said from error

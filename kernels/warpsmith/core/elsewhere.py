@@ -43,7 +43,12 @@ SIZES = ("rows", "cols")
 _ORDERS = ("rows", "columns", "other")
 _DTYPES = (*DTYPES, "other")
 _PACK_BYTES = 16
-_NAMES = {"triton": "the Triton twin", "torch": "PyTorch's own"}
+_NAMES = {
+    "triton": "the Triton twin",
+    "torch": "PyTorch's own",
+    "gated_linear": "gated_linear",
+    "compile": "torch.compile",
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,8 @@ class Rule:
 
     op: str
     sm: int
-    #: "triton" or "torch".
+    #: "triton" or "torch"; of a composite that is PyTorch's by default, an operator; "compile" of
+    #: what patched models leave to torch.compile.
     implementation: str
     #: The least that it was faster by, and at how many cases of the record.
     ratio: float

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,19 @@ def write_json(path: Path, content: Any) -> None:
     scratch = path.with_suffix(f".{os.getpid()}.tmp")
     scratch.write_text(_layout(content) + "\n")
     scratch.replace(path)
+
+
+def update_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Writes what `change` makes of a record, {} where there is none. Other processes wait
+    meanwhile, so that runs on several GPUs may write into one folder.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        write_json(path, change(read_json(path) or {}))
+    finally:
+        os.close(folder)
 
 
 def _layout(content: Any, indent: str = "") -> str:

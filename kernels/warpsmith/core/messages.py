@@ -28,8 +28,13 @@ def called_by(op: Op) -> str:
     """The public function of an operator that users do not know by its name."""
     if families.of_function(op.name):
         return op.name
-    known = [n for n in families.PUBLIC.get(op.family, ()) if op.name.startswith(f"{n}_")]
-    return max(known, key=len, default=op.name)
+    public = families.PUBLIC.get(op.family, ())
+    known = [n for n in public if op.name.startswith(f"{n}_")]
+    if known:
+        return max(known, key=len)
+    stem = op.name.partition("_backward")[0]
+    longer = [n for n in public if n.startswith(f"{stem}_")]
+    return longer[0] if len(longer) == 1 else op.name
 
 
 def in_words(op: Op, called: str, error: Exception) -> Exception | None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import Bad, Gradients, Inputs, Needs, Op, Property, is_fp8
 from warpsmith.elementwise import checks, ladder, mixed, samples
 from warpsmith.spec import layout, references
@@ -60,7 +60,11 @@ def _add_binary(
     aliases: tuple[str, ...] = (),
     huge: bool = False,
     seeds: tuple[str, ...] = (),
-) -> Callable[..., Any]:
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Enters a function into the catalogue; returns the call behind the public function, and that
+    behind its `out`.
+    """
+
     def check(x: Tensor, y: Tensor) -> None:
         checks.floating(name, "x", x)
         checks.like(name, "y", y, x)
@@ -97,7 +101,7 @@ def _add_binary(
     )
     catalogue.add(op)
     dispatch.register(op)
-    return dispatch.public(op)
+    return dispatch.public(op), into.register(op)
 
 
 def _commutes(function: Callable[..., Any], inputs: Inputs) -> None:
@@ -118,7 +122,7 @@ def _one_changes_nothing(mul: Callable[..., Any], inputs: Inputs) -> None:
 
 COMMUTES = Property("x, y and y, x agree", _commutes)
 
-_add = _add_binary(
+_add, _add_into = _add_binary(
     "add",
     torch.add,
     _add_backward,
@@ -127,7 +131,7 @@ _add = _add_binary(
     huge=True,
     seeds=("elementwise_binary_{dtype}",),
 )
-_mul = _add_binary(
+_mul, _mul_into = _add_binary(
     "mul", torch.mul, _mul_backward, (COMMUTES, Property("1 x = x", _one_changes_nothing))
 )
 
@@ -137,7 +141,7 @@ def _add_bias(
     function: Callable[[Tensor], Tensor],
     derivative: Callable[[Tensor, Tensor], Tensor],
     eager: Callable[[Tensor, Tensor], Tensor],
-) -> Callable[..., Any]:
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     name, gradient = f"bias_{activation}", f"bias_{activation}_backward"
 
     def check(x: Tensor, bias: Tensor) -> None:
@@ -228,21 +232,29 @@ def _add_bias(
     for op in (forward_op, backward_op):
         catalogue.add(op)
         dispatch.register(op)
-    return dispatch.public(forward_op)
+    return dispatch.public(forward_op), into.register(forward_op)
 
 
-_bias_gelu = _add_bias(
+_bias_gelu, _bias_gelu_into = _add_bias(
     "gelu", references.gelu, references.gelu_backward, lambda x, bias: F.gelu(x + bias)
 )
-_bias_gelu_tanh = _add_bias(
+_bias_gelu_tanh, _bias_gelu_tanh_into = _add_bias(
     "gelu_tanh",
     references.gelu_tanh,
     references.gelu_tanh_backward,
     lambda x, bias: F.gelu(x + bias, approximate="tanh"),
 )
+_bias_gelu_by_tanh = dispatch.public(catalogue.entered("bias_gelu_tanh"), "bias_gelu")
 
 
-def add(x: Tensor, y: Tensor | float, *, alpha: float = 1, variant: str | None = None) -> Tensor:
+def add(
+    x: Tensor,
+    y: Tensor | float,
+    *,
+    alpha: float = 1,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
     """Sum, `x + alpha * y`, with broadcasting.
 
     Args:
@@ -252,6 +264,8 @@ def add(x: Tensor, y: Tensor | float, *, alpha: float = 1, variant: str | None =
             meet in the wider one. Or a number: that sum, and one with an `alpha` of operands that
             broadcast, is PyTorch's own kernel.
         alpha: what `y` is multiplied by.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -265,19 +279,27 @@ def add(x: Tensor, y: Tensor | float, *, alpha: float = 1, variant: str | None =
     Reference:
         `torch.add`.
     """
+    if out is not None:
+        if alpha == 1 and mixed.agree(x, y):
+            return _add_into(out, variant, x, y)  # type: ignore[no-any-return]
+        return into.copied("add", add(x, y, alpha=alpha), out, variant)
     if alpha == 1 and isinstance(y, Tensor) and isinstance(x, Tensor):
         return _add(variant, x, y) if y.dtype == x.dtype else _add(variant, *mixed.alike(x, y))
     mixed.refuse_variant("add", variant, "beside a number or an alpha")
     return mixed.with_numbers("add", lambda a, b: torch.add(a, b, alpha=alpha), x, y)
 
 
-def mul(x: Tensor, y: Tensor | float, *, variant: str | None = None) -> Tensor:
+def mul(
+    x: Tensor, y: Tensor | float, *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
     """Product, `x * y`, with broadcasting.
 
     Args:
         x: any shape, strides and floating dtype, as in `add`.
         y: the device of `x`, and a shape that broadcasts with it; of another floating dtype, both
             meet in the wider one. Or a number: that product is PyTorch's own kernel.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -291,6 +313,10 @@ def mul(x: Tensor, y: Tensor | float, *, variant: str | None = None) -> Tensor:
     Reference:
         `torch.mul`.
     """
+    if out is not None:
+        if mixed.agree(x, y):
+            return _mul_into(out, variant, x, y)  # type: ignore[no-any-return]
+        return into.copied("mul", mul(x, y), out, variant)
     if isinstance(y, Tensor) and isinstance(x, Tensor):
         return _mul(variant, x, y) if y.dtype == x.dtype else _mul(variant, *mixed.alike(x, y))
     mixed.refuse_variant("mul", variant, "beside a number")
@@ -298,7 +324,12 @@ def mul(x: Tensor, y: Tensor | float, *, variant: str | None = None) -> Tensor:
 
 
 def bias_gelu(
-    x: Tensor, bias: Tensor, approximate: str = "none", *, variant: str | None = None
+    x: Tensor,
+    bias: Tensor,
+    approximate: str = "none",
+    *,
+    out: Tensor | None = None,
+    variant: str | None = None,
 ) -> Tensor:
     """`gelu(x + bias)` in one pass, the sum held in float32.
 
@@ -306,6 +337,8 @@ def bias_gelu(
         x: [..., n], any strides and floating dtype, as in `add`.
         bias: [n], the dtype and device of `x`.
         approximate: "none" or "tanh", as in `gelu`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -320,20 +353,28 @@ def bias_gelu(
         Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415
     """
     if approximate == "none":
+        if out is not None:
+            return _bias_gelu_into(out, variant, x, bias)
         return _bias_gelu(variant, x, bias)
     if approximate == "tanh":
-        return _bias_gelu_tanh(variant, x, bias)
+        if out is not None:
+            return _bias_gelu_tanh_into(out, variant, x, bias)
+        return _bias_gelu_by_tanh(variant, x, bias)
     raise RuntimeError(
         f"bias_gelu: expected approximate to be 'none' or 'tanh', got '{approximate}'"
     )
 
 
-def bias_gelu_tanh(x: Tensor, bias: Tensor, *, variant: str | None = None) -> Tensor:
+def bias_gelu_tanh(
+    x: Tensor, bias: Tensor, *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
     """`bias_gelu` in its tanh approximation.
 
     Args:
         x: [..., n], any strides and floating dtype, as in `add`.
         bias: [n], the dtype and device of `x`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -347,4 +388,6 @@ def bias_gelu_tanh(x: Tensor, bias: Tensor, *, variant: str | None = None) -> Te
     Reference:
         Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415
     """
+    if out is not None:
+        return _bias_gelu_tanh_into(out, variant, x, bias)
     return _bias_gelu_tanh(variant, x, bias)

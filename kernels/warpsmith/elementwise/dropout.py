@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, sharded
 from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.elementwise import checks
 from warpsmith.elementwise import dropout_cases as cases
@@ -370,6 +370,16 @@ def dropout(
         if not return_mask:
             return x
         p = 0.0
+    if rules := sharded.of(x):
+        y, mask = rules.dropped(
+            "dropout",
+            lambda **given: dropout(**given, p=p, return_mask=True, variant=variant),
+            {"x": x},
+            p,
+            seed,
+            offset,
+        )
+        return (y, mask) if return_mask else y
     drawn = philox.drawn(seed, offset, p)
     if drawn is None:
         y, mask = _by_pytorch(x, None, None, p)
@@ -425,6 +435,16 @@ def bias_dropout_add(
     """
     if not training:
         p = 0.0
+    if rules := sharded.of(x):
+        y, mask = rules.dropped(
+            "bias_dropout_add",
+            lambda **given: bias_dropout_add(**given, p=p, variant=variant),
+            {"x": x, "bias": bias, "residual": residual},
+            p,
+            seed,
+            offset,
+        )
+        return y, mask
     drawn = philox.drawn(seed, offset, p)
     if drawn is None:
         return _by_pytorch(x, bias, residual, p)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import Bad, Gradients, Inputs, Op, Property
 from warpsmith.elementwise import checks, ladder, mixed, samples
 from warpsmith.spec import layout, references
@@ -64,8 +64,10 @@ def _add(
     peers: dict[str, Peer] | None = None,
     fp8_sizes: bool = False,
     huge: bool = False,
-) -> Callable[..., Any]:
-    """Enters `<activation>_and_mul` and its gradient into the catalogue."""
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Enters `<activation>_and_mul` and its gradient into the catalogue; returns the call behind
+    the public function, and that behind its `out`.
+    """
     name, gradient = f"{activation}_and_mul", f"{activation}_and_mul_backward"
 
     def check(x: Tensor, up: Tensor | None) -> None:
@@ -167,7 +169,7 @@ def _add(
     for op in (forward_op, backward_op):
         catalogue.add(op)
         dispatch.register(op)
-    return dispatch.public(forward_op)
+    return dispatch.public(forward_op), into.register(forward_op)
 
 
 def _liger_swiglu() -> Callable[..., Any]:
@@ -182,7 +184,7 @@ def _liger_geglu() -> Callable[..., Any]:
     return lambda x, up=None: geglu_forward(*_operands(x, up))[-1]
 
 
-_silu_and_mul = _add(
+_silu_and_mul, _silu_and_mul_into = _add(
     "silu",
     F.silu,
     references.silu_backward,
@@ -191,14 +193,15 @@ _silu_and_mul = _add(
     fp8_sizes=True,
     huge=True,
 )
-_gelu_and_mul = _add("gelu", references.gelu, references.gelu_backward, F.gelu)
-_gelu_tanh_and_mul = _add(
+_gelu_and_mul, _gelu_and_mul_into = _add("gelu", references.gelu, references.gelu_backward, F.gelu)
+_gelu_tanh_and_mul, _gelu_tanh_and_mul_into = _add(
     "gelu_tanh",
     references.gelu_tanh,
     references.gelu_tanh_backward,
     lambda x: F.gelu(x, approximate="tanh"),
     peers={"liger": _liger_geglu},
 )
+_gelu_by_tanh_and_mul = dispatch.public(catalogue.entered("gelu_tanh_and_mul"), "gelu_and_mul")
 
 
 def _clamped(
@@ -232,6 +235,7 @@ def silu_and_mul(
     multiplier: float = 1.0,
     alpha: float = 1.0,
     shift: float = 0.0,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """SwiGLU's middle, `silu(gate) * up`, the product held in float32.
@@ -250,6 +254,8 @@ def silu_and_mul(
         multiplier: of the gate.
         alpha: of the gate, within the sigmoid alone.
         shift: added to up.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -270,6 +276,8 @@ def silu_and_mul(
             up = up / alpha
     if isinstance(up, Tensor) and isinstance(x, Tensor) and up.dtype != x.dtype:
         x, up = mixed.alike(x, up)
+    if out is not None:
+        return _silu_and_mul_into(out, variant, x, up)
     return _silu_and_mul(variant, x, up)
 
 
@@ -280,6 +288,7 @@ def gelu_and_mul(
     *,
     limit: float | None = None,
     multiplier: float = 1.0,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """GEGLU's middle, `gelu(gate) * up`, the product held in float32.
@@ -291,6 +300,8 @@ def gelu_and_mul(
         approximate: "none" or "tanh", as in `gelu`.
         limit: the largest gate, and the largest magnitude of up, as in `silu_and_mul`.
         multiplier: of the gate, likewise.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -306,9 +317,9 @@ def gelu_and_mul(
         Shazeer 2020, "GLU Variants Improve Transformer", https://arxiv.org/abs/2002.05202
     """
     if approximate == "none":
-        run = _gelu_and_mul
+        run, run_into = _gelu_and_mul, _gelu_and_mul_into
     elif approximate == "tanh":
-        run = _gelu_tanh_and_mul
+        run, run_into = _gelu_by_tanh_and_mul, _gelu_tanh_and_mul_into
     else:
         raise RuntimeError(
             f"gelu_and_mul: expected approximate to be 'none' or 'tanh', got '{approximate}'"
@@ -317,6 +328,8 @@ def gelu_and_mul(
         x, up = _clamped("gelu_and_mul", x, up, limit, multiplier)
     if isinstance(up, Tensor) and isinstance(x, Tensor) and up.dtype != x.dtype:
         x, up = mixed.alike(x, up)
+    if out is not None:
+        return run_into(out, variant, x, up)
     return run(variant, x, up)
 
 
@@ -326,6 +339,7 @@ def gelu_tanh_and_mul(
     *,
     limit: float | None = None,
     multiplier: float = 1.0,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """`gelu_and_mul` in its tanh approximation.
@@ -336,6 +350,8 @@ def gelu_tanh_and_mul(
         up: the shape and device of `x`; of another floating dtype, both meet in the wider one.
         limit: the largest gate, and the largest magnitude of up, as in `silu_and_mul`.
         multiplier: of the gate, likewise.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -354,4 +370,6 @@ def gelu_tanh_and_mul(
         x, up = _clamped("gelu_tanh_and_mul", x, up, limit, multiplier)
     if isinstance(up, Tensor) and isinstance(x, Tensor) and up.dtype != x.dtype:
         x, up = mixed.alike(x, up)
+    if out is not None:
+        return _gelu_tanh_and_mul_into(out, variant, x, up)
     return _gelu_tanh_and_mul(variant, x, up)

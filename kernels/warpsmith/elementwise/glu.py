@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.elementwise import checks
 from warpsmith.elementwise import glu_cases as cases
@@ -152,9 +152,12 @@ glu_backward_op = catalogue.add(
 dispatch.register(glu_op)
 dispatch.register(glu_backward_op)
 _glu = dispatch.public(glu_op)
+_glu_into = into.register(glu_op)
 
 
-def glu(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
+def glu(
+    x: Tensor, dim: int = -1, *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
     """Gated linear unit, `a * sigmoid(b)`, where a and b are the first and the second half of `x`
     along `dim`.
 
@@ -164,6 +167,8 @@ def glu(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
         x: at least one dimension, float32, float16 or bfloat16 (float64 and fp8 without a kernel
             of their own); what is not contiguous is copied.
         dim: of even size.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -172,10 +177,12 @@ def glu(x: Tensor, dim: int = -1, *, variant: str | None = None) -> Tensor:
     Raises:
         RuntimeError: for another dtype or an odd size, or where the variant cannot take the call.
         IndexError: for a dimension that `x` does not have.
-        ValueError: for an unknown variant.
+        ValueError: for an unknown variant, or one beside `out`.
 
     Reference:
         Dauphin et al. 2017, "Language Modeling with Gated Convolutional Networks",
         https://arxiv.org/abs/1612.08083; `torch.nn.functional.glu`.
     """
+    if out is not None:
+        return _glu_into(out, variant, x, dim)  # type: ignore[no-any-return]
     return _glu(variant, x, dim)

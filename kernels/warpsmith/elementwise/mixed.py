@@ -32,6 +32,11 @@ def alike(*operands: Tensor) -> tuple[Tensor, ...]:
     return tuple(x if x.dtype == dtype else x.to(dtype) for x in operands)
 
 
+def agree(*operands: Any) -> bool:
+    """Whether they are tensors of one dtype, as kernels take them."""
+    return all(isinstance(x, Tensor) and x.dtype == operands[0].dtype for x in operands)
+
+
 def with_numbers(op: str, function: Callable[..., Tensor], *operands: Any) -> Tensor:
     """PyTorch's own kernel, for numbers beside a tensor: it holds them in f32, which no 16-bit
     tensor without dimensions does.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import Bad, Gradients, Inputs, Needs, Op, Property
 from warpsmith.elementwise import checks, ladder, mixed, samples
 from warpsmith.elementwise.binary import Derivative, sum_to
@@ -32,7 +32,11 @@ def _add_ternary(
     backward: Derivative,
     properties: tuple[Property, ...],
     seeds: tuple[str, ...] = (),
-) -> Callable[..., Any]:
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Enters a function into the catalogue; returns the call behind the public function, and that
+    behind its `out`.
+    """
+
     def check(x: Tensor, y: Tensor, z: Tensor) -> None:
         checks.floating(name, "x", x)
         checks.like(name, "y", y, x)
@@ -70,7 +74,7 @@ def _add_ternary(
     )
     catalogue.add(op)
     dispatch.register(op)
-    return dispatch.public(op)
+    return dispatch.public(op), into.register(op)
 
 
 def _mul_add_backward(grad: Tensor, x: Tensor, y: Tensor, z: Tensor, needs: Needs) -> Gradients:
@@ -88,7 +92,7 @@ def _one_adds(mul_add: Callable[..., Any], inputs: Inputs) -> None:
     assert torch.equal(mul_add(x, one, z), torch.ops.warpsmith.add(x, z))
 
 
-_mul_add = _add_ternary(
+_mul_add, _mul_add_into = _add_ternary(
     "mul_add",
     lambda x, y, z: x * y + z,
     lambda x, y, z: torch.addcmul(z, x, y),
@@ -104,6 +108,7 @@ def mul_add(
     z: Tensor | float,
     *,
     value: float = 1,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Product and sum, `value * x * y + z`, with broadcasting, in one pass.
@@ -115,6 +120,8 @@ def mul_add(
         z: likewise.
         value: what the product is multiplied by. With it, or with a number, the call is PyTorch's
             own kernel.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -128,6 +135,10 @@ def mul_add(
     Reference:
         `torch.addcmul(z, x, y, value=value)`.
     """
+    if out is not None:
+        if value == 1 and mixed.agree(x, y, z):
+            return _mul_add_into(out, variant, x, y, z)  # type: ignore[no-any-return]
+        return into.copied("mul_add", mul_add(x, y, z, value=value), out, variant)
     if value == 1 and isinstance(y, Tensor) and isinstance(z, Tensor) and isinstance(x, Tensor):
         if x.dtype == y.dtype == z.dtype:
             return _mul_add(variant, x, y, z)

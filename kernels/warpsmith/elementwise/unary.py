@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import Gradients, Inputs, Op, Property
 from warpsmith.elementwise import checks, ladder, samples
 from warpsmith.spec import layout, references
@@ -40,9 +40,9 @@ class Activation:
     seeds: tuple[str, ...] = ()
 
 
-def _add(function: Activation) -> Callable[..., Any]:
+def _add(function: Activation) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Enters a function and its gradient into the catalogue; returns the call behind the public
-    function.
+    function, and that behind its `out`.
     """
     name, gradient = function.name, f"{function.name}_backward"
     more = f", {function.parameter}" if function.parameter else ""
@@ -106,7 +106,7 @@ def _add(function: Activation) -> Callable[..., Any]:
     for op in (forward_op, backward_op):
         catalogue.add(op)
         dispatch.register(op)
-    return dispatch.public(forward_op)
+    return dispatch.public(forward_op), into.register(forward_op)
 
 
 # --- mathematical facts ---------------------------------------------------------------------------
@@ -156,7 +156,7 @@ GATE_FACTS = (
 
 # --- the functions --------------------------------------------------------------------------------
 
-_relu = _add(
+_relu, _relu_into = _add(
     Activation(
         "relu",
         torch.relu,
@@ -169,7 +169,7 @@ _relu = _add(
         seeds=("elementwise_unary_{dtype}",),
     )
 )
-_sigmoid = _add(
+_sigmoid, _sigmoid_into = _add(
     Activation(
         "sigmoid",
         torch.sigmoid,
@@ -178,7 +178,7 @@ _sigmoid = _add(
         properties=(Property("s(x) + s(-x) = 1", _adds_up_to_one),),
     )
 )
-_elu = _add(
+_elu, _elu_into = _add(
     Activation(
         "elu",
         references.elu,
@@ -189,7 +189,7 @@ _elu = _add(
         properties=GATE_FACTS,
     )
 )
-_gelu = _add(
+_gelu, _gelu_into = _add(
     Activation(
         "gelu",
         references.gelu,
@@ -199,7 +199,7 @@ _gelu = _add(
         properties=GATE_FACTS,
     )
 )
-_gelu_tanh = _add(
+_gelu_tanh, _gelu_tanh_into = _add(
     Activation(
         "gelu_tanh",
         references.gelu_tanh,
@@ -208,7 +208,8 @@ _gelu_tanh = _add(
         properties=GATE_FACTS,
     )
 )
-_silu = _add(
+_gelu_by_tanh = dispatch.public(catalogue.entered("gelu_tanh"), "gelu")
+_silu, _silu_into = _add(
     Activation(
         "silu",
         F.silu,
@@ -219,7 +220,7 @@ _silu = _add(
         properties=GATE_FACTS,
     )
 )
-_hardswish = _add(
+_hardswish, _hardswish_into = _add(
     Activation(
         "hardswish",
         F.hardswish,
@@ -229,7 +230,7 @@ _hardswish = _add(
         properties=GATE_FACTS,
     )
 )
-_hardshrink = _add(
+_hardshrink, _hardshrink_into = _add(
     Activation(
         "hardshrink",
         references.hardshrink,
@@ -246,7 +247,7 @@ _hardshrink = _add(
         ),
     )
 )
-_quick_gelu = _add(
+_quick_gelu, _quick_gelu_into = _add(
     Activation(
         "quick_gelu",
         references.quick_gelu,
@@ -255,15 +256,19 @@ _quick_gelu = _add(
         properties=GATE_FACTS,
     )
 )
-_mish = _add(Activation("mish", F.mish, references.mish_backward, F.mish, properties=GATE_FACTS))
+_mish, _mish_into = _add(
+    Activation("mish", F.mish, references.mish_backward, F.mish, properties=GATE_FACTS)
+)
 
 
-def relu(x: Tensor, *, variant: str | None = None) -> Tensor:
+def relu(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
     """Rectified linear unit, `max(x, 0)`; NaN stays NaN.
 
     Args:
         x: any shape, strides and floating dtype (float32, float16, bfloat16, float8_e4m3fn and
             float8_e5m2 have kernels).
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use, "f16x8_pack"; by default the fastest that takes the call.
 
     Returns:
@@ -277,14 +282,18 @@ def relu(x: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         Nair and Hinton 2010, "Rectified Linear Units Improve Restricted Boltzmann Machines".
     """
+    if out is not None:
+        return _relu_into(out, variant, x)
     return _relu(variant, x)
 
 
-def sigmoid(x: Tensor, *, variant: str | None = None) -> Tensor:
+def sigmoid(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
     """Logistic function, `1 / (1 + exp(-x))`.
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -298,15 +307,21 @@ def sigmoid(x: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         `torch.sigmoid`.
     """
+    if out is not None:
+        return _sigmoid_into(out, variant, x)
     return _sigmoid(variant, x)
 
 
-def elu(x: Tensor, alpha: float = 1.0, *, variant: str | None = None) -> Tensor:
+def elu(
+    x: Tensor, alpha: float = 1.0, *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
     """Exponential linear unit: `x` where positive, else `alpha * (exp(x) - 1)`.
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
         alpha: the negated limit for large negative x.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -320,15 +335,21 @@ def elu(x: Tensor, alpha: float = 1.0, *, variant: str | None = None) -> Tensor:
     Reference:
         Clevert et al. 2015, https://arxiv.org/abs/1511.07289
     """
+    if out is not None:
+        return _elu_into(out, variant, x, alpha)
     return _elu(variant, x, alpha)
 
 
-def gelu(x: Tensor, approximate: str = "none", *, variant: str | None = None) -> Tensor:
+def gelu(
+    x: Tensor, approximate: str = "none", *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
     """Gaussian error linear unit, `x * Phi(x)`, Phi being the normal cumulative distribution.
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
         approximate: "none", or "tanh" for `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -343,17 +364,23 @@ def gelu(x: Tensor, approximate: str = "none", *, variant: str | None = None) ->
         Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415
     """
     if approximate == "none":
+        if out is not None:
+            return _gelu_into(out, variant, x)
         return _gelu(variant, x)
     if approximate == "tanh":
-        return _gelu_tanh(variant, x)
+        if out is not None:
+            return _gelu_tanh_into(out, variant, x)
+        return _gelu_by_tanh(variant, x)
     raise RuntimeError(f"gelu: expected approximate to be 'none' or 'tanh', got '{approximate}'")
 
 
-def gelu_tanh(x: Tensor, *, variant: str | None = None) -> Tensor:
+def gelu_tanh(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
     """`gelu` in its tanh approximation, `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -367,14 +394,18 @@ def gelu_tanh(x: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415
     """
+    if out is not None:
+        return _gelu_tanh_into(out, variant, x)
     return _gelu_tanh(variant, x)
 
 
-def silu(x: Tensor, *, variant: str | None = None) -> Tensor:
+def silu(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
     """Sigmoid linear unit, `x / (1 + exp(-x))`, also known as swish.
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -388,17 +419,21 @@ def silu(x: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         Ramachandran et al. 2017, https://arxiv.org/abs/1710.05941
     """
+    if out is not None:
+        return _silu_into(out, variant, x)
     return _silu(variant, x)
 
 
 swish = silu
 
 
-def hardswish(x: Tensor, *, variant: str | None = None) -> Tensor:
+def hardswish(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
     """Piecewise swish, `x * min(max(x + 3, 0), 6) / 6`.
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -412,15 +447,21 @@ def hardswish(x: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         Howard et al. 2019, https://arxiv.org/abs/1905.02244
     """
+    if out is not None:
+        return _hardswish_into(out, variant, x)
     return _hardswish(variant, x)
 
 
-def hardshrink(x: Tensor, lambd: float = 0.5, *, variant: str | None = None) -> Tensor:
+def hardshrink(
+    x: Tensor, lambd: float = 0.5, *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
     """Hard shrinkage: 0 where `-lambd <= x <= lambd`, else `x`; NaN stays NaN.
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
         lambd: half the width of the interval that becomes zero; rounded to a 16-bit dtype of `x`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -434,14 +475,18 @@ def hardshrink(x: Tensor, lambd: float = 0.5, *, variant: str | None = None) -> 
     Reference:
         `torch.nn.functional.hardshrink`.
     """
+    if out is not None:
+        return _hardshrink_into(out, variant, x, lambd)
     return _hardshrink(variant, x, lambd)
 
 
-def quick_gelu(x: Tensor, *, variant: str | None = None) -> Tensor:
+def quick_gelu(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
     """`gelu` approximated by a logistic function, `x / (1 + exp(-1.702 x))`.
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -455,14 +500,18 @@ def quick_gelu(x: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415, section 2.
     """
+    if out is not None:
+        return _quick_gelu_into(out, variant, x)
     return _quick_gelu(variant, x)
 
 
-def mish(x: Tensor, *, variant: str | None = None) -> Tensor:
+def mish(x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
     """`x * tanh(log(1 + exp(x)))`.
 
     Args:
         x: any shape, strides and floating dtype, as in `relu`.
+        out: a tensor for the result, of its shape and dtype, which is returned; not differentiable,
+            and with no variant.
         variant: the kernel to use; by default the fastest that takes the call.
 
     Returns:
@@ -476,4 +525,6 @@ def mish(x: Tensor, *, variant: str | None = None) -> Tensor:
     Reference:
         Misra 2019, https://arxiv.org/abs/1908.08681
     """
+    if out is not None:
+        return _mish_into(out, variant, x)
     return _mish(variant, x)

@@ -11,6 +11,7 @@ from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_sum
 from warpsmith.gemm.matmul import check_alike, check_operand, operations
 from warpsmith.spec.checks import check_device, shape_text
+from warpsmith.spec.memory import check_own_memory
 
 _OP = "accumulate_matmul"
 
@@ -36,6 +37,8 @@ def _check(a: Tensor, b: Tensor, total: Tensor) -> None:
         )
     if not total.is_contiguous():
         raise RuntimeError(f"{_OP}: expected total to be contiguous")
+    for name, x in (("a", a), ("b", b)):
+        check_own_memory(_OP, "total", total, name, x)
 
 
 def _reference(a: Tensor, b: Tensor, total: Tensor) -> Tensor:
@@ -108,7 +111,8 @@ def accumulate_matmul(a: Tensor, b: Tensor, total: Tensor, *, variant: str | Non
 
     Raises:
         RuntimeError: an operand is not floating-point, or fp8, or not 2-D; the dtypes, devices or
-            shapes do not fit; total is not contiguous; the variant cannot take the input.
+            shapes do not fit; total is not contiguous, or shares memory with a or b; the variant
+            cannot take the input.
         ValueError: the variant does not exist.
 
     Reference:

@@ -52,19 +52,28 @@ def largest_of_rows(y: Tensor) -> Tensor:
     return y.detach().abs().amax(-1).to(torch.promote_types(y.dtype, torch.float32))
 
 
-def deal_out(
+def heads_of(
     columns: Tensor, heads: int, kv_heads: int, head_dim: int, layout: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The heads of q, k and v that lie beside each other, each part contiguous."""
+    """The heads of q, k and v where they lie beside each other."""
 
     def part(first: int, count: int) -> Tensor:
         x = columns.narrow(-1, first * head_dim, count * head_dim)
         x = x.unflatten(-1, (count, head_dim))
-        return (x.transpose(1, 2) if layout == "bhsd" else x).clone(
-            memory_format=torch.contiguous_format
-        )
+        return x.transpose(1, 2) if layout == "bhsd" else x
 
     return part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads)
+
+
+def deal_out(
+    columns: Tensor, heads: int, kv_heads: int, head_dim: int, layout: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The heads of q, k and v, each part contiguous."""
+    q, k, v = (
+        x.clone(memory_format=torch.contiguous_format)
+        for x in heads_of(columns, heads, kv_heads, head_dim, layout)
+    )
+    return q, k, v
 
 
 # --- checks ---------------------------------------------------------------------------------------

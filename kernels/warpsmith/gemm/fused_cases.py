@@ -87,6 +87,9 @@ def epilogue_samples() -> tuple[Sample, ...]:
         _epilogue((7, 33), 127, activation="gelu", keep=True),
         _epilogue((5, 1), 16, activation="relu"),
         _epilogue((2, 3, 1), 8, activation="none"),
+        # by tiles of 128 x 192 where there are few multiprocessors, and where there are many
+        _epilogue((130, 32), 328, activation="gelu", residual=False, keep=True, amax=True),
+        _epilogue((1020, 32), 2200, activation="silu", bias="f32", keep=True, small=False),
         _epilogue((300, 128), 264, activation="silu", small=False),
         _epilogue((1000, 1000), 1000, activation="gelu", keep=True, small=False),
         _epilogue((257, 4096), 512, activation="none", bias="f32", scale=0.25, small=False),
@@ -369,6 +372,8 @@ def qkv_samples() -> tuple[Sample, ...]:
         *(_heads((2, 7, 40), (3, 1, 24), layout=layout, bias="strided") for layout in both),
         *(_heads((2, 7, 33), (2, 1, 5), layout=layout) for layout in both),
         _heads((5, 50, 64), (1, 1, 192), layout="bhsd"),
+        *(_heads((2, 65, 32), (2, 2, 64), layout=layout, bias="f32") for layout in both),
+        *(_heads((4, 255, 32), (24, 5, 64), layout=layout, small=False) for layout in both),
         *(_heads((3, 300, 128), (6, 2, 128), layout=layout, small=False) for layout in both),
         Sample(
             "x transposed",

@@ -63,3 +63,8 @@ def fused_qkv(
 
 def accumulate_matmul(a: Tensor, b: Tensor, total: Tensor) -> None:
     total += matmul(a, b, out_dtype="f32")
+
+
+def linear_weight_gradient(grad: Tensor, x: Tensor, wide_bias: bool) -> tuple[Tensor, Tensor]:
+    sums = grad.float().sum(0)
+    return matmul(grad.t(), x), sums if wide_bias else sums.to(grad.dtype)

@@ -6,10 +6,12 @@ It is a composite: `linear_epilogue` and `gated_linear` do the work.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from warpsmith.core import autocast, catalogue
+from warpsmith.core import autocast, autograd, catalogue, into
 from warpsmith.core.catalogue import Composite, PartCall
 from warpsmith.gemm.activations import FUNCTIONS, GATES, check_bias, check_weight
 from warpsmith.gemm.gated_linear import gated_linear, gated_linear_op
@@ -158,6 +160,7 @@ def fused_mlp(
     *,
     activation: str = "silu",
     residual: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The MLP of a transformer's layer: `h w_down^T + b_down + residual` with
     `h = activation(x w_up^T + b_up)`, or, where there is a gate,
@@ -177,6 +180,8 @@ def fused_mlp(
         b_gate: [n], of the dtype of b_up.
         activation: "silu", "gelu" (by erf), "gelu_tanh" or "relu"; without a gate also "none".
         residual: [..., m], of the dtype of x, added to the result; None adds nothing.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable.
 
     Returns:
         A contiguous tensor [..., m] of the dtype of x.
@@ -193,15 +198,24 @@ def fused_mlp(
     _check(x, w_up, w_down, w_gate, b_gate, activation)
     given = (x, w_up, w_down, w_gate, b_up, b_down, b_gate, residual)
     if torch.compiler.is_compiling():
-        return _run(*given, activation)
+        return _call(given, activation, out)
     try:
-        return _run(*given, activation)
+        return _call(given, activation, out)
     except RuntimeError:
-        _check_operands(*autocast.lowered(*given))
+        _check_operands(*(autocast.lowered(*given) if out is None else given))
         raise
 
 
-def _run(
+def _call(given: tuple[Any, ...], activation: str, out: Tensor | None) -> Tensor:
+    if out is None:
+        return _run(*given, activation)  # type: ignore[no-any-return]
+    x, _, w_down, *_ = given
+    into.require(_OP, out, (*x.shape[:-1], w_down.shape[0]), x, given)
+    with autocast.off(x):
+        return _run(*given, activation, out)  # type: ignore[no-any-return]
+
+
+def _by_parts(
     x: Tensor,
     w_up: Tensor,
     w_down: Tensor,
@@ -211,10 +225,14 @@ def _run(
     b_gate: Tensor | None,
     residual: Tensor | None,
     activation: str,
+    out: Tensor | None = None,
 ) -> Tensor:
     if w_gate is None:
         h, *_ = linear_and_more(x, w_up, b_up, None, 1.0, activation)
     else:
         h = gated_linear(x, w_gate, w_up, b_gate, b_up, activation)
-    y, *_ = linear_and_more(h, w_down, b_down, residual, 1.0, "none")
+    y, *_ = linear_and_more(h, w_down, b_down, residual, 1.0, "none", out=out)
     return y
+
+
+_run = autograd.speaking(_OP, _by_parts)

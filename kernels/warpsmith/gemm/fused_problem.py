@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,17 +35,13 @@ from warpsmith.spec.rows import address
 class FusedProblem(Problem):
     """`FusedArgs`."""
 
-    #: "epilogue", "gate", "heads" or "add".
+    #: "epilogue", "gate", "heads", "add" or "gradient".
     ends: str = "epilogue"
     #: Of a gate, the other weight.
     up: Matrix | None = None
     head_size: int = 0
     #: Where results go, where they are not new.
     to: int = 0
-
-    @property
-    def may_split(self) -> bool:
-        return self.ends in ("epilogue", "add")
 
 
 def of_layer(
@@ -72,6 +69,12 @@ def of_sum(a: Tensor, b: Tensor, total: Tensor) -> FusedProblem:
     return FusedProblem(**given, ends="add", to=address(total))
 
 
+def of_weight_gradient(grad: Tensor, x: Tensor, *_: Any) -> FusedProblem:
+    p = product(grad.t(), x)
+    given = {f.name: getattr(p, f.name) for f in fields(p)}
+    return FusedProblem(**given, ends="gradient")
+
+
 # --- conditions -----------------------------------------------------------------------------------
 
 
@@ -81,7 +84,7 @@ def _fused(p: Problem) -> FusedProblem:
 
 
 def _needs_layout(p: Problem) -> str | None:
-    if _fused(p).ends != "add":
+    if _fused(p).ends not in ("add", "gradient"):
         return None if p.a.by_rows else "needs x row-major"
     return None if not p.a.by_rows and p.b.by_rows else "needs a column-major and b row-major"
 
@@ -116,7 +119,7 @@ def _suits_naive(p: Problem) -> str | None:
 
 
 def _plan(p: Problem) -> str:
-    choice = choice_for_fused(p, _fused(p).ends == "gate", _fused(p).may_split, multiprocessors())
+    choice = choice_for_fused(p, _fused(p).ends, multiprocessors())
     return f"{choice}: {choice.clocks} clocks expected, the least of its menu"
 
 
@@ -148,6 +151,6 @@ _RUNGS = (
 )
 
 
-def ladder(problem: Callable[..., Problem]) -> tuple[Rung, ...]:
+def ladder(problem: Callable[..., Problem], *, unproven: bool = False) -> tuple[Rung, ...]:
     """Of an operator, of whose calls `problem` makes the products."""
-    return tuple(on(problem, rung) for rung in _RUNGS)
+    return tuple(replace(on(problem, rung), unproven=unproven) for rung in _RUNGS)

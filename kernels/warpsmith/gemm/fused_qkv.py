@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import autocast, catalogue, dispatch
+from warpsmith.core import autocast, catalogue, dispatch, into
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
-from warpsmith.gemm.activations import check_bias, check_weight, deal_out, sums
+from warpsmith.gemm.activations import check_bias, check_weight, deal_out, heads_of, sums
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
-from warpsmith.gemm.linear_epilogue import bias_gradient, rows, serves
+from warpsmith.gemm.linear_epilogue import parameter_gradients, serves
 from warpsmith.gemm.matmul import check_operand, moved_bytes, operations
 from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
@@ -127,10 +127,9 @@ def _derivative(
     found: dict[str, Tensor | None] = {}
     if "x" in needs:
         found["x"] = torch.ops.warpsmith.matmul(grad, weight)
-    if "weight" in needs:
-        found["weight"] = torch.ops.warpsmith.matmul(rows(grad).t(), rows(x))
-    if "bias" in needs and bias is not None:
-        found["bias"] = bias_gradient(grad, bias)
+    found["weight"], found["bias"] = parameter_gradients(
+        grad, x, bias if "bias" in needs else None, "weight" in needs
+    )
     return found
 
 
@@ -162,6 +161,7 @@ fused_qkv_op = catalogue.add(
 )
 dispatch.register(fused_qkv_op)
 _run = dispatch.public(fused_qkv_op)
+_into = into.register(fused_qkv_op)
 #: Not before a GPU has verified how sequences that end within a tile are stored.
 _PROVEN = False
 
@@ -175,6 +175,7 @@ def fused_qkv(
     kv_heads: int | None = None,
     head_dim: int,
     layout: str = "bshd",
+    out: tuple[Tensor, Tensor, Tensor] | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of attention in one product: `x weight^T + bias`, whose columns are
@@ -192,6 +193,9 @@ def fused_qkv(
         kv_heads: of k and of v; None: as many.
         head_dim: of each head. From sm_90 on best a multiple of 64, on tensor cores of 8.
         layout: "bshd" or "bhsd", of the results.
+        out: contiguous tensors for q, k and v, of their shapes and dtype, which get the results and
+            are returned (`docs/pytorch.md`, results in tensors of the caller). Not differentiable,
+            and with no variant.
         variant: one rung by name instead of the best one, "bf16_wgmma".
 
     Returns:
@@ -201,19 +205,33 @@ def fused_qkv(
     Raises:
         RuntimeError: x is not floating-point, or fp8, or not 3-D; the dtypes, devices or shapes do
             not fit; there is no such layout; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.nn.functional.linear`, split and reshaped.
     """
     kv_heads = heads if kv_heads is None else kv_heads
-    if variant is None:
+    if out is not None:
+        into.alone(_OP, variant)
+    elif variant is None:
         x, weight, bias = autocast.lowered(x, weight, bias)
+    dealt = (heads, kv_heads, head_dim, layout)
     in_packs = head_dim % 8 == 0 or not (isinstance(x, Tensor) and x.is_cuda)
     if variant is None and not (in_packs and serves(_PROVEN, x, weight)):
-        _check(x, weight, bias, heads, kv_heads, head_dim, layout)
-        fits = bias is None or bias.dtype == x.dtype
-        columns = torch.ops.warpsmith.linear(x, weight, bias if fits else None)
-        columns = columns if fits else (columns + bias).to(x.dtype)
-        return deal_out(columns, heads, kv_heads, head_dim, layout)
-    return _run(variant, x, weight, bias, heads, kv_heads, head_dim, layout)
+        _check(x, weight, bias, *dealt)
+        if out is None:
+            return deal_out(_columns(x, weight, bias), *dealt)
+        with autocast.off(x):
+            found = heads_of(_columns(x, weight, bias), *dealt)
+            return into.copied_all(_OP, ("q", "k", "v"), found, out)  # type: ignore[no-any-return]
+    if out is not None:
+        return _into(out, variant, x, weight, bias, *dealt)  # type: ignore[no-any-return]
+    return _run(variant, x, weight, bias, *dealt)
+
+
+def _columns(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The heads beside each other, by the kernels of `linear`."""
+    if bias is None or bias.dtype == x.dtype:
+        return torch.ops.warpsmith.linear(x, weight, bias)  # type: ignore[no-any-return]
+    columns: Tensor = torch.ops.warpsmith.linear(x, weight)
+    return (columns + bias).to(x.dtype)

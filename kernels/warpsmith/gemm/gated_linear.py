@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import autocast, catalogue, dispatch
+from warpsmith.core import autocast, autograd, catalogue, dispatch, into
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.activations import (
@@ -23,9 +23,9 @@ from warpsmith.gemm.activations import (
 )
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
 from warpsmith.gemm.linear_epilogue import (
-    bias_gradient,
     differentiates,
     is_proven,
+    parameter_gradients,
     rows,
     serves,
 )
@@ -176,10 +176,9 @@ def _derivative(
                 if before is None
                 else ops.addmm(rows(before), rows(grad), weight).reshape(before.shape)
             )
-        if f"w_{of}" in needs:
-            found[f"w_{of}"] = ops.matmul(rows(grad).t(), rows(x))
-        if f"b_{of}" in needs and bias is not None:
-            found[f"b_{of}"] = bias_gradient(grad, bias)
+        found[f"w_{of}"], found[f"b_{of}"] = parameter_gradients(
+            grad, x, bias if f"b_{of}" in needs else None, f"w_{of}" in needs
+        )
     return found
 
 
@@ -217,6 +216,7 @@ gated_linear_op = catalogue.add(
 )
 dispatch.register(gated_linear_op)
 _run = dispatch.public(gated_linear_op)
+_into = into.register(gated_linear_op)
 _PROVEN = is_proven(gated_linear_op)
 
 
@@ -227,8 +227,9 @@ def _composed(
     b_gate: Tensor | None,
     b_up: Tensor | None,
     activation: str,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """In several steps, by the kernels of each."""
+    """In several steps, by the kernels of each, the last of which writes to a given `out`."""
     ops = torch.ops.warpsmith
     gate, up = (
         ops.linear(x, w, b)
@@ -237,7 +238,16 @@ def _composed(
         for w, b in ((w_gate, b_gate), (w_up, b_up))
     )
     gated = None if activation == "relu" else getattr(ops, f"{activation}_and_mul")
-    return gate.relu() * up if gated is None else gated(gate, up), gate, up
+    if out is None:
+        y = gate.relu() * up if gated is None else gated(gate, up)
+    elif gated is None:
+        y = into.by_last(_OP, ops.mul, out, gate, gate.relu(), up)
+    else:
+        y = into.by_last(_OP, gated, out, gate, gate, up)
+    return y, gate, up
+
+
+_run_composed = autograd.speaking("gated_linear", _composed)
 
 
 @overload
@@ -251,6 +261,7 @@ def gated_linear(
     *,
     keep: Literal[False] = ...,
     amax: Literal[False] = ...,
+    out: Tensor | None = ...,
     variant: str | None = ...,
 ) -> Tensor: ...
 @overload
@@ -264,6 +275,7 @@ def gated_linear(
     *,
     keep: Literal[True],
     amax: bool = ...,
+    out: Tensor | None = ...,
     variant: str | None = ...,
 ) -> tuple[Tensor, ...]: ...
 @overload
@@ -277,6 +289,7 @@ def gated_linear(
     *,
     keep: Literal[False] = ...,
     amax: Literal[True],
+    out: Tensor | None = ...,
     variant: str | None = ...,
 ) -> tuple[Tensor, ...]: ...
 def gated_linear(
@@ -289,6 +302,7 @@ def gated_linear(
     *,
     keep: bool = False,
     amax: bool = False,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """The gate of an MLP in one kernel: `activation(x w_gate^T + b_gate) * (x w_up^T + b_up)`.
@@ -309,6 +323,9 @@ def gated_linear(
             multiplied by.
         amax: whether the largest magnitude of each row of the result is returned too, [...] in f32,
             for a quantiser. Not differentiable.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant, keep or amax.
         variant: one rung by name instead of the best one, "bf16_wgmma".
 
     Returns:
@@ -318,16 +335,19 @@ def gated_linear(
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
             fit; the activation is unknown; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist; out stands beside what it cannot.
 
     Reference:
         `activation(torch.nn.functional.linear(x, w_gate, b_gate)) * F.linear(x, w_up, b_up)`.
     """
+    if out is not None:
+        given = (x, w_gate, w_up, b_gate, b_up, activation)
+        return _into_given(out, variant, *given, more=keep or amax)
     if variant is None:
         x, w_gate, w_up, b_gate, b_up = autocast.lowered(x, w_gate, w_up, b_gate, b_up)
     if variant is None and not serves(_PROVEN, x, w_gate):
         _check(x, w_gate, w_up, b_gate, b_up, activation)
-        y, gate, up = _composed(x, w_gate, w_up, b_gate, b_up, activation)
+        y, gate, up = _run_composed(x, w_gate, w_up, b_gate, b_up, activation)
         largest = largest_of_rows(y) if amax else None
     else:
         kept = keep or differentiates(x, w_gate, w_up, b_gate, b_up)
@@ -335,3 +355,27 @@ def gated_linear(
     if not (keep or amax):
         return y
     return y, *((gate, up) if keep else ()), *((largest,) if amax else ())
+
+
+def _into_given(
+    out: Tensor,
+    variant: str | None,
+    x: Tensor,
+    w_gate: Tensor,
+    w_up: Tensor,
+    b_gate: Tensor | None,
+    b_up: Tensor | None,
+    activation: str,
+    *,
+    more: bool,
+) -> Tensor:
+    """Into `out`; `more`: something else is asked for beside the result."""
+    if more:
+        raise ValueError(f"{_OP}: expected neither keep nor amax beside out")
+    given = (x, w_gate, w_up, b_gate, b_up, activation)
+    if serves(_PROVEN, x, w_gate):
+        return _into(out, variant, *given, False, False)  # type: ignore[no-any-return]
+    into.alone(_OP, variant)
+    _check(*given)
+    with autocast.off(x):
+        return _run_composed(*given, out)[0]  # type: ignore[no-any-return]

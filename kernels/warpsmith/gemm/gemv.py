@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import PACK, Condition, Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.gemm import gemv_cases as cases
 from warpsmith.gemm import layout
@@ -277,9 +277,10 @@ gemv_op = catalogue.add(
 )
 dispatch.register(gemv_op)
 _gemv = dispatch.public(gemv_op)
+_gemv_into = into.register(gemv_op)
 
 
-def gemv(a: Tensor, x: Tensor, *, variant: str | None = None) -> Tensor:
+def gemv(a: Tensor, x: Tensor, *, out: Tensor | None = None, variant: str | None = None) -> Tensor:
     """A matrix times one vector or a few: `y[row] = a[row, 0] * x[0] + a[row, 1] * x[1] + ...`.
 
     For a batch of vectors this is a linear layer without bias at the batch sizes of decoding: the
@@ -290,6 +291,8 @@ def gemv(a: Tensor, x: Tensor, *, variant: str | None = None) -> Tensor:
         a: [m, k], the weights, f32, f16 or bf16 (f64 by the reference), any strides: rows of any
             pitch, and transposed views, are read where they lie.
         x: [k] or [vectors, k] with at most 16 vectors, of the dtype and device of a, any strides.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned; not
+            differentiable, and with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_skinny_f32". Those of f16
             whose name ends in "f16" add in f16: they overflow beyond 65504 and keep 11 bits.
 
@@ -299,9 +302,11 @@ def gemv(a: Tensor, x: Tensor, *, variant: str | None = None) -> Tensor:
     Raises:
         RuntimeError: a is not floating-point, or fp8, or not 2-D; x has another dtype or device,
             does not fit a, or has more than 16 rows; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.mv(a, x)`, and `torch.nn.functional.linear(x, a)`.
     """
+    if out is not None:
+        return _gemv_into(out, variant, a, x)  # type: ignore[no-any-return]
     return _gemv(variant, a, x)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import PACK, Cost, Op, Property, Rung
 from warpsmith.gemm import gemv_complex_cases as cases
 from warpsmith.gemm import layout
@@ -105,9 +105,12 @@ gemv_complex_op = catalogue.add(
 )
 dispatch.register(gemv_complex_op)
 _gemv_complex = dispatch.public(gemv_complex_op)
+_gemv_complex_into = into.register(gemv_complex_op)
 
 
-def gemv_complex(a: Tensor, x: Tensor, *, variant: str | None = None) -> Tensor:
+def gemv_complex(
+    a: Tensor, x: Tensor, *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
     """A complex matrix times one complex vector or a few, complex half included:
     `y[row] = a[row, 0] * x[0] + a[row, 1] * x[1] + ...`.
 
@@ -118,6 +121,8 @@ def gemv_complex(a: Tensor, x: Tensor, *, variant: str | None = None) -> Tensor:
             a real and an imaginary part. Any strides.
         x: [k] or [vectors, k] with at most 16 vectors, or the same with a last dimension of 2, of
             the dtype and device of a, any strides.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned; with no
+            variant.
         variant: one rung by name instead of the best one, "f16x8_pack_f32".
 
     Returns:
@@ -128,19 +133,24 @@ def gemv_complex(a: Tensor, x: Tensor, *, variant: str | None = None) -> Tensor:
         RuntimeError: a is neither complex nor floating-point, or of another shape; x has another
             dtype or device, does not fit a, or has more than 16 vectors; the variant cannot take
             the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.mv` of complex tensors.
     """
     if not (isinstance(a, Tensor) and a.is_complex() and isinstance(x, Tensor)):
+        if out is not None:
+            return _gemv_complex_into(out, variant, a, x)  # type: ignore[no-any-return]
         return _gemv_complex(variant, a, x)
     if a.dim() != 2:
         raise RuntimeError(f"{_OP}: expected a to have shape (m, k), got shape {shape_text(a)}")
     if x.dtype != a.dtype:
         raise RuntimeError(f"{_OP}: expected x to have dtype {a.dtype} like a, got {x.dtype}")
-    y = _gemv_complex(variant, _pairs(a), _pairs(x))
-    return torch.view_as_complex(y)
+    if isinstance(out, Tensor) and out.dtype == a.dtype and not out.is_conj():
+        _gemv_complex_into(torch.view_as_real(out), variant, _pairs(a), _pairs(x))
+        return out
+    y = torch.view_as_complex(_gemv_complex(variant, _pairs(a), _pairs(x)))
+    return y if out is None else into.copied(_OP, y, out, variant)
 
 
 def _pairs(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import FP8, PACK, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import gemv_scaled_cases as cases
 from warpsmith.gemm import layout
@@ -41,7 +41,10 @@ def _check(a: Tensor, x: Tensor, scale: Tensor) -> None:
 
 def _reference(a: Tensor, x: Tensor, scale: Tensor) -> Tensor:
     wide = wide_dtype(x.dtype)
-    return (F.linear(x.to(wide), a.to(wide)) * scale.to(wide)).to(x.dtype)
+    product = F.linear(x.to(wide), a.to(wide))
+    if a.shape[1] == 0:  # no products to scale, by whatever it is, as in torch._scaled_mm
+        return product.to(x.dtype)
+    return (product * scale.to(wide)).to(x.dtype)
 
 
 def _eager(a: Tensor, x: Tensor, scale: Tensor) -> Tensor:
@@ -162,9 +165,17 @@ gemv_scaled_op = catalogue.add(
 )
 dispatch.register(gemv_scaled_op)
 _gemv_scaled = dispatch.public(gemv_scaled_op)
+_gemv_scaled_into = into.register(gemv_scaled_op)
 
 
-def gemv_scaled(a: Tensor, x: Tensor, scale: Tensor, *, variant: str | None = None) -> Tensor:
+def gemv_scaled(
+    a: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    *,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
     """8-bit weights with scales times one vector or a few:
     `y[row] = scale[row] * (a[row, 0] * x[0] + a[row, 1] * x[1] + ...)`.
 
@@ -177,6 +188,8 @@ def gemv_scaled(a: Tensor, x: Tensor, scale: Tensor, *, variant: str | None = No
             strides; best with contiguous rows aligned to 16 bytes.
         x: [k] or [vectors, k] with at most 16 vectors, f32, f16 or bf16, any strides.
         scale: f32, one value per row, [m], or one for all of them, of shape ().
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned; with no
+            variant.
         variant: one rung by name instead of the best one, "e4m3x16_pack_skinny_f32".
 
     Returns:
@@ -186,9 +199,11 @@ def gemv_scaled(a: Tensor, x: Tensor, scale: Tensor, *, variant: str | None = No
         RuntimeError: a is neither floating-point nor int8, or not 2-D; x is not floating-point, or
             fp8, does not fit a, or has more than 16 rows; scale is not f32, or of another shape; x
             or scale is on another device; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.nn.functional.linear(x.float(), a.float()) * scale`, rounded to the dtype of x.
     """
+    if out is not None:
+        return _gemv_scaled_into(out, variant, a, x, scale)  # type: ignore[no-any-return]
     return _gemv_scaled(variant, a, x, scale)

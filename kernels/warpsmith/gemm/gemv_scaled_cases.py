@@ -96,7 +96,7 @@ def samples() -> tuple[Sample, ...]:
         Sample("expanded scale", lambda i: (*call(i, 20, 256)[:2], scales(i, 1).expand(20))),
         Sample("no rows", lambda i: call(i, 0, 64)),
         Sample("no vectors", lambda i: (*_cut(i, 5, 64, 0), scales(i, 5))),
-        Sample("k of 0", lambda i: call(i, 5, 0, 3)),
+        Sample("k of 0", lambda i: (*call(i, 5, 0, 3)[:2], _special(i, 5))),
         Sample("row stride", lambda i: (*_cut(i, 33, 256, 2, pitch=320), scales(i, 33))),
         Sample("odd row stride", lambda i: (*_cut(i, 9, 256, 1, pitch=257), scales(i, 9))),
         Sample("transposed", lambda i: (weights(i, 48, 33).t(), values(i, 48), scales(i, 33))),
@@ -152,6 +152,12 @@ def _nonfinite(inputs: Inputs) -> Call:
     x[0, 1000] = float("inf")
     x[1, 3] = float("nan")
     return a, x, scale
+
+
+def _special(inputs: Inputs, count: int) -> Tensor:
+    """Scales of nothing."""
+    values = (float("nan"), float("inf"), -2.0)
+    return torch.tensor([values[i % 3] for i in range(count)], device=inputs.device)
 
 
 def _beyond_f16(inputs: Inputs) -> Call:

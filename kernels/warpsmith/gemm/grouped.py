@@ -55,11 +55,13 @@ def _ordered(x: Tensor, by_rows: bool) -> Matrix:
     return Matrix(address(x), x.stride(1 - along) if lines > 1 else 0, 0, by_rows)
 
 
-def grouped_problem(x: Tensor, w: Tensor, offsets: Tensor) -> GroupedProblem:
+def grouped_problem(x: Tensor, w: Tensor, offs: Tensor) -> GroupedProblem:
+    """Lines of groups along k run along m and n, those of fp8 along k."""
     along_k = w.dim() == 2
-    (m, k), n, groups = x.shape, w.shape[-1], offsets.shape[0]
-    of_w = _ordered(w, True) if along_k else product(x, w).b
-    return GroupedProblem(_ordered(x, not along_k), of_w, groups, m, n, k, along_k, x.dtype)
+    (m, k), n, groups = x.shape, w.shape[-1], offs.shape[0]
+    lines_along_k = not along_k or x.dtype.itemsize == 1
+    of_w = _ordered(w, not lines_along_k) if along_k else product(x, w).b
+    return GroupedProblem(_ordered(x, lines_along_k), of_w, groups, m, n, k, along_k, x.dtype)
 
 
 def _ceil_div(a: int, b: int) -> int:
@@ -108,6 +110,14 @@ def needs_lines_for_maps(p: GroupedProblem) -> str | None:
     )
 
 
+def needs_rows(p: GroupedProblem) -> str | None:
+    return "takes groups of rows" if p.along_k else None
+
+
+def needs_along_k(p: GroupedProblem) -> str | None:
+    return None if p.along_k else "takes groups along k"
+
+
 _needs_wgmma = problem.condition(ladder_wgmma.needs_wgmma).of(lambda x, w, *_: product(x, w))
 
 
@@ -119,8 +129,8 @@ def condition(*checks: Check, wgmma: bool = False) -> Condition:
         wgmma: whether the GPU has to have wgmma.
     """
 
-    def when(x: Tensor, w: Tensor, offsets: Tensor) -> str | None:
-        p = grouped_problem(x, w, offsets)
+    def when(x: Tensor, w: Tensor, offs: Tensor) -> str | None:
+        p = grouped_problem(x, w, offs)
         if p.empty:
             return None
         if wgmma and (why := _needs_wgmma(x, w)):

@@ -91,30 +91,30 @@ def _by_k(sizes: Sequence[int], m: int, n: int, small: bool = True) -> Sample:
 
 def _shared(i: Inputs) -> Call:
     """All groups have one matrix."""
-    x, w, offsets = by_rows(i, (5, 12, 3), 24, 32)
-    return x, w[:1].expand(3, -1, -1), offsets
+    x, w, offs = by_rows(i, (5, 12, 3), 24, 32)
+    return x, w[:1].expand(3, -1, -1), offs
 
 
 def _within(i: Inputs) -> Call:
-    """Rows and matrices with room between them, offsets that are every second value."""
-    offsets = ends(i, 40, 3, 90)
-    wide = torch.stack((offsets, offsets), 1).reshape(-1)
+    """Rows and matrices with room between them, ends that are every second value."""
+    offs = ends(i, 40, 3, 90)
+    wide = torch.stack((offs, offs), 1).reshape(-1)
     return i.randn(133, 96)[:, :64], i.randn(5, 72, 80, salt=1)[::2, :, :64].mT, wide[::2]
 
 
 def _nonfinite(i: Inputs) -> Call:
     """In rows of one group, which those beside it do not meet."""
-    x, w, offsets = by_rows(i, (20, 20, 24), 24, 64)
+    x, w, offs = by_rows(i, (20, 20, 24), 24, 64)
     x[20, 3], x[39, 63], x[25, 0] = math.nan, math.inf, -math.inf
     w[2, 5, 7] = math.nan
-    return x, w, offsets
+    return x, w, offs
 
 
 def _nonfinite_along_k(i: Inputs) -> Call:
     """In the first and the last value of a group along k."""
-    x, w, offsets = by_k(i, (37, 20, 43), 24, 32)
+    x, w, offs = by_k(i, (37, 20, 43), 24, 32)
     x[3, 37], x[5, 56], w[56, 9] = math.nan, math.inf, -math.inf
-    return x, w, offsets
+    return x, w, offs
 
 
 def _misaligned(i: Inputs) -> Call:
@@ -152,7 +152,7 @@ def _swapped(call: Call) -> Call:
 
 _spoilt = Spoiler(
     "grouped_matmul",
-    lambda i: {"x": i.randn(6, 8), "w": i.randn(2, 8, 4), "offsets": ends(i, 2, 4)},
+    lambda i: {"x": i.randn(6, 8), "w": i.randn(2, 8, 4), "offs": ends(i, 2, 4)},
 )
 
 
@@ -172,25 +172,25 @@ def _errors() -> tuple[Bad, ...]:
             w=lambda i: i.randn(2, 8, 4).double(),
         ),
         _spoilt(
-            "offsets in int64",
-            r"expected offsets to have dtype torch\.int32, got torch\.int64",
-            offsets=lambda i: ends(i, 2, 4).long(),
+            "offs in int64",
+            r"expected offs to have dtype torch\.int32, got torch\.int64",
+            offs=lambda i: ends(i, 2, 4).long(),
         ),
         _spoilt(
-            "2-D offsets",
-            r"expected offsets to be 1-D, got shape \(1, 2\)",
-            offsets=lambda i: ends(i, 2, 4).unsqueeze(0),
+            "2-D offs",
+            r"expected offs to be 1-D, got shape \(1, 2\)",
+            offs=lambda i: ends(i, 2, 4).unsqueeze(0),
         ),
         _spoilt(
-            "too many offsets",
-            r"expected offsets to have shape \(2,\), one end per matrix of w, got \(3,\)",
-            offsets=lambda i: ends(i, 2, 2, 2),
+            "too many offs",
+            r"expected offs to have shape \(2,\), one end per matrix of w, got \(3,\)",
+            offs=lambda i: ends(i, 2, 2, 2),
         ),
         _spoilt(
             "devices differ",
-            r"expected offsets to be on cuda:\d+ like x, got cpu",
+            r"expected offs to be on cuda:\d+ like x, got cpu",
             cuda_only=True,
-            offsets=lambda i: ends(i, 2, 4).cpu(),
+            offs=lambda i: ends(i, 2, 4).cpu(),
         ),
     )
 
@@ -211,8 +211,8 @@ def whole_numbers(grouped_matmul: Function, inputs: Inputs) -> None:
         made = torch.randint(-3, 4, shape, generator=generator)
         return made.to(inputs.device, inputs.dtype)
 
-    x, w, g, offsets = drawn(total, 72), drawn(14, 72, 136), drawn(total, 136), ends(inputs, *sizes)
-    y, dw = grouped_matmul(x, w, offsets), grouped_matmul(x.t(), g, offsets)
+    x, w, g, offs = drawn(total, 72), drawn(14, 72, 136), drawn(total, 136), ends(inputs, *sizes)
+    y, dw = grouped_matmul(x, w, offs), grouped_matmul(x.t(), g, offs)
     first = 0
     for group, size in enumerate(sizes):
         rows = slice(first, first + size)
@@ -225,20 +225,30 @@ def whole_numbers(grouped_matmul: Function, inputs: Inputs) -> None:
 
 def rows_of_no_group(grouped_matmul: Function, inputs: Inputs) -> None:
     """Rows past the last end are not read, and those before it do not depend on them."""
-    x, w, offsets = by_rows(inputs, (40, 0, 75), 72, 64)
+    x, w, offs = by_rows(inputs, (40, 0, 75), 72, 64)
     more = torch.cat((x, torch.full_like(x[:50], math.nan)))
-    assert torch.equal(grouped_matmul(more, w, offsets)[:115], grouped_matmul(x, w, offsets))
-    x, w, offsets = by_k(inputs, (40, 0, 75), 72, 64)
+    assert torch.equal(grouped_matmul(more, w, offs)[:115], grouped_matmul(x, w, offs))
+    x, w, offs = by_k(inputs, (40, 0, 75), 72, 64)
     longer = torch.cat((x.t(), torch.full_like(x.t()[:50], math.nan))).t()
     wider = torch.cat((w, torch.full_like(w[:50], math.nan)))
-    assert torch.equal(grouped_matmul(longer, wider, offsets), grouped_matmul(x, w, offsets))
+    assert torch.equal(grouped_matmul(longer, wider, offs), grouped_matmul(x, w, offs))
 
 
 def wrong_ends(grouped_matmul: Function, inputs: Inputs) -> None:
-    """Ends past the last row, and some that decrease, reach nothing outside of the operands."""
+    """Ends past the last row, and some that decrease, reach nothing outside of the operands; on a
+    CPU, where they can be seen, those that decrease are refused.
+    """
     x, w, _ = by_rows(inputs, (40, 40, 40), 72, 64)
-    offsets = torch.tensor((40, 20, 1000), dtype=torch.int32, device=inputs.device)
-    y = grouped_matmul(x, w, offsets)
+    offs = torch.tensor((40, 20, 1000), dtype=torch.int32, device=inputs.device)
+    if not offs.is_cuda:
+        said = ""
+        try:
+            grouped_matmul(x, w, offs)
+        except RuntimeError as error:
+            said = str(error)
+        assert "expected offs that do not decrease, got 20 behind 40" in said
+        offs = torch.tensor((20, 40, 1000), dtype=torch.int32)
+    y = grouped_matmul(x, w, offs)
     close = {"rtol": 0.1, "atol": 0.1 * y[:20].abs().max().item()}
     torch.testing.assert_close(y[:20], x[:20] @ w[0], **close)
     torch.testing.assert_close(y[40:], x[40:] @ w[2], **close)
@@ -283,6 +293,6 @@ def bench() -> tuple[Sample, ...]:
     )
 
 
-def grouped_mm(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
+def grouped_mm(x: Tensor, w: Tensor, offs: Tensor) -> Tensor:
     """PyTorch's own."""
-    return torch.nn.functional.grouped_mm(x, w, offs=offsets)
+    return torch.nn.functional.grouped_mm(x, w, offs=offs)

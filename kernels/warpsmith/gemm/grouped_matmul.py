@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.gemm import grouped_cases as cases
 from warpsmith.gemm.grouped import (
@@ -28,23 +28,31 @@ from warpsmith.gemm.reference_in_large import among_others
 from warpsmith.spec.checks import check_device, shape_text
 
 
-def check_groups(op: str, x: Tensor, w: Tensor, offsets: Tensor) -> None:
-    """Of what the kernels of groups share: the shapes, and the offsets."""
-    check_device(op, "offsets", offsets, x, "x")
-    if offsets.dtype != torch.int32:
-        raise RuntimeError(f"{op}: expected offsets to have dtype torch.int32, got {offsets.dtype}")
-    if offsets.dim() != 1:
-        raise RuntimeError(f"{op}: expected offsets to be 1-D, got shape {shape_text(offsets)}")
+def check_groups(op: str, x: Tensor, w: Tensor, offs: Tensor) -> None:
+    """Of what the kernels of groups share: the shapes, and the ends of groups."""
+    check_device(op, "offs", offs, x, "x")
+    if offs.dtype != torch.int32:
+        raise RuntimeError(f"{op}: expected offs to have dtype torch.int32, got {offs.dtype}")
+    if offs.dim() != 1:
+        raise RuntimeError(f"{op}: expected offs to be 1-D, got shape {shape_text(offs)}")
     if x.shape[1] != w.shape[-2]:
         raise RuntimeError(f"{op}: cannot multiply shapes {shape_text(x)} and {shape_text(w)}")
-    if w.dim() == 3 and offsets.shape[0] != w.shape[0]:
+    if w.dim() == 3 and offs.shape[0] != w.shape[0]:
         raise RuntimeError(
-            f"{op}: expected offsets to have shape ({w.shape[0]},), one end per matrix of w, "
-            f"got {shape_text(offsets)}"
+            f"{op}: expected offs to have shape ({w.shape[0]},), one end per matrix of w, "
+            f"got {shape_text(offs)}"
         )
+    if type(offs) is Tensor and offs.device.type == "cpu":  # on a GPU nobody waits to see them
+        falls = (offs.diff() < 0).nonzero()
+        if falls.numel():
+            first = int(falls[0, 0])
+            raise RuntimeError(
+                f"{op}: expected offs that do not decrease, got {int(offs[first + 1])} behind "
+                f"{int(offs[first])}"
+            )
 
 
-def _check(x: Tensor, w: Tensor, offsets: Tensor) -> None:
+def _check(x: Tensor, w: Tensor, offs: Tensor) -> None:
     op = "grouped_matmul"
     check_operand(op, "x", x, 0)
     check_operand(op, "w", w, 0)
@@ -53,27 +61,28 @@ def _check(x: Tensor, w: Tensor, offsets: Tensor) -> None:
     if w.dim() not in (2, 3):
         raise RuntimeError(f"{op}: expected w to be 2-D or 3-D, got shape {shape_text(w)}")
     check_alike(op, "w", w, x, "x")
-    check_groups(op, x, w, offsets)
+    check_groups(op, x, w, offs)
 
 
-def _shape(x: Tensor, w: Tensor, offsets: Tensor) -> tuple[int, ...]:
+def result_shape(x: Tensor, w: Tensor, offs: Tensor) -> tuple[int, ...]:
+    """[m, n], or of groups along k [groups, m, n]."""
     shape = (x.shape[0], w.shape[-1])
-    return (offsets.shape[0], *shape) if w.dim() == 2 else shape
+    return (offs.shape[0], *shape) if w.dim() == 2 else shape
 
 
-def spans(offsets: Tensor, total: int) -> list[slice]:
+def spans(offs: Tensor, total: int) -> list[slice]:
     """The rows of each group, within the total."""
-    ends = [min(max(end, 0), total) for end in offsets.tolist()]
+    ends = [min(max(end, 0), total) for end in offs.tolist()]
     return [slice(first, max(first, end)) for first, end in zip((0, *ends), ends, strict=False)]
 
 
 Product = Callable[[Tensor, Tensor], Tensor]
 
 
-def _group_by_group(multiply: Product, x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
-    out = x.new_zeros(_shape(x, w, offsets))
+def _group_by_group(multiply: Product, x: Tensor, w: Tensor, offs: Tensor) -> Tensor:
+    out = x.new_zeros(result_shape(x, w, offs))
     along_k = w.dim() == 2
-    for group, span in enumerate(spans(offsets, x.shape[1 if along_k else 0])):
+    for group, span in enumerate(spans(offs, x.shape[1 if along_k else 0])):
         if span.start == span.stop:
             continue
         if along_k:
@@ -83,47 +92,47 @@ def _group_by_group(multiply: Product, x: Tensor, w: Tensor, offsets: Tensor) ->
     return out
 
 
-def _reference(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
-    return _group_by_group(torch.matmul, x, w, offsets)
+def _reference(x: Tensor, w: Tensor, offs: Tensor) -> Tensor:
+    return _group_by_group(torch.matmul, x, w, offs)
 
 
-def _among_others(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
+def _among_others(x: Tensor, w: Tensor, offs: Tensor) -> Tensor:
     def multiply(a: Tensor, b: Tensor) -> Tensor:
         return among_others(torch.matmul, a, b)
 
-    return _group_by_group(multiply, x, w, offsets)
+    return _group_by_group(multiply, x, w, offs)
 
 
-def _derivative(grad: Tensor, x: Tensor, w: Tensor, offsets: Tensor, needs: Needs) -> Gradients:
+def _derivative(grad: Tensor, x: Tensor, w: Tensor, offs: Tensor, needs: Needs) -> Gradients:
     """Products of groups again: of rows and along k change places."""
     product = torch.ops.warpsmith.grouped_matmul
     grad = grad.to(x.dtype)
     found: dict[str, Tensor | None] = {}
     if w.dim() == 3:
         if "x" in needs:
-            found["x"] = product(grad, w.mT, offsets)
+            found["x"] = product(grad, w.mT, offs)
         if "w" in needs:  # as w lies, which autograd would copy it to
             if w.shape[1] > 1 and w.stride(1) == 1:
-                found["w"] = product(grad.t(), x, offsets).mT
+                found["w"] = product(grad.t(), x, offs).mT
             else:
-                found["w"] = product(x.t(), grad, offsets)
+                found["w"] = product(x.t(), grad, offs)
     else:
         if "x" in needs:
-            found["x"] = product(w, grad.mT, offsets).t()
+            found["x"] = product(w, grad.mT, offs).t()
         if "w" in needs:
-            found["w"] = product(x.t(), grad, offsets)
+            found["w"] = product(x.t(), grad, offs)
     return found
 
 
-def _suits_naive(x: Tensor, w: Tensor, offsets: Tensor) -> str | None:
-    p = grouped_problem(x, w, offsets)
+def _suits_naive(x: Tensor, w: Tensor, offs: Tensor) -> str | None:
+    p = grouped_problem(x, w, offs)
     depth = p.k + p.groups if p.along_k else p.k
     few = p.empty or p.m * p.n <= 2**24 // depth
     return None if few else "the products are large"
 
 
-def _plan_wgmma(x: Tensor, w: Tensor, offsets: Tensor) -> str | None:
-    p = grouped_problem(x, w, offsets)
+def _plan_wgmma(x: Tensor, w: Tensor, offs: Tensor) -> str | None:
+    p = grouped_problem(x, w, offs)
     if p.empty:
         return None
     return str(choose(GroupedSizes(p.groups, p.m, p.n, p.k, p.along_k, p.size, multiprocessors())))
@@ -158,19 +167,19 @@ _LADDER = (
 )
 
 
-def _bytes(x: Tensor, w: Tensor, offsets: Tensor) -> int:
-    written = math.prod(_shape(x, w, offsets))
-    return (x.numel() + w.numel() + written) * x.element_size() + 4 * offsets.numel()
+def _bytes(x: Tensor, w: Tensor, offs: Tensor) -> int:
+    written = math.prod(result_shape(x, w, offs))
+    return (x.numel() + w.numel() + written) * x.element_size() + 4 * offs.numel()
 
 
 grouped_matmul_op = catalogue.add(
     Op(
-        "grouped_matmul(Tensor x, Tensor w, Tensor offsets) -> Tensor",
+        "grouped_matmul(Tensor x, Tensor w, Tensor offs) -> Tensor",
         family="gemm",
         reference=_reference,
         ladder=_LADDER,
         triton="grouped_matmul_triton:grouped_matmul",
-        fake=lambda x, w, offsets: x.new_empty(_shape(x, w, offsets)),
+        fake=lambda x, w, offs: x.new_empty(result_shape(x, w, offs)),
         check=_check,
         backward=_derivative,
         alternatives=(_among_others,),
@@ -193,11 +202,19 @@ grouped_matmul_op = catalogue.add(
 )
 dispatch.register(grouped_matmul_op)
 _grouped_matmul = dispatch.public(grouped_matmul_op)
+_grouped_matmul_into = into.register(grouped_matmul_op)
 
 
-def grouped_matmul(x: Tensor, w: Tensor, offsets: Tensor, *, variant: str | None = None) -> Tensor:
+def grouped_matmul(
+    x: Tensor,
+    w: Tensor,
+    offs: Tensor,
+    *,
+    out: Tensor | None = None,
+    variant: str | None = None,
+) -> Tensor:
     """Products of groups of rows, each with a matrix of its own: `y[r] = x[r] w[g]` for the rows r
-    of group g, which are `offsets[g - 1]` to `offsets[g] - 1`, from 0 on. The offsets stay on the
+    of group g, which are `offs[g - 1]` to `offs[g] - 1`, from 0 on. The ends stay on the
     GPU: what a call launches does not depend on them, so that it may be captured in a graph.
 
     With a 2-D w, groups are cut along k: `y[g] = x_g w_g`, with the columns of x and the rows of w
@@ -211,9 +228,12 @@ def grouped_matmul(x: Tensor, w: Tensor, offsets: Tensor, *, variant: str | None
             groups along k column-major.
         w: [groups, k, n], of the dtype and device of x, any strides; best row-major or
             column-major. Or [k, n], which cuts groups along k; best row-major.
-        offsets: int32, [groups]: where each group ends. They do not decrease, and the last is m at
+        offs: int32, [groups]: where each group ends. They do not decrease, and the last is m at
             most, or k. As with PyTorch's function, rows past the last belong to no group: the
             result, and the gradient of x, hold anything there.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant.
         variant: one rung by name instead of the best one, "bf16_mma_groups".
 
     Returns:
@@ -221,10 +241,13 @@ def grouped_matmul(x: Tensor, w: Tensor, offsets: Tensor, *, variant: str | None
 
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; dtypes, devices or shapes do not
-            fit; offsets are no int32; the variant cannot take the input.
-        ValueError: the variant does not exist.
+            fit; offs are no int32, or decrease on a CPU (on a GPU, where a look at them would cost
+            a synchronisation, such groups are empty); the variant cannot take the input.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.nn.functional.grouped_mm`.
     """
-    return _grouped_matmul(variant, x, w, offsets)
+    if out is not None:
+        return _grouped_matmul_into(out, variant, x, w, offs)  # type: ignore[no-any-return]
+    return _grouped_matmul(variant, x, w, offs)

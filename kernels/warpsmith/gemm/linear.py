@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import autocast, catalogue, dispatch
+from warpsmith.core import autocast, catalogue, dispatch, into
 from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import linear_cases as cases
 from warpsmith.gemm.ladder import whole
-from warpsmith.gemm.linear_epilogue import IntoBuffer, keeps, linear_and_more
+from warpsmith.gemm.linear_epilogue import IntoBuffer, keeps, linear_and_more, parameter_gradients
 from warpsmith.gemm.matmul import (
     check_alike,
     check_operand,
@@ -132,15 +132,9 @@ def _linear_derivative(
     found: dict[str, Tensor | None] = {}
     if "x" in needs:
         found["x"] = product(grad, weight, batch_invariant)
-    if "bias" in needs and bias is not None:
-        lead = list(range(grad.dim() - 1))
-        found["bias"] = grad.sum(lead) if lead else grad
-    if "weight" in needs:  # as the weight lies, which autograd would copy it to
-        if grad.dim() > 2:
-            grad, x = grad.flatten(0, -2), x.flatten(0, -2)
-        elif grad.dim() == 1:
-            grad, x = grad.unsqueeze(0), x.unsqueeze(0)
-        found["weight"] = product(grad.t(), x)
+    found["weight"], found["bias"] = parameter_gradients(
+        grad, x, bias if "bias" in needs else None, "weight" in needs
+    )
     return found
 
 
@@ -178,6 +172,7 @@ linear_op = catalogue.add(
 )
 dispatch.register(linear_op)
 _run_linear = dispatch.public(linear_op)
+_linear_into = into.register(linear_op)
 
 
 @overload
@@ -193,6 +188,7 @@ def linear(
     amax: Literal[False] = ...,
     grad_weight: Tensor | None = ...,
     batch_invariant: bool = ...,
+    out: Tensor | None = ...,
     variant: str | None = ...,
 ) -> Tensor: ...
 @overload
@@ -208,6 +204,7 @@ def linear(
     amax: bool = ...,
     grad_weight: Tensor | None = ...,
     batch_invariant: bool = ...,
+    out: Tensor | None = ...,
     variant: str | None = ...,
 ) -> tuple[Tensor, ...]: ...
 @overload
@@ -223,6 +220,7 @@ def linear(
     amax: Literal[True],
     grad_weight: Tensor | None = ...,
     batch_invariant: bool = ...,
+    out: Tensor | None = ...,
     variant: str | None = ...,
 ) -> tuple[Tensor, ...]: ...
 def linear(
@@ -237,6 +235,7 @@ def linear(
     amax: bool = False,
     grad_weight: Tensor | None = None,
     batch_invariant: bool = False,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """A linear layer and what follows it in one kernel:
@@ -269,6 +268,9 @@ def linear(
         batch_invariant: whether a row shall have the same bits whatever other rows the call has,
             and however many: few rows are then multiplied as many are, in one sum along k. A
             promise of the compiled kernels and of Triton's, each for itself.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with
+            no variant, keep, amax or grad_weight.
         variant: one rung by name instead of the best one, "bf16_mma_peak"; with a residual, a
             scale, `keep`, `amax` or a bias of f32 one of `linear_epilogue`, "bf16_wgmma".
 
@@ -280,11 +282,16 @@ def linear(
         RuntimeError: an operand is not floating-point, or fp8; the dtypes, devices or shapes do not
             fit; the activation is unknown; the variant cannot take the input.
         ValueError: the variant does not exist, or one of `linear_epilogue` is asked for
-            `batch_invariant`; grad_weight stands beside what it cannot.
+            `batch_invariant`; grad_weight or out stands beside what it cannot.
 
     Reference:
         `torch.nn.functional.linear`, followed by the activation, and the sum with the residual.
     """
+    if out is not None:
+        return _into_given(
+            out, variant, x, weight, bias, activation, residual, scale, batch_invariant,
+            keep or amax or grad_weight is not None,
+        )  # fmt: skip
     alone = not (keep or amax) and residual is None and grad_weight is None and scale == 1.0
     if variant is None and not (alone and _is_narrow(bias, x)):
         x, weight, bias, residual = autocast.lowered(x, weight, bias, residual)
@@ -309,6 +316,31 @@ def linear(
     if not (keep or amax):
         return y
     return tuple(t for t in (y, before, largest) if t is not None)
+
+
+def _into_given(
+    out: Tensor,
+    variant: str | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    residual: Tensor | None,
+    scale: float,
+    batch_invariant: bool,
+    more: bool,
+) -> Tensor:
+    """Into `out`; `more`: something else is asked for beside the result."""
+    if more:
+        raise ValueError("linear: expected neither keep nor amax nor grad_weight beside out")
+    if residual is None and scale == 1.0 and _is_narrow(bias, x):
+        return _linear_into(out, variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
+    into.alone("linear", variant)
+    with autocast.off(x):
+        y, *_ = linear_and_more(
+            x, weight, bias, residual, scale, activation, batch_invariant=batch_invariant, out=out
+        )
+    return y
 
 
 def _is_narrow(bias: Tensor | None, x: Tensor) -> bool:
@@ -354,11 +386,20 @@ def _addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor
     """As `torch.addmm`, `torch.baddbmm`; broadcasts like `torch.matmul`."""
     if a.dim() == b.dim() == 2 and c.dim() <= 2:
         return torch.addmm(c, a, b, beta=beta, alpha=alpha)
+    return _written_addmm(c, a, b, beta, alpha)
+
+
+def _written_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
     value = alpha * torch.matmul(a, b)
     return value if beta == 0 else value + beta * c
 
 
 def _reference_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    # An alpha of 0 takes NaN and infinities out of the product where BLAS does not form it, as for
+    # PyTorch's f32, and leaves NaN where it is multiplied, as in bf16, in batches and here. Either
+    # is right: float64 has the one, what is judged by it the other.
+    if a.dtype == torch.float64 and alpha == 0:
+        return _written_addmm(c, a, b, beta, alpha)
     if a.dtype not in (torch.float16, torch.bfloat16):
         return _addmm(c, a, b, beta, alpha)
     return _addmm(c.float(), a.float(), b.float(), beta, alpha).to(a.dtype)
@@ -415,6 +456,7 @@ addmm_op = catalogue.add(
 )
 dispatch.register(addmm_op)
 _run_addmm = dispatch.public(addmm_op)
+_addmm_into = into.register(addmm_op)
 
 
 def addmm(
@@ -424,6 +466,7 @@ def addmm(
     beta: float = 1.0,
     alpha: float = 1.0,
     *,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """A matrix product, scaled and added to: `beta * c + alpha * a b`.
@@ -437,6 +480,9 @@ def addmm(
         b: [..., k, n], of the dtype and device of a, any strides.
         beta: what c is multiplied by.
         alpha: what the product is multiplied by.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant.
         variant: one rung by name instead of the best one, "bf16_mma_peak".
 
     Returns:
@@ -445,9 +491,11 @@ def addmm(
     Raises:
         RuntimeError: an operand is not floating-point, or fp8, or has fewer than two dimensions;
             the dtypes, devices or shapes do not fit; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.addmm`; with more than two dimensions `torch.baddbmm`, broadcast as `torch.matmul`.
     """
+    if out is not None:
+        return _addmm_into(out, variant, c, a, b, beta, alpha)  # type: ignore[no-any-return]
     return _run_addmm(variant, c, a, b, beta, alpha)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import autocast, autograd, catalogue, dispatch
+from warpsmith.core import autocast, autograd, catalogue, dispatch, into
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.accumulate_matmul import accumulate_matmul_op
@@ -22,6 +22,7 @@ from warpsmith.gemm.activations import (
     sums,
 )
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
+from warpsmith.gemm.linear_weight_gradient import linear_weight_gradient_op
 from warpsmith.gemm.matmul import check_alike, check_operand, moved_bytes, operations
 from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
@@ -110,6 +111,27 @@ def bias_gradient(grad: Tensor, bias: Tensor) -> Tensor:
     return rows(grad).sum(0, dtype=bias.dtype)
 
 
+def parameter_gradients(
+    grad: Tensor, x: Tensor, bias: Tensor | None, weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of the weight, where `weight` asks for it, and of the bias, where there is one to find: both
+    in one pass over `grad` where a kernel is proven to serve that, which spares a launch that reads
+    it once more.
+    """
+    grad, x = rows(grad), rows(x)
+    if bias is not None and weight and in_one_pass(grad, x):
+        of_both = torch.ops.warpsmith.linear_weight_gradient
+        return of_both(grad, x, bias.dtype != grad.dtype)  # type: ignore[no-any-return]
+    of_weight = torch.ops.warpsmith.matmul(grad.t(), x) if weight else None  # as the weight lies
+    return of_weight, None if bias is None else bias_gradient(grad, bias)
+
+
+def in_one_pass(grad: Tensor, x: Tensor) -> bool:
+    """Whether the kernels of `linear_weight_gradient` are the better ones."""
+    packs = grad.shape[1] % 8 == x.shape[1] % 8 == 0 and grad.dtype.itemsize == 2
+    return grad.is_cuda and packs and is_proven(linear_weight_gradient_op)
+
+
 def gradient_of_sums(
     grad_y: Tensor | None,
     grad_before: Tensor | None,
@@ -148,14 +170,16 @@ def _derivative(
     found: dict[str, Tensor | None] = {}
     if "residual" in needs:
         found["residual"] = grad_y
-    if "bias" in needs and bias is not None:
-        found["bias"] = bias_gradient(grad, bias)
+    asked = bias if "bias" in needs else None
     if scale != 1.0:
-        grad = grad * scale
+        found["bias"] = None if asked is None else bias_gradient(grad, asked)
+        grad, asked = grad * scale, None
     if "x" in needs:
         found["x"] = torch.ops.warpsmith.matmul(grad, weight)
-    if "weight" in needs:
-        found["weight"] = torch.ops.warpsmith.matmul(rows(grad).t(), rows(x))
+    of_weight, of_bias = parameter_gradients(grad, x, asked, "weight" in needs)
+    found["weight"] = of_weight
+    if asked is not None:
+        found["bias"] = of_bias
     return found
 
 
@@ -195,6 +219,7 @@ linear_epilogue_op = catalogue.add(
 )
 dispatch.register(linear_epilogue_op)
 run = dispatch.public(linear_epilogue_op)
+_into = into.register(linear_epilogue_op)
 
 
 def _accumulate(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -249,7 +274,7 @@ class IntoBuffer(torch.autograd.Function):
         )
 
 
-def composed(
+def _composed(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -259,27 +284,39 @@ def composed(
     keep: bool,
     amax: bool = False,
     batch_invariant: bool = False,
+    out: Tensor | None = None,
 ) -> Result:
     """The same in several steps, by the kernels of each: for f32, for few rows, and for rows that
     are no packs of 16 bytes. What goes into the activation is rounded, and the residual is added to
     a rounded result; a scale and a bias of f32 meet sums that are not, which f16 may not hold.
+    Where `out` is given, without `keep` and `amax`, the last kernel writes there.
     """
     ops = torch.ops.warpsmith
     plain = scale == 1.0 and (bias is None or bias.dtype == x.dtype)
     fused = activation if plain and not keep else "none"
+    if plain and out is not None and residual is None and activation == fused:
+        ops.linear.out(x, weight, bias, fused, batch_invariant, out=out)
+        return out, None, None
     if plain:
         before = y = ops.linear(x, weight, bias, fused, batch_invariant)
     else:
         sums = ops.matmul(x, weight.t(), batch_invariant, "f32")
         sums = sums * scale if scale != 1.0 else sums
         before = y = (sums if bias is None else sums + bias).to(x.dtype)
+    if out is not None and residual is None:
+        if activation == fused:
+            return into.copied("linear", y, out), None, None
+        return into.by_last("linear", getattr(ops, activation), out, y, before), None, None
     if activation != fused:
         y = getattr(ops, activation)(before)
+    if out is not None:
+        return into.by_last("linear", ops.add, out, y, y, residual), None, None
     y = y if residual is None else y + residual
     largest = largest_of_rows(y) if amax else None
     return (y.clone() if keep and y is before else y), before if keep else None, largest
 
 
+composed = autograd.speaking("linear", _composed)
 #: Up to so many rows, kernels of their own multiply faster than tiles of 128 rows.
 FEW_ROWS = 64
 
@@ -336,8 +373,11 @@ def linear_and_more(
     amax: bool = False,
     batch_invariant: bool = False,
     variant: str | None = None,
+    out: Tensor | None = None,
 ) -> Result:
-    """y, what goes into the activation, and the largest of rows, each where it is asked for."""
+    """y, what goes into the activation, and the largest of rows, each where it is asked for. Beside
+    `out`, which y goes to, nothing else is; autocast is off then.
+    """
     if variant is None:
         x, weight, bias, residual = autocast.lowered(x, weight, bias, residual)
     elif batch_invariant:
@@ -347,7 +387,12 @@ def linear_and_more(
         )
     fused = variant is not None or (not batch_invariant and serves(_PROVEN, x, weight))
     if not fused:
-        return composed(x, weight, bias, residual, scale, activation, keep, amax, batch_invariant)
+        return composed(
+            x, weight, bias, residual, scale, activation, keep, amax, batch_invariant, out
+        )
+    if out is not None:
+        given = (x, weight, bias, residual, scale, activation, False, False)
+        return _into(out, None, *given), None, None
     kept = keep or (activation != "none" and differentiates(x, weight, bias))
     y, before, largest = run(variant, x, weight, bias, residual, scale, activation, kept, amax)
     return y, before if keep else None, largest

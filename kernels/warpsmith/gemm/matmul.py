@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
 from warpsmith.gemm import matmul_cases as cases
 from warpsmith.gemm.ladder import LADDER, on
@@ -237,6 +237,7 @@ matmul_op = catalogue.add(
 )
 dispatch.register(matmul_op)
 _matmul = dispatch.public(matmul_op)
+_matmul_into = into.register(matmul_op)
 
 
 def matmul(
@@ -245,6 +246,7 @@ def matmul(
     *,
     batch_invariant: bool = False,
     out_dtype: str | torch.dtype = "same",
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """The matrix product, of batches where there are more than two dimensions.
@@ -264,6 +266,9 @@ def matmul(
         out_dtype: "same", the dtype of a, or "f32", or either as PyTorch's dtype: sums of 16-bit
             operands as they are held, without being rounded. Their gradient is rounded to the dtype
             of a first.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant.
         variant: one rung by name instead of the best one, "f16_mma_peak_f32". Those that end in
             `_f16` hold their sums in f16: they overflow beyond 65504, and keep 11 bits.
 
@@ -274,7 +279,7 @@ def matmul(
     Raises:
         RuntimeError: an operand is not floating-point, or fp8, or has no dimension; the dtypes,
             devices or shapes do not fit; out_dtype is neither; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.matmul`; in f32 `torch.mm(a, b, out_dtype=torch.float32)`.
@@ -282,4 +287,6 @@ def matmul(
     if isinstance(out_dtype, torch.dtype):
         same = isinstance(a, Tensor) and out_dtype == a.dtype
         out_dtype = "same" if same else name_of_dtype(out_dtype)
+    if out is not None:
+        return _matmul_into(out, variant, a, b, batch_invariant, out_dtype)  # type: ignore[no-any-return]
     return _matmul(variant, a, b, batch_invariant, out_dtype)

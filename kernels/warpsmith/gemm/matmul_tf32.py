@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.gemm import matmul_cases
 from warpsmith.gemm import matmul_tf32_cases as cases
@@ -241,9 +241,12 @@ matmul_tf32_op = catalogue.add(
 )
 dispatch.register(matmul_tf32_op)
 _matmul_tf32 = dispatch.public(matmul_tf32_op)
+_matmul_tf32_into = into.register(matmul_tf32_op)
 
 
-def matmul_tf32(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
+def matmul_tf32(
+    a: Tensor, b: Tensor, *, out: Tensor | None = None, variant: str | None = None
+) -> Tensor:
     """The matrix product on tensor cores, which multiply TF32: 10 bits of mantissa, 8 of exponent.
 
     Each operand is rounded to nearest on its way to the multiplication, ties away from zero or to
@@ -256,6 +259,9 @@ def matmul_tf32(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
         b: [..., k, n], or [k] for a column; of the dtype and device of a, any strides. Row-major
             and column-major operands are read as they lie, in any combination. The dimensions
             before the last two are broadcast.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant.
         variant: one rung by name instead of the best one, "f32x4_mma".
 
     Returns:
@@ -265,10 +271,12 @@ def matmul_tf32(a: Tensor, b: Tensor, *, variant: str | None = None) -> Tensor:
     Raises:
         RuntimeError: an operand is not f32, or has no dimension; the dtypes, devices or shapes do
             not fit; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.matmul` under `torch.set_float32_matmul_precision("high")`, but for how the operands
         are rounded.
     """
+    if out is not None:
+        return _matmul_tf32_into(out, variant, a, b)  # type: ignore[no-any-return]
     return _matmul_tf32(variant, a, b)

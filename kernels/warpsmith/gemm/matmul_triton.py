@@ -1,21 +1,33 @@
-"""Matrix products in Triton: tiles in grouped order, k split where the tiles are too few."""
+"""Matrix products in Triton: tiles in grouped order, k split where the tiles are too few. 16-bit
+operands that TMA can read come by descriptors (spec/triton/boxes.py), others by pointers.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpsmith.spec.triton import functions
+from warpsmith.spec.triton import boxes, functions
+from warpsmith.spec.triton.boxes import boxes_of, boxes_of_both, load_box
 from warpsmith.spec.triton.convert import decode, encode
 from warpsmith.spec.triton.functions import INTERPRETED
+
+
+def _shape_boxes(args: dict[str, Any]) -> None:
+    """Gives the descriptors of a launch the tile that is tried."""
+    bm, bn, bk = args["BM"], args["BN"], args["BK"]
+    args["of_a"].block_shape = [bk, bm] if args["A_TURNED"] else [bm, bk]
+    args["of_b"].block_shape = [bk, bn] if args["B_TURNED"] else [bn, bk]
+    if args["D_BOXED"]:
+        args["of_d"].block_shape = [bm, bn]
 
 
 class Tile(NamedTuple):
@@ -27,9 +39,10 @@ class Tile(NamedTuple):
     warps: int
     stages: int
 
-    def config(self) -> triton.Config:
+    def config(self, boxed: bool = False) -> triton.Config:
         meta = {"BM": self.m, "BN": self.n, "BK": self.k}
-        return triton.Config(meta, num_warps=self.warps, num_stages=self.stages)
+        hook = _shape_boxes if boxed else None
+        return triton.Config(meta, self.warps, self.stages, pre_hook=hook)
 
 
 #: 16-bit operands, for tensor cores.
@@ -42,6 +55,9 @@ HALVES: Mapping[str, Tile] = {
     "small": Tile(64, 64, 64, 4, 4),  # few tiles in all
     "flat": Tile(16, 64, 128, 4, 4),  # a handful of rows: bound by the weights
 }
+#: Those of HALVES that are tried with descriptors; the depth of each divides BOX_DEPTH.
+BOXED = ("wide", "tall", "square", "half")
+BOX_DEPTH = 64
 #: f32 operands, which no tensor core multiplies exactly.
 SINGLES: Mapping[str, Tile] = {
     "square": Tile(128, 128, 16, 8, 3),  # 64 sums a thread
@@ -99,69 +115,82 @@ def round_to_tf32(x):
 
 @triton.jit
 def matmul_kernel(
-    a_ptr,  # [batch, m, k]
-    b_ptr,  # [batch, k, n]
+    of_a,  # [batch, m, k], a pointer, or where BOXED a descriptor of all products
+    of_b,  # [batch, k, n], the same
     c_ptr,  # [batch, m, n], strides may be 0
-    d_ptr,  # [batch, m, n], or [parts, batch, m, n] f32
-    m, n, k, part,
+    of_d,  # [batch, m, n], or [parts, batch, m, n] f32; where D_BOXED the descriptor of [m, n]
+    batches, m, n, k, part,
     a_batch, a_row, a_col, b_batch, b_row, b_col, c_batch, c_row, c_col,
+    a_step, b_step,  # rows of the descriptors from one product to the next
     alpha, beta,
     HAS_C: tl.constexpr, ACTIVATION: tl.constexpr, FORMAT: tl.constexpr, OUT: tl.constexpr,
     SPLIT: tl.constexpr, TF32: tl.constexpr, DEPTH: tl.constexpr,
+    BOXED: tl.constexpr, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, D_BOXED: tl.constexpr,
     GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one product per program; of a part of k where SPLIT. Unless DEPTH is 0, sums are of
-    DEPTH values of k, and sums of such sums.
+    """Tiles of the products, as many at a time as there are programs; of a part of k where SPLIT.
+    Unless DEPTH is 0, sums are of DEPTH values of k, and sums of such sums.
     """
-    # The product and the tile: GROUP rows of tiles are walked column by column.
     tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
-    index = tl.program_id(0) % (tiles_m * tiles_n)
-    batch = (tl.program_id(0) // (tiles_m * tiles_n)).to(tl.int64)
-    group = index // (GROUP * tiles_n)
-    rows = tl.minimum(tiles_m - group * GROUP, GROUP)
-    in_group = index % (GROUP * tiles_n)
-    tile_m, tile_n = group * GROUP + in_group % rows, in_group // rows
     split = tl.program_id(1)
-
-    row = (tile_m.to(tl.int64) * BM + tl.arange(0, BM))[:, None]  # [BM, 1]
-    col = (tile_n.to(tl.int64) * BN + tl.arange(0, BN))[None, :]  # [1, BN]
     first = split * part
     last = tl.minimum(first + part, k)
-    inner = first + tl.arange(0, BK)
-    a_ptr += batch * a_batch + row * a_row + inner[None, :].to(tl.int64) * a_col  # [BM, BK]
-    b_ptr += batch * b_batch + inner[:, None].to(tl.int64) * b_row + col * b_col  # [BK, BN]
-    total = tl.zeros([BM, BN], dtype=tl.float32)
-    sums = tl.zeros([BM, BN], dtype=tl.float32)
-    for start in range(first, last, BK):
-        within = tl.arange(0, BK) < last - start
-        a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0)
-        b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0)
-        if TF32:
-            sums = tl.dot(round_to_tf32(a), round_to_tf32(b), sums, input_precision="tf32")
-        elif INTERPRETED:
-            sums += tl.dot(decode(a, FORMAT, False), decode(b, FORMAT, False))
-        else:
-            sums = tl.dot(a, b, sums, input_precision="ieee")
-        a_ptr += tl.cast(a_col, tl.int64) * BK
-        b_ptr += tl.cast(b_row, tl.int64) * BK
-        if DEPTH > 0:  # noqa: SIM102 (without it, no condition is compiled)
-            if (start + BK - first) % DEPTH == 0:
-                total += sums
-                sums = tl.zeros([BM, BN], dtype=tl.float32)
-    total = total + sums if DEPTH > 0 else sums
+    tiles = batches * tiles_m * tiles_n
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=BOXED):
+        # The product and the tile: GROUP rows of tiles are walked column by column.
+        index = tile % (tiles_m * tiles_n)
+        product = tile // (tiles_m * tiles_n)
+        batch = product.to(tl.int64)
+        group = index // (GROUP * tiles_n)
+        rows = tl.minimum(tiles_m - group * GROUP, GROUP)
+        in_group = index % (GROUP * tiles_n)
+        tile_m, tile_n = group * GROUP + in_group % rows, in_group // rows
 
-    inside = (row < m) & (col < n)
-    if SPLIT:
-        batches = tl.num_programs(0) // (tiles_m * tiles_n)
-        plane = split.to(tl.int64) * batches + batch
-        tl.store(d_ptr + (plane * m + row) * n + col, total, mask=inside)
-    else:
-        value = finish(
-            total, c_ptr, batch, row, col, inside, c_batch, c_row, c_col, alpha, beta,
-            HAS_C, ACTIVATION, FORMAT,
-        )  # fmt: skip
-        d = encode(value, OUT, False, d_ptr.dtype.element_ty)
-        tl.store(d_ptr + (batch * m + row) * n + col, d, mask=inside)
+        row = (tile_m.to(tl.int64) * BM + tl.arange(0, BM))[:, None]  # [BM, 1]
+        col = (tile_n.to(tl.int64) * BN + tl.arange(0, BN))[None, :]  # [1, BN]
+        if not BOXED:
+            inner = (first + tl.arange(0, BK)).to(tl.int64)
+            a_ptr = of_a + batch * a_batch + row * a_row + inner[None, :] * a_col  # [BM, BK]
+            b_ptr = of_b + batch * b_batch + inner[:, None] * b_row + col * b_col  # [BK, BN]
+        total = tl.zeros([BM, BN], dtype=tl.float32)
+        sums = tl.zeros([BM, BN], dtype=tl.float32)
+        for start in range(first, last, BK):
+            if BOXED:
+                a = load_box(of_a, product * a_step, tile_m * BM, start, A_TURNED)
+                b = load_box(of_b, product * b_step, tile_n * BN, start, B_TURNED).T
+            else:
+                within = tl.arange(0, BK) < last - start
+                a = tl.load(a_ptr, mask=(row < m) & within[None, :], other=0)
+                b = tl.load(b_ptr, mask=within[:, None] & (col < n), other=0)
+                a_ptr += tl.cast(a_col, tl.int64) * BK
+                b_ptr += tl.cast(b_row, tl.int64) * BK
+            if TF32:
+                sums = tl.dot(round_to_tf32(a), round_to_tf32(b), sums, input_precision="tf32")
+            elif INTERPRETED:
+                sums += tl.dot(decode(a, FORMAT, False), decode(b, FORMAT, False))
+            else:
+                sums = tl.dot(a, b, sums, input_precision="ieee")
+            if DEPTH > 0:  # noqa: SIM102 (without it, no condition is compiled)
+                if (start + BK - first) % DEPTH == 0:
+                    total += sums
+                    sums = tl.zeros([BM, BN], dtype=tl.float32)
+        total = total + sums if DEPTH > 0 else sums
+
+        inside = (row < m) & (col < n)
+        if SPLIT:
+            plane = split.to(tl.int64) * batches + batch
+            tl.store(of_d + (plane * m + row) * n + col, total, mask=inside)
+        else:
+            value = finish(
+                total, c_ptr, batch, row, col, inside, c_batch, c_row, c_col, alpha, beta,
+                HAS_C, ACTIVATION, FORMAT,
+            )  # fmt: skip
+            if D_BOXED:
+                d = encode(value, OUT, False, of_d.dtype)
+                of_d.store([tile_m * BM, tile_n * BN], d)
+            else:
+                d = encode(value, OUT, False, of_d.dtype.element_ty)
+                tl.store(of_d + (batch * m + row) * n + col, d, mask=inside)
 
 
 @triton.jit
@@ -189,9 +218,16 @@ def sum_parts_kernel(
 
 
 _KEY = ["m", "n", "k", "a_col", "b_col"]
-_tuned_halves = triton.autotune([t.config() for t in HALVES.values()], key=_KEY)(matmul_kernel)
-_tuned_singles = triton.autotune([t.config() for t in SINGLES.values()], key=_KEY)(matmul_kernel)
-_tuned_tf32s = triton.autotune([t.config() for t in TF32S.values()], key=_KEY)(matmul_kernel)
+
+
+def _trying(tiles: Iterable[Tile], boxed: bool = False) -> Any:
+    return triton.autotune([t.config(boxed) for t in tiles], key=_KEY)(matmul_kernel)
+
+
+_tuned_halves = _trying(HALVES.values())
+_tuned_boxes = _trying((HALVES[name] for name in BOXED), boxed=True)
+_tuned_singles = _trying(SINGLES.values())
+_tuned_tf32s = _trying(TF32S.values())
 _ACTIVATIONS = {
     "none": None,
     "relu": functions.relu,
@@ -213,8 +249,7 @@ def _parts(tile: Tile, m: int, n: int, k: int, batch: int, x: Tensor) -> int:
     if INTERPRETED.value:
         return 2 if k >= 2 * SHORTEST_PART else 1
     programs = math.ceil(m / tile.m) * math.ceil(n / tile.n) * batch
-    room = torch.cuda.get_device_properties(x.device).multi_processor_count // programs
-    return max(1, min(room, k // SHORTEST_PART))
+    return max(1, min(boxes.multiprocessors(x.device) // programs, k // SHORTEST_PART))
 
 
 def _run(
@@ -265,14 +300,43 @@ def _run(
     tunes = parts <= TUNED_PARTS and not (batch_invariant or INTERPRETED.value)
     long = tunes and m * n * k * batch >= TUNED_FROM
     depth = (LONG_DEPTH if tf32 and long else DEPTH) if singles else 0
-    operands = {"TF32": tf32, "DEPTH": depth}
     c_strides = (0, 0, 0) if c is None else c.stride()
     scales = (alpha, beta)
+    few = m <= tiles["flat"].m
+    boxed = None if batch_invariant or few else boxes_of_both(a, b.mT, BOX_DEPTH)
+    # Shared memory holds a tile of d beside the ring of 16-bit operands, not one of c or of f32.
+    stores = boxed is not None and batch == 1 and c is None and d.element_size() == 2
+    of_d = boxes_of(d.view(1, m, n), 1) if stores else None
+
+    def arguments(tile: Tile, target: Tensor, part: int) -> tuple[Any, ...]:
+        """All but the tile's size, which descriptors have as well."""
+        left, right, to = a, b, target
+        if boxed:
+            left, right = boxed[0].of(tile.m, tile.k), boxed[1].of(tile.n, tile.k)
+            to = of_d.of(tile.m, tile.n) if of_d and target is d else target
+        steps = (boxed[0].step, boxed[1].step) if boxed else (0, 0)
+        strides = (*a.stride(), *b.stride(), *c_strides)
+        return (left, right, added, to, batch, m, n, k, part, *strides, *steps, *scales)
+
+    operands = {
+        "TF32": tf32,
+        "DEPTH": depth,
+        "BOXED": boxed is not None,
+        "A_TURNED": bool(boxed and boxed[0].turned),
+        "B_TURNED": bool(boxed and boxed[1].turned),
+    }
+
+    def programs(bm: int, bn: int) -> int:
+        tiles = batch * math.ceil(m / bm) * math.ceil(n / bn)
+        beside = 1 if bm * bn > 128 * 128 else 2  # of blocks of 4 warps, two on a multiprocessor
+        return min(tiles, beside * boxes.multiprocessors(out.device)) if boxed else tiles
+
     with torch.cuda.device_of(out):
         if long:
-            tuned[lambda t: (batch * triton.cdiv(m, t["BM"]) * triton.cdiv(n, t["BN"]), 1)](
-                a, b, added, d, m, n, k, k, *a.stride(), *b.stride(), *c_strides, *scales,
-                **epilogue, **operands, SPLIT=False, GROUP=GROUP,
+            tuned = _tuned_boxes if boxed else tuned
+            tuned[lambda t: (programs(t["BM"], t["BN"]), 1)](
+                *arguments(tile, d, k), **epilogue, **operands,
+                SPLIT=False, D_BOXED=of_d is not None, GROUP=GROUP,
             )  # fmt: skip
             return out
         part = triton.cdiv(triton.cdiv(k, parts), tile.k) * tile.k
@@ -281,11 +345,10 @@ def _run(
         if parts > 1:
             shape = (parts, batch, m, n)
             target = torch.empty(shape, dtype=torch.float32, device=out.device)
-        grid = (batch * triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n), parts)
-        matmul_kernel[grid](
-            a, b, added, target, m, n, k, part, *a.stride(), *b.stride(), *c_strides, *scales,
-            **epilogue, **operands, SPLIT=parts > 1, GROUP=GROUP, BM=tile.m, BN=tile.n, BK=tile.k,
-            num_warps=tile.warps, num_stages=tile.stages,
+        matmul_kernel[(programs(tile.m, tile.n), parts)](
+            *arguments(tile, target, part), **epilogue, **operands,
+            SPLIT=parts > 1, D_BOXED=of_d is not None and parts == 1, GROUP=GROUP,
+            BM=tile.m, BN=tile.n, BK=tile.k, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         if parts > 1:
             total = out.numel()

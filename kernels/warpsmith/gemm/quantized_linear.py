@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property, Rung, is_fp8
 from warpsmith.gemm import quantized_linear_cases as cases
 from warpsmith.gemm.ladder_wgmma import lacks_wgmma
@@ -132,7 +132,9 @@ def _derivative(
         found["bias"] = grad.sum_to_size((n,))
     if "scales" in needs:
         wide, rows = wide_dtype(x.dtype), math.prod(x.shape[:-1])
-        of_weight = grad.to(wide).reshape(rows, n).t() @ x.to(wide).reshape(rows, k)
+        # contiguous: of an expanded gradient, as sum() gives it, the product has other bits
+        of_rows = grad.to(wide).reshape(rows, n).contiguous()
+        of_weight = of_rows.t() @ x.to(wide).reshape(rows, k)
         each = of_weight * shifted_codes(weight, zeros, n, k)
         in_groups = each.reshape(n, groups, k // groups).sum(-1)
         found["scales"] = in_groups.t().to(scales.dtype)
@@ -157,6 +159,11 @@ def _needs_aligned(
     return None
 
 
+def _tile_m(rows: int) -> int:
+    """Rows of x of a block."""
+    return next((size for size in (16, 32, 64) if rows <= size), 128)
+
+
 def _needs_few_tiles(rows: int, n: int, tile: int) -> str | None:
     tiles = -(-rows // tile) * -(-n // _TILE_N)
     return None if tiles * _MOST_SLICES <= MOST_ROWS else "needs less than 2^27 tiles"
@@ -170,8 +177,8 @@ def _needs_mma(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None) 
         return "needs rows of x in packs of 16 bytes"
     if n % 8:
         return "needs n in packs of 8"
-    tile = next((size for size in (16, 32, 64) if rows <= size), 128)
-    return _needs_aligned(weight, scales, zeros, 8) or _needs_few_tiles(rows, n, tile)
+    few = _needs_few_tiles(rows, n, _tile_m(rows))
+    return _needs_aligned(weight, scales, zeros, 8) or few
 
 
 def _can_map(x: Tensor) -> bool:
@@ -197,12 +204,13 @@ def _needs_wgmma(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor | None
         return "needs rows of x in packs of 16 bytes that do not overlap"
     if n % 16:
         return "needs n in packs of 16"
-    tiles = _needs_few_tiles(rows, n, 64 if rows <= 64 else 128)
+    tiles = _needs_few_tiles(rows, n, min(_tile_m(rows), 64))
     return _needs_aligned(weight, scales, zeros, 16) or tiles
 
 
-def _suits_wgmma(x: Tensor) -> str | None:
-    return None if as_rows(x).rows > 32 else "few rows"
+def _suits_wgmma(x: Tensor, scales: Tensor) -> str | None:
+    few = as_rows(x).rows <= 32 and scales.shape[1] < x.shape[-1]
+    return "few rows of many values each, for which mma is faster" if few else None
 
 
 def _bytes(
@@ -240,6 +248,7 @@ op = catalogue.add(
                 min_sm=90,
                 when=_needs_wgmma,
                 suits=_suits_wgmma,
+                unproven=True,
             ),
         ),
         triton="quantized_linear_triton:quantized_linear",
@@ -251,6 +260,7 @@ op = catalogue.add(
         properties=(
             Property("whole numbers are exact", cases.whole_numbers),
             Property("deterministic", cases.deterministic),
+            Property("infinite scales have the sign of their groups", cases.infinite_scales),
         ),
         cost=Cost(
             bytes=_bytes,
@@ -263,6 +273,7 @@ op = catalogue.add(
 )
 dispatch.register(op)
 _quantized_linear = dispatch.public(op)
+_quantized_linear_into = into.register(op)
 
 
 def quantized_linear(
@@ -272,6 +283,7 @@ def quantized_linear(
     zeros: Tensor | None = None,
     bias: Tensor | None = None,
     *,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """A linear layer of packed weights of 4 or 8 bits:
@@ -292,7 +304,10 @@ def quantized_linear(
         weight: int32 [ceil(n / 64), ceil(k / 64), 512 or 1024], of 4 or 8 bits.
         scales: [groups, n], of the dtype of x. One group, or groups of 32, 64 or 128 values of k.
         zeros: int8 [groups, n], what stands for 0; None: 8 in 4 bits. In 8 bits there are none.
-        bias: [n], of the dtype of x; None adds nothing.
+        bias: [n], of the dtype of x, or f32, which is rounded to that first; None adds nothing.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant.
         variant: one rung by name instead of the best one, "bf16_mma".
 
     Returns:
@@ -301,10 +316,14 @@ def quantized_linear(
     Raises:
         RuntimeError: x is not floating-point of 16 bits or more, or 0-d; dtypes, devices or shapes
             do not fit; groups are of another size; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.nn.functional.linear` of the weight that the codes stand for; Frantar et al. 2024,
         MARLIN, https://arxiv.org/abs/2408.11743
     """
+    if isinstance(bias, Tensor) and bias.dtype == torch.float32 and isinstance(x, Tensor):
+        bias = bias.to(x.dtype) if x.dtype in (torch.float16, torch.bfloat16) else bias
+    if out is not None:
+        return _quantized_linear_into(out, variant, x, weight, scales, zeros, bias)  # type: ignore[no-any-return]
     return _quantized_linear(variant, x, weight, scales, zeros, bias)

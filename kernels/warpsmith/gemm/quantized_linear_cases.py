@@ -95,6 +95,13 @@ def samples() -> tuple[Sample, ...]:
         _shaped(3, 0, 64, 32, 4, True, True),
         _shaped(3, 16, 0, 0, 4, True, True),
         _shaped(4, 16, 0, 0, 8, False, False),
+        _shaped(5, 16, 512, 128, 4, True, True),
+        _shaped(12, 112, 1088, 64, 4, False, False),
+        _shaped(2, 16, 1088, 64, 4, False, True),
+        _shaped(4, 48, 1160, 0, 4, True, True),
+        _shaped(1, 32, 1032, 0, 8, False, True),
+        _shaped(21, 32, 1160, 0, 8, False, True),
+        _shaped(40, 16, 1024, 32, 8, False, True),
         _sample("1-d", lambda i: call(i, i.randn(128), 24, 64, zeros=True)),
         _sample("3-d", lambda i: call(i, i.randn(2, 3, 64), 24, 32, bias=True)),
         _sample("row stride", lambda i: call(i, i.randn(5, 192)[:, :128], 24, 64)),
@@ -109,6 +116,8 @@ def samples() -> tuple[Sample, ...]:
         _shaped(48, 512, 1024, 32, 4, True, False, small=False),
         _shaped(300, 512, 1024, 128, 4, True, True, small=False),
         _shaped(300, 512, 1056, 32, 4, False, False, small=False),
+        _shaped(120, 272, 2176, 128, 4, True, True, small=False),
+        _shaped(1030, 400, 640, 64, 4, True, True, small=False),
         _shaped(8, 1024, 4096, 0, 8, False, False, small=False),
         _shaped(129, 520, 1024, 128, 8, False, True, small=False),
     )
@@ -178,6 +187,29 @@ def deterministic(quantized_linear: Any, inputs: Inputs) -> None:
     given = call(inputs, inputs.randn(5, 2048), 256, 128, zeros=True, bias=True)
     first = quantized_linear(*given.values())
     assert all(torch.equal(first, quantized_linear(*given.values())) for _ in range(5))
+
+
+def infinite_scales(quantized_linear: Any, inputs: Inputs) -> None:
+    """What an infinite scale makes of a group is infinity of the sign of its sum, however k is cut:
+    parts of the group that were scaled apart would make NaN of it where their signs differ.
+    """
+    for m, k, group, bits in (
+        (5, 1088, 32, 4),
+        (5, 1088, 64, 4),
+        (70, 2176, 0, 4),
+        (5, 4096, 0, 8),
+    ):
+        given = call(inputs, inputs.plain(m, k), 64, group, bits, zeros=bits == 4)
+        generator = torch.Generator().manual_seed(k + group)
+        x = torch.randint(-2, 3, (m, k), generator=generator).to(given["x"])
+        scales = torch.full_like(given["scales"], float("inf"))
+        scales[1:] = 0.0
+        out = quantized_linear(x, given["weight"], scales, given["zeros"], None)
+        codes = shifted_codes(given["weight"], given["zeros"], 64, k).double()[:, : group or k]
+        sums = x.double()[:, : group or k] @ codes.t()
+        there = sums != 0  # 0 times infinity is NaN
+        assert out[~there].isnan().all()
+        assert torch.equal(out[there].double(), sums[there] * float("inf"))
 
 
 # --- bad calls ------------------------------------------------------------------------------------

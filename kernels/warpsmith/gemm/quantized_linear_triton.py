@@ -66,6 +66,7 @@ def quantized_linear_kernel(
     j = (in_band // rows * BN + tl.arange(0, BN))[None, :]  # [1, BN]
     depth = tl.arange(0, BK)
     total = tl.zeros([BM, BN], dtype=tl.float32)
+    of_group = tl.zeros([BM, BN], dtype=tl.float32)
     own = tl.zeros([BM, BN], dtype=tl.float32)
     for start in range(0, k, BK):
         at = (start // group).to(tl.int64) * n + j
@@ -81,12 +82,16 @@ def quantized_linear_kernel(
             own = tl.dot(wide, code.to(tl.float32), own, input_precision="ieee")
         else:
             own = tl.dot(x, code.to(x_ptr.dtype.element_ty), own)
-        # the end of a group, or of a part of a long one, which loses less so
-        ends = ((start + BK) % group == 0) | ((start + BK) % PART == 0)
-        if ends | (start + BK >= k):
-            scale = decode(tl.load(scales_ptr + at, mask=j < n, other=0), FORMAT, False)
-            total += own * scale
+        # a long group loses less in parts, which have one scale: an infinite one would make NaN of
+        # parts of opposite signs
+        ends = ((start + BK) % group == 0) | (start + BK >= k)
+        if ends | ((start + BK) % PART == 0):
+            of_group += own
             own = tl.zeros([BM, BN], dtype=tl.float32)
+        if ends:
+            scale = decode(tl.load(scales_ptr + at, mask=j < n, other=0), FORMAT, False)
+            total += of_group * scale
+            of_group = tl.zeros([BM, BN], dtype=tl.float32)
     if HAS_BIAS:
         total += decode(tl.load(bias_ptr + j, mask=j < n, other=0), FORMAT, False)
     d = encode(total, FORMAT, False, d_ptr.dtype.element_ty)

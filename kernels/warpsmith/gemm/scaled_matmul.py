@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import FP8, Condition, Cost, Op, Property, Rung
 from warpsmith.gemm import scaled_matmul_cases as cases
 from warpsmith.gemm.ladder_wgmma import multiprocessors, needs_lines_for_maps, needs_wgmma
@@ -25,6 +25,8 @@ from warpsmith.gemm.wgmma_plan import choice_for_scaled
 from warpsmith.spec.checks import check_device, shape_text
 
 OUT_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+_FP8_RESULTS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+RESULTS = OUT_DTYPES | _FP8_RESULTS
 _DTYPES = (*FP8, "i8")
 
 
@@ -49,7 +51,27 @@ def _check_scale(
         )
 
 
-def _check(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str) -> None:
+def _check_scale_of_result(scale: Tensor, dtype: torch.dtype, a: Tensor, out_dtype: str) -> None:
+    op = "scaled_matmul"
+    check_device(op, "scale_result", scale, a, "a")
+    if scale.dtype != dtype:
+        raise RuntimeError(f"{op}: expected scale_result to have dtype {dtype}, got {scale.dtype}")
+    if scale.dim() != 0:
+        raise RuntimeError(f"{op}: expected scale_result to have shape (), got {shape_text(scale)}")
+    if out_dtype not in _FP8_RESULTS:
+        raise RuntimeError(
+            f"{op}: expected no scale_result beside results of {OUT_DTYPES[out_dtype]}"
+        )
+
+
+def _check(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    out_dtype: str,
+    scale_result: Tensor | None = None,
+) -> None:
     op = "scaled_matmul"
     for name, x in (("a", a), ("b", b)):
         if not catalogue.is_fp8(x.dtype) and x.dtype not in (torch.int8, torch.float64):
@@ -69,50 +91,80 @@ def _check(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: st
     _check_scale("scale_b", scale_b, wide, a, n, "column of b", (deep, across), column)
     if (scale_a.dim() == 2) != (scale_b.dim() == 2):
         raise RuntimeError(f"{op}: expected scales of blocks for both of a and b or for neither")
-    if out_dtype not in OUT_DTYPES:
+    if out_dtype not in RESULTS:
         raise RuntimeError(
-            f"{op}: expected out_dtype to be 'f16', 'bf16' or 'f32', got '{out_dtype}'"
+            f"{op}: expected out_dtype to be 'f16', 'bf16', 'f32', 'e4m3' or 'e5m2', "
+            f"got '{out_dtype}'"
         )
+    if scale_result is not None:
+        _check_scale_of_result(scale_result, wide, a, out_dtype)
 
 
 def result_dtype(scale_a: Tensor, out_dtype: str) -> torch.dtype:
     """Scales of f64 ask for the result in f64."""
-    return torch.float64 if scale_a.dtype == torch.float64 else OUT_DTYPES[out_dtype]
+    return torch.float64 if scale_a.dtype == torch.float64 else RESULTS[out_dtype]
 
 
-def in_full(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The factors in the dtype of the scales, and what remains to multiply their product by:
-    scales of blocks are within the factors.
+def _total(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Tensor:
+    """The scaled product in the dtype of the scales.
+
+    Sums are scaled, of blocks too, and not what they are sums of: 0 times an infinite scale would
+    be NaN, and infinities of either sign would cancel, where the sum is neither.
     """
     wide = scale_a.dtype
+    (m, k), n = a.shape, b.shape[1]
     left, right = a.to(wide), b.to(wide)
-    if scale_a.dim() == 2:
-        k, n = b.shape
-        left = left * scale_a.repeat_interleave(cases.BLOCK, 1)[:, :k]
-        spread = scale_b.repeat_interleave(cases.BLOCK, 0).repeat_interleave(cases.BLOCK, 1)
-        return left, right * spread[:k, :n], None
-    return left, right, scale_a.unsqueeze(-1) * scale_b if scale_a.dim() else scale_a * scale_b
+    if k == 0:  # no products to scale, by whatever it is, as in torch._scaled_mm
+        return left.new_zeros(m, n)
+    if scale_a.dim() < 2:
+        scale = scale_a.unsqueeze(-1) * scale_b if scale_a.dim() else scale_a * scale_b
+        return torch.matmul(left, right) * scale
+    total = left.new_zeros(m, n)
+    for i, start in enumerate(range(0, k, cases.BLOCK)):
+        of_block = slice(start, start + cases.BLOCK)
+        spread = scale_b[i].repeat_interleave(cases.BLOCK)[:n]
+        total += torch.matmul(left[:, of_block], right[of_block]) * (scale_a[:, i, None] * spread)
+    return total
 
 
 def reference(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str, fast_accum: bool = False
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    out_dtype: str,
+    fast_accum: bool = False,
+    scale_result: Tensor | None = None,
 ) -> Tensor:
-    left, right, scale = in_full(a, b, scale_a, scale_b)
-    total = torch.matmul(left, right)
-    total = total if scale is None else total * scale
+    total = _total(a, b, scale_a, scale_b)
+    if out_dtype in _FP8_RESULTS:
+        most = torch.finfo(_FP8_RESULTS[out_dtype]).max
+        total = (total if scale_result is None else total * scale_result).clamp(-most, most)
     return total.to(result_dtype(scale_a, out_dtype)).contiguous()
 
 
 def _eager(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str, fast_accum: bool
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    out_dtype: str,
+    fast_accum: bool,
+    scale_result: Tensor | None = None,
 ) -> Tensor:
     """Dequantisation before the product, as PyTorch users write it."""
+    if out_dtype in _FP8_RESULTS:
+        total = _eager(a, b, scale_a, scale_b, "bf16", fast_accum).float()
+        most = torch.finfo(_FP8_RESULTS[out_dtype]).max
+        total = total if scale_result is None else total * scale_result
+        return total.clamp(-most, most).to(_FP8_RESULTS[out_dtype])
     dtype = OUT_DTYPES[out_dtype]
     if scale_a.dim() == 2:
-        left, right, _ = in_full(a, b, scale_a, scale_b)
-        return torch.matmul(left.to(dtype), right.to(dtype))
+        k, n = b.shape
+        of_rows = scale_a.repeat_interleave(cases.BLOCK, 1)[:, :k]
+        spread = scale_b.repeat_interleave(cases.BLOCK, 0).repeat_interleave(cases.BLOCK, 1)
+        right = b.to(scale_b.dtype) * spread[:k, :n]
+        return torch.matmul((a.to(scale_a.dtype) * of_rows).to(dtype), right.to(dtype))
     left = a.to(dtype) * scale_a.to(dtype).unsqueeze(-1)
     return torch.matmul(left, b.to(dtype) * scale_b.to(dtype))
 
@@ -149,6 +201,15 @@ def _when(*needs: Callable[[Problem], str | None]) -> Condition:
 _when_wgmma = condition(
     needs_wgmma, needs_b_column_major, needs_lines_for_maps, needs_tiles_in_grid
 ).of(lambda a, b, *_: product(a, b))
+_has_countable_sums = condition(_needs_countable_sums).of(lambda a, b, *_: product(a, b))
+
+
+def _when_wgmma_i8(a: Tensor, b: Tensor, scale_a: Tensor, *, sm: int | None = None) -> str | None:
+    if 0 in (*a.shape, b.shape[1]):
+        return None
+    if why := _when_wgmma(a, b, sm=sm):
+        return why
+    return "takes no scales of blocks" if scale_a.dim() == 2 else _has_countable_sums(a, b, sm=sm)
 
 
 def _plan_wgmma(
@@ -162,7 +223,8 @@ def _plan_wgmma(
     (m, k), n = a.shape, b.shape[1]
     if 0 in (m, k, n):
         return None
-    choice = choice_for_scaled(m, n, k, fast_accum and scale_a.dim() < 2, multiprocessors())
+    fast, integers = fast_accum and scale_a.dim() < 2, a.dtype == torch.int8
+    choice = choice_for_scaled(m, n, k, fast, multiprocessors(), integers=integers)
     return f"{choice}: {choice.clocks} clocks expected, the least of its menu"
 
 
@@ -211,12 +273,22 @@ _LADDER = (
         plan=_plan_wgmma,
         coarse_sums=True,
     ),
+    Rung(
+        "wgmma_i8",
+        "wgmma of int8: sums exact in int32, a tile by cost",
+        dtypes=("i8",),
+        technique="wgmma_peak",
+        min_sm=90,
+        when=_when_wgmma_i8,
+        plan=_plan_wgmma,
+        unproven=True,
+    ),
 )
 
 scaled_matmul_op = catalogue.add(
     Op(
         "scaled_matmul(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, "
-        "str out_dtype='bf16', bool fast_accum=False) -> Tensor",
+        "str out_dtype='bf16', bool fast_accum=False, Tensor? scale_result=None) -> Tensor",
         family="gemm",
         reference=reference,
         ladder=_LADDER,
@@ -236,7 +308,7 @@ scaled_matmul_op = catalogue.add(
             bytes=lambda a, b, scale_a, scale_b, out_dtype: (
                 a.numel()
                 + b.numel()
-                + OUT_DTYPES[out_dtype].itemsize * a.shape[0] * b.shape[1]
+                + RESULTS[out_dtype].itemsize * a.shape[0] * b.shape[1]
                 + 4 * (scale_a.numel() + scale_b.numel())
             ),
             flops=lambda a, b: cases.operations(a, b),
@@ -250,6 +322,7 @@ scaled_matmul_op = catalogue.add(
 )
 dispatch.register(scaled_matmul_op)
 _scaled_matmul = dispatch.public(scaled_matmul_op)
+_scaled_matmul_into = into.register(scaled_matmul_op)
 
 
 def scaled_matmul(
@@ -260,11 +333,15 @@ def scaled_matmul(
     out_dtype: str | torch.dtype = "bf16",
     *,
     fast_accum: bool = False,
+    scale_result: Tensor | None = None,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """The product of two quantised matrices:
     `d[i, j] = scale_a[i] * scale_b[j] * (a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + ...)`, or with
-    `scale_a[i, l / 128] * scale_b[l / 128, j / 128]` before each `a[i, l] * b[l, j]`.
+    `scale_a[i, l / 128] * scale_b[l / 128, j / 128]` before each `a[i, l] * b[l, j]`. A result of
+    fp8 is `saturate(d * scale_result)`: what lies beyond its largest number becomes that number,
+    and NaN stays NaN.
 
     Products are exact; sums are held in f32, or in int32 by the tensor cores of int8, scaled once,
     those of blocks of k each, and rounded once. The tensor cores of sm_90 keep some 14 bits of a
@@ -280,11 +357,15 @@ def scaled_matmul(
             for a reference in f64, which takes a and b in f64 too.
         scale_b: f32, one value per column of b, [n], or one for all of them, of shape (), or, where
             scale_a has blocks, one per 128 x 128 values of b, [ceil(k / 128), ceil(n / 128)].
-        out_dtype: "f16", "bf16" or "f32", or as a torch.dtype.
+        out_dtype: "f16", "bf16", "f32", "e4m3" or "e5m2", or as a torch.dtype.
         fast_accum: whether sums of fp8 may stay in the tensor cores of sm_90 over all of k, which
             keep some 14 bits of them, as with `use_fast_accum` in `torch._scaled_mm`. Otherwise
             they are added up in f32 every 128 values. Without effect elsewhere, and on scales of
             blocks.
+        scale_result: one value of the dtype of the scales, of shape (), on the device of a, that
+            results of fp8 are multiplied by; 1 without it. What dequantises them is its reciprocal.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). With no variant.
         variant: one rung by name instead of the best one, "i8_mma".
 
     Returns:
@@ -292,10 +373,14 @@ def scaled_matmul(
 
     Raises:
         RuntimeError: a or b is neither fp8 nor int8, or not 2-D; dtypes, devices or shapes do not
-            fit, of a scale either; there is no such out_dtype; the variant cannot take the input.
-        ValueError: the variant does not exist.
+            fit, of a scale either; there is no such out_dtype; scale_result stands beside results
+            that are not fp8; the variant cannot take the input.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch._scaled_mm`; for int8 `(a.float() @ b.float()) * scale_a[:, None] * scale_b`.
     """
-    return _scaled_matmul(variant, a, b, scale_a, scale_b, name_of_dtype(out_dtype), fast_accum)
+    given = (a, b, scale_a, scale_b, name_of_dtype(out_dtype), fast_accum, scale_result)
+    if out is not None:
+        return _scaled_matmul_into(out, variant, *given)  # type: ignore[no-any-return]
+    return _scaled_matmul(variant, *given)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core.catalogue import Bad, Inputs, Sample, is_fp8
+from warpsmith.core.catalogue import DTYPES, Bad, Inputs, Sample, is_fp8
 
 Call = tuple[Tensor, Tensor, Tensor, Tensor, str]
 
@@ -49,6 +49,13 @@ def call(inputs: Inputs, m: int, n: int, k: int, *, out: str = "bf16", each: boo
     scale_a = scales(inputs, m) if each else scales(inputs)
     scale_b = scales(inputs, n, salt=3) if each else scales(inputs, salt=3)
     return matrix(inputs, m, k), columns(inputs, k, n), scale_a, scale_b, out
+
+
+def to_fp8(i: Inputs, args: Call, fast: bool = False, *, scaled: bool = True) -> tuple[Any, ...]:
+    """With a scale for the result by which few of its values saturate."""
+    size = 2.0 ** (4 if i.dtype == torch.int8 else 15) / math.sqrt(max(args[0].shape[1], 1))
+    scale = torch.full((), size, device=i.device) if scaled else None
+    return (*args, fast, scale)
 
 
 def in_blocks(inputs: Inputs, m: int, n: int, k: int, *, out: str = "bf16") -> Call:
@@ -128,9 +135,10 @@ def samples() -> tuple[Sample, ...]:
         Sample("blocks 260x520x400", lambda i: in_blocks(i, 260, 520, 400), small=False),
         Sample("sums that may stay, blocks", lambda i: (*in_blocks(i, 130, 264, 400), True)),
         Sample("sums that may stay, few rows", lambda i: (*call(i, 3, 136, 2048), True)),
+        *_to_fp8(),
         Sample("no rows", lambda i: call(i, 0, 8, 16)),
         Sample("no columns", lambda i: call(i, 8, 0, 16)),
-        Sample("k of 0", lambda i: call(i, 5, 6, 0)),
+        Sample("k of 0", _nothing),
         Sample("nan and infinities", _nonfinite, dtypes=("e4m3", "e5m2")),
         _shaped(33, 48, 1 << 16, "bf16", small=False),
         _shaped(16, 16, MOST_DEPTH + 1, "bf16", small=False),
@@ -153,6 +161,15 @@ def _in_blocks() -> tuple[Sample, ...]:
         a, b, scale_a, scale_b, out = in_blocks(i, 40, 264, 400)
         return a, b, scale_a.t().contiguous().t(), scale_b.t().contiguous().t(), out
 
+    def infinite(i: Inputs) -> Call:
+        """Of sums, which are positive, and not of what these are sums of, a 0 among them."""
+        a, b, scale_a, scale_b, out = in_blocks(i, 40, 264, 400)
+        for x in (a, b):
+            x.view(torch.uint8).bitwise_and_(127)  # the sign bit
+        a.view(torch.uint8)[3, 200] = 0
+        scale_a[3, 1] = math.inf
+        return a, b, scale_a, scale_b, out
+
     return (
         sample(1, 1, 1, "bf16"),
         sample(7, 33, 100, "f16"),
@@ -164,6 +181,7 @@ def _in_blocks() -> tuple[Sample, ...]:
         sample(257, 1000, 784, "f16", small=False),
         Sample("blocks, scales in columns", strided),
         Sample("blocks, k of 0", lambda i: in_blocks(i, 5, 6, 0)),
+        Sample("blocks, infinite scales", infinite),
     )
 
 
@@ -181,6 +199,54 @@ def _mixed() -> tuple[Sample, ...]:
         sample(64, 136, 272, False),
         sample(16, 129, 144, True),
         sample(300, 400, 1024, False, small=False),
+    )
+
+
+def _to_fp8() -> tuple[Sample, ...]:
+    """Results of fp8."""
+
+    def special(out: str) -> Sample:
+        def make(i: Inputs) -> Call:
+            return (*_nonfinite(i)[:4], out)
+
+        return Sample(f"nan and infinities to {out}", make, dtypes=("e4m3", "e5m2"))
+
+    def sample(
+        m: int,
+        n: int,
+        k: int,
+        out: str,
+        make: Callable[..., Call] = call,
+        *,
+        small: bool = True,
+        each: bool = True,
+    ) -> Sample:
+        said = f"{m}x{n}x{k} {'blocks ' if make is in_blocks else ''}to {out}"
+        return Sample(
+            said if each else f"{said}, unscaled",
+            lambda i: to_fp8(i, make(i, m, n, k, out=out), scaled=each),
+            small=small,
+        )
+
+    return (
+        sample(7, 33, 100, "e4m3"),
+        sample(33, 48, 272, "e5m2"),
+        sample(130, 136, 48, "e4m3"),
+        sample(130, 130, 48, "e4m3"),
+        sample(3, 8, 1536, "e4m3"),
+        sample(40, 72, 96, "e5m2", each=False),
+        sample(130, 264, 32, "e4m3", in_blocks),
+        sample(1500, 2304, 512, "e4m3", small=False),
+        sample(33, 136, 16384, "e4m3", small=False),
+        sample(1500, 2300, 512, "e5m2", in_blocks, small=False),
+        Sample(
+            "to e4m3, sums that may stay",
+            lambda i: to_fp8(i, call(i, 130, 264, 32, out="e4m3"), True),
+        ),
+        Sample("to e4m3, no rows", lambda i: call(i, 0, 8, 16, out="e4m3")),
+        Sample("to e4m3, k of 0", lambda i: call(i, 5, 6, 0, out="e4m3")),
+        special("e4m3"),
+        special("e5m2"),
     )
 
 
@@ -205,6 +271,13 @@ def _least(inputs: Inputs) -> Call:
     return _replaced(inputs, least, least.t())
 
 
+def _nothing(inputs: Inputs) -> Call:
+    """No products, which scales leave at 0."""
+    a, b, scale_a, scale_b, out = call(inputs, 5, 6, 0)
+    scale_a[1], scale_b[2] = math.nan, math.inf
+    return a, b, scale_a, scale_b, out
+
+
 def _nonfinite(inputs: Inputs) -> Call:
     """e4m3 has a NaN, e5m2 infinities too."""
     a, b, scale_a, scale_b, out = call(inputs, 40, 24, 64)
@@ -223,6 +296,12 @@ def bench() -> tuple[Sample, ...]:
     def blocks(inputs: Inputs, m: int, n: int, k: int) -> Call:
         a, b, *_ = make(inputs, m, n, k)
         return a, b, *in_blocks(inputs, m, n, k)[2:]
+
+    def results(inputs: Inputs, m: int, n: int, k: int) -> tuple[Any, ...]:
+        """With a scale for each tensor, which is what PyTorch's own takes beside such results."""
+        a, b, *_ = make(inputs, m, n, k)
+        one = torch.full((), 0.125, device=inputs.device)
+        return a, b, one, one, "e4m3", False, one
 
     def case(m: int, n: int, k: int, dtypes: tuple[str, ...] | None = None) -> Sample:
         return Sample(f"{m}x{n}x{k}", lambda i: make(i, m, n, k), small=False, dtypes=dtypes)
@@ -247,6 +326,15 @@ def bench() -> tuple[Sample, ...]:
                 dtypes=("e4m3",),
             )
             for m, n, k in shapes
+        ),
+        *(
+            Sample(
+                f"{m}x{n}x{k} to e4m3",
+                lambda i, size=(m, n, k): results(i, *size),  # type: ignore[misc]
+                small=False,
+                dtypes=("e4m3",),
+            )
+            for m, n, k in shapes[1:]
         ),
     )
 
@@ -305,9 +393,24 @@ ERRORS = (
         r"scaled_matmul: expected scale_b to have dtype torch\.float64, got torch\.float32",
     ),
     Bad(
-        "result of e4m3",
-        lambda i: _with(i, out="e4m3"),
-        r"scaled_matmul: expected out_dtype to be 'f16', 'bf16' or 'f32', got 'e4m3'",
+        "result of i8",
+        lambda i: _with(i, out="i8"),
+        r"scaled_matmul: expected out_dtype to be 'f16', 'bf16', 'f32', 'e4m3' or 'e5m2', got 'i8'",
+    ),
+    Bad(
+        "scale of a wide result",
+        lambda i: (*_with(i), False, scales(i)),
+        r"scaled_matmul: expected no scale_result beside results of torch\.bfloat16",
+    ),
+    Bad(
+        "half scale of the result",
+        lambda i: (*_with(i, out="e4m3"), False, scales(i).half()),
+        r"scaled_matmul: expected scale_result to have dtype torch\.float32, got torch\.float16",
+    ),
+    Bad(
+        "scales of results",
+        lambda i: (*_with(i, out="e4m3"), False, scales(i, 16)),
+        r"scaled_matmul: expected scale_result to have shape \(\), got \(16,\)",
     ),
     Bad(
         "one scale of blocks",
@@ -337,6 +440,11 @@ def whole_numbers(function: Callable[..., Any], inputs: Inputs) -> None:
         left, right = a.to(inputs.dtype), b.to(inputs.dtype).t()
         out = function(left, right, scale, scale, "f16")
         assert torch.equal(out, (a @ b.t() / 16).half()), f"{m}x{n}x{k}"
+        for name in ("e4m3", "e5m2"):
+            most, half = torch.finfo(DTYPES[name]).max, torch.full((), 0.5, device=inputs.device)
+            wanted = (a @ b.t() / 2).float().clamp(-most, most).to(DTYPES[name])
+            out = function(left, right, 4 * scale, 4 * scale, name, scale_result=half)
+            assert torch.equal(out.float(), wanted.float()), f"{m}x{n}x{k} to {name}"
         of_a = _powers(generator, m, blocks_of(k)).to(inputs.device)
         of_b = _powers(generator, blocks_of(k), blocks_of(n)).to(inputs.device)
         spread = of_b.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[:k, :n].double()
@@ -356,7 +464,13 @@ def operations(a: Tensor, b: Tensor) -> int:
 
 
 def scaled_mm(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out: str, fast_accum: bool = False
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    out: str,
+    fast_accum: bool = False,
+    scale_result: Tensor | None = None,
 ) -> Tensor:
     """cuBLASLt through PyTorch; fp8 only."""
     if not is_fp8(a.dtype):
@@ -364,9 +478,14 @@ def scaled_mm(
     if scale_a.dim() == 2:  # blocks of k in rows of their own, as it wants them
         scale_a = scale_a.t().contiguous().t()
         scale_b = scale_b.t().contiguous().t()
-    else:
+    elif scale_a.dim() == 1 or scale_b.dim() == 1:
         scale_a, scale_b = scale_a.unsqueeze(-1), scale_b.unsqueeze(0)
-    dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[out]
     return torch._scaled_mm(
-        a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=dtype, use_fast_accum=fast_accum
+        a,
+        b,
+        scale_a=scale_a,
+        scale_b=scale_b,
+        scale_result=scale_result,
+        out_dtype=DTYPES[out],
+        use_fast_accum=fast_accum,
     )

@@ -50,8 +50,9 @@ MENU = (
     Tile(128, 128, turns=True),
     Tile(128, 64),
     Tile(128, 64, swapped=True),
-    Tile(128, 32, swapped=True),
-    Tile(128, 16, swapped=True),
+    Tile(64, 64, swapped=True),
+    Tile(64, 32, swapped=True),
+    Tile(64, 16, swapped=True),
 )
 
 
@@ -61,9 +62,13 @@ SCALED_MENU = (
     Tile(128, 192, cluster=2),
     Tile(128, 128),
     Tile(128, 64, swapped=True),
-    Tile(128, 16, swapped=True),
+    Tile(64, 64, swapped=True),
+    Tile(64, 32, swapped=True),
+    Tile(64, 16, swapped=True),
     Tile(128, 256, cluster=2),
 )
+#: Of int8.
+INTEGER_MENU = SCALED_MENU[1:-1]
 
 
 @dataclass(frozen=True)
@@ -168,20 +173,26 @@ def choice_for(p: Problem, sm_count: int) -> Choice:
     return choose(sizes, p.batch_invariant)
 
 
-#: Of products of layers (csrc/gemm/fused_linear/wgmma.h): those whose warpgroups take turns.
-FUSED_MENU = MENU[3:5]
+#: Of products of layers (csrc/gemm/fused_linear/wgmma.h): those whose warpgroups take turns, and a
+#: wide one.
+FUSED_MENU = MENU[2:5]
 
 
-def choice_for_fused(p: Problem, gate: bool, may_split: bool, sm_count: int) -> Choice:
+def choice_for_fused(p: Problem, ends: str, sm_count: int) -> Choice:
     """For a product of a layer with what follows it; a gate's has two weights."""
+    may_split = ends in ("epilogue", "add", "gradient")
     most = most_splits(p.batch, p.m, p.n, p.k, sm_count) if may_split else 1
-    n = 2 * p.n if gate else p.n
+    n = 2 * p.n if ends == "gate" else p.n
     sizes = Sizes(p.batch, p.m, n, p.k, p.size, p.a.by_rows, most_slices=most, sm_count=sm_count)
-    return choose(sizes, menu=FUSED_MENU)
+    return choose(sizes, menu=FUSED_MENU if ends in ("epilogue", "heads") else FUSED_MENU[1:])
 
 
-def choice_for_scaled(m: int, n: int, k: int, fast_accum: bool, sm_count: int) -> Choice:
-    """For a call of `scaled_matmul`."""
-    most = most_splits(1, m, n, k, sm_count)
+def choice_for_scaled(
+    m: int, n: int, k: int, fast_accum: bool, sm_count: int, *, integers: bool = False
+) -> Choice:
+    """For a call of `scaled_matmul`. `integers`: of int8, whose sums are whole."""
+    most = 1 if integers else most_splits(1, m, n, k, sm_count)
     sizes = Sizes(1, m, n, k, size=1, most_slices=most, sm_count=sm_count)
+    if integers:
+        return choose(sizes, menu=INTEGER_MENU)
     return choose(sizes, menu=SCALED_MENU if fast_accum else SCALED_MENU[:-1])

@@ -509,9 +509,13 @@ def backward_call(inputs: Inputs, rows: int, cols: int) -> tuple[Any, ...]:
 
 
 def gradient_sums_to_zero(function: Callable[..., Any], inputs: Inputs) -> None:
-    """A row's softmax and its smoothed target both sum to one."""
+    """A row's softmax and its smoothed target both sum to one. Allowed: an error of each value, and
+    one that all of a row share, of the float32 sum that they are divided by; a sum by halves is
+    log2(cols) additions deep. (PyTorch's own softmax is off by 2 eps on some CPUs.)
+    """
     for cols in (100, 5001):
         logits, target = inputs.plain(5, cols), classes(inputs, 5, cols)
         dlogits = function(logits, target, None, IGNORE_INDEX, 0.1)[2].double()
         rounding = torch.finfo(inputs.dtype).eps * dlogits.abs().sum(-1)
+        rounding += torch.finfo(torch.float32).eps * math.log2(cols)
         assert bool((dlogits.sum(-1).abs() <= rounding).all())

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, sharded
 from warpsmith.core.catalogue import Composite, Needs, PartCall
 from warpsmith.core.catalogue import Gradients as Found
 from warpsmith.loss.checks import check_per_row, check_reduction, check_target, wide_dtype
@@ -100,7 +100,7 @@ def check(
 # --- chunks ---------------------------------------------------------------------------------------
 
 
-def _default_chunk(rows: int, row_bytes: int) -> int:
+def default_chunk(rows: int, row_bytes: int) -> int:
     """Rows of a chunk: as many as `CHUNK_BYTES` hold, spread evenly over several chunks."""
     most = max(CHUNK_BYTES // row_bytes // ROW_TILE * ROW_TILE, LEAST_ROWS)
     fewest = min(max(rows // LEAST_ROWS, LEAST_CHUNKS), CHUNKS) if rows > ROW_TILE else 1
@@ -114,7 +114,7 @@ def _padded(count: int, x: Tensor) -> int:
     return -(-count // width) * width
 
 
-def _chunks(rows: int, chunk: int) -> Iterator[slice]:
+def pieces(rows: int, chunk: int) -> Iterator[slice]:
     for start in range(0, rows, chunk):
         yield slice(start, min(start + chunk, rows))
 
@@ -210,7 +210,7 @@ class Logits:
     ) -> None:
         rows, self.count = x.shape[0], weight.shape[0]
         padded = _padded(self.count, x)
-        chunk = chunk_rows or _default_chunk(rows, padded * x.element_size())
+        chunk = chunk_rows or default_chunk(rows, padded * x.element_size())
         self.x, self.softcap = x, softcap
         self.weight = weight.to(x.dtype)
         self.tiles = _has_tiles(x, self.weight)
@@ -221,7 +221,7 @@ class Logits:
             self.buffer[:, self.count :].zero_()
         self.bias = None if bias is None else bias.to(x.dtype)
         self.blocks = _class_blocks(self.count, x)
-        self.parts = tuple(_chunks(rows, chunk))
+        self.parts = tuple(pieces(rows, chunk))
         self.slope: Tensor | None = None
 
     def of(self, part: slice, differentiated: bool) -> Tensor:
@@ -434,14 +434,26 @@ def _calls(
     weight: Tensor,
     target: Tensor | None = None,
     bias: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+    class_weight: Tensor | None = None,
+    token_weight: Tensor | None = None,
+    softcap: float | None = None,
     chunk_rows: int | None = None,
+    accumulate_f32: bool = False,
 ) -> tuple[PartCall, ...]:
     """What the first chunk of a call comes to, with gradients and without."""
-    target = x.new_empty(x.shape[:1], dtype=torch.int64) if target is None else target
+    check_reduction(_OP, reduction)
+    target = x.new_empty(x.shape[:-1], dtype=torch.int64) if target is None else target
+    if x.dim() > 2 and target.shape == x.shape[:-1]:
+        x, target = x.flatten(0, -2), target.flatten()
     check(x, weight, target, bias, chunk_rows)
     rows, count = x.shape[0], weight.shape[0]
     padded = _padded(count, x)
-    chunk = min(chunk_rows or _default_chunk(rows, padded * x.element_size()), rows)
+    chunk = min(chunk_rows or default_chunk(rows, padded * x.element_size()), rows)
     logits = x.new_empty((chunk, padded))[:, :count]
     chunks = -(-rows // chunk) if chunk else 0
     where = f"{chunks} chunk{'' if chunks == 1 else 's'} of {chunk} x {count} logits"
@@ -539,12 +551,27 @@ def fused_linear_cross_entropy(
     check_reduction(_OP, reduction)
     if softcap is not None and not softcap > 0.0:
         raise ValueError(f"{_OP}: expected softcap to be above 0 or None, got {softcap}")
+    if rules := sharded.of(x, weight):
+        from warpsmith.loss import fused_linear_sharded  # which is made of this function
+
+        return fused_linear_sharded.run(
+            rules,
+            {"x": x, "weight": weight, "target": target, "bias": bias}
+            | {"class_weight": class_weight, "token_weight": token_weight},
+            reduction,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+            softcap=softcap,
+            chunk_rows=chunk_rows,
+            accumulate_f32=accumulate_f32,
+        )
     shape = target.shape if isinstance(target, Tensor) else None
     if isinstance(x, Tensor) and x.dim() > 2 and shape == x.shape[:-1]:
         x, target = x.flatten(0, -2), target.flatten()
     row_weight = None
     if class_weight is not None or token_weight is not None:
-        row_weight = _row_weight(
+        row_weight = weights_of_rows(
             x, weight, target, class_weight, token_weight, ignore_index, label_smoothing
         )
     if reduction == "none":
@@ -577,7 +604,7 @@ def fused_linear_cross_entropy(
     )[0]
 
 
-def _row_weight(
+def weights_of_rows(
     x: Tensor,
     weight: Tensor,
     target: Tensor,

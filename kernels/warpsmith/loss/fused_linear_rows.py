@@ -17,7 +17,8 @@ from warpsmith.core.catalogue import Needs
 from warpsmith.loss.checks import wide_dtype
 from warpsmith.loss.fused_linear_cross_entropy import Gradients, Logits, check
 
-_OP = "fused_linear_cross_entropy_rows"
+_CALLED = "fused_linear_cross_entropy"
+_OP = f"{_CALLED}_rows"
 _GIVEN = (
     "Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, "
     "float label_smoothing, float z_loss, float softcap, int? chunk_rows, bool accumulate_f32"
@@ -124,6 +125,7 @@ dispatch.register_composite(
     "bool grad_x, bool grad_weight, bool grad_bias) -> (Tensor dx, Tensor dweight, Tensor dbias)",
     _backward,
     _fake_backward,
+    called=_CALLED,
 )
 
 
@@ -166,5 +168,5 @@ def _derivative(
 
 #: `rows(*all arguments)`: losses and log-sum-exps [n].
 rows = dispatch.register_composite(
-    f"{_OP}({_GIVEN}) -> (Tensor loss, Tensor lse)", _forward, _fake, _derivative
+    f"{_OP}({_GIVEN}) -> (Tensor loss, Tensor lse)", _forward, _fake, _derivative, _CALLED
 )

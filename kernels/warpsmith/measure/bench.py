@@ -11,6 +11,7 @@ import gc
 import importlib.util
 import itertools
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -215,9 +216,10 @@ def implementations(case: Case, plan: Plan, ladder: bool, say: Progress) -> dict
 
 
 def first_line(error: BaseException) -> str:
-    """What a row says of an implementation that raised."""
+    """What a row says of an implementation that raised; of paths, the names of files alone."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+    line = re.sub(r"/(?:[\w.@+-]+/)+", "", lines[0]) if lines else ""
+    return f"{type(error).__name__}: {line}".rstrip(": ")
 
 
 def make_sets(sample: Sample, dtype: str, op: Op, l2: int) -> tuple[list[tuple[Any, ...]], bool]:
@@ -604,4 +606,4 @@ def bench(
 
 def _enter(path: Path, made: record.Record, op: Op) -> None:
     if made["rows"] or made.get("overhead"):
-        json_files.write_json(path, record.merge(json_files.read_json(path), made, op))
+        json_files.update_json(path, lambda known: record.merge(known, made, op))

@@ -99,8 +99,8 @@ def _experts(i: Inputs) -> tuple[Any, ...]:
     return i.plain(ROWS, COLS), i.plain(2, COLS, COLS, salt=1).mT, ends
 
 
-def _grouped_mm(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
-    return F.grouped_mm(x, w, offs=offsets)
+def _grouped_mm(x: Tensor, w: Tensor, offs: Tensor) -> Tensor:
+    return F.grouped_mm(x, w, offs=offs)
 
 
 def _two_layers(i: Inputs) -> tuple[Any, ...]:

@@ -40,6 +40,8 @@ class Step:
     key: str
     key_now: Callable[[], str]  # of the sources as they are by now
     weight: int  # steps of more weight take longer
+    #: The key of what a compiler of one thread makes of it, where this one has several.
+    unsplit: str | None = None
 
     def run(self) -> store.Object:
         """The object file, compiled now if the store has none.
@@ -48,6 +50,8 @@ class Step:
             BuildError: with the compiler's words, or an edit came in between.
         """
         try:
+            if self.unsplit is not None and (found := store.find(self.unsplit)):
+                return found
             return store.obtain(self.key, self._make, self.key_now)
         except store.EditedError as error:
             raise BuildError(f"{self.source.name}: {error}") from error
@@ -63,9 +67,16 @@ class Step:
         return log
 
 
-def steps(library: str, archs: Sequence[str], threads: int = 1) -> list[Step]:
+def steps(library: str, archs: Sequence[str], threads: int = 1, split: bool = False) -> list[Step]:
     """What has to be compiled for a library, or for the one that all are linked with, in the order
-    in which it is linked; `threads`: of a compiler, which makes the same of a file with any number.
+    in which it is linked.
+
+    Args:
+        library, archs: of what, and for what.
+        threads: of a compiler.
+        split: whether these share a file's kernels too, and not its architectures alone. What they
+            make of some kernels is other machine code than one thread makes, which is what
+            benchmarks/code.json and the records speak of; so it is kept under another key.
     """
     found = libraries.cutlass_for(library) if library != libraries.HOST else None
     home = toolchain.cuda_home()
@@ -74,8 +85,8 @@ def steps(library: str, archs: Sequence[str], threads: int = 1) -> list[Step]:
     nvcc = [str(home / "bin" / "nvcc")]
     if host := os.environ.get("CXX"):
         nvcc += ["-ccbin", host]
-    if threads > 1:  # a file's kernels are optimised side by side, and so are architectures
-        nvcc += [f"--split-compile={threads}", f"--threads={min(threads, len(archs))}"]
+    if threads > 1:
+        nvcc += [f"--threads={min(threads, len(archs))}"]
     includes = [f"-I{csrc.CSRC}", f"-I{home / 'include'}"]
     bindings = [word for path in toolchain.torch_include_dirs() for word in ("-isystem", path)]
     made = []
@@ -89,8 +100,13 @@ def steps(library: str, archs: Sequence[str], threads: int = 1) -> list[Step]:
             flags = [*libraries.nvcc_flags(), *own, *toolchain.gencode(archs)]
             command = [*nvcc, *flags, includes[0]]
         key = functools.partial(_object_key, library, source, flags, of_torch)
+        unsplit = None
+        if split and threads > 1 and not of_torch:
+            unsplit = key()
+            command.append(f"--split-compile={threads}")
+            key = functools.partial(_object_key, library, source, [*flags, "split"], of_torch)
         weight = sum(path.stat().st_size for path in libraries.needs(library, [source]))
-        made.append(Step(source, (*command, "-c", str(source)), key(), key, weight))
+        made.append(Step(source, (*command, "-c", str(source)), key(), key, weight, unsplit))
     return made
 
 
@@ -194,15 +210,18 @@ def jobs() -> int:
 
 
 def compiled(
-    names: Sequence[str], archs: Sequence[str], on_progress: Progress | None = None
+    names: Sequence[str],
+    archs: Sequence[str],
+    on_progress: Progress | None = None,
+    split: bool = False,
 ) -> dict[str, list[store.Object] | BuildError]:
     """The object files of libraries, in the order in which they are linked, and those of the one
-    that all are linked with; or what the compiler said.
+    that all are linked with; or what the compiler said. `split`: see `steps`.
     """
     # of a single library, the last and longest files would keep few cores busy
     threads = jobs() if len(names) == 1 else 1
     makings = [_Making(libraries.HOST, steps(libraries.HOST, archs), None)]
-    makings += [_Making(name, steps(name, archs, threads), on_progress) for name in names]
+    makings += [_Making(name, steps(name, archs, threads, split), on_progress) for name in names]
     queue = [(making, step) for making in makings for step in making.todo]
     queue.sort(key=lambda pair: -pair[1].weight)
     with ThreadPoolExecutor(jobs()) as workers:
@@ -219,7 +238,11 @@ def compiled(
 
 
 def build(
-    names: Sequence[str], archs: Sequence[str], out: Path, on_progress: Progress | None = None
+    names: Sequence[str],
+    archs: Sequence[str],
+    out: Path,
+    on_progress: Progress | None = None,
+    split: bool = False,
 ) -> list[Path]:
     """Compiles libraries for GPU architectures; needs nvcc and torch, but no GPU.
 
@@ -230,6 +253,7 @@ def build(
             the library of what all need.
         on_progress: called with (library, files done, files in all), of the last file only where
             nothing failed.
+        split: see `steps`; for a library that somebody waits for.
 
     Raises:
         BuildError: no compiler, or the compiler's messages, of every library that failed.
@@ -239,7 +263,7 @@ def build(
     out.mkdir(parents=True, exist_ok=True)
     manifests = {name: _manifest(name, archs) for name in names}  # whatever is edited meanwhile
     host_path = out / libraries.host_file()
-    found = compiled(names, archs, on_progress)
+    found = compiled(names, archs, on_progress, split)
     paths, failures = [], []
     for name, objects in found.items():
         try:

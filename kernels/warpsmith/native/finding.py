@@ -242,7 +242,7 @@ def find(library: str) -> Path | None:
             if found.path is not None:
                 return found.path
             started = time.monotonic()
-            (path,) = build.build([library], archs, folder, _say)
+            (path,) = build.build([library], archs, folder, _say, split=True)
     except (build.BuildError, OSError, ImportError) as error:  # no room, or no right to write
         give_up(library, str(error))
         if isinstance(error, build.BuildError):

@@ -32,12 +32,12 @@ PACKAGE = "warpsmith"
 _APART = {"core", "native", "proof", "measure", "records", "cli"}
 #: Of an operator, what says nothing about its results or has a digest of its own.
 _NOT_THE_SPEC = {"samples", "errors", "properties", "bench", "bench_dtypes", "peers", "triton"}
-_NOT_THE_SPEC |= {"story", "seeds", "peer_seeds", "aliases", "local_memory", "peer_error_ratio"}
+_NOT_THE_SPEC |= {"story", "seeds", "peer_seeds", "aliases", "peer_error_ratio"}
 _NOT_THE_SPEC |= {"unproven", "source", "cancels", "plan", "sum_error", "coarse_sums"}
 _NOT_THE_SPEC |= {"yields", "torch_lacks"}
 #: Fields that came when there were digests: at their defaults they say nothing, so that all digests
 #: stay as they were.
-_LATER = {"masked", "recomputes", "twin_lacks", "too_large"}
+_LATER = {"recomputes", "twin_lacks", "too_large"}
 #: Likewise the last arguments of operators.
 _LATER_ARGUMENTS = {"blocks"}
 

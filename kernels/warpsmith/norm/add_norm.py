@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import dispatch
+from warpsmith.core import dispatch, into
 from warpsmith.core.catalogue import Gradients, Op, Property
 from warpsmith.norm import add_norm_cases as cases
 from warpsmith.norm import arguments, ladders
@@ -166,14 +166,40 @@ def _backward(norm: Norm, eager: Callable[..., Any], **peers: Any) -> Op:
     )
 
 
-_add_rms_norm = dispatch.public(
-    _forward(_RMS, peers={"quack": _quack, "liger": _liger}, eager=_eager_rms)
-)
-_add_layer_norm = dispatch.public(
-    _forward(_LAYER, Property("shift invariant", cases.shift_invariant), eager=_eager_layer)
-)
+_rms_op = _forward(_RMS, peers={"quack": _quack, "liger": _liger}, eager=_eager_rms)
+_layer_op = _forward(_LAYER, Property("shift invariant", cases.shift_invariant), eager=_eager_layer)
+_add_rms_norm = dispatch.public(_rms_op)
+_add_layer_norm = dispatch.public(_layer_op)
+_add_rms_norm_into = into.register(_rms_op)
+_add_layer_norm_into = into.register(_layer_op)
 _backward(_RMS, _eager_rms, quack=_quack_backward)
 _backward(_LAYER, _eager_layer)
+
+Pair = tuple[Tensor, Tensor | None]
+
+
+def _into(
+    run: Callable[..., Any],
+    norm: Norm,
+    out: Pair,
+    variant: str | None,
+    x: Tensor,
+    residual: Tensor | None,
+    *others: Any,
+) -> tuple[Tensor, Tensor]:
+    """Both results, in the tensors that were given for them."""
+    if not isinstance(out, tuple | list) or len(out) != 2:
+        raise TypeError(f"{norm.name}: expected out to be two tensors, for y and h")
+    y, h = out
+    if residual is not None:
+        y, h = run((y, h), variant, x, residual, *others)
+        return y, h
+    if h is not None:
+        raise RuntimeError(
+            f"{norm.name}: expected out to have None for h without a residual: h is x"
+        )
+    run((y, x.new_empty(0)), variant, x, None, *others)
+    return y, x
 
 
 def add_rms_norm(
@@ -183,6 +209,7 @@ def add_rms_norm(
     eps: float = RMS_EPS,
     zero_centered: bool = False,
     *,
+    out: Pair | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Adds the residual stream and normalises the sum: ``h = x + residual`` and
@@ -201,6 +228,9 @@ def add_rms_norm(
         weight: [n], in the dtype of x or f32; None for ones.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
+            are returned; without a residual None for h, which is x itself. Not differentiable, and
+            with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -210,7 +240,7 @@ def add_rms_norm(
     Raises:
         RuntimeError: x is not floating-point or 0-d; residual or weight has another shape, dtype or
             device; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Zhang & Sennrich 2019, Root Mean Square Layer Normalization,
@@ -218,6 +248,10 @@ def add_rms_norm(
     """
     if not arguments.taken(x, residual, weight):
         (residual,), (weight,) = (arguments.fitting(x, a) for a in (residual, weight))
+    if out is not None:
+        return _into(
+            _add_rms_norm_into, _RMS, out, variant, x, residual, weight, eps, zero_centered
+        )
     y, h = _add_rms_norm(variant, x, residual, weight, eps, zero_centered)
     return y, x if residual is None else h
 
@@ -230,6 +264,7 @@ def add_layer_norm(
     eps: float = LAYER_EPS,
     zero_centered: bool = False,
     *,
+    out: Pair | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Adds the residual stream and normalises the sum: ``h = x + residual`` and
@@ -248,6 +283,9 @@ def add_layer_norm(
         bias: [n], in the dtype of weight, or of x or f32 without one; None for zeros.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
+            are returned; without a residual None for h, which is x itself. Not differentiable, and
+            with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -257,7 +295,7 @@ def add_layer_norm(
     Raises:
         RuntimeError: x is not floating-point or 0-d; residual, weight or bias has another shape,
             dtype or device; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Ba, Kiros & Hinton 2016, Layer Normalization, https://arxiv.org/abs/1607.06450
@@ -265,5 +303,10 @@ def add_layer_norm(
     if not (arguments.taken(x, residual, weight, bias) and arguments.alike(weight, bias)):
         (residual,) = arguments.fitting(x, residual)
         weight, bias = arguments.fitting(x, weight, bias)
+    if out is not None:
+        return _into(
+            _add_layer_norm_into, _LAYER, out, variant, x, residual, weight, bias, eps,
+            zero_centered,
+        )  # fmt: skip
     y, h = _add_layer_norm(variant, x, residual, weight, bias, eps, zero_centered)
     return y, x if residual is None else h

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import dispatch
+from warpsmith.core import dispatch, into
 from warpsmith.core.catalogue import Property
 from warpsmith.norm import add_norm_fp8_cases as cases
 from warpsmith.norm import ladders
 from warpsmith.norm.norms import LAYER_EPS, RMS_EPS, Norm, forward
 
 
-def _operator(added: bool, layer: bool) -> Callable[..., Any]:
+def _operator(added: bool, layer: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The call behind the public function, and that behind its `out`."""
     norm = Norm(layer, "add" if added else "", "fp8")
     op = forward(
         norm,
@@ -27,13 +28,13 @@ def _operator(added: bool, layer: bool) -> Callable[..., Any]:
         properties=() if added else (Property("saturates", cases.saturates(norm)),),
         bench=cases.bench(norm),
     )
-    return dispatch.public(op)
+    return dispatch.public(op), into.register(op)
 
 
-_rms_norm_fp8 = _operator(added=False, layer=False)
-_add_rms_norm_fp8 = _operator(added=True, layer=False)
-_layer_norm_fp8 = _operator(added=False, layer=True)
-_add_layer_norm_fp8 = _operator(added=True, layer=True)
+_rms_norm_fp8, _rms_norm_fp8_into = _operator(added=False, layer=False)
+_add_rms_norm_fp8, _add_rms_norm_fp8_into = _operator(added=True, layer=False)
+_layer_norm_fp8, _layer_norm_fp8_into = _operator(added=False, layer=True)
+_add_layer_norm_fp8, _add_layer_norm_fp8_into = _operator(added=True, layer=True)
 
 
 def _as_tensor(scale: float | Tensor | None, x: Tensor) -> Tensor | None:
@@ -50,6 +51,7 @@ def rms_norm_fp8(
     eps: float = RMS_EPS,
     zero_centered: bool = False,
     *,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """RMS norm, quantised in the same pass: ``saturate(x / sqrt(mean(x^2) + eps) * weight *
@@ -67,6 +69,8 @@ def rms_norm_fp8(
         dtype: torch.float8_e4m3fn or torch.float8_e5m2.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        out: a contiguous tensor of the shape of x in dtype for the result, which is returned. With
+            no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -75,12 +79,15 @@ def rms_norm_fp8(
     Raises:
         RuntimeError: x is not floating-point or 0-d; weight has another shape, dtype or device;
             scale is not one f32 value; dtype is not fp8; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Micikevicius et al. 2022, FP8 Formats for Deep Learning, https://arxiv.org/abs/2209.05433
     """
-    return _rms_norm_fp8(variant, x, weight, _as_tensor(scale, x), dtype, eps, zero_centered)
+    given = (x, weight, _as_tensor(scale, x), dtype, eps, zero_centered)
+    if out is not None:
+        return _rms_norm_fp8_into(out, variant, *given)  # type: ignore[no-any-return]
+    return _rms_norm_fp8(variant, *given)
 
 
 def add_rms_norm_fp8(
@@ -92,6 +99,7 @@ def add_rms_norm_fp8(
     eps: float = RMS_EPS,
     zero_centered: bool = False,
     *,
+    out: tuple[Tensor, Tensor] | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Residual addition, RMS norm and quantisation in one pass: ``h = x + residual`` and
@@ -109,6 +117,8 @@ def add_rms_norm_fp8(
         dtype: of y, torch.float8_e4m3fn or torch.float8_e5m2.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
+            are returned. With no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -117,14 +127,16 @@ def add_rms_norm_fp8(
     Raises:
         RuntimeError: x is not floating-point or 0-d; residual or weight has another shape, dtype or
             device; scale is not one f32 value; dtype is not fp8; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Micikevicius et al. 2022, FP8 Formats for Deep Learning, https://arxiv.org/abs/2209.05433
     """
-    return _add_rms_norm_fp8(
-        variant, x, residual, weight, _as_tensor(scale, x), dtype, eps, zero_centered
-    )
+    given = (x, residual, weight, _as_tensor(scale, x), dtype, eps, zero_centered)
+    if out is not None:
+        y, h = _add_rms_norm_fp8_into(out, variant, *given)
+        return y, h
+    return _add_rms_norm_fp8(variant, *given)
 
 
 def layer_norm_fp8(
@@ -136,6 +148,7 @@ def layer_norm_fp8(
     eps: float = LAYER_EPS,
     zero_centered: bool = False,
     *,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Layer norm, quantised in the same pass: ``saturate(((x - mean(x)) / sqrt(var(x) + eps) *
@@ -152,6 +165,8 @@ def layer_norm_fp8(
         dtype: torch.float8_e4m3fn or torch.float8_e5m2.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        out: a contiguous tensor of the shape of x in dtype for the result, which is returned. With
+            no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -160,13 +175,15 @@ def layer_norm_fp8(
     Raises:
         RuntimeError: x is not floating-point or 0-d; weight or bias has another shape, dtype or
             device; scale is not one f32 value; dtype is not fp8; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Micikevicius et al. 2022, FP8 Formats for Deep Learning, https://arxiv.org/abs/2209.05433
     """
-    scale = _as_tensor(scale, x)
-    return _layer_norm_fp8(variant, x, weight, bias, scale, dtype, eps, zero_centered)
+    given = (x, weight, bias, _as_tensor(scale, x), dtype, eps, zero_centered)
+    if out is not None:
+        return _layer_norm_fp8_into(out, variant, *given)  # type: ignore[no-any-return]
+    return _layer_norm_fp8(variant, *given)
 
 
 def add_layer_norm_fp8(
@@ -179,6 +196,7 @@ def add_layer_norm_fp8(
     eps: float = LAYER_EPS,
     zero_centered: bool = False,
     *,
+    out: tuple[Tensor, Tensor] | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Residual addition, layer norm and quantisation in one pass: ``h = x + residual`` and
@@ -197,6 +215,8 @@ def add_layer_norm_fp8(
         dtype: of y, torch.float8_e4m3fn or torch.float8_e5m2.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
+            are returned. With no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -206,10 +226,13 @@ def add_layer_norm_fp8(
         RuntimeError: x is not floating-point or 0-d; residual, weight or bias has another shape,
             dtype or device; scale is not one f32 value; dtype is not fp8; the variant cannot take
             the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Micikevicius et al. 2022, FP8 Formats for Deep Learning, https://arxiv.org/abs/2209.05433
     """
-    scale = _as_tensor(scale, x)
-    return _add_layer_norm_fp8(variant, x, residual, weight, bias, scale, dtype, eps, zero_centered)
+    given = (x, residual, weight, bias, _as_tensor(scale, x), dtype, eps, zero_centered)
+    if out is not None:
+        y, h = _add_layer_norm_fp8_into(out, variant, *given)
+        return y, h
+    return _add_layer_norm_fp8(variant, *given)

@@ -18,6 +18,7 @@ PAST_2_31 = ((1 << 21) + 1, 1024)
 BENCH_SHAPES = (
     (262144, 256), (65536, 1024), (32768, 4096), (16384, 8192), (8192, 32768), (2048, 131072),
     (512, 262144),
+    (777, 50257),  # rows that begin anywhere
 )  # fmt: skip
 
 Rows = Callable[[Inputs], Tensor]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import dispatch
+from warpsmith.core import dispatch, into, sharded
 from warpsmith.core.catalogue import Gradients, Op, Property
 from warpsmith.norm import arguments, ladders, references
 from warpsmith.norm import dropout_add_norm_cases as cases
@@ -171,13 +171,14 @@ def _forward(norm: Norm, *properties: Property) -> Op:
     )
 
 
-_dropout_add_rms_norm = dispatch.public(
-    _forward(
-        _RMS,
-        Property("without dropout a residual norm", cases.without_dropout_a_residual_norm),
-    )
+_rms_op = _forward(
+    _RMS, Property("without dropout a residual norm", cases.without_dropout_a_residual_norm)
 )
-_dropout_add_layer_norm = dispatch.public(_forward(_LAYER))
+_layer_op = _forward(_LAYER)
+_dropout_add_rms_norm = dispatch.public(_rms_op)
+_dropout_add_layer_norm = dispatch.public(_layer_op)
+_dropout_add_rms_norm_into = into.register(_rms_op)
+_dropout_add_layer_norm_into = into.register(_layer_op)
 
 for _norm in (_RMS, _LAYER):
     backward(
@@ -214,6 +215,7 @@ def dropout_add_rms_norm(
     eps: float = RMS_EPS,
     zero_centered: bool = False,
     *,
+    out: tuple[Tensor, Tensor] | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What ends a branch of a transformer and begins the next: ``h = dropout(x) * row_scale +
@@ -238,6 +240,8 @@ def dropout_add_rms_norm(
         offset: which of the independent streams of that seed; any 64-bit number.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
+            are returned. Not differentiable, and with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -246,17 +250,31 @@ def dropout_add_rms_norm(
     Raises:
         RuntimeError: x is not floating-point or 0-d; residual, weight or row_scale has another
             shape, dtype or device; p is no probability; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Huang et al. 2016, Deep Networks with Stochastic Depth, https://arxiv.org/abs/1603.09382
     """
     if not arguments.taken(x, residual, weight):
         (residual,), (weight,) = (arguments.fitting(x, a) for a in (residual, weight))
+    if rules := sharded.of(x):
+        y, h = rules.dropped(
+            _RMS.name,
+            lambda **given: dropout_add_rms_norm(
+                **given, p=p, eps=eps, zero_centered=zero_centered, out=out, variant=variant
+            ),
+            {"x": x, "residual": residual, "weight": weight, "row_scale": row_scale},
+            p,
+            seed,
+            offset,
+        )
+        return y, h
     x, p, drawn, at = _drawn(x, p, seed, offset)
-    return _dropout_add_rms_norm(
-        variant, x, residual, weight, row_scale, p, drawn, at, eps, zero_centered
-    )
+    given = (x, residual, weight, row_scale, p, drawn, at, eps, zero_centered)
+    if out is not None:
+        y, h = _dropout_add_rms_norm_into(out, variant, *given)
+        return y, h
+    return _dropout_add_rms_norm(variant, *given)
 
 
 def dropout_add_layer_norm(
@@ -271,6 +289,7 @@ def dropout_add_layer_norm(
     eps: float = LAYER_EPS,
     zero_centered: bool = False,
     *,
+    out: tuple[Tensor, Tensor] | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What ends a branch of a transformer and begins the next: ``h = dropout(x) * row_scale +
@@ -293,6 +312,8 @@ def dropout_add_layer_norm(
         offset: which of the independent streams of that seed; any 64-bit number.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
+            are returned. Not differentiable, and with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -301,7 +322,7 @@ def dropout_add_layer_norm(
     Raises:
         RuntimeError: x is not floating-point or 0-d; residual, weight, bias or row_scale has
             another shape, dtype or device; p is no probability; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Huang et al. 2016, Deep Networks with Stochastic Depth, https://arxiv.org/abs/1603.09382
@@ -309,7 +330,22 @@ def dropout_add_layer_norm(
     if not (arguments.taken(x, residual, weight, bias) and arguments.alike(weight, bias)):
         (residual,) = arguments.fitting(x, residual)
         weight, bias = arguments.fitting(x, weight, bias)
+    if rules := sharded.of(x):
+        affine = {"weight": weight, "bias": bias}
+        y, h = rules.dropped(
+            _LAYER.name,
+            lambda **given: dropout_add_layer_norm(
+                **given, p=p, eps=eps, zero_centered=zero_centered, out=out, variant=variant
+            ),
+            {"x": x, "residual": residual, **affine, "row_scale": row_scale},
+            p,
+            seed,
+            offset,
+        )
+        return y, h
     x, p, drawn, at = _drawn(x, p, seed, offset)
-    return _dropout_add_layer_norm(
-        variant, x, residual, weight, bias, row_scale, p, drawn, at, eps, zero_centered
-    )
+    given = (x, residual, weight, bias, row_scale, p, drawn, at, eps, zero_centered)
+    if out is not None:
+        y, h = _dropout_add_layer_norm_into(out, variant, *given)
+        return y, h
+    return _dropout_add_layer_norm(variant, *given)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.norm import arguments
 from warpsmith.norm import group_norm_cases as cases
@@ -636,6 +636,7 @@ group_norm_backward_op = catalogue.add(
 dispatch.register(group_norm_op)
 dispatch.register(group_norm_backward_op)
 _group_norm = dispatch.public(group_norm_op)
+_group_norm_into = into.register(group_norm_op)
 
 
 def group_norm(
@@ -646,6 +647,7 @@ def group_norm(
     eps: float = EPS,
     activation: str = "none",
     *,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Normalises groups of channels: ``y = act((x - mean) / sqrt(var + eps) * weight + bias)``.
@@ -663,6 +665,8 @@ def group_norm(
         bias: [c], likewise; None for zeros.
         eps: added to the variance before the root.
         activation: "none", "silu" or "mish", applied to the result.
+        out: a tensor of the shape and dtype of x for the result, which is returned; best if it lies
+            as the result would. Not differentiable, and with no variant.
         variant: one rung by name instead of the best one, "f16x8_pack_cluster_f32".
 
     Returns:
@@ -673,11 +677,13 @@ def group_norm(
         RuntimeError: x is not floating-point or has fewer than two dimensions; groups is below 1 or
             does not divide c; weight or bias has another shape, dtype or device; the activation is
             unknown; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Wu & He 2018, Group Normalization, https://arxiv.org/abs/1803.08494
     """
     if not arguments.taken(x, weight, bias):
         (weight,), (bias,) = (arguments.fitting(x, a) for a in (weight, bias))
+    if out is not None:
+        return _group_norm_into(out, variant, x, groups, weight, bias, eps, activation)  # type: ignore[no-any-return]
     return _group_norm(variant, x, groups, weight, bias, eps, activation)

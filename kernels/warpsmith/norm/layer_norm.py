@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import dispatch
+from warpsmith.core import autograd, dispatch, into
 from warpsmith.norm import arguments, ladders
 from warpsmith.norm import plain_cases as cases
 from warpsmith.norm.add_norm import add_layer_norm
@@ -104,7 +104,9 @@ layer_norm_backward_op = backward(
 )
 
 _layer_norm = dispatch.public(layer_norm_op)
+_layer_norm_into = into.register(layer_norm_op)
 _layer_norm_with_rstd = dispatch.public(layer_norm_with_rstd_op)
+_zero_centered = autograd.speaking("layer_norm", add_layer_norm)
 
 
 def layer_norm(
@@ -116,6 +118,7 @@ def layer_norm(
     normalized_shape: int | Sequence[int] | None = None,
     zero_centered: bool = False,
     memory_efficient: bool = False,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Standardises every row: ``y = (x - mean) / sqrt(var + eps) * weight + bias``.
@@ -147,6 +150,9 @@ def layer_norm(
             ``(y - bias) / weight``. It has the digits that y has left: where a weight is small
             beside its bias, few in f16 and bf16; where it is 0 none, and weights of a magnitude
             below eps are divided by as if they were eps, so that a weight of 0 gets no gradient.
+        out: a contiguous tensor of the shape and dtype of x, which gets the result and is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant.
         variant: one rung by name instead of the best one, "f16x8_pack_f32". Variants that end in
             f16 or bf16 sum in that dtype: in f16 the sum of squares overflows, and the row becomes
             the bias, once a thread's share passes 65504; in bf16 it keeps 8 bits, and a row that
@@ -159,7 +165,7 @@ def layer_norm(
         RuntimeError: x is not floating-point or 0-d; weight or bias has another shape, dtype or
             device; the variant cannot take the input.
         ValueError: the variant does not exist; zero_centered comes with a variant or with
-            memory_efficient.
+            memory_efficient; out comes with a variant.
         TypeError: there is more by position than these.
 
     Reference:
@@ -180,12 +186,16 @@ def layer_norm(
     if normalized_shape is not None or not (
         arguments.fits(x, weight) and arguments.fits(x, bias) and arguments.alike(weight, bias)
     ):
-        return _composed(
+        y = _composed(
             x, weight, bias, eps, normalized_shape, zero_centered, memory_efficient, variant
         )
+        return y if out is None else into.copied("layer_norm", y, out, variant)
+    if out is not None and not (zero_centered and weight is not None):
+        return _layer_norm_into(out, variant, x, weight, bias, eps)  # type: ignore[no-any-return]
     if zero_centered and weight is not None:
         check_zero_centered("layer_norm", memory_efficient, variant)
-        return add_layer_norm(x, None, weight, bias, eps, zero_centered=True)[0]
+        into_y = None if out is None else (out, None)
+        return _zero_centered(x, None, weight, bias, eps, zero_centered=True, out=into_y)[0]
     if memory_efficient:
         return _layer_norm_with_rstd(variant, x, weight, bias, eps)[0]
     return _layer_norm(variant, x, weight, bias, eps)
@@ -228,7 +238,7 @@ def _served(
     """As the function itself, of what its kernels take."""
     if zero_centered and weight is not None:
         check_zero_centered("layer_norm", memory_efficient, variant)
-        return add_layer_norm(x, None, weight, bias, eps, zero_centered=True)[0]
+        return _zero_centered(x, None, weight, bias, eps, zero_centered=True)[0]
     if memory_efficient:
         return _layer_norm_with_rstd(variant, x, weight, bias, eps)[0]
     return _layer_norm(variant, x, weight, bias, eps)

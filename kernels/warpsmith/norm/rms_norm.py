@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import dispatch
+from warpsmith.core import autograd, dispatch, into
 from warpsmith.norm import arguments, ladders
 from warpsmith.norm import plain_cases as cases
 from warpsmith.norm.add_norm import add_rms_norm
@@ -113,7 +113,9 @@ rms_norm_backward_op = backward(
 )
 
 _rms_norm = dispatch.public(rms_norm_op)
+_rms_norm_into = into.register(rms_norm_op)
 _rms_norm_with_rstd = dispatch.public(rms_norm_with_rstd_op)
+_zero_centered = autograd.speaking("rms_norm", add_rms_norm)
 
 
 def rms_norm(
@@ -126,6 +128,7 @@ def rms_norm(
     rounding: str = "once",
     zero_centered: bool = False,
     memory_efficient: bool = False,
+    out: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Divides every row by its root mean square: ``y = x / sqrt(mean(x^2) + eps) * weight``.
@@ -157,6 +160,9 @@ def rms_norm(
             may then be freed: x / rms is recomputed as y / weight. It has the digits that y has
             left; weights of a magnitude below eps are divided by as if they were eps, so that a
             weight of 0 gets no gradient.
+        out: a contiguous tensor of the shape and dtype of x, which gets the result and is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant.
         variant: one rung by name instead of the best one, "f16x8_pack_f32". Variants that end in
             f16 or bf16 add squares in that dtype: in f16 the sum overflows, and the row becomes 0,
             once the squares of a thread's share pass 65504; in bf16 it keeps 8 bits.
@@ -168,7 +174,7 @@ def rms_norm(
         RuntimeError: x is not floating-point or 0-d; weight has another shape, dtype or device; the
             variant cannot take the input.
         ValueError: the variant or the rounding does not exist; zero_centered comes with a variant
-            or with memory_efficient.
+            or with memory_efficient; out comes with a variant.
         TypeError: there is more by position than these.
 
     Reference:
@@ -190,13 +196,17 @@ def rms_norm(
         or rounding != "once"
         or not (weight is None or arguments.fits(x, weight))
     ):
-        return _composed(
+        y = _composed(
             x, weight, eps, normalized_shape, bias, rounding, zero_centered, memory_efficient,
             variant,
         )  # fmt: skip
+        return y if out is None else into.copied("rms_norm", y, out, variant)
+    if out is not None and not (zero_centered and weight is not None):
+        return _rms_norm_into(out, variant, x, weight, eps)  # type: ignore[no-any-return]
     if zero_centered and weight is not None:
         check_zero_centered("rms_norm", memory_efficient, variant)
-        return add_rms_norm(x, None, weight, eps, zero_centered=True)[0]
+        into_y = None if out is None else (out, None)
+        return _zero_centered(x, None, weight, eps, zero_centered=True, out=into_y)[0]
     if memory_efficient:
         return _rms_norm_with_rstd(variant, x, weight, eps)[0]
     return _rms_norm(variant, x, weight, eps)
@@ -245,7 +255,7 @@ def _served(
     """As the function itself, of what its kernels take."""
     if zero_centered and weight is not None:
         check_zero_centered("rms_norm", memory_efficient, variant)
-        return add_rms_norm(x, None, weight, eps, zero_centered=True)[0]
+        return _zero_centered(x, None, weight, eps, zero_centered=True)[0]
     if memory_efficient:
         return _rms_norm_with_rstd(variant, x, weight, eps)[0]
     return _rms_norm(variant, x, weight, eps)

@@ -44,7 +44,13 @@ def _hf(name: str, prefix: str, rules: dict[str, Rule]) -> Architecture:
     return Architecture(prefix, f"transformers.models.{name}.", rules)
 
 
-_GEMMA = {**_DECODER, "RMSNorm": norms.GEMMA, "DecoderLayer": blocks.GEMMA}
+_GEMMA = {
+    **_DECODER,
+    "RMSNorm": norms.GEMMA,
+    "DecoderLayer": blocks.GEMMA,
+    "ForCausalLM": heads.CAPPED,
+}
+_MOE = {**_DECODER, "Experts": mlps.EXPERTS, "ForCausalLM": heads.ROUTED}
 
 ARCHITECTURES = (
     _hf("llama", "Llama", {**_DECODER, **_HEAD}),
@@ -52,14 +58,14 @@ ARCHITECTURES = (
     _hf("qwen2", "Qwen2", {**_DECODER, **_HEAD}),
     _hf("qwen3", "Qwen3", {**_DECODER, **_HEAD, "Attention": QWEN3}),
     _hf("gemma2", "Gemma2", _GEMMA),
-    _hf("gemma3", "Gemma3", _GEMMA),
+    _hf("gemma3", "Gemma3", {**_GEMMA, "ForConditionalGeneration": heads.GEMMA3_IMAGES}),
     _hf(
         "phi3",
         "Phi3",
         {**_DECODER, **_HEAD, "MLP": mlps.GATED_JOINED, "DecoderLayer": blocks.PHI3},
     ),
-    _hf("mixtral", "Mixtral", {**_DECODER, "Experts": mlps.EXPERTS}),
-    _hf("qwen3_moe", "Qwen3Moe", {**_DECODER, "Attention": QWEN3, "Experts": mlps.EXPERTS}),
+    _hf("mixtral", "Mixtral", _MOE),
+    _hf("qwen3_moe", "Qwen3Moe", {**_MOE, "Attention": QWEN3}),
     _hf("gpt2", "GPT2", {"Block": blocks.GPT2, "MLP": mlps.GPT2}),
     _hf("vit", "ViT", {"Layer": blocks.VIT, "MLP": mlps.VIT}),
     _hf("clip", "CLIP", {"EncoderLayer": blocks.CLIP, "MLP": mlps.VIT}),

@@ -9,6 +9,7 @@ from typing import Any
 from torch.nn import Module
 
 from warpsmith import transformers as registry
+from warpsmith.patching import unpacked
 from warpsmith.patching.rules import Left
 
 #: Where a model keeps what its parts had: implementations by the name of the part.
@@ -62,6 +63,7 @@ def patch(model: Any) -> bool:
         _restore(model, before)
         raise Left(str(error)) from None
     model.__dict__[_BEFORE] = before
+    unpacked.patch(model)
     return True
 
 
@@ -73,5 +75,6 @@ def _restore(model: Any, before: dict[str, str]) -> None:
 
 def unpatch(model: Any) -> None:
     before = model.__dict__.pop(_BEFORE, None)
+    unpacked.unpatch(model)
     if before is not None:
         _restore(model, before)

@@ -9,6 +9,7 @@ from torch.nn import Module
 
 import warpsmith
 from warpsmith.nn import calls
+from warpsmith.patching.compiled import left
 from warpsmith.patching.norms import takes_residual
 from warpsmith.patching.rope import ROPE
 from warpsmith.patching.rules import Left, Rule, reads
@@ -23,7 +24,8 @@ def make_attention(base: type[Module], option: Any) -> dict[str, Any]:
     def turned(self: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         weights = (self.q_norm.weight, self.k_norm.weight)
         tables = cos.dim() == 3 and cos.dtype in (q.dtype, calls.FLOATS[0])
-        if not tables or not calls.fits(k, q) or not calls.joins(q, q, *weights):
+        served = tables and calls.fits(k, q) and calls.joins(q, q, *weights)
+        if not served or left("rope", q):
             return plain_rope(self.q_norm(q), self.k_norm(k), cos, sin, unsqueeze_dim=2)
         pairs, eps = cos.shape[-1] // 2, self.q_norm.variance_epsilon
         return warpsmith.qk_norm_rope(q, k, *weights, cos[..., :pairs], sin[..., :pairs], eps=eps)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from torch.nn import Module
 
 from warpsmith.nn import calls
+from warpsmith.patching.compiled import left
 from warpsmith.patching.mlps import activation_of
 from warpsmith.patching.norms import takes_activation
 from warpsmith.patching.rules import Left, Rule, reads
@@ -74,7 +75,7 @@ def make_gate(base: type[Module], option: Any) -> dict[str, Any]:
     plain: Any = base.forward
 
     def forward(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if args or kwargs:
+        if args or kwargs or left("gates", hidden_states):
             return plain(self, hidden_states, *args, **kwargs)
         up, gate = self.proj(hidden_states).chunk(2, dim=-1)
         return calls.gate(gate, up, option)
@@ -83,8 +84,10 @@ def make_gate(base: type[Module], option: Any) -> dict[str, Any]:
 
 
 def make_projected_gelu(base: type[Module], option: Any) -> dict[str, Any]:
+    plain = cast(Any, base).gelu
+
     def gelu(self: Any, gate: Tensor) -> Tensor:
-        return calls.activate(gate, option)
+        return plain(self, gate) if left("activations", gate) else calls.activate(gate, option)
 
     return {"gelu": gelu}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,23 +12,50 @@ from torch.nn import Module
 
 import warpsmith
 from warpsmith.nn import calls
-from warpsmith.patching.losses import IGNORED, LOSSES, shifted
+from warpsmith.patching import swap
+from warpsmith.patching.losses import IGNORED, causal_lm_loss, shifted, standing_for
 from warpsmith.patching.rules import Left, Rule, reads
+
+_PASSED = ("past_key_values", "hidden_states", "attentions")
+
+
+@dataclass(frozen=True)
+class Head:
+    """What stands around the head of a model.
+
+    Args:
+        output: the class of what the model returns, by its name in the model's module.
+        passed: what the body returns that the model returns, too.
+        capped: whether `final_logit_softcapping` of the config bounds the logits.
+        routed: whether the loss of the routers is added where their logits are asked for.
+    """
+
+    output: str = "CausalLMOutputWithPast"
+    passed: tuple[str, ...] = _PASSED
+    capped: bool = False
+    routed: bool = False
 
 
 def make_head(base: type[Module], option: Any) -> dict[str, Any]:
+    head: Head = option
     plain: Any = base.forward
     original = inspect.unwrap(plain)
     positional = tuple(inspect.signature(original).parameters)[1:]
-    output = original.__globals__["CausalLMOutputWithPast"]
+    output = original.__globals__[head.output]
+    balancing = original.__globals__["load_balancing_loss_func"] if head.routed else None
 
     @functools.wraps(plain)
     def forward(self: Any, *args: Any, **named: Any) -> Any:
         given = {**dict(zip(positional, args, strict=False)), **named}
-        if not _fuses(self, given):
+        cap = self.config.final_logit_softcapping if head.capped else None
+        if not _fuses(self, given) or not (cap is None or cap > 0.0):
             return plain(self, *args, **named)
-        labels, _ = given.pop("labels"), given.pop("logits_to_keep", None)
-        found = self.model(**given)
+        labels = given.pop("labels")
+        for name in ("logits_to_keep", "return_dict"):
+            given.pop(name, None)
+        if head.routed and given.get("output_router_logits") is None:
+            given["output_router_logits"] = self.config.output_router_logits
+        found = self.model(**given, return_dict=True)
         x = found.last_hidden_state
         ignored = given.get("ignore_index", IGNORED)
         target = given.get("shift_labels")
@@ -40,50 +68,71 @@ def make_head(base: type[Module], option: Any) -> dict[str, Any]:
             self.lm_head.bias,
             ignore_index=ignored,
             reduction="mean" if items is None else "sum",
+            softcap=cap,
         )
         if items is not None:
             loss = loss / (items.to(loss.device) if isinstance(items, torch.Tensor) else items)
-        return output(
-            loss=loss,
-            past_key_values=found.past_key_values,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
-        )
+        more = {name: getattr(found, name) for name in head.passed}
+        if balancing is not None and given["output_router_logits"]:
+            more["aux_loss"] = balancing(
+                found.router_logits,
+                self.num_experts,
+                self.num_experts_per_tok,
+                given.get("attention_mask"),
+            )
+            loss = loss + self.router_aux_loss_coef * more["aux_loss"].to(loss.device)
+        return output(loss=loss, **more)
 
     return {"forward": forward}
 
 
+def _unlike(head: Any) -> str | None:
+    """Why a head is not the product that this stands for."""
+    if not isinstance(head, torch.nn.Linear) or "forward" in head.__dict__:
+        return "its head is not a Linear of PyTorch's"
+    if type(head).forward is not torch.nn.Linear.forward and not swap.is_swapped(head):
+        return "its head is not a Linear of PyTorch's"
+    return "its head has hooks" if head._forward_hooks or head._forward_pre_hooks else None
+
+
 def _fuses(self: Any, given: dict[str, Any]) -> bool:
+    """Whether a call asks for the loss alone, of a head and a loss that are as they were."""
+    returns = given.get("return_dict")
+    if not self.training or given.get("labels") is None or _unlike(self.lm_head) is not None:
+        return False
     weight = self.lm_head.weight
     return (
-        self.training
-        and given.get("labels") is not None
-        and isinstance(given.get("logits_to_keep", 0), int)
+        isinstance(given.get("logits_to_keep", 0), int)
         and given.get("logits_to_keep", 0) == 0
-        and given.get("return_dict") is not False
+        and bool(self.config.return_dict if returns is None else returns)
+        and getattr(self, "_loss_function", None) in (None, causal_lm_loss)
         and weight.dtype in calls.FLOATS
         and not torch.is_autocast_enabled(weight.device.type)
     )
 
 
-def _option(module: Any) -> None:
-    head = module.lm_head
-    if not isinstance(head, torch.nn.Linear) or "forward" in head.__dict__:
-        raise Left("its head is not a Linear of PyTorch's")
-    if head._forward_hooks or head._forward_pre_hooks:
-        raise Left("its head has hooks")
-    replaced = module.__dict__.get("_loss_function")
-    if replaced is not None and replaced not in LOSSES.values():
-        raise Left("its loss has been replaced already")
+def _rule(head: Head, names: str) -> Rule:
+    def option(module: Any) -> Head:
+        why = _unlike(module.lm_head)
+        if why is not None:
+            raise Left(why)
+        if standing_for(module) is not causal_lm_loss:
+            raise Left("its loss is not that of the next token")
+        return head
+
+    names = f"{names} {head.output} {' '.join(head.passed)}"
+    names += " model config int isinstance lm_head loss_function slice vocab_size"
+    return Rule("fused_loss", "fused_linear_cross_entropy", make_head, reads(names), option)
 
 
-HEAD = Rule(
-    "fused_loss",
-    "fused_linear_cross_entropy",
-    make_head,
-    reads(
-        "CausalLMOutputWithPast attentions config hidden_states int isinstance last_hidden_state "
-        "lm_head loss_function model past_key_values slice vocab_size"
-    ),
-    _option,
+HEAD = _rule(Head(), "last_hidden_state")
+CAPPED = _rule(Head(capped=True), "last_hidden_state final_logit_softcapping torch tanh")
+ROUTED = _rule(
+    Head("MoeCausalLMOutputWithPast", passed=(*_PASSED, "router_logits"), routed=True),
+    "last_hidden_state output_router_logits load_balancing_loss_func num_experts "
+    "num_experts_per_tok router_aux_loss_coef to device",
+)
+#: Its logits are not capped, whatever the config says.
+GEMMA3_IMAGES = _rule(
+    Head("Gemma3CausalLMOutputWithPast", passed=(*_PASSED, "image_hidden_states")), "text_config"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
@@ -56,7 +57,37 @@ def masked_lm_loss(
 
 
 #: By the name that transformers has for the loss.
-LOSSES = {"ForCausalLM": causal_lm_loss, "ForMaskedLM": masked_lm_loss}
+LOSSES = {
+    "ForCausalLM": causal_lm_loss,
+    "ForConditionalGeneration": causal_lm_loss,
+    "ForMaskedLM": masked_lm_loss,
+}
+
+
+def kind_of(model: Module) -> str | None:
+    """The name that transformers has for the loss of a model; None where it has none."""
+    if not hasattr(type(model), "loss_function"):
+        return None
+    kind: str | None = getattr(model, "loss_type", None)
+    if kind is None and type(model).__name__.endswith("LMHeadModel"):
+        return "ForCausalLM"  # what transformers takes where the name of the class says nothing
+    return kind
+
+
+def standing_for(model: Module) -> Callable[..., Tensor] | None:
+    """The loss that stands for a model's; None where it has none.
+
+    Raises:
+        Left: it is not a loss of these, or has been replaced.
+    """
+    kind = kind_of(model)
+    if kind is None:
+        return None
+    if getattr(model, "_loss_function", None) not in (None, LOSSES.get(kind)):
+        raise Left("its loss has been replaced already")
+    if kind not in LOSSES:
+        raise Left(f"no loss {kind} here")
+    return LOSSES[kind]
 
 
 def patch(model: Module) -> bool:
@@ -65,21 +96,10 @@ def patch(model: Module) -> bool:
     Raises:
         Left: it is not a loss of these, or has been replaced.
     """
-    if not hasattr(type(model), "loss_function"):
+    loss = standing_for(model)
+    if loss is None or "_loss_function" in model.__dict__:
         return False
-    kind = getattr(model, "loss_type", None)
-    if kind is None and type(model).__name__.endswith("LMHeadModel"):
-        kind = "ForCausalLM"  # what transformers takes where the name of the class says nothing
-    if kind is None:
-        return False
-    replaced = model.__dict__.get("_loss_function")
-    if replaced in LOSSES.values():
-        return False
-    if replaced is not None:
-        raise Left("its loss has been replaced already")
-    if kind not in LOSSES:
-        raise Left(f"no loss {kind} here")
-    model.__dict__["_loss_function"] = LOSSES[kind]
+    model.__dict__["_loss_function"] = loss
     return True
 
 

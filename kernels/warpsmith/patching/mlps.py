@@ -11,6 +11,8 @@ from torch.nn import Module
 
 import warpsmith
 from warpsmith.nn import calls
+from warpsmith.nn.gated import gated
+from warpsmith.patching.compiled import left
 from warpsmith.patching.rules import Left, Rule, reads
 
 #: Activations by the class of the module that computes them, of PyTorch and of transformers.
@@ -49,7 +51,8 @@ def make_activation(base: type[Module], option: Any) -> dict[str, Any]:
     plain: Any = base.forward
 
     def forward(self: Any, input: Tensor) -> Tensor:
-        return calls.activate(input, option) if calls.fits(input) else plain(self, input)
+        served = calls.fits(input) and not left("activations", input)
+        return calls.activate(input, option) if served else plain(self, input)
 
     return {"forward": forward}
 
@@ -81,10 +84,16 @@ def _gate(attribute: str) -> Any:
 
 
 def make_gated(base: type[Module], option: Any) -> dict[str, Any]:
-    """Llama's: `down_proj(act_fn(gate_proj(x)) * up_proj(x))`."""
+    """Llama's: `down_proj(act_fn(gate_proj(x)) * up_proj(x))`, the products with the gate where
+    that pays.
+    """
+
+    plain: Any = base.forward
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        return self.down_proj(calls.gate(self.gate_proj(x), self.up_proj(x), option))
+        if left("gates", x):
+            return plain(self, x)
+        return self.down_proj(gated(x, self.gate_proj, self.up_proj, option))
 
     return {"forward": forward}
 
@@ -100,10 +109,17 @@ def make_gated_joined(base: type[Module], option: Any) -> dict[str, Any]:
 
 def joined(x: Tensor, activation: str) -> Tensor:
     """A gate of the two halves of a tensor."""
-    if calls.fits(x):
+    by_compiler = left("gates", x)
+    if calls.fits(x) and not by_compiler:
         return getattr(warpsmith, calls.GATES[activation])(x)
     gate, up = x.chunk(2, dim=-1)
+    if by_compiler:
+        return calls.activate_plainly(gate, activation) * up
     return calls.gate(gate, up, activation)
+
+
+#: Products of experts, as transformers names them, that do not call `_apply_gate`.
+_WITHOUT_GATE = ("eager", "sonicmoe")
 
 
 def make_experts(base: type[Module], option: Any) -> dict[str, Any]:
@@ -121,6 +137,9 @@ def _experts(module: Any) -> str:
         raise Left("this version of transformers computes its gate among the products")
     if set(gate.__code__.co_names) != {"chunk", "act_fn"}:
         raise Left("its gate is not the one that this stands for")
+    products = getattr(getattr(module, "config", None), "_experts_implementation", None)
+    if products in _WITHOUT_GATE:
+        raise Left(f"its products, {products}, compute the gate themselves")
     return _gate("act_fn")(module)
 
 
@@ -140,7 +159,7 @@ GATED_JOINED = Rule(
     _gate("activation_fn"),
     part="activation_fn",
 )
-EXPERTS = Rule("gates", "{}_and_mul", make_experts, (), _experts)
+EXPERTS = Rule("gates", "{}_and_mul", make_experts, (), _experts, part="act_fn")
 
 
 # --- products -------------------------------------------------------------------------------------

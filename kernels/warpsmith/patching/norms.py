@@ -14,7 +14,11 @@ from torch.nn import Module
 
 import warpsmith
 from warpsmith.nn import calls
+from warpsmith.patching.compiled import left
 from warpsmith.patching.rules import Left, Rule, reads
+
+#: The option of `patch`.
+_KIND = "norms"
 
 
 def make_rms(base: type[Module], option: Any) -> dict[str, Any]:
@@ -25,13 +29,13 @@ def make_rms(base: type[Module], option: Any) -> dict[str, Any]:
     def forward(self: Any, hidden_states: Tensor, residual: Tensor | None = None) -> Any:
         weight, eps = self.weight, getattr(self, eps_name)
         if residual is None:
-            if not calls.joins(hidden_states, hidden_states, weight):
+            if left(_KIND, hidden_states) or not calls.joins(hidden_states, hidden_states, weight):
                 return plain(self, hidden_states)
             if torch.is_autocast_enabled(hidden_states.device.type):
                 # what follows would cast an f32 result down again
                 return warpsmith.add_rms_norm(hidden_states, None, weight, eps, zero_centered)[0]
             return warpsmith.rms_norm(hidden_states, weight, eps, zero_centered=zero_centered)
-        if not calls.joins(hidden_states, residual, weight):
+        if left(_KIND, hidden_states) or not calls.joins(hidden_states, residual, weight):
             h = residual + hidden_states
             return plain(self, h), h
         return warpsmith.add_rms_norm(hidden_states, residual, weight, eps, zero_centered)
@@ -40,13 +44,18 @@ def make_rms(base: type[Module], option: Any) -> dict[str, Any]:
 
 
 def make_layer(base: type[Module], option: Any) -> dict[str, Any]:
+    original: Any = base.forward
+
     def plain(self: Any, x: Tensor) -> Tensor:
+        if left(_KIND, x):
+            return original(self, x)
         return calls.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def forward(self: Any, input: Tensor, residual: Tensor | None = None) -> Any:
         if residual is None:
             return plain(self, input)
-        joins = calls.joins(input, residual, self.weight, self.bias)
+        joins = not left(_KIND, input)
+        joins = joins and calls.joins(input, residual, self.weight, self.bias)
         if not joins or len(self.normalized_shape) != 1:
             h = residual + input
             return plain(self, h), h
@@ -56,14 +65,22 @@ def make_layer(base: type[Module], option: Any) -> dict[str, Any]:
 
 
 def make_torch_rms(base: type[Module], option: Any) -> dict[str, Any]:
+    plain: Any = base.forward
+
     def forward(self: Any, x: Tensor) -> Tensor:
+        if left(_KIND, x):
+            return plain(self, x)
         return calls.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
     return {"forward": forward}
 
 
 def make_group(base: type[Module], option: Any) -> dict[str, Any]:
+    plain: Any = base.forward
+
     def forward(self: Any, input: Tensor, activation: str = "none") -> Tensor:
+        if left(_KIND, input):
+            return calls.activate_plainly(plain(self, input), activation)
         return calls.group_norm(
             input, self.num_groups, self.weight, self.bias, self.eps, activation
         )

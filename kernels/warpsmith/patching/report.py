@@ -31,6 +31,8 @@ class Report:
 
     replaced: list[Replaced] = field(default_factory=list)
     left: list[Kept] = field(default_factory=list)
+    #: Kinds that are not served where the model is compiled, and why.
+    compiled: dict[str, str] = field(default_factory=dict)
 
     def functions(self) -> dict[str, int]:
         """How many modules each function serves."""
@@ -46,4 +48,5 @@ class Report:
         lines = [f"{n:5} {module} -> {function}" for (module, function), n in served.items()]
         lines = lines or ["nothing was replaced"]
         lines += [f"{n:5} {module} left: {why}" for (module, why), n in kept.items()]
+        lines += [f"      {kind}: {why}" for kind, why in self.compiled.items()]
         return "\n".join(lines)

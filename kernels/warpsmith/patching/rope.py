@@ -15,6 +15,7 @@ from torch.nn import Module
 
 import warpsmith
 from warpsmith.nn import calls
+from warpsmith.patching.compiled import left
 from warpsmith.patching.rules import Left, Rule, check_reads, reads
 
 _NAME = "apply_rotary_pos_emb"
@@ -31,7 +32,8 @@ def make_rope(base: type[Module], option: Any) -> dict[str, Any]:
     ) -> tuple[Tensor, Tensor]:
         heads = unsqueeze_dim == 1
         tables = cos.dim() == 3 and cos.dtype in (q.dtype, calls.FLOATS[0])
-        if not tables or q.dim() != 4 or not calls.fits(q, k):
+        served = tables and q.dim() == 4 and calls.fits(q, k) and not left("rope", q)
+        if not served:
             return plain(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
         pairs = cos.shape[-1] // 2
         if heads:

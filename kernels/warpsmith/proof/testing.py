@@ -451,7 +451,8 @@ def unchanged(args: Sequence[Any]) -> Iterator[None]:
 def with_written(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of an operator that returns, behind its outputs, what arguments that it writes to
     hold afterwards; the arguments themselves, of which it gets copies of the same layout, stay as
-    they are. `function` itself for an operator that writes to none.
+    they are. `function` itself for an operator that writes to none. Arguments that lie in
+    one storage do so as copies, too.
 
     Raises of a call:
         AssertionError: it wrote beside an argument, into memory between its elements; a call that
@@ -463,14 +464,20 @@ def with_written(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any) -> tuple[Any, ...]:
         given = list(dispatch.normalise(op, args))
         slots = [i for i in op.written if isinstance(given[i], Tensor)]
-        for i in slots:
-            given[i] = _relocated(given[i])
+        copies = {_home(given[i]): _raw(given[i]).clone() for i in slots}
+        for i, a in enumerate(given):
+            if isinstance(a, Tensor) and (copy := copies.get(_home(a))) is not None:
+                given[i] = _placed(a, copy)
         out = op.results(function(*given))
         captured = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        for i in slots if not captured else ():
-            around = _relocated(given[i]).copy_(args[i])
-            same = torch.equal(_raw(around), _raw(args[i]))
-            assert same, f"the call wrote beside {op.argument_names[i]}"
+        arounds = {home: copy.clone() for home, copy in copies.items()} if not captured else {}
+        for home, around in arounds.items():
+            here = [i for i in slots if _home(args[i]) == home]
+            for i in here:
+                _placed(args[i], around).copy_(args[i])
+            same = torch.equal(around, _raw(args[here[0]]))
+            names = " and ".join(op.argument_names[i] for i in here)
+            assert same, f"the call wrote beside {names}"
         return (*out, *(given[i] for i in op.written))
 
     return run
@@ -481,11 +488,15 @@ def _raw(x: Tensor) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())
 
 
-def _relocated(x: Tensor) -> Tensor:
-    """A copy of a tensor and of the whole storage around it."""
-    storage = _raw(x).clone().untyped_storage()
+def _home(x: Tensor) -> int:
+    """What tells storages apart, also those without memory."""
+    return int(x.untyped_storage()._cdata)
+
+
+def _placed(x: Tensor, raw: Tensor) -> Tensor:
+    """What lies in the bytes `raw` where `x` lies in its storage."""
     return torch.empty(0, dtype=x.dtype, device=x.device).set_(
-        storage, x.storage_offset(), x.shape, x.stride()
+        raw.untyped_storage(), x.storage_offset(), x.shape, x.stride()
     )
 
 

@@ -106,7 +106,8 @@ def quantize_fp8(
     nearest even, whatever the dtype of x, and so is the code: every implementation gives the same
     bits. Values of which all are 0 have the scale 2^-126. A NaN makes the scale and all that shares
     it NaN; an infinity makes the scale infinite, codes of finite values 0 and its own NaN. Not
-    differentiable.
+    differentiable: where x requires a gradient, so does the scale, and the backward pass raises
+    rather than lose it; `x.detach()` says that none is wanted.
 
     q and scale are what `scaled_matmul` takes: `quantize_fp8(x, "group")` as its a and scale_a, and
     of `q, scale = quantize_fp8(weight, "block")` with a weight [n, k] `q.t()` and `scale.t()` as
@@ -150,7 +151,7 @@ def quantize_int8(
 
     Computed and rounded as `quantize_fp8` has it, with the same bits in every implementation. The
     code of NaN is 0, beside a scale that is NaN, or infinite where an infinity is what it comes
-    from. Not differentiable.
+    from. Not differentiable, as `quantize_fp8`.
 
     Args:
         x: [..., n], f32, f16 or bf16 (f64 without a kernel of its own), any strides.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpsmith.core import catalogue, dispatch, elsewhere
-from warpsmith.core.catalogue import DTYPES, Inputs, Op
+from warpsmith.core.catalogue import DTYPES, Inputs, Op, Sample
 from warpsmith.core.elsewhere import SIZES, Rule
 from warpsmith.measure import record
-from warpsmith.records.report import Results
+from warpsmith.records.report import Results, other_is_stale
 
 #: So many times as fast another implementation has to be, at every case of a range, and at so many.
 FASTER, LEAST_CASES = 1.03, 2
@@ -156,47 +156,130 @@ def cases_of(op: Op, results: Results, sm: int) -> list[Case]:
     return found
 
 
-#: Composites, each by the operator whose record speaks for it, the rows that are PyTorch's ways to
-#: the same, and what its calls are like; None for calls that it does not make.
+#: What a choice goes by, of a call by its arguments; None for calls that are none of it.
 Told = Callable[[Mapping[str, Any]], "dict[str, Any] | None"]
 
 
-def _attention(named: Mapping[str, Any]) -> dict[str, Any] | None:
-    q, k, v = named["q"], named["k"], named["v"]
-    plain = all(named[name] is None for name in ("mask", "bias", "sinks", "alibi_slopes"))
-    plain = plain and named["window_left"] < 0 and named["window_right"] < 0
-    if not plain or named["softcap"] or named["dropout_p"] or q.shape[-1] != v.shape[-1]:
-        return None
-    return {"d": q.shape[-1], "tokens": min(q.shape[1], k.shape[1])}
+@dataclass(frozen=True)
+class Spoken:
+    """Calls of a composite that records of operators speak for."""
+
+    #: Whose times add up, of the same case; the first one's call says what it is like.
+    ops: tuple[str, ...]
+    #: The rows that are PyTorch's ways to the same.
+    peers: tuple[str, ...]
+    #: What is told of such a call; None of one that the composite does not make.
+    told: Told
+    #: Whom the rules are for: PyTorch, or the operator where PyTorch serves by default.
+    serves: str = "torch"
 
 
-COMPOSITES: dict[str, tuple[str, tuple[str, ...], Told]] = {
+#: Up to so many, calls for the answer alone are not those of flash_attention.
+_FEW_QUERIES = 16
+
+
+def _attention(gradient: bool) -> Told:
+    def told(named: Mapping[str, Any]) -> dict[str, Any] | None:
+        q, k, v = named["q"], named["k"], named["v"]
+        plain = all(named[name] is None for name in ("mask", "bias", "sinks", "alibi_slopes"))
+        plain = plain and named["window_left"] < 0 and named["window_right"] < 0
+        if not plain or named["softcap"] or named["dropout_p"] or q.shape[-1] != v.shape[-1]:
+            return None
+        if not gradient and q.shape[1] <= _FEW_QUERIES:
+            return None  # for attention_with_kv_cache
+        tokens = min(q.shape[1], k.shape[1])
+        return {"gradient": gradient, "d": q.shape[-1], "tokens": tokens}
+
+    return told
+
+
+def _gated(named: Mapping[str, Any]) -> dict[str, Any] | None:
+    x, w = named["x"], named["w_gate"]
+    return {"x.rows": x.numel() // x.shape[-1], "x.cols": x.shape[-1], "w_gate.rows": w.shape[0]}
+
+
+_SDPA = ("torch", "sdpa_cudnn", "sdpa_flash", "sdpa_efficient")
+COMPOSITES: dict[str, tuple[Spoken, ...]] = {
     "scaled_dot_product_attention": (
-        "flash_attention",
-        ("torch", "sdpa_cudnn", "sdpa_flash", "sdpa_efficient"),
-        _attention,
-    )
+        Spoken(("flash_attention",), _SDPA, _attention(False)),
+        # what is called for its gradients: both ways, by the same backend
+        Spoken(("flash_attention", "flash_attention_backward"), _SDPA, _attention(True)),
+    ),
+    "gated_mlp": (Spoken(("gated_linear",), ("cublas_and_gate",), _gated, "gated_linear"),),
 }
 
 
-def cases_of_composite(name: str, results: Results, sm: int) -> list[Case]:
-    """The same of a composite, of f16 and bf16."""
-    of, peers, told = COMPOSITES[name]
-    op = catalogue.get(of)
-    known, times, found = results.records.get(of), _times(op, results), []
-    if known is None:
-        return []
-    for dtype, sample in itertools.product(("f16", "bf16"), op.bench):
-        rows = times.get(f"{dtype} {sample.label}", {})
-        ours = rows.get("auto")
-        if ours is None or not record.is_fresh(ours, known, op, results.lock):
+def _times_now(op: Op, results: Results, dtype: str, sample: Sample) -> dict[str, float] | None:
+    """By implementation; None where the record does not say what the kernels here do now."""
+    known = results.records.get(op.name)
+    rows = _times(op, results).get(f"{dtype} {sample.label}", {})
+    ours = rows.get("auto")
+    if known is None or ours is None or not record.is_fresh(ours, known, op, results.lock):
+        return None
+    return {name: row["ms"] for name, row in rows.items()}
+
+
+def _spoken_for(spoken: Spoken, results: Results) -> list[Case]:
+    """Of f16 and bf16."""
+    ops, found = [catalogue.get(name) for name in spoken.ops], []
+    for dtype, sample in itertools.product(("f16", "bf16"), ops[0].bench):
+        args = dispatch.normalise(ops[0], sample.make(Inputs(DTYPES[dtype], "meta")))
+        like = spoken.told(dict(zip(ops[0].argument_names, args, strict=True)))
+        each = [_times_now(op, results, dtype, sample) for op in ops]
+        times = [t for t in each if t is not None]
+        if like is None or len(times) < len(each):
             continue
-        args = dispatch.normalise(op, sample.make(Inputs(DTYPES[dtype], "meta")))
-        like = told(dict(zip(op.argument_names, args, strict=True)))
-        best = min((rows[peer]["ms"] for peer in peers if peer in rows), default=math.inf)
-        if like is not None:
-            found.append(Case(like, {"torch": ours["ms"] / best}))
+        ours = sum(t["auto"] for t in times)
+        whole = [peer for peer in spoken.peers if all(peer in t for t in times)]
+        best = min((sum(t[peer] for t in times) for peer in whole), default=math.inf)
+        ratio = ours / best if spoken.serves == "torch" else best / ours if whole else 0.0
+        found.append(Case(like, {spoken.serves: ratio}))
     return found
+
+
+def cases_of_composite(name: str, results: Results) -> list[list[Case]]:
+    """The same of a composite: of each kind of its calls."""
+    return [_spoken_for(spoken, results) for spoken in COMPOSITES[name]]
+
+
+# --- what patched models leave to torch.compile ---------------------------------------------------
+
+#: So many times as fast a compiled model has to be without a kind of what is patched, over all
+#: cases that have both; what is less is noise.
+FASTER_MODEL = 1.005
+#: What a kind is set against that is measured on top of another one.
+BESIDE = {"rope": "compiled, norms"}
+_PATCH = "patch"
+
+
+def _kind_alone(implementation: str) -> str:
+    """The kind that alone is served in a compiled model; "" of other implementations."""
+    compiled, _, kind = implementation.partition(", ")
+    return kind if compiled == "compiled" and kind != "patched" else ""
+
+
+def left_to_compiler(rows: Iterable[Mapping[str, Any]], sm: int, date: str) -> list[Rule]:
+    """The kinds that a compiled model is faster without, by the rows of `benchmarks/models.py`:
+    `compiled`, in which nothing is served, beside `compiled, <kind>`.
+    """
+    times: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if "ms" in row:
+            times.setdefault(row["case"], {})[row["impl"]] = row["ms"]
+    ratios: dict[str, list[float]] = {}
+    for found in times.values():
+        for name, ms in found.items():
+            kind = _kind_alone(name)
+            least = found.get(BESIDE.get(kind, "compiled"))
+            if kind and least:
+                ratios.setdefault(kind, []).append(ms / least)
+    rules = []
+    for kind, each in ratios.items():
+        mean = math.exp(sum(map(math.log, each)) / len(each))
+        if len(each) >= LEAST_CASES and mean > FASTER_MODEL:
+            told = {"kind": kind}
+            rules.append(Rule(_PATCH, sm, "compile", round(mean, 3), len(each), told, date))
+    return rules
 
 
 def derive(results: Results, sm: int, date: str, before: Sequence[Rule] = ()) -> list[Rule]:
@@ -214,8 +297,17 @@ def derive(results: Results, sm: int, date: str, before: Sequence[Rule] = ()) ->
             cases = cases_of(op, results, sm)
             made += ranges(op.name, sm, cases, date) if cases else _kept(op.name, sm, before)
     for name in COMPOSITES:
-        cases = cases_of_composite(name, results, sm)
-        made += ranges(name, sm, cases, date) if cases else _kept(name, sm, before)
+        kinds = cases_of_composite(name, results)
+        if all(kinds):
+            made += [rule for cases in kinds for rule in ranges(name, sm, cases, date)]
+        else:
+            made += _kept(name, sm, before)
+    models = results.others.get("models", {"rows": []})
+    measured = any(_kind_alone(row["impl"]) for row in models["rows"])
+    if measured and not other_is_stale(results, "models"):
+        made += left_to_compiler(models["rows"], sm, date)
+    else:
+        made += _kept(_PATCH, sm, before)
     return [*(rule for rule in before if rule.sm != sm), *made]
 
 

@@ -79,15 +79,30 @@ def record_verification(
         rungs: by operator those that were verified, where not all were; the others keep what their
             entry says.
     """
-    known = json_files.read_json(path) or {}
-    environment = limits.environment()
-    lock = Lock.load()
-    entries = known.get("ops", {})
+    environment, device, lock = limits.environment(), limits.device(), Lock.load()
+
+    def entered(known: dict[str, Any]) -> dict[str, Any]:
+        entries = _entries(known.get("ops", {}), results, rungs or {}, environment["date"], lock)
+        written = {"environment": environment, "device": device or known.get("device")}
+        return {**known, **written, "ops": entries}
+
+    json_files.update_json(path, entered)
+
+
+def _entries(
+    known: Mapping[str, Entry],
+    results: Sequence[Any],
+    rungs: Mapping[str, frozenset[str]],
+    date: str | None,
+    lock: Lock | None,
+) -> dict[str, Any]:
+    """Of a record, with what `verify` found in the place of what it had of the same operators."""
+    entries = dict(known)
     for name in dict.fromkeys(result.op for result in results):
         mine = [result for result in results if result.op == name]
         failed = [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok]
         code = verified_code(name, lock)
-        only = (rungs or {}).get(name)
+        only = rungs.get(name)
         if only is not None and name in entries:
             before = entries[name]
             fresh = {r: c for r, c in code.get("rungs", {}).items() if r in only}
@@ -96,15 +111,13 @@ def record_verification(
             entries[name] = {**before, "failed": failed, "rungs": {**verified, **fresh}}
             continue
         entries[name] = {
-            "date": environment["date"],
+            "date": date,
             "checks": len(mine),
             "failed": failed,
             "kinds": dict(Counter(result.kind for result in mine)),
             **code,
         }
-    device = limits.device() or known.get("device")
-    written = {"environment": environment, "device": device, "ops": entries}
-    json_files.write_json(path, {**known, **written})
+    return entries
 
 
 def verified_on_such(root: Path, gpu: str) -> Iterator[Mapping[str, Entry]]:
@@ -142,15 +155,16 @@ def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
     """Enters what compute-sanitizer found; operators not examined keep their entry."""
     environment = limits.environment()
     lock = Lock.load()
-    entries = (json_files.read_json(path) or {}).get("ops", {})
-    for name in dict.fromkeys(result.op for result in results):
-        entries[name] = {
+    found = {
+        name: {
             "date": environment["date"],
             "gpu": environment["gpu"],
             "tools": {r.label: {"ok": r.ok, "detail": r.detail} for r in results if r.op == name},
             **examined_code(name, lock),
         }
-    json_files.write_json(path, {"ops": entries})
+        for name in dict.fromkeys(result.op for result in results)
+    }
+    json_files.update_json(path, lambda known: {"ops": {**known.get("ops", {}), **found}})
 
 
 def examined_code(name: str, lock: Lock | None) -> dict[str, Any]:

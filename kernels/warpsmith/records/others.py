@@ -37,7 +37,16 @@ OTHERS: dict[str, Other] = {
         lambda: sources.of_attention("scaled_masked_softmax", "rms_norm", "add_rms_norm"),
     ),
     "models": Other(
-        "Layers of transformers' models",
+        "Whole models",
+        "Models from their configurations, of two layers (the UNet: four blocks) and random "
+        "weights at their publishers' widths, bf16: as they are with the attention that PyTorch "
+        "chooses, patched, through `torch.compile`, and both. Time of the host counts but in "
+        "graphs; errors are against f32, over that of `eager`; memory is what a call takes beyond "
+        "its arguments and parameters; parts are of the time of the GPU.",
+        sources.of_models,
+    ),
+    "models_attention": Other(
+        "Attention in layers of transformers' models",
         "Two layers of each model, of which attention alone is exchanged.",
         sources.of_attention,
     ),

@@ -9,7 +9,8 @@ A table in the README stands between two markers and is replaced as a whole:
 The names: `families` (each over all its cases), `headline` and `headline:<dtype>` (every operator
 at its largest case), `<family>` and `<family>:<dtype>` (the same for one family), `ladder:<op>`
 (the climb, with its stories), `cases:<op>` (every case and implementation), `other:<name>` (what a
-script of `benchmarks` measured), `overhead` (host time per call), `limits` and `environment`.
+script of `benchmarks` measured), `models` (whole models, in short), `overhead` (host time per
+call), `limits` and `environment`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from warpsmith.core.catalogue import DTYPES, Op
 from warpsmith.measure import bench, contract, limits
 from warpsmith.measure.record import is_peer, peer_ms, record_path, stale_rows
 from warpsmith.native.code_lock import Lock
+from warpsmith.records import models_table
 from warpsmith.records.others import OTHERS
 
 BASELINES = ("torch", "compile")
@@ -462,6 +464,10 @@ def other_table(results: Results, name: str) -> str:
         ("ms", "time", lambda row: _duration(row.get("ms"))),
         ("tflops", "rate", lambda row: f"{row['tflops']:.0f} TFLOP/s" if "tflops" in row else "–"),
         ("peak_mib", "peak memory", lambda row: f"{_number(row.get('peak_mib'), 0)} MiB"),
+        ("of_eager", "vs eager", lambda row: _times(row.get("of_eager"))),
+        ("of_flash", "vs flash", lambda row: _times(row.get("of_flash"))),
+        ("of_eagers_error", "error", lambda row: _number(row.get("of_eagers_error"))),
+        ("shares", "parts of the GPU's time", models_table.parts),
         ("of_mma_peak", "of the instruction", lambda row: _percent(row.get("of_mma_peak"))),
         ("of_cublas", "of cuBLAS", lambda row: _percent(row.get("of_cublas"))),
         ("none_us", "without gradient (µs)", lambda row: _number(row.get("none_us"), 1)),
@@ -481,6 +487,16 @@ def other_table(results: Results, name: str) -> str:
         notes.append(f"- {AGED}")
     table = markdown(["case", "implementation", *(title for title, _ in shown)], lines, left=2)
     return "\n".join([table, *(["", *notes] if notes else [])])
+
+
+def models(results: Results) -> str:
+    """Whole models, by what each way is faster than `eager`."""
+    record = results.others.get("models")
+    header, lines = models_table.lines(cases(record)) if record is not None else ([], [])
+    if not lines:
+        return "No records yet."
+    aged = f"\n\n{AGED}" if other_is_stale(results, "models") else ""
+    return markdown(header, lines) + aged
 
 
 def other_is_stale(results: Results, name: str) -> bool:
@@ -596,10 +612,12 @@ def block(name: str, results: Results) -> str:
         "operators": operators_table,
         "sources": sources_table,
         "families": lambda: families(results, ops),
+        "models": lambda: models(results),
         "overhead": lambda: overhead_table(results, ops),
         "limits": lambda: limits_table(results),
         "environment": lambda: environment_line(results),
         "contract": contract.table,
+        "contract_plain": contract.plain_table,
     }
     if name in simple:
         return simple[name]()

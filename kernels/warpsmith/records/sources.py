@@ -45,6 +45,21 @@ def of_attention(*beside: str) -> str:
     return _digest([*kernels, python_code.of_module(composite.module)])
 
 
+#: What patched models call.
+_IN_MODELS = (
+    *("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "group_norm"),
+    *("silu_and_mul", "gelu_and_mul", "gelu", "gelu_tanh", "rope", "qk_norm_rope"),
+    *("gated_linear", "cross_entropy_forward"),
+)
+
+
+def of_models() -> str:
+    """The same for whole models: what is called of them when they are patched, and how."""
+    modules = (f"warpsmith.patching.{name}" for name in ("architectures", "attention", "losses"))
+    kernels = [name for op in _IN_MODELS for name in (op, f"{op}_backward")]
+    return _digest([of_attention(*kernels), *map(python_code.of_module, modules)])
+
+
 def of_host_times() -> str:
     """What stands between a public function and its kernels, and how that is timed."""
     modules = ("core.autograd", "core.dispatch", "measure.host_times")

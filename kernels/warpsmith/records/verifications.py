@@ -90,10 +90,13 @@ def begin(path: Path, planned: Plan) -> None:
     """Notes what a run is going to verify quickly, so that another can go on with it."""
     if not planned.quick:
         return
-    record = json_files.read_json(path) or {}
     quick = {"seed": planned.seed, "left": list(planned.quick)}
-    entries = record.get("quick", {}).get("ops", {})
-    json_files.write_json(path, {"ops": {}, **record, "quick": {**quick, "ops": entries}})
+
+    def begun(record: dict[str, Any]) -> dict[str, Any]:
+        entries = record.get("quick", {}).get("ops", {})
+        return {"ops": {}, **record, "quick": {**quick, "ops": entries}}
+
+    json_files.update_json(path, begun)
 
 
 def enter(path: Path, planned: Plan, results: Sequence[Any]) -> None:
@@ -104,20 +107,22 @@ def enter(path: Path, planned: Plan, results: Sequence[Any]) -> None:
     names = dict.fromkeys(result.op for result in results if result.op in planned.quick)
     if not names:
         return
-    record = json_files.read_json(path) or {}
     environment = limits.environment()
-    before = record.get("quick", {})
-    entries = dict(before.get("ops", {}))
+    found = {}
     for name in names:
         mine = [result for result in results if result.op == name]
-        entries[name] = {
+        found[name] = {
             "source": freshness.verified_source(name),
             "date": environment["date"],
             "seed": planned.quick[name],
             "checks": len(mine),
             "failed": [f"{r.kind} {r.label}: {r.detail}" for r in mine if not r.ok],
         }
-    left = [name for name in before.get("left", ()) if name not in names]
-    quick = {"seed": planned.seed, "left": left, "ops": entries}
-    record = {"environment": environment, "ops": {}, **record, "quick": quick}
-    json_files.write_json(path, record)
+
+    def entered(record: dict[str, Any]) -> dict[str, Any]:
+        before = record.get("quick", {})
+        left = [name for name in before.get("left", ()) if name not in names]
+        quick = {"seed": planned.seed, "left": left, "ops": {**before.get("ops", {}), **found}}
+        return {"environment": environment, "ops": {}, **record, "quick": quick}
+
+    json_files.update_json(path, entered)

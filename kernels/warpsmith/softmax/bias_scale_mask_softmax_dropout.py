@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, sharded
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.softmax import bias_scale_mask_softmax_dropout_cases as cases
 from warpsmith.softmax import logits
@@ -502,6 +502,7 @@ def bias_scale_mask_softmax_dropout(
     seed: int | None = None,
     offset: int | None = None,
     *,
+    excluded: Tensor | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Softmax of attention scores over the keys, then dropout: one kernel, one read, one write.
@@ -522,13 +523,14 @@ def bias_scale_mask_softmax_dropout(
         x: [..., queries, keys], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any
             strides.
         bias: broadcastable to x, in the dtype of x or f32; None for zeros.
-        mask: bool, broadcastable to x; True excludes the entry.
+        mask: as `excluded`, other than in PyTorch's attention.
         scale: multiplies the scores.
         causal: excludes key j from query i where j > i + keys - queries.
         p: probability of dropping an entry, in [0, 1], rounded to a multiple of 2^-32.
         seed: key of the generator, any 64-bit number. Without it and `offset` one is drawn, as in
             `dropout`.
         offset: which of the seed's independent streams, any 64-bit number.
+        excluded: bool, broadcastable to x; True excludes the entry.
         variant: one rung by name instead of the best one, "bf16x8_pack_warp_f32".
 
     Returns:
@@ -538,12 +540,28 @@ def bias_scale_mask_softmax_dropout(
     Raises:
         RuntimeError: x is not floating-point or 0-d; bias or mask has another dtype or device, or
             does not broadcast to x; p is no probability; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        TypeError: excluded is no tensor of bools.
+        ValueError: the variant does not exist, or excluded comes with a mask.
 
     Reference:
         `torch.dropout(torch.softmax(x * scale + bias, -1), p, True)`; Salmon et al. 2011, Parallel
         Random Numbers: As Easy as 1, 2, 3.
     """
+    if excluded is not None:
+        mask = logits.excluding("bias_scale_mask_softmax_dropout", mask, excluded)
+    if rules := sharded.of(x):
+        y, lse = rules.dropped(
+            "bias_scale_mask_softmax_dropout",
+            lambda **given: bias_scale_mask_softmax_dropout(
+                **given, scale=scale, causal=causal, p=p, variant=variant
+            ),
+            {"x": x, "bias": bias, "mask": mask},
+            p,
+            seed,
+            offset,
+            {"causal": causal},
+        )
+        return y, lse
     drawn = philox.drawn(seed, offset, p)
     run = _bias_scale_mask_softmax_dropout
     if drawn is None:  # where a fresh seed would be the same for ever

@@ -33,6 +33,16 @@ _LEAST_SCALE = 2.0**-8
 # --- checks ---------------------------------------------------------------------------------------
 
 
+def excluding(op: str, mask: Tensor | None, excluded: Tensor) -> Tensor:
+    """What is given as `excluded`, in the place of a mask."""
+    if mask is not None:
+        raise ValueError(f"{op}: expected either a mask or excluded")
+    if not isinstance(excluded, Tensor) or excluded.dtype != torch.bool:
+        given = excluded.dtype if isinstance(excluded, Tensor) else type(excluded).__name__
+        raise TypeError(f"{op}: expected excluded to be a tensor of torch.bool, got {given}")
+    return excluded
+
+
 def most_warp_cols(x: Tensor, causal: bool, drops: bool = False) -> int:
     """Columns of the longest row of which a warp makes better work than a block."""
     return WARP_COLS if x.dtype != torch.float32 and causal and drops else WARP_COLS // 2

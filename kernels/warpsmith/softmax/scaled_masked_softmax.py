@@ -329,6 +329,7 @@ def scaled_masked_softmax(
     scale: float = 1.0,
     causal: bool = False,
     *,
+    excluded: Tensor | None = None,
     variant: str | None = None,
 ) -> Tensor:
     """Softmax of attention scores over the keys: ``y = softmax(x * scale)`` of what is not masked.
@@ -347,11 +348,12 @@ def scaled_masked_softmax(
     Args:
         x: [..., queries, keys], f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any
             strides.
-        mask: broadcastable to x. Bool: True excludes the entry. The dtype of x, or f32: added to
-            the scaled scores.
+        mask: broadcastable to x. The dtype of x, or f32: added to the scaled scores. Bool: as
+            `excluded`, other than in PyTorch's attention.
         scale: multiplies the scores.
         causal: excludes key j from query i where j > i + keys - queries, so that the last query
             sees all keys.
+        excluded: bool, broadcastable to x, in the place of a mask: True excludes the entry.
         variant: one rung by name instead of the best one, "bf16x8_pack_warp_f32".
 
     Returns:
@@ -360,10 +362,13 @@ def scaled_masked_softmax(
     Raises:
         RuntimeError: x is not floating-point or 0-d; mask has another dtype or device, or does not
             broadcast to x; the variant cannot take the input.
-        ValueError: the variant does not exist.
+        TypeError: excluded is no tensor of bools.
+        ValueError: the variant does not exist, or excluded comes with a mask.
 
     Reference:
         `torch.softmax` of `x * scale` with `masked_fill(mask, -inf)`; Shoeybi et al. 2019,
         Megatron-LM, https://arxiv.org/abs/1909.08053
     """
+    if excluded is not None:
+        mask = logits.excluding("scaled_masked_softmax", mask, excluded)
     return _scaled_masked_softmax(variant, x, mask, scale, causal)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, into
 from warpsmith.core.catalogue import Cost, Gradients, Op, Property
 from warpsmith.softmax import softmax_cases as cases
 from warpsmith.softmax import softmax_ladder as ladder
@@ -249,11 +249,18 @@ log_softmax_backward_op = catalogue.add(
 for _op in (softmax_op, log_softmax_op, softmax_backward_op, log_softmax_backward_op):
     dispatch.register(_op)
 _softmax = dispatch.public(softmax_op)
+_softmax_into = into.register(softmax_op)
 _log_softmax = dispatch.public(log_softmax_op)
+_log_softmax_into = into.register(log_softmax_op)
 
 
 def softmax(
-    x: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str | None = None
+    x: Tensor,
+    dim: int = -1,
+    *,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    variant: str | None = None,
 ) -> Tensor:
     """Turns values into probabilities: ``y = exp(x - max) / sum(exp(x - max))`` along `dim`.
 
@@ -264,6 +271,9 @@ def softmax(
         x: any shape, f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
         dim: the dimension along which the results sum to one; 0 or -1 for a 0-d x.
         dtype: what x is cast to first.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant.
         variant: one rung by name instead of the best one, "f16x8_pack_online_f32". Those named
             unsafe and fence leave the maximum out: they overflow where a value passes 88, and
             divide 0 by 0 where all of a slice lie below -88. Those named fence add in an order that
@@ -275,17 +285,25 @@ def softmax(
     Raises:
         RuntimeError: x is not floating-point; the variant cannot take the input.
         IndexError: x has no such dimension.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         Milakov & Gimelshein 2018, Online normalizer calculation for softmax,
         https://arxiv.org/abs/1805.02867
     """
-    return _softmax(variant, x if dtype is None else x.to(dtype), dim)
+    x = x if dtype is None else x.to(dtype)
+    if out is not None:
+        return _softmax_into(out, variant, x, dim)  # type: ignore[no-any-return]
+    return _softmax(variant, x, dim)
 
 
 def log_softmax(
-    x: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str | None = None
+    x: Tensor,
+    dim: int = -1,
+    *,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    variant: str | None = None,
 ) -> Tensor:
     """The logarithm of the softmax: ``y = x - max - log(sum(exp(x - max)))`` along `dim`.
 
@@ -298,6 +316,9 @@ def log_softmax(
         dim: the dimension along which the exponentials of the results sum to one; 0 or -1 for a 0-d
             x.
         dtype: what x is cast to first.
+        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
+            variant.
         variant: one rung by name instead of the best one, "f16x8_pack_online_f32". Those named
             unsafe and fence leave the maximum out: a slice becomes -inf where a value of it passes
             88, and +inf where all of it lie below -88 (below -104 in f32); results near 0 are off
@@ -309,9 +330,12 @@ def log_softmax(
     Raises:
         RuntimeError: x is not floating-point; the variant cannot take the input.
         IndexError: x has no such dimension.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with out.
 
     Reference:
         `torch.nn.functional.log_softmax`.
     """
-    return _log_softmax(variant, x if dtype is None else x.to(dtype), dim)
+    x = x if dtype is None else x.to(dtype)
+    if out is not None:
+        return _log_softmax_into(out, variant, x, dim)  # type: ignore[no-any-return]
+    return _log_softmax(variant, x, dim)

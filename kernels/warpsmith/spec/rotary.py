@@ -287,7 +287,7 @@ def given(
                 f"{op}: expected cos and sin to have each angle of a head of {d} values once, as "
                 f"cos[..., :{d // 2}] has them, got {shape_text(cos)}"
             )
-    if positions is not None and positions.dim() == (1 if axes is None else 2):
+    if isinstance(positions, Tensor) and positions.dim() == (1 if axes is None else 2):
         positions = positions.unsqueeze(-2)
     return turns, positions
 
@@ -296,7 +296,7 @@ def require_constants(op: str, **tables: Tensor | None) -> None:
     """Raises where a gradient of a table would be lost."""
     if torch.is_grad_enabled():
         for name, x in tables.items():
-            if x is not None and x.requires_grad:
+            if isinstance(x, Tensor) and x.requires_grad:
                 raise RuntimeError(f"{op}: expected {name} that requires no gradient")
 
 

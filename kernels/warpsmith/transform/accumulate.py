@@ -18,6 +18,8 @@ from warpsmith.transform import indices
 
 #: Of so many indices at most, blocks find those of their row by themselves.
 MOST_SCANNED = 2048
+#: Terms of 16 bits up to which atomics suit, where `scan` or `sorted` could add them in order.
+MOST_NARROW_ATOMICS = 1 << 22
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -72,6 +74,7 @@ def _check_index_add(op: str, x: Tensor, dim: int, index: Tensor, source: Tensor
 def _check_in_place(x: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
     _check_index_add("index_add_inplace", x, dim, index, source)
     memory.check_apart("index_add_inplace", "x", x)
+    memory.check_own_memory("index_add_inplace", "x", x, "source", source)
 
 
 def _check_index_put(x: Tensor, index: Tensor, values: Tensor) -> None:
@@ -104,6 +107,13 @@ def _added(x: Tensor, dim: int, at: Tensor, terms: Tensor, alpha: float) -> Tens
     return x.to(wide).index_add(dim, at, terms.to(wide), alpha=alpha).to(x.dtype)
 
 
+def _added_to(x: Tensor, dim: int, at: Tensor, terms: Tensor, alpha: float) -> Tensor:
+    """What no index names keeps its bits: NaN would lose its payload on its way through f32."""
+    named = torch.zeros(x.shape[dim], dtype=torch.bool, device=x.device).index_fill(0, at, True)
+    along = [-1 if i == dim % x.dim() else 1 for i in range(x.dim())]
+    return torch.where(named.view(along), _added(x, dim, at, terms, alpha), x)
+
+
 def _embedding_backward(
     grad: Tensor, at: Tensor, rows: int, padding_idx: int | None, scale: float
 ) -> Tensor:
@@ -118,7 +128,7 @@ def _embedding_backward(
 def _index_add(
     x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float, op: str = "index_add"
 ) -> Tensor:
-    return _added(x, dim, indices.inside(op, index, x.shape[dim]), source, alpha)
+    return _added_to(x, dim, indices.inside(op, index, x.shape[dim]), source, alpha)
 
 
 def _index_put(x: Tensor, index: Tensor, values: Tensor, accumulate: bool) -> Tensor:
@@ -126,7 +136,7 @@ def _index_put(x: Tensor, index: Tensor, values: Tensor, accumulate: bool) -> Te
     at = indices.inside("index_put", index, rows, least=-rows)
     at = torch.where(at < 0, at + rows, at)
     if accumulate:
-        return _added(x, 0, at, values, 1.0)
+        return _added_to(x, 0, at, values, 1.0)
     # the last of those that name one row
     last = torch.full((rows,), -1, dtype=torch.int64, device=x.device)
     order = torch.arange(at.numel(), device=x.device)
@@ -175,16 +185,16 @@ def _derive_index_put(
 
 # --- the ladder -----------------------------------------------------------------------------------
 
-#: What a call is to the kernels: whether there is anything to add, the number of indices, whether
-#: these may count from the end, whether terms are added in their order, whether x can be written.
-_Operands = Callable[[Any], "tuple[bool, int, bool, bool, bool]"]
+#: What a call is to the kernels: the terms to add, the number of indices, whether these may count
+#: from the end, whether terms are added in their order, whether x can be written.
+_Operands = Callable[[Any], "tuple[Tensor, int, bool, bool, bool]"]
 
 
 def _ladder(operands: _Operands, seeds: Mapping[str, str] | None = None) -> tuple[Rung, ...]:
     def needs(what: Callable[[int, bool, bool], str | None]) -> Callable[[Any], str | None]:
         def why(call: Any) -> str | None:
-            there, count, from_the_end, deterministic, written = operands(call)
-            if not there:
+            terms, count, from_the_end, deterministic, written = operands(call)
+            if terms.numel() == 0:
                 return None
             if not written:
                 return "needs x to be contiguous"
@@ -209,11 +219,18 @@ def _ladder(operands: _Operands, seeds: Mapping[str, str] | None = None) -> tupl
         _, count, *_ = operands(call)
         return None if count > MOST_SCANNED else "few indices, for which a sort takes longer"
 
+    def narrow(call: Any) -> str | None:
+        terms, count, from_the_end, *_ = operands(call)
+        only = count > MOST_SCANNED and from_the_end
+        if only or terms.element_size() > 2 or terms.numel() <= MOST_NARROW_ATOMICS:
+            return None
+        return "many values of 16 bits, which are added in order sooner"
+
     rungs: tuple[tuple[str, str, Condition, Condition], ...] = (
         ("naive", "a value a thread looks through all indices", needs(grid), always),
         ("scan", "a block finds the few indices of its row together", needs(few), always),
         ("sorted", "indices are sorted: those of a row follow each other", needs(sortable), many),
-        ("atomic", "added as they come, on request", needs(in_any_order), always),
+        ("atomic", "added as they come, on request", needs(in_any_order), narrow),
     )
     return tuple(
         Rung(
@@ -228,26 +245,26 @@ def _ladder(operands: _Operands, seeds: Mapping[str, str] | None = None) -> tupl
     )
 
 
-def _of_embedding(call: Any) -> tuple[bool, int, bool, bool, bool]:
-    return call.grad.numel() > 0, call.indices.numel(), False, call.deterministic, True
+def _of_embedding(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
+    return call.grad, call.indices.numel(), False, call.deterministic, True
 
 
-def _of_index_add(call: Any) -> tuple[bool, int, bool, bool, bool]:
-    return call.source.numel() > 0, call.index.numel(), False, call.deterministic, True
+def _of_index_add(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
+    return call.source, call.index.numel(), False, call.deterministic, True
 
 
-def _of_in_place(call: Any) -> tuple[bool, int, bool, bool, bool]:
+def _of_in_place(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
     written = call.x.is_contiguous()
-    return call.source.numel() > 0, call.index.numel(), False, call.deterministic, written
+    return call.source, call.index.numel(), False, call.deterministic, written
 
 
-def _of_index_put(call: Any) -> tuple[bool, int, bool, bool, bool]:
+def _of_index_put(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
     fixed = call.deterministic or not call.accumulate
-    return call.values.numel() > 0, call.index.numel(), True, fixed, True
+    return call.values, call.index.numel(), True, fixed, True
 
 
-def _of_scatter_rows(call: Any) -> tuple[bool, int, bool, bool, bool]:
-    return call.x.numel() > 0, call.index.numel(), False, call.deterministic, True
+def _of_scatter_rows(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
+    return call.x, call.index.numel(), False, call.deterministic, True
 
 
 # --- the operators --------------------------------------------------------------------------------
@@ -420,7 +437,7 @@ def index_add(
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; with `inplace`, elements of `x` share
-            memory.
+            memory, with `source` as well.
         IndexError: for a dimension that `x` does not have; on a CPU, for an index outside of [0,
             size). On a GPU that ends the kernel with a message, and CUDA fails with an assertion
             from then on.

@@ -53,6 +53,13 @@ EMBEDDING = (
     Sample("more than are scanned", lambda i: _grad(i, 40, 8, 2200)),
     Sample("long", lambda i: _grad(i, 500, 768, 3000), small=False),
     Sample("many", lambda i: _grad(i, 32000, 1024, 4096), small=False),
+    Sample(
+        "past 2^31 elements",
+        lambda i: _grad(i, 2**19 + 5, 4096, 3000),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
 )
 
 
@@ -148,6 +155,19 @@ IN_PLACE = (
     *(Sample(label, make) for label, make in _CALLS.items()),
     Sample("long", lambda i: _terms(i, (100, 1024), 0, 700), small=False),
     Sample("many", lambda i: _terms(i, (3000, 512), 0, 5000), small=False),
+    Sample(
+        "past 2^31 elements",
+        lambda i: (
+            _terms(i, (1, 4096), 0, 3000)
+            | {
+                "x": i.plain(2**19 + 5, 4096),
+                "index": drawn(i, 2**19 + 5, 3000),
+            }
+        ),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
 )
 
 
@@ -206,12 +226,22 @@ def index_add_errors(op: str) -> tuple[Bad, ...]:
     )
 
 
+def _overlapping(i: Inputs) -> dict[str, Any]:
+    given = _good(i)
+    return given | {"source": given["x"][-given["index"].numel() :]}
+
+
 IN_PLACE_ERRORS = (
     *index_add_errors("index_add_inplace"),
     Spoiler("index_add_inplace", _good)(
         "expanded x",
         "expected x that are not expanded, as they are written to",
         x=lambda i: torch.ones(1, 8, device=i.device).expand(9, 8),
+    ),
+    Bad(
+        "terms out of what is written to",
+        _overlapping,
+        "index_add_inplace: expected source to share no memory with x, which is written to",
     ),
     Spoiler("index_add_inplace", _good).refused(
         "columns apart",

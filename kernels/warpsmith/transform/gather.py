@@ -11,6 +11,7 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FLOATS, FP8, PACK, Cost, Gradients, Op, Rung
 from warpsmith.spec import memory
+from warpsmith.spec.bits import as_bits
 from warpsmith.spec.checks import check_dim, shape_text
 from warpsmith.spec.rows import MOST_ROWS, address
 from warpsmith.transform import gather_cases as cases
@@ -328,6 +329,7 @@ _run_in_any_order = dispatch.register_composite(
     lambda *args: torch.ops.warpsmith.embedding(*args),
     lambda weight, indices, padding_idx, scale: _fake_embedding(weight, indices),
     _backward_in_any_order,
+    called="embedding",
 )
 
 
@@ -372,7 +374,8 @@ def embedding(
     Reference:
         `torch.nn.functional.embedding`.
     """
-    if isinstance(weight, Tensor) and not weight.is_floating_point():
+    both = isinstance(weight, Tensor) and isinstance(indices, Tensor)
+    if both and indices.is_floating_point() and not weight.is_floating_point():
         weight, indices = indices, weight
     if not deterministic and variant is None:
         return _run_in_any_order(weight, indices, padding_idx, scale)
@@ -387,8 +390,8 @@ def index_select(x: Tensor, dim: int, index: Tensor, *, variant: str | None = No
     """What of a dimension indices name: `y[:, j, :] = x[:, index[j], :]` for the dimension `dim`.
 
     Args:
-        x: at least one dimension; f32, f16, bf16, e4m3, e5m2, int8 or int32 (others without a
-            kernel); what is not contiguous is copied.
+        x: at least one dimension and any dtype (elements of 1, 2 and 4 bytes have kernels); what is
+            not contiguous is copied.
         dim: which dimension.
         index: int64 or int32, 1-D, or without dimensions for a single one; may name one place
             several times.
@@ -407,7 +410,8 @@ def index_select(x: Tensor, dim: int, index: Tensor, *, variant: str | None = No
     Reference:
         `torch.index_select`.
     """
-    return _run_select(variant, x, dim, index.reshape(1) if _is_single(index) else index)
+    at = index.reshape(1) if _is_single(index) else index
+    return as_bits(_run_select, variant, x, dim, at)
 
 
 def gather_rows(x: Tensor, index: Tensor, *, variant: str | None = None) -> Tensor:
@@ -434,4 +438,5 @@ def gather_rows(x: Tensor, index: Tensor, *, variant: str | None = None) -> Tens
     Reference:
         `index_first_axis` of https://github.com/Dao-AILab/flash-attention, with zeros.
     """
-    return _run_rows(variant, x, index.reshape(1) if _is_single(index) else index)
+    at = index.reshape(1) if _is_single(index) else index
+    return as_bits(_run_rows, variant, x, at)

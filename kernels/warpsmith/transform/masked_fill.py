@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -58,13 +59,26 @@ def _packs(x: Tensor, mask: Tensor) -> str | None:
         return None
     if x.dim() > _DIMS:
         return "needs at most 4 dimensions"
-    if mask.numel() != x.numel() or not mask.is_contiguous():
-        return "needs a mask that lies as x does"
     width = PACK[DTYPE_NAMES[x.dtype]]
     aligned = not x.is_contiguous() or address(x) % 16 == 0
-    if x.numel() % width or not aligned or address(mask) % width:
+    same = mask.numel() == x.numel() and mask.is_contiguous()
+    of_mask = address(mask) % width == 0 if same else _broadcasts_in_packs(x, mask, width)
+    if x.numel() % width or not aligned or not of_mask:
         return "needs x and its mask in whole packs, aligned"
     return _any(x)
+
+
+def _broadcasts_in_packs(x: Tensor, mask: Tensor, width: int) -> bool:
+    """Whether no access reaches over the end of a row, and each finds its bytes of the mask
+    together and aligned.
+    """
+    if x.dim() == 0 or x.shape[-1] % width:
+        return False
+    steps = [s if n > 1 else 0 for s, n in zip(mask.stride(), mask.shape, strict=True)][::-1]
+    if not steps or steps[0] == 0:
+        return True
+    whole = steps[0] == 1 and all(step % width == 0 for step in steps[1:])
+    return whole and address(mask) % width == 0
 
 
 # --- samples --------------------------------------------------------------------------------------
@@ -84,6 +98,7 @@ _SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "packs": ((16, 64), (16, 64)),
     "odd": ((7, 13), (7, 13)),
     "by column": ((7, 24), (24,)),
+    "by column, rows of no whole packs": ((8, 6), (6,)),
     "by row": ((7, 24), (7, 1)),
     "all alike": ((7, 24), ()),
     "of attention": ((2, 3, 8, 16), (2, 1, 8, 16)),
@@ -106,6 +121,13 @@ SAMPLES = (
     ),
     Sample("long", lambda i: _call(i, (300, 1024), (300, 1024)), small=False),
     Sample("long, by column", lambda i: _call(i, (300, 1024), (1024,)), small=False),
+    Sample(
+        "past 2^31 elements",
+        lambda i: _call(i, (1,), (2**19 + 5, 4096)) | {"x": i.plain(2**19 + 5, 4096)},
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
 )
 
 
@@ -132,10 +154,11 @@ ERRORS: tuple[Bad, ...] = (
         mask=lambda i: _mask(i, 1, 2, 8),
     ),
     _bad.refused(
-        "a mask by column",
-        "needs a mask that lies as x does",
+        "rows of no whole packs",
+        "needs x and its mask in whole packs, aligned",
         "f32x4_pack",
-        mask=lambda i: _mask(i, 8),
+        x=lambda i: torch.ones(4, 6, device=i.device),
+        mask=lambda i: _mask(i, 6),
     ),
 )
 
@@ -160,7 +183,7 @@ op = catalogue.add(
             ),
             Rung(
                 "pack",
-                "128-bit accesses where the mask lies as x does",
+                "128-bit accesses, also of masks that broadcast along rows of whole packs",
                 width=PACK,
                 pack=True,
                 when=_packs,
@@ -186,12 +209,19 @@ dispatch.register(op)
 _masked_fill = dispatch.public(op)
 
 
+def _is_larger(mask: Tensor, x: Tensor) -> bool:
+    """In some dimension."""
+    if mask.dim() > x.dim():
+        return True
+    return any(m > n == 1 for m, n in zip(mask.shape[::-1], x.shape[::-1], strict=False))
+
+
 def masked_fill(x: Tensor, mask: Tensor, value: float, *, variant: str | None = None) -> Tensor:
     """One value in the place of those that a mask names: `y = mask ? value : x`.
 
     Args:
         x: f32, f16 or bf16 (f64 without a kernel); what is not contiguous is copied.
-        mask: bool, of a shape that broadcasts to that of `x`.
+        mask: bool, of a shape that broadcasts to that of `x`; or both broadcast to a larger one.
         value: rounded to the dtype of `x`.
         variant: one rung by name instead of the best one.
 
@@ -205,4 +235,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: float, *, variant: str | None = 
     Reference:
         `torch.masked_fill`.
     """
+    if isinstance(x, Tensor) and isinstance(mask, Tensor) and _is_larger(mask, x):
+        with contextlib.suppress(RuntimeError):  # the operator says what does not fit
+            x = x.expand(torch.broadcast_shapes(x.shape, mask.shape))
     return _masked_fill(variant, x, mask, value)

@@ -52,6 +52,16 @@ def samples() -> tuple[Sample, ...]:
         *(Sample(label, make) for label, make in _calls().items()),
         Sample("long", lambda i: _weighted(i, _long(i)), small=False),
         Sample("many tokens", lambda i: _weighted(i, _many(i)), small=False),
+        Sample(
+            "past 2^31 elements",
+            lambda i: _weighted(
+                i,
+                plain.heads(i, 1, 2**20 + 9, 32, 1, 64, plain=True) | {"turns": plain.turns(i, 32)},
+            ),
+            small=False,
+            huge=True,
+            dtypes=("f16",),
+        ),
     )
 
 

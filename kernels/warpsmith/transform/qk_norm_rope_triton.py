@@ -71,7 +71,9 @@ def qk_norm_rope_kernel(
         own = tl.load(x + column, mask=there, other=0.0).to(tl.float32)
         other = tl.load(x + partner, mask=there, other=0.0).to(tl.float32)
         rstd = 1.0 / tl.sqrt(tl.sum(own * own, axis=0) / d + eps)
-        turned = own * rstd * weight * cosine + other * rstd * of_partner * sine
+        normal = own * rstd * weight
+        # selected: where nothing turns, 0 times infinity would be added
+        turned = tl.where(turning, normal * cosine + other * rstd * of_partner * sine, normal)
         y = y_ptr + batch * y_batch + token * y_token + head * y_head
         tl.store(y + column, turned.to(y_ptr.dtype.element_ty), mask=there)
 
@@ -127,7 +129,8 @@ def qk_norm_rope_backward_kernel(
         grad = grad_ptr + batch * g_batch + token * g_token + head * g_head
         x = x_ptr + batch * x_batch + token * x_token + head * x_head
         g = tl.load(grad + column, mask=here, other=0.0).to(tl.float32) * cosine
-        g += tl.load(grad + partner, mask=here, other=0.0).to(tl.float32) * sine
+        other = tl.load(grad + partner, mask=here, other=0.0).to(tl.float32)
+        g += tl.where(turning, other * sine, 0.0)
         own = tl.load(x + column, mask=here, other=0.0).to(tl.float32)
         rstd = 1.0 / tl.sqrt(tl.sum(own * own, axis=0) / d + eps)
         normal = own * rstd

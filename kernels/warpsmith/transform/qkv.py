@@ -82,11 +82,19 @@ def _split(x: Tensor, heads: int, kv_heads: int) -> Heads:
     return q, k, v
 
 
-@references.rounded_once
-def _reference(x: Tensor, heads: int, kv_heads: int, bias: Tensor | None) -> Heads:
+def _taken_apart(x: Tensor, heads: int, kv_heads: int, bias: Tensor | None) -> Heads:
     q, k, v = _split(x if bias is None else x + bias, heads, kv_heads)
     apart = [t.clone(memory_format=torch.contiguous_format) for t in (q, k, v)]
     return apart[0], apart[1], apart[2]
+
+
+_added = references.rounded_once(_taken_apart)
+
+
+@references.written_as(_taken_apart)
+def _reference(x: Tensor, heads: int, kv_heads: int, bias: Tensor | None) -> Heads:
+    """Without a bias, NaN keeps its payload, which it loses on its way through f32."""
+    return (_taken_apart if bias is None else _added)(x, heads, kv_heads, bias)
 
 
 def _reference_pack(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -194,6 +202,13 @@ SAMPLES = (
     Sample(
         "2x300, 12 and 4 heads of 64", lambda i: _with_bias(i, (2, 300, 12, 4, 64)), small=False
     ),
+    Sample(
+        "past 2^31 elements",
+        lambda i: (i.plain(1, 2**20 + 9, 2048), 30, 1, i.plain(2048, salt=1)),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
 )
 PACK_SAMPLES = (
     *(
@@ -206,6 +221,13 @@ PACK_SAMPLES = (
         lambda i: tuple(t.transpose(1, 2) for t in _apart(i, 2, 3, 5, 5, 16)),
     ),
     Sample("2x300, 12 and 4 heads of 64", lambda i: _apart(i, 2, 300, 12, 4, 64), small=False),
+    Sample(
+        "past 2^31 elements",
+        lambda i: _apart(i, 1, 2**20 + 9, 30, 1, 64),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
 )
 
 

@@ -51,6 +51,7 @@ def _check_in_place(
     rotary.check_heads(op, q, k)
     memory.check_apart(op, "q", q)
     memory.check_apart(op, "k", k)
+    memory.check_own_memory(op, "q", q, "k", k)
     rotary.check(op, q, cos, sin, positions, turns, axes)
 
 
@@ -376,7 +377,7 @@ def rope(
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; both tables and turns are given; a table
-            requires a gradient; with `inplace`, elements of q or k share memory.
+            requires a gradient; with `inplace`, elements of q and k share memory.
         IndexError: on a CPU, a position that tables do not have, or an axis that there is none of.
             On a GPU these end the kernel with a message, and CUDA fails with an assertion from then
             on.

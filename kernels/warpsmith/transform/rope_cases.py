@@ -408,6 +408,12 @@ def errors(op: str) -> tuple[Bad, ...]:
     )
 
 
+def _overlapping(i: Inputs) -> dict[str, Any]:
+    """Out of one projection, the first head of keys being the last one of queries."""
+    fused = torch.ones(2, 5, 8, 64, device=i.device)
+    return _good(i) | {"q": fused[:, :, :4], "k": fused[:, :, 3:5]}
+
+
 def errors_in_place() -> tuple[Bad, ...]:
     op = "rope_inplace"
     bad = Spoiler(op, _good, "q")
@@ -424,6 +430,11 @@ def errors_in_place() -> tuple[Bad, ...]:
             "overlapping k",
             f"expected k without elements that overlap{written}",
             k=lambda i: ones(1000)(i).as_strided((2, 5, 2, 64), (200, 32, 64, 1)),
+        ),
+        Bad(
+            "keys that are queries, too",
+            _overlapping,
+            f"{op}: expected k to share no memory with q, which is written to",
         ),
         bad.refused(
             "columns apart",

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung, is_fp8
+from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
+from warpsmith.spec.bits import as_bits
 from warpsmith.spec.checks import check_dim
 from warpsmith.transform import transpose_cases as cases
 from warpsmith.transform.moved import Moved, moved
@@ -19,14 +20,6 @@ STEPS = ("f32", "f16", "bf16", "i8")
 ALL = ("f32", "f16", "bf16", "e4m3", "e5m2", "i8", "i32")
 #: Dtypes in which the reference keeps all bits, too: fp8 goes through f32 there.
 EXACT = ("f32", "f16", "bf16", "i8", "i32")
-#: Dtypes without kernels, by those of the same size that have some.
-ALIKE = {
-    torch.uint8: torch.int8,
-    torch.bool: torch.int8,
-    torch.int16: torch.float16,
-    torch.uint16: torch.float16,
-    torch.uint32: torch.int32,
-}
 
 Ask = Callable[[Moved], "str | None"]
 #: Makes a condition of a rung out of one of what a call comes to.
@@ -174,7 +167,7 @@ def _rungs(asking: Asking) -> dict[str, Rung]:
         step("swizzled", "the same without padding", _TURNING),
         Rung(
             "registers",
-            "squares of 16 bytes turned over in registers, 128-bit accesses on both sides",
+            "squares of 16 bytes transposed in registers, 128-bit accesses on both sides",
             dtypes=STEPS,
             width=PACK,
             pack=True,
@@ -184,7 +177,7 @@ def _rungs(asking: Asking) -> dict[str, Rung]:
         ),
         Rung(
             "tma",
-            "tiles brought by the copy engine, turned over in registers",
+            "tiles brought by the copy engine, transposed in registers",
             dtypes=STEPS,
             width=PACK,
             pack=True,
@@ -278,24 +271,6 @@ _transpose = dispatch.public(transpose_op)
 _permute = dispatch.public(permute_op)
 
 
-def _as_moved(x: Tensor, variant: str | None) -> Tensor:
-    """The same bits in a dtype that kernels know, where there is one of that size. fp8, which the
-    reference takes through f32, without its NaN's payload, passes as integers unless a variant or a
-    gradient needs its name.
-    """
-    if not isinstance(x, Tensor):
-        return x
-    alike = ALIKE.get(x.dtype)
-    if is_fp8(x.dtype) and variant is None and not x.requires_grad:
-        alike = torch.int8
-    return x if alike is None else x.view(alike)
-
-
-def _as_given(y: Tensor, x: Tensor) -> Tensor:
-    """In the dtype of x: autograd takes a view in a dtype, even the same one, for a constant."""
-    return y if y.dtype == x.dtype else y.view(x.dtype)
-
-
 def transpose(x: Tensor, dim0: int = -2, dim1: int = -1, *, variant: str | None = None) -> Tensor:
     """Swaps two dimensions, by default the last two, and moves the elements there,
     ``y[..., j, i] = x[..., i, j]``.
@@ -322,7 +297,7 @@ def transpose(x: Tensor, dim0: int = -2, dim1: int = -1, *, variant: str | None 
     """
     if dim0 + dim1 != -3 or dim0 * dim1 != 2:  # other numbers than -2 and -1
         return _swapped(x, dim0, dim1, variant)
-    return _as_given(_transpose(variant, _as_moved(x, variant)), x)
+    return as_bits(_transpose, variant, x)
 
 
 def _swapped(x: Tensor, dim0: int, dim1: int, variant: str | None) -> Tensor:
@@ -331,7 +306,7 @@ def _swapped(x: Tensor, dim0: int, dim1: int, variant: str | None) -> Tensor:
     for dim in (dim0, dim1):
         check_dim("transpose", x, dim)
     if rank >= 2 and {dim0 % rank, dim1 % rank} == {rank - 2, rank - 1}:
-        return _as_given(_transpose(variant, _as_moved(x, variant)), x)
+        return as_bits(_transpose, variant, x)
     dims = list(range(rank))
     if rank:
         dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
@@ -362,4 +337,4 @@ def permute(x: Tensor, dims: int | Sequence[int], *more: int, variant: str | Non
         `torch.permute`.
     """
     order = [dims, *more] if isinstance(dims, int) else list(dims)
-    return _as_given(_permute(variant, _as_moved(x, variant), order), x)
+    return as_bits(_permute, variant, x, order)

@@ -110,7 +110,7 @@ ERRORS = (
         variant="f32x4_pack_registers",
     ),
     Bad(
-        "a copy of what is to be turned over",
+        "a copy of what is to be transposed",
         lambda i: (Inputs(torch.float32, i.device).randn(8, 8),),
         r"transpose.*: .*needs x to be contiguous along the last dimension of its result",
         variant="f32x4_pack_copy",

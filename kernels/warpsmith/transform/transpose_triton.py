@@ -1,4 +1,4 @@
-"""Transposes and permutations in Triton: tiles of matrices, which the compiler turns over on the
+"""Transposes and permutations in Triton: tiles of matrices, which the compiler transposes on the
 way from the layout in which they are read to that in which they are written.
 """
 

@@ -142,6 +142,13 @@ SAMPLES = (
     ),
     Sample("steps that there are not", _beyond),
     _shaped(65, 4, 32, 32, small=False),
+    Sample(
+        "past 2^31 elements",
+        lambda i: _call(i, i.plain(5, 2**29 + 8), i.plain(5, 2**29 + 8, salt=1)),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
 )
 
 

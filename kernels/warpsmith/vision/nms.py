@@ -342,4 +342,9 @@ def nms(
         `torchvision.ops.nms`, `torchvision.ops.batched_nms`.
     """
     keep, count = nms_fixed(boxes, scores, iou_threshold, idxs, variant=variant)
-    return keep[: int(count)]
+    kept = count.item()
+    if torch.compiler.is_compiling():  # to which it is a number that nobody knows yet
+        torch._check(kept >= 0)
+        torch._check(kept <= keep.shape[0])
+        return keep.narrow(0, 0, kept)  # type: ignore[arg-type]
+    return keep[:kept]  # type: ignore[misc]

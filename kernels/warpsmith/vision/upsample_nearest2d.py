@@ -11,6 +11,7 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.spec import references
+from warpsmith.spec.bits import as_bits
 from warpsmith.spec.checks import shape_text, wide_dtype
 from warpsmith.spec.layout import address
 from warpsmith.vision import upsample_nearest2d_cases as cases
@@ -312,8 +313,7 @@ def upsample_nearest2d(
 
     Args:
         x: [n, c, h, w] with at least one pixel, contiguous or channels last (anything else is
-            copied), float32, float16, bfloat16, fp8, int8 or int32 (others without a kernel of
-            their own).
+            copied), of any dtype; elements of 1, 2 and 4 bytes have kernels.
         size: height and width of the result, one number or two; or else
         scale_factor: what height and width are multiplied with, one number or two.
         variant: one rung by name instead of the best one, "bf16x8_pack_double".
@@ -333,9 +333,9 @@ def upsample_nearest2d(
         raise ValueError("upsample_nearest2d: expected either size or scale_factor")
     if size is not None:
         sizes = [size, size] if isinstance(size, int) else list(size)
-        return _upsample(variant, x, sizes, 0.0, 0.0)
+        return as_bits(_upsample, variant, x, sizes, 0.0, 0.0)
     assert scale_factor is not None
     pair = (scale_factor, scale_factor) if isinstance(scale_factor, int | float) else scale_factor
     factor_h, factor_w = map(float, pair)
     sizes = [int(x.shape[-2] * factor_h), int(x.shape[-1] * factor_w)]
-    return _upsample(variant, x, sizes, factor_h, factor_w)
+    return as_bits(_upsample, variant, x, sizes, factor_h, factor_w)

@@ -90,6 +90,13 @@ SAMPLES = (
 BACKWARD_SAMPLES = (
     *_samples(backward=True),
     Sample("4x8x200x240 halved", lambda i: (i.randn(4, 8, 200, 240), [100, 120]), small=False),
+    Sample(
+        "past 2^31 elements",
+        lambda i: (i.plain(3, 64, 2000, 5632), [1000, 2816]),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
 )
 
 

@@ -32,9 +32,8 @@ __device__ __forceinline__ ScoreGradient gradient_of(const AttentionBackwardArgs
   const float lse = s.lse(a.of, at.head)[at.query], x = score(product, at.query, at.key);
   const float p = lse == -INFINITY ? 0.0f : exp2f((x - lse) * kLog2e);
   const bool kept = !a.of.dropout.active || keeps(a.of, s, at.head, at.query, at.key);
-  const float keep = kept ? a.of.dropout.scale : 0.0f;
-  const float ds = p * (grad * keep - w.dots[row]);
-  return {p * keep, ds, ds * score.growth(product)};
+  const float keep = a.of.dropout.scale, ds = p * ((kept ? grad * keep : 0.0f) - w.dots[row]);
+  return {kept ? p * keep : 0.0f, ds, ds * score.growth(product)};
 }
 
 inline constexpr int kBiasThreads = 128;

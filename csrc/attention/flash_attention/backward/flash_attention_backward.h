@@ -8,11 +8,11 @@
 // dgate = dout out (1 - g).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "attention/attention.h"
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

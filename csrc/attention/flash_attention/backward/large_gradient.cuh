@@ -295,9 +295,10 @@ class LargeBlock {
       if ((seen >> bit & 1u) != 0) {
         growth = score.growth(product);
         weight = ptx::exp2_approx_ftz(fmaf(score(product, query, key), kLog2e, -w_.lse2[first_row + query]));
-        const float keep = (kept >> bit & 1u) != 0 ? a_.of.dropout.scale : 0.0f;
-        ds = weight * (grad * keep - w_.dots[first_row + query]);
-        weight *= keep;
+        const bool keeps_it = (kept >> bit & 1u) != 0;
+        const float keep = a_.of.dropout.scale;
+        ds = weight * ((keeps_it ? grad * keep : 0.0f) - w_.dots[first_row + query]);
+        weight = keeps_it ? weight * keep : 0.0f;
         if (kKeys) slopes -= static_cast<float>(abs(key - s_.place - query)) * ds;
       }
       product = weight;

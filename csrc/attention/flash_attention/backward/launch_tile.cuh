@@ -1,12 +1,12 @@
 // How a tile's kernels are started, one behind the other.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "attention/flash_attention/backward/bias_tile.cuh"
 #include "attention/flash_attention/backward/prepare.cuh"
 #include "attention/flash_attention/backward/tile_gradient.cuh"
+#include "host/min_max.h"
 
 namespace warpsmith {
 

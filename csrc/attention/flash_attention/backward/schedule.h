@@ -8,10 +8,10 @@
 // from a counter as blocks begin, and keys of all heads at hand come before the next keys of the first.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "attention/flash_attention/backward/flash_attention_backward.h"
+#include "host/min_max.h"
 
 namespace warpsmith {
 
@@ -49,7 +49,7 @@ inline Schedule schedule_of(const AttentionBackwardArgs& a, int keys) {
   s.blocks = static_cast<int>(ceil_div(of.n, keys));
   s.parts = of.batch * of.kv_heads * s.splits;
   const int64_t part = int64_t{s.heads} * std::max(of.m, 1) * (int64_t{of.d} * (4 + 2) + of.dv * 2);
-  s.at_hand = static_cast<int>(std::clamp<int64_t>(kBytesAtHand / part, 1, s.parts));
+  s.at_hand = static_cast<int>(clamp<int64_t>(kBytesAtHand / part, 1, s.parts));
   return s;
 }
 

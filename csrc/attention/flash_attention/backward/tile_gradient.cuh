@@ -336,7 +336,6 @@ class GradientBlock {
             }
           }
         }
-        if (edge) hide(p, query, first_key + key);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
           const float2 own_dots = *reinterpret_cast<const float2*>(dots + 8 * c);
@@ -349,6 +348,7 @@ class GradientBlock {
             }
           }
         }
+        if (edge) hide(p, dp, query, first_key + key);
       }
       words(p_words, p);
       words(ds_words, dp);
@@ -484,12 +484,12 @@ class GradientBlock {
       float& x = p[i][c].value[e];
       x = ptx::exp2_approx_ftz(fmaf(x, factor, -own));
     });
+    each([&](int i, int c, int e, int) { dp[i][c].value[e] *= p[i][c].value[e]; });
     if (asked.hides) {
       each([&](int i, int c, int e, int) {
-        if (!asked.sees(i, c, e)) p[i][c].value[e] = 0.0f;
+        if (!asked.sees(i, c, e)) p[i][c].value[e] = dp[i][c].value[e] = 0.0f;
       });
     }
-    each([&](int i, int c, int e, int) { dp[i][c].value[e] *= p[i][c].value[e]; });
     if (a_.dslopes != nullptr && !has_cap) {
       float slopes = 0.0f;
       each([&](int i, int c, int e, int) { slopes -= away(i, c, e) * dp[i][c].value[e]; });
@@ -519,19 +519,19 @@ class GradientBlock {
                         step.head * score.bias_head + (query + 8 * c + e % 2) * score.bias_query;
         value += to_float(bias[(key + 16 * i + e / 2 * 8) * score.bias_key]);
       }
-      const float weight = sees ? ptx::exp2_approx_ftz(fmaf(value, kLog2e, -own)) : 0.0f;
-      slopes -= away * weight * dp[i][c].value[e];
+      if (sees) slopes -= away * ptx::exp2_approx_ftz(fmaf(value, kLog2e, -own)) * dp[i][c].value[e];
     });
     shared_.slopes[threadIdx.x] += slopes;
   }
 
-  __device__ __forceinline__ void hide(Scores& p, int query, int key) const {
+  // After they were multiplied: NaN in what is not seen stays out of the gradients of scores.
+  __device__ __forceinline__ void hide(Scores& p, Scores& dp, int query, int key) const {
     // past the query's place, of the lane's first key and query
     const int past = key - sequence_.place - query, end = sequence_.n - key;
     each([&](int i, int c, int e, int) {
       const int down = 16 * i + e / 2 * 8, across = 8 * c + e % 2;
       const int own = past + down - across;
-      if (down >= end || own > a_.of.right || -own > a_.of.left) p[i][c].value[e] = 0.0f;
+      if (down >= end || own > a_.of.right || -own > a_.of.left) p[i][c].value[e] = dp[i][c].value[e] = 0.0f;
     });
   }
 

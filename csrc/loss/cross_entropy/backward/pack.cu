@@ -2,12 +2,12 @@
 //   Against `naive`: a thread reads two packs, writes two and ends, so that DRAM sees one narrow front of addresses; short
 //   rows share a block. The elements before and after the aligned packs of a row go one by one, beside the row's first
 //   packs. Bound: DRAM.
-#include <algorithm>
 #include <bit>
 
 #include "device/fast_divide.h"
 #include "device/ptx/memory.h"
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "host/registry.h"
 #include "loss/cross_entropy/backward/row.cuh"
 
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
 void launch(const CrossEntropyBackwardArgs& a, cudaStream_t stream) {
   constexpr int64_t kLeastLanes = 4;
   const int64_t packs = std::max<int64_t>(a.in.cols * size_of(a.in.dtype) / 16, 1);
-  const int64_t wanted = std::clamp<int64_t>((packs + kPacks - 1) / kPacks, kLeastLanes, kThreads);
+  const int64_t wanted = clamp<int64_t>((packs + kPacks - 1) / kPacks, kLeastLanes, kThreads);
   const int64_t lanes = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(wanted)));
   const int64_t stretches = (packs + lanes * kPacks - 1) / (lanes * kPacks), groups_per_block = kThreads / lanes;
   const bool elsewhere = a.dlogits != a.in.logits;

@@ -6,6 +6,7 @@
 
 #include "device/cluster_gather.h"
 #include "device/ptx/copy.h"
+#include "host/min_max.h"
 #include "norm/group_norm/backward/rows.cuh"
 
 namespace warpsmith {
@@ -26,7 +27,7 @@ struct GradSpread {
     slice = static_cast<int>(ceil_of(packs, cluster));
     channels = static_cast<int>(std::min(a.shape.group_channels(), slice / channel_packs + 2));
     const auto wanted = std::bit_ceil(static_cast<unsigned>(ceil_of(slice, kGradResidentPacks)));
-    threads = static_cast<int>(std::clamp<unsigned>(wanted, kWarp, kGradResidentThreads));
+    threads = static_cast<int>(clamp<unsigned>(wanted, kWarp, kGradResidentThreads));
     team = static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min<int64_t>(channel_packs, threads))));
   }
 

@@ -3,8 +3,8 @@
 //   the gradient of the activation stays in registers between the sums and dx. Bound: in f32 DRAM, as long as groups
 //   are many; 16-bit gradients compute longer than they wait, and of long groups `split` is faster.
 // CUDA C++ Programming Guide, "Thread Block Clusters", "Distributed Shared Memory" and "Asynchronous Data Copies".
-#include <algorithm>
 
+#include "host/min_max.h"
 #include "norm/group_norm/backward/stream.cuh"
 
 namespace warpsmith {
@@ -35,7 +35,7 @@ bool suits(const GroupNormBackwardArgs& a) {
 // Through the first tile that holds the group.
 template <class T, class Activation, class... Tile>
 void launch_tiles(const GroupNormBackwardArgs& a, cudaStream_t stream, std::tuple<Tile...> tiles) {
-  static_assert(std::max({Tile::most_packs...}) * kPack<T> >= kMostValues, "some tile must hold what `takes` lets in");
+  static_assert(max_of(Tile::most_packs...) * kPack<T> >= kMostValues, "some tile must hold what `takes` lets in");
   with_first_tile(tiles, a.row_bytes() / 16, [&]<class One>() {
     PartialSums sums = partial_sums(a, "stream", One::cluster);
     if (a.dw == nullptr && a.db == nullptr) sums.data = nullptr;

@@ -1,9 +1,8 @@
 // The gradients of normalised and turned queries and keys: of both, and of the weights of their norms.
 #pragma once
 
-#include <algorithm>
-
 #include "host/ceil_div.h"
+#include "host/min_max.h"
 #include "transform/qk_norm_rope/qk_norm_rope.h"
 
 namespace warpsmith {

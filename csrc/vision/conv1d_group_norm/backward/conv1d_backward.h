@@ -6,9 +6,9 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <string_view>
 
+#include "host/min_max.h"
 #include "vision/conv1d_group_norm/conv1d.h"
 
 namespace warpsmith {
@@ -46,7 +46,7 @@ struct WeightSlices {
     tiles = ceil_div(s.c_out, tile) * ceil_div(s.c_in, tile) * s.taps;
     const int64_t at_once = int64_t{a.sm_count} * blocks_of(tile, planes_of(a.dtype) > 1),
                   steps = ceil_div(s.positions(), kStep);
-    const int64_t wanted = std::min({at_once / tiles, steps / kLeastSteps, kMost});
+    const int64_t wanted = min_of(at_once / tiles, steps / kLeastSteps, kMost);
     const int64_t each = ceil_div(steps, std::max<int64_t>(wanted, 1));
     depth = each * kStep;
     count = ceil_div(steps, each);

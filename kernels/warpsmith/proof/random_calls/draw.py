@@ -307,6 +307,12 @@ def _product(draw: Draw) -> Roles:
             "bias": lambda: draw.tensor((n,)) if draw.maybe() else None,
             "activation": lambda: draw.pick(("none", "relu", "gelu", "gelu_tanh", "silu")),
         }
+    if op.name == "linear_weight_gradient":
+        return {
+            "grad": lambda: draw.tensor((m, n)),
+            "x": lambda: draw.tensor((m, k)),
+            "wide_bias": draw.maybe,
+        }
     if op.source == "fused_linear":
         return _layer(draw, m, n, k)
     if op.name.startswith("gemv"):
@@ -331,13 +337,18 @@ def _product(draw: Draw) -> Roles:
     batches = (((), ()), ((3,), ()), ((), (3,)), ((2, 1), (3,)), ((3,), (3,)), ((0,), ()))
     scaled = "scale_a" in op.argument_names
     left, right = ((), ()) if scaled else draw.pick(batches)
+    out_dtype = draw.pick(("f16", "bf16", "f32", "e4m3", "e5m2") if scaled else ("same", "f32"))
+    fp8_result = out_dtype in ("e4m3", "e5m2")
     return _options(draw) | {
         "a": lambda: draw.tensor((*left, m, k)),
         "b": lambda: draw.tensor((*right, k, n)),
         "scale_a": lambda: draw.tensor(draw.pick(((m,), ())), "scales", "f32"),
         "scale_b": lambda: draw.tensor(draw.pick(((n,), ())), "scales", "f32"),
-        "out_dtype": lambda: draw.pick(("f16", "bf16", "f32") if scaled else ("same", "f32")),
+        "out_dtype": lambda: out_dtype,
         "fast_accum": draw.maybe,
+        "scale_result": lambda: (
+            draw.tensor((), "scales", "f32") if fp8_result and draw.maybe() else None
+        ),
     }
 
 
@@ -377,8 +388,7 @@ def _layer(draw: Draw, m: int, n: int, k: int) -> Roles:
 def _groups(draw: Draw) -> Roles:
     """Products of groups of rows, or of groups along k."""
     total, n, k = (draw.pick((0, *MATRIX_SIZES)) for _ in range(3))
-    scaled = "scale_x" in draw.op.argument_names
-    groups, along_k = draw.pick((0, 1, 2, 5)), draw.maybe() and not scaled
+    groups, along_k = draw.pick((0, 1, 2, 5)), draw.maybe()
     # Of groups of rows, rows past the last end hold anything: there are none.
     total = total if groups else 0
     w = (total, n) if along_k else (groups, k, n)
@@ -386,10 +396,8 @@ def _groups(draw: Draw) -> Roles:
         "x": lambda: draw.tensor((k, total) if along_k else (total, k)),
         "w": lambda: draw.tensor(w),
         # of a part of longer ones, the last is not where rows end
-        "offsets": lambda: draw.tensor(
-            (groups,), f"ends {total}", "int32", ("contiguous", "offset")
-        ),
-        "scale_x": lambda: draw.tensor((total,), "scales", "f32"),
+        "offs": lambda: draw.tensor((groups,), f"ends {total}", "int32", ("contiguous", "offset")),
+        "scale_x": lambda: draw.tensor((groups, k) if along_k else (total,), "scales", "f32"),
         "scale_w": lambda: draw.tensor((groups, n), "scales", "f32"),
         "out_dtype": lambda: draw.pick(("f16", "bf16", "f32")),
         "fast_accum": draw.maybe,
@@ -404,7 +412,7 @@ def _plan(op: Op) -> Callable[[Draw], Roles]:
     for plans in (attention.PLANS, caches.PLANS, moves.PLANS, quantized.PLANS, vision.PLANS):
         if op.name in plans:
             return plans[op.name]
-    if "offsets" in names and op.family == "gemm":
+    if "offs" in names and op.family == "gemm":
         return _groups
     if op.family == "gemm":
         return _product

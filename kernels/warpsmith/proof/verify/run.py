@@ -42,6 +42,11 @@ CUDA_KINDS: tuple[str, ...] = ("variants", "refusals", "graph", "stream", "devic
 FEW_ELEMENTS = 20_000
 #: A CPU, which runs the reference, learns nothing from more.
 MANY_ELEMENTS = 1 << 17
+#: What is repeated for special values there runs at samples below this, which still are of several
+#: blocks and a tail.
+FEW_INTERPRETED = 5000
+#: Larger samples are interpreted at one dtype each, in turn.
+FEW_AT_EVERY_DTYPE = 1000
 #: Where each dtype would cost seconds.
 COMPILED_DTYPES = ("f32", "bf16")
 
@@ -294,21 +299,19 @@ def implementations(
         yield "triton", lambda *a: testing.run_triton(run.op, a), None
 
 
-def covering(
-    run: Run, dtype: str, masked: bool = True
-) -> Iterator[tuple[Sample, tuple[Any, ...], frozenset[str]]]:
-    """Samples, plain ones first, until every variant has met one that it takes; without `masked`,
-    none in which values are masked out.
+def covering(run: Run, dtype: str) -> Iterator[tuple[Sample, tuple[Any, ...], frozenset[str]]]:
+    """Samples, plain ones first, until every variant has met one that it takes. Where twins are
+    interpreted, those of few elements first.
 
     Each comes with the names of the implementations that meet their first in it.
     """
     plain = plain_samples(run, dtype)
+    if not run.on_gpu:
+        plain.sort(key=lambda pair: elements(pair[1]) > FEW_INTERPRETED)
     known = {sample.label for sample, _ in plain}
     waiting = {variant.name for variant in run.variants(dtype)} if run.on_gpu else {"auto"}
     met: set[str] = set()
     for sample, args in plain + [p for p in usable_samples(run, dtype) if p[0].label not in known]:
-        if sample.masked and not masked:
-            continue
         names = frozenset(name for name, _, _ in implementations(run, dtype, args)) - met
         if names:
             yield sample, args, names

@@ -1,0 +1,8 @@
+// A tile of the menu of `wgmma_peak` (wgmma_plan.h), for its formats.
+#include "gemm/scaled_matmul/wgmma.cuh"
+
+namespace warpsmith {
+
+template void launch_scaled_tile<kScaledMenu[5]>(const ScaledMatmulArgs&, const WgmmaChoice&, cudaStream_t);
+
+}  // namespace warpsmith

@@ -1,0 +1,86 @@
+"""What a call of a public function comes to: the operator, and the arguments that it gets; or
+PyTorch's kernels, which serve what no operator does.
+
+The function runs until it calls the operator that bears its name, which does not run. Where it
+calls none such, all of it runs, and the first operator that it calls is what serves it. So a call
+can be asked about as users write it, with arguments of the function that the operator does not
+have.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from warpsmith.core import catalogue, families, messages
+from warpsmith.core.catalogue import Op
+
+
+class _Reached(BaseException):
+    """No error, so that nothing on the way takes it for one."""
+
+    def __init__(self, op: Op, args: tuple[Any, ...]) -> None:
+        self.op, self.args_of_op = op, args
+
+
+class _Stop(TorchDispatchMode):
+    """Ends a call where it comes to an operator that is known by the name of the function."""
+
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        self.ops = catalogue.load()
+        self.function = function
+        self.first: tuple[Op, tuple[Any, ...]] | None = None
+        #: What PyTorch computes, by its operators' names.
+        self.by_pytorch: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        space, _, name = func._schema.name.partition("::")
+        if space == "warpsmith" and (op := self.ops.get(name)) is not None:
+            if self.function in (messages.called_by(op), *op.aliases):
+                raise _Reached(op, tuple(args))
+            self.first = self.first or (op, tuple(args))
+        elif space == "aten" and name not in self.by_pytorch:
+            self.by_pytorch.append(name)
+        if space == "warpsmith" and not func._schema.returns:
+            return None  # what it would write to stays as it is
+        return func(*args, **(kwargs or {}))
+
+
+def reached(
+    name: str, args: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[Op, tuple[Any, ...]] | str | None:
+    """The operator and its arguments, or what serves a call that comes to none; None where there is
+    no such function, and where it takes no such arguments.
+
+    Raises:
+        What the function raises of the call.
+    """
+    family = families.of_function(name)
+    function = getattr(importlib.import_module(f"warpsmith.{family}"), name) if family else None
+    if not inspect.isfunction(function):
+        return None
+    try:
+        inspect.signature(function).bind(*args, **named)
+    except TypeError:
+        return None
+    given = [a for a in (*args, *named.values()) if isinstance(a, Tensor)]
+    devices = sorted({a.device.index for a in given if a.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices), _Stop(name) as stop:  # seeds may be drawn
+            function(*args, **named)
+    except _Reached as call:
+        return call.op, call.args_of_op
+    if stop.first is not None:
+        return stop.first
+    if stop.by_pytorch:
+        return f"PyTorch's kernels serve such a call: {', '.join(stop.by_pytorch)}"
+    return "nothing is computed"

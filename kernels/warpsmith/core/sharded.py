@@ -1,0 +1,33 @@
+"""Sharded tensors, seen from public functions: whether a call has any, and what serves it then."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_PLAIN = (Tensor, torch.nn.Parameter, type(None))
+
+
+def rules() -> Any:
+    """`warpsmith.sharding`, which tells PyTorch of sharded tensors; slow to import. None where this
+    version of PyTorch has not what it needs, and refuses calls of sharded tensors.
+    """
+    try:
+        return importlib.import_module("warpsmith.sharding")
+    except (ImportError, AttributeError):
+        return None
+
+
+def of(*tensors: Any) -> Any:
+    """`warpsmith.sharding` where one of these is sharded; None otherwise."""
+    for t in tensors:
+        if type(t) in _PLAIN:
+            continue
+        known = sys.modules.get("torch.distributed.tensor")
+        if known is not None and isinstance(t, known.DTensor):
+            return rules()
+    return None

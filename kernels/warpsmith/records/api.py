@@ -1,0 +1,115 @@
+"""`docs/api.md`: every public function and module, from its docstring."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from warpsmith.core.families import PUBLIC
+
+PREFACE = (
+    "Written by `warpsmith report` from the docstrings. What serves a call says "
+    "`warpsmith.which`, which kernels there are `warpsmith list`, and what of PyTorch's machinery "
+    "takes a function [pytorch.md](pytorch.md)."
+)
+_SECTIONS = ("Args", "Returns", "Raises", "Reference")
+#: Of a signature on one line.
+WIDTH = 100
+#: "name: what it is", and what belongs to it further in.
+_ENTRY = re.compile(r"^(\*{0,2}\w+): ", re.M)
+
+
+def page() -> str:
+    parts = ["# API", PREFACE]
+    for family, names in PUBLIC.items():
+        package = importlib.import_module(f"warpsmith.{family}")
+        parts.append(f"## {family}")
+        for name in sorted(names, key=str.lower):
+            parts += _entry(f"warpsmith.{name}", getattr(package, name))
+    parts += ["## Models", *_tools()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tools() -> Iterator[str]:
+    """What works on models, and says what serves a call."""
+    import warpsmith
+    from warpsmith import nn
+
+    for name in ("patch", "unpatch", "use", "which"):
+        yield from _entry(f"warpsmith.{name}", getattr(warpsmith, name))
+    for name in sorted(nn.__all__):
+        yield from _entry(f"warpsmith.nn.{name}", getattr(nn, name))
+
+
+def _entry(name: str, thing: Any) -> Iterator[str]:
+    yield f"### `{name}`"
+    yield f"```python\n{_signature(name.rpartition('.')[2], thing)}\n```"
+    yield from _described(inspect.getdoc(thing) or "")
+
+
+def _signature(name: str, thing: Callable[..., Any]) -> str:
+    """On one line where it fits, else an argument on each."""
+    try:
+        signature = inspect.signature(thing)
+    except (TypeError, ValueError):
+        return name
+    words, star = [], False
+    for p in signature.parameters.values():
+        if p.kind == p.KEYWORD_ONLY and not star:
+            words.append("*")
+        star = star or p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
+        words.append(_parameter(p))
+    of = signature.return_annotation
+    returns = "" if of is signature.empty else f" -> {_annotation(of)}"
+    line = f"{name}({', '.join(words)}){returns}"
+    if len(line) <= WIDTH:
+        return line
+    inside = "".join(f"    {word},\n" for word in words)
+    return f"{name}(\n{inside}){returns}"
+
+
+def _parameter(p: inspect.Parameter) -> str:
+    stars = "*" * (p.kind == p.VAR_POSITIONAL) + "**" * (p.kind == p.VAR_KEYWORD)
+    typed = "" if p.annotation is p.empty else f": {_annotation(p.annotation)}"
+    if p.default is p.empty:
+        return f"{stars}{p.name}{typed}"
+    default = f'"{p.default}"' if isinstance(p.default, str) else repr(p.default)
+    return f"{p.name}{typed}{' = ' if typed else '='}{default}"
+
+
+def _annotation(of: Any) -> str:
+    return of if isinstance(of, str) else inspect.formatannotation(of)
+
+
+def _described(text: str) -> Iterator[str]:
+    """A docstring as Markdown: prose as it is, sections as lists."""
+    pieces = re.split(rf"^({'|'.join(_SECTIONS)}):\n", text, flags=re.M)
+    yield _prose(pieces[0])
+    for title, body in zip(pieces[1::2], pieces[2::2], strict=True):
+        inside = textwrap.dedent(body).strip()
+        heads = _ENTRY.findall(inside) if title in ("Args", "Raises") else []
+        if not heads:
+            yield f"**{title}.** {_prose(inside)}"
+            continue
+        bodies = _ENTRY.split(inside)[2::2]
+        lines = (f"- `{head}`: {_joined(said)}" for head, said in zip(heads, bodies, strict=True))
+        yield f"**{title}.**\n\n" + "\n".join(lines)
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _prose(text: str) -> str:
+    """Paragraphs on a line each; what is indented stays as code."""
+    found = []
+    for paragraph in re.split(r"\n\s*\n", text.strip("\n")):
+        if all(line.startswith("    ") for line in paragraph.splitlines()):
+            found.append(f"```python\n{textwrap.dedent(paragraph)}\n```")
+        else:
+            found.append(_joined(paragraph).replace("``", "`"))
+    return "\n\n".join(found)
