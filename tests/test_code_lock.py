@@ -219,7 +219,7 @@ def test_the_library_is_told_what_no_gpu_has_verified(monkeypatch: pytest.Monkey
     marked = dataclasses.replace(RELU, ladder=(*others, dataclasses.replace(last, unproven=True)))
     monkeypatch.setattr(catalogue, "of_family", lambda family: (marked, GELU))
     names = [rung.name for rung in RELU.ladder]
-    assert dispatch.as_told(GELU, names) == ",".join([*names[:-1], f"{names[-1]}?"])
+    assert dispatch.as_told(GELU, names) == ",".join([*names[:-1], f"{names[-1]}?{RELU.name}"])
 
 
 # --- Python ---------------------------------------------------------------------------------------

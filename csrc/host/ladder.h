@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -26,12 +27,20 @@ inline std::map<std::string, std::function<void(const std::vector<std::string>&)
   return setters;
 }
 
+// A rung, and the operators of whose calls no GPU has verified it: these take it by name alone.
+template <class Args>
+struct Placed {
+  Rung<Args> rung;
+  std::vector<std::string> unproven;
+};
+
 // The rungs that have entered themselves; in the ladder's order once the spec has told it.
 template <class Args>
-std::vector<Rung<Args>>& rungs() {
-  static std::vector<Rung<Args>> list = [] {
-    std::vector<Rung<Args>> entered;
-    for (const Rung<Args>* rung = last_entered<Args>(); rung != nullptr; rung = rung->before) entered.push_back(*rung);
+std::vector<Placed<Args>>& rungs() {
+  static std::vector<Placed<Args>> list = [] {
+    std::vector<Placed<Args>> entered;
+    for (const Rung<Args>* rung = last_entered<Args>(); rung != nullptr; rung = rung->before)
+      entered.push_back({*rung, {}});
     return entered;
   }();
   return list;
@@ -44,16 +53,20 @@ struct Ladder {
     ladders()[source] = [source](const std::vector<std::string>& order) { set_order(source, order); };
   }
 
-  // A name with a question mark behind it is that of a rung which no GPU has verified.
+  // Behind the name of a rung stand, each after a question mark, the operators for which no GPU has verified it.
   static void set_order(const std::string& source, const std::vector<std::string>& order) {
-    std::vector<Rung<Args>> sorted;
-    for (std::string name : order) {
-      const bool unproven = name.ends_with('?');
-      if (unproven) name.pop_back();
+    std::vector<Placed<Args>> sorted;
+    for (const std::string& text : order) {
+      size_t end = text.find('?');
+      const std::string name = text.substr(0, end);
       const Rung<Args>* rung = find(name);
       if (rung == nullptr) throw std::runtime_error(source + ": the library has no rung '" + name + "'");
-      sorted.push_back(*rung);
-      sorted.back().unproven = unproven;
+      sorted.push_back({*rung, {}});
+      while (end != std::string::npos) {
+        const size_t start = end + 1;
+        end = text.find('?', start);
+        sorted.back().unproven.push_back(text.substr(start, end - start));
+      }
     }
     if (sorted.size() != rungs<Args>().size()) {
       throw std::runtime_error(source + ": the library has a rung that the spec does not list");
@@ -62,18 +75,22 @@ struct Ladder {
   }
 
   static const Rung<Args>* find(std::string_view name) {
-    for (const Rung<Args>& rung : rungs<Args>()) {
-      if (rung.name == name) return &rung;
+    for (const Placed<Args>& placed : rungs<Args>()) {
+      if (placed.rung.name == name) return &placed.rung;
     }
     return nullptr;
   }
 
-  // The last rung that can take the call, suits it and fits the current device; nullptr where none does.
-  static const Rung<Args>* choose(const Args& args, int sm) {
+  // The last rung that is verified for `op`, can take the call, suits it and fits the current device; nullptr where none
+  // does.
+  static const Rung<Args>* choose(std::string_view op, const Args& args, int sm) {
     auto& list = rungs<Args>();
-    for (auto rung = list.rbegin(); rung != list.rend(); ++rung) {
-      if (rung->unproven || sm < rung->min_sm || rung->takes(args) != nullptr || !rung->suits(args)) continue;
-      if (rung->unheld_cluster(args) == 0) return &*rung;
+    for (auto placed = list.rbegin(); placed != list.rend(); ++placed) {
+      const Rung<Args>& rung = placed->rung;
+      if (sm < rung.min_sm || rung.takes(args) != nullptr || !rung.suits(args)) continue;
+      const auto is_op = [op](const std::string& other) { return other == op; };
+      if (std::any_of(placed->unproven.begin(), placed->unproven.end(), is_op)) continue;
+      if (rung.unheld_cluster(args) == 0) return &rung;
     }
     return nullptr;
   }

@@ -22,7 +22,6 @@ struct Rung {
   bool (*suits)(const Args&);    // a good choice for `auto`
   bool clusters;                 // whether its blocks come in clusters
   const Rung* before = nullptr;  // the one that had entered itself
-  bool unproven = false;         // no GPU has verified it: only taken by name
 
   // Blocks of the cluster that the call takes, where the current device does not hold one of them; otherwise 0.
   int unheld_cluster(const Args& args) const {

@@ -56,7 +56,7 @@ inline bool has_kernel(const Call& call, const Tensor& x) { return has_kernel(ca
 template <class Args>
 const Rung<Args>* pick(const Call& call, const Args& args, int sm) {
   if (call.named != nullptr) return &Ladder<Args>::named(call.op, call.named->rung, args, sm);
-  return Ladder<Args>::choose(args, sm);
+  return Ladder<Args>::choose(call.op, args, sm);
 }
 
 // Runs the rung for the call on the device and the stream of `like`; false where the ladder has none.

@@ -62,17 +62,19 @@ def built_with_cutlass(library: str) -> bool | None:
 
 
 def as_told(op: Op, order: Iterable[str]) -> str:
-    """The order of a ladder as a library is told it: behind rungs that no GPU has verified stands a
-    question mark, in all operators of the folder.
+    """The order of a ladder as a library is told it: behind the name of a rung stands a question
+    mark and the name of each operator of the folder for which no GPU has verified it.
     """
-    unproven = {
-        rung.name
+    unproven = [
+        (rung.name, other.name)
         for other in catalogue.of_family(op.family)
         if other.source_dir == op.source_dir
         for rung in other.ladder
         if rung.unproven
-    }
-    return ",".join(f"{name}?" if name in unproven else name for name in order)
+    ]
+    return ",".join(
+        "?".join((name, *(other for rung, other in unproven if rung == name))) for name in order
+    )
 
 
 def ladder_orders(family: str) -> dict[str, tuple[str, ...]]:
