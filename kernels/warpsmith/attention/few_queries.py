@@ -65,5 +65,4 @@ FEW_QUERIES = Rung(
     technique="few_queries",
     when=_takes,
     suits=_suits,
-    unproven=True,
 )

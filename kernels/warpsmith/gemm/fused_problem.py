@@ -151,6 +151,6 @@ _RUNGS = (
 )
 
 
-def ladder(problem: Callable[..., Problem], *, unproven: bool = False) -> tuple[Rung, ...]:
+def ladder(problem: Callable[..., Problem]) -> tuple[Rung, ...]:
     """Of an operator, of whose calls `problem` makes the products."""
-    return tuple(replace(on(problem, rung), unproven=unproven) for rung in _RUNGS)
+    return tuple(on(problem, rung) for rung in _RUNGS)

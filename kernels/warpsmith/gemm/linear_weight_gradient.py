@@ -70,7 +70,7 @@ linear_weight_gradient_op = catalogue.add(
         family="gemm",
         source="fused_linear",
         reference=_eager,
-        ladder=ladder(of_weight_gradient, unproven=True),
+        ladder=ladder(of_weight_gradient),
         triton="fused_linear_triton:linear_weight_gradient",
         fake=_fake,
         check=_check,

@@ -248,7 +248,6 @@ op = catalogue.add(
                 min_sm=90,
                 when=_needs_wgmma,
                 suits=_suits_wgmma,
-                unproven=True,
             ),
         ),
         triton="quantized_linear_triton:quantized_linear",

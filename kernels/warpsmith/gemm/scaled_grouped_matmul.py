@@ -178,7 +178,6 @@ _LADDER = (
         technique="mma_along_k",
         min_sm=89,
         when=_when_mma(needs_along_k, needs_operand_packs_16, needs_countable_tiles),
-        unproven=True,
     ),
     Rung(
         "wgmma_groups",
@@ -198,7 +197,6 @@ _LADDER = (
         min_sm=90,
         when=_when_wgmma(needs_along_k),
         coarse_sums=True,
-        unproven=True,
     ),
 )
 
