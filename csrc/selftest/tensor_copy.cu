@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
 
 #include "device/cluster.h"
 #include "host/tensor_map.h"

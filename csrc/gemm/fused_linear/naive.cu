@@ -39,14 +39,9 @@ template <class T>
 __device__ __forceinline__ float row_sum_at(const Matrix& x, int64_t row, int64_t depth) {
   const int64_t step = x.order == Order::rows ? 1 : x.ld;
   const T* from = static_cast<const T*>(x.data) + (x.order == Order::rows ? row * x.ld : row);  // [k]
-  float total = 0.0f;
-  for (int64_t first = 0; first < depth; first += kTermsInRow) {
-    const int64_t last = min(first + kTermsInRow, depth);
-    float sum = 0.0f;
-    for (int64_t k = first; k < last; ++k) sum += to_float(from[k * step]);
-    total += sum;
-  }
-  return total;
+  double total = 0.0;
+  for (int64_t k = 0; k < depth; ++k) total += to_float(from[k * step]);
+  return static_cast<float>(total);
 }
 
 template <class T, Ends ends>

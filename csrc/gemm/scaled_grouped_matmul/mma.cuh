@@ -52,18 +52,19 @@ __device__ __forceinline__ void store_scaled(const Sums& sums, const ScaledGroup
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const float* of_rows = p.scale_x + (p.along_k ? tile.group * p.group_x : first * p.step_x);
   const float* of_columns = p.scale_w + tile.group * p.group_w;
+  const bool scales = tile.span.first < tile.span.end;  // without products zeros, whatever the scales
 #pragma unroll
   for (int j = 0; j < sums.wn / 8; ++j) {
     const int64_t col = tile.block.n() + warp.n + 8 * j + lane % 4 * 2;
     if (col >= p.n) continue;
     const bool both = col + 1 < p.n;
     const float* scales_w = of_columns + col * p.step_w;
-    const float2 scale_w = {scales_w[0], both ? scales_w[p.step_w] : 0.0f};
+    const float2 scale_w = {scales ? scales_w[0] : 0.0f, scales && both ? scales_w[p.step_w] : 0.0f};
 #pragma unroll
     for (int i = 0; i < 2 * (sums.wm / 16); ++i) {
       const int64_t row = tile.block.m() + warp.m + 8 * i + lane / 4;
       if (row >= tile.m) continue;
-      const float scale_x = of_rows[row * p.step_x];
+      const float scale_x = scales ? of_rows[row * p.step_x] : 0.0f;
       const float2 sum = sums.sums[i / 2][j].pair(i % 2);
       store_pair(p, (first + row) * p.n + col, {sum.x * (scale_x * scale_w.x), sum.y * (scale_x * scale_w.y)}, both);
     }

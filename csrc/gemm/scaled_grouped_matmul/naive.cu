@@ -41,7 +41,10 @@ __global__ void __launch_bounds__(kThreads) scaled_grouped_matmul_naive_kernel(c
       for (int64_t k = first; k < last; ++k) sum = fmaf(to_float(x[k]), to_float(w[k * w_step]), sum);
       total += sum;
     }
-    const float scale = p.scale_x[group * p.group_x + row * p.step_x] * p.scale_w[group * p.group_w + col * p.step_w];
+    const float scale =
+        span.first < span.end  // without products zeros, whatever the scales
+            ? p.scale_x[group * p.group_x + row * p.step_x] * p.scale_w[group * p.group_w + col * p.step_w]
+            : 0.0f;
     static_cast<Out*>(p.d)[(product * p.m + row) * p.n + col] = from_float<Out>(static_cast<float>(total) * scale);
   }
 }

@@ -88,15 +88,16 @@ struct ScaledGroupedConfig : WgmmaConfig<QA, Along::k, Along::k, GroupedPlan<til
     }
   }
 
-  // By the scales of rows and columns.
+  // By the scales of rows and columns; without products zeros, whatever the scales.
   template <int values>
   __device__ __forceinline__ static void finish(float (&sums)[values], const ScaledGroupedArgs& p,
                                                 const GroupItem& item, int m, int n) {
     const float* of_group = p.scale_w + item.group * p.group_w;
     const float* of_rows = along_k ? p.scale_x + item.group * p.group_x : p.scale_x;
-    const int64_t end = along_k ? p.m : item.end;
+    const bool empty = along_k && item.first == item.end;
+    const int64_t end = empty ? 0 : along_k ? p.m : item.end, end_of_columns = empty ? 0 : p.n;
     const auto of_row = [&](int64_t row) { return row < end ? of_rows[row * p.step_x] : 0.0f; };
-    const auto of_column = [&](int64_t col) { return col < p.n ? of_group[col * p.step_w] : 0.0f; };
+    const auto of_column = [&](int64_t col) { return col < end_of_columns ? of_group[col * p.step_w] : 0.0f; };
     float rows[2];
 #pragma unroll
     for (int below = 0; below < 2; ++below) {

@@ -99,6 +99,13 @@ def _nonfinite_along_k(i: Inputs) -> Call:
     return x, w, *rest
 
 
+def _scales_of_nothing(i: Inputs) -> Call:
+    """A group without values of k is zeros, whatever its scales."""
+    x, w, offs, scale_x, scale_w, *rest = along_k(i, (37, 0, 20), 24, 40)
+    scale_x[1, 2], scale_w[1, 3] = float("nan"), float("inf")
+    return x, w, offs, scale_x, scale_w, *rest
+
+
 def _along_k_by_tokens(i: Inputs) -> Call:
     """As tokens lie: both have to be copied."""
     x, w, *rest = along_k(i, (9, 20, 3), 24, 40)
@@ -144,6 +151,7 @@ def samples() -> tuple[Sample, ...]:
         Sample("along k, stored by tokens", _along_k_by_tokens),
         Sample("along k, parts of tensors", _along_k_strided),
         Sample("along k, nan and infinities", _nonfinite_along_k),
+        Sample("along k, scales of an empty group", _scales_of_nothing),
         Sample("along k of 0", lambda i: along_k(i, (0, 0), 8, 16)),
         Sample("no groups along k", lambda i: along_k(i, (), 8, 16)),
         _sample((0, 0), 8, 16),

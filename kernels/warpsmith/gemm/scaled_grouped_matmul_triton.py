@@ -48,10 +48,12 @@ def scaled_multiply(
 
 @triton.jit
 def store_scaled(
-    total, scales_x, scales_w, d_ptr, row, col, inside_row, inside_col, n, OUT: tl.constexpr
-):
-    total *= tl.load(scales_x, mask=inside_row, other=0.0) * tl.load(
-        scales_w, mask=inside_col, other=0.0
+    total, scales_x, scales_w, d_ptr, row, col, inside_row, inside_col, products, n,
+    OUT: tl.constexpr,
+):  # fmt: skip
+    """`products`: whether there are any; zeros without, whatever the scales."""
+    total *= tl.load(scales_x, mask=inside_row & products, other=0.0) * tl.load(
+        scales_w, mask=inside_col & products, other=0.0
     )
     d = encode(total, "bf16" if OUT == "bf16" else "", False, d_ptr.dtype.element_ty)
     tl.store(d_ptr + row * n + col, d, mask=inside_row & inside_col)
@@ -84,7 +86,7 @@ def scaled_by_rows_kernel(
         scales_w = scale_w_ptr + group.to(tl.int64) * scale_w_group + col * scale_w_step
         store_scaled(
             total, scale_x_ptr + row * scale_x_step, scales_w, d_ptr, row, col, row < end, col < n,
-            n, OUT,
+            True, n, OUT,
         )  # fmt: skip
 
 
@@ -114,7 +116,7 @@ def scaled_along_k_kernel(
     store_scaled(
         total, scale_x_ptr + of_group * scale_x_group + row * scale_x_step,
         scale_w_ptr + of_group * scale_w_group + col * scale_w_step, d_ptr + of_group * m * n,
-        row, col, row < m, col < n, n, OUT,
+        row, col, row < m, col < n, first < end, n, OUT,
     )  # fmt: skip
 
 
