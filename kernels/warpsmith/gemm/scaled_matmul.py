@@ -281,6 +281,7 @@ _LADDER = (
         min_sm=90,
         when=_when_wgmma_i8,
         plan=_plan_wgmma,
+        unproven=True,
     ),
 )
 
