@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,6 +21,7 @@ from warpsmith.core import catalogue
 from warpsmith.measure import bench, limits
 from warpsmith.native import console, inspection
 from warpsmith.native.code_lock import Lock
+from warpsmith.proof.verify import Result
 from warpsmith.records import freshness, report
 
 
@@ -235,14 +235,10 @@ def test_report_check_never_fails_by_itself(capsys: pytest.CaptureFixture[str]) 
 def test_verification_record_keeps_other_operators(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from types import SimpleNamespace
-
     monkeypatch.setattr(Lock, "load", lambda: recorded.Everything())
 
-    def outcome(op: str, ok: bool) -> Any:
-        return SimpleNamespace(
-            op=op, kind="samples", label="bf16 (7,)", ok=ok, detail="" if ok else "off by one"
-        )
+    def outcome(op: str, ok: bool) -> Result:
+        return Result(op, "samples", "bf16 (7,)", ok, "" if ok else "off by one", 0.5)
 
     path = tmp_path / "verify.json"
     freshness.record_verification(path, [outcome("relu", True), outcome("relu", False)])
@@ -251,6 +247,7 @@ def test_verification_record_keeps_other_operators(
     assert ops["relu"]["checks"] == 2
     assert ops["relu"]["failed"] == ["samples bf16 (7,): off by one"]
     assert ops["silu"]["kinds"] == {"samples": 1}
+    assert ops["relu"]["seconds"] == {"samples": 1.0}
     silu = catalogue.get("silu")
     assert ops["silu"]["rungs"] == recorded.entry(silu)["rungs"]
     assert ops["silu"]["python"] == "now"

@@ -115,9 +115,18 @@ def _entries(
             "checks": len(mine),
             "failed": failed,
             "kinds": dict(Counter(result.kind for result in mine)),
+            "seconds": _seconds(mine),
             **code,
         }
     return entries
+
+
+def _seconds(results: Sequence[Any]) -> dict[str, float]:
+    """What each kind of check took of the processes that made them."""
+    found: dict[str, float] = {}
+    for result in results:
+        found[result.kind] = found.get(result.kind, 0.0) + result.seconds
+    return {kind: round(seconds, 1) for kind, seconds in found.items()}
 
 
 def verified_on_such(root: Path, gpu: str) -> Iterator[Mapping[str, Entry]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ class Result:
     label: str
     ok: bool
     detail: str = ""
+    #: Of the process that made it, since the check before.
+    seconds: float = field(default=0.0, compare=False)
 
 
 T = TypeVar("T")
@@ -90,6 +93,7 @@ class Run:
     rungs: frozenset[str] | None = None
     compiled: bool = field(init=False, default=False)
     sm: int | None = field(init=False, default=None)
+    _last: float = field(init=False, default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.dtypes = tuple(d for d in self.op.dtypes if d in self.dtypes)
@@ -106,7 +110,8 @@ class Run:
         return any(kind in self.kinds for kind in kinds)
 
     def add(self, kind: str, label: str, ok: bool = True, detail: str = "") -> None:
-        result = Result(self.op.name, kind, label, ok, detail)
+        before, self._last = self._last, time.monotonic()
+        result = Result(self.op.name, kind, label, ok, detail, self._last - before)
         self.results.append(result)
         if self.progress is not None:
             self.progress(result)
