@@ -1,8 +1,0 @@
-// A tile of the menu of `wgmma_peak` (wgmma_plan.h), for its formats.
-#include "gemm/scaled_matmul/wgmma.cuh"
-
-namespace warpsmith {
-
-template void launch_scaled_tile<kScaledMenu[3]>(const ScaledMatmulArgs&, const WgmmaChoice&, cudaStream_t);
-
-}  // namespace warpsmith
