@@ -15,10 +15,11 @@ import torch
 from warpsmith.core import catalogue
 from warpsmith.gemm import grouped_plan, wgmma_plan
 from warpsmith.gemm.grouped_plan import GroupedSizes
-from warpsmith.gemm.wgmma_plan import MENU, SCALED_MENU, Sizes
+from warpsmith.gemm.wgmma_plan import INTEGER_MENU, MENU, SCALED_MENU, Sizes
 from warpsmith.native import csrc, toolchain
 
-#: Reads calls, a line each, and prints what it chooses, of fp8 where `size` is 1.
+#: Reads calls, a line each, and prints what it chooses, of fp8 where `size` is 1, of int8 where it
+#: is 0.
 PROGRAM = """
 #include <cstdio>
 #include "gemm/scaled_matmul/wgmma_plan.h"
@@ -30,13 +31,17 @@ int main() {
   for (const WgmmaTile& t : kScaledMenu) {
     std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
   }
+  for (const WgmmaTile& t : kIntegerMenu) {
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
+  }
   long long batch, m, n, k, most;
   int size, along, swaps, sms, invariant;
   while (std::scanf("%lld %lld %lld %lld %d", &batch, &m, &n, &k, &size) == 5 &&
          std::scanf("%d %d %lld %d %d", &along, &swaps, &most, &sms, &invariant) == 5) {
-    const WgmmaProblem p{batch, m, n, k, size, along != 0, swaps != 0, most, sms};
-    const WgmmaChoice c =
-        size == 1 ? choose_scaled(p, invariant != 0) : choose_wgmma(p, invariant != 0);
+    const WgmmaProblem p{batch, m, n, k, size == 0 ? 1 : size, along != 0, swaps != 0, most, sms};
+    const WgmmaChoice c = size == 0   ? choose_integer(p)
+                          : size == 1 ? choose_scaled(p, invariant != 0)
+                                      : choose_wgmma(p, invariant != 0);
     std::printf("%d %d %lld ", c.tile, c.slices, static_cast<long long>(c.depth));
     std::printf("%lld\\n", static_cast<long long>(c.clocks));
   }
@@ -113,9 +118,9 @@ def test_cpp_and_python_choose_the_same(program: Path) -> None:
         for s, invariant in asked
     )
     said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
-    both = MENU + SCALED_MENU
-    menu, chosen = said.stdout.split("\n")[: len(both)], said.stdout.split("\n")[len(both) : -1]
-    assert menu == [f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}" for t in both]
+    menus = (*MENU, *SCALED_MENU, *INTEGER_MENU)
+    menu, chosen = said.stdout.split("\n")[: len(menus)], said.stdout.split("\n")[len(menus) : -1]
+    assert menu == [f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}" for t in menus]
     assert len(chosen) == len(asked)
     used = set()
     for (sizes, invariant), line in zip(asked, chosen, strict=True):
@@ -158,22 +163,29 @@ def test_cpp_and_python_choose_the_same_for_groups(tmp_path: Path) -> None:
     )
 
 
-def test_cpp_and_python_choose_the_same_for_fp8(program: Path) -> None:
+@pytest.mark.parametrize("integers", [False, True])
+def test_cpp_and_python_choose_the_same_for_values_of_a_byte(program: Path, integers: bool) -> None:
     asked = [
         (replace(s, batch=1, size=1, a_along_k=True, swaps=False), fast) for s, fast in calls(3_000)
     ]
+    size = 0 if integers else 1
     lines = "".join(
-        f"1 {s.m} {s.n} {s.k} 1 1 0 {s.most_slices} {s.sm_count} {int(fast)}\n" for s, fast in asked
+        f"1 {s.m} {s.n} {s.k} {size} 1 0 {s.most_slices} {s.sm_count} {int(fast)}\n"
+        for s, fast in asked
     )
     said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
-    chosen = said.stdout.split("\n")[len(MENU) + len(SCALED_MENU) : -1]
+    chosen = said.stdout.split("\n")[len(MENU) + len(SCALED_MENU) + len(INTEGER_MENU) : -1]
+    assert len(chosen) == len(asked)
     used = set()
     for (s, fast), line in zip(asked, chosen, strict=True):
-        c = wgmma_plan.choose(s, menu=SCALED_MENU if fast else SCALED_MENU[:-1])
+        menu = INTEGER_MENU if integers else SCALED_MENU if fast else SCALED_MENU[:-1]
+        c = wgmma_plan.choose(s, menu=menu)
         assert line == f"{c.tile} {c.slices} {c.depth} {c.clocks}", (s, fast)
-        assert fast or SCALED_MENU[c.tile].bn <= 192
+        assert fast or menu[c.tile].bn <= 192
         used.add(c.tile)
-    assert used == set(range(len(SCALED_MENU))), "a tile that nothing takes"
+    assert used == set(range(len(INTEGER_MENU if integers else SCALED_MENU))), (
+        "a tile that nothing takes"
+    )
 
 
 def test_costs_are_those_of_the_header() -> None:
