@@ -48,15 +48,16 @@ def scaled_multiply(
 
 @triton.jit
 def store_scaled(
-    total, scales_x, scales_w, d_ptr, row, col, inside_row, inside_col, products, n,
-    OUT: tl.constexpr,
-):  # fmt: skip
-    """`products`: whether there are any; zeros without, whatever the scales."""
-    total *= tl.load(scales_x, mask=inside_row & products, other=0.0) * tl.load(
-        scales_w, mask=inside_col & products, other=0.0
+    total, scales_x, scales_w, d_ptr, row, col, end, n, scaled_end, scaled_n, OUT: tl.constexpr
+):
+    """Rows before `end`, columns before `n`. From `scaled_end` and `scaled_n` on there are no
+    products, which is zeros, whatever the scales.
+    """
+    total *= tl.load(scales_x, mask=row < scaled_end, other=0.0) * tl.load(
+        scales_w, mask=col < scaled_n, other=0.0
     )
     d = encode(total, "bf16" if OUT == "bf16" else "", False, d_ptr.dtype.element_ty)
-    tl.store(d_ptr + row * n + col, d, mask=inside_row & inside_col)
+    tl.store(d_ptr + row * n + col, d, mask=(row < end) & (col < n))
 
 
 @triton.jit
@@ -85,8 +86,8 @@ def scaled_by_rows_kernel(
         )  # fmt: skip
         scales_w = scale_w_ptr + group.to(tl.int64) * scale_w_group + col * scale_w_step
         store_scaled(
-            total, scale_x_ptr + row * scale_x_step, scales_w, d_ptr, row, col, row < end, col < n,
-            True, n, OUT,
+            total, scale_x_ptr + row * scale_x_step, scales_w, d_ptr, row, col, end, n, end, n,
+            OUT,
         )  # fmt: skip
 
 
@@ -116,7 +117,7 @@ def scaled_along_k_kernel(
     store_scaled(
         total, scale_x_ptr + of_group * scale_x_group + row * scale_x_step,
         scale_w_ptr + of_group * scale_w_group + col * scale_w_step, d_ptr + of_group * m * n,
-        row, col, row < m, col < n, first < end, n, OUT,
+        row, col, m, n, tl.where(first < end, m, 0), tl.where(first < end, n, 0), OUT,
     )  # fmt: skip
 
 
