@@ -1,4 +1,5 @@
-// Groups of rows of a matrix, or of values of k, each with a matrix of its own: what of products of groups every kernel is told.
+// Groups of rows of a matrix, or of values of k, each with a matrix of its own: what of products of groups every kernel is
+// told.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,8 @@ struct WgmmaProblem {
   int sm_count;
 };
 
-// Clocks that the product takes with a tile, number `tile` of its menu, and `slices` slices of k, of which it takes away those that are empty.
+// Clocks that the product takes with a tile, number `tile` of its menu, and `slices` slices of k, of which it takes away
+// those that are empty.
 inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, const WgmmaTile& t, int tile, int64_t slices) {
   using namespace wgmma_costs;
   const bool swapped = p.swaps || t.swapped;

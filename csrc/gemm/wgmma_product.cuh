@@ -1,7 +1,7 @@
 // Products by wgmma as a user needs them: any layout, epilogue and batch, slices of k, a tile of the menu (wgmma_plan.h).
-//   The kernel is that of wgmma_roles.cuh: blocks that stay, a warpgroup that copies, one or two that multiply. An item is a tile of
-//   one product of the batch and one slice of k. Maps have three dimensions, of which the first counts products; an operand
-//   that the batch shares has one.
+//   The kernel is that of wgmma_roles.cuh: blocks that stay, a warpgroup that copies, one or two that multiply. An item is
+//   a tile of one product of the batch and one slice of k. Maps have three dimensions, of which the first counts products;
+//   an operand that the batch shares has one.
 #pragma once
 
 #include <utility>

@@ -19,7 +19,8 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// Rows from `m` and columns from `n` on of d [rows, cols], whose rows are packs of 16 bytes. Four lanes write 16 bytes of a row.
+// Rows from `m` and columns from `n` on of d [rows, cols], whose rows are packs of 16 bytes. Four lanes write 16 bytes of a
+// row.
 template <class Config>
 __device__ __forceinline__ void store_pairs(typename Config::T* d, const typename Config::Sums& sums, int64_t m, int n,
                                             int64_t rows, int cols) {

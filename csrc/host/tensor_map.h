@@ -4,7 +4,8 @@
 //                                       .sizes = {heads, rows, 128}, .strides = {head_stride, row_stride},
 //                                       .box = {1, 128, 64}});
 //
-// CUDA driver API, "Tensor Map Object Management": https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html
+// CUDA driver API, "Tensor Map Object Management":
+// https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html
 #pragma once
 
 #include <cuda.h>

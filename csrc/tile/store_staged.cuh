@@ -62,8 +62,9 @@ struct LanePlace {
       : row(static_cast<int>(thread % kWarp / across)), col(static_cast<int>(thread % across * 8)) {}
 };
 
-// Stores the warp's sums of the block's tile in `out` [p.m, p.n], contiguous. They pass through `patches`, a StorePatch for each
-// warp in shared memory. `thread_in_block`: thread_again() where what follows from it would take registers from a main loop.
+// Stores the warp's sums of the block's tile in `out` [p.m, p.n], contiguous. They pass through `patches`, a StorePatch for
+// each warp in shared memory. `thread_in_block`: thread_again() where what follows from it would take registers from a main
+// loop.
 template <int rows, class Product, class Finisher, class Out, class T, class Acc, class Tile>
 __device__ __forceinline__ void store_finished(Out* out, const Product& p, const Finisher& finisher,
                                                const WarpSums<T, Acc, Tile>& warp, void* patches,

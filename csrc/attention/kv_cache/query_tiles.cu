@@ -1,6 +1,6 @@
 // Several new tokens, or a chunk of a prompt, after a cache in 16 bits: 64 queries share a pass over the keys.
-//   The four warps of a block have 16 queries each and the same keys, up to 64 at a time; longer chunks are cut into more tiles,
-//   which blocks share out like keys. Bound: memory up to some 64 queries a head of keys, then the tensor cores.
+//   The four warps of a block have 16 queries each and the same keys, up to 64 at a time; longer chunks are cut into more
+//   tiles, which blocks share out like keys. Bound: memory up to some 64 queries a head of keys, then the tensor cores.
 #include "attention/kv_cache/split_kernel.cuh"
 #include "host/registry.h"
 

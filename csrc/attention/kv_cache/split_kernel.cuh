@@ -131,8 +131,8 @@ __device__ __forceinline__ void attend(const typename Tile::Args& a, const Work&
   __syncthreads();
 }
 
-// `least`: rounds of a block. `pieces`: pairs of them that there is memory for. `range`: of the launch's counters, or kNoRange: these lie in the
-// workspace, behind the pieces.
+// `least`: rounds of a block. `pieces`: pairs of them that there is memory for. `range`: of the launch's counters, or
+// kNoRange: these lie in the workspace, behind the pieces.
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, Tile::resident)
     split_kv_kernel(const typename Tile::Args a, int tiles, int least, int64_t pieces, int range) {

@@ -1,4 +1,5 @@
-// linear_epilogue, gated_linear, fused_qkv, accumulate_matmul and linear_weight_gradient: checks, allocation, the choice of the rung.
+// linear_epilogue, gated_linear, fused_qkv, accumulate_matmul and linear_weight_gradient: checks, allocation, the choice of
+// the rung.
 #include "gemm/fused_linear/fused_linear.h"
 
 #include <array>
@@ -103,6 +104,22 @@ FusedArgs layer_args(Held& held, Ends ends, const Tensor& x, const Tensor& weigh
     p.bias = as_packs(held.bias, *bias);
     p.wide_bias = bias->scalar_type() != x.scalar_type();
   }
+  return p;
+}
+
+// Of two matrices, [m, k] as `reading` reads a, and [k, n].
+FusedArgs product_args(Held& held, Ends ends, const Tensor& a, Reading reading, const Tensor& b) {
+  FusedArgs p{};
+  p.ends = ends;
+  p.alpha = 1.0f;
+  held.x = a;
+  held.weight = b;
+  p.a = as_matrices(held.x, reading, Batch{});
+  p.b = as_matrices(held.weight, Reading::right, Batch{});
+  p.batch = 1;
+  p.m = a.size(reading == Reading::transposed ? 1 : 0);
+  p.n = b.size(1);
+  p.k = b.size(0);
   return p;
 }
 
@@ -328,17 +345,7 @@ bool accumulate_matmul(const Call& call, const Tensor& a, const Tensor& b, const
     return true;
   }
   Held held;
-  FusedArgs p{};
-  p.ends = Ends::add;
-  p.alpha = 1.0f;
-  held.x = a;
-  held.weight = b;
-  p.a = as_matrices(held.x, Reading::left, Batch{});
-  p.b = as_matrices(held.weight, Reading::right, Batch{});
-  p.batch = 1;
-  p.m = a.size(0);
-  p.n = b.size(1);
-  p.k = a.size(1);
+  FusedArgs p = product_args(held, Ends::add, a, Reading::left, b);
   p.d = total.data_ptr();
   return run(call, p, held, total, a.scalar_type());
 }
@@ -369,18 +376,8 @@ std::optional<WeightGradient> linear_weight_gradient(const Call& call, const Ten
   WeightGradient results{empty_contiguous(grad, Sizes(sizes, 2), grad.scalar_type()),
                          empty_contiguous(grad, Sizes(sizes, 1), wide_bias ? ScalarType::Float : grad.scalar_type())};
   Held held;
-  FusedArgs p{};
-  p.ends = Ends::gradient;
-  p.alpha = 1.0f;
+  FusedArgs p = product_args(held, Ends::gradient, grad, Reading::transposed, x);
   p.wide_bias = wide_bias;
-  held.x = grad;
-  held.weight = x;
-  p.a = as_matrices(held.x, Reading::transposed, Batch{});
-  p.b = as_matrices(held.weight, Reading::right, Batch{});
-  p.batch = 1;
-  p.m = grad.size(1);
-  p.n = x.size(1);
-  p.k = grad.size(0);
   p.d = std::get<0>(results).data_ptr();
   p.row_sums = std::get<1>(results).data_ptr();
   return run(call, p, held, grad, grad.scalar_type()) ? std::optional(results) : std::nullopt;

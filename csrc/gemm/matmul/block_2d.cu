@@ -1,6 +1,7 @@
 // Matrix product in f32, a thread per 8 x 8 values.
 //   Against `block_1d`: eight values of a and eight of b, read from shared memory, make 64 multiplications. A thread's
-//   rows and columns lie 16 apart, neighbouring ones belong to neighbouring threads of the block's 16 x 16. 256 threads compute 128 x 128.
+//   rows and columns lie 16 apart, neighbouring ones belong to neighbouring threads of the block's 16 x 16. 256 threads
+//   compute 128 x 128.
 //   Bound: global loads of 4 bytes, each waited for; loads from shared memory, one for four multiplications.
 #include "gemm/elements.cuh"
 #include "gemm/gemm.h"

@@ -1,8 +1,8 @@
 // Matrix product by wgmma for all four layouts, batches and epilogues, with a tile of a menu: what sm_90 can do.
 //   Against `wgmma_staged` and `wgmma_pingpong`: the tile, whether warpgroups share one or take turns, the cluster and the
 //   slices of k are chosen by a model of clocks (gemm/wgmma_plan.h); for few rows operands change places, so that those of
-//   the weights are rows of the tile, few enough that all multiprocessors have one with all of k; the kernel takes its place while the one before ends. Sums of slices go to the
-//   workspace, and a second kernel adds them up in order.
+//   the weights are rows of the tile, few enough that all multiprocessors have one with all of k; the kernel takes its
+//   place while the one before ends. Sums of slices go to the workspace, and a second kernel adds them up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB.
 //   Bound: large products the power, few rows memory.
 #include <cstdio>

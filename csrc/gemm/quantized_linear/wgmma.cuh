@@ -2,9 +2,9 @@
 //
 // A block has 128 rows of weights, 64 for each of two warpgroups that multiply, and `bm` rows of x, which wgmma reads from
 // shared memory as columns. Of a third warpgroup, one warp has the copy engine bring x, another one weights, a third one
-// scales and zeros, as they lie; the ring runs on from one tile of the block to the next. A stage is 128 values of k in two halves:
-// while the products of one half run, the weights of the next one are widened, so that the tensor cores find work when
-// they are done. Sums of a group leave them when it ends, are multiplied by its scales and added to the others in f32.
+// scales and zeros, as they lie; the ring runs on from one tile of the block to the next. A stage is 128 values of k in two
+// halves: while the products of one half run, the weights of the next one are widened, so that the tensor cores find work
+// when they are done. Sums of a group leave them when it ends, are multiplied by its scales and added to the others in f32.
 //
 // Where tiles do not fill the GPU, several blocks share one: each has a slice of k and leaves partial sums, which a second
 // launch adds up in their order. They are no cluster: one of four large blocks finds no room beside others where its part

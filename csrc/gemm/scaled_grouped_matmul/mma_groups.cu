@@ -1,6 +1,6 @@
 // Products of groups of fp8 rows by mma.sync m16n8k32: blocks that stay, each of which walks the tiles of all groups.
-//   Against `naive`: the walk of gemm/mma_groups.cuh with the tiles and operands of scaled_matmul's `mma_fp8`. The fp8 tensor cores of sm_89 keep few bits of a sum: it
-//   leaves them every 128 values of k.
+//   Against `naive`: the walk of gemm/mma_groups.cuh with the tiles and operands of scaled_matmul's `mma_fp8`. The fp8 tensor
+//   cores of sm_89 keep few bits of a sum: it leaves them every 128 values of k.
 //   Occupancy: 2 blocks of 4 warps in 48 KB, or for few rows a group in 61 KB; one of these on sm_89.
 //   Bound: the tensor cores as mma.sync reaches them; few rows a group the weights.
 #include "gemm/scaled_grouped_matmul/mma.cuh"

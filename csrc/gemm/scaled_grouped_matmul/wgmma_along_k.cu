@@ -1,7 +1,7 @@
 // Products of groups along k of fp8 values, the gradient of the weights, by wgmma, formats mixed.
-//   Against `wgmma_groups`: every group has a product of its own, of all rows of x. wgmma reads lines of fp8 along k alone, which
-//   is where groups end: loads begin and end at multiples of 16 bytes, and what they bring of other groups is cleared in shared
-//   memory before it is multiplied, twice a tile at most. Sums leave the tensor cores every 128 values of k.
+//   Against `wgmma_groups`: every group has a product of its own, of all rows of x. wgmma reads lines of fp8 along k alone,
+//   which is where groups end: loads begin and end at multiples of 16 bytes, and what they bring of other groups is cleared
+//   in shared memory before it is multiplied, twice a tile at most. Sums leave the tensor cores every 128 values of k.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB. Bound: the power; many short groups the results' way to memory.
 #include "gemm/scaled_grouped_matmul/wgmma.cuh"
 #include "gemm/scaled_grouped_matmul/wgmma.h"

@@ -10,7 +10,8 @@ namespace warpsmith {
 
 inline constexpr int64_t kScaleBlock = 128;  // values of k, and columns of b, that share a scale of blocks
 
-// One value for all; one for each row of a or column of b; or, of blocks, [rows of a, k / 128] and [k / 128, columns of b / 128].
+// One value for all; one for each row of a or column of b; or, of blocks, [rows of a, k / 128] and [k / 128, columns of b /
+// 128].
 struct Scales {
   const float* data;
   int64_t step;    // from one row of a, or column or block of columns of b, to the next; 0 where they share one

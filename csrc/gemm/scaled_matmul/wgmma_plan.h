@@ -1,5 +1,5 @@
-// Which tile multiplies 8-bit matrices by wgmma, and into how many slices k is cut: by the model of clocks of gemm/wgmma_plan.h.
-// kernels/warpsmith/gemm/wgmma_plan.py computes the same.
+// Which tile multiplies 8-bit matrices by wgmma, and into how many slices k is cut: by the model of clocks of
+// gemm/wgmma_plan.h. kernels/warpsmith/gemm/wgmma_plan.py computes the same.
 #pragma once
 
 #include "gemm/scaled_matmul/scaled_matmul.h"

@@ -1,7 +1,7 @@
 // Cumulative sum of few long rows, each tile read twice, but from DRAM once.
-//   Against `look_back`: tiles hardly ever wait for those before them. A block sums up a tile that will be scanned a little later,
-//   and scans one that was summed up a little earlier: by then the sums of all tiles before it are there, and its values
-//   are still in L2. Bound: DRAM.
+//   Against `look_back`: tiles hardly ever wait for those before them. A block sums up a tile that will be scanned a little
+//   later, and scans one that was summed up a little earlier: by then the sums of all tiles before it are there, and its
+//   values are still in L2. Bound: DRAM.
 #include "host/occupancy.h"
 #include "reduce/cumsum/tile_sums.cuh"
 

@@ -1,7 +1,7 @@
 // Group norm backward, two kernels: a block per group writes dx, then a block per channel sums dw and db.
 //   One value an access; the first sweeps its group four times (mean, variance, both sums of the gradient, dx), the
-//   second reads grad and x again and joins its sums, run by run, in f64. Either layout, any alignment. Bound: load instructions, six passes over data that
-//   three would do, and few groups leave multiprocessors without work.
+//   second reads grad and x again and joins its sums, run by run, in f64. Either layout, any alignment. Bound: load
+//   instructions, six passes over data that three would do, and few groups leave multiprocessors without work.
 #include "device/block.h"
 #include "norm/group_norm/backward/sums.cuh"
 #include "norm/mean_share.h"

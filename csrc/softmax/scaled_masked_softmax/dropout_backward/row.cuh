@@ -106,8 +106,9 @@ template <class T>
 inline constexpr bool kFolds = sizeof(T) == 2;
 
 // What turns e and grad, before dropout scales it up, into dx = weight * e * (slope * grad + intercept); the weight is 1
-// where it folds into the others. In a rare row dx = weight * e * (slope * (grad - reference) + intercept). The difference is exact for the entry that
-// holds the row, so that a row with one entry gets exactly 0; and no product outgrows what it is a part of.
+// where it folds into the others. In a rare row dx = weight * e * (slope * (grad - reference) + intercept). The difference
+// is exact for the entry that holds the row, so that a row with one entry gets exactly 0; and no product outgrows what it
+// is a part of.
 struct GradientFactors {
   float slope, intercept, reference, weight;
   bool rare;
