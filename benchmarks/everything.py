@@ -99,15 +99,23 @@ class Task:
         """Whether a process that ended so did all there is to do. 1 is also a verification's word
         for failed checks, which are on record then.
         """
-        records = {
-            "verify": folder / "verify.json",
-            "sanitize": freshness.sanitizer_record(folder),
-        }
-        known = json_files.read_json(records[self.kind]) if self.kind in records else None
-        entries = (known or {}).get("ops", {})
-        return status == 0 or (
-            status == 1 and all(name in entries for name in self.ops or ("selftest",))
-        )
+        if status != 1 or self.kind not in ("verify", "sanitize"):
+            return status == 0
+        known = json_files.read_json(checks_record(self.kind, folder)) or {}
+        failed = {name for name, entry in known.get("ops", {}).items() if found_fault(entry)}
+        if not self.ops:
+            return "selftest" in failed
+        return failed.issuperset(outdated(self.kind, folder, self.ops))
+
+
+def checks_record(kind: str, folder: Path) -> Path:
+    """Where verifications, or what compute-sanitizer found, stand in a folder."""
+    return folder / "verify.json" if kind == "verify" else freshness.sanitizer_record(folder)
+
+
+def found_fault(entry: dict[str, Any]) -> bool:
+    """Whether an entry of either record tells of a failure."""
+    return bool(entry.get("failed")) or not all(t["ok"] for t in entry.get("tools", {}).values())
 
 
 def starts(folder: Path) -> int:
@@ -133,7 +141,7 @@ def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
     now, or of a failure.
     """
     lock = Lock.load()
-    examined = json_files.read_json(freshness.sanitizer_record(folder)) or {}
+    examined = (json_files.read_json(freshness.sanitizer_record(folder)) or {}).get("ops", {})
     found = []
     for name in names or catalogue.load():
         op = catalogue.get(name)
@@ -141,9 +149,8 @@ def outdated(kind: str, folder: Path, names: Sequence[str] = ()) -> list[str]:
         if kind == "verify":
             done = not freshness.is_changed(folder / "verify.json", name, lock)
         elif kind == "sanitize":
-            entry = examined.get("ops", {}).get(name, {})
-            well = all(tool["ok"] for tool in entry.get("tools", {}).values())
-            done = well and freshness.is_examined(name, entry, lock)
+            entry = examined.get(name, {})
+            done = not found_fault(entry) and freshness.is_examined(name, entry, lock)
         elif kind == "bench":
             done = not bench.missing_cases(known, op, lock)
         else:
@@ -176,9 +183,9 @@ def tasks(
     for kind in kinds:
         verify, measure = (*warpsmith, "verify", "--jobs", jobs), (*warpsmith, "bench", "--changed")
         commands = {
-            "verify": (*verify, "--full", "--timeout", str(SILENT)),
+            "verify": (*verify, "--changed", "--timeout", str(SILENT)),
             "bench": (*measure, "--no-overhead", "--warm", jobs, "--seconds", str(seconds)),
-            "sanitize": (*verify, "--sanitize", "--timeout", str(LONGEST_EXAMINED)),
+            "sanitize": (*verify, "--sanitize", "--changed", "--timeout", str(LONGEST_EXAMINED)),
             "overhead": (*measure, "--overhead-only"),
         }
         names: Iterable[str] = catalogue.load()
@@ -283,9 +290,19 @@ class Queue:
 
 
 def go_on_from(results: Path, work: Path, waiting: Sequence[Task]) -> None:
-    """Gives benchmarks the records that have fresh rows, of which others are missing."""
+    """Gives tasks what stands on record of the rest of their operators: fresh rows beside which
+    others are missing, rungs that did not change.
+    """
     lock = Lock.load()
     for task in waiting:
+        if task.ops and task.kind in ("verify", "sanitize"):
+            folder = results.parent if task.kind == "sanitize" else results
+            known = json_files.read_json(checks_record(task.kind, folder)) or {}
+            mine = {name: entry for name, entry in known.get("ops", {}).items() if name in task.ops}
+            entries = {name: entry for name, entry in mine.items() if not found_fault(entry)}
+            path = checks_record(task.kind, work / task.name)
+            if entries and not path.exists():
+                json_files.write_json(path, {"ops": entries})
         for name in task.ops if task.kind == "bench" else ():
             op = catalogue.get(name)
             known = record.load(results, op)

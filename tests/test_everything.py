@@ -109,10 +109,13 @@ def test_failed_checks_are_an_answer_and_a_crash_is_none(
     everything: ModuleType, tmp_path: Path
 ) -> None:
     verify = everything.Task("task", ("verify",), "verify", ("relu", "elu"))
-    json_files.write_json(tmp_path / "verify.json", {"ops": {"relu": {}}})
+    relu = recorded.entry(catalogue.get("relu"))
+    stale = recorded.entry(catalogue.get("elu"), python="before")
+    json_files.write_json(tmp_path / "verify.json", {"ops": {"relu": relu, "elu": stale}})
     assert verify.finished(tmp_path, 0)
     assert not verify.finished(tmp_path, 1)
-    json_files.write_json(tmp_path / "verify.json", {"ops": {"relu": {}, "elu": {}}})
+    wrong = stale | {"failed": ["samples: wrong"]}
+    json_files.write_json(tmp_path / "verify.json", {"ops": {"relu": relu, "elu": wrong}})
     assert verify.finished(tmp_path, 1)
     assert not verify.finished(tmp_path, -9)
     assert not everything.Task("self-tests", (), "verify").finished(tmp_path, 1)
@@ -170,6 +173,13 @@ def test_benchmarks_go_on_from_what_is_on_record(everything: ModuleType, tmp_pat
     assert [path.relative_to(work).as_posix() for path in work.rglob("*.json")] == [
         "task/relu.json"
     ]
+    mended = recorded.entry(catalogue.get("elu"), failed=["samples: wrong"])
+    entries = {"relu": recorded.entry(catalogue.get("relu")), "elu": mended, "silu": {}}
+    json_files.write_json(results / "verify.json", {"ops": entries})
+    check = everything.Task("check", ("verify",), "verify", ("relu", "elu"))
+    everything.go_on_from(results, work, [check])
+    known = json_files.read_json(work / "check" / "verify.json")
+    assert known == {"ops": {"relu": entries["relu"]}}
     assert json_files.read_json(work / "task" / "relu.json") == partial_record("relu")
 
 
@@ -215,7 +225,8 @@ def test_a_run_goes_on_where_the_last_one_stopped(
     soon = task(
         "soon",
         "import pathlib, sys; print('FAILED relu');"
-        "pathlib.Path(sys.argv[1], 'verify.json').write_text('{\"ops\": {\"selftest\": {}}}');"
+        "pathlib.Path(sys.argv[1], 'verify.json').write_text("
+        '\'{"ops": {"selftest": {"failed": ["1"]}}}\');'
         "sys.exit(1)",
     )
     json_files.write_json(tmp_path / "cut" / "relu.json", complete_record("relu"))

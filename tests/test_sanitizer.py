@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+import recorded
 from warpsmith.cli import main as cli
-from warpsmith.core import catalogue
+from warpsmith.core import catalogue, json_files
+from warpsmith.native.code_lock import Lock
 from warpsmith.proof import pool, verify
 from warpsmith.proof.verify import sanitizer
 from warpsmith.proof.verify.run import small_samples
+from warpsmith.records import freshness
 
 
 def test_copies_for_the_sanitizer_keep_strides_offsets_and_sharing() -> None:
@@ -136,6 +140,46 @@ def test_a_process_that_ends_condemns_the_operators_it_had_not_told_of(
     assert [(r.op, r.ok) for r in results] == [("dot", False), ("gelu", False)]
     assert sorted(told, key=lambda r: r.op) == results
     assert all("its process ended (Killed)" in result.detail for result in results)
+
+
+def test_only_rungs_that_changed_are_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(Lock, "load", recorded.Everything)
+    path, ops = tmp_path / "sanitizer.json", [catalogue.get("relu"), catalogue.get("gelu")]
+    verify_results = [verify.Result(op.name, "sanitizer", "memcheck", True) for op in ops]
+    freshness.record_sanitizer(path, verify_results)
+    assert freshness.not_examined(path, ops) == ([], {})
+    known = json_files.read_json(path)
+    assert known is not None
+    known["ops"]["relu"]["rungs"] |= {"x2": "before", "strided": "before"}
+    json_files.write_json(path, known)
+    todo, rungs = freshness.not_examined(path, ops)
+    assert (todo, rungs) == ([ops[0]], {"relu": frozenset({"x2", "strided"})})
+    (hand,) = sanitizer._deal(todo, 1, rungs)
+    assert hand.rungs == rungs
+    assert 0 < hand.cost < sanitizer._deal(todo, 1)[0].cost
+
+    fake = fake_sanitizer(tmp_path, 'echo "========= $@"')
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: fake)
+    (result,) = verify.run_sanitizer(todo, tools=("memcheck",), rungs=rungs)
+    assert "--rungs relu=strided,x2 relu" in result.detail
+
+    command = ["verify", "relu", "--device", "cpu", "--sanitizer", "--rungs", "relu=strided,x2"]
+    assert cli.parser().parse_args(command).rungs == ["relu=strided,x2"]
+    called = verify.verify(["relu"], device="cpu", sanitizer=True, rungs=rungs)
+    wanted = {v.name for v in ops[0].variants if v.rung.name in rungs["relu"]}
+    assert {r.label.split()[0] for r in called} == wanted
+
+    freshness.record_sanitizer(path, [result], rungs)
+    assert freshness.not_examined(path, ops) == ([], {})
+    freshness.record_sanitizer(path, [replace(result, ok=False)], rungs)
+    known = json_files.read_json(path)
+    assert known is not None
+    known["ops"]["relu"]["rungs"]["x2"] = "before"
+    json_files.write_json(path, known)
+    assert freshness.not_examined(path, ops) == ([ops[0]], {})  # of a failure nothing is kept
 
 
 def test_operators_are_dealt_out_evenly() -> None:

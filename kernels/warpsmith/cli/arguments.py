@@ -199,6 +199,12 @@ def parse_part(text: str) -> tuple[int, int]:
     return int(first), int(parts)
 
 
+def parse_rungs(texts: Sequence[str]) -> dict[str, frozenset[str]]:
+    """OPERATOR=RUNG,RUNG each: of these operators those rungs alone."""
+    pairs = (text.partition("=") for text in texts)
+    return {name: frozenset(rungs.split(",")) for name, _, rungs in pairs}
+
+
 def need_gpu(command: str, otherwise: str = "") -> None:
     """`otherwise` says what can be done without one."""
     if not torch.cuda.is_available():

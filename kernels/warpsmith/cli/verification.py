@@ -20,6 +20,7 @@ from warpsmith.cli.arguments import (
     parse_dtypes,
     parse_jobs,
     parse_part,
+    parse_rungs,
 )
 from warpsmith.core import elsewhere
 from warpsmith.core.catalogue import Op
@@ -69,6 +70,7 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
     keep, quick = None, {}
     rungs: Mapping[str, frozenset[str]] = {}
     if args.sanitizer or kinds or dtypes or args.claim or device.type != "cuda":
+        rungs = parse_rungs(args.rungs)
         if args.quick:
             seed = _fresh_seed() if args.seed is None else args.seed
             quick = dict.fromkeys((op.name for op in ops), seed)
@@ -76,8 +78,8 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
     elif args.sanitize:
         path = freshness.sanitizer_record(Path(args.out or limits.results_root()))
         if args.changed:
-            ops = freshness.not_examined(path, ops)
-        keep = functools.partial(freshness.record_sanitizer, path)
+            ops, rungs = freshness.not_examined(path, ops)
+        keep = functools.partial(freshness.record_sanitizer, path, rungs=rungs)
     else:
         path = (Path(args.out) if args.out else limits.results_dir()) / "verify.json"
         modes = {"quick": args.quick, "full": args.full, "changed": args.changed}
@@ -103,7 +105,7 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
         try:
             if args.sanitize:
                 options["spread"] = device.index is None
-                results = verification.run_sanitizer(ops, progress=step, **options)
+                results = verification.run_sanitizer(ops, progress=step, rungs=rungs, **options)
             else:
                 results = verification.verify(
                     ops,
@@ -251,6 +253,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=argparse.SUPPRESS,  # the small samples, as compute-sanitizer runs them
     )
     add("--part", default="0/1", help=argparse.SUPPRESS)  # 0/4: every fourth variant
+    add("--rungs", action="append", default=[], help=argparse.SUPPRESS)  # relu=x4,strided
     add(
         "--sanitize",
         action="store_true",

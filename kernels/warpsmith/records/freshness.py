@@ -160,20 +160,38 @@ def sanitizer_record(folder: Path) -> Path:
     return folder / "sanitizer.json"
 
 
-def record_sanitizer(path: Path, results: Sequence[Any]) -> None:
-    """Enters what compute-sanitizer found; operators not examined keep their entry."""
+def record_sanitizer(
+    path: Path, results: Sequence[Any], rungs: Mapping[str, frozenset[str]] | None = None
+) -> None:
+    """Enters what compute-sanitizer found; operators not examined keep their entry.
+
+    Args:
+        path: the record.
+        results: one an operator and tool.
+        rungs: by operator those that were examined, where the record has the others as they are.
+    """
     environment = limits.environment()
     lock = Lock.load()
-    found = {
-        name: {
+
+    def entry(name: str, before: Entry) -> dict[str, Any]:
+        code = examined_code(name, lock)
+        if name in (rungs or {}):
+            alike = _same_rungs(before, code)
+            only = rungs[name] if rungs else frozenset()
+            code["rungs"] = {r: c for r, c in code["rungs"].items() if r in alike or r in only}
+        return {
             "date": environment["date"],
             "gpu": environment["gpu"],
             "tools": {r.label: {"ok": r.ok, "detail": r.detail} for r in results if r.op == name},
-            **examined_code(name, lock),
+            **code,
         }
-        for name in dict.fromkeys(result.op for result in results)
-    }
-    json_files.update_json(path, lambda known: {"ops": {**known.get("ops", {}), **found}})
+
+    def entered(known: dict[str, Any]) -> dict[str, Any]:
+        entries = known.get("ops", {})
+        names = dict.fromkeys(result.op for result in results)
+        return {"ops": {**entries, **{name: entry(name, entries.get(name, {})) for name in names}}}
+
+    json_files.update_json(path, entered)
 
 
 def examined_code(name: str, lock: Lock | None) -> dict[str, Any]:
@@ -190,11 +208,31 @@ def is_examined(name: str, entry: Entry | None, lock: Lock | None) -> bool:
     return all(entry.get(key) == value for key, value in now.items())
 
 
-def not_examined(path: Path, ops: Iterable[Op]) -> list[Op]:
-    """Of operators, those that compute-sanitizer has not seen as they are, by its record."""
+def _same_rungs(entry: Entry, code: Mapping[str, Any]) -> set[str]:
+    known = entry.get("rungs", {})
+    return {rung for rung, digest in code.get("rungs", {}).items() if known.get(rung) == digest}
+
+
+def not_examined(path: Path, ops: Iterable[Op]) -> tuple[list[Op], dict[str, frozenset[str]]]:
+    """Of operators, those that compute-sanitizer has not seen as they are, by its record; and by
+    name their rungs that it has not seen, where it found nothing in the others as they are.
+    """
     lock = Lock.load()
     known = (json_files.read_json(path) or {}).get("ops", {})
-    return [op for op in ops if not is_examined(op.name, known.get(op.name), lock)]
+    todo = [op for op in ops if not is_examined(op.name, known.get(op.name), lock)]
+    rungs = {op.name: found for op in todo if (found := _unseen(known.get(op.name), op, lock))}
+    return todo, rungs
+
+
+def _unseen(entry: Entry | None, op: Op, lock: Lock | None) -> frozenset[str]:
+    """The rungs to examine; empty for all of them."""
+    now = examined_code(op.name, lock)
+    if not entry or not now or entry.get("nvcc") != now["nvcc"]:
+        return frozenset()
+    if not all(tool["ok"] for tool in entry["tools"].values()):
+        return frozenset()
+    seen = _same_rungs(entry, now)
+    return frozenset(now["rungs"].keys() - seen) if seen else frozenset()
 
 
 # --- staleness ------------------------------------------------------------------------------------

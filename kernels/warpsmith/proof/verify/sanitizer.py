@@ -9,8 +9,8 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ def taken(variant: Variant, accepted: Sequence[Sample], count: int) -> list[Samp
 
 def sanitizer_calls(run: Run) -> None:
     """Calls `auto` at every small sample, and every variant at its share of those it accepts. Of
-    `auto` and the variants those that are the run's part.
+    `auto` and the variants those that are the run's part; where only some rungs are asked for, of
+    theirs alone.
     """
     mine, parts = run.part
     for dtype in run.dtypes:
@@ -94,7 +95,8 @@ def sanitizer_calls(run: Run) -> None:
             )
             for sample in samples
         }
-        for variant in [None, *run.variants(dtype)][mine::parts]:
+        whole = [None] if run.rungs is None else []
+        for variant in [*whole, *run.variants(dtype)][mine::parts]:
             share = samples
             if variant is not None:
                 accepted = [
@@ -143,6 +145,7 @@ def run_sanitizer(
     jobs: int = 1,
     complete: Complete | None = None,
     spread: bool = True,
+    rungs: Mapping[str, frozenset[str]] | None = None,
 ) -> list[Result]:
     """Runs the small samples of every variant under compute-sanitizer.
 
@@ -158,6 +161,7 @@ def run_sanitizer(
             its own.
         complete: called with all results of an operator when they are known.
         spread: whether the processes take all GPUs of the current one's kind in turn.
+        rungs: by operator, the rungs whose variants are called, where that is not all of them.
 
     Returns:
         One result per operator and tool, which is its `label`; `detail` says what the tool found.
@@ -169,7 +173,7 @@ def run_sanitizer(
     sanitizer = find_sanitizer()
     if sanitizer is None:
         raise ValueError("compute-sanitizer is neither on PATH nor in the CUDA toolkit")
-    hands = sorted(_deal(chosen, _HANDS * jobs), key=lambda hand: -hand.cost)
+    hands = sorted(_deal(chosen, _HANDS * jobs, rungs or {}), key=lambda hand: -hand.cost)
     gpus: list[str | None] = [*pool.visible_orders(spread)] or [None]
     runs: list[_ToolRun] = [
         FaultRun(sanitizer, tool, timeout, gpus[i % len(gpus)], rank=1.0)
@@ -203,11 +207,13 @@ def run_sanitizer(
     return [findings.of(op, tool) for op in chosen for tool in tools]
 
 
-def cost(op: Op, dtype: str) -> int:
-    """So many calls, if every variant accepts every sample."""
+def cost(op: Op, dtype: str, rungs: frozenset[str] | None = None) -> int:
+    """So many calls, if every variant (of these rungs) accepts every sample."""
     samples = len(small_samples(op, dtype))
-    variants = sum(variant.dtype == dtype for variant in op.variants)
-    return samples + variants * fair_share(samples)
+    of_dtype = [variant for variant in op.variants if variant.dtype == dtype]
+    if rungs is not None:
+        return fair_share(samples) * sum(variant.rung.name in rungs for variant in of_dtype)
+    return samples + fair_share(samples) * len(of_dtype)
 
 
 @dataclass(frozen=True)
@@ -221,11 +227,19 @@ class Hand:
     cost: float
     dtypes: tuple[str, ...] = ()
     part: tuple[int, int] = (0, 1)
+    #: By operator, where not all of its rungs are called.
+    rungs: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
+def _deal(
+    ops: Sequence[Op], count: int, rungs: Mapping[str, frozenset[str]] | None = None
+) -> list[Hand]:
     """Deals operators out in about so many hands of about the same cost."""
-    costs = {op.name: {d: calls for d in op.dtypes if (calls := cost(op, d))} for op in ops}
+    of = rungs or {}
+    costs = {
+        op.name: {d: calls for d in op.dtypes if (calls := cost(op, d, of.get(op.name)))}
+        for op in ops
+    }
     fair = max(1.0, sum(sum(mine.values()) for mine in costs.values()) / count)
     hands: list[Hand] = []
     whole: dict[str, float] = {}
@@ -243,10 +257,11 @@ def _deal(ops: Sequence[Op], count: int) -> list[Hand]:
             Hand((name,), sum(mine[dtype] for dtype in pile), tuple(pile))
             for pile in pool.deal(mine, math.ceil(sum(mine.values()) / fair))
         ]
-    return hands + [
+    hands += [
         Hand(tuple(pile), sum(whole[name] for name in pile))
         for pile in pool.deal(whole, math.ceil(sum(whole.values()) / fair))
     ]
+    return [replace(hand, rungs={n: of[n] for n in hand.ops if n in of}) for hand in hands]
 
 
 @dataclass(frozen=True)
@@ -356,6 +371,8 @@ class HandRun(_ToolRun):
         command += ["--part", "/".join(map(str, self.hand.part))]
         if self.hand.dtypes:
             command += ["--dtype", ",".join(self.hand.dtypes)]
+        for name in set(names) & self.hand.rungs.keys():
+            command += ["--rungs", f"{name}={','.join(sorted(self.hand.rungs[name]))}"]
         status, text = self._python(crowded, *command, *names)
         if status == 0:
             return True, text.splitlines()[-1] if text else ""
