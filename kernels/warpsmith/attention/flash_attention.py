@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -111,7 +110,7 @@ flash_attention_op = catalogue.add(
         family="attention",
         reference=reference.attention,
         alternatives=reference.alternatives(reference.attend_heads),
-        ladder=(*LADDER[:-1], replace(LADDER[-1], unproven=True)),
+        ladder=LADDER,
         triton="flash_attention_triton:flash_attention",
         fake=_fake,
         check=_check,

@@ -281,7 +281,6 @@ _LADDER = (
         min_sm=90,
         when=_when_wgmma_i8,
         plan=_plan_wgmma,
-        unproven=True,
     ),
 )
 
