@@ -61,7 +61,7 @@ SHORTEST = {"verify": 60.0, "sanitize": 60.0, "bench": 30.0, "overhead": 30.0}
 SILENT, LONGEST_EXAMINED = 240, 500
 #: Tasks a kind is cut into, for each GPU: few, as starting them costs time, and of benchmarks each
 #: compiles all that it compares with before it measures anything.
-CUTS = {"verify": 2, "bench": 2, "sanitize": 1, "overhead": 1}
+CUTS = {"verify": 1, "bench": 2, "sanitize": 1, "overhead": 1}
 #: `warpsmith verify` runs the tests of the device vocabulary only when it is given all operators.
 SELF_TESTS = """
 import sys

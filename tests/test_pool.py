@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from warpsmith.proof import pool
+from warpsmith.proof import mps, pool
 
 #: A task that needs no operator, and no time to import.
 SLEEPER = """
@@ -66,6 +66,57 @@ def test_a_hang_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     quick, hung = pool.run(tasks, jobs=1, timeout=4.0)
     assert hung == pool.Outcome([3600.0], "no result for 4 s, stopped")
     assert quick == pool.Outcome([0.0])
+
+
+def test_what_ends_a_worker_under_a_shared_service_is_run_again_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = "import os; os.environ.get('SHARED') == 'yes' and os._exit(3)"
+    (tmp_path / "sleeper.py").write_text(SLEEPER.replace("time.sleep", f"{ends}; time.sleep"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "sleeper", raising=False)
+    make = importlib.import_module("sleeper").Sleeper
+    crowd = pool._Crowd([make(0.0, cost=1.0), make(0.5, cost=2.0)], None, None, None, None)
+    outcomes: dict[int, pool.Outcome] = {}
+    assert sorted(crowd.work([0, 1], 2, outcomes, shared={"SHARED": "yes"})) == [0, 1]
+    assert outcomes == {}
+    assert crowd.work([0, 1], 2, outcomes) == []
+    assert outcomes == {0: pool.Outcome([0.0]), 1: pool.Outcome([0.5])}
+
+
+CONTROL = """#!/bin/sh
+said=$(cat)
+echo "$* $said $CUDA_VISIBLE_DEVICES" >> {log}
+cd "$CUDA_MPS_PIPE_DIRECTORY"
+test "$said" = quit && exec rm control
+touch control
+while test -e control; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_service_of_its_own(works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control, log = tmp_path / "nvidia-cuda-mps-control", tmp_path / "log"
+    control.write_text(CONTROL.format(log=log))
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    seen = "import os; assert os.environ['CUDA_VISIBLE_DEVICES'] == '1'; "
+    trial = f"{seen}assert os.path.isdir(os.environ['CUDA_MPS_PIPE_DIRECTORY']) is {works}"
+    monkeypatch.setattr(mps, "_TRIAL", (sys.executable, "-c", trial))
+    with mps.service() as shared:
+        assert bool(shared) == works
+        assert all(Path(folder).is_dir() for folder in shared.values())
+    assert not any(Path(folder).exists() for folder in shared.values())
+    assert [line.split() for line in log.read_text().splitlines()] == [["-f"], ["quit"]]
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp")  # that of the caller serves
+    with mps.service() as shared:
+        assert shared == {}
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with mps.service() as shared:
+        assert shared == {}
 
 
 def test_workers_end_with_their_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -116,6 +117,23 @@ def test_units_cover_every_check_once(device: str, jobs: int) -> None:
         assert math.isinf(unit.bytes) == (unit.checks == (units.CHECKS.index(units.huge_checks),))
     costs = [unit.cost for unit in found if not math.isinf(unit.bytes)]
     assert max(costs) < sum(costs) / jobs
+
+
+def test_what_an_operator_took_counts() -> None:
+    ops = [catalogue.get(name) for name in ("relu", "elu", "gelu", "rope_store_kv")]
+    where = (ops, torch.device("cuda"), frozenset(verify.KINDS), tuple(DTYPES), 4)
+    plain = {u.op: u.rank for u in units.divide(*where)}
+    took = {"relu": 10.0, "elu": 12.0, "rope_store_kv": 180.0}
+    found = units.divide(*where, took=took)
+    ranks = {u.op: u.rank for u in found}
+    for name in took:
+        ordinary = [u for u in found if u.op == name and not math.isinf(u.bytes)]
+        assert math.isclose(sum(u.cost for u in ordinary), ranks[name])
+    assert max(plain, key=plain.__getitem__) != "rope_store_kv"
+    assert max(ranks, key=ranks.__getitem__) == "rope_store_kv"
+    assert ranks["gelu"] == pytest.approx(12.0 * plain["gelu"] / plain["elu"], rel=0.1)
+    count = Counter(u.op for u in found)
+    assert count["rope_store_kv"] > count["relu"]
 
 
 def test_parts_of_the_samples_are_the_whole() -> None:

@@ -69,6 +69,7 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
         )
     keep, quick = None, {}
     rungs: Mapping[str, frozenset[str]] = {}
+    took: Mapping[str, float] = {}
     if args.sanitizer or kinds or dtypes or args.claim or device.type != "cuda":
         rungs = parse_rungs(args.rungs)
         if args.quick:
@@ -86,7 +87,7 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
         mode = next((mode for mode, asked in modes.items() if asked), "both")
         plan = verifications.plan(path, [op.name for op in ops], mode, args.seed)
         ops = [op for op in ops if op.name in plan.full or op.name in plan.quick]
-        quick, rungs = dict(plan.quick), plan.rungs
+        quick, rungs, took = dict(plan.quick), plan.rungs, plan.took
         _say_what(plan)
         verifications.begin(path, plan)
         keep = functools.partial(verifications.enter, path, plan)
@@ -117,6 +118,7 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
                     part=parse_part(args.part),
                     quick=quick,
                     rungs=rungs,
+                    took=took,
                     **options,
                 )
         except ValueError as error:

@@ -123,7 +123,12 @@ def warm(
     todo = tasks(ops, plan)
     device = torch.device("cuda", torch.cuda.current_device())
     outcomes = pool.run(
-        todo, jobs=jobs, device=device, timeout=timeout, done=lambda index, outcome: step()
+        todo,
+        jobs=jobs,
+        device=device,
+        timeout=timeout,
+        done=lambda index, outcome: step(),
+        at_once=True,
     )
     forget_choices(Path(cache_dir()))
     stuck = {}

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 import torch
 
 from warpsmith.native import machine
+from warpsmith.proof import mps
 
 GIB = 1 << 30
 #: What an ordinary task may allocate on a GPU: several times what the largest of them needs.
@@ -190,7 +191,7 @@ def environment(**changes: str) -> dict[str, str]:
 class _Worker:
     """A worker process, the task that it is at, and when it was last heard of."""
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, shared: Mapping[str, str]) -> None:
         self.connection, theirs = multiprocessing.Pipe()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
         self.index = -1
@@ -204,6 +205,7 @@ class _Worker:
                 OMP_NUM_THREADS=str(max(1, machine.cores() // jobs)),
                 TORCHINDUCTOR_COMPILE_THREADS="1",
                 WARPSMITH_BUILD="0",
+                **shared,
             ),
             stdin=subprocess.DEVNULL,
             stdout=self.log,
@@ -260,6 +262,7 @@ def run(
     timeout: float | None = None,
     progress: Emit | None = None,
     done: Callable[[int, Outcome], None] | None = None,
+    at_once: bool = False,
 ) -> list[Outcome]:
     """Runs tasks in worker processes, which end with this call, however it ends.
 
@@ -273,16 +276,21 @@ def run(
         progress: called with each item as it is emitted. What a task emitted before it ran out of
             memory beside others comes again when it is run again.
         done: called with a task's index and outcome when that is known.
+        at_once: whether workers may share the GPU by `mps`. A task that ended its worker there may
+            have been ended by another's: it is run again at the end without.
 
     Returns:
         An outcome per task, in their order.
     """
     outcomes: dict[int, Outcome] = {}
     crowd = _Crowd(tasks, device, timeout, progress, done)
-    crowded = crowd.work(range(len(tasks)), jobs, outcomes)
+    with contextlib.ExitStack() as stack:
+        able = at_once and crowd.on_gpu and jobs > 1
+        shared = stack.enter_context(mps.service()) if able else {}
+        again = crowd.work(range(len(tasks)), jobs, outcomes, shared=shared)
     if crowd.on_gpu:
-        crowded = crowd.work(crowded, jobs, outcomes, MORE)
-    crowd.work(crowded, 1, outcomes)
+        again = crowd.work(again, jobs, outcomes, MORE)
+    crowd.work(again, 1, outcomes)
     return [outcomes[index] for index in range(len(tasks))]
 
 
@@ -299,24 +307,30 @@ class _Crowd:
         return self.device is not None and self.device.type == "cuda"
 
     def work(
-        self, indices: Sequence[int], jobs: int, outcomes: dict[int, Outcome], times: int = 1
+        self,
+        indices: Sequence[int],
+        jobs: int,
+        outcomes: dict[int, Outcome],
+        times: int = 1,
+        shared: Mapping[str, str] | None = None,
     ) -> list[int]:
-        """Runs some of the tasks, each with so many times the memory that it said; returns those
-        for which memory was short beside others.
+        """Runs some of the tasks, each with so many times the memory that it said; returns those to
+        be run again: memory was short beside others, or, where they are `shared` by `mps`, the
+        worker ended.
         """
         memory = self._memory(jobs, times)
         waiting = sorted(
             indices,
             key=lambda i: (-self.tasks[i].rank, -self.tasks[i].cost, -self.tasks[i].bytes),
         )
-        crowded: list[int] = []
+        again: list[int] = []
         idle: list[_Worker] = []
         busy: list[_Worker] = []
         try:
             while waiting or busy:
                 while len(busy) < jobs and (index := self._next(waiting, busy, memory)) is not None:
                     waiting.remove(index)
-                    worker = idle.pop() if idle else _Worker(jobs)
+                    worker = idle.pop() if idle else _Worker(jobs, shared or {})
                     # Where nothing else can start until it is done, it may have the whole GPU.
                     alone = not busy and (
                         jobs == 1 or self._next(waiting, [], memory, index) is None
@@ -336,8 +350,8 @@ class _Crowd:
                         worker.outcome.fault = f"no result for {self.timeout:.0f} s, stopped"
                         state = "ended"
                     busy.remove(worker)
-                    if state == "crowded":
-                        crowded.append(worker.index)
+                    if state == "crowded" or (state == "ended" and shared):
+                        again.append(worker.index)
                     else:
                         outcomes[worker.index] = worker.outcome
                         if self.done is not None:
@@ -349,7 +363,7 @@ class _Crowd:
         finally:
             _stop(busy)
             _stop(idle)
-        return crowded
+        return again
 
     def _memory(self, jobs: int, times: int) -> Memory | None:
         if self.device is None or not self.on_gpu:

@@ -29,6 +29,7 @@ class Plan:
         seed: of the quick ones.
         resumed: whether the quick ones are what is left of a run that was cut off.
         rungs: of those in full the rungs that changed, where nothing else did.
+        took: by operator, the seconds of processes that the last full verification took.
     """
 
     full: tuple[str, ...]
@@ -36,6 +37,7 @@ class Plan:
     seed: int
     resumed: bool = False
     rungs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    took: Mapping[str, float] = field(default_factory=dict)
 
 
 def plan(path: Path, names: Sequence[str], mode: str, seed: int | None = None) -> Plan:
@@ -66,16 +68,18 @@ def plan(path: Path, names: Sequence[str], mode: str, seed: int | None = None) -
         }
         rungs = {name: found for name, found in of_rungs.items() if found}
     quickly = [name for name in names if name not in full] if mode != "changed" else []
+    entries = record.get("ops", {}).items()
+    took = {name: sum(entry.get("seconds", {}).values()) for name, entry in entries}
     before = record.get("quick", {})
     if before.get("left") and seed in (None, before["seed"]):
         remain = [name for name in quickly if not _is_done(before, name)]
         if remain:
             resumed = len(remain) < len(quickly)
             seeds = dict.fromkeys(remain, before["seed"])
-            return Plan(tuple(full), seeds, before["seed"], resumed, rungs)
+            return Plan(tuple(full), seeds, before["seed"], resumed, rungs, took)
     if seed is None:
         seed = random.SystemRandom().randrange(2**32)
-    return Plan(tuple(full), dict.fromkeys(quickly, seed), seed, rungs=rungs)
+    return Plan(tuple(full), dict.fromkeys(quickly, seed), seed, rungs=rungs, took=took)
 
 
 def _is_done(quick: Mapping[str, Any], name: str) -> bool:

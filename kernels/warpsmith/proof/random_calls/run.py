@@ -223,7 +223,9 @@ def random_calls(
         for start in range(0, shares[op.name], STRETCH)
     ]
     for _ in range(_MOST_LOSSES):
-        outcomes = pool.run(waiting, jobs=jobs, device=where, timeout=timeout, progress=enter)
+        outcomes = pool.run(
+            waiting, jobs=jobs, device=where, timeout=timeout, progress=enter, at_once=True
+        )
         rest = []
         for stretch, outcome in zip(waiting, outcomes, strict=True):
             reached = stretch.start + sum(step.made for step in outcome.items)

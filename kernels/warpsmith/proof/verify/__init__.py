@@ -56,6 +56,7 @@ def verify(
     complete: Complete | None = None,
     quick: Mapping[str, int] | None = None,
     rungs: Mapping[str, frozenset[str]] | None = None,
+    took: Mapping[str, float] | None = None,
 ) -> list[Result]:
     """Verifies operators on a device.
 
@@ -76,6 +77,7 @@ def verify(
             seed of the choice: each variant, dtype and kind of check at least once, but no sample
             of several GB.
         rungs: by operator, the rungs whose variants are verified, where that is not all of them.
+        took: by operator, the seconds of processes that it took before: several share it evenly.
 
     Returns:
         One result per check. After a kernel has broken the CUDA context the list ends with a
@@ -104,7 +106,7 @@ def verify(
     if jobs > 1 and not sanitizer:
         if strangers := [op.name for op in chosen if catalogue.load().get(op.name) is not op]:
             raise ValueError(f"workers know the catalogue only, not {', '.join(strangers)}")
-        units = divide(chosen, where, wanted, names, jobs, quick)
+        units = divide(chosen, where, wanted, names, jobs, quick, took)
         units = [replace(unit, rungs=(rungs or {}).get(unit.op)) for unit in units]
         return _side_by_side(
             chosen, units, where, jobs, timeout, progress, with_self_tests, complete
@@ -172,6 +174,7 @@ def _side_by_side(
         timeout=timeout,
         progress=lambda item: announce(item[1]),
         done=done,
+        at_once=True,
     )
     results: list[Result] = []
     for op in ops:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -156,6 +157,13 @@ def cost(op: Op) -> float:
     return sum(_cost(op, check, dtype) for check in CHECKS for dtype in op.dtypes)
 
 
+def _paces(ops: Sequence[Op], took: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each operator's unit of cost; of those that were never timed, what is usual."""
+    known = {op.name: took[op.name] / cost(op) for op in ops if took.get(op.name)}
+    usual = statistics.median(known.values()) if known else 1.0
+    return {op.name: known.get(op.name, usual) for op in ops}
+
+
 def divide(
     ops: Sequence[Op],
     device: torch.device,
@@ -163,13 +171,16 @@ def divide(
     dtypes: Sequence[str],
     jobs: int,
     quick: Mapping[str, int] | None = None,
+    took: Mapping[str, float] | None = None,
 ) -> list[Unit]:
     """The units of a verification: an operator each, or where one would take longer than its share
     of the time, its dtypes and what cannot be divided by dtype; where even a check at one dtype
     would, parts of it. Huge samples are units of their own on a GPU, which `pool` runs one at a
-    time. The operators in `quick` are a unit each, and come last.
+    time. The operators in `quick` are a unit each, and come last. What an operator costs is what it
+    took, where that is known.
     """
     quick = quick or {}
+    paces = _paces(ops, took or {})
     huge = CHECKS.index(huge_checks)
     ordinary = tuple(i for i in range(len(CHECKS)) if i != huge)
     whole = tuple(i for i in ordinary if CHECKS[i] in _UNDIVIDED)
@@ -180,8 +191,9 @@ def divide(
         op: Op, of: Sequence[str], checks: tuple[int, ...], part: tuple[int, int] = (0, 1)
     ) -> Unit:
         mine = tuple(d for d in op.dtypes if d in dtypes)
-        cost = sum(_cost(op, CHECKS[i], dtype) for i in checks for dtype in of) / part[1]
-        rank = sum(_cost(op, CHECKS[i], dtype) for i in ordinary for dtype in mine)
+        pace = paces[op.name]
+        cost = pace * sum(_cost(op, CHECKS[i], dtype) for i in checks for dtype in of) / part[1]
+        rank = pace * sum(_cost(op, CHECKS[i], dtype) for i in ordinary for dtype in mine)
         where = (op.name, str(device), kinds, mine, tuple(of), checks)
         return Unit(*where, cost, rank, math.inf if checks == (huge,) else TASK_BYTES, part)
 
@@ -199,7 +211,8 @@ def divide(
             units.append(everything)
         else:
             for dtype in mine:
-                parts = {i: math.ceil(_cost(op, CHECKS[i], dtype) / longest) for i in divisible}
+                share = longest / paces[op.name]
+                parts = {i: math.ceil(_cost(op, CHECKS[i], dtype) / share) for i in divisible}
                 fine = [i for i in divisible if CHECKS[i] in finest and parts[i] > 1]
                 units += [
                     unit(op, (dtype,), (i,), (k, parts[i])) for i in fine for k in range(parts[i])
