@@ -24,6 +24,8 @@ def test_every_case_is_compiled_beforehand() -> None:
     sizes = [task.bytes for task in todo]
     assert min(sizes) == pool.TASK_BYTES
     assert pool.TASK_BYTES < max(sizes) < math.inf
+    assert warm.tasks(ops, bench.Plan(peers=("torch",))) == []
+    assert {task.op for task in warm.tasks(ops, bench.Plan(peers=("quack",)))} == {"rms_norm"}
 
 
 def test_what_hangs_when_it_is_compiled_is_not_called_again(

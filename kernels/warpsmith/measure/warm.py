@@ -77,10 +77,12 @@ def _bytes(op: Op, dtype: str, sample: Sample) -> int:
 
 
 def tasks(ops: Sequence[Op], plan: Plan) -> list[Warming]:
-    """A task per case that will be timed."""
+    """A task per case that will be timed beside something to compile."""
     bare = replace(plan, variants="none")
     found = []
     for op in ops:
+        if not any(plan.wants(name) for name in ("triton", "compile", *op.peers)):
+            continue
         for dtype in bench.bench_dtypes(op, plan):
             for sample in bench.bench_cases(op, dtype, plan):
                 needed = max(pool.TASK_BYTES, _ROOM * _bytes(op, dtype, sample))
@@ -121,6 +123,8 @@ def warm(
     """
     finding.prepare(op.library for op in ops)
     todo = tasks(ops, plan)
+    for _ in range(bench.count_cases(ops, plan) - len(todo)):
+        step()
     device = torch.device("cuda", torch.cuda.current_device())
     outcomes = pool.run(
         todo,

@@ -203,16 +203,16 @@ def random_calls(
             if finding.find(library) is None:
                 raise RuntimeError(finding.why_not(library))
     each, more = divmod(max(count, len(ops)), len(ops))
-    failures: list[Failure] = []
+    failures: dict[str, Failure] = {}
     passed = 0
 
     def enter(step: Progress) -> None:
-        nonlocal passed
-        passed += step.passed
-        failures.extend(step.failures)
-        if record is not None and step.failures:
+        found = {str(failure): failure for failure in step.failures}
+        new = found.keys() - failures.keys()  # a stretch that is run again tells the same again
+        failures.update(found)
+        if record is not None and new:
             with record.open("a") as file:
-                file.writelines(f"{failure}\n" for failure in step.failures)
+                file.writelines(f"{line}\n" for line in found if line in new)
         if progress is not None:
             progress(step)
 
@@ -229,13 +229,14 @@ def random_calls(
         rest = []
         for stretch, outcome in zip(waiting, outcomes, strict=True):
             reached = stretch.start + sum(step.made for step in outcome.items)
+            passed += sum(step.passed for step in outcome.items)
             if outcome.fault and reached < stretch.stop:
                 call = draw(catalogue.get(stretch.op), seed, reached)
                 enter(Progress(stretch.op, 1, 1, (Failure("process", call, outcome.fault),)))
-                reached += 1
+                passed, reached = passed + 1, reached + 1
             if reached < stretch.stop:
                 rest.append(dataclasses.replace(stretch, start=reached))
         waiting = rest
         if not waiting:
             break
-    return passed, failures
+    return passed, list(failures.values())
