@@ -16,7 +16,7 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +31,7 @@ import warpsmith  # noqa: F401
 from warpsmith.core import json_files
 from warpsmith.gemm import wgmma_plan
 from warpsmith.gemm.wgmma_plan import MENU, Sizes
+from warpsmith.measure import timing
 from warpsmith.native import csrc
 
 HEADER = csrc.CSRC / "gemm" / "wgmma_costs.h"
@@ -77,14 +78,15 @@ def with_a_chance(sizes: Sizes) -> Iterator[tuple[int, int]]:
             yield tile, found.slices
 
 
-def microseconds(a: torch.Tensor, b: torch.Tensor, guess: float) -> float:
-    """The median of bursts of the rung."""
+def microseconds(sets: Sequence[tuple[torch.Tensor, torch.Tensor]], guess: float) -> float:
+    """The median of bursts of the rung, which walk over sets of operands."""
     burst = max(3, int(3000 / guess))
 
     def once() -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        for _ in range(burst):
+        for i in range(burst):
+            a, b = sets[i % len(sets)]
             torch.ops.warpsmith.matmul.rung(a, b, rung="wgmma_peak", accumulator="f32")
         end.record()
         end.synchronize()
@@ -94,19 +96,25 @@ def microseconds(a: torch.Tensor, b: torch.Tensor, guess: float) -> float:
     return statistics.median(once() for _ in range(5))
 
 
+def operands(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
+    return a, b.t()
+
+
 def measured() -> list[Row]:
     properties = torch.cuda.get_device_properties()
     cases = [(s, s, s) for s in SQUARES] + [(m, n, k) for n, k in WEIGHTS for m in ROWS]
     rows = []
     for m, n, k in cases:
-        a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-        b = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).t()
+        count = timing.sets_for(2 * (m * k + n * k + m * n), timing.l2_bytes())
+        sets = [operands(m, n, k) for _ in range(count)]
         sizes = sizes_of(m, n, k, properties.multi_processor_count)
         guess = max(2 * m * n * k / 600e6, (m * k + n * k + m * n) * 2 / 3e6, 5.0)
         found: list[dict[str, Any]] = []
         for tile, slices in with_a_chance(sizes):
             os.environ["WARPSMITH_WGMMA_TILE"] = f"{tile}/{slices}"
-            found.append({"tile": tile, "slices": slices, "us": microseconds(a, b, guess)})
+            found.append({"tile": tile, "slices": slices, "us": microseconds(sets, guess)})
         os.environ.pop("WARPSMITH_WGMMA_TILE", None)
         sms = properties.multi_processor_count
         rows.append({"m": m, "n": n, "k": k, "sm_count": sms, "times": found})

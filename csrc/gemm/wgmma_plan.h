@@ -10,31 +10,10 @@
 #include "gemm/gemm.h"
 #include "gemm/split.h"
 #include "gemm/wgmma_costs.h"
+#include "gemm/wgmma_tiles.h"
 #include "host/min_max.h"
 
 namespace warpsmith {
-
-// A tile as the instruction sees it: of bm rows and bn columns.
-struct WgmmaTile {
-  int bm, bn;
-  int cluster;   // blocks, whose tiles lie below each other and share b
-  bool turns;    // two warpgroups have tiles of their own; otherwise they share one
-  bool swapped;  // d^T = b^T a^T: columns of the product are rows of the tile, for few rows
-};
-
-inline constexpr WgmmaTile kWgmmaMenu[] = {
-    {128, 256, 2, false, false}, {128, 256, 1, false, false}, {128, 192, 2, false, false}, {128, 128, 2, true, false},
-    {128, 128, 1, true, false},  {128, 64, 1, false, false},  {128, 64, 1, false, true},   {64, 64, 1, false, true},
-    {64, 32, 1, false, true},    {64, 16, 1, false, true}};
-inline constexpr int kWgmmaTiles = sizeof(kWgmmaMenu) / sizeof(WgmmaTile);
-
-struct WgmmaChoice {
-  int tile = -1;   // of the menu
-  int slices = 1;  // of k
-  int64_t depth;   // of a slice, in steps of a line of k
-  int64_t clocks = std::numeric_limits<int64_t>::max();
-  int group = 8;  // rows of tiles that are walked column by column
-};
 
 // What the choice follows from.
 struct WgmmaProblem {
@@ -111,10 +90,5 @@ inline WgmmaProblem wgmma_problem(const GemmArgs& p) {
 }
 
 inline WgmmaChoice choose_wgmma(const GemmArgs& p) { return choose_wgmma(wgmma_problem(p), p.batch_invariant); }
-
-// The product by a tile of the menu, for the types and layouts of the call: partial sums, where there are slices. Defined in
-// wgmma_product.cuh, compiled in a file for each tile.
-template <WgmmaTile tile>
-void launch_wgmma_tile(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream);
 
 }  // namespace warpsmith

@@ -9,9 +9,9 @@
 #include "device/start_early.h"
 #include "gemm/wgmma.h"
 #include "gemm/wgmma_finish.cuh"
-#include "gemm/wgmma_plan.h"
 #include "gemm/wgmma_registers.cuh"
 #include "gemm/wgmma_roles.cuh"
+#include "gemm/wgmma_tiles.h"
 #include "host/launch.h"
 #include "host/min_max.h"
 

@@ -1,7 +1,7 @@
 // Products of groups of 16-bit values by wgmma (gemm/wgmma_groups.cuh), for the tiles of the menu (wgmma_plan.h).
 #pragma once
 
-#include "gemm/grouped_matmul/wgmma_plan.h"
+#include "gemm/grouped_matmul/wgmma_tiles.h"
 #include "gemm/wgmma_groups.cuh"
 #include "host/launch.h"
 

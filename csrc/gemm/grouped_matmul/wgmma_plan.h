@@ -5,16 +5,11 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "gemm/grouped_matmul/grouped_matmul.h"
+#include "gemm/grouped_matmul/wgmma_tiles.h"
 #include "gemm/wgmma_plan.h"
 #include "host/min_max.h"
 
 namespace warpsmith {
-
-// Swapped: rows of x are columns of the tile, for groups of few rows.
-inline constexpr WgmmaTile kGroupedMenu[] = {
-    {128, 256, 1, false, false}, {128, 128, 1, true, false}, {128, 64, 1, false, true}, {128, 32, 1, false, true}};
-inline constexpr int kGroupedTiles = sizeof(kGroupedMenu) / sizeof(WgmmaTile);
 
 // What the choice follows from: the ends of the groups are not known.
 struct GroupedSizes {
@@ -73,10 +68,5 @@ inline GroupedChoice choose_grouped(const GroupedSizes& p, const WgmmaTile* menu
 }
 
 inline GroupedChoice choose_grouped(const GroupedSizes& p) { return choose_grouped(p, kGroupedMenu, kGroupedTiles); }
-
-// The products by a tile of the menu, for the types and layouts of the call. Defined in wgmma.cuh, compiled in a file for each
-// tile.
-template <WgmmaTile tile>
-void launch_grouped_tile(const GroupedArgs& p, cudaStream_t stream);
 
 }  // namespace warpsmith

@@ -1,4 +1,4 @@
-// A tile of the menu of `wgmma_groups` (wgmma_plan.h), for its types and layouts.
+// A tile of the menu of `wgmma_groups` (wgmma_tiles.h), for its types and layouts.
 #include "gemm/grouped_matmul/wgmma.cuh"
 
 namespace warpsmith {

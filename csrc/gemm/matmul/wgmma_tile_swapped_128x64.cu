@@ -1,4 +1,4 @@
-// A tile of the menu of `wgmma_peak` (gemm/wgmma_plan.h), for its types and layouts.
+// A tile of the menu of `wgmma_peak` (gemm/wgmma_tiles.h), for its types and layouts.
 #include "gemm/wgmma_product.cuh"
 
 namespace warpsmith {

@@ -7,6 +7,7 @@
 #include "gemm/matmul_tf32/matmul_tf32.h"
 #include "gemm/sum_splits_early.h"
 #include "gemm/wgmma.h"
+#include "gemm/wgmma_plan.h"
 #include "gemm/wgmma_product.cuh"
 #include "host/launch.h"
 #include "host/registry.h"

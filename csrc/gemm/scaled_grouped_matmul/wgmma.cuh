@@ -4,7 +4,7 @@
 #pragma once
 
 #include "gemm/scaled_grouped_matmul/span.cuh"
-#include "gemm/scaled_grouped_matmul/wgmma_plan.h"
+#include "gemm/scaled_grouped_matmul/wgmma_tiles.h"
 #include "gemm/wgmma_groups.cuh"
 #include "host/launch.h"
 

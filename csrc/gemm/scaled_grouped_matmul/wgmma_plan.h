@@ -3,21 +3,12 @@
 #pragma once
 
 #include "gemm/grouped_matmul/wgmma_plan.h"
-#include "gemm/scaled_grouped_matmul/scaled_grouped_matmul.h"
+#include "gemm/scaled_grouped_matmul/wgmma_tiles.h"
 
 namespace warpsmith {
-
-// Two sets of sums leave registers for tiles of 192 columns. The last tile is for sums that stay in the tensor cores.
-inline constexpr WgmmaTile kScaledGroupedMenu[] = {
-    {128, 192, 1, false, false}, {128, 64, 1, false, true}, {128, 32, 1, false, true}, {128, 256, 1, false, false}};
-inline constexpr int kScaledGroupedTiles = sizeof(kScaledGroupedMenu) / sizeof(WgmmaTile);
 
 inline GroupedChoice choose_scaled_grouped(const GroupedSizes& p, bool fast_accum) {
   return choose_grouped(p, kScaledGroupedMenu, kScaledGroupedTiles - (fast_accum ? 0 : 1));
 }
-
-// The products by a tile of the menu. Defined in wgmma.cuh, compiled in a file for each tile.
-template <WgmmaTile tile>
-void launch_scaled_grouped_tile(const ScaledGroupedArgs& p, cudaStream_t stream);
 
 }  // namespace warpsmith

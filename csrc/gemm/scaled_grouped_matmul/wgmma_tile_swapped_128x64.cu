@@ -1,4 +1,4 @@
-// A tile of the menu of `wgmma_groups` (wgmma_plan.h), for its formats.
+// A tile of the menu of `wgmma_groups` (wgmma_tiles.h), for its formats.
 #include "gemm/scaled_grouped_matmul/wgmma.cuh"
 
 namespace warpsmith {

@@ -5,8 +5,8 @@
 //   products run. Sums of int8 are exact, in 32 bits, and stay. Scales of rows and columns multiply what leaves in the end.
 #pragma once
 
-#include "gemm/scaled_matmul/wgmma_plan.h"
 #include "gemm/scaled_matmul/wgmma_store.cuh"
+#include "gemm/scaled_matmul/wgmma_tiles.h"
 #include "gemm/wgmma_product.cuh"
 #include "host/launch.h"
 

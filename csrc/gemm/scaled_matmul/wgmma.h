@@ -1,7 +1,7 @@
 // Which calls the rungs by wgmma take.
 #pragma once
 
-#include "gemm/scaled_matmul/wgmma_plan.h"
+#include "gemm/scaled_matmul/wgmma_tiles.h"
 #include "gemm/wgmma.h"
 
 namespace warpsmith {

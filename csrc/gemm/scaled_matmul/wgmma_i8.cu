@@ -6,6 +6,7 @@
 
 #include "gemm/scaled_matmul/wgmma.cuh"
 #include "gemm/scaled_matmul/wgmma.h"
+#include "gemm/scaled_matmul/wgmma_plan.h"
 #include "host/launch.h"
 #include "host/registry.h"
 

@@ -1,4 +1,4 @@
-// A tile of the menu of `wgmma_peak` (wgmma_plan.h), for its formats.
+// A tile of the menu of `wgmma_peak` (wgmma_tiles.h), for its formats.
 #include "gemm/scaled_matmul/wgmma.cuh"
 
 namespace warpsmith {

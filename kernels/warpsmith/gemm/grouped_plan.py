@@ -17,7 +17,7 @@ MENU = (
     Tile(128, 32, swapped=True),
 )
 
-#: Of fp8 (csrc/gemm/scaled_grouped_matmul/wgmma_plan.h). The last is for sums that stay in the
+#: Of fp8 (csrc/gemm/scaled_grouped_matmul/wgmma_tiles.h). The last is for sums that stay in the
 #: tensor cores.
 SCALED_MENU = (
     Tile(128, 192),

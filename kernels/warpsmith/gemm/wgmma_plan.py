@@ -56,7 +56,7 @@ MENU = (
 )
 
 
-#: Of products of fp8 (csrc/gemm/scaled_matmul/wgmma_plan.h). The last is for sums that stay in the
+#: Of products of fp8 (csrc/gemm/scaled_matmul/wgmma_tiles.h). The last is for sums that stay in the
 #: tensor cores.
 SCALED_MENU = (
     Tile(128, 192, cluster=2),
