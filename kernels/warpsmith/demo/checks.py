@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -117,7 +118,8 @@ def check_steps(
         op = catalogue.get(step.op)
         served: dict[str, Any] = {step.serves(args): step.answers(outs)}
         if twins:
-            served["Triton, interpreted"] = testing.run_triton(op, args)
+            with numpy.errstate(all="ignore"):  # what lanes compute that a mask leaves out
+                served["Triton, interpreted"] = testing.run_triton(op, args)
         for name, out in served.items():
             checks.append(_judged(tokens, step.name, name, testing.compare(op, out, args)))
     return checks, values
