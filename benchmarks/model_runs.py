@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from warpsmith.patching.rules import CACHE
 
 #: Of each model that is made of layers alone.
 LAYERS = 2
@@ -159,6 +162,8 @@ class Runner:
     more: dict[str, Any] = field(default_factory=dict)
     grad: Tensor | None = None
     cached: tuple[tuple[Tensor, Tensor], ...] = ()
+    #: What the model calls its cache.
+    cache: str = ""
 
     @staticmethod
     def make(model: Model, phase: Phase, dtype: torch.dtype, device: str, **changes: Any) -> Runner:
@@ -196,7 +201,9 @@ class Runner:
             if model.made == "LMHeadModel" and phase.name == "training":
                 words = (0, config.vocab_size, (batch, phase.tokens))
                 more["labels"] = torch.randint(*words, generator=generator, device=device)
-        runner = Runner(made, phase, x, argument, more, None, cached)
+        names = inspect.signature(made.forward).parameters
+        name = next((name for name in CACHE if name in names), "")
+        runner = Runner(made, phase, x, argument, more, None, cached, name)
         if phase.name == "training":
             x.requires_grad_()
             with torch.no_grad():
@@ -230,7 +237,7 @@ class Runner:
         cache = transformers.DynamicCache()
         for layer, (k, v) in enumerate(self.cached):
             cache.update(k, v, layer)
-        return {"past_key_values": cache}
+        return {self.cache: cache}
 
     def _result(self, model: Any) -> Tensor:
         out = model(**{self.argument: self.x}, **self.more, **self._cache())

@@ -48,14 +48,16 @@ def mask(*args: Any, **named: Any) -> Tensor | None:
     """The mask that models make once for all their layers: what transformers makes for PyTorch's
     attention, None where it is causal and nothing else.
 
-    That holds in a captured graph and in compiled code as well, where transformers makes a mask of
-    what the numbers of tokens say already. A mask of several queries behind a cache, and one of a
-    sliding window, without padding, also says so: `attention` then reads none, and skips the keys
-    outside of a window. One of a few queries behind a cache of fixed size says how far that is
-    filled, which is known on the GPU alone.
+    That holds in a captured graph and in compiled code as well, where versions of transformers make
+    a mask of what the numbers of tokens say already. A mask of several queries behind a cache, and
+    one of a sliding window, without padding, also says so: `attention` then reads none, and skips
+    the keys outside of a window. One of a few queries behind a cache of fixed size says how far
+    that is filled, which is known on the GPU alone.
     """
     from transformers.masking_utils import sdpa_mask
 
+    if "q_length" not in named:  # an older version, which counts its tokens on the GPU
+        return sdpa_mask(*args, **named)
     if _needs_none(named):
         return None
     made = sdpa_mask(*args, **named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import Tensor
@@ -9,17 +10,26 @@ from torch.nn import Module
 
 import warpsmith
 from warpsmith.nn import calls
+from warpsmith.patching import decorators
 from warpsmith.patching.compiled import left
 from warpsmith.patching.norms import takes_residual
 from warpsmith.patching.rope import ROPE
-from warpsmith.patching.rules import Left, Rule, reads
+from warpsmith.patching.rules import CACHE, Left, Rule, reads
+
+#: The arguments of the forward that this one stands for.
+_TAKEN = [
+    ("self", "hidden_states", "position_embeddings", "attention_mask", name, "kwargs")
+    for name in CACHE
+]
 
 
 def make_attention(base: type[Module], option: Any) -> dict[str, Any]:
-    found: Any = base.forward
+    found: Any = inspect.unwrap(base.forward)
     names = found.__globals__
     registry, eager = names["ALL_ATTENTION_FUNCTIONS"], names["eager_attention_forward"]
     plain_rope = names["apply_rotary_pos_emb"]
+    # a cache of the newer name is also shown what attention is given, which it may add to
+    shown = CACHE[0] in inspect.signature(found).parameters
 
     def turned(self: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         weights = (self.q_norm.weight, self.k_norm.weight)
@@ -35,6 +45,7 @@ def make_attention(base: type[Module], option: Any) -> dict[str, Any]:
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor | None = None,
+        cache: Any = None,
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
@@ -45,8 +56,9 @@ def make_attention(base: type[Module], option: Any) -> dict[str, Any]:
         )
         q, k = turned(self, q, k, *position_embeddings)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if past_key_values is not None:
-            k, v = past_key_values.update(k, v, self.layer_idx)
+        cache = past_key_values if cache is None else cache
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer_idx, **({"kwargs": kwargs} if shown else {}))
         attend = registry.get_interface(self.config._attn_implementation, eager)
         out, weights = attend(
             self,
@@ -61,11 +73,14 @@ def make_attention(base: type[Module], option: Any) -> dict[str, Any]:
         )
         return self.o_proj(out.reshape(*rows, -1).contiguous()), weights
 
-    return {"forward": forward}
+    return {"forward": decorators.around(forward, base.forward)}
 
 
 def _option(module: Any) -> None:
     ROPE.option(module)
+    taken = tuple(inspect.signature(type(module).forward).parameters)
+    if taken not in _TAKEN:
+        raise Left("its forward takes other arguments")
     for norm in (module.q_norm, module.k_norm):
         if not takes_residual(norm) or norm.variance_epsilon != module.q_norm.variance_epsilon:
             raise Left("the norms of its heads are not served here, or have hooks")

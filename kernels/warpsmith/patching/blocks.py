@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from warpsmith.patching import decorators
 from warpsmith.patching.norms import takes_residual
 from warpsmith.patching.rules import Left, Rule, reads
 
@@ -65,13 +66,17 @@ def make_block(base: type[Module], option: Any) -> dict[str, Any]:
             x = getattr(self, block.after_mlp)(x)
         return residual + x
 
-    return {"forward": forward}
+    return {"forward": decorators.around(forward, plain)}
 
 
 def _rule(block: Block, norm: str, names: str) -> Rule:
     def option(module: Module) -> Block:
         if not takes_residual(getattr(module, block.second, None)):
             raise Left(f"{block.second} is not served here, or has hooks")
+        forward = type(module).forward
+        decorators.around(forward, forward)  # or `Left`
+        if "output_attentions" in inspect.signature(forward).parameters:
+            raise Left("it may return the weights of its attention, too")
         return block
 
     return Rule("residuals", f"add_{norm}", make_block, reads(names), option)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -14,9 +14,10 @@ import warpsmith
 from warpsmith.nn import calls
 from warpsmith.patching import swap
 from warpsmith.patching.losses import IGNORED, causal_lm_loss, shifted, standing_for
-from warpsmith.patching.rules import Left, Rule, reads
+from warpsmith.patching.rules import CACHE, Left, Rule, reads
 
-_PASSED = ("past_key_values", "hidden_states", "attentions")
+#: What keeps the logits that are asked for: a slice, from transformers 5.21 on a function.
+_KEEPS = ("slice_logits_to_keep", "int isinstance slice")
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,11 @@ class Head:
 
     Args:
         output: the class of what the model returns, by its name in the model's module.
-        passed: what the body returns that the model returns, too.
         capped: whether `final_logit_softcapping` of the config bounds the logits.
         routed: whether the loss of the routers is added where their logits are asked for.
     """
 
     output: str = "CausalLMOutputWithPast"
-    passed: tuple[str, ...] = _PASSED
     capped: bool = False
     routed: bool = False
 
@@ -42,6 +41,8 @@ def make_head(base: type[Module], option: Any) -> dict[str, Any]:
     original = inspect.unwrap(plain)
     positional = tuple(inspect.signature(original).parameters)[1:]
     output = original.__globals__[head.output]
+    # what the body returns that the model returns, too
+    passed = [f.name for f in fields(output) if f.name in original.__code__.co_names]
     balancing = original.__globals__["load_balancing_loss_func"] if head.routed else None
 
     @functools.wraps(plain)
@@ -72,7 +73,7 @@ def make_head(base: type[Module], option: Any) -> dict[str, Any]:
         )
         if items is not None:
             loss = loss / (items.to(loss.device) if isinstance(items, torch.Tensor) else items)
-        more = {name: getattr(found, name) for name in head.passed}
+        more = {name: getattr(found, name) for name in passed}
         if balancing is not None and given["output_router_logits"]:
             more["aux_loss"] = balancing(
                 found.router_logits,
@@ -111,7 +112,7 @@ def _fuses(self: Any, given: dict[str, Any]) -> bool:
     )
 
 
-def _rule(head: Head, names: str) -> Rule:
+def _rule(head: Head, *names: str) -> Rule:
     def option(module: Any) -> Head:
         why = _unlike(module.lm_head)
         if why is not None:
@@ -120,19 +121,22 @@ def _rule(head: Head, names: str) -> Rule:
             raise Left("its loss is not that of the next token")
         return head
 
-    names = f"{names} {head.output} {' '.join(head.passed)}"
-    names += " model config int isinstance lm_head loss_function slice vocab_size"
-    return Rule("fused_loss", "fused_linear_cross_entropy", make_head, reads(names), option)
+    every = f"{head.output} hidden_states attentions"
+    every += " model config lm_head loss_function vocab_size"
+    versions = [f"{every} {x} {y} {z}" for x in names for y in CACHE for z in _KEEPS]
+    return Rule("fused_loss", "fused_linear_cross_entropy", make_head, reads(*versions), option)
 
 
 HEAD = _rule(Head(), "last_hidden_state")
 CAPPED = _rule(Head(capped=True), "last_hidden_state final_logit_softcapping torch tanh")
 ROUTED = _rule(
-    Head("MoeCausalLMOutputWithPast", passed=(*_PASSED, "router_logits"), routed=True),
-    "last_hidden_state output_router_logits load_balancing_loss_func num_experts "
+    Head("MoeCausalLMOutputWithPast", routed=True),
+    "last_hidden_state output_router_logits router_logits load_balancing_loss_func num_experts "
     "num_experts_per_tok router_aux_loss_coef to device",
 )
 #: Its logits are not capped, whatever the config says.
 GEMMA3_IMAGES = _rule(
-    Head("Gemma3CausalLMOutputWithPast", passed=(*_PASSED, "image_hidden_states")), "text_config"
+    Head("Gemma3CausalLMOutputWithPast"),
+    "text_config image_hidden_states",
+    "text_config image_outputs",
 )

@@ -6,6 +6,7 @@ and gets another function of that name.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import FunctionType
 from typing import Any
@@ -15,6 +16,7 @@ from torch.nn import Module
 
 import warpsmith
 from warpsmith.nn import calls
+from warpsmith.patching import decorators
 from warpsmith.patching.compiled import left
 from warpsmith.patching.rules import Left, Rule, check_reads, reads
 
@@ -24,7 +26,7 @@ _KNOWN = reads("unsqueeze rotate_half", "unsqueeze rotate_half shape torch cat")
 
 
 def make_rope(base: type[Module], option: Any) -> dict[str, Any]:
-    forward: Any = base.forward
+    forward: Any = inspect.unwrap(base.forward)
     plain = forward.__globals__[_NAME]
 
     def apply_rotary_pos_emb(
@@ -49,16 +51,17 @@ def make_rope(base: type[Module], option: Any) -> dict[str, Any]:
     )
     rebound.__kwdefaults__ = forward.__kwdefaults__
     rebound.__annotations__ = dict(forward.__annotations__)
-    return {"forward": rebound}
+    return {"forward": decorators.around(rebound, base.forward)}
 
 
 def _option(module: Module) -> None:
-    forward = type(module).forward
+    plain = type(module).forward
+    forward: Any = inspect.unwrap(plain)
+    decorators.around(forward, plain)  # or `Left`
     home = sys.modules.get(type(module).__module__)
-    if not isinstance(forward, FunctionType) or hasattr(forward, "__wrapped__"):
-        raise Left("its forward is decorated")
     rotary = getattr(home, _NAME, None)
-    if rotary is None or _NAME not in forward.__code__.co_names:
+    code = getattr(forward, "__code__", None)
+    if rotary is None or code is None or _NAME not in code.co_names:
         raise Left(f"its forward does not call {_NAME}")
     check_reads(rotary, _KNOWN)
 

@@ -11,6 +11,9 @@ from torch.nn import Module
 
 from warpsmith.patching.swap import Make
 
+#: What models of transformers call the cache of keys and values, the newest name first.
+CACHE = ("cache", "past_key_values")
+
 
 class Left(Exception):
     """Why a module is left as it is."""

@@ -17,8 +17,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from warpsmith.patching import swap
+from warpsmith.patching.rules import CACHE
 
-_TAKES = ("attention_mask", "position_ids", "past_key_values", "use_cache")
+_TAKES = {"attention_mask", "position_ids", "use_cache"}
+#: What may say that a sequence does not begin at 0.
+_TELLS = ("attention_mask", "position_ids", *CACHE)
 
 
 @functools.cache
@@ -30,8 +33,15 @@ def _nothing() -> type[Any]:
         def __init__(self) -> None:
             super().__init__(layers=[])
 
-        def update(self, k: Tensor, v: Tensor, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
-            return k, v
+        def update(
+            self,
+            key_states: Tensor,
+            value_states: Tensor,
+            layer_idx: int,
+            *args: Any,
+            **kwargs: Any,
+        ) -> tuple[Tensor, Tensor]:
+            return key_states, value_states
 
         def get_seq_length(self, layer_idx: int = 0) -> int:
             return 0
@@ -52,6 +62,7 @@ def _nothing() -> type[Any]:
 def make_model(base: type[Module], option: Any) -> dict[str, Any]:
     plain: Any = base.forward
     positional = tuple(inspect.signature(inspect.unwrap(plain)).parameters)[1:]
+    cache = next(name for name in CACHE if name in positional)
     nothing = _nothing()
 
     @functools.wraps(plain)
@@ -62,12 +73,12 @@ def make_model(base: type[Module], option: Any) -> dict[str, Any]:
         cached = given.get("use_cache")
         cached = self.config.use_cache if cached is None else cached
         checkpointed = self.training and self.gradient_checkpointing  # which warns of a cache
-        told = any(given.get(name) is not None for name in _TAKES[:3])
+        told = any(given.get(name) is not None for name in _TELLS)
         if told or cached or checkpointed or given.get("return_dict") is False:
             return plain(self, *args, **named)
-        given["past_key_values"] = nothing()
+        given[cache] = nothing()
         found = plain(self, **given)
-        kept = {name: x for name, x in found.items() if name != "past_key_values"}
+        kept = {name: x for name, x in found.items() if name != cache}
         return type(found)(**kept)
 
     return {"forward": forward}
@@ -77,11 +88,14 @@ def _takes(module: Module) -> bool:
     """Whether it is the part of a model that makes positions and masks."""
     forward = inspect.unwrap(type(module).forward)
     code = getattr(forward, "__code__", None)
+    if code is None:
+        return False
+    parameters = set(inspect.signature(forward).parameters)
     return (
-        code is not None
-        and "create_causal_mask" in code.co_names
+        "create_causal_mask" in code.co_names
         and {"DynamicCache", "arange"} <= set(code.co_names)
-        and set(_TAKES) <= set(inspect.signature(forward).parameters)
+        and parameters >= _TAKES
+        and not parameters.isdisjoint(CACHE)
         and hasattr(module, "gradient_checkpointing")
         and hasattr(getattr(module, "config", None), "use_cache")
         and not getattr(module.config, "add_cross_attention", False)
@@ -92,6 +106,10 @@ def _takes(module: Module) -> bool:
 
 
 def patch(model: Module) -> None:
+    from transformers.cache_utils import Cache
+
+    if "query_length" not in inspect.signature(Cache.get_mask_sizes).parameters:
+        return  # an older version, whose caches are asked for something else
     for module in model.modules():
         if _takes(module):
             swap.swap(module, make_model, None)
