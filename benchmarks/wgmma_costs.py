@@ -16,7 +16,7 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +36,8 @@ from warpsmith.native import csrc
 
 HEADER = csrc.CSRC / "gemm" / "wgmma_costs.h"
 SLICES = (1, 2, 3, 4, 6, 8)
+#: Of device time for each tile and number of slices of a case.
+SECONDS = 0.01
 SQUARES = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 #: Rows through the weights [n, k] of language models.
 WEIGHTS = ((4096, 4096), (28672, 4096), (4096, 14336), (6144, 4096), (7168, 2048), (2112, 7168))
@@ -78,22 +80,26 @@ def with_a_chance(sizes: Sizes) -> Iterator[tuple[int, int]]:
             yield tile, found.slices
 
 
-def microseconds(sets: Sequence[tuple[torch.Tensor, torch.Tensor]], guess: float) -> float:
-    """The median of bursts of the rung, which walk over sets of operands."""
-    burst = max(3, int(3000 / guess))
+def timed(
+    sets: Sequence[tuple[torch.Tensor, torch.Tensor]], chosen: Iterable[tuple[int, int]]
+) -> list[dict[str, Any]]:
+    """Tiles and slices in turns, on operands that are not in L2."""
 
-    def once() -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for i in range(burst):
-            a, b = sets[i % len(sets)]
-            torch.ops.warpsmith.matmul.rung(a, b, rung="wgmma_peak", accumulator="f32")
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / burst * 1e3
+    def calls(tile: int, slices: int) -> timing.Implementation:
+        def call(i: int) -> torch.Tensor:
+            os.environ["WARPSMITH_WGMMA_TILE"] = f"{tile}/{slices}"
+            return torch.ops.warpsmith.matmul.rung(*sets[i], rung="wgmma_peak", accumulator="f32")
 
-    once()
-    return statistics.median(once() for _ in range(5))
+        return call
+
+    every = {f"{tile}/{slices}": (tile, slices) for tile, slices in chosen}
+    functions = {name: calls(*of) for name, of in every.items()}
+    times = timing.measure(functions, sets=len(sets), seconds=SECONDS)
+    os.environ.pop("WARPSMITH_WGMMA_TILE", None)
+    return [
+        {"tile": tile, "slices": slices, "us": times[name].ms * 1e3}
+        for name, (tile, slices) in every.items()
+    ]
 
 
 def operands(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,15 +116,10 @@ def measured() -> list[Row]:
         count = timing.sets_for(2 * (m * k + n * k + m * n), timing.l2_bytes())
         sets = [operands(m, n, k) for _ in range(count)]
         sizes = sizes_of(m, n, k, properties.multi_processor_count)
-        guess = max(2 * m * n * k / 600e6, (m * k + n * k + m * n) * 2 / 3e6, 5.0)
-        found: list[dict[str, Any]] = []
-        for tile, slices in with_a_chance(sizes):
-            os.environ["WARPSMITH_WGMMA_TILE"] = f"{tile}/{slices}"
-            found.append({"tile": tile, "slices": slices, "us": microseconds(sets, guess)})
-        os.environ.pop("WARPSMITH_WGMMA_TILE", None)
+        found = timed(sets, with_a_chance(sizes))
         sms = properties.multi_processor_count
         rows.append({"m": m, "n": n, "k": k, "sm_count": sms, "times": found})
-        best: dict[str, Any] = min(found, key=lambda f: f["us"])
+        best = min(found, key=lambda f: f["us"])
         chosen = wgmma_plan.choose(sizes)
         print(f"{m}x{n}x{k}: {MENU[best['tile']]}, {best['slices']} slices, {best['us']:.1f} us")
         print(f"  chosen: {chosen}", flush=True)

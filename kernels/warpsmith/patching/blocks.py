@@ -74,7 +74,7 @@ def _rule(block: Block, norm: str, names: str) -> Rule:
         if not takes_residual(getattr(module, block.second, None)):
             raise Left(f"{block.second} is not served here, or has hooks")
         forward = type(module).forward
-        decorators.around(forward, forward)  # or `Left`
+        decorators.check(forward)
         if "output_attentions" in inspect.signature(forward).parameters:
             raise Left("it may return the weights of its attention, too")
         return block

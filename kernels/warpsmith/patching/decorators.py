@@ -36,6 +36,15 @@ def around(function: Callable[..., Any], plain: Callable[..., Any]) -> Callable[
     return functools.update_wrapper(copied, function)
 
 
+def check(plain: Callable[..., Any]) -> None:
+    """Whether another function can take its place.
+
+    Raises:
+        Left: see `around`.
+    """
+    around(plain, plain)
+
+
 def _holds(cell: CellType, function: Callable[..., Any]) -> bool:
     try:
         return cell.cell_contents is function

@@ -57,7 +57,7 @@ def make_rope(base: type[Module], option: Any) -> dict[str, Any]:
 def _option(module: Module) -> None:
     plain = type(module).forward
     forward: Any = inspect.unwrap(plain)
-    decorators.around(forward, plain)  # or `Left`
+    decorators.check(plain)
     home = sys.modules.get(type(module).__module__)
     rotary = getattr(home, _NAME, None)
     code = getattr(forward, "__code__", None)

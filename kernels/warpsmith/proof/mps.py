@@ -1,7 +1,6 @@
 """NVIDIA's Multi-Process Service, under which processes run their kernels on a GPU at once.
 
-Without it they take turns of a millisecond or more, and one that waits for many small kernels
-mostly waits for its turn: a verification by 15 processes takes some five times as long.
+Without it they take turns, and one that waits for many small kernels mostly waits for its turn.
 """
 
 from __future__ import annotations

@@ -105,10 +105,7 @@ def _entries(
         only = rungs.get(name)
         if only is not None and name in entries:
             before = entries[name]
-            fresh = {r: c for r, c in code.get("rungs", {}).items() if r in only}
-            there = code.get("rungs", {})
-            verified = {r: c for r, c in before.get("rungs", {}).items() if r in there}
-            entries[name] = {**before, "failed": failed, "rungs": {**verified, **fresh}}
+            entries[name] = {**before, "failed": failed, "rungs": _renewed(before, code, only)}
             continue
         entries[name] = {
             "date": date,
@@ -119,6 +116,13 @@ def _entries(
             **code,
         }
     return entries
+
+
+def _renewed(before: Entry, code: Mapping[str, Any], only: frozenset[str]) -> dict[str, str]:
+    """The digests of rungs in an entry of which only some were done again."""
+    there = code.get("rungs", {})
+    kept = {rung: digest for rung, digest in before.get("rungs", {}).items() if rung in there}
+    return {**kept, **{rung: digest for rung, digest in there.items() if rung in only}}
 
 
 def _seconds(results: Sequence[Any]) -> dict[str, float]:
@@ -175,10 +179,9 @@ def record_sanitizer(
 
     def entry(name: str, before: Entry) -> dict[str, Any]:
         code = examined_code(name, lock)
-        if name in (rungs or {}):
-            alike = _same_rungs(before, code)
-            only = rungs[name] if rungs else frozenset()
-            code["rungs"] = {r: c for r, c in code["rungs"].items() if r in alike or r in only}
+        only = (rungs or {}).get(name)
+        if only is not None:
+            code["rungs"] = _renewed(before, code, only)
         return {
             "date": environment["date"],
             "gpu": environment["gpu"],
@@ -208,11 +211,6 @@ def is_examined(name: str, entry: Entry | None, lock: Lock | None) -> bool:
     return all(entry.get(key) == value for key, value in now.items())
 
 
-def _same_rungs(entry: Entry, code: Mapping[str, Any]) -> set[str]:
-    known = entry.get("rungs", {})
-    return {rung for rung, digest in code.get("rungs", {}).items() if known.get(rung) == digest}
-
-
 def not_examined(path: Path, ops: Iterable[Op]) -> tuple[list[Op], dict[str, frozenset[str]]]:
     """Of operators, those that compute-sanitizer has not seen as they are, by its record; and by
     name their rungs that it has not seen, where it found nothing in the others as they are.
@@ -226,13 +224,11 @@ def not_examined(path: Path, ops: Iterable[Op]) -> tuple[list[Op], dict[str, fro
 
 def _unseen(entry: Entry | None, op: Op, lock: Lock | None) -> frozenset[str]:
     """The rungs to examine; empty for all of them."""
-    now = examined_code(op.name, lock)
-    if not entry or not now or entry.get("nvcc") != now["nvcc"]:
+    parts = frozenset(changed(op.name, entry, lock))
+    if parts & {"all", "nvcc"} or not all(tool["ok"] for tool in (entry or {})["tools"].values()):
         return frozenset()
-    if not all(tool["ok"] for tool in entry["tools"].values()):
-        return frozenset()
-    seen = _same_rungs(entry, now)
-    return frozenset(now["rungs"].keys() - seen) if seen else frozenset()
+    rungs = frozenset(rung.name for rung in op.ladder)
+    return parts & rungs if not rungs <= parts else frozenset()
 
 
 # --- staleness ------------------------------------------------------------------------------------
