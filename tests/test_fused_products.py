@@ -346,7 +346,7 @@ def test_qkv_of_which_one_part_is_used() -> None:
 
 PROGRAM = """
 #include <cstdio>
-#include "gemm/fused_linear/wgmma.h"
+#include "gemm/fused_linear/wgmma_plan.h"
 using namespace warpsmith;
 int main() {
   for (const int tile : kFusedTiles) std::printf("%d\\n", tile);

@@ -8,8 +8,8 @@
 #include "gemm/fused_linear/wgmma.h"
 
 #include "gemm/fused_linear/sum_slices.h"
+#include "gemm/fused_linear/wgmma_plan.h"
 #include "gemm/wgmma.h"
-#include "gemm/wgmma_plan.h"
 #include "host/registry.h"
 
 namespace warpsmith {
@@ -26,17 +26,6 @@ const char* takes(const FusedArgs& p) {
   const bool up = p.ends != Ends::gate || operand_has_map(p, p.up, p.k, p.n);
   if (!operands_have_maps(p) || !up) return kNeedsLinesForMaps;
   return needs_tiles_in_grid(p);
-}
-
-WgmmaChoice choose_fused(const FusedArgs& p) {
-  WgmmaProblem problem = wgmma_problem(p);
-  if (p.ends == Ends::gate) problem.n *= 2;
-  if (!may_split(p)) problem.most_slices = 1;
-  WgmmaChoice best;
-  for (const int tile : kFusedTiles) {
-    if (fits_ends(kWgmmaMenu[tile], p.ends)) take_cheaper(best, problem, kWgmmaMenu[tile], tile);
-  }
-  return best;
 }
 
 void launch(const FusedArgs& p, cudaStream_t stream) {
