@@ -13,6 +13,7 @@ import warpsmith
 
 HALF = torch.bfloat16
 X = torch.randn(4, 6, 16, generator=torch.Generator().manual_seed(0))
+X2 = torch.randn(4, 6, 16, generator=torch.Generator().manual_seed(5))
 W, B = (torch.randn(16, generator=torch.Generator().manual_seed(k)) for k in (1, 2))
 W2, B2 = (torch.randn(6, 16, generator=torch.Generator().manual_seed(k)) for k in (3, 4))
 EPS = torch.finfo(torch.float32).eps
@@ -110,6 +111,18 @@ PAIRS: dict[str, tuple[Call, Call]] = {
         lambda: warpsmith.dropout_add_rms_norm(X.half(), X.to(HALF), W.to(HALF))[1],
         lambda: X.half() + X.to(HALF),
     ),
+    "add rms, a bias": (
+        lambda: warpsmith.add_rms_norm(X, X2, W, bias=B)[0],
+        lambda: F.rms_norm(X + X2, (16,), W, 1e-6) + B,
+    ),
+    "add rms, a bias and no residual": (
+        lambda: warpsmith.add_rms_norm(X, None, W, bias=B)[0],
+        lambda: F.rms_norm(X, (16,), W, 1e-6) + B,
+    ),
+    "dropout add rms, a bias": (
+        lambda: warpsmith.dropout_add_rms_norm(X, X2, W, bias=B)[0],
+        lambda: F.rms_norm(X + X2, (16,), W, 1e-6) + B,
+    ),
     "group, parameters of two dtypes": (
         lambda: warpsmith.group_norm(X, 2, W[:6].to(HALF), B[:6]),
         lambda: F.group_norm(X, 2, W[:6].to(HALF).float(), B[:6]),
@@ -134,6 +147,37 @@ def test_the_rounding_of_llama() -> None:
     once = (normed * weight.float()).to(HALF)
     assert not torch.equal(wanted, once)
     assert torch.equal(warpsmith.rms_norm(x, weight), once)
+
+
+@pytest.mark.parametrize("op", ["add_rms_norm", "dropout_add_rms_norm"])
+@pytest.mark.parametrize("zero_centered", [False, True])
+def test_the_rounding_of_llama_behind_a_residual(op: str, zero_centered: bool) -> None:
+    """As Hugging Face writes it, bit for bit: into tensors of the caller, too."""
+    function = getattr(warpsmith, op)
+    x, residual, weight = X.to(HALF), X2.to(HALF), W.to(HALF)
+    h = x + residual
+    wide = h.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    factor = 1.0 + weight if zero_centered else weight
+    given = {"zero_centered": zero_centered, "rounding": "before_weight"}
+    y, found = function(x, residual, weight, **given)
+    assert torch.equal(y, factor * normed.to(HALF))
+    assert torch.equal(found, h)
+    assert not torch.equal(function(x, residual, weight, zero_centered=zero_centered)[0], y)
+    out = torch.empty_like(y), torch.empty_like(h)
+    into = function(x, residual, weight, **given, out=out)
+    assert all(a is b for a, b in zip(into, out, strict=True))
+    assert torch.equal(out[0], y)
+    assert torch.equal(out[1], h)
+    trained = weight.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(
+        function(x, residual, trained, **given)[0].float().sum(), trained
+    )
+    torch.testing.assert_close(gradient, normed.to(HALF).float().sum((0, 1)).to(HALF))
+    with pytest.raises(RuntimeError, match=f"{op}: not differentiable with out"):
+        function(x, residual, trained, **given, out=out)
+    with pytest.raises(ValueError, match=f"{op}: expected rounding to be"):
+        function(x, residual, weight, rounding="twice")
 
 
 def test_gradients_reach_every_parameter() -> None:

@@ -209,6 +209,8 @@ def add_rms_norm(
     eps: float = RMS_EPS,
     zero_centered: bool = False,
     *,
+    bias: Tensor | None = None,
+    rounding: str = "once",
     out: Pair | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -228,6 +230,9 @@ def add_rms_norm(
         weight: [n], in the dtype of x or f32; None for ones.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        bias: [n], added to y by PyTorch's kernels, after it was rounded.
+        rounding: "once", or "before_weight", as Llama's norm in Hugging Face: y to the dtype of x,
+            times the weight, and rounded again.
         out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
             are returned; without a residual None for h, which is x itself. Not differentiable, and
             with no variant.
@@ -240,12 +245,22 @@ def add_rms_norm(
     Raises:
         RuntimeError: x is not floating-point or 0-d; residual or weight has another shape, dtype or
             device; the variant cannot take the input.
-        ValueError: the variant does not exist, or comes with out.
+        ValueError: the variant or the rounding does not exist; the variant comes with out.
 
     Reference:
         Zhang & Sennrich 2019, Root Mean Square Layer Normalization,
         https://arxiv.org/abs/1910.07467
     """
+    if bias is not None or rounding != "once":
+        return arguments.residual_parameters(
+            "add_rms_norm",
+            lambda w: add_rms_norm(x, residual, w, eps, zero_centered, out=out, variant=variant),
+            weight,
+            bias,
+            rounding,
+            zero_centered,
+            out,
+        )
     if not arguments.taken(x, residual, weight):
         (residual,), (weight,) = (arguments.fitting(x, a) for a in (residual, weight))
     if out is not None:

@@ -142,6 +142,36 @@ def times(y: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tenso
     return wide.to(y.dtype)
 
 
+def residual_parameters(
+    op: str,
+    run: Callable[[Tensor | None], tuple[Tensor, Tensor]],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    rounding: str,
+    zero_centered: bool,
+    out: Any,
+) -> tuple[Tensor, Tensor]:
+    """y and h of a residual norm with a bias, or with a rounding in front of its weight, which
+    PyTorch's kernels multiply by and add: `run(weight)` is the norm as its own kernels take it,
+    and `out` what it writes to.
+    """
+    check_rounding(op, rounding)
+    factor = None
+    if rounding == "before_weight" and weight is not None:
+        factor = 1.0 + weight if zero_centered else weight
+        weight = None
+    needs_gradient = any(isinstance(a, Tensor) and a.requires_grad for a in (factor, bias))
+    if out is not None and needs_gradient and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{op}: not differentiable with out; expected arguments that require no gradient"
+        )
+    y, h = run(weight)
+    if factor is None and bias is None:
+        return y, h
+    found = times(y, factor, bias)
+    return (found if out is None else y.copy_(found)), h
+
+
 def check_rounding(op: str, rounding: str) -> None:
     if rounding not in ROUNDINGS:
         known = " or ".join(repr(name) for name in ROUNDINGS)

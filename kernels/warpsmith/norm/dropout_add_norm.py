@@ -215,6 +215,8 @@ def dropout_add_rms_norm(
     eps: float = RMS_EPS,
     zero_centered: bool = False,
     *,
+    bias: Tensor | None = None,
+    rounding: str = "once",
     out: tuple[Tensor, Tensor] | None = None,
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -240,6 +242,8 @@ def dropout_add_rms_norm(
         offset: which of the independent streams of that seed; any 64-bit number.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
+        bias: [n], added to y by PyTorch's kernels, after it was rounded.
+        rounding: "once" or "before_weight", as in `add_rms_norm`.
         out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
             are returned. Not differentiable, and with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
@@ -250,11 +254,24 @@ def dropout_add_rms_norm(
     Raises:
         RuntimeError: x is not floating-point or 0-d; residual, weight or row_scale has another
             shape, dtype or device; p is no probability; the variant cannot take the input.
-        ValueError: the variant does not exist, or comes with out.
+        ValueError: the variant or the rounding does not exist; the variant comes with out.
 
     Reference:
         Huang et al. 2016, Deep Networks with Stochastic Depth, https://arxiv.org/abs/1603.09382
     """
+    if bias is not None or rounding != "once":
+        return arguments.residual_parameters(
+            "dropout_add_rms_norm",
+            lambda w: dropout_add_rms_norm(
+                x, residual, w, row_scale, p, seed, offset, eps, zero_centered, out=out,
+                variant=variant,
+            ),
+            weight,
+            bias,
+            rounding,
+            zero_centered,
+            out,
+        )  # fmt: skip
     if not arguments.taken(x, residual, weight):
         (residual,), (weight,) = (arguments.fitting(x, a) for a in (residual, weight))
     if rules := sharded.of(x):
