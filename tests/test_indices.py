@@ -71,7 +71,7 @@ HALVES = (torch.float16, torch.bfloat16)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [(name, dtype) for name in MOVES for dtype in (*HALVES, torch.float8_e5m2, torch.uint8)]
-    + [(name, dtype) for name in FLOATS_MOVE for dtype in HALVES],
+    + [(name, dtype) for name in FLOATS_MOVE for dtype in (*HALVES, torch.float8_e5m2)],
     ids=str,
 )
 def test_every_pattern_of_bits_is_moved_as_it_is(name: str, dtype: torch.dtype) -> None:
@@ -108,6 +108,12 @@ def test_masks_may_be_larger() -> None:
     assert torch.equal(grad, (~mask).expand(3, 4, 5, 6).sum((0, 2), keepdim=True)[0].to(x.dtype))
     with pytest.raises(RuntimeError, match=r"masked_fill: expected mask to broadcast to the shape"):
         warpsmith.masked_fill(torch.ones(4, 5), torch.ones(2, 4, 6, dtype=torch.bool), 0.0)
+
+
+def test_a_value_beyond_the_range_fills_with_infinity() -> None:
+    x, mask = torch.ones(4, dtype=torch.float16), torch.tensor([True, False, True, False])
+    y = warpsmith.masked_fill(x, mask, -1e9)
+    assert y.tolist() == [-torch.inf, 1, -torch.inf, 1]
 
 
 def test_a_table_of_integers_is_named() -> None:

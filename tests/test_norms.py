@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, twins
 from warpsmith.core.catalogue import DTYPES, Inputs
 from warpsmith.proof import testing
 from warpsmith.spec import philox
@@ -180,3 +180,21 @@ def test_gradients_of_residual_norms_are_judged_from_the_sum_they_keep(
 ) -> None:
     """It is rounded to the dtype of the residual, and stands for x in all of them."""
     assert catalogue.get(source + norm).starts_from_output
+
+
+@pytest.mark.parametrize("op", ["dropout_add_rms_norm", "dropout_add_layer_norm"])
+def test_a_factor_brings_back_what_dropout_sends_past_f32(op: str) -> None:
+    """Both factors of a row in one, in kernels, the twin and the reference: 2 * 3e38 is infinite,
+    2 * 3e38 / 8 is not.
+    """
+    x = torch.full((4, 8), 3e38)
+    stream = {"seed": 3, "offset": 1}
+    of = catalogue.get(op)
+    given = {"x": x, "residual": None, "row_scale": torch.full((4,), 1 / 8), "p": 0.5} | stream
+    args = tuple(given.get(a.name, a.default_value) for a in of.parsed.arguments)
+    found = [getattr(warpsmith, op)(**given)[1]]
+    if twins.triton_available():
+        found.append(testing.run_triton(of, args)[1])
+    kept = philox.keep_mask(x.shape, 0.5, 3, 1)
+    for h in found:
+        torch.testing.assert_close(h, torch.where(kept, 2 * 3e38 / 8, 0.0))

@@ -284,6 +284,8 @@ class Op:
     #: The derivative computes again what the forward pass had, and sets it against an output: what
     #: the two round apart does not cancel.
     recomputes: bool = False
+    #: The reference takes fp8 as it is, so that NaN keep their payload; otherwise through float32.
+    reads_fp8: bool = False
     #: Adds products element by element, which may cancel: what rounding each of them costs is then
     #: no part of the result's own size.
     cancels: bool = False

@@ -24,15 +24,16 @@ def upcast(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
 
 def reference(op: Op, args: tuple[Any, ...], function: Callable[..., Any] | None = None) -> Any:
     """The PyTorch reference at the arguments' own dtype; fp8, in which PyTorch cannot compute, goes
-    through float32 and its results into what the fake promises. Autocast, which is over for a
-    kernel by the time it runs, is so here too. `function`: what else to run in its place.
+    through float32 and its results into what the fake promises, unless the operator reads it.
+    Autocast, which is over for a kernel by the time it runs, is so here too. `function`: what else
+    to run in its place.
     """
     with torch.autocast(first_tensor(args).device.type, enabled=False):
         return _reference(op, args) if function is None else function(*args)
 
 
 def _reference(op: Op, args: tuple[Any, ...]) -> Any:
-    if not is_fp8(first_tensor(args).dtype):
+    if op.reads_fp8 or not is_fp8(first_tensor(args).dtype):
         return op.reference(*args)
     out = op.reference(*upcast(args, torch.float32))
     pairs = zip(out if isinstance(out, tuple) else (out,), promised(op, args), strict=True)

@@ -37,7 +37,7 @@ _NOT_THE_SPEC |= {"unproven", "source", "cancels", "plan", "sum_error", "coarse_
 _NOT_THE_SPEC |= {"yields", "torch_lacks"}
 #: Fields that came when there were digests: at their defaults they say nothing, so that all digests
 #: stay as they were.
-_LATER = {"recomputes", "twin_lacks", "too_large"}
+_LATER = {"recomputes", "twin_lacks", "too_large", "reads_fp8"}
 #: Likewise the last arguments of operators.
 _LATER_ARGUMENTS = {"blocks"}
 

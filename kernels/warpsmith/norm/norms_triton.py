@@ -122,9 +122,10 @@ def branched(
     """dropout(x) * row_scale for x [ROWS, BLOCK] from column `start` on, of rows [ROWS, 1]. GROUPS:
     columns come in groups of four.
     """
-    x *= keep_scale
+    factor = keep_scale  # of both, which may bring back what one alone sends past f32
     if HAS_ROW_SCALE:
-        x *= tl.load(row_scale_ptr + row, mask=row < rows, other=0.0)
+        factor *= tl.load(row_scale_ptr + row, mask=row < rows, other=0.0)
+    x *= factor
     if DROPS:
         if GROUPS:
             group = (row * cols + start) // 4 + tl.arange(0, BLOCK // 4)[None, :]

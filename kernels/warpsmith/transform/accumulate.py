@@ -324,6 +324,7 @@ op_index_add = catalogue.add(
             _of_index_add,
             {"scan": "index_add_small_index_{dtype}", "sorted": "index_add_large_index_{dtype}"},
         ),
+        reads_fp8=True,
         triton="accumulate_triton:index_add",
         fake=lambda x: x.new_empty(x.shape),
         check=lambda x, dim, index, source: _check_index_add("index_add", x, dim, index, source),
@@ -345,6 +346,7 @@ op_in_place = catalogue.add(
             x, dim, index, source, alpha, "index_add_inplace"
         ),
         ladder=_ladder(_of_in_place),
+        reads_fp8=True,
         triton="accumulate_triton:index_add_inplace",
         fake=lambda: None,
         check=_check_in_place,
@@ -365,6 +367,7 @@ op_index_put = catalogue.add(
         **_FAMILY,
         reference=lambda x, index, values, accumulate: _index_put(x, index, values, accumulate),
         ladder=_ladder(_of_index_put, {"scan": "index_put_accumulate_{dtype}"}),
+        reads_fp8=True,
         triton="accumulate_triton:index_put",
         fake=lambda x: x.new_empty(x.shape),
         check=lambda x, index, values: _check_index_put(x, index, values),

@@ -12,7 +12,7 @@ from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FLOATS, FP8, PACK, Cost, Gradients, Op, Rung
 from warpsmith.spec import memory
 from warpsmith.spec.bits import as_bits
-from warpsmith.spec.checks import check_dim, shape_text
+from warpsmith.spec.checks import check_dim, shape_text, wide_dtype
 from warpsmith.spec.rows import MOST_ROWS, address
 from warpsmith.transform import gather_cases as cases
 from warpsmith.transform import indices
@@ -59,8 +59,7 @@ def _embedding(weight: Tensor, at: Tensor, scale: float) -> Tensor:
     rows = weight[indices.inside("embedding", at, weight.shape[0])]
     if scale == 1.0:
         return rows
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    return (rows.to(wide) * scale).to(weight.dtype)
+    return (rows.to(wide_dtype(weight.dtype)) * scale).to(weight.dtype)
 
 
 def _index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -256,6 +255,7 @@ op_embedding = catalogue.add(
             grad, weight_rows, indices, padding_idx, scale
         ),
         saves={"weight_rows": lambda weight: weight.shape[0]},
+        reads_fp8=True,
         elementwise=True,
         samples=cases.EMBEDDING,
         errors=cases.EMBEDDING_ERRORS,

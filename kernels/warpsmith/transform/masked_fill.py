@@ -173,7 +173,8 @@ op = catalogue.add(
     Op(
         "masked_fill(Tensor x, Tensor mask, float value) -> Tensor",
         family="transform",
-        reference=lambda x, mask, value: x.masked_fill(mask, value),
+        reference=lambda x, mask, value: torch.where(mask, x.new_full((), value), x),
+        reads_fp8=True,
         ladder=(
             Rung(
                 "naive",
@@ -222,7 +223,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: float, *, variant: str | None = 
     Args:
         x: f32, f16 or bf16 (f64 without a kernel); what is not contiguous is copied.
         mask: bool, of a shape that broadcasts to that of `x`; or both broadcast to a larger one.
-        value: rounded to the dtype of `x`.
+        value: rounded to the dtype of `x`; beyond its range infinite, where PyTorch refuses.
         variant: one rung by name instead of the best one.
 
     Returns:
