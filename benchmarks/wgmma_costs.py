@@ -3,7 +3,9 @@
 chance on this GPU, and fits the costs to the times; `--fit <file>` fits to times that were taken.
 
 Writes `csrc/gemm/wgmma_costs.h` and `kernels/warpsmith/gemm/wgmma_costs.json`, and says how much
-slower than the best of all tiles the chosen one is, on average and at most.
+slower than the best of all tiles the chosen one is, on average and at most. Calls choose among the
+first `kMeasuredTiles` of the menu (`csrc/gemm/wgmma_tiles.h`; `MEASURED` of `wgmma_plan.py`), which
+are raised by hand once tiles behind them have times.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ FITTED = (
     "store_in_turns",
     "once",
     "second_kernel",
+    "join",
     "partials_rate",
 )
 FACTORS = (0.5, 0.7, 0.85, 0.93, 1.07, 1.15, 1.3, 1.5, 2.0, 4.0)

@@ -190,6 +190,15 @@ def _rows() -> dict[str, Case]:
         found[f"add_layer_norm:{dim}"] = Case(
             warpsmith.add_layer_norm, (X, Y, W, B), (cut, cut, R, R), cut
         )
+        found[f"rms_norm:{dim}, of its output"] = Case(
+            lambda x, w: warpsmith.rms_norm(x, w, memory_efficient=True), (X, W), (cut, R), cut
+        )
+        found[f"layer_norm:{dim}, of its output"] = Case(
+            lambda x, w, b: warpsmith.layer_norm(x, w, b, memory_efficient=True),
+            (X, W, B),
+            (cut, R, R),
+            cut,
+        )
     channels = tensor(ROWS, 6, 5), tensor(6), tensor(6, salt=1)
     for label, groups, placed, result in (
         ("samples", 3, (Shard(0), R, R), Shard(0)),
@@ -230,6 +239,18 @@ def _losses() -> dict[str, Case]:
                 (LOGITS, TARGET),
                 (Shard(dim), Shard(0) if dim == 0 else R),
             )
+    shares = tensor(ROWS * TOKENS, CLASSES, salt=1).softmax(-1)
+    for where, dim in (("rows", 0), ("classes", 1)):
+        found[f"cross_entropy:probabilities, {where}"] = Case(
+            warpsmith.cross_entropy, (LOGITS, shares), (Shard(dim), Shard(dim)), constants=(1,)
+        )
+        found[f"cross_entropy:capped, {where}"] = Case(
+            lambda x, t: warpsmith.cross_entropy(
+                x, t, softcap=3.0, inplace_backward=True, return_lse=True
+            ),
+            (LOGITS, TARGET),
+            (Shard(dim), Shard(0) if dim == 0 else R),
+        )
     d_rows, weight, bias = tensor(ROWS * TOKENS, COLS), tensor(CLASSES, COLS), tensor(CLASSES)
     weights = tensor(CLASSES, salt=1).abs(), tensor(ROWS * TOKENS, salt=2).abs()
     fused: dict[str, dict[str, Any]] = {
@@ -294,12 +315,53 @@ def _products() -> dict[str, Case]:
     }
 
 
+def _epilogues() -> dict[str, Case]:
+    """What `linear` does beside the product."""
+    weight, bias, residual = tensor(6, COLS), tensor(6, salt=1), tensor(ROWS, TOKENS, 6)
+    linear = warpsmith.linear
+    whole: dict[str, Any] = {"scale": 0.5}
+    options: dict[str, dict[str, Any]] = {
+        "scaled": whole,
+        "kept": {**whole, "keep": True},
+        "activated": {"activation": "silu", "keep": True, "batch_invariant": True},
+        "largest": {"activation": "gelu", "amax": True},
+    }
+    found = {}
+    for where, placed, result in (
+        ("rows", (Shard(0), R, R, Shard(0)), Shard(0)),
+        ("columns", (R, Shard(0), Shard(0), Shard(2)), Shard(2)),
+        ("sums", (Shard(2), Shard(1), R, R), None),
+    ):
+        for label, given in options.items():
+            found[f"linear:{label}, {where}"] = Case(
+                lambda x, w, b, r, given=given: linear(x, w, b, residual=r, **given),
+                (X, weight, bias, residual),
+                placed,
+                result,
+            )
+        # the same but for the activation, of which PyTorch is to look the placements up again
+        for activation in ("none", "gelu"):
+            found[f"linear:{activation} of one batch, {where}"] = Case(
+                lambda x, w, b, a=activation: linear(x, w, b, a, batch_invariant=True),
+                (X, weight, bias),
+                placed[:3],
+            )
+        found[f"linear:a bias in f32, {where}"] = Case(
+            lambda x, w, b: linear(x.bfloat16(), w.bfloat16(), b).float(),
+            (X.sign(), weight.sign(), bias.sign()),  # whose sums 16 bits hold, of parts too
+            placed[:3],
+        )
+    return found
+
+
 CASES: dict[str, Case | None] = {
     **_elementwise(),
     **_drops(),
     **_rows(),
     **_losses(),
     **_products(),
+    **_epilogues(),
+    "cross_entropy:refused": None,
     "dropout:drawn": None,
     "FSDP2": None,
 }
@@ -399,7 +461,43 @@ def check_drawn(mesh: Any, device: str) -> None:
     assert torch.equal(*both.chunk(2))
 
 
-OTHERS = {"dropout:drawn": check_drawn, "FSDP2": check_fsdp}
+def check_refused(mesh: Any, device: str) -> None:
+    """What there is no rule for names the function that was called, and what to do."""
+    x, w = (distribute_tensor(t.to(device), mesh, [R]) for t in (X, W))
+    weight = distribute_tensor(tensor(6, COLS).to(device), mesh, [R])
+    at = distribute_tensor(TARGET[: ROWS * TOKENS].to(device), mesh, [R])
+    logits = distribute_tensor(LOGITS.to(device), mesh, [R])
+    calls: dict[str, Callable[[], Any]] = {
+        "cross_entropy: expected no return_accuracy of sharded logits; compare the argmax": (
+            lambda: warpsmith.cross_entropy(logits, at, return_accuracy=True)
+        ),
+        "rms_norm: expected no out beside sharded tensors; hand it x.to_local": (
+            lambda: warpsmith.rms_norm(x, w, out=torch.empty_like(x))
+        ),
+        "amax: expected no sharded tensors; hand it x.to_local": (lambda: warpsmith.amax(x)),
+        "fused_mlp: expected no sharded tensors; hand it x.to_local": (
+            lambda: warpsmith.fused_mlp(x, weight, weight.t(), weight)
+        ),
+        "rope: expected either all its tensors to be DTensors or none": (
+            lambda: warpsmith.rope(x.view(ROWS, TOKENS, 1, COLS), base=1e4)
+        ),
+        "rms_norm: expected either all its tensors to be DTensors or none": (
+            lambda: warpsmith.rms_norm(x, W.to(device))
+        ),
+        "linear: expected no grad_weight while compiling.* or of sharded tensors": (
+            lambda: warpsmith.linear(x, weight, grad_weight=torch.zeros(6, COLS, device=device))
+        ),
+    }
+    for said, call in calls.items():
+        with pytest.raises((RuntimeError, ValueError), match=said):
+            call()
+
+
+OTHERS = {
+    "cross_entropy:refused": check_refused,
+    "dropout:drawn": check_drawn,
+    "FSDP2": check_fsdp,
+}
 
 
 def main() -> None:

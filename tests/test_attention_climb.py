@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from warpsmith.attention.flash_attention import flash_attention_op
-from warpsmith.attention.ladder_climb import CLIMB
+from warpsmith.attention.ladder_climb import CLIMB, NAIVE
 from warpsmith.core import dispatch
 from warpsmith.core.catalogue import Rung
 
@@ -55,7 +55,7 @@ def test_short_heads_do_not_suit_the_rungs_of_long_ones(rung: Rung) -> None:
     assert suits != rung.name.startswith("large_")
 
 
-@pytest.mark.parametrize("rung", CLIMB, ids=lambda rung: rung.name)
+@pytest.mark.parametrize("rung", [NAIVE, *CLIMB], ids=lambda rung: rung.name)
 def test_the_climb_takes_no_options(rung: Rung) -> None:
     options = ({"softcap": 1.0}, {"return_max_logits": True}, {"scale": -1.0}, {"dropout_p": 0.5})
     when = LADDER[rung.name].when

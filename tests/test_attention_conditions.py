@@ -138,6 +138,69 @@ def test_a_window_has_two_sides(window: Any) -> None:
         warpsmith.flash_attention(q, q, q, window=window)
 
 
+# --- one rung for all sizes -----------------------------------------------------------------------
+
+INVARIANT_OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "window": {"causal": True, "window_left": 100},
+    "soft cap": {"softcap": 1.0},
+    "largest scores": {"return_max_logits": True},
+}
+
+
+def invariant(op: str, dtype: torch.dtype, d: int, b: int, m: int, n: int) -> dict[str, Any]:
+    """A call that is promised to have the bits of its rows alone."""
+    apart = op == "flash_attention"
+    q, k = (
+        torch.empty(
+            *((b, tokens) if apart else (b * tokens,)), heads, d, dtype=dtype, device="meta"
+        )
+        for tokens, heads in ((m, 4), (n, 2))
+    )
+    starts = torch.empty(b + 1, dtype=torch.int32, device="meta")
+    lengths = {"max_seqlen_q": m, "max_seqlen_k": n}
+    named = {} if apart else {"cu_seqlens_q": starts, "cu_seqlens_k": starts, **lengths}
+    return {"q": q, "k": k, "v": k, "scale": 0.1, "batch_invariant": True, **named}
+
+
+@pytest.mark.parametrize("options", INVARIANT_OPTIONS)
+@pytest.mark.parametrize("sm", [80, 89, 90])
+@pytest.mark.parametrize("op", ["flash_attention", "flash_attention_varlen"])
+def test_a_batch_does_not_choose_the_rung(op: str, sm: int, options: str) -> None:
+    """Another rung adds up in another order, which rows alone would not have."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for d in (8, 12, 64, 100, 128, 192, 256, 264, 512, 1000, 1024):
+            served = {
+                dispatch.which(op, sm=sm, **given, **INVARIANT_OPTIONS[options]).name
+                for b, m, n in (
+                    (1, 1, 1), (1, 1, 4096), (1, 1000, 1000), (1, 4096, 4096), (300, 1, 8192),
+                    (8, 8192, 8192), (65535, 64, 64),
+                )
+                for given in (invariant(op, dtype, d, b, m, n),)
+            }  # fmt: skip
+            assert len(served) == 1, (dtype, d, served)
+            assert served.isdisjoint({"triton", "reference"}), (dtype, d)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "d", "rung"),
+    [
+        (torch.float32, 64, "online"),
+        (torch.float32, 1024, "online"),
+        (torch.float32, 1032, "naive"),
+        (torch.bfloat16, 12, "online"),
+        (torch.bfloat16, 1032, "naive"),
+    ],
+)
+def test_scores_in_memory_are_for_heads_that_nothing_else_takes(
+    dtype: torch.dtype, d: int, rung: str
+) -> None:
+    for op in ("flash_attention", "flash_attention_varlen"):
+        found = dispatch.which(op, sm=80, **invariant(op, dtype, d, 1, 64, 64)).variant
+        assert found is not None
+        assert found.rung.name == rung
+
+
 # --- few queries ----------------------------------------------------------------------------------
 
 

@@ -286,3 +286,35 @@ def test_bits_that_pass_as_floats_are_not_cast(autocast_of_a_gpu: None) -> None:
         y = warpsmith.upsample_nearest2d(x, (6, 8))
         assert y.dtype == torch.int16
         assert y.shape == (1, 2, 6, 8)
+
+
+@pytest.mark.parametrize("function", ["flash_attention", "flash_attention_varlen"])
+def test_a_gate_of_attention_is_cast(function: str) -> None:
+    q, k, gate = (torch.randn(1, n, 2, 8, requires_grad=True) for n in (4, 6, 4))
+    lengths: tuple[Any, ...] = ()
+    if function == "flash_attention_varlen":
+        starts = [torch.tensor([0, n], dtype=torch.int32) for n in (4, 6)]
+        lengths = (*starts, 4, 6)
+    with torch.autocast("cpu", NARROW):
+        given = (x[0] if lengths else x for x in (q, k, k))
+        gates = gate[0] if lengths else gate
+        y = getattr(warpsmith, function)(*given, *lengths, gate=gates)
+    assert y.dtype == NARROW
+    assert [g.dtype for g in torch.autograd.grad(y.float().sum(), (q, k, gate))] == [WIDE] * 3
+
+
+@pytest.mark.parametrize("given", [NARROW, WIDE], ids=str)
+@pytest.mark.parametrize("cache", [NARROW, WIDE, torch.float8_e4m3fn], ids=str)
+def test_a_cache_keeps_its_dtype(cache: torch.dtype, given: torch.dtype) -> None:
+    caches = [torch.zeros(2, 9, 2, 8).to(cache) for _ in "kv"]
+    q, k = torch.randn(2, 1, 4, 8).to(given), torch.randn(2, 1, 2, 8).to(given)
+    lengths = torch.zeros(2, dtype=torch.int32)
+    fp8 = cache == torch.float8_e4m3fn
+    scales = dict.fromkeys(("k_scale", "v_scale"), torch.ones(())) if fp8 else {}
+    with torch.autocast("cpu", NARROW):
+        out = warpsmith.attention_with_kv_cache(q, *caches, lengths, k=k, v=k, **scales)
+    assert out.dtype == (given if fp8 else cache)
+    for x in caches:
+        assert x.dtype == cache
+        assert x[:, 0].float().ne(0).any()
+        torch.testing.assert_close(x[:, 0].float(), k[:, 0].float(), rtol=0.1, atol=0.02)

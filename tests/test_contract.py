@@ -255,6 +255,28 @@ def test_forward_mode(name: str) -> None:
         torch.func.jvp(ours, tensors, tangents)
 
 
+#: Forward over reverse mode, of a function of one tensor.
+OVER_REVERSE: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
+    "jvp of grad": lambda f, x: torch.func.jvp(torch.func.grad(f), (x,), (torch.ones_like(x),)),
+    "jacfwd of grad": lambda f, x: torch.func.jacfwd(torch.func.grad(f))(x),
+    "jvp of vjp": lambda f, x: torch.func.jvp(
+        lambda x: torch.func.vjp(f, x)[1](torch.ones(()))[0], (x,), (torch.ones_like(x),)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", OVER_REVERSE)
+@functions("forward")
+def test_forward_over_reverse_is_not_lost(name: str, how: str) -> None:
+    ours, _, (x, *rest) = case(name)
+
+    def total(x: Tensor) -> Tensor:
+        return sum(o.square().sum() for o in ours(x, *rest) if o.is_floating_point())  # type: ignore[return-value]
+
+    with pytest.raises(NotImplementedError, match=r"forward-mode|forward AD"):
+        OVER_REVERSE[how](total, x)
+
+
 def test_forward_mode_of_an_operator_itself() -> None:
     x = torch.randn(4)
     with pytest.raises(NotImplementedError, match="gelu: forward-mode derivatives"):

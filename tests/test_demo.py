@@ -84,6 +84,14 @@ def _outputs_exchanged(
     return x, torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
+def _not_turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return q, k
+
+
+def _turned_the_other_way(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return model._rope(q, k, cos, -sin)
+
+
 def _not_causal(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
     return model._attention(q, k, v, scale, False)
 
@@ -124,6 +132,8 @@ def _no_twins(monkeypatch: pytest.MonkeyPatch) -> None:
         ("add_rms_norm", _without_weight),
         ("add_rms_norm", _old_residual),
         ("add_rms_norm", _outputs_exchanged),
+        ("rope", _not_turned),
+        ("rope", _turned_the_other_way),
         ("flash_attention", _not_causal),
         ("flash_attention", _not_scaled),
         ("flash_attention", _heads_exchanged),
@@ -200,7 +210,7 @@ def test_bad_calls(arguments: list[str], message: str, capsys: pytest.CaptureFix
 
 
 def test_steps_fit_together() -> None:
-    known = set(model.INPUTS)
+    known = set(model.INPUTS + model.TABLES)
     for step in model.STEPS:
         assert known >= set(step.inputs)
         known.update(step.outputs)
@@ -211,13 +221,23 @@ def test_steps_fit_together() -> None:
 def test_steps_compute_the_formula(side: str) -> None:
     """Both sides share the wiring of `STEPS`, so only a formula beside it can find it wrong."""
     tensors = weights(torch.float32).inputs(3)
-    residual, first, qkv, out, norm, gate_up, down = (t.double() for t in tensors)
+    residual, first, qkv, out, norm, gate_up, down = (t.double() for t in tensors[:7])
+    half = model.HEAD_DIM // 2
 
     def normalised(x: Tensor, weight: Tensor) -> Tensor:
         return x / (x.square().mean(-1, keepdim=True) + model.EPS).sqrt() * weight
 
+    def turned(x: Tensor, token: int) -> Tensor:
+        angles = token * 500_000.0 ** (-torch.arange(half).double() / half)
+        z = torch.complex(*x.unflatten(-1, (2, half)).unbind(-2)) * torch.polar(
+            torch.ones_like(angles), angles
+        )
+        return torch.cat((z.real, z.imag), -1)
+
     rows = (normalised(residual, first) @ qkv.T).view(3, -1, model.HEAD_DIM)
     heads = rows.shape[1] // 6
+    for token in range(3):
+        rows[token, : 5 * heads] = turned(rows[token, : 5 * heads], token)
     attended = torch.zeros(3, 4 * heads, model.HEAD_DIM, dtype=torch.float64)
     for token in range(3):
         for head in range(4 * heads):
@@ -263,6 +283,7 @@ def test_times_of_a_layer(
     elements = [
         2 * tokens * hidden + hidden,
         (tokens + hidden + 2 * kv) * hidden + tokens * (hidden + 2 * kv),
+        2 * tokens * (hidden + kv) + 2 * tokens * model.HEAD_DIM,  # tables in f32
         2 * tokens * hidden + 2 * tokens * kv,
         2 * tokens * hidden + hidden * hidden,
         4 * tokens * hidden + hidden,
@@ -274,7 +295,7 @@ def test_times_of_a_layer(
     limits = [row.limit_ms for row in rows[: len(elements)]]
     assert limits == pytest.approx([2 * n / 4e9 for n in elements])
     between, whole = rows[-2:]
-    assert between.ms == 5.0
+    assert between.ms == 6.0
     assert between.speedup(between.torch_ms) == 2.0
     assert between.compile_ms is None
     assert whole.limit_ms == pytest.approx(sum(limits))

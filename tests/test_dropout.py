@@ -63,6 +63,18 @@ def test_pytorch_seeds_it(name: str) -> None:
 
 
 @draws
+def test_seeds_and_offsets_have_64_bits(name: str) -> None:
+    draw = DRAWS[name]
+    for bits in (2**63, 2**64 - 1):
+        assert torch.equal(draw(X, seed=bits), draw(X, seed=bits - 2**64))
+        assert torch.equal(draw(X, offset=bits), draw(X, offset=bits - 2**64))
+    assert not torch.equal(draw(X, seed=2**63), draw(X, seed=0))
+    for name_of in ("seed", "offset"):
+        with pytest.raises(TypeError, match=f"expected {name_of} to be a whole number of 64 bits"):
+            draw(X, **{name_of: 2**64})
+
+
+@draws
 def test_compiled_code_draws_anew(name: str) -> None:
     draw = DRAWS[name]
     torch._dynamo.reset()
@@ -149,6 +161,27 @@ def test_attention_of_compiled_code_drops_as_many(softcap: float) -> None:
     assert abs(float(ours.mean()) - 1.0) < 0.1
 
 
+@pytest.mark.parametrize("options", [{}, {"window": (2, 0)}, {"causal": True}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_attention_of_compiled_code_drops_at_any_size(
+    dynamic: bool, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    """GQA, whose numbers of heads are symbols where sizes are; in f64, what is hidden is looked at
+    elsewhere.
+    """
+    q, k = (torch.randn(2, n, h, 8, dtype=dtype, device=DEVICE) for n, h in ((4, 4), (6, 2)))
+    torch._dynamo.reset()
+    run = torch.compile(
+        lambda q, k: warpsmith.flash_attention(q, k, torch.ones_like(k), dropout_p=0.25, **options),
+        fullgraph=True,
+        backend="aot_eager",
+        dynamic=dynamic,
+    )
+    kept = run(q.repeat(1, 64, 1, 1), k.repeat(1, 64, 1, 1))
+    assert abs(float(kept.mean()) - 1.0) < 0.1
+
+
 def test_packed_attention_of_compiled_code_wants_a_seed() -> None:
     q, cu = torch.randn(8, 2, 16), torch.tensor([0, 3, 8], dtype=torch.int32)
 
@@ -163,3 +196,24 @@ def test_packed_attention_of_compiled_code_wants_a_seed() -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match="expected a seed beside dropout_p in compiled code"):
         torch.compile(run, fullgraph=True, backend="aot_eager")(q)
+
+
+@draws
+def test_a_batch_of_vmap_differs_where_that_is_asked_for(name: str) -> None:
+    x = torch.ones(3, *X.shape)
+
+    def drawn(randomness: str) -> Tensor:
+        return torch.vmap(lambda x: DRAWS[name](x), randomness=randomness)(x)
+
+    same, different = drawn("same"), drawn("different")
+    assert torch.equal(same[0], same[1])
+    assert not torch.equal(different[0], different[1])
+
+
+def test_arguments_in_the_order_of_pytorch() -> None:
+    torch.manual_seed(3)
+    first, second = (warpsmith.dropout(X, 0.5, True, False) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert warpsmith.dropout(X, 0.5, False, False) is X
+    with pytest.raises(ValueError, match="dropout: expected inplace=False"):
+        warpsmith.dropout(X, 0.5, True, True)

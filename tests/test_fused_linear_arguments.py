@@ -99,6 +99,47 @@ def test_weights_in_f32_beside_16_bits(reduction: str) -> None:
     torch.testing.assert_close(again, loss)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_one_row_alone(reduction: str) -> None:
+    given = {"reduction": reduction, "token_weight": OF_TOKEN[0, 0]}
+    x, w = X[0, 0].clone().requires_grad_(), W.clone().requires_grad_()
+    loss = fused(x, w, TARGET[0, 0], **given)
+    wanted = theirs(
+        X[:1, :1], W, TARGET[:1, :1], reduction=reduction, token_weight=OF_TOKEN[:1, :1]
+    )
+    assert loss.shape == ()
+    torch.testing.assert_close(loss, wanted.reshape(()))
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_a_soft_cap_is_in_f32(reduction: str) -> None:
+    """Near the cap bf16 has steps of 1/8, of which the loss of each row would have a share. What is
+    left of 16 bits is in the logits, as products have them, and in their gradient.
+    """
+    rows, classes, cap = 130, 1000, 30.0
+    x, w = (
+        3 * torch.eye(rows),
+        8 * torch.randn(classes, rows, generator=torch.Generator().manual_seed(7)),
+    )
+    x, w = x.bfloat16(), w.bfloat16()
+    target = torch.arange(rows) * 7
+    logits = (x @ w.t()).double()  # of one term each
+    leaf = logits.requires_grad_()
+    wanted = F.cross_entropy(cap * torch.tanh(leaf / cap), target, reduction=reduction)
+    (slope,) = torch.autograd.grad(wanted.sum(), leaf)
+    x.requires_grad_()
+    found = fused(x, w, target, softcap=cap, reduction=reduction)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=3e-5)
+    (dx,) = torch.autograd.grad(found.sum(), x)
+    exact = slope @ w.double()
+    # each factor of a sum is rounded to 8 bits, and so is the sum
+    bound = 2**-8 * (slope.abs() @ w.double().abs() + exact.abs())
+    assert ((dx.double() - exact).abs() <= bound).all()
+
+
 def test_a_loss_per_row_in_the_machinery() -> None:
     def rows(x: Tensor, w: Tensor) -> Tensor:
         return fused(x, w, TARGET, reduction="none", softcap=3.0, chunk_rows=8)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import warpsmith
 from warpsmith.core import catalogue
-from warpsmith.core.catalogue import Inputs
+from warpsmith.core.catalogue import DTYPE_NAMES, Inputs
 from warpsmith.spec.determinism import bits
 
 X = torch.randn(9, 6, dtype=torch.float64)
@@ -62,6 +62,7 @@ FLOATS_MOVE: dict[str, Callable[[Tensor], Tensor]] = {
     "masked_fill": lambda x: warpsmith.masked_fill(x, torch.zeros_like(x, dtype=torch.bool), 1.0),
     "index_add": lambda x: warpsmith.index_add(x, 0, NONE.to(x.device), x[:0]),
     "index_put": lambda x: warpsmith.index_put(x, ALL.to(x.device), x),
+    "scatter_rows": lambda x: warpsmith.scatter_rows(x, ALL.to(x.device), 16),
     "index_put added": lambda x: warpsmith.index_put(x, NONE.to(x.device), x[:0], True),
     "qkv": lambda x: warpsmith.pack_qkv(*warpsmith.unpack_qkv(x.view(1, 16, -1), 2))[0],
 }
@@ -85,6 +86,36 @@ def test_every_pattern_of_bits_is_moved_as_it_is(name: str, dtype: torch.dtype) 
     assert y.dtype == dtype
     raw = torch.int16 if size == 16 else torch.int8
     assert torch.equal(y.contiguous().view(raw), x.view(raw))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("rung", ["naive", "scan", "sorted"])
+def test_what_is_no_sum_keeps_its_bits(rung: str, dtype: torch.dtype) -> None:
+    """By every kernel that could add it up."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.arange(2**16).to(torch.uint16).view(dtype).view(16, -1).to(device)
+    at = torch.tensor([3, *range(16)], device=device)
+    variants = catalogue.get("index_put").variants
+    variant = next(v.name for v in variants if (v.rung.name, v.dtype) == (rung, DTYPE_NAMES[dtype]))
+    put = warpsmith.index_put(x.flip(0), at, torch.cat((x[5:6], x)), variant=variant)
+    scattered = warpsmith.scatter_rows(x, at[1:], 16, variant=variant)
+    for y in (put, scattered):
+        assert torch.equal(y.view(torch.int16), x.view(torch.int16))
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_many_indices_from_both_ends(dtype: torch.dtype, accumulate: bool) -> None:
+    """More than kernels look through: the last of a row is the last from whichever end."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator().manual_seed(1)
+    at = torch.randint(-700, 700, (5000,), generator=generator).to(device=device, dtype=dtype)
+    x, values = torch.randn(700, 3, device=device), torch.randn(5000, 3, device=device)
+    y = warpsmith.index_put(x, at, values, accumulate)
+    wanted = x.double()
+    for j, row in enumerate(at.tolist()):
+        wanted[row] = values[j] + (wanted[row] if accumulate else 0)
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-6, atol=1e-5 if accumulate else 0)
 
 
 def test_padding_goes_and_comes_back() -> None:
@@ -155,6 +186,85 @@ def test_an_index_beyond_the_rows_raises_where_less_than_none_has_a_meaning() ->
             function()
 
 
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (
+            lambda: warpsmith.index_put(X, (REPEATED, REPEATED + 3), torch.zeros(6).double()),
+            IndexError,
+            "index_put: expected indices in [-6, 5], got 11",
+        ),
+        (
+            lambda: warpsmith.index_put(X, (None, REPEATED), X[0]),
+            TypeError,
+            "index_put: expected index to be a tensor or several, got None among them",
+        ),
+        (
+            lambda: warpsmith.index_put(X, [0, 1], X[:2]),
+            TypeError,
+            "index_put: expected index to be a tensor or several, got int among them",
+        ),
+        (
+            lambda: warpsmith.index_put([1.0], REPEATED, X[:6]),
+            TypeError,
+            "index_put: expected x to be a tensor, got list",
+        ),
+        (
+            lambda: warpsmith.index_put(X[0, 0], REPEATED, X[:6]),
+            RuntimeError,
+            "index_put: expected at least 1 dimension in x, got shape ()",
+        ),
+        (
+            lambda: warpsmith.gather_rows(X, REPEATED + 5),
+            IndexError,
+            "gather_rows: expected indices below 9, got 13",
+        ),
+        (
+            lambda: warpsmith.scatter_rows(X[:6], REPEATED, 3),
+            IndexError,
+            "scatter_rows: expected indices below 3, got 8",
+        ),
+        (
+            lambda: warpsmith.index_select(X[:0], 0, REPEATED),
+            IndexError,
+            "index_select: expected no index, as there are no rows, got 8",
+        ),
+        (
+            lambda: warpsmith.embedding(X, REPEATED, deterministic=False, variant="f32"),
+            ValueError,
+            "embedding: expected no variant beside deterministic=False, got 'f32'",
+        ),
+        (
+            lambda: warpsmith.transpose([1.0], 0, 1),
+            TypeError,
+            "transpose: expected x to be a tensor, got list",
+        ),
+        (
+            lambda: warpsmith.transpose(X, "a", 0),
+            TypeError,
+            "transpose: expected dim0 to be a whole number, got str",
+        ),
+        (
+            lambda: warpsmith.transpose(X[None], 0, 1, variant="f32_padded"),
+            ValueError,
+            "transpose: swaps other dimensions than the last two by permute: unknown variant "
+            "'f32_padded'",
+        ),
+        (
+            lambda: warpsmith.permute(X, None),
+            TypeError,
+            "permute: expected dims to be whole numbers, got None",
+        ),
+    ],
+)
+def test_wrong_calls_are_said_in_the_words_of_the_function(
+    call: Callable[[], Tensor], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error) as raised:
+        call()
+    assert str(raised.value).startswith(said)
+
+
 # --- on a GPU -------------------------------------------------------------------------------------
 
 
@@ -181,26 +291,37 @@ _CALLS = {
     "index_select": "{variant}(x, 0, index)",
     "gather_rows": "{variant}(x, index)",
     "index_add": "{variant}(x, 0, index, x[:2], 1.0, {deterministic})",
+    "embedding_backward": "{variant}(x[:2], index, 8, None, 1.0, {deterministic})",
+    "index_add_inplace": "{variant}(x, 0, index, x[:2].clone(), 1.0, {deterministic})",
     "index_put": "{variant}(x, index, x[:2], True, {deterministic})",
+    "index_put of values": "{variant}(x, index, x[:2], False, {deterministic})",
     "scatter_rows": "{variant}(x[:2], index, 8, {deterministic})",
 }
 _RUNGS = [
     (name, rung.name)
     for name in _CALLS
-    for rung in catalogue.get(name).ladder
-    if "f16" in rung.dtypes and (name, rung.name) != ("index_put", "sorted")
+    for rung in catalogue.get(name.split()[0]).ladder
+    if "f16" in rung.dtypes and (name, rung.name) != ("index_put of values", "atomic")
 ]
+#: Indices that 8 rows have, and others.
+_ENDS = {
+    "gather_rows": ((0, -1), (8,)),
+    "scatter_rows": ((0, -1), (8,)),
+    "index_put": ((0, -8), (8, -9)),
+    "index_put of values": ((0, -8), (8, -9)),
+}
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "rung"), _RUNGS)
 def test_an_index_outside_ends_the_kernel_with_a_message(name: str, rung: str) -> None:
     """In a process of its own, which is of no use for CUDA afterwards."""
-    variants = catalogue.get(name).variants
+    variants = catalogue.get(name.split()[0]).variants
     named = next(v.op_name for v in variants if (v.rung.name, v.dtype) == (rung, "f16"))
     call = _CALLS[name].format(variant=named, deterministic=rung != "atomic")
-    below = {"gather_rows": False, "scatter_rows": False, "index_put": False}.get(name, True)
-    for index, fails in ((0, False), (8, True), (-1, below)):
+    inside, outside = _ENDS.get(name, ((0,), (8, -1)))
+    for index in (*inside, *outside):
+        fails = index in outside
         code = _OUTSIDE.format(index=index, call=call)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         said = "an index lies outside of the rows that there are" in done.stderr

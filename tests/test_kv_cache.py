@@ -91,6 +91,23 @@ def test_a_call_says_what_does_not_fit() -> None:
         warpsmith.attention_with_kv_cache(**given, k=k, v=k, appended=2)
 
 
+def test_what_is_refused_appends_nothing() -> None:
+    given = cases.call(Inputs(torch.float32), 1, 4, 2, 16, [30, 5], capacity=40)
+    k = torch.ones(2, 1, 2, 16)
+    before = {name: given[name].clone() for name in ("k_cache", "v_cache")}
+    said = "^attention_with_kv_cache: expected "
+    for options, message in (
+        ({"sinks": torch.zeros(3)}, r"sinks to have shape \(4,\)"),
+        ({"k": k[..., :8]}, r"k_cache to have shape \(2, 40, 2, 8\)"),
+        ({"v": k.double()}, r"v to have dtype torch.float32 like k, got torch.float64"),
+        ({"k": k[:, 0]}, r"k to have shape \[batch, tokens, heads, d\], got \(2, 2, 16\)"),
+    ):
+        with pytest.raises(RuntimeError, match=said + message):
+            warpsmith.attention_with_kv_cache(**given, **({"k": k, "v": k} | options))
+        for name, kept in before.items():
+            assert torch.equal(given[name], kept)
+
+
 @pytest.mark.parametrize("bad", cases.cpu_errors(), ids=lambda bad: bad.label)
 def test_what_points_outside_raises_on_a_cpu(bad: Bad) -> None:
     op = catalogue.get("attention_with_kv_cache")

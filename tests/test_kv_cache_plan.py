@@ -245,9 +245,10 @@ def test_lengths_that_do_not_fit_are_refused() -> None:
         ([1], r"expected lengths to be int32 or int64 of shape \(2,\), got torch.int64 of \(1,\)"),
         ([1.0, 2.0], r"expected lengths to be int32 or int64 of shape \(2,\), got torch.float32"),
     ):
-        with pytest.raises(RuntimeError, match=f"attention_with_kv_cache: {message}"):
+        with pytest.raises(RuntimeError, match=f"^plan_attention_with_kv_cache: {message}"):
             warpsmith.plan_attention_with_kv_cache(*three, torch.tensor(lengths))
-    with pytest.raises(RuntimeError, match="expected k_cache to have the last dimension of q"):
+    said = "^plan_attention_with_kv_cache: expected k_cache to have the last dimension of q"
+    with pytest.raises(RuntimeError, match=said):
         warpsmith.plan_attention_with_kv_cache(call["q"][..., :32], *three[1:])
 
 

@@ -460,7 +460,14 @@ def test_fused_layer_compiles() -> None:
 
 
 BAD_LAYERS: dict[str, tuple[Callable[..., tuple[Any, ...]], str]] = {
-    "1-d x": (lambda x, w, t, b: (x[0], w, t, b), r"expected x to have 2 dimensions"),
+    "1-d x": (
+        lambda x, w, t, b: (x[0], w, t, b),
+        r"expected target to have shape \(\), one class per row of x, got \(45,\)",
+    ),
+    "target of other rows": (
+        lambda x, w, t, b: (x.view(5, 9, 24), w, t.view(9, 5), b),
+        r"expected target to have shape \(5, 9\), one class per row of x, got \(9, 5\)",
+    ),
     "integer x": (lambda x, w, t, b: (x.long(), w, t, b), r"expected x to be a floating-point"),
     "weight of another width": (
         lambda x, w, t, b: (x, w[:, 1:], t, b),

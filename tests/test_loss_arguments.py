@@ -78,6 +78,27 @@ def test_a_soft_cap() -> None:
         warpsmith.cross_entropy(LOGITS, TARGET, softcap=0.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_soft_cap_is_in_f32(dtype: torch.dtype) -> None:
+    """Near the cap 16 bits have steps of 1/8 or 1/64, of which the loss would have a share."""
+    generator = torch.Generator().manual_seed(8)
+    logits = (20 * torch.randn(256, 1000, generator=generator)).to(dtype)
+    target = torch.randint(0, 1000, (256,), generator=generator)
+
+    def wanted(x: Tensor) -> Tensor:
+        return F.cross_entropy(30.0 * torch.tanh(x / 30.0), target, reduction="none")
+
+    found = gradients(
+        lambda x: warpsmith.cross_entropy(x, target, softcap=30.0, reduction="none"), logits
+    )
+    loss, grad = gradients(wanted, logits.double())
+    torch.testing.assert_close(found[0].double(), loss, rtol=1e-6, atol=3e-5)
+    rounded = grad.to(dtype).double()
+    torch.testing.assert_close(
+        found[1].double(), rounded, rtol=2 * torch.finfo(dtype).eps, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_what_else_is_returned(reduction: str) -> None:
     plain = warpsmith.cross_entropy(LOGITS, TARGET, reduction=reduction)
@@ -95,6 +116,7 @@ def test_what_else_is_returned(reduction: str) -> None:
     torch.testing.assert_close(z_loss, whole - plain, rtol=1e-4, atol=1e-5)
     kept = TARGET >= 0
     torch.testing.assert_close(lse[kept], LOGITS.logsumexp(-1)[kept])
+    assert not lse[~kept].any()
     right = (LOGITS.argmax(-1) == TARGET) & kept
     if reduction == "none":
         assert torch.equal(accuracy, right)
@@ -111,6 +133,9 @@ def test_the_z_loss_beside_class_weights() -> None:
 
 
 def test_bad_arguments_are_named() -> None:
+    for target, given in ((TARGET, {"weight": WEIGHT}), (SHARES, {}), (TARGET, {"softcap": 1.0})):
+        with pytest.raises(RuntimeError, match="cross_entropy: expected label_smoothing to be"):
+            warpsmith.cross_entropy(LOGITS, target, label_smoothing=1.5, **given)
     with pytest.raises(RuntimeError, match=r"cross_entropy: expected weight to be floating-point"):
         warpsmith.cross_entropy(LOGITS, TARGET, WEIGHT[:4])
     with pytest.raises(RuntimeError, match=r"cross_entropy: expected target to have the shape of"):

@@ -64,6 +64,60 @@ KINDS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: warpsmith.fused_qkv([1.0], X, heads=1, head_dim=4),
         "fused_qkv: expected x to be a tensor, got list",
     ),
+    "flash_attention(list)": (
+        lambda: warpsmith.flash_attention([1.0], HEADS, HEADS),
+        "flash_attention: expected q to be a tensor, got list",
+    ),
+    "flash_attention without keys": (
+        lambda: warpsmith.flash_attention(HEADS, None, HEADS, layout="bhsd"),
+        "flash_attention: expected k to be a tensor, got None",
+    ),
+    "flash_attention(sinks=list)": (
+        lambda: warpsmith.flash_attention(HEADS, HEADS, HEADS, sinks=[1.0, 2.0]),
+        "flash_attention: expected sinks to be a tensor or None, got list",
+    ),
+    "flash_attention_varlen(list)": (
+        lambda: warpsmith.flash_attention_varlen([1.0], HEADS[0], HEADS[0], TURNS, TURNS, 4, 4),
+        "flash_attention_varlen: expected q to be a tensor, got list",
+    ),
+    "flash_attention_varlen of a window": (
+        lambda: warpsmith.flash_attention_varlen(
+            HEADS[0], HEADS[0], HEADS[0], TURNS, TURNS, 4, 4, window=3
+        ),
+        "flash_attention_varlen: expected window to be two numbers of keys, before and past, got 3",
+    ),
+    "attention_with_kv_cache(list)": (
+        lambda: warpsmith.attention_with_kv_cache([1.0], HEADS, HEADS, TURNS),
+        "attention_with_kv_cache: expected q to be a tensor, got list",
+    ),
+    "attention_with_kv_cache and a list of keys": (
+        lambda: warpsmith.attention_with_kv_cache(HEADS, HEADS, HEADS, TURNS, k=[1.0], v=HEADS),
+        "attention_with_kv_cache: expected k to be a tensor, got list",
+    ),
+    "attention_with_kv_cache by a number": (
+        lambda: warpsmith.attention_with_kv_cache(HEADS, HEADS, HEADS, TURNS, plan=3),
+        "attention_with_kv_cache: expected plan to be a KvCachePlan or None, got int",
+    ),
+    "plan_attention_with_kv_cache(list)": (
+        lambda: warpsmith.plan_attention_with_kv_cache([1.0], HEADS, HEADS),
+        "plan_attention_with_kv_cache: expected q to be a tensor, got list",
+    ),
+    "plan_attention_with_kv_cache of lengths": (
+        lambda: warpsmith.plan_attention_with_kv_cache(HEADS, HEADS, HEADS, [3]),
+        "plan_attention_with_kv_cache: expected lengths to be a tensor, got list",
+    ),
+    "merge_attention_states(list)": (
+        lambda: warpsmith.merge_attention_states([1.0], X, HEADS, X),
+        "merge_attention_states: expected out_a to be a tensor, got list",
+    ),
+    "store_kv(list)": (
+        lambda: warpsmith.store_kv([1.0], HEADS, HEADS, HEADS, TURNS),
+        "store_kv: expected k to be a tensor, got list",
+    ),
+    "rope_store_kv(list)": (
+        lambda: warpsmith.rope_store_kv([1.0], HEADS, HEADS, HEADS, HEADS),
+        "rope_store_kv: expected q to be a tensor, got list",
+    ),
     "fused_mlp without a way back": (
         lambda: warpsmith.fused_mlp(X, X, None),
         "fused_mlp: expected w_down to be a tensor, got None",

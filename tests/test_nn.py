@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,20 @@ def loaded(ours: torch.nn.Module, theirs: torch.nn.Module, dtype: torch.dtype) -
     ours.to(dtype), theirs.to(dtype)
 
 
+def _without_bias(norm: torch.nn.GroupNorm) -> torch.nn.GroupNorm:
+    """As PyTorch's from 2.13 on with `bias=False`."""
+    norm.register_parameter("bias", None)
+    return norm
+
+
+def test_modules_take_the_arguments_of_pytorchs() -> None:
+    for name in nn.__all__:
+        theirs = getattr(torch.nn, name, None)
+        if theirs is not None:
+            wanted = set(inspect.signature(theirs).parameters)
+            assert wanted <= set(inspect.signature(getattr(nn, name)).parameters), name
+
+
 PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any], tuple[int, ...]]] = {
     "RMSNorm": (lambda: nn.RMSNorm(24), lambda: torch.nn.RMSNorm(24), (3, 5, 24)),
     "RMSNorm eps": (lambda: nn.RMSNorm(24, 0.1), lambda: torch.nn.RMSNorm(24, 0.1), (3, 24)),
@@ -67,6 +82,11 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any], tuple[int, ...]]] =
         (3, 24),
     ),
     "GroupNorm": (lambda: nn.GroupNorm(2, 8), lambda: torch.nn.GroupNorm(2, 8), (3, 8, 5, 4)),
+    "GroupNorm no bias": (
+        lambda: nn.GroupNorm(2, 8, bias=False),
+        lambda: _without_bias(torch.nn.GroupNorm(2, 8)),
+        (3, 8, 5, 4),
+    ),
     "Linear": (lambda: nn.Linear(24, 16), lambda: torch.nn.Linear(24, 16), (3, 5, 24)),
     "Linear no bias": (
         lambda: nn.Linear(24, 16, bias=False),
@@ -201,12 +221,25 @@ def test_dropout_draws_from_pytorchs_seed() -> None:
         nn.Dropout(1.5)
 
 
+@pytest.mark.parametrize("kind", ["Dropout", "AddRMSNorm", "AddLayerNorm"])
+def test_dropping_modules_work_without_data(kind: str) -> None:
+    """In PyTorch's mode of fake tensors, in which no seed can be drawn from a tensor."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        module = nn.Dropout(0.5) if kind == "Dropout" else getattr(nn, kind)(8, p=0.5)
+        x = torch.randn(4, 8)
+        out = module(*(x,) * (1 if kind == "Dropout" else 2))
+    assert {t.shape for t in (out if isinstance(out, tuple) else (out,))} == {(4, 8)}
+
+
 LOSSES: dict[str, dict[str, Any]] = {
     "plain": {},
     "sum": {"reduction": "sum"},
     "none": {"reduction": "none"},
     "smooth": {"label_smoothing": 0.1, "ignore_index": 3},
     "weights": {"weight": randn(11).abs()},
+    "smooth weights": {"weight": randn(11).abs(), "label_smoothing": 0.1},
 }
 
 
@@ -222,8 +255,31 @@ def test_cross_entropy(options: dict[str, Any]) -> None:
 def test_cross_entropy_of_images_and_of_probabilities() -> None:
     loss = nn.CrossEntropyLoss()
     x, index, p = randn(2, 5, 3, 4), torch.ones(2, 3, 4).long(), randn(6, 5).softmax(-1)
-    assert torch.equal(loss(x, index), F.cross_entropy(x, index))
-    assert torch.equal(loss(p, p), F.cross_entropy(p, p))
+    for given in ((x, index), (x.double(), index.int()), (p, p), (p[0], index[0, 0, 0])):
+        wide = given[1] if given[1].is_floating_point() else given[1].long()
+        torch.testing.assert_close(loss(*given), F.cross_entropy(given[0], wide))
+
+
+def test_no_loss_copies_its_logits_into_f32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the targets are: all of them are `warpsmith.cross_entropy`'s."""
+    seen = []
+    real = warpsmith.cross_entropy
+    monkeypatch.setattr(
+        warpsmith, "cross_entropy", lambda x, *a, **k: seen.append(x.dtype) or real(x, *a, **k)
+    )
+    x, p = randn(2, 5, 3, dtype=torch.bfloat16), randn(6, 5, dtype=torch.bfloat16)
+    nn.CrossEntropyLoss()(x, torch.ones(2, 3).long())
+    nn.CrossEntropyLoss()(p, p.softmax(-1))
+    nn.CrossEntropyLoss(weight=torch.rand(5))(p, torch.ones(6).long())
+    assert seen == [torch.bfloat16] * 3
+
+
+def test_what_pytorchs_loss_has_not() -> None:
+    x, target = 9 * randn(6, 5), torch.arange(6) % 5
+    given = {"softcap": 3.0, "z_loss": 1e-2}
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        found = nn.CrossEntropyLoss(**given)(x.to(dtype), target)
+        assert torch.equal(found, warpsmith.cross_entropy(x.to(dtype), target, **given))
 
 
 def test_fused_linear_cross_entropy() -> None:
@@ -238,8 +294,27 @@ def test_fused_linear_cross_entropy() -> None:
             x, weight, bias,
         ),
     )  # fmt: skip
-    with pytest.raises(ValueError, match="expected reduction to be 'mean' or 'sum', got 'none'"):
-        nn.FusedLinearCrossEntropyLoss(reduction="none")
+    with pytest.raises(ValueError, match="expected reduction to be one of 'none', 'mean', 'sum'"):
+        nn.FusedLinearCrossEntropyLoss(reduction="average")
+
+
+def test_fused_linear_cross_entropy_takes_what_the_function_takes() -> None:
+    x, weight, of_class = randn(2, 5, 8), randn(11, 8, salt=1), randn(11, salt=2).abs()
+    target, of_token = torch.arange(10).view(2, 5), randn(2, 5, salt=3).abs()
+    given: dict[str, Any] = {
+        "reduction": "none", "softcap": 2.0, "z_loss": 1e-2, "class_weight": of_class,
+        "chunk_rows": 3,
+    }  # fmt: skip
+    loss = nn.FusedLinearCrossEntropyLoss(**given)
+    found = loss(weight, x, target, token_weight=of_token)
+    wanted = warpsmith.fused_linear_cross_entropy(x, weight, target, token_weight=of_token, **given)
+    assert found.shape == (2, 5)
+    assert torch.equal(found, wanted)
+    assert torch.equal(loss.state_dict()["class_weight"], of_class)
+    assert not nn.FusedLinearCrossEntropyLoss().state_dict()
+    options = set(inspect.signature(warpsmith.fused_linear_cross_entropy).parameters)
+    taken = {*inspect.signature(nn.FusedLinearCrossEntropyLoss).parameters}
+    assert options == taken | set(inspect.signature(loss.forward).parameters)
 
 
 # --- the context ----------------------------------------------------------------------------------

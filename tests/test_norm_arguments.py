@@ -58,6 +58,26 @@ PAIRS: dict[str, tuple[Call, Call]] = {
         lambda: warpsmith.rms_norm(X.half(), W.to(HALF)),
         lambda: F.rms_norm(X.half().float(), (16,), W.to(HALF).float(), 1e-6).half(),
     ),
+    "rms, no eps, of little": (
+        lambda: warpsmith.rms_norm(X.to(HALF) / 64, W.to(HALF), None),
+        lambda: F.rms_norm(X.to(HALF) / 64, (16,), W.to(HALF)),
+    ),
+    "rms, no eps, of little, as a module": (
+        lambda: warpsmith.nn.RMSNorm(16).half()(X.half() / 64),
+        lambda: torch.nn.RMSNorm(16).half()(X.half() / 64),
+    ),
+    "add rms, no eps, of little": (
+        lambda: warpsmith.add_rms_norm(X.to(HALF) / 64, X.to(HALF) / 64, None, None)[0],
+        lambda: F.rms_norm(X.to(HALF) / 32, (16,)),
+    ),
+    "dropout add rms, no eps, of little": (
+        lambda: warpsmith.dropout_add_rms_norm(X / 4096, X / 4096, None, eps=None)[0],
+        lambda: F.rms_norm(X / 2048, (16,)),
+    ),
+    "add rms, no eps, as a module": (
+        lambda: warpsmith.nn.AddRMSNorm(16, eps=None)(X.to(HALF) / 64, X.to(HALF) / 64)[0],
+        lambda: F.rms_norm(X.to(HALF) / 32, (16,)),
+    ),
     "rms, around zero, of two dimensions": (
         lambda: warpsmith.rms_norm(X, (6, 16), W2, zero_centered=True),
         lambda: F.rms_norm(X, (6, 16), 1 + W2, 1e-6),

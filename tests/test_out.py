@@ -280,8 +280,9 @@ def test_what_does_not_go_with_it() -> None:
         torch.vmap(lambda x: warpsmith.gelu(x, out=out[0]))(X)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", ["rms_norm", "gelu", "linear", "add_rms_norm", "fused_mlp"])
-def test_compiled(name: str) -> None:
+def test_compiled(name: str, dynamic: bool | None) -> None:
     others = {"linear": (W,), "add_rms_norm": (X,), "fused_mlp": (W, W, W)}.get(name, ())
 
     def run(x: Tensor, *out: Tensor) -> Tensor:
@@ -290,7 +291,8 @@ def test_compiled(name: str) -> None:
         return 2 * (y[0] if isinstance(y, tuple) else y)
 
     torch._dynamo.reset()
-    compiled = torch.compile(run, fullgraph=True, backend="inductor" if GPU else "aot_eager")
+    backend = "inductor" if GPU else "aot_eager"
+    compiled = torch.compile(run, fullgraph=True, backend=backend, dynamic=dynamic)
     outs = tuple(torch.empty_like(X) for _ in range(2 if name == "add_rms_norm" else 1))
     y = compiled(X, *outs)
     wanted = getattr(warpsmith, name)(X, *others)

@@ -482,6 +482,47 @@ def test_what_is_asked_for_and_not_served_is_named() -> None:
     assert "SiLUActivation" not in str(report)  # which is no longer called
 
 
+def test_a_class_that_was_exchanged_before_is_said() -> None:
+    """`fully_shard` puts classes of its own in the places of those that the tables know."""
+    model = make("Llama")
+    for module in (model, model.model.layers[0], model.model.norm):
+        module.__class__ = type(f"FSDP{type(module).__name__}", (type(module),), {})
+    left = {kept.name: kept.why for kept in warpsmith.patch(model).left}
+    for name, cls in (
+        ("", "LlamaForCausalLM"),
+        ("model.layers.0", "LlamaDecoderLayer"),
+        ("model.norm", "LlamaRMSNorm"),
+    ):
+        assert left[name] == f"its class is made of {cls}, as fully_shard's are: patch first"
+
+
+def test_classes_of_no_listed_model_are_said_to_be_that() -> None:
+    from transformers.models.granite.modeling_granite import GraniteRMSNorm
+
+    (left,) = warpsmith.patch(torch.nn.Sequential(GraniteRMSNorm(8))).left
+    assert left.why == "its architecture is not in the tables"
+
+
+def test_weights_of_attention_are_missed_aloud() -> None:
+    model = make("Llama", attn_implementation="eager")
+    given = {"input_ids": tokens(1, 5), "output_attentions": True}
+    assert len(model(**given).attentions) == 2
+    assert warpsmith.patch(model)
+    with pytest.warns(UserWarning, match="makes no weights, which output_attentions=True asks for"):
+        assert not model(**given).attentions
+    warpsmith.unpatch(model)
+    assert len(model(**given).attentions) == 2
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma2", "GPT2", "Bert", "ViT"])
+def test_without_data_models_answer(name: str) -> None:
+    """On the device "meta", which has no autocast."""
+    model = make(name).to("meta")
+    assert warpsmith.patch(model)
+    given = {k: v.to("meta") for k, v in inputs(name).items()}
+    assert model(**given).logits.shape[0] == 2
+
+
 def test_attention_to_an_encoder() -> None:
     """Blocks with a third branch go their own way."""
     model = make("GPT2", add_cross_attention=True)

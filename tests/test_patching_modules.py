@@ -59,7 +59,7 @@ def test_what_is_known_by_its_type() -> None:
     assert left == {
         "Unflatten": "no counterpart here",
         "SiLU": "PyTorch computes it in one kernel, too",
-        "Odd": "no counterpart here",
+        "Odd": "its class is made of LayerNorm and has a forward of its own",
     }
     assert "1 SiLU left: PyTorch computes" in str(report)
     # Ten operations in a row, whose sums have at most 24 terms: 240 roundings of 2^-24.
@@ -67,6 +67,80 @@ def test_what_is_known_by_its_type() -> None:
         assert (found - wide).abs().max() <= 240 * 2**-24 * wide.abs().max()
     warpsmith.unpatch(model)
     assert all(map(torch.equal, answers(model), expected))
+
+
+#: What modules of PyTorch could also be served by.
+COUNTERPARTS: dict[str, tuple[torch.nn.Module, str | None]] = {
+    "Softmax": (torch.nn.Softmax(-1), "softmax"),
+    "LogSoftmax": (torch.nn.LogSoftmax(-1), "log_softmax"),
+    "BCEWithLogitsLoss": (torch.nn.BCEWithLogitsLoss(), "bce_with_logits"),
+    "GLU": (torch.nn.GLU(), "glu"),
+    "Hardswish": (torch.nn.Hardswish(), "hardswish"),
+    "Sigmoid": (torch.nn.Sigmoid(), "sigmoid"),
+    "ELU": (torch.nn.ELU(), "elu"),
+    "Hardshrink": (torch.nn.Hardshrink(), "hardshrink"),
+    "Upsample": (torch.nn.Upsample(scale_factor=2), "upsample_nearest2d"),
+    "of attention": (torch.nn.MultiheadAttention(4, 2), "linear"),
+    "bilinear": (torch.nn.Upsample(scale_factor=2, mode="bilinear"), None),
+    "Tanh": (torch.nn.Tanh(), None),
+}
+
+
+@pytest.mark.parametrize("name", COUNTERPARTS)
+def test_what_has_a_counterpart_is_said_to_have_one(name: str) -> None:
+    module, function = COUNTERPARTS[name]
+    (left,) = warpsmith.patch(torch.nn.Sequential(module)).left
+    if function is None:
+        assert left.why == "no counterpart here"
+    else:
+        assert left.why == (
+            f"has a counterpart, warpsmith.{function}, which patch does not put in its place"
+        )
+        assert callable(getattr(warpsmith, function))
+
+
+def test_modules_of_ones_own_are_said_to_be() -> None:
+    from warpsmith import nn
+
+    own = nn.RMSNorm(4), nn.Linear(4, 4), nn.CrossEntropyLoss(), nn.Dropout()
+    left = warpsmith.patch(torch.nn.Sequential(*own)).left
+    assert [kept.why for kept in left] == ["it is warpsmith's own"] * len(own)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_pytorchs_loss(dtype: torch.dtype) -> None:
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    weight, target = torch.rand(5).to(dtype), torch.tensor([0, 4, -100, 2, 2, 1])
+    loss = torch.nn.CrossEntropyLoss(weight, label_smoothing=0.1)
+    expected = loss(x, target)
+    exact = torch.nn.functional.cross_entropy(
+        x.double(), target, weight.double(), label_smoothing=0.1
+    )
+    model = torch.nn.Sequential(loss)
+    assert not warpsmith.patch(model, loss=False)
+    assert warpsmith.patch(model).functions() == {"cross_entropy": 1}
+    found = loss(x, target)
+    assert found.dtype == expected.dtype
+    assert abs(found.double() - exact) <= 2 * torch.finfo(dtype).eps * exact
+    (grad,) = torch.autograd.grad(found, x)
+    (wanted,) = torch.autograd.grad(exact, x)
+    torch.testing.assert_close(grad, wanted.to(dtype))
+    warpsmith.unpatch(model)
+    assert type(loss) is torch.nn.CrossEntropyLoss
+
+
+def test_without_data_patched_modules_answer() -> None:
+    """On the device "meta", which has no autocast."""
+    with torch.device("meta"):
+        model, x = Net(), torch.empty(6, 8)
+        expected = model(x).shape
+        warpsmith.patch(model, linear=True)
+        assert model(x).shape == expected
+        loss = torch.nn.CrossEntropyLoss()
+        warpsmith.patch(loss)
+        with warpsmith.use():
+            assert torch.nn.functional.softmax(x, -1).shape == x.shape
+            assert loss(x, torch.empty(6, dtype=torch.long)).shape == ()
 
 
 def test_options_turn_kinds_off() -> None:

@@ -166,6 +166,29 @@ def test_a_descriptor_of_groups_reads_none_of_the_next() -> None:
             torch.testing.assert_close(y[part].float(), wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("along_k", [False, True])
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ((2, 2, 9), r"expected offs to lie in \[0, 5\], got 9"),
+        ((-2, 2, 5), r"expected offs to lie in \[0, 5\], got -2"),
+        ((3, 2, 5), "expected offs that do not decrease, got 2 behind 3"),
+    ],
+)
+def test_a_cpu_refuses_groups_that_do_not_fit(
+    ends: tuple[int, ...], message: str, along_k: bool
+) -> None:
+    shapes = ((4, 5), (5, 6)) if along_k else ((5, 4), (3, 4, 6))
+    x, w = map(torch.ones, shapes)
+    offs = torch.tensor(ends, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match=f"^grouped_matmul: {message}"):
+        warpsmith.grouped_matmul(x, w, offs)
+    scales = torch.ones(3, 4) if along_k else torch.ones(5), torch.ones(3, 6)
+    codes = (t.to(torch.float8_e4m3fn) for t in (x, w))
+    with pytest.raises(RuntimeError, match=f"^scaled_grouped_matmul: {message}"):
+        warpsmith.scaled_grouped_matmul(*codes, offs, *scales)
+
+
 SIZES = (1, 7, 16, 33, 127, 128, 129, 1000, 4097)
 ODD_SIZES = (1, 7, 33, 129)
 

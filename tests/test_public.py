@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import warpsmith
 from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Op
+from warpsmith.core.catalogue import Inputs, Op
+from warpsmith.measure import host_times
 from warpsmith.proof.verify.calls import as_public
 
 OPS = [op for op in catalogue.load().values() if op.name in warpsmith.__all__]
@@ -69,3 +70,15 @@ def test_gradients_are_as_batch_invariant_as_the_call(name: str) -> None:
         product = catalogue.get("matmul")
         flags = [dispatch.normalise(product, a)[2] for n, a in calls.seen if n == "matmul"]
         assert flags == [wanted]
+
+
+@pytest.mark.parametrize("name", host_times.CASES)
+def test_the_default_device_changes_nothing(name: str) -> None:
+    """What a function makes for itself is where its tensors are, or on the CPU."""
+    of = host_times.CASES[name]
+    args = of.args(Inputs(torch.float32, "cpu"))
+    ours = of.ours or getattr(warpsmith, name)
+    with torch.device("meta"):
+        found = ours(*args)
+    found = found if isinstance(found, tuple | list) else (found,)
+    assert {t.device.type for t in found if isinstance(t, Tensor)} == {"cpu"}

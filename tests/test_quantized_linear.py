@@ -157,12 +157,39 @@ def test_order_of_groups() -> None:
         ({"scales": torch.ones(8, 16)}, "groups of 32, 64 or 128 of 128 values, got 8 groups"),
         ({"qzeros": torch.ones(4, 2)}, r"expected qzeros to be 2-D .* torch\.float32"),
         ({"qzeros": torch.ones(2, 2).int()}, r"expected qzeros to stand for \(4, 16\) zeros"),
+        ({"scales": torch.ones(16)}, r"expected scales of 'gptq' to be 2-D, got shape \(16,\)"),
+        ({"scales": torch.ones(4, 16).to(torch.float8_e4m3fn)}, "at least 16 bits an element, got"),
+        ({"scales": torch.ones(4, 16, device="meta")}, "expected scales to be on cpu like qweight"),
+        ({"g_idx": torch.ones(128, device="meta")}, "expected g_idx to be on cpu like qweight"),
+        ({"dtype": torch.int8}, r"expected dtype to be torch\.float32, .* got torch\.int8"),
+        ({"dtype": torch.float8_e5m2}, r"expected dtype to be .* got torch\.float8_e5m2"),
+        ({"qweight": [1]}, "expected qweight to be a tensor, got list"),
+        ({"scales": None}, "expected scales to be a tensor, got None"),
+        ({"qzeros": [1]}, "expected qzeros to be a tensor or None, got list"),
+        ({"g_idx": 3}, "expected g_idx to be a tensor or None, got int"),
     ],
 )
 def test_what_does_not_fit(changes: dict[str, Any], message: str) -> None:
     given, _ = made(16, 128, 32, "gptq")
-    with pytest.raises(RuntimeError, match=f"repack_quantized_weight: .*{message}"):
+    with pytest.raises((RuntimeError, TypeError), match=f"repack_quantized_weight: .*{message}"):
         warpsmith.repack_quantized_weight(**given | changes)
+
+
+@pytest.mark.parametrize("shape", [(), (8, 2, 1)])
+def test_scales_of_int8_have_one_or_two_dimensions(shape: tuple[int, ...]) -> None:
+    q = torch.ones(8, 64, dtype=torch.int8)
+    with pytest.raises(RuntimeError, match="expected scales of 'int8' to be 1-D or 2-D, got shape"):
+        warpsmith.repack_quantized_weight(q, torch.ones(shape), layout="int8")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("layout", ["awq", "gptq"])
+def test_repacking_compiles_whole(layout: str, dynamic: bool) -> None:
+    given, _ = made(16, 128, 32, layout)
+    repack = warpsmith.repack_quantized_weight
+    compiled = torch.compile(repack, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for ours, wanted in zip(compiled(**given), repack(**given), strict=True):
+        assert torch.equal(ours, wanted)
 
 
 def test_unknown_layout_and_zeros_of_int8() -> None:

@@ -8,6 +8,8 @@ import fractions
 import math
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -144,6 +146,58 @@ def test_in_place_and_without_keys() -> None:
     out = warpsmith.rope(*views, inplace=True)
     assert all(a is b for a, b in zip(out, views, strict=True))
     assert torch.equal(rows, torch.cat(both, dim=2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_what_is_of_no_pair_keeps_its_bits(dtype: torch.dtype) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    patterns = torch.arange(2**16).to(torch.uint16).view(dtype).view(1, 512, 2, 64).to(device)
+    q = torch.cat((torch.ones_like(patterns), patterns), dim=-1)
+    ours, written = warpsmith.rope(q, rotary_dim=64), q.clone()
+    warpsmith.rope(written, rotary_dim=64, inplace=True)
+    for x in (ours, written):
+        assert torch.equal(x[..., 64:].view(torch.int16), patterns.view(torch.int16))
+        assert not torch.equal(x[:, 1:, :, :64], q[:, 1:, :, :64])
+
+
+def test_axes_are_compiled() -> None:
+    q, positions = torch.randn(1, 4, 2, 16), torch.arange(12).view(3, 1, 4)
+
+    def turned(q: Tensor, positions: Tensor) -> Tensor:
+        return warpsmith.rope(q, positions=positions, axes=rotary.axes((2, 3, 3)))
+
+    assert rotary.axes((2, 0, 3)).tolist() == [0, 0, 2, 2, 2]
+    compiled = torch.compile(turned, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, positions), turned(q, positions))
+
+
+@pytest.mark.parametrize(
+    ("d", "options", "error", "said"),
+    [
+        (7, {}, ValueError, "heads of q to have an even number of values of at least 2, got 7"),
+        (8, {"rotary_dim": 3}, ValueError, "rotary_dim to be an even number of at least 2, got 3"),
+        (8, {"rotary_dim": 2.0}, TypeError, "rotary_dim to be a whole number, got float"),
+        (8, {"base": 0.0}, ValueError, "base to be above 0, got 0.0"),
+        (8, {"base": "a"}, TypeError, "base to be a number, got str"),
+    ],
+)
+def test_turns_that_there_are_not(
+    d: int, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    """In the words of each function that makes them."""
+    q, weight, cache = torch.ones(1, 3, 2, d), torch.ones(d), torch.zeros(1, 4, 2, d)
+    lengths = torch.zeros(1, dtype=torch.int32)
+    calls: dict[str, Callable[[], Any]] = {
+        "rope": lambda: warpsmith.rope(q, **options),
+        "qk_norm_rope": lambda: warpsmith.qk_norm_rope(q, q, weight, weight, **options),
+        "rope_store_kv": lambda: warpsmith.rope_store_kv(
+            q, q, q, cache, cache.clone(), lengths=lengths, **options
+        ),
+    }
+    for name, call in calls.items():
+        with pytest.raises(error) as raised:
+            call()
+        assert str(raised.value) == f"{name}: expected {said}"
 
 
 def test_a_table_gets_no_gradient_in_silence() -> None:

@@ -81,7 +81,7 @@ def test_gradients_mean_the_same(label: str, module: Any, monkeypatch: pytest.Mo
 
 
 def test_compiled_code_chooses_as_well(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.dispatch, "pick", lambda op, args, sm: op.variants[0])
+    monkeypatch.setattr(module.dispatch, "pick", lambda op, args, sm: op.variants[-1])
     module._unserved.cache_clear()
     one, many = tensors(1, 40, dtype=torch.float16), tensors(40, 40, dtype=torch.float16)
     wanted = {module._DECODE: one, module._FLASH: many}
@@ -228,6 +228,34 @@ def test_the_record_leaves_long_training_on_hopper_to_pytorch(
 )
 def test_which_says_why_not(shapes: Any, options: Any, message: str) -> None:
     assert re.search(message, reason(*shapes, **options))
+
+
+def test_what_tensor_cores_do_not_serve_is_pytorchs() -> None:
+    """Where our rungs on CUDA cores are several times slower than PyTorch's own."""
+    lacking = "no rung of flash_attention on tensor cores takes it"
+    mask = {"attn_mask": torch.empty(64, 64, dtype=torch.bool, device="meta")}
+    bias = {"attn_mask": torch.empty(64, 64, dtype=torch.bfloat16, device="meta")}
+    for d, options, served in (
+        (12, {}, False), (65, mask, False), (100, {}, False), (264, mask, False), (1032, {}, False),
+        (1024, bias, False), (512, {"dropout_p": 0.1}, False), (512, {"scale": -1.0}, False),
+        (256, {"dropout_p": 0.1}, True), (256, {"scale": -1.0}, True), (64, mask, True),
+        (256, bias, True), (512, {}, True), (1024, {}, True),
+    ):  # fmt: skip
+        said = reason(*((2, 8, 64, d),) * 3, **options)
+        assert (lacking in said, "taken over" in said) == (not served, served), (d, said)
+    few, cache = (2, 8, 1, 512), (2, 8, 64, 512)
+    assert "no rung of attention_with_kv_cache on tensor cores" in reason(few, cache, cache)
+
+
+def test_what_is_no_tensor_raises_as_in_pytorch() -> None:
+    x = torch.ones(1, 1, 2, 8)
+    for given in (([1.0], x, x), (x, None, x)):
+        messages = []
+        for attend in (F.scaled_dot_product_attention, warpsmith.scaled_dot_product_attention):
+            with pytest.raises(TypeError) as error:
+                attend(*given)
+            messages.append(str(error.value))
+        assert messages[0] == messages[1]
 
 
 def test_an_unverified_rung_takes_nothing_over(

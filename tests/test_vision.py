@@ -30,6 +30,61 @@ def test_floats_are_counted_as_pytorch_counts(bins: int) -> None:
     assert torch.equal(warpsmith.histogram(x, edges=edges), theirs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_floats_of_other_dtypes_are_counted(dtype: torch.dtype) -> None:
+    """f64 as it is: in f32 a value just below an edge would lie on it."""
+    x, edges = torch.randn(3000).to(dtype), torch.linspace(-2, 2, 33).to(dtype)
+    if dtype == torch.float64:
+        x = torch.cat((x, edges, edges.nextafter(edges - 1), edges.nextafter(edges + 1)))
+    theirs = torch.histogram(x.double(), edges.double()).hist.long()
+    assert torch.equal(warpsmith.histogram(x, edges=edges), theirs)
+    assert torch.equal(warpsmith.histogram(x, 8), warpsmith.histogram(x.double(), 8))
+
+
+EXTREMES = {
+    torch.int64: [-(2**63), -(2**32) + 3, -1, 2**32 + 3, 2**63 - 1],
+    torch.int32: [-(2**31), -1, 2**31 - 1],
+    torch.int16: [-(2**15), -1, 2**15 - 1],
+    torch.bool: [],
+    torch.uint8: [255],
+    torch.uint16: [2**16 - 1],
+    torch.uint32: [2**32 - 1],
+    torch.uint64: [2**63 + 3, 2**64 - 1],
+}
+
+
+@pytest.mark.parametrize("dtype", EXTREMES, ids=str)
+def test_integers_of_any_size_are_counted(dtype: torch.dtype) -> None:
+    values = [0, 1, 1] if dtype == torch.bool else [0, 3, 3, 9, 10]
+    x = torch.tensor(values + EXTREMES[dtype], dtype=dtype)
+    wanted = [values.count(n) for n in range(10)]
+    assert warpsmith.histogram(x, 10).tolist() == wanted
+    assert warpsmith.which("histogram", x, 10, sm=90).implementation == "cuda"
+
+
+def test_what_is_not_finite_spreads_no_bins() -> None:
+    x, odd = torch.arange(10.0), torch.tensor([math.nan, math.inf, -math.inf])
+    assert warpsmith.histogram(torch.cat((x, odd)), 5).tolist() == [2] * 5
+    assert warpsmith.histogram(odd, 5).tolist() == [0] * 5
+    for wrong in ((-math.inf, 9), (0, math.nan), (3, 3), (1, 2, 3), ("a", "b"), 4):
+        with pytest.raises(ValueError, match="histogram: expected a range of two ascending finite"):
+            warpsmith.histogram(x, 5, range=wrong)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "dtype", [*(d for d in EXTREMES if d != torch.bool), torch.float16, torch.float64], ids=str
+)
+def test_histograms_are_captured(dtype: torch.dtype) -> None:
+    x = torch.randint(0, 100, (5000,), device="cuda").to(dtype)
+    wanted = warpsmith.histogram(x, 64)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        counts = warpsmith.histogram(x, 64)
+    graph.replay()
+    assert torch.equal(counts, wanted)
+
+
 # --- upsampling -----------------------------------------------------------------------------------
 
 
@@ -46,6 +101,28 @@ def test_images_are_resized_as_pytorch_resizes(factor: float, last: bool) -> Non
     (mine,) = torch.autograd.grad(ours, x, grad)
     (wanted,) = torch.autograd.grad(theirs, x, grad)
     torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.5, 0.9, 1.02, 1.1, 1.4, 1.5, 1.9, 2.1, 2.5, 3.3])
+def test_every_size_is_resized_as_pytorch_resizes(factor: float) -> None:
+    """Those that a factor leaves as they are, too, one side or both."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for height, width in [(h, w) for h in range(1, 14) for w in (h, h + 2, 2 * h + 5)]:
+        for factors in ((factor, factor), (1.0, factor), (factor, 2.0)):
+            out = [int(n * f) for n, f in zip((height, width), factors, strict=True)]
+            doubled = [
+                2 * n == m and f != 2 for n, m, f in zip((height, width), out, factors, strict=True)
+            ]
+            if 0 in out or (any(doubled) and device == "cpu"):  # see the docstring
+                continue
+            x = torch.randn(1, 2, height, width, device=device, requires_grad=True)
+            ours = warpsmith.upsample_nearest2d(x, scale_factor=factors)
+            theirs = F.interpolate(x, scale_factor=factors, mode="nearest")
+            assert torch.equal(ours, theirs), (height, width, factors)
+            if device == "cpu":  # on a GPU, PyTorch's gradient is not always that of its result
+                grad = torch.randn_like(ours)
+                (mine,) = torch.autograd.grad(ours, x, grad)
+                torch.testing.assert_close(mine, torch.autograd.grad(theirs, x, grad)[0])
 
 
 def test_a_size_or_a_factor() -> None:

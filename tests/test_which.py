@@ -61,6 +61,10 @@ def any_order(i: Inputs, count: int, cols: int) -> tuple[Any, ...]:
     return i.plain(count, cols), torch.arange(count), count, False
 
 
+def put(i: Inputs, count: int, accumulate: bool) -> tuple[Any, ...]:
+    return i.plain(9, 16), torch.arange(count) % 18 - 9, i.plain(count, 16), accumulate
+
+
 def last(x: Tensor) -> Tensor:
     """The same values with their channels as neighbours in memory."""
     return x.movedim(1, -1).contiguous().movedim(-1, 1)
@@ -112,6 +116,9 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("mean", "f32", 90, "invariant", lambda i: (i.plain(64, 128).t(), -1, False, True), "warp"),
     ("argmax", "f16", 90, "middle", lambda i: (i.plain(4, 64, 32), 1), "columns"),
     ("var", "bf16", 90, "stepped", lambda i: (i.plain(64, 128)[:, ::2],), "warp"),
+    ("index_put", "bf16", 90, "few", lambda i: put(i, 2048, False), "scan"),
+    ("index_put", "bf16", 90, "many", lambda i: put(i, 2049, False), "sorted"),
+    ("index_put", "f32", 80, "many added", lambda i: put(i, 2049, True), "sorted"),
     ("scatter_rows", "bf16", 90, "in any order", lambda i: any_order(i, 2048, 2048), "atomic"),
     ("scatter_rows", "bf16", 90, "few long rows", lambda i: any_order(i, 2048, 2049), "scan"),
     ("scatter_rows", "f16", 80, "many values", lambda i: any_order(i, 2049, 2048), "sorted"),
@@ -360,6 +367,7 @@ def _heads(heads: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.ones(2, 16, heads, 64, dtype=dtype)
 
 
+TWO, IMAGE = torch.tensor([1, 0]), torch.ones(1, 3, 8, 8)
 _BOXES = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 2.0, 2.0]])
 
 #: a public function, a call of it that its operator takes in other words, what serves that
@@ -373,6 +381,16 @@ PUBLIC_CALLS: tuple[tuple[str, tuple[Any, ...], dict[str, Any], str], ...] = (
     ("nms_fixed", (_BOXES, torch.ones(2), 0.5), {}, "nms_ordered_f32_mask"),
     ("layer_norm", (torch.ones(4, 64), (64,)), {}, "layer_norm_f32x4_pack_registers"),
     ("embedding", (torch.tensor([1, 0]), torch.ones(8, 64)), {}, "embedding_f32x4_pack"),
+    # in a dtype that passes as another one
+    ("transpose", (torch.ones(64, 128, dtype=torch.uint8),), {}, "transpose_i8x16_pack"),
+    ("transpose", (torch.ones(4, 64, 4, dtype=torch.bool), 0, 1), {}, "permute_i8x16_pack"),
+    ("permute", (torch.ones(64, 128).to(torch.uint16), 1, 0), {}, "permute_f16x8_pack"),
+    ("index_select", (torch.ones(64, 128).short(), 0, TWO), {}, "index_select_f16x8_pack"),
+    ("gather_rows", (torch.ones(64, 128).to(torch.uint32), TWO), {}, "gather_rows_i32x4_pack"),
+    ("upsample_nearest2d", (IMAGE.to(torch.uint8), 16), {}, "upsample_nearest2d_forward_i8x16"),
+    ("histogram", (TWO, 16), {}, "histogram_i32x4"),
+    ("histogram", (TWO.to(torch.uint8), 16), {}, "histogram_i8x16"),
+    ("histogram", (TWO.bfloat16(), 16), {"range": (0, 1)}, "histogram_f32x4"),
 )
 
 
@@ -422,6 +440,26 @@ def test_asking_draws_nothing() -> None:
     state = torch.get_rng_state()
     assert dispatch.which("dropout", torch.ones(4, 64), 0.5, True, sm=90).variant is not None
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def _codes(rows: int, cols: int, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
+    return torch.empty(rows, cols, dtype=dtype, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("b", "scales", "sm", "says"),
+    [
+        (_codes(4096, 4096, torch.float8_e5m2).t(), ((), ()), 89, "mma_fp8: takes operands of one"),
+        (_codes(4096, 4096).t(), ((4096, 32), (32, 32)), 89, "mma_fp8: takes no scales of blocks"),
+        (_codes(4096, 4096), ((), ()), 90, "wgmma_peak: needs a row-major and b column-major"),
+    ],
+)
+def test_where_no_kernel_serves_the_best_says_why(
+    b: Tensor, scales: tuple[tuple[int, ...], ...], sm: int, says: str
+) -> None:
+    made = (torch.empty(shape, device="meta") for shape in scales)
+    choice = dispatch.which("scaled_matmul", _codes(4096, 4096), b, *made, sm=sm)
+    assert f"no compiled kernel takes the call; {says}" in choice.reason
 
 
 def test_bad_calls_of_functions_raise_here_too() -> None:

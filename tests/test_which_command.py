@@ -34,7 +34,8 @@ SHAPES = {
     **dict.fromkeys(
         ("rope", "rope_inplace", "qk_norm_rope", "qk_norm_rope_backward"), ("1x24x4x64",)
     ),
-    **dict.fromkeys(("fused_qkv",), ("1x24x64", "256x64")),
+    "fused_qkv": ("1x512x64", "256x64"),
+    "gated_linear": ("512x64", "128x64", "128x64"),
     "unpack_qkv": ("1x24x192",),
     "pack_qkv": ("1x1x24x64",),
     "nms_ordered": ("24x4",),
@@ -42,18 +43,33 @@ SHAPES = {
     "quantized_linear": ("24x64", "1x1x512", "2x64"),
     **dict.fromkeys(("upsample_nearest2d_forward", "upsample_nearest2d_backward"), ("1x24x8x8",)),
 }
+#: Functions that leave few rows to other operators.
+IN_PARTS = ("fused_qkv", "gated_linear")
 
 
 @pytest.mark.parametrize("name", list(catalogue.load()))
 def test_which_answers_for_every_operator(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     shapes = [f"--shape={shape}" for shape in SHAPES.get(name, ("24x64",))]
-    status, out, err = run(capsys, "which", name, *shapes, "--sm", "90", "--json")
+    dtype = ("--dtype", "bf16") if name in IN_PARTS else ()
+    status, out, err = run(capsys, "which", name, *shapes, *dtype, "--sm", "90", "--json")
     assert status == 0, err
     answer = json.loads(out)
     assert answer["op"] == name
     verified = any(not rung.unproven for rung in catalogue.get(name).ladder)
     assert answer["implementation"] == ("cuda" if verified else "triton")
     assert sum(variant["chosen"] for variant in answer["variants"]) == verified
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_which_answers_for_what_a_function_calls(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = [f"--shape={shape.replace('512', '16')}" for shape in SHAPES[name]]
+    status, out, _ = run(capsys, "which", name, *shapes, "--dtype", "bf16", "--sm", "90", "--json")
+    assert status == 0
+    answer = json.loads(out)
+    assert (answer["op"], answer["implementation"]) == (name, "composite")
+    assert "linear" in {part["op"] for part in answer["parts"]}
 
 
 @pytest.mark.parametrize("dtype", ["i8", "i32"])

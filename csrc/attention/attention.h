@@ -59,7 +59,7 @@ struct AttentionArgs {
   ScoreOptions score;
   MaskOptions mask;
   const float* sinks;  // [q_heads]: a logit that takes its share of the sum and has no value; or null
-  void* workspace;     // workspace_bytes() of flash_attention/workspace.h, for rungs called by name; else null
+  void* workspace;     // of the rungs that flash_attention/workspace.h names, and of few_queries; else null
   HeadRows gate;       // like out: out is multiplied by sigmoid(gate); data is null where there is none
   Dropout dropout;     // of the probabilities, element ((batch * q_heads + head) * m + query) * n + key
   Dtype dtype;         // of q, k, v, out, bias and gate

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -106,7 +107,8 @@ inline void check_heads(std::string_view op, const Tensor& q, const Tensor& k, c
   detail::check_like_q(op, "k", k, q);
   detail::check_like_q(op, "v", v, q);
   const int64_t last = rank - 1, d = q.size(last);
-  if ((rank == 4 && k.size(0) != q.size(0)) || k.size(last) != d || d == 0) {
+  if (d == 0) fail(op, "expected q to have heads of at least one value, got shape ", shape_text(q.sizes()));
+  if ((rank == 4 && k.size(0) != q.size(0)) || k.size(last) != d) {
     fail(op, "expected k to have ", rank == 4 ? "the batch and the last dimension" : "the last dimension",
          " of q, got ", shape_text(k.sizes()), " and ", shape_text(q.sizes()));
   }
@@ -152,6 +154,9 @@ inline void check_options(std::string_view op, const Tensor& q, const AttentionP
   }
   if (!(o.softcap >= 0.0)) {  // NaN neither
     fail(op, "expected softcap not to be negative, got ", detail::number_text(o.softcap));
+  }
+  if (o.softcap > std::numeric_limits<float>::max()) {
+    fail(op, "expected softcap to be finite in float32, got ", detail::number_text(o.softcap));
   }
   if (o.alibi_slopes) {
     detail::check_dtype(op, "alibi_slopes", *o.alibi_slopes, q, wide_type(q));

@@ -15,6 +15,7 @@ inline constexpr int64_t kStoreRate = 40;          // values a clock
 inline constexpr int64_t kStoreInTurns = 1532;     // of a tile whose store others do not wait for
 inline constexpr int64_t kOnce = 5086;             // launch, first copies, last store
 inline constexpr int64_t kSecondKernel = 5850;     // that adds up slices
+inline constexpr int64_t kJoin = 5850;             // of slices by the last block of a tile
 inline constexpr int64_t kPartialsRate = 2232;     // bytes a clock, written and read
 inline constexpr int64_t kLeastSteps = 4;          // of k that are worth a slice
 inline constexpr int64_t kRowsOfInvariant = 4096;  // for which batch-invariant products choose

@@ -47,7 +47,7 @@ inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, const WgmmaTile& t, int til
   const int64_t values = p.batch * p.m * p.n;
   const int64_t moved = (p.batch * (p.m + p.n) * p.k + values) * p.size / kMemoryRate;
   int64_t clocks = std::max(waves * (depth * step + store), moved) + kOnce;
-  if (slices > 1) clocks += kSecondKernel + slices * values * 8 / kPartialsRate;
+  if (slices > 1) clocks += (t.joins ? kJoin : kSecondKernel) + slices * values * 8 / kPartialsRate;
   return {tile, static_cast<int>(slices), depth, clocks};
 }
 
@@ -68,7 +68,7 @@ inline void take_cheaper(WgmmaChoice& best, const WgmmaProblem& p, const WgmmaTi
 inline WgmmaChoice choose_wgmma(WgmmaProblem p, bool invariant) {
   if (invariant) p.batch = 1, p.m = wgmma_costs::kRowsOfInvariant, p.most_slices = 1;
   WgmmaChoice best;
-  for (int tile = 0; tile < kWgmmaTiles; ++tile) {
+  for (int tile = 0; tile < kMeasuredTiles; ++tile) {
     const WgmmaTile& t = kWgmmaMenu[tile];
     if (t.swapped && (invariant || !p.a_along_k)) continue;
     if (t.turns && p.swaps) continue;  // too few registers

@@ -9,6 +9,7 @@
 #include "device/start_early.h"
 #include "gemm/wgmma.h"
 #include "gemm/wgmma_finish.cuh"
+#include "gemm/wgmma_join.cuh"
 #include "gemm/wgmma_registers.cuh"
 #include "gemm/wgmma_roles.cuh"
 #include "gemm/wgmma_tiles.h"
@@ -27,10 +28,15 @@ struct WgmmaWork {
   Leaving leaving;
 };
 
+// The same where blocks add up slices.
+struct WgmmaJoinedWork : WgmmaWork {
+  int slices, range;  // of join_tickets; -1: they leave partial sums
+};
+
 template <WgmmaTile tile>
 struct WgmmaMenuPlan : std::conditional_t<tile.bm == kWgmmaRows, OneMultiplies, TwoMultiply> {
   static constexpr int bm = tile.bm, bn = tile.bn, cluster = tile.cluster;
-  static constexpr bool turns = tile.turns, swapped = tile.swapped, stays = true;
+  static constexpr bool turns = tile.turns, swapped = tile.swapped, joins = tile.joins, stays = true;
   // As many as there is room for beside boxes and barriers.
   static constexpr int kRoom = kSharedOfSm90 - 2048 - (swapped && bn < 64 ? 4 * bn : 256) * 128;
   static constexpr int stages = std::min(12, kRoom / ((bm + bn) * 128));
@@ -44,12 +50,19 @@ struct WgmmaProductConfig : WgmmaConfig<T, a, b, WgmmaMenuPlan<tile>> {
   // gemm/matmul_tf32/matmul_tf32.h. 0: all.
   static constexpr int most_steps = sizeof(T) == 4 ? 4096 / Base::bk : 0;
   using Ends = WgmmaFinish<WgmmaProductConfig>;
+  static constexpr bool joins = Base::Plan::joins;
+  static_assert(!joins || (sizeof(T) == 2 && !Base::turns), "warpgroups that join share a tile of 16 bits");
+  using Work = std::conditional_t<joins, WgmmaJoinedWork, WgmmaWork>;
 
-  struct Shared {
+  struct Common {
     typename Base::Stage ring[Base::stages];
     typename Ends::Shared staged[Base::warpgroups];
     WgmmaRing<Base::stages> barriers;
   };
+  struct WithTickets : Common {
+    unsigned last[Base::warpgroups];
+  };
+  using Shared = std::conditional_t<joins, WithTickets, Common>;
   static_assert(sizeof(Shared) <= kSharedOfSm90, "a block of sm_90 has room for the ring");
 };
 
@@ -58,6 +71,7 @@ struct WgmmaProductConfig : WgmmaConfig<T, a, b, WgmmaMenuPlan<tile>> {
 struct WgmmaItem {
   WgmmaPlace at;
   int first, steps;  // of k
+  int tile;          // of a block, whatever the slice
 };
 
 // Calls body(item) for the items of this block.
@@ -72,6 +86,7 @@ __device__ __forceinline__ void for_each_item(const WgmmaWork& work, int batch, 
     WgmmaItem item;
     item.at = {(static_cast<int>(tile.m) * Config::cluster + rank) * Config::bm, static_cast<int>(tile.n) * Config::bn,
                product % batch, slice};
+    item.tile = (index - slice * batch * tiles) * Config::cluster + rank;
     item.first = slice * work.depth;
     item.steps = min(work.depth, work.steps - item.first);
     body(item);
@@ -85,7 +100,8 @@ __global__ void __launch_bounds__(Config::threads, 1)
     matmul_wgmma_kernel([[maybe_unused]] const __grid_constant__ CUtensorMap a,
                         [[maybe_unused]] const __grid_constant__ CUtensorMap b,
                         [[maybe_unused]] const __grid_constant__ CUtensorMap d,
-                        [[maybe_unused]] const __grid_constant__ GemmArgs p, [[maybe_unused]] const WgmmaWork work) {
+                        [[maybe_unused]] const __grid_constant__ GemmArgs p,
+                        [[maybe_unused]] const typename Config::Work work) {
 #if WARPSMITH_HAS_WGMMA
   extern __shared__ __align__(1024) uint4 memory[];
   auto& shared = *reinterpret_cast<typename Config::Shared*>(memory);
@@ -156,6 +172,11 @@ __global__ void __launch_bounds__(Config::threads, 1)
         } else {
           multiply_steps<Config>(sums, reader, shared.barriers, at, steps, issued);
         }
+        if constexpr (Config::joins) {
+          unsigned* ticket = join_tickets + work.range * kJoinTickets + item.tile * Config::warpgroups + warpgroup;
+          unsigned& last = shared.last[warpgroup];
+          if (work.range >= 0 && !join_slices<Config>(sums, ends, p, place, work.slices, ticket, last)) return;
+        }
         ends.store(sums, p, work.finish, work.leaving, d, place, adds);
       } while (Config::most_steps > 0 && left > 0);
     });
@@ -168,13 +189,13 @@ __global__ void __launch_bounds__(Config::threads, 1)
 // The product as the instruction sees it: d^T = b^T a^T where the tile is a swapped one.
 inline GemmArgs seen_by(const WgmmaTile& tile, const GemmArgs& p) {
   if (!tile.swapped) return p;
-  const auto turned = [](Matrix x) {
+  const auto transposed = [](Matrix x) {
     x.order = x.order == Order::rows ? Order::columns : Order::rows;
     return x;
   };
   GemmArgs seen = p;
-  seen.a = turned(p.b);
-  seen.b = turned(p.a);
+  seen.a = transposed(p.b);
+  seen.b = transposed(p.a);
   std::swap(seen.m, seen.n);
   std::swap(seen.c.row, seen.c.col);
   return seen;
@@ -196,22 +217,25 @@ MappedTensor map_of_operand(const Matrix& x, CUtensorMapDataType type, int64_t b
 template <class Config>
 void launch_wgmma_kernel(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream) {
   const int64_t row = Config::Plan::swapped ? p.m : p.n;  // of d
-  const bool boxed = sizeof(typename Config::T) == 2 && choice.slices == 1 && !p.wide;
+  const bool whole = choice.slices == 1 || choice.range >= 0,
+             boxed = sizeof(typename Config::T) == 2 && whole && !p.wide;
   const bool by_map = boxed && row * size_of(p.dtype) % 16 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
-  WgmmaWork work{.down = static_cast<int>(ceil_div(p.m, Config::cluster * Config::bm)),
-                 .across = static_cast<int>(ceil_div(p.n, Config::bn)),
-                 .group = choice.group / Config::cluster,
-                 .steps = static_cast<int>(ceil_div(p.k, Config::bk)),
-                 .depth = static_cast<int>(choice.depth),
-                 .next_a = p.a.batch != 0,
-                 .next_b = p.b.batch != 0,
-                 .finish = choice.slices > 1 || p.wide         ? Finish::partial
-                           : needs_product_alone(p) == nullptr ? Finish::round
-                                                               : Finish::all,
-                 .leaving = by_map  ? Leaving::boxes
-                            : boxed ? Leaving::lines
-                                    : Leaving::pairs};
-  work.items = work.down * work.across * static_cast<int>(p.batch) * choice.slices;
+  WgmmaWork plain{.down = static_cast<int>(ceil_div(p.m, Config::cluster * Config::bm)),
+                  .across = static_cast<int>(ceil_div(p.n, Config::bn)),
+                  .group = choice.group / Config::cluster,
+                  .steps = static_cast<int>(ceil_div(p.k, Config::bk)),
+                  .depth = static_cast<int>(choice.depth),
+                  .next_a = p.a.batch != 0,
+                  .next_b = p.b.batch != 0,
+                  .finish = !whole || p.wide                    ? Finish::partial
+                            : needs_product_alone(p) == nullptr ? Finish::round
+                                                                : Finish::all,
+                  .leaving = by_map  ? Leaving::boxes
+                             : boxed ? Leaving::lines
+                                     : Leaving::pairs};
+  plain.items = plain.down * plain.across * static_cast<int>(p.batch) * choice.slices;
+  typename Config::Work work{plain};
+  if constexpr (Config::joins) work.slices = choice.slices, work.range = choice.range;
   const int most = std::max(1, p.sm_count / Config::cluster);
   const LaunchConfig config{.grid = static_cast<unsigned>(std::min(most, work.items) * Config::cluster),
                             .block = Config::threads,

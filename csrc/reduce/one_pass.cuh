@@ -13,8 +13,8 @@ namespace warpsmith {
 template <class Sum>
 struct Joint {
   Sum* partial;       // [blocks]
-  int ticket;         // index into `tickets`, or kNoTicket
-  unsigned* cleared;  // stands in for kNoTicket
+  int ticket;         // index into `tickets`, or kNoRange
+  unsigned* cleared;  // stands in for kNoRange
 };
 
 // For a launch of `blocks` blocks; `workspace` holds OnePass::workspace_bytes.
@@ -22,10 +22,10 @@ template <class Sum>
 Joint<Sum> make_joint(void* workspace, int64_t blocks, cudaStream_t stream) {
   static_assert(sizeof(Sum) == 8, "workspace_bytes counts on it");
   Sum* partial = static_cast<Sum*>(workspace);
-  Joint<Sum> joint{partial, kNoTicket, reinterpret_cast<unsigned*>(partial + blocks)};
+  Joint<Sum> joint{partial, kNoRange, reinterpret_cast<unsigned*>(partial + blocks)};
   if (blocks == 1) return joint;
   joint.ticket = ticket_for(stream);
-  if (joint.ticket == kNoTicket) {
+  if (joint.ticket == kNoRange) {
     check_cuda(cudaMemsetAsync(joint.cleared, 0, sizeof(unsigned), stream), "cudaMemsetAsync");
   }
   return joint;
@@ -54,7 +54,7 @@ __device__ __forceinline__ bool join_blocks(Sum& total, const Running& value, co
   // leave this block's sum
   const auto is_last = [&] {
     joint.partial[blockIdx.x] = total;
-    unsigned* ticket = joint.ticket == kNoTicket ? joint.cleared : &tickets[joint.ticket];
+    unsigned* ticket = joint.ticket == kNoRange ? joint.cleared : &tickets[joint.ticket];
     return draw(ticket, gridDim.x) == gridDim.x - 1;
   };
 

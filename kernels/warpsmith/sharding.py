@@ -228,6 +228,25 @@ def _linear(given: Given) -> Ways:
         yield [Partial()], {**placed, **({"bias": Partial()} if bias else {})}
 
 
+def _epilogue(given: Given) -> Ways:
+    """As `linear`; a residual lies as the result does, and so does what is kept, None where nothing
+    is. The largest of a row whose columns lie apart is the largest of what each part has.
+    """
+    last = given["x"].ndim - 1
+    keep, amax = given.get("keep", False), given.get("amax", False)
+
+    def way(of: Placement, most: Placement, bias: Placement, **placed: Placement) -> Any:
+        placed |= {"bias": bias, "residual": of}
+        here = {n: p for n, p in placed.items() if given.get(n) is not None}
+        return [of, of if keep else None, most if amax else None], here
+
+    for dim in range(last):
+        yield way(Shard(dim), Shard(dim), Replicate(), x=Shard(dim))
+    yield way(Shard(last), Partial("max"), Shard(0), weight=Shard(0))
+    if given.get("activation", "none") == "none" and not amax:
+        yield way(Partial(), Partial(), Partial(), x=Shard(last), weight=Shard(1))
+
+
 def _weight_gradient(given: Given) -> Ways:
     """Columns of either operand, and parts of the sums over rows."""
     yield [Shard(0), Shard(0)], {"grad": Shard(1)}
@@ -256,6 +275,10 @@ RULES: dict[str, Rule] = {
     "layer_norm": _rows("x"),
     "rms_norm_backward": _rows("x", "grad", parameters=1),
     "layer_norm_backward": _rows("x", "grad", parameters=2),
+    "rms_norm_with_rstd": _rows("x", results=2),
+    "layer_norm_with_rstd": _rows("x", results=2),
+    "rms_norm_backward_from_output": _rows("y", "grad", "rstd", parameters=1),
+    "layer_norm_backward_from_output": _rows("y", "grad", "rstd", parameters=2),
     "add_rms_norm": _residual,
     "add_layer_norm": _residual,
     "add_rms_norm_backward": _residual_backward(1),
@@ -264,6 +287,7 @@ RULES: dict[str, Rule] = {
     "bce_with_logits_backward": _bce_backward,
     "matmul": _matmul,
     "linear": _linear,
+    "linear_epilogue": _epilogue,
     "linear_weight_gradient": _weight_gradient,
 }
 #: Of operators by the group of functions that they belong to: activations.
@@ -587,12 +611,14 @@ def _strategies(op: Op, rule: Rule) -> Callable[..., Any]:
         given = dict(zip(names, args, strict=False))
         tensors = {n for n, a in given.items() if hasattr(a, "placements")}
 
-        def way(results: Iterable[Placement], placed: Mapping[str, Placement]) -> Any:
+        def way(results: Iterable[Placement | None], placed: Mapping[str, Placement]) -> Any:
             inputs = [placed.get(n, Replicate()) if n in tensors else None for n in given]
             return list(results)[:count], inputs
 
         ways = [way(*found) for found in rule(given)]
-        return [way([Replicate()] * count, {}), *ways]
+        left_out = [p is None for p in ways[0][0]] if ways else [False] * count
+        whole = [None if left else Replicate() for left in left_out]
+        return [way(whole, {}), *ways]
 
     return run
 
@@ -610,6 +636,9 @@ def register(op: Op) -> None:
         DTensor._op_dispatcher._custom_op_handlers[default] = served
     elif rule := RULES.get(op.name) or RULES_OF_PARTS.get(op.part):
         register_sharding(default)(_strategies(op, rule))
+        # a choice of placements is kept for calls that look alike, for which PyTorch leaves bools,
+        # floats and names out, which rules look at
+        DTensor._op_dispatcher.sharding_propagator.op_to_schema_info[default].static_argnum = 0
     else:
         return
     _known.add(op.name)

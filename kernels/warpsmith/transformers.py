@@ -12,6 +12,7 @@ packed sequences, dropout. transformers is imported by `register` and by nothing
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -182,6 +183,9 @@ def attention(
     lengths of packed sequences among the arguments, to `flash_attention_varlen`. Decoding from a
     cache of fixed size goes to `attention_with_kv_cache`, which reads what is filled of it.
 
+    It makes no weights that could be returned: a call with ``output_attentions=True`` warns, and
+    gets none, as from "sdpa".
+
     Args:
         module: the layer; `is_causal` of it counts where the argument is None.
         query: [batch, heads, m, d].
@@ -199,6 +203,12 @@ def attention(
     Returns:
         [batch, m, heads, dv], contiguous, and None in the place of the weights.
     """
+    if named.get("output_attentions") and not torch.compiler.is_compiling():
+        warnings.warn(
+            f'attention "{NAME}" makes no weights, which output_attentions=True asks for; "eager" '
+            "does, and warpsmith.patch(model, attention=False) leaves it",
+            stacklevel=2,
+        )
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
     starts = [named.get(f"cu_seq_lens_{x}") for x in "qk"]
@@ -243,10 +253,11 @@ def attention(
     extras = _extras(softcap, s_aux, 0.0)
     both = added is not None and (seen is not None or causal)
     if not extras and left is None and not both:
-        grouped = query.shape[1] != key.shape[1]
+        # no comparison of sizes, which are symbols in compiled code
+        grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
         out = warpsmith.scaled_dot_product_attention(
             query, key, value, seen if added is None else added, dropout, causal,
-            scale=scaling, enable_gqa=grouped,
+            scale=scaling, **grouped,
         )  # fmt: skip
     else:
         limits = {"causal": causal, **_extras(softcap, s_aux, dropout)}

@@ -14,7 +14,7 @@ from pathlib import Path
 os.environ["TRITON_INTERPRET"] = "1"  # what no kernel serves goes to the twin
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from emulator import architectures, checks, drift, gpus, refusals
+from emulator import architectures, checks, drift, gpus, refusals, tiles
 from warpsmith.cli.arguments import UsageError, find_ops
 from warpsmith.core.catalogue import Op
 from warpsmith.native.code_lock import Lock
@@ -121,6 +121,8 @@ def run_op(op: Op, target: str, sm: int, options: argparse.Namespace) -> int:
     if sm == 90:
         if written := list(checks.into_results(op)):
             failed += tell(op.name, target, "calls with out", written)
+        if of_tiles := list(tiles.results(op)):
+            failed += tell(op.name, target, "calls with tiles of the menu", of_tiles)
         failed += tell(op.name, target, "bad calls", list(refusals.differences(op)))
         failed += tell(op.name, target, "choices and refusals", list(drift.differences(op)))
         gpus.use(sm, gpus.FEW)

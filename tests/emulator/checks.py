@@ -120,7 +120,7 @@ def results(
             args = dispatch.normalise(op, sample.make(Inputs(dtype, "cpu", seed + i)))
             if dispatch.refusal(variant, args, sm) is None:
                 ran = True
-                yield Result(variant, str(sample), _wrong(op, variant, args, str(sample)))
+                yield Result(variant, str(sample), wrong(op, variant, args, str(sample)))
 
 
 def nonfinite_results(
@@ -146,7 +146,7 @@ def nonfinite_results(
     while left:
         variant, made = left.popleft()
         for label, args in made:
-            yield Result(variant, label, _wrong(op, variant, args, label))
+            yield Result(variant, label, wrong(op, variant, args, label))
             if time.process_time() - began > seconds:
                 return
             left.append((variant, made))
@@ -252,7 +252,7 @@ def _beside(x: torch.Tensor) -> torch.Tensor:
     return bytes_
 
 
-def _wrong(op: Op, variant: Variant, args: tuple[Any, ...], label: str) -> str:
+def wrong(op: Op, variant: Variant, args: tuple[Any, ...], label: str) -> str:
     rung = getattr(torch.ops.warpsmith, op.name).rung
     given = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
     function = functools.partial(rung, rung=variant.rung.name, accumulator=variant.accumulator)

@@ -1,4 +1,5 @@
-// What some rungs, all of them called by name alone, keep in global memory.
+// What some rungs keep in global memory: those that are called by name, and `naive`, which also serves heads that are too
+// long for all others.
 #pragma once
 
 #include <string_view>

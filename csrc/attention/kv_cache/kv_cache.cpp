@@ -23,7 +23,8 @@ void check_queries(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache
   check_heads(kOp, "q", q);
   check_caches(kOp, k_cache, v_cache, q, "q");
   const int64_t heads = q.size(2), kv_heads = k_cache.size(2);
-  if (k_cache.size(3) != q.size(3) || q.size(3) == 0) {
+  if (q.size(3) == 0) fail(kOp, "expected q to have heads of at least one value, got shape ", shape_text(q.sizes()));
+  if (k_cache.size(3) != q.size(3)) {
     fail(kOp, "expected k_cache to have the last dimension of q, got ", shape_text(k_cache.sizes()), " and ",
          shape_text(q.sizes()));
   }

@@ -230,7 +230,7 @@ template <template <class, int> class Tiles, class Args>
 void launch_split(const Args& a, cudaStream_t stream) {
   dispatch_split<Tiles>(a, [&]<class T, class Tile>() {
     const Split split = Split::of<Tile>(a);
-    const int range = split.pieces <= kTicketsOfLaunch ? ticket_range(stream) : kNoRange;
+    const int range = split.pieces <= kTicketsOfLaunch ? ticket_range(stream, kTicketRanges) : kNoRange;
     if (range == kNoRange) {
       float* counters = static_cast<float*>(a.workspace) + 2 * split.pieces * piece_floats(Tile::rows, Tile::d);
       check_cuda(cudaMemsetAsync(counters, 0, split.pieces * sizeof(unsigned), stream), "cudaMemsetAsync");

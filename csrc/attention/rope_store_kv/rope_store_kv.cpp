@@ -50,6 +50,7 @@ std::optional<Tensor> run(const Call& call, const Tensor& q, const Tensor& k, co
   check_rotary_heads(kOp, q, k);
   const StoreOperands store{k, v, k_cache, v_cache, slots, lengths, block_table, k_scale, v_scale};
   check_store(kOp, store);
+  check_apart_from_caches(kOp, "q", q, k_cache, v_cache);
   const RotaryOperands rotary{cos, sin, positions, turns, axes};
   const int64_t pairs = check_rotary(kOp, q, rotary);
   if (!has_kernel(call, q)) return std::nullopt;
@@ -72,6 +73,7 @@ bool run_in_place(const Call& call, const Tensor& q, const Tensor& k, const Tens
   const StoreOperands store{k, v, k_cache, v_cache, slots, lengths, block_table, k_scale, v_scale};
   check_store(kInPlace, store);
   check_own_memory(kInPlace, "q", q, "v", v);
+  check_apart_from_caches(kInPlace, "q", q, k_cache, v_cache);
   const RotaryOperands rotary{cos, sin, positions, turns, axes};
   const int64_t pairs = check_rotary(kInPlace, q, rotary);
   if (!has_kernel(call, q)) return false;

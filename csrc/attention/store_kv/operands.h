@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string_view>
+#include <utility>
 
 #include "attention/cache_operands.h"
 #include "attention/store_kv/store_kv.h"
@@ -14,6 +15,14 @@ struct StoreOperands {
   const Tensor &k, &v, &k_cache, &v_cache;
   const OptionalTensor &slots, &lengths, &block_table, &k_scale, &v_scale;
 };
+
+// What is read while caches are written. One in e4m3 is no view of what is stored.
+inline void check_apart_from_caches(std::string_view op, std::string_view name, const Tensor& x, const Tensor& k_cache,
+                                    const Tensor& v_cache) {
+  for (const auto& [cache_name, cache] : {std::pair("k_cache", &k_cache), std::pair("v_cache", &v_cache)}) {
+    if (x.scalar_type() == cache->scalar_type()) check_own_memory(op, cache_name, *cache, name, x);
+  }
+}
 
 inline void check_store(std::string_view op, const StoreOperands& o) {
   const Tensor &k = o.k, &v = o.v, &k_cache = o.k_cache, &v_cache = o.v_cache;
@@ -33,6 +42,8 @@ inline void check_store(std::string_view op, const StoreOperands& o) {
   check_apart(op, "k_cache", k_cache);
   check_apart(op, "v_cache", v_cache);
   check_own_memory(op, "k_cache", k_cache, "v_cache", v_cache);
+  check_apart_from_caches(op, "k", k, k_cache, v_cache);
+  check_apart_from_caches(op, "v", v, k_cache, v_cache);
   check_cache_scales(op, o.k_scale, o.v_scale, k_cache, k, "k");
   if (o.slots.has_value() == o.lengths.has_value()) fail(op, "expected either slots or lengths");
   if (o.lengths) return check_sequences(op, *o.lengths, o.block_table, k_cache, k, "k");

@@ -33,8 +33,8 @@ void check_weight(const char* op, const char* name, const Tensor& weight, const 
 void check_bias(const char* op, const char* name, const Tensor& bias, const Tensor& x, int64_t n) {
   check_device_like(op, name, bias, x, "x");
   if (bias.scalar_type() != x.scalar_type() && bias.scalar_type() != ScalarType::Float) {
-    fail(op, "expected ", name, " to have dtype ", dtype_name(x.scalar_type()), " like x or torch.float32, got ",
-         dtype_name(bias.scalar_type()));
+    fail(op, "expected ", name, " to have dtype ", dtype_name(x.scalar_type()), " like x",
+         x.scalar_type() == ScalarType::Float ? "" : " or torch.float32", ", got ", dtype_name(bias.scalar_type()));
   }
   if (bias.dim() != 1 || bias.size(0) != n) {
     fail(op, "expected ", name, " to have shape (", std::to_string(n), ",), the rows of its weight, got ",

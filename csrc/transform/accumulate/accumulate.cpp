@@ -54,10 +54,25 @@ AccumulateArgs accumulate_args(const Tensor& y, const Tensor& source, const Tens
   };
 }
 
-bool serve_sorted(const Call& call, AccumulateArgs args, const Tensor& index, const Tensor& like) {
+// Which row each index names that may count from the end: as int64, in which every row has a number.
+Tensor from_the_start(const AccumulateArgs& args, const Tensor& index) {
+  Tensor rows = empty_contiguous(index, index.sizes(), ScalarType::Long);
+  const int device = index.get_device_index();
+  const DeviceScope scope(device);
+  count_from_the_start(args, static_cast<int64_t*>(rows.data_ptr()), current_stream(device));
+  return rows;
+}
+
+bool serve_sorted(const Call& call, AccumulateArgs args, Tensor index, const Tensor& like) {
   const bool in_order = args.deterministic || !suits_atomics(args);
-  const bool many = in_order && args.count > kMostScanned && !args.from_the_end;
+  const bool many = in_order && args.count > kMostScanned;
   if (call.named == nullptr ? !many : call.named->rung != "sorted") return serve(call, args, like);
+  if (args.from_the_end) {  // the two indices of a row would not follow each other
+    index = from_the_start(args, index);
+    args.index = index.data_ptr();
+    args.wide = true;
+    args.from_the_end = false;
+  }
   const auto [keys, order] = stable_sort(index);
   args.keys = keys.data_ptr();
   args.order = static_cast<const int64_t*>(order.data_ptr());

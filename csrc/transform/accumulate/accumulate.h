@@ -1,5 +1,8 @@
-// Rows added up by their indices: y[o, index[j]] += alpha source[o, j], or the sums alone.
+// Rows added up by their indices: y[o, index[j]] += alpha source[o, j], or the sums alone. What is no sum keeps its bits:
+// the term that replaces a row, and the only one of a row that has no other, is not scaled and not added to anything.
 #pragma once
+
+#include <cuda_runtime.h>
 
 #include <cstdint>
 
@@ -33,8 +36,11 @@ inline constexpr int64_t kMostScanned = 2048;
 inline constexpr int64_t kMostNarrowAtomics = int64_t{1} << 22;
 
 inline bool suits_atomics(const AccumulateArgs& a) {
-  const bool only = a.count > kMostScanned && a.from_the_end;
-  return only || a.dtype == Dtype::f32 || a.outer * a.count * a.inner <= kMostNarrowAtomics;
+  return a.dtype == Dtype::f32 || a.outer * a.count * a.inner <= kMostNarrowAtomics;
 }
+
+// The indices as int64 into `to`, those that count from the end as the same rows from the start; what is outside of the
+// rows stays so.
+void count_from_the_start(const AccumulateArgs& a, int64_t* to, cudaStream_t stream);
 
 }  // namespace warpsmith

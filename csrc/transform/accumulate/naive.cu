@@ -14,10 +14,20 @@ __global__ void __launch_bounds__(kRunThreads, kMinBlocks) accumulate_naive_kern
   for (int64_t i = 0; i < j; ++i) {
     if (row_of(a, read_index(a.index, i, a.wide)) == row) return;  // an earlier block has the row
   }
+  int64_t terms = 0, last = j;
+  for (int64_t i = j; i < a.count; ++i) {
+    if (row_of(a, read_index(a.index, i, a.wide)) != row) continue;
+    ++terms;
+    last = i;
+  }
   for (int64_t outer = blockIdx.z; outer < a.outer; outer += gridDim.z) {
     for (int64_t column = int64_t{blockIdx.y} * kRunThreads + threadIdx.x; column < a.inner;
          column += int64_t{gridDim.y} * kRunThreads) {
       Run<T, 1> run;
+      if (is_moved(a, terms)) {
+        run.put(a, outer, row, column, run.term(a, outer, last, column));
+        continue;
+      }
       for (int64_t i = j; i < a.count; ++i) {
         if (row_of(a, read_index(a.index, i, a.wide)) == row) run.add(a, outer, i, column);
       }

@@ -26,18 +26,28 @@ __device__ __forceinline__ int64_t row_of(const AccumulateArgs& a, int64_t index
   return index == a.left_out ? -1 : index;
 }
 
+// Whether the one term of a row is the row.
+__device__ __forceinline__ bool is_moved(const AccumulateArgs& a, int64_t terms) {
+  return a.replaces || (terms == 1 && !a.adds && a.alpha == 1.0f);
+}
+
 // The sum of a row's terms in values [column, column + width) of it.
 template <class T, int width>
 struct Run {
   float sum[width] = {};
 
-  __device__ __forceinline__ void add(const AccumulateArgs& a, int64_t outer, int64_t j, int64_t column) {
+  __device__ __forceinline__ static Vec<T, width> term(const AccumulateArgs& a, int64_t outer, int64_t j,
+                                                       int64_t column) {
     Vec<T, width> values;
     load(values, static_cast<const T*>(a.source) + outer * a.source_outer + j * a.source_row + column);
+    return values;
+  }
+
+  __device__ __forceinline__ void add(const AccumulateArgs& a, int64_t outer, int64_t j, int64_t column) {
     float wide[width];
-    to_float(wide, values);
+    to_float(wide, term(a, outer, j, column));
 #pragma unroll
-    for (int i = 0; i < width; ++i) sum[i] = a.replaces ? wide[i] : sum[i] + wide[i];
+    for (int i = 0; i < width; ++i) sum[i] += wide[i];
   }
 
   // What y holds there.
@@ -48,19 +58,24 @@ struct Run {
     return values;
   }
 
-  __device__ __forceinline__ void write(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column,
-                                        Vec<T, width> values) const {
-    float wide[width];
-    to_float(wide, values);
-#pragma unroll
-    for (int i = 0; i < width; ++i) wide[i] = a.replaces ? sum[i] : fmaf(sum[i], a.alpha, wide[i]);
-    from_float(values, wide);
+  __device__ __forceinline__ static void put(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column,
+                                             const Vec<T, width>& values) {
     T* y = static_cast<T*>(a.y) + outer * a.y_outer + row * a.y_row + column;
     if constexpr (sizeof(values) == 16) {
       ptx::store_at_once(reinterpret_cast<uint4*>(y), *reinterpret_cast<const uint4*>(&values));
     } else {
       store(y, values);
     }
+  }
+
+  __device__ __forceinline__ void write(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column,
+                                        Vec<T, width> values) const {
+    float wide[width];
+    to_float(wide, values);
+#pragma unroll
+    for (int i = 0; i < width; ++i) wide[i] = fmaf(sum[i], a.alpha, wide[i]);
+    from_float(values, wide);
+    put(a, outer, row, column, values);
   }
 
   __device__ __forceinline__ void write(const AccumulateArgs& a, int64_t outer, int64_t row, int64_t column) const {

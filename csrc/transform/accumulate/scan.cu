@@ -60,6 +60,22 @@ __global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const Accu
     same[0] = j;  // by all threads: none waits for another
     listed = 1;
   }
+  if (is_moved(a, listed)) {
+    const int last = same[listed - 1];
+    for (int64_t first = blockIdx.y; first < places.count; first += together * int64_t{gridDim.y}) {
+      const SomePlaces<width, together> at(a, places, first);
+      Vec<T, width> values[together];
+#pragma unroll
+      for (int u = 0; u < together; ++u) {
+        if (at.there[u]) values[u] = Run<T, width>::term(a, at.outer[u], last, at.column[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < together; ++u) {
+        if (at.there[u]) Run<T, width>::put(a, at.outer[u], row, at.column[u], values[u]);
+      }
+    }
+    return;
+  }
   // add up
   for (int64_t first = blockIdx.y; first < places.count; first += together * int64_t{gridDim.y}) {
     const SomePlaces<width, together> at(a, places, first);

@@ -41,8 +41,10 @@ inline void check_images(std::string_view op, std::string_view name, const Tenso
   }
 }
 
-// Rows or columns of x for one of the result: in float, as PyTorch computes it.
+// Rows or columns of x for one of the result: in float, as PyTorch computes it. A side that keeps its size is copied,
+// whatever the factor.
 inline float upsample_scale(double factor, int64_t size, int64_t out_size) {
+  if (size == out_size) return 1.0f;
   return factor > 0.0 ? static_cast<float>(1.0 / factor) : static_cast<float>(size) / static_cast<float>(out_size);
 }
 

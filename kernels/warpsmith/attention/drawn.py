@@ -52,8 +52,9 @@ def _is_plain(named: dict[str, Any]) -> bool:
 
 def _plain(named: dict[str, Any]) -> Tensor:
     q, k, v = (named[x].transpose(1, 2) for x in "qkv")
+    # no comparison of sizes, which are symbols in compiled code
+    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
     out = F.scaled_dot_product_attention(
-        q, k, v, None, named["dropout_p"], named["causal"], scale=named["scale"],
-        enable_gqa=q.shape[1] != k.shape[1],
-    )  # fmt: skip
+        q, k, v, None, named["dropout_p"], named["causal"], scale=named["scale"], **grouped
+    )
     return out.transpose(1, 2)

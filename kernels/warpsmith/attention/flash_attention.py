@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from warpsmith.attention import flash_attention_bench as bench
 from warpsmith.attention import flash_attention_cases as cases
 from warpsmith.attention import flash_attention_errors as errors
 from warpsmith.attention.ladder import LADDER
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.arguments_by_name import Call
 from warpsmith.core.catalogue import Cost, Op, Property
 from warpsmith.spec import philox
@@ -161,7 +160,10 @@ flash_attention_varlen_op = catalogue.add(
         terms=_terms,
         samples=cases.varlen_samples(),
         errors=errors.varlen_errors(),
-        properties=(Property("sequences alone", cases.sequences_alone),),
+        properties=(
+            Property("sequences alone", cases.sequences_alone),
+            Property("sequences alone, as promised", cases.sequences_alone_as_promised),
+        ),
         cost=Cost(bytes=_bytes, flops=_flops_varlen),
         bench=bench.varlen_bench(),
         bench_dtypes=("bf16", "f16"),
@@ -180,7 +182,8 @@ _flash_attention_varlen = dispatch.public(flash_attention_varlen_op)
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    given = (x for x in tensors if isinstance(x, Tensor))  # others are refused by the operator
+    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
 
 
 def _asked(found: Any, return_lse: bool, return_max_logits: bool) -> Any:
@@ -228,7 +231,11 @@ def flash_attention(
     Differentiable in q, k, v, alibi_slopes, bias, sinks and gate. Scores and sums are in f32;
     weights have the dtype of v, by which they are multiplied. Kernels serve d and dv of up to 1024,
     on tensor cores in f16 and bf16 where both are multiples of 8 and, beside more options than a
-    window, at most 256; the Triton twin, then the reference, serve all others.
+    window, at most 256. Longer heads are served with scores in memory, at most 2 GB of them.
+
+    What a window, a mask, documents or a tree hide has to be finite all the same: values, and for
+    gradients keys and queries too, may be multiplied by a weight of 0, which is NaN for NaN and
+    infinities. What lies past the end of a sequence, or in another one, never reaches a result.
 
     Args:
         q: [b, m, heads, d], f32, f16 or bf16 (f64 by the reference), any strides.
@@ -238,7 +245,7 @@ def flash_attention(
         causal: whether a query sees no key past its place.
         scale: what products are multiplied by; None stands for ``d ** -0.5``.
         window: how many keys before and past its place a query sees; -1 for all.
-        softcap: the bound of scores, 0 for none.
+        softcap: the bound of scores, 0 for none; finite in f32.
         alibi_slopes: [heads] or [b, heads], f32: what a score loses for each key of distance.
         mask: bool, broadcast to [b, heads, m, n]: True is seen.
         bias: of q's dtype, broadcast to [b, heads, m, n].
@@ -264,7 +271,8 @@ def flash_attention(
         deterministic: False lets the gradient of q be summed in any order. The answer itself has
             the same bits in every run.
         batch_invariant: whether a query shall have the same bits whatever other queries and
-            sequences the call has.
+            sequences the call has, of heads of up to 1024 values; past 256, of up to 65535
+            sequences.
         layout: "bshd" for the shapes above, "bhsd" for [b, heads, tokens, d], of q, k, v, gate and
             the answer.
         variant: one rung by name instead of the best one, "bf16_mma_peak_f32". Those that end in
@@ -281,6 +289,7 @@ def flash_attention(
             variant cannot take the call; on a GPU, no kernel takes it, and its scores are more than
             the 2 GB that the reference is given.
         ValueError: the layout or the variant does not exist.
+        TypeError: an argument is of another kind; the window has no two sides.
 
     Reference:
         Dao 2023, "FlashAttention-2", https://arxiv.org/abs/2307.08691;
@@ -288,24 +297,25 @@ def flash_attention(
     """
     if layout not in ("bshd", "bhsd"):
         raise ValueError(f"flash_attention: expected layout to be 'bshd' or 'bhsd', got '{layout}'")
+    messages.expect_tensors("flash_attention", q=q, k=k, v=v)
+    scale, sides = options.default_scale(scale, q), _sides("flash_attention", window)
     if layout == "bhsd":
-        q, k, v = (x.transpose(1, 2) if x.dim() == 4 else x for x in (q, k, v))
-        gate = gate.transpose(1, 2) if gate is not None and gate.dim() == 4 else gate
+        q, k, v, gate = map(options.turned, (q, k, v, gate))
     if dropout_p > 0.0 and seed is None and offset is None:
         draw = philox.drawn(None, None, dropout_p)
         if draw is None:
             found = drawn.attend(flash_attention_op, (
-                q, k, v, _scale(scale, q), causal, *_sides(window), softcap, alibi_slopes, mask,
-                bias, sinks, gate, q_documents, k_documents, tree, dropout_p, 0, 0, return_lse,
-                return_max_logits, deterministic, batch_invariant,
+                q, k, v, scale, causal, *sides, softcap, alibi_slopes, mask, bias, sinks, gate,
+                q_documents, k_documents, tree, dropout_p, 0, 0, return_lse, return_max_logits,
+                deterministic, batch_invariant,
             ))  # fmt: skip
             if layout == "bhsd":
                 found = (found[0].transpose(1, 2), *found[1:])
             return _asked(found, return_lse, return_max_logits)
         seed, offset = draw
     found = _flash_attention(
-        variant, q, k, v, _scale(scale, q), causal, *_sides(window), softcap, alibi_slopes, mask,
-        bias, sinks, gate, q_documents, k_documents, tree, dropout_p, seed or 0, offset or 0,
+        variant, q, k, v, scale, causal, *sides, softcap, alibi_slopes, mask, bias, sinks, gate,
+        q_documents, k_documents, tree, dropout_p, philox.signed(seed), philox.signed(offset),
         return_lse or _needs_gradient(q, k, v, alibi_slopes, bias, sinks, gate),
         return_max_logits, deterministic, batch_invariant,
     )  # fmt: skip
@@ -314,17 +324,11 @@ def flash_attention(
     return _asked(found, return_lse, return_max_logits)
 
 
-def _scale(scale: float | None, q: Tensor) -> float:
-    if scale is not None:
-        return scale
-    return 1.0 / math.sqrt(q.shape[-1]) if q.dim() and q.shape[-1] else 1.0
-
-
-def _sides(window: Any) -> tuple[int, int]:
+def _sides(called: str, window: Any) -> tuple[int, int]:
     try:
         before, past = window
     except (TypeError, ValueError):
-        message = "flash_attention: expected window to be two numbers of keys, before and past"
+        message = f"{called}: expected window to be two numbers of keys, before and past"
         raise TypeError(f"{message}, got {window!r}") from None
     return before, past
 
@@ -369,7 +373,8 @@ def flash_attention_varlen(
         v: [tokens of keys, kv_heads, dv], likewise.
         cu_seqlens_q: [b + 1], int32, on q's device; ascending, and not checked there.
         cu_seqlens_k: [b + 1], likewise, of keys.
-        max_seqlen_q: at least the queries of the longest sequence; those past it get no answer.
+        max_seqlen_q: at least the queries of the longest sequence; those past it may be left
+            without an answer.
         max_seqlen_k: at least the keys of the longest sequence.
         causal: as all that follows, in `flash_attention`, with m = max_seqlen_q and
             n = max_seqlen_k in shapes and in the numbers of weights, but in each sequence its own
@@ -400,10 +405,12 @@ def flash_attention_varlen(
     Raises:
         RuntimeError: as in `flash_attention`; dropout has no seed in compiled code or a CUDA graph.
         ValueError: the variant does not exist.
+        TypeError: as in `flash_attention`.
 
     Reference:
         `torch.nn.attention.varlen.varlen_attn`.
     """
+    messages.expect_tensors("flash_attention_varlen", q=q, k=k, v=v)
     if dropout_p > 0.0 and seed is None and offset is None:
         draw = philox.drawn(None, None, dropout_p)
         if draw is None:
@@ -413,9 +420,10 @@ def flash_attention_varlen(
             )
         seed, offset = draw
     found = _flash_attention_varlen(
-        variant, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, _scale(scale, q),
-        causal, *_sides(window), softcap, alibi_slopes, mask, bias, sinks, gate, q_documents,
-        k_documents, tree, dropout_p, seed or 0, offset or 0,
+        variant, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+        options.default_scale(scale, q), causal, *_sides("flash_attention_varlen", window), softcap,
+        alibi_slopes, mask, bias, sinks, gate, q_documents, k_documents, tree, dropout_p,
+        philox.signed(seed), philox.signed(offset),
         return_lse or _needs_gradient(q, k, v, alibi_slopes, bias, sinks, gate),
         return_max_logits, deterministic, batch_invariant,
     )  # fmt: skip

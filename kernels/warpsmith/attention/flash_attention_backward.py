@@ -209,6 +209,7 @@ flash_attention_backward_op = catalogue.add(
         errors=cases.errors(),
         properties=(
             Property("the same bits in every run", cases.repeatable),
+            Property("sequences alone, as promised", cases.sequences_alone),
             Property("nothing comes back from what is not seen", cases.unseen_gets_nothing),
             Property("gradients of equal answers cancel", cases.constants_cancel),
         ),

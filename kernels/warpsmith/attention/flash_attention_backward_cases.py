@@ -134,12 +134,31 @@ def _own_samples() -> tuple[Sample, ...]:
     )
 
 
+def _huge(label: str, make: Callable[[Inputs], Named]) -> Sample:
+    """Of keys or of values alone: with their gradients in f64, both would take over 60 GB."""
+
+    def gradient(i: Inputs) -> Named:
+        return gradient_of(make(i), i)
+
+    return Sample(label, gradient, small=False, huge=True, dtypes=("bf16",))
+
+
 def samples() -> tuple[Sample, ...]:
-    return (*_own_samples(), *(_of(sample) for sample in forward.samples() if not sample.huge))
+    return (
+        *_own_samples(),
+        *(_of(sample) for sample in forward.samples() if not sample.huge),
+        _huge("2^31 elements of keys", lambda i: forward.heads(i, 1, 16, 2**20 + 1, 16, 128, dv=8)),
+    )
 
 
 def varlen_samples() -> tuple[Sample, ...]:
-    return tuple(_of(sample) for sample in forward.varlen_samples())
+    return (
+        *(_of(sample) for sample in forward.varlen_samples() if not sample.huge),
+        _huge(
+            "2^31 elements of values",
+            lambda i: forward.sequences(i, (7, 9), forward.PAST_2_31, 16, 8, dv=128),
+        ),
+    )
 
 
 # --- bad calls ------------------------------------------------------------------------------------
@@ -209,10 +228,7 @@ _HEAD = "Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor
 def positional(named: Mapping[str, Any]) -> tuple[Any, ...]:
     """All arguments of `flash_attention_backward` up to its options, in the schema's order."""
     schema = parse_schema(f"flash_attention_backward({_HEAD}, {options.OPTIONS}) -> ()")
-    return tuple(
-        named.get(a.name, a.default_value if a.has_default_value() else None)
-        for a in schema.arguments
-    )
+    return forward.in_order(schema, named)
 
 
 def repeatable(backward: Any, inputs: Inputs) -> None:
@@ -222,6 +238,20 @@ def repeatable(backward: Any, inputs: Inputs) -> None:
     for _ in range(3):
         for a, b in zip(first, backward(*arguments), strict=True):
             assert (a is None and b is None) or torch.equal(a, b)
+
+
+def sequences_alone(backward: Any, inputs: Inputs) -> None:
+    """A sequence has the gradients that it has by itself; on a GPU the same bits."""
+    made = gradient_of(forward.heads(inputs, 3, 70, 190, 4, 64, kv=1, causal=True), inputs)
+    tensors = {name: x for name, x in made.items() if isinstance(x, Tensor)}
+    own = made | {name: x[1:2] for name, x in tensors.items()}
+    promises = True, True  # deterministic, batch_invariant
+    whole, alone = (backward(*positional(given), *promises)[:3] for given in (made, own))
+    for a, b in zip(whole, alone, strict=True):
+        if a.is_cuda:
+            assert torch.equal(a[1:2], b)
+        eps = 16 * torch.finfo(inputs.dtype).eps
+        assert torch.allclose(a[1:2].double(), b.double(), rtol=eps, atol=eps)
 
 
 def unseen_gets_nothing(backward: Any, inputs: Inputs) -> None:

@@ -351,6 +351,9 @@ def samples() -> tuple[Sample, ...]:
 
 # --- sequences of several lengths -----------------------------------------------------------------
 
+#: Of 16 heads of 128 values, the second sequence begins past 2^31 elements.
+PAST_2_31 = (2**20 + 1, 300)
+
 
 def starts(*lengths: int) -> Make:
     def make(i: Inputs) -> Tensor:
@@ -442,21 +445,31 @@ def varlen_samples() -> tuple[Sample, ...]:
             for d in (64, 128, 256)
             for causal in (False, True)
         ),
+        Sample("2^31 elements of keys", lambda i: sequences(i, (7, 9), PAST_2_31, 16, 128),
+               small=False, huge=True, dtypes=("bf16",)),
     )  # fmt: skip
 
 
 # --- properties -----------------------------------------------------------------------------------
 
 _HEAD = "Tensor q, Tensor k, Tensor v, "
+_VARLEN_HEAD = (
+    f"{_HEAD}Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, "
+)
 
 
-def positional(named: Named) -> tuple[Any, ...]:
-    """All arguments of `flash_attention`, in the schema's order."""
-    schema = parse_schema(f"flash_attention({_HEAD}{options.OPTIONS}, {options.PROMISES}) -> ()")
+def in_order(schema: Any, named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """All arguments, in the schema's order."""
     return tuple(
         named.get(a.name, a.default_value if a.has_default_value() else None)
         for a in schema.arguments
     )
+
+
+def positional(named: Named) -> tuple[Any, ...]:
+    """Those of `flash_attention`."""
+    schema = parse_schema(f"flash_attention({_HEAD}{options.OPTIONS}, {options.PROMISES}) -> ()")
+    return in_order(schema, named)
 
 
 def equal_keys_average(flash_attention: Any, inputs: Inputs) -> None:
@@ -488,6 +501,26 @@ def rows_alone(flash_attention: Any, inputs: Inputs) -> None:
     if whole.is_cuda:
         assert torch.equal(whole[1:, 61:], alone)
     assert torch.allclose(whole[1:, 61:], alone, rtol=0, atol=4 * torch.finfo(inputs.dtype).eps)
+
+
+def sequences_alone_as_promised(varlen: Any, inputs: Inputs) -> None:
+    """Likewise, on a GPU with the same bits where the sequence is far from alone."""
+    made = sequences(inputs, (20, 133, 7), (300, 190, 7), 2, 32, kv=1, causal=True)
+    made |= {"window_left": 70, "batch_invariant": True}
+    schema = parse_schema(f"varlen({_VARLEN_HEAD}{options.OPTIONS}, {options.PROMISES}) -> ()")
+
+    def answer(given: Named) -> Tensor:
+        found = varlen(*in_order(schema, given))[0]
+        assert isinstance(found, Tensor)
+        return found
+
+    cu = {"cu_seqlens_q": starts(133)(inputs), "cu_seqlens_k": starts(190)(inputs)}
+    most = {"max_seqlen_q": 133, "max_seqlen_k": 190}
+    own = {"q": made["q"][20:153]} | {name: made[name][300:490] for name in ("k", "v")}
+    whole, alone = answer(made)[20:153], answer(made | own | cu | most)
+    if whole.is_cuda:
+        assert torch.equal(whole, alone)
+    assert torch.allclose(whole, alone, rtol=0, atol=4 * torch.finfo(inputs.dtype).eps)
 
 
 def repeatable(flash_attention: Any, inputs: Inputs) -> None:

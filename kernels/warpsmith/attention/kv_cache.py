@@ -14,17 +14,16 @@ from warpsmith.attention import kv_cache_cases as cases
 from warpsmith.attention import kv_cache_plan as plans
 from warpsmith.attention import options, reference
 from warpsmith.attention.kv_cache_plan import KvCachePlan
-from warpsmith.attention.store_kv import store_kv
-from warpsmith.core import catalogue, dispatch
+from warpsmith.attention.store_kv import op as store_kv_op
+from warpsmith.core import autocast, catalogue, dispatch, messages
 from warpsmith.core.arguments_by_name import Call
 from warpsmith.core.catalogue import Cost, Op, Property, Rung
 from warpsmith.spec.checks import shape_text, wide_dtype
 from warpsmith.spec.rows import MOST_ROWS, address
 
-_OP = "attention_with_kv_cache"
+_OP, _PLAN = "attention_with_kv_cache", "plan_attention_with_kv_cache"
 #: What every call is that has no such option.
 _PLAIN = dict.fromkeys(("mask", "bias", "gate", "q_documents", "k_documents"))
-#: Queries of a tile of `split_kv`; those of the other rungs have 64.
 
 
 def _check(call: Call) -> None:
@@ -32,7 +31,11 @@ def _check(call: Call) -> None:
     caches.check_wide_floating(_OP, "q", q)
     caches.check_heads(_OP, "q", q)
     caches.check_caches(_OP, k_cache, v_cache, q, "q")
-    if k_cache.shape[3] != q.shape[3] or q.shape[3] == 0:
+    if q.shape[3] == 0:
+        raise RuntimeError(
+            f"{_OP}: expected q to have heads of at least one value, got shape {shape_text(q)}"
+        )
+    if k_cache.shape[3] != q.shape[3]:
         raise RuntimeError(
             f"{_OP}: expected k_cache to have the last dimension of q, got {shape_text(k_cache)} "
             f"and {shape_text(q)}"
@@ -86,7 +89,7 @@ def _over_cache(call: Call, product: reference.Product) -> tuple[Tensor, Tensor 
     last = q.dtype == torch.float64 and not all(scale.isfinite().all() for scale in given)
 
     def of_heads(scale: Tensor | None) -> Tensor:  # [heads, 1]
-        heads, scale = q.shape[2], torch.ones(1) if scale is None else scale.reshape(-1)
+        heads, scale = q.shape[2], q.new_ones(1) if scale is None else scale.reshape(-1)
         return scale.to(q.device, wide).repeat_interleave(heads // scale.numel())[:, None]
 
     def scaled_product(q: Tensor, k: Tensor) -> Tensor:
@@ -95,6 +98,8 @@ def _over_cache(call: Call, product: reference.Product) -> tuple[Tensor, Tensor 
     lengths = [int(n) + call.appended for n in call.lengths.tolist()]
     outs, sums = [], []
     for b, n in enumerate(lengths):
+        if n < 0:
+            raise IndexError(f"{_OP}: expected lengths not to be negative, got {n}")
         positions = torch.arange(n, device=q.device)[None]
         table = None if call.block_table is None else call.block_table[b : b + 1]
         if table is None:
@@ -342,6 +347,8 @@ op = catalogue.add(
 )
 dispatch.register(op)
 _attend = dispatch.public(op)
+#: In the name of this function.
+_store = dispatch.public(store_kv_op, _OP)
 
 
 def attention_with_kv_cache(
@@ -378,6 +385,9 @@ def attention_with_kv_cache(
     `k` and `v`, `store_kv` puts these behind what the cache holds first. How long sequences are is
     read on the GPU: a captured call may be replayed with other lengths and pages. Scores and sums
     are in f32. Not differentiable.
+
+    What lies in a cache behind a sequence's last token may be anything. What a window or a tree
+    hides within it has to be finite: its values may be multiplied by a weight of 0.
 
     Args:
         q: [b, m, heads, d], f32, f16 or bf16, any strides; d and dv up to 1024 where a kernel is to
@@ -421,20 +431,25 @@ def attention_with_kv_cache(
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; scales without a cache in e4m3, or none
             with one; `appended` beside k and v; `blocks` beside a plan, or a plan for other
-            shapes, dtypes, devices or promises; the variant cannot take the call.
-        IndexError: on a CPU, a page outside the cache or a sequence longer than it, which on a GPU
-            end the kernel with a message.
+            shapes, dtypes, devices or promises; the variant cannot take the call. On a GPU and
+            under autocast, `k` and `v` may be in the cache by then, behind `lengths`.
+        IndexError: on a CPU, a page outside the cache, a sequence longer than it or of negative
+            length, which on a GPU end the kernel with a message.
         ValueError: the layout or the variant does not exist.
+        TypeError: an argument is of another kind.
 
     Reference:
         `torch.nn.functional.scaled_dot_product_attention` of each sequence's keys and values.
     """
     if layout not in ("bshd", "bhsd"):
         raise ValueError(f"{_OP}: expected layout to be 'bshd' or 'bhsd', got {layout!r}")
+    messages.expect_tensors(_OP, q=q, k_cache=k_cache, v_cache=v_cache)
     if layout == "bhsd":
-        q = q.transpose(1, 2) if q.dim() == 4 else q
-        k, v = (x if x is None or x.dim() != 4 else x.transpose(1, 2) for x in (k, v))
+        q, k, v = map(options.turned, (q, k, v))
     if plan is not None:
+        if not isinstance(plan, KvCachePlan):
+            given = type(plan).__name__
+            raise TypeError(f"{_OP}: expected plan to be a KvCachePlan or None, got {given}")
         if blocks:
             raise RuntimeError(f"{_OP}: expected blocks to be 0 beside a plan, got {blocks}")
         plan.check(_OP, q, k_cache, v_cache, block_table, batch_invariant)
@@ -444,15 +459,19 @@ def attention_with_kv_cache(
     if k is not None and v is not None:
         if appended:
             raise RuntimeError(f"{_OP}: expected appended to be 0 beside k and v, got {appended}")
-        store_kv(k, v, k_cache, v_cache, None, lengths, block_table, k_scale, v_scale)
-        appended = k.shape[1]
-    if scale is None:
-        scale = q.shape[-1] ** -0.5 if q.shape[-1:].numel() else 1.0
-    out, lse = _attend(
-        variant, q, k_cache, v_cache, lengths, scale, block_table, appended, causal, window_left,
-        window_right, softcap, alibi_slopes, sinks, tree, k_scale, v_scale, return_lse,
-        batch_invariant, blocks,
+        messages.expect_tensors(_OP, k=k, v=v)
+        appended = k.shape[1] if k.dim() == 4 else 0
+    args = (
+        q, k_cache, v_cache, lengths, options.default_scale(scale, q), block_table, appended,
+        causal, window_left, window_right, softcap, alibi_slopes, sinks, tree, k_scale, v_scale,
+        return_lse, batch_invariant, blocks,
     )  # fmt: skip
+    if k is not None:
+        # Before anything is written. A GPU does not wait for Python's checks; autocast casts later.
+        if not (q.is_cuda or torch.compiler.is_compiling() or autocast.is_enabled()):
+            dispatch.checked(op, args)
+        _store(None, k, v, k_cache, v_cache, None, lengths, block_table, k_scale, v_scale)
+    out, lse = _attend(variant, *args)
     out = out.transpose(1, 2) if layout == "bhsd" else out
     return (out, lse) if return_lse else out
 
@@ -500,17 +519,26 @@ def plan_attention_with_kv_cache(
         RuntimeError: shapes, dtypes or devices do not fit; lengths are negative or longer than the
             cache has room for.
         ValueError: the layout does not exist.
+        TypeError: an argument is of another kind.
 
     Reference:
         Ye et al. 2025, "FlashInfer", https://arxiv.org/abs/2501.01005, plans on the host likewise,
         from lengths that hold for one step.
     """
     if layout not in ("bshd", "bhsd"):
-        raise ValueError(f"{_OP}: expected layout to be 'bshd' or 'bhsd', got {layout!r}")
-    if layout == "bhsd" and q.dim() == 4:
-        q = q.transpose(1, 2)
+        raise ValueError(f"{_PLAN}: expected layout to be 'bshd' or 'bhsd', got {layout!r}")
+    messages.expect_tensors(_PLAN, q=q, k_cache=k_cache, v_cache=v_cache)
+    if lengths is not None:
+        messages.expect_tensors(_PLAN, lengths=lengths)
+    if layout == "bhsd":
+        q = options.turned(q)
     gpu = plans.Gpu.of(q.device, dispatch.device_sm(q.device)) if q.is_cuda else None
-    return _planned(q, k_cache, v_cache, lengths, block_table, batch_invariant, gpu)
+    try:
+        return _planned(q, k_cache, v_cache, lengths, block_table, batch_invariant, gpu)
+    except (RuntimeError, TypeError) as error:
+        if said := messages.in_words(op, _PLAN, error):
+            raise said from error
+        raise
 
 
 def _planned(
@@ -538,14 +566,14 @@ def _planned(
     if lengths is not None:
         if lengths.shape != (batch,) or lengths.dtype not in (torch.int32, torch.int64):
             raise RuntimeError(
-                f"{_OP}: expected lengths to be int32 or int64 of shape ({batch},), got "
+                f"{_PLAN}: expected lengths to be int32 or int64 of shape ({batch},), got "
                 f"{lengths.dtype} of {shape_text(lengths)}"
             )
         keys = lengths.tolist()
         if wrong := [n for n in keys if not 0 <= n <= capacity]:
             raise RuntimeError(
-                f"{_OP}: expected lengths between 0 and {capacity}, which the cache has room for, "
-                f"got {wrong[0]}"
+                f"{_PLAN}: expected lengths between 0 and {capacity}, which the cache has room "
+                f"for, got {wrong[0]}"
             )
     blocks = workspace = 0
     of_head = _rows(q, k_cache)

@@ -402,6 +402,13 @@ ERRORS = (
     ),
     _bad("a window below -1", "expected window_left to be -1", window_left=-2),
     _bad("a negative soft cap", "expected softcap not to be negative, got -1", softcap=-1.0),
+    _bad("no soft cap", "expected softcap to be finite in float32, got inf", softcap=float("inf")),
+    _bad(
+        "heads of nothing",
+        r"expected q to have heads of at least one value, got shape \(2, 1, 4, 0\)",
+        q=lambda i: i.plain(2, 1, 4, 0),
+        k_cache=lambda i: i.plain(2, 20, 2, 0),
+    ),
     _bad("negative appended", "expected appended not to be negative", appended=-1),
     _bad("negative blocks", "expected blocks to be between 0 and 65535, got -1", blocks=-1),
     _bad("too many blocks", "expected blocks to be between 0 and 65535, got 65536", blocks=65536),
@@ -421,6 +428,11 @@ def cpu_errors() -> tuple[Bad, ...]:
             "longer than the cache",
             "the cache has no room for the tokens of a sequence",
             lengths=lambda i: ints(i, [20, 21]),
+        ),
+        _bad(
+            "a negative length",
+            "expected lengths not to be negative, got -1",
+            lengths=lambda i: ints(i, [20, -1]),
         ),
         _paged(
             "a page outside",

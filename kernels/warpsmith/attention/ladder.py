@@ -6,7 +6,7 @@ from torch import Tensor
 
 from warpsmith.attention.conditions import has_options, needs_packed_heads
 from warpsmith.attention.few_queries import FEW_QUERIES
-from warpsmith.attention.ladder_climb import CLIMB
+from warpsmith.attention.ladder_climb import CLIMB, NAIVE
 from warpsmith.core.arguments_by_name import Call
 from warpsmith.core.catalogue import Rung
 
@@ -39,6 +39,9 @@ def _needs_plain_tile(call: Call) -> str | None:
 
 
 LADDER: tuple[Rung, ...] = (
+    # Before `online`, so that it serves what that does not take, and by name: it holds all scores,
+    # is slower, and takes as many of them as fit, which would let a batch's size choose the rung.
+    NAIVE,
     Rung(
         "online",
         "a warp for four queries, the softmax rescaled as larger scores come; every option",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.attention import cache_checks as caches
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import (
     DTYPE_NAMES,
     PACK,
@@ -137,6 +137,16 @@ def _strided(inputs: Inputs) -> dict[str, Tensor]:
     }
 
 
+def _far_apart(inputs: Inputs) -> dict[str, Tensor]:
+    """Sequences of which the last lies past 2^31 elements, in 4 GB for each of the two."""
+    given = _call(inputs, 3, 5, 2, 64)
+    for name in ("out_a", "out_b"):
+        x = given[name]
+        strides = (2**30 + 8, *x.stride()[1:])
+        given[name] = x.new_empty_strided(x.shape, strides).copy_(x)
+    return given
+
+
 def _nothing_seen(inputs: Inputs) -> dict[str, Tensor]:
     """What saw nothing is garbage."""
     given = _call(inputs, 1, 4, 2, 32)
@@ -240,6 +250,7 @@ op = catalogue.add(
             Sample("strided", _strided),
             Sample("no tokens", lambda i: _call(i, 2, 0, 3, 64)),
             Sample("heads of nothing", lambda i: _call(i, 2, 3, 3, 0)),
+            Sample("past 2^31 elements", _far_apart, small=False, huge=True, dtypes=("bf16",)),
         ),
         errors=_ERRORS,
         properties=(
@@ -289,6 +300,7 @@ def merge_attention_states(
     Reference:
         Section 3.1 of Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867.
     """
+    messages.expect_tensors(_OP, out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
     if out_a.dim() == out_b.dim() == 3 and lse_a.dim() == lse_b.dim() == 2:
         out, lse = _merge(variant, out_a[None], lse_a[None], out_b[None], lse_b[None])
         return out[0], lse[0]

@@ -34,6 +34,7 @@ TWIN_DIM = 1024
 MOST_SCORE_BYTES = 2 << 30
 #: Keys that a word of `tree` speaks of.
 TREE_KEYS = 64
+_MOST_SOFTCAP = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,9 @@ def check_heads(op: str, q: Tensor, k: Tensor, v: Tensor, rank: int) -> None:
             _fail(op, f"expected {name} to have {rank} dimensions, got shape {shape_text(x)}")
     check_alike(op, "k", k, q)
     check_alike(op, "v", v, q)
-    if (rank == 4 and k.shape[0] != q.shape[0]) or k.shape[-1] != q.shape[-1] or not q.shape[-1]:
+    if not q.shape[-1]:
+        _fail(op, f"expected q to have heads of at least one value, got shape {shape_text(q)}")
+    if (rank == 4 and k.shape[0] != q.shape[0]) or k.shape[-1] != q.shape[-1]:
         what = "the batch and the last dimension" if rank == 4 else "the last dimension"
         _fail(op, f"expected k to have {what} of q, got {shape_text(k)} and {shape_text(q)}")
     if k.shape[:-1] != v.shape[:-1]:
@@ -161,6 +164,8 @@ def check_options(op: str, p: Problem, out: tuple[int, ...], call: Any) -> None:
             _fail(op, f"expected {name} to be -1 (no limit) or more, got {getattr(call, name)}")
     if not call.softcap >= 0.0:
         _fail(op, f"expected softcap not to be negative, got {call.softcap:g}")
+    if call.softcap > _MOST_SOFTCAP:
+        _fail(op, f"expected softcap to be finite in float32, got {call.softcap:g}")
     if (slopes := call.alibi_slopes) is not None:
         check_dtype(op, "alibi_slopes", slopes, q, wide)
         if tuple(slopes.shape) not in ((p.heads,), (p.batch, p.heads)):
@@ -198,6 +203,20 @@ def check_options(op: str, p: Problem, out: tuple[int, ...], call: Any) -> None:
             _fail(op, f"expected at most {TREE_KEYS} queries beside a tree, got {p.m}")
     if not 0.0 <= call.dropout_p <= 1.0:
         _fail(op, f"expected dropout_p to be between 0 and 1, got {call.dropout_p:g}")
+
+
+# --- how calls are made ---------------------------------------------------------------------------
+
+
+def default_scale(scale: float | None, q: Tensor) -> float:
+    if scale is not None:
+        return scale
+    return 1.0 / math.sqrt(q.shape[-1]) if q.dim() and q.shape[-1] else 1.0
+
+
+def turned(x: Any) -> Any:
+    """Heads before tokens, or the other way round; what has other dimensions is refused later."""
+    return x.transpose(1, 2) if isinstance(x, Tensor) and x.dim() == 4 else x
 
 
 # --- what falls back ------------------------------------------------------------------------------

@@ -125,10 +125,13 @@ def mixed(weights: Tensor, values: Tensor, seen: Tensor | None) -> Tensor:
     0 times NaN or infinity is NaN, so that a value which a query does not see leaves NaN in its
     answer where the two are multiplied, as in PyTorch's products and in tiles that some query sees,
     and nothing where they are not, as in tiles that none does. Either is right: in float64, the
-    yardstick of the others, what is not seen counts for nothing, below it is multiplied.
+    yardstick of the others, what is not seen counts for nothing, below it is multiplied, and so it
+    is in compiled code, which cannot look at values.
     """
+    if values.dtype != torch.float64 or seen is None or torch.compiler.is_compiling():
+        return weights @ values
     spoilt = ~values.isfinite()
-    if values.dtype != torch.float64 or seen is None or not spoilt.any():
+    if not spoilt.any():
         return weights @ values
     out = weights @ values.masked_fill(spoilt, 0.0)
     special, hidden = torch.where(spoilt, values, 0.0), ~seen.expand(weights.shape)

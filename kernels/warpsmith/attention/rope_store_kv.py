@@ -9,7 +9,7 @@ from torch import Tensor
 
 from warpsmith.attention import rope_store_kv_cases as cases
 from warpsmith.attention import store_kv as plain
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Cost, Op, Rung
 from warpsmith.spec import memory, rotary
 
@@ -45,6 +45,7 @@ def _check_call(op: str, call: Any, in_place: bool) -> None:
     )
     if in_place:
         memory.check_own_memory(op, "q", call.q, "v", call.v)
+    plain.check_apart_from_caches(op, "q", call.q, call.k_cache, call.v_cache)
     rotary.check(op, call.q, call.cos, call.sin, call.positions, call.turns, call.axes)
 
 
@@ -71,7 +72,7 @@ def _reference(call: Any) -> tuple[Tensor, Tensor, Tensor]:
     c, s = rotary.angles(
         _OP, call.q, call.cos, call.sin, positions, call.turns, call.axes, call.factor
     )
-    q, k = (rotary.rotated(x, c, s, call.interleaved).to(x.dtype) for x in (call.q, call.k))
+    q, k = (rotary.turned(x, c, s, call.interleaved) for x in (call.q, call.k))
     caches = plain.stored(
         _OP,
         k,
@@ -370,17 +371,20 @@ def rope_store_kv(
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; both tables and turns are given, or
             neither slots nor lengths, or both; scales without a cache in e4m3, or none with one; an
-            argument requires a gradient; elements of the caches share memory, or those of q with
-            `inplace`, with k and v as well.
+            argument requires a gradient; elements of the caches share memory, or q, k and v do with
+            them; with `inplace`, elements of q do, or k and v with q.
         IndexError: on a CPU, a slot or a page outside the cache, a position that tables do not
             have, or an axis that there is none of. On a GPU what lies outside ends the kernel with
             a message, and CUDA fails with an assertion from then on.
-        ValueError: the variant does not exist; base or rotary_dim come beside tables or turns.
+        ValueError: the variant does not exist; base or rotary_dim come beside tables or turns; base
+            is not above 0, or an odd number of values would turn.
+        TypeError: base or rotary_dim are no numbers.
 
     Reference:
         Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding",
         https://arxiv.org/abs/2104.09864; `k_cache[slots // page, slots % page] = rope(k)`.
     """
+    messages.expect_tensors("rope_store_kv", q=q, k=k, v=v)
     turns, positions = rotary.given(
         "rope_store_kv", q, cos, positions, turns, axes, base, rotary_dim
     )

@@ -339,6 +339,13 @@ def _paged(i: Inputs) -> Named:
     return call(Inputs(torch.float32, i.device), 2, 5, 4, 2, 64, pages=4)
 
 
+def _stored_where_it_comes_from(name: str, cache: str, i: Inputs) -> Named:
+    made = _good(i)
+    whole = torch.ones(2, 16, 4, 64, device=i.device)
+    heads = 4 if name == "q" else 2
+    return made | {cache: whole[:, :, :2], name: whole[:, 4:9, :heads]}
+
+
 def errors(op: str) -> tuple[Bad, ...]:
     """Of heads, of angles and of places the usual ones; rope and store_kv have the others."""
     bad, paged = Spoiler(op, _good, "q"), Spoiler(op, _paged, "q")
@@ -443,6 +450,14 @@ def errors(op: str) -> tuple[Bad, ...]:
             r"expected turns to be on cuda:\d+ like q, got cpu",
             cuda_only=True,
             turns=lambda i: torch.zeros(32, dtype=torch.int64),
+        ),
+        *(
+            Bad(
+                f"{name} out of {cache}",
+                functools.partial(_stored_where_it_comes_from, name, cache),
+                f"{op}: expected {name} to share no memory with {cache}, which is written to",
+            )
+            for name, cache in (("q", "k_cache"), ("q", "v_cache"), ("k", "k_cache"))
         ),
         bad.refused(
             "halves without whole packs",

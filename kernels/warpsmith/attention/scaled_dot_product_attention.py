@@ -1,8 +1,9 @@
 """PyTorch's `scaled_dot_product_attention`, through the kernels here where they serve a call best.
 
 It is a composite: it has no ladder, as it only chooses. Calls go to `flash_attention` where a rung
-takes them that a GPU has verified, and to PyTorch's own function everywhere else, so that putting
-one in the place of the other makes nothing slower and changes no answer beyond rounding.
+on tensor cores takes them that a GPU has verified, and to PyTorch's own function everywhere else,
+so that putting one in the place of the other makes nothing slower and changes no answer beyond
+rounding.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _FLASH, _DECODE = "flash_attention", "attention_with_kv_cache"
 #: Up to so many queries a call is bound by the keys that it reads, which one block for a tile of
 #: queries does not read fast enough: `attention_with_kv_cache` shares them out.
 FEW_QUERIES = 16
+#: Rungs without tensor cores take every call, and many of them later than PyTorch would.
+_WITHOUT_TENSOR_CORES = ("naive", "online")
 #: Heads of a cache lie on multiples of so many bytes.
 _ALIGNED = 16
 
@@ -127,8 +130,11 @@ def _unserved(
         op = catalogue.get(name)
         if not asked and not dispatch.load(op.library):
             return f"no compiled {name}"
-        if dispatch.pick(op, _probe(op, dtype, d, dv, extra), sm) is None:
+        variant = dispatch.pick(op, _probe(op, dtype, d, dv, extra), sm)
+        if variant is None:
             return f"no rung of {name} that a GPU has verified takes it"
+        if variant.rung.name in _WITHOUT_TENSOR_CORES:
+            return f"no rung of {name} on tensor cores takes it"
     return None
 
 
@@ -151,6 +157,7 @@ def _probe(op: catalogue.Op, dtype: torch.dtype, d: int, dv: int, extra: str) ->
         "scale": 1.0,
         "mask": empty(1, 1, 64, 64, of=torch.bool) if extra == "mask" else None,
         "bias": empty(1, 1, 64, 64) if extra == "bias" else None,
+        "dropout_p": 0.5 if extra == "drops" else 0.0,
     }
     return tuple(
         given.get(name, default)
@@ -192,6 +199,8 @@ def _choice(
     """The operator that takes a call, or PyTorch's function and why. `sm`: as if on a GPU of that
     compute capability.
     """
+    if not isinstance(query, Tensor):
+        return _PYTORCH, "the kernels here take only tensors"
     if not sm and query.device.type != "cuda":
         return _PYTORCH, f"no kernels for tensors on {query.device.type}"
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
@@ -217,7 +226,10 @@ def _choice(
         why = _slower(sm or _sm_of(_index(query)), gradient, d, dv, m, n)
         if why is not None:
             return _PYTORCH, why
-    extra = "" if attn_mask is None else "mask" if attn_mask.dtype == torch.bool else "bias"
+    if attn_mask is not None:
+        extra = "mask" if attn_mask.dtype == torch.bool else "bias"
+    else:  # another option, of which any stands for all
+        extra = "drops" if dropout_p > 0.0 or not (scale is None or scale > 0.0) else ""
     why = _why_unserved(*of, extra, gradient)
     return (_FLASH, "") if why is None else (_PYTORCH, why)
 
@@ -339,7 +351,7 @@ composite = catalogue.add_composite(
         "bool enable_gqa=False) -> Tensor",
         family="attention",
         parts=(
-            (_FLASH, "what a rung takes that a GPU has verified"),
+            (_FLASH, "what a rung on tensor cores takes that a GPU has verified"),
             (_DECODE, f"up to {FEW_QUERIES} queries without a mask and without gradients"),
             (_PYTORCH, "everything else, and what its backend is faster at on the record"),
         ),
@@ -369,11 +381,12 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`, with its signature and its meaning.
 
-    `flash_attention` takes the calls that one of its verified rungs serves, and
-    `attention_with_kv_cache` those of up to 16 queries without gradients; PyTorch's own function
-    takes all others, and those in which its backend is over 3 % faster on the record: on Hopper,
-    for now, most calls of long sequences, which cuDNN answers with instructions that the kernels
-    here do not use yet. Calls for gradients are judged by both ways together, and stay here under
+    `flash_attention` takes the calls that one of its verified rungs on tensor cores serves (of
+    heads of a multiple of 8 values, beside a mask of up to 256), and `attention_with_kv_cache`
+    those of up to 16 queries without gradients; PyTorch's own function takes all others, and those
+    in which its backend is over 3 % faster on the record: on Hopper, for now, most calls of long
+    sequences, which cuDNN answers with instructions that the kernels here do not use yet. Calls for
+    gradients are judged by both ways together, and stay here under
     ``torch.use_deterministic_algorithms(True)``.
     ``warpsmith.which("scaled_dot_product_attention", query, key, value)`` says who serves a call,
     and why.

@@ -7,12 +7,21 @@ from torch import Tensor
 
 from warpsmith.attention import cache_checks as caches
 from warpsmith.attention import store_kv_cases as cases
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import PACK, Cost, Op, Rung
 from warpsmith.spec import memory, rotary
 from warpsmith.spec.checks import check_device, shape_text
 
 _OP = "store_kv"
+
+
+def check_apart_from_caches(
+    op: str, name: str, x: Tensor, k_cache: Tensor, v_cache: Tensor
+) -> None:
+    """What is read while caches are written. One in e4m3 is no view of what is stored."""
+    for cache_name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if x.dtype == cache.dtype:
+            memory.check_own_memory(op, cache_name, cache, name, x)
 
 
 def check(
@@ -45,6 +54,8 @@ def check(
     memory.check_apart(op, "k_cache", k_cache)
     memory.check_apart(op, "v_cache", v_cache)
     memory.check_own_memory(op, "k_cache", k_cache, "v_cache", v_cache)
+    check_apart_from_caches(op, "k", k, k_cache, v_cache)
+    check_apart_from_caches(op, "v", v, k_cache, v_cache)
     caches.check_scales(op, k_scale, v_scale, k_cache, k, "k")
     if (slots is None) == (lengths is None):
         raise RuntimeError(f"{op}: expected either slots or lengths")
@@ -307,7 +318,7 @@ def store_kv(
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit; neither slots nor lengths are given, or
             both; scales without a cache in e4m3, or none with one; elements of the caches share
-            memory.
+            memory, or k and v do with them.
         IndexError: on a CPU, a slot or a page outside the cache. On a GPU these end the kernel with
             a message, and CUDA fails with an assertion from then on.
         ValueError: the variant does not exist.
@@ -315,6 +326,7 @@ def store_kv(
     Reference:
         `k_cache[slots // page, slots % page] = k`.
     """
+    messages.expect_tensors(_OP, k=k, v=v)
     if slots is not None and k.dim() == 3 and v.dim() == 3 and slots.dim() == 1:
         k, v, slots = k[None], v[None], slots[None]
     _store_kv(variant, k, v, k_cache, v_cache, slots, lengths, block_table, k_scale, v_scale)

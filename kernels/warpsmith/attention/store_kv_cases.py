@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -237,6 +238,11 @@ def _one_cache(inputs: Inputs) -> Named:
     return _good(inputs) | {"k_cache": both[:, :-2], "v_cache": both[:, 2:]}
 
 
+def _stored_where_it_comes_from(name: str, cache: str, inputs: Inputs) -> Named:
+    made = _good(inputs)
+    return made | {name: made[cache][:, 4:7]}
+
+
 _bad = Spoiler("store_kv", _good, like="k")
 _bad_paged = Spoiler("store_kv", _paged, like="k")
 
@@ -301,6 +307,15 @@ ERRORS = (
         "one cache for both",
         _one_cache,
         "store_kv: expected v_cache to share no memory with k_cache, which is written to",
+    ),
+    *(
+        Bad(
+            f"{name} out of {cache}",
+            functools.partial(_stored_where_it_comes_from, name, cache),
+            f"store_kv: expected {name} to share no memory with {cache}, which is written to",
+        )
+        for name in ("k", "v")
+        for cache in ("k_cache", "v_cache")
     ),
     _bad(
         "e4m3 without scales",

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from warpsmith.core import catalogue
+from warpsmith.core import catalogue, families
 from warpsmith.core.catalogue import DTYPES, Composite, Op
 from warpsmith.native import libraries, toolchain
 from warpsmith.native.console import UsageError
@@ -45,6 +45,11 @@ def find_ops(names: Sequence[str]) -> list[Op]:
     chosen: dict[str, Op] = {}
     for name in names:
         found = _matching(name, ops)
+        if not found and families.of_function(name) and name not in catalogue.composites():
+            raise UsageError(
+                f"'{name}' is a function over operators, not one; in Python "
+                f'`warpsmith.which("{name}", ...)` says what serves a call'
+            )
         if not found:
             known = [
                 *ops,

@@ -24,8 +24,8 @@ from warpsmith.cli.calls import (
     parse_settings,
     parse_shape,
 )
-from warpsmith.core import catalogue, dispatch
-from warpsmith.core.catalogue import Composite, Op
+from warpsmith.core import catalogue, dispatch, public_calls
+from warpsmith.core.catalogue import Composite, Op, PartCall
 from warpsmith.native.console import (
     UsageError,
     print_facts,
@@ -145,25 +145,42 @@ def which(args: argparse.Namespace) -> int:
     sm = None if here else asked
     if composite := catalogue.composites().get(args.op):
         values, calls = layer_calls(composite, shapes, (named or ("f32",))[0], place, sm)
-        if args.json:
-            parts = [{"purpose": c.purpose, **_served(c.op, c.args, sm, asked)} for c in calls]
-            serves = {"serves": "composite", "implementation": "composite", "parts": parts}
-            print_json({"op": composite.name, "sm": asked, **serves})
-            return 0
-        write(f"{composite.name}({_shapes(values)}) on {where}: a composite")
-        for call in calls:
-            write("")
-            write(call.purpose)
-            _print_served(_served(call.op, call.args, sm, asked), call.args, where)
-        return 0
+        return _say_parts(composite.name, values, calls, sm, asked, where, args.json)
     op = find_op(args.op)
     settings = parse_settings(op, args.set)
     values = arguments_for(op, shapes, (named or (default_dtype(op),))[0], place, settings)
+    by_name = dict(zip(op.argument_names, values, strict=False))
+    calls = public_calls.parts(op.name, (), by_name, sm) or ()
+    if len(calls) > 1:
+        return _say_parts(op.name, values, calls, sm, asked, where, args.json)
     answer = _served(op.name, values, sm, asked)
     if args.json:
         print_json(answer)
     else:
         _print_served(answer, values, where)
+    return 0
+
+
+def _say_parts(
+    name: str,
+    values: Sequence[Any],
+    calls: Sequence[PartCall],
+    sm: int | None,
+    asked: int,
+    where: str,
+    as_json: bool,
+) -> int:
+    """What serves the calls that a function makes."""
+    if as_json:
+        parts = [{"purpose": c.purpose, **_served(c.op, c.args, sm, asked)} for c in calls]
+        serves = {"serves": "composite", "implementation": "composite", "parts": parts}
+        print_json({"op": name, "sm": asked, **serves})
+        return 0
+    write(f"{name}({_shapes(values)}) on {where}: a composite")
+    for call in calls:
+        write("")
+        write(call.purpose)
+        _print_served(_served(call.op, call.args, sm, asked), call.args, where)
     return 0
 
 

@@ -49,6 +49,8 @@ from warpsmith.native.console import (
 def build_libraries(args: argparse.Namespace) -> int:
     from warpsmith.native.resource_report import resource_report
 
+    if args.lock and not args.report:
+        raise UsageError("--lock enters what --report finds: give both")
     names = find_libraries(args.library)
     archs = parse_archs(args.arch or toolchain.RELEASE_ARCHS)
     folder = Path(args.out)
@@ -236,6 +238,12 @@ def report(args: argparse.Namespace) -> int:
     from warpsmith.records import api, freshness
     from warpsmith.records import report as reports
 
+    if args.libraries and not args.check:
+        raise UsageError("--libraries are checked: give --check, too")
+    files = sorted(Path(args.libraries).glob("warpsmith_*.so")) if args.libraries else []
+    checked = [path for path in files if libraries.of_file(path) is not None]
+    if args.libraries and not checked:
+        raise UsageError(f"there are no libraries in {args.libraries}")
     root = limits.results_root()
     home = root.parents[1]
     try:
@@ -266,11 +274,7 @@ def report(args: argparse.Namespace) -> int:
         reference = docs / "api.md"
         if not reference.is_file() or reference.read_text() != api.page():
             messages.append("docs/api.md differs from the docstrings; run `warpsmith report`")
-        wrong: list[str] = []
-        if args.libraries:
-            files = sorted(Path(args.libraries).glob("warpsmith_*.so"))
-            with_kernels = [path for path in files if libraries.of_file(path) is not None]
-            wrong = _compare_code(with_kernels, enter=False, must=True)
+        wrong = _compare_code(checked, enter=False, must=True) if checked else []
         if args.json:
             print_json({"gpu": gpu, "warnings": messages, "problems": wrong})
         else:

@@ -50,6 +50,8 @@ def verify(args: argparse.Namespace) -> int:
         torch.cuda.set_device(device.index or 0)  # whose folder gets the record
         if args.claim and torch.cuda.get_device_capability() < divmod(args.claim, 10):
             raise UsageError(f"--as {args.claim} needs a GPU of sm_{args.claim} or newer")
+    elif args.claim:
+        raise UsageError(f"--as {args.claim} is of kernels: it needs a GPU")
     if args.random is not None or args.calls is not None:
         return _random_calls(args, ops, device)
     return _checks(args, ops, device)
@@ -67,10 +69,16 @@ def _checks(args: argparse.Namespace, ops: list[Op], device: torch.device) -> in
         raise UsageError(
             "--sanitize examines all dtypes and no kinds: leave out --dtype, --kinds, --quick"
         )
+    unrecorded = bool(kinds or dtypes or args.claim or device.type != "cuda")
+    if unrecorded and (args.changed or args.full):
+        raise UsageError(
+            "--changed and --full are of what records hold: leave out --dtype, --kinds, --as and "
+            "--device cpu, which write none"
+        )
     keep, quick = None, {}
     rungs: Mapping[str, frozenset[str]] = {}
     took: Mapping[str, float] = {}
-    if args.sanitizer or kinds or dtypes or args.claim or device.type != "cuda":
+    if args.sanitizer or unrecorded:
         rungs = parse_rungs(args.rungs)
         if args.quick:
             seed = _fresh_seed() if args.seed is None else args.seed
@@ -160,12 +168,17 @@ def _random_calls(args: argparse.Namespace, ops: list[Op], device: torch.device)
 
     if args.kinds or args.dtype or args.sanitize:
         raise UsageError("random calls have no kinds, and all dtypes: leave out what selects them")
+    if args.random is not None and args.random < 1:
+        raise UsageError(f"expected a number of random calls, got {args.random}")
     seed = _fresh_seed() if args.seed is None else args.seed
     path = Path(args.out) / FAILURES.name if args.out else FAILURES
     path.parent.mkdir(parents=True, exist_ok=True)
     if args.calls is not None:
-        lines = Path(args.calls).read_text().splitlines()
-        calls = [random_calls.Call.parse(line) for line in lines if line.strip()]
+        try:
+            lines = Path(args.calls).read_text().splitlines()
+            calls = [random_calls.Call.parse(line) for line in lines if line.strip()]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"cannot read the calls of {args.calls}: {error!r}") from None
         known = {op.name for op in ops}
         calls = [call for call in calls if call.op in known]
         wanted, what = len(calls), f"{len(calls)} calls of {args.calls}"
@@ -276,8 +289,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how_much.add_argument(
         "--full",
         action="store_true",
-        help="all checks of all operators; without either, those operators in full that have no "
-        "full verification as they are now, and the others quickly",
+        help="all checks of all operators; without any of these, those operators in full that "
+        "have no full verification as they are now, and the others quickly",
     )
     add(
         "--random",

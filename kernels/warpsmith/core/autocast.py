@@ -71,8 +71,11 @@ POLICIES: Mapping[str, Policy] = {
     "grouped_matmul": _lower("x", "w"),
     "addmm": _lower("c", "a", "b"),
     "gemv": _lower("a", "x"),
-    "flash_attention": _lower("q", "k", "v", "bias"),
-    "flash_attention_varlen": _lower("q", "k", "v", "bias"),
+    "flash_attention": _lower("q", "k", "v", "bias", "gate"),
+    "flash_attention_varlen": _lower("q", "k", "v", "bias", "gate"),
+    # a cache keeps its dtype, which casting would copy in every call
+    "attention_with_kv_cache": _first("k_cache", "q"),
+    "store_kv": _first("k_cache", "k", "v"),
     # beside which the weight and its gradient stay in f32
     "fused_linear_cross_entropy": _lower("x"),
     "fused_linear_cross_entropy_rows": _lower("x"),
@@ -145,6 +148,12 @@ def cast(
         if i < len(args) and isinstance(a := args[i], Tensor) and a.is_floating_point():
             made[i] = a.to(dtype)
     return tuple(made)
+
+
+def is_on(x: Tensor) -> bool:
+    """Whether autocast is on for the device of `x`; some, as "meta", have none."""
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def lowered(*given: Any) -> tuple[Any, ...]:

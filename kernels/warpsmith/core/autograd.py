@@ -32,6 +32,7 @@ from warpsmith.core.schemas import defaults, gradient_names, parse_schema
 _GRADIENT = re.compile(r"_backward|_with_grad$")
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
+_forward_grad = forward_ad._set_fwd_grad_enabled
 _is_grad_enabled = torch.is_grad_enabled
 _is_transforming = torch._C._are_functorch_transforms_active
 _any_requires_grad = torch._C._any_requires_grad
@@ -62,6 +63,11 @@ def speaking(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             _speaker.name = None
 
     return run
+
+
+def speaker(called: str) -> str:
+    """The public function in whose name one of that name is called: itself, or one built of it."""
+    return _speaker.name or called
 
 
 def _pick(slots: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -250,8 +256,8 @@ def eager(derivative: Formula, name: str) -> Callable[..., Any]:
     direct = _direct(name)
 
     def forward(ctx: Any, *args: Any) -> Any:
-        if _is_transforming():  # the levels below record it too, for which gradients are off here
-            with torch.enable_grad(), BelowAutograd():
+        if _is_transforming():  # the levels below record it too, for which both ways are off here
+            with torch.enable_grad(), _forward_grad(True), BelowAutograd():
                 output = direct(*args)
         else:
             with BelowAutograd():
@@ -319,14 +325,20 @@ def differentiate(
 
 def loop_over_batch(library: torch.library.Library, name: str) -> None:
     """Registers that `torch.vmap` calls `warpsmith::name` once for each of a batch. PyTorch does so
-    by itself, but where an output may be left out.
+    by itself, but with a warning, and not where an output may be left out.
     """
+
+    def one_of(a: Any, dim: Any, k: int) -> Any:
+        if isinstance(dim, list):
+            return [one_of(part, d, k) for part, d in zip(a, dim, strict=True)]
+        return a if dim is None else a.select(dim, k)
 
     def one_by_one(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
         def of(k: int) -> Any:
-            pairs = zip(args, in_dims, strict=True)
-            return _direct(name)(*(a if d is None else a.select(d, k) for a, d in pairs))
+            return _direct(name)(*(one_of(a, d, k) for a, d in zip(args, in_dims, strict=True)))
 
+        if info.batch_size == 0:
+            raise RuntimeError(f"{name}: expected a batch of at least one for vmap")
         found = [of(k) for k in range(info.batch_size)]
         several = isinstance(found[0], tuple)
         outputs = list(zip(*found, strict=True)) if several else [tuple(found)]

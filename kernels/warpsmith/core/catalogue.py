@@ -532,10 +532,11 @@ class Op:
         """The compiled library that holds the rungs, by its path below csrc: "norm/rms_norm"."""
         return "/".join(filter(None, (self.family, self.source_dir, self.part)))
 
-    def variant(self, name: str) -> Variant:
+    def variant(self, name: str, called: str | None = None) -> Variant:
+        called = called or self.name  # what messages name
         if not isinstance(name, str):
             given = type(name).__name__
-            raise TypeError(f"{self.name}: expected variant to be a string, got {given}")
+            raise TypeError(f"{called}: expected variant to be a string, got {given}")
         for variant in self.variants:
             prefixed = (f"{prefix}_{variant.name}" for prefix in (self.name, *self.aliases))
             if name in (variant.name, *prefixed):
@@ -544,7 +545,7 @@ class Op:
         hint = did_you_mean(name, (v.name for v in self.variants), listed)
         if of_rung := [v.name for v in self.variants if v.rung.name == name]:
             hint = f"it is a rung, with the variants {', '.join(of_rung)}"
-        raise ValueError(f"{self.name}: unknown variant '{name}'; {hint}")
+        raise ValueError(f"{called}: unknown variant '{name}'; {hint}")
 
     def samples_for(self, dtype: str) -> tuple[Sample, ...]:
         return tuple(s for s in self.samples if s.dtypes is None or dtype in s.dtypes)
@@ -654,7 +655,7 @@ def composites() -> dict[str, Composite]:
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """What to say of a name that is not known: up to three that are most like it."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else otherwise
 
 

@@ -112,12 +112,13 @@ def has_no_outputs(op: Op, args: tuple[Any, ...]) -> bool:
 
 def pick(op: Op, args: tuple[Any, ...], sm: int) -> Variant | None:
     """The CUDA variant that serves the call on a GPU of compute capability `sm`."""
-    for variant in reversed(op.variants):
-        if variant.low_precision or variant.rung.unproven:
-            continue
-        if refusal(variant, args, sm) is None and variant.rung.suits(*args) is None:
-            return variant
-    return None
+    able = _automatic(op)
+    return next((v for v in able if not (refusal(v, args, sm) or v.rung.suits(*args))), None)
+
+
+def _automatic(op: Op) -> list[Variant]:
+    """What may serve a call that names no variant, the best first."""
+    return [v for v in reversed(op.variants) if not v.low_precision and not v.rung.unproven]
 
 
 def device_sm(device: torch.device) -> int:
@@ -131,19 +132,19 @@ def device_sm(device: torch.device) -> int:
 def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
     """What serves a call, as a pure function of the arguments, the GPU and what is built.
 
+    It takes the GPU for a whole one. On a part of one that holds no cluster of so many blocks as a
+    rung wants, a call goes to the next rung that takes it.
+
     Args:
         name: an operator ("rms_norm") or an alias of it, a public function, or a composite
             ("fused_linear_cross_entropy"), of which the reason says what serves its parts.
-        *args: the operator's arguments, as `torch.ops.warpsmith` takes them, or the function's;
+        *args: the function's arguments, or the operator's, as `torch.ops.warpsmith` takes them;
             tensors may be on any device.
         **named: those that are given by name; and `approximate="tanh"` of what has a second
             operator for it ("gelu_tanh").
         sm: ask for a GPU of this compute capability (90) instead of the tensors' own device;
             the result then says which compiled kernel would serve, whether or not it is built
             here.
-
-    It takes the GPU for a whole one. On a part of one that holds no cluster of so many blocks as a
-    rung wants, a call goes to the next rung that takes it.
 
     Returns:
         A `Choice`: implementation, variant and reason; `print` it.
@@ -158,10 +159,12 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
         except TypeError:
             message = f"which: expected sm to be a whole number (90, say), got {sm!r}"
             raise TypeError(message) from None
-    if composite := catalogue.composites().get(name):
+    if parts := public_calls.parts(name, args, named, sm):
+        if len(parts) == 1 and not parts[0].purpose:
+            return which(parts[0].op, *parts[0].args, sm=sm)
         served = (
             f"{c.op}: {c.purpose}" if "." in c.op else f"{c.purpose}: {which(c.op, *c.args, sm=sm)}"
-            for c in composite.calls_on(sm, *args, **named)
+            for c in parts
         )
         return Choice("composite", None, "; ".join(served))
     try:
@@ -177,10 +180,8 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
         op, args = found[0], checked(*found)
     tensor = first_tensor(args)
     if sm is None:
-        if tensor.device.type != "cuda":
-            return Choice(
-                "reference", None, f"{tensor.device.type} tensors run the PyTorch reference"
-            )
+        if (place := tensor.device.type) != "cuda":
+            return Choice("reference", None, f"{place} tensors run the PyTorch reference")
         if any(
             isinstance(a, Tensor) and a.is_floating_point() and a.dtype not in DTYPE_NAMES
             for a in args
@@ -196,6 +197,10 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
         plan = variant.rung.plan(*args)
         return Choice("cuda", variant, f"{variant.rung.story}{f' ({plan})' if plan else ''}")
     why = f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}"
+    here = (v for v in _automatic(op) if v.rung.min_sm <= sm)
+    if best := next((v for v in here if not v.signature.mismatch(op.argument_names, args)), None):
+        said = refusal(best, args, sm) or best.rung.suits(*args)
+        why = f"no compiled kernel takes the call; {best.rung.name}: {said}"
     if sm < toolchain.MIN_SM:
         why = f"the GPU is sm_{sm}, the kernels need sm_{toolchain.MIN_SM}"
     return fallback_choice(op, args, why)
@@ -491,8 +496,7 @@ def _register_autograd(op: Op, name: str) -> None:
         return
     derivative = functools.partial(autograd.derivative_of, op)
     autograd.differentiate(_library, derivative, name)
-    if any(str(output.type) != "Tensor" for output in op.parsed.returns):
-        autograd.loop_over_batch(_library, name)
+    autograd.loop_over_batch(_library, name)
 
 
 def _alike(returns: str) -> str:
@@ -675,7 +679,7 @@ def public(op: Op, called: str | None = None) -> Callable[..., Any]:
         if not compiling and forward_ad._current_level >= 0:
             autograd.refuse_tangents(called, args)
         if variant is not None:
-            return getattr(torch.ops.warpsmith, op.variant(variant).op_name).default(*args)
+            return getattr(torch.ops.warpsmith, op.variant(variant, called).op_name).default(*args)
         if compiling:
             return call(*args)
         try:
@@ -685,7 +689,8 @@ def public(op: Op, called: str | None = None) -> Callable[..., Any]:
             unknown = "not have a sharding strategy" in str(error)
             if unknown and "warpsmith.sharding" not in sys.modules and sharded.rules():
                 return call(*args)
-            if said := messages.in_words(op, called, error):
+            said = messages.of_sharded(autograd.speaker(called), error)
+            if said := said or messages.in_words(op, called, error):
                 raise said from error
             raise
 

@@ -97,7 +97,8 @@ def register(op: Op, called: str | None = None) -> Callable[..., Any]:
                 direct(*args, **named)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             dispatch.require_tensors(op, dispatch.normalise(op, args), called)
-            if said := messages.in_words(op, called, error):
+            said = messages.of_sharded(autograd.speaker(called), error)
+            if said := said or messages.in_words(op, called, error):
                 raise said from error
             raise
         _changed(tensors)
@@ -173,7 +174,10 @@ def _as_given(called: str, names: Sequence[str], out: Any) -> tuple[Tensor, ...]
     tensors = (out,) if len(names) == 1 else tuple(out) if isinstance(out, tuple | list) else ()
     if len(tensors) != len(names) or not all(isinstance(t, Tensor) for t in tensors):
         wanted = "a tensor" if len(names) == 1 else f"a tuple of {len(names)} tensors"
-        raise TypeError(f"{called}: expected out to be {wanted}, got {type(out).__name__}")
+        found = type(out).__name__
+        if len(names) > 1 and isinstance(out, tuple | list):
+            found = f"a {found} of {', '.join(type(t).__name__ for t in out) or 'nothing'}"
+        raise TypeError(f"{called}: expected out to be {wanted}, got {found}")
     return tensors
 
 
@@ -239,8 +243,8 @@ def _check_alike(
 
 def _check_apart(called: str, out: Tensor) -> None:
     """That each element has memory of its own, as in csrc/host/memory.h."""
-    if out.layout != torch.strided or out.numel() == 0:
-        return
+    if out.layout != torch.strided or out.is_contiguous() or out.numel() == 0:
+        return  # the first also where sizes are symbols, which cannot be sorted
     reach = 0
     for stride, size in sorted(zip(out.stride(), out.shape, strict=True)):
         if size > 1 and stride <= reach:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,48 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from warpsmith.core import catalogue, families, messages
-from warpsmith.core.catalogue import Op
+from warpsmith.core.catalogue import Op, PartCall
+
+#: Functions that leave some calls to other operators than the one of their name, and what says to
+#: which.
+_in_parts: dict[str, tuple[inspect.Signature, Callable[..., tuple[PartCall, ...] | None]]] = {}
+
+
+def in_parts(
+    function: Callable[..., Any], calls: Callable[..., tuple[PartCall, ...] | None]
+) -> None:
+    """Enters a function whose calls may take several steps.
+
+    Args:
+        function: a public one that bears the name of an operator.
+        calls: of the arguments of a call, all by name, and `on_gpu`, whether to answer as on a GPU:
+            the operators that the call comes to, a single one without a purpose; None where that
+            is the operator of the function's name, as it is given.
+    """
+    _in_parts[function.__name__] = inspect.signature(function), calls
+
+
+def parts(
+    name: str, args: tuple[Any, ...], named: Mapping[str, Any], sm: int | None
+) -> tuple[PartCall, ...] | None:
+    """The operators that a call comes to: of a composite, and of a function that takes the
+    arguments and leaves the call to others than the operator of its name. `sm` as in `which`.
+
+    Raises:
+        What the function raises of the call.
+    """
+    if composite := catalogue.composites().get(name):
+        return composite.calls_on(sm, *args, **named)
+    if name not in _in_parts:
+        return None
+    signature, calls = _in_parts[name]
+    try:
+        call = signature.bind(*args, **named)
+    except TypeError:  # in the order of the operator's
+        return None
+    call.apply_defaults()
+    given = (a for a in call.arguments.values() if isinstance(a, Tensor))
+    return calls(sm is not None or any(a.is_cuda for a in given), **call.arguments)
 
 
 class _Reached(BaseException):

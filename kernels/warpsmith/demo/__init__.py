@@ -1,10 +1,10 @@
 """A Llama-3-8B decoder layer, through warpsmith and through PyTorch.
 
-    m = rms_norm(r) * w1,    x = r + W_out attention(W_qkv m),
+    m = rms_norm(r) * w1,    x = r + W_out attention(rope(W_qkv m)),
     n = rms_norm(x) * w2,    y = x + W_down (silu(W_gate n) * (W_up n))
 
-The tokens are one sequence, attention is causal, with 32 heads of queries and 8 of keys; positions
-(RoPE) are left out on both sides. The sum behind attention is fused into the second norm
+The tokens are one sequence, attention is causal, with 32 heads of queries and 8 of keys, which
+are turned by their positions (RoPE). The sum behind attention is fused into the second norm
 (`add_rms_norm`), as a real layer has it. Weights and residual stream are random but seeded, the
 sizes and token counts are the model's own. The products with weights are PyTorch's on both sides;
 everything around them is warpsmith's on one side. Results are checked before anything is timed:

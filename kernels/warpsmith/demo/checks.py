@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue
-from warpsmith.demo.model import INPUTS, STEPS, Config, Weights, layer
+from warpsmith.demo.model import INPUTS, STEPS, TABLES, Config, Weights, layer
 from warpsmith.proof import testing
 
 WHOLE = "whole layer"
@@ -58,13 +58,16 @@ def error_bound(
       of the softmax moves by as much, relative to itself, and the answer, a sum of independent
       values, too.
 
-    So, in squares relative to each tensor, with two roundings in a norm, two in attention (weights
-    and answer), one in the sum behind it, two in the gate (silu and its product) and one in the
-    final sum:
+    - Turning pairs of values keeps their length, and that of their errors.
+
+    So, in squares relative to each tensor, with two roundings in a norm, one where queries and keys
+    are turned, two in attention (weights and answer), one in the sum behind it, two in the gate
+    (silu and its product) and one in the final sum:
 
         m:  2 u^2
         q, k, v:  m + 2 u^2 + hidden v^2
-        o:  q (1 + 2 scores^2) + 2 u^2
+        turned q and k:  q + u^2
+        o:  (q + u^2) (1 + 2 scores^2) + 2 u^2
         a:  o + 2 u^2 + hidden v^2
         x:  a |a|^2 / |x|^2 + u^2
         n:  x + 2 u^2
@@ -85,7 +88,7 @@ def error_bound(
     u, v = torch.finfo(dtype).eps / 2, torch.finfo(torch.float32).eps / 2
     m = 2 * u**2
     q = m + 2 * u**2 + config.hidden * v**2
-    o = q * (1 + 2 * scores**2) + 2 * u**2
+    o = (q + u**2) * (1 + 2 * scores**2) + 2 * u**2
     a = o + 2 * u**2 + config.hidden * v**2
     x = a * (attention / residual) ** 2 + u**2
     n = x + 2 * u**2
@@ -108,7 +111,7 @@ def check_steps(
     Returns:
         The checks, and every tensor of the run by name.
     """
-    values = dict(zip(INPUTS, weights.inputs(tokens), strict=True))
+    values = dict(zip(INPUTS + TABLES, weights.inputs(tokens), strict=True))
     checks = []
     for step in STEPS:
         args = step.arguments(values)
@@ -134,9 +137,9 @@ def check_layer(weights: Weights, values: dict[str, Tensor]) -> list[Check]:
 
     The two may be apart by the sum of their errors, hence by twice the bound.
     """
-    tensors = [values[name] for name in INPUTS]
+    tensors = [values[name] for name in INPUTS + TABLES]
     ours, theirs = values["y"], layer("theirs")(*tensors)
-    wide = dict(zip(INPUTS, (t.double() for t in tensors), strict=True))
+    wide = dict(zip(INPUTS + TABLES, (t.double() for t in tensors), strict=True))
     before = dict(wide)
     for step in STEPS[:ATTENDS]:
         step.run(step.theirs, before)
@@ -144,9 +147,10 @@ def check_layer(weights: Weights, values: dict[str, Tensor]) -> list[Check]:
     tokens = len(ours)
     squares = torch.zeros(7, dtype=torch.float64, device=ours.device)
     for rows in torch.arange(tokens, device=ours.device).split(1024):  # float64 needs space
-        part = {**wide, "residual": wide["residual"][rows], "q": before["q"][:, rows]}
+        part = {**wide, "residual": wide["residual"][rows]}
+        part["turned_q"] = before["turned_q"][:, rows]
         seen = int(rows[-1]) + 1
-        part |= {name: before[name][:, :seen] for name in ("k", "v")}
+        part |= {name: before[name][:, :seen] for name in ("turned_k", "v")}
         for step in STEPS[ATTENDS:]:
             step.run(step.theirs, part)
         x, exact = part["x"], part["y"]
@@ -176,14 +180,15 @@ def check_training(weights: Weights, tokens: int) -> list[Check]:
 
     because both round at the same places, warpsmith at fewer of them.
     """
-    inputs = weights.inputs(tokens)
+    given = weights.inputs(tokens)
+    inputs, tables = given[: len(INPUTS)], given[len(INPUTS) :]
     dtype = inputs[0].dtype
     cotangent = torch.randn_like(inputs[0])
 
     def gradients(side: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
         leaves = [t.detach().to(dtype, copy=True).requires_grad_() for t in inputs]
         with torch.enable_grad():
-            y = layer(side)(*leaves)
+            y = layer(side)(*leaves, *tables)
         return torch.autograd.grad(y, leaves, cotangent.to(dtype))
 
     ours, theirs = gradients("ours", dtype), gradients("theirs", dtype)

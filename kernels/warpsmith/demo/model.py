@@ -15,9 +15,12 @@ import warpsmith
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import DTYPE_NAMES
 from warpsmith.measure import limits
+from warpsmith.spec import rotary
 from warpsmith.spec.accuracy import as_tuple
 
 EPS = 1e-5
+#: Of the angles: pair j turns by BASE^(-2 j / d) a position.
+BASE = 500_000.0
 SEED = 0
 
 
@@ -112,6 +115,17 @@ def _queries_keys_values(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
     return rows.split((GROUP * heads, heads, heads), 2)
 
 
+def _rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Value j of a head and value j + d / 2 turn together; rounded once."""
+
+    def turned(x: Tensor) -> Tensor:
+        c, s = cos[:, None], sin[:, None]
+        a, b = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, -1)
+        return torch.cat((a * c - b * s, b * c + a * s), -1).to(x.dtype)
+
+    return turned(q), turned(k)
+
+
 def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
     """The queries are the last of the sequence; all, unless it is computed in parts."""
     m, n = q.shape[1], k.shape[1]
@@ -159,13 +173,16 @@ INPUTS = (
     "gate_up_weight",
     "down_weight",
 )
+#: What goes in beside: cosines and sines of the angles at each position, f32 [tokens, d / 2].
+TABLES = ("cos", "sin")
 
 STEPS = (
     Step("rms_norm", INPUTS[:2], ("m",), _rms_norm, "rms_norm", (EPS,)),
     Step("q, k and v: matmul", ("m", "qkv_weight"), ("q", "k", "v"), _queries_keys_values),
+    Step("rope", ("q", "k", *TABLES), ("turned_q", "turned_k"), _rope, "rope"),
     Step(
         "flash_attention",
-        ("q", "k", "v"),
+        ("turned_q", "turned_k", "v"),
         ("o",),
         _attention,
         "flash_attention",
@@ -189,7 +206,7 @@ STEPS = (
 
 
 def layer(side: str) -> Callable[..., Tensor]:
-    """The whole layer as one function of `INPUTS`.
+    """The whole layer as one function of `INPUTS` and `TABLES`.
 
     Args:
         side: "ours" or "theirs".
@@ -197,7 +214,7 @@ def layer(side: str) -> Callable[..., Tensor]:
     calls = tuple((step, getattr(step, side)) for step in STEPS)
 
     def run(*tensors: Tensor) -> Tensor:
-        values = dict(zip(INPUTS, tensors, strict=True))
+        values = dict(zip(INPUTS + TABLES, tensors, strict=True))
         for step, call in calls:
             step.run(call, values)
         return values["y"]
@@ -233,6 +250,8 @@ class Weights:
         return x.mul_(width)
 
     def inputs(self, tokens: int) -> tuple[Tensor, ...]:
-        """`INPUTS` for that many tokens."""
+        """`INPUTS` and `TABLES` for that many tokens."""
         self._generator.manual_seed(SEED + 1 + tokens)
-        return (self._normal(tokens, self.config.hidden), *self.tensors)
+        turns = rotary.turns(rotary.frequencies(HEAD_DIM, BASE)).to(self.device)
+        residual = self._normal(tokens, self.config.hidden)
+        return (residual, *self.tensors, *rotary.tables(turns, tokens))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.demo.checks import WHOLE
-from warpsmith.demo.model import INPUTS, STEPS, layer
+from warpsmith.demo.model import INPUTS, STEPS, TABLES, layer
 from warpsmith.measure import timing
 from warpsmith.native.console import say
 
@@ -110,7 +110,7 @@ def time_layer(
             )
         )
     rows.append(_sum(BETWEEN, [row for row in rows if row.torch_ms is not None]))
-    inputs = [values[name] for name in INPUTS]
+    inputs = [values[name] for name in INPUTS + TABLES]
     times = measure(layer("ours"), layer("theirs"), inputs, [values["y"]])
     limit = sum(row.limit_ms for row in rows[: len(STEPS)])
     rows.append(Row(tokens, WHOLE, "", times["ours"], times["torch"], times.get("compile"), limit))

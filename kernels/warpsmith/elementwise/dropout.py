@@ -343,7 +343,7 @@ def dropout(
             their own); what is not contiguous is copied.
         p: the probability of dropping an element, from 0 to 1.
         seed: of the generator, any 64-bit number; None for a fresh one. A bool in its place is
-            `training`, as in PyTorch.
+            `training`, as in PyTorch, and another one behind it `inplace`, which must be False.
         offset: which of the independent streams of that seed, any 64-bit number; without a seed, of
             seed 0.
         training: whether anything is dropped; x is returned as it is otherwise.
@@ -358,7 +358,7 @@ def dropout(
     Raises:
         RuntimeError: for another dtype or `p` than these, or where the variant cannot take the
             call.
-        ValueError: for an unknown variant.
+        ValueError: for an unknown variant, or `inplace`.
 
     Reference:
         Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting";
@@ -366,6 +366,10 @@ def dropout(
     """
     if isinstance(seed, bool):
         training, seed = seed, None
+        if isinstance(offset, bool):
+            if offset:
+                raise ValueError("dropout: expected inplace=False, got True")
+            offset = None
     if not training:
         if not return_mask:
             return x
@@ -381,6 +385,8 @@ def dropout(
         )
         return (y, mask) if return_mask else y
     drawn = philox.drawn(seed, offset, p)
+    if drawn is None and not return_mask:
+        return torch.nn.functional.dropout(x, p).contiguous()
     if drawn is None:
         y, mask = _by_pytorch(x, None, None, p)
     else:

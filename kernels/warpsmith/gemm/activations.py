@@ -95,14 +95,26 @@ def check_bias(op: str, name: str, bias: Tensor | None, x: Tensor, n: int) -> No
         return
     check_device(op, name, bias, x, "x")
     if bias.dtype not in (x.dtype, torch.float32):
+        wide = "" if x.dtype == torch.float32 else " or torch.float32"
         raise RuntimeError(
-            f"{op}: expected {name} to have dtype {x.dtype} like x or torch.float32, "
-            f"got {bias.dtype}"
+            f"{op}: expected {name} to have dtype {x.dtype} like x{wide}, got {bias.dtype}"
         )
     if bias.shape != (n,):
         raise RuntimeError(
             f"{op}: expected {name} to have shape ({n},), the rows of its weight, "
             f"got {shape_text(bias)}"
+        )
+
+
+def check_residual(op: str, residual: Tensor | None, x: Tensor, n: int) -> None:
+    if residual is None:
+        return
+    check_alike(op, "residual", residual, x, "x")
+    wanted = (*x.shape[:-1], n)
+    if residual.shape != wanted:
+        raise RuntimeError(
+            f"{op}: expected residual to have shape {wanted}, that of the result, "
+            f"got {shape_text(residual)}"
         )
 
 

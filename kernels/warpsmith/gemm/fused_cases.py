@@ -66,6 +66,18 @@ def _epilogue(x: tuple[int, ...], n: int, small: bool = True, **options: Any) ->
     return Sample(f"{shape} to {n}, {text}", lambda i: _layer(i, x, n, **options), small=small)
 
 
+def _layer_past_2_31(
+    what: str, x: tuple[int, int], n: int, activation: str = "none", **options: Any
+) -> Sample:
+    return Sample(
+        f"past 2^31 elements of {what}",
+        lambda i: _layer(i, x, n, activation, **options),
+        small=False,
+        huge=True,
+        dtypes=("bf16",),
+    )
+
+
 def _special_layer(i: Inputs) -> Named:
     call = _layer(i, (20, 40), 24, "silu", keep=True, amax=True)
     call["x"][3, 7], call["x"][5, 0] = math.nan, math.inf
@@ -114,6 +126,9 @@ def epilogue_samples() -> tuple[Sample, ...]:
             "misaligned",
             lambda i: {"x": i.misaligned(64, 64), "weight": i.misaligned(72, 64, salt=1)},
         ),
+        _layer_past_2_31("weight", (8, 2048), (1 << 20) + 8, "relu"),
+        # without what takes a reference in f64 past 60 GB
+        _layer_past_2_31("the result", (46_344, 16), 46_344, bias="", residual=False),
         Sample("special values", _special_layer),
         _epilogue((130, 264), 200, activation="silu", amax=True),
         _epilogue((40, 1544), 128, activation="gelu", bias="f32", keep=True, amax=True),
@@ -147,7 +162,7 @@ EPILOGUE_ERRORS = (
     ),
     _spoil_layer(
         "bias of another dtype",
-        r"expected bias to have dtype torch.\w+ like x or torch.float32, got torch.float64",
+        r"expected bias to have dtype torch.\w+ like x( or torch.float32)?, got torch.float64",
         bias=lambda i: i.randn(6).double(),
     ),
     _spoil_layer(
@@ -299,7 +314,7 @@ GATED_ERRORS = (
     ),
     _spoil_gate(
         "bias of another dtype",
-        r"expected b_gate to have dtype torch.\w+ like x or torch.float32, got torch.float64",
+        r"expected b_gate to have dtype torch.\w+ like x( or torch.float32)?, got torch.float64",
         b_gate=lambda i: i.randn(6).double(),
     ),
     _spoil_gate("no gate", r"expected activation to be .*, got 'none'", activation="none"),

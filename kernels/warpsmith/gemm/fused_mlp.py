@@ -11,11 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import autocast, autograd, catalogue, into
+from warpsmith.core import autocast, autograd, catalogue, into, messages
 from warpsmith.core.catalogue import Composite, PartCall
-from warpsmith.gemm.activations import FUNCTIONS, GATES, check_bias, check_weight
+from warpsmith.core.schemas import parse_schema
+from warpsmith.gemm.activations import FUNCTIONS, GATES, check_bias, check_residual, check_weight
+from warpsmith.gemm.gated_linear import calls_of_steps as calls_of_gate
 from warpsmith.gemm.gated_linear import gated_linear, gated_linear_op
 from warpsmith.gemm.linear_epilogue import (
+    calls_of_steps,
     is_proven,
     linear_and_more,
     linear_epilogue_op,
@@ -80,15 +83,7 @@ def _check_operands(
     check_bias(_OP, "b_up", b_up, x, w_up.shape[0])
     check_bias(_OP, "b_gate", b_gate, x, w_up.shape[0])
     check_bias(_OP, "b_down", b_down, x, w_down.shape[0])
-    if residual is None:
-        return
-    check_alike(_OP, "residual", residual, x, "x")
-    wanted = (*x.shape[:-1], w_down.shape[0])
-    if residual.shape != wanted:
-        raise RuntimeError(
-            f"{_OP}: expected residual to have shape {wanted}, that of the result, "
-            f"got {shape_text(residual)}"
-        )
+    check_residual(_OP, residual, x, w_down.shape[0])
 
 
 def _calls(
@@ -103,30 +98,27 @@ def _calls(
     residual: Tensor | None = None,
 ) -> tuple[PartCall, ...]:
     """The kernels of a call on a GPU, without gradients."""
+    given = (x, w_up, w_down, w_gate, b_up, b_down, b_gate, activation, residual)
+    messages.check_kinds(_OP, _KINDS, given)
     _check(x, w_up, w_down, w_gate, b_gate, activation)
+    _check_operands(x, w_up, w_down, w_gate, b_up, b_down, b_gate, residual)
     h = x.new_empty((*x.shape[:-1], w_up.shape[0]))
 
     def layer(
         x: Tensor, w: Tensor, b: Tensor | None, r: Tensor | None, activation: str, purpose: str
-    ) -> PartCall:
+    ) -> tuple[PartCall, ...]:
+        args = (x, w, b, r, 1.0, activation, False)
         if is_proven(linear_epilogue_op) and suits(x, w):
-            args = (x, w, b, r, 1.0, activation, False, False)
-            return PartCall("linear_epilogue", args, purpose)
-        more = "" if r is None else ", the residual by PyTorch"
-        return PartCall("linear", (x, w, b, activation, False), purpose + more)
+            return (PartCall("linear_epilogue", (*args, False), purpose),)
+        return calls_of_steps(*args, purpose=purpose)
 
     down = layer(h, w_down, b_down, residual, "none", "the way back")
     if w_gate is None:
-        return layer(x, w_up, b_up, None, activation, "the activation"), down
+        return *layer(x, w_up, b_up, None, activation, "the activation"), *down
     if is_proven(gated_linear_op) and suits(x, w_up):
         gate = (x, w_gate, w_up, b_gate, b_up, activation, False, False)
-        return PartCall("gated_linear", gate, "the gate"), down
-    parts = (
-        layer(x, w_gate, b_gate, None, "none", "what goes into the activation"),
-        layer(x, w_up, b_up, None, "none", "what it is multiplied by"),
-    )
-    gates = () if activation == "relu" else (PartCall(f"{activation}_and_mul", (h, h), "the gate"),)
-    return *parts, *gates, down
+        return PartCall("gated_linear", gate, "the gate"), *down
+    return *calls_of_gate(x, w_gate, w_up, b_gate, b_up, activation), *down
 
 
 composite = catalogue.add_composite(
@@ -140,6 +132,7 @@ composite = catalogue.add_composite(
             ("linear_epilogue", "the first product and its activation, where there is no gate"),
             ("linear_epilogue", "the second product, its bias and the residual"),
             ("linear", "each product by itself: up to 64 rows, f32, rows that are no packs"),
+            ("matmul", "the same with a bias of f32 beside 16 bits"),
             ("silu_and_mul", "and the gate between them; likewise gelu and gelu_tanh"),
         ),
         calls=_calls,
@@ -147,6 +140,7 @@ composite = catalogue.add_composite(
         shaped=("x", "w_up", "w_down"),
     )
 )
+_KINDS = messages.kinds_of(parse_schema(composite.schema))
 
 
 def fused_mlp(
@@ -180,7 +174,7 @@ def fused_mlp(
         b_gate: [n], of the dtype of b_up.
         activation: "silu", "gelu" (by erf), "gelu_tanh" or "relu"; without a gate also "none".
         residual: [..., m], of the dtype of x, added to the result; None adds nothing.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable.
 
     Returns:
@@ -195,6 +189,9 @@ def fused_mlp(
         `F.linear(activation(F.linear(x, w_gate, b_gate)) * F.linear(x, w_up, b_up), w_down,
         b_down)`, with `torch.nn.functional` as `F`.
     """
+    if not torch.compiler.is_compiling():  # which traces no look at what is no tensor
+        every = (x, w_up, w_down, w_gate, b_up, b_down, b_gate, activation, residual)
+        messages.check_kinds(_OP, _KINDS, every)
     _check(x, w_up, w_down, w_gate, b_gate, activation)
     given = (x, w_up, w_down, w_gate, b_up, b_down, b_gate, residual)
     if torch.compiler.is_compiling():

@@ -8,12 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import autocast, catalogue, dispatch, into
-from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
+from warpsmith.core import autocast, catalogue, dispatch, into, messages, public_calls
+from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, PartCall, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.activations import check_bias, check_weight, deal_out, heads_of, sums
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
-from warpsmith.gemm.linear_epilogue import parameter_gradients, serves
+from warpsmith.gemm.linear_epilogue import (
+    is_on_gpu,
+    is_proven,
+    parameter_gradients,
+    serves,
+    suits,
+)
 from warpsmith.gemm.matmul import check_operand, moved_bytes, operations
 from warpsmith.spec import references
 from warpsmith.spec.checks import shape_text
@@ -162,8 +168,8 @@ fused_qkv_op = catalogue.add(
 dispatch.register(fused_qkv_op)
 _run = dispatch.public(fused_qkv_op)
 _into = into.register(fused_qkv_op)
-#: Not before a GPU has verified how sequences that end within a tile are stored.
-_PROVEN = False
+_PROVEN = is_proven(fused_qkv_op)
+_KINDS = messages.kinds_of(fused_qkv_op.parsed)
 
 
 def fused_qkv(
@@ -179,10 +185,11 @@ def fused_qkv(
     variant: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of attention in one product: `x weight^T + bias`, whose columns are
-    dealt out to heads.
+    dealt out to heads, by the kernel that multiplies.
 
-    Sums are held in f32 and rounded once, but with a bias of f32 beside 16 bits a second time where
-    rows are few. Differentiable in x, weight and bias.
+    On a GPU few rows, f32, rows that are no packs of 16 bytes and heads of no multiple of 8 values
+    go through `linear` and three copies. Sums are held in f32 and rounded once, but in those steps
+    a second time with a bias of f32 beside 16 bits. Differentiable in x, weight and bias.
 
     Args:
         x: [b, s, k], f32, f16 or bf16 (f64 by the reference), any strides.
@@ -193,9 +200,9 @@ def fused_qkv(
         kv_heads: of k and of v; None: as many.
         head_dim: of each head. From sm_90 on best a multiple of 64, on tensor cores of 8.
         layout: "bshd" or "bhsd", of the results.
-        out: contiguous tensors for q, k and v, of their shapes and dtype, which get the results and
-            are returned (`docs/pytorch.md`, results in tensors of the caller). Not differentiable,
-            and with no variant.
+        out: tensors for q, k and v, best contiguous, of their shapes and dtype, which get the
+            results and are returned (`docs/pytorch.md`, results in tensors of the caller). Not
+            differentiable, and with no variant.
         variant: one rung by name instead of the best one, "bf16_wgmma".
 
     Returns:
@@ -216,9 +223,8 @@ def fused_qkv(
     elif variant is None:
         x, weight, bias = autocast.lowered(x, weight, bias)
     dealt = (heads, kv_heads, head_dim, layout)
-    in_packs = head_dim % 8 == 0 or not (isinstance(x, Tensor) and x.is_cuda)
-    if variant is None and not (in_packs and serves(_PROVEN, x, weight)):
-        _check(x, weight, bias, *dealt)
+    if variant is None and not _serves(x, weight, head_dim):
+        _check_call(x, weight, bias, *dealt)
         if out is None:
             return deal_out(_columns(x, weight, bias), *dealt)
         with autocast.off(x):
@@ -227,6 +233,55 @@ def fused_qkv(
     if out is not None:
         return _into(out, variant, x, weight, bias, *dealt)  # type: ignore[no-any-return]
     return _run(variant, x, weight, bias, *dealt)
+
+
+def _serves(x: Tensor, weight: Tensor, head_dim: int) -> bool:
+    if not serves(_PROVEN, x, weight):
+        return False
+    on_gpu = isinstance(x, Tensor) and isinstance(weight, Tensor) and is_on_gpu(x)
+    return not on_gpu or _in_packs(head_dim)
+
+
+def _in_packs(head_dim: int) -> bool:
+    """Whether the kernels store heads in packs of 16 bytes. What is no number they refuse."""
+    return not hasattr(head_dim, "__index__") or head_dim % 8 == 0
+
+
+def _check_call(*args: Any) -> None:
+    """What several steps would take, or refuse in words that name none of the arguments."""
+    if not torch.compiler.is_compiling():  # which traces no look at what is no tensor
+        dispatch.require_tensors(fused_qkv_op, args, _OP)
+        messages.check_kinds(_OP, _KINDS, args)
+    _check(*args)
+
+
+def _calls(
+    on_gpu: bool,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    heads: int,
+    kv_heads: int | None,
+    head_dim: int,
+    layout: str,
+    out: tuple[Tensor, Tensor, Tensor] | None,
+    variant: str | None,
+) -> tuple[PartCall, ...] | None:
+    if variant is not None:
+        return None
+    if out is None:
+        x, weight, bias = autocast.lowered(x, weight, bias)
+    given = (x, weight, bias, heads, heads if kv_heads is None else kv_heads, head_dim, layout)
+    _check_call(*given)
+    if not on_gpu or (_PROVEN and suits(x, weight) and _in_packs(head_dim)):
+        return (PartCall(_OP, given, ""),)
+    fits = bias is None or bias.dtype == x.dtype
+    columns = PartCall("linear", (x, weight, bias if fits else None), "all heads side by side")
+    added = () if fits else (PartCall("torch.add", (), "the bias"),)
+    return columns, *added, PartCall("torch.copy_", (), "each of q, k and v by itself")
+
+
+public_calls.in_parts(fused_qkv, _calls)
 
 
 def _columns(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import autocast, autograd, catalogue, dispatch, into
-from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
+from warpsmith.core import autocast, autograd, catalogue, dispatch, into, messages, public_calls
+from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, PartCall, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.activations import (
     activate,
@@ -28,6 +28,7 @@ from warpsmith.gemm.linear_epilogue import (
     parameter_gradients,
     rows,
     serves,
+    suits,
 )
 from warpsmith.gemm.matmul import check_operand, moved_bytes, operations
 from warpsmith.spec import references
@@ -218,6 +219,15 @@ dispatch.register(gated_linear_op)
 _run = dispatch.public(gated_linear_op)
 _into = into.register(gated_linear_op)
 _PROVEN = is_proven(gated_linear_op)
+_KINDS = messages.kinds_of(gated_linear_op.parsed)
+
+
+def _check_call(*args: Any) -> None:
+    """What several steps would take, or refuse in words that name none of the arguments."""
+    if not torch.compiler.is_compiling():  # which traces no look at what is no tensor
+        dispatch.require_tensors(gated_linear_op, args, _OP)
+        messages.check_kinds(_OP, _KINDS, args)
+    _check(*args[:6])
 
 
 def _composed(
@@ -248,6 +258,38 @@ def _composed(
 
 
 _run_composed = autograd.speaking("gated_linear", _composed)
+
+
+def calls_of_steps(
+    x: Tensor,
+    w_gate: Tensor,
+    w_up: Tensor,
+    b_gate: Tensor | None,
+    b_up: Tensor | None,
+    activation: str,
+    amax: bool = False,
+    out: Tensor | None = None,
+) -> tuple[PartCall, ...]:
+    """The operators of the same, for checked arguments."""
+    found = []
+    for w, b, purpose in (
+        (w_gate, b_gate, "what goes into the activation"),
+        (w_up, b_up, "what it is multiplied by"),
+    ):
+        fits = b is None or b.dtype == x.dtype
+        found.append(PartCall("linear", (x, w, b if fits else None), purpose))
+        if not fits:
+            found.append(PartCall("torch.add", (), "its bias"))
+    y = x.new_empty((*x.shape[:-1], w_gate.shape[0]))
+    if activation != "relu":
+        found.append(PartCall(f"{activation}_and_mul", (y, y), "the gate"))
+    else:
+        by_us = PartCall("mul", (y, y), "the gate")
+        found.append(PartCall("torch.relu", (), "the activation"))
+        found.append(PartCall("torch.mul", (), "the gate") if out is None else by_us)
+    if amax:
+        found.append(PartCall("torch.amax", (), "the largest of rows"))
+    return tuple(found)
 
 
 @overload
@@ -323,7 +365,7 @@ def gated_linear(
             multiplied by.
         amax: whether the largest magnitude of each row of the result is returned too, [...] in f32,
             for a quantiser. Not differentiable.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
             variant, keep or amax.
         variant: one rung by name instead of the best one, "bf16_wgmma".
@@ -346,7 +388,7 @@ def gated_linear(
     if variant is None:
         x, w_gate, w_up, b_gate, b_up = autocast.lowered(x, w_gate, w_up, b_gate, b_up)
     if variant is None and not serves(_PROVEN, x, w_gate):
-        _check(x, w_gate, w_up, b_gate, b_up, activation)
+        _check_call(x, w_gate, w_up, b_gate, b_up, activation, keep, amax)
         y, gate, up = _run_composed(x, w_gate, w_up, b_gate, b_up, activation)
         largest = largest_of_rows(y) if amax else None
     else:
@@ -376,6 +418,34 @@ def _into_given(
     if serves(_PROVEN, x, w_gate):
         return _into(out, variant, *given, False, False)  # type: ignore[no-any-return]
     into.alone(_OP, variant)
-    _check(*given)
+    _check_call(*given, False, False)
     with autocast.off(x):
         return _run_composed(*given, out)[0]  # type: ignore[no-any-return]
+
+
+def _calls(
+    on_gpu: bool,
+    x: Tensor,
+    w_gate: Tensor,
+    w_up: Tensor,
+    b_gate: Tensor | None,
+    b_up: Tensor | None,
+    activation: str,
+    keep: bool,
+    amax: bool,
+    out: Tensor | None,
+    variant: str | None,
+) -> tuple[PartCall, ...] | None:
+    if variant is not None or not (isinstance(x, Tensor) and isinstance(w_gate, Tensor)):
+        return None
+    if out is None:
+        x, w_gate, w_up, b_gate, b_up = autocast.lowered(x, w_gate, w_up, b_gate, b_up)
+    given = (x, w_gate, w_up, b_gate, b_up, activation)
+    _check_call(*given, keep, amax)
+    if on_gpu and not (_PROVEN and suits(x, w_gate)):
+        return calls_of_steps(*given, amax, out)
+    kept = keep or (out is None and differentiates(x, w_gate, w_up, b_gate, b_up))
+    return (PartCall(_OP, (*given, kept, amax), ""),)
+
+
+public_calls.in_parts(gated_linear, _calls)

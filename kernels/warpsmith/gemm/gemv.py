@@ -291,8 +291,8 @@ def gemv(a: Tensor, x: Tensor, *, out: Tensor | None = None, variant: str | None
         a: [m, k], the weights, f32, f16 or bf16 (f64 by the reference), any strides: rows of any
             pitch, and transposed views, are read where they lie.
         x: [k] or [vectors, k] with at most 16 vectors, of the dtype and device of a, any strides.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned; not
-            differentiable, and with no variant.
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned;
+            not differentiable, and with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_skinny_f32". Those of f16
             whose name ends in "f16" add in f16: they overflow beyond 65504 and keep 11 bits.
 

@@ -121,8 +121,8 @@ def gemv_complex(
             a real and an imaginary part. Any strides.
         x: [k] or [vectors, k] with at most 16 vectors, or the same with a last dimension of 2, of
             the dtype and device of a, any strides.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned; with no
-            variant.
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned;
+            with no variant.
         variant: one rung by name instead of the best one, "f16x8_pack_f32".
 
     Returns:

@@ -188,8 +188,8 @@ def gemv_scaled(
             strides; best with contiguous rows aligned to 16 bytes.
         x: [k] or [vectors, k] with at most 16 vectors, f32, f16 or bf16, any strides.
         scale: f32, one value per row, [m], or one for all of them, of shape ().
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned; with no
-            variant.
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned;
+            with no variant.
         variant: one rung by name instead of the best one, "e4m3x16_pack_skinny_f32".
 
     Returns:

@@ -89,6 +89,11 @@ def _by_k(sizes: Sequence[int], m: int, n: int, small: bool = True) -> Sample:
     return Sample(f"along k {_label(sizes, m, n)}", lambda i: by_k(i, sizes, m, n), small=small)
 
 
+def _huge(what: str, make: Callable[[Inputs], Call]) -> Sample:
+    label = f"past 2^31 elements of {what}"
+    return Sample(label, make, small=False, huge=True, dtypes=("bf16",))
+
+
 def _shared(i: Inputs) -> Call:
     """All groups have one matrix."""
     x, w, offs = by_rows(i, (5, 12, 3), 24, 32)
@@ -128,6 +133,8 @@ def samples() -> tuple[Sample, ...]:
         *(_by_rows(*shape, columns, small=False) for shape in _LARGE_ROWS for columns in both),
         *(_by_k(*shape) for shape in _ALONG_K),
         *(_by_k(*shape, small=False) for shape in _LARGE_ALONG_K),
+        _huge("w", lambda i: by_rows(i, (33, 0, 5, 1, 70, 16, 2, 3), 16_392, 16_384)),
+        _huge("the products along k", lambda i: by_k(i, (16, 0, 15, 17) * 8, 8200, 8192)),
         Sample("one matrix for all groups", _shared),
         Sample("parts of tensors", _within),
         Sample("misaligned", _misaligned),
@@ -234,20 +241,31 @@ def rows_of_no_group(grouped_matmul: Function, inputs: Inputs) -> None:
     assert torch.equal(grouped_matmul(longer, wider, offs), grouped_matmul(x, w, offs))
 
 
+def _said_of(function: Function, *call: Tensor) -> str:
+    """What a call that is refused raises."""
+    try:
+        function(*call)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def wrong_ends(grouped_matmul: Function, inputs: Inputs) -> None:
     """Ends past the last row, and some that decrease, reach nothing outside of the operands; on a
-    CPU, where they can be seen, those that decrease are refused.
+    CPU, where they can be seen, they are refused.
     """
     x, w, _ = by_rows(inputs, (40, 40, 40), 72, 64)
     offs = torch.tensor((40, 20, 1000), dtype=torch.int32, device=inputs.device)
     if not offs.is_cuda:
-        said = ""
-        try:
-            grouped_matmul(x, w, offs)
-        except RuntimeError as error:
-            said = str(error)
-        assert "expected offs that do not decrease, got 20 behind 40" in said
-        offs = torch.tensor((20, 40, 1000), dtype=torch.int32)
+        refused = {
+            (40, 20, 1000): "expected offs that do not decrease, got 20 behind 40",
+            (20, 40, 1000): "expected offs to lie in [0, 120], got 1000",
+            (-1, 40, 80): "expected offs to lie in [0, 120], got -1",
+        }
+        for ends_, message in refused.items():
+            assert message in _said_of(grouped_matmul, x, w, torch.tensor(ends_).int())
+        assert "in [0, 64], got 65" in _said_of(grouped_matmul, x, w[0], torch.tensor([65]).int())
+        return
     y = grouped_matmul(x, w, offs)
     close = {"rtol": 0.1, "atol": 0.1 * y[:20].abs().max().item()}
     torch.testing.assert_close(y[:20], x[:20] @ w[0], **close)

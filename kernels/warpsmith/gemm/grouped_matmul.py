@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -43,13 +44,18 @@ def check_groups(op: str, x: Tensor, w: Tensor, offs: Tensor) -> None:
             f"got {shape_text(offs)}"
         )
     if type(offs) is Tensor and offs.device.type == "cpu":  # on a GPU nobody waits to see them
-        falls = (offs.diff() < 0).nonzero()
-        if falls.numel():
-            first = int(falls[0, 0])
+        _check_ends(op, offs.tolist(), x.shape[1 if w.dim() == 2 else 0])
+
+
+def _check_ends(op: str, ends: list[int], total: int) -> None:
+    for before, end in itertools.pairwise(ends):
+        if end < before:
             raise RuntimeError(
-                f"{op}: expected offs that do not decrease, got {int(offs[first + 1])} behind "
-                f"{int(offs[first])}"
+                f"{op}: expected offs that do not decrease, got {end} behind {before}"
             )
+    for end in (*ends[:1], *ends[-1:]):
+        if not 0 <= end <= total:
+            raise RuntimeError(f"{op}: expected offs to lie in [0, {total}], got {end}")
 
 
 def _check(x: Tensor, w: Tensor, offs: Tensor) -> None:
@@ -231,7 +237,7 @@ def grouped_matmul(
         offs: int32, [groups]: where each group ends. They do not decrease, and the last is m at
             most, or k. As with PyTorch's function, rows past the last belong to no group: the
             result, and the gradient of x, hold anything there.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
             variant.
         variant: one rung by name instead of the best one, "bf16_mma_groups".
@@ -241,8 +247,9 @@ def grouped_matmul(
 
     Raises:
         RuntimeError: an operand is not floating-point, or fp8; dtypes, devices or shapes do not
-            fit; offs are no int32, or decrease on a CPU (on a GPU, where a look at them would cost
-            a synchronisation, such groups are empty); the variant cannot take the input.
+            fit; offs are no int32, or, on a CPU, decrease or lie outside of the rows (on a GPU,
+            where a look at them would cost a synchronisation, groups end with the rows then, and
+            those that would end before they begin are empty); the variant cannot take the input.
         ValueError: the variant does not exist, or comes with out.
 
     Reference:

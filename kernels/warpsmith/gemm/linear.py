@@ -10,11 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import autocast, catalogue, dispatch, into
-from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property
+from warpsmith.core import autocast, catalogue, dispatch, into, messages, public_calls, sharded
+from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, PartCall, Property
 from warpsmith.gemm import linear_cases as cases
 from warpsmith.gemm.ladder import whole
-from warpsmith.gemm.linear_epilogue import IntoBuffer, keeps, linear_and_more, parameter_gradients
+from warpsmith.gemm.linear_epilogue import (
+    IntoBuffer,
+    calls_of_layer,
+    keeps,
+    keeps_on_gpu,
+    linear_and_more,
+    parameter_gradients,
+)
 from warpsmith.gemm.matmul import (
     check_alike,
     check_operand,
@@ -263,12 +270,12 @@ def linear(
             for a quantiser. Not differentiable.
         grad_weight: [n, k], f32 (f64 beside f64), contiguous. The backward pass adds the gradient
             of weight to it, which is never rounded to 16 bits, and leaves `weight.grad` alone. Not
-            while compiling, within a transform of `torch.func`, nor beside `keep`, `amax`,
-            `batch_invariant` or a variant.
+            while compiling, within a transform of `torch.func` or of sharded tensors, nor beside
+            `keep`, `amax`, `batch_invariant` or a variant.
         batch_invariant: whether a row shall have the same bits whatever other rows the call has,
             and however many: few rows are then multiplied as many are, in one sum along k. A
             promise of the compiled kernels and of Triton's, each for itself.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with
             no variant, keep, amax or grad_weight.
         variant: one rung by name instead of the best one, "bf16_mma_peak"; with a residual, a
@@ -301,11 +308,14 @@ def linear(
             return _run_linear(variant, x, weight, bias, activation, batch_invariant)  # type: ignore[no-any-return]
     if grad_weight is not None:
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        traced = traced or bool(sharded.of(x, weight))
         if keep or amax or batch_invariant or variant is not None or traced:
             raise ValueError(
-                "linear: expected no grad_weight while compiling or within a transform of "
-                "torch.func, nor beside keep, amax, batch_invariant or variant"
+                "linear: expected no grad_weight while compiling, within a transform of torch.func "
+                "or of sharded tensors, nor beside keep, amax, batch_invariant or variant"
             )
+        dispatch.require_tensors(linear_op, (x, weight, bias, activation, False), "linear")
+        messages.check_kinds("linear", (("grad_weight", "Optional[Tensor]"),), (grad_weight,))
         _check_buffer(weight, grad_weight)
         return IntoBuffer.apply(  # type: ignore[no-any-return,no-untyped-call]
             x, weight, bias, residual, scale, activation, grad_weight
@@ -341,6 +351,39 @@ def _into_given(
             x, weight, bias, residual, scale, activation, batch_invariant=batch_invariant, out=out
         )
     return y
+
+
+def _calls(
+    on_gpu: bool,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    residual: Tensor | None,
+    scale: float,
+    keep: bool,
+    amax: bool,
+    grad_weight: Tensor | None,
+    batch_invariant: bool,
+    out: Tensor | None,
+    variant: str | None,
+) -> tuple[PartCall, ...] | None:
+    if variant is not None or not (isinstance(x, Tensor) and isinstance(weight, Tensor)):
+        return None
+    if out is None:
+        x, weight, bias, residual = autocast.lowered(x, weight, bias, residual)
+    alone = not (keep or amax) and residual is None and grad_weight is None and scale == 1.0
+    if alone and _is_narrow(bias, x):
+        plain = activation == "none" or batch_invariant or out is not None
+        if plain or not on_gpu or not keeps_on_gpu(x, weight, bias):
+            return None
+    keep = keep or (grad_weight is not None and activation != "none")
+    return calls_of_layer(
+        on_gpu, x, weight, bias, residual, scale, activation, keep, amax, batch_invariant, out
+    )
+
+
+public_calls.in_parts(linear, _calls)
 
 
 def _is_narrow(bias: Tensor | None, x: Tensor) -> bool:
@@ -480,7 +523,7 @@ def addmm(
         b: [..., k, n], of the dtype and device of a, any strides.
         beta: what c is multiplied by.
         alpha: what the product is multiplied by.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
             variant.
         variant: one rung by name instead of the best one, "bf16_mma_peak".

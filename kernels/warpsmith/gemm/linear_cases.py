@@ -29,6 +29,16 @@ def _sample(x: tuple[int, ...], n: int, *, small: bool = True, **options: Any) -
     return Sample(f"{shape} to {n}, {text}", lambda i: _layer(i, x, n, **options), small=small)
 
 
+def _past_2_31(what: str, x: tuple[int, int], n: int, activation: str = "none") -> Sample:
+    return Sample(
+        f"past 2^31 elements of {what}",
+        lambda i: _layer(i, x, n, activation),
+        small=False,
+        huge=True,
+        dtypes=("bf16",),
+    )
+
+
 def _decoded(m: int, n: int, k: int, activation: str = "none", **options: Any) -> Sample:
     """A token of each of a few sequences, at once."""
     return _sample((m, k), n, activation=activation, **options)
@@ -94,6 +104,8 @@ def linear_samples() -> tuple[Sample, ...]:
         *(_decoded(m, 5, 8192, "relu") for m in (3, 16)),
         _decoded(16, 9000, 1024, "silu", small=False),
         _decoded(8, 4099, 4096, "gelu", small=False),
+        _past_2_31("weight", (8, 2048), (1 << 20) + 8),
+        _past_2_31("the result", (46_344, 16), 46_344, "relu"),
         Sample("tokens of a batch", lambda i: _layer(i, (5, 1, 1024), 33, "silu")),
         Sample(
             "tokens, misaligned weights",
@@ -347,6 +359,13 @@ def addmm_samples() -> tuple[Sample, ...]:
         Sample(
             "batch of none",
             lambda i: (i.randn(24), i.randn(0, 9, 16), i.randn(0, 16, 24), 0.5, 2.0),
+        ),
+        Sample(
+            "past 2^31 elements of c and the result",
+            lambda i: _added(i, (46_344, 46_344), 46_344, 46_344, 16, 0.5, 2.0),
+            small=False,
+            huge=True,
+            dtypes=("bf16",),
         ),
         Sample("128s", lambda i: _added(i, (128, 128), 128, 128, 128, 1.0, 1.0)),
         Sample("odd", lambda i: _added(i, (129, 127), 129, 127, 65, 0.5, 2.0)),

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import autocast, autograd, catalogue, dispatch, into
-from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property
+from warpsmith.core import autocast, autograd, catalogue, dispatch, into, messages
+from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, PartCall, Property
 from warpsmith.gemm import fused_cases as cases
 from warpsmith.gemm.accumulate_matmul import accumulate_matmul_op
 from warpsmith.gemm.activations import (
     activate,
     check_activation,
     check_bias,
+    check_residual,
     check_weight,
     empty_rows,
     largest_of_rows,
@@ -23,9 +24,8 @@ from warpsmith.gemm.activations import (
 )
 from warpsmith.gemm.fused_problem import FusedProblem, ladder, of_layer
 from warpsmith.gemm.linear_weight_gradient import linear_weight_gradient_op
-from warpsmith.gemm.matmul import check_alike, check_operand, moved_bytes, operations
+from warpsmith.gemm.matmul import check_operand, moved_bytes, operations
 from warpsmith.spec import references
-from warpsmith.spec.checks import shape_text
 
 _OP = "linear_epilogue"
 #: y, before and amax.
@@ -35,19 +35,22 @@ Result = tuple[Tensor, "Tensor | None", "Tensor | None"]
 def _check(
     x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str
 ) -> None:
-    check_operand(_OP, "x", x, 1)
-    check_weight(_OP, "weight", weight, x)
-    check_bias(_OP, "bias", bias, x, weight.shape[0])
-    check_activation(_OP, activation)
-    if residual is None:
-        return
-    check_alike(_OP, "residual", residual, x, "x")
-    wanted = (*x.shape[:-1], weight.shape[0])
-    if residual.shape != wanted:
-        raise RuntimeError(
-            f"{_OP}: expected residual to have shape {wanted}, that of the result, "
-            f"got {shape_text(residual)}"
-        )
+    _check_layer(_OP, x, weight, bias, residual, activation)
+
+
+def _check_layer(
+    op: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+) -> None:
+    check_operand(op, "x", x, 1)
+    check_weight(op, "weight", weight, x)
+    check_bias(op, "bias", bias, x, weight.shape[0])
+    check_activation(op, activation)
+    check_residual(op, residual, x, weight.shape[0])
 
 
 def _eager(
@@ -220,6 +223,7 @@ linear_epilogue_op = catalogue.add(
 dispatch.register(linear_epilogue_op)
 run = dispatch.public(linear_epilogue_op)
 _into = into.register(linear_epilogue_op)
+_KINDS = (*messages.kinds_of(linear_epilogue_op.parsed), ("batch_invariant", "bool"))
 
 
 def _accumulate(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -274,6 +278,18 @@ class IntoBuffer(torch.autograd.Function):
         )
 
 
+def _check_call(*args: Any) -> None:
+    """Of the arguments of the operator, and `batch_invariant`: what several steps would take, or
+    refuse in words that name none of them.
+    """
+    *given, _ = args
+    if not torch.compiler.is_compiling():  # which traces no look at what is no tensor
+        dispatch.require_tensors(linear_epilogue_op, tuple(given), "linear")
+        messages.check_kinds("linear", _KINDS, args)
+    x, weight, bias, residual, _, activation, *_ = given
+    _check_layer("linear", x, weight, bias, residual, activation)
+
+
 def _composed(
     x: Tensor,
     weight: Tensor,
@@ -291,9 +307,9 @@ def _composed(
     a rounded result; a scale and a bias of f32 meet sums that are not, which f16 may not hold.
     Where `out` is given, without `keep` and `amax`, the last kernel writes there.
     """
+    _check_call(x, weight, bias, residual, scale, activation, keep, amax, batch_invariant)
     ops = torch.ops.warpsmith
-    plain = scale == 1.0 and (bias is None or bias.dtype == x.dtype)
-    fused = activation if plain and not keep else "none"
+    plain, fused = _of_first_step(x, bias, scale, activation, keep)
     if plain and out is not None and residual is None and activation == fused:
         ops.linear.out(x, weight, bias, fused, batch_invariant, out=out)
         return out, None, None
@@ -317,6 +333,52 @@ def _composed(
 
 
 composed = autograd.speaking("linear", _composed)
+
+
+def _of_first_step(
+    x: Tensor, bias: Tensor | None, scale: float, activation: str, keep: bool
+) -> tuple[bool, str]:
+    """Of a layer in steps, whether `linear` makes the first, and with which activation."""
+    plain = scale == 1.0 and (bias is None or bias.dtype == x.dtype)
+    return plain, activation if plain and not keep else "none"
+
+
+def calls_of_steps(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    scale: float,
+    activation: str,
+    keep: bool,
+    amax: bool = False,
+    batch_invariant: bool = False,
+    out: Tensor | None = None,
+    *,
+    purpose: str = "the product",
+) -> tuple[PartCall, ...]:
+    """The operators that `composed` calls for checked arguments; `purpose`: of the product."""
+    plain, fused = _of_first_step(x, bias, scale, activation, keep)
+    y = x.new_empty((*x.shape[:-1], weight.shape[0]))
+    if plain:
+        found = [PartCall("linear", (x, weight, bias, fused, batch_invariant), purpose)]
+    else:
+        args = (x, weight.t(), batch_invariant, "f32")
+        found = [PartCall("matmul", args, f"{purpose}, in f32")]
+        if scale != 1.0:
+            found.append(PartCall("torch.mul", (), "the scale"))
+        if bias is not None:
+            found.append(PartCall("torch.add", (), "the bias"))
+    if activation != fused:
+        found.append(PartCall(activation, (y,), "the activation"))
+    if residual is not None:
+        by_us = PartCall("add", (y, residual), "the residual")
+        found.append(PartCall("torch.add", (), "the residual") if out is None else by_us)
+    if amax:
+        found.append(PartCall("torch.amax", (), "the largest of rows"))
+    return tuple(found)
+
+
 #: Up to so many rows, kernels of their own multiply faster than tiles of 128 rows.
 FEW_ROWS = 64
 
@@ -338,9 +400,13 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     )
 
 
+def is_on_gpu(x: Tensor) -> bool:
+    return x.is_cuda
+
+
 def serves(proven: bool, x: Tensor, weight: Tensor) -> bool:
     """Whether a call is one for the fused kernels."""
-    if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and x.is_cuda):
+    if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and is_on_gpu(x)):
         return True  # it says what is missing
     return proven and suits(x, weight)
 
@@ -359,7 +425,11 @@ def keeps(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether a call keeps what goes into its activation, which its backward pass would otherwise
     need a product for.
     """
-    return x.is_cuda and _PROVEN and suits(x, weight) and differentiates(x, weight, bias)
+    return is_on_gpu(x) and keeps_on_gpu(x, weight, bias)
+
+
+def keeps_on_gpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return _PROVEN and suits(x, weight) and differentiates(x, weight, bias)
 
 
 def linear_and_more(
@@ -396,3 +466,25 @@ def linear_and_more(
     kept = keep or (activation != "none" and differentiates(x, weight, bias))
     y, before, largest = run(variant, x, weight, bias, residual, scale, activation, kept, amax)
     return y, before if keep else None, largest
+
+
+def calls_of_layer(
+    on_gpu: bool,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    scale: float,
+    activation: str,
+    keep: bool,
+    amax: bool,
+    batch_invariant: bool,
+    out: Tensor | None,
+) -> tuple[PartCall, ...]:
+    """The operators that `linear_and_more` calls."""
+    given = (x, weight, bias, residual, scale, activation, keep, amax)
+    _check_call(*given, batch_invariant)
+    if batch_invariant or (on_gpu and not (_PROVEN and suits(x, weight))):
+        return calls_of_steps(*given, batch_invariant, out)
+    kept = keep or (activation != "none" and out is None and differentiates(x, weight, bias))
+    return (PartCall("linear_epilogue", (*given[:6], kept, amax), ""),)

@@ -266,7 +266,7 @@ def matmul(
         out_dtype: "same", the dtype of a, or "f32", or either as PyTorch's dtype: sums of 16-bit
             operands as they are held, without being rounded. Their gradient is rounded to the dtype
             of a first.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
             variant.
         variant: one rung by name instead of the best one, "f16_mma_peak_f32". Those that end in

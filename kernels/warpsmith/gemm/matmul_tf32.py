@@ -259,7 +259,7 @@ def matmul_tf32(
         b: [..., k, n], or [k] for a column; of the dtype and device of a, any strides. Row-major
             and column-major operands are read as they lie, in any combination. The dimensions
             before the last two are broadcast.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
             variant.
         variant: one rung by name instead of the best one, "f32x4_mma".

@@ -304,7 +304,7 @@ def quantized_linear(
         scales: [groups, n], of the dtype of x. One group, or groups of 32, 64 or 128 values of k.
         zeros: int8 [groups, n], what stands for 0; None: 8 in 4 bits. In 8 bits there are none.
         bias: [n], of the dtype of x, or f32, which is rounded to that first; None adds nothing.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
             variant.
         variant: one rung by name instead of the best one, "bf16_mma".

@@ -73,6 +73,17 @@ def _shaped(
     return _sample(label, lambda i: call(i, i.randn(m, k), n, group, bits, zeros, bias), small)
 
 
+def _huge(what: str, m: int, n: int, k: int, group: int, bits: int) -> Sample:
+    label = f"past 2^31 elements of {what}"
+    return _sample(
+        label,
+        lambda i: call(i, i.plain(m, k), n, group, bits),
+        small=False,
+        huge=True,
+        dtypes=("bf16",),
+    )
+
+
 def samples() -> tuple[Sample, ...]:
     return (
         _shaped(1, 8, 32, 32, 4, True, False),
@@ -111,6 +122,8 @@ def samples() -> tuple[Sample, ...]:
         _sample("misaligned x", lambda i: call(i, i.misaligned(5, 128), 24, 64)),
         _sample("misaligned scales", _misaligned_scales),
         _sample("parameters with strides", _strided),
+        _huge("weight", 5, (1 << 20) + 8, 2048, 128, 8),
+        _huge("the result", 46_344, 46_344, 64, 0, 4),
         _shaped(1, 1024, 4096, 128, 4, True, False, small=False),
         _shaped(16, 520, 2048, 64, 4, True, True, small=False),
         _shaped(48, 512, 1024, 32, 4, True, False, small=False),

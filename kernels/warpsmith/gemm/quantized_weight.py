@@ -5,13 +5,14 @@ csrc/gemm/quantized_linear/quantized_linear.h has the picture.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.spec.checks import shape_text
+from warpsmith.core.catalogue import is_fp8
+from warpsmith.spec.checks import check_device, shape_text
 
 #: Rows and columns of a unit, and its words by how many bits a code has.
 UNIT = 64
@@ -111,39 +112,71 @@ def dequantized(weight: Tensor, scales: Tensor, zeros: Tensor | None, k: int) ->
 
 def _unpacked(words: Tensor, order: tuple[int, ...]) -> Tensor:
     """int32 [a, b] to its codes of 4 bits [a, 8 b], the i-th of a word at `order[i]`."""
-    shifts = torch.empty(8, dtype=torch.int32)
-    shifts[list(order)] = torch.arange(8, dtype=torch.int32) * 4
+    shifts = torch.empty(8, dtype=torch.int32, device="cpu")
+    shifts[list(order)] = torch.arange(8, dtype=torch.int32, device="cpu") * 4
     return ((words.unsqueeze(-1) >> shifts.to(words.device)) & 15).flatten(1)
 
 
 _IN_ORDER = tuple(range(8))
 
 
-def _expect(condition: bool, message: str) -> None:
-    if not condition:
-        raise RuntimeError(f"repack_quantized_weight: {message}")
+_OP = "repack_quantized_weight"
+
+
+def _fail(message: str) -> NoReturn:
+    raise RuntimeError(f"{_OP}: {message}")
+
+
+def _check_tensors(
+    qweight: Tensor, scales: Tensor, qzeros: Tensor | None, g_idx: Tensor | None
+) -> None:
+    given = {"qweight": qweight, "scales": scales, "qzeros": qzeros, "g_idx": g_idx}
+    for name, x in given.items():
+        if x is None and name in ("qzeros", "g_idx"):
+            continue
+        if not isinstance(x, Tensor):
+            wanted = "a tensor" if name in ("qweight", "scales") else "a tensor or None"
+            found = "None" if x is None else type(x).__name__
+            raise TypeError(f"{_OP}: expected {name} to be {wanted}, got {found}")
+        check_device(_OP, name, x, qweight, "qweight")
+
+
+def _check_scales(scales: Tensor, layout: str, dtype: torch.dtype | None) -> None:
+    if not scales.is_floating_point() or is_fp8(scales.dtype):
+        _fail(
+            "expected scales to be a floating-point tensor of at least 16 bits an element, got "
+            f"{scales.dtype}"
+        )
+    if not (scales.dim() == 2 or (scales.dim() == 1 and layout == "int8")):
+        one = "1-D or " if layout == "int8" else ""
+        _fail(f"expected scales of '{layout}' to be {one}2-D, got shape {shape_text(scales)}")
+    if dtype not in (None, torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        _fail(
+            "expected dtype to be torch.float32, torch.float16, torch.bfloat16 or torch.float64, "
+            f"got {dtype}"
+        )
 
 
 def _of_four_bits(
     qweight: Tensor, qzeros: Tensor | None, layout: str
 ) -> tuple[Tensor, Tensor | None]:
     """Codes [n, k] and zeros [groups, n]."""
-    _expect(
-        qweight.dtype == torch.int32 and qweight.dim() == 2,
-        f"expected qweight of '{layout}' to be 2-D and to hold torch.int32, got "
-        f"{shape_text(qweight)} of {qweight.dtype}",
-    )
+    if qweight.dtype != torch.int32 or qweight.dim() != 2:
+        _fail(
+            f"expected qweight of '{layout}' to be 2-D and to hold torch.int32, got "
+            f"{shape_text(qweight)} of {qweight.dtype}"
+        )
     order = _AWQ_ORDER if layout == "awq" else _IN_ORDER
     along_n = layout == "awq"
     codes = _unpacked(qweight if along_n else qweight.t(), order)
     codes = codes.t() if along_n else codes
     if qzeros is None:
         return codes, None
-    _expect(
-        qzeros.dtype == torch.int32 and qzeros.dim() == 2,
-        f"expected qzeros to be 2-D and to hold torch.int32, got {shape_text(qzeros)} of "
-        f"{qzeros.dtype}",
-    )
+    if qzeros.dtype != torch.int32 or qzeros.dim() != 2:
+        _fail(
+            f"expected qzeros to be 2-D and to hold torch.int32, got {shape_text(qzeros)} of "
+            f"{qzeros.dtype}"
+        )
     zeros = _unpacked(qzeros, order) + int(layout == "gptq")
     return codes, zeros.to(torch.int8)
 
@@ -170,14 +203,16 @@ def repack_quantized_weight(
         layout: "awq", "gptq", "gptq_v2" or "int8".
         g_idx: [k], the group of each value of k, as GPTQ's act-order leaves it. Only groups in
             their order are taken.
-        dtype: of the scales that are returned, which x has to have; by default theirs.
+        dtype: of the scales that are returned, which x has to have: f32, f16, bf16 or f64; by
+            default theirs.
 
     Returns:
         A `QuantizedWeight`, contiguous: what `quantized_linear` takes behind x.
 
     Raises:
-        RuntimeError: dtypes or shapes do not fit the layout or each other; groups are of another
-            size; g_idx is not in order.
+        RuntimeError: dtypes, devices or shapes do not fit the layout or each other; groups are of
+            another size; g_idx is not in order.
+        TypeError: qweight or scales is no tensor, or qzeros or g_idx neither a tensor nor None.
         ValueError: there is no such layout.
 
     Reference:
@@ -186,43 +221,33 @@ def repack_quantized_weight(
     """
     if layout not in LAYOUTS:
         listed = "'awq', 'gptq', 'gptq_v2' or 'int8'"
-        raise ValueError(f"repack_quantized_weight: expected layout to be {listed}, got '{layout}'")
-    _expect(
-        scales.is_floating_point(),
-        f"expected scales to be a floating-point tensor, got {scales.dtype}",
-    )
+        raise ValueError(f"{_OP}: expected layout to be {listed}, got '{layout}'")
+    _check_tensors(qweight, scales, qzeros, g_idx)
+    _check_scales(scales, layout, dtype)
     if layout == "int8":
-        _expect(
-            qweight.dtype == torch.int8 and qweight.dim() == 2,
-            "expected qweight of 'int8' to be 2-D and to hold torch.int8, got "
-            f"{shape_text(qweight)} of {qweight.dtype}",
-        )
-        _expect(qzeros is None, "expected qzeros to be None for 'int8', which has none")
+        if qweight.dtype != torch.int8 or qweight.dim() != 2:
+            _fail(
+                "expected qweight of 'int8' to be 2-D and to hold torch.int8, got "
+                f"{shape_text(qweight)} of {qweight.dtype}"
+            )
+        if qzeros is not None:
+            _fail("expected qzeros to be None for 'int8', which has none")
         codes, zeros, bits = qweight, None, 8
         scales = scales.unsqueeze(0) if scales.dim() == 1 else scales.t()
     else:
         (codes, zeros), bits = _of_four_bits(qweight, qzeros, layout), 4
     n, k = codes.shape
     groups = scales.shape[0]
-    _expect(
-        scales.dim() == 2 and scales.shape[1] == n,
-        f"expected scales of {n} columns of qweight, got {shape_text(scales)} as (groups, n)",
-    )
-    _expect(
-        groups == 1 or (groups > 0 and k % groups == 0 and k // groups in GROUPS),
-        f"expected one group, or groups of 32, 64 or 128 of {k} values, got {groups} groups",
-    )
-    if zeros is not None:
-        _expect(
-            zeros.shape == scales.shape,
-            f"expected qzeros to stand for {shape_text(scales)} zeros, got {shape_text(zeros)}",
-        )
+    if scales.shape[1] != n:
+        _fail(f"expected scales of {n} columns of qweight, got {shape_text(scales)} as (groups, n)")
+    if groups != 1 and (groups == 0 or k % groups or k // groups not in GROUPS):
+        _fail(f"expected one group, or groups of 32, 64 or 128 of {k} values, got {groups} groups")
+    if zeros is not None and zeros.shape != scales.shape:
+        _fail(f"expected qzeros to stand for {shape_text(scales)} zeros, got {shape_text(zeros)}")
     if g_idx is not None:
         in_order = torch.arange(k, device=g_idx.device, dtype=g_idx.dtype) // (k // groups)
-        _expect(
-            g_idx.shape == (k,) and torch.equal(g_idx, in_order),
-            "expected g_idx to name groups in their order: act-order is not taken",
-        )
+        if g_idx.shape != (k,) or not torch.equal(g_idx, in_order):
+            _fail("expected g_idx to name groups in their order: act-order is not taken")
     return QuantizedWeight(
         packed(codes, bits),
         scales.to(dtype or scales.dtype).contiguous(),

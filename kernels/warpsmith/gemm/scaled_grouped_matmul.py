@@ -286,7 +286,7 @@ def scaled_grouped_matmul(
             some 14 bits of them, as with `use_fast_accum` in `torch._scaled_grouped_mm`. Otherwise
             they are added up in f32 every 128 values. Without effect elsewhere, and on groups
             along k.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). With no
             variant.
         variant: one rung by name instead of the best one, "e4m3_wgmma_groups".
@@ -296,7 +296,8 @@ def scaled_grouped_matmul(
 
     Raises:
         RuntimeError: x or w is not fp8; dtypes, devices or shapes do not fit, of a scale or of
-            the ends either; there is no such out_dtype; the variant cannot take the input.
+            the ends either; offs decrease or lie outside of the rows, which is seen on a CPU alone;
+            there is no such out_dtype; the variant cannot take the input.
         ValueError: the variant does not exist, or comes with out.
 
     Reference:

@@ -363,7 +363,7 @@ def scaled_matmul(
             blocks.
         scale_result: one value of the dtype of the scales, of shape (), on the device of a, that
             results of fp8 are multiplied by; 1 without it. What dequantises them is its reciprocal.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). With no variant.
         variant: one rung by name instead of the best one, "i8_mma".
 

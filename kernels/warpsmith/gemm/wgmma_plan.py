@@ -32,6 +32,8 @@ class Tile:
     turns: bool = False
     #: d^T = b^T a^T: columns of the product are rows of the tile.
     swapped: bool = False
+    #: Slices of k are added up by the last block of a tile; otherwise by a second kernel.
+    joins: bool = False
 
     def __str__(self) -> str:
         of = f"tiles of {self.bm} x {self.bn}"
@@ -39,7 +41,8 @@ class Tile:
             of += f", clusters of {self.cluster}"
         if self.turns:
             of += ", warpgroups in turns"
-        return of + (", operands swapped" if self.swapped else "")
+        of += ", operands swapped" if self.swapped else ""
+        return of + (", slices joined at once" if self.joins else "")
 
 
 MENU = (
@@ -53,8 +56,13 @@ MENU = (
     Tile(64, 64, swapped=True),
     Tile(64, 32, swapped=True),
     Tile(64, 16, swapped=True),
+    Tile(64, 128, cluster=4, swapped=True, joins=True),
+    Tile(64, 64, cluster=2, swapped=True, joins=True),
+    Tile(64, 32, swapped=True, joins=True),
+    Tile(64, 16, swapped=True, joins=True),
 )
-
+#: Those that have been measured, among which calls choose.
+MEASURED = MENU[:10]
 
 #: Of products of fp8 (csrc/gemm/scaled_matmul/wgmma_tiles.h). The last is for sums that stay in the
 #: tensor cores.
@@ -136,11 +144,11 @@ def cost(p: Sizes, tile: int, slices: int, menu: Sequence[Tile] = MENU) -> Choic
     moved = (p.batch * (p.m + p.n) * p.k + values) * p.size // c.memory_rate
     clocks = max(waves * (depth * step + store), moved) + c.once
     if slices > 1:
-        clocks += c.second_kernel + slices * values * 8 // c.partials_rate
+        clocks += (c.join if t.joins else c.second_kernel) + slices * values * 8 // c.partials_rate
     return Choice(tile, slices, depth, clocks, menu)
 
 
-def choose(p: Sizes, invariant: bool = False, menu: Sequence[Tile] = MENU) -> Choice:
+def choose(p: Sizes, invariant: bool = False, menu: Sequence[Tile] = MEASURED) -> Choice:
     """The cheapest. `invariant`: for any number of rows the same one, without slices."""
     c = costs()
     if invariant:

@@ -54,10 +54,12 @@ def check_cross_entropy(op: str, logits: Tensor, target: Tensor, label_smoothing
             f"{op}: expected logits to have at least 1 class, got shape {tuple(logits.shape)}"
         )
     check_target(op, target, "logits", logits)
-    if not 0.0 <= label_smoothing <= 1.0:  # NaN is not either
-        raise RuntimeError(
-            f"{op}: expected label_smoothing to be between 0 and 1, got {label_smoothing:g}"
-        )
+    check_smoothing(op, label_smoothing)
+
+
+def check_smoothing(op: str, share: float) -> None:
+    if not 0.0 <= share <= 1.0:  # NaN is not either
+        raise RuntimeError(f"{op}: expected label_smoothing to be between 0 and 1, got {share:g}")
 
 
 def check_per_row(op: str, name: str, tensor: Tensor, logits: Tensor) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.loss.checks import wide_dtype
+from warpsmith.core import sharded
+from warpsmith.loss.checks import check_smoothing, wide_dtype
 
 _OP = "cross_entropy"
 #: `run(logits, target, ignore_index, label_smoothing)`: losses and log-sum-exps of rows [n, v].
@@ -26,10 +27,10 @@ Run = Callable[[Tensor, Tensor, int, float], tuple[Tensor, Tensor]]
 
 
 def capped(logits: Tensor, softcap: float) -> Tensor:
-    """`softcap * tanh(logits / softcap)`, each step rounded to their dtype, as models have it."""
+    """`softcap * tanh(logits / softcap)` in f32: near the cap, 16 bits would round to 1/8."""
     if not softcap > 0.0:
         raise ValueError(f"{_OP}: expected softcap to be above 0 or None, got {softcap}")
-    return torch.tanh(logits / softcap) * softcap
+    return torch.tanh(logits.to(wide_dtype(logits)) / softcap) * softcap
 
 
 def as_rows(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
@@ -104,7 +105,7 @@ def _of_probabilities(
     run: Run, logits: Tensor, target: Tensor, weight: Tensor | None, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     wide = wide_dtype(logits)
-    first = torch.zeros(logits.shape[:1], dtype=torch.int64, device=logits.device)
+    first = logits.new_zeros(logits.shape[:1], dtype=torch.int64)  # sharded, if they are
     _, lse = run(logits, first, -1, 0.0)
     share = target.to(wide)
     if smoothing:
@@ -113,6 +114,14 @@ def _of_probabilities(
         share = share * weight.to(wide)
     loss = lse * share.sum(-1) - (share * logits).sum(-1)
     return loss, lse, torch.ones_like(lse)
+
+
+def reduce_loss(loss: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    """The losses of the rows [n], their sum, or their mean over the rows that are not ignored."""
+    if reduction == "none":
+        return loss
+    total = loss.sum()
+    return total if reduction == "sum" else total / (target != ignore_index).sum()
 
 
 def _reduced(x: Tensor, count: Tensor, reduction: str, shape: torch.Size) -> Tensor:
@@ -136,6 +145,7 @@ def cross_entropy(
     """The public function. `returned`: whether the z-loss, the log-sum-exps and the accuracy are to
     follow the loss.
     """
+    check_smoothing(_OP, label_smoothing)
     rows, to_be, shape = as_rows(logits, target)
     if softcap is not None:
         rows = capped(rows, softcap)
@@ -158,6 +168,11 @@ def cross_entropy(
     if returned[1]:
         more.append(lse.view(shape))
     if returned[2]:
+        if sharded.of(rows):
+            raise RuntimeError(
+                f"{_OP}: expected no return_accuracy of sharded logits; compare the argmax of "
+                "logits.full_tensor() with target"
+            )
         with torch.no_grad():
             best = torch.ops.warpsmith.argmax(rows, -1)
             right = best == (torch.ops.warpsmith.argmax(to_be, -1) if probable else to_be)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import autograd, catalogue, dispatch
+from warpsmith.core import autograd, catalogue, dispatch, sharded
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.loss import composed
 from warpsmith.loss import cross_entropy_cases as cases
@@ -552,14 +552,6 @@ class _GradientOverLogits(torch.autograd.Function):
         return found, None, None, *(None for _ in ctx.options)
 
 
-def reduce_loss(loss: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
-    """The losses of the rows [n], their sum, or their mean over the rows that are not ignored."""
-    if reduction == "none":
-        return loss
-    total = loss.sum()
-    return total if reduction == "sum" else total / (target != ignore_index).sum()
-
-
 def cross_entropy(
     logits: Tensor,
     target: Tensor,
@@ -598,16 +590,18 @@ def cross_entropy(
         z_loss: the weight of lse^2, which keeps logits from drifting.
         reduction: "none" for a loss per row, "sum", or "mean" over the rows that are not ignored
             (NaN where all are), as in PyTorch.
-        softcap: the logits are capped as ``softcap * tanh(logits / softcap)`` first, by PyTorch's
-            kernels; None for not.
+        softcap: the logits are capped as ``softcap * tanh(logits / softcap)`` first, in f32; None
+            for not. That is done by PyTorch's kernels, which make three tensors of the logits' size
+            in f32 and keep two for the backward pass; `fused_linear_cross_entropy` does it for a
+            chunk of rows at a time.
         return_z_loss: whether the share of the z-loss in the loss is returned, too, reduced as it.
-        return_lse: whether the log-sum-exp of each row is.
+        return_lse: whether the log-sum-exp of each row is: 0 of one that is ignored.
         return_accuracy: whether the share of rows whose largest logit is the target's is; for
             "none", whether each row's is.
         inplace_backward: whether the backward pass may write the gradient over the logits, which
             saves a tensor of their size. Nobody may use the logits afterwards; a second backward
-            raises. Ignored under `torch.compile`, which reuses memory by itself, and under the
-            transforms of `torch.func`.
+            raises. Ignored under `torch.compile`, which reuses memory by itself, under the
+            transforms of `torch.func`, and of sharded logits.
         variant: one rung of the forward pass by name instead of the best one,
             "bf16x8_pack_unroll_f32".
 
@@ -618,7 +612,8 @@ def cross_entropy(
     Raises:
         RuntimeError: logits are not floating-point or without a class; target has another shape or
             device, or another dtype; weight has another shape or device; label_smoothing is not
-            between 0 and 1; the variant cannot take the input.
+            between 0 and 1; the variant cannot take the input; return_accuracy is asked for of
+            sharded logits.
         ValueError: the reduction or the variant does not exist; softcap is not above 0.
 
     Reference:
@@ -654,11 +649,12 @@ def cross_entropy(
         and torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
+        and not sharded.of(logits)
     ):
         loss = _GradientOverLogits.apply(logits, target, variant, *options)
     else:
         loss = _forward(variant, logits, target, *options)[0]
-    return reduce_loss(loss, target, ignore_index, reduction)
+    return composed.reduce_loss(loss, target, ignore_index, reduction)
 
 
 def cross_entropy_with_grad(

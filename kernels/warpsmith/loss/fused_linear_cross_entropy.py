@@ -9,7 +9,9 @@ before the backward pass begins; it only scales them.
 It is a composite: it has no ladder, as what it does beside matrix products is done by
 `cross_entropy_with_grad`, whose ladder stands in for one (by `cross_entropy_forward`, where nothing
 needs a gradient). The products are this library's on sm_90, where it has wgmma, and PyTorch's
-elsewhere. What is its own is the order of the steps, and the size of a chunk.
+elsewhere; and so is, everywhere, dW that is summed in 16 bits: `accumulate_matmul` adds in f32, and
+an `addmm` over its own c would need room for a second dW. What is its own is the order of the
+steps, and the size of a chunk.
 
 The idea: Hsu et al. 2024, Liger Kernel, https://arxiv.org/abs/2410.10989.
 """
@@ -97,6 +99,18 @@ def check(
         raise ValueError(f"{_OP}: expected chunk_rows to be at least 1, got {chunk_rows}")
 
 
+def as_rows(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows [n, d] and the class of each, of any leading dimensions."""
+    if x.dim() in (0, 2):
+        return x, target
+    if target.shape != x.shape[:-1]:
+        raise RuntimeError(
+            f"{_OP}: expected target to have shape {tuple(x.shape[:-1])}, one class per row of x, "
+            f"got {tuple(target.shape)}"
+        )
+    return (x[None] if x.dim() == 1 else x.flatten(0, -2)), target.reshape(-1)
+
+
 # --- chunks ---------------------------------------------------------------------------------------
 
 
@@ -112,6 +126,12 @@ def _padded(count: int, x: Tensor) -> int:
     """Values from one row of logits to the next."""
     width = ROW_BYTES // x.element_size()
     return -(-count // width) * width
+
+
+def bytes_of_row(count: int, x: Tensor, softcap: float | None) -> int:
+    """Of a row of logits, which lies there in f32, too, where it is capped."""
+    size = x.element_size()
+    return _padded(count, x) * (max(size, 4) if softcap else size)
 
 
 def pieces(rows: int, chunk: int) -> Iterator[slice]:
@@ -198,7 +218,9 @@ class _WeightGradient:
 
 
 class Logits:
-    """Those of chunks of rows, one chunk after the other in one buffer."""
+    """Those of chunks of rows, one chunk after the other in one buffer; where they are capped, in
+    another one in f32.
+    """
 
     def __init__(
         self,
@@ -209,20 +231,23 @@ class Logits:
         softcap: float,
     ) -> None:
         rows, self.count = x.shape[0], weight.shape[0]
-        padded = _padded(self.count, x)
-        chunk = chunk_rows or default_chunk(rows, padded * x.element_size())
+        chunk = chunk_rows or default_chunk(rows, bytes_of_row(self.count, x, softcap))
         self.x, self.softcap = x, softcap
         self.weight = weight.to(x.dtype)
         self.tiles = _has_tiles(x, self.weight)
         self.buffer = x.new_empty(0)
         if not self.tiles:
-            self.buffer = x.new_empty(min(chunk, rows), padded)
+            self.buffer = x.new_empty(min(chunk, rows), _padded(self.count, x))
             # oneDNN reads past the end of a row of bf16, and multiplies by zero
             self.buffer[:, self.count :].zero_()
         self.bias = None if bias is None else bias.to(x.dtype)
         self.blocks = _class_blocks(self.count, x)
         self.parts = tuple(pieces(rows, chunk))
-        self.slope: Tensor | None = None
+        self.product: Tensor | None = None
+        self.capped = x.new_empty(0)
+        if softcap:
+            wide = x.new_empty(0, dtype=wide_dtype(x))
+            self.capped = wide.new_empty(min(chunk, rows), _padded(self.count, wide))
 
     def of(self, part: slice, differentiated: bool) -> Tensor:
         """The logits of a chunk, which those of the next take the place of."""
@@ -231,11 +256,11 @@ class Logits:
         else:
             logits = self.buffer[: part.stop - part.start, : self.count]
             self._multiply(logits, self.x[part])
-        if self.softcap:
-            logits.div_(self.softcap).tanh_()
-            self.slope = 1.0 - logits.square() if differentiated else None
-            logits.mul_(self.softcap)
-        return logits
+        if not self.softcap:
+            return logits
+        self.product = logits if differentiated else None
+        capped = self.capped[: logits.shape[0], : self.count]
+        return capped.copy_(logits).div_(self.softcap).tanh_().mul_(self.softcap)
 
     def _multiply(self, logits: Tensor, rows: Tensor) -> None:
         for classes in self.blocks:
@@ -246,8 +271,11 @@ class Logits:
                 torch.addmm(self.bias[classes], rows, weight, out=logits[:, classes])
 
     def before_the_cap(self, grad: Tensor) -> Tensor:
-        """The gradient of the product, over that of the logits."""
-        return grad if self.slope is None else grad.mul_(self.slope)
+        """The gradient of the product, over that of the logits or over the product itself."""
+        if self.product is None:
+            return grad
+        slope = self.product.to(grad.dtype).div_(self.softcap).tanh_().square_().neg_().add_(1.0)
+        return self.product.copy_(grad.mul_(slope))
 
 
 class Gradients:
@@ -448,13 +476,12 @@ def _calls(
     """What the first chunk of a call comes to, with gradients and without."""
     check_reduction(_OP, reduction)
     target = x.new_empty(x.shape[:-1], dtype=torch.int64) if target is None else target
-    if x.dim() > 2 and target.shape == x.shape[:-1]:
-        x, target = x.flatten(0, -2), target.flatten()
+    x, target = as_rows(x, target)
     check(x, weight, target, bias, chunk_rows)
     rows, count = x.shape[0], weight.shape[0]
-    padded = _padded(count, x)
-    chunk = min(chunk_rows or default_chunk(rows, padded * x.element_size()), rows)
-    logits = x.new_empty((chunk, padded))[:, :count]
+    chunk = min(chunk_rows or default_chunk(rows, bytes_of_row(count, x, softcap)), rows)
+    read = x.new_empty(0, dtype=wide_dtype(x) if softcap else x.dtype)
+    logits = read.new_empty((chunk, _padded(count, read)))[:, :count]
     chunks = -(-rows // chunk) if chunk else 0
     where = f"{chunks} chunk{'' if chunks == 1 else 's'} of {chunk} x {count} logits"
     return (
@@ -509,9 +536,11 @@ def fused_linear_cross_entropy(
     retained, and asks the host for nothing. The logits of a vocabulary of 128256 in bf16 take 2 GiB
     at 8192 rows; a chunk takes a quarter of that.
 
-    It has no ladder and no variants of its own: beside matrix products, PyTorch's or on sm_90 this
-    library's, it runs `cross_entropy_with_grad`, whose ladder stands in for one. `warpsmith which`
-    says which of its kernels serves the chunks of a call.
+    It has no ladder and no variants of its own: beside matrix products it runs
+    `cross_entropy_with_grad`, whose ladder stands in for one. `warpsmith which` says which of its
+    kernels serves the chunks of a call. On sm_90, in 16 bits, this library makes the products, but
+    for the gradient of a weight of 16 bits: kernels here add to sums in f32 alone, as with
+    `accumulate_f32`, and PyTorch's in place to any. Elsewhere all of them are PyTorch's.
 
     Args:
         x: [..., d], f32, f16 or bf16 (f64 without a kernel of its own). Under autocast it is cast.
@@ -528,10 +557,13 @@ def fused_linear_cross_entropy(
             divides by the sum of what its rows are multiplied by. Not together with smoothing.
         token_weight: [...] like target, what each row's loss is multiplied by, or None; likewise.
             Both multiply the z-loss, too, and are constants.
-        softcap: the logits are capped as ``softcap * tanh(logits / softcap)``; None for not.
-        chunk_rows: rows of a chunk; by default as many as 512 MiB of logits hold, but at most a
-            quarter of the rows where that leaves 1024, and half of them where there are more than
-            128, rounded up to a multiple of 128.
+        softcap: the logits, as the product has rounded them to the dtype of x, are capped as
+            ``softcap * tanh(logits / softcap)`` in f32, whose gradient is rounded to that dtype in
+            its turn; None for not. Beside the logits of a chunk that takes two tensors of their
+            size in f32.
+        chunk_rows: rows of a chunk; by default as many as 512 MiB of logits hold (of those in f32,
+            with a softcap), but at most a quarter of the rows where that leaves 1024, and half of
+            them where there are more than 128, rounded up to a multiple of 128.
         accumulate_f32: whether the gradient of the weight is summed over chunks in f32 instead of
             the dtype of the weight, which needs memory for it.
 
@@ -567,8 +599,8 @@ def fused_linear_cross_entropy(
             accumulate_f32=accumulate_f32,
         )
     shape = target.shape if isinstance(target, Tensor) else None
-    if isinstance(x, Tensor) and x.dim() > 2 and shape == x.shape[:-1]:
-        x, target = x.flatten(0, -2), target.flatten()
+    if isinstance(x, Tensor) and shape is not None:
+        x, target = as_rows(x, target)
     row_weight = None
     if class_weight is not None or token_weight is not None:
         row_weight = weights_of_rows(

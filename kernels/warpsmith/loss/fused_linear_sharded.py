@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from warpsmith.loss.cross_entropy import cross_entropy
 from warpsmith.loss.fused_linear_cross_entropy import (
     _OP,
+    bytes_of_row,
     default_chunk,
     fused_linear_cross_entropy,
     pieces,
@@ -80,7 +81,7 @@ def _by_classes(
     if any(p.is_shard(0) for p in x.placements):  # cut already
         chunk = rows
     else:
-        chunk = chunk_rows or default_chunk(rows, max(here, 1) * x.element_size())
+        chunk = chunk_rows or default_chunk(rows, bytes_of_row(max(here, 1), x, softcap))
     parts = [
         checkpoint(losses, x[part], target[part], use_reentrant=False)
         for part in pieces(rows, chunk)

@@ -27,7 +27,6 @@ MACHINERY: Mapping[str, str] = {
     "inference": "`torch.inference_mode`, and what was made there used elsewhere",
     "graph": "CUDA graphs; what is dropped is drawn anew on each replay",
     "out": "results in tensors of the caller, `out=`",
-    "FSDP2": "`fully_shard` of the modules around it",
     "DTensor": "sharding rules: no more is moved between processes than has to be",
 }
 

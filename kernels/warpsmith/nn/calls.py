@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import warpsmith
+from warpsmith.core import autocast
 
 #: What the kernels take.
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -46,7 +47,7 @@ def fits(x: Tensor, *parameters: Tensor | None) -> bool:
 
 def _in_f32(x: Tensor) -> bool:
     """Whether autocast has norms of this tensor answer in f32: it has so on GPUs alone."""
-    return x.is_cuda and x.dtype in FLOATS[1:] and torch.is_autocast_enabled("cuda")
+    return x.is_cuda and x.dtype in FLOATS[1:] and autocast.is_on(x)
 
 
 def check_activation(module: str, activation: str) -> None:
@@ -98,7 +99,6 @@ def rms_norm(
     rows = _as_rows(x, normalized_shape) if fits(x, weight) else None
     if rows is None:
         return F.rms_norm(x, list(normalized_shape), weight, eps)
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
     y = warpsmith.rms_norm(rows, _flat(weight), eps)
     return y if rows is x else y.view(x.shape)  # a view would be in the way of FSDP
 
@@ -144,22 +144,10 @@ def group_norm(
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "none") -> Tensor:
     """As `torch.nn.functional.linear`, followed by an activation."""
     known = activation in ("none", "relu", "gelu", "gelu_tanh", "silu")
-    cast = x.is_floating_point() and torch.is_autocast_enabled(x.device.type)
+    cast = x.is_floating_point() and autocast.is_on(x)
     if known and x.dim() and fits(x, weight, bias) and not cast:
         return warpsmith.linear(x, weight, bias, activation)
     return activate(F.linear(x, weight, bias), activation)
-
-
-def fresh_seed(x: Tensor) -> int | None:
-    """A seed from PyTorch's generator for the CPU, another one each time.
-
-    None where the number would be the same in every replay: in compiled code and in CUDA graphs.
-    """
-    if torch.compiler.is_compiling():
-        return None
-    if x.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None
-    return int(torch.empty((), dtype=torch.int64).random_())
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
@@ -168,8 +156,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """
     if not training or p == 0.0 or not fits(x):
         return F.dropout(x, p, training)
-    seed = fresh_seed(x)
-    return F.dropout(x, p, training) if seed is None else warpsmith.dropout(x, p, seed)
+    return warpsmith.dropout(x, p)
 
 
 def cross_entropy(
@@ -179,23 +166,23 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
 ) -> Tensor:
     """As `torch.nn.functional.cross_entropy`, computed in f32: the loss is f32 whatever the dtype
-    of the logits. Class weights, probabilities as targets and classes in the middle are PyTorch's.
+    of the logits. The z-loss and the cap of the logits are those of `warpsmith.cross_entropy`.
     """
-    index = target.dtype in (torch.int64, torch.int32)
-    served = weight is None and index and logits.dim() == 2 and target.dim() == 1
-    if not served or not fits(logits):
-        wide = logits.float() if logits.dtype in FLOATS else logits
+    known = target.is_floating_point() or target.dtype in (torch.int64, torch.int32)
+    if not (fits(logits) and known) and z_loss == 0.0 and softcap is None:
         if weight is not None:
-            weight = weight.to(wide.dtype)
+            weight = weight.to(logits.dtype)
         return F.cross_entropy(
-            wide, target.long() if index else target, weight, ignore_index=ignore_index,
-            reduction=reduction, label_smoothing=label_smoothing,
+            logits, target.long() if target.dtype == torch.int32 else target, weight,
+            ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing,
         )  # fmt: skip
     return warpsmith.cross_entropy(
-        logits, target, ignore_index=ignore_index, label_smoothing=label_smoothing,
-        reduction=reduction,
+        logits, target, weight, ignore_index=ignore_index, label_smoothing=label_smoothing,
+        reduction=reduction, z_loss=z_loss, softcap=softcap,
     )  # fmt: skip
 
 
@@ -207,7 +194,7 @@ def joins(x: Tensor, residual: Tensor, *parameters: Tensor | None) -> bool:
     stream may be in f32, and under autocast weights may be.
     """
     wide = (x.dtype, torch.float32)
-    weights = wide if torch.is_autocast_enabled(x.device.type) else wide[:1]
+    weights = wide if autocast.is_on(x) else wide[:1]
     return (
         x.dtype in FLOATS
         and x.shape == residual.shape

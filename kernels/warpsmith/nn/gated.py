@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith.core import autograd, dispatch, elsewhere
+from warpsmith.core import autocast, autograd, dispatch, elsewhere
 from warpsmith.core.compiling import constant
 from warpsmith.nn import calls
 
@@ -81,7 +81,7 @@ def _joins(x: Tensor, gate: Any, up: Any) -> bool:
         and gate.weight.shape == up.weight.shape
         and x.shape[-1] == gate.weight.shape[1]
         and calls.fits(x, *parameters)
-        and not torch.is_autocast_enabled(x.device.type)
+        and not autocast.is_on(x)
         and (torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active())
     )
 

@@ -49,6 +49,7 @@ class GroupNorm(torch.nn.GroupNorm):
         affine: whether there are a weight and a bias.
         device: of the parameters.
         dtype: of the parameters.
+        bias: whether there is one beside the weight.
         activation: "none", "silu" or "mish" in the kernel; "relu", "gelu", "gelu_tanh" and
             "quick_gelu" after it.
 
@@ -68,9 +69,12 @@ class GroupNorm(torch.nn.GroupNorm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        bias: bool = True,
         activation: str = "none",
     ) -> None:
         super().__init__(num_groups, num_channels, eps, affine, device, dtype)
+        if not bias:  # which PyTorch's takes from 2.13 on
+            self.register_parameter("bias", None)
         calls.check_activation("GroupNorm", activation)
         self.activation = activation
 
@@ -81,16 +85,6 @@ class GroupNorm(torch.nn.GroupNorm):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, activation={self.activation!r}"
-
-
-def _dropped(x: Tensor, p: float, training: bool) -> tuple[Tensor, float, int]:
-    """x with what is still to be dropped of it: probability and seed."""
-    if not training or p == 0.0:
-        return x, 0.0, 0
-    seed = calls.fresh_seed(x)
-    if seed is None:
-        return torch.nn.functional.dropout(x, p, True), 0.0, 0
-    return x, p, seed
 
 
 class AddRMSNorm(torch.nn.RMSNorm):
@@ -128,14 +122,12 @@ class AddRMSNorm(torch.nn.RMSNorm):
             torch.nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        x, p, seed = _dropped(x, self.p, self.training)
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         centered = self.zero_centered
-        if p > 0.0:
+        if self.training and self.p > 0.0:
             return warpsmith.dropout_add_rms_norm(
-                x, residual, self.weight, p=p, seed=seed, eps=eps, zero_centered=centered
+                x, residual, self.weight, p=self.p, eps=self.eps, zero_centered=centered
             )
-        return warpsmith.add_rms_norm(x, residual, self.weight, eps, centered)
+        return warpsmith.add_rms_norm(x, residual, self.weight, self.eps, centered)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, p={self.p}, zero_centered={self.zero_centered}"
@@ -174,10 +166,9 @@ class AddLayerNorm(torch.nn.LayerNorm):
         self.p = p
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        x, p, seed = _dropped(x, self.p, self.training)
-        if p > 0.0:
+        if self.training and self.p > 0.0:
             return warpsmith.dropout_add_layer_norm(
-                x, residual, self.weight, self.bias, p=p, seed=seed, eps=self.eps
+                x, residual, self.weight, self.bias, p=self.p, eps=self.eps
             )
         return warpsmith.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 

@@ -206,7 +206,7 @@ def add_rms_norm(
     x: Tensor,
     residual: Tensor | None,
     weight: Tensor | None = None,
-    eps: float = RMS_EPS,
+    eps: float | None = RMS_EPS,
     zero_centered: bool = False,
     *,
     bias: Tensor | None = None,
@@ -228,14 +228,14 @@ def add_rms_norm(
         residual: like x, in the dtype of x or f32; None where there is none yet: h is then x. Of
             another dtype than these it is read, and h handed out, in f32, as are the parameters.
         weight: [n], in the dtype of x or f32; None for ones.
-        eps: added to the mean before the root.
+        eps: added to the mean before the root; None as in `rms_norm`.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
         bias: [n], added to y by PyTorch's kernels, after it was rounded.
         rounding: "once", or "before_weight", as Llama's norm in Hugging Face: y to the dtype of x,
             times the weight, and rounded again.
-        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
-            are returned; without a residual None for h, which is x itself. Not differentiable, and
-            with no variant.
+        out: tensors for y and h, best contiguous, of their shapes and dtypes, which get the results
+            and are returned; without a residual None for h, which is x itself. Not differentiable,
+            and with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -251,6 +251,8 @@ def add_rms_norm(
         Zhang & Sennrich 2019, Root Mean Square Layer Normalization,
         https://arxiv.org/abs/1910.07467
     """
+    if eps is None:
+        eps = arguments.eps_of(x)
     if bias is not None or rounding != "once":
         return arguments.residual_parameters(
             "add_rms_norm",
@@ -298,9 +300,9 @@ def add_layer_norm(
         bias: [n], in the dtype of weight, or of x or f32 without one; None for zeros.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
-        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
-            are returned; without a residual None for h, which is x itself. Not differentiable, and
-            with no variant.
+        out: tensors for y and h, best contiguous, of their shapes and dtypes, which get the results
+            and are returned; without a residual None for h, which is x itself. Not differentiable,
+            and with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:

@@ -69,8 +69,8 @@ def rms_norm_fp8(
         dtype: torch.float8_e4m3fn or torch.float8_e5m2.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
-        out: a contiguous tensor of the shape of x in dtype for the result, which is returned. With
-            no variant.
+        out: a tensor of the shape of x in dtype, best contiguous, for the result, which is
+            returned. With no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -117,8 +117,8 @@ def add_rms_norm_fp8(
         dtype: of y, torch.float8_e4m3fn or torch.float8_e5m2.
         eps: added to the mean before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
-        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
-            are returned. With no variant.
+        out: tensors for y and h, best contiguous, of their shapes and dtypes, which get the results
+            and are returned. With no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -165,8 +165,8 @@ def layer_norm_fp8(
         dtype: torch.float8_e4m3fn or torch.float8_e5m2.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
-        out: a contiguous tensor of the shape of x in dtype for the result, which is returned. With
-            no variant.
+        out: a tensor of the shape of x in dtype, best contiguous, for the result, which is
+            returned. With no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -215,8 +215,8 @@ def add_layer_norm_fp8(
         dtype: of y, torch.float8_e4m3fn or torch.float8_e5m2.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
-        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
-            are returned. With no variant.
+        out: tensors for y and h, best contiguous, of their shapes and dtypes, which get the results
+            and are returned. With no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:

@@ -56,9 +56,8 @@ def fits(x: Tensor, parameter: Any) -> bool:
 
 
 def eps_of(x: Tensor) -> float:
-    """What PyTorch's RMS norm takes for None."""
-    wide = x.is_cuda and torch.is_autocast_enabled("cuda")
-    return torch.finfo(torch.float32 if wide else x.dtype).eps
+    """What PyTorch's RMS norm takes for None: the epsilon of what it computes in."""
+    return torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
 
 
 def taken(x: Tensor, *given: Any) -> bool:

@@ -212,7 +212,7 @@ def dropout_add_rms_norm(
     p: float = 0.0,
     seed: int | None = None,
     offset: int | None = None,
-    eps: float = RMS_EPS,
+    eps: float | None = RMS_EPS,
     zero_centered: bool = False,
     *,
     bias: Tensor | None = None,
@@ -240,12 +240,12 @@ def dropout_add_rms_norm(
         seed: of the generator; any 64-bit number. Without it and `offset` one is drawn, as in
             `dropout`.
         offset: which of the independent streams of that seed; any 64-bit number.
-        eps: added to the mean before the root.
+        eps: added to the mean before the root; None as in `rms_norm`.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
         bias: [n], added to y by PyTorch's kernels, after it was rounded.
         rounding: "once" or "before_weight", as in `add_rms_norm`.
-        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
-            are returned. Not differentiable, and with no variant.
+        out: tensors for y and h, best contiguous, of their shapes and dtypes, which get the results
+            and are returned. Not differentiable, and with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:
@@ -259,6 +259,8 @@ def dropout_add_rms_norm(
     Reference:
         Huang et al. 2016, Deep Networks with Stochastic Depth, https://arxiv.org/abs/1603.09382
     """
+    if eps is None:
+        eps = arguments.eps_of(x)
     if bias is not None or rounding != "once":
         return arguments.residual_parameters(
             "dropout_add_rms_norm",
@@ -329,8 +331,8 @@ def dropout_add_layer_norm(
         offset: which of the independent streams of that seed; any 64-bit number.
         eps: added to the variance, which divides by n, before the root.
         zero_centered: the weight is stored as its distance from one, so 1 + weight is multiplied.
-        out: contiguous tensors for y and h, of their shapes and dtypes, which get the results and
-            are returned. Not differentiable, and with no variant.
+        out: tensors for y and h, best contiguous, of their shapes and dtypes, which get the results
+            and are returned. Not differentiable, and with no variant.
         variant: one rung by name instead of the best one, "bf16x8_pack_f32".
 
     Returns:

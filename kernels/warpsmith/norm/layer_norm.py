@@ -150,9 +150,9 @@ def layer_norm(
             ``(y - bias) / weight``. It has the digits that y has left: where a weight is small
             beside its bias, few in f16 and bf16; where it is 0 none, and weights of a magnitude
             below eps are divided by as if they were eps, so that a weight of 0 gets no gradient.
-        out: a contiguous tensor of the shape and dtype of x, which gets the result and is returned
-            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
-            variant.
+        out: a tensor of the shape and dtype of x, best contiguous, which gets the result and is
+            returned (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and
+            with no variant.
         variant: one rung by name instead of the best one, "f16x8_pack_f32". Variants that end in
             f16 or bf16 sum in that dtype: in f16 the sum of squares overflows, and the row becomes
             the bias, once a thread's share passes 65504; in bf16 it keeps 8 bits, and a row that

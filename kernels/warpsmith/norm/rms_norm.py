@@ -147,7 +147,8 @@ def rms_norm(
         weight: [n], in the dtype of x or f32, or in 16 bits of another kind, which are read in f32;
             None for ones. One of more dimensions, [heads, n], say, is broadcast: PyTorch's kernels
             multiply by it.
-        eps: added to the mean before the root; None for the epsilon of the dtype of x.
+        eps: added to the mean before the root; None, as in PyTorch, for the epsilon of f32, or of
+            f64 for f64.
         normalized_shape: the last dimensions of x, over all of which the mean is. The weight has
             this shape.
         bias: like weight, added to the result by PyTorch's kernels, after it was rounded.
@@ -160,9 +161,9 @@ def rms_norm(
             may then be freed: x / rms is recomputed as y / weight. It has the digits that y has
             left; weights of a magnitude below eps are divided by as if they were eps, so that a
             weight of 0 gets no gradient.
-        out: a contiguous tensor of the shape and dtype of x, which gets the result and is returned
-            (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
-            variant.
+        out: a tensor of the shape and dtype of x, best contiguous, which gets the result and is
+            returned (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and
+            with no variant.
         variant: one rung by name instead of the best one, "f16x8_pack_f32". Variants that end in
             f16 or bf16 add squares in that dtype: in f16 the sum overflows, and the row becomes 0,
             once the squares of a thread's share pass 65504; in bf16 it keeps 8 bits.

@@ -10,30 +10,33 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch.nn import Module
 
-from warpsmith.patching import architectures, attention, compiled, losses, mlps, swap
+from warpsmith.patching import architectures, attention, compiled, losses, mlps, reasons, swap
 from warpsmith.patching import norms as norm_rules
 from warpsmith.patching.report import Kept, Replaced, Report
 from warpsmith.patching.rules import Left, Rule
 
 __all__ = ["Kept", "Replaced", "Report", "patch", "unpatch"]
 
-#: Why modules of PyTorch that could have a rule have none.
-_NONE = "no counterpart here"
-_WHY: dict[type[Module], str] = {
-    torch.nn.Linear: "products are PyTorch's unless linear=True",
-    torch.nn.Dropout: "PyTorch draws in one kernel, too",
-    torch.nn.Embedding: "PyTorch looks up in one kernel, too",
+#: PyTorch's modules that have a rule, by type.
+_TORCH: dict[type[Module], Rule] = {
+    **norm_rules.TORCH,
+    torch.nn.CrossEntropyLoss: losses.CROSS_ENTROPY,
 }
+
+
+def _has_rule(cls: type[Any]) -> bool:
+    return cls in _TORCH or architectures.of_type(cls) is not None
 
 
 def _torch_rule(module: Module) -> Rule | None:
     """The rule of a module of PyTorch, or of the activations of transformers."""
     cls = type(module)
-    for known, rule in norm_rules.TORCH.items():
+    for known, rule in _TORCH.items():
         if isinstance(module, known) and cls.forward is known.forward:
             return rule
     if type(module) is torch.nn.Linear:
@@ -83,7 +86,8 @@ def patch(
         activations: GELU and its kin. Those that PyTorch computes in one kernel as fast are left.
         rope: rotary positions.
         attention: `attn_implementation="warpsmith"`, in place of "sdpa" and "eager".
-        loss: cross-entropy of causal and masked language models, without logits in f32.
+        loss: cross-entropy of causal and masked language models, without logits in f32, and
+            `torch.nn.CrossEntropyLoss`.
         fused_loss: the head and the loss in one, without the logits, which the output then lacks:
             for calls with labels while training.
         linear: matrix products, with activations behind them, which PyTorch's libraries do better
@@ -104,6 +108,7 @@ def patch(
         "gates": gates,
         "activations": activations,
         "rope": rope,
+        "loss": loss,
         "linear": linear,
         "fused_loss": fused_loss,
     }
@@ -152,13 +157,15 @@ def _patch_modules(
             continue
         rule = architectures.rule_of(module) or _torch_rule(module)
         if rule is None:
-            if not any(True for _ in module.children()):
-                report.left.append(Kept(name, cls, _WHY.get(type(module), _NONE)))
+            leaf = next(module.children(), None) is None
+            why = reasons.of_class(type(module), _has_rule)
+            if why or leaf:
+                report.left.append(Kept(name, cls, why or reasons.of(module)))
             continue
         if not wanted[rule.kind]:
             if rule.kind != "fused_loss":  # which is no part of what is there
                 products = rule.kind == "linear"
-                why = _WHY[torch.nn.Linear] if products else f"{rule.kind}=False"
+                why = reasons.PRODUCTS if products else f"{rule.kind}=False"
                 report.left.append(Kept(name, cls, why))
             continue
         try:
@@ -183,7 +190,9 @@ def _patch_models(
     for name, part in attention.models(model):
         cls = type(part).__name__
         if architectures.of_class(type(part)) is None:
-            report.left.append(Kept(name, cls, "its architecture is not in the tables"))
+            made = reasons.of_class(type(part), lambda c: architectures.of_class(c) is not None)
+            why = made or reasons.UNLISTED
+            report.left.append(Kept(name, cls, why))
             continue
         if with_attention:
             try:

@@ -96,6 +96,12 @@ def _table() -> dict[tuple[str, str], Rule]:
 _RULES = _table()
 
 
+def of_type(cls: type[Module]) -> Rule | None:
+    """The rule of modules of a class."""
+    package = cls.__module__.rpartition(".")[0] + "."
+    return _RULES.get((package, cls.__name__))
+
+
 def of_class(cls: type[Module]) -> Architecture | None:
     """The architecture that a class belongs to."""
     home = cls.__module__
@@ -104,6 +110,4 @@ def of_class(cls: type[Module]) -> Architecture | None:
 
 def rule_of(module: Module) -> Rule | None:
     """The rule of a module of one of these architectures."""
-    cls = type(module)
-    package = cls.__module__.rpartition(".")[0] + "."
-    return _RULES.get((package, cls.__name__))
+    return of_type(type(module))

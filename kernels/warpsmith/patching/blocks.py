@@ -10,10 +10,10 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 
+from warpsmith.core import autocast
 from warpsmith.patching import decorators
 from warpsmith.patching.norms import takes_residual
 from warpsmith.patching.rules import Left, Rule, reads
@@ -141,7 +141,7 @@ def make_bert_output(base: type[Module], option: Any) -> dict[str, Any]:
 
     def forward(self: Any, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         x = self.dropout(self.dense(hidden_states))
-        if x.dtype != input_tensor.dtype or torch.is_autocast_enabled(x.device.type):
+        if x.dtype != input_tensor.dtype or autocast.is_on(x):
             return self.LayerNorm(x + input_tensor)  # the sum, and thus the norm, is in f32
         return self.LayerNorm(x, input_tensor)[0]
 

@@ -11,6 +11,7 @@ import torch
 from torch.nn import Module
 
 import warpsmith
+from warpsmith.core import autocast
 from warpsmith.nn import calls
 from warpsmith.patching import swap
 from warpsmith.patching.losses import IGNORED, causal_lm_loss, shifted, standing_for
@@ -108,7 +109,7 @@ def _fuses(self: Any, given: dict[str, Any]) -> bool:
         and bool(self.config.return_dict if returns is None else returns)
         and getattr(self, "_loss_function", None) in (None, causal_lm_loss)
         and weight.dtype in calls.FLOATS
-        and not torch.is_autocast_enabled(weight.device.type)
+        and not autocast.is_on(weight)
     )
 
 

@@ -9,10 +9,41 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
 
+from warpsmith.core import autocast
 from warpsmith.nn import calls
-from warpsmith.patching.rules import Left
+from warpsmith.patching.rules import Left, Rule
 
 IGNORED = -100
+
+
+def in_pytorchs_dtype(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+) -> Tensor:
+    """Cross-entropy, computed in f32, in the dtype that PyTorch answers in: that of the logits
+    outside of autocast.
+    """
+    loss = calls.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+    wide = input.dtype not in calls.FLOATS or autocast.is_on(input)
+    return loss if wide else loss.to(input.dtype)
+
+
+def make_cross_entropy(base: type[Module], option: Any) -> dict[str, Any]:
+    """Of PyTorch's module."""
+
+    def forward(self: Any, input: Tensor, target: Tensor) -> Tensor:
+        return in_pytorchs_dtype(
+            input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
+        )
+
+    return {"forward": forward}
+
+
+CROSS_ENTROPY = Rule("loss", "cross_entropy", make_cross_entropy)
 
 
 def _mean(logits: Tensor, labels: Tensor, items: Tensor | int | None, ignore_index: int) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 import warpsmith
+from warpsmith.core import autocast
 from warpsmith.nn import calls
 from warpsmith.patching.compiled import left
 from warpsmith.patching.rules import Left, Rule, reads
@@ -31,7 +32,7 @@ def make_rms(base: type[Module], option: Any) -> dict[str, Any]:
         if residual is None:
             if left(_KIND, hidden_states) or not calls.joins(hidden_states, hidden_states, weight):
                 return plain(self, hidden_states)
-            if torch.is_autocast_enabled(hidden_states.device.type):
+            if autocast.is_on(hidden_states):
                 # what follows would cast an f32 result down again
                 return warpsmith.add_rms_norm(hidden_states, None, weight, eps, zero_centered)[0]
             return warpsmith.rms_norm(hidden_states, weight, eps, zero_centered=zero_centered)

@@ -27,11 +27,17 @@ class Kept:
 
 @dataclass
 class Report:
-    """What `patch` replaced and what it left, and why. Printed, a line for all of a class."""
+    """What `patch` replaced and what it left, and why. Printed, a line for all of a class; as a
+    bool, whether anything was replaced; `functions()` is how many modules each function serves.
+
+    Args:
+        replaced: modules that are served here, each with its name, class, kind and function.
+        left: modules that were left as they were, each with its name, class and the reason.
+        compiled: kinds that are not served where the model is compiled, and why.
+    """
 
     replaced: list[Replaced] = field(default_factory=list)
     left: list[Kept] = field(default_factory=list)
-    #: Kinds that are not served where the model is compiled, and why.
     compiled: dict[str, str] = field(default_factory=dict)
 
     def functions(self) -> dict[str, int]:

@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import warpsmith
+from warpsmith.core import autocast
 from warpsmith.nn import calls
+from warpsmith.patching.losses import in_pytorchs_dtype
 
 
 def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
@@ -30,14 +32,11 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """In the dtype that PyTorch answers in, which is that of the logits outside of autocast."""
     if size_average is not None or reduce is not None:
         return F.cross_entropy(
             input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
         )
-    loss = calls.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
-    wide = input.dtype not in calls.FLOATS or torch.is_autocast_enabled(input.device.type)
-    return loss if wide else loss.to(input.dtype)
+    return in_pytorchs_dtype(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
 def _softmax(function: str) -> Callable[..., Tensor]:
@@ -48,7 +47,7 @@ def _softmax(function: str) -> Callable[..., Tensor]:
         dtype: torch.dtype | None = None,
     ) -> Tensor:
         plain = getattr(F, function)
-        wide = dtype not in (None, input.dtype) or torch.is_autocast_enabled(input.device.type)
+        wide = dtype not in (None, input.dtype) or autocast.is_on(input)
         if dim is None or wide or not calls.fits(input):
             return plain(input, dim, _stacklevel + 1, dtype)
         return getattr(warpsmith, function)(input, dim)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 import re
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 from warpsmith.core.families import PUBLIC
 
@@ -16,7 +19,14 @@ PREFACE = (
     "`warpsmith.which`, which kernels there are `warpsmith list`, and what of PyTorch's machinery "
     "takes a function [pytorch.md](pytorch.md)."
 )
-_SECTIONS = ("Args", "Returns", "Raises", "Reference")
+_SECTIONS = ("Args", "Shape", "Returns", "Raises", "Reference")
+#: What works on models, beside the modules.
+_MODELS = (
+    "patch", "patching.Report", "unpatch", "use", "transformers.register", "transformers.attention",
+    "transformers.mask",
+)  # fmt: skip
+#: Of all functions.
+_TOOLS = ("which", "Choice", "FallbackWarning", "catalogue.load", "philox.keep_mask")
 #: Of a signature on one line.
 WIDTH = 100
 #: "name: what it is", and what belongs to it further in.
@@ -35,14 +45,20 @@ def page() -> str:
 
 
 def _tools() -> Iterator[str]:
-    """What works on models, and says what serves a call."""
+    """What works on models, says what serves a call, and what the functions' texts refer to."""
     import warpsmith
-    from warpsmith import nn
+    import warpsmith.transformers
+    from warpsmith import layers, nn, patching, philox  # noqa: F401
 
-    for name in ("patch", "unpatch", "use", "which"):
-        yield from _entry(f"warpsmith.{name}", getattr(warpsmith, name))
+    for name in _MODELS:
+        yield from _entry(f"warpsmith.{name}", operator.attrgetter(name)(warpsmith))
     for name in sorted(nn.__all__):
         yield from _entry(f"warpsmith.nn.{name}", getattr(nn, name))
+    for name in sorted(layers.__all__):
+        yield from _entry(f"warpsmith.layers.{name}", getattr(layers, name))
+    yield "## Tools"
+    for name in _TOOLS:
+        yield from _entry(f"warpsmith.{name}", operator.attrgetter(name)(warpsmith))
 
 
 def _entry(name: str, thing: Any) -> Iterator[str]:
@@ -53,6 +69,8 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
 
 def _signature(name: str, thing: Callable[..., Any]) -> str:
     """On one line where it fits, else an argument on each."""
+    if isinstance(thing, type) and thing.__init__ is torch.nn.Module.__init__:  # type: ignore[misc]
+        return f"class {name}(torch.nn.Module)"
     try:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):
@@ -77,7 +95,8 @@ def _parameter(p: inspect.Parameter) -> str:
     typed = "" if p.annotation is p.empty else f": {_annotation(p.annotation)}"
     if p.default is p.empty:
         return f"{stars}{p.name}{typed}"
-    default = f'"{p.default}"' if isinstance(p.default, str) else repr(p.default)
+    made = repr(p.default) == "<factory>"  # of a dataclass
+    default = f'"{p.default}"' if isinstance(p.default, str) else "..." if made else repr(p.default)
     return f"{p.name}{typed}{' = ' if typed else '='}{default}"
 
 

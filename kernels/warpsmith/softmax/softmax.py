@@ -271,7 +271,7 @@ def softmax(
         x: any shape, f32, f16 or bf16 (f64 and fp8 without a kernel of their own), any strides.
         dim: the dimension along which the results sum to one; 0 or -1 for a 0-d x.
         dtype: what x is cast to first.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
             variant.
         variant: one rung by name instead of the best one, "f16x8_pack_online_f32". Those named
@@ -316,7 +316,7 @@ def log_softmax(
         dim: the dimension along which the exponentials of the results sum to one; 0 or -1 for a 0-d
             x.
         dtype: what x is cast to first.
-        out: a contiguous tensor for the result, of its shape and dtype, which is returned
+        out: a tensor for the result, best contiguous, of its shape and dtype, which is returned
             (`docs/pytorch.md`, results in tensors of the caller). Not differentiable, and with no
             variant.
         variant: one rung by name instead of the best one, "f16x8_pack_online_f32". Those named

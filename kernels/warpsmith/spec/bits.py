@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from warpsmith.core import autocast
+from warpsmith.core import autocast, public_calls
+from warpsmith.core.catalogue import PartCall
 from warpsmith.core.inputs import is_fp8
 
 #: Dtypes without kernels, by those of the same size that have some.
@@ -34,3 +36,20 @@ def as_bits(run: Callable[..., Any], variant: str | None, x: Tensor, *more: Any)
         return run(variant, x, *more)
     with autocast.off(x):
         return run(variant, x.view(alike), *more).view(x.dtype)
+
+
+def says_which(function: Callable[..., Any], dtypes: Container[torch.dtype] = ALIKE) -> None:
+    """Enters a public function with `which`: of x in one of these dtypes its operator has no kernel
+    for, which the function passes as another one.
+    """
+    signature = inspect.signature(function)
+
+    def calls(on_gpu: bool, **arguments: Any) -> tuple[PartCall, ...] | None:
+        x = arguments["x"]
+        if not isinstance(x, Tensor) or x.dtype not in dtypes or arguments["variant"] is not None:
+            return None
+        call = inspect.BoundArguments(signature, arguments)  # type: ignore[arg-type]
+        found = public_calls.reached(function.__name__, call.args, call.kwargs)
+        return (PartCall(found[0].name, found[1], ""),) if isinstance(found, tuple) else None
+
+    public_calls.in_parts(function, calls)

@@ -41,22 +41,45 @@ def check(op: str, p: float) -> None:
         raise RuntimeError(f"{op}: expected p to be between 0 and 1, got {p:g}")
 
 
+def signed(number: int | None) -> int:
+    """A seed or an offset as schemas take it: from 2^63 on in two's complement; None stands for 0.
+    What is no number of 64 bits stays as it is, and is refused there.
+    """
+    if number is None:
+        return 0
+    return number - 2**64 if isinstance(number, int) and 2**63 <= number < 2**64 else number
+
+
 def drawn(seed: int | None, offset: int | None, p: float) -> tuple[int, int] | None:
     """Seed and offset of a call: those that are given, 0 for the one that is not; without either a
     fresh seed from PyTorch's generator for the CPU, which `torch.manual_seed` seeds and
     checkpointing restores.
 
     None where a fresh one would be the same for ever: in compiled code, and while a CUDA graph is
-    recorded. There PyTorch's own dropout draws.
+    recorded; and under `vmap` with different randomness, where each of a batch has its own. There
+    PyTorch's own dropout draws.
     """
     if seed is not None or offset is not None or p == 0.0:
-        return seed or 0, offset or 0
+        return signed(seed), signed(offset)
     if torch.compiler.is_compiling():
         return None
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         return None
+    if torch._C._are_functorch_transforms_active() and _differs_in_batch():
+        return None
     with torch._C._DisableTorchDispatch():  # a number even where tensors have no data
-        return int(torch.empty((), dtype=torch.int64).random_()), 0
+        return int(torch.empty((), dtype=torch.int64, device="cpu").random_()), 0
+
+
+def _differs_in_batch() -> bool:
+    """Whether some `vmap` around the call has asked for that."""
+    from torch._C import _functorch as functorch
+
+    return any(
+        level.key() == functorch.TransformType.Vmap
+        and functorch.CVmapInterpreterPtr(level).randomness() == functorch.RandomnessType.Different
+        for level in functorch.get_interpreter_stack() or ()
+    )
 
 
 def _product(a: int, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,8 +40,8 @@ def frequencies(rotary_dim: int, base: float = 10000.0) -> Tensor:
             f"rotary: expected an even rotary_dim of at least 2 and a base above 0, got "
             f"{rotary_dim} and {base}"
         )
-    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
-    return torch.pow(torch.tensor(base, dtype=torch.float64), -exponents)
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64, device="cpu") / rotary_dim
+    return torch.pow(torch.tensor(base, dtype=torch.float64, device="cpu"), -exponents)
 
 
 def llama3(
@@ -91,7 +91,9 @@ def yarn(
     first = max(math.floor(pair_of(fast)), 0)
     last = min(math.ceil(pair_of(slow)), pairs * 2 - 1)
     width = max(last - first, 0.001)
-    ramp = ((torch.arange(pairs, dtype=torch.float64) - first) / width).clamp(0.0, 1.0)
+    ramp = ((torch.arange(pairs, dtype=torch.float64, device="cpu") - first) / width).clamp(
+        0.0, 1.0
+    )
     scaled = frequencies * (1 - ramp) + frequencies / factor * ramp
     return scaled, 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
@@ -116,8 +118,8 @@ def axes(sections: tuple[int, ...] | list[int], device: torch.device | str = "cp
     """Which of several positions each pair has, int32, where sections of pairs follow each other
     (MRoPE): (16, 24, 24) are 16 pairs of the first, 24 of the second, 24 of the third.
     """
-    count = torch.tensor(sections)
-    return torch.arange(len(sections)).repeat_interleave(count).int().to(device)
+    of_pairs = [axis for axis, count in enumerate(sections) for _ in range(count)]
+    return torch.tensor(of_pairs, dtype=torch.int32, device=device)
 
 
 def tables(turns: Tensor, length: int, factor: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -254,6 +256,26 @@ def check(
     _check_positions(op, q, positions, axes, pairs)
 
 
+def _plain_turns(op: str, q: Tensor, base: float | None, rotary_dim: int | None) -> Tensor:
+    d = q.shape[-1] if rotary_dim is None else rotary_dim
+    for name, value, kind, has in (
+        ("rotary_dim", d, "a whole number", "__index__"),
+        ("base", base, "a number", "__float__"),
+    ):
+        if value is not None and not hasattr(value, has):
+            found = type(value).__name__
+            raise TypeError(f"{op}: expected {name} to be {kind}, got {found}")
+    base = 10000.0 if base is None else base
+    if not base > 0:
+        raise ValueError(f"{op}: expected base to be above 0, got {base}")
+    if d < 2 or d % 2:
+        wanted = "rotary_dim to be an even number"
+        if rotary_dim is None:
+            wanted = "heads of q to have an even number of values"
+        raise ValueError(f"{op}: expected {wanted} of at least 2, got {d}")
+    return turns_of(d, base, q.device)
+
+
 def given(
     op: str,
     q: Tensor,
@@ -268,14 +290,14 @@ def given(
     positions of tokens for every sequence.
 
     Raises:
-        ValueError: a base or a rotary_dim that nothing would be made of.
+        ValueError: a base or a rotary_dim that nothing is, or could be, made of.
+        TypeError: one that is no number.
         RuntimeError: tables that hold each angle twice, as those of transformers do.
     """
-    if not isinstance(q, Tensor):  # which the operator says
+    if not isinstance(q, Tensor) or q.dim() == 0:  # which the operator says
         return turns, positions
     if cos is None and turns is None:
-        d = q.shape[-1] if rotary_dim is None else rotary_dim
-        turns = turns_of(d, 10000.0 if base is None else base, q.device)
+        turns = _plain_turns(op, q, base, rotary_dim)
     elif base is not None or rotary_dim is not None:
         name, value = ("base", base) if base is not None else ("rotary_dim", rotary_dim)
         beside = "turns" if cos is None else "cos and sin"
@@ -369,6 +391,13 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     if interleaved:
         return torch.cat((torch.stack(both, dim=-1).flatten(-2), rest), dim=-1)
     return torch.cat((*both, rest), dim=-1)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Heads in their own dtype; what is not of a pair is moved with all its bits."""
+    turning = 2 * cos.shape[-1]
+    pairs = rotated(x[..., :turning], cos, sin, interleaved).to(x.dtype)
+    return torch.cat((pairs, x[..., turning:]), dim=-1)
 
 
 # --- what rungs ask, and what angles cost ---------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import Condition, Cost, Gradients, Op, Rung, always
 from warpsmith.spec import memory
 from warpsmith.spec.checks import check_device, check_dim, shape_text, wide_dtype
@@ -114,6 +114,16 @@ def _added_to(x: Tensor, dim: int, at: Tensor, terms: Tensor, alpha: float) -> T
     return torch.where(named.view(along), _added(x, dim, at, terms, alpha), x)
 
 
+def _sums(x: Tensor, rows: int, at: Tensor, alpha: float = 1.0) -> Tensor:
+    """Of the rows of x that name each row. One alone, not scaled, is moved with all its bits."""
+    y = _added(x.new_zeros(rows, *x.shape[1:]), 0, at, x, alpha)
+    if alpha != 1.0:
+        return y
+    named = torch.zeros(rows, dtype=torch.int64, device=x.device)
+    alone = named.index_add(0, at, torch.ones_like(at))[at] == 1
+    return y.index_put((at[alone],), x[alone])
+
+
 def _embedding_backward(
     grad: Tensor, at: Tensor, rows: int, padding_idx: int | None, scale: float
 ) -> Tensor:
@@ -122,7 +132,7 @@ def _embedding_backward(
     if padding_idx is not None:
         kept = places != padding_idx % rows
         places, terms = places[kept], terms[kept]
-    return _added(grad.new_zeros(rows, grad.shape[-1]), 0, places, terms, scale)
+    return _sums(terms, rows, places, scale)
 
 
 def _index_add(
@@ -146,9 +156,9 @@ def _index_put(x: Tensor, index: Tensor, values: Tensor, accumulate: bool) -> Te
 
 
 def _scatter_rows(x: Tensor, index: Tensor, rows: int) -> Tensor:
-    at = indices.inside("scatter_rows", index, rows, least=-(2**63))
+    at = indices.inside("scatter_rows", index, rows, least=None)
     kept = at >= 0
-    return _added(x.new_zeros(rows, *x.shape[1:]), 0, at[kept], x[kept], 1.0)
+    return _sums(x[kept], rows, at[kept])
 
 
 # --- derivatives ----------------------------------------------------------------------------------
@@ -169,15 +179,16 @@ def _derive_index_put(
     grad: Tensor, index: Tensor, accumulate: bool, needs: frozenset[str]
 ) -> Gradients:
     rows = grad.shape[0]
-    at = torch.where(index < 0, index + rows, index)
+    at = index.long()
+    at = torch.where(at < 0, at + rows, at)
     values = torch.ops.warpsmith.index_select(grad, 0, at) if "values" in needs else None
     if accumulate:
         return {"x": grad, "values": values}
     order = torch.arange(at.numel(), device=grad.device)
     last = torch.full((rows,), -1, dtype=torch.int64, device=grad.device)
-    last = last.scatter_reduce(0, at.long(), order, "amax")
+    last = last.scatter_reduce(0, at, order, "amax")
     if values is not None:
-        won = (last[at.long()] == order).view(-1, *[1] * (grad.dim() - 1))
+        won = (last[at] == order).view(-1, *[1] * (grad.dim() - 1))
         values = torch.where(won, values, 0.0)
     untouched = (last < 0).view(-1, *[1] * (grad.dim() - 1))
     return {"x": torch.where(untouched, grad, 0.0), "values": values}
@@ -185,51 +196,48 @@ def _derive_index_put(
 
 # --- the ladder -----------------------------------------------------------------------------------
 
-#: What a call is to the kernels: the terms to add, the number of indices, whether these may count
-#: from the end, whether terms are added in their order, whether x can be written.
-_Operands = Callable[[Any], "tuple[Tensor, int, bool, bool, bool]"]
+#: What a call is to the kernels: the terms to add, the number of indices, whether terms are added
+#: in their order, whether x can be written.
+_Operands = Callable[[Any], "tuple[Tensor, int, bool, bool]"]
 
 
 def _ladder(operands: _Operands, seeds: Mapping[str, str] | None = None) -> tuple[Rung, ...]:
-    def needs(what: Callable[[int, bool, bool], str | None]) -> Callable[[Any], str | None]:
+    def needs(what: Callable[[int, bool], str | None]) -> Callable[[Any], str | None]:
         def why(call: Any) -> str | None:
-            terms, count, from_the_end, deterministic, written = operands(call)
+            terms, count, deterministic, written = operands(call)
             if terms.numel() == 0:
                 return None
             if not written:
                 return "needs x to be contiguous"
-            return what(count, from_the_end, deterministic)
+            return what(count, deterministic)
 
         return why
 
-    def grid(count: int, *_: bool) -> str | None:
+    def grid(count: int, _: bool) -> str | None:
         return None if count <= MOST_ROWS else "needs at most 2^31 - 1 rows"
 
-    def few(count: int, *_: bool) -> str | None:
+    def few(count: int, _: bool) -> str | None:
         return None if count <= MOST_SCANNED else "needs at most 2048 indices"
 
-    def sortable(count: int, from_the_end: bool, _: bool) -> str | None:
-        why = "needs indices that do not count from the end" if from_the_end else None
-        return grid(count) or why
-
-    def in_any_order(count: int, _: bool, deterministic: bool) -> str | None:
-        return grid(count) or ("needs deterministic=False" if deterministic else None)
+    def in_any_order(count: int, deterministic: bool) -> str | None:
+        return grid(count, deterministic) or (
+            "needs deterministic=False" if deterministic else None
+        )
 
     def many(call: Any) -> str | None:
         _, count, *_ = operands(call)
         return None if count > MOST_SCANNED else "few indices, for which a sort takes longer"
 
     def narrow(call: Any) -> str | None:
-        terms, count, from_the_end, *_ = operands(call)
-        only = count > MOST_SCANNED and from_the_end
-        if only or terms.element_size() > 2 or terms.numel() <= MOST_NARROW_ATOMICS:
+        terms, *_ = operands(call)
+        if terms.element_size() > 2 or terms.numel() <= MOST_NARROW_ATOMICS:
             return None
         return "many values of 16 bits, which are added in order sooner"
 
     rungs: tuple[tuple[str, str, Condition, Condition], ...] = (
         ("naive", "a value a thread looks through all indices", needs(grid), always),
         ("scan", "a block finds the few indices of its row together", needs(few), always),
-        ("sorted", "indices are sorted: those of a row follow each other", needs(sortable), many),
+        ("sorted", "indices are sorted: those of a row follow each other", needs(grid), many),
         ("atomic", "added as they come, on request", needs(in_any_order), narrow),
     )
     return tuple(
@@ -245,26 +253,26 @@ def _ladder(operands: _Operands, seeds: Mapping[str, str] | None = None) -> tupl
     )
 
 
-def _of_embedding(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
-    return call.grad, call.indices.numel(), False, call.deterministic, True
+def _of_embedding(call: Any) -> tuple[Tensor, int, bool, bool]:
+    return call.grad, call.indices.numel(), call.deterministic, True
 
 
-def _of_index_add(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
-    return call.source, call.index.numel(), False, call.deterministic, True
+def _of_index_add(call: Any) -> tuple[Tensor, int, bool, bool]:
+    return call.source, call.index.numel(), call.deterministic, True
 
 
-def _of_in_place(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
+def _of_in_place(call: Any) -> tuple[Tensor, int, bool, bool]:
     written = call.x.is_contiguous()
-    return call.source, call.index.numel(), False, call.deterministic, written
+    return call.source, call.index.numel(), call.deterministic, written
 
 
-def _of_index_put(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
+def _of_index_put(call: Any) -> tuple[Tensor, int, bool, bool]:
     fixed = call.deterministic or not call.accumulate
-    return call.values, call.index.numel(), True, fixed, True
+    return call.values, call.index.numel(), fixed, True
 
 
-def _of_scatter_rows(call: Any) -> tuple[Tensor, int, bool, bool, bool]:
-    return call.x, call.index.numel(), False, call.deterministic, True
+def _of_scatter_rows(call: Any) -> tuple[Tensor, int, bool, bool]:
+    return call.x, call.index.numel(), call.deterministic, True
 
 
 # --- the operators --------------------------------------------------------------------------------
@@ -388,6 +396,7 @@ op_scatter = catalogue.add(
         **_FAMILY,
         reference=lambda x, index, rows: _scatter_rows(x, index, rows),
         ladder=_ladder(_of_scatter_rows),
+        reads_fp8=True,
         triton="accumulate_triton:scatter_rows",
         fake=lambda x, rows: x.new_empty(rows, *x.shape[1:]),
         check=lambda x, index, rows: _check_scatter_rows(x, index, rows),
@@ -469,7 +478,12 @@ def _put_anywhere(
     count places of the first dimensions, of any shapes that broadcast; values that do so, too.
     """
     op, given = "index_put", index if isinstance(index, (tuple, list)) else (index,)
+    messages.expect_tensors(op, x=x, values=values)
+    indices.require_dimension(op, x)
     count = len(given)
+    if odd := [at for at in given if not isinstance(at, Tensor)]:
+        found = "None" if odd[0] is None else type(odd[0]).__name__
+        raise TypeError(f"{op}: expected index to be a tensor or several, got {found} among them")
     if count == 0 or count > x.dim():
         raise IndexError(f"{op}: expected 1 to {x.dim()} tensors of indices, got {count}")
     for at in given:
@@ -498,7 +512,12 @@ def _put_anywhere(
         flat = torch.where(inside, flat, places).expand(shape).reshape(-1)
     rows = x.reshape(places, *x.shape[count:])
     moved = values.reshape(flat.numel(), *x.shape[count:])
-    return _put(variant, rows, flat, moved, accumulate, deterministic).view(x.shape)
+    try:
+        return _put(variant, rows, flat, moved, accumulate, deterministic).view(x.shape)
+    except IndexError:
+        for at, size in zip(given, x.shape, strict=False):
+            indices.inside(op, at, size, least=-size)  # which says so of the index that it is
+        raise
 
 
 def index_put(
@@ -513,7 +532,8 @@ def index_put(
     """Rows put, or added, where indices say: `y = x; y[index[j]] = values[j]`, or `+=` if
     `accumulate`.
 
-    Of several indices that name one row, the last one's values stay.
+    Of several indices that name one row, the last one's values stay. What is put is moved bit by
+    bit.
 
     Args:
         x: [rows, ...], f32, f16 or bf16 (f64 without a kernel).
@@ -532,6 +552,7 @@ def index_put(
         IndexError: on a CPU, for an index outside of [-rows, rows). On a GPU that ends the kernel
             with a message.
         ValueError: the variant does not exist.
+        TypeError: something of `index` is no tensor.
 
     Reference:
         `torch.index_put`.
@@ -539,6 +560,7 @@ def index_put(
     if isinstance(index, (tuple, list)) or (
         isinstance(index, Tensor)
         and isinstance(values, Tensor)
+        and isinstance(x, Tensor)
         and (index.dim() != 1 or values.shape[:1] != index.shape or values.dim() != x.dim())
     ):
         return _put_anywhere(x, index, values, accumulate, deterministic, variant)
@@ -555,13 +577,15 @@ def scatter_rows(
 ) -> Tensor:
     """Rows put back where they came from: `y = 0; y[index[j]] += x[j]` where `index[j] >= 0`.
 
-    The derivative of `gather_rows`, and with the places of tokens in a padded batch its opposite.
+    The derivative of `gather_rows`, and with the places of tokens in a padded batch its opposite: a
+    row that one index names is moved bit by bit, unless atomics add it to 0.
 
     Args:
         x: [count, ...], f32, f16 or bf16 (f64 without a kernel).
         index: int64 or int32, [count], below `rows`; a row with a negative one is left out.
         rows: of the result.
-        deterministic: as in `index_add`; where no two indices are the same it makes no difference.
+        deterministic: as in `index_add`; where no two indices are the same it makes no difference
+            but to -0 and the payloads of NaN, which atomics do not keep.
         variant: one rung by name instead of the best one.
 
     Returns:

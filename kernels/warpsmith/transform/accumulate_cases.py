@@ -10,9 +10,11 @@ from torch import Tensor
 
 from warpsmith.core.catalogue import Bad, Inputs, Sample
 from warpsmith.spec.spoilt import Spoiler
-from warpsmith.transform.gather_cases import Named, drawn, ints
+from warpsmith.transform.gather_cases import Named, bits, drawn, ints
 
 _Make = Callable[[Inputs], Named]
+#: Rows of 4096 values, of which there are more than 2^31.
+_PAST = 2**19 + 5
 _ANY_ORDER: Named = {"deterministic": False}
 
 
@@ -21,6 +23,17 @@ def _distinct(i: Inputs, rows: int, count: int) -> Tensor:
         return torch.empty(count, dtype=torch.int64, device="meta")
     generator = i.generator((rows, count))
     return torch.randperm(rows, generator=generator, device=i.device)[:count]
+
+
+def _past(make: Callable[[Inputs, Tensor], Named]) -> Sample:
+    """Of so many rows that are written to."""
+    return Sample(
+        "past 2^31 elements",
+        lambda i: make(i, i.plain(_PAST, 4096)),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    )
 
 
 # --- embedding_backward ---------------------------------------------------------------------------
@@ -55,7 +68,7 @@ EMBEDDING = (
     Sample("many", lambda i: _grad(i, 32000, 1024, 4096), small=False),
     Sample(
         "past 2^31 elements",
-        lambda i: _grad(i, 2**19 + 5, 4096, 3000),
+        lambda i: _grad(i, _PAST, 4096, 3000),
         small=False,
         huge=True,
         dtypes=("f16",),
@@ -150,24 +163,13 @@ INDEX_ADD = (
     Sample("expanded", lambda i: _terms(i, (9, 32), 0, 14) | {"x": i.randn(1, 32).expand(9, 32)}),
     Sample("long", lambda i: _terms(i, (100, 1024), 0, 700), small=False),
     Sample("many", lambda i: _terms(i, (3000, 512), 0, 5000), small=False),
+    _past(lambda i, x: _terms(i, (1, 4096), 0, 3000) | {"x": x, "index": drawn(i, len(x), 3000)}),
 )
 IN_PLACE = (
     *(Sample(label, make) for label, make in _CALLS.items()),
     Sample("long", lambda i: _terms(i, (100, 1024), 0, 700), small=False),
     Sample("many", lambda i: _terms(i, (3000, 512), 0, 5000), small=False),
-    Sample(
-        "past 2^31 elements",
-        lambda i: (
-            _terms(i, (1, 4096), 0, 3000)
-            | {
-                "x": i.plain(2**19 + 5, 4096),
-                "index": drawn(i, 2**19 + 5, 3000),
-            }
-        ),
-        small=False,
-        huge=True,
-        dtypes=("f16",),
-    ),
+    _past(lambda i, x: _terms(i, (1, 4096), 0, 3000) | {"x": x, "index": drawn(i, len(x), 3000)}),
 )
 
 
@@ -284,18 +286,27 @@ INDEX_ADD_BENCH = (
 # --- index_put ------------------------------------------------------------------------------------
 
 
-def _values(i: Inputs, shape: tuple[int, ...], count: int, accumulate: bool, **more: Any) -> Named:
-    """Some of the indices count from the end."""
-    index = drawn(i, shape[0], count)
+def _from_both_ends(i: Inputs, rows: int, count: int, wide: bool = True) -> Tensor:
+    index = drawn(i, rows, count, wide=wide)
     if not index.is_meta:
-        index[::3] -= shape[0]
+        index[::3] -= rows
+    return index
+
+
+def _values(
+    i: Inputs, shape: tuple[int, ...], count: int, accumulate: bool, wide: bool = True
+) -> Named:
+    index = _from_both_ends(i, shape[0], count, wide)
     return {
         "x": i.randn(*shape),
         "index": index,
         "values": i.randn(count, *shape[1:], salt=5),
         "accumulate": accumulate,
-        **more,
     }
+
+
+def _all_bits(i: Inputs) -> Named:
+    return {"x": bits(i, 64, 32), "values": bits(i, 64, 32).flip(0)}
 
 
 INDEX_PUT = (
@@ -309,8 +320,22 @@ INDEX_PUT = (
     Sample("no index", lambda i: _values(i, (9, 64), 0, True)),
     Sample("no values", lambda i: _values(i, (9, 0), 4, True)),
     Sample("transposed", lambda i: _values(i, (9, 32), 14, True) | {"x": i.randn(32, 9).t()}),
+    Sample("put, every kind of bits", lambda i: _values(i, (64, 32), 64, False) | _all_bits(i)),
     Sample("more than are scanned", lambda i: _values(i, (40, 4), 2200, True)),
+    Sample("more than are scanned, i32", lambda i: _values(i, (40, 4), 2200, True, wide=False)),
+    Sample("more than are scanned, put", lambda i: _values(i, (3000, 5), 2200, False)),
+    Sample("more than are scanned, all of one row", lambda i: _values(i, (1, 4), 2200, False)),
+    Sample(
+        "more than are scanned, any order", lambda i: _values(i, (40, 4), 2200, True) | _ANY_ORDER
+    ),
     Sample("long", lambda i: _values(i, (100, 1024), 700, True), small=False),
+    Sample("many", lambda i: _values(i, (3000, 512), 5000, True), small=False),
+    Sample("many, put", lambda i: _values(i, (3000, 512), 5000, False), small=False),
+    _past(
+        lambda i, x: (
+            _values(i, (1, 4096), 3000, False) | {"x": x, "index": _from_both_ends(i, len(x), 3000)}
+        )
+    ),
 )
 INDEX_PUT_ERRORS = index_errors(
     "index_put",
@@ -334,6 +359,16 @@ INDEX_PUT_BENCH = (
         small=False,
         ladder=True,
     ),
+    Sample(
+        "32768 added to 32Ki x 1Ki",
+        lambda i: {
+            "x": i.plain(1 << 15, 1 << 10),
+            "index": drawn(i, 1 << 15, 1 << 15),
+            "values": i.plain(1 << 15, 1 << 10, salt=5),
+            "accumulate": True,
+        },
+        small=False,
+    ),
 )
 
 # --- scatter_rows ---------------------------------------------------------------------------------
@@ -349,6 +384,10 @@ def _rows(i: Inputs, shape: tuple[int, ...], rows: int, **more: Any) -> Named:
 SCATTER = (
     Sample("repeated", lambda i: _rows(i, (33, 64), 9)),
     Sample("distinct", lambda i: _rows(i, (33, 64), 99) | {"index": _distinct(i, 99, 33)}),
+    Sample(
+        "distinct, every kind of bits",
+        lambda i: _rows(i, (64, 32), 99) | {"x": bits(i, 64, 32), "index": _distinct(i, 99, 64)},
+    ),
     Sample("heads", lambda i: _rows(i, (20, 4, 16), 31)),
     Sample("odd", lambda i: _rows(i, (20, 3, 7), 31)),
     Sample("a vector", lambda i: _rows(i, (97,), 200)),
@@ -356,7 +395,15 @@ SCATTER = (
     Sample("no rows", lambda i: _rows(i, (0, 6), 4)),
     Sample("no columns", lambda i: _rows(i, (4, 0), 3)),
     Sample("transposed", lambda i: _rows(i, (32, 9), 14) | {"x": i.randn(9, 32).t()}),
+    Sample("more than are scanned", lambda i: _rows(i, (2200, 5), 3000)),
     Sample("long", lambda i: _rows(i, (400, 1024), 700), small=False),
+    Sample(
+        "past 2^31 elements",
+        lambda i: _rows(i, (3000, 4096), _PAST),
+        small=False,
+        huge=True,
+        dtypes=("f16",),
+    ),
 )
 _bad_rows = Spoiler(
     "scatter_rows",

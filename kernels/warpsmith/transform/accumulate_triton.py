@@ -26,36 +26,40 @@ def accumulate_kernel(
     alpha,
     ADDS: tl.constexpr,
     REPLACES: tl.constexpr,
+    SUMS: tl.constexpr,  # the terms alone, not scaled
     BLOCK: tl.constexpr,
 ):
-    """The first one of a row adds up all of it."""
+    """The first one of a row adds up all of it, the last one replaces it. One alone is no sum."""
     first = tl.program_id(0).to(tl.int64)
     outer = tl.program_id(2).to(tl.int64)
     row = tl.load(keys_ptr + first)
     tl.device_assert(row < rows, "an index lies outside of the rows that there are")
     before = tl.load(keys_ptr + first - 1, mask=first > 0, other=-1)
-    leads = (row >= 0) & (row < rows) & (row != left_out) & ((first == 0) | (before != row))
-    if leads:
+    after = tl.load(keys_ptr + first + 1, mask=first + 1 < count, other=-1)
+    last = (first + 1 == count) | (after != row)
+    leads = last if REPLACES else (first == 0) | (before != row)
+    if leads & (row >= 0) & (row < rows) & (row != left_out):
         at = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         there = at < inner
-        total = tl.zeros([BLOCK], dtype=tl.float32)
-        i = first
-        same = True
-        while same:
-            j = tl.load(order_ptr + i)
-            terms = tl.load(source_ptr + (outer * count + j) * inner + at, mask=there, other=0.0)
-            if REPLACES:
-                total = terms.to(tl.float32)
-            else:
-                total += terms.to(tl.float32)
-            i += 1
-            same = (i < count) & (tl.load(keys_ptr + tl.minimum(i, count - 1)) == row)
         to = y_ptr + (outer * rows + row) * inner + at
-        if not REPLACES:
+        if REPLACES or (SUMS and last):
+            j = tl.load(order_ptr + first)
+            term = tl.load(source_ptr + (outer * count + j) * inner + at, mask=there)
+            tl.store(to, term, mask=there)
+        else:
+            total = tl.zeros([BLOCK], dtype=tl.float32)
+            i = first
+            same = True
+            while same:
+                j = tl.load(order_ptr + i)
+                term = tl.load(source_ptr + (outer * count + j) * inner + at, mask=there, other=0.0)
+                total += term.to(tl.float32)
+                i += 1
+                same = (i < count) & (tl.load(keys_ptr + tl.minimum(i, count - 1)) == row)
             total = total * alpha
-        if ADDS:
-            total += tl.load(to, mask=there, other=0.0).to(tl.float32)
-        tl.store(to, total.to(y_ptr.dtype.element_ty), mask=there)
+            if ADDS:
+                total += tl.load(to, mask=there, other=0.0).to(tl.float32)
+            tl.store(to, total.to(y_ptr.dtype.element_ty), mask=there)
 
 
 def _accumulate(
@@ -87,6 +91,7 @@ def _accumulate(
             alpha,
             ADDS=adds,
             REPLACES=replaces,
+            SUMS=not adds and alpha == 1.0,
             BLOCK=BLOCK,
         )
     return y
@@ -124,8 +129,8 @@ def index_add_inplace(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha:
 
 
 def index_put(x: Tensor, index: Tensor, values: Tensor, accumulate: bool) -> Tensor:
-    rows = x.shape[0]
-    at = _inside(torch.where(index < 0, index + rows, index), rows)
+    rows, at = x.shape[0], index.long()
+    at = _inside(torch.where(at < 0, at + rows, at), rows)
     return _accumulate(_copied(x), values, at, 0, adds=accumulate, replaces=not accumulate)
 
 

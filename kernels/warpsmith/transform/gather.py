@@ -11,7 +11,7 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import FLOATS, FP8, PACK, Cost, Gradients, Op, Rung
 from warpsmith.spec import memory
-from warpsmith.spec.bits import as_bits
+from warpsmith.spec.bits import as_bits, says_which
 from warpsmith.spec.checks import check_dim, shape_text, wide_dtype
 from warpsmith.spec.rows import MOST_ROWS, address
 from warpsmith.transform import gather_cases as cases
@@ -67,7 +67,7 @@ def _index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def _gather_rows(x: Tensor, index: Tensor) -> Tensor:
-    at = indices.inside("gather_rows", index, x.shape[0], least=-(2**63))
+    at = indices.inside("gather_rows", index, x.shape[0], least=None)
     kept = at >= 0
     y = x.new_zeros(index.numel(), *x.shape[1:])
     return y.index_put((kept.nonzero()[:, 0],), x[at[kept]])
@@ -360,7 +360,7 @@ def embedding(
         scale: what rows are multiplied with, in f32.
         deterministic: the terms of a row's gradient are added up in f32, in their order, and
             rounded once; else with atomics, in any order, each rounded.
-        variant: one rung by name instead of the best one.
+        variant: one rung by name instead of the best one; beside `deterministic` only.
 
     Returns:
         A contiguous tensor of the dtype of `weight`, of the shape of `indices` and cols.
@@ -369,7 +369,7 @@ def embedding(
         RuntimeError: shapes, dtypes or devices do not fit.
         IndexError: on a CPU, an index outside of the table. On a GPU it ends the kernel with a
             message, and CUDA fails with an assertion from then on.
-        ValueError: the variant does not exist.
+        ValueError: the variant does not exist, or comes with deterministic=False.
 
     Reference:
         `torch.nn.functional.embedding`.
@@ -377,7 +377,11 @@ def embedding(
     both = isinstance(weight, Tensor) and isinstance(indices, Tensor)
     if both and indices.is_floating_point() and not weight.is_floating_point():
         weight, indices = indices, weight
-    if not deterministic and variant is None:
+    if not deterministic:
+        if variant is not None:
+            raise ValueError(
+                f"embedding: expected no variant beside deterministic=False, got '{variant}'"
+            )
         return _run_in_any_order(weight, indices, padding_idx, scale)
     return _run_embedding(variant, weight, indices, padding_idx, scale)
 
@@ -440,3 +444,7 @@ def gather_rows(x: Tensor, index: Tensor, *, variant: str | None = None) -> Tens
     """
     at = index.reshape(1) if _is_single(index) else index
     return as_bits(_run_rows, variant, x, at)
+
+
+says_which(index_select)
+says_which(gather_rows)

@@ -153,6 +153,18 @@ def _along(i: Inputs, shape: tuple[int, ...], dim: int, count: int, wide: bool =
     }
 
 
+def _past(make: Callable[[Inputs, int], Named]) -> Sample:
+    """Both of x and of the result."""
+    rows = 2**19 + 5
+    return Sample(
+        "past 2^31 elements",
+        lambda i: {"x": i.plain(rows, 4096)} | make(i, rows),
+        small=False,
+        huge=True,
+        dtypes=("i8",),
+    )
+
+
 SELECT = (
     Sample("rows", lambda i: _along(i, (50, 64), 0, 33)),
     Sample("columns", lambda i: _along(i, (5, 50), 1, 33)),
@@ -173,6 +185,7 @@ SELECT = (
     ),
     Sample("long", lambda i: _along(i, (400, 1024), 0, 700), small=False),
     Sample("many", lambda i: _along(i, (3000, 2048), 0, 4100), small=False),
+    _past(lambda i, rows: {"dim": 0, "index": drawn(i, rows, rows)}),
 )
 
 
@@ -261,6 +274,7 @@ ROWS = (
     Sample("transposed", lambda i: _with_gaps(i, (9, 32), 14) | {"x": i.randn(32, 9).t()}),
     Sample("long", lambda i: _with_gaps(i, (400, 1024), 700), small=False),
     Sample("many", lambda i: _with_gaps(i, (3000, 2048), 4100), small=False),
+    _past(lambda i, rows: {"index": _some_left_out(i, rows, rows)}),
 )
 ROWS_ERRORS = _index_errors(
     "gather_rows",

@@ -29,15 +29,19 @@ def require_dimension(op: str, x: Tensor) -> None:
         raise RuntimeError(f"{op}: expected at least 1 dimension in x, got shape ()")
 
 
-def inside(op: str, index: Tensor, rows: int, least: int = 0) -> Tensor:
-    """The indices as int64, all of them in [least, rows): those of a reference.
+def inside(op: str, index: Tensor, rows: int, least: int | None = 0) -> Tensor:
+    """The indices as int64, all of them in [least, rows): those of a reference. `least`: None where
+    anything below 0 has a meaning.
 
     Raises:
         IndexError: for one that is outside.
     """
     if index.numel():
         low, high = (int(x) for x in index.aminmax())
-        if low < least or high >= rows:
-            wrong = low if low < least else high
-            raise IndexError(f"{op}: expected indices in [{least}, {rows - 1}], got {wrong}")
+        below = least is not None and low < least
+        if below or high >= rows:
+            wanted = f"indices below {rows}" if least is None else "no index, as there are no rows"
+            if rows and least is not None:
+                wanted = f"indices in [{least}, {rows - 1}]"
+            raise IndexError(f"{op}: expected {wanted}, got {low if below else high}")
     return index.long()

@@ -367,7 +367,9 @@ def qk_norm_rope(
         RuntimeError: shapes, dtypes or devices do not fit; both tables and turns are given; a table
             requires a gradient.
         IndexError: on a CPU, as `rope` does; on a GPU the kernel ends with a message.
-        ValueError: the variant does not exist; base or rotary_dim come beside tables or turns.
+        ValueError: the variant does not exist; base or rotary_dim come beside tables or turns; base
+            is not above 0, or an odd number of values would turn.
+        TypeError: base or rotary_dim are no numbers.
 
     Reference:
         Qwen3 2025, https://arxiv.org/abs/2505.09388; Zhang & Sennrich 2019, "Root Mean Square Layer

@@ -84,6 +84,20 @@ def _with_grads(i: Inputs, given: Named) -> Named:
     }
 
 
+def _far_apart(i: Inputs) -> Named:
+    """The first and the last heads of more values than that: as many gradients in f64, which they
+    are judged by, would not fit a GPU.
+    """
+
+    def ends(salt: int) -> tuple[torch.Tensor, torch.Tensor]:
+        made = i.plain(1, 2**20 + 9, 33, 64, salt=salt)
+        return made[:, :, :2], made[:, :, -1:]
+
+    (q, k), (grad_q, grad_k) = ends(1), ends(2)
+    given = _weighted(i, {"q": q, "k": k, "turns": plain.turns(i, 32)})
+    return given | {"grad_q": grad_q, "grad_k": grad_k}
+
+
 def backward_samples() -> tuple[Sample, ...]:
     return (
         *(
@@ -106,6 +120,7 @@ def backward_samples() -> tuple[Sample, ...]:
         ),
         Sample("long", lambda i: _with_grads(i, _weighted(i, _long(i))), small=False),
         Sample("many tokens", lambda i: _with_grads(i, _weighted(i, _many(i))), small=False),
+        Sample("past 2^31 elements", _far_apart, small=False, huge=True, dtypes=("f16",)),
     )
 
 

@@ -69,8 +69,7 @@ def _reference(
 ) -> tuple[Tensor, Tensor]:
     c, s = rotary.angles("rope", q, cos, sin, positions, turns, axes, factor)
     s = -s if inverse else s
-    out = (rotary.rotated(x, c, s, interleaved).to(x.dtype) for x in (q, k))
-    q_out, k_out = out
+    q_out, k_out = (rotary.turned(x, c, s, interleaved) for x in (q, k))
     return q_out, k_out
 
 
@@ -381,7 +380,9 @@ def rope(
         IndexError: on a CPU, a position that tables do not have, or an axis that there is none of.
             On a GPU these end the kernel with a message, and CUDA fails with an assertion from then
             on.
-        ValueError: the variant does not exist; base or rotary_dim come beside tables or turns.
+        ValueError: the variant does not exist; base or rotary_dim come beside tables or turns; base
+            is not above 0, or an odd number of values would turn.
+        TypeError: base or rotary_dim are no numbers.
 
     Reference:
         Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding",

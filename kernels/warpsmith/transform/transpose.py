@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
-from warpsmith.spec.bits import as_bits
+from warpsmith.spec.bits import as_bits, says_which
 from warpsmith.spec.checks import check_dim
 from warpsmith.transform import transpose_cases as cases
 from warpsmith.transform.moved import Moved, moved
@@ -267,6 +268,7 @@ permute_op = catalogue.add(
 
 dispatch.register(transpose_op)
 dispatch.register(permute_op)
+_LAST_TWO = ((-2, -1), (-1, -2))
 _transpose = dispatch.public(transpose_op)
 _permute = dispatch.public(permute_op)
 
@@ -290,26 +292,38 @@ def transpose(x: Tensor, dim0: int = -2, dim1: int = -1, *, variant: str | None 
         RuntimeError: `x` has fewer than two dimensions; the variant cannot take the call.
         IndexError: `x` has no such dimension.
         ValueError: the variant does not exist.
+        TypeError: a dimension is no whole number.
 
     Reference:
         Ruetsch & Micikevicius 2009, "Optimizing Matrix Transpose in CUDA",
         https://www.cs.colostate.edu/~cs675/MatrixTranspose.pdf
     """
-    if dim0 + dim1 != -3 or dim0 * dim1 != 2:  # other numbers than -2 and -1
+    if (dim0, dim1) not in _LAST_TWO:
         return _swapped(x, dim0, dim1, variant)
     return as_bits(_transpose, variant, x)
 
 
 def _swapped(x: Tensor, dim0: int, dim1: int, variant: str | None) -> Tensor:
     """Of dimensions that are not by their names the last two."""
+    messages.expect_tensors("transpose", x=x)
     rank = x.dim()
-    for dim in (dim0, dim1):
+    for name, dim in (("dim0", dim0), ("dim1", dim1)):
+        if not hasattr(dim, "__index__"):
+            found = type(dim).__name__
+            raise TypeError(f"transpose: expected {name} to be a whole number, got {found}")
         check_dim("transpose", x, dim)
     if rank >= 2 and {dim0 % rank, dim1 % rank} == {rank - 2, rank - 1}:
         return as_bits(_transpose, variant, x)
     dims = list(range(rank))
     if rank:
         dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
+    if variant is not None:
+        try:
+            permute_op.variant(variant)
+        except ValueError as error:
+            raise ValueError(
+                f"transpose: swaps other dimensions than the last two by {error}"
+            ) from None
     return permute(x, dims, variant=variant)
 
 
@@ -332,9 +346,17 @@ def permute(x: Tensor, dims: int | Sequence[int], *more: int, variant: str | Non
     Raises:
         RuntimeError: `dims` does not name each dimension once; the variant cannot take the call.
         ValueError: the variant does not exist.
+        TypeError: `dims` are no numbers.
 
     Reference:
         `torch.permute`.
     """
-    order = [dims, *more] if isinstance(dims, int) else list(dims)
+    one_by_one = not isinstance(dims, Iterable)
+    order: list[Any] = [dims, *more] if one_by_one else list(dims)  # type: ignore[arg-type]
+    if not all(hasattr(dim, "__index__") for dim in order):
+        raise TypeError(f"permute: expected dims to be whole numbers, got {dims!r}")
     return as_bits(_permute, variant, x, order)
+
+
+says_which(transpose)
+says_which(permute)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import (
     DTYPE_NAMES,
     PACK,
@@ -278,6 +278,7 @@ def noise_table(alphas_cumprod: Tensor) -> Tensor:
     Raises:
         RuntimeError: `alphas_cumprod` has not one dimension.
     """
+    messages.expect_tensors("noise_table", alphas_cumprod=alphas_cumprod)
     if alphas_cumprod.dim() != 1:
         raise RuntimeError(
             "noise_table: expected alphas_cumprod to have 1 dimension, "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import Cost, Gradients, Op, Property, Rung
 from warpsmith.spec import cost
 from warpsmith.spec.checks import check_device, shape_text
@@ -406,10 +406,12 @@ def conv1d_group_norm(
         Conv1dBlock of Chi et al. 2023, "Diffusion Policy", https://arxiv.org/abs/2303.04137;
         `torch.nn.functional.conv1d` with padding "same", `group_norm` and `mish`.
     """
+    messages.expect_tensors("conv1d_group_norm", x=x, weight=weight)
+    channels = weight.shape[:1]  # none of a number, of which the operator says so
     if norm_weight is None:
-        norm_weight = weight.new_ones(weight.shape[0])
+        norm_weight = weight.new_ones(channels)
     if norm_bias is None:
-        norm_bias = weight.new_zeros(weight.shape[0])
+        norm_bias = weight.new_zeros(channels)
     given = (x, weight, bias, norm_weight, norm_bias)
     keep = torch.is_grad_enabled() and (
         any(t is not None and t.requires_grad for t in given)

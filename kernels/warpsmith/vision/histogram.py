@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import PACK, Bad, Cost, Inputs, Op, Property, Rung, Sample
 from warpsmith.spec import cost
-from warpsmith.spec.checks import check_device
+from warpsmith.spec.bits import says_which
+from warpsmith.spec.checks import check_device, shape_text
 
 MOST_BINS, MOST_WARP_BINS, MOST = 1 << 16, 2048, (1 << 31) - 1
 DTYPES = ("f32", "i32", "i8")
+_NARROW_FLOATS = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+#: What `histogram` makes int8, int32 or float32 of.
+_CONVERTED = (
+    *(torch.uint8, torch.bool, torch.int16, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64),
+    *_NARROW_FLOATS,
+)
 #: Values that are worth the sum of partial histograms, for each bin.
 WORTH_COPIES = 4
 
@@ -61,8 +70,10 @@ def _reference(x: Tensor, bins: int, edges: Tensor | None, is_unsigned: bool) ->
         values = low
         values = torch.where(flat == edges[-1], bins - 1, values)
         values = torch.where((flat >= edges[0]) & (flat <= edges[-1]), values, bins)
+    # not `bincount`, which asks the GPU for the largest value
     kept = torch.where((values >= 0) & (values < bins), values, bins)
-    return torch.bincount(kept, minlength=bins + 1)[:bins].clone()
+    counts = torch.zeros(bins + 1, dtype=torch.int64, device=x.device)
+    return counts.scatter_add_(0, kept, torch.ones_like(counts[:1]).expand_as(kept))[:bins].clone()
 
 
 def _eager(x: Tensor, bins: int, edges: Tensor | None, is_unsigned: bool) -> Tensor:
@@ -302,22 +313,50 @@ dispatch.register(op)
 _histogram = dispatch.public(op)
 
 
-def _evenly_spaced(x: Tensor, bins: int, range: tuple[float, float] | None) -> Tensor:
-    """Edges from the least to the largest value, or of a range, of which the host need not know."""
-    steps = torch.arange(bins + 1, dtype=torch.float64, device=x.device) / max(bins, 1)
+def _range_of(range: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, range)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (low < high and math.isfinite(low) and math.isfinite(high)):
+        message = f"histogram: expected a range of two ascending finite numbers, got {range}"
+        raise ValueError(message)
+    return low, high
+
+
+def _evenly_spaced(x: Tensor, bins: int, range: Any) -> Tensor:
+    """Edges from the least to the largest finite value, or of a range, of which the host need not
+    know.
+    """
+    steps = torch.arange(max(bins, 0) + 1, dtype=torch.float64, device=x.device) / max(bins, 1)
     if range is not None:
-        low, high = range
-        if not low < high:
-            raise ValueError(f"histogram: expected a range of two ascending numbers, got {range}")
+        low, high = _range_of(range)
         return (low + (high - low) * steps).to(x.dtype)
     if x.numel() == 0:
         return steps.to(x.dtype)
-    least, most = (v.double() for v in x.aminmax())
+    least, most = (
+        getattr(x.nan_to_num(bound, bound, bound), of)().double()
+        for bound, of in ((math.inf, "amin"), (-math.inf, "amax"))
+    )
+    # where none is finite, as where there is none
+    least, most = (torch.where(least > most, d, v) for v, d in ((least, 0.0), (most, 1.0)))
     # of a single value, as PyTorch has it
     least, most = (torch.where(least == most, v + d, v) for v, d in ((least, -0.5), (most, 0.5)))
     edges = (least + (most - least) * steps).to(x.dtype)
     edges[-1:] = most.to(x.dtype)  # which no rounding is to leave outside
     return edges
+
+
+def _as_counted(x: Tensor, bins: int, edges: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The same values, as far as a bin has them, in a dtype that kernels count."""
+    if edges is not None:
+        alike = x.dtype in _NARROW_FLOATS and edges.dtype == x.dtype
+        return (x.float(), edges.float()) if alike else (x, edges)
+    if x.dtype in (torch.bool, torch.int16, torch.uint16):
+        return x.int(), None
+    if x.dtype in (torch.int64, torch.uint32, torch.uint64):
+        return x.long().clamp(-1, bins).int(), None
+    return x, None
 
 
 def histogram(
@@ -334,18 +373,18 @@ def histogram(
     Of integers, bin b counts the values b. Of floats, it counts those from ``edges[b]`` up to, and
     without, ``edges[b + 1]``; the last bin has its upper edge, too. What falls into no bin, such as
     negative integers and NaN, is not counted, and nothing is asked of the GPU: there is no
-    synchronisation.
+    synchronisation, and the call can be captured in a graph.
 
     Args:
-        x: any shape and strides; int32, int8, uint8 or float32 (others without a kernel of their
-            own).
+        x: any shape and strides; int32, int8, uint8 or float32. Other integers are counted as
+            int32, and narrower floats as float32, at the cost of a copy; float64 has no kernel.
         bins: how many, by default one less than the edges, or 256; up to 65536 are counted in
             shared memory. Or the edges, as `torch.histogram` takes them.
         edges: [bins + 1], of the dtype of `x`, for floats and only for these. In ascending order
             (of others, a bin is what a binary search finds); evenly spaced ones are the fastest.
         is_unsigned: whether int8 stands for 0 to 255, as uint8 does without saying so.
         range: of evenly spaced bins of floats, where there are no edges: the lowest and the highest
-            edge; by default the least and the largest value.
+            edge; by default the least and the largest of the finite values.
         variant: one rung by name instead of the best one, "i32x4_replicated".
 
     Returns:
@@ -354,21 +393,39 @@ def histogram(
     Raises:
         RuntimeError: edges are not wanted or of another shape, dtype or device; `x` is complex; the
             variant cannot take the call.
-        ValueError: the variant does not exist; a range comes beside edges or integers, or is empty.
+        ValueError: the variant does not exist; a range comes beside edges or integers, is empty or
+            not finite.
+        TypeError: bins are no number, edges no tensor.
 
     Reference:
         `torch.bincount`, `torch.histogram`; Gómez-Luna et al. 2013, "An optimized approach to
         histogram computation on GPU", https://doi.org/10.1007/s00138-012-0443-3
     """
+    messages.expect_tensors("histogram", x=x)
     if isinstance(bins, Tensor) and edges is None:
         bins, edges = None, bins
-    if bins is None or isinstance(bins, Tensor):
-        bins = 256 if edges is None else max(edges.numel() - 1, 0)
+    if edges is not None:
+        messages.expect_tensors("histogram", edges=edges)
+    if bins is None:
+        if edges is not None and edges.numel() < 2:
+            raise RuntimeError(
+                f"histogram: expected at least 2 edges, got shape {shape_text(edges)}"
+            )
+        bins = 256 if edges is None else edges.numel() - 1
+    if not hasattr(bins, "__index__") or isinstance(bins, Tensor):
+        found = type(bins).__name__
+        wanted = "a whole number" if edges is not None else "a whole number or a tensor of edges"
+        raise TypeError(f"histogram: expected bins to be {wanted}, got {found}")
     if range is not None and (edges is not None or not x.is_floating_point()):
         beside = "integers" if edges is None else "edges"
         raise ValueError(f"histogram: expected no range beside {beside}, got {range}")
-    if edges is None and isinstance(x, Tensor) and x.is_floating_point():
+    if edges is None and x.is_floating_point():
+        x = x.float() if x.dtype in _NARROW_FLOATS else x
         edges = _evenly_spaced(x, bins, range)
-    if isinstance(x, Tensor) and x.dtype == torch.uint8:
+    if x.dtype == torch.uint8:
         x, is_unsigned = x.view(torch.int8), True
+    x, edges = _as_counted(x, bins, edges)
     return _histogram(variant, x, bins, edges, is_unsigned)
+
+
+says_which(histogram, _CONVERTED)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import Bad, Cost, Inputs, Op, Property, Rung, Sample
 from warpsmith.spec.checks import check_device, shape_text
 from warpsmith.spec.peers import PerInput
@@ -44,8 +44,10 @@ def _overlaps(box: Tensor, others: Tensor, threshold: float) -> Tensor:
     shared = sides[:, 0] * sides[:, 1]
     areas = (others[:, 2] - others[:, 0]) * (others[:, 3] - others[:, 1])
     own = (box[2] - box[0]) * (box[3] - box[1])
-    limit = torch.tensor(threshold, dtype=torch.float32).to(box)  # as kernels hold it
-    return shared / (own + areas - shared) > limit
+    rounded = torch.full(
+        (), threshold, dtype=torch.float32, device=box.device
+    )  # as kernels hold it
+    return shared / (own + areas - shared) > rounded.to(box)
 
 
 def _reference(
@@ -267,7 +269,36 @@ op = catalogue.add(
     )
 )
 dispatch.register(op)
-_nms = dispatch.public(op)
+_RUN = {called: dispatch.public(op, called) for called in ("nms", "nms_fixed")}
+
+
+def _ranked(
+    called: str,
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+    idxs: Tensor | None,
+    variant: str | None,
+) -> tuple[Tensor, Tensor]:
+    """By the operator, which knows the order of scores and calls idxs classes."""
+    messages.expect_tensors(called, boxes=boxes, scores=scores)
+    if idxs is not None and (
+        not isinstance(idxs, Tensor) or idxs.is_floating_point() or idxs.is_complex()
+    ):
+        kind = idxs.dtype if isinstance(idxs, Tensor) else type(idxs).__name__
+        raise RuntimeError(f"{called}: expected idxs to be a tensor of integers, got {kind}")
+    for name, x in (("scores", scores), ("idxs", idxs)):
+        if x is None or boxes.dim() != 2:  # which the operator says
+            continue
+        check_device(called, name, x, boxes, "boxes")
+        if x.shape != boxes.shape[:1]:
+            raise RuntimeError(
+                f"{called}: expected {name} to have shape ({boxes.shape[0]},), one for each box, "
+                f"got {shape_text(x)}"
+            )
+    order = torch.sort(scores.flatten(), descending=True, stable=True).indices
+    classes = None if idxs is None else idxs.long()
+    return _RUN[called](variant, boxes, order, iou_threshold, classes)  # type: ignore[no-any-return]
 
 
 def nms_fixed(
@@ -295,18 +326,7 @@ def nms_fixed(
     Raises:
         RuntimeError: as `nms`.
     """
-    if scores.shape != boxes.shape[:1]:
-        raise RuntimeError(
-            f"nms: expected scores to have shape ({boxes.shape[0]},), one for each box, "
-            f"got {shape_text(scores)}"
-        )
-    if idxs is not None and (
-        not isinstance(idxs, Tensor) or idxs.is_floating_point() or idxs.is_complex()
-    ):
-        kind = idxs.dtype if isinstance(idxs, Tensor) else type(idxs).__name__
-        raise RuntimeError(f"nms: expected idxs to be a tensor of integers, got {kind}")
-    order = torch.sort(scores, descending=True, stable=True).indices
-    return _nms(variant, boxes, order, iou_threshold, None if idxs is None else idxs.long())
+    return _ranked("nms_fixed", boxes, scores, iou_threshold, idxs, variant)
 
 
 def nms(
@@ -341,7 +361,7 @@ def nms(
     Reference:
         `torchvision.ops.nms`, `torchvision.ops.batched_nms`.
     """
-    keep, count = nms_fixed(boxes, scores, iou_threshold, idxs, variant=variant)
+    keep, count = _ranked("nms", boxes, scores, iou_threshold, idxs, variant)
     kept = count.item()
     if torch.compiler.is_compiling():  # to which it is a number that nobody knows yet
         torch._check(kept >= 0)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Bad, Cost, Op, Rung, Sample
 from warpsmith.spec.checks import shape_text
 from warpsmith.spec.kept import kept
@@ -136,7 +136,7 @@ def _table(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    t = torch.arange(steps_, dtype=torch.float64)
+    t = torch.arange(steps_, dtype=torch.float64, device="cpu")
     rows = _rows(t, dim, max_period, cos_first, frequency_shift, scale)
     return rows.to(device=device, dtype=dtype)
 
@@ -192,7 +192,7 @@ def timestep_embedding(
 
     Raises:
         RuntimeError: `t` has more than one dimension, or holds neither integers nor floating-point
-            numbers.
+            numbers, as `dtype` has to.
         ValueError: `dim` is too small for the shift; `steps` is negative; `max_period` is not
             positive; the variant does not exist, or comes with steps that are no whole numbers.
 
@@ -200,6 +200,17 @@ def timestep_embedding(
         Ho et al. 2020, "Denoising Diffusion Probabilistic Models",
         https://arxiv.org/abs/2006.11239
     """
+    messages.expect_tensors("timestep_embedding", t=t)
+    for name, number in (("dim", dim), ("steps", steps)):
+        if not hasattr(number, "__index__"):
+            found = type(number).__name__
+            raise TypeError(
+                f"timestep_embedding: expected {name} to be a whole number, got {found}"
+            )
+    if not dtype.is_floating_point:
+        raise RuntimeError(
+            f"timestep_embedding: expected dtype to be a floating-point one, got {dtype}"
+        )
     cos_first = cos_first if flip_sin_to_cos is None else flip_sin_to_cos
     shift = frequency_shift if downscale_freq_shift is None else downscale_freq_shift
     if dim // 2 <= shift:

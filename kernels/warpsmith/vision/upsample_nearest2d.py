@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.spec import references
-from warpsmith.spec.bits import as_bits
+from warpsmith.spec.bits import as_bits, says_which
 from warpsmith.spec.checks import shape_text, wide_dtype
 from warpsmith.spec.layout import address
 from warpsmith.vision import upsample_nearest2d_cases as cases
@@ -43,10 +45,14 @@ def empty_image(like: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def scale_of(factor: float, size: int, out_size: int) -> float:
-    """Rows or columns of x for one of the result, rounded to float as PyTorch does."""
+    """Rows or columns of x for one of the result, rounded to float as PyTorch does. A side that
+    keeps its size is copied, whatever the factor.
+    """
+    if size == out_size:
+        return 1.0
     if factor > 0:
-        return float(torch.tensor(1.0 / factor, dtype=torch.float32))
-    wide = torch.tensor([size, out_size], dtype=torch.float32)
+        return float(torch.tensor(1.0 / factor, dtype=torch.float32, device="cpu"))
+    wide = torch.tensor([size, out_size], dtype=torch.float32, device="cpu")
     return float(wide[0] / wide[1])
 
 
@@ -298,6 +304,29 @@ dispatch.register(upsample_backward_op)
 _upsample = dispatch.public(upsample_op)
 
 
+def _sizes(size: int | Sequence[int]) -> list[int]:
+    sizes: list[Any] = list(size) if isinstance(size, Iterable) else [size, size]
+    if not all(hasattr(side, "__index__") for side in sizes):
+        raise TypeError(
+            f"upsample_nearest2d: expected size to be one or two whole numbers, got {size!r}"
+        )
+    return sizes
+
+
+def _factors(scale_factor: Any) -> tuple[float, float]:
+    pair = scale_factor if isinstance(scale_factor, Iterable) else (scale_factor, scale_factor)
+    try:
+        factor_h, factor_w = map(float, pair)
+    except (TypeError, ValueError):
+        factor_h = factor_w = math.nan
+    if not (math.isfinite(factor_h) and math.isfinite(factor_w)):
+        raise ValueError(
+            "upsample_nearest2d: expected scale_factor to be one or two finite numbers, got "
+            f"{scale_factor}"
+        )
+    return factor_h, factor_w
+
+
 def upsample_nearest2d(
     x: Tensor,
     size: int | Sequence[int] | None = None,
@@ -308,7 +337,9 @@ def upsample_nearest2d(
     """Resizes images by repeating, or leaving out, pixels.
 
     ``y[n, c, i, j] = x[n, c, floor(i * s_h), floor(j * s_w)]``, where s is one over the scale
-    factor or, where a size is given, the ratio of the sizes, in float32 as in PyTorch.
+    factor or, where a size is given, the ratio of the sizes, in float32 as in PyTorch. A side that
+    keeps its size is copied. (On a CPU, PyTorch also takes s as 0.5 where a side doubles by a
+    factor other than 2, 5 to 10 by 2.1, say. Its kernels for CUDA do not, nor do these.)
     Differentiable; the gradient adds up in a fixed order, without atomics.
 
     Args:
@@ -324,18 +355,22 @@ def upsample_nearest2d(
     Raises:
         RuntimeError: `x` is no batch of images; the size is not positive; the variant cannot take
             the call.
-        ValueError: not exactly one of size and scale factor is given; the variant does not exist.
+        ValueError: not exactly one of size and scale factor is given; the factor is not one or two
+            finite numbers; the variant does not exist.
+        TypeError: the size is no number and no list of them.
 
     Reference:
         `torch.nn.functional.interpolate` with mode "nearest".
     """
     if (size is None) == (scale_factor is None):
         raise ValueError("upsample_nearest2d: expected either size or scale_factor")
+    messages.expect_tensors("upsample_nearest2d", x=x)
     if size is not None:
-        sizes = [size, size] if isinstance(size, int) else list(size)
-        return as_bits(_upsample, variant, x, sizes, 0.0, 0.0)
-    assert scale_factor is not None
-    pair = (scale_factor, scale_factor) if isinstance(scale_factor, int | float) else scale_factor
-    factor_h, factor_w = map(float, pair)
-    sizes = [int(x.shape[-2] * factor_h), int(x.shape[-1] * factor_w)]
+        return as_bits(_upsample, variant, x, _sizes(size), 0.0, 0.0)
+    factor_h, factor_w = _factors(scale_factor)
+    h, w = x.shape[2:] if x.dim() == 4 else (1, 1)  # the operator says of other ranks
+    sizes = [int(h * factor_h), int(w * factor_w)]
     return as_bits(_upsample, variant, x, sizes, factor_h, factor_w)
+
+
+says_which(upsample_nearest2d)

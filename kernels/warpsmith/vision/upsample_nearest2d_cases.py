@@ -26,6 +26,9 @@ CALLS: tuple[tuple[tuple[int, int, int, int], Size, Size | tuple[float, float]],
     ((1, 1, 10, 10), (3, 48), (0.3, 4.8)),
     ((1, 4, 1, 9), (5, 9), (0, 0)),
     ((1, 4, 6, 6), (12, 12), (1.9, 2.1)),
+    ((1, 8, 3, 8), (3, 8), (1.02, 1.1)),
+    ((1, 8, 5, 8), (10, 8), (2.0, 1.1)),
+    ((2, 3, 8, 5), (8, 7), (1.1, 1.5)),
     ((0, 3, 4, 4), (8, 8), (0, 0)),
     ((2, 0, 4, 4), (8, 8), (0, 0)),
 )
@@ -166,7 +169,10 @@ def indexes_like_pytorch(upsample: Callable[..., Any], inputs: Inputs) -> None:
     """Every pixel comes from the one that PyTorch takes, whatever the scale."""
     if not inputs.dtype.is_floating_point or inputs.dtype.itemsize == 1:
         return
-    for size, factor in ((61, 0.0), (37, 1.37), (333, 0.0), (270, 9.99), (2, 0.1), (54, 2.0)):
+    square = ((61, 0.0), (37, 1.37), (333, 0.0), (270, 9.99), (2, 0.1), (54, 2.0), (27, 1.02))
+    sides = [((size, size), (factor, factor)) for size, factor in square]
+    sides += [((27, 54), (1.02, 2.0)), ((40, 27), (1.5, 1.03)), ((27, 61), (0.0, 0.0))]
+    for size, (high, wide) in sides:
         x = torch.arange(27 * 27, device=inputs.device).view(1, 1, 27, 27).to(inputs.dtype)
-        theirs = torch.ops.aten.upsample_nearest2d(x, [size, size], factor or None, factor or None)
-        assert torch.equal(upsample(x, [size, size], factor, factor), theirs)
+        theirs = torch.ops.aten.upsample_nearest2d(x, size, high or None, wide or None)
+        assert torch.equal(upsample(x, list(size), high, wide), theirs)
