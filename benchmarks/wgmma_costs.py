@@ -3,9 +3,7 @@
 chance on this GPU, and fits the costs to the times; `--fit <file>` fits to times that were taken.
 
 Writes `csrc/gemm/wgmma_costs.h` and `kernels/warpsmith/gemm/wgmma_costs.json`, and says how much
-slower than the best of all tiles the chosen one is, on average and at most. Calls choose among the
-first `kMeasuredTiles` of the menu (`csrc/gemm/wgmma_tiles.h`; `MEASURED` of `wgmma_plan.py`), which
-are raised by hand once tiles behind them have times.
+slower than the best of all tiles the chosen one is, on average and at most.
 """
 
 from __future__ import annotations
@@ -32,10 +30,12 @@ if find_spec("warpsmith") is None:
 import warpsmith  # noqa: F401
 from warpsmith.core import json_files
 from warpsmith.gemm import wgmma_plan
-from warpsmith.gemm.wgmma_plan import MENU, Sizes
+from warpsmith.gemm.wgmma_plan import JOINED_MENU, MENU, Choice, Sizes
 from warpsmith.measure import timing
 from warpsmith.native import csrc
 
+#: Of the rungs that are timed.
+MENUS = {"wgmma_peak": MENU, "wgmma_joined": JOINED_MENU}
 HEADER = csrc.CSRC / "gemm" / "wgmma_costs.h"
 SLICES = (1, 2, 3, 4, 6, 8)
 #: Of device time for each tile and number of slices of a case.
@@ -70,38 +70,44 @@ def sizes_of(m: int, n: int, k: int, sm_count: int) -> Sizes:
     return Sizes(1, m, n, k, most_slices=most, sm_count=sm_count)
 
 
-def with_a_chance(sizes: Sizes) -> Iterator[tuple[int, int]]:
-    """Tiles and slices that today's costs do not put far behind the best."""
+def with_a_chance(sizes: Sizes) -> Iterator[tuple[str, int, int]]:
+    """Rungs, tiles and slices that today's costs do not put far behind the best."""
     bound = 1.5 * wgmma_plan.choose(sizes).clocks
-    for tile in range(len(MENU)):
-        seen = set()
-        for wanted in SLICES:
-            found = wgmma_plan.cost(sizes, tile, wanted)
-            if wanted > sizes.most_slices or found.slices in seen or found.clocks > bound:
-                continue
-            seen.add(found.slices)
-            yield tile, found.slices
+    for rung, menu in MENUS.items():
+        for tile in range(len(menu)):
+            seen = set()
+            for wanted in SLICES:
+                found = wgmma_plan.cost(sizes, tile, wanted, menu)
+                if wanted > sizes.most_slices or found.slices in seen or found.clocks > bound:
+                    continue
+                seen.add(found.slices)
+                yield rung, tile, found.slices
+
+
+def expected(sizes: Sizes, time: Row) -> Choice:
+    """What the model says of a rung, a tile and slices that were timed."""
+    return wgmma_plan.cost(sizes, time["tile"], time["slices"], MENUS[time["rung"]])
 
 
 def timed(
-    sets: Sequence[tuple[torch.Tensor, torch.Tensor]], chosen: Iterable[tuple[int, int]]
-) -> list[dict[str, Any]]:
-    """Tiles and slices in turns, on operands that are not in L2."""
+    sets: Sequence[tuple[torch.Tensor, torch.Tensor]], chosen: Iterable[tuple[str, int, int]]
+) -> list[Row]:
+    """Rungs, tiles and slices in turns, on operands that are not in L2."""
 
-    def calls(tile: int, slices: int) -> timing.Implementation:
+    def calls(rung: str, tile: int, slices: int) -> timing.Implementation:
         def call(i: int) -> torch.Tensor:
             os.environ["WARPSMITH_WGMMA_TILE"] = f"{tile}/{slices}"
-            return torch.ops.warpsmith.matmul.rung(*sets[i], rung="wgmma_peak", accumulator="f32")
+            return torch.ops.warpsmith.matmul.rung(*sets[i], rung=rung, accumulator="f32")
 
         return call
 
-    every = {f"{tile}/{slices}": (tile, slices) for tile, slices in chosen}
+    every = {"/".join(map(str, of)): of for of in chosen}
     functions = {name: calls(*of) for name, of in every.items()}
     times = timing.measure(functions, sets=len(sets), seconds=SECONDS)
     os.environ.pop("WARPSMITH_WGMMA_TILE", None)
     return [
-        {"tile": tile, "slices": slices, "us": times[name].ms * 1e3}
-        for name, (tile, slices) in every.items()
+        {"rung": rung, "tile": tile, "slices": slices, "us": times[name].ms * 1e3}
+        for name, (rung, tile, slices) in every.items()
     ]
 
 
@@ -124,7 +130,7 @@ def measured() -> list[Row]:
         rows.append({"m": m, "n": n, "k": k, "sm_count": sms, "times": found})
         best = min(found, key=lambda f: f["us"])
         chosen = wgmma_plan.choose(sizes)
-        print(f"{m}x{n}x{k}: {MENU[best['tile']]}, {best['slices']} slices, {best['us']:.1f} us")
+        print(f"{m}x{n}x{k}: {expected(sizes, best)}, {best['us']:.1f} us")
         print(f"  chosen: {chosen}", flush=True)
     return rows
 
@@ -137,7 +143,7 @@ def losses(rows: list[Row]) -> list[float]:
     lost = []
     for row in rows:
         sizes = sizes_of(row["m"], row["n"], row["k"], row["sm_count"])
-        cost = [wgmma_plan.cost(sizes, t["tile"], t["slices"]).clocks for t in row["times"]]
+        cost = [expected(sizes, t).clocks for t in row["times"]]
         chosen = row["times"][cost.index(min(cost))]
         lost.append(chosen["us"] / min(t["us"] for t in row["times"]))
     return lost
@@ -149,7 +155,7 @@ def misfit(rows: list[Row]) -> float:
     for row in rows:
         sizes = sizes_of(row["m"], row["n"], row["k"], row["sm_count"])
         for t in row["times"]:
-            clocks = wgmma_plan.cost(sizes, t["tile"], t["slices"]).clocks
+            clocks = expected(sizes, t).clocks
             logs.append(math.log(t["us"] * 1e3 / clocks))
     lost = losses(rows)
     return statistics.mean(lost) + 0.1 * max(lost) + 0.3 * statistics.pstdev(logs)

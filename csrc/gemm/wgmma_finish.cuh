@@ -74,7 +74,7 @@ class WgmmaFinish {
       if (how == Finish::round && leaving == Leaving::boxes) {
 #pragma unroll
         for (int box = 0; box < kEach; ++box) {
-          put_box(of_box(sums, box), p, Leaving::boxes, map, within(at, box));
+          put_box(sums[box / kAcross] + box % kAcross * kValues, p, Leaving::boxes, map, within(at, box));
         }
         return;
       }
@@ -96,7 +96,8 @@ class WgmmaFinish {
   __device__ __forceinline__ void leave(const typename Config::Sums& sums, const GemmArgs& p, const WgmmaPlace& at) {
 #pragma unroll
     for (int box = 0; box < kEach; ++box) {
-      put_pairs(partial_sums(p, at.slice, at.product), of_box(sums, box), p, within(at, box), false);
+      const float* values = sums[box / kAcross] + box % kAcross * kValues;
+      put_pairs(partial_sums(p, at.slice, at.product), values, p, within(at, box), false);
     }
   }
 
@@ -142,9 +143,6 @@ class WgmmaFinish {
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ __forceinline__ static int warp() { return static_cast<int>(threadIdx.x) / kWarp % 4; }
   __device__ __forceinline__ static bool leads() { return threadIdx.x % kWarpgroup == 0; }
-  __device__ __forceinline__ static const float* of_box(const typename Config::Sums& sums, int box) {
-    return sums[box / kAcross] + box % kAcross * kValues;
-  }
   __device__ __forceinline__ static void finish(float (&values)[kValues], const GemmArgs& p, const WgmmaPlace& at) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) values[i] *= p.alpha;

@@ -68,12 +68,19 @@ inline void take_cheaper(WgmmaChoice& best, const WgmmaProblem& p, const WgmmaTi
 inline WgmmaChoice choose_wgmma(WgmmaProblem p, bool invariant) {
   if (invariant) p.batch = 1, p.m = wgmma_costs::kRowsOfInvariant, p.most_slices = 1;
   WgmmaChoice best;
-  for (int tile = 0; tile < kMeasuredTiles; ++tile) {
+  for (int tile = 0; tile < kWgmmaTiles; ++tile) {
     const WgmmaTile& t = kWgmmaMenu[tile];
     if (t.swapped && (invariant || !p.a_along_k)) continue;
     if (t.turns && p.swaps) continue;  // too few registers
     take_cheaper(best, p, t, tile);
   }
+  return best;
+}
+
+// The same of a row-major, whose tiles join their slices.
+inline WgmmaChoice choose_joined(const WgmmaProblem& p) {
+  WgmmaChoice best;
+  for (int tile = 0; tile < kJoinedTiles; ++tile) take_cheaper(best, p, kJoinedMenu[tile], tile);
   return best;
 }
 

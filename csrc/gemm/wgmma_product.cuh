@@ -28,7 +28,7 @@ struct WgmmaWork {
   Leaving leaving;
 };
 
-// The same where blocks add up slices.
+// The same where blocks join slices.
 struct WgmmaJoinedWork : WgmmaWork {
   int slices, range;  // of join_tickets; -1: they leave partial sums
 };
@@ -51,7 +51,7 @@ struct WgmmaProductConfig : WgmmaConfig<T, a, b, WgmmaMenuPlan<tile>> {
   static constexpr int most_steps = sizeof(T) == 4 ? 4096 / Base::bk : 0;
   using Ends = WgmmaFinish<WgmmaProductConfig>;
   static constexpr bool joins = Base::Plan::joins;
-  static_assert(!joins || (sizeof(T) == 2 && !Base::turns), "warpgroups that join share a tile of 16 bits");
+  static_assert(!joins || (sizeof(T) == 2 && Base::warpgroups == 1), "a warpgroup alone joins slices, of 16 bits");
   using Work = std::conditional_t<joins, WgmmaJoinedWork, WgmmaWork>;
 
   struct Common {
@@ -59,10 +59,10 @@ struct WgmmaProductConfig : WgmmaConfig<T, a, b, WgmmaMenuPlan<tile>> {
     typename Ends::Shared staged[Base::warpgroups];
     WgmmaRing<Base::stages> barriers;
   };
-  struct WithTickets : Common {
-    unsigned last[Base::warpgroups];
+  struct WithTicket : Common {
+    unsigned drawn;
   };
-  using Shared = std::conditional_t<joins, WithTickets, Common>;
+  using Shared = std::conditional_t<joins, WithTicket, Common>;
   static_assert(sizeof(Shared) <= kSharedOfSm90, "a block of sm_90 has room for the ring");
 };
 
@@ -71,7 +71,6 @@ struct WgmmaProductConfig : WgmmaConfig<T, a, b, WgmmaMenuPlan<tile>> {
 struct WgmmaItem {
   WgmmaPlace at;
   int first, steps;  // of k
-  int tile;          // of a block, whatever the slice
 };
 
 // Calls body(item) for the items of this block.
@@ -86,7 +85,6 @@ __device__ __forceinline__ void for_each_item(const WgmmaWork& work, int batch, 
     WgmmaItem item;
     item.at = {(static_cast<int>(tile.m) * Config::cluster + rank) * Config::bm, static_cast<int>(tile.n) * Config::bn,
                product % batch, slice};
-    item.tile = (index - slice * batch * tiles) * Config::cluster + rank;
     item.first = slice * work.depth;
     item.steps = min(work.depth, work.steps - item.first);
     body(item);
@@ -173,9 +171,12 @@ __global__ void __launch_bounds__(Config::threads, 1)
           multiply_steps<Config>(sums, reader, shared.barriers, at, steps, issued);
         }
         if constexpr (Config::joins) {
-          unsigned* ticket = join_tickets + work.range * kJoinTickets + item.tile * Config::warpgroups + warpgroup;
-          unsigned& last = shared.last[warpgroup];
-          if (work.range >= 0 && !join_slices<Config>(sums, ends, p, place, work.slices, ticket, last)) return;
+          if (work.range >= 0) {
+            const int across = work.across, rows = work.down * Config::cluster;
+            const int tile = (place.product * rows + place.m / Config::bm) * across + place.n / Config::bn;
+            unsigned* ticket = join_tickets<Config> + work.range * kJoinTickets + tile;
+            if (!join_slices<Config>(sums, ends, p, place, work.slices, ticket, shared.drawn)) return;
+          }
         }
         ends.store(sums, p, work.finish, work.leaving, d, place, adds);
       } while (Config::most_steps > 0 && left > 0);
@@ -189,13 +190,13 @@ __global__ void __launch_bounds__(Config::threads, 1)
 // The product as the instruction sees it: d^T = b^T a^T where the tile is a swapped one.
 inline GemmArgs seen_by(const WgmmaTile& tile, const GemmArgs& p) {
   if (!tile.swapped) return p;
-  const auto transposed = [](Matrix x) {
+  const auto turned = [](Matrix x) {
     x.order = x.order == Order::rows ? Order::columns : Order::rows;
     return x;
   };
   GemmArgs seen = p;
-  seen.a = transposed(p.b);
-  seen.b = transposed(p.a);
+  seen.a = turned(p.b);
+  seen.b = turned(p.a);
   std::swap(seen.m, seen.n);
   std::swap(seen.c.row, seen.c.col);
   return seen;
@@ -217,8 +218,8 @@ MappedTensor map_of_operand(const Matrix& x, CUtensorMapDataType type, int64_t b
 template <class Config>
 void launch_wgmma_kernel(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream) {
   const int64_t row = Config::Plan::swapped ? p.m : p.n;  // of d
-  const bool whole = choice.slices == 1 || choice.range >= 0,
-             boxed = sizeof(typename Config::T) == 2 && whole && !p.wide;
+  const bool whole = choice.slices == 1 || choice.range >= 0;
+  const bool boxed = sizeof(typename Config::T) == 2 && whole && !p.wide;
   const bool by_map = boxed && row * size_of(p.dtype) % 16 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
   WgmmaWork plain{.down = static_cast<int>(ceil_div(p.m, Config::cluster * Config::bm)),
                   .across = static_cast<int>(ceil_div(p.n, Config::bn)),

@@ -20,34 +20,30 @@ struct WgmmaTile {
   bool joins = false;  // slices of k are added up by the last block of a tile; otherwise by a second kernel
 };
 
-inline constexpr WgmmaTile kWgmmaMenu[] = {{128, 256, 2, false, false},
-                                           {128, 256, 1, false, false},
-                                           {128, 192, 2, false, false},
-                                           {128, 128, 2, true, false},
-                                           {128, 128, 1, true, false},
-                                           {128, 64, 1, false, false},
-                                           {128, 64, 1, false, true},
-                                           {64, 64, 1, false, true},
-                                           {64, 32, 1, false, true},
-                                           {64, 16, 1, false, true},
-                                           // not measured yet
-                                           {64, 128, 4, false, true, true},
-                                           {64, 64, 2, false, true, true},
-                                           {64, 32, 1, false, true, true},
-                                           {64, 16, 1, false, true, true}};
+inline constexpr WgmmaTile kWgmmaMenu[] = {
+    {128, 256, 2, false, false}, {128, 256, 1, false, false}, {128, 192, 2, false, false}, {128, 128, 2, true, false},
+    {128, 128, 1, true, false},  {128, 64, 1, false, false},  {128, 64, 1, false, true},   {64, 64, 1, false, true},
+    {64, 32, 1, false, true},    {64, 16, 1, false, true}};
 inline constexpr int kWgmmaTiles = sizeof(kWgmmaMenu) / sizeof(WgmmaTile);
-inline constexpr int kMeasuredTiles = 10;  // the first so many, among which calls choose
 
-// Counters of a launch whose tiles join slices, and ranges of them (host/ticket_range.h).
-inline constexpr int kJoinTickets = 512, kJoinRanges = 1024;
+// Of `wgmma_joined`.
+inline constexpr WgmmaTile kJoinedMenu[] = {{64, 128, 4, false, true, true},
+                                            {64, 64, 2, false, true, true},
+                                            {64, 32, 1, false, true, true},
+                                            {64, 16, 1, false, true, true}};
+inline constexpr int kJoinedTiles = sizeof(kJoinedMenu) / sizeof(WgmmaTile);
+
+// Counters of a launch whose blocks join slices, and ranges of them (host/ticket_range.h).
+inline constexpr int kJoinTickets = 512, kJoinRanges = 256;
 
 struct WgmmaChoice {
   int tile = -1;   // of the menu
   int slices = 1;  // of k
   int64_t depth;   // of a slice, in steps of a line of k
   int64_t clocks = std::numeric_limits<int64_t>::max();
-  int group = 8;   // rows of tiles that are walked column by column
-  int range = -1;  // of the counters with which blocks add up slices (gemm/wgmma_join.cuh); -1: a second kernel does
+  int group = 8;  // rows of tiles that are walked column by column
+  int range =
+      -1;  // of the counters with which blocks join slices (gemm/wgmma_join.cuh); -1: a second kernel adds them up
 };
 
 // The product by a tile of the menu, for the types and layouts of the call: partial sums, where there are slices. Defined in

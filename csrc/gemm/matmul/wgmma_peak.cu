@@ -2,8 +2,7 @@
 //   Against `wgmma_staged` and `wgmma_pingpong`: the tile, whether warpgroups share one or take turns, the cluster and the
 //   slices of k are chosen by a model of clocks (gemm/wgmma_plan.h); for few rows operands change places, so that those of
 //   the weights are rows of the tile, few enough that all multiprocessors have one with all of k; the kernel takes its
-//   place while the one before ends. Sums of slices go to the workspace, where the last block of a tile, or a second
-//   kernel, adds them up in order.
+//   place while the one before ends. Sums of slices go to the workspace, and a second kernel adds them up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB.
 //   Bound: large products the power, few rows memory.
 #include <cstdio>
@@ -14,7 +13,6 @@
 #include "gemm/wgmma_plan.h"
 #include "host/min_max.h"
 #include "host/registry.h"
-#include "host/ticket_range.h"
 
 namespace warpsmith {
 
@@ -39,28 +37,16 @@ WgmmaChoice choice_for(const GemmArgs& p) {
   return cost_wgmma(wgmma_problem(p), tile, std::min<int64_t>(wanted, most_splits(p)));
 }
 
-// Whether the blocks of a tile add up its slices, if there are counters left.
-bool may_join(const GemmArgs& p, const WgmmaChoice& choice) {
-  const WgmmaTile& tile = kWgmmaMenu[choice.tile];
-  if (!tile.joins || choice.slices == 1 || p.wide) return false;
-  const auto [rows, cols] = tile.swapped ? std::pair(p.n, p.m) : std::pair(p.m, p.n);
-  const int64_t tiles =
-      ceil_div(rows, int64_t{tile.bm} * tile.cluster) * tile.cluster * ceil_div(cols, int64_t{tile.bn});
-  return tiles * p.batch * 2 <= kJoinTickets;
-}
-
 void launch(const GemmArgs& p, cudaStream_t stream) {
   constexpr void (*kLaunches[])(const GemmArgs&, const WgmmaChoice&, cudaStream_t) = {
-      launch_wgmma_tile<kWgmmaMenu[0]>,  launch_wgmma_tile<kWgmmaMenu[1]>,  launch_wgmma_tile<kWgmmaMenu[2]>,
-      launch_wgmma_tile<kWgmmaMenu[3]>,  launch_wgmma_tile<kWgmmaMenu[4]>,  launch_wgmma_tile<kWgmmaMenu[5]>,
-      launch_wgmma_tile<kWgmmaMenu[6]>,  launch_wgmma_tile<kWgmmaMenu[7]>,  launch_wgmma_tile<kWgmmaMenu[8]>,
-      launch_wgmma_tile<kWgmmaMenu[9]>,  launch_wgmma_tile<kWgmmaMenu[10]>, launch_wgmma_tile<kWgmmaMenu[11]>,
-      launch_wgmma_tile<kWgmmaMenu[12]>, launch_wgmma_tile<kWgmmaMenu[13]>};
+      launch_wgmma_tile<kWgmmaMenu[0]>, launch_wgmma_tile<kWgmmaMenu[1]>, launch_wgmma_tile<kWgmmaMenu[2]>,
+      launch_wgmma_tile<kWgmmaMenu[3]>, launch_wgmma_tile<kWgmmaMenu[4]>, launch_wgmma_tile<kWgmmaMenu[5]>,
+      launch_wgmma_tile<kWgmmaMenu[6]>, launch_wgmma_tile<kWgmmaMenu[7]>, launch_wgmma_tile<kWgmmaMenu[8]>,
+      launch_wgmma_tile<kWgmmaMenu[9]>};
   static_assert(sizeof(kLaunches) / sizeof(*kLaunches) == kWgmmaTiles, "one for each tile of the menu");
-  WgmmaChoice choice = choice_for(p);
-  if (may_join(p, choice)) choice.range = ticket_range(stream, kJoinRanges);
+  const WgmmaChoice choice = choice_for(p);
   kLaunches[choice.tile](p, choice, stream);
-  if (choice.slices == 1 || choice.range >= 0) return;
+  if (choice.slices == 1) return;
   if (p.wide) return sum_splits_early<float>(p, choice.slices, stream);
   p.dtype == Dtype::f16 ? sum_splits_early<f16>(p, choice.slices, stream)
                         : sum_splits_early<bf16>(p, choice.slices, stream);

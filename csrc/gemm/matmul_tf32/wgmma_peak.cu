@@ -42,7 +42,7 @@ void launch_choice(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t st
 
 void launch(const Tf32Args& p, cudaStream_t stream) {
   const WgmmaChoice choice = choose_wgmma(p);
-  launch_choice(p, choice, stream, std::make_index_sequence<kMeasuredTiles>());
+  launch_choice(p, choice, stream, std::make_index_sequence<kWgmmaTiles>());
   if (choice.slices > 1) sum_splits_early<float>(p, choice.slices, stream);
 }
 

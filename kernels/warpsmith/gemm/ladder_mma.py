@@ -15,6 +15,7 @@ from warpsmith.gemm.problem import (
     OnProblem,
     Problem,
     condition,
+    needs_a_row_major,
     needs_b_column_major,
     needs_cutlass,
     needs_one_product,
@@ -44,10 +45,6 @@ def _clusters() -> int:
 
 def _needs_shared_memory(p: Problem) -> str | None:
     return needs_much_shared_memory(p.sm)
-
-
-def _needs_a_row_major(p: Problem) -> str | None:
-    return None if p.a.by_rows else "needs a row-major"
 
 
 def _needs_maps(p: Problem) -> str | None:
@@ -257,7 +254,7 @@ MMA: tuple[Rung, ...] = (
             needs_result_like_operands,
             needs_one_product,
             _needs_shared_memory,
-            _needs_a_row_major,
+            needs_a_row_major,
             needs_operand_packs_16,
             _needs_maps,
         ),

@@ -29,6 +29,7 @@ from warpsmith.gemm.problem import (
     OfProblem,
     Problem,
     condition,
+    needs_a_row_major,
     needs_one_product,
     needs_packs_16,
     needs_plain,
@@ -111,10 +112,6 @@ def _compiled() -> Callable[..., Tensor]:
 _TILED = condition(needs_plain, needs_row_major, needs_packs_16)
 
 
-def _needs_a_by_rows(p: Problem) -> str | None:
-    return None if p.a.by_rows else "needs a row-major"
-
-
 def _needs_maps(p: Problem) -> str | None:
     """Of the copy engine, as `can_map` of host/tensor_map.h has it."""
 
@@ -190,7 +187,7 @@ LADDER = (
         width=4,
         technique="mma_tma",
         min_sm=90,
-        when=condition(needs_one_product, _needs_a_by_rows, _needs_maps),
+        when=condition(needs_one_product, needs_a_row_major, _needs_maps),
         suits=condition(_suits_large),
     ),
     Rung(
@@ -200,7 +197,7 @@ LADDER = (
         width=4,
         technique="wgmma_peak",
         min_sm=90,
-        when=condition(needs_wgmma, _needs_a_by_rows, needs_lines_for_maps, needs_tiles_in_grid),
+        when=condition(needs_wgmma, needs_a_row_major, needs_lines_for_maps, needs_tiles_in_grid),
         plan=OfProblem(plan_wgmma),
     ),
 )

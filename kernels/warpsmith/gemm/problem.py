@@ -228,6 +228,10 @@ def needs_free_order(p: Problem) -> str | None:
     return "adds up few rows in an order of its own" if p.batch_invariant else None
 
 
+def needs_a_row_major(p: Problem) -> str | None:
+    return None if p.a.by_rows else "needs a row-major"
+
+
 def needs_row_major(p: Problem) -> str | None:
     return None if p.a.by_rows and p.b.by_rows else "needs a and b row-major"
 

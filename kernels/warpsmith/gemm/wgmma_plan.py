@@ -41,8 +41,7 @@ class Tile:
             of += f", clusters of {self.cluster}"
         if self.turns:
             of += ", warpgroups in turns"
-        of += ", operands swapped" if self.swapped else ""
-        return of + (", slices joined at once" if self.joins else "")
+        return of + (", operands swapped" if self.swapped else "")
 
 
 MENU = (
@@ -56,13 +55,16 @@ MENU = (
     Tile(64, 64, swapped=True),
     Tile(64, 32, swapped=True),
     Tile(64, 16, swapped=True),
+)
+
+
+#: Of `wgmma_joined`.
+JOINED_MENU = (
     Tile(64, 128, cluster=4, swapped=True, joins=True),
     Tile(64, 64, cluster=2, swapped=True, joins=True),
     Tile(64, 32, swapped=True, joins=True),
     Tile(64, 16, swapped=True, joins=True),
 )
-#: Those that have been measured, among which calls choose.
-MEASURED = MENU[:10]
 
 #: Of products of fp8 (csrc/gemm/scaled_matmul/wgmma_tiles.h). The last is for sums that stay in the
 #: tensor cores.
@@ -148,7 +150,7 @@ def cost(p: Sizes, tile: int, slices: int, menu: Sequence[Tile] = MENU) -> Choic
     return Choice(tile, slices, depth, clocks, menu)
 
 
-def choose(p: Sizes, invariant: bool = False, menu: Sequence[Tile] = MEASURED) -> Choice:
+def choose(p: Sizes, invariant: bool = False, menu: Sequence[Tile] = MENU) -> Choice:
     """The cheapest. `invariant`: for any number of rows the same one, without slices."""
     c = costs()
     if invariant:
@@ -173,12 +175,12 @@ def most_splits(batch: int, m: int, n: int, k: int, sm_count: int) -> int:
     return max(1, min(room, k // LEAST_DEPTH, MOST_SPLITS))
 
 
-def choice_for(p: Problem, sm_count: int) -> Choice:
+def choice_for(p: Problem, sm_count: int, menu: Sequence[Tile] = MENU) -> Choice:
     """For a call of `matmul`, `linear` or `addmm`."""
     most = 1 if p.batch_invariant else most_splits(p.batch, p.m, p.n, p.k, sm_count)
     swaps = p.size == 4 and p.b.by_rows
     sizes = Sizes(p.batch, p.m, p.n, p.k, p.size, p.a.by_rows, swaps, most, sm_count)
-    return choose(sizes, p.batch_invariant)
+    return choose(sizes, p.batch_invariant, menu)
 
 
 #: Of products of layers (csrc/gemm/fused_linear/wgmma.h): those whose warpgroups take turns, and a

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import operator
 import re
 import textwrap
 from collections.abc import Callable, Iterator
@@ -46,19 +45,27 @@ def page() -> str:
 
 def _tools() -> Iterator[str]:
     """What works on models, says what serves a call, and what the functions' texts refer to."""
-    import warpsmith
-    import warpsmith.transformers
-    from warpsmith import layers, nn, patching, philox  # noqa: F401
+    from warpsmith import layers, nn
 
     for name in _MODELS:
-        yield from _entry(f"warpsmith.{name}", operator.attrgetter(name)(warpsmith))
+        yield from _entry(f"warpsmith.{name}", _found(name))
     for name in sorted(nn.__all__):
         yield from _entry(f"warpsmith.nn.{name}", getattr(nn, name))
     for name in sorted(layers.__all__):
         yield from _entry(f"warpsmith.layers.{name}", getattr(layers, name))
     yield "## Tools"
     for name in _TOOLS:
-        yield from _entry(f"warpsmith.{name}", operator.attrgetter(name)(warpsmith))
+        yield from _entry(f"warpsmith.{name}", _found(name))
+
+
+def _found(name: str) -> Any:
+    """Of the package, or of one of its modules."""
+    module, _, name = name.rpartition(".")
+    package = importlib.import_module("warpsmith")
+    if not module:
+        return getattr(package, name)
+    known = getattr(package, module, None)
+    return getattr(known or importlib.import_module(f"warpsmith.{module}"), name)
 
 
 def _entry(name: str, thing: Any) -> Iterator[str]:
