@@ -1,6 +1,6 @@
 """Time and peak memory of attention from 512 to 16384 tokens, alone and within a transformer block:
 naive, with a fused softmax, and without scores in memory:
-`python benchmarks/attention_memory.py [--out <folder>] [--plot <file>]`.
+`python benchmarks/attention_memory.py [--out <folder>]`.
 
 `naive` is PyTorch's operators one by one: product, scale, mask, softmax, product. `fused` has
 warpsmith's `scaled_masked_softmax` between the products, which reads the scores once and writes the
@@ -193,36 +193,9 @@ def measure(tokens: int, seconds: float, known: dict[str, Any]) -> list[bench.Ro
     return found
 
 
-def plot(record: dict[str, Any], path: Path) -> None:
-    """Time and peak memory over tokens, of attention above and of the block below."""
-    from matplotlib import pyplot
-
-    pyplot.switch_backend("Agg")
-    figure, axes = pyplot.subplots(2, 2, figsize=(10, 7), sharex=True)
-    for line, what in zip(axes, ("attention", "block"), strict=True):
-        for axis, key, label in zip(line, ("ms", "peak_mib"), ("ms", "MiB"), strict=True):
-            curves: dict[str, list[tuple[int, float]]] = {}
-            for row in record["rows"]:
-                _, of, _, tokens, _ = row["case"].split()
-                if of == what and key in row:
-                    curves.setdefault(row["impl"], []).append((int(tokens), row[key]))
-            for name, points in curves.items():
-                axis.plot(*zip(*sorted(points), strict=True), marker="o", label=name)
-            axis.set(xscale="log", yscale="log", title=f"{what}: {label}")
-            axis.grid(alpha=0.3)
-    axes[0][0].legend()
-    for axis in axes[1]:
-        axis.set_xlabel("tokens")
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={"Software": None, "Creation Time": None})
-    pyplot.close(figure)
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="folder of the record")
-    parser.add_argument("--plot", type=Path, help="a PNG of what was measured")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each implementation")
     options = parser.parse_args(arguments)
     source = sources.of_attention("scaled_masked_softmax", "rms_norm", "add_rms_norm")
@@ -234,8 +207,6 @@ def main(arguments: list[str] | None = None) -> int:
             record["rows"] += measure(tokens, options.seconds, known)
             torch.cuda.empty_cache()
     json_files.write_json(record_path(folder, NAME), record)
-    if options.plot:
-        plot(record, options.plot)
     return 0
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from warpsmith.records import plots, report
+
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -46,13 +48,16 @@ def test_naive_fused_and_flash_agree() -> None:
 
 def test_the_plot_has_every_curve(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    module = script("attention_memory")
+    tokens = script("attention_memory").TOKENS[:3]
     rows = [
         {"case": f"bf16 {what} of {n} tokens", "impl": name, "ms": n * 1e-3, "peak_mib": n + 1.0}
         for what in ("attention", "block")
-        for n in module.TOKENS[:3]
+        for n in tokens
         for name in ("naive", "flash")
     ]
     rows.append({"case": "bf16 attention of 16384 tokens", "impl": "naive", "error": "memory"})
-    module.plot({"rows": rows}, tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").stat().st_size > 1000
+    results = report.Results("h200", {}, None, {plots.MEMORY: {"rows": rows}})
+    names = [f"{plots.MEMORY}.png"]
+    (drawn,) = plots.draw(results, tmp_path, names)
+    assert drawn.stat().st_size > 1000
+    assert plots.draw(report.Results("h200", {}, None), tmp_path, names) == []

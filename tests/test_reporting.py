@@ -542,7 +542,8 @@ def test_plots(results: report.Results, tmp_path: Path) -> None:
     from warpsmith.records import plots
 
     shown = plots.kept("![](docs/plots/h200/relu.sizes.png) ![](docs/plots/h200/no_op.sizes.png)")
-    assert shown == [*(f"{family}.png" for family in catalogue.FAMILIES), "relu.sizes.png"]
+    overviews = [f"{family}.png" for family in catalogue.FAMILIES]
+    assert shown == [*overviews, "attention_memory.png", "relu.sizes.png"]
     wanted = [*shown, *plots.of_operators([catalogue.get("relu"), catalogue.get("silu")])]
     drawn = plots.draw(results, tmp_path / "plots", list(dict.fromkeys(wanted)))
     names = [path.name for path in drawn]

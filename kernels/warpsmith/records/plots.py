@@ -18,6 +18,8 @@ RUNG_COLOUR = "#a9cf6b"
 OTHER_COLOURS = {"torch": "#ee4c2c", "compile": "#8c564b", "triton": "#1f77b4"}
 SPARE_COLOURS = ("#7f7f7f", "#9467bd", "#17becf", "#e377c2", "#bcbd22")
 PREFERRED_DTYPES = ("bf16", "f16", "f32", "e4m3", "e5m2", "i8", "i32")
+#: A record of a script, which has a plot.
+MEMORY = "attention_memory"
 
 
 def _pyplot() -> Any:
@@ -186,15 +188,41 @@ def family_plot(results: Results, family: str, path: Path) -> Path | None:
     return _finish(pyplot, figure, path)
 
 
+def memory_plot(results: Results, path: Path) -> Path | None:
+    """Time and peak memory over tokens, of attention above and of a layer below."""
+    record = results.others.get(MEMORY)
+    if record is None:
+        return None
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(2, 2, figsize=(10, 7), sharex=True)
+    for line, what in zip(axes, ("attention", "block"), strict=True):
+        for axis, key, label in zip(line, ("ms", "peak_mib"), ("ms", "MiB"), strict=True):
+            curves: dict[str, list[tuple[int, float]]] = {}
+            for row in record["rows"]:
+                _, of, _, tokens, _ = row["case"].split()
+                if of == what and key in row:
+                    curves.setdefault(row["impl"], []).append((int(tokens), row[key]))
+            for name, points in curves.items():
+                axis.plot(*zip(*sorted(points), strict=True), marker="o", label=name)
+            axis.set(xscale="log", yscale="log", title=f"{what}: {label}")
+            axis.grid(alpha=0.3)
+    axes[0][0].legend()
+    for axis in axes[1]:
+        axis.set_xlabel("tokens")
+    return _finish(pyplot, figure, path)
+
+
 #: Plots of one operator, by the middle of their file's name.
 _OF_AN_OPERATOR = {"ladder": ladder_plot, "sizes": sizes_plot}
 
 
 def kept(readme: str) -> list[str]:
-    """The plots in the repository: an overview of every family, and those that the README shows."""
+    """The plots in the repository: an overview of every family, attention with scores in memory and
+    without, and those that the README shows.
+    """
     ops = catalogue.load()
     shown = re.findall(r"\(docs/plots/\w+/((\w+)\.(\w+)\.png)\)", readme)
-    return [f"{family}.png" for family in catalogue.FAMILIES] + [
+    return [f"{subject}.png" for subject in (*catalogue.FAMILIES, MEMORY)] + [
         name for name, op, kind in shown if op in ops and kind in _OF_AN_OPERATOR
     ]
 
@@ -213,7 +241,7 @@ def draw(
     """Draws plots of a GPU's records, those for which there is a record.
 
     Args:
-        names: "<family>.png", "<operator>.ladder.png" or "<operator>.sizes.png".
+        names: "<family>.png", that of `MEMORY`, "<operator>.ladder.png" or "<operator>.sizes.png".
         step: called before each, with its path.
 
     Raises:
@@ -224,7 +252,9 @@ def draw(
         path = folder / name
         step(path)
         subject, _, kind = path.stem.partition(".")
-        if kind:
+        if subject == MEMORY:
+            drawn.append(memory_plot(results, path))
+        elif kind:
             drawn.append(_OF_AN_OPERATOR[kind](results, catalogue.get(subject), path))
         else:
             drawn.append(family_plot(results, subject, path))

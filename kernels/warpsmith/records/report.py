@@ -685,6 +685,7 @@ def benchmarks_page(results: Results, plots: Sequence[Path], docs: Path) -> str:
     for name in results.others:
         other = OTHERS[name]
         parts += [f"### {other.title}", other.about, other_table(results, name)]
+        parts += [f"![{p.stem}]({p.relative_to(docs).as_posix()})" for p in plots if p.stem == name]
     overview = [p for p in plots if p.stem in catalogue.FAMILIES]
     if overview:
         at = parts.index("### Host time per call")
