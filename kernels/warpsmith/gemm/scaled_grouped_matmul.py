@@ -22,7 +22,7 @@ from warpsmith.gemm.grouped import (
     needs_operand_packs_16,
     needs_rows,
 )
-from warpsmith.gemm.grouped_matmul import check_groups, result_shape, spans
+from warpsmith.gemm.grouped_matmul import check_ends, check_groups, result_shape, spans
 from warpsmith.gemm.grouped_plan import SCALED_MENU, GroupedSizes, choose
 from warpsmith.gemm.ladder_wgmma import multiprocessors
 from warpsmith.gemm.matmul import name_of_dtype
@@ -77,6 +77,7 @@ def _check(
 def reference(
     x: Tensor, w: Tensor, offs: Tensor, scale_x: Tensor, scale_w: Tensor, out_dtype: str
 ) -> Tensor:
+    check_ends("scaled_grouped_matmul", x, w, offs)
     wide, along_k = scale_x.dtype, w.dim() == 2
     out = x.new_zeros(result_shape(x, w, offs), dtype=wide)
     for group, span in enumerate(spans(offs, x.shape[1 if along_k else 0])):
