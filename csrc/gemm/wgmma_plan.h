@@ -51,10 +51,6 @@ inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, const WgmmaTile& t, int til
   return {tile, static_cast<int>(slices), depth, clocks};
 }
 
-inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, int tile, int64_t slices) {
-  return cost_wgmma(p, kWgmmaMenu[tile], tile, slices);
-}
-
 // The tile with the best number of slices in the place of `best`, where it is cheaper.
 inline void take_cheaper(WgmmaChoice& best, const WgmmaProblem& p, const WgmmaTile& t, int tile) {
   const int64_t most = std::min(p.most_slices, p.k * p.size / (128 * wgmma_costs::kLeastSteps));

@@ -112,7 +112,7 @@ def _suits_joined(p: Problem) -> str | None:
 _WHEN = condition(needs_wgmma, needs_plain, needs_packs_16, _needs_maps)
 _WHEN_WHOLE = condition(needs_wgmma, needs_lines_for_maps, needs_tiles_in_grid)
 _WHEN_JOINED = condition(
-    needs_wgmma, needs_free_order, needs_a_row_major, needs_lines_for_maps, needs_tiles_in_grid
+    needs_wgmma, needs_lines_for_maps, needs_tiles_in_grid, needs_free_order, needs_a_row_major
 )
 _WHEN_PADDED = condition(
     needs_wgmma, padding.needs_padding, _needs_lines_where_uncopied, needs_tiles_in_grid
