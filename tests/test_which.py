@@ -119,8 +119,8 @@ CASES: tuple[tuple[str, str, int, str, Make, str], ...] = (
     ("index_put", "bf16", 90, "few", lambda i: put(i, 2048, False), "scan"),
     ("index_put", "bf16", 90, "many", lambda i: put(i, 2049, False), "sorted"),
     ("index_put", "f32", 80, "many added", lambda i: put(i, 2049, True), "sorted"),
-    ("scatter_rows", "bf16", 90, "in any order", lambda i: any_order(i, 2048, 2048), "atomic"),
-    ("scatter_rows", "bf16", 90, "few long rows", lambda i: any_order(i, 2048, 2049), "scan"),
+    ("scatter_rows", "bf16", 90, "in any order", lambda i: any_order(i, 2048, 320), "atomic"),
+    ("scatter_rows", "bf16", 90, "few long rows", lambda i: any_order(i, 2048, 321), "scan"),
     ("scatter_rows", "f16", 80, "many values", lambda i: any_order(i, 2049, 2048), "sorted"),
     ("scatter_rows", "f32", 90, "many in f32", lambda i: any_order(i, 2049, 2048), "atomic"),
     ("cumsum", "f32", 90, "rows", lambda i: (i.plain(8, 1000),), "pack"),
@@ -442,6 +442,10 @@ def test_asking_draws_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+#: Shapes of scales of blocks, of 4096 x 4096 values.
+_BLOCKS = ((4096, 32), (32, 32))
+
+
 def _codes(rows: int, cols: int, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
     return torch.empty(rows, cols, dtype=dtype, device="meta")
 
@@ -449,8 +453,8 @@ def _codes(rows: int, cols: int, dtype: torch.dtype = torch.float8_e4m3fn) -> Te
 @pytest.mark.parametrize(
     ("b", "scales", "sm", "says"),
     [
-        (_codes(4096, 4096, torch.float8_e5m2).t(), ((), ()), 89, "mma_fp8: takes operands of one"),
-        (_codes(4096, 4096).t(), ((4096, 32), (32, 32)), 89, "mma_fp8: takes no scales of blocks"),
+        (_codes(4096, 4096, torch.int8).t(), _BLOCKS, 80, "mma_i8: takes no scales of blocks"),
+        (_codes(4096, 4096), ((), ()), 89, "mma_fp8: needs a row-major and b column-major"),
         (_codes(4096, 4096), ((), ()), 90, "wgmma_peak: needs a row-major and b column-major"),
     ],
 )
@@ -458,8 +462,20 @@ def test_where_no_kernel_serves_the_best_says_why(
     b: Tensor, scales: tuple[tuple[int, ...], ...], sm: int, says: str
 ) -> None:
     made = (torch.empty(shape, device="meta") for shape in scales)
-    choice = dispatch.which("scaled_matmul", _codes(4096, 4096), b, *made, sm=sm)
+    choice = dispatch.which("scaled_matmul", _codes(4096, 4096, b.dtype), b, *made, sm=sm)
     assert f"no compiled kernel takes the call; {says}" in choice.reason
+
+
+@pytest.mark.parametrize("scales", [((), ()), _BLOCKS])
+@pytest.mark.parametrize("b", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_mma_takes_either_format_and_scales_of_blocks(
+    b: torch.dtype, scales: tuple[tuple[int, ...], ...]
+) -> None:
+    made = (torch.empty(shape, device="meta") for shape in scales)
+    args = _codes(4096, 4096), _codes(4096, 4096, b).t(), *made
+    variant = dispatch.which("scaled_matmul", *args, sm=89).variant
+    assert variant is not None
+    assert variant.rung.name == "mma_fp8"
 
 
 def test_bad_calls_of_functions_raise_here_too() -> None:

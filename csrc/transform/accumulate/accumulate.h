@@ -32,11 +32,15 @@ struct AccumulateArgs {
 // Of so many indices at most, every block finds those of its row by itself; more are sorted.
 inline constexpr int64_t kMostScanned = 2048;
 
-// Of so many terms of 16 bits at most, one atomic each is sooner through than adding in order, where `scan` or `sorted` do.
-inline constexpr int64_t kMostNarrowAtomics = int64_t{1} << 22;
+// Of so many terms of 16 bits at most, one atomic each is sooner through than adding in order: where they are sorted for it,
+// and where `scan` looks for them, which takes longer the more indices there are.
+inline constexpr int64_t kMostNarrowAtomics = int64_t{1} << 22, kFewNarrowAtomics = int64_t{1} << 17,
+                         kNarrowAtomicsOfLook = int64_t{1} << 8;
 
 inline bool suits_atomics(const AccumulateArgs& a) {
-  return a.dtype == Dtype::f32 || a.outer * a.count * a.inner <= kMostNarrowAtomics;
+  const int64_t most =
+      a.count <= kMostScanned ? kFewNarrowAtomics + kNarrowAtomicsOfLook * a.count : kMostNarrowAtomics;
+  return a.dtype == Dtype::f32 || a.outer * a.count * a.inner <= most;
 }
 
 // The indices as int64 into `to`, those that count from the end as the same rows from the start; what is outside of the

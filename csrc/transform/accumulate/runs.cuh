@@ -26,6 +26,15 @@ __device__ __forceinline__ int64_t row_of(const AccumulateArgs& a, int64_t index
   return index == a.left_out ? -1 : index;
 }
 
+// Which indices name a row that something is added to; they are not judged.
+struct SameRow {
+  int64_t row, from_the_end;
+
+  __device__ __forceinline__ SameRow(const AccumulateArgs& a, int64_t row_)
+      : row(row_), from_the_end(a.from_the_end && !a.drops ? row_ - a.rows : row_) {}
+  __device__ __forceinline__ bool operator()(int64_t index) const { return index == row || index == from_the_end; }
+};
+
 // Whether the one term of a row is the row.
 __device__ __forceinline__ bool is_moved(const AccumulateArgs& a, int64_t terms) {
   return a.replaces || (terms == 1 && !a.adds && a.alpha == 1.0f);

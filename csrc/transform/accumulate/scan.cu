@@ -10,6 +10,16 @@ namespace {
 
 constexpr int kLooks = 8;  // indices of a thread on their way
 
+// Where a thread's looks are, a block's width apart; past the last index, at that one again.
+__device__ __forceinline__ int look_at(const AccumulateArgs& a, int first, int u) {
+  return min(first + u * kRunThreads, static_cast<int>(a.count) - 1);
+}
+
+__device__ __forceinline__ void look(int64_t (&index)[kLooks], const AccumulateArgs& a, int first) {
+#pragma unroll
+  for (int u = 0; u < kLooks; ++u) index[u] = read_index(a.index, look_at(a, first, u), a.wide);
+}
+
 template <class T, int width, int together>
 __global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const AccumulateArgs a, const Places places) {
   start_early();
@@ -17,26 +27,29 @@ __global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const Accu
   __shared__ int same[kMostScanned], found[kWarps], earlier, later;
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp, count = static_cast<int>(a.count);
   const int j = static_cast<int>(blockIdx.x);
-  const int64_t row = row_of(a, read_index(a.index, j, a.wide));
-  if (row < 0) return;
-  // which others have this row?
   if (tid == 0) earlier = later = 0;
   __syncthreads();
-  for (int first = tid; first < count; first += kLooks * kRunThreads) {
-    int64_t index[kLooks];
+  // Which others have this row? They are asked for before it is known, and not judged: their own blocks do that.
+  const int64_t own = read_index(a.index, j, a.wide);
+  int64_t index[kLooks];
+  look(index, a, tid);
+  const int64_t row = row_of(a, own);
+  if (row < 0) return;
+  const SameRow same_row(a, row);
+  bool before_it = false, behind_it = false;
+  for (int first = tid; first < count;) {
 #pragma unroll
     for (int u = 0; u < kLooks; ++u) {
-      const int i = first + u * kRunThreads;
-      index[u] = i < count ? read_index(a.index, i, a.wide) : 0;
+      const int i = look_at(a, first, u);
+      const bool alike = same_row(index[u]);
+      before_it |= alike && i < j;
+      behind_it |= alike && i > j;
     }
-#pragma unroll
-    for (int u = 0; u < kLooks; ++u) {
-      const int i = first + u * kRunThreads;
-      const bool alike = i < count && row_of(a, index[u]) == row;
-      if (alike && i < j) earlier = 1;
-      if (alike && i > j) later = 1;
-    }
+    first += kLooks * kRunThreads;
+    if (first < count) look(index, a, first);
   }
+  if (before_it) earlier = 1;
+  if (behind_it) later = 1;
   __syncthreads();
   if (earlier != 0) return;  // its block sums up for all of them
   int listed = 0;
@@ -44,7 +57,7 @@ __global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const Accu
     // list them in their order
     for (int first = j; first < count; first += kRunThreads) {
       const int i = first + tid;
-      const bool mine = i < count && row_of(a, read_index(a.index, i, a.wide)) == row;
+      const bool mine = i < count && same_row(read_index(a.index, i, a.wide));
       const unsigned lanes = __ballot_sync(kAllLanes, mine);
       if (lane == 0) found[warp] = __popc(lanes);
       __syncthreads();

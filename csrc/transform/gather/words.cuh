@@ -29,25 +29,46 @@ struct GatherUnits {
         x_row(a.x_row * size_of(a.dtype)) {}
 };
 
-// Where a unit begins in x; null where it is of a row of zeros.
-__device__ __forceinline__ const char* gather_from(const GatherArgs& a, const GatherUnits& u, int64_t unit,
+// Of a unit: in which outer index and at which of the indices its row is, and which unit of the row it is.
+struct GatherPlace {
+  int64_t outer, at, within;
+};
+
+// In 32 bits: where there are fewer than 2^31 units.
+template <class Int>
+__device__ __forceinline__ GatherPlace gather_place(const GatherUnits& u, Int unit) {
+  const Int place = u.by_row.quotient_as(unit), outer = u.by_count.quotient_as(place);
+  return {.outer = static_cast<int64_t>(outer),
+          .at = static_cast<int64_t>(place - outer * static_cast<Int>(u.by_count.divisor)),
+          .within = static_cast<int64_t>(unit - place * static_cast<Int>(u.by_row.divisor))};
+}
+
+// Whether it is of a row of zeros.
+__device__ __forceinline__ bool is_zero(const GatherArgs& a, int64_t row) { return a.zeros && row < 0; }
+
+// Where it begins in x.
+__device__ __forceinline__ const char* gather_from(const GatherArgs& a, const GatherUnits& u, const GatherPlace& place,
+                                                   int64_t row, int unit_bytes) {
+  return static_cast<const char*>(a.x) + place.outer * u.x_outer + row * u.x_row + place.within * unit_bytes;
+}
+
+// The same, of its number; null where it is of a row of zeros.
+template <class Int>
+__device__ __forceinline__ const char* gather_from(const GatherArgs& a, const GatherUnits& u, Int unit,
                                                    int unit_bytes) {
-  const auto place = static_cast<int64_t>(u.by_row.quotient(static_cast<uint64_t>(unit)));
-  const int64_t within = unit - place * static_cast<int64_t>(u.by_row.divisor);
-  const auto outer = static_cast<int64_t>(u.by_count.quotient(static_cast<uint64_t>(place)));
-  const int64_t row = read_index(a.index, place - outer * a.count, a.wide);
-  if (a.zeros && row < 0) return nullptr;
-  return static_cast<const char*>(a.x) + outer * u.x_outer + check_index(row, a.rows) * u.x_row + within * unit_bytes;
+  const GatherPlace place = gather_place(u, unit);
+  const int64_t row = read_index(a.index, place.at, a.wide);
+  return is_zero(a, row) ? nullptr : gather_from(a, u, place, check_index(row, a.rows), unit_bytes);
 }
 
 // A unit of n words.
-template <class Word, int n>
+template <class Word, int n, class Int = int64_t>
 __device__ __forceinline__ void gather_words(const GatherArgs& a, const GatherUnits& u) {
-  const int64_t unit = int64_t{blockIdx.x} * kGatherThreads + threadIdx.x;
-  if (unit >= u.units) return;
+  const Int unit = Int{blockIdx.x} * kGatherThreads + threadIdx.x;
+  if (unit >= static_cast<Int>(u.units)) return;
   constexpr int kBytes = sizeof(Word) * n;
   const auto* from = reinterpret_cast<const Word*>(gather_from(a, u, unit, kBytes));
-  Word* to = static_cast<Word*>(a.y) + unit * n;
+  Word* to = static_cast<Word*>(a.y) + int64_t{unit} * n;
   Word words[n];
 #pragma unroll
   for (int i = 0; i < n; ++i) words[i] = from == nullptr ? Word{} : from[i];
@@ -79,6 +100,8 @@ inline LaunchConfig gather_config(const GatherUnits& u, int per_thread = 1) {
 inline const char* needs_gather_grid(int64_t units) {
   return ceil_div(units, kGatherThreads) <= kMostRows ? nullptr : "needs at most 2^31 - 1 blocks";
 }
+
+inline bool counts_in_32_bits(int64_t units) { return units < int64_t{1} << 31; }
 
 // Units of so many bytes that accesses of `word` bytes make up, in rows that begin where these may.
 inline const char* needs_units(const GatherArgs& a, int unit_bytes, int word) {

@@ -6,13 +6,14 @@
 namespace warpsmith {
 namespace {
 
-template <class T>
+template <class T, class Int>
 __global__ void __launch_bounds__(kUpsampleThreads)
     upsample_nearest2d_naive_kernel(const __grid_constant__ UpsampleArgs a, const __grid_constant__ ImageGrid grid) {
-  const int64_t i = upsample_thread();
-  if (i >= grid.threads) return;
-  const ImagePlace at = image_place(grid, i);
-  const int64_t row = upsample_source(at.row, a.scale_h, a.h), col = upsample_source(at.col, a.scale_w, a.w);
+  const Int i = upsample_thread<Int>();
+  if (i >= static_cast<Int>(grid.threads)) return;
+  const ImagePlace<Int> at = image_place(grid, i);
+  const Int row = upsample_source(at.row, a.scale_h, static_cast<Int>(a.h)),
+            col = upsample_source(at.col, a.scale_w, static_cast<Int>(a.w));
   const T* x = static_cast<const T*>(a.from);  // [outer, h, w, inner]
   static_cast<T*>(a.to)[i] = x[((at.outer * a.h + row) * a.w + col) * a.inner + at.inner];
 }
@@ -20,7 +21,9 @@ __global__ void __launch_bounds__(kUpsampleThreads)
 void launch(const UpsampleArgs& a, cudaStream_t stream) {
   const ImageGrid grid(a.outer, a.out_h, a.out_w, a.inner);
   dispatch_image(a.dtype, [&]<class T>() {
-    warpsmith::launch<&upsample_nearest2d_naive_kernel<T>>({grid.blocks(), kUpsampleThreads}, stream, a, grid);
+    dispatch_counts(a, grid, [&]<class Int>() {
+      warpsmith::launch<&upsample_nearest2d_naive_kernel<T, Int>>({grid.blocks(), kUpsampleThreads}, stream, a, grid);
+    });
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include "device/vec.h"
 #include "host/launch.h"
+#include "host/min_max.h"
 #include "row/rows.h"
 #include "vision/upsample_nearest2d/upsample_nearest2d.h"
 
@@ -24,19 +25,22 @@ struct ImageGrid {
   unsigned blocks() const { return static_cast<unsigned>(ceil_div(threads, kUpsampleThreads)); }
 };
 
+template <class Int>
 struct ImagePlace {
-  int64_t outer, row, col, inner;
+  Int outer, row, col, inner;
 };
 
-__device__ __forceinline__ int64_t divide(int64_t& n, const FastDivide& by) {
-  const int64_t quotient = by.quotient_as(n);
-  const int64_t rest = n - quotient * static_cast<int64_t>(by.divisor);
+template <class Int>
+__device__ __forceinline__ Int divide(Int& n, const FastDivide& by) {
+  const Int quotient = by.quotient_as(n);
+  const Int rest = n - quotient * static_cast<Int>(by.divisor);
   n = quotient;
   return rest;
 }
 
-__device__ __forceinline__ ImagePlace image_place(const ImageGrid& grid, int64_t thread) {
-  ImagePlace at;
+template <class Int>
+__device__ __forceinline__ ImagePlace<Int> image_place(const ImageGrid& grid, Int thread) {
+  ImagePlace<Int> at;
   at.inner = divide(thread, grid.inner);
   at.col = divide(thread, grid.cols);
   at.row = divide(thread, grid.rows);
@@ -44,7 +48,18 @@ __device__ __forceinline__ ImagePlace image_place(const ImageGrid& grid, int64_t
   return at;
 }
 
-__device__ __forceinline__ int64_t upsample_thread() { return int64_t{blockIdx.x} * kUpsampleThreads + threadIdx.x; }
+template <class Int = int64_t>
+__device__ __forceinline__ Int upsample_thread() {
+  return static_cast<Int>(blockIdx.x) * kUpsampleThreads + static_cast<Int>(threadIdx.x);
+}
+
+// Calls body.template operator()<Int>() for what counts threads, rows and columns.
+template <class Body>
+void dispatch_counts(const UpsampleArgs& a, const ImageGrid& grid, Body&& body) {
+  constexpr int64_t kMostSize = int64_t{1} << 30, kMostThreads = (int64_t{1} << 31) - kUpsampleThreads;
+  const bool few = grid.threads <= kMostThreads && max_of(a.h, a.w, a.out_h, a.out_w) < kMostSize;
+  few ? body.template operator()<int>() : body.template operator()<int64_t>();
+}
 
 // Calls body.template operator()<T>() for an unsigned integer of the size of an element.
 template <class Body>

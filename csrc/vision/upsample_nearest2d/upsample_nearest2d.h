@@ -52,17 +52,27 @@ inline const char* needs_doubled_rows(const UpsampleArgs& a, int bytes) {
   return whole ? nullptr : "needs rows that begin at and are whole packs of 16 bytes, of x half as many";
 }
 
-// The same two functions in Python: warpsmith.vision.upsample_nearest2d.
+// The same two functions in Python: warpsmith.vision.upsample_nearest2d. In `int` where sizes are below 2^30: conversions
+// between float and 64 bits take several times as long.
 #ifdef __CUDACC__
-// Of the result's row or column, rounded as PyTorch does.
-__device__ __forceinline__ int64_t upsample_source(int64_t i, float scale, int64_t size) {
-  return min(static_cast<int64_t>(floorf(__fmul_rn(static_cast<float>(i), scale))), size - 1);
+// Rounded down, to an integer that is there whatever the scale.
+template <class Int>
+__device__ __forceinline__ Int whole_number(float at) {
+  constexpr float kMost = sizeof(Int) == 4 ? 0x1p30f : 0x1p62f;
+  return static_cast<Int>(fminf(fmaxf(at, 0.0f), kMost));
 }
 
-// The first of the result's rows or columns that comes from `i` or a later one: near i / scale, and put right.
-__device__ __forceinline__ int64_t upsample_first(int64_t i, float scale, int64_t size, int64_t out_size) {
+// Of the result's row or column, rounded as PyTorch does.
+template <class Int>
+__device__ __forceinline__ Int upsample_source(Int i, float scale, Int size) {
+  return min(whole_number<Int>(__fmul_rn(static_cast<float>(i), scale)), size - 1);
+}
+
+// The first of the result's rows or columns that comes from `i` or a later one: near i times 1 / scale, and put right.
+template <class Int>
+__device__ __forceinline__ Int upsample_first(Int i, float scale, float inverse, Int size, Int out_size) {
   if (i >= size) return out_size;
-  int64_t first = min(max(static_cast<int64_t>(ceilf(static_cast<float>(i) / scale)), int64_t{0}), out_size);
+  Int first = min(whole_number<Int>(ceilf(static_cast<float>(i) * inverse)), out_size);
   while (first > 0 && upsample_source(first - 1, scale, size) >= i) --first;
   while (first < out_size && upsample_source(first, scale, size) < i) ++first;
   return first;

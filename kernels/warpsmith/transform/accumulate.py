@@ -18,8 +18,9 @@ from warpsmith.transform import indices
 
 #: Of so many indices at most, blocks find those of their row by themselves.
 MOST_SCANNED = 2048
-#: Terms of 16 bits up to which atomics suit, where `scan` or `sorted` could add them in order.
-MOST_NARROW_ATOMICS = 1 << 22
+#: Terms of 16 bits up to which atomics suit where `sorted` could add them in order; and where
+#: `scan` could: these, and so many more for each index.
+MOST_NARROW_ATOMICS, FEW_NARROW_ATOMICS, NARROW_ATOMICS_OF_LOOK = 1 << 22, 1 << 17, 1 << 8
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -229,8 +230,10 @@ def _ladder(operands: _Operands, seeds: Mapping[str, str] | None = None) -> tupl
         return None if count > MOST_SCANNED else "few indices, for which a sort takes longer"
 
     def narrow(call: Any) -> str | None:
-        terms, *_ = operands(call)
-        if terms.element_size() > 2 or terms.numel() <= MOST_NARROW_ATOMICS:
+        terms, count, *_ = operands(call)
+        few = FEW_NARROW_ATOMICS + NARROW_ATOMICS_OF_LOOK * count
+        most = few if count <= MOST_SCANNED else MOST_NARROW_ATOMICS
+        if terms.element_size() > 2 or terms.numel() <= most:
             return None
         return "many values of 16 bits, which are added in order sooner"
 

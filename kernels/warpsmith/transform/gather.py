@@ -125,7 +125,7 @@ def _conditions(operands: _Operands) -> Callable[..., Any]:
     """
 
     def needs(
-        unit: int, word: int, scales: bool, scales_fp8: bool = True
+        unit: int, word: int, scales: bool, scales_fp8: bool = True, counts_in_32_bits: bool = False
     ) -> Callable[[Any], str | None]:
         """Of units of so many bytes in words of so many; of 0, of the values."""
 
@@ -143,7 +143,10 @@ def _conditions(operands: _Operands) -> Callable[..., Any]:
                 whole = whole and all(s * size % word == 0 for s in strides)
                 if not whole or address(x) % word:
                     return "needs rows of whole accesses, aligned"
-            blocks = -(-outer * count * inner * size // ((unit or size) * _THREADS))
+            units = outer * count * inner * size // (unit or size)
+            if counts_in_32_bits:
+                return None if units <= MOST_ROWS else "needs less than 2^31 packs"
+            blocks = -(-units // _THREADS)
             return None if blocks <= MOST_ROWS else "needs at most 2^31 - 1 blocks"
 
         return why
@@ -203,7 +206,7 @@ def _ladder(operands: _Operands, dtypes: tuple[str, ...], seed: str = "") -> tup
             width=PACK,
             pack=True,
             technique="stream",
-            when=needs(16, 16, True, scales_fp8=False),
+            when=needs(16, 16, True, scales_fp8=False, counts_in_32_bits=True),
             suits=many,
         ),
     )

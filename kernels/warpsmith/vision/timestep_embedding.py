@@ -12,6 +12,7 @@ from warpsmith.core.catalogue import DTYPE_NAMES, PACK, Bad, Cost, Op, Rung, Sam
 from warpsmith.spec.checks import shape_text
 from warpsmith.spec.kept import kept
 from warpsmith.spec.layout import address
+from warpsmith.spec.rows import MOST_ROWS
 from warpsmith.vision.steps import check_steps, rows_of, steps
 
 STEPS = 1000
@@ -38,9 +39,9 @@ def _needs_packs(table: Tensor, t: Tensor) -> str | None:
     read_as_it_is = table.stride(1) == 1 or dim == 1
     pitch = table.stride(0) if read_as_it_is else dim
     start = address(table) if read_as_it_is or table.is_contiguous() else 0
-    if dim % width == 0 and (steps_ == 1 or pitch % width == 0) and start % 16 == 0:
-        return None
-    return "needs rows of the table in packs of 16 bytes"
+    if dim % width or (steps_ != 1 and pitch % width) or start % 16:
+        return "needs rows of the table in packs of 16 bytes"
+    return None if t.shape[0] * (dim // width) <= MOST_ROWS else "needs less than 2^31 packs"
 
 
 def _bytes(table: Tensor, t: Tensor) -> int:

@@ -21,6 +21,8 @@ from warpsmith.vision import upsample_nearest2d_cases as cases
 ALL = ("f32", "f16", "bf16", "e4m3", "e5m2", "i8", "i32")
 #: What `needs_rows` reads in one access: half a pack of x, a whole one of a gradient.
 HALF, WHOLE = 8, 16
+#: Of the rung `images`: those of a thread, and the threads below which it does not suit.
+_IMAGES, _LEAST_THREADS = 4, 1 << 18
 
 
 # --- layout, as csrc/vision/upsample_nearest2d has it ---------------------------------------------
@@ -65,6 +67,7 @@ def sources(factor: float, size: int, out_size: int, device: torch.device) -> Te
 
 @dataclass(frozen=True)
 class Images:
+    outer: int
     inner: int
     height: int
     width: int
@@ -83,9 +86,10 @@ class Images:
         twice = tuple(out) == (2 * size[0], 2 * size[1]) and scales == (0.5, 0.5)
         last = channels_last(x)
         start = address(x) if last or x.is_contiguous() else 0  # a copy is aligned
-        inner = x.shape[1] if last else 1
+        n, c = x.shape[:2]
+        outer, inner = (n, c) if last else (n * c, 1)
         (h, w), (out_h, out_w) = size, out
-        return Images(inner, h, w, out_h, out_w, twice, start, x.element_size())
+        return Images(outer, inner, h, w, out_h, out_w, twice, start, x.element_size())
 
     def needs_channel_packs(self) -> str | None:
         if self.inner % (16 // self.itemsize) == 0 and self.address % 16 == 0:
@@ -104,6 +108,13 @@ class Images:
         if self.out_width % (16 // self.itemsize) == 0 and self.address % read == 0:
             return None
         return "needs rows that begin at and are whole packs of 16 bytes, of x half as many"
+
+    def fill_threads(self) -> str | None:
+        """Whether threads of several images each are many."""
+        threads = -(-self.outer // _IMAGES) * self.height * self.width * self.inner
+        if self.outer >= _IMAGES and threads >= _LEAST_THREADS:
+            return None
+        return "few values, for which a thread each is faster"
 
 
 Ask = Callable[[Images], "str | None"]
@@ -273,6 +284,13 @@ upsample_backward_op = catalogue.add(
         eager=_eager_backward,
         ladder=(
             Rung("naive", "a value of x to a thread, no atomics"),
+            Rung(
+                "images",
+                "values of four images to a thread, looked for once",
+                technique="images",
+                suits=_of_backward(Images.fill_threads),
+                unproven=True,
+            ),
             _packed(
                 "pack",
                 "a pack of channels to a thread",
