@@ -3,7 +3,7 @@
 // sums are those of f32 already.
 #pragma once
 
-#include "device/convert.h"
+#include "gemm/fp8_pair.cuh"
 #include "gemm/mma_tile.cuh"
 
 namespace warpsmith {
@@ -14,8 +14,9 @@ inline constexpr bool kCoarseFp8Sums = __CUDA_ARCH__ == 890;
 inline constexpr bool kCoarseFp8Sums = false;
 #endif
 
-// In place of WarpSums while a tile is multiplied; `sums` has the result once finish() was called.
-template <class Q, class Acc, class Tile, bool coarse = kCoarseFp8Sums && kIsFp8<Q>>
+// In place of WarpSums while a tile is multiplied; `sums` has the result once finish() was called. Q: int8_t or
+// Fp8Products.
+template <class Q, class Acc, class Tile, bool coarse = kCoarseFp8Sums && kAreFp8<Q>>
 struct PromotedSums {
   WarpSums<Q, Acc, Tile> sums;
 

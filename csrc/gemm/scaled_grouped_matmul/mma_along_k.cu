@@ -9,7 +9,7 @@
 namespace warpsmith {
 namespace {
 
-template <class Q, class Config>
+template <class Products, class Config>
 __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     scaled_grouped_matmul_mma_along_k_kernel(const ScaledGroupedArgs p) {
   using Tile = typename Config::Tile;
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     SpanCopy<typename Config::TileA, Config::threads> copy_x(in_pairs(p.x, 0), p.m, tile.block.m(), first, end);
     SpanCopy<typename Config::TileB, Config::threads> copy_w(in_pairs(p.w, 0), p.n, tile.block.n(), first, end);
     const int64_t depth = ceil_div(end - first / 16 * 16, 2);
-    PromotedSums<Q, float, Tile> promoted;
+    PromotedSums<Products, float, Tile> promoted;
     multiply_copies<Config, uint16_t>(promoted, ring, copy_x, copy_w, depth, WarpPlace<Tile>());
     promoted.finish();
     store_scaled(promoted.sums, p, tile, tile.group * p.m);
@@ -28,15 +28,14 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
 
 const char* takes(const ScaledGroupedArgs& p) {
   if (const char* reason = needs_along_k(p)) return reason;
-  if (const char* reason = needs_one_dtype(p)) return reason;
   if (const char* reason = needs_operand_packs_16(p)) return reason;
   return needs_countable_tiles(p);
 }
 
 void launch(const ScaledGroupedArgs& p, cudaStream_t stream) {
   using Config = MmaConfig<ScaledManyRows, Along::k, Along::k>;
-  dispatch_fp8(p.dtype, [&]<class Q>() {
-    launch_groups<&scaled_grouped_matmul_mma_along_k_kernel<Q, Config>, Config>(p, stream);
+  dispatch_formats(p, [&]<class QX, class QW>() {
+    launch_groups<&scaled_grouped_matmul_mma_along_k_kernel<Fp8Products<QX, QW>, Config>, Config>(p, stream);
   });
 }
 

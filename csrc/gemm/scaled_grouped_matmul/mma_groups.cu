@@ -9,14 +9,14 @@
 namespace warpsmith {
 namespace {
 
-template <class Q, class Config>
+template <class Products, class Config>
 __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
     scaled_grouped_matmul_mma_groups_kernel(const ScaledGroupedArgs p) {
   using Tile = typename Config::Tile;
   extern __shared__ __align__(128) uint4 ring[];
   for_each_group_tile<Config, false>(p.groups, p.m, p.n, [&](const GroupTile<Tile>& tile) {
     const Matrix x = in_pairs(p.x, tile.span.first * p.x.ld), w = in_pairs(p.w, tile.group * p.w.batch);
-    PromotedSums<Q, float, Tile> promoted;
+    PromotedSums<Products, float, Tile> promoted;
     multiply_tile<Config, uint16_t>(promoted, ring, {x, w, tile.m, tile.n, 0, p.k / 2}, tile.block, WarpPlace<Tile>());
     promoted.finish();
     store_scaled(promoted.sums, p, tile, tile.span.first);
@@ -25,7 +25,6 @@ __global__ void __launch_bounds__(Config::threads, Config::Tile::blocks)
 
 const char* takes(const ScaledGroupedArgs& p) {
   if (const char* reason = needs_rows(p)) return reason;
-  if (const char* reason = needs_one_dtype(p)) return reason;
   if (const char* reason = needs_few_groups(p.groups)) return reason;
   if (p.w.order != Order::columns) return "needs w column-major";
   if (const char* reason = needs_operand_packs_16(p)) return reason;
@@ -33,10 +32,10 @@ const char* takes(const ScaledGroupedArgs& p) {
 }
 
 void launch(const ScaledGroupedArgs& p, cudaStream_t stream) {
-  dispatch_fp8(p.dtype, [&]<class Q>() {
+  dispatch_formats(p, [&]<class QX, class QW>() {
     choose_group_tile<ScaledFewRows, ScaledManyRows>(p, [&]<class Tile>() {
       using Config = MmaConfig<Tile, Along::k, Along::k>;
-      launch_groups<&scaled_grouped_matmul_mma_groups_kernel<Q, Config>, Config>(p, stream);
+      launch_groups<&scaled_grouped_matmul_mma_groups_kernel<Fp8Products<QX, QW>, Config>, Config>(p, stream);
     });
   });
 }

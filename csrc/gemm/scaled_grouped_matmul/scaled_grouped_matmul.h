@@ -29,10 +29,6 @@ struct ScaledGroupedArgs {
   int sm, sm_count;
 };
 
-inline const char* needs_one_dtype(const ScaledGroupedArgs& p) {
-  return p.dtype == p.dtype_w ? nullptr : "takes operands of one dtype";
-}
-
 inline const char* needs_operand_packs_16(const ScaledGroupedArgs& p) {
   const bool whole = in_packs(p.x, p.m, p.k, p.dtype, 16) && in_packs(p.w, p.k, p.n, p.dtype_w, 16);
   return whole ? nullptr : "needs x and w in packs of 16 bytes";

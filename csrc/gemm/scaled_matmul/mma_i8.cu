@@ -8,7 +8,12 @@
 namespace warpsmith {
 namespace {
 
-const char* takes(const ScaledMatmulArgs& p) { return p.dtype == Dtype::i8 ? needs_scaled_mma(p) : "takes i8"; }
+const char* takes(const ScaledMatmulArgs& p) {
+  if (p.dtype != Dtype::i8) return "takes i8";
+  if (const char* reason = needs_scaled_mma(p)) return reason;
+  if (const char* reason = needs_scales_of_all_k(p)) return reason;
+  return needs_countable_sums(p);
+}
 
 void launch(const ScaledMatmulArgs& p, cudaStream_t stream) {
   dispatch_out(p.out, [&]<class Out>() {

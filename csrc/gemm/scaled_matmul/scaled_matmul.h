@@ -40,18 +40,23 @@ inline const char* needs_countable_sums(const ScaledMatmulArgs& p) {
 
 // What the rungs by mma.sync take.
 inline const char* needs_scaled_mma(const ScaledMatmulArgs& p) {
-  if (p.dtype != p.dtype_b) return "takes operands of one dtype";
-  if (p.blocks) return "takes no scales of blocks";
   if (p.a.order != Order::rows || p.b.order != Order::columns) return "needs a row-major and b column-major";
   const bool whole = in_packs(p.a, p.m, p.k, p.dtype, 16) && in_packs(p.b, p.k, p.n, p.dtype, 16);
-  if (!whole) return "needs a and b in packs of 16 bytes";
-  return p.dtype == Dtype::i8 ? needs_countable_sums(p) : nullptr;
+  return whole ? nullptr : "needs a and b in packs of 16 bytes";
+}
+
+// Of the rungs of int8, whose sums are scaled once.
+inline const char* needs_scales_of_all_k(const ScaledMatmulArgs& p) {
+  return p.blocks ? "takes no scales of blocks" : nullptr;
 }
 
 // The result of a product that e4m3 and e5m2 share the code of: the call's `out` says which.
 struct EitherFp8 {
   uint8_t bits;
 };
+
+// In place of the type of the result, of a kernel that has code for all of them.
+struct AnyOut {};
 
 // Calls body.template operator()<Out>() for the dtype of the result.
 template <class Body>

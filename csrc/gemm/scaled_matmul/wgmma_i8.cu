@@ -16,7 +16,7 @@ namespace {
 const char* takes(const ScaledMatmulArgs& p) {
   if (p.dtype != Dtype::i8) return "takes i8";
   if (const char* reason = needs_scaled_wgmma(p)) return reason;
-  if (p.blocks) return "takes no scales of blocks";
+  if (const char* reason = needs_scales_of_all_k(p)) return reason;
   return needs_countable_sums(p);
 }
 

@@ -115,19 +115,6 @@ def _needs_w_column_major(p: GroupedProblem) -> str | None:
     return "needs w column-major" if p.w.by_rows else None
 
 
-def _when_mma(kind: Check, *needs: Check) -> Condition:
-    of_kind, rest = condition(kind), condition(*needs)
-
-    def when(x: Tensor, w: Tensor, offs: Tensor) -> str | None:
-        if grouped_problem(x, w, offs).empty:
-            return None
-        if why := of_kind(x, w, offs):
-            return why
-        return "takes operands of one dtype" if x.dtype != w.dtype else rest(x, w, offs)
-
-    return when
-
-
 def _when_wgmma(kind: Check) -> Condition:
     of_kind, capable = condition(kind), condition(wgmma=True)
     rest = condition(
@@ -160,11 +147,11 @@ _LADDER = (
     Rung("naive", "a thread per element, any layout", dtypes=FP8, suits=_suits_naive),
     Rung(
         "mma_groups",
-        "tensor cores, m16n8k32 of fp8: blocks that walk the tiles of all groups",
+        "tensor cores, m16n8k32 of either format: blocks that walk the tiles of all groups",
         dtypes=FP8,
         technique="mma_groups",
         min_sm=89,
-        when=_when_mma(
+        when=condition(
             needs_rows,
             needs_few_groups,
             _needs_w_column_major,
@@ -178,7 +165,7 @@ _LADDER = (
         dtypes=FP8,
         technique="mma_along_k",
         min_sm=89,
-        when=_when_mma(needs_along_k, needs_operand_packs_16, needs_countable_tiles),
+        when=condition(needs_along_k, needs_operand_packs_16, needs_countable_tiles),
     ),
     Rung(
         "wgmma_groups",

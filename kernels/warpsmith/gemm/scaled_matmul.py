@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -178,38 +177,27 @@ def _suits_naive(a: Tensor, b: Tensor) -> str | None:
     return None if few else "the product is large"
 
 
-def _when(*needs: Callable[[Problem], str | None]) -> Condition:
-    """Of the rungs by mma.sync."""
-    of_problem = condition(needs_b_column_major, needs_operand_packs_16, *needs).of(
-        lambda a, b, *_: product(a, b)
-    )
+def _of(*checks: Callable[[Problem], str | None]) -> Condition:
+    return condition(*checks).of(lambda a, b, *_: product(a, b))
 
-    def when(
-        a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *_: Any, sm: int | None = None
-    ) -> str | None:
+
+_when_mma = _of(needs_b_column_major, needs_operand_packs_16)
+_when_wgmma = _of(needs_wgmma, needs_b_column_major, needs_lines_for_maps, needs_tiles_in_grid)
+_has_countable_sums = _of(_needs_countable_sums)
+
+
+def _of_integers(takes: Condition) -> Condition:
+    """Of the rungs of int8, beside what those of fp8 take."""
+
+    def when(a: Tensor, b: Tensor, scale_a: Tensor, *, sm: int | None = None) -> str | None:
         if 0 in (*a.shape, b.shape[1]):
             return None
-        if a.dtype != b.dtype:
-            return "takes operands of one dtype"
-        if scale_a.dim() == 2:
-            return "takes no scales of blocks"
-        return of_problem(a, b, sm=sm)
+        if why := takes(a, b, sm=sm):
+            return why
+        blocks = scale_a.dim() == 2
+        return "takes no scales of blocks" if blocks else _has_countable_sums(a, b, sm=sm)
 
     return when
-
-
-_when_wgmma = condition(
-    needs_wgmma, needs_b_column_major, needs_lines_for_maps, needs_tiles_in_grid
-).of(lambda a, b, *_: product(a, b))
-_has_countable_sums = condition(_needs_countable_sums).of(lambda a, b, *_: product(a, b))
-
-
-def _when_wgmma_i8(a: Tensor, b: Tensor, scale_a: Tensor, *, sm: int | None = None) -> str | None:
-    if 0 in (*a.shape, b.shape[1]):
-        return None
-    if why := _when_wgmma(a, b, sm=sm):
-        return why
-    return "takes no scales of blocks" if scale_a.dim() == 2 else _has_countable_sums(a, b, sm=sm)
 
 
 def _plan_wgmma(
@@ -248,11 +236,11 @@ _LADDER = (
     Rung("naive", "a thread per element, any layout", dtypes=_DTYPES, suits=_suits_naive),
     Rung(
         "mma_fp8",
-        "tensor cores, m16n8k32 of fp8; native on sm_89",
+        "tensor cores, m16n8k32 of either format of fp8, scales of blocks too; native on sm_89",
         dtypes=FP8,
         technique="mma",
         min_sm=89,
-        when=_when(),
+        when=_when_mma,
         seeds=_SEEDS,
     ),
     Rung(
@@ -260,7 +248,7 @@ _LADDER = (
         "tensor cores, m16n8k32 of int8",
         dtypes=("i8",),
         technique="mma",
-        when=_when(_needs_countable_sums),
+        when=_of_integers(_when_mma),
         seeds=_SEEDS,
     ),
     Rung(
@@ -279,7 +267,7 @@ _LADDER = (
         dtypes=("i8",),
         technique="wgmma_peak",
         min_sm=90,
-        when=_when_wgmma_i8,
+        when=_of_integers(_when_wgmma),
         plan=_plan_wgmma,
     ),
 )

@@ -68,10 +68,12 @@ def _other(dtype: torch.dtype) -> torch.dtype:
     return torch.float8_e5m2 if dtype == torch.float8_e4m3fn else torch.float8_e4m3fn
 
 
-def mixed(inputs: Inputs, m: int, n: int, k: int, *, blocks: bool = False) -> Call:
+def mixed(
+    inputs: Inputs, m: int, n: int, k: int, *, blocks: bool = False, out: str = "bf16"
+) -> Call:
     """b in the other format of fp8, of values that either has room for."""
     b = Inputs(_other(inputs.dtype), inputs.device, inputs.seed).plain(n, k, salt=1).t()
-    whole = (in_blocks if blocks else call)(inputs, m, n, k)
+    whole = (in_blocks if blocks else call)(inputs, m, n, k, out=out)
     return whole[0], b, *whole[2:]
 
 
@@ -175,6 +177,7 @@ def _in_blocks() -> tuple[Sample, ...]:
         sample(7, 33, 100, "f16"),
         sample(20, 136, 144, "f32"),
         sample(130, 129, 272, "bf16"),
+        sample(1, 200, 144, "f16"),
         sample(64, 392, 384, "f16"),
         sample(3, 256, 2048, "bf16"),
         sample(300, 400, 1024, "bf16", small=False),
@@ -188,16 +191,29 @@ def _in_blocks() -> tuple[Sample, ...]:
 def _mixed() -> tuple[Sample, ...]:
     """Of two formats of fp8."""
 
-    def sample(m: int, n: int, k: int, blocks: bool, small: bool = True) -> Sample:
+    def sample(
+        m: int, n: int, k: int, blocks: bool, small: bool = True, out: str = "bf16"
+    ) -> Sample:
         label = f"mixed {'blocks ' if blocks else ''}{m}x{n}x{k}"
         return Sample(
-            label, lambda i: mixed(i, m, n, k, blocks=blocks), small=small, dtypes=("e4m3", "e5m2")
+            label if out == "bf16" else f"{label} to {out}",
+            lambda i: mixed(i, m, n, k, blocks=blocks, out=out),
+            small=small,
+            dtypes=("e4m3", "e5m2"),
         )
 
     return (
         sample(7, 9, 33, False),
         sample(64, 136, 272, False),
         sample(16, 129, 144, True),
+        sample(1, 200, 400, False, out="f16"),
+        sample(33, 129, 48, False, out="f32"),
+        sample(33, 136, 208, True, out="f32"),
+        Sample(
+            "mixed 40x72x96 to e4m3",
+            lambda i: to_fp8(i, mixed(i, 40, 72, 96, out="e4m3")),
+            dtypes=("e4m3", "e5m2"),
+        ),
         sample(300, 400, 1024, False, small=False),
     )
 
