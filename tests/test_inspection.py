@@ -15,11 +15,13 @@ import pytest
 from test_command_line import run
 from warpsmith.native import (
     build,
+    csrc,
     cubins,
     finding,
     inspection,
     launches,
     libraries,
+    machine_code,
     occupancy,
     toolchain,
 )
@@ -27,6 +29,14 @@ from warpsmith.native import resource_report as resource_report_module
 from warpsmith.native.launches import Launch
 from warpsmith.native.machine_code import Code
 from warpsmith.native.resource_report import resource_report
+
+
+@pytest.fixture(autouse=True)
+def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of the libraries here are names of what a dump is said to be of."""
+    packed = machine_code.packed
+    monkeypatch.setattr(machine_code, "packed", lambda path: packed(path) if path.exists() else {})
+
 
 SYMBOL = "_ZN9warpsmith17map_stream_kernelINS_5UnaryINS_4ReluEEE6__halfLb1EEEvPT0_"
 DUMP = f"""
@@ -347,3 +357,131 @@ def test_kernels_that_a_library_holds_twice_are_counted() -> None:
     codes.append(Code("k", "80", "a"))
     codes += [Code(f"nothing{i}", "90a", "-", empty=True) for i in range(2)]
     assert resource_report_module.identical(codes) == {"90a": (1, 4), "80": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "name"),
+    [
+        (0x00000000041879F0, 0x000FE60008001818, "HGMMA.64x8"),  # x16.F32.BF16, a in shared memory
+        (0x41E00000041879F0, 0x000FE60008000818, "HGMMA.64x128"),  # x16.F32, b transposed
+        (0x62E00000041879F0, 0x000FE20008700818, "HGMMA.64x192"),  # x16.F32, both transposed
+        (0x03E00000041879F0, 0x000FE60008000018, "HGMMA.64x256"),  # x16.F16
+        (0x04E0000438187DF0, 0x000FE60008002818, "HGMMA.64x64"),  # x8.F32.TF32, a in registers
+        (0x01600000041879F3, 0x000FE2000BF00818, "QGMMA.64x96"),  # x32.F32.E4M3.E4M3
+        (0x00E0000430187DF3, 0x000FE20008701018, "QGMMA.64x64"),  # x32.F16.E5M2.E4M3, registers
+        (0x000000041C187DF1, 0x000FE60008041018, "IGMMA.64x8"),  # x32.S8.S8, registers
+        (0x02A00000041879F1, 0x000FE60008041018, "IGMMA.64x96"),
+        (0x06600000041879F1, 0x000FE20008741018, "IGMMA.64x256"),
+        (0x000000489080723C, 0x000FF000000018FF, "HMMA"),  # .16816.F32
+        (0x0000002824047237, 0x000FF000000018FF, "IMMA"),  # .16832.S8.S8
+        (0x00000A00FF017B82, 0x000FE20000000800, ""),  # LDC
+    ],
+)
+def test_instructions_of_tensor_cores_are_known(low: int, high: int, name: str) -> None:
+    """As nvdisasm says of these."""
+    code = b"".join(word.to_bytes(8, "little") for word in (0, 0, low, high))
+    assert machine_code.products(code) == ({name} if name else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "wanted"),
+    [
+        ("k_wgmma_kernel<C<bf16, WgmmaTile{128, 256, 2}>>", {"HGMMA.64x256"}, None),
+        ("k_wgmma_kernel<C<bf16, WgmmaTile{128, 256, 2}>>", {"HGMMA.64x256", "HGMMA.64x8"}, None),
+        ("k_wgmma_kernel<C<bf16, WgmmaTile{128, 256, 2}>>", {"HGMMA.64x128"}, "HGMMA.64x256"),
+        ("k_wgmma_kernel<C<f16, WgmmaTile{64, 16, 1}>>", {"HGMMA.64x160"}, "HGMMA.64x16"),
+        ("k_wgmma_kernel<C<e4m3, e5m2, WgmmaTile{128, 64, 1}>>", {"HGMMA.64x64"}, "QGMMA.64x64"),
+        ("k_wgmma_kernel<C<i8, i8, WgmmaTile{128, 64, 1}>>", {"IGMMA.64x64"}, None),
+        ("k_wgmma_kernel<QuantizedWgmma<f16, 4, 32, true, 1>>", {"HGMMA.64x32"}, None),
+        ("wgmma_kernel<Case<WgmmaKind<e5m2, e4m3, f16>, 24, F{}>>", {"QGMMA.64x16"}, "QGMMA.64x24"),
+        ("matmul_wgmma_tma_kernel<WgmmaConfig<bf16, Plan>>", {"HGMMA.64x128"}, None),
+        ("matmul_wgmma_tma_kernel<WgmmaConfig<bf16, Plan>>", {"HGMMA.64x128", "HMMA"}, "HGMMA.64x"),
+        ("matmul_wgmma_tma_kernel<WgmmaConfig<bf16, Plan>>", set(), "HGMMA.64x"),
+        ("scaled_matmul_sum_slices_kernel<bf16, 1>", set(), None),
+        ("matmul_mma_kernel<C<bf16>>", {"HMMA"}, None),
+    ],
+)
+def test_kernels_by_wgmma_have_the_instruction_of_their_tile(
+    name: str, found: set[str], wanted: str | None
+) -> None:
+    said = resource_report_module.wrong_products(name, found)
+    got = ", ".join(sorted(found)) or "no products"
+    assert said == (wanted and f"expected {wanted} and no mma.sync, got {got}")
+
+
+def test_resource_report_holds_kernels_by_wgmma_against_their_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    symbol = "_ZN9warpsmith19matmul_wgmma_kernelI13__nv_bfloat16EEvPT_"
+    dump = DUMP.replace(SYMBOL, symbol).replace("STACK:24", "STACK:0").replace("LOCAL:8", "LOCAL:0")
+    codes = [
+        Code(symbol, "80", "a", empty=True),
+        Code(symbol, "90a", "b", products=frozenset({"HMMA"})),
+    ]
+    monkeypatch.setattr(cubins, "cuobjdump", lambda *arguments, **options: dump)
+    monkeypatch.setattr(machine_code, "read", lambda *arguments: codes)
+    assert resource_report([tmp_path / "warpsmith_gemm_matmul.so"]).problems == [
+        "matmul_wgmma_kernel<bf16> (sm_90a): expected HGMMA.64x and no mma.sync, got HMMA"
+    ]
+
+
+def test_machine_code_is_measured_by_architecture(tmp_path: Path) -> None:
+    nvcc = toolchain.find_nvcc()
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    source, made = tmp_path / "probe.cu", tmp_path / "probe.o"
+    source.write_text(KERNEL)
+    flags = ["--compress-mode=size", *toolchain.gencode(["80", "90a"])]
+    subprocess.run([nvcc, *flags, "-c", source, "-o", made], check=True)
+    found = machine_code.packed(made)
+    (section,) = (s for s in machine_code._sections(made.read_bytes()) if s.name == ".nv_fatbin")
+    assert set(found) == {80, 90}
+    assert min(found.values()) > 500
+    assert sum(found.values()) + 16 == section.size  # the container's own header
+
+
+def test_libraries_are_held_against_what_their_family_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = {
+        "transform/rope": {80: 7 << 20, 90: 1 << 20},
+        "vision/nms": {90: 1 << 20},
+        "gemm/matmul": {80: 99 << 20},
+    }
+    files = [tmp_path / libraries.file_name(library) for library in packed]
+    for file, size in zip(files, (10 << 20, 1 << 20, 100 << 20), strict=True):
+        with file.open("w") as opened:
+            opened.truncate(size)
+    by_file = dict(zip(files, packed.values(), strict=True))
+    monkeypatch.setattr(machine_code, "packed", lambda file: by_file[file])
+    count = sum(len(libraries.of_family(family)) for family in ("transform", "vision"))
+    line = f"transform and vision: 4.00 MiB for sm_90a, of at most 4, in 2 of {count} libraries"
+    assert resource_report_module.sizes(files) == ([line], [])
+    by_file[files[0]][80] -= 1 << 20
+    line = line.replace("4.00", "5.00")
+    assert resource_report_module.sizes(files) == ([], [line])
+
+
+def test_every_family_has_a_size_that_it_may_have() -> None:
+    named = [family for families in resource_report_module.MOST_MIB for family in families]
+    assert sorted([*named, libraries.SELFTEST]) == sorted(libraries.FAMILIES)
+
+
+def test_logs_say_how_long_files_took(tmp_path: Path) -> None:
+    source = csrc.CSRC / "norm" / "rms_norm" / "pack.cu"
+    step = build.Step(source, ("echo", "warpsmith took 9 s\n"), "key", lambda: "key", 0)
+    ((seconds, file),) = build.seconds_of(step._make(tmp_path / "pack.o"))
+    assert file == "norm/rms_norm/pack.cu"
+    assert 0 <= seconds < 9
+
+
+def test_files_that_compile_long_are_told_of() -> None:
+    took = [(3.2, "a.cu"), (61.4, "b.cu"), (75.0, "c.cu"), (75.0, "c.cu")]
+    longest = "c.cu: 75 s to compile, the longest"
+    assert resource_report_module.slow(took, 3) == [longest]
+    too_long = [
+        f"{file}: {seconds} s to compile, of at most 60"
+        for file, seconds in (("c.cu", 75), ("b.cu", 61))
+    ]
+    assert resource_report_module.slow(took, 1) == [longest, *too_long]
+    assert resource_report_module.slow([], 1) == []

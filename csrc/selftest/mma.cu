@@ -1,7 +1,8 @@
-// device/ptx/mma.h: every product against the plain sum, of whole numbers that every format and accumulator holds; what
-// the accumulator starts from; NaN and infinity; the rounding to TF32. fp8 passes without running below sm_89.
+// device/ptx/mma.h, mma_formats.h: every product against the plain sum, of whole numbers that every format and accumulator
+// holds; what the accumulator starts from; NaN and infinity; the rounding to TF32. fp8 passes without running below sm_89.
 #include "device/ptx/convert.h"
 #include "device/ptx/mma.h"
+#include "device/ptx/mma_formats.h"
 
 #include <cmath>
 #include <limits>
@@ -69,20 +70,42 @@ struct Bytes {
   }
 };
 
-template <class T>
+template <class A, class B>
 struct Fp8 {
   using Accumulator = float;
   static constexpr int per_word = 4;
-  static constexpr std::string_view name = format_of<T>().name;
-  static uint32_t encode(float value) { return encode_reference(format_of<T>(), value); }
+  static constexpr std::string_view name = format_of<A>().name, name_b = format_of<B>().name;
+  static uint32_t encode(float value) { return encode_reference(format_of<A>(), value); }
+  static uint32_t encode_b(float value) { return encode_reference(format_of<B>(), value); }
   __device__ static void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    if constexpr (std::is_same_v<T, e4m3>) {
+    constexpr bool a_e4m3 = std::is_same_v<A, e4m3>, b_e4m3 = std::is_same_v<B, e4m3>;
+    if constexpr (a_e4m3 && b_e4m3) {
       ptx::mma_m16n8k32_e4m3(d, a, b);
+    } else if constexpr (a_e4m3) {
+      ptx::mma_m16n8k32_e4m3_e5m2(d, a, b);
+    } else if constexpr (b_e4m3) {
+      ptx::mma_m16n8k32_e5m2_e4m3(d, a, b);
     } else {
       ptx::mma_m16n8k32_e5m2(d, a, b);
     }
   }
 };
+
+// Where b is of another format than a.
+template <class Product>
+concept HasFormatOfB = requires { Product::name_b; };
+
+template <class Product>
+constexpr std::string_view name_of_b() {
+  if constexpr (HasFormatOfB<Product>) return Product::name_b;
+  return Product::name;
+}
+
+template <class Product>
+uint32_t encode_value_of_b(float value) {
+  if constexpr (HasFormatOfB<Product>) return Product::encode_b(value);
+  return Product::encode(value);
+}
 
 // One warp: d[16, 8] += a[16, k] b[k, 8], with b by columns.
 template <class Product>
@@ -98,11 +121,11 @@ __global__ void mma_kernel(typename Product::Accumulator* d, const uint32_t* a, 
 }
 
 template <class Product>
-std::vector<uint32_t> encode(const std::vector<float>& values) {
+std::vector<uint32_t> encode(const std::vector<float>& values, uint32_t (*value_of)(float)) {
   constexpr int kBits = 32 / Product::per_word;
   std::vector<uint32_t> words(values.size() / Product::per_word);
   for (size_t i = 0; i < values.size(); ++i) {
-    words[i / Product::per_word] |= Product::encode(values[i]) << (i % Product::per_word * kBits);
+    words[i / Product::per_word] |= value_of(values[i]) << (i % Product::per_word * kBits);
   }
   return words;
 }
@@ -121,10 +144,11 @@ std::string check_values(std::string_view kind, const std::vector<float>& a, con
     }
   }
   DeviceArray<Accumulator> d(start);
-  DeviceArray<uint32_t> a_words(encode<Product>(a)), b_words(encode<Product>(b));
+  DeviceArray<uint32_t> a_words(encode<Product>(a, Product::encode)),
+      b_words(encode<Product>(b, encode_value_of_b<Product>));
   warpsmith::launch<&mma_kernel<Product>>({1, kWarp}, kStream, d.data(), static_cast<const uint32_t*>(a_words.data()),
                                           static_cast<const uint32_t*>(b_words.data()));
-  return compare(text("mma of ", Product::name, ", ", kind), expected, d.values(),
+  return compare(text("mma of ", Product::name, " and ", name_of_b<Product>(), ", ", kind), expected, d.values(),
                  [](size_t i) { return text("row ", i / kN, ", column ", i % kN); });
 }
 
@@ -143,8 +167,8 @@ std::string check() {
       // Row 3 becomes NaN, column 5 infinite or NaN; the others are as before. e4m3 has no infinity; it becomes NaN.
       std::vector<float> with_nan = a, with_infinity = b;
       with_nan[3 * kK + kK / 2] = std::numeric_limits<float>::quiet_NaN();
-      with_infinity[5 * kK + 1] =
-          Product::name == "e4m3" ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+      with_infinity[5 * kK + 1] = name_of_b<Product>() == "e4m3" ? std::numeric_limits<float>::quiet_NaN()
+                                                                 : std::numeric_limits<float>::infinity();
       return check_values<Product>("not all finite", with_nan, with_infinity, start);
     }
     return "";
@@ -152,9 +176,9 @@ std::string check() {
   return first_failure([&] { return check_values<Product>("whole numbers", a, b, start); }, not_finite);
 }
 
-template <class T>
+template <class A, class B>
 std::string check_fp8() {
-  return device_info(current_device()).sm < kFp8Sm ? "" : check<Fp8<T>>();
+  return device_info(current_device()).sm < kFp8Sm ? "" : check<Fp8<A, B>>();
 }
 
 __global__ void tf32_kernel(uint32_t* to, const float* from, int n) {
@@ -185,7 +209,8 @@ std::string check_rounding() {
 
 std::string run() {
   return first_failure(check<Halves<f16>>, check<Halves<bf16>>, check<HalvesInHalf>, check<Tf32>, check<Bytes>,
-                       check_fp8<e4m3>, check_fp8<e5m2>, check_rounding);
+                       check_fp8<e4m3, e4m3>, check_fp8<e5m2, e5m2>, check_fp8<e4m3, e5m2>, check_fp8<e5m2, e4m3>,
+                       check_rounding);
 }
 
 const SelfTestEntry entered{"mma", run};

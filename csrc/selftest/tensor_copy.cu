@@ -1,6 +1,6 @@
 // device/ptx/tma.h and host/tensor_map.h: boxes of a matrix, swizzled, inside it and across its edges; of tensors of one to
 // five dimensions and of every element size; rounding to TF32 on the way; halves of a box from either block of a cluster
-// to both. Passes without running below sm_90.
+// to both, with a policy and without; maps that were kept. Passes without running below sm_90.
 #include "device/ptx/tma.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "device/cluster.h"
+#include "device/ptx/tensor_store.h"
 #include "host/tensor_map.h"
 #include "selftest/selftest.h"
 
@@ -40,6 +41,7 @@ __global__ void tensor_load_kernel([[maybe_unused]] uint32_t* to,
 
 // Every block of a cluster of two sends a half of each of two boxes to both. It refills the ring of one slot when both
 // have read it.
+template <bool with_policy>
 __global__ void tensor_multicast_kernel([[maybe_unused]] uint32_t* to,
                                         [[maybe_unused]] const __grid_constant__ CUtensorMap map,
                                         [[maybe_unused]] int half_rows, [[maybe_unused]] int half_bytes) {
@@ -58,8 +60,14 @@ __global__ void tensor_multicast_kernel([[maybe_unused]] uint32_t* to,
     if (threadIdx.x == 0) {
       if (round > 0) ptx::mbarrier_wait_cluster(&empty, (round - 1) % 2);
       ptx::mbarrier_arrive_expect(&full, kBlocks * half_bytes);
-      ptx::tensor_load_multicast(box + rank * half_bytes / 4, &map, {(kBlocks * round + rank) * half_rows, 0}, &full,
-                                 (1 << kBlocks) - 1);
+      const int corner[] = {(kBlocks * round + rank) * half_rows, 0};
+      uint32_t* half = box + rank * half_bytes / 4;
+      constexpr uint16_t kAll = (1 << kBlocks) - 1;
+      if constexpr (with_policy) {
+        ptx::tensor_load_multicast(half, &map, corner, &full, kAll, ptx::policy_evict_first());
+      } else {
+        ptx::tensor_load_multicast(half, &map, corner, &full, kAll);
+      }
     }
     ptx::mbarrier_wait(&full, round % 2);
     for (int i = threadIdx.x; i < words; i += blockDim.x) to[(blockIdx.x * kRounds + round) * words + i] = box[i];
@@ -130,12 +138,10 @@ std::vector<T> expected_box(const std::vector<T>& values, const MappedMatrix& x,
   return box;
 }
 
-// Bits of values: uint32_t or uint16_t, but for those that are `ignored`.
+// Of the matrix at x.data. Bits of values: uint32_t or uint16_t, but for those that are `ignored`.
 template <class T>
-std::string check_box(const char* what, const std::vector<T>& values, const std::vector<T>& arriving, MappedMatrix x,
-                      int row, int col, T ignored = 0) {
-  DeviceArray<T> from(values);
-  x.data = from.data();
+std::string check_map(std::string_view what, const std::vector<T>& arriving, const MappedMatrix& x, int row, int col,
+                      T ignored = 0) {
   const int bytes = x.box_rows * x.box_cols * static_cast<int>(sizeof(T));
   DeviceArray<T> to(bytes / sizeof(T));
   warpsmith::launch<&tensor_load_kernel>({1, kThreads}, kStream, reinterpret_cast<uint32_t*>(to.data()), tensor_map(x),
@@ -145,6 +151,14 @@ std::string check_box(const char* what, const std::vector<T>& values, const std:
       expected_box(arriving, x, row, col), to.values(),
       [&](size_t i) { return text("row ", i / x.box_cols, ", place ", i % x.box_cols); },
       [&](T a, T b) { return ((a ^ b) & static_cast<T>(~ignored)) == 0; });
+}
+
+template <class T>
+std::string check_box(std::string_view what, const std::vector<T>& values, const std::vector<T>& arriving,
+                      MappedMatrix x, int row, int col, T ignored = 0) {
+  DeviceArray<T> from(values);
+  x.data = from.data();
+  return check_map(what, arriving, x, row, col, ignored);
 }
 
 template <class T>
@@ -292,6 +306,7 @@ std::string check_tf32_nan() {
                  seen, [](size_t i) { return text("value ", i); });
 }
 
+template <bool with_policy>
 std::string check_multicast() {
   constexpr int kHalf = 32, kCols = 32, kClusters = 3, kBlocks = 2 * kClusters;
   const std::vector<uint32_t> values = numbered<uint32_t>(4 * kHalf * kCols);
@@ -305,16 +320,38 @@ std::string check_multicast() {
                  .box_cols = kCols};
   LaunchConfig config{kBlocks, kThreads};
   config.cluster = 2;
-  warpsmith::launch<&tensor_multicast_kernel>(config, kStream, to.data(), tensor_map(x), kHalf,
-                                              kHalf * kCols * static_cast<int>(sizeof(float)));
+  warpsmith::launch<&tensor_multicast_kernel<with_policy>>(config, kStream, to.data(), tensor_map(x), kHalf,
+                                                           kHalf * kCols * static_cast<int>(sizeof(float)));
   MappedMatrix all = x;
   all.box_rows = 4 * kHalf;
   const std::vector<uint32_t> once = expected_box(values, all, 0, 0);
   std::vector<uint32_t> expected;
   for (int block = 0; block < kBlocks; ++block) expected.insert(expected.end(), once.begin(), once.end());
-  return compare("tensor_load_multicast", expected, to.values(), [&](size_t i) {
-    return text("block ", i / once.size(), ", row ", i % once.size() / kCols, ", place ", i % kCols);
-  });
+  return compare(with_policy ? "tensor_load_multicast with a policy" : "tensor_load_multicast", expected, to.values(),
+                 [&](size_t i) {
+                   return text("block ", i / once.size(), ", row ", i % once.size() / kCols, ", place ", i % kCols);
+                 });
+}
+
+// Matrices of one memory, of as many shapes as are kept and more: asked for again, each gets its own map.
+std::string check_kept() {
+  constexpr int kMost = 11, kCols = 32;
+  const std::vector<uint32_t> values = numbered<uint32_t>(kMost * kCols);
+  DeviceArray<uint32_t> from(values);
+  const MappedMatrix all{.data = from.data(),
+                         .type = tensor_map_type(Dtype::i32),
+                         .rows = 1,
+                         .cols = kCols,
+                         .ld = kCols,
+                         .box_rows = kMost,
+                         .box_cols = kCols};
+  for (const int rows : {1, 2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 11, 1, 10, 2}) {
+    MappedMatrix x = all;
+    x.rows = rows;
+    const std::string failure = check_map(text("the first ", rows, " rows"), values, x, 0, 0);
+    if (!failure.empty()) return failure;
+  }
+  return "";
 }
 
 std::string check_refusal() {
@@ -337,7 +374,8 @@ std::string run() {
   if (device_info(current_device()).sm < kLeastSm) return "";
   return first_failure([] { return check_boxes<uint32_t>("f32", tensor_map_type(Dtype::f32)); },
                        [] { return check_boxes<uint16_t>("bf16", tensor_map_type(Dtype::bf16)); }, check_ranks,
-                       check_row, check_tf32, check_tf32_nan, check_multicast, check_refusal);
+                       check_row, check_tf32, check_tf32_nan, check_multicast<false>, check_multicast<true>, check_kept,
+                       check_refusal);
 }
 
 const SelfTestEntry entered{"tensor_copy", run};

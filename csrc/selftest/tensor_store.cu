@@ -1,6 +1,7 @@
-// device/ptx/store_matrix.h, tensor_store.h and warpgroup.h: matrices from registers to swizzled boxes, plain and transposed,
-// and boxes to a matrix, inside it and across its edges, while the next ones are written; boxes added to a matrix; loads with
-// a policy; warps that hand each other work at barriers at which they only arrive. Passes without running below sm_90.
+// device/ptx/store_matrix.h, tensor_store.h and warpgroup.h: matrices from registers to swizzled boxes, one, two and four
+// at a time, plain and transposed, and boxes to a matrix, inside it and across its edges, while the next ones are written;
+// boxes of matrices and of batches of them, stored and added, of every type that is added; loads with a policy; warps that
+// hand each other work at barriers at which they only arrive. Passes without running below sm_90.
 #include "device/ptx/tensor_store.h"
 
 #include "device/cluster.h"
@@ -9,6 +10,7 @@
 #include "device/ptx/tma.h"
 #include "device/ptx/warpgroup.h"
 #include "host/tensor_map.h"
+#include "selftest/formats.h"
 #include "selftest/selftest.h"
 
 namespace warpsmith::selftest {
@@ -22,8 +24,9 @@ __host__ __device__ constexpr uint32_t value_at(int row, int col) {
   return static_cast<uint32_t>(row * 977 + col * 31) & 0x7fff;
 }
 
-// One block writes a matrix of `down` by `across` boxes, through two boxes of shared memory.
-template <bool transposed>
+// One block writes a matrix of `down` by `across` boxes, through two boxes of shared memory. An instruction has so many
+// matrices of 8 x 8.
+template <int matrices, bool transposed>
 __global__ void tensor_store_kernel([[maybe_unused]] const __grid_constant__ CUtensorMap map, [[maybe_unused]] int down,
                                     [[maybe_unused]] int across) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
@@ -36,21 +39,24 @@ __global__ void tensor_store_kernel([[maybe_unused]] const __grid_constant__ CUt
     __syncthreads();
     // Each warp has 16 rows; four matrices are 16 x 16, down before right.
     for (int j = 0; j < kBox; j += 16) {
-      uint32_t words[4];
-      for (int word = 0; word < 4; ++word) {
-        const auto at = [&](int i) {
-          const int line = lane / 4, across_line = lane % 4 * 2 + i;
-          const int row = transposed ? across_line : line, col = transposed ? line : across_line;
-          return value_at(first_row + warp * 16 + word % 2 * 8 + row, first_col + j + word / 2 * 8 + col);
-        };
-        words[word] = at(0) | at(1) << 16;
-      }
-      const int row = warp * 16 + lane % 16, chunk = j / 8 + lane / 16;
-      char* to = box + row * (kBox * 2) + (chunk ^ row % 8) * 16;
-      if constexpr (transposed) {
-        ptx::stmatrix_trans(to, words);
-      } else {
-        ptx::stmatrix(to, words);
+      for (int first = 0; first < 4; first += matrices) {
+        uint32_t words[matrices];
+        for (int k = 0; k < matrices; ++k) {
+          const auto at = [&](int i) {
+            const int matrix = first + k, line = lane / 4, across_line = lane % 4 * 2 + i;
+            const int row = transposed ? across_line : line, col = transposed ? line : across_line;
+            return value_at(first_row + warp * 16 + matrix % 2 * 8 + row, first_col + j + matrix / 2 * 8 + col);
+          };
+          words[k] = at(0) | at(1) << 16;
+        }
+        const int matrix = first + lane / 8 % matrices;
+        const int row = warp * 16 + matrix % 2 * 8 + lane % 8, chunk = j / 8 + matrix / 2;
+        char* to = box + row * (kBox * 2) + (chunk ^ row % 8) * 16;
+        if constexpr (transposed) {
+          ptx::stmatrix_trans(to, words);
+        } else {
+          ptx::stmatrix(to, words);
+        }
       }
     }
     ptx::fence_proxy_async();
@@ -64,7 +70,7 @@ __global__ void tensor_store_kernel([[maybe_unused]] const __grid_constant__ CUt
 #endif
 }
 
-template <bool transposed>
+template <int matrices, bool transposed>
 std::string check_store() {
   constexpr int kRows = 150, kCols = 136, kStride = 144;
   std::vector<uint16_t> expected(kRows * kStride, uint16_t{kPoison * 0x101});
@@ -79,57 +85,104 @@ std::string check_store() {
                                                   .ld = kStride,
                                                   .box_rows = kBox,
                                                   .box_cols = kBox});
-  warpsmith::launch<&tensor_store_kernel<transposed>>(
+  warpsmith::launch<&tensor_store_kernel<matrices, transposed>>(
       {.grid = 1, .block = kThreads, .dynamic_smem = kBoxes * kBoxBytes}, kStream, map, 3, 3);
-  return compare(transposed ? "tensor_store of stmatrix_trans" : "tensor_store of stmatrix", expected, to.values(),
-                 [](size_t i) { return text("row ", i / kStride, ", column ", i % kStride); });
+  return compare(text("tensor_store of stmatrix", transposed ? "_trans" : "", ", ", matrices, " at a time"), expected,
+                 to.values(), [](size_t i) { return text("row ", i / kStride, ", column ", i % kStride); });
 }
 
-// A box of f32 is brought with a policy, and added twice to where it came from in another matrix.
-__global__ void tensor_add_kernel([[maybe_unused]] const __grid_constant__ CUtensorMap to,
-                                  [[maybe_unused]] const __grid_constant__ CUtensorMap from) {
+// A box of 32 lines of 128 bytes is brought, of matrices with a policy, and stored or added twice to where it came from in
+// another tensor, `down` boxes of which lie below each other.
+constexpr int kLine = 128, kBoxLines = 32, kDeep = 2;  // bytes; of all of a box; matrices in a box of rank 3
+template <int rank>
+constexpr int kLines = kBoxLines / (rank == 2 ? 1 : kDeep);
+
+template <int rank, bool adds>
+__global__ void tensor_box_kernel([[maybe_unused]] const __grid_constant__ CUtensorMap to,
+                                  [[maybe_unused]] const __grid_constant__ CUtensorMap from,
+                                  [[maybe_unused]] int down) {
 #if defined(__CUDA_ARCH__) && WARPSMITH_HAS_CLUSTERS
   extern __shared__ __align__(1024) char box[];
   __shared__ alignas(8) uint64_t landed;
   if (threadIdx.x == 0) {
-    constexpr int kLines = 32;
-    const int row = static_cast<int>(blockIdx.x) * kLines;
+    const int index = static_cast<int>(blockIdx.x);
+    int corner[rank] = {};
+    corner[rank - 2] = index % down * kLines<rank>;
+    if constexpr (rank == 3) corner[0] = index / down * kDeep;
     ptx::mbarrier_init(&landed, 1);
     ptx::fence_mbarrier_init();
-    ptx::mbarrier_arrive_expect(&landed, kLines * 128);
-    ptx::tensor_load(box, &from, {row, 0}, &landed, ptx::policy_evict_last());
+    ptx::mbarrier_arrive_expect(&landed, kBoxLines * kLine);
+    if constexpr (rank == 2) {
+      ptx::tensor_load(box, &from, corner, &landed, ptx::policy_evict_last());
+    } else {
+      ptx::tensor_load(box, &from, corner, &landed);
+    }
     ptx::mbarrier_wait(&landed, 0);
     ptx::fence_proxy_async();
-    for (int i = 0; i < 2; ++i) ptx::tensor_add(&to, {row, 0}, box);
+    if constexpr (adds) {
+      for (int i = 0; i < 2; ++i) ptx::tensor_add(&to, corner, box);
+    } else {
+      ptx::tensor_store(&to, corner, box);
+    }
     ptx::stores_commit();
     ptx::stores_wait<0>();
   }
 #endif
 }
 
-std::string check_add() {
-  constexpr int kRows = 50, kCols = 32, kLines = 32;
-  Random random(61);
-  std::vector<float> values(kRows * kCols), start(values.size()), expected(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(random.integer(-9, 9));
-    start[i] = static_cast<float>(random.integer(-9, 9));
-    expected[i] = start[i] + 2 * values[i];
+template <class T>
+constexpr Dtype kDtype = std::is_same_v<T, float> ? Dtype::f32 : (std::is_same_v<T, f16> ? Dtype::f16 : Dtype::bf16);
+
+template <class T>
+auto bits_of(int value) {
+  if constexpr (std::is_same_v<T, float>) {
+    return std::bit_cast<uint32_t>(static_cast<float>(value));
+  } else {
+    return static_cast<uint16_t>(encode_reference(format_of<T>(), static_cast<float>(value)));
   }
-  DeviceArray<float> from(values), to(start);
-  const auto map_of = [](const float* data) {
-    return tensor_map(MappedMatrix{.data = data,
-                                   .type = tensor_map_type(Dtype::f32),
-                                   .rows = kRows,
-                                   .cols = kCols,
-                                   .ld = kCols,
-                                   .box_rows = kLines,
-                                   .box_cols = kCols});
+}
+
+// Sums are whole numbers that every type holds. What lies between lines and between matrices stays as it is.
+template <class T, int rank, bool adds>
+std::string check_boxes() {
+  using Bits = decltype(bits_of<T>(0));
+  constexpr int kChunk = 16 / sizeof(T), kCols = kLine / sizeof(T) - 3, kStride = kLine / sizeof(T) + kChunk;
+  constexpr int kRows = 50, kMatrices = rank == 2 ? 1 : 3, kMatrix = kRows * kStride + kChunk;
+  Random random(61);
+  std::vector<Bits> values(kMatrices * kMatrix), start(values.size()), expected;
+  for (int i = 0; i < kMatrices * kMatrix; ++i) {
+    const int value = random.integer(-9, 9), before = random.integer(-9, 9), at = i % kMatrix;
+    const bool inside = at / kStride < kRows && at % kStride < kCols;
+    values[i] = bits_of<T>(value), start[i] = bits_of<T>(before);
+    expected.push_back(inside ? bits_of<T>(adds ? before + 2 * value : value) : start[i]);
+  }
+  DeviceArray<Bits> from(values), to(start);
+  const auto map_of = [](const Bits* data) {
+    MappedTensor x{.data = data, .type = tensor_map_type(kDtype<T>), .rank = rank};
+    if constexpr (rank == 2) {
+      x.sizes = {kRows, kCols}, x.strides = {kStride}, x.box = {kLines<rank>, kLine / sizeof(T)};
+    } else {
+      x.sizes = {kMatrices, kRows, kCols}, x.strides = {kMatrix, kStride};
+      x.box = {kDeep, kLines<rank>, kLine / sizeof(T)};
+    }
+    return tensor_map(x);
   };
-  warpsmith::launch<&tensor_add_kernel>({.grid = 2, .block = kWarp, .dynamic_smem = kLines * 128}, kStream,
-                                        map_of(to.data()), map_of(from.data()));
-  return compare("tensor_add", expected, to.values(),
-                 [](size_t i) { return text("row ", i / kCols, ", column ", i % kCols); });
+  constexpr int kDown = (kRows + kLines<rank> - 1) / kLines<rank>,
+                kBoxesOfAll = kDown * ((kMatrices + kDeep - 1) / kDeep);
+  warpsmith::launch<&tensor_box_kernel<rank, adds>>(
+      {.grid = kBoxesOfAll, .block = kWarp, .dynamic_smem = kBoxLines * kLine}, kStream, map_of(to.data()),
+      map_of(from.data()), kDown);
+  return compare(text(adds ? "tensor_add" : "tensor_store", " of ", name_of(kDtype<T>), " of rank ", rank), expected,
+                 to.values(), [](size_t i) {
+                   return text("matrix ", i / kMatrix, ", row ", i % kMatrix / kStride, ", column ",
+                               i % kMatrix % kStride);
+                 });
+}
+
+template <class T>
+std::string check_all_boxes() {
+  return first_failure(check_boxes<T, 2, false>, check_boxes<T, 2, true>, check_boxes<T, 3, false>,
+                       check_boxes<T, 3, true>);
 }
 
 constexpr int kRounds = 20;
@@ -181,7 +234,9 @@ std::string check_arrive() {
 
 std::string run() {
   if (device_info(current_device()).sm < kLeastSm) return "";
-  return first_failure(check_store<false>, check_store<true>, check_add, check_arrive);
+  return first_failure(check_store<1, false>, check_store<2, false>, check_store<4, false>, check_store<1, true>,
+                       check_store<2, true>, check_store<4, true>, check_all_boxes<float>, check_all_boxes<f16>,
+                       check_all_boxes<bf16>, check_arrive);
 }
 
 const SelfTestEntry entered{"tensor_store", run};

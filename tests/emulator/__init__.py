@@ -105,7 +105,17 @@ _TEXTS = {
             "  static const auto encoder = [] {\n",
             "  if (!emulator_has_context())"
             " return [](auto...) { return CUDA_ERROR_INVALID_CONTEXT; };\n"
-            "  return emu::emulated_tensor_map_encode;\n  static const auto encoder = [] {\n",
+            # the type, which only tensor_add asks for, behind what others read of a map, and what is
+            # noted of it in a dry run
+            "  return [](CUtensorMap* map, CUtensorMapDataType type, auto... rest) {\n"
+            "    const CUresult status = emu::emulated_tensor_map_encode(map, type, rest...);\n"
+            "    static_assert(sizeof(emu::TensorMap) + sizeof(type) <= sizeof(*map));\n"
+            "    char* to = reinterpret_cast<char*>(map) + sizeof(emu::TensorMap);\n"
+            "    if (status == CUDA_SUCCESS && !emu::is_dry()) {\n"
+            "      std::memcpy(to, &type, sizeof(type));\n"
+            "    }\n"
+            "    return status;\n"
+            "  };\n  static const auto encoder = [] {\n",
         ),
     ],
 }

@@ -6,12 +6,20 @@
 
 namespace emu {
 
-inline void add_f32(char* to, const char* from) {
-  float a, b;
+template <class T>
+void add_value(const TensorMap&, char* to, const char* from) {
+  T a, b;
   std::memcpy(&a, to, sizeof(a));
   std::memcpy(&b, from, sizeof(b));
-  a += b;
+  a = T(static_cast<float>(a) + static_cast<float>(b));
   std::memcpy(to, &a, sizeof(a));
+}
+
+// What numbers a map is of is noted behind all that copies read of it (__init__.py).
+inline CUtensorMapDataType type_of(const CUtensorMap* map) {
+  CUtensorMapDataType type;
+  std::memcpy(&type, reinterpret_cast<const char*>(map) + sizeof(TensorMap), sizeof(type));
+  return type;
 }
 
 // A box of shared memory to where `corner` says, `put` value by value; nothing outside the tensor. Loads may begin before
@@ -60,12 +68,19 @@ void tensor_store(const CUtensorMap* map, const int (&corner)[rank], const void*
                  [](const emu::TensorMap& made, char* to, const char* from) { std::memcpy(to, from, made.size); });
 }
 
-// Of f32 alone.
 template <int rank>
 void tensor_add(const CUtensorMap* map, const int (&corner)[rank], const void* shared) {
-  if (emu::read_map(map).size != 4) emu::fail("tensor_add of other values than f32: not emulated");
-  emu::store_box(map, rank, innermost_first(corner), shared,
-                 [](const emu::TensorMap&, char* to, const char* from) { emu::add_f32(to, from); });
+  const auto add = [&](auto* put) { emu::store_box(map, rank, innermost_first(corner), shared, put); };
+  switch (emu::type_of(map)) {
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+      return add(&emu::add_value<float>);
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+      return add(&emu::add_value<f16>);
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return add(&emu::add_value<bf16>);
+    default:
+      emu::fail("tensor_add of other values than f32, f16 and bf16: not emulated");
+  }
 }
 
 inline void stores_commit() { emu::commit_stores(); }

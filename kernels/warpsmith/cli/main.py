@@ -73,7 +73,7 @@ def build_libraries(args: argparse.Namespace) -> int:
         report = resource_report(built, archs=archs)
         problems = report.problems
         result |= {"kernels": len(report.kernels), "problems": problems}
-        result["repeated"] = report.repeated
+        result |= {"repeated": report.repeated, "notes": report.notes}
         result["resources"] = str(folder / "resources.json")
         json_files.write_json(Path(result["resources"]), [k.as_dict() for k in report.kernels])
         if code_lock.ARCH in archs:
@@ -88,7 +88,7 @@ def build_libraries(args: argparse.Namespace) -> int:
             f"{result['kernels']} kernels, {len(problems)} problems; "
             f"of each kernel: {result['resources']}"
         )
-        for line in (*problems, *result["repeated"]):
+        for line in (*problems, *result["repeated"], *result["notes"]):
             write(line)
     write(f"to use them: WARPSMITH_LIBRARY_DIR={folder.resolve()}")
     return 1 if problems else 0

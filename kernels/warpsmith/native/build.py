@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -58,13 +59,22 @@ class Step:
 
     def _make(self, to: Path) -> str:
         command = [*self.command, "-o", str(to)]
+        started = time.monotonic()
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
-        log = f"{' '.join(self.command)}\n{done.stdout}"
+        seconds = time.monotonic() - started
+        where = self.source.relative_to(csrc.CSRC).as_posix()
+        log = f"{' '.join(self.command)}\n{done.stdout}\n{where} took {seconds:.1f} s\n"
         if done.returncode != 0:
             raise BuildError(f"{self.source.name}:\n{failure(done.stdout)}")
         return log
+
+
+def seconds_of(log: str) -> list[tuple[float, str]]:
+    """The files of a log, below csrc, and how long each took to compile, by the clock."""
+    found = re.findall(r"^(\S+\.(?:cu|cpp)) took ([\d.]+) s$", log, re.MULTILINE)
+    return [(float(seconds), file) for file, seconds in found]
 
 
 def steps(library: str, archs: Sequence[str], threads: int = 1, split: bool = False) -> list[Step]:

@@ -10,6 +10,7 @@ a type is renamed, a header is split, a function is extracted or a file is moved
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,17 @@ _MAX_THREADS, _PARAMETER_BANK, _EXTERNS = 0x05, 0x0A, 0x0F
 _FRAME_SIZE, _STACK_SIZE, _REGISTERS, _API_VERSION = 0x11, 0x12, 0x2F, 0x37
 #: Bytes of an instruction from sm_70 on, and how `EXIT` begins, under the predicate that is true.
 _INSTRUCTION, _EXIT = 16, b"\x4d\x79"
+#: Instructions of tensor cores on sm_90a by their low 12 bits, and what `nvdisasm` calls them:
+#: mma.sync, and wgmma with a in shared memory and in registers. Then what their low bytes are.
+_MMA = {0x23C: "HMMA", 0x237: "IMMA"}
+_WGMMA = {0x9F0: "HGMMA", 0xDF0: "HGMMA", 0x9F1: "IGMMA", 0xDF1: "IGMMA"}
+_WGMMA |= {0x9F3: "QGMMA", 0xDF3: "QGMMA"}
+_LOW_BYTES = re.compile(rb"[\x37\x3c\xf0\xf1\xf3]")
+#: wgmma says its columns from this bit on; of s8 in thirds of an index of those that there are.
+_COLUMNS_AT, _COLUMNS_OF_S8 = 53, (8, 16, 24, *range(32, 257, 16))
+#: How nvcc packs machine code into libraries: containers that begin with this, of an entry for each
+#: architecture. Worked out by others: https://github.com/n-eiling/cuda-fatbin-decompression
+_CONTAINER = b"\x50\xed\x55\xba"
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,8 @@ class Code:
     max_threads: int | None = None
     #: Whether it ends at once: the preprocessor left nothing of it for this architecture.
     empty: bool = False
+    #: The instructions of tensor cores in it (`products`).
+    products: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -158,9 +172,12 @@ class _File:
             enter(part)
         return digest.hexdigest()[:16]
 
+    def code(self, kernel: str) -> bytes:
+        return next((s.data for s in self._own[kernel] if s.name.startswith(".text.")), b"")
+
     def is_empty(self, kernel: str) -> bool:
         """Whether the first or second instruction is an unconditional end."""
-        code = next((s.data for s in self._own[kernel] if s.name.startswith(".text.")), b"")
+        code = self.code(kernel)
         return any(code[at : at + 2] == _EXIT for at in (0, _INSTRUCTION))
 
     def max_threads(self, kernel: str) -> int | None:
@@ -170,6 +187,40 @@ class _File:
                 x, y, z = struct.unpack("<3I", value)
                 return int(x * y * z)
         return None
+
+
+def products(code: bytes) -> frozenset[str]:
+    """Which instructions of tensor cores there are in machine code of sm_90a: "HMMA", or of wgmma
+    with rows and columns, "HGMMA.64x128". To disassemble it all would take minutes.
+    """
+    found = set()
+    for match in _LOW_BYTES.finditer(code[::_INSTRUCTION]):
+        (word,) = struct.unpack_from("<Q", code, _INSTRUCTION * match.start())
+        if mma := _MMA.get(word & 0xFFF):
+            found.add(mma)
+        elif wgmma := _WGMMA.get(word & 0xFFF):
+            at = word >> _COLUMNS_AT & 0x3F
+            columns = _COLUMNS_OF_S8[at // 3] if wgmma == "IGMMA" else 8 * (at % 32 + 1)
+            found.add(f"{wgmma}.64x{columns}")
+    return frozenset(found)
+
+
+def packed(path: Path) -> dict[int, int]:
+    """Bytes of machine code in a library, compressed as it is there, by compute capability."""
+    found: dict[int, int] = {}
+    sections = [s.data for s in _sections(path.read_bytes()) if s.name == ".nv_fatbin"]
+    for data in sections:
+        begin = data.find(_CONTAINER)
+        while begin >= 0:
+            header, size = struct.unpack_from("<HQ", data, begin + 6)
+            at, end = begin + header, begin + header + size
+            while at < end:
+                header, size = struct.unpack_from("<IQ", data, at + 4)
+                (sm,) = struct.unpack_from("<I", data, at + 28)
+                found[sm] = found.get(sm, 0) + header + size
+                at += header + size
+            begin = data.find(_CONTAINER, end)
+    return found
 
 
 def of_cubin(cubin: Cubin, source: str | None = None) -> list[Code]:
@@ -183,6 +234,7 @@ def of_cubin(cubin: Cubin, source: str | None = None) -> list[Code]:
             source,
             file.max_threads(name),
             file.is_empty(name),
+            products(file.code(name)) if cubin.arch == "90a" else frozenset(),
         )
         for name in file.kernels
     ]
