@@ -108,6 +108,7 @@ def _backward_sample(case: Case, small: bool = True) -> Sample:
 BACKWARD_SAMPLES = (
     *map(_backward_sample, CASES),
     *(_backward_sample(case, small=False) for case in LARGE),
+    _backward_sample((16, 512, 64, 512, 5, 8, "mish"), small=False),  # more slices than fit at once
     Sample(
         "views",
         lambda i: (
