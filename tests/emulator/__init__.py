@@ -105,8 +105,8 @@ _TEXTS = {
             "  static const auto encoder = [] {\n",
             "  if (!emulator_has_context())"
             " return [](auto...) { return CUDA_ERROR_INVALID_CONTEXT; };\n"
-            # the type, which only tensor_add asks for, behind what others read of a map, and what is
-            # noted of it in a dry run
+            # the type, which only tensor_add asks for, behind what others read of a map and what a
+            # dry run notes of it
             "  return [](CUtensorMap* map, CUtensorMapDataType type, auto... rest) {\n"
             "    const CUresult status = emu::emulated_tensor_map_encode(map, type, rest...);\n"
             "    static_assert(sizeof(emu::TensorMap) + sizeof(type) <= sizeof(*map));\n"

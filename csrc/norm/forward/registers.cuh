@@ -94,6 +94,16 @@ struct DropoutTiles {
       {.threads = 512, .packs = 8, .min_blocks = 1},
   };
 };
+// Common lengths in 16 bits, where nothing is tested and more blocks have room.
+struct FilledDropoutTiles {
+  static constexpr RowTile tiles[] = {
+      {.threads = 64, .packs = 2, .min_blocks = 24, .filled = true},
+      {.threads = 128, .packs = 2, .min_blocks = 12, .filled = true},
+      {.threads = 256, .packs = 2, .min_blocks = 6, .filled = true},
+      {.threads = 512, .packs = 2, .min_blocks = 3, .filled = true},
+      {.threads = 512, .packs = 4, .min_blocks = 2, .filled = true},
+  };
+};
 
 // Row: NormRow.
 template <class Row>
@@ -101,6 +111,9 @@ void launch_registers(const Row& row, cudaStream_t stream) {
   using Flow = typename Row::Flow;
   constexpr bool kHalf = sizeof(typename Row::Value) == 2;
   if constexpr (Flow::kDropout) {
+    if constexpr (kHalf) {
+      if (launch_row(row, stream, TilesOf<FilledDropoutTiles>{})) return;
+    }
     launch_row(row, stream, TilesOf<DropoutTiles>{});
   } else if constexpr (Flow::kSums) {
     launch_row(row, stream, TilesOf<std::conditional_t<Flow::kMixed || Flow::kFp8, FewSumTiles, SumTiles>>{});

@@ -97,6 +97,7 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         scaled("f32 residual, odd", pair(5, 129), True, HALVES, "residual"),
         scaled("f32 residual, long", pair(3, 20000), False, HALVES, "residual"),
         scaled("f32 weight", pair(5, 256), True, HALVES, "weight"),
+        scaled("f32 weight, full tile", pair(5, 1024), True, HALVES, "weight"),
         scaled("f32 residual and weight", pair(5, 64), True, HALVES, "residual weight"),
         plainly("hundredfold", hundred),
         plainly("special", beside(_special, 5, 64)),
@@ -105,6 +106,7 @@ def samples(norm: Norm) -> tuple[Sample, ...]:
         *([] if norm.layer else [plainly.past_2_31(_PAST, past)]),
         plainly("no residual", (rows(5, 256), None)),
         plainly("no residual, odd", (rows(5, 129), None)),
+        plainly("no residual, full tile", (rows(5, 2048), None)),
         plainly(
             "row stride",
             (lambda i: i.randn(9, 96)[:, :64], lambda i: i.randn(9, 80, salt=1)[:, 16:]),
@@ -134,7 +136,9 @@ def backward_samples(norm: Norm) -> tuple[Sample, ...]:
         """Without grad_h, for which a GPU has no room in f64."""
         return _gradients(norm, i, i.plain(*PAST_2_31, salt=4), None, i.plain(*PAST_2_31))
 
-    others = ("defaults", "special", "special, rows dropped", _PAST)
+    # The gradients have no tiles that a row must fill.
+    full = ("f32 weight, full tile", "no residual, full tile")
+    others = ("defaults", "special", "special, rows dropped", _PAST, *full)
     return (
         *(backwards(s, backward(norm)) for s in samples(norm) if s.label not in others),
         Sample("special", special),
@@ -216,7 +220,7 @@ def repeatable(norm: Norm) -> Callable[[Callable[..., Any], Inputs], None]:
 
 def drops_what_philox_says(function: Callable[..., Any], inputs: Inputs) -> None:
     """Ones become 0 or 1 / (1 - p), as the mask has it, whatever the width of the rows."""
-    for cols in (7, 64, 328):
+    for cols in (7, 64, 328, 4096):
         x = torch.ones(5, cols, dtype=inputs.dtype, device=inputs.device)
         for offset in (0, 1 << 40):
             kept = philox.keep_mask(x.shape, 0.5, 11, offset, x.device)
