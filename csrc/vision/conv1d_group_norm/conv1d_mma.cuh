@@ -24,10 +24,22 @@ template <int bm_, int bn_, int warps_m_, int warps_n_, int blocks_>
 struct Conv1dTile {
   static constexpr int bm = bm_, bn = bn_, bk = 64, warps_m = warps_m_, warps_n = warps_n_, stages = 3,
                        blocks = blocks_;
+  static constexpr bool lone = false;
 };
 using LargeConv1dTile = Conv1dTile<128, 128, 2, 4, 1>;
 using TallConv1dTile = Conv1dTile<128, 64, 2, 2, 2>;
 using SmallConv1dTile = Conv1dTile<64, 64, 2, 2, 3>;
+
+// For grids of so few blocks that each has a multiprocessor for itself: more warps and a longer ring, so that less of a
+// step is waited for, and fewer positions, so that there are more blocks.
+template <int bm_, int bn_>
+struct LoneConv1dTile : Conv1dTile<bm_, bn_, 4, 2, 2> {
+  static constexpr int stages = 4;
+  static constexpr bool lone = true;
+};
+using LoneSmallConv1dTile = LoneConv1dTile<64, 64>;
+using LoneNarrowConv1dTile = LoneConv1dTile<64, 32>;
+using LoneTallConv1dTile = LoneConv1dTile<128, 32>;  // for groups of more than 64 channels
 
 struct Conv1dProduct {
   const void* weights;  // planes of [taps, rows, pitch]

@@ -134,9 +134,12 @@ void launch(const Conv1dGroupNormArgs& a, cudaStream_t stream) {
                            .group_channels = static_cast<int>(a.group_channels()),
                            .eps = a.eps,
                            .activation = a.activation};
-    with_best_tile(product, a.group_channels(), s.length, a.sm_count, [&]<class Tile>(const Conv1dProduct& p) {
-      warpsmith::launch<&conv1d_group_norm_mma_fused_kernel<T, Tile>>(conv1d_config<Tile>(p), stream, p, ending);
-    });
+    const auto start = [&]<class Tile>(const Conv1dProduct& p) {
+      warpsmith::launch<&conv1d_group_norm_mma_fused_kernel<T, Tile>>(conv1d_config<Tile>(p, a.sm_count), stream, p,
+                                                                      ending);
+    };
+    with_best_tile<LargeConv1dTile, TallConv1dTile, SmallConv1dTile, LoneSmallConv1dTile, LoneNarrowConv1dTile,
+                   LoneTallConv1dTile>(product, a.group_channels(), s.length, a.sm_count, start);
   });
 }
 

@@ -37,6 +37,10 @@ LARGE: tuple[Case, ...] = (
     (3, 130, 127, 258, 7, 2, "silu"),
     (2, 64, 3001, 32, 5, 4, "mish"),
     (1, 2100, 5, 2056, 1, 8, "silu"),
+    # what a large GPU has whole rounds of: tiles that smaller calls do not get
+    (140, 256, 16, 256, 5, 8, "silu"),
+    (144, 16, 4, 1024, 3, 8, "mish"),
+    (2, 24, 100, 48, 5, 2, "silu"),
 )
 
 

@@ -40,12 +40,19 @@ struct WeightSlices {
     return tile == 128 ? (in_pieces ? 1 : 2) : in_pieces ? 3 : 4;
   }
 
-  explicit WeightSlices(const Conv1dBackwardArgs& a) {
+  // Large tiles, unless they leave multiprocessors idle and small ones save a fifth.
+  explicit WeightSlices(const Conv1dBackwardArgs& a) : WeightSlices(a, 64) {
+    if (a.shape.c_in <= 64 || a.shape.c_out <= 64) return;
+    const WeightSlices large(a, 128);
+    const bool idle = large.tiles * large.count < a.sm_count;
+    if (!idle || 5 * clocks(a) > 4 * large.clocks(a)) *this = large;
+  }
+
+ private:
+  WeightSlices(const Conv1dBackwardArgs& a, int tile_) : tile(tile_) {
     const Conv1dShape& s = a.shape;
-    tile = s.c_in <= 64 || s.c_out <= 64 ? 64 : 128;
     tiles = ceil_div(s.c_out, tile) * ceil_div(s.c_in, tile) * s.taps;
-    const int64_t at_once = int64_t{a.sm_count} * blocks_of(tile, planes_of(a.dtype) > 1),
-                  steps = ceil_div(s.positions(), kStep);
+    const int64_t at_once = blocks_at_once(a), steps = ceil_div(s.positions(), kStep);
     pitch = line_pitch(s.c_in);
     one = s.taps * s.c_out * pitch;
     const int64_t most = min_of(steps / kLeastSteps, kMost);
@@ -56,7 +63,18 @@ struct WeightSlices {
     count = ceil_div(steps, each);
   }
 
- private:
+  int64_t blocks_at_once(const Conv1dBackwardArgs& a) const {
+    return int64_t{a.sm_count} * blocks_of(tile, planes_of(a.dtype) > 1);
+  }
+
+  // Of a product of planes on a multiprocessor, from those of a step where it has all blocks that it holds: of an H200,
+  // estimated from the instructions of the loop until they are timed.
+  int64_t clocks(const Conv1dBackwardArgs& a) const {
+    const bool in_pieces = planes_of(a.dtype) > 1;
+    const int of_step = tile == 128 ? (in_pieces ? 2030 : 1800) : in_pieces ? 1470 : 1150;
+    return ceil_div(tiles * count, blocks_at_once(a)) * (depth / kStep) * of_step;
+  }
+
   // More slices than `wanted` where that saves a tenth: with a block to a multiprocessor, several short rounds leave less of
   // the GPU idle than one.
   int64_t evened(int64_t wanted, int64_t most, int64_t steps, int64_t at_once) const {
