@@ -45,48 +45,48 @@ struct WeightSlices {
     if (a.shape.c_in <= 64 || a.shape.c_out <= 64) return;
     const WeightSlices large(a, 128);
     const bool idle = large.tiles * large.count < a.sm_count;
-    if (!idle || 5 * clocks(a) > 4 * large.clocks(a)) *this = large;
+    if (!idle || 5 * clocks() > 4 * large.clocks()) *this = large;
   }
 
  private:
-  WeightSlices(const Conv1dBackwardArgs& a, int tile_) : tile(tile_) {
+  WeightSlices(const Conv1dBackwardArgs& a, int tile_)
+      : tile(tile_),
+        in_pieces_(planes_of(a.dtype) > 1),
+        at_once_(int64_t{a.sm_count} * blocks_of(tile, in_pieces_)),
+        steps_(ceil_div(a.shape.positions(), kStep)) {
     const Conv1dShape& s = a.shape;
     tiles = ceil_div(s.c_out, tile) * ceil_div(s.c_in, tile) * s.taps;
-    const int64_t at_once = blocks_at_once(a), steps = ceil_div(s.positions(), kStep);
     pitch = line_pitch(s.c_in);
     one = s.taps * s.c_out * pitch;
-    const int64_t most = min_of(steps / kLeastSteps, kMost);
-    int64_t wanted = std::max<int64_t>(min_of(at_once / tiles, most), 1);
-    if (tile == 128 && planes_of(a.dtype) > 1) wanted = evened(wanted, most, steps, at_once);
-    const int64_t each = ceil_div(steps, wanted);
+    const int64_t most = min_of(steps_ / kLeastSteps, kMost);
+    int64_t wanted = std::max<int64_t>(min_of(at_once_ / tiles, most), 1);
+    if (tile == 128 && in_pieces_) wanted = evened(wanted, most);
+    const int64_t each = ceil_div(steps_, wanted);
     depth = each * kStep;
-    count = ceil_div(steps, each);
+    count = ceil_div(steps_, each);
   }
 
-  int64_t blocks_at_once(const Conv1dBackwardArgs& a) const {
-    return int64_t{a.sm_count} * blocks_of(tile, planes_of(a.dtype) > 1);
-  }
+  // That follow one another on a multiprocessor.
+  int64_t steps_of(int64_t slices) const { return ceil_div(tiles * slices, at_once_) * ceil_div(steps_, slices); }
 
   // Of a product of planes on a multiprocessor, from those of a step where it has all blocks that it holds: of an H200,
   // estimated from the instructions of the loop until they are timed.
-  int64_t clocks(const Conv1dBackwardArgs& a) const {
-    const bool in_pieces = planes_of(a.dtype) > 1;
-    const int of_step = tile == 128 ? (in_pieces ? 2030 : 1800) : in_pieces ? 1470 : 1150;
-    return ceil_div(tiles * count, blocks_at_once(a)) * (depth / kStep) * of_step;
+  int64_t clocks() const {
+    return steps_of(count) * (tile == 128 ? (in_pieces_ ? 2030 : 1800) : in_pieces_ ? 1470 : 1150);
   }
 
-  // More slices than `wanted` where that saves a tenth: with a block to a multiprocessor, several short rounds leave less of
-  // the GPU idle than one.
-  int64_t evened(int64_t wanted, int64_t most, int64_t steps, int64_t at_once) const {
-    // steps that follow one another on a multiprocessor, and as many as it takes to add up the slices
-    const auto time = [&](int64_t slices) {
-      return ceil_div(tiles * slices, at_once) * ceil_div(steps, slices) + ceil_div(slices * one, kSumsOfStep);
-    };
+  // More slices than `wanted` where that saves a tenth, with the steps that it takes to add them up: with a block to a
+  // multiprocessor, several short rounds leave less of the GPU idle than one.
+  int64_t evened(int64_t wanted, int64_t most) const {
+    const auto time = [&](int64_t slices) { return steps_of(slices) + ceil_div(slices * one, kSumsOfStep); };
     for (int64_t slices = wanted + 1; slices <= most; ++slices) {
       if (10 * time(slices) < 9 * time(wanted)) wanted = slices;
     }
     return wanted;
   }
+
+  bool in_pieces_;
+  int64_t at_once_, steps_;  // blocks of the GPU; of all positions
 };
 
 inline int64_t workspace_bytes(std::string_view rung, const Conv1dBackwardArgs& a) {

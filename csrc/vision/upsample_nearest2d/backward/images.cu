@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kUpsampleThreads)
   const int64_t first = int64_t{at.outer} * kImages, line = a.out_w * a.inner;
   const int images = static_cast<int>(min(a.outer - first, int64_t{kImages}));
   const Int cols = of.end_col - of.first_col;
-  const T* from[kImages];  // past the last image, that one again
+  const T* from[kImages];  // in [out_h, out_w, inner] each; past the last image, that one again
   from[0] = static_cast<const T*>(a.from) + (first * a.out_h + of.first_row) * line + of.first_col * a.inner + at.inner;
 #pragma unroll
   for (int u = 1; u < kImages; ++u) from[u] = u < images ? from[u - 1] + a.out_h * line : from[u - 1];
@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(kUpsampleThreads)
     for (int u = 0; u < kImages; ++u) from[u] += line - cols * a.inner;
   }
   const int64_t size = a.h * a.w * a.inner;
+  // [outer, h, w, inner]
   T* to = static_cast<T*>(a.to) + first * size + (at.row * a.w + at.col) * a.inner + at.inner;
 #pragma unroll
   for (int u = 0; u < kImages; ++u) {

@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(kUpsampleThreads)
   if (i >= static_cast<Int>(grid.threads)) return;
   const ImagePlace<Int> at = image_place(grid, i);
   const UpsampleRegion<Int> of(a, inverse, at);
+  // [out_h, out_w, inner]
   const T* grad = static_cast<const T*>(a.from) + at.outer * a.out_h * a.out_w * a.inner + at.inner;
   float sum = 0.0f;
 #pragma unroll 1

@@ -18,6 +18,7 @@ __global__ void __launch_bounds__(kUpsampleThreads)
   if (i >= static_cast<Int>(grid.threads)) return;
   const ImagePlace<Int> at = image_place(grid, i);
   const UpsampleRegion<Int> of(a, inverse, at);
+  // in [outer, out_h, out_w, inner]
   const T* row = static_cast<const T*>(a.from) + int64_t{at.inner} * kWidth +
                  ((at.outer * a.out_h + of.first_row) * a.out_w + of.first_col) * a.inner;
   float sum[kWidth] = {};

@@ -25,7 +25,7 @@ from warpsmith.proof.verify.run import Complete, Progress, Result, Run, small_sa
 
 SANITIZER_TOOLS: tuple[str, ...] = ("memcheck", "racecheck", "initcheck")
 #: Where an operator has many more small samples, each variant takes about so many, not the same.
-MOST_SAMPLES = 16
+MOST_SAMPLES = 48
 #: Processes per tool and job: more of them leave more on record where a run is cut short, but each
 #: takes its time to start.
 _HANDS = 2
