@@ -289,7 +289,6 @@ upsample_backward_op = catalogue.add(
                 "values of four images to a thread, looked for once",
                 technique="images",
                 suits=_of_backward(Images.fill_threads),
-                unproven=True,
             ),
             _packed(
                 "pack",
