@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import recorded
 from warpsmith.cli import main as cli
 from warpsmith.core import catalogue, json_files
 from warpsmith.native.code_lock import Lock
-from warpsmith.proof import pool, verify
+from warpsmith.proof import mps, pool, verify
 from warpsmith.proof.verify import sanitizer
 from warpsmith.proof.verify.run import small_samples
 from warpsmith.records import freshness
@@ -126,6 +127,20 @@ def test_sanitizer_in_several_processes(tmp_path: Path, monkeypatch: pytest.Monk
     }
     for result in results:
         assert result.detail.count("exit status 99") == (0 if result.ok else hands["gelu"])
+
+
+def test_what_others_break_is_examined_again_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "========= with ${CUDA_MPS_PIPE_DIRECTORY:-none}"
+    broken = f'case "$*-$CUDA_MPS_PIPE_DIRECTORY" in *gelu*-pipes) echo "{told}"; exit 99;; esac'
+    path = fake_sanitizer(tmp_path, f'{broken}; echo "{told}"')
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
+    served = contextlib.nullcontext({"CUDA_MPS_PIPE_DIRECTORY": "pipes"})
+    monkeypatch.setattr(mps, "service", lambda: served)
+    relu, gelu = verify.run_sanitizer(["relu", "gelu"], tools=("memcheck",), jobs=2)
+    assert (relu.ok, relu.detail) == (True, "========= with pipes")
+    assert (gelu.ok, gelu.detail) == (True, "========= with none")
 
 
 def test_a_process_that_ends_condemns_the_operators_it_had_not_told_of(

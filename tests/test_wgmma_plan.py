@@ -15,47 +15,35 @@ import torch
 from warpsmith.core import catalogue
 from warpsmith.gemm import grouped_plan, wgmma_plan
 from warpsmith.gemm.grouped_plan import GroupedSizes
-from warpsmith.gemm.wgmma_plan import (
-    INTEGER_MENU,
-    JOINED_MENU,
-    MENU,
-    SCALED_MENU,
-    Sizes,
-    Tile,
-)
+from warpsmith.gemm.wgmma_plan import INTEGER_MENU, MENU, SCALED_MENU, Sizes, Tile
 from warpsmith.native import csrc, toolchain
 
 #: As the program prints them.
-MENUS = (*MENU, *SCALED_MENU, *INTEGER_MENU, *JOINED_MENU)
+MENUS = (*MENU, *SCALED_MENU, *INTEGER_MENU)
 
 #: Reads calls, a line each, and prints what it chooses, of fp8 where `size` is 1, of int8 where it
-#: is 0, of 16 bits by `wgmma_joined` where it is 3.
+#: is 0.
 PROGRAM = """
 #include <cstdio>
 #include "gemm/scaled_matmul/wgmma_plan.h"
 using namespace warpsmith;
 int main() {
   for (const WgmmaTile& t : kWgmmaMenu) {
-    std::printf("%d %d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped, t.joins);
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
   }
   for (const WgmmaTile& t : kScaledMenu) {
-    std::printf("%d %d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped, t.joins);
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
   }
   for (const WgmmaTile& t : kIntegerMenu) {
-    std::printf("%d %d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped, t.joins);
-  }
-  for (const WgmmaTile& t : kJoinedMenu) {
-    std::printf("%d %d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped, t.joins);
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
   }
   long long batch, m, n, k, most;
   int size, along, swaps, sms, invariant;
   while (std::scanf("%lld %lld %lld %lld %d", &batch, &m, &n, &k, &size) == 5 &&
          std::scanf("%d %d %lld %d %d", &along, &swaps, &most, &sms, &invariant) == 5) {
-    const int bytes = size == 0 ? 1 : size == 3 ? 2 : size;
-    const WgmmaProblem p{batch, m, n, k, bytes, along != 0, swaps != 0, most, sms};
+    const WgmmaProblem p{batch, m, n, k, size == 0 ? 1 : size, along != 0, swaps != 0, most, sms};
     const WgmmaChoice c = size == 0   ? choose_integer(p)
                           : size == 1 ? choose_scaled(p, invariant != 0)
-                          : size == 3 ? choose_joined(p)
                                       : choose_wgmma(p, invariant != 0);
     std::printf("%d %d %lld ", c.tile, c.slices, static_cast<long long>(c.depth));
     std::printf("%lld\\n", static_cast<long long>(c.clocks));
@@ -70,10 +58,10 @@ GROUPED = """
 using namespace warpsmith;
 int main() {
   for (const WgmmaTile& t : kGroupedMenu) {
-    std::printf("%d %d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped, t.joins);
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
   }
   for (const WgmmaTile& t : kScaledGroupedMenu) {
-    std::printf("%d %d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped, t.joins);
+    std::printf("%d %d %d %d %d\\n", t.bm, t.bn, t.cluster, t.turns, t.swapped);
   }
   long long groups, m, n, k;
   int along, size, sms, fast;
@@ -106,7 +94,7 @@ def _compiled(text: str, folder: Path) -> Path:
 
 
 def said_of(t: Tile) -> str:
-    return f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)} {int(t.joins)}"
+    return f"{t.bm} {t.bn} {t.cluster} {int(t.turns)} {int(t.swapped)}"
 
 
 def calls(count: int) -> list[tuple[Sizes, bool]]:
@@ -204,20 +192,6 @@ def test_cpp_and_python_choose_the_same_for_values_of_a_byte(program: Path, inte
     assert used == set(range(len(INTEGER_MENU if integers else SCALED_MENU))), (
         "a tile that nothing takes"
     )
-
-
-def test_cpp_and_python_choose_the_same_where_slices_are_joined(program: Path) -> None:
-    asked = [replace(s, size=2, a_along_k=True, swaps=False) for s, _ in calls(3_000)]
-    lines = "".join(
-        f"{s.batch} {s.m} {s.n} {s.k} 3 1 0 {s.most_slices} {s.sm_count} 0\n" for s in asked
-    )
-    said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
-    used = set()
-    for s, line in zip(asked, said.stdout.split("\n")[len(MENUS) : -1], strict=True):
-        c = wgmma_plan.choose(s, menu=JOINED_MENU)
-        assert line == f"{c.tile} {c.slices} {c.depth} {c.clocks}", s
-        used.add(c.tile)
-    assert used == set(range(len(JOINED_MENU))), "a tile that nothing takes"
 
 
 def test_costs_are_those_of_the_header() -> None:

@@ -1,4 +1,4 @@
-// What products by wgmma cost, in clocks of a multiprocessor. Fitted on 2026-11-28 to times of an H200 by
+// What products by wgmma cost, in clocks of a multiprocessor. Fitted on 2026-11-29 to times of an H200 by
 // benchmarks/wgmma_costs.py; kernels/warpsmith/gemm/wgmma_costs.json has the same figures.
 #pragma once
 
@@ -6,17 +6,16 @@
 
 namespace warpsmith::wgmma_costs {
 
-inline constexpr int64_t kL2Rate = 7250;           // bytes a clock from L2, of all multiprocessors together,
-inline constexpr int64_t kL2RateOfOne = 64;        // and of one
-inline constexpr int64_t kMemoryRate = 3685;       // bytes a clock from memory
+inline constexpr int64_t kL2Rate = 8133;           // bytes a clock from L2, of all multiprocessors together,
+inline constexpr int64_t kL2RateOfOne = 85;        // and of one
+inline constexpr int64_t kMemoryRate = 3991;       // bytes a clock from memory
 inline constexpr int64_t kStepPercent = 108;       // of what a step takes at best
-inline constexpr int64_t kStore = 2252;            // of a tile, beside what its size takes
-inline constexpr int64_t kStoreRate = 40;          // values a clock
-inline constexpr int64_t kStoreInTurns = 1532;     // of a tile whose store others do not wait for
-inline constexpr int64_t kOnce = 5086;             // launch, first copies, last store
-inline constexpr int64_t kSecondKernel = 5850;     // that adds up slices
-inline constexpr int64_t kJoin = 5850;             // of slices by the last block of a tile; not measured yet
-inline constexpr int64_t kPartialsRate = 2232;     // bytes a clock, written and read
+inline constexpr int64_t kStore = 1881;            // of a tile, beside what its size takes
+inline constexpr int64_t kStoreRate = 37;          // values a clock
+inline constexpr int64_t kStoreInTurns = 1233;     // of a tile whose store others do not wait for
+inline constexpr int64_t kOnce = 3361;             // launch, first copies, last store
+inline constexpr int64_t kSecondKernel = 4933;     // that adds up slices
+inline constexpr int64_t kPartialsRate = 1885;     // bytes a clock, written and read
 inline constexpr int64_t kLeastSteps = 4;          // of k that are worth a slice
 inline constexpr int64_t kRowsOfInvariant = 4096;  // for which batch-invariant products choose
 

@@ -92,35 +92,6 @@ class WgmmaFinish {
     }
   }
 
-  // A slice's sums to the workspace.
-  __device__ __forceinline__ void leave(const typename Config::Sums& sums, const GemmArgs& p, const WgmmaPlace& at) {
-#pragma unroll
-    for (int box = 0; box < kEach; ++box) {
-      const float* values = sums[box / kAcross] + box % kAcross * kValues;
-      put_pairs(partial_sums(p, at.slice, at.product), values, p, within(at, box), false);
-    }
-  }
-
-  // The sums of `slices` slices, in their order.
-  __device__ __forceinline__ void collect(typename Config::Sums& sums, const GemmArgs& p, const WgmmaPlace& at,
-                                          int slices) {
-#pragma unroll
-    for (int box = 0; box < kEach; ++box) {
-      float* values = sums[box / kAcross] + box % kAcross * kValues;
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) values[i] = 0.0f;
-#pragma unroll 2
-      for (int slice = 0; slice < slices; ++slice) {
-        add_pairs(values, partial_sums(p, slice, at.product), p, within(at, box));
-      }
-    }
-  }
-
-  // Of the warpgroup's threads; its number is that of its barrier.
-  __device__ __forceinline__ static void meet() {
-    ptx::sync_warps(static_cast<int>(threadIdx.x) / kWarpgroup + 1, kWarpgroup);
-  }
-
   // The block's shared memory must last until it has been read.
   __device__ __forceinline__ void finish() {
     if (kBoxed && leads()) ptx::stores_wait_read<0>();
@@ -143,6 +114,10 @@ class WgmmaFinish {
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ __forceinline__ static int warp() { return static_cast<int>(threadIdx.x) / kWarp % 4; }
   __device__ __forceinline__ static bool leads() { return threadIdx.x % kWarpgroup == 0; }
+  // Of the warpgroup's threads; its number is that of its barrier.
+  __device__ __forceinline__ static void meet() {
+    ptx::sync_warps(static_cast<int>(threadIdx.x) / kWarpgroup + 1, kWarpgroup);
+  }
   __device__ __forceinline__ static void finish(float (&values)[kValues], const GemmArgs& p, const WgmmaPlace& at) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) values[i] *= p.alpha;
@@ -211,24 +186,6 @@ class WgmmaFinish {
           if (col < p.n) put_one(place, pair[0]);
           if (col + 1 < p.n) put_one(place + next, pair[1]);
         }
-      }
-    }
-  }
-
-  // Adds what `put_pairs` has left, which is not in L1.
-  __device__ __forceinline__ static void add_pairs(float* values, const float* from, const GemmArgs& p,
-                                                   const WgmmaPlace& at) {
-#pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      const int64_t row = at.m + Config::own_row(below);
-      if (row >= p.m) continue;
-      const int64_t first = at.n + lane() % 4 * 2, next = kSwapped ? p.m : 1;
-      const float* place = from + (kSwapped ? first * p.m + row : row * p.n + first);
-#pragma unroll
-      for (int j = 0; j < kCols / 8; ++j, place += 8 * next) {
-        float* pair = values + 4 * j + 2 * below;
-        if (first + 8 * j < p.n) pair[0] += __ldcg(place);
-        if (first + 8 * j + 1 < p.n) pair[1] += __ldcg(place + next);
       }
     }
   }

@@ -47,7 +47,7 @@ inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, const WgmmaTile& t, int til
   const int64_t values = p.batch * p.m * p.n;
   const int64_t moved = (p.batch * (p.m + p.n) * p.k + values) * p.size / kMemoryRate;
   int64_t clocks = std::max(waves * (depth * step + store), moved) + kOnce;
-  if (slices > 1) clocks += (t.joins ? kJoin : kSecondKernel) + slices * values * 8 / kPartialsRate;
+  if (slices > 1) clocks += kSecondKernel + slices * values * 8 / kPartialsRate;
   return {tile, static_cast<int>(slices), depth, clocks};
 }
 
@@ -70,13 +70,6 @@ inline WgmmaChoice choose_wgmma(WgmmaProblem p, bool invariant) {
     if (t.turns && p.swaps) continue;  // too few registers
     take_cheaper(best, p, t, tile);
   }
-  return best;
-}
-
-// The same of a row-major, whose tiles join their slices.
-inline WgmmaChoice choose_joined(const WgmmaProblem& p) {
-  WgmmaChoice best;
-  for (int tile = 0; tile < kJoinedTiles; ++tile) take_cheaper(best, p, kJoinedMenu[tile], tile);
   return best;
 }
 

@@ -9,7 +9,6 @@
 #include "device/start_early.h"
 #include "gemm/wgmma.h"
 #include "gemm/wgmma_finish.cuh"
-#include "gemm/wgmma_join.cuh"
 #include "gemm/wgmma_registers.cuh"
 #include "gemm/wgmma_roles.cuh"
 #include "gemm/wgmma_tiles.h"
@@ -28,15 +27,10 @@ struct WgmmaWork {
   Leaving leaving;
 };
 
-// The same where blocks join slices.
-struct WgmmaJoinedWork : WgmmaWork {
-  int slices, range;  // of join_tickets; -1: they leave partial sums
-};
-
 template <WgmmaTile tile>
 struct WgmmaMenuPlan : std::conditional_t<tile.bm == kWgmmaRows, OneMultiplies, TwoMultiply> {
   static constexpr int bm = tile.bm, bn = tile.bn, cluster = tile.cluster;
-  static constexpr bool turns = tile.turns, swapped = tile.swapped, joins = tile.joins, stays = true;
+  static constexpr bool turns = tile.turns, swapped = tile.swapped, stays = true;
   // As many as there is room for beside boxes and barriers.
   static constexpr int kRoom = kSharedOfSm90 - 2048 - (swapped && bn < 64 ? 4 * bn : 256) * 128;
   static constexpr int stages = std::min(12, kRoom / ((bm + bn) * 128));
@@ -50,19 +44,12 @@ struct WgmmaProductConfig : WgmmaConfig<T, a, b, WgmmaMenuPlan<tile>> {
   // gemm/matmul_tf32/matmul_tf32.h. 0: all.
   static constexpr int most_steps = sizeof(T) == 4 ? 4096 / Base::bk : 0;
   using Ends = WgmmaFinish<WgmmaProductConfig>;
-  static constexpr bool joins = Base::Plan::joins;
-  static_assert(!joins || (sizeof(T) == 2 && Base::warpgroups == 1), "a warpgroup alone joins slices, of 16 bits");
-  using Work = std::conditional_t<joins, WgmmaJoinedWork, WgmmaWork>;
 
-  struct Common {
+  struct Shared {
     typename Base::Stage ring[Base::stages];
     typename Ends::Shared staged[Base::warpgroups];
     WgmmaRing<Base::stages> barriers;
   };
-  struct WithTicket : Common {
-    unsigned drawn;
-  };
-  using Shared = std::conditional_t<joins, WithTicket, Common>;
   static_assert(sizeof(Shared) <= kSharedOfSm90, "a block of sm_90 has room for the ring");
 };
 
@@ -98,8 +85,7 @@ __global__ void __launch_bounds__(Config::threads, 1)
     matmul_wgmma_kernel([[maybe_unused]] const __grid_constant__ CUtensorMap a,
                         [[maybe_unused]] const __grid_constant__ CUtensorMap b,
                         [[maybe_unused]] const __grid_constant__ CUtensorMap d,
-                        [[maybe_unused]] const __grid_constant__ GemmArgs p,
-                        [[maybe_unused]] const typename Config::Work work) {
+                        [[maybe_unused]] const __grid_constant__ GemmArgs p, [[maybe_unused]] const WgmmaWork work) {
 #if WARPSMITH_HAS_WGMMA
   extern __shared__ __align__(1024) uint4 memory[];
   auto& shared = *reinterpret_cast<typename Config::Shared*>(memory);
@@ -170,14 +156,6 @@ __global__ void __launch_bounds__(Config::threads, 1)
         } else {
           multiply_steps<Config>(sums, reader, shared.barriers, at, steps, issued);
         }
-        if constexpr (Config::joins) {
-          if (work.range >= 0) {
-            const int across = work.across, rows = work.down * Config::cluster;
-            const int tile = (place.product * rows + place.m / Config::bm) * across + place.n / Config::bn;
-            unsigned* ticket = join_tickets<Config> + work.range * kJoinTickets + tile;
-            if (!join_slices<Config>(sums, ends, p, place, work.slices, ticket, shared.drawn)) return;
-          }
-        }
         ends.store(sums, p, work.finish, work.leaving, d, place, adds);
       } while (Config::most_steps > 0 && left > 0);
     });
@@ -218,25 +196,22 @@ MappedTensor map_of_operand(const Matrix& x, CUtensorMapDataType type, int64_t b
 template <class Config>
 void launch_wgmma_kernel(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream) {
   const int64_t row = Config::Plan::swapped ? p.m : p.n;  // of d
-  const bool whole = choice.slices == 1 || choice.range >= 0;
-  const bool boxed = sizeof(typename Config::T) == 2 && whole && !p.wide;
+  const bool boxed = sizeof(typename Config::T) == 2 && choice.slices == 1 && !p.wide;
   const bool by_map = boxed && row * size_of(p.dtype) % 16 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
-  WgmmaWork plain{.down = static_cast<int>(ceil_div(p.m, Config::cluster * Config::bm)),
-                  .across = static_cast<int>(ceil_div(p.n, Config::bn)),
-                  .group = choice.group / Config::cluster,
-                  .steps = static_cast<int>(ceil_div(p.k, Config::bk)),
-                  .depth = static_cast<int>(choice.depth),
-                  .next_a = p.a.batch != 0,
-                  .next_b = p.b.batch != 0,
-                  .finish = !whole || p.wide                    ? Finish::partial
-                            : needs_product_alone(p) == nullptr ? Finish::round
-                                                                : Finish::all,
-                  .leaving = by_map  ? Leaving::boxes
-                             : boxed ? Leaving::lines
-                                     : Leaving::pairs};
-  plain.items = plain.down * plain.across * static_cast<int>(p.batch) * choice.slices;
-  typename Config::Work work{plain};
-  if constexpr (Config::joins) work.slices = choice.slices, work.range = choice.range;
+  WgmmaWork work{.down = static_cast<int>(ceil_div(p.m, Config::cluster * Config::bm)),
+                 .across = static_cast<int>(ceil_div(p.n, Config::bn)),
+                 .group = choice.group / Config::cluster,
+                 .steps = static_cast<int>(ceil_div(p.k, Config::bk)),
+                 .depth = static_cast<int>(choice.depth),
+                 .next_a = p.a.batch != 0,
+                 .next_b = p.b.batch != 0,
+                 .finish = choice.slices > 1 || p.wide         ? Finish::partial
+                           : needs_product_alone(p) == nullptr ? Finish::round
+                                                               : Finish::all,
+                 .leaving = by_map  ? Leaving::boxes
+                            : boxed ? Leaving::lines
+                                    : Leaving::pairs};
+  work.items = work.down * work.across * static_cast<int>(p.batch) * choice.slices;
   const int most = std::max(1, p.sm_count / Config::cluster);
   const LaunchConfig config{.grid = static_cast<unsigned>(std::min(most, work.items) * Config::cluster),
                             .block = Config::threads,

@@ -22,8 +22,9 @@ inline CUtensorMapDataType type_of(const CUtensorMap* map) {
   return type;
 }
 
-// A box of shared memory to where `corner` says, `put` value by value; nothing outside the tensor. Loads may begin before
-// it, stores may not: CUDA C++ Programming Guide, "Negative indices and out of bounds".
+// A box of shared memory to where `corner` says, `put` value by value; nothing outside the tensor, but the rest of 16 bytes
+// that begin in it. Loads may begin before it, stores may not: CUDA C++ Programming Guide, "Negative indices and out of
+// bounds".
 inline void store_box(const CUtensorMap* to, int rank, const Corner& corner, const void* shared,
                       void (*put)(const TensorMap& map, char* to, const char* from)) {
   const TensorMap map = read_map(to);
@@ -43,10 +44,10 @@ inline void store_box(const CUtensorMap* to, int rank, const Corner& corner, con
       for (int c = 0; c < map.box_line(); c += map.size) {
         place[0] = corner[0] + c / map.size;
         char* at = const_cast<char*>(map.data) + place[0] * map.size;
-        bool inside = true;
-        for (int d = 0; d < map.rank; ++d) {
-          inside = inside && place[d] >= 0 && place[d] < map.sizes[d];
-          if (d > 0) at += place[d] * map.pitches[d - 1];
+        bool inside = place[0] / (16 / map.size) * (16 / map.size) < map.sizes[0];
+        for (int d = 1; d < map.rank; ++d) {
+          inside = inside && place[d] < map.sizes[d];
+          at += place[d] * map.pitches[d - 1];
         }
         if (!inside) continue;
         const uint32_t from = start + line * map.box_line() + c;

@@ -1,4 +1,4 @@
-"""Every tile of the menus of wgmma, also those that no call of that size chooses."""
+"""Every tile of the menu of wgmma, also those that no call of that size chooses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from emulator import checks
 from warpsmith.core.catalogue import Op
-from warpsmith.gemm.wgmma_plan import JOINED_MENU, MENU
+from warpsmith.gemm.wgmma_plan import MENU
 
 #: Takes the place of the choice: "<tile of the menu>/<slices of k>".
 FORCED = "WARPSMITH_WGMMA_TILE"
@@ -28,16 +28,15 @@ def results(op: Op) -> Iterator[tuple[str, str]]:
     def randn(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(torch.bfloat16)
 
-    for rung, menu in (("wgmma_peak", MENU), ("wgmma_joined", JOINED_MENU)):
-        variant = next(v for v in op.variants if v.rung.name == rung and v.dtype == "bf16")
-        for tile, slices in itertools.product(range(len(menu)), SLICES):
-            m, n, k = (40, 264, 328) if slices == 5 else (64, 128, 128)
-            x, weight = randn(m, k), randn(n, k)
-            if op.name == "matmul":
-                args = (x, weight.t(), False, "same")
-            else:
-                args = (x, weight, randn(n), "gelu", False)
-            os.environ[FORCED] = f"{tile}/{slices}"
-            label = f"{rung}, {m}x{n}x{k}, {menu[tile]}, {slices} slices"
-            yield label, checks.wrong(op, variant, args, label)
+    variant = next(v for v in op.variants if v.rung.name == "wgmma_peak" and v.dtype == "bf16")
+    for tile, slices in itertools.product(range(len(MENU)), SLICES):
+        m, n, k = (40, 264, 328) if slices == 5 else (64, 128, 128)
+        x, weight = randn(m, k), randn(n, k)
+        if op.name == "matmul":
+            args = (x, weight.t(), False, "same")
+        else:
+            args = (x, weight, randn(n), "gelu", False)
+        os.environ[FORCED] = f"{tile}/{slices}"
+        label = f"{m}x{n}x{k}, {MENU[tile]}, {slices} slices"
+        yield label, checks.wrong(op, variant, args, label)
     os.environ.pop(FORCED)

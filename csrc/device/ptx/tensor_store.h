@@ -21,8 +21,9 @@ namespace warpsmith::ptx {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
 // A box from shared memory, its first value to `corner`, outermost dimension first; what of it lies past the end of the
-// tensor is left out. No coordinate of the corner is negative, other than of loads, and the last is a multiple of 16 bytes:
-// elsewhere the store is an illegal instruction (CUDA C++ Programming Guide, "Negative indices and out of bounds").
+// tensor is left out, of lines in whole 16 bytes: where a line ends within some, all 16 are written (seen on an H200). No
+// coordinate of the corner is negative, other than of loads, and the last is a multiple of 16 bytes: elsewhere the store is
+// an illegal instruction (CUDA C++ Programming Guide, "Negative indices and out of bounds").
 // Swizzled boxes begin at a multiple of eight lines of the swizzle.
 template <int rank>
 __device__ __forceinline__ void tensor_store(const CUtensorMap* map, const int (&corner)[rank], const void* shared) {

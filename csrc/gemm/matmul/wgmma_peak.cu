@@ -5,17 +5,54 @@
 //   place while the one before ends. Sums of slices go to the workspace, and a second kernel adds them up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB.
 //   Bound: large products the power, few rows memory.
-#include "gemm/matmul/wgmma_menu.h"
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "gemm/sum_splits_early.h"
+#include "gemm/wgmma.h"
+#include "gemm/wgmma_plan.h"
+#include "host/min_max.h"
 #include "host/registry.h"
 
 namespace warpsmith {
 namespace {
 
-void launch(const GemmArgs& p, cudaStream_t stream) {
-  launch_by_menu<kWgmmaMenu>(p, told_or(choose_wgmma(p), p, kWgmmaMenu), stream);
+const char* takes(const GemmArgs& p) {
+  if (const char* reason = needs_wgmma(p)) return reason;
+  if (const char* reason = needs_16_bits(p)) return reason;
+  if (const char* reason = needs_f32_accumulator(p)) return reason;
+  if (const char* reason = needs_lines_for_maps(p)) return reason;
+  return needs_tiles_in_grid(p);
 }
 
-const Register<GemmArgs> registered{"wgmma_peak", /*min_sm=*/90,          takes_by_menu,
+// Where WARPSMITH_WGMMA_TILE says "<tile of the menu>/<slices>", that takes the place of the choice wherever it is possible:
+// for benchmarks/wgmma_costs.py, which times them all.
+WgmmaChoice choice_for(const GemmArgs& p) {
+  int tile = 0, wanted = 0;
+  const char* told = std::getenv("WARPSMITH_WGMMA_TILE");
+  const bool forced = told != nullptr && std::sscanf(told, "%d/%d", &tile, &wanted) == 2 && tile >= 0 &&
+                      tile < kWgmmaTiles && wanted > 0 && (!kWgmmaMenu[tile].swapped || p.a.order == Order::rows);
+  if (!forced) return choose_wgmma(p);
+  return cost_wgmma(wgmma_problem(p), kWgmmaMenu[tile], tile, std::min<int64_t>(wanted, most_splits(p)));
+}
+
+template <size_t... tile>
+void launch_choice(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream, std::index_sequence<tile...>) {
+  const bool known = ((choice.tile == tile && (launch_wgmma_tile<kWgmmaMenu[tile]>(p, choice, stream), true)) || ...);
+  if (!known) broken_promise("a tile of the menu");
+}
+
+void launch(const GemmArgs& p, cudaStream_t stream) {
+  const WgmmaChoice choice = choice_for(p);
+  launch_choice(p, choice, stream, std::make_index_sequence<kWgmmaTiles>());
+  if (choice.slices == 1) return;
+  if (p.wide) return sum_splits_early<float>(p, choice.slices, stream);
+  p.dtype == Dtype::f16 ? sum_splits_early<f16>(p, choice.slices, stream)
+                        : sum_splits_early<bf16>(p, choice.slices, stream);
+}
+
+const Register<GemmArgs> registered{"wgmma_peak", /*min_sm=*/90,          takes,
                                     launch,       always_suits<GemmArgs>, /*clusters=*/true};
 
 }  // namespace

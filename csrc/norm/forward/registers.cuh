@@ -102,6 +102,7 @@ struct FilledDropoutTiles {
       {.threads = 256, .packs = 2, .min_blocks = 6, .filled = true},
       {.threads = 512, .packs = 2, .min_blocks = 3, .filled = true},
       {.threads = 512, .packs = 4, .min_blocks = 2, .filled = true},
+      {.threads = 1024, .packs = 4, .min_blocks = 1, .filled = true},
   };
 };
 

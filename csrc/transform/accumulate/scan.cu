@@ -70,11 +70,11 @@ __global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const Accu
       __syncthreads();
     }
   } else {
-    same[0] = j;  // by all threads: none waits for another
-    listed = 1;
+    listed = 1;  // j, of which no thread waits to read
   }
+  const auto term = [&](int i) { return listed == 1 ? j : same[i]; };
   if (is_moved(a, listed)) {
-    const int last = same[listed - 1];
+    const int last = term(listed - 1);
     for (int64_t first = blockIdx.y; first < places.count; first += together * int64_t{gridDim.y}) {
       const SomePlaces<width, together> at(a, places, first);
       Vec<T, width> values[together];
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kRunThreads) accumulate_scan_kernel(const Accu
     for (int i = 0; i < listed; ++i) {
 #pragma unroll
       for (int u = 0; u < together; ++u) {
-        if (at.there[u]) runs[u].add(a, at.outer[u], same[i], at.column[u]);
+        if (at.there[u]) runs[u].add(a, at.outer[u], term(i), at.column[u]);
       }
     }
 #pragma unroll

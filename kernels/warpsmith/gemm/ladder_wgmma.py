@@ -16,13 +16,11 @@ from warpsmith.gemm.problem import (
     OnProblem,
     Problem,
     condition,
-    needs_a_row_major,
-    needs_free_order,
     needs_packs_16,
     needs_plain,
     needs_tiles_in_grid,
 )
-from warpsmith.gemm.wgmma_plan import JOINED_MENU, Choice, choice_for, costs
+from warpsmith.gemm.wgmma_plan import choice_for, costs
 
 ACCUMULATORS = {"f16": ("f32",), "bf16": ("f32",)}
 
@@ -94,26 +92,8 @@ def plan_wgmma(p: Problem) -> str:
     return f"{choice}: {choice.clocks} clocks expected, the least of its menu{rows}"
 
 
-def _joined(p: Problem) -> Choice:
-    return choice_for(p, multiprocessors(), JOINED_MENU)
-
-
-def _plan_joined(p: Problem) -> str:
-    choice = _joined(p)
-    return f"{choice}: {choice.clocks} clocks expected, the least of its menu"
-
-
-def _suits_joined(p: Problem) -> str | None:
-    if _joined(p).clocks < choice_for(p, multiprocessors()).clocks:
-        return None
-    return "wgmma_peak takes no more clocks by its model"
-
-
 _WHEN = condition(needs_wgmma, needs_plain, needs_packs_16, _needs_maps)
 _WHEN_WHOLE = condition(needs_wgmma, needs_lines_for_maps, needs_tiles_in_grid)
-_WHEN_JOINED = condition(
-    needs_wgmma, needs_lines_for_maps, needs_tiles_in_grid, needs_free_order, needs_a_row_major
-)
 _WHEN_PADDED = condition(
     needs_wgmma, padding.needs_padding, _needs_lines_where_uncopied, needs_tiles_in_grid
 )
@@ -145,12 +125,6 @@ WGMMA: tuple[Rung, ...] = (
         plan=OfProblem(plan_wgmma),
     ),
     replace(
-        _rung("wgmma_joined", "few rows: a tile's last block adds up slices of k", _WHEN_JOINED),
-        suits=condition(_suits_joined),
-        plan=OfProblem(_plan_joined),
-        unproven=True,
-    ),
-    replace(
         _rung("wgmma_padded", "operands copied to packs of 16 bytes for wgmma_peak", _WHEN_PADDED),
         suits=condition(padding.suits_padding_for_wgmma),
         plan=OfProblem(plan_wgmma),
@@ -158,4 +132,4 @@ WGMMA: tuple[Rung, ...] = (
 )
 
 #: Those that take epilogues and batches.
-WHOLE = ("wgmma_peak", "wgmma_joined", "wgmma_padded")
+WHOLE = ("wgmma_peak", "wgmma_padded")

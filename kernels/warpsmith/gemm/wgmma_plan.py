@@ -32,8 +32,6 @@ class Tile:
     turns: bool = False
     #: d^T = b^T a^T: columns of the product are rows of the tile.
     swapped: bool = False
-    #: Slices of k are added up by the last block of a tile; otherwise by a second kernel.
-    joins: bool = False
 
     def __str__(self) -> str:
         of = f"tiles of {self.bm} x {self.bn}"
@@ -55,15 +53,6 @@ MENU = (
     Tile(64, 64, swapped=True),
     Tile(64, 32, swapped=True),
     Tile(64, 16, swapped=True),
-)
-
-
-#: Of `wgmma_joined`.
-JOINED_MENU = (
-    Tile(64, 128, cluster=4, swapped=True, joins=True),
-    Tile(64, 64, cluster=2, swapped=True, joins=True),
-    Tile(64, 32, swapped=True, joins=True),
-    Tile(64, 16, swapped=True, joins=True),
 )
 
 #: Of products of fp8 (csrc/gemm/scaled_matmul/wgmma_tiles.h). The last is for sums that stay in the
@@ -146,7 +135,7 @@ def cost(p: Sizes, tile: int, slices: int, menu: Sequence[Tile] = MENU) -> Choic
     moved = (p.batch * (p.m + p.n) * p.k + values) * p.size // c.memory_rate
     clocks = max(waves * (depth * step + store), moved) + c.once
     if slices > 1:
-        clocks += (c.join if t.joins else c.second_kernel) + slices * values * 8 // c.partials_rate
+        clocks += c.second_kernel + slices * values * 8 // c.partials_rate
     return Choice(tile, slices, depth, clocks, menu)
 
 
@@ -175,12 +164,12 @@ def most_splits(batch: int, m: int, n: int, k: int, sm_count: int) -> int:
     return max(1, min(room, k // LEAST_DEPTH, MOST_SPLITS))
 
 
-def choice_for(p: Problem, sm_count: int, menu: Sequence[Tile] = MENU) -> Choice:
+def choice_for(p: Problem, sm_count: int) -> Choice:
     """For a call of `matmul`, `linear` or `addmm`."""
     most = 1 if p.batch_invariant else most_splits(p.batch, p.m, p.n, p.k, sm_count)
     swaps = p.size == 4 and p.b.by_rows
     sizes = Sizes(p.batch, p.m, p.n, p.k, p.size, p.a.by_rows, swaps, most, sm_count)
-    return choose(sizes, p.batch_invariant, menu)
+    return choose(sizes, p.batch_invariant)
 
 
 #: Of products of layers (csrc/gemm/fused_linear/wgmma.h): those whose warpgroups take turns, and a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shutil
@@ -20,7 +21,7 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch
 from warpsmith.core.catalogue import Op, Sample, Variant
 from warpsmith.native import finding, toolchain
-from warpsmith.proof import pool
+from warpsmith.proof import mps, pool
 from warpsmith.proof.verify.run import Complete, Progress, Result, Run, small_samples
 
 SANITIZER_TOOLS: tuple[str, ...] = ("memcheck", "racecheck", "initcheck")
@@ -29,6 +30,8 @@ MOST_SAMPLES = 48
 #: Processes per tool and job: more of them leave more on record where a run is cut short, but each
 #: takes its time to start.
 _HANDS = 2
+#: Calls that take as long as instrumenting what a variant launches, with its first call.
+_FIRST = 200
 #: Tools that watch allocations see them as they are where every tensor is one of its own, with
 #: borders to cross and nothing written yet, not a piece of what PyTorch keeps.
 _UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -175,45 +178,55 @@ def run_sanitizer(
         raise ValueError("compute-sanitizer is neither on PATH nor in the CUDA toolkit")
     hands = sorted(_deal(chosen, _HANDS * jobs, rungs or {}), key=lambda hand: -hand.cost)
     gpus: list[str | None] = [*pool.visible_orders(spread)] or [None]
-    runs: list[_ToolRun] = [
-        FaultRun(sanitizer, tool, timeout, gpus[i % len(gpus)], rank=1.0)
-        for i, tool in enumerate(tools)
-    ]
-    runs += [
-        HandRun(sanitizer, tool, timeout, gpus[(i + j) % len(gpus)], -float(i), hand)
-        for i, hand in enumerate(hands)
-        for j, tool in enumerate(tools)
-    ]
-    findings = _Findings(chosen, tools, runs, complete)
-    if jobs == 1:
-        for run in runs:
-            outcome = pool.Outcome()
+    with contextlib.ExitStack() as stack:
+        shared = stack.enter_context(mps.service()) if jobs > 1 else {}
+        runs: list[_ToolRun] = [
+            FaultRun(sanitizer, tool, timeout, gpus[i % len(gpus)], rank=1.0)
+            for i, tool in enumerate(tools)
+        ]
+        runs += [
+            HandRun(sanitizer, tool, timeout, gpus[(i + j) % len(gpus)], -float(i), hand, shared)
+            for i, hand in enumerate(hands)
+            for j, tool in enumerate(tools)
+        ]
+        findings = _Findings(chosen, tools, runs, complete)
+        if jobs == 1:
+            for run in runs:
+                outcome = pool.Outcome()
 
-            def emit(result: Result, into: list[Any] = outcome.items) -> None:
-                into.append(result)
-                if progress is not None:
-                    progress(result)
+                def emit(result: Result, into: list[Any] = outcome.items) -> None:
+                    into.append(result)
+                    if progress is not None:
+                        progress(result)
 
-            run.run(emit, crowded=False)
-            findings.enter(run, outcome)
-    else:
-        finding.prepare([*(op.library for op in chosen), "selftest"])
-        pool.run(
-            runs,
-            jobs=jobs,
-            progress=progress,
-            done=lambda index, outcome: findings.enter(runs[index], outcome),
-        )
+                run.run(emit, crowded=False)
+                findings.enter(run, outcome)
+        else:
+            finding.prepare([*(op.library for op in chosen), "selftest"])
+            pool.run(
+                runs,
+                jobs=jobs,
+                progress=progress,
+                done=lambda index, outcome: findings.enter(runs[index], outcome),
+            )
     return [findings.of(op, tool) for op in chosen for tool in tools]
 
 
 def cost(op: Op, dtype: str, rungs: frozenset[str] | None = None) -> int:
-    """So many calls, if every variant (of these rungs) accepts every sample."""
+    """About so many calls, if every variant (of these rungs) accepts every sample."""
     samples = len(small_samples(op, dtype))
-    of_dtype = [variant for variant in op.variants if variant.dtype == dtype]
+    count = _callees(op, dtype, rungs)
     if rungs is not None:
-        return fair_share(samples) * sum(variant.rung.name in rungs for variant in of_dtype)
-    return samples + fair_share(samples) * len(of_dtype)
+        return count * (_FIRST + fair_share(samples))
+    return count * _FIRST + samples + (count - 1) * fair_share(samples)
+
+
+def _callees(op: Op, dtype: str, rungs: frozenset[str] | None) -> int:
+    """`auto` and the variants, or the variants of these rungs."""
+    of_dtype = [variant for variant in op.variants if variant.dtype == dtype]
+    if rungs is None:
+        return 1 + len(of_dtype)
+    return sum(variant.rung.name in rungs for variant in of_dtype)
 
 
 @dataclass(frozen=True)
@@ -249,7 +262,7 @@ def _deal(
                 whole[name] = sum(mine.values())
             continue
         for dtype, calls in list(mine.items()):
-            most = calls // len(small_samples(catalogue.get(name), dtype))
+            most = _callees(catalogue.get(name), dtype, of.get(name))
             if (parts := min(round(calls / fair), most)) > 1:
                 del mine[dtype]
                 hands += [Hand((name,), calls / parts, (dtype,), (i, parts)) for i in range(parts)]
@@ -293,13 +306,15 @@ class _ToolRun:
     def result(self, name: str, ok: bool, detail: str) -> Result:
         return Result(name, "sanitizer", self.tool, ok, detail)
 
-    def _python(self, crowded: bool, *arguments: str) -> tuple[int | None, str]:
+    def _python(
+        self, crowded: bool, *arguments: str, shared: Mapping[str, str] | None = None
+    ) -> tuple[int | None, str]:
         """The exit status of a Python under the tool, None where it took too long; and what was
         reported, or where nothing was and it failed, the end of all that it said.
         """
         command = [str(self.sanitizer), "--tool", self.tool, "--error-exitcode", str(_FOUND)]
         command += ["--print-limit", "20", sys.executable, *arguments]
-        environment = dict(_ENVIRONMENT.get(self.tool, {}))
+        environment = {**_ENVIRONMENT.get(self.tool, {}), **(shared or {})}
         if self.gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus
         try:
@@ -349,6 +364,8 @@ class HandRun(_ToolRun):
     """What the tool finds in a hand."""
 
     hand: Hand
+    #: The environment of processes that share GPUs by `mps`, where they do.
+    shared: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -373,7 +390,9 @@ class HandRun(_ToolRun):
             command += ["--dtype", ",".join(self.hand.dtypes)]
         for name in set(names) & self.hand.rungs.keys():
             command += ["--rungs", f"{name}={','.join(sorted(self.hand.rungs[name]))}"]
-        status, text = self._python(crowded, *command, *names)
+        status, text = self._python(crowded, *command, *names, shared=self.shared)
+        if status != 0 and self.shared:  # it may have been another's fault
+            status, text = self._python(crowded, *command, *names)
         if status == 0:
             return True, text.splitlines()[-1] if text else ""
         return False, text if status is None else f"exit status {status}\n{text}"
