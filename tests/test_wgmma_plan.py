@@ -243,9 +243,9 @@ def test_the_rung_of_fp8_says_which_tile_and_why() -> None:
         pytest.skip("says it of this GPU")
     op = catalogue.get("scaled_matmul")
     rung = next(rung for rung in op.ladder if rung.name == "wgmma_peak")
-    a = torch.empty(4096, 4096, dtype=torch.float8_e4m3fn, device="meta")
+    a = torch.empty(8192, 4096, dtype=torch.float8_e4m3fn, device="meta")
     one = torch.empty((), device="meta")
-    blocks = torch.empty(4096, 32, device="meta"), torch.empty(32, 32, device="meta")
+    blocks = torch.empty(8192, 32, device="meta"), torch.empty(32, 64, device="meta")
     assert "128 x 256" in rung.plan(a, a.t(), one, one, "bf16", True)
     for scales, fast in ((blocks, True), ((one, one), False)):
         assert "128 x 192" in rung.plan(a, a.t(), *scales, "bf16", fast)

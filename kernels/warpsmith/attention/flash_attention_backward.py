@@ -215,7 +215,7 @@ flash_attention_backward_op = catalogue.add(
         ),
         cost=Cost(bytes=_bytes, flops=_flops),
         bench=cases.bench(),
-        bench_dtypes=("bf16", "f16"),
+        bench_dtypes=("bf16",),
         peers=cases.PEERS,
         eager=cases.eager,
     )
@@ -239,7 +239,7 @@ flash_attention_varlen_backward_op = catalogue.add(
         errors=cases.varlen_errors(),
         cost=Cost(bytes=_bytes, flops=_flops_varlen),
         bench=cases.varlen_bench(),
-        bench_dtypes=("bf16", "f16"),
+        bench_dtypes=("bf16",),
         peers=cases.VARLEN_PEERS,
         eager=cases.eager_varlen,
     )

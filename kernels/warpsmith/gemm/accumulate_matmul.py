@@ -86,7 +86,7 @@ accumulate_matmul_op = catalogue.add(
             flops=lambda a, b: operations(a, b),
         ),
         bench=cases.sum_bench(),
-        bench_dtypes=("f16", "bf16"),
+        bench_dtypes=("bf16",),
     )
 )
 dispatch.register(accumulate_matmul_op)

@@ -162,7 +162,7 @@ fused_qkv_op = catalogue.add(
         properties=(Property("deterministic", cases.qkv_deterministic),),
         cost=Cost(bytes=_bytes, flops=lambda x, weight: operations(x, weight.t())),
         bench=cases.qkv_bench(),
-        bench_dtypes=("f16", "bf16"),
+        bench_dtypes=("bf16",),
     )
 )
 dispatch.register(fused_qkv_op)

@@ -211,7 +211,7 @@ gated_linear_op = catalogue.add(
         properties=(Property("deterministic", cases.gated_deterministic),),
         cost=Cost(bytes=_bytes, flops=lambda x, w_gate: 2 * operations(x, w_gate.t())),
         bench=cases.gated_bench(),
-        bench_dtypes=("f16", "bf16"),
+        bench_dtypes=("bf16",),
         peers={"cublas_and_gate": lambda: _with_our_gate},
     )
 )

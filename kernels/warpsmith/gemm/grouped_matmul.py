@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from warpsmith.core import catalogue, dispatch, into
-from warpsmith.core.catalogue import FLOATS, Cost, Gradients, Needs, Op, Property, Rung
+from warpsmith.core.catalogue import Cost, Gradients, Needs, Op, Property, Rung
 from warpsmith.gemm import grouped_cases as cases
 from warpsmith.gemm.grouped import (
     condition,
@@ -205,7 +205,7 @@ grouped_matmul_op = catalogue.add(
             flops=lambda x, w: 2 * x.shape[0] * x.shape[1] * w.shape[-1],
         ),
         bench=cases.bench(),
-        bench_dtypes=FLOATS[1:],
+        bench_dtypes=("bf16",),
         peers={"grouped_mm": lambda: cases.grouped_mm},
     )
 )

@@ -217,7 +217,7 @@ linear_epilogue_op = catalogue.add(
         ),
         cost=Cost(bytes=_bytes, flops=lambda x, weight: operations(x, weight.t())),
         bench=cases.epilogue_bench(),
-        bench_dtypes=("f16", "bf16"),
+        bench_dtypes=("bf16",),
     )
 )
 dispatch.register(linear_epilogue_op)

@@ -266,7 +266,7 @@ op = catalogue.add(
             flops=lambda x, scales: 2 * x.numel() * scales.shape[1],
         ),
         bench=cases.bench(),
-        bench_dtypes=("bf16", "f16"),
+        bench_dtypes=("bf16",),
         peers={"linear": lambda: cases.linear_of_16_bits(dequantized)},
     )
 )
