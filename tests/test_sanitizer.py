@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +131,37 @@ def test_sanitizer_in_several_processes(tmp_path: Path, monkeypatch: pytest.Monk
         assert result.detail.count("exit status 99") == (0 if result.ok else hands["gelu"])
 
 
+def one_by_one(
+    tasks: Sequence[pool.Task], *, done: Callable[[int, pool.Outcome], None], **given: Any
+) -> None:
+    for index, task in enumerate(tasks):
+        outcome = pool.Outcome()
+        task.run(outcome.items.append, False)
+        done(index, outcome)
+
+
+def test_a_fault_is_planted_where_operators_are_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool that is blind under MPS is found out, and so is one that could not be tried there."""
+    path = fake_sanitizer(tmp_path, 'echo "========= 0 errors"')
+    blind = 'case "$CUDA_MPS_PIPE_DIRECTORY" in pipes) echo "========= 0 errors"; exit 0;; esac'
+    path.write_text(path.read_text().replace("#!/bin/sh", f"#!/bin/sh\n{blind}"))
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
+    monkeypatch.setattr(pool, "run", one_by_one)
+    pipes = {"CUDA_MPS_PIPE_DIRECTORY": "pipes"}
+    for services, told in (
+        ([pipes, pipes], "it misses a fault that is there"),
+        ([pipes, {}], "no fault could be planted for it under a second MPS"),
+        ([{}, {}], ""),
+    ):
+        left = iter(services)
+        monkeypatch.setattr(mps, "service", lambda left=left: contextlib.nullcontext(next(left)))
+        (result,) = verify.run_sanitizer(["relu"], tools=("memcheck",), jobs=2)
+        assert result.ok == (not told)
+        assert told in result.detail
+
+
 def test_what_others_break_is_examined_again_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +169,7 @@ def test_what_others_break_is_examined_again_alone(
     broken = f'case "$*-$CUDA_MPS_PIPE_DIRECTORY" in *gelu*-pipes) echo "{told}"; exit 99;; esac'
     path = fake_sanitizer(tmp_path, f'{broken}; echo "{told}"')
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: path)
+    monkeypatch.setattr(pool, "run", one_by_one)
     served = contextlib.nullcontext({"CUDA_MPS_PIPE_DIRECTORY": "pipes"})
     monkeypatch.setattr(mps, "service", lambda: served)
     relu, gelu = verify.run_sanitizer(["relu", "gelu"], tools=("memcheck",), jobs=2)

@@ -181,7 +181,7 @@ def run_sanitizer(
     with contextlib.ExitStack() as stack:
         shared = stack.enter_context(mps.service()) if jobs > 1 else {}
         runs: list[_ToolRun] = [
-            FaultRun(sanitizer, tool, timeout, gpus[i % len(gpus)], rank=1.0)
+            FaultRun(sanitizer, tool, timeout, gpus[i % len(gpus)], 1.0, bool(shared))
             for i, tool in enumerate(tools)
         ]
         runs += [
@@ -341,6 +341,9 @@ class _ToolRun:
 class FaultRun(_ToolRun):
     """Whether the tool finds what `commit_fault` plants for it."""
 
+    #: Whether it has to under `mps`: in a service of its own, as the fault is everyone's there.
+    served: bool = False
+
     @property
     def names(self) -> tuple[str, ...]:
         return (_PLANTED,)
@@ -350,9 +353,13 @@ class FaultRun(_ToolRun):
         return 0.0
 
     def run(self, emit: Callable[[Result], None], crowded: bool) -> None:
-        status, text = self._python(crowded, "-c", _COMMIT.format(self.tool))
+        with contextlib.ExitStack() as stack:
+            own = stack.enter_context(mps.service()) if self.served else {}
+            status, text = self._python(crowded, "-c", _COMMIT.format(self.tool), shared=own)
         found = status == _FOUND and _FAULTY[self.tool] in text
-        if status == 0:
+        if self.served and not own:
+            found, text = False, "no fault could be planted for it under a second MPS"
+        elif status == 0:
             text = "it misses a fault that is there"
         elif not found:
             text = f"no fault could be planted for it: exit status {status}\n{text}"
