@@ -5,6 +5,7 @@
 
 #include "gemm/scaled_grouped_matmul/span.cuh"
 #include "gemm/scaled_grouped_matmul/wgmma_tiles.h"
+#include "gemm/wgmma_apart.cuh"
 #include "gemm/wgmma_groups.cuh"
 #include "host/launch.h"
 
@@ -53,38 +54,40 @@ struct ScaledGroupedConfig : WgmmaConfig<QA, Along::k, Along::k, GroupedPlan<til
     if constexpr (fast) {
       multiply_steps<ScaledGroupedConfig>(sums, reader, ring, at, steps, issued);
     } else {
-#pragma unroll
-      for (auto& strip : sums) {
-#pragma unroll
-        for (float& sum : strip) sum = 0.0f;
-      }
-#pragma unroll 1
-      for (int step = 0; step < steps; ++step, at.advance()) {
-        Sums own;
-        if constexpr (along_k) {
-          const int loaded = first_loaded<ScaledGroupedConfig>(item) + step * Base::bk;
-          const int first = item.first - loaded, end = item.end - loaded;  // of the group, in lines of the stage
-          if (first > 0 || end < Base::bk) {
-            ring.wait(at);
-            clear(shared.ring[at.slot], first, end);
-          } else {
-            ring.wait_unread(at);
-          }
-        } else {
-          ring.wait_unread(at);
-        }
-        ptx::wgmma_fence();
-        reader.multiply(own, at.slot, false);
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<0>(own);
-        ring.template release_unread<1>(at);
-#pragma unroll
-        for (int i = 0; i < Base::strips; ++i) {
-#pragma unroll
-          for (int e = 0; e < Base::bn / 2; ++e) sums[i][e] += own[i][e];
-        }
+      clear_sums<ScaledGroupedConfig>(sums);
+      if constexpr (along_k) {
+        multiply_span(sums, reader, shared, item, at, steps);
+      } else {
+        multiply_apart<ScaledGroupedConfig, NoScales>(
+            reader, ring, at, steps, [](NoScales&, int) {},
+            [&](const Sums& own, const NoScales&) { add_sums<ScaledGroupedConfig>(sums, own); });
       }
       issued();
+    }
+  }
+
+  // Of the values of k of a group alone.
+  __device__ __forceinline__ static void multiply_span(Sums& sums, const WgmmaReader<ScaledGroupedConfig>& reader,
+                                                       Shared& shared, const GroupItem& item,
+                                                       RingSlot<Base::stages>& at, int steps) {
+    auto& ring = shared.barriers;
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step, at.advance()) {
+      Sums own;
+      const int loaded = first_loaded<ScaledGroupedConfig>(item) + step * Base::bk;
+      const int first = item.first - loaded, end = item.end - loaded;  // of the group, in lines of the stage
+      if (first > 0 || end < Base::bk) {
+        ring.wait(at);
+        clear(shared.ring[at.slot], first, end);
+      } else {
+        ring.wait_unread(at);
+      }
+      ptx::wgmma_fence();
+      reader.multiply(own, at.slot, false);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>(own);
+      ring.template release_unread<1>(at);
+      add_sums<ScaledGroupedConfig>(sums, own);
     }
   }
 

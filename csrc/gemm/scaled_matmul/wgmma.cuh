@@ -7,6 +7,7 @@
 
 #include "gemm/scaled_matmul/wgmma_store.cuh"
 #include "gemm/scaled_matmul/wgmma_tiles.h"
+#include "gemm/wgmma_apart.cuh"
 #include "gemm/wgmma_product.cuh"
 #include "host/launch.h"
 
@@ -108,40 +109,6 @@ class StepScales {
   float rows_[Config::strips][2], cols_[kCols];
 };
 
-// Sums of `steps` stages from `at` on, each multiplied by itself, as multiply_steps otherwise (gemm/wgmma_tile.cuh).
-template <class Config>
-__device__ __forceinline__ void multiply_apart(typename Config::Sums& sums, const WgmmaReader<Config>& reader,
-                                               WgmmaRing<Config::stages>& ring, RingSlot<Config::stages>& at,
-                                               const ScaledWork& work, const GemmArgs& p, const WgmmaPlace& place,
-                                               int first, int steps) {
-#pragma unroll
-  for (auto& strip : sums) {
-#pragma unroll
-    for (float& sum : strip) sum = 0.0f;
-  }
-#pragma unroll 1
-  for (int step = first; step < first + steps; ++step, at.advance()) {
-    StepScales<Config> scales;
-    if (work.blocks) scales.load(work, p, place, step);
-    typename Config::Sums own;
-    ring.wait_unread(at);
-    ptx::wgmma_fence();
-    reader.multiply(own, at.slot, false);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>(own);
-    ring.template release_unread<Config::cluster>(at);
-    if (work.blocks) {
-      scales.add(sums, own);
-    } else {
-#pragma unroll
-      for (int i = 0; i < Config::strips; ++i) {
-#pragma unroll
-        for (int e = 0; e < Config::bn / 2; ++e) sums[i][e] += own[i][e];
-      }
-    }
-  }
-}
-
 // By scales of rows and columns.
 template <class Config>
 __device__ __forceinline__ void scale_sums(typename Config::Sums& sums, const ScaledWork& work, const GemmArgs& p,
@@ -229,7 +196,16 @@ __global__ void __launch_bounds__(Config::threads, 1)
       } else if constexpr (Config::fast) {
         multiply_steps<Config>(sums, reader, shared.barriers, at, item.steps, [] {});
       } else {
-        multiply_apart<Config>(sums, reader, shared.barriers, at, work, p, place, item.first, item.steps);
+        using Scales = StepScales<Config>;
+        clear_sums<Config>(sums);
+        multiply_apart<Config, Scales>(
+            reader, shared.barriers, at, item.steps,
+            [&](Scales& scales, int step) {
+              if (work.blocks) scales.load(work, p, place, item.first + step);
+            },
+            [&](const typename Config::Sums& own, const Scales& scales) {
+              work.blocks ? scales.add(sums, own) : add_sums<Config>(sums, own);
+            });
       }
       if (work.scales) scale_sums<Config>(sums, work, p, place);
       if (work.fp8) {

@@ -1,0 +1,92 @@
+// Sums by wgmma that leave the tensor cores at every step: of fp8 products, of which those keep some 14 bits.
+#pragma once
+
+#include "gemm/wgmma_tile.cuh"
+
+namespace warpsmith {
+
+#if WARPSMITH_HAS_WGMMA
+
+template <class Config>
+__device__ __forceinline__ void clear_sums(typename Config::Sums& sums) {
+#pragma unroll
+  for (auto& strip : sums) {
+#pragma unroll
+    for (float& sum : strip) sum = 0.0f;
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void add_sums(typename Config::Sums& to, const typename Config::Sums& sums) {
+#pragma unroll
+  for (int i = 0; i < Config::strips; ++i) {
+#pragma unroll
+    for (int e = 0; e < Config::bn / 2; ++e) to[i][e] += sums[i][e];
+  }
+}
+
+// Nothing that the sums of a step are multiplied by.
+struct NoScales {};
+
+// A step on its way.
+template <class Config, class Scales>
+struct StepApart {
+  typename Config::Sums sums;
+  Scales scales;
+  RingSlot<Config::stages> at;
+};
+
+// Sums of `steps` stages from `at` on, one at least, as multiply_steps otherwise. load(scales, step) asks for what the sums
+// of a step are multiplied by, join(own, scales) adds them to those of the others, which begin with zeros.
+//   A small tile's products of a step run while those before it are added; where registers have no room for that, those of
+//   the other warpgroup do.
+template <class Config, class Scales, class Load, class Join>
+__device__ __forceinline__ void multiply_apart(const WgmmaReader<Config>& reader, WgmmaRing<Config::stages>& ring,
+                                               RingSlot<Config::stages>& at, int steps, Load&& load, Join&& join) {
+  constexpr bool kAhead = Config::strips == 1 && Config::bn <= 64;
+  using Step = StepApart<Config, Scales>;
+  const auto begin = [&](Step& step, int index) {
+    load(step.scales, index);
+    step.at = at;
+    at.advance();
+    ring.wait_unread(step.at);
+    ptx::wgmma_fence();
+    reader.multiply(step.sums, step.at.slot, false);
+    ptx::wgmma_commit();
+  };
+  const auto end = [&]<int pending>(Step& step) {
+    ptx::wgmma_wait<pending>(step.sums);
+    ring.template release_unread<Config::cluster>(step.at);
+    join(step.sums, step.scales);
+  };
+  if constexpr (kAhead) {
+    Step even, odd;
+    begin(even, 0);
+    int next = 1;
+#pragma unroll 1
+    for (; next + 1 < steps; next += 2) {
+      begin(odd, next);
+      end.template operator()<1>(even);
+      begin(even, next + 1);
+      end.template operator()<1>(odd);
+    }
+    if (next < steps) {
+      begin(odd, next);
+      end.template operator()<1>(even);
+      end.template operator()<0>(odd);
+    } else {
+      end.template operator()<0>(even);
+    }
+  } else {
+#pragma unroll 1
+    for (int index = 0; index < steps; ++index) {
+      Step step;
+      begin(step, index);
+      end.template operator()<0>(step);
+    }
+  }
+}
+
+#endif
+
+}  // namespace warpsmith
