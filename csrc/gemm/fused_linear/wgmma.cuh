@@ -100,9 +100,8 @@ __global__ void __launch_bounds__(Config::threads, 1)
       if (Config::Result::kRowSums && item.at.n == 0) {
         if constexpr (Config::Result::kRowSums) {
           using With = WithRowSums<Config>;
-          static_assert(Config::turns, "a warpgroup has all rows of a tile");
           typename With::Sums all;
-          const WgmmaReader<With> with_rows(shared.ring, shared.staged[warpgroup].more);
+          const WgmmaReader<With> with_rows(shared.ring, share, shared.staged[warpgroup].more);
           multiply_steps<With>(all, with_rows, shared.barriers, at, item.steps, issued);
 #pragma unroll
           for (int i = 0; i < Config::strips; ++i) {
@@ -198,11 +197,7 @@ void launch_fused_wgmma(const FusedArgs& p, const WgmmaChoice& choice, cudaStrea
       }
     };
     const auto of_gradients = [&]<Ends ends>() {
-      if constexpr (fits_ends(tile, ends)) {
-        launch_fused_kernel<FusedConfig<T, Along::mn, Along::mn, tile, ends>, ends>(p, choice, stream);
-      } else {
-        broken_promise("a tile that these ends have");
-      }
+      launch_fused_kernel<FusedConfig<T, Along::mn, Along::mn, tile, ends>, ends>(p, choice, stream);
     };
     switch (p.ends) {
       case Ends::epilogue:

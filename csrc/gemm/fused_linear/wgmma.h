@@ -10,10 +10,8 @@ namespace warpsmith {
 // one, where it saves a wave of tiles.
 inline constexpr int kFusedTiles[] = {2, 3, 4};
 
-// Half of a gate's columns would be no whole boxes, and gradients have no use for it.
-constexpr bool fits_ends(const WgmmaTile& tile, Ends ends) {
-  return tile.turns || ends == Ends::epilogue || ends == Ends::heads;
-}
+// Half of a gate's columns would be no whole boxes of the wide one.
+constexpr bool fits_ends(const WgmmaTile& tile, Ends ends) { return tile.turns || ends != Ends::gate; }
 
 // The product by a tile of the menu: partial sums, where there are slices. Defined in wgmma.cuh, compiled in a file for each
 // tile.

@@ -27,8 +27,8 @@ class WgmmaReader<WithRowSums<Config>> {
   using Rows = float[4];
 
  public:
-  __device__ __forceinline__ WgmmaReader(const Stage* ring, const void* ones)
-      : a_(A::descriptor(ptx::shared_address(ring->a))),
+  __device__ __forceinline__ WgmmaReader(const Stage* ring, int warpgroup, const void* ones)
+      : a_(A::descriptor(ptx::shared_address(ring->a)).at(warpgroup * A::offset(Config::rows, 0))),
         b_(B::descriptor(ptx::shared_address(ring->b))),
         ones_(With::Ones::descriptor(ptx::shared_address(ones))) {}
 

@@ -476,6 +476,7 @@ def sum_samples() -> tuple[Sample, ...]:
         _summed(1, 8, 5),
         _summed(264, 520, 129, small=False),
         _summed(512, 384, 4096, small=False),
+        _summed(1000, 2296, 40, small=False),
         Sample(
             "total misaligned",
             lambda i: (

@@ -39,6 +39,8 @@ def samples() -> tuple[Sample, ...]:
         _sample(1, 8, 5),
         _sample(129, 264, 520, small=False),
         _sample(4096, 512, 384, True, small=False),
+        _sample(40, 1000, 2296, small=False),
+        _sample(72, 1000, 2296, True, small=False),
         _sample(0, 8, 5),
         _sample(5, 8, 0),
         _sample(16, 0, 8),

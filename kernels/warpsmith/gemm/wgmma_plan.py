@@ -183,7 +183,7 @@ def choice_for_fused(p: Problem, ends: str, sm_count: int) -> Choice:
     most = most_splits(p.batch, p.m, p.n, p.k, sm_count) if may_split else 1
     n = 2 * p.n if ends == "gate" else p.n
     sizes = Sizes(p.batch, p.m, n, p.k, p.size, p.a.by_rows, most_slices=most, sm_count=sm_count)
-    return choose(sizes, menu=FUSED_MENU if ends in ("epilogue", "heads") else FUSED_MENU[1:])
+    return choose(sizes, menu=FUSED_MENU[1:] if ends == "gate" else FUSED_MENU)
 
 
 def choice_for_scaled(
