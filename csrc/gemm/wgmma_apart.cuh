@@ -36,20 +36,20 @@ struct StepApart {
   RingSlot<Config::stages> at;
 };
 
-// Sums of `steps` stages from `at` on, one at least, as multiply_steps otherwise. load(scales, step) asks for what the sums
-// of a step are multiplied by, join(own, scales) adds them to those of the others, which begin with zeros.
+// Sums of `steps` stages from `at` on, one at least, as multiply_steps otherwise. wait(scales, step, at) asks for what the
+// sums of a step are multiplied by, and waits for its stage; join(own, scales) adds them to those of the others, which begin
+// with zeros.
 //   A small tile's products of a step run while those before it are added; where registers have no room for that, those of
 //   the other warpgroup do.
-template <class Config, class Scales, class Load, class Join>
+template <class Config, class Scales, class Wait, class Join>
 __device__ __forceinline__ void multiply_apart(const WgmmaReader<Config>& reader, WgmmaRing<Config::stages>& ring,
-                                               RingSlot<Config::stages>& at, int steps, Load&& load, Join&& join) {
+                                               RingSlot<Config::stages>& at, int steps, Wait&& wait, Join&& join) {
   constexpr bool kAhead = Config::strips == 1 && Config::bn <= 64;
   using Step = StepApart<Config, Scales>;
   const auto begin = [&](Step& step, int index) {
-    load(step.scales, index);
     step.at = at;
     at.advance();
-    ring.wait_unread(step.at);
+    wait(step.scales, index, step.at);
     ptx::wgmma_fence();
     reader.multiply(step.sums, step.at.slot, false);
     ptx::wgmma_commit();

@@ -1,8 +1,8 @@
 // Products of layers with what follows them, by wgmma.
 //   Against `mma`: the kernel of `wgmma_peak` of matmul with tiles whose two warpgroups take turns, so that activations, gates
 //   and stores of one run under the products of the other, or with wider ones where that saves a wave; biases arrive under
-//   the products of their tile; results leave by the copy engine, those of heads too, which
-//   knows where a sequence or a head ends. k of few tiles is cut into slices, which a second kernel adds up in order.
+//   the products of their tile; results leave by the copy engine, those of heads too, which knows where a sequence or a head
+//   ends. k of few tiles is cut into slices, which a second kernel adds up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB.
 //   Bound: large products the power, few rows memory.
 #include "gemm/fused_linear/wgmma.h"

@@ -4,10 +4,9 @@
 //   (wgmma_plan.h), which has to guess how long groups are; for few rows a group, operands change places.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB. Bound: many rows a group the power, few the weights from memory.
 //   Boxes that end with a group, without a map for each: https://github.com/Dao-AILab/quack
-#include <utility>
-
 #include "gemm/grouped_matmul/wgmma_plan.h"
 #include "gemm/wgmma.h"
+#include "gemm/wgmma_menu.h"
 #include "host/launch.h"
 #include "host/registry.h"
 
@@ -37,12 +36,6 @@ const char* takes(const GroupedArgs& p) {
   return needs_countable_tiles(p);
 }
 
-template <size_t... tile>
-void launch_choice(const GroupedArgs& p, int chosen, cudaStream_t stream, std::index_sequence<tile...>) {
-  const bool known = ((chosen == tile && (launch_grouped_tile<kGroupedMenu[tile]>(p, stream), true)) || ...);
-  if (!known) broken_promise("a tile of the menu");
-}
-
 void launch(const GroupedArgs& p, cudaStream_t stream) {
   const GroupedChoice choice = choose_grouped({.groups = p.groups.count,
                                                .m = p.m,
@@ -51,7 +44,7 @@ void launch(const GroupedArgs& p, cudaStream_t stream) {
                                                .along_k = p.along_k,
                                                .size = size_of(p.dtype),
                                                .sm_count = p.sm_count});
-  launch_choice(p, choice.tile, stream, std::make_index_sequence<kGroupedTiles>());
+  launch_tile_of<kGroupedMenu>(choice.tile, [&]<WgmmaTile tile>() { launch_grouped_tile<tile>(p, stream); });
 }
 
 const Register<GroupedArgs> registered{"wgmma_groups", /*min_sm=*/90, takes, launch};

@@ -7,10 +7,10 @@
 //   Bound: large products the power, few rows memory.
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "gemm/sum_splits_early.h"
 #include "gemm/wgmma.h"
+#include "gemm/wgmma_menu.h"
 #include "gemm/wgmma_plan.h"
 #include "host/min_max.h"
 #include "host/registry.h"
@@ -37,15 +37,9 @@ WgmmaChoice choice_for(const GemmArgs& p) {
   return cost_wgmma(wgmma_problem(p), kWgmmaMenu[tile], tile, std::min<int64_t>(wanted, most_splits(p)));
 }
 
-template <size_t... tile>
-void launch_choice(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream, std::index_sequence<tile...>) {
-  const bool known = ((choice.tile == tile && (launch_wgmma_tile<kWgmmaMenu[tile]>(p, choice, stream), true)) || ...);
-  if (!known) broken_promise("a tile of the menu");
-}
-
 void launch(const GemmArgs& p, cudaStream_t stream) {
   const WgmmaChoice choice = choice_for(p);
-  launch_choice(p, choice, stream, std::make_index_sequence<kWgmmaTiles>());
+  launch_tile_of<kWgmmaMenu>(choice.tile, [&]<WgmmaTile tile>() { launch_wgmma_tile<tile>(p, choice, stream); });
   if (choice.slices == 1) return;
   if (p.wide) return sum_splits_early<float>(p, choice.slices, stream);
   p.dtype == Dtype::f16 ? sum_splits_early<f16>(p, choice.slices, stream)

@@ -7,6 +7,7 @@
 #include "gemm/matmul_tf32/matmul_tf32.h"
 #include "gemm/sum_splits_early.h"
 #include "gemm/wgmma.h"
+#include "gemm/wgmma_menu.h"
 #include "gemm/wgmma_plan.h"
 #include "gemm/wgmma_product.cuh"
 #include "host/launch.h"
@@ -34,15 +35,9 @@ void launch_tile(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stre
   }
 }
 
-template <size_t... tile>
-void launch_choice(const GemmArgs& p, const WgmmaChoice& choice, cudaStream_t stream, std::index_sequence<tile...>) {
-  const bool known = ((choice.tile == tile && (launch_tile<kWgmmaMenu[tile]>(p, choice, stream), true)) || ...);
-  if (!known) broken_promise("a tile of the menu");
-}
-
 void launch(const Tf32Args& p, cudaStream_t stream) {
   const WgmmaChoice choice = choose_wgmma(p);
-  launch_choice(p, choice, stream, std::make_index_sequence<kWgmmaTiles>());
+  launch_tile_of<kWgmmaMenu>(choice.tile, [&]<WgmmaTile tile>() { launch_tile<tile>(p, choice, stream); });
   if (choice.slices > 1) sum_splits_early<float>(p, choice.slices, stream);
 }
 

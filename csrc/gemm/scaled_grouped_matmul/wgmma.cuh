@@ -1,6 +1,6 @@
 // Products of groups of fp8 values by wgmma (gemm/wgmma_groups.cuh), for the tiles of the menu (wgmma_plan.h).
 //   wgmma adds fp8 products to sums of which it keeps some 14 bits. So a step, a line of 128 values of k, is multiplied into
-//   sums of its own, which threads then add in f32, while the other warpgroup's products run; unless sums may stay.
+//   sums of its own, which threads then add in f32 (gemm/wgmma_apart.cuh), unless sums may stay.
 #pragma once
 
 #include "gemm/scaled_grouped_matmul/span.cuh"
@@ -55,39 +55,21 @@ struct ScaledGroupedConfig : WgmmaConfig<QA, Along::k, Along::k, GroupedPlan<til
       multiply_steps<ScaledGroupedConfig>(sums, reader, ring, at, steps, issued);
     } else {
       clear_sums<ScaledGroupedConfig>(sums);
-      if constexpr (along_k) {
-        multiply_span(sums, reader, shared, item, at, steps);
-      } else {
-        multiply_apart<ScaledGroupedConfig, NoScales>(
-            reader, ring, at, steps, [](NoScales&, int) {},
-            [&](const Sums& own, const NoScales&) { add_sums<ScaledGroupedConfig>(sums, own); });
-      }
+      multiply_apart<ScaledGroupedConfig, NoScales>(
+          reader, ring, at, steps,
+          [&](NoScales&, int step, const RingSlot<Base::stages>& stage) {
+            if constexpr (along_k) {
+              const int loaded = first_loaded<ScaledGroupedConfig>(item) + step * Base::bk;
+              const int first = item.first - loaded, end = item.end - loaded;  // of the group, in lines of the stage
+              if (first > 0 || end < Base::bk) {
+                ring.wait(stage);
+                return clear(shared.ring[stage.slot], first, end);
+              }
+            }
+            ring.wait_unread(stage);
+          },
+          [&](const Sums& own, const NoScales&) { add_sums<ScaledGroupedConfig>(sums, own); });
       issued();
-    }
-  }
-
-  // Of the values of k of a group alone.
-  __device__ __forceinline__ static void multiply_span(Sums& sums, const WgmmaReader<ScaledGroupedConfig>& reader,
-                                                       Shared& shared, const GroupItem& item,
-                                                       RingSlot<Base::stages>& at, int steps) {
-    auto& ring = shared.barriers;
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step, at.advance()) {
-      Sums own;
-      const int loaded = first_loaded<ScaledGroupedConfig>(item) + step * Base::bk;
-      const int first = item.first - loaded, end = item.end - loaded;  // of the group, in lines of the stage
-      if (first > 0 || end < Base::bk) {
-        ring.wait(at);
-        clear(shared.ring[at.slot], first, end);
-      } else {
-        ring.wait_unread(at);
-      }
-      ptx::wgmma_fence();
-      reader.multiply(own, at.slot, false);
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>(own);
-      ring.template release_unread<1>(at);
-      add_sums<ScaledGroupedConfig>(sums, own);
     }
   }
 

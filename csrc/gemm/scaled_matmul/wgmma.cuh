@@ -1,8 +1,8 @@
 // Scaled products of 8-bit matrices by wgmma: the kernel of gemm/wgmma_product.cuh with sums that leave the tensor cores every
 // 128 values of k.
 //   wgmma adds fp8 products to sums of which it keeps some 14 bits. So a step, a line of 128 values, is multiplied into sums
-//   of its own, which threads then add in f32, by scales of blocks where there are any; meanwhile the other warpgroup's
-//   products run. Sums of int8 are exact, in 32 bits, and stay. Scales of rows and columns multiply what leaves in the end.
+//   of its own, which threads then add in f32, by scales of blocks where there are any (gemm/wgmma_apart.cuh). Sums of int8
+//   are exact, in 32 bits, and stay. Scales of rows and columns multiply what leaves in the end.
 #pragma once
 
 #include "gemm/scaled_matmul/wgmma_store.cuh"
@@ -200,8 +200,9 @@ __global__ void __launch_bounds__(Config::threads, 1)
         clear_sums<Config>(sums);
         multiply_apart<Config, Scales>(
             reader, shared.barriers, at, item.steps,
-            [&](Scales& scales, int step) {
+            [&](Scales& scales, int step, const auto& stage) {
               if (work.blocks) scales.load(work, p, place, item.first + step);
+              shared.barriers.wait_unread(stage);
             },
             [&](const typename Config::Sums& own, const Scales& scales) {
               work.blocks ? scales.add(sums, own) : add_sums<Config>(sums, own);

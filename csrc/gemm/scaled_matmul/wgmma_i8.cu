@@ -2,11 +2,10 @@
 //   Against `mma_i8`: the kernel of `wgmma_peak`, at twice the rate of mma.sync. Sums are exact in int32, so they stay in the
 //   tensor cores, and k is not cut into slices; the tile by a model of clocks.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB. Bound: large products the power, few rows memory.
-#include <utility>
-
 #include "gemm/scaled_matmul/wgmma.cuh"
 #include "gemm/scaled_matmul/wgmma.h"
 #include "gemm/scaled_matmul/wgmma_plan.h"
+#include "gemm/wgmma_menu.h"
 #include "host/launch.h"
 #include "host/registry.h"
 
@@ -20,19 +19,11 @@ const char* takes(const ScaledMatmulArgs& p) {
   return needs_countable_sums(p);
 }
 
-template <size_t... tile>
-void launch_choice(const ScaledMatmulArgs& p, const WgmmaChoice& choice, cudaStream_t stream,
-                   std::index_sequence<tile...>) {
-  const auto run = [&]<WgmmaTile of>() {
-    launch_scaled_kernel<ScaledConfig<int8_t, int8_t, of, true>>(p, choice, stream);
-    return true;
-  };
-  const bool known = ((choice.tile == tile && run.template operator()<kIntegerMenu[tile]>()) || ...);
-  if (!known) broken_promise("a tile of the menu");
-}
-
 void launch(const ScaledMatmulArgs& p, cudaStream_t stream) {
-  launch_choice(p, choose_scaled(p), stream, std::make_index_sequence<kIntegerTiles>());
+  const WgmmaChoice choice = choose_scaled(p);
+  launch_tile_of<kIntegerMenu>(choice.tile, [&]<WgmmaTile tile>() {
+    launch_scaled_kernel<ScaledConfig<int8_t, int8_t, tile, true>>(p, choice, stream);
+  });
 }
 
 const Register<ScaledMatmulArgs> registered{

@@ -1,16 +1,15 @@
 // Scaled product of fp8 matrices by wgmma, formats mixed, scales of all, rows and columns or blocks.
 //   Against `mma_fp8`: the tensor cores of sm_90 multiply fp8 by wgmma alone, at twice the rate of f16. Sums leave them every
-//   128 values of k (wgmma.cuh), unless `fast_accum` says that they may stay; tile and slices of k by a model of clocks; for
-//   few rows operands change places. Sums of slices go to the workspace, and a second kernel adds them up in order.
+//   128 values of k (wgmma_apart.cuh), unless `fast_accum` says that they may stay; tile and slices of k by a model of clocks;
+//   for few rows operands change places. Sums of slices go to the workspace, and a second kernel adds them up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB. Bound: large products the power, few rows memory.
 //   Sums in two levels: DeepSeek-V3 Technical Report, section 3.3.2: https://arxiv.org/abs/2412.19437
-#include <utility>
-
 #include "device/start_early.h"
 #include "device/vec.h"
 #include "gemm/scaled_matmul/result.cuh"
 #include "gemm/scaled_matmul/wgmma.h"
 #include "gemm/scaled_matmul/wgmma_plan.h"
+#include "gemm/wgmma_menu.h"
 #include "host/launch.h"
 #include "host/registry.h"
 
@@ -61,16 +60,9 @@ void sum_slices(const ScaledMatmulArgs& p, int slices, cudaStream_t stream) {
 
 const char* takes(const ScaledMatmulArgs& p) { return is_fp8(p.dtype) ? needs_scaled_wgmma(p) : "takes e4m3 and e5m2"; }
 
-template <size_t... tile>
-void launch_choice(const ScaledMatmulArgs& p, const WgmmaChoice& choice, cudaStream_t stream,
-                   std::index_sequence<tile...>) {
-  const bool known = ((choice.tile == tile && (launch_scaled_tile<kScaledMenu[tile]>(p, choice, stream), true)) || ...);
-  if (!known) broken_promise("a tile of the menu");
-}
-
 void launch(const ScaledMatmulArgs& p, cudaStream_t stream) {
   const WgmmaChoice choice = choose_scaled(p);
-  launch_choice(p, choice, stream, std::make_index_sequence<kScaledTiles>());
+  launch_tile_of<kScaledMenu>(choice.tile, [&]<WgmmaTile tile>() { launch_scaled_tile<tile>(p, choice, stream); });
   if (choice.slices > 1) sum_slices(p, choice.slices, stream);
 }
 

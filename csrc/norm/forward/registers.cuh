@@ -94,7 +94,7 @@ struct DropoutTiles {
       {.threads = 512, .packs = 8, .min_blocks = 1},
   };
 };
-// Common lengths in 16 bits, where nothing is tested and more blocks have room.
+// Common lengths in 16 bits, where nothing is tested and more warps have room.
 struct FilledDropoutTiles {
   static constexpr RowTile tiles[] = {
       {.threads = 64, .packs = 2, .min_blocks = 24, .filled = true},
