@@ -115,6 +115,17 @@ def test_every_variant_is_a_torch_op_of_one_signature(op: Op) -> None:
         assert torch.Tag.pt2_compliant_tag in getattr(torch.ops.warpsmith, name).default.tags
 
 
+@pytest.mark.parametrize("op", catalogue.load().values(), ids=lambda op: op.name)
+def test_peers_take_the_arguments_of_their_operator(op: Op) -> None:
+    for name, factory in op.peers.items():
+        try:
+            factory()
+        except TypeError as error:  # of `arguments_by_name`
+            pytest.fail(f"{name}: {error}")
+        except Exception:  # its package is not here, or asks for a GPU
+            continue
+
+
 @pytest.mark.parametrize("row", SELF_TESTED)
 def test_seed_row_has_a_self_test(row: str) -> None:
     assert [row, ""] in ROWS

@@ -112,12 +112,15 @@ def test_what_was_not_fenced_may_land_on_a_copy(probe: Probe) -> None:
 
 
 _BEFORE = "a box stored from before its tensor on: an illegal instruction"
+_NOT_COMMITTED = "a copy in the background that no commit puts into a group"
 _NOT_FENCED = "a copy over shared memory that a thread waited for and did not fence since"
 
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
+        ("background, no commit", _NOT_COMMITTED),
+        ("background, neither", _NOT_COMMITTED),
         ("over reads, no fence", _NOT_FENCED),
         ("over reads, one thread without a fence", _NOT_FENCED),
         ("bulk, barrier not shown", "an mbarrier that no fence has shown to it"),

@@ -357,6 +357,7 @@ __device__ __forceinline__ void store_rows(ForwardRows<Config>& rows, const Atte
   const int head = block.head, tile_row = block.tile_row, thread = thread_again(), lane = thread % kWarp;
   const int warp_row = thread / kWarp * (16 * Config::own);
   const typename Config::Score score(a, s, head);
+  __syncwarp();  // all lanes have read the queries
 #pragma unroll
   for (int i = 0; i < Config::own; ++i) {
 #pragma unroll

@@ -31,13 +31,13 @@ __global__ void turn_kernel(const float* from, float* to) {
 }
 
 // The same by copies in the background, of which each thread makes one of four values and reads that of another.
-template <bool waits>
+template <bool waits, bool commits = true>
 __global__ void turn_in_background_kernel(const float* from, float* to) {
   __shared__ __align__(16) float tile[kThreads];
   if (threadIdx.x < kThreads / 4) {
     ptx::cp_async(reinterpret_cast<uint4*>(tile) + threadIdx.x, reinterpret_cast<const uint4*>(from) + threadIdx.x);
   }
-  ptx::cp_async_commit();
+  if (commits) ptx::cp_async_commit();
   if (waits) ptx::cp_async_wait<0>();
   __syncthreads();
   to[threadIdx.x] = tile[kThreads - 1 - threadIdx.x];
@@ -215,6 +215,8 @@ const Probe probes[] = {
     {"turn, no barrier", turn_kernel<false>},
     {"background", turn_in_background_kernel<true>},
     {"background, no wait", turn_in_background_kernel<false>},
+    {"background, no commit", turn_in_background_kernel<true, false>},
+    {"background, neither", turn_in_background_kernel<false, false>},
     {"bulk", turn_in_bulk_kernel<kThreads * 4, true>},
     {"bulk, no wait", turn_in_bulk_kernel<kThreads * 4, false>},
     {"bulk, too many bytes expected", turn_in_bulk_kernel<kThreads * 4 + 16, true>},

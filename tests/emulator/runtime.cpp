@@ -163,6 +163,11 @@ void release_cluster(Cluster& cluster) {
   if (arrived > 0 && arrived >= cluster.threads && cluster.arrived.compare_exchange_strong(arrived, 0)) ++cluster.phase;
 }
 
+// A copy in no group is one that no wait waits for.
+void check_committed() {
+  if (!self().open.empty()) fail("a copy in the background that no commit puts into a group");
+}
+
 void end_fibre() {
   Fibre& fibre = self();
   fibre.stores.finish(0);
@@ -178,6 +183,7 @@ void run_fibre() {
   try {
     const Launch& launch = *block->launch;
     launch.invoke(launch.kernel, launch.arguments);
+    check_committed();
   } catch (const std::exception& error) {
     note_failure(error.what());
   }
@@ -457,7 +463,10 @@ void copy_later(void* to, const void* from, size_t bytes, bool zeros) {
 
 void commit_copies() { self().groups.push_back(std::move(self().open)); }
 
-void wait_copies(int pending) { finish_copies(self(), static_cast<size_t>(pending)); }
+void wait_copies(int pending) {
+  if (pending == 0) check_committed();
+  finish_copies(self(), static_cast<size_t>(pending));
+}
 
 // --- barriers in shared memory: bit 0 the phase, arrivals of a phase, arrivals missing, bytes missing ----------------
 

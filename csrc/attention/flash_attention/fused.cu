@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(C::threads) flash_attention_fused_kernel(const
   const TokenCopy<T, typename C::V, C::threads> copy_v(tile.keys_of<T>(a.v), a.v.token, a.dv);
   QueryWarp<T, Acc, Acc, C> warp;
   copy_q.start(q, tile.first, tile.queries - tile.first);
+  ptx::cp_async_commit();  // there may be no keys whose group would take it along
   const auto scores_at = [&](int key) {
     ScoreRows<C::bn> scores = warp.scores(q, k);
     if (tile.hides(a, C::bm, key, C::bn)) scores.hide(a, tile, tile.first + row0, key);

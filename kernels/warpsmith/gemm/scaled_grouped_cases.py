@@ -330,13 +330,16 @@ def scaled_grouped_mm(
     offs: Tensor,
     scale_x: Tensor,
     scale_w: Tensor,
-    out: str = "bf16",
+    out_dtype: str = "bf16",
     fast_accum: bool = False,
 ) -> Tensor:
     """PyTorch's own, which gives bf16, and takes groups along k that are packs of 16 bytes."""
-    if out != "bf16":
+    if out_dtype != "bf16":
         raise NotImplementedError("torch._scaled_grouped_mm gives bf16")
     along_k = w.dim() == 2
+    # where PyTorch's kernel asserts, the process loses its GPU; a capture has had its eager call
+    if along_k and not torch.cuda.is_current_stream_capturing() and bool((offs % 16).any()):
+        raise NotImplementedError("torch._scaled_grouped_mm takes groups of whole packs")
     return torch._scaled_grouped_mm(
         x,
         w,

@@ -484,7 +484,7 @@ def scaled_mm(
     b: Tensor,
     scale_a: Tensor,
     scale_b: Tensor,
-    out: str,
+    out_dtype: str,
     fast_accum: bool = False,
     scale_result: Tensor | None = None,
 ) -> Tensor:
@@ -502,6 +502,6 @@ def scaled_mm(
         scale_a=scale_a,
         scale_b=scale_b,
         scale_result=scale_result,
-        out_dtype=DTYPES[out],
+        out_dtype=DTYPES[out_dtype],
         use_fast_accum=fast_accum,
     )
