@@ -198,6 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder of the record")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each implementation")
     options = parser.parse_args(arguments)
+    limits.need_gpu()
     source = sources.of_attention("scaled_masked_softmax", "rms_norm", "add_rms_norm")
     record: dict[str, Any] = {"environment": limits.environment(), "source": source, "rows": []}
     folder = options.out or limits.results_dir()

@@ -15,14 +15,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import torch
+
 OPERATORS = ("rms_norm", "add", "softmax", "matmul")
 _SOURCES = Path(__file__).resolve().parents[1] / "kernels"
 
 
 def call(name: str) -> None:
     """Makes the first benchmark's call, and prints its seconds and the library's bytes."""
-    import torch
-
     from warpsmith.core import catalogue
     from warpsmith.core.catalogue import DTYPES, Inputs
     from warpsmith.native import finding
@@ -65,6 +65,8 @@ def main() -> None:
     if options.call:
         call(options.call)
         return
+    if not torch.cuda.is_available():
+        raise SystemExit("needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why")
     have = len(os.sched_getaffinity(0))
     for cores in options.cores:
         for name in options.op:

@@ -140,6 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder of the record")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each implementation")
     options = parser.parse_args(arguments)
+    limits.need_gpu()
     source = sources.of_composite(catalogue.composites()[NAME])
     record: dict[str, Any] = {"environment": limits.environment(), "source": source, "rows": []}
     folder = options.out or limits.results_dir()

@@ -3,9 +3,10 @@
 Models of transformers and diffusers from their configurations (`model_runs.py`), of random weights
 at their own widths and of few layers, bf16, in their phases: `prefill` and `forward`, `training`
 (forward and backward), `decode` (a token for each of some sequences that have a cache). `eager` is
-the model with the attention that PyTorch chooses; `patched` is `warpsmith.patch` of it; `compiled`
-and `compiled, patched` go through `torch.compile`, each afresh and for the one shape; `liger` is
-Liger's patch, where that is installed (`--site FOLDER` finds what lies there).
+the model with the attention that PyTorch chooses; `patched` is `warpsmith.patch` of it, and
+`patched, linear` has its matrix products served here as well; `compiled` and `compiled, patched` go
+through `torch.compile`, each afresh and for the one shape; `liger` is Liger's patch, where that is
+installed (`--site FOLDER` finds what lies there).
 
 For each: its time, which in `decode` is that of the host too but where it says "as a graph"; by
 what it is faster than `eager`; the parts of the GPU's time by kind of kernel; the most memory that
@@ -86,6 +87,7 @@ def implementations(
     wanted: dict[str, Callable[[], Callable[[], Tensor]]] = {
         "eager": lambda: runner.run,
         "patched": lambda: _patched(runner, {}),
+        "patched, linear": lambda: _patched(runner, {"linear": True}),
     }
     if liger and find_spec("liger_kernel") is not None and _liger_name(runner.model) is not None:
         wanted["liger"] = lambda: _liger(runner)
@@ -151,6 +153,8 @@ def _liger(runner: Runner) -> Callable[[], Tensor]:
     while the copy is called, and not when others are.
     """
     made = runner.beside(copy.deepcopy(runner.model))
+    if made.grad is not None:  # its norms write their gradient over the one that they are given
+        made.grad = made.grad.clone()
     module = sys.modules[type(made.model).__module__].__dict__
     before = dict(module)
     apply = getattr(_liger_functions(), _liger_name(made.model) or "")

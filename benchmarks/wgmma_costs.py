@@ -31,7 +31,7 @@ import warpsmith  # noqa: F401
 from warpsmith.core import json_files
 from warpsmith.gemm import wgmma_plan
 from warpsmith.gemm.wgmma_plan import MENU, Choice, Sizes
-from warpsmith.measure import timing
+from warpsmith.measure import limits, timing
 from warpsmith.native import csrc
 
 HEADER = csrc.CSRC / "gemm" / "wgmma_costs.h"
@@ -203,6 +203,7 @@ def main() -> int:
     if options.fit:
         taken = json.loads(options.fit.read_text())
     else:
+        limits.need_gpu()
         taken = {"gpu": torch.cuda.get_device_name(), "rows": measured()}
         if options.out:
             json_files.write_json(options.out, taken)

@@ -26,6 +26,19 @@ def script(name: str) -> Any:
     return module
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["attention_memory", "fused_linear_cross_entropy", "first_call", "mma_peak", "wgmma_costs"],
+)
+def test_without_a_gpu_a_script_ends_in_a_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", [name])
+    with pytest.raises(SystemExit) as ended:
+        script(name).main()
+    assert isinstance(ended.value.code, str)
+    assert "\n" not in ended.value.code
+
+
 def test_naive_fused_and_flash_agree() -> None:
     module = script("attention_memory")
     generator = torch.Generator().manual_seed(0)

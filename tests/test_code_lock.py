@@ -11,7 +11,7 @@ import torch
 
 from warpsmith.core import catalogue, dispatch, json_files
 from warpsmith.measure import limits
-from warpsmith.native import code_lock, machine_code, python_code
+from warpsmith.native import code_lock, csrc, machine_code, python_code
 from warpsmith.native.code_lock import NOT_TAKEN, Lock, LockError, Trace
 
 RELU, GELU = catalogue.get("relu"), catalogue.get("gelu")
@@ -168,6 +168,25 @@ def test_the_file_is_a_line_a_rung_and_read_back(tmp_path: Path) -> None:
     lines = (tmp_path / "code.json").read_text().splitlines()
     assert sum('"sass"' in line for line in lines) == len(RELU.ladder) + len(GELU.ladder)
     assert Lock.load(tmp_path / "none.json") is None
+
+
+def test_an_installed_package_finds_the_checkout_in_which_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert code_lock.default_path() == csrc.CSRC.parent / "benchmarks" / "code.json"
+    package = tmp_path / "site" / "warpsmith"
+    monkeypatch.setattr(csrc, "PACKAGE", package)
+    monkeypatch.setattr(csrc, "CSRC", package / "csrc")
+    checkout = tmp_path / "checkout"
+    for folder in ("benchmarks", "csrc"):
+        (checkout / folder).mkdir(parents=True)
+    monkeypatch.chdir(checkout)
+    assert code_lock.default_path() == checkout / "benchmarks" / "code.json"
+    assert limits.results_root() == checkout / "benchmarks" / "results"
+    assert code_lock.traces_path("norm") == checkout / "build" / "launches" / "norm.json"
+    monkeypatch.chdir(tmp_path)
+    assert code_lock.default_path() is None
+    assert limits.results_root() == tmp_path / "benchmarks" / "results"
 
 
 def test_differences_are_said_and_another_toolkit_is_not_compared() -> None:

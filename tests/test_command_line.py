@@ -78,6 +78,33 @@ def test_composites_are_listed_with_what_serves_them(capsys: pytest.CaptureFixtu
     assert "2 chunks of 256 x 33 logits" in choice.reason
 
 
+@pytest.mark.parametrize("command", ["inspect", "bench", "verify", "build"])
+def test_a_composite_names_its_parts(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, command, "relu_squared")
+    assert status == 2
+    assert "'relu_squared' is a composite; its parts are relu, mul" in err
+
+
+@pytest.mark.parametrize(
+    ("function", "op"),
+    [
+        ("quantize_fp8", "quantize"),
+        ("quantize_int8", "quantize"),
+        ("nms_fixed", "nms_ordered"),
+        ("timestep_embedding", "timestep_rows"),
+    ],
+)
+def test_a_function_is_listed_by_the_operator_that_it_calls(
+    function: str, op: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(capsys, "list", function, "--json")
+    (entry,) = json.loads(out)
+    assert (status, entry["name"]) == (0, op)
+    assert function in entry["functions"]
+    _, out, _ = run(capsys, "list", function)
+    assert all(variant.name in out for variant in catalogue.get(op).variants)
+
+
 def test_which(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(
         capsys,
@@ -126,7 +153,8 @@ def test_which(capsys: pytest.CaptureFixture[str]) -> None:
         (("verify", "relu", "--device", "cpu", "--as", "80"), "--as 80 is of kernels: it needs a"),
         (("verify", "--device", "cpu", "--random", "0"), "expected a number of random calls, got"),
         (("verify", "--device", "cpu", "--calls", "none"), "cannot read the calls of none: File"),
-        (("list", "quantize_fp8"), "'quantize_fp8' is a function over operators, not one;"),
+        (("list", "noise_table"), "'noise_table' has no kernels of its own, and no variants"),
+        (("bench", "fused_mpl"), "unknown operator 'fused_mpl'; did you mean fused_mlp"),
         (("bench", "relu", "--peers", "torhc"), "unknown peer 'torhc'; known: torch, compile,"),
         (("bench", "relu", "--cases", "xyz"), "relu has no case 'xyz'; there are 'f32 "),
         (("bench", "relu", "--dtype", "i8"), "relu has no dtype 'i8'; known: f32, f16, bf16"),

@@ -8,7 +8,9 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Container
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -146,6 +148,35 @@ def test_the_layout_names_every_shared_header() -> None:
     (shared,) = re.findall(r"  device/ (.*)  row/ ", layout, re.S)
     for path in (*ROOT.glob("csrc/device/*.h"), *ROOT.glob("csrc/host/*.h")):
         assert re.search(rf"\b{path.stem}\b", shared), path.name
+
+
+PARTS = ("core", "spec", "spec/triton", "native", "proof", "measure", "records", "cli")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_layout_names_every_module(part: str) -> None:
+    (layout,) = re.findall(r"## Layout\n\n```\n(.*?)```", read("docs/architecture.md"), re.S)
+    (said,) = re.findall(rf"^  {part}/ (.*?)^  \w", layout, re.S | re.M)
+    for path in ROOT.glob(f"kernels/warpsmith/{part}/*.py"):
+        assert path.stem == "__init__" or re.search(rf"\b{path.stem}\b", said), path.name
+
+
+def test_the_layout_names_every_script() -> None:
+    page = read("docs/architecture.md")
+    (said,) = re.findall(r"^benchmarks/\*\.py (.*?)^benchmarks/", page, re.S | re.M)
+    for path in ROOT.glob("benchmarks/*.py"):
+        assert re.search(rf"\b{path.name}\b", said), path.name
+
+
+def test_the_readme_names_what_promises_batch_invariance() -> None:
+    (said,) = re.findall(r"`batch_invariant=True` \((.*?)\)", read("README.md"), re.S)
+    public = (getattr(warpsmith, name) for names in PUBLIC.values() for name in names)
+    promise = {f.__name__ for f in public if "batch_invariant" in _parameters(f)}
+    assert set(re.findall(r"`(\w+)`", said)) == promise
+
+
+def _parameters(thing: Any) -> Container[str]:
+    return inspect.signature(thing).parameters if inspect.isfunction(thing) else ()
 
 
 def test_the_lists_of_functions_are_named() -> None:

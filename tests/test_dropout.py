@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import warpsmith
 from conftest import GPU
+from warpsmith.elementwise.dropout import _pack_mask_by_sums, pack_mask
 
 DEVICE = "cuda" if GPU else "cpu"
 P = 0.5
@@ -217,3 +218,9 @@ def test_arguments_in_the_order_of_pytorch() -> None:
     assert warpsmith.dropout(X, 0.5, False, False) is X
     with pytest.raises(ValueError, match="dropout: expected inplace=False"):
         warpsmith.dropout(X, 0.5, True, True)
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 1000])
+def test_a_mask_is_packed_alike_without_views(n: int) -> None:
+    kept = torch.rand(n, generator=torch.Generator().manual_seed(n)) < 0.5
+    assert torch.equal(_pack_mask_by_sums(kept), pack_mask(kept))

@@ -104,10 +104,14 @@ def _broken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failure_is_written_down_and_can_be_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def in_this_process(tasks: Any, *, progress: Any, **options: Any) -> list[pool.Outcome]:
+    def in_this_process(
+        tasks: Any, *, progress: Any, done: Any, **options: Any
+    ) -> list[pool.Outcome]:
         outcomes = [pool.Outcome() for _ in tasks]
-        for task, outcome in zip(tasks, outcomes, strict=True):
-            task.run(lambda item, to=outcome: (to.items.append(item), progress(item)), False)
+        for index, outcome in enumerate(outcomes):
+            emit = lambda item, to=outcome: (to.items.append(item), progress(item))  # noqa: E731
+            tasks[index].run(emit, False)
+            done(index, outcome)
         return outcomes
 
     monkeypatch.setattr(pool, "run", in_this_process)
@@ -131,9 +135,9 @@ def test_calls_go_on_behind_one_that_ends_its_process(
     """The call that the process was at is a failure; the next are made by another process."""
     asked: list[tuple[int, int]] = []
 
-    def run(tasks: Any, *, progress: Any, **options: Any) -> list[pool.Outcome]:
+    def run(tasks: Any, *, progress: Any, done: Any, **options: Any) -> list[pool.Outcome]:
         outcomes = []
-        for task in tasks:
+        for index, task in enumerate(tasks):
             asked.append((task.start, task.stop))
             crashes = task.start == 0
             made = 7 if crashes else task.stop - task.start
@@ -141,6 +145,7 @@ def test_calls_go_on_behind_one_that_ends_its_process(
             for item in items:
                 progress(item)
             outcomes.append(pool.Outcome(items, "gone" if crashes else ""))
+            done(index, outcomes[-1])
         return outcomes
 
     monkeypatch.setattr(pool, "run", run)
@@ -153,3 +158,29 @@ def test_calls_go_on_behind_one_that_ends_its_process(
     (failure,) = failures
     assert str(failure.call) == str(random_calls.draw(relu, 3, 7))
     assert (failure.implementation, failure.detail) == ("process", "gone")
+
+
+def test_what_a_call_of_another_process_broke_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Processes that share a GPU lose it together; the pool runs their stretches again."""
+    relu = catalogue.get("relu")
+    call = random_calls.draw(relu, 3, 0)
+    lost = random_calls.Failure("triton", call, "the CUDA context is lost")
+    wrong = random_calls.Failure("auto", call, "1 of 8 elements are wrong")
+
+    def run(tasks: Any, *, progress: Any, done: Any, **options: Any) -> list[pool.Outcome]:
+        progress(random_calls.Progress("relu", 1, 1, (lost,)))  # of a run that does not count
+        outcome = pool.Outcome([random_calls.Progress("relu", 100, 100, (wrong,))])
+        progress(outcome.items[0])
+        done(0, outcome)
+        return [outcome]
+
+    monkeypatch.setattr(pool, "run", run)
+    record, seen = tmp_path / "failures", []
+    taken, failures = random_calls.random_calls(
+        [relu], 100, seed=3, device="cpu", record=record, progress=seen.append
+    )
+    assert (taken, failures) == (100, [wrong])
+    assert record.read_text() == f"{wrong}\n"
+    assert [step.failures for step in seen if step.failures] == [(wrong,)]

@@ -80,6 +80,15 @@ def test_heads_before_tokens() -> None:
     torch.testing.assert_close(out, wanted.transpose(1, 2))
 
 
+@pytest.mark.parametrize("window", [(-1, -1), (9, 0), (9, 3), [4, -1]])
+def test_a_window_is_a_pair(window: Any) -> None:
+    given = cases.call(Inputs(torch.float32), 5, 2, 1, 16, [60], causal=False)
+    found = warpsmith.attention_with_kv_cache(**given, window=window)
+    sides = {"window_left": window[0], "window_right": window[1]}
+    wanted, _ = torch.ops.warpsmith.attention_with_kv_cache(*cases._args(given | sides))
+    assert torch.equal(found, wanted)
+
+
 def test_a_call_says_what_does_not_fit() -> None:
     given = cases.call(Inputs(torch.float32), 1, 4, 2, 16, [30, 5])
     with pytest.raises(ValueError, match="expected layout to be 'bshd' or 'bhsd', got 'sbhd'"):

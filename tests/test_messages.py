@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import warpsmith
 from warpsmith.core import catalogue, families, messages
@@ -279,3 +281,95 @@ def test_a_dtype_by_its_name_or_as_pytorch_has_it() -> None:
     ends = torch.tensor([4], dtype=torch.int32)
     y = warpsmith.scaled_grouped_matmul(q, q[None], ends, ones, ones[None], torch.float32)
     assert y.dtype == torch.float32
+
+
+def _starts(*places: int) -> Tensor:
+    return torch.tensor(places, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("q_starts", "k_starts", "most_q", "most_k", "said"),
+    [
+        ((1, 2), (0, 4), 4, 4, "cu_seqlens_q to begin with 0, got 1"),
+        ((-1, 4), (0, 4), 5, 4, "cu_seqlens_q to begin with 0, got -1"),
+        ((0, 3, 1), (0, 3, 4), 4, 4, "cu_seqlens_q not to decrease, got 1 behind 3"),
+        ((0, 3, 4), (0, 5, 4), 4, 5, "cu_seqlens_k not to decrease, got 4 behind 5"),
+        ((0, 4), (0, 5), 4, 5, "cu_seqlens_k to end within the 4 tokens of k, got 5"),
+        ((0, 1, 4), (0, 3, 4), 2, 3, "max_seqlen_q to be at least 3, the longest sequence, got 2"),
+        ((0, 1, 4), (0, 3, 4), 3, 1, "max_seqlen_k to be at least 3, the longest sequence, got 1"),
+    ],
+)
+def test_sequences_lie_one_behind_the_other(
+    q_starts: tuple[int, ...], k_starts: tuple[int, ...], most_q: int, most_k: int, said: str
+) -> None:
+    x = HEADS[0]
+    with pytest.raises(RuntimeError, match=f"^flash_attention_varlen: expected {said}$"):
+        warpsmith.flash_attention_varlen(
+            x, x, x, _starts(*q_starts), _starts(*k_starts), most_q, most_k
+        )
+
+
+def test_sequences_may_leave_tokens_out() -> None:
+    x = HEADS[0]
+    for starts in ((0, 2, 3), (0, 0, 4), (0,)):
+        cu = _starts(*starts)
+        assert warpsmith.flash_attention_varlen(x, x, x, cu, cu, 4, 4).shape == x.shape
+
+
+ARGUMENTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "rope over itself": (
+        lambda: warpsmith.rope(HEADS.clone().requires_grad_(), inplace=True),
+        RuntimeError,
+        "rope: not differentiable with inplace; expected arguments that require no gradient",
+    ),
+    "the second dimension": (
+        lambda: warpsmith.transpose(HEADS, 0, 5),
+        IndexError,
+        "transpose: expected dim1 to lie in [-4, 3], got 5",
+    ),
+    "the first dimension": (
+        lambda: warpsmith.transpose(HEADS, -5, 1),
+        IndexError,
+        "transpose: expected dim0 to lie in [-4, 3], got -5",
+    ),
+    "a window": (
+        lambda: warpsmith.flash_attention(HEADS, HEADS, HEADS, window=(-2, 0)),
+        RuntimeError,
+        "flash_attention: expected the sides of window to be -1 (no limit) or more, got (-2, 0)",
+    ),
+    "a window of a cache": (
+        lambda: warpsmith.attention_with_kv_cache(HEADS, HEADS, HEADS, TURNS, window=(0, -3)),
+        RuntimeError,
+        "attention_with_kv_cache: expected the sides of window to be -1 (no limit) or more, "
+        "got (0, -3)",
+    ),
+    "a weight as a whole": (
+        lambda: warpsmith.quantized_linear(X, warpsmith.QuantizedWeight(X, X, None)),
+        TypeError,
+        "quantized_linear: expected a QuantizedWeight to be unpacked, quantized_linear(x, *weight)",
+    ),
+    "no scales": (
+        lambda: warpsmith.quantized_linear(X, X),
+        TypeError,
+        "quantized_linear: expected scales to be a tensor, got None",
+    ),
+    "a place in a cache for each of a batch": (
+        lambda: torch.vmap(
+            lambda k: warpsmith.store_kv(k, k, HEADS, HEADS, slots=torch.zeros(1, 4).long())
+        )(HEADS[None]),
+        RuntimeError,
+        "store_kv: expected no torch.vmap, as it writes to its arguments",
+    ),
+    "boxes for each of a batch": (
+        lambda: torch.vmap(lambda x: warpsmith.nms(x, x[:, 0], 0.5))(X[None]),
+        RuntimeError,
+        "nms: expected no torch.vmap, as the host waits",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_messages_name_what_the_function_has(name: str) -> None:
+    call, error, said = ARGUMENTS[name]
+    with pytest.raises(error, match=f"^{re.escape(said)}"):
+        call()

@@ -79,6 +79,10 @@ CASES = [
 ]
 
 
+#: What there is of every model.
+OURS = ["eager", "patched", "patched, linear"]
+
+
 @pytest.mark.parametrize(("kind", "phase"), CASES)
 def test_like_is_compared_with_like(kind: str, phase: str, models: Any) -> None:
     made = runner(models, kind, phase)
@@ -86,8 +90,8 @@ def test_like_is_compared_with_like(kind: str, phase: str, models: Any) -> None:
     exact = made.run().detach()
     made.to(torch.bfloat16)
     found = models.implementations(made, compiled=False, kinds=True, liger=False)
-    assert list(found)[:2] == ["eager", "patched"]
-    assert len(found) > 2
+    assert list(found)[:3] == OURS
+    assert len(found) > 3
     for name, run in found.items():
         first = run().detach()
         assert first.shape == exact.shape
@@ -100,7 +104,7 @@ def test_like_is_compared_with_like(kind: str, phase: str, models: Any) -> None:
 def test_kinds_are_those_that_a_model_has(models: Any) -> None:
     def kinds(kind: str, phase: str) -> set[str]:
         made = runner(models, kind, phase)
-        return set(models.implementations(made, False, True, False)) - {"eager", "patched"}
+        return set(models.implementations(made, False, True, False)) - set(OURS)
 
     assert kinds("Llama", "prefill") == {"norms", "gates", "rope"}
     assert kinds("ViT", "forward") == {"norms", "activations"}
@@ -111,7 +115,7 @@ def test_compiled_models_are_compared_too(models: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(torch, "compile", lambda f, **named: plain(f, backend="eager", **named))
     made = runner(models, "Llama", "training")
     found = models.implementations(made, compiled=True, kinds=False, liger=False)
-    assert list(found) == ["eager", "patched", "compiled", "compiled, patched"]
+    assert list(found) == [*OURS, "compiled", "compiled, patched"]
     for name in ("compiled", "compiled, patched"):
         expected = found[name.replace("compiled, ", "").replace("compiled", "eager")]()
         torch.testing.assert_close(found[name](), expected, rtol=2e-2, atol=2e-2)
@@ -148,13 +152,29 @@ def test_liger_changes_the_module_only_while_it_is_called(
     monkeypatch.setattr(models, "_liger_functions", lambda: functions)
     monkeypatch.setattr(models, "find_spec", lambda name: True)
     found = models.implementations(made, compiled=False)
-    assert list(found) == ["eager", "patched", "liger"]
+    assert list(found) == [*OURS, "liger"]
     expected = found["eager"]()
     assert torch.equal(found["liger"](), expected)
     assert len(calls) == 2
     assert modeling_llama.apply_rotary_pos_emb is plain
     found["eager"]()
     assert len(calls) == 2
+
+
+def test_liger_is_given_a_gradient_of_its_own(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its norms write over the one that they are given."""
+    made = runner(models, "Llama", "training")
+    assert made.grad is not None
+    before = made.grad.clone()
+    functions = types.SimpleNamespace(apply_liger_kernel_to_llama=lambda **named: None)
+    monkeypatch.setattr(models, "_liger_functions", lambda: functions)
+
+    def run(self: Any, call: Any = None) -> torch.Tensor:
+        return self.grad.zero_()
+
+    monkeypatch.setattr(models.Runner, "run", run)
+    models._liger(made)()
+    assert torch.equal(made.grad, before)
 
 
 def test_what_is_far_from_f32_gets_no_number(models: Any) -> None:
@@ -215,13 +235,13 @@ def on_a_cpu(models: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 
 def test_the_record_and_its_table(models: Any, on_a_cpu: dict[str, float], tmp_path: Path) -> None:
-    on_a_cpu |= {"eager": 3.0, "patched": 2.0}
+    on_a_cpu |= {"eager": 3.0, "patched": 2.0, "patched, linear": 3.0}
     arguments = ["--out", str(tmp_path), "--no-compile", "--only"]
     assert models.main([*arguments, "Llama"]) == 0
     first = json_files.read_json(tmp_path / "models.json")
     assert first is not None
     cases = [f"bf16 Llama-3-8B {phase}" for phase in models.MODELS[0].phases]
-    assert [row["case"] for row in first["rows"]] == [c for c in cases for _ in range(2)]
+    assert [row["case"] for row in first["rows"]] == [c for c in cases for _ in OURS]
     for row in first["rows"]:
         assert "error" not in row
         assert row["of_eager"] == (1.5 if row["impl"] == "patched" else 1.0)
@@ -234,9 +254,9 @@ def test_the_record_and_its_table(models: Any, on_a_cpu: dict[str, float], tmp_p
     assert both["rows"][-1]["case"].startswith("bf16 BERT-base training")
     results = Results("cpu", {}, None, {"models": both})
     table = report.block("models", results).splitlines()
-    assert table[0].startswith("| model | eager | patched | of compiled |")
-    assert table[2].startswith("| Llama-3-8B prefill 2x11 | 3.00 ms | 1.50× | – |")
-    assert table[-1].startswith("| geometric mean |  | 1.50× | – |")
+    assert table[0].startswith("| model | eager | patched | patched, linear | of compiled |")
+    assert table[2].startswith("| Llama-3-8B prefill 2x11 | 3.00 ms | 1.50× | 1.00× | – |")
+    assert table[-1].startswith("| geometric mean |  | 1.50× | 1.00× | – |")
     long = report.block("other:models", results)
     assert "products 90 %, rope 10 %" in long
     assert report.AGED not in long

@@ -221,6 +221,14 @@ def test_dropout_draws_from_pytorchs_seed() -> None:
         nn.Dropout(1.5)
 
 
+@pytest.mark.parametrize("p", [-1.0, 2.0])
+@pytest.mark.parametrize("kind", ["Dropout", "AddRMSNorm", "AddLayerNorm"])
+def test_a_probability_is_one_when_the_module_is_made(kind: str, p: float) -> None:
+    size = () if kind == "Dropout" else (16,)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        getattr(nn, kind)(*size, p=p)
+
+
 @pytest.mark.parametrize("kind", ["Dropout", "AddRMSNorm", "AddLayerNorm"])
 def test_dropping_modules_work_without_data(kind: str) -> None:
     """In PyTorch's mode of fake tensors, in which no seed can be drawn from a tensor."""

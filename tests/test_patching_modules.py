@@ -178,6 +178,19 @@ def test_a_class_that_was_exchanged_since_is_said() -> None:
     assert type(model[1]) is torch.nn.LayerNorm
 
 
+def test_what_was_given_back_is_said() -> None:
+    model = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.LayerNorm(4), torch.nn.ReLU())
+    warpsmith.patch(model)
+    report = warpsmith.unpatch(model)
+    assert not report
+    assert [(r.name, r.module) for r in report.restored or ()] == [
+        ("0", "LayerNorm"),
+        ("1", "LayerNorm"),
+    ]
+    assert str(report) == "    2 LayerNorm restored"
+    assert str(warpsmith.unpatch(model)) == "nothing was restored"
+
+
 def test_nothing_known_is_said() -> None:
     report = warpsmith.patch(torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1)))
     assert not report

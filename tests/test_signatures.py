@@ -204,7 +204,7 @@ def test_places_outside_are_refused() -> None:
         warpsmith.index_put(X, (AT, AT, AT), X[0])
     with pytest.raises(RuntimeError, match="index_put: expected indices of shapes that broadcast"):
         warpsmith.index_put(X, (AT,), torch.ones(5))
-    with pytest.raises(IndexError, match="transpose: expected dim to lie in"):
+    with pytest.raises(IndexError, match="transpose: expected dim1 to lie in"):
         warpsmith.transpose(CUBE, 0, 3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch
+from warpsmith.core import catalogue, dispatch, families
 from warpsmith.core.catalogue import DTYPES, Inputs
 from warpsmith.native import csrc
+from warpsmith.proof.verify.calls import as_public
 
 EPS = 1e-6
 
@@ -500,6 +502,58 @@ def test_wrong_arguments_are_named(
 ) -> None:
     with pytest.raises(TypeError, match=f"^{message}$"):
         dispatch.which("relu", *args, **named)
+
+
+def _public_calls() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Of each public function that takes a variant and bears the name of its operator, the first
+    variant and a call of its dtype.
+    """
+    found = {}
+    for op in catalogue.load().values():
+        function = getattr(warpsmith, op.name, None) if families.of_function(op.name) else None
+        takes = inspect.signature(function).parameters if function else {}
+        if "variant" in takes:
+            variant = op.variants[0]
+            sample = op.samples_for(variant.dtype)[0].make(op.inputs(variant.dtype))
+            named = dict(zip(op.argument_names, dispatch.normalise(op, sample), strict=True))
+            named = as_public(function, named)
+            found[op.name] = variant, {n: a for n, a in named.items() if n in takes}
+    return found
+
+
+CALLS = _public_calls()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_which_is_told_a_variant(name: str) -> None:
+    variant, named = CALLS[name]
+    choice = dispatch.which(name, **named, variant=variant.name, sm=90)
+    if choice.variant is None:
+        assert choice.implementation == "refused"
+        assert choice.reason.startswith(f"{variant}: ")
+    else:
+        assert (choice.variant, choice.implementation) == (variant, "cuda")
+    assert len(repr(choice)) < 400
+
+
+def test_which_says_why_a_variant_is_refused() -> None:
+    x = torch.randn(4, 4)
+    for sm in (None, 90):
+        choice = dispatch.which("matmul", x, x, variant="f16_naive_f32", sm=sm)
+        assert str(choice) == "refused: matmul_f16_naive_f32: takes f16, got f32"
+    peak = dispatch.which("matmul", x.half(), x.half(), variant="f16_wgmma_smem_f32", sm=80)
+    assert str(peak) == "refused: matmul_f16_wgmma_smem_f32: needs sm_90, this GPU is sm_80"
+    assert dispatch.which("matmul", x, x, variant="f32_naive").implementation == "reference"
+    assert dispatch.which("quantize_fp8", x, variant="f32", sm=90).name == "quantize_f32"
+    with pytest.raises(ValueError, match="matmul: unknown variant 'f99'"):
+        dispatch.which("matmul", x, x, variant="f99")
+
+
+@pytest.mark.parametrize("name", [warpsmith.rms_norm, None, 3])
+def test_which_wants_a_name(name: Any) -> None:
+    given = type(name).__name__
+    with pytest.raises(TypeError, match=f"^which: expected the name of an operator, got {given}$"):
+        warpsmith.which(name, torch.ones(3))
 
 
 def test_which_wants_a_number_for_a_gpu() -> None:

@@ -125,6 +125,41 @@ def test_which_takes_arguments_that_are_no_tensors(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
+    ("name", "shape", "setting", "said"),
+    [
+        ("flash_attention", "1x24x4x64", "window=63,0", "window_left=63, window_right=0"),
+        ("attention_with_kv_cache", "1x24x4x64", "window=9,-1", "window_left=9"),
+        ("transpose", "3x4x5", "dim0=0", "permute(3x4x5"),
+        ("quantize_int8", "128x128", "granularity=tensor", "dtype=torch.int8"),
+    ],
+)
+def test_which_takes_arguments_of_the_function(
+    name: str, shape: str, setting: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ("which", name, "--shape", shape, "--set", setting, "--sm", "90")
+    status, out, err = run(capsys, *call)
+    assert status == 0, err
+    assert said in out
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("window=3", "expected window to be two numbers of keys, before and past, got (3,)"),
+        ("window=x", "cannot read 'x' as window of flash_attention"),
+        ("windows=3", "flash_attention has no argument 'windows' to set; it has: scale, causal"),
+    ],
+)
+def test_which_says_what_a_function_does_not_take(
+    setting: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ("which", "flash_attention", "--shape", "1x24x4x64", "--set", setting, "--sm", "90")
+    status, _, err = run(capsys, *call)
+    assert status == 2
+    assert said in err
+
+
+@pytest.mark.parametrize(
     ("name", "shapes", "dtype", "wanted"),
     [
         (

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import warpsmith
+from warpsmith.core import compiling
 
 #: How models ask for it: `attn_implementation="warpsmith"`.
 NAME = "warpsmith"
@@ -76,7 +77,7 @@ def _needs_none(named: dict[str, Any]) -> bool:
     """
     if named.get("attention_mask") is not None or named.get("use_vmap", False):
         return False
-    if torch.compiler.is_exporting():
+    if compiling.exporting():
         return False  # what is exported serves other numbers of tokens
     q, n = named.get("q_length"), named.get("kv_length")
     first, first_key = named.get("q_offset", 0), named.get("kv_offset", 0)

@@ -271,7 +271,7 @@ def keys_seen(options, first, last, m, n):
     """From which key on, and up to which, queries [first, last) see any: more may be masked."""
     seen = options.seen
     low = tl.maximum(first + n - m - seen.left, 0)
-    high = tl.minimum(last + n - m + seen.right, n)
+    high = tl.maximum(tl.minimum(last + n - m + seen.right, n), 0)  # of more queries than keys
     return low, high
 
 
@@ -280,5 +280,5 @@ def queries_seeing(options, first, last, m, n):
     """From which query on, and up to which, keys [first, last) are seen by any."""
     seen = options.seen
     low = tl.maximum(first - seen.right - (n - m), 0)
-    high = tl.minimum(last + seen.left - (n - m), m)
+    high = tl.maximum(tl.minimum(last + seen.left - (n - m), m), 0)
     return low, high

@@ -298,7 +298,7 @@ def flash_attention(
     if layout not in ("bshd", "bhsd"):
         raise ValueError(f"flash_attention: expected layout to be 'bshd' or 'bhsd', got '{layout}'")
     messages.expect_tensors("flash_attention", q=q, k=k, v=v)
-    scale, sides = options.default_scale(scale, q), _sides("flash_attention", window)
+    scale, sides = options.default_scale(scale, q), options.sides("flash_attention", window)
     if layout == "bhsd":
         q, k, v, gate = map(options.turned, (q, k, v, gate))
     if dropout_p > 0.0 and seed is None and offset is None:
@@ -322,15 +322,6 @@ def flash_attention(
     if layout == "bhsd":
         found = (found[0].transpose(1, 2), *found[1:])
     return _asked(found, return_lse, return_max_logits)
-
-
-def _sides(called: str, window: Any) -> tuple[int, int]:
-    try:
-        before, past = window
-    except (TypeError, ValueError):
-        message = f"{called}: expected window to be two numbers of keys, before and past"
-        raise TypeError(f"{message}, got {window!r}") from None
-    return before, past
 
 
 def flash_attention_varlen(
@@ -371,10 +362,11 @@ def flash_attention_varlen(
             no answer.
         k: [tokens of keys, kv_heads, d], of q's dtype and device, any strides.
         v: [tokens of keys, kv_heads, dv], likewise.
-        cu_seqlens_q: [b + 1], int32, on q's device; ascending, and not checked there.
+        cu_seqlens_q: [b + 1], int32, on q's device: from 0 on, ascending, within the tokens. On a
+            GPU they are not checked.
         cu_seqlens_k: [b + 1], likewise, of keys.
-        max_seqlen_q: at least the queries of the longest sequence; those past it may be left
-            without an answer.
+        max_seqlen_q: at least the queries of the longest sequence; on a GPU, those past it may be
+            left without an answer.
         max_seqlen_k: at least the keys of the longest sequence.
         causal: as all that follows, in `flash_attention`, with m = max_seqlen_q and
             n = max_seqlen_k in shapes and in the numbers of weights, but in each sequence its own
@@ -403,7 +395,9 @@ def flash_attention_varlen(
         The answer [tokens, heads, dv], and what else is asked for, as `flash_attention` does.
 
     Raises:
-        RuntimeError: as in `flash_attention`; dropout has no seed in compiled code or a CUDA graph.
+        RuntimeError: as in `flash_attention`; dropout has no seed in compiled code or a CUDA graph;
+            on a CPU, sequences do not begin at 0, ascend and end within the tokens, or are longer
+            than `max_seqlen_q` and `max_seqlen_k` say.
         ValueError: the variant does not exist.
         TypeError: as in `flash_attention`.
 
@@ -411,6 +405,9 @@ def flash_attention_varlen(
         `torch.nn.attention.varlen.varlen_attn`.
     """
     messages.expect_tensors("flash_attention_varlen", q=q, k=k, v=v)
+    sides = options.sides("flash_attention_varlen", window)
+    options.check_starts("flash_attention_varlen", "q", cu_seqlens_q, q, max_seqlen_q)
+    options.check_starts("flash_attention_varlen", "k", cu_seqlens_k, k, max_seqlen_k)
     if dropout_p > 0.0 and seed is None and offset is None:
         draw = philox.drawn(None, None, dropout_p)
         if draw is None:
@@ -421,9 +418,9 @@ def flash_attention_varlen(
         seed, offset = draw
     found = _flash_attention_varlen(
         variant, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-        options.default_scale(scale, q), causal, *_sides("flash_attention_varlen", window), softcap,
-        alibi_slopes, mask, bias, sinks, gate, q_documents, k_documents, tree, dropout_p,
-        philox.signed(seed), philox.signed(offset),
+        options.default_scale(scale, q), causal, *sides, softcap, alibi_slopes, mask, bias, sinks,
+        gate, q_documents, k_documents, tree, dropout_p, philox.signed(seed),
+        philox.signed(offset),
         return_lse or _needs_gradient(q, k, v, alibi_slopes, bias, sinks, gate),
         return_max_logits, deterministic, batch_invariant,
     )  # fmt: skip

@@ -360,8 +360,8 @@ def attention_with_kv_cache(
     block_table: Tensor | None = None,
     appended: int = 0,
     causal: bool = True,
-    window_left: int = -1,
-    window_right: int = -1,
+    *,
+    window: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     sinks: Tensor | None = None,
@@ -371,7 +371,6 @@ def attention_with_kv_cache(
     return_lse: bool = False,
     batch_invariant: bool = False,
     blocks: int = 0,
-    *,
     plan: KvCachePlan | None = None,
     k: Tensor | None = None,
     v: Tensor | None = None,
@@ -404,8 +403,7 @@ def attention_with_kv_cache(
         appended: how many tokens of each sequence are in the cache beyond `lengths`; those of `k`
             are counted without it.
         causal: a query sees no key past its place.
-        window_left: how many keys before its place a query sees; -1: all.
-        window_right: how many past its place; -1: all.
+        window: how many keys before and past its place a query sees; -1 for all.
         softcap: scores become ``softcap tanh(score / softcap)``; 0: they stay.
         alibi_slopes: f32, [heads] or [b, heads]: scores lose slope times the distance of the key.
         sinks: f32, [heads]: logits that take their share of the sum and have no value.
@@ -429,14 +427,15 @@ def attention_with_kv_cache(
         also f32 [b, heads, m]. A query that sees nothing gets 0, and -inf.
 
     Raises:
-        RuntimeError: shapes, dtypes or devices do not fit; scales without a cache in e4m3, or none
-            with one; `appended` beside k and v; `blocks` beside a plan, or a plan for other
-            shapes, dtypes, devices or promises; the variant cannot take the call. On a GPU and
-            under autocast, `k` and `v` may be in the cache by then, behind `lengths`.
+        RuntimeError: shapes, dtypes or devices do not fit; a side of the window is below -1; scales
+            without a cache in e4m3, or none with one; `appended` beside k and v; `blocks` beside a
+            plan, or a plan for other shapes, dtypes, devices or promises; the variant cannot take
+            the call. On a GPU and under autocast, `k` and `v` may be in the cache by then, behind
+            `lengths`.
         IndexError: on a CPU, a page outside the cache, a sequence longer than it or of negative
             length, which on a GPU end the kernel with a message.
         ValueError: the layout or the variant does not exist.
-        TypeError: an argument is of another kind.
+        TypeError: an argument is of another kind; the window has no two sides.
 
     Reference:
         `torch.nn.functional.scaled_dot_product_attention` of each sequence's keys and values.
@@ -463,7 +462,7 @@ def attention_with_kv_cache(
         appended = k.shape[1] if k.dim() == 4 else 0
     args = (
         q, k_cache, v_cache, lengths, options.default_scale(scale, q), block_table, appended,
-        causal, window_left, window_right, softcap, alibi_slopes, sinks, tree, k_scale, v_scale,
+        causal, *options.sides(_OP, window), softcap, alibi_slopes, sinks, tree, k_scale, v_scale,
         return_lse, batch_invariant, blocks,
     )  # fmt: skip
     if k is not None:

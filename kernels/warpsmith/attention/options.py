@@ -4,6 +4,7 @@ The bindings make the same checks in the same words (csrc/attention/checks.h).
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -212,6 +213,63 @@ def default_scale(scale: float | None, q: Tensor) -> float:
     if scale is not None:
         return scale
     return 1.0 / math.sqrt(q.shape[-1]) if q.dim() and q.shape[-1] else 1.0
+
+
+def sides(called: str, window: Any) -> tuple[int, int]:
+    """How many keys before and past its place a query sees, of a public function's pair.
+
+    Raises:
+        TypeError: it is no pair.
+        RuntimeError: a side is below -1.
+    """
+    try:
+        before, past = window
+    except (TypeError, ValueError):
+        message = f"{called}: expected window to be two numbers of keys, before and past"
+        raise TypeError(f"{message}, got {window!r}") from None
+    for side in (before, past):
+        if hasattr(side, "__index__") and side < -1:
+            message = f"{called}: expected the sides of window to be -1 (no limit) or more"
+            raise RuntimeError(f"{message}, got {window!r}")
+    return before, past
+
+
+def _has_values(x: Any) -> bool:
+    """Whether a tensor is one on a CPU whose values can be looked at: in compiled code, under
+    transforms and under modes that trace, nobody knows them.
+    """
+    if type(x) is not Tensor or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    traced = torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack()
+    return not traced
+
+
+def check_starts(op: str, name: str, cu: Any, x: Tensor, most: Any) -> None:
+    """Where sequences begin in `x`, the queries ("q") or keys ("k"), for a public function: of
+    tensors on a CPU. On a GPU nobody waits to see them. What is no list of starts at all, the
+    operator's check refuses.
+
+    Raises:
+        RuntimeError: they do not begin at 0, decrease or lie past the tokens, or a sequence is
+            longer than `most`.
+    """
+    if not (_has_values(cu) and _has_values(x) and x.dim() and hasattr(most, "__index__")):
+        return
+    if cu.dtype != torch.int32 or cu.dim() != 1 or not cu.shape[0]:
+        return
+    starts, called = cu.tolist(), f"cu_seqlens_{name}"
+    if starts[0] != 0:
+        _fail(op, f"expected {called} to begin with 0, got {starts[0]}")
+    for start, end in itertools.pairwise(starts):
+        if end < start:
+            _fail(op, f"expected {called} not to decrease, got {end} behind {start}")
+    if starts[-1] > x.shape[0]:
+        tokens = f"the {x.shape[0]} tokens of {name}"
+        _fail(op, f"expected {called} to end within {tokens}, got {starts[-1]}")
+    longest = max((end - start for start, end in itertools.pairwise(starts)), default=0)
+    if longest > most:
+        what = f"to be at least {longest}, the longest sequence"
+        _fail(op, f"expected max_seqlen_{name} {what}, got {most}")
 
 
 def turned(x: Any) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from warpsmith.core import catalogue, families
+from warpsmith.core import catalogue, families, public_calls
 from warpsmith.core.catalogue import DTYPES, Composite, Op
 from warpsmith.native import libraries, toolchain
 from warpsmith.native.console import UsageError
@@ -37,24 +37,33 @@ def _matching(name: str, ops: Mapping[str, Op]) -> list[Op]:
     return sorted(found, key=lambda op: name not in op.aliases)
 
 
+def _behind(function: str) -> list[Op]:
+    """The operator of a public function that has none of its name."""
+    if composite := catalogue.composites().get(function):
+        parts = ", ".join(dict.fromkeys(composite.operators))
+        raise UsageError(f"'{function}' is a composite; its parts are {parts}")
+    if op := public_calls.behind(function):
+        return [op]
+    raise UsageError(f"'{function}' has no kernels of its own, and no variants")
+
+
 def find_ops(names: Sequence[str]) -> list[Op]:
-    """Operators by name, or else by alias, family or pattern ("gelu*"); all of them for no name."""
+    """Operators by name, or else by alias, family, pattern ("gelu*") or the public function that
+    calls them; all of them for no name.
+    """
     ops = catalogue.load()
     if not names or list(names) == ["all"]:
         return list(ops.values())
     chosen: dict[str, Op] = {}
     for name in names:
         found = _matching(name, ops)
-        if not found and families.of_function(name) and name not in catalogue.composites():
-            raise UsageError(
-                f"'{name}' is a function over operators, not one; in Python "
-                f'`warpsmith.which("{name}", ...)` says what serves a call'
-            )
+        if not found and families.of_function(name):
+            found = _behind(name)
         if not found:
             known = [
                 *ops,
                 *(alias for op in ops.values() for alias in op.aliases),
-                *catalogue.composites(),
+                *(name for names in families.PUBLIC.values() for name in names),
                 *catalogue.FAMILIES,
             ]
             hint = catalogue.did_you_mean(name, known, "`warpsmith list` shows them all")

@@ -6,6 +6,8 @@ of the further ones in their relation to the first, whole numbers and names.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch, references
+from warpsmith.core import catalogue, dispatch, families, public_calls, references
 from warpsmith.core.catalogue import DTYPES, Composite, Op, PartCall
 from warpsmith.native.console import UsageError
 
@@ -38,21 +40,71 @@ def parse_shape(text: str) -> Shape:
     return shape
 
 
-def parse_settings(op: Op, texts: Sequence[str]) -> dict[str, Any]:
-    """Arguments that are no tensors: `groups=32`, `activation=silu`."""
+def parse_settings(
+    op: Op, texts: Sequence[str], function: str = ""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments that are no tensors: `groups=32`, `activation=silu`. First those of the operator,
+    then those that only the public function over it has: `window=63,0`.
+    """
     schema = torch._C.parse_schema(f"warpsmith::{op.schema}")
     kinds = {a.name: str(a.type) for a in schema.arguments if "Tensor" not in str(a.type)}
-    settings = {}
+    of_function = {n: k for n, k in _kinds_of(function).items() if n not in op.argument_names}
+    settings: dict[str, Any] = {}
+    others: dict[str, Any] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if name not in kinds:
-            known = ", ".join(kinds) or "none"
+        if name not in kinds and name not in of_function:
+            known = ", ".join([*kinds, *of_function]) or "none"
             raise UsageError(f"{op.name} has no argument '{name}' to set; it has: {known}")
+        kind = kinds.get(name) or of_function[name]
         try:
-            settings[name] = _READERS.get(kinds[name], str)(value)
+            read = _READERS.get(kind, str)(value)
         except (KeyError, ValueError):
             raise UsageError(f"cannot read '{value}' as {name} of {op.name}") from None
-    return settings
+        (settings if name in kinds else others)[name] = read
+    return settings, others
+
+
+def _kinds_of(function: str) -> dict[str, str]:
+    """The arguments of a public function that can be set, and their types."""
+    if not (family := families.of_function(function)):
+        return {}
+    found = getattr(importlib.import_module(f"warpsmith.{family}"), function)
+    kinds = {p.name: str(p.annotation) for p in inspect.signature(found).parameters.values()}
+    kinds = {name: kind.removesuffix(" | None") for name, kind in kinds.items()}
+    return {n: k for n, k in kinds.items() if n != "variant" and k in (*_READERS, "str")}
+
+
+def through_function(
+    name: str,
+    op: Op,
+    values: Sequence[Any],
+    settings: Mapping[str, Any],
+    others: Mapping[str, Any],
+) -> tuple[Op, tuple[Any, ...]]:
+    """What a call of a public function comes to, the operator and all its arguments.
+
+    Args:
+        name: the function's.
+        op: the operator that it calls.
+        values: arguments of that, of which the function gets the tensors and those that were set.
+        settings: these.
+        others: arguments that the function alone has.
+
+    Raises:
+        UsageError: the function takes no such call.
+    """
+    function = getattr(importlib.import_module(f"warpsmith.{families.of_function(name)}"), name)
+    takes = inspect.signature(function).parameters
+    pairs = zip(op.argument_names, values, strict=False)
+    given = {n: a for n, a in pairs if n in takes and (isinstance(a, Tensor) or n in settings)}
+    try:
+        found = public_calls.reached(name, (), {**given, **others})
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise UsageError(str(error)) from error
+    if not isinstance(found, tuple):
+        raise UsageError(f"{name}: {found or 'no call of these arguments'}")
+    return found[:2]
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
@@ -60,6 +112,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "float": float,
     "number": float,
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "tuple[int, int]": lambda text: tuple(int(part) for part in text.strip("()").split(",")),
 }
 
 

@@ -23,8 +23,9 @@ from warpsmith.cli.calls import (
     layer_calls,
     parse_settings,
     parse_shape,
+    through_function,
 )
-from warpsmith.core import catalogue, dispatch, public_calls
+from warpsmith.core import catalogue, dispatch, families, messages, public_calls
 from warpsmith.core.catalogue import Composite, Op, PartCall
 from warpsmith.native.console import (
     UsageError,
@@ -72,6 +73,8 @@ def list_ops(args: argparse.Namespace) -> int:
             write(f"{op.schema}   family {op.family}")
             if op.aliases:
                 write(f"also known as {', '.join(op.aliases)}")
+            if functions := public_calls.functions_over(op):
+                write(f"called by {' and '.join(functions)}")
             print_table("", ("rung", "the idea", "from", "variants"), rows)
             write("")
         for composite in composites:
@@ -114,6 +117,7 @@ def _describe(op: Op) -> dict[str, Any]:
         "schema": op.schema,
         "family": op.family,
         "aliases": list(op.aliases),
+        "functions": public_calls.functions_over(op),
         "dtypes": list(op.dtypes),
         "ladder": [
             {
@@ -147,8 +151,11 @@ def which(args: argparse.Namespace) -> int:
         values, calls = layer_calls(composite, shapes, (named or ("f32",))[0], place, sm)
         return _say_parts(composite.name, values, calls, sm, asked, where, args.json)
     op = find_op(args.op)
-    settings = parse_settings(op, args.set)
+    function = args.op if families.of_function(args.op) else messages.called_by(op)
+    settings, others = parse_settings(op, args.set, function)
     values = arguments_for(op, shapes, (named or (default_dtype(op),))[0], place, settings)
+    if others:
+        op, values = through_function(function, op, values, settings, others)
     by_name = dict(zip(op.argument_names, values, strict=False))
     calls = public_calls.parts(op.name, (), by_name, sm) or ()
     if len(calls) > 1:

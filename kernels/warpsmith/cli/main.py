@@ -256,6 +256,8 @@ def report(args: argparse.Namespace) -> int:
             f"no records for '{gpu}'; there are: {', '.join(reports.gpus(root)) or 'none'}"
         )
     results = reports.Results.load(root / gpu)
+    if results.lock is None and not args.check:  # which says so itself
+        say(f"there is no {home / 'benchmarks' / code_lock.NAME}: every row is written as stale")
     readme, docs = home / "README.md", home / "docs"
     plots = docs / "plots" / gpu
     if args.check:
@@ -366,14 +368,16 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an argument that is no tensor: groups=32, dim=0; repeat it for further ones",
+        help="an argument that is no tensor: groups=32, window=63,0; repeat it for further ones",
     )
     sub.add_argument(
         "--sm", type=int, help="a compute capability; that of the GPU at hand, or 90 without one"
     )
 
     commands.add_parser(
-        "demo", help="a Llama-3-8B MLP through warpsmith and through PyTorch", add_help=False
+        "demo",
+        help="a Llama-3-8B decoder layer through warpsmith and through PyTorch",
+        add_help=False,
     )
 
     sub = command("build", build_libraries, "compile libraries ahead of time; needs no GPU")

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpsmith.core import compiling
+
 #: What autocast casts; f64 and fp8 stay what they are.
 _CAST = frozenset((torch.float32, torch.float16, torch.bfloat16))
 _KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
@@ -50,6 +52,12 @@ def _lower(*names: str) -> Policy:
 def _f32(*names: str) -> Policy:
     """As the list of CUDA's autocast says, which that of the CPU leaves out."""
     return Policy("f32", names, ("cuda",))
+
+
+def _rms_norm() -> Policy:
+    """The same, but that the lists of PyTorch 2.11 have none: its result has the dtype of x."""
+    listed = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")
+    return Policy("f32", ("x", "weight"), ("cuda",) if listed else ())
 
 
 def _widest(*names: str) -> Policy:
@@ -83,8 +91,8 @@ POLICIES: Mapping[str, Policy] = {
     # whose name says in which dtype they multiply
     "matmul_tf32": Policy("f32", ("a", "b")),
     # in f32 on a GPU
-    "rms_norm": _f32("x", "weight"),
-    "rms_norm_with_rstd": _f32("x", "weight"),
+    "rms_norm": _rms_norm(),
+    "rms_norm_with_rstd": _rms_norm(),
     "layer_norm": _f32("x", "weight", "bias"),
     "layer_norm_with_rstd": _f32("x", "weight", "bias"),
     "group_norm": _f32("x", "weight", "bias"),
@@ -153,7 +161,13 @@ def cast(
 def is_on(x: Tensor) -> bool:
     """Whether autocast is on for the device of `x`; some, as "meta", have none."""
     device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return _has_autocast(device) and torch.is_autocast_enabled(device)
+
+
+@compiling.constant
+def _has_autocast(device: str) -> bool:
+    """A constant of compiled code, as PyTorch 2.11 cannot compile the question."""
+    return torch.amp.is_autocast_available(device)
 
 
 def lowered(*given: Any) -> tuple[Any, ...]:

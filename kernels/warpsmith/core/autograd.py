@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from warpsmith.core import messages
 from warpsmith.core.arguments_by_name import taken
 from warpsmith.core.catalogue import Op
 from warpsmith.core.schemas import defaults, gradient_names, parse_schema
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: Operators that compute gradients, by their names.
 _GRADIENT = re.compile(r"_backward|_with_grad$")
@@ -383,13 +385,14 @@ def once(what: str, gradient: Tensor, *of: Tensor) -> Tensor:
 
 def write(library: torch.library.Library, op: Op, name: str, written: tuple[int, ...]) -> None:
     """Registers what tells autograd of the arguments that `warpsmith::name` writes to, by their
-    places: it cannot differentiate such a call.
+    places: it cannot differentiate such a call, nor can `torch.vmap` make it.
     """
+    how = " with inplace" if op.name.endswith("_inplace") else ""
 
     def run(*args: Any) -> Any:
         if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
             raise RuntimeError(
-                f"{name}: not differentiable; expected arguments that require no gradient"
+                f"{name}: not differentiable{how}; expected arguments that require no gradient"
             )
         for slot in written:
             if slot < len(args) and isinstance(args[slot], Tensor):
@@ -402,6 +405,43 @@ def write(library: torch.library.Library, op: Op, name: str, written: tuple[int,
         return out
 
     library.impl(name, run, "Autograd")
+    refuse_batch(library, name, name, how)
+
+
+def refuse_batch(library: torch.library.Library, name: str, called: str, how: str = "") -> None:
+    """Registers that `torch.vmap` does not call `warpsmith::name`, which writes to its arguments.
+    PyTorch does not either, and says that a rule is missing. `how`: what makes the function write.
+    """
+
+    def run(*args: Any, **outs: Any) -> Any:
+        from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+
+        if not any(map(_is_batched, (*args, *outs.values()))):
+            with retrieve_current_functorch_interpreter().lower():  # type: ignore[no-untyped-call]
+                space, _, overload = name.partition(".")
+                return getattr(getattr(torch.ops.warpsmith, space), overload or "default")(
+                    *args, **outs
+                )
+        raise RuntimeError(f"{called}: expected no torch.vmap{how}, as it writes to its arguments")
+
+    library.impl(name, run, "FuncTorchBatched")
+
+
+def outside_vmap(function: F, why: str) -> F:
+    """A public function that waits for the host to read a value, which `torch.vmap` cannot."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **named: Any) -> Any:
+        mapped = not torch.compiler.is_compiling() and _is_transforming()
+        if mapped and any(map(_is_batched, (*args, *named.values()))):
+            raise RuntimeError(f"{function.__name__}: expected no torch.vmap, {why}")
+        return function(*args, **named)
+
+    return cast(F, run)
+
+
+def _is_batched(a: Any) -> bool:
+    return isinstance(a, Tensor) and torch._C._functorch.is_batchedtensor(a)
 
 
 def require_own_memory(op: Op, slot: int, x: Tensor) -> None:

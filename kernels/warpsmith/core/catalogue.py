@@ -202,7 +202,7 @@ class Signature:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Variant:
     """A rung at a dtype, or a signature, and an accumulator: a torch op of its own."""
 
@@ -240,11 +240,11 @@ class Variant:
         """The torch op: `rms_norm_f16x8_pack_f32`."""
         return f"{self.op.name}_{self.name}"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.op_name
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Op:
     """An operator: the single source of truth about it.
 
@@ -553,7 +553,7 @@ class Op:
     def bench_for(self, dtype: str) -> tuple[Sample, ...]:
         return tuple(s for s in self.bench if s.dtypes is None or dtype in s.dtypes)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.name
 
 

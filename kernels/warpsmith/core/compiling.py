@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     """Has compiled code take the result of a function for a constant:
@@ -12,3 +14,9 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@constant
+def exporting() -> bool:
+    """`torch.compiler.is_exporting`, which is True in all that PyTorch 2.11 compiles."""
+    return torch.compiler.is_exporting()

@@ -25,7 +25,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -55,11 +55,13 @@ from warpsmith.core.loading import (
     last_rung,
     load,
 )
+from warpsmith.core.public_calls import in_order
 from warpsmith.core.references import first_tensor
-from warpsmith.core.schemas import parse_name, parse_schema
+from warpsmith.core.schemas import alike, parse_name, parse_schema
 from warpsmith.native import finding, toolchain
 
-__all__ = ["_cutlass", "as_told", "built_with_cutlass", "ladder_orders", "last_rung", "load"]
+__all__ = ["_cutlass", "as_told", "built_with_cutlass", "in_order", "ladder_orders"]
+__all__ += ["last_rung", "load"]
 
 _library = torch.library.Library("warpsmith", "DEF")
 
@@ -139,7 +141,8 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
         name: an operator ("rms_norm") or an alias of it, a public function, or a composite
             ("fused_linear_cross_entropy"), of which the reason says what serves its parts.
         *args: the function's arguments, or the operator's, as `torch.ops.warpsmith` takes them;
-            tensors may be on any device.
+            tensors may be on any device. A call that names its variant is served by that, or
+            refused.
         **named: those that are given by name; and `approximate="tanh"` of what has a second
             operator for it ("gelu_tanh").
         sm: ask for a GPU of this compute capability (90) instead of the tensors' own device;
@@ -150,9 +153,12 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
         A `Choice`: implementation, variant and reason; `print` it.
 
     Raises:
-        ValueError: there is no such operator.
-        TypeError: it takes no such arguments, or more than these; `sm` is no number.
+        ValueError: there is no such operator, or no such variant of it.
+        TypeError: it takes no such arguments, or more than these; `sm` is no number, or the name
+            no string.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"which: expected the name of an operator, got {type(name).__name__}")
     if sm is not None:
         try:
             sm = operator.index(sm)
@@ -177,7 +183,9 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
             raise
         if isinstance(found, str):
             return Choice("torch", None, found)
-        op, args = found[0], checked(*found)
+        op, args = found[0], checked(*found[:2])
+        if found[2] is not None:
+            return _of_variant(found[2], args, sm)
     tensor = first_tensor(args)
     if sm is None:
         if (place := tensor.device.type) != "cuda":
@@ -194,8 +202,7 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
     if faster := faster_elsewhere(op, args, sm):
         return Choice(faster.implementation, None, str(faster))
     if variant := pick(op, args, sm):
-        plan = variant.rung.plan(*args)
-        return Choice("cuda", variant, f"{variant.rung.story}{f' ({plan})' if plan else ''}")
+        return Choice("cuda", variant, _story(variant, args))
     why = f"no compiled kernel takes {tensor.dtype}, shape {tuple(tensor.shape)}"
     here = (v for v in _automatic(op) if v.rung.min_sm <= sm)
     if best := next((v for v in here if not v.signature.mismatch(op.argument_names, args)), None):
@@ -204,6 +211,25 @@ def which(name: str, *args: Any, sm: int | None = None, **named: Any) -> Choice:
     if sm < toolchain.MIN_SM:
         why = f"the GPU is sm_{sm}, the kernels need sm_{toolchain.MIN_SM}"
     return fallback_choice(op, args, why)
+
+
+def _of_variant(variant: Variant, args: tuple[Any, ...], sm: int | None) -> Choice:
+    """What serves a call that names its variant."""
+    device, library = first_tensor(args).device, variant.op.library
+    asked = device_sm(device) if sm is None and device.type == "cuda" else sm
+    why = refusal(variant, args, asked)
+    if why is None and sm is None:
+        if device.type != "cuda":
+            return Choice("reference", None, f"{device.type} tensors run the PyTorch reference")
+        why = None if load(library) else f"needs the compiled library: {finding.why_not(library)}"
+    if why is not None:
+        return Choice("refused", None, f"{variant.op_name}: {why}")
+    return Choice("cuda", variant, _story(variant, args))
+
+
+def _story(variant: Variant, args: tuple[Any, ...]) -> str:
+    plan = variant.rung.plan(*args)
+    return f"{variant.rung.story}{f' ({plan})' if plan else ''}"
 
 
 def faster_elsewhere(op: Op, args: tuple[Any, ...], sm: int) -> elsewhere.Rule | None:
@@ -250,28 +276,6 @@ def checked(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
     args = normalise(op, args)
     require_tensors(op, args)
     op.check(*args)
-    return args
-
-
-def in_order(op: Op, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """All arguments of a call, those that were given by name in their places.
-
-    Raises:
-        TypeError: as for a Python function.
-    """
-    names = op.argument_names
-    takes = f"{op.name} takes {', '.join(names)}"
-    if len(args) > len(names):
-        raise TypeError(f"{takes}; got {len(args)} arguments")
-    for name in named:
-        if name not in names[len(args) :]:
-            how = "twice" if name in names else "unknown to it"
-            raise TypeError(f"{takes}; got {name}, {how}")
-    for a in op.parsed.arguments[len(args) :]:
-        if a.name in named or a.has_default_value():
-            args = (*args, named.get(a.name, a.default_value))
-        else:
-            raise TypeError(f"{takes}; got no {a.name}")
     return args
 
 
@@ -499,14 +503,6 @@ def _register_autograd(op: Op, name: str) -> None:
     autograd.loop_over_batch(_library, name)
 
 
-def _alike(returns: str) -> str:
-    """What a schema returns, with every output optional where some are. PyTorch hands results back
-    to C++ in the reverse of their order, and converts each as the type of its opposite says
-    (torch_call_dispatcher, PyTorch 2.13).
-    """
-    return re.sub(r"\bTensor\b(?!\?)", "Tensor?", returns) if "Tensor?" in returns else returns
-
-
 def register(op: Op) -> None:
     """Defines the operator in `torch.ops.warpsmith`, and its variants when they are asked for."""
     _registered.add(op.name)
@@ -521,7 +517,7 @@ def register(op: Op) -> None:
         f"{op.name}.rung": (
             f"{op.name}.rung({inner}{separator}str rung, str accumulator) -> {returns}"
         ),
-        f"{op.name}.fallback": f"{op.name}.fallback{arguments} -> {_alike(returns)}",
+        f"{op.name}.fallback": f"{op.name}.fallback{arguments} -> {alike(returns)}",
     }
     for schema in overloads.values():
         _define(schema)
@@ -669,6 +665,8 @@ def public(op: Op, called: str | None = None) -> Callable[..., Any]:
             begins with.
     """
     given = () if called is None else (called,)
+    if called is not None:
+        public_calls.speaks_for(called, op)
     called = called or messages.called_by(op)
     derivative = None if op.written else functools.partial(autograd.derivative_of, op, *given)
     call = _call(op.name, derivative)

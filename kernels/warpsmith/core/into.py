@@ -77,6 +77,7 @@ def register(op: Op, called: str | None = None) -> Callable[..., Any]:
     for key, implementation in implementations.items():
         _library.impl(f"{op.name}.out", implementation, key)
     default, called = packet.out, called or messages.called_by(op)
+    autograd.refuse_batch(_library, f"{op.name}.out", called, " with out")
     direct = default._op
     is_compiling = torch.compiler.is_compiling
     is_transforming = torch._C._are_functorch_transforms_active

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,3 +27,11 @@ def gradient_names(outputs: Iterable[str]) -> tuple[str, ...]:
 
 def parse_name(schema: str) -> str:
     return schema[: schema.index("(")]
+
+
+def alike(returns: str) -> str:
+    """What a schema returns, with every output optional where some are. PyTorch hands results back
+    to C++ in the reverse of their order, and converts each as the type of its opposite says
+    (torch_call_dispatcher, PyTorch 2.13).
+    """
+    return re.sub(r"\bTensor\b(?!\?)", "Tensor?", returns) if "Tensor?" in returns else returns

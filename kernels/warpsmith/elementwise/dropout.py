@@ -401,7 +401,19 @@ def _by_pytorch(
     factors = torch.nn.functional.dropout(torch.ones_like(x), p)
     y = (x if bias is None else x + bias) * factors
     y = y if residual is None else residual + y
-    return y.contiguous(), pack_mask(factors != 0)
+    transforms = torch._C._are_functorch_transforms_active()
+    pack = _pack_mask_by_sums if transforms else pack_mask
+    return y.contiguous(), pack(factors != 0)
+
+
+def _pack_mask_by_sums(kept: Tensor) -> Tensor:
+    """`pack_mask` without a view as another dtype, for which older versions of PyTorch have no rule
+    under vmap.
+    """
+    flat = kept.new_zeros(words(kept.numel()) * MASK_BITS, dtype=torch.int32)
+    flat[: kept.numel()] = kept.reshape(-1)
+    places = torch.arange(MASK_BITS, dtype=torch.int32, device=kept.device)
+    return (flat.view(-1, MASK_BITS) << places).sum(-1, dtype=torch.int32)
 
 
 def bias_dropout_add(

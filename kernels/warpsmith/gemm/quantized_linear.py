@@ -16,6 +16,7 @@ from warpsmith.gemm.quantized_weight import (
     GROUPS,
     UNIT,
     WORDS,
+    QuantizedWeight,
     bits_of,
     dequantized,
     shifted_codes,
@@ -278,7 +279,7 @@ _quantized_linear_into = into.register(op)
 def quantized_linear(
     x: Tensor,
     weight: Tensor,
-    scales: Tensor,
+    scales: Tensor | None = None,
     zeros: Tensor | None = None,
     bias: Tensor | None = None,
     *,
@@ -316,11 +317,14 @@ def quantized_linear(
         RuntimeError: x is not floating-point of 16 bits or more, or 0-d; dtypes, devices or shapes
             do not fit; groups are of another size; the variant cannot take the input.
         ValueError: the variant does not exist, or comes with out.
+        TypeError: there are no scales; a `QuantizedWeight` is not unpacked.
 
     Reference:
         `torch.nn.functional.linear` of the weight that the codes stand for; Frantar et al. 2024,
         MARLIN, https://arxiv.org/abs/2408.11743
     """
+    if isinstance(weight, QuantizedWeight):
+        raise TypeError(f"{_OP}: expected a QuantizedWeight to be unpacked, {_OP}(x, *weight)")
     if isinstance(bias, Tensor) and bias.dtype == torch.float32 and isinstance(x, Tensor):
         bias = bias.to(x.dtype) if x.dtype in (torch.float16, torch.bfloat16) else bias
     if out is not None:

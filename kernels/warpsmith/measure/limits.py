@@ -21,6 +21,7 @@ import torch
 
 from warpsmith.core import json_files
 from warpsmith.measure import timing
+from warpsmith.native import csrc
 
 
 @dataclass(frozen=True)
@@ -103,14 +104,21 @@ def gpu_name() -> str:
     return torch.cuda.get_device_name(torch.cuda.current_device())
 
 
+def need_gpu() -> None:
+    """Ends a script that measures, with a line, where there is no GPU.
+
+    Raises:
+        SystemExit: PyTorch sees none.
+    """
+    if not torch.cuda.is_available():
+        raise SystemExit("needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why")
+
+
 def results_root() -> Path:
     """`benchmarks/results` of the checkout that this package runs from, else below the working
     directory.
     """
-    checkout = Path(__file__).resolve().parents[3]
-    if (checkout / "benchmarks").is_dir() and (checkout / "csrc").is_dir():
-        return checkout / "benchmarks" / "results"
-    return Path.cwd() / "benchmarks" / "results"
+    return csrc.home() / "benchmarks" / "results"
 
 
 def results_dir(root: Path | None = None) -> Path:

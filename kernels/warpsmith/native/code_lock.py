@@ -59,14 +59,17 @@ def _digest(*texts: str, length: int = 12) -> str:
 
 
 def default_path() -> Path | None:
-    """Where the checkout that this package runs from has the file; None without a checkout."""
-    folder = csrc.CSRC.parent / "benchmarks"
-    return folder / NAME if folder.is_dir() else None
+    """Where the file is of the checkout that this package runs from, or else of the one that is
+    the working directory; None without a checkout.
+    """
+    home = csrc.home()
+    is_checkout = (home / "benchmarks").is_dir() and (home / "csrc").is_dir()
+    return home / "benchmarks" / NAME if is_checkout else None
 
 
 def traces_path(family: str) -> Path:
     """Where the dry runs leave what they noted of a family."""
-    return csrc.CSRC.parent / "build" / "launches" / f"{family}.json"
+    return csrc.home() / "build" / "launches" / f"{family}.json"
 
 
 @functools.cache

@@ -19,6 +19,15 @@ _COMMENT_OR_LITERAL = re.compile(
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
+def home() -> Path:
+    """The checkout that this package runs from, else the working directory: where records are, and
+    what says what they speak for.
+    """
+    checkout = PACKAGE.parents[1]
+    runs_from_it = (checkout / "benchmarks").is_dir() and CSRC.parent == checkout
+    return checkout if runs_from_it else Path.cwd()
+
+
 def without_comments(source: str) -> str:
     """C++ less its comments and its layout, on which nothing depends that is measured."""
     bare = _COMMENT_OR_LITERAL.sub(lambda m: m[0] if m[0][0] in "\"'" else " ", source)

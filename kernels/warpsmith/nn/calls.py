@@ -56,6 +56,11 @@ def check_activation(module: str, activation: str) -> None:
         raise ValueError(f"{module}: expected activation to be one of {known}, got {activation!r}")
 
 
+def check_probability(module: str, p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"{module}: expected p to be between 0 and 1, got {p:g}")
+
+
 def activate(x: Tensor, activation: str) -> Tensor:
     """An activation by its name, one of `ACTIVATIONS`."""
     if activation not in ("none", "relu") and fits(x):

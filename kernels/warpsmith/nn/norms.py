@@ -104,6 +104,9 @@ class AddRMSNorm(torch.nn.RMSNorm):
     Shape:
         x, residual: [..., dim]; the residual in the dtype of x or f32. Returns y, in the dtype of
         x, and h, in that of the residual.
+
+    Raises:
+        ValueError: p is not between 0 and 1.
     """
 
     def __init__(
@@ -117,13 +120,14 @@ class AddRMSNorm(torch.nn.RMSNorm):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim, eps, device=device, dtype=dtype)
+        calls.check_probability("AddRMSNorm", p)
         self.p, self.zero_centered = p, zero_centered
         if zero_centered:
             torch.nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         centered = self.zero_centered
-        if self.training and self.p > 0.0:
+        if self.training and self.p != 0.0:
             return warpsmith.dropout_add_rms_norm(
                 x, residual, self.weight, p=self.p, eps=self.eps, zero_centered=centered
             )
@@ -150,6 +154,9 @@ class AddLayerNorm(torch.nn.LayerNorm):
     Shape:
         x, residual: [..., dim]; the residual in the dtype of x or f32. Returns y, in the dtype of
         x, and h, in that of the residual.
+
+    Raises:
+        ValueError: p is not between 0 and 1.
     """
 
     def __init__(
@@ -163,10 +170,11 @@ class AddLayerNorm(torch.nn.LayerNorm):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim, eps, bias=bias, device=device, dtype=dtype)
+        calls.check_probability("AddLayerNorm", p)
         self.p = p
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        if self.training and self.p > 0.0:
+        if self.training and self.p != 0.0:
             return warpsmith.dropout_add_layer_norm(
                 x, residual, self.weight, self.bias, p=self.p, eps=self.eps
             )

@@ -17,10 +17,10 @@ from torch.nn import Module
 
 from warpsmith.patching import architectures, attention, compiled, losses, mlps, reasons, swap
 from warpsmith.patching import norms as norm_rules
-from warpsmith.patching.report import Kept, Replaced, Report
+from warpsmith.patching.report import Kept, Replaced, Report, Restored
 from warpsmith.patching.rules import Left, Rule
 
-__all__ = ["Kept", "Replaced", "Report", "patch", "unpatch"]
+__all__ = ["Kept", "Replaced", "Report", "Restored", "patch", "unpatch"]
 
 #: PyTorch's modules that have a rule, by type.
 _TORCH: dict[type[Module], Rule] = {
@@ -146,11 +146,11 @@ def _patch_modules(
     parts: set[int] = set()  # of modules that stand for them, too
     for _, module in modules:
         rule = architectures.rule_of(module)
-        if rule is not None and rule.part is not None and wanted[rule.kind]:
+        if rule is not None and rule.parts and wanted[rule.kind]:
             with contextlib.suppress(Left):
                 if not swap.is_swapped(module):
                     rule.apply_to(module)
-                parts.add(id(getattr(module, rule.part)))
+                parts.update(id(getattr(module, part)) for part in rule.parts)
     for name, module in reversed(modules):  # parts first: blocks look at their norms
         cls = type(module).__name__
         if swap.is_swapped(module) or id(module) in parts:
@@ -211,10 +211,14 @@ def _patch_models(
             report.left.append(Kept(name, cls, "fused_loss: no rule for its head"))
 
 
-def _unpatch_models(model: Module) -> None:
-    for _, part in attention.models(model):
-        attention.unpatch(part)
-        losses.unpatch(part)
+def _unpatch_models(model: Module) -> list[Restored]:
+    """What of models as a whole has its own attention or loss again."""
+    restored = []
+    for name, part in attention.models(model):
+        done = {"attention": attention.unpatch(part), "loss": losses.unpatch(part)}
+        cls = type(part).__name__
+        restored += [Restored(name, cls, kind) for kind, was in done.items() if was]
+    return restored
 
 
 def unpatch(model: Module) -> Report:
@@ -224,20 +228,25 @@ def unpatch(model: Module) -> Report:
         model: what was patched, a copy or a part of it.
 
     Returns:
-        What is still served here as `replaced`, empty but for modules whose class somebody has
-        exchanged since (`torch.distributed.fsdp.fully_shard` does so): unwrap these first.
+        What was given back, as `restored`; and as `replaced` what is still served here, empty but
+        for modules whose class somebody has exchanged since
+        (`torch.distributed.fsdp.fully_shard` does so): unwrap these first.
 
     Raises:
         TypeError: the model is not a module.
     """
     if not isinstance(model, Module):
         raise TypeError(f"unpatch: expected a torch.nn.Module, got {type(model).__name__}")
-    report = Report()
+    report, restored = Report(), list[Restored]()
     for name, module in model.named_modules():
-        if swap.is_swapped(module) and not swap.restore(module):
-            cls = type(module).__name__
+        if not swap.is_swapped(module):
+            continue
+        cls = type(module).__name__
+        if swap.restore(module):
+            restored.append(Restored(name, cls))
+        else:
             made = type(module)._warpsmith_made[1]  # type: ignore[attr-defined]
             report.replaced.append(Replaced(name, cls, made, made))
             report.left.append(Kept(name, cls, "its class has been exchanged since"))
-    _unpatch_models(model)
+    report.restored = [*restored, *_unpatch_models(model)]
     return report

@@ -73,8 +73,10 @@ def _restore(model: Any, before: dict[str, str]) -> None:
             part.config._attn_implementation_internal = before[name]
 
 
-def unpatch(model: Any) -> None:
+def unpatch(model: Any) -> bool:
+    """Whether its attention had been chosen here."""
     before = model.__dict__.pop(_BEFORE, None)
     unpacked.unpatch(model)
     if before is not None:
         _restore(model, before)
+    return before is not None

@@ -112,5 +112,7 @@ GEGLU = Rule(
     reads("chunk deprecate gelu get is_torch_npu_available len npu_geglu proj torch_npu"),
     lambda module: "gelu",
 )
-SWIGLU = Rule("gates", "{}_and_mul", make_gate, reads("activation chunk proj"), _silu, "activation")
+SWIGLU = Rule(
+    "gates", "{}_and_mul", make_gate, reads("activation chunk proj"), _silu, ("activation",)
+)
 GELU = Rule("activations", "{}", make_projected_gelu, reads("gelu proj"), _approximate)

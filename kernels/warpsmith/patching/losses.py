@@ -134,6 +134,9 @@ def patch(model: Module) -> bool:
     return True
 
 
-def unpatch(model: Module) -> None:
-    if model.__dict__.get("_loss_function") in LOSSES.values():
+def unpatch(model: Module) -> bool:
+    """Whether its loss was served here."""
+    was = model.__dict__.get("_loss_function") in LOSSES.values()
+    if was:
         del model.__dict__["_loss_function"]
+    return was

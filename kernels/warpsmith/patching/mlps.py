@@ -149,7 +149,7 @@ GATED = Rule(
     make_gated,
     reads("down_proj act_fn gate_proj up_proj"),
     _gate("act_fn"),
-    part="act_fn",
+    parts=("act_fn",),
 )
 GATED_JOINED = Rule(
     "gates",
@@ -157,9 +157,9 @@ GATED_JOINED = Rule(
     make_gated_joined,
     reads("gate_up_proj chunk activation_fn down_proj"),
     _gate("activation_fn"),
-    part="activation_fn",
+    parts=("activation_fn",),
 )
-EXPERTS = Rule("gates", "{}_and_mul", make_experts, (), _experts, part="act_fn")
+EXPERTS = Rule("gates", "{}_and_mul", make_experts, (), _experts, parts=("act_fn",))
 
 
 # --- products -------------------------------------------------------------------------------------
@@ -205,7 +205,8 @@ def _activated(first: str, attribute: str, *rest: str) -> Rule:
         return (first, activation, rest)
 
     names = " ".join((first, attribute, *rest))
-    return Rule("linear", "linear", make_linear_activation, reads(names), option, attribute)
+    parts = (first, attribute)
+    return Rule("linear", "linear", make_linear_activation, reads(names), option, parts)
 
 
 VIT = _activated("fc1", "activation_fn", "fc2")

@@ -32,7 +32,7 @@ class Rule:
             where the class is PyTorch's.
         option: what else the subclass needs to know of a module. Raises `Left` where it does not
             serve it.
-        part: the attribute of a module that is then no longer called.
+        parts: attributes of a module that are then no longer called: it stands for them, too.
         otherwise: the rule to try where this one leaves a module.
     """
 
@@ -41,7 +41,7 @@ class Rule:
     make: Make
     reads: tuple[frozenset[str], ...] = ()
     option: Callable[[Module], Hashable] = lambda module: None
-    part: str | None = None
+    parts: tuple[str, ...] = ()
     otherwise: Rule | None = None
 
     def apply_to(self, module: Module) -> Hashable:

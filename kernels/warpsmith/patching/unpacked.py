@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from warpsmith.core import compiling
 from warpsmith.patching import swap
 from warpsmith.patching.rules import CACHE
 
@@ -67,7 +68,7 @@ def make_model(base: type[Module], option: Any) -> dict[str, Any]:
 
     @functools.wraps(plain)
     def forward(self: Any, *args: Any, **named: Any) -> Any:
-        if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        if not torch.compiler.is_compiling() or compiling.exporting():
             return plain(self, *args, **named)
         given = {**dict(zip(positional, args, strict=False)), **named}
         cached = given.get("use_cache")

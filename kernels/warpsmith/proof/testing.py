@@ -22,6 +22,7 @@ from torch import Tensor
 
 from warpsmith.core import dispatch, references, twins
 from warpsmith.core.catalogue import DTYPE_NAMES, DTYPES, Op, Variant, is_fp8
+from warpsmith.proof import interpreted
 from warpsmith.spec import accuracy
 from warpsmith.spec.accuracy import (
     Comparison,
@@ -513,6 +514,8 @@ def run_triton(op: Op, args: Sequence[Any]) -> Any:
     Raises:
         RuntimeError: for CPU tensors where the interpreter is off (`TRITON_INTERPRET=1` must be set
             before Triton is imported), or where Triton is missing.
+        StrayAccessError: interpreted, the twin left the memory of what its kernels were given; the
+            interpreter may wrap it in errors of its own.
     """
     args = dispatch.normalise(op, tuple(args))
     if not twins.triton_available():
@@ -520,4 +523,6 @@ def run_triton(op: Op, args: Sequence[Any]) -> Any:
     device = references.first_tensor(args).device
     if device.type == "cpu" and not twins.interpreting():
         raise RuntimeError(f"{op.name}: Triton takes CPU tensors only with TRITON_INTERPRET=1")
+    if device.type == "cpu":
+        interpreted.guard()
     return with_written(op, twins.triton_function(op))(*args)

@@ -9,7 +9,7 @@ from typing import Any
 from warpsmith.measure.kernel_kinds import KINDS
 
 #: Implementations that are set against `eager`.
-COLUMNS = ("patched", "liger", "compiled", "compiled, patched")
+COLUMNS = ("patched", "patched, linear", "liger", "compiled", "compiled, patched")
 Rows = Mapping[str, Mapping[str, Any]]
 
 

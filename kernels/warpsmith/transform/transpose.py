@@ -11,7 +11,6 @@ from torch import Tensor
 from warpsmith.core import catalogue, dispatch, messages
 from warpsmith.core.catalogue import PACK, Cost, Gradients, Op, Property, Rung
 from warpsmith.spec.bits import as_bits, says_which
-from warpsmith.spec.checks import check_dim
 from warpsmith.transform import transpose_cases as cases
 from warpsmith.transform.moved import Moved, moved
 
@@ -311,7 +310,10 @@ def _swapped(x: Tensor, dim0: int, dim1: int, variant: str | None) -> Tensor:
         if not hasattr(dim, "__index__"):
             found = type(dim).__name__
             raise TypeError(f"transpose: expected {name} to be a whole number, got {found}")
-        check_dim("transpose", x, dim)
+        most = max(rank, 1)
+        if not -most <= dim < most:
+            lies = f"to lie in [{-most}, {most - 1}]"
+            raise IndexError(f"transpose: expected {name} {lies}, got {dim}")
     if rank >= 2 and {dim0 % rank, dim1 % rank} == {rank - 2, rank - 1}:
         return as_bits(_transpose, variant, x)
     dims = list(range(rank))

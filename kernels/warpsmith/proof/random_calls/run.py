@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,15 +206,26 @@ def random_calls(
     failures: dict[str, Failure] = {}
     passed = 0
 
-    def enter(step: Progress) -> None:
-        found = {str(failure): failure for failure in step.failures}
-        new = found.keys() - failures.keys()  # a stretch that is run again tells the same again
-        failures.update(found)
+    def made(step: Progress) -> None:
+        if progress is not None:
+            progress(dataclasses.replace(step, failures=()))
+
+    def enter(op: str, found: Iterable[Failure]) -> None:
+        new = {str(failure): failure for failure in found}
+        new = {line: failure for line, failure in new.items() if line not in failures}
+        failures.update(new)
         if record is not None and new:
             with record.open("a") as file:
-                file.writelines(f"{line}\n" for line in found if line in new)
-        if progress is not None:
-            progress(step)
+                file.writelines(f"{line}\n" for line in new)
+        if progress is not None and new:
+            progress(Progress(op, 0, 0, tuple(new.values())))
+
+    def done(index: int, outcome: pool.Outcome) -> None:
+        """Not before: where processes share a GPU, one that breaks its context breaks that of all,
+        and the stretches of the others are run again.
+        """
+        steps: list[Progress] = outcome.items
+        enter(waiting[index].op, (failure for step in steps for failure in step.failures))
 
     shares = {op.name: each + (i < more) for i, op in enumerate(ops)}
     waiting = [
@@ -224,7 +235,13 @@ def random_calls(
     ]
     for _ in range(_MOST_LOSSES):
         outcomes = pool.run(
-            waiting, jobs=jobs, device=where, timeout=timeout, progress=enter, at_once=True
+            waiting,
+            jobs=jobs,
+            device=where,
+            timeout=timeout,
+            progress=made,
+            done=done,
+            at_once=True,
         )
         rest = []
         for stretch, outcome in zip(waiting, outcomes, strict=True):
@@ -232,7 +249,8 @@ def random_calls(
             passed += sum(step.passed for step in outcome.items)
             if outcome.fault and reached < stretch.stop:
                 call = draw(catalogue.get(stretch.op), seed, reached)
-                enter(Progress(stretch.op, 1, 1, (Failure("process", call, outcome.fault),)))
+                made(Progress(stretch.op, 1, 1))
+                enter(stretch.op, [Failure("process", call, outcome.fault)])
                 passed, reached = passed + 1, reached + 1
             if reached < stretch.stop:
                 rest.append(dataclasses.replace(stretch, start=reached))
