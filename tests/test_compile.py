@@ -16,6 +16,7 @@ from torch._inductor.utils import fresh_cache
 
 import warpsmith
 from conftest import GPU
+from warpsmith.core import autocast, compiling
 from warpsmith.core.catalogue import Inputs
 
 DEVICE = "cuda" if GPU else "cpu"
@@ -115,3 +116,24 @@ def test_graphs_of_training_come_from_the_cache() -> None:
     assert first["autograd_cache_saved"] == 1
     assert second["autograd_cache_hit"] == 1
     assert not any("bypass" in name for name in (*first, *second))
+
+
+def test_what_older_compilers_cannot_ask_is_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of PyTorch 2.11 stops at the one question, and answers yes to the other."""
+
+    @torch._dynamo.disable
+    def available(device: str) -> bool:
+        return device == "cpu"
+
+    monkeypatch.setattr(torch.amp, "is_autocast_available", available)
+    monkeypatch.setattr(
+        torch.compiler, "is_exporting", lambda: torch.compiler.is_dynamo_compiling()
+    )
+
+    def asked(x: torch.Tensor) -> torch.Tensor:
+        return x + (10 if autocast.is_on(x) else 0) + (1 if compiling.exporting() else 0)
+
+    run = torch.compile(asked, fullgraph=True, backend="eager")
+    assert int(run(torch.zeros(()))) == 0
+    with torch.autocast("cpu"):
+        assert int(run(torch.zeros(()))) == 10
