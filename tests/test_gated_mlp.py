@@ -72,7 +72,7 @@ def test_the_record_speaks_of_prefill_and_not_of_decoding(monkeypatch: pytest.Mo
 
     assert module.pays(call(8192), weight)
     assert module.pays(call(512), weight)
-    assert not any(module.pays(call(tokens), weight) for tokens in (0, 1, 32, 128))
+    assert not any(module.pays(call(tokens), weight) for tokens in (0, 1, 32, 64))
     assert not module.pays(call(8192, torch.float32), weight)
     assert not module.pays(call(8192, cuda=False), weight)
     monkeypatch.setattr(module, "_sm", lambda index: 80)

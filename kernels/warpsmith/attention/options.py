@@ -228,7 +228,7 @@ def sides(called: str, window: Any) -> tuple[int, int]:
         message = f"{called}: expected window to be two numbers of keys, before and past"
         raise TypeError(f"{message}, got {window!r}") from None
     for side in (before, past):
-        if hasattr(side, "__index__") and side < -1:
+        if isinstance(side, int) and side < -1:
             message = f"{called}: expected the sides of window to be -1 (no limit) or more"
             raise RuntimeError(f"{message}, got {window!r}")
     return before, past
