@@ -13,9 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+
+if find_spec("warpsmith") is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
+
+from warpsmith.measure import limits
 
 OPERATORS = ("rms_norm", "add", "softmax", "matmul")
 _SOURCES = Path(__file__).resolve().parents[1] / "kernels"
@@ -65,8 +71,7 @@ def main() -> None:
     if options.call:
         call(options.call)
         return
-    if not torch.cuda.is_available():
-        raise SystemExit("needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why")
+    limits.need_gpu()
     have = len(os.sched_getaffinity(0))
     for cores in options.cores:
         for name in options.op:

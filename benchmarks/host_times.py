@@ -10,8 +10,6 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-
 from warpsmith.core import json_files
 from warpsmith.measure import host_times, limits
 from warpsmith.measure.record import record_path
@@ -28,8 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.function) - set(host_times.CASES):
         parser.error(f"no such function: {', '.join(sorted(unknown))}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("PyTorch sees no GPU")
+    if options.device == "cuda":
+        limits.need_gpu()
     names = options.function or list(host_times.CASES)
     rows = host_times.measure_all(names, options.device, lambda line: print(line, flush=True))
     if options.device == "cuda":

@@ -301,6 +301,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
     for folder in options.site:
         site.addsitedir(str(folder))
+    if DEVICE == "cuda":
+        limits.need_gpu()
     folder = options.out or limits.results_dir()
     known = limits.ensure(folder)
     name = ATTENTION if options.attention else NAME

@@ -15,6 +15,7 @@ import torch
 
 from warpsmith.core import catalogue, families, public_calls
 from warpsmith.core.catalogue import DTYPES, Composite, Op
+from warpsmith.measure import limits
 from warpsmith.native import libraries, toolchain
 from warpsmith.native.console import UsageError
 
@@ -222,7 +223,4 @@ def parse_rungs(texts: Sequence[str]) -> dict[str, frozenset[str]]:
 def need_gpu(command: str, otherwise: str = "") -> None:
     """`otherwise` says what can be done without one."""
     if not torch.cuda.is_available():
-        raise UsageError(
-            f"{command} needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why"
-            f"{otherwise and '; '}{otherwise}"
-        )
+        raise UsageError(f"{command} {limits.NO_GPU}{otherwise and '; '}{otherwise}")

@@ -196,9 +196,8 @@ def _random_calls(args: argparse.Namespace, ops: list[Op], device: torch.device)
             made, failed = made + progress.made, failed + len(progress.failures)
             for failure in progress.failures:
                 say(f"FAILED {failure}")
-            if (
-                progress.made and made % _SAID_EVERY == 0
-            ):  # for whoever reads what a run that was cut off said
+            # for whoever reads what a run that was cut off said
+            if progress.made and made % _SAID_EVERY == 0:
                 say(f"{made} calls made, {failed} failures")
 
         if args.calls is not None:

@@ -427,17 +427,20 @@ def refuse_batch(library: torch.library.Library, name: str, called: str, how: st
     library.impl(name, run, "FuncTorchBatched")
 
 
-def outside_vmap(function: F, why: str) -> F:
-    """A public function that waits for the host to read a value, which `torch.vmap` cannot."""
+def outside_vmap(why: str) -> Callable[[F], F]:
+    """Of a public function for which the host waits to read a value, which `torch.vmap` cannot."""
 
-    @functools.wraps(function)
-    def run(*args: Any, **named: Any) -> Any:
-        mapped = not torch.compiler.is_compiling() and _is_transforming()
-        if mapped and any(map(_is_batched, (*args, *named.values()))):
-            raise RuntimeError(f"{function.__name__}: expected no torch.vmap, {why}")
-        return function(*args, **named)
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def run(*args: Any, **named: Any) -> Any:
+            mapped = not torch.compiler.is_compiling() and _is_transforming()
+            if mapped and any(map(_is_batched, (*args, *named.values()))):
+                raise RuntimeError(f"{function.__name__}: expected no torch.vmap, {why}")
+            return function(*args, **named)
 
-    return cast(F, run)
+        return cast(F, run)
+
+    return decorate
 
 
 def _is_batched(a: Any) -> bool:

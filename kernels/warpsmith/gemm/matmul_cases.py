@@ -401,10 +401,12 @@ def deterministic(matmul: Function, inputs: Inputs) -> None:
 
 def _case(m: int, n: int, k: int, layout: str, dtypes: tuple[str, ...] | None = None) -> Sample:
     def make(i: Inputs) -> tuple[Any, ...]:
+        a = i.plain(k, m).t() if layout == "NT" else i.plain(m, k)
         b = i.plain(n, k, salt=1).t() if layout == "TN" else i.plain(k, n, salt=1)
-        return i.plain(m, k), b
+        return a, b
 
-    ladder = m == n == k and m in (SIMT_LADDER if dtypes == ("f32",) else LADDER)
+    cubes = SIMT_LADDER if dtypes == ("f32",) else LADDER
+    ladder = layout != "NT" and m == n == k and m in cubes
     return Sample(f"{m}x{n}x{k} {layout}", make, small=False, dtypes=dtypes, ladder=ladder)
 
 
@@ -415,6 +417,17 @@ LADDER, SIMT_LADDER = (8192,), (4096, 8192)
 _LAYERS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336))
 _TOKENS = tuple(
     (m, n, k) for n, k in _LAYERS for m in (16, 128, 1024, 4096) if (m, n, k) != (4096, 4096, 4096)
+)
+#: Tokens through weights [n, k] of language models, in bf16, that are not among the former.
+_WEIGHTS = (
+    *((4096, 4096), (28672, 4096), (4096, 14336), (6144, 4096), (8192, 28672)),
+    *((7168, 2048), (2112, 7168), (7168, 16384), (151936, 1024)),
+)
+_MORE_TOKENS = tuple(
+    (m, n, k)
+    for n, k in _WEIGHTS
+    for m in (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+    if (m, n, k) not in {*_TOKENS, *((m, 4096, 4096) for m in (64, 512, 4096))}
 )
 
 
@@ -431,4 +444,8 @@ def bench() -> tuple[Sample, ...]:
         # sizes at which the choice of the tile counts
         *(_case(m, 4096, 4096, "TN", ("f32", "bf16")) for m in (64, 512, 1536)),
         _case(8192, 28672, 8192, "TN", _HALVES),
+        *(_case(n, n, n, layout, _HALVES) for n in (512, 16384) for layout in ("NN", "TN", "NT")),
+        *(_case(n, n, n, "NT", _HALVES) for n in cubes),
+        _case(333, 4096, 4096, "TN", ("bf16",)),
+        *(_case(*size, "TN", ("bf16",)) for size in _MORE_TOKENS),
     )

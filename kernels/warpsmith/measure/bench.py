@@ -575,7 +575,7 @@ def bench(
         RuntimeError: where there is no CUDA GPU.
     """
     if not torch.cuda.is_available():
-        raise RuntimeError("bench needs a CUDA GPU, and PyTorch sees none")
+        raise RuntimeError(f"bench {limits.NO_GPU}")
     folder = out or limits.results_dir()
     if limits.load(folder) is None:
         say("measuring the limits of this GPU (about half a minute, once)")

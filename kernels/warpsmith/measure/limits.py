@@ -100,6 +100,10 @@ def folder_name(gpu: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", bare.lower()).strip("-") or "gpu"
 
 
+#: What is said of a command, or a script, where it is missing.
+NO_GPU = "needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why"
+
+
 def gpu_name() -> str:
     return torch.cuda.get_device_name(torch.cuda.current_device())
 
@@ -111,7 +115,7 @@ def need_gpu() -> None:
         SystemExit: PyTorch sees none.
     """
     if not torch.cuda.is_available():
-        raise SystemExit("needs a CUDA GPU, and PyTorch sees none; `warpsmith doctor` says why")
+        raise SystemExit(NO_GPU)
 
 
 def results_root() -> Path:

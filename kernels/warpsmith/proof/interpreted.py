@@ -28,7 +28,7 @@ class StrayAccessError(IndexError):
 
 
 class _Bounds:
-    """Where the storages of tensors lie, as sorted, joined ranges of addresses."""
+    """Where the storages of tensors lie: the first addresses, ascending, and the ends."""
 
     def __init__(self, tensors: Iterator[Tensor]) -> None:
         storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}

@@ -1,15 +1,11 @@
 """Images and diffusion: histograms, upsampling, boxes, steps of a schedule."""
 
-from warpsmith.core import autograd as _autograd
 from warpsmith.vision.add_noise import add_noise, noise_table
 from warpsmith.vision.conv1d_group_norm import conv1d_group_norm
 from warpsmith.vision.histogram import histogram
-from warpsmith.vision.nms import nms as _nms
-from warpsmith.vision.nms import nms_fixed
+from warpsmith.vision.nms import nms, nms_fixed
 from warpsmith.vision.timestep_embedding import timestep_embedding
 from warpsmith.vision.upsample_nearest2d import upsample_nearest2d
-
-nms = _autograd.outside_vmap(_nms, "as the host waits for the number of boxes; nms_fixed works")
 
 __all__ = [
     "add_noise",

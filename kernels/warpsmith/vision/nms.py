@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpsmith.core import catalogue, dispatch, messages
+from warpsmith.core import autograd, catalogue, dispatch, messages
 from warpsmith.core.catalogue import Bad, Cost, Inputs, Op, Property, Rung, Sample
 from warpsmith.spec.checks import check_device, shape_text
 from warpsmith.spec.peers import PerInput
@@ -329,6 +329,7 @@ def nms_fixed(
     return _ranked("nms_fixed", boxes, scores, iou_threshold, idxs, variant)
 
 
+@autograd.outside_vmap("as the host waits for the number of boxes; nms_fixed works")
 def nms(
     boxes: Tensor,
     scores: Tensor,

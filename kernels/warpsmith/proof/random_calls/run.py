@@ -211,8 +211,7 @@ def random_calls(
             progress(dataclasses.replace(step, failures=()))
 
     def enter(op: str, found: Iterable[Failure]) -> None:
-        new = {str(failure): failure for failure in found}
-        new = {line: failure for line, failure in new.items() if line not in failures}
+        new = {str(failure): failure for failure in found if str(failure) not in failures}
         failures.update(new)
         if record is not None and new:
             with record.open("a") as file:
