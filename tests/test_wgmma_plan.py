@@ -21,8 +21,8 @@ from warpsmith.native import csrc, toolchain
 #: As the program prints them.
 MENUS = (*MENU, *SCALED_MENU, *INTEGER_MENU)
 
-#: Reads calls, a line each, and prints what it chooses, of fp8 where `size` is 1, of int8 where it
-#: is 0.
+#: Reads calls, a line each, and prints what it chooses, of fp8 where `size` is 1, whose last number
+#: is that of the sums; of int8 where it is 0.
 PROGRAM = """
 #include <cstdio>
 #include "gemm/scaled_matmul/wgmma_plan.h"
@@ -41,9 +41,11 @@ int main() {
   int size, along, swaps, sms, invariant;
   while (std::scanf("%lld %lld %lld %lld %d", &batch, &m, &n, &k, &size) == 5 &&
          std::scanf("%d %d %lld %d %d", &along, &swaps, &most, &sms, &invariant) == 5) {
-    const WgmmaProblem p{batch, m, n, k, size == 0 ? 1 : size, along != 0, swaps != 0, most, sms};
+    const StepSums sums = size == 1 ? static_cast<StepSums>(invariant) : StepSums::stay;
+    const WgmmaProblem p{batch,      m,          n,    k,   size == 0 ? 1 : size,
+                         along != 0, swaps != 0, most, sms, sums};
     const WgmmaChoice c = size == 0   ? choose_integer(p)
-                          : size == 1 ? choose_scaled(p, invariant != 0)
+                          : size == 1 ? choose_scaled(p)
                                       : choose_wgmma(p, invariant != 0);
     std::printf("%d %d %lld ", c.tile, c.slices, static_cast<long long>(c.depth));
     std::printf("%lld\\n", static_cast<long long>(c.clocks));
@@ -171,23 +173,26 @@ def test_cpp_and_python_choose_the_same_for_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("integers", [False, True])
 def test_cpp_and_python_choose_the_same_for_values_of_a_byte(program: Path, integers: bool) -> None:
+    generator, kinds = random.Random(8), ("stay", "leave", "scaled")
     asked = [
-        (replace(s, batch=1, size=1, a_along_k=True, swaps=False), fast) for s, fast in calls(3_000)
+        replace(s, batch=1, size=1, a_along_k=True, swaps=False, sums=generator.choice(kinds))
+        for s, _ in calls(4_000)
     ]
     size = 0 if integers else 1
     lines = "".join(
-        f"1 {s.m} {s.n} {s.k} {size} 1 0 {s.most_slices} {s.sm_count} {int(fast)}\n"
-        for s, fast in asked
+        f"1 {s.m} {s.n} {s.k} {size} 1 0 {s.most_slices} {s.sm_count} {kinds.index(s.sums)}\n"
+        for s in asked
     )
     said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
     chosen = said.stdout.split("\n")[len(MENUS) : -1]
     assert len(chosen) == len(asked)
     used = set()
-    for (s, fast), line in zip(asked, chosen, strict=True):
-        menu = INTEGER_MENU if integers else SCALED_MENU if fast else SCALED_MENU[:-1]
-        c = wgmma_plan.choose(s, menu=menu)
-        assert line == f"{c.tile} {c.slices} {c.depth} {c.clocks}", (s, fast)
-        assert fast or menu[c.tile].bn <= 192
+    for s, line in zip(asked, chosen, strict=True):
+        stay = integers or s.sums == "stay"
+        menu = INTEGER_MENU if integers else SCALED_MENU if stay else SCALED_MENU[:-1]
+        c = wgmma_plan.choose(replace(s, sums="stay") if integers else s, menu=menu)
+        assert line == f"{c.tile} {c.slices} {c.depth} {c.clocks}", s
+        assert stay or menu[c.tile].bn <= 192
         used.add(c.tile)
     assert used == set(range(len(INTEGER_MENU if integers else SCALED_MENU))), (
         "a tile that nothing takes"

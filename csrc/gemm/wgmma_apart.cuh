@@ -5,6 +5,11 @@
 
 namespace warpsmith {
 
+// A tile's products of a step run while those before it are added, where registers have room for the sums of both;
+// otherwise those of the other warpgroup do.
+template <class Config>
+inline constexpr bool kStepAhead = Config::strips == 1 && Config::bn <= 128;
+
 #if WARPSMITH_HAS_WGMMA
 
 template <class Config>
@@ -39,12 +44,9 @@ struct StepApart {
 // Sums of `steps` stages from `at` on, one at least, as multiply_steps otherwise. wait(scales, step, at) asks for what the
 // sums of a step are multiplied by, and waits for its stage; join(own, scales) adds them to those of the others, which begin
 // with zeros.
-//   A small tile's products of a step run while those before it are added; where registers have no room for that, those of
-//   the other warpgroup do.
 template <class Config, class Scales, class Wait, class Join>
 __device__ __forceinline__ void multiply_apart(const WgmmaReader<Config>& reader, WgmmaRing<Config::stages>& ring,
                                                RingSlot<Config::stages>& at, int steps, Wait&& wait, Join&& join) {
-  constexpr bool kAhead = Config::strips == 1 && Config::bn <= 64;
   using Step = StepApart<Config, Scales>;
   const auto begin = [&](Step& step, int index) {
     step.at = at;
@@ -59,7 +61,7 @@ __device__ __forceinline__ void multiply_apart(const WgmmaReader<Config>& reader
     ring.template release_unread<Config::cluster>(step.at);
     join(step.sums, step.scales);
   };
-  if constexpr (kAhead) {
+  if constexpr (kStepAhead<Config>) {
     Step even, odd;
     begin(even, 0);
     int next = 1;

@@ -4,6 +4,7 @@
 //   Results of f32, and partial sums, leave registers by pairs, four lanes a sector.
 #pragma once
 
+#include <cstring>
 #include <type_traits>
 
 #include "device/ptx/barrier.h"
@@ -44,6 +45,7 @@ class WgmmaFinish {
   static constexpr int kCols = Config::bn < 64 ? Config::bn : 64, kAcross = Config::bn / kCols;
   static constexpr int kEach = Config::strips * kAcross, kValues = kCols / 2;  // boxes of a tile; a thread's of a box
   static constexpr int kLine = 128, kLines = kSwapped ? kCols : kWgmmaRows, kBoxes = 2;
+  static constexpr bool kFinishes = kBoxed && !std::is_same_v<T, EitherHalf>;  // others stand alone
   static_assert(kSwapped || kCols == 64 || !kBoxed, "lines of boxes are whole");
 
  public:
@@ -67,6 +69,14 @@ class WgmmaFinish {
   __device__ explicit WgmmaFinish(Shared& shared) : shared_(shared) {}
 
 #if WARPSMITH_HAS_WGMMA
+  // Asks for what is added to the first box of a tile, which arrives while the last products run.
+  __device__ __forceinline__ void begin(const GemmArgs& p, Finish how, const WgmmaPlace& at) {
+    if constexpr (kFinishes) {
+      if (how == Finish::all) load_addends(p, at);
+    }
+  }
+
+  // Behind begin().
   __device__ __forceinline__ void store(const typename Config::Sums& sums, const GemmArgs& p, Finish how,
                                         Leaving leaving, const CUtensorMap& map, const WgmmaPlace& at,
                                         bool adds = false) {
@@ -85,8 +95,12 @@ class WgmmaFinish {
       float values[kValues];
       pick<0>(values, sums, box);
       const WgmmaPlace of = within(at, box);
-      if constexpr (kBoxed && !std::is_same_v<T, EitherHalf>) {  // others stand alone
-        if (how == Finish::all) finish(values, p, of);
+      if constexpr (kFinishes) {
+        if (how == Finish::all) {
+          add(values, p, of);
+          if (box + 1 < kEach) load_addends(p, within(at, box + 1));
+          activate<false, kValues>(p.activation, values);
+        }
       }
       put(values, p, how, leaving, map, of, adds);
     }
@@ -118,35 +132,73 @@ class WgmmaFinish {
   __device__ __forceinline__ static void meet() {
     ptx::sync_warps(static_cast<int>(threadIdx.x) / kWarpgroup + 1, kWarpgroup);
   }
-  __device__ __forceinline__ static void finish(float (&values)[kValues], const GemmArgs& p, const WgmmaPlace& at) {
+  // A value for all columns of a row; a word of two values; or values one by one, which are loaded when they are added.
+  enum class Lies : int { nowhere, by_rows, by_pairs, singly };
+
+  __device__ __forceinline__ static Lies addends(const GemmArgs& p) {
+    if (p.c.data == nullptr) return Lies::nowhere;
+    if (p.c.col == 0) return Lies::by_rows;
+    constexpr int64_t kSize = sizeof(T);
+    const int64_t starts = reinterpret_cast<int64_t>(p.c.data) | p.c.row * kSize | p.c.batch * kSize;
+    return p.c.col == 1 && p.n % 2 == 0 && starts % (2 * kSize) == 0 ? Lies::by_pairs : Lies::singly;
+  }
+  // Of the first of a thread's columns of a box.
+  __device__ __forceinline__ static const T* addends_of_row(const GemmArgs& p, const WgmmaPlace& at, int below) {
+    const int64_t row = at.m + Config::own_row(below), col = at.n + lane() % 4 * 2;
+    return static_cast<const T*>(p.c.data) + at.product * p.c.batch + row * p.c.row + col * p.c.col;
+  }
+
+  // Loads into words of registers, which nothing takes apart before add(): in the branch of the load that would wait for it,
+  // and so each load for the one before.
+  __device__ __forceinline__ void load_addends(const GemmArgs& p, const WgmmaPlace& at) {
+    const Lies lies = addends(p);
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) values[i] *= p.alpha;
-    if (p.c.data != nullptr) {
-      constexpr int64_t kSize = sizeof(T);
-      const int64_t starts = reinterpret_cast<int64_t>(p.c.data) | p.c.row * kSize | p.c.batch * kSize;
-      const bool by_pairs = p.c.col == 1 && starts % (2 * kSize) == 0;
-      const T* from = static_cast<const T*>(p.c.data) + at.product * p.c.batch;
-      Vec<T, 2> addends[kValues / 2];
+    for (int below = 0; below < 2; ++below) {
+      const int64_t rows = p.m - at.m - Config::own_row(below), cols = p.n - at.n - lane() % 4 * 2;
+      const T* from = addends_of_row(p, at, below);
+      if (lies == Lies::by_rows) {
+        words_[below] = rows > 0 ? *reinterpret_cast<const uint16_t*>(from) : 0;
+      } else if (lies == Lies::by_pairs) {
 #pragma unroll
-      for (int i = 0; i < kValues / 2; ++i) {
-        const int64_t row = at.m + Config::own_row(i % 2), col = at.n + i / 2 * 8 + lane() % 4 * 2;
-        addends[i] = {};
-        if (row >= p.m) continue;
-        const T* pair = from + row * p.c.row + col * p.c.col;
-        if (by_pairs && col + 1 < p.n) {
-          load(addends[i], pair);
-        } else {
-          if (col < p.n) addends[i][0] = pair[0];
-          if (col + 1 < p.n) addends[i][1] = pair[p.c.col];
+        for (int j = 0; j < kCols / 8; ++j) {
+          words_[2 * j + below] = rows > 0 && 8 * j < cols ? *reinterpret_cast<const uint32_t*>(from + 8 * j) : 0;
         }
       }
+    }
+  }
+
+  // values = alpha * values + beta * c, by what load_addends() brought.
+  __device__ __forceinline__ void add(float (&values)[kValues], const GemmArgs& p, const WgmmaPlace& at) const {
 #pragma unroll
-      for (int i = 0; i < kValues / 2; ++i) {
-        values[2 * i] = fmaf(p.beta, to_float(addends[i][0]), values[2 * i]);
-        values[2 * i + 1] = fmaf(p.beta, to_float(addends[i][1]), values[2 * i + 1]);
+    for (float& value : values) value *= p.alpha;
+    const Lies lies = addends(p);
+    if (lies == Lies::nowhere) return;
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      const auto add_pair = [&](int j, uint32_t word) {
+        Vec<T, 2> pair;
+        memcpy(&pair, &word, sizeof(pair));
+        float* to = values + 4 * j + 2 * below;
+        for (int e = 0; e < 2; ++e) to[e] = fmaf(p.beta, to_float(pair[e]), to[e]);
+      };
+      if (lies == Lies::singly) {
+        const int64_t rows = p.m - at.m - Config::own_row(below), cols = p.n - at.n - lane() % 4 * 2;
+        const auto* from = reinterpret_cast<const uint16_t*>(addends_of_row(p, at, below));
+        uint32_t of[kCols / 8][2];
+#pragma unroll
+        for (int j = 0; j < kCols / 8; ++j) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) of[j][e] = rows > 0 && 8 * j + e < cols ? from[(8 * j + e) * p.c.col] : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < kCols / 8; ++j) add_pair(j, of[j][0] | of[j][1] << 16);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kCols / 8; ++j) {
+          add_pair(j, lies == Lies::by_rows ? words_[below] | words_[below] << 16 : words_[2 * j + below]);
+        }
       }
     }
-    activate<sizeof(T) == 4, kValues>(p.activation, values);
   }
 
   __device__ __forceinline__ void put(const float* values, const GemmArgs& p, Finish how, Leaving leaving,
@@ -267,7 +319,8 @@ class WgmmaFinish {
 #endif
 
   Shared& shared_;
-  int next_ = 0;  // box
+  int next_ = 0;                 // box
+  uint32_t words_[kValues / 2];  // addends of the box that comes
 };
 
 }  // namespace warpsmith

@@ -5,6 +5,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 
 #include "gemm/gemm.h"
@@ -15,6 +17,9 @@
 
 namespace warpsmith {
 
+// Of a step: they stay in the tensor cores, leave them (wgmma_apart.cuh), or are scaled by blocks as they leave.
+enum class StepSums : int { stay, leave, scaled };
+
 // What the choice follows from.
 struct WgmmaProblem {
   int64_t batch, m, n, k;
@@ -23,6 +28,7 @@ struct WgmmaProblem {
   bool swaps;           // the operands of every tile change places: b of TF32 is row-major
   int64_t most_slices;  // partial sums that there is room for
   int sm_count;
+  StepSums sums = StepSums::stay;
 };
 
 // Clocks that the product takes with a tile, number `tile` of its menu, and `slices` slices of k, of which it takes away
@@ -41,7 +47,9 @@ inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, const WgmmaTile& t, int til
   const int64_t math = t.bm * t.bn / 32, shared = t.bm / 64 * (64 + t.bn);
   const int64_t bytes = int64_t{128} * (t.bm + t.bn / t.cluster);
   const int64_t l2 = bytes * std::max(active, kL2Rate / kL2RateOfOne) / kL2Rate;
-  const int64_t step = max_of(math, shared, l2) * kStepPercent / 100;
+  const int64_t percent = kStepPercent + (p.sums != StepSums::stay && t.bn > 128 ? kWideApartPercent : 0) +
+                          (p.sums == StepSums::scaled && t.swapped ? kSwappedScalesPercent : 0);
+  const int64_t step = max_of(math, shared, l2) * percent / 100;
 
   const int64_t store = t.turns ? kStoreInTurns : kStore + t.bm * t.bn / kStoreRate;
   const int64_t values = p.batch * p.m * p.n;
@@ -49,6 +57,20 @@ inline WgmmaChoice cost_wgmma(const WgmmaProblem& p, const WgmmaTile& t, int til
   int64_t clocks = std::max(waves * (depth * step + store), moved) + kOnce;
   if (slices > 1) clocks += kSecondKernel + slices * values * 8 / kPartialsRate;
   return {tile, static_cast<int>(slices), depth, clocks};
+}
+
+// What WARPSMITH_WGMMA_TILE says, "<tile of the menu>/<slices>": it takes the place of a choice wherever it is possible, so
+// that every tile can be timed (benchmarks/wgmma_costs.py). No slices where it says nothing, or not that.
+struct ToldTile {
+  int tile = 0, slices = 0;
+};
+
+inline ToldTile told_tile(int tiles) {
+  ToldTile told;
+  const char* text = std::getenv("WARPSMITH_WGMMA_TILE");
+  const bool found = text != nullptr && std::sscanf(text, "%d/%d", &told.tile, &told.slices) == 2 && told.tile >= 0 &&
+                     told.tile < tiles && told.slices > 0;
+  return found ? told : ToldTile{};
 }
 
 // The tile with the best number of slices in the place of `best`, where it is cheaper.

@@ -149,6 +149,7 @@ __global__ void __launch_bounds__(Config::threads, 1)
           if constexpr (Config::turns) {
             if (left == 0) Turns::pass(warpgroup);
           }
+          ends.begin(p, work.finish, place);
         };
         typename Config::Sums sums;
         if constexpr (Config::a_in_registers) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 
 #include "gemm/grouped_matmul/wgmma_tiles.h"
 #include "gemm/wgmma_plan.h"
@@ -51,13 +50,10 @@ inline int64_t cost_grouped(const GroupedSizes& p, const WgmmaTile& t) {
   return std::max(multiplied, moved) + multiplied / kShareOfLess;
 }
 
-// The cheapest of the first `count` tiles of a menu; where WARPSMITH_WGMMA_TILE says another one, that takes its place, so that
-// all of them can be timed.
+// The cheapest of the first `count` tiles of a menu, or what told_tile() says.
 inline GroupedChoice choose_grouped(const GroupedSizes& p, const WgmmaTile* menu, int count) {
-  if (const char* told = std::getenv("WARPSMITH_WGMMA_TILE")) {
-    const int tile = std::atoi(told);
-    if (tile >= 0 && tile < count && !(p.along_k && menu[tile].swapped)) return {tile, cost_grouped(p, menu[tile])};
-  }
+  const ToldTile told = told_tile(count);
+  if (told.slices > 0 && !(p.along_k && menu[told.tile].swapped)) return {told.tile, cost_grouped(p, menu[told.tile])};
   GroupedChoice best{0, cost_grouped(p, menu[0])};
   for (int tile = 1; tile < count; ++tile) {
     if (p.along_k && menu[tile].swapped) continue;  // lines of few columns along k alone

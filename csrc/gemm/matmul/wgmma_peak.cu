@@ -5,8 +5,6 @@
 //   place while the one before ends. Sums of slices go to the workspace, and a second kernel adds them up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB.
 //   Bound: large products the power, few rows memory.
-#include <cstdio>
-#include <cstdlib>
 
 #include "gemm/sum_splits_early.h"
 #include "gemm/wgmma.h"
@@ -26,15 +24,11 @@ const char* takes(const GemmArgs& p) {
   return needs_tiles_in_grid(p);
 }
 
-// Where WARPSMITH_WGMMA_TILE says "<tile of the menu>/<slices>", that takes the place of the choice wherever it is possible:
-// for benchmarks/wgmma_costs.py, which times them all.
 WgmmaChoice choice_for(const GemmArgs& p) {
-  int tile = 0, wanted = 0;
-  const char* told = std::getenv("WARPSMITH_WGMMA_TILE");
-  const bool forced = told != nullptr && std::sscanf(told, "%d/%d", &tile, &wanted) == 2 && tile >= 0 &&
-                      tile < kWgmmaTiles && wanted > 0 && (!kWgmmaMenu[tile].swapped || p.a.order == Order::rows);
-  if (!forced) return choose_wgmma(p);
-  return cost_wgmma(wgmma_problem(p), kWgmmaMenu[tile], tile, std::min<int64_t>(wanted, most_splits(p)));
+  const ToldTile told = told_tile(kWgmmaTiles);
+  if (told.slices == 0 || (kWgmmaMenu[told.tile].swapped && p.a.order != Order::rows)) return choose_wgmma(p);
+  const int64_t slices = std::min<int64_t>(told.slices, most_splits(p));
+  return cost_wgmma(wgmma_problem(p), kWgmmaMenu[told.tile], told.tile, slices);
 }
 
 void launch(const GemmArgs& p, cudaStream_t stream) {

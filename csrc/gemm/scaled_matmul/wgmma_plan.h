@@ -13,11 +13,14 @@ inline int64_t scaled_workspace_bytes(const ScaledMatmulArgs& p) {
   return slices == 1 ? 0 : slices * p.m * p.n * static_cast<int64_t>(sizeof(float));
 }
 
-inline WgmmaChoice choose_scaled(const WgmmaProblem& p, bool fast_accum) {
-  WgmmaChoice best;
-  for (int tile = 0; tile < kScaledTiles - (fast_accum ? 0 : 1); ++tile) {
-    take_cheaper(best, p, kScaledMenu[tile], tile);
+inline WgmmaChoice choose_scaled(const WgmmaProblem& p) {
+  const int tiles = kScaledTiles - (p.sums == StepSums::stay ? 0 : 1);
+  const ToldTile told = told_tile(tiles);
+  if (told.slices > 0) {
+    return cost_wgmma(p, kScaledMenu[told.tile], told.tile, std::min<int64_t>(told.slices, p.most_slices));
   }
+  WgmmaChoice best;
+  for (int tile = 0; tile < tiles; ++tile) take_cheaper(best, p, kScaledMenu[tile], tile);
   return best;
 }
 
@@ -39,7 +42,8 @@ inline WgmmaChoice choose_scaled(const ScaledMatmulArgs& p) {
                      .sm_count = p.sm_count};
   if (!is_fp8(p.dtype)) return choose_integer(sizes);  // whose sums are whole
   sizes.most_slices = most_splits(product_of(p));
-  return choose_scaled(sizes, p.fast_accum);
+  sizes.sums = p.blocks ? StepSums::scaled : p.fast_accum ? StepSums::stay : StepSums::leave;
+  return choose_scaled(sizes);
 }
 
 }  // namespace warpsmith

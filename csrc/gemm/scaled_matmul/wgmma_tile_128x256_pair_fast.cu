@@ -3,6 +3,6 @@
 
 namespace warpsmith {
 
-template void launch_scaled_tile<kScaledMenu[6]>(const ScaledMatmulArgs&, const WgmmaChoice&, cudaStream_t);
+template void launch_scaled_tile<kScaledMenu[7]>(const ScaledMatmulArgs&, const WgmmaChoice&, cudaStream_t);
 
 }  // namespace warpsmith

@@ -8,8 +8,8 @@ namespace warpsmith {
 
 // Two sets of sums leave registers for tiles of 192 columns. The last tile is for sums that stay in the tensor cores.
 inline constexpr WgmmaTile kScaledMenu[] = {
-    {128, 192, 2, false, false}, {128, 128, 1, false, false}, {128, 64, 1, false, true},  {64, 64, 1, false, true},
-    {64, 32, 1, false, true},    {64, 16, 1, false, true},    {128, 256, 2, false, false}};
+    {128, 192, 2, false, false}, {128, 128, 1, false, false}, {128, 64, 1, false, true},   {64, 64, 1, false, true},
+    {64, 32, 1, false, true},    {64, 16, 1, false, true},    {128, 128, 2, false, false}, {128, 256, 2, false, false}};
 inline constexpr int kScaledTiles = sizeof(kScaledMenu) / sizeof(WgmmaTile);
 
 // Of int8, whose sums become floats before they leave: wider tiles leave no registers for that.

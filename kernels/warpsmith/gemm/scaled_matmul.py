@@ -211,8 +211,9 @@ def _plan_wgmma(
     (m, k), n = a.shape, b.shape[1]
     if 0 in (m, k, n):
         return None
-    fast, integers = fast_accum and scale_a.dim() < 2, a.dtype == torch.int8
-    choice = choice_for_scaled(m, n, k, fast, multiprocessors(), integers=integers)
+    sums = "scaled" if scale_a.dim() == 2 else "stay" if fast_accum else "leave"
+    integers = a.dtype == torch.int8
+    choice = choice_for_scaled(m, n, k, sums, multiprocessors(), integers=integers)
     return f"{choice}: {choice.clocks} clocks expected, the least of its menu"
 
 

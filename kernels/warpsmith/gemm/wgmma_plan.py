@@ -64,10 +64,11 @@ SCALED_MENU = (
     Tile(64, 64, swapped=True),
     Tile(64, 32, swapped=True),
     Tile(64, 16, swapped=True),
+    Tile(128, 128, cluster=2),
     Tile(128, 256, cluster=2),
 )
 #: Of int8.
-INTEGER_MENU = SCALED_MENU[1:-1]
+INTEGER_MENU = SCALED_MENU[1:-2]
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Sizes:
     #: Partial sums that there is room for.
     most_slices: int = 1
     sm_count: int = 132
+    #: Of a step: they "stay" in the tensor cores, "leave" them, or are "scaled" as they leave.
+    sums: str = "stay"
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,12 @@ def cost(p: Sizes, tile: int, slices: int, menu: Sequence[Tile] = MENU) -> Choic
     math, shared = t.bm * t.bn // 32, t.bm // 64 * (64 + t.bn)
     bytes_ = 128 * (t.bm + t.bn // t.cluster)
     l2 = bytes_ * max(active, c.l2_rate // c.l2_rate_of_one) // c.l2_rate
-    step = max(math, shared, l2) * c.step_percent // 100
+    percent = c.step_percent
+    if p.sums != "stay" and t.bn > 128:
+        percent += c.wide_apart_percent
+    if p.sums == "scaled" and t.swapped:
+        percent += c.swapped_scales_percent
+    step = max(math, shared, l2) * percent // 100
 
     store = c.store_in_turns if t.turns else c.store + t.bm * t.bn // c.store_rate
     values = p.batch * p.m * p.n
@@ -187,11 +195,13 @@ def choice_for_fused(p: Problem, ends: str, sm_count: int) -> Choice:
 
 
 def choice_for_scaled(
-    m: int, n: int, k: int, fast_accum: bool, sm_count: int, *, integers: bool = False
+    m: int, n: int, k: int, sums: str, sm_count: int, *, integers: bool = False
 ) -> Choice:
-    """For a call of `scaled_matmul`. `integers`: of int8, whose sums are whole."""
-    most = 1 if integers else most_splits(1, m, n, k, sm_count)
-    sizes = Sizes(1, m, n, k, size=1, most_slices=most, sm_count=sm_count)
+    """For a call of `scaled_matmul`. `sums`: as `Sizes.sums`; `integers`: of int8, whose sums are
+    whole.
+    """
     if integers:
-        return choose(sizes, menu=INTEGER_MENU)
-    return choose(sizes, menu=SCALED_MENU if fast_accum else SCALED_MENU[:-1])
+        return choose(Sizes(1, m, n, k, size=1, sm_count=sm_count), menu=INTEGER_MENU)
+    most = most_splits(1, m, n, k, sm_count)
+    sizes = Sizes(1, m, n, k, size=1, most_slices=most, sm_count=sm_count, sums=sums)
+    return choose(sizes, menu=SCALED_MENU if sums == "stay" else SCALED_MENU[:-1])
