@@ -1,5 +1,6 @@
 // What products by wgmma cost, in clocks of a multiprocessor. Fitted on 2026-11-29 to times of an H200 by
-// benchmarks/wgmma_costs.py; kernels/warpsmith/gemm/wgmma_costs.json has the same figures.
+// benchmarks/wgmma_costs.py, but for the two of sums that leave: the best of a few for times of fp8 tiles, rows 64 to 8192, on
+// 2026-11-30. kernels/warpsmith/gemm/wgmma_costs.json has the same figures.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // What becomes of the sums of a warpgroup: alpha, what is added, the activation; then whole lines to memory.
+//   What is added is asked for a box ahead, of the first box while the last products run.
 //   Results of 16 bits go through boxes in shared memory, from which the copy engine stores them while the warpgroup fills the
 //   next box or multiplies; where rows of the product are no packs of 16 bytes, threads store lines of a box, a word a lane.
 //   Results of f32, and partial sums, leave registers by pairs, four lanes a sector.

@@ -5,7 +5,6 @@
 //   place while the one before ends. Sums of slices go to the workspace, and a second kernel adds them up in order.
 //   Occupancy: one block of 3 warpgroups in up to 227 KB.
 //   Bound: large products the power, few rows memory.
-
 #include "gemm/sum_splits_early.h"
 #include "gemm/wgmma.h"
 #include "gemm/wgmma_menu.h"

@@ -2,7 +2,8 @@
 //   Against `mma_fp8`: the tensor cores of sm_90 multiply fp8 by wgmma alone, at twice the rate of f16. Sums leave them every
 //   128 values of k (wgmma_apart.cuh), unless `fast_accum` says that they may stay; tile and slices of k by a model of clocks;
 //   for few rows operands change places. Sums of slices go to the workspace, and a second kernel adds them up in order.
-//   Occupancy: one block of 3 warpgroups in up to 227 KB. Bound: large products the power, few rows memory.
+//   Occupancy: one block of 3 warpgroups in up to 227 KB. Bound: large products shared memory,
+//   which a step of exact sums reads and writes for 640 clocks, and multiplies for 512; few rows memory.
 //   Sums in two levels: DeepSeek-V3 Technical Report, section 3.3.2: https://arxiv.org/abs/2412.19437
 #include "device/start_early.h"
 #include "device/vec.h"
