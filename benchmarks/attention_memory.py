@@ -42,6 +42,7 @@ MOST_ERROR_RATIO = 2.0
 MOST_JUDGED = 8192
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Calls = dict[str, Callable[[], Tensor]]
 
 # --- attention: q [b, tokens, heads, d], k and v with fewer heads ---------------------------------
 
@@ -139,11 +140,9 @@ def relative_error(found: Tensor, exact: Tensor) -> float:
     return float((found.float() - exact).abs().max() / exact.abs().max())
 
 
-def judged(
-    functions: dict[str, Callable[[], Tensor]], exact: Tensor | None, rows: dict[str, bench.Row]
-) -> dict[str, Callable[[], Tensor]]:
+def judged(functions: Calls, exact: Tensor | None, rows: dict[str, bench.Row]) -> Calls:
     """Those that run, and answer as exactly as `naive` does; the others' rows say why not."""
-    kept: dict[str, Callable[[], Tensor]] = {}
+    kept: Calls = {}
     allowed = 0.0
     for name, call in functions.items():
         try:
@@ -176,11 +175,15 @@ def measure(tokens: int, seconds: float, known: dict[str, Any]) -> list[bench.Ro
     weights = (block.qkv, block.out, block.gate_up, block.down)
     products = 2 * tokens * sum(w.numel() for w in weights)
     found: list[bench.Row] = []
+    alone: Calls = {n: lambda f=f: f(q, k, v) for n, f in attends.items()}  # type: ignore[misc]
+    within: Calls = {n: lambda f=f: block(f, x) for n, f in attends.items()}  # type: ignore[misc]
     for what, calls, work, wide in (
-        ("attention", {n: lambda f=f: f(q, k, v) for n, f in attends.items()}, flops, exact),
-        ("block", {n: lambda f=f: block(f, x) for n, f in attends.items()}, flops + products, None),
+        ("attention", alone, flops, exact),
+        ("block", within, flops + products, None),
     ):
-        rows = {n: {"case": f"bf16 {what} of {tokens} tokens", "impl": n} for n in calls}
+        rows: dict[str, bench.Row] = {
+            n: {"case": f"bf16 {what} of {tokens} tokens", "impl": n} for n in calls
+        }
         kept = judged(calls, wide, rows)
         for name, call in kept.items():
             torch.cuda.empty_cache()

@@ -305,10 +305,10 @@ def go_on_from(results: Path, work: Path, waiting: Sequence[Task]) -> None:
                 json_files.write_json(path, {"ops": entries})
         for name in task.ops if task.kind == "bench" else ():
             op = catalogue.get(name)
-            known = record.load(results, op)
+            measured = record.load(results, op)
             path = record.record_path(work / task.name, name)
-            if record.measured_cases(known, op, lock) and not path.exists():
-                json_files.write_json(path, known)
+            if record.measured_cases(measured, op, lock) and not path.exists():
+                json_files.write_json(path, measured)
 
 
 def check_libraries() -> None:

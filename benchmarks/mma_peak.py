@@ -26,7 +26,7 @@ if find_spec("warpsmith") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
 
 import warpsmith
-from warpsmith.core import catalogue, dispatch, json_files
+from warpsmith.core import catalogue, dispatch, json_files, twins
 from warpsmith.core.catalogue import DTYPES, Inputs
 from warpsmith.measure import bench, limits, timing
 from warpsmith.measure.record import record_path
@@ -109,14 +109,17 @@ def product_rows(
     made = Inputs(DTYPES[product.dtype], "cuda")
     a, b = made.plain(size, size), made.plain(size, size, salt=1)
     public = getattr(warpsmith, product.op)
-    twin = dispatch.triton_function(catalogue.get(product.op))
+    op = catalogue.get(product.op)
+    twin = twins.triton_function(op)
     for layout, right in (("NN", b), ("TN", b.t())):
         calls: dict[str, Callable[[int], Any]] = {
-            rung: lambda i, x=a, y=right, v=rung: public(x, y, variant=v) for rung in product.rungs
+            rung: lambda i, x=a, y=right, v=rung: public(x, y, variant=v)  # type: ignore[misc]
+            for rung in product.rungs
         }
-        calls["cublas"] = lambda i, x=a, y=right: torch.matmul(x, y)
+        calls["cublas"] = lambda i, x=a, y=right: torch.matmul(x, y)  # type: ignore[misc]
         if product.twin:
-            calls["triton, mma.sync"] = lambda i, x=a, y=right: twin(x, y)
+            every = dispatch.normalise(op, (a, right))
+            calls["triton, mma.sync"] = lambda i, every=every: twin(*every)  # type: ignore[misc]
         case = f"{product.instruction} {size}x{size}x{size} {layout}"
         with cublas_set(product.setting):
             for name, call in list(calls.items()):

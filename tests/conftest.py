@@ -15,6 +15,9 @@ import interpreter
 # Kernels are tested as they are, whatever serves users (core/elsewhere.py).
 os.environ.setdefault("WARPSMITH_OWN_KERNELS", "1")
 
+# Calls are recorded in Python, whatever was compiled before; tests of what C++ records ask for it.
+os.environ.setdefault("WARPSMITH_RECORD", "0")
+
 #: Whether this machine can run the kernels themselves.
 GPU = torch.cuda.is_available()
 

@@ -41,6 +41,7 @@ from warpsmith.core import (
     families,
     messages,
     public_calls,
+    recorded_calls,
     references,
     sharded,
     twins,
@@ -634,7 +635,7 @@ def _call(name: str, derivative: Callable[[], autograd.Formula] | None) -> Calla
     def recorded(*args: Any) -> Any:
         """Replaced by what it makes, on first use."""
         nonlocal recorded
-        recorded = autograd.eager(derivative(), name) if derivative else default
+        recorded = recorded_calls.recorded(name, derivative()) if derivative else default
         return recorded(*args)
 
     def call(*args: Any) -> Any:

@@ -62,7 +62,7 @@ def of_models() -> str:
 
 def of_host_times() -> str:
     """What stands between a public function and its kernels, and how that is timed."""
-    modules = ("core.autograd", "core.dispatch", "measure.host_times")
+    modules = ("core.autograd", "core.dispatch", "core.recorded_calls", "measure.host_times")
     return _digest(python_code.of_module(f"warpsmith.{module}") for module in modules)
 
 

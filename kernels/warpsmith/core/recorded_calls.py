@@ -1,0 +1,251 @@
+"""Calls that autograd records in C++ (`csrc/autograd`), where that library is there, compiled for
+the PyTorch at hand.
+
+A derivative in the spec stays the truth: it is what compilers trace, what transforms go through,
+and what runs where the library is missing. Where it is one call of another operator, `PLANS` says
+the same as a plan that C++ follows without Python; `tests/test_recorded_calls.py` compares the two.
+Other derivatives are an operator in C++'s eyes, which runs them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpsmith.core import autograd, catalogue
+from warpsmith.core.catalogue import Op
+from warpsmith.core.schemas import gradient_names
+from warpsmith.native import recorded_library
+
+#: As in csrc/autograd/recorded.cpp.
+_KIND = 1000
+_ARGUMENT, _OUTPUT, _GRADIENT, _NEEDED, _APART, _NEEDS = (kind * _KIND for kind in range(6))
+
+_TEXT = re.compile(r"(?P<op>\w+)\((?P<takes>.*)\) -> (?P<gives>[^;]*)(; \w+ -> (?P<passes>.*))?")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the gradient of an operator is computed.
+
+    Args:
+        text: ``op(takes) -> gives``, in names of arguments, outputs and gradients of outputs.
+            Of what it takes, ``a|b`` is b where a has no elements; ``grad|b`` zeros like b where
+            nothing came back; ``?a`` whether a gradient of a is wanted; ``a!=b`` whether their
+            dtypes differ. It gives the gradients of those arguments, in the order of its outputs,
+            or ``a=1|0``: the second, or the first where that has no elements. ``; grad -> a, b``:
+            where the first output has no gradient, theirs is that one.
+        when: of all arguments of a call, whether the plan holds; otherwise the spec's derivative
+            runs.
+    """
+
+    text: str
+    when: Callable[..., bool] | None = None
+
+
+def _norm(name: str, affine: str, given: str = "") -> dict[str, Plan]:
+    """Of a norm, one that keeps rstd, and one of a sum."""
+    more = f"{affine}, eps"
+    added = "".join(f", {a}={slot}" for slot, a in enumerate(affine.split(", "), 2))
+    return {
+        name: Plan(f"{name}_backward(grad, x, {more}) -> x, {affine}"),
+        f"{name}_with_rstd": Plan(
+            f"{name}_backward_from_output(grad_y, y, {affine}, rstd, eps) -> x, {affine}"
+        ),
+        f"add_{name}": Plan(
+            f"add_{name}_backward(grad_y, grad_h, h|x, {more}, zero_centered, x!=h) "
+            f"-> x=1|0, residual=0{added}; grad_h -> x, residual"
+        ),
+    }
+
+
+def _attention(name: str, starts: str) -> Plan:
+    options = "scale, causal, window_left, window_right, softcap, alibi_slopes, mask, bias, sinks, "
+    options += "gate, q_documents, k_documents, tree, dropout_p, seed, offset"
+    slot = 19 + 4 * bool(starts)  # of return_lse
+
+    def keeps_lse(*args: Any) -> bool:
+        return bool(args[slot])
+
+    return Plan(
+        f"{name}_backward(grad_out|out, grad_lse, q, k, v, out, lse, {starts}{options}, "
+        "deterministic, batch_invariant, ?bias) -> q, k, v, bias, sinks, alibi_slopes, gate",
+        keeps_lse,
+    )
+
+
+def _mask_is_constant(x: Tensor, mask: Tensor | None, *others: Any) -> bool:
+    return mask is None or not mask.requires_grad
+
+
+_OF_X = ("relu", "sigmoid", "gelu", "gelu_tanh", "silu", "hardswish", "quick_gelu", "mish")
+_GATED = ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul")
+
+PLANS: Mapping[str, Plan] = {
+    **{name: Plan(f"{name}_backward(grad, x) -> x") for name in _OF_X},
+    **{name: Plan(f"{name}_backward(grad, x, up) -> x, up") for name in _GATED},
+    "elu": Plan("elu_backward(grad, x, alpha) -> x"),
+    "hardshrink": Plan("hardshrink_backward(grad, x, lambd) -> x"),
+    "glu": Plan("glu_backward(grad, x, dim) -> x"),
+    "dropout": Plan("dropout_backward(grad_y, mask, p) -> x"),
+    "softmax": Plan("softmax_backward(grad_y, y, dim) -> x"),
+    "log_softmax": Plan("log_softmax_backward(grad_y, y, dim) -> x"),
+    "scaled_masked_softmax": Plan(
+        "scaled_masked_softmax_backward(grad_y, y, scale, causal) -> x", _mask_is_constant
+    ),
+    **_norm("rms_norm", "weight"),
+    **_norm("layer_norm", "weight, bias"),
+    "group_norm": Plan(
+        "group_norm_backward(grad, x, groups, weight, bias, eps, activation) -> x, weight, bias"
+    ),
+    "cross_entropy_forward": Plan(
+        "cross_entropy_backward(logits, target, lse, grad_loss|lse, grad_lse|lse, ignore_index, "
+        "label_smoothing, z_loss) -> logits"
+    ),
+    "flash_attention": _attention("flash_attention", ""),
+    "flash_attention_varlen": _attention(
+        "flash_attention_varlen", "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, "
+    ),
+}
+
+
+def _codes(op: Op) -> Callable[[str], int]:
+    """What C++ calls an argument of an operator, an output, or the gradient of one."""
+    outputs = tuple(output.name for output in op.parsed.returns)
+    gradients = gradient_names(outputs)
+
+    def code(of: str) -> int:
+        if of in gradients:
+            return _GRADIENT + gradients.index(of)
+        if of in op.argument_names:
+            return _ARGUMENT + op.argument_names.index(of)
+        return _OUTPUT + outputs.index(of)
+
+    return code
+
+
+def _constants(op: Op) -> list[int]:
+    return [_codes(op)(output) - _OUTPUT for output in op.constants]
+
+
+def steps(op: Op) -> tuple[Any, ...]:
+    """The plan of an operator as C++ takes it: `_record`'s arguments from `gradient` on."""
+    parts = _TEXT.fullmatch(PLANS[op.name].text)
+    assert parts is not None, PLANS[op.name].text
+    arguments, code = op.argument_names, _codes(op)
+
+    def taken(word: str) -> tuple[int, int]:
+        if word[0] == "?":
+            return _NEEDED + arguments.index(word[1:]), -1
+        if "!=" in word:
+            first, second = word.split("!=")
+            return _APART + arguments.index(first), code(second)
+        first, _, second = word.partition("|")
+        return code(first), code(second) if second else -1
+
+    takes = [taken(word) for word in parts["takes"].split(", ")]
+    gives = dict.fromkeys(arguments, (-1, -1))
+    for slot, word in enumerate(parts["gives"].split(", ")):
+        argument, _, places = word.partition("=")
+        first, _, second = (places or str(slot)).partition("|")
+        gives[argument] = int(first), int(second or -1)
+    passes: list[int] = []
+    if parts["passes"]:
+        which = code(parts[4].split()[1]) - _GRADIENT
+        passes = [which if a in parts["passes"].split(", ") else -1 for a in arguments]
+    columns = [*zip(*takes, strict=True), *zip(*gives.values(), strict=True), passes]
+    return parts["op"], *(list(column) for column in columns), _constants(op)
+
+
+def _in_schemas(annotation: str) -> str:
+    """A type as schemas write it: Optional[Tensor] is Tensor?, List[int] is int[]."""
+    inner = re.fullmatch(r"(Optional|List)\[(.*)\]", annotation)
+    return annotation if inner is None else _in_schemas(inner[2]) + ("?", "[]")[inner[1] == "List"]
+
+
+def by_formula(op: Op) -> tuple[Any, ...]:
+    """The same of an operator without a plan: the derivative of its spec becomes an operator, which
+    takes what that takes, and gives a gradient for each argument that is a tensor.
+    """
+    name, function = f"_gradient_of_{op.name}", op.backward
+    assert function is not None
+    takes, code = op.derivative_takes, _codes(op)
+    types = {a.name: _in_schemas(str(a.type)) for a in op.parsed.arguments}
+    tensors = [a for a, of in types.items() if of.startswith("Tensor")]
+    given = (f"{types.get(n, 'Tensor?')} {n}" if n != "needs" else "bool[] needs" for n in takes)
+
+    def run(*values: Any) -> Any:
+        named = dict(zip(takes, values, strict=True))
+        if "needs" in named:
+            wanted = zip(op.argument_names, named["needs"], strict=True)
+            named["needs"] = frozenset(a for a, needed in wanted if needed)
+        found = function(**named)
+        gradients = tuple(found.get(a) for a in tensors)
+        return gradients if len(gradients) > 1 else gradients[0]
+
+    _library().define(f"{name}({', '.join(given)}) -> ({', '.join('Tensor?' for _ in tensors)})")
+    _library().impl(name, run, "CompositeImplicitAutograd")
+    codes = [_NEEDS if n == "needs" else code(n) for n in takes]
+    gives = [tensors.index(a) if a in tensors else -1 for a in op.argument_names]
+    return name, codes, [-1] * len(codes), gives, [-1] * len(gives), [], _constants(op)
+
+
+@functools.cache
+def _library() -> torch.library.Library:
+    """What C++ calls: first, around a gradient that may be differentiated in its turn, `_speak`."""
+    library = torch.library.Library("warpsmith", "FRAGMENT")
+    library.define("_speak(str name) -> ()")
+
+    def speak(name: str) -> None:
+        autograd._speaker.name = name or None
+
+    library.impl("_speak", speak, "CompositeExplicitAutograd")
+    return library
+
+
+@functools.cache
+def _formula_of(name: str) -> tuple[Any, ...]:
+    return by_formula(catalogue.get(name))
+
+
+@functools.cache
+def _defined(name: str, called: str) -> Callable[..., Any]:
+    """`warpsmith::name` as it is recorded for a public function, defined now."""
+    _library()
+    packet, op = getattr(torch.ops.warpsmith, name), catalogue.get(name)
+    # as it was registered: what is drawn anew in each call is symbolic there
+    signature = str(packet.default._schema).removeprefix(f"warpsmith::{name}")
+    gradient, *columns = steps(op) if name in PLANS else _formula_of(name)
+    getattr(torch.ops.warpsmith, gradient)  # which defines it
+    overload = f"recorded_{called}"
+    torch.ops.warpsmith._record(name, overload, signature, called, gradient, *columns)
+    return getattr(packet, overload)._op  # type: ignore[no-any-return]
+
+
+def recorded(name: str, formula: autograd.Formula) -> Callable[..., Any]:
+    """What autograd records of calls of `warpsmith::name`, at the least cost to the host: in C++
+    where there is a plan and the library, and by the formula of the spec.
+    """
+    otherwise = autograd.eager(formula, name)
+    op = catalogue.load().get(name)
+    # what `saves` computes is no argument and no output
+    if op is None or op.backward is None or (op.saves and name not in PLANS):
+        return otherwise
+    if not recorded_library.load():
+        return otherwise
+    when = PLANS[name].when if name in PLANS else None
+    run, speaker = _defined(name, formula.called), autograd._speaker
+
+    def call(*args: Any) -> Any:
+        # what a public function is built of speaks in its name
+        if speaker.name is not None or (when is not None and not when(*args)):
+            return otherwise(*args)
+        return run(*args)
+
+    return call
