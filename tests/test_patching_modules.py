@@ -109,8 +109,10 @@ def test_modules_of_ones_own_are_said_to_be() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_pytorchs_loss(dtype: torch.dtype) -> None:
-    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
-    weight, target = torch.rand(5).to(dtype), torch.tensor([0, 4, -100, 2, 2, 1])
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 5, generator=generator).to(dtype).requires_grad_()
+    weight = torch.rand(5, generator=generator).to(dtype)
+    target = torch.tensor([0, 4, -100, 2, 2, 1])
     loss = torch.nn.CrossEntropyLoss(weight, label_smoothing=0.1)
     expected = loss(x, target)
     exact = torch.nn.functional.cross_entropy(

@@ -108,7 +108,35 @@ def test_it_is_the_derivative_of_the_spec(op: Op) -> None:
                 pairs = [(o, t) for o, t in zip(ours, theirs, strict=True) if o is not None]
                 for o, t in pairs:
                     assert (o.dtype, o.shape) == (t.dtype, t.shape)
+                    assert o.requires_grad == t.requires_grad
                     assert torch.equal(o.detach().nan_to_num(), t.detach().nan_to_num())
+
+
+def test_an_output_may_have_the_name_of_an_argument() -> None:
+    op = catalogue.get("linear_epilogue")
+    assert "amax" in op.argument_names
+    *_, constants = recorded_calls._formula_of(op.name)
+    assert constants == [2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (([2000, 1000, 9], [-1, -1, -1], [0, -1], [-1, -1], [], []), "no source 9"),
+        (([2000, 1000], [-1, -1], [0, -1], [-1, -1], [], []), "3 arguments are taken, not 2"),
+        (([2000, 1000, 1], [-1, -1, -1], [1, -1], [-1, -1], [], []), "no output 1"),
+        (([2000, 1000, 1], [-1, -1, -1], [0, -1], [-1, -1], [], [-3]), "no output -3"),
+    ],
+)
+def test_a_plan_of_what_is_not_there_is_refused(
+    columns: tuple[list[int], ...], message: str
+) -> None:
+    """`softmax(x, dim) -> y`, whose gradient takes three arguments."""
+    signature = "(Tensor x, int dim=-1) -> Tensor y"
+    with pytest.raises(RuntimeError, match=f"softmax: {message}"):
+        torch.ops.warpsmith._record(
+            "softmax", "wrong", signature, "softmax", "softmax_backward", *columns
+        )
 
 
 # --- what autograd expects of a call --------------------------------------------------------------

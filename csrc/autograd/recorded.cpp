@@ -222,9 +222,39 @@ class Recorded : public torch::autograd::Function<Recorded> {
   }
 };
 
+// Of a plan that names what is not there nothing is recorded.
+void check(const Plan& plan) {
+  const auto arguments = static_cast<int64_t>(plan.forward.schema().arguments().size());
+  const auto outputs = static_cast<int64_t>(plan.forward.schema().returns().size());
+  const auto taken = plan.gradient.schema().arguments().size(), given = plan.gradient.schema().returns().size();
+  const auto within = [&](const std::vector<int64_t>& all, int64_t end) {
+    for (const int64_t at : all) TORCH_CHECK(at >= -1 && at < end, plan.called, ": no output ", at);
+  };
+  const auto known = [&](const std::vector<int64_t>& codes, bool may_lack) {
+    TORCH_CHECK(codes.size() == taken, plan.called, ": ", taken, " arguments are taken, not ", codes.size());
+    for (const int64_t code : codes) {
+      const std::optional<Source> from = source(code);
+      TORCH_CHECK(from || may_lack, plan.called, ": an argument without a source");
+      if (!from) continue;
+      const bool of_output = from->kind == From::output || from->kind == From::gradient;
+      TORCH_CHECK(from->kind <= From::needs && static_cast<int64_t>(from->at) < (of_output ? outputs : arguments),
+                  plan.called, ": no source ", code);
+    }
+  };
+  known(plan.takes, false);
+  known(plan.otherwise, true);
+  for (const auto* columns : {&plan.gives, &plan.gives_otherwise}) {
+    TORCH_CHECK(static_cast<int64_t>(columns->size()) == arguments, plan.called, ": a gradient for each argument");
+    within(*columns, static_cast<int64_t>(given));
+  }
+  TORCH_CHECK(plan.passes.empty() || static_cast<int64_t>(plan.passes.size()) == arguments, plan.called);
+  within(plan.passes, outputs);
+  for (const int64_t at : plan.constants) TORCH_CHECK(at >= 0 && at < outputs, plan.called, ": no output ", at);
+}
+
 class Recorder : public c10::OperatorKernel {
  public:
-  explicit Recorder(Plan plan) : plan_(std::move(plan)) {}
+  explicit Recorder(Plan plan) : plan_(std::move(plan)) { check(plan_); }
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) {
     if (keys.has(c10::DispatchKey::Python)) return plan_.forward.callBoxed(stack);

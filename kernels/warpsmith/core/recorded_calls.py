@@ -116,16 +116,18 @@ PLANS: Mapping[str, Plan] = {
 
 
 def _codes(op: Op) -> Callable[[str], int]:
-    """What C++ calls an argument of an operator, an output, or the gradient of one."""
+    """What C++ calls an output of an operator, the gradient of one, or an argument. An output may
+    have the name of an argument; derivatives mean the output then.
+    """
     outputs = tuple(output.name for output in op.parsed.returns)
     gradients = gradient_names(outputs)
 
     def code(of: str) -> int:
         if of in gradients:
             return _GRADIENT + gradients.index(of)
-        if of in op.argument_names:
-            return _ARGUMENT + op.argument_names.index(of)
-        return _OUTPUT + outputs.index(of)
+        if of in outputs:
+            return _OUTPUT + outputs.index(of)
+        return _ARGUMENT + op.argument_names.index(of)
 
     return code
 

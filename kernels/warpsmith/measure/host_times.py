@@ -8,7 +8,7 @@ backward pass of `Tensor.backward`, whose gradients replace those of the step be
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -457,11 +457,12 @@ def measure(name: str, device: str = "cuda", *, calls: int = 100, batches: int =
     return list(rows.values())
 
 
-def measure_all(names: Iterable[str], device: str, say: Callable[[str], None]) -> list[Row]:
-    found: list[Row] = []
+def measure_all(
+    names: Iterable[str], device: str, say: Callable[[str], None]
+) -> Iterator[list[Row]]:
+    """The rows of each public function, as they are known."""
     for name in names:
         ours, theirs = rows = measure(name, device)
-        found += rows
         times = ", ".join(f"{timed[:-3]} {ours[timed]} / {theirs[timed]}" for timed in BOUNDS)
         say(f"{name}: {times}" + (f"; beyond: {ours['beyond']}" if "beyond" in ours else ""))
-    return found
+        yield rows
