@@ -19,7 +19,7 @@ from warpsmith.cli import arguments
 from warpsmith.cli import main as cli
 from warpsmith.core import catalogue
 from warpsmith.measure import bench, limits
-from warpsmith.native import console, inspection
+from warpsmith.native import console, inspection, toolchain
 from warpsmith.native.code_lock import Lock
 from warpsmith.proof.verify import Result
 from warpsmith.records import freshness, report
@@ -36,7 +36,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     facts = json.loads(out)
     assert status == 0
     assert [f["family"] for f in facts["families"]] == list(catalogue.FAMILIES)
-    assert {"GPU", "PyTorch", "nvcc", "Triton"} <= {m["what"] for m in facts["machine"]}
+    assert {"GPU", "PyTorch", "nvcc", "autograd", "Triton"} <= {m["what"] for m in facts["machine"]}
     status, out, _ = run(capsys, "doctor")
     assert status == 0
     assert "what serves it" in out
@@ -161,8 +161,12 @@ def test_which(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_usage_errors(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv(toolchain.AS, "")  # which `--as` sets, for this test alone
     status, out, err = run(capsys, *arguments)
     assert status == 2
     assert out == ""

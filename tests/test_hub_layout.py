@@ -106,6 +106,7 @@ from warpsmith.native import csrc
 assert warpsmith.__file__.startswith({str(made)!r}), warpsmith.__file__
 assert str(csrc.CSRC).startswith({str(made)!r})
 assert (csrc.CSRC / "norm/rms_norm/rms_norm.cpp").is_file()
+assert (csrc.CSRC / "autograd/recorded.cpp").is_file()
 x = torch.randn(3, 8)
 torch.testing.assert_close(
     kernel.rms_norm(x, eps=1e-6), torch.nn.functional.rms_norm(x, (8,), eps=1e-6)

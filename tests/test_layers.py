@@ -20,10 +20,12 @@ ON_MODELS = ("patching", "nn")
 DEMO = "demo"
 #: What the specs are written in, beside the infrastructure; it imports the core.
 VOCABULARY = "spec"
-#: Parts below that a file may import all the same: the first call of an operator finds its library.
+#: Parts below that a file may import all the same: the first call of an operator finds its library,
+#: and the first that is differentiated the one that records it.
 UPWARDS = {
     "core/dispatch.py": {"native"},
     "core/loading.py": {"native"},
+    "core/recorded_calls.py": {"native"},
     "cli/main.py": {DEMO},
     "records/api.py": {"nn"},  # whose reference it writes
 }

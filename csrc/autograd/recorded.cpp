@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -32,7 +33,6 @@ enum class From : int64_t {
   gradient,  // of an output; zeros like `otherwise` where there is none
   needed,    // whether the gradient of an argument is wanted
   apart,     // whether the dtypes of an argument and of `otherwise` differ
-  needs,     // of all arguments, whether their gradients are wanted
 };
 
 struct Source {
@@ -61,7 +61,7 @@ bool is_there(const IValue& value) {
 
 Tensor tensor_of(const IValue& value) { return value.isTensor() ? value.toTensor() : Tensor(); }
 
-// What a call keeps beside tensors, as autograd of compilers can look at it too.
+// What a call keeps beside tensors; packed, in tuples alone, which compiled autograd can compare.
 struct Kept {
   const Plan* plan;
   std::vector<int64_t> slots;    // of the arguments that are tensors
@@ -71,14 +71,25 @@ struct Kept {
 
   IValue packed() && {
     const auto address = static_cast<int64_t>(reinterpret_cast<intptr_t>(plan));
-    return c10::ivalue::Tuple::create({IValue(address), IValue(std::move(slots)), IValue(std::move(outputs)),
-                                       IValue(std::move(saved)), c10::ivalue::Tuple::create(std::move(values))});
+    return c10::ivalue::Tuple::create(
+        {IValue(address), tuple(slots), tuple(outputs), tuple(saved), c10::ivalue::Tuple::create(std::move(values))});
   }
 
   static Kept of(const IValue& packed) {
     const auto& parts = packed.toTupleRef().elements();
-    return {reinterpret_cast<const Plan*>(static_cast<intptr_t>(parts[0].toInt())), parts[1].toIntVector(),
-            parts[2].toIntVector(), parts[3].toIntVector(), parts[4].toTupleRef().elements().vec()};
+    return {reinterpret_cast<const Plan*>(static_cast<intptr_t>(parts[0].toInt())), numbers(parts[1]),
+            numbers(parts[2]), numbers(parts[3]), parts[4].toTupleRef().elements().vec()};
+  }
+
+ private:
+  static IValue tuple(const std::vector<int64_t>& all) {
+    return c10::ivalue::Tuple::create(std::vector<IValue>(all.begin(), all.end()));
+  }
+
+  static std::vector<int64_t> numbers(const IValue& packed) {
+    std::vector<int64_t> all;
+    for (const IValue& number : packed.toTupleRef().elements()) all.push_back(number.toInt());
+    return all;
   }
 };
 
@@ -140,7 +151,7 @@ class Recorded : public torch::autograd::Function<Recorded> {
     for (size_t i = 0; i < plan->takes.size(); ++i) {
       const Source from = *source(plan->takes[i]);
       const std::optional<Source> otherwise = source(plan->otherwise[i]);
-      if (from.kind == From::needed || from.kind == From::needs) continue;
+      if (from.kind == From::needed) continue;
       if (from.kind == From::gradient) {
         if (otherwise) kept.saved[i] = save(tensor_of(valued(*otherwise, arguments, outputs)));
       } else if (from.kind == From::apart) {
@@ -185,8 +196,6 @@ class Recorded : public torch::autograd::Function<Recorded> {
     }
 
     const variable_list saved = ctx->get_saved_variables();
-    std::vector<bool> needs(plan.forward.schema().arguments().size());
-    for (size_t edge = 0; edge < kept.slots.size(); ++edge) needs[kept.slots[edge]] = ctx->needs_input_grad(edge);
     Stack stack;
     stack.reserve(plan.takes.size());
     for (size_t i = 0; i < plan.takes.size(); ++i) {
@@ -196,9 +205,8 @@ class Recorded : public torch::autograd::Function<Recorded> {
         if (!grad.defined() && kept.saved[i] >= 0) grad = at::zeros_like(saved[kept.saved[i]]);
         stack.push_back(grad.defined() ? IValue(std::move(grad)) : IValue());
       } else if (from.kind == From::needed) {
-        stack.emplace_back(static_cast<bool>(needs[from.at]));
-      } else if (from.kind == From::needs) {
-        stack.emplace_back(needs);
+        const auto slot = std::find(kept.slots.begin(), kept.slots.end(), static_cast<int64_t>(from.at));
+        stack.emplace_back(slot != kept.slots.end() && ctx->needs_input_grad(slot - kept.slots.begin()));
       } else if (kept.saved[i] >= 0) {
         stack.emplace_back(saved[kept.saved[i]]);
       } else {
@@ -237,7 +245,7 @@ void check(const Plan& plan) {
       TORCH_CHECK(from || may_lack, plan.called, ": an argument without a source");
       if (!from) continue;
       const bool of_output = from->kind == From::output || from->kind == From::gradient;
-      TORCH_CHECK(from->kind <= From::needs && static_cast<int64_t>(from->at) < (of_output ? outputs : arguments),
+      TORCH_CHECK(from->kind <= From::apart && static_cast<int64_t>(from->at) < (of_output ? outputs : arguments),
                   plan.called, ": no source ", code);
     }
   };
@@ -281,7 +289,7 @@ void record(const std::string& name, const std::string& overload, const std::str
             const std::string& called, const std::string& gradient, std::vector<int64_t> takes,
             std::vector<int64_t> otherwise, std::vector<int64_t> gives, std::vector<int64_t> gives_otherwise,
             std::vector<int64_t> passes, std::vector<int64_t> constants) {
-  static std::deque<torch::Library> libraries;  // what they define goes with them
+  static auto* const libraries = new std::deque<torch::Library>;  // for ever: what they define goes with them
   const auto operation = [](const std::string& of) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(("warpsmith::" + of).c_str(), "");
   };
@@ -289,7 +297,7 @@ void record(const std::string& name, const std::string& overload, const std::str
                                                   std::move(takes), std::move(otherwise), std::move(gives),
                                                   std::move(gives_otherwise), std::move(passes), std::move(constants)});
   torch::Library& library =
-      libraries.emplace_back(torch::Library::FRAGMENT, "warpsmith", std::nullopt, __FILE__, __LINE__);
+      libraries->emplace_back(torch::Library::FRAGMENT, "warpsmith", std::nullopt, __FILE__, __LINE__);
   library.def((name + "." + overload + signature).c_str());
   library.impl((name + "." + overload).c_str(),
                torch::CppFunction::makeFromBoxedKernel(c10::BoxedKernel::makeFromFunctor(std::move(recorder))));

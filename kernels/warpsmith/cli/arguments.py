@@ -16,7 +16,7 @@ import torch
 from warpsmith.core import catalogue, families, public_calls
 from warpsmith.core.catalogue import DTYPES, Composite, Op
 from warpsmith.measure import limits
-from warpsmith.native import libraries, toolchain
+from warpsmith.native import libraries, recorded_library, toolchain
 from warpsmith.native.console import UsageError
 
 #: A message names so many cases of those that there are.
@@ -92,10 +92,10 @@ def find_composites(name: str | None) -> list[Composite]:
 
 
 def find_libraries(names: Sequence[str]) -> list[str]:
-    """Compiled libraries by name ("norm/rms_norm"), those of operators or families, or "selftest";
-    all of them for no name.
+    """Compiled libraries by name ("norm/rms_norm"), those of operators or families, "selftest", or
+    "autograd", which has no kernels; all of them for no name.
     """
-    known = libraries.all_libraries()
+    known = (*libraries.all_libraries(), recorded_library.NAME)
     chosen: list[str] = []
     for name in names:
         if name in libraries.FAMILIES:

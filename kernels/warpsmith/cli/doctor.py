@@ -9,7 +9,7 @@ import torch
 
 from warpsmith.core import catalogue, twins
 from warpsmith.measure import limits
-from warpsmith.native import driver, finding, libraries, store, toolchain
+from warpsmith.native import driver, finding, libraries, recorded_library, store, toolchain
 
 
 def _gpu_facts() -> tuple[str, str]:
@@ -104,6 +104,7 @@ def examine() -> dict[str, Any]:
     nvcc = toolchain.find_nvcc()
     cutlass = toolchain.find_cutlass()
     triton = _version_of("triton")
+    recorder = recorded_library.status()
     compiler = shutil.which("c++") or shutil.which("g++")
     checks = [
         ("GPU", gpu, gpu_advice),
@@ -124,6 +125,7 @@ def examine() -> dict[str, Any]:
             compiler or "not found",
             "" if compiler else "nvcc and Triton need one: install gcc",
         ),
+        ("autograd", str(recorder), recorder.cure),
         ("Triton", triton or "not found", "" if triton else "pip install triton"),
         ("cache", str(store.cache_root()), ""),
     ]

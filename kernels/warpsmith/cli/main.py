@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from warpsmith.cli.arguments import (
 )
 from warpsmith.core import dispatch, elsewhere, json_files
 from warpsmith.core.catalogue import DTYPES, Op
-from warpsmith.native import build, code_lock, libraries, toolchain
+from warpsmith.native import build, code_lock, libraries, recorded_library, toolchain
 from warpsmith.native.console import (
     UsageError,
     print_json,
@@ -52,22 +52,29 @@ def build_libraries(args: argparse.Namespace) -> int:
     if args.lock and not args.report:
         raise UsageError("--lock enters what --report finds: give both")
     names = find_libraries(args.library)
-    archs = parse_archs(args.arch or toolchain.RELEASE_ARCHS)
+    kernels = [name for name in names if name != recorded_library.NAME]
+    if not kernels and (args.arch or args.report):
+        raise UsageError("--arch and --report are of kernels, and autograd has none")
+    archs = parse_archs(args.arch or toolchain.RELEASE_ARCHS) if kernels else []
     folder = Path(args.out)
-    total = sum(len(libraries.sources(library)) for library in names)
+    total = sum(len(libraries.sources(name)) if name in kernels else 1 for name in names)
     done: dict[str, int] = {}
-    with progress_bar(f"compiling for {', '.join(archs)}", total) as (bar, task):
+    with progress_bar(f"compiling {names[0]}", total) as (bar, task):
 
         def advance(library: str, count: int, of: int) -> None:
             done[library] = count
             bar.update(task, completed=sum(done.values()), description=f"compiling {library}")
 
-        try:
-            built = build.build(names, archs, folder, advance)
-        except build.BuildError as error:
-            say(str(error))
-            return 1
-    result: dict[str, Any] = {"libraries": [str(path) for path in built], "archs": archs}
+        built: list[Path] | None = []
+        recorder: list[Path] | None = []
+        if kernels:
+            built = _built(lambda: build.build(kernels, archs, folder, advance))
+        if recorded_library.NAME in names:
+            recorder = _built(lambda: [recorded_library.build(folder, advance)])
+    if built is None or recorder is None:
+        return 1
+    files = [*built, *recorder]
+    result: dict[str, Any] = {"libraries": [str(path) for path in files], "archs": archs}
     problems: list[str] = []
     if args.report:
         report = resource_report(built, archs=archs)
@@ -81,7 +88,7 @@ def build_libraries(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result)
         return 1 if problems else 0
-    for path in built:
+    for path in files:
         write(str(path))
     if args.report:
         write(
@@ -92,6 +99,15 @@ def build_libraries(args: argparse.Namespace) -> int:
             write(line)
     write(f"to use them: WARPSMITH_LIBRARY_DIR={folder.resolve()}")
     return 1 if problems else 0
+
+
+def _built(make: Callable[[], list[Path]]) -> list[Path] | None:
+    """What is built now; None where that fails, of which the user is told: the rest goes on."""
+    try:
+        return make()
+    except build.BuildError as error:
+        say(str(error))
+        return None
 
 
 def _compare_code(files: Sequence[Path], enter: bool, must: bool) -> list[str]:
@@ -384,7 +400,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "library",
         nargs="*",
-        help="operators, families or libraries (norm/rms_norm); all by default",
+        help="operators, families or libraries (norm/rms_norm), or autograd, the library that "
+        "records calls in C++, for the PyTorch at hand, which takes no nvcc; all by default",
     )
     sub.add_argument(
         "--arch", action="append", help="80, 89, 90a, …; repeat it; the release set by default"

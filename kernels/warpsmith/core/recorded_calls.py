@@ -4,7 +4,7 @@ the PyTorch at hand.
 A derivative in the spec stays the truth: it is what compilers trace, what transforms go through,
 and what runs where the library is missing. Where it is one call of another operator, `PLANS` says
 the same as a plan that C++ follows without Python; `tests/test_recorded_calls.py` compares the two.
-Other derivatives are an operator in C++'s eyes, which runs them.
+Called from C++, any other derivative would cost more than in a function of autograd in Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warpsmith.native import recorded_library
 
 #: As in csrc/autograd/recorded.cpp.
 _KIND = 1000
-_ARGUMENT, _OUTPUT, _GRADIENT, _NEEDED, _APART, _NEEDS = (kind * _KIND for kind in range(6))
+_ARGUMENT, _OUTPUT, _GRADIENT, _NEEDED, _APART = (kind * _KIND for kind in range(5))
 
 _TEXT = re.compile(r"(?P<op>\w+)\((?P<takes>.*)\) -> (?P<gives>[^;]*)(; \w+ -> (?P<passes>.*))?")
 
@@ -165,39 +165,6 @@ def steps(op: Op) -> tuple[Any, ...]:
     return parts["op"], *(list(column) for column in columns), _constants(op)
 
 
-def _in_schemas(annotation: str) -> str:
-    """A type as schemas write it: Optional[Tensor] is Tensor?, List[int] is int[]."""
-    inner = re.fullmatch(r"(Optional|List)\[(.*)\]", annotation)
-    return annotation if inner is None else _in_schemas(inner[2]) + ("?", "[]")[inner[1] == "List"]
-
-
-def by_formula(op: Op) -> tuple[Any, ...]:
-    """The same of an operator without a plan: the derivative of its spec becomes an operator, which
-    takes what that takes, and gives a gradient for each argument that is a tensor.
-    """
-    name, function = f"_gradient_of_{op.name}", op.backward
-    assert function is not None
-    takes, code = op.derivative_takes, _codes(op)
-    types = {a.name: _in_schemas(str(a.type)) for a in op.parsed.arguments}
-    tensors = [a for a, of in types.items() if of.startswith("Tensor")]
-    given = (f"{types.get(n, 'Tensor?')} {n}" if n != "needs" else "bool[] needs" for n in takes)
-
-    def run(*values: Any) -> Any:
-        named = dict(zip(takes, values, strict=True))
-        if "needs" in named:
-            wanted = zip(op.argument_names, named["needs"], strict=True)
-            named["needs"] = frozenset(a for a, needed in wanted if needed)
-        found = function(**named)
-        gradients = tuple(found.get(a) for a in tensors)
-        return gradients if len(gradients) > 1 else gradients[0]
-
-    _library().define(f"{name}({', '.join(given)}) -> ({', '.join('Tensor?' for _ in tensors)})")
-    _library().impl(name, run, "CompositeImplicitAutograd")
-    codes = [_NEEDS if n == "needs" else code(n) for n in takes]
-    gives = [tensors.index(a) if a in tensors else -1 for a in op.argument_names]
-    return name, codes, [-1] * len(codes), gives, [-1] * len(gives), [], _constants(op)
-
-
 @functools.cache
 def _library() -> torch.library.Library:
     """What C++ calls: first, around a gradient that may be differentiated in its turn, `_speak`."""
@@ -212,18 +179,13 @@ def _library() -> torch.library.Library:
 
 
 @functools.cache
-def _formula_of(name: str) -> tuple[Any, ...]:
-    return by_formula(catalogue.get(name))
-
-
-@functools.cache
 def _defined(name: str, called: str) -> Callable[..., Any]:
     """`warpsmith::name` as it is recorded for a public function, defined now."""
     _library()
-    packet, op = getattr(torch.ops.warpsmith, name), catalogue.get(name)
+    packet = getattr(torch.ops.warpsmith, name)
     # as it was registered: what is drawn anew in each call is symbolic there
     signature = str(packet.default._schema).removeprefix(f"warpsmith::{name}")
-    gradient, *columns = steps(op) if name in PLANS else _formula_of(name)
+    gradient, *columns = steps(catalogue.get(name))
     getattr(torch.ops.warpsmith, gradient)  # which defines it
     overload = f"recorded_{called}"
     torch.ops.warpsmith._record(name, overload, signature, called, gradient, *columns)
@@ -234,15 +196,10 @@ def recorded(name: str, formula: autograd.Formula) -> Callable[..., Any]:
     """What autograd records of calls of `warpsmith::name`, at the least cost to the host: in C++
     where there is a plan and the library, and by the formula of the spec.
     """
-    otherwise = autograd.eager(formula, name)
-    op = catalogue.load().get(name)
-    # what `saves` computes is no argument and no output
-    if op is None or op.backward is None or (op.saves and name not in PLANS):
+    plan, otherwise = PLANS.get(name), autograd.eager(formula, name)
+    if plan is None or not recorded_library.load():
         return otherwise
-    if not recorded_library.load():
-        return otherwise
-    when = PLANS[name].when if name in PLANS else None
-    run, speaker = _defined(name, formula.called), autograd._speaker
+    run, when, speaker = _defined(name, formula.called), plan.when, autograd._speaker
 
     def call(*args: Any) -> Any:
         # what a public function is built of speaks in its name

@@ -109,18 +109,18 @@ def steps(library: str, archs: Sequence[str], threads: int = 1, split: bool = Fa
         else:
             flags = [*libraries.nvcc_flags(), *own, *toolchain.gencode(archs)]
             command = [*nvcc, *flags, includes[0]]
-        key = functools.partial(_object_key, library, source, flags, of_torch)
+        key = functools.partial(object_key, library, source, flags, of_torch)
         unsplit = None
         if split and threads > 1 and not of_torch:
             unsplit = key()
             command.append(f"--split-compile={threads}")
-            key = functools.partial(_object_key, library, source, [*flags, "split"], of_torch)
+            key = functools.partial(object_key, library, source, [*flags, "split"], of_torch)
         weight = sum(path.stat().st_size for path in libraries.needs(library, [source]))
         made.append(Step(source, (*command, "-c", str(source)), key(), key, weight, unsplit))
     return made
 
 
-def _object_key(library: str, source: Path, flags: Sequence[str], of_torch: bool) -> str:
+def object_key(library: str, source: Path, flags: Sequence[str], of_torch: bool) -> str:
     """Of an object file, wherever the sources and the headers of others lie."""
     files = libraries.needs(library, [source])
     names = [flag for flag in flags if not os.path.isabs(flag)]
@@ -151,7 +151,7 @@ def wrapped() -> list[str]:
     return re.findall(r"\b__wrap_(\w+)\(", (csrc.CSRC / "host" / "runtime.cpp").read_text())
 
 
-def _link(words: Sequence[str], to: Path, of: str) -> None:
+def link(words: Sequence[str], to: Path, of: str) -> None:
     """Links to a file that is whole from the moment that it is there."""
     partial = to.with_name(f".{to.name}.{os.getpid()}.{threading.get_ident()}")
     # symbols that nothing defines are an error here, and not when it is loaded
@@ -172,14 +172,14 @@ def _link_host(objects: Sequence[store.Object], to: Path) -> None:
     assert home is not None
     runtime = [f"-L{folder}" for folder in toolchain.cuda_library_dirs(home)]
     runtime += ["-lcudart_static", "-lrt", "-ldl", "-lpthread"]
-    _link([*(str(made.path) for made in objects), *runtime], to, libraries.HOST)
+    link([*(str(made.path) for made in objects), *runtime], to, libraries.HOST)
 
 
 def _link_library(library: str, objects: Sequence[store.Object], host: Path, to: Path) -> None:
     wraps = [f"-Wl,--wrap={name}" for name in wrapped()]
     files = [*(str(made.path) for made in objects), str(host)]
     torch = [f"-L{toolchain.torch_library_dir()}", "-ltorch_cpu", "-lc10", "-ldl"]
-    _link([*files, *wraps, *torch, "-Wl,-rpath,$ORIGIN"], to, library)
+    link([*files, *wraps, *torch, "-Wl,-rpath,$ORIGIN"], to, library)
 
 
 # --- building -------------------------------------------------------------------------------------

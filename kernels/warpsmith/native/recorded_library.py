@@ -1,9 +1,9 @@
 """The library `csrc/autograd`, with which autograd records calls without Python: compiled with the
 host's C++ compiler for the PyTorch at hand, in half a minute. It is looked for in
 
-    $WARPSMITH_LIBRARY_DIR      a folder of ready-made libraries
-    the cache                   where `warpsmith build --autograd` compiles it, or the first use, in
-                                the background, for the processes that come later
+    $WARPSMITH_LIBRARY_DIR      a folder of ready-made libraries (`warpsmith build autograd`)
+    the cache                   where the first use on a GPU compiles it, in the background, for the
+                                processes that come later
 
 and nothing needs it: without it, or with WARPSMITH_RECORD=0, calls cost the host more.
 """
@@ -17,33 +17,59 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from warpsmith.native import build as builder
 from warpsmith.native import csrc, store, toolchain
 
+#: What `warpsmith build` calls it; the other libraries are of kernels.
+NAME = "autograd"
 SOURCE = csrc.CSRC / "autograd" / "recorded.cpp"
-_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-s")
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden")
+_PREFIX = f"warpsmith_{NAME}-torch"
 #: Seconds after which a compiler that has left nothing is taken for dead.
 _DEAD = 600.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """Whether calls are recorded in C++, as far as that is known without loading anything."""
+
+    path: Path | None  # the library
+    why_not: str = ""  # where there is none
+    cure: str = ""  # what a user may do about it
+    begins: bool = False  # whether the first use compiles it
+
+    def __str__(self) -> str:
+        if self.path is None:
+            return f"records calls in Python: {self.why_not}"
+        return f"records calls in C++: {self.path}"
 
 
 def file_name() -> str:
     """Of the library for this PyTorch: builds of one version have the same interface."""
     import torch
 
-    version = torch.__version__.partition("+")[0]
-    return f"warpsmith_autograd-torch{version}.so"
+    return f"{_PREFIX}{torch.__version__.partition('+')[0]}.so"
 
 
 def _cached() -> Path:
     key = csrc.digest([SOURCE], *_FLAGS, sys.platform)
-    return store.cache_root() / f"autograd-{key}" / file_name()
+    return store.cache_root() / f"{NAME}-{key}" / file_name()
+
+
+def _named_folder() -> Path | None:
+    folder = os.environ.get("WARPSMITH_LIBRARY_DIR")
+    return Path(folder) if folder else None
 
 
 def find() -> Path | None:
     """The library, if it is there."""
-    folder = os.environ.get("WARPSMITH_LIBRARY_DIR")
-    places = ([Path(folder) / file_name()] if folder else []) + [_cached()]
+    folder = _named_folder()
+    places = [folder / file_name()] if folder else []
+    if SOURCE.is_file():
+        places.append(_cached())
     return next((place for place in places if place.is_file()), None)
 
 
@@ -60,32 +86,79 @@ def why_not() -> str | None:
     return None
 
 
-def _command(to: Path) -> list[str]:
+def _begun() -> float | None:
+    """How many seconds ago a compiler began in the background; None where none did."""
+    try:
+        return time.time() - _cached().with_name("begun").stat().st_mtime
+    except OSError:
+        return None
+
+
+def status() -> Status:
+    """What holds now; loads nothing, compiles nothing."""
+    import torch
+
+    if os.environ.get("WARPSMITH_RECORD", "1") == "0":
+        return Status(None, "switched off (WARPSMITH_RECORD=0)")
+    if path := find():
+        return Status(path)
+    folder, by_hand = _named_folder(), f"`warpsmith build {NAME}` compiles it"
+    other = folder is not None and any(folder.glob(f"{_PREFIX}*.so"))
+    told = "the library in WARPSMITH_LIBRARY_DIR is of another PyTorch; " if other else ""
+    if reason := why_not():
+        return Status(None, told + reason)
+    if os.environ.get("WARPSMITH_BUILD", "1") == "0":
+        why = "compiling on first use is switched off (WARPSMITH_BUILD=0)"
+        return Status(None, told + why, by_hand)
+    if not torch.cuda.is_available():
+        return Status(None, f"{told}not compiled, as there is no CUDA GPU")
+    begun = _begun()
+    if begun is None:
+        why = "not compiled yet; the first use compiles it in the background"
+        return Status(None, told + why, begins=True)
+    if begun < _DEAD:
+        return Status(None, f"{told}a compiler is at work on it in the background")
+    why = "the compiler in the background left nothing; the next use tries again"
+    return Status(None, told + why, f"{by_hand}, or says why not", begins=True)
+
+
+# --- compiling ------------------------------------------------------------------------------------
+
+
+def _includes() -> list[str]:
     (include,) = toolchain.torch_include_dirs()
     headers = (include, f"{include}/torch/csrc/api/include")
-    words = [toolchain.cxx(), *_FLAGS, *(word for path in headers for word in ("-isystem", path))]
-    libraries = [f"-L{toolchain.torch_library_dir()}", "-ltorch_cpu", "-lc10"]
-    return [*words, str(SOURCE), *libraries, "-o", str(to)]
+    return [word for path in headers for word in ("-isystem", path)]
 
 
-def build(folder: Path | None = None) -> Path:
-    """Compiles it, into the cache or another folder; what is there already is not compiled again.
+def _libraries() -> list[str]:
+    return [f"-L{toolchain.torch_library_dir()}", "-ltorch_cpu", "-lc10"]
+
+
+def build(folder: Path, on_progress: builder.Progress | None = None) -> Path:
+    """Compiles it into a folder; needs neither nvcc nor a GPU.
+
+    Args:
+        folder: for the library.
+        on_progress: as that of `build.build`.
 
     Raises:
-        RuntimeError: there is no compiler; or what the compiler said.
+        BuildError: there is no compiler; or what the compiler said.
     """
-    to = _cached() if folder is None else folder / file_name()
-    if folder is None and to.is_file():
-        return to
     if reason := why_not():
-        raise RuntimeError(reason)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    partial = to.with_name(f".{os.getpid()}.{to.name}")
-    done = subprocess.run(_command(partial), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        partial.unlink(missing_ok=True)
-        raise RuntimeError(f"compiling {SOURCE} failed:\n{done.stderr.strip()[-4000:]}")
-    partial.replace(to)
+        raise builder.BuildError(reason)
+    tell = on_progress or (lambda library, done, total: None)
+    tell(NAME, 0, 1)
+    key = functools.partial(builder.object_key, NAME, SOURCE, _FLAGS, of_torch=True)
+    command = (toolchain.cxx(), *_FLAGS, *_includes(), "-c", str(SOURCE))
+    try:
+        made = builder.Step(SOURCE, command, key(), key, weight=0).run()
+    except builder.BuildError as error:
+        raise builder.BuildError(f"compiling '{NAME}' failed:\n{error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    to = folder / file_name()
+    builder.link([str(made.path), *_libraries()], to, NAME)
+    tell(NAME, 1, 1)
     return to
 
 
@@ -105,20 +178,24 @@ def _begin() -> None:
     begun = to.with_name("begun")
     with contextlib.suppress(OSError):  # no right to write: then without it
         to.parent.mkdir(parents=True, exist_ok=True)
-        if begun.exists() and time.time() - begun.stat().st_mtime < _DEAD:
+        if (ago := _begun()) is not None and ago < _DEAD:
             return
         begun.unlink(missing_ok=True)
         with begun.open("x"):
             pass
         partial = to.with_name(f".{os.getpid()}.{to.name}")
+        command = [toolchain.cxx(), *_FLAGS, "-shared", "-s", *_includes(), str(SOURCE)]
         then = f'nice "$@" && mv "{partial}" "{to}"'
         subprocess.Popen(
-            ["sh", "-c", then, "sh", *_command(partial)],
+            ["sh", "-c", then, "sh", *command, *_libraries(), "-o", str(partial)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+
+# --- in use ---------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -131,16 +208,13 @@ def loaded() -> bool:
     """Whether it is in use: loaded now if it is there; otherwise a compiler begins, if it may."""
     import torch
 
-    if os.environ.get("WARPSMITH_RECORD", "1") == "0":
-        return False
-    path = find()
-    if path is None:
-        allowed = os.environ.get("WARPSMITH_BUILD", "1") != "0" and torch.cuda.is_available()
-        if allowed and why_not() is None:
+    found = status()
+    if found.path is None:
+        if found.begins:
             _begin()
         return False
     try:
-        torch.ops.load_library(str(path))
+        torch.ops.load_library(str(found.path))
     except OSError:  # of another PyTorch, whatever its name says
         return False
     return True
