@@ -165,7 +165,9 @@ def test_nothing_is_left_without_compilation(leave: Any, monkeypatch: pytest.Mon
     warpsmith.patch(model)
     calls: list[int] = []
     plain = warpsmith.layer_norm
-    monkeypatch.setattr(warpsmith, "layer_norm", lambda *a: (calls.append(1), plain(*a))[1])
+    monkeypatch.setattr(
+        warpsmith, "layer_norm", lambda x, **named: (calls.append(1), plain(x, **named))[1]
+    )
     model(torch.randn(3, 8))
     assert calls == [1]
 

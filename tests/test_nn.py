@@ -357,7 +357,7 @@ def test_pytorchs_functions_are_served(name: str, dtype: torch.dtype) -> None:
 
 def test_the_context_is_what_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(warpsmith, "layer_norm", lambda x, *rest: seen.append(1) or x)
+    monkeypatch.setattr(warpsmith, "layer_norm", lambda x, **named: seen.append(1) or x)
     x = randn(2, 24)
     F.layer_norm(x, (24,))
     with warpsmith.use(F.gelu):

@@ -196,6 +196,15 @@ def test_what_was_written_over_is_noticed() -> None:
         y.sum().backward()
 
 
+def test_what_a_function_is_built_of_refuses_in_its_name() -> None:
+    op = catalogue.get("add_rms_norm")
+    x = rows()
+    run = autograd.speaking("rms_norm", in_cpp(op))
+    (dx,) = torch.autograd.grad(run(x, None, WEIGHT, 1e-6, True)[0].sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="^rms_norm: second derivatives are not implemented"):
+        dx.sum().backward()
+
+
 @pytest.mark.parametrize("called", ["gelu", "gelu_tanh"])
 def test_a_second_derivative_is_refused_in_the_name_of_the_function(called: str) -> None:
     formula = autograd.derivative_of(catalogue.get("gelu_tanh"), called)

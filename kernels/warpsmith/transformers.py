@@ -212,14 +212,14 @@ def attention(
         )
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
-    starts = [named.get(f"cu_seq_lens_{x}") for x in "qk"]
-    if all(isinstance(x, Tensor) for x in starts) and query.shape[0] == 1:
+    starts_q, starts_k = named.get("cu_seq_lens_q"), named.get("cu_seq_lens_k")
+    if isinstance(starts_q, Tensor) and isinstance(starts_k, Tensor) and query.shape[0] == 1:
         window = named.get("sliding_window")
         limits: dict[str, Any] = {"causal": is_causal, **_extras(softcap, s_aux, dropout)}
         if window is not None and is_causal:
             limits["window"] = (window - 1, -1)
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-        cu_q, cu_k = (x.to(torch.int32) for x in starts if x is not None)
+        cu_q, cu_k = starts_q.to(torch.int32), starts_k.to(torch.int32)
         most_q, most_k = int(named["max_length_q"]), int(named["max_length_k"])
         out = warpsmith.flash_attention_varlen(
             q, k, v, cu_q, cu_k, most_q, most_k, scale=scaling, **limits
@@ -243,7 +243,9 @@ def attention(
     added, seen, left = None, None, None
     if attention_mask is not None:
         left = getattr(attention_mask, _LEFT, None)
-        attention_mask = attention_mask[..., : key.shape[2]]
+        # compiled code, where sizes are symbols, does not ask whether there are more
+        if torch.compiler.is_compiling() or attention_mask.shape[-1] != key.shape[2]:
+            attention_mask = attention_mask[..., : key.shape[2]]
         if attention_mask.dtype == torch.bool:
             seen = attention_mask if left is None else None
         else:

@@ -160,6 +160,8 @@ def cast(
 
 def is_on(x: Tensor) -> bool:
     """Whether autocast is on for the device of `x`; some, as "meta", have none."""
+    if (x.is_cuda or x.is_cpu) and not torch.compiler.is_compiling() and not is_enabled():
+        return False
     device = x.device.type
     return _has_autocast(device) and torch.is_autocast_enabled(device)
 

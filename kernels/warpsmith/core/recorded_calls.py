@@ -199,12 +199,12 @@ def recorded(name: str, formula: autograd.Formula) -> Callable[..., Any]:
     plan, otherwise = PLANS.get(name), autograd.eager(formula, name)
     if plan is None or not recorded_library.load():
         return otherwise
-    run, when, speaker = _defined(name, formula.called), plan.when, autograd._speaker
+    called, when, speaker = formula.called, plan.when, autograd._speaker
 
     def call(*args: Any) -> Any:
-        # what a public function is built of speaks in its name
-        if speaker.name is not None or (when is not None and not when(*args)):
+        if when is not None and not when(*args):
             return otherwise(*args)
-        return run(*args)
+        # what a public function is built of speaks in its name
+        return _defined(name, speaker.name or called)(*args)
 
     return call

@@ -139,6 +139,11 @@ def pieces(rows: int, chunk: int) -> Iterator[slice]:
         yield slice(start, min(start + chunk, rows))
 
 
+def rows_of(x: Tensor, part: slice) -> Tensor:
+    """Rows of a tensor: itself where these are all that it has, which costs the host no view."""
+    return x if part.start == 0 and part.stop == x.shape[0] else x[part]
+
+
 def _class_blocks(count: int, x: Tensor) -> tuple[slice, ...]:
     """The classes in whole pieces of a row of logits, and what is left of them."""
     whole = count - count % (PIECE_BYTES // x.element_size())
@@ -168,7 +173,8 @@ def _input_gradient(dx: Tensor, grad: Tensor, weight: Tensor, blocks: tuple[slic
     wide = wide_dtype(dx)
     total = dx if dx.dtype == wide else torch.empty_like(dx, dtype=wide)
     for classes in blocks:
-        _add_product(total, grad[:, classes], weight[classes], first=classes.start == 0)
+        columns = grad if len(blocks) == 1 else grad[:, classes]
+        _add_product(total, columns, rows_of(weight, classes), first=classes.start == 0)
     if total is not dx:
         dx.copy_(total)
 
@@ -179,6 +185,11 @@ def _is_proven(op: str, rung: str) -> bool:
     return any(r.name == rung and not r.unproven for r in catalogue.get(op).ladder)
 
 
+@functools.cache
+def _is_hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) == (9, 0)
+
+
 def _has_tiles(x: Tensor, weight: Tensor) -> bool:
     """Whether this library's products take the place of PyTorch's: by wgmma, of rows that are whole
     packs of 16 bytes.
@@ -186,9 +197,7 @@ def _has_tiles(x: Tensor, weight: Tensor) -> bool:
     packs = x.shape[1] % 8 == 0 and weight.shape[0] % 8 == 0
     if not (x.is_cuda and x.dtype.itemsize == 2 and packs):
         return False
-    return torch.cuda.get_device_capability(x.device) == (9, 0) and _is_proven(
-        "matmul", "wgmma_peak"
-    )
+    return _is_hopper(x.device) and _is_proven("matmul", "wgmma_peak")
 
 
 class _WeightGradient:
@@ -209,8 +218,9 @@ class _WeightGradient:
             torch.ops.warpsmith.accumulate_matmul(grad.t(), x, self.sum)
             self.empty = False
             return
+        turned = grad.t()
         for classes in blocks:
-            _add_product(self.sum[classes], grad[:, classes].t(), x, first=self.empty)
+            _add_product(rows_of(self.sum, classes), rows_of(turned, classes), x, first=self.empty)
         self.empty = False
 
     def total(self, dtype: torch.dtype) -> Tensor:
@@ -235,7 +245,7 @@ class Logits:
         self.x, self.softcap = x, softcap
         self.weight = weight.to(x.dtype)
         self.tiles = _has_tiles(x, self.weight)
-        self.buffer = x.new_empty(0)
+        self.buffer = self.capped = x.new_empty(0)
         if not self.tiles:
             self.buffer = x.new_empty(min(chunk, rows), _padded(self.count, x))
             # oneDNN reads past the end of a row of bf16, and multiplies by zero
@@ -244,7 +254,6 @@ class Logits:
         self.blocks = _class_blocks(self.count, x)
         self.parts = tuple(pieces(rows, chunk))
         self.product: Tensor | None = None
-        self.capped = x.new_empty(0)
         if softcap:
             wide = x.new_empty(0, dtype=wide_dtype(x))
             self.capped = wide.new_empty(min(chunk, rows), _padded(self.count, wide))
@@ -252,10 +261,10 @@ class Logits:
     def of(self, part: slice, differentiated: bool) -> Tensor:
         """The logits of a chunk, which those of the next take the place of."""
         if self.tiles:
-            logits = torch.ops.warpsmith.linear(self.x[part], self.weight, self.bias)
+            logits = torch.ops.warpsmith.linear(rows_of(self.x, part), self.weight, self.bias)
         else:
             logits = self.buffer[: part.stop - part.start, : self.count]
-            self._multiply(logits, self.x[part])
+            self._multiply(logits, rows_of(self.x, part))
         if not self.softcap:
             return logits
         self.product = logits if differentiated else None
@@ -291,25 +300,31 @@ class Gradients:
     ) -> None:
         x, of_x, of_weight, of_bias = logits.x, *wanted
         self.logits, self.any = logits, any(wanted)
-        self.x = torch.empty(x.shape if of_x else (0,), dtype=x.dtype, device=x.device)
+        #: Whether a product of this library is all of x's gradient.
+        self.at_once = of_x and logits.tiles and len(logits.parts) == 1
+        shape = x.shape if of_x and not self.at_once else (0,)
+        self.x = torch.empty(shape, dtype=x.dtype, device=x.device)
         in_f32 = accumulate_f32 or weight.dtype != x.dtype
         self.of_weight = None
         if of_weight:
             self.of_weight = _WeightGradient(logits.weight, in_f32, logits.tiles)
         self.like_weight, self.like_bias = weight, x if bias is None else bias
-        count = logits.count if of_bias else 0
-        self.of_bias = torch.zeros(count, dtype=wide_dtype(x), device=x.device)
+        self.of_bias = self.like_bias.new_empty(0)
+        if of_bias:
+            self.of_bias = torch.zeros(logits.count, dtype=wide_dtype(x), device=x.device)
 
     def add(self, part: slice, grad: Tensor) -> None:
         """`grad` is that of the logits of the chunk, over which it lies."""
         grad = self.logits.before_the_cap(grad)
         blocks = self.logits.blocks
-        if self.x.numel() and self.logits.tiles:
+        if self.at_once:
+            self.x = torch.ops.warpsmith.matmul(grad, self.logits.weight)
+        elif self.x.numel() and self.logits.tiles:
             self.x[part] = torch.ops.warpsmith.matmul(grad, self.logits.weight)
         elif self.x.numel():
-            _input_gradient(self.x[part], grad, self.logits.weight, blocks)
+            _input_gradient(rows_of(self.x, part), grad, self.logits.weight, blocks)
         if self.of_weight is not None:
-            self.of_weight.add(grad, self.logits.x[part], blocks)
+            self.of_weight.add(grad, rows_of(self.logits.x, part), blocks)
         if self.of_bias.numel():
             self.of_bias += grad.sum(0, dtype=self.of_bias.dtype)
 
@@ -345,33 +360,41 @@ def _forward(
     """
     check(x, weight, target, bias, chunk_rows, row_weight)
     options = (ignore_index, label_smoothing, z_loss)
-    losses = torch.empty(x.shape[0], dtype=wide_dtype(x), device=x.device)
+    of_chunks: list[Tensor] = []
     logits = Logits(x, weight, bias, chunk_rows, softcap)
     wanted = (grad_x, grad_weight, grad_bias)
     gradients = Gradients(logits, weight, bias, accumulate_f32, wanted)
     for part in logits.parts:
-        chunk = logits.of(part, gradients.any)
-        factor = None if row_weight is None else row_weight[part]
+        chunk, classes = logits.of(part, gradients.any), rows_of(target, part)
         if gradients.any:
-            losses[part] = torch.ops.warpsmith.cross_entropy_with_grad_(
-                chunk, target[part], factor, *options
-            )[0]
+            factor = None if row_weight is None else rows_of(row_weight, part)
+            run = torch.ops.warpsmith.cross_entropy_with_grad_
+            of_chunks.append(run(chunk, classes, factor, *options)[0])
             gradients.add(part, chunk)
         else:
             run = torch.ops.warpsmith.cross_entropy_forward
-            losses[part] = run(chunk, target[part], *options)[0]
+            of_chunks.append(run(chunk, classes, *options)[0])
         del chunk
     del logits
+    if len(of_chunks) == 1:
+        losses = of_chunks[0]
+    else:
+        losses = torch.cat((x.new_empty(0, dtype=wide_dtype(x)), *of_chunks))
     valid = target != ignore_index
     if row_weight is not None:
         losses = torch.where(valid, losses * row_weight, 0.0)
     loss = losses.sum()
-    scale = torch.ones_like(loss)
-    if mean:
-        valid = valid if row_weight is None else torch.where(valid, row_weight, 0.0)
-        count = valid.sum().to(loss.dtype)
-        loss = loss / count
-        scale = torch.where(count > 0, 1.0 / count, 0.0)
+    if not mean:
+        return loss, *gradients.total(), torch.ones_like(loss)
+    valid = valid if row_weight is None else torch.where(valid, row_weight, 0.0)
+    count = valid.sum()
+    loss = loss / count
+    if not gradients.any:
+        scale = torch.ones_like(loss)
+    elif row_weight is None:  # a number of rows: only 0 has no reciprocal
+        scale = count.to(loss.dtype).reciprocal_().nan_to_num_(posinf=0.0)
+    else:
+        scale = torch.where(count > 0, count.reciprocal(), 0.0)
     return loss, *gradients.total(), scale
 
 

@@ -40,9 +40,13 @@ def fits(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether a kernel takes these rows with these parameters, and PyTorch would answer in the same
     dtype.
     """
-    return x.dtype in FLOATS and all(
-        p is None or (p.dtype == x.dtype and p.device == x.device) for p in parameters
-    )
+    dtype = x.dtype
+    if dtype not in FLOATS:
+        return False
+    for p in parameters:
+        if p is not None and (p.dtype != dtype or p.device != x.device):
+            return False
+    return True
 
 
 def _in_f32(x: Tensor) -> bool:
@@ -83,10 +87,12 @@ def gate(x: Tensor, up: Tensor, activation: str) -> Tensor:
 def _as_rows(x: Tensor, normalized_shape: Sequence[int]) -> Tensor | None:
     """The dimensions to normalise over as one; None where they do not join without a copy."""
     count = len(normalized_shape)
-    if not 1 <= count <= x.dim() or tuple(x.shape[-count:]) != tuple(normalized_shape):
+    if not 1 <= count <= x.dim():
         return None
     if count == 1:
-        return x
+        return x if x.shape[-1] == normalized_shape[0] else None
+    if tuple(x.shape[-count:]) != tuple(normalized_shape):
+        return None
     return x.flatten(-count) if x.is_contiguous() else None
 
 
@@ -104,7 +110,7 @@ def rms_norm(
     rows = _as_rows(x, normalized_shape) if fits(x, weight) else None
     if rows is None:
         return F.rms_norm(x, list(normalized_shape), weight, eps)
-    y = warpsmith.rms_norm(rows, _flat(weight), eps)
+    y = warpsmith.rms_norm(rows, weight=_flat(weight), eps=eps)  # by name, which costs less
     return y if rows is x else y.view(x.shape)  # a view would be in the way of FSDP
 
 
@@ -121,7 +127,7 @@ def layer_norm(
     rows = _as_rows(x, normalized_shape) if fits(x, weight, bias) else None
     if rows is None:
         return F.layer_norm(x, list(normalized_shape), weight, bias, eps)
-    y = warpsmith.layer_norm(rows, _flat(weight), _flat(bias), eps)
+    y = warpsmith.layer_norm(rows, weight=_flat(weight), bias=_flat(bias), eps=eps)
     return y if rows is x else y.view(x.shape)
 
 
@@ -198,12 +204,20 @@ def joins(x: Tensor, residual: Tensor, *parameters: Tensor | None) -> bool:
     """Whether a branch, the residual stream and a norm of their sum go through one kernel: the
     stream may be in f32, and under autocast weights may be.
     """
-    wide = (x.dtype, torch.float32)
-    weights = wide if autocast.is_on(x) else wide[:1]
-    return (
-        x.dtype in FLOATS
-        and x.shape == residual.shape
-        and x.device == residual.device
-        and residual.dtype in wide
-        and all(p is None or (p.dtype in weights and p.device == x.device) for p in parameters)
-    )
+    dtype, device = x.dtype, x.device
+    if dtype not in FLOATS:
+        return False
+    if residual is not x and (
+        x.shape != residual.shape
+        or device != residual.device
+        or residual.dtype not in (dtype, torch.float32)
+    ):
+        return False
+    for p in parameters:
+        if p is None:
+            continue
+        if p.device != device:
+            return False
+        if p.dtype != dtype and not (p.dtype == torch.float32 and autocast.is_on(x)):
+            return False
+    return True

@@ -35,7 +35,9 @@ def make_rms(base: type[Module], option: Any) -> dict[str, Any]:
             if autocast.is_on(hidden_states):
                 # what follows would cast an f32 result down again
                 return warpsmith.add_rms_norm(hidden_states, None, weight, eps, zero_centered)[0]
-            return warpsmith.rms_norm(hidden_states, weight, eps, zero_centered=zero_centered)
+            return warpsmith.rms_norm(
+                hidden_states, weight=weight, eps=eps, zero_centered=zero_centered
+            )
         if left(_KIND, hidden_states) or not calls.joins(hidden_states, residual, weight):
             h = residual + hidden_states
             return plain(self, h), h
@@ -45,21 +47,18 @@ def make_rms(base: type[Module], option: Any) -> dict[str, Any]:
 
 
 def make_layer(base: type[Module], option: Any) -> dict[str, Any]:
-    original: Any = base.forward
-
-    def plain(self: Any, x: Tensor) -> Tensor:
-        if left(_KIND, x):
-            return original(self, x)
-        return calls.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    plain: Any = base.forward
 
     def forward(self: Any, input: Tensor, residual: Tensor | None = None) -> Any:
         if residual is None:
-            return plain(self, input)
+            if left(_KIND, input):
+                return plain(self, input)
+            return calls.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
         joins = not left(_KIND, input)
         joins = joins and calls.joins(input, residual, self.weight, self.bias)
         if not joins or len(self.normalized_shape) != 1:
             h = residual + input
-            return plain(self, h), h
+            return forward(self, h), h
         return warpsmith.add_layer_norm(input, residual, self.weight, self.bias, self.eps)
 
     return {"forward": forward}
