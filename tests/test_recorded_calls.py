@@ -201,7 +201,7 @@ def test_what_a_function_is_built_of_refuses_in_its_name() -> None:
     x = rows()
     run = autograd.speaking("rms_norm", in_cpp(op))
     (dx,) = torch.autograd.grad(run(x, None, WEIGHT, 1e-6, True)[0].sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="^rms_norm: second derivatives are not implemented"):
+    with pytest.raises(RuntimeError, match=r"^rms_norm: second derivatives are not implemented"):
         dx.sum().backward()
 
 
