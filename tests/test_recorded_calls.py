@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,8 @@ def test_it_is_the_derivative_of_the_spec(op: Op) -> None:
 
 
 def test_an_output_may_have_the_name_of_an_argument() -> None:
-    code = recorded_calls._codes(catalogue.get("linear_epilogue"))
+    formula = autograd.derivative_of(catalogue.get("linear_epilogue"))
+    code = recorded_calls._coder(formula.arguments, formula.outputs)
     assert [code(name) // recorded_calls._KIND for name in ("x", "keep", "amax", "grad_y")] == [
         0,
         0,
@@ -134,7 +137,7 @@ def test_a_plan_of_what_is_not_there_is_refused(
     signature = "(Tensor x, int dim=-1) -> Tensor y"
     with pytest.raises(RuntimeError, match=f"softmax: {message}"):
         torch.ops.warpsmith._record(
-            "softmax", "wrong", signature, "softmax", "softmax_backward", *columns
+            "softmax", "wrong", signature, "softmax_backward", "softmax_backward", *columns
         )
 
 
@@ -183,6 +186,10 @@ def test_a_graph_is_retained_or_freed() -> None:
     y = rms_norm(x, WEIGHT).sum()
     first = torch.autograd.grad(y, x, retain_graph=True)
     assert torch.equal(torch.autograd.grad(y, x)[0], first[0])
+    _, h = in_cpp(catalogue.get("add_rms_norm"))(x, rows(), WEIGHT, 1e-6, False)
+    torch.autograd.grad(h.sum(), x)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(h.sum(), x)  # which passes by the norm
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         torch.autograd.grad(y, x)
 
@@ -216,12 +223,37 @@ def test_a_second_derivative_is_refused_in_the_name_of_the_function(called: str)
     assert autograd._speaker.name is None
 
 
-def test_compiled_autograd_takes_it() -> None:
+@pytest.mark.parametrize("name", ["rms_norm", "rms_norm_with_rstd"])
+def test_compiled_autograd_takes_it(name: str) -> None:
+    """Also beside an output that is a constant."""
+
+    def run(x: Tensor) -> Tensor:
+        out = in_cpp(catalogue.get(name))(x, WEIGHT, 1e-6)
+        return out[0] if isinstance(out, tuple) else out
+
     x = rows()
-    (wanted,) = torch.autograd.grad(rms_norm(x, WEIGHT).square().sum(), x)
+    (wanted,) = torch.autograd.grad(run(x).square().sum(), x)
     with compiled_autograd._enable(torch.compile(backend="eager")):
-        rms_norm(x, WEIGHT).square().sum().backward()
+        run(x).square().sum().backward()
     torch.testing.assert_close(x.grad, wanted)
+
+
+def test_threads_define_it_once() -> None:
+    formula = autograd.derivative_of(catalogue.get("gelu"), "gelu_of_threads")
+    barrier = threading.Barrier(8)
+
+    def first_call(_: int) -> Tensor:
+        barrier.wait()
+        return recorded_calls.recorded("gelu", formula)(rows())
+
+    with ThreadPoolExecutor(8) as workers:
+        found = list(workers.map(first_call, range(8)))
+    assert all(torch.equal(y, found[0]) for y in found)
+
+
+def test_functions_of_a_mode_see_python_record() -> None:
+    with torch.device("cpu"):  # a mode of functions
+        assert rms_norm(rows(), WEIGHT).grad_fn.name() == "rms_normBackward"
 
 
 def test_modes_see_the_plain_operator() -> None:
@@ -266,7 +298,10 @@ def test_what_cannot_be_loaded_is_left(library: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WARPSMITH_LIBRARY_DIR", str(tmp_path))
         patch.setenv("WARPSMITH_RECORD", "1")
-        assert not recorded_library.loaded()
+        with pytest.MonkeyPatch.context() as fresh:
+            fresh.setattr(recorded_library, "_is_here", lambda: False)
+            assert not recorded_library.loaded()
+        assert recorded_library.loaded()  # what is here already
         patch.setenv("WARPSMITH_LIBRARY_DIR", str(library.parent))
         assert recorded_library.loaded()
         patch.setenv("WARPSMITH_RECORD", "0")

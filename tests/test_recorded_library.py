@@ -112,7 +112,9 @@ def test_the_folder_of_ready_made_libraries_comes_first(
     (tmp_path / "warpsmith_autograd-torch2.10.9.so").touch()
     found = recorded_library.status()
     assert found.path is None
-    assert found.why_not.startswith("the library in WARPSMITH_LIBRARY_DIR is of another PyTorch; ")
+    assert found.why_not.startswith(
+        "the library in WARPSMITH_LIBRARY_DIR is of another PyTorch or source; "
+    )
     cached = recorded_library._cached()
     cached.parent.mkdir(parents=True)
     cached.touch()
@@ -239,3 +241,27 @@ def test_the_compilers_words_are_said(
     assert (status, out) == (1, "")
     assert "compiling 'autograd' failed:\nrecorded.cpp:" in err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_compiler_that_fails_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "failing"
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert not recorded_library.loaded()
+    recorded_library._compilers[-1].wait(60)
+    found = recorded_library.status()
+    assert (found.why_not, found.begins) == ("the compiler failed", False)
+    assert found.cure == "`warpsmith build autograd` says why"
+
+
+def test_a_home_that_may_not_be_read_leaves_calls_to_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(recorded_library, "status", refuse)
+    assert not recorded_library.loaded()

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -46,13 +47,19 @@ std::optional<Source> source(int64_t code) {
 }
 
 struct Plan {
-  c10::OperatorHandle forward, gradient, speak;
-  std::string called;                           // the public function
+  c10::OperatorHandle forward, gradient;
+  c10::OperatorHandle differentiable;           // the gradient's operator where it may be differentiated in its turn
   std::vector<int64_t> takes, otherwise;        // by argument of `gradient`
   std::vector<int64_t> gives, gives_otherwise;  // by argument of `forward`: which output is its gradient
   std::vector<int64_t> passes;                  // the same where the first output has none: whose gradient it is
   std::vector<int64_t> constants;               // outputs that are no functions of the arguments
 };
+
+// Whether autograd records an output: a tensor that is there, and is no constant.
+bool is_recorded(const Plan& plan, size_t i, const Tensor& output) {
+  const auto& constants = plan.constants;
+  return output.defined() && std::find(constants.begin(), constants.end(), static_cast<int64_t>(i)) == constants.end();
+}
 
 // That is there and has elements: an operator stands an empty tensor for one that it does not make.
 bool is_there(const IValue& value) {
@@ -98,22 +105,6 @@ const IValue& valued(const Source& from, const Stack& arguments, const Stack& ou
   return from.kind == From::output ? outputs[from.at] : arguments[from.at];
 }
 
-// While it lives, Python refuses in the name of the function that was called.
-class Speaker {
- public:
-  explicit Speaker(const Plan& plan) : plan_(plan) { say(plan.called); }
-  ~Speaker() { say(""); }
-  Speaker(const Speaker&) = delete;
-  Speaker& operator=(const Speaker&) = delete;
-
- private:
-  void say(const std::string& name) const {
-    Stack stack{IValue(name)};
-    plan_.speak.callBoxed(&stack);
-  }
-  const Plan& plan_;
-};
-
 class Recorded : public torch::autograd::Function<Recorded> {
  public:
   static variable_list forward(AutogradContext* ctx, const Plan* plan, Stack* stack, at::TensorList tensors) {
@@ -133,14 +124,12 @@ class Recorded : public torch::autograd::Function<Recorded> {
     for (size_t i = 0; i < count; ++i) {
       if (tensor_of(arguments[i]).defined()) kept.slots.push_back(static_cast<int64_t>(i));
     }
-    variable_list found, saved, constants;
+    variable_list found, saved;
     for (size_t i = 0; i < made; ++i) {
-      if (!tensor_of(outputs[i]).defined()) continue;
+      Tensor output = tensor_of(outputs[i]);
+      if (!is_recorded(*plan, i, output)) continue;
       kept.outputs.push_back(static_cast<int64_t>(i));
-      found.push_back(outputs[i].toTensor());
-    }
-    for (const int64_t i : plan->constants) {
-      if (const Tensor output = tensor_of(outputs[i]); output.defined()) constants.push_back(output);
+      found.push_back(std::move(output));
     }
     const auto save = [&](const Tensor& tensor) {  // each once
       size_t at = 0;
@@ -169,7 +158,6 @@ class Recorded : public torch::autograd::Function<Recorded> {
     }
     ctx->save_for_backward(std::move(saved));
     ctx->set_materialize_grads(false);
-    if (!constants.empty()) ctx->mark_non_differentiable(constants);
     ctx->saved_data.emplace("kept", std::move(kept).packed());
     return found;
   }
@@ -188,6 +176,7 @@ class Recorded : public torch::autograd::Function<Recorded> {
     bool any = false;
     for (const Tensor& grad : grads) any |= grad.defined();
     if (!any) return found;
+    const variable_list saved = ctx->get_saved_variables();
     if (!plan.passes.empty() && !gradient_of(0).defined()) {
       for (size_t i = 0; i < kept.slots.size(); ++i) {
         if (const int64_t output = plan.passes[kept.slots[i]]; output >= 0) found[2 + i] = gradient_of(output);
@@ -195,7 +184,6 @@ class Recorded : public torch::autograd::Function<Recorded> {
       return found;
     }
 
-    const variable_list saved = ctx->get_saved_variables();
     Stack stack;
     stack.reserve(plan.takes.size());
     for (size_t i = 0; i < plan.takes.size(); ++i) {
@@ -213,9 +201,8 @@ class Recorded : public torch::autograd::Function<Recorded> {
         stack.push_back(kept.values[i]);
       }
     }
-    if (at::GradMode::is_enabled()) {  // the gradient may be differentiated in its turn
-      const Speaker speaker(plan);
-      plan.gradient.callBoxed(&stack);
+    if (at::GradMode::is_enabled()) {
+      plan.differentiable.callBoxed(&stack);
     } else {
       const at::AutoDispatchBelowAutograd below;
       plan.gradient.callBoxed(&stack);
@@ -232,32 +219,33 @@ class Recorded : public torch::autograd::Function<Recorded> {
 
 // Of a plan that names what is not there nothing is recorded.
 void check(const Plan& plan) {
+  const std::string& name = plan.forward.schema().name();
   const auto arguments = static_cast<int64_t>(plan.forward.schema().arguments().size());
   const auto outputs = static_cast<int64_t>(plan.forward.schema().returns().size());
   const auto taken = plan.gradient.schema().arguments().size(), given = plan.gradient.schema().returns().size();
   const auto within = [&](const std::vector<int64_t>& all, int64_t end) {
-    for (const int64_t at : all) TORCH_CHECK(at >= -1 && at < end, plan.called, ": no output ", at);
+    for (const int64_t at : all) TORCH_CHECK(at >= -1 && at < end, name, ": no output ", at);
   };
   const auto known = [&](const std::vector<int64_t>& codes, bool may_lack) {
-    TORCH_CHECK(codes.size() == taken, plan.called, ": ", taken, " arguments are taken, not ", codes.size());
+    TORCH_CHECK(codes.size() == taken, name, ": ", taken, " arguments are taken, not ", codes.size());
     for (const int64_t code : codes) {
       const std::optional<Source> from = source(code);
-      TORCH_CHECK(from || may_lack, plan.called, ": an argument without a source");
+      TORCH_CHECK(from || may_lack, name, ": an argument without a source");
       if (!from) continue;
       const bool of_output = from->kind == From::output || from->kind == From::gradient;
-      TORCH_CHECK(from->kind <= From::apart && static_cast<int64_t>(from->at) < (of_output ? outputs : arguments),
-                  plan.called, ": no source ", code);
+      TORCH_CHECK(from->kind <= From::apart && static_cast<int64_t>(from->at) < (of_output ? outputs : arguments), name,
+                  ": no source ", code);
     }
   };
   known(plan.takes, false);
   known(plan.otherwise, true);
   for (const auto* columns : {&plan.gives, &plan.gives_otherwise}) {
-    TORCH_CHECK(static_cast<int64_t>(columns->size()) == arguments, plan.called, ": a gradient for each argument");
+    TORCH_CHECK(static_cast<int64_t>(columns->size()) == arguments, name, ": a gradient for each argument");
     within(*columns, static_cast<int64_t>(given));
   }
-  TORCH_CHECK(plan.passes.empty() || static_cast<int64_t>(plan.passes.size()) == arguments, plan.called);
+  TORCH_CHECK(plan.passes.empty() || static_cast<int64_t>(plan.passes.size()) == arguments, name);
   within(plan.passes, outputs);
-  for (const int64_t at : plan.constants) TORCH_CHECK(at >= 0 && at < outputs, plan.called, ": no output ", at);
+  for (const int64_t at : plan.constants) TORCH_CHECK(at >= 0 && at < outputs, name, ": no output ", at);
 }
 
 class Recorder : public c10::OperatorKernel {
@@ -273,10 +261,11 @@ class Recorder : public c10::OperatorKernel {
     }
     const Plan* plan = &plan_;
     const variable_list found = Recorded::apply(plan, stack, at::TensorList(tensors));
-    size_t next = 0;  // absent outputs are there as None already
-    for (auto output = stack->end() - static_cast<int64_t>(plan_.forward.schema().returns().size());
-         output != stack->end(); ++output) {
-      if (tensor_of(*output).defined()) *output = found[next++];
+    size_t next = 0;  // the others are there already
+    const size_t made = plan_.forward.schema().returns().size();
+    for (size_t i = 0; i < made; ++i) {
+      IValue& output = (*stack)[stack->size() - made + i];
+      if (is_recorded(plan_, i, tensor_of(output))) output = found[next++];
     }
   }
 
@@ -286,14 +275,16 @@ class Recorder : public c10::OperatorKernel {
 
 // Defines `name.overload`. `signature`: of `name`.
 void record(const std::string& name, const std::string& overload, const std::string& signature,
-            const std::string& called, const std::string& gradient, std::vector<int64_t> takes,
+            const std::string& gradient, const std::string& differentiable, std::vector<int64_t> takes,
             std::vector<int64_t> otherwise, std::vector<int64_t> gives, std::vector<int64_t> gives_otherwise,
             std::vector<int64_t> passes, std::vector<int64_t> constants) {
+  static std::mutex alone;
+  const std::lock_guard lock(alone);
   static auto* const libraries = new std::deque<torch::Library>;  // for ever: what they define goes with them
   const auto operation = [](const std::string& of) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(("warpsmith::" + of).c_str(), "");
   };
-  auto recorder = std::make_unique<Recorder>(Plan{operation(name), operation(gradient), operation("_speak"), called,
+  auto recorder = std::make_unique<Recorder>(Plan{operation(name), operation(gradient), operation(differentiable),
                                                   std::move(takes), std::move(otherwise), std::move(gives),
                                                   std::move(gives_otherwise), std::move(passes), std::move(constants)});
   torch::Library& library =
@@ -305,8 +296,8 @@ void record(const std::string& name, const std::string& overload, const std::str
 
 TORCH_LIBRARY_FRAGMENT(warpsmith, library) {
   library.def(
-      "_record(str name, str overload, str signature, str called, str gradient, int[] takes, int[] otherwise, "
-      "int[] gives, int[] gives_otherwise, int[] passes, int[] constants) -> ()",
+      "_record(str name, str overload, str signature, str gradient, str differentiable, int[] takes, "
+      "int[] otherwise, int[] gives, int[] gives_otherwise, int[] passes, int[] constants) -> ()",
       &record);
 }
 

@@ -108,7 +108,8 @@ class Derivative:
         self.name, self.called, self.function = name, called, function
         self.arguments = tuple(a.name for a in schema.arguments)
         self.defaults = defaults(schema)
-        outputs = tuple(output.name for output in schema.returns)
+        self.outputs = outputs = tuple(output.name for output in schema.returns)
+        self.constant = tuple(constants)
         self.saves = tuple(saves.values())
         names = (*self.arguments, *outputs, *saves)
         slots = {n: i for i, n in enumerate(names) if n}

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-from warpsmith.core import autograd, catalogue
-from warpsmith.core.catalogue import Op
+from warpsmith.core import autograd
 from warpsmith.core.schemas import gradient_names
 from warpsmith.native import recorded_library
 
@@ -115,11 +116,10 @@ PLANS: Mapping[str, Plan] = {
 }
 
 
-def _codes(op: Op) -> Callable[[str], int]:
+def _coder(arguments: Sequence[str], outputs: Sequence[str]) -> Callable[[str], int]:
     """What C++ calls an output of an operator, the gradient of one, or an argument. An output may
     have the name of an argument; derivatives mean the output then.
     """
-    outputs = tuple(output.name for output in op.parsed.returns)
     gradients = gradient_names(outputs)
 
     def code(of: str) -> int:
@@ -127,20 +127,17 @@ def _codes(op: Op) -> Callable[[str], int]:
             return _GRADIENT + gradients.index(of)
         if of in outputs:
             return _OUTPUT + outputs.index(of)
-        return _ARGUMENT + op.argument_names.index(of)
+        return _ARGUMENT + arguments.index(of)
 
     return code
 
 
-def _constants(op: Op) -> list[int]:
-    return [_codes(op)(output) - _OUTPUT for output in op.constants]
-
-
-def steps(op: Op) -> tuple[Any, ...]:
-    """The plan of an operator as C++ takes it: `_record`'s arguments from `gradient` on."""
-    parts = _TEXT.fullmatch(PLANS[op.name].text)
-    assert parts is not None, PLANS[op.name].text
-    arguments, code = op.argument_names, _codes(op)
+def steps(name: str, formula: autograd.Derivative) -> tuple[Any, ...]:
+    """The plan of an operator as C++ takes it: the operator that it calls, and columns."""
+    parts = _TEXT.fullmatch(PLANS[name].text)
+    assert parts is not None, PLANS[name].text
+    arguments, outputs = formula.arguments, formula.outputs
+    code = _coder(arguments, outputs)
 
     def taken(word: str) -> tuple[int, int]:
         if word[0] == "?":
@@ -161,35 +158,49 @@ def steps(op: Op) -> tuple[Any, ...]:
     if parts["passes"]:
         which = code(parts[4].split()[1]) - _GRADIENT
         passes = [which if a in parts["passes"].split(", ") else -1 for a in arguments]
-    columns = [*zip(*takes, strict=True), *zip(*gives.values(), strict=True), passes]
-    return parts["op"], *(list(column) for column in columns), _constants(op)
+    constants = [outputs.index(name) for name in formula.constant]
+    columns = [*zip(*takes, strict=True), *zip(*gives.values(), strict=True), passes, constants]
+    return parts["op"], *(list(column) for column in columns)
+
+
+#: Operators that are defined for C++, by what they are recorded for.
+_defined: dict[tuple[str, str], Callable[..., Any]] = {}
+_defining = threading.RLock()
 
 
 @functools.cache
 def _library() -> torch.library.Library:
-    """What C++ calls: first, around a gradient that may be differentiated in its turn, `_speak`."""
-    library = torch.library.Library("warpsmith", "FRAGMENT")
-    library.define("_speak(str name) -> ()")
-
-    def speak(name: str) -> None:
-        autograd._speaker.name = name or None
-
-    library.impl("_speak", speak, "CompositeExplicitAutograd")
-    return library
+    return torch.library.Library("warpsmith", "FRAGMENT")
 
 
-@functools.cache
-def _defined(name: str, called: str) -> Callable[..., Any]:
-    """`warpsmith::name` as it is recorded for a public function, defined now."""
-    _library()
-    packet = getattr(torch.ops.warpsmith, name)
-    # as it was registered: what is drawn anew in each call is symbolic there
-    signature = str(packet.default._schema).removeprefix(f"warpsmith::{name}")
-    gradient, *columns = steps(catalogue.get(name))
-    getattr(torch.ops.warpsmith, gradient)  # which defines it
-    overload = f"recorded_{called}"
-    torch.ops.warpsmith._record(name, overload, signature, called, gradient, *columns)
-    return getattr(packet, overload)._op  # type: ignore[no-any-return]
+def _signature(name: str) -> str:
+    """As it was registered: what is drawn anew in each call is symbolic there."""
+    schema = str(getattr(torch.ops.warpsmith, name).default._schema)
+    return schema.removeprefix(f"warpsmith::{name}")
+
+
+def _define(name: str, called: str, formula: autograd.Derivative) -> Callable[..., Any]:
+    """`warpsmith::name` as it is recorded for a public function."""
+    gradient, *columns = steps(name, formula)
+    overload, differentiable = f"recorded_{called}", f"_{gradient}_of_{called}"
+    # in whose name second derivatives are refused
+    run = autograd.speaking(called, getattr(torch.ops.warpsmith, gradient).default)
+    _library().define(differentiable + _signature(gradient))
+    _library().impl(differentiable, run, "CompositeImplicitAutograd")
+    torch.ops.warpsmith._record(
+        name, overload, _signature(name), gradient, differentiable, *columns
+    )
+    return getattr(getattr(torch.ops.warpsmith, name), overload)._op  # type: ignore[no-any-return]
+
+
+def _recorded_for(name: str, called: str, formula: autograd.Derivative) -> Callable[..., Any]:
+    """The same, defined once, whichever threads ask, and unseen by whoever watches calls."""
+    found = _defined.get((name, called))
+    if found is None:
+        with _defining, _disable_current_modes(), torch._C.DisableTorchFunction():
+            found = _defined.get((name, called)) or _define(name, called, formula)
+            _defined[name, called] = found
+    return found
 
 
 def recorded(name: str, formula: autograd.Formula) -> Callable[..., Any]:
@@ -197,14 +208,15 @@ def recorded(name: str, formula: autograd.Formula) -> Callable[..., Any]:
     where there is a plan and the library, and by the formula of the spec.
     """
     plan, otherwise = PLANS.get(name), autograd.eager(formula, name)
-    if plan is None or not recorded_library.load():
+    if plan is None or isinstance(formula, autograd.NoDerivative) or not recorded_library.load():
         return otherwise
-    called, when, speaker = formula.called, plan.when, autograd._speaker
+    known, called, when, speaker = formula, formula.called, plan.when, autograd._speaker
+    is_watched = torch._C._len_torch_function_stack
 
     def call(*args: Any) -> Any:
-        if when is not None and not when(*args):
+        if is_watched() or (when is not None and not when(*args)):
             return otherwise(*args)
         # what a public function is built of speaks in its name
-        return _defined(name, speaker.name or called)(*args)
+        return _recorded_for(name, speaker.name or called, known)(*args)
 
     return call

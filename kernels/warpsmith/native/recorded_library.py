@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -51,11 +52,21 @@ def file_name() -> str:
     """Of the library for this PyTorch: builds of one version have the same interface."""
     import torch
 
-    return f"{_PREFIX}{torch.__version__.partition('+')[0]}.so"
+    version, sources = torch.__version__.partition("+")[0], _digest()[:8]
+    return f"{_PREFIX}{version}-{sources}.so"
+
+
+def _digest() -> str:
+    """Of the sources; nothing where they are not there."""
+    return csrc.digest([SOURCE], *_FLAGS) if os.path.isfile(SOURCE) else ""
 
 
 def _cached() -> Path:
-    key = csrc.digest([SOURCE], *_FLAGS, sys.platform)
+    """Homes may be shared by machines of several kinds, and by builds of one version."""
+    import torch
+
+    build = (torch.version.git_version or "", str(torch._C._GLIBCXX_USE_CXX11_ABI))
+    key = csrc.digest([SOURCE], *_FLAGS, sys.platform, platform.machine(), *build)
     return store.cache_root() / f"{NAME}-{key}" / file_name()
 
 
@@ -68,9 +79,10 @@ def find() -> Path | None:
     """The library, if it is there."""
     folder = _named_folder()
     places = [folder / file_name()] if folder else []
-    if SOURCE.is_file():
+    if os.path.isfile(SOURCE):
         places.append(_cached())
-    return next((place for place in places if place.is_file()), None)
+    # which, other than Path's, has no word for a folder that may not be read
+    return next((place for place in places if os.path.isfile(place)), None)
 
 
 def why_not() -> str | None:
@@ -81,7 +93,7 @@ def why_not() -> str | None:
         return f"no C++ compiler: {toolchain.cxx()} is not there (set CXX)"
     if toolchain.version_numbers(torch.__version__) < toolchain.MIN_TORCH:
         return f"PyTorch {torch.__version__} is older than the kernels need"
-    if not SOURCE.is_file():
+    if not os.path.isfile(SOURCE):
         return f"{SOURCE} is not there"
     return None
 
@@ -94,6 +106,11 @@ def _begun() -> float | None:
         return None
 
 
+def _is_at_work() -> bool:
+    ago = _begun()
+    return ago is not None and 0.0 <= ago < _DEAD
+
+
 def status() -> Status:
     """What holds now; loads nothing, compiles nothing."""
     import torch
@@ -104,7 +121,7 @@ def status() -> Status:
         return Status(path)
     folder, by_hand = _named_folder(), f"`warpsmith build {NAME}` compiles it"
     other = folder is not None and any(folder.glob(f"{_PREFIX}*.so"))
-    told = "the library in WARPSMITH_LIBRARY_DIR is of another PyTorch; " if other else ""
+    told = "the library in WARPSMITH_LIBRARY_DIR is of another PyTorch or source; " if other else ""
     if reason := why_not():
         return Status(None, told + reason)
     if os.environ.get("WARPSMITH_BUILD", "1") == "0":
@@ -112,12 +129,13 @@ def status() -> Status:
         return Status(None, told + why, by_hand)
     if not torch.cuda.is_available():
         return Status(None, f"{told}not compiled, as there is no CUDA GPU")
-    begun = _begun()
-    if begun is None:
+    if os.path.isfile(_cached().with_name("begun.failed")):
+        return Status(None, f"{told}the compiler failed", f"`warpsmith build {NAME}` says why")
+    if _is_at_work():
+        return Status(None, f"{told}a compiler is at work on it in the background")
+    if _begun() is None:
         why = "not compiled yet; the first use compiles it in the background"
         return Status(None, told + why, begins=True)
-    if begun < _DEAD:
-        return Status(None, f"{told}a compiler is at work on it in the background")
     why = "the compiler in the background left nothing; the next use tries again"
     return Status(None, told + why, f"{by_hand}, or says why not", begins=True)
 
@@ -172,27 +190,32 @@ def build_once(folder: Path) -> Path:
         return to if to.is_file() else build(folder)
 
 
+#: That this process has begun: nobody waits for them.
+_compilers: list[subprocess.Popen[bytes]] = []
+
+
 def _begin() -> None:
     """Compiles it beside this process, which it may outlive; once, however many processes ask."""
     to = _cached()
     begun = to.with_name("begun")
+    partial = to.with_name(f".{os.getpid()}.{to.name}")
+    command = [toolchain.cxx(), *_FLAGS, "-shared", "-s", *_includes(), str(SOURCE)]
+    then = f'$(command -v nice) "$@" && mv "{partial}" "{to}" || mv "{begun}" "{begun}.failed"'
     with contextlib.suppress(OSError):  # no right to write: then without it
         to.parent.mkdir(parents=True, exist_ok=True)
-        if (ago := _begun()) is not None and ago < _DEAD:
+        if _is_at_work():
             return
         begun.unlink(missing_ok=True)
         with begun.open("x"):
             pass
-        partial = to.with_name(f".{os.getpid()}.{to.name}")
-        command = [toolchain.cxx(), *_FLAGS, "-shared", "-s", *_includes(), str(SOURCE)]
-        then = f'nice "$@" && mv "{partial}" "{to}"'
-        subprocess.Popen(
+        compiler = subprocess.Popen(
             ["sh", "-c", then, "sh", *command, *_libraries(), "-o", str(partial)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        _compilers.append(compiler)
 
 
 # --- in use ---------------------------------------------------------------------------------------
@@ -208,13 +231,19 @@ def loaded() -> bool:
     """Whether it is in use: loaded now if it is there; otherwise a compiler begins, if it may."""
     import torch
 
-    found = status()
-    if found.path is None:
+    with contextlib.suppress(OSError):  # of another PyTorch, or folders that may not be read
+        found = status()
+        if found.path is not None:
+            if not _is_here():
+                torch.ops.load_library(str(found.path))
+            return True
         if found.begins:
             _begin()
-        return False
-    try:
-        torch.ops.load_library(str(found.path))
-    except OSError:  # of another PyTorch, whatever its name says
-        return False
-    return True
+    return False
+
+
+def _is_here() -> bool:
+    """Whether this process has loaded one: a second would define the same again."""
+    import torch
+
+    return hasattr(torch.ops.warpsmith, "_record")
