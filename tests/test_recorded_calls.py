@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo import compiled_autograd
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -251,9 +252,21 @@ def test_threads_define_it_once() -> None:
     assert all(torch.equal(y, found[0]) for y in found)
 
 
-def test_functions_of_a_mode_see_python_record() -> None:
-    with torch.device("cpu"):  # a mode of functions
-        assert rms_norm(rows(), WEIGHT).grad_fn.name() == "rms_normBackward"
+def test_modes_of_functions_see_no_overload() -> None:
+    class Seen(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    x = rows()
+    with Seen():
+        assert rms_norm(x, WEIGHT).grad_fn.name() == "rms_normBackward"
+    assert not any("record" in name for name in seen)
+    with torch.device("cpu"):  # a mode that only looks for tensors that are made
+        assert "Recorded" in rms_norm(x, WEIGHT).grad_fn.name()
 
 
 def test_modes_see_the_plain_operator() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
 from warpsmith.core import autograd
@@ -203,6 +204,12 @@ def _recorded_for(name: str, called: str, formula: autograd.Derivative) -> Calla
     return found
 
 
+def _is_watched() -> bool:
+    """Whether a mode sees calls of functions that is not PyTorch's for a default device."""
+    modes = range(torch._C._len_torch_function_stack())
+    return any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in modes)
+
+
 def recorded(name: str, formula: autograd.Formula) -> Callable[..., Any]:
     """What autograd records of calls of `warpsmith::name`, at the least cost to the host: in C++
     where there is a plan and the library, and by the formula of the spec.
@@ -211,10 +218,10 @@ def recorded(name: str, formula: autograd.Formula) -> Callable[..., Any]:
     if plan is None or isinstance(formula, autograd.NoDerivative) or not recorded_library.load():
         return otherwise
     known, called, when, speaker = formula, formula.called, plan.when, autograd._speaker
-    is_watched = torch._C._len_torch_function_stack
+    modes = torch._C._len_torch_function_stack
 
     def call(*args: Any) -> Any:
-        if is_watched() or (when is not None and not when(*args)):
+        if (modes() and _is_watched()) or (when is not None and not when(*args)):
             return otherwise(*args)
         # what a public function is built of speaks in its name
         return _recorded_for(name, speaker.name or called, known)(*args)
