@@ -14,6 +14,7 @@ from pathlib import Path
 from warpsmith.core import json_files
 from warpsmith.measure import host_times, limits
 from warpsmith.measure.record import record_path
+from warpsmith.native import recorded_library
 from warpsmith.records import sources
 
 NAME = "host_times"
@@ -41,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         known = {row["case"] for row in rows}
         names = [name for name in names if name not in known]
     environment, order = limits.environment(), list(host_times.CASES)
+    environment["autograd"] = recorded_library.recorder()
     for found in host_times.measure_all(names, "cuda", _say):
         cases = {row["case"] for row in found}
         rows = [row for row in rows if row["case"] not in cases] + found

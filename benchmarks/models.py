@@ -49,6 +49,7 @@ from model_runs import MODELS, Model, Phase, Runner, exactly, relative_error
 from warpsmith.core import json_files
 from warpsmith.measure import bench, kernel_kinds, limits, timing
 from warpsmith.measure.record import record_path
+from warpsmith.native import recorded_library
 from warpsmith.records.others import OTHERS
 
 NAME, ATTENTION = "models", "models_attention"
@@ -307,6 +308,7 @@ def main(arguments: list[str] | None = None) -> int:
     known = limits.ensure(folder)
     name = ATTENTION if options.attention else NAME
     environment = limits.environment()
+    environment["autograd"] = recorded_library.recorder()
     for package in ("transformers", "diffusers", "liger_kernel"):
         if find_spec(package) is not None:
             from importlib.metadata import version

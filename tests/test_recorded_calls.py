@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor
 from torch._dynamo import compiled_autograd
 from torch.overrides import TorchFunctionMode
@@ -31,7 +32,11 @@ RECORDED = [catalogue.get(name) for name in recorded_calls.PLANS]
 def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Compiled here, for all tests, as `load` does where it is switched on."""
     shared = tmp_path_factory.getbasetemp().parent / "warpsmith_autograd"
-    path = recorded_library.build_once(shared)
+    shared.mkdir(exist_ok=True)
+    with FileLock(shared / "lock"):  # workers of pytest share it
+        path = shared / recorded_library.file_name()
+        if not path.is_file():
+            recorded_library.build(shared)
     torch.ops.load_library(str(path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded_library, "load", lambda: True)
@@ -252,36 +257,37 @@ def test_threads_define_it_once() -> None:
     assert all(torch.equal(y, found[0]) for y in found)
 
 
-def test_modes_of_functions_see_no_overload() -> None:
-    class Seen(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(str(func))
-            return func(*args, **(kwargs or {}))
+def noted(self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    """What a mode does: notes whom it sees in `seen`."""
+    self.seen.append(str(func))
+    return func(*args, **(kwargs or {}))
 
-    seen: list[str] = []
-    x = rows()
-    with Seen():
+
+class SeesFunctions(TorchFunctionMode):
+    __torch_function__ = noted
+
+
+class SeesOperators(TorchDispatchMode):
+    __torch_dispatch__ = noted
+
+
+def test_modes_of_functions_see_no_overload() -> None:
+    x, mode = rows(), SeesFunctions()
+    mode.seen = []
+    with mode:
         assert rms_norm(x, WEIGHT).grad_fn.name() == "rms_normBackward"
-    assert not any("record" in name for name in seen)
+    assert mode.seen
+    assert not any("record" in name for name in mode.seen)
     with torch.device("cpu"):  # a mode that only looks for tensors that are made
         assert "Recorded" in rms_norm(x, WEIGHT).grad_fn.name()
 
 
 def test_modes_see_the_plain_operator() -> None:
-    class Seen(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    seen: list[str] = []
-    x = rows()
-    with Seen():
+    x, mode = rows(), SeesOperators()
+    mode.seen = []
+    with mode:
         rms_norm(x, WEIGHT).sum().backward()
-    assert [name for name in seen if "warpsmith" in name] == [
+    assert [name for name in mode.seen if "warpsmith" in name] == [
         "warpsmith.rms_norm.default",
         "warpsmith.rms_norm_backward.default",
     ]

@@ -4,7 +4,7 @@
 // This is the only code of ours that needs PyTorch's own C++ interface, which changes from version to version. So it is a
 // library of its own, compiled for the PyTorch at hand, and everything works without it; a call just costs the host more.
 //
-// Whatever watches calls (subclasses of tensors, modes, tracers) sees the plain operator.
+// Subclasses of tensors, and modes, see the plain operator.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -12,12 +12,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+namespace warpsmith {
 namespace {
 
 using at::Tensor;
@@ -26,7 +26,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using torch::jit::Stack;
 
-// One value: `kKinds` of them count from 0 on each, as core/recorded_calls.py writes them.
+// A value is kKind times what it is from, and its place there, as core/recorded_calls.py writes them.
 constexpr int64_t kKind = 1000;
 enum class From : int64_t {
   argument,  // of the call
@@ -273,13 +273,11 @@ class Recorder : public c10::OperatorKernel {
   Plan plan_;
 };
 
-// Defines `name.overload`. `signature`: of `name`.
+// Defines `name.overload`. `signature`: of `name`. Python calls it from one thread at a time.
 void record(const std::string& name, const std::string& overload, const std::string& signature,
             const std::string& gradient, const std::string& differentiable, std::vector<int64_t> takes,
             std::vector<int64_t> otherwise, std::vector<int64_t> gives, std::vector<int64_t> gives_otherwise,
             std::vector<int64_t> passes, std::vector<int64_t> constants) {
-  static std::mutex alone;
-  const std::lock_guard lock(alone);
   static auto* const libraries = new std::deque<torch::Library>;  // for ever: what they define goes with them
   const auto operation = [](const std::string& of) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(("warpsmith::" + of).c_str(), "");
@@ -302,3 +300,4 @@ TORCH_LIBRARY_FRAGMENT(warpsmith, library) {
 }
 
 }  // namespace
+}  // namespace warpsmith

@@ -80,19 +80,17 @@ def _misfit(
     for x in tensors:
         if type(x) not in (Tensor, torch.nn.Parameter) or x.layout != torch.strided:
             return "only plain tensors"
-    of_q, of_k, of_v = query.shape, key.shape, value.shape
-    if not len(of_q) == len(of_k) == len(of_v) == 4:
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
         return "only [batch, heads, tokens, d]"
-    dtype = query.dtype
-    if dtype not in _HALVES:
+    if query.dtype not in _HALVES:
         return "only f16 and bf16"
-    if not dtype == key.dtype == value.dtype:
+    if not query.dtype == key.dtype == value.dtype:
         return "only tensors of one dtype"
     if not query.device == key.device == value.device:
         return "only tensors of one device"
-    b, heads, m, d = of_q
-    _, kv_heads, n, _ = of_k
-    if of_k[0] != b or of_v[:3] != of_k[:3] or of_k[3] != d:
+    b, heads, m, d = query.shape
+    kv_heads, n = key.shape[1:3]
+    if key.shape[0] != b or value.shape[:3] != key.shape[:3] or key.shape[3] != d:
         return "only shapes that fit without broadcasting"
     if heads != kv_heads and not (gqa and kv_heads and heads % kv_heads == 0):
         return "only as many heads of keys, or a divisor with enable_gqa"
@@ -101,7 +99,7 @@ def _misfit(
     if attn_mask is not None:
         if is_causal:
             return "a mask beside is_causal"
-        if attn_mask.dtype not in (torch.bool, dtype) or attn_mask.device != query.device:
+        if attn_mask.dtype not in (torch.bool, query.dtype) or attn_mask.device != query.device:
             return "only masks of bools or of the query's dtype"
         sizes = tuple(attn_mask.shape)
         pairs = zip(reversed(sizes), reversed((b, heads, m, n)), strict=False)
@@ -211,14 +209,9 @@ def _choice(
         return _PYTORCH, f"the kernels here take {why}" if why.startswith("only") else why
     if dropout_p > 0.0 and (torch.compiler.is_compiling() or _capturing(query)):
         return _PYTORCH, "dropout draws its seed on the host, once for a graph"
-    gradient = torch.is_grad_enabled() and (
-        query.requires_grad
-        or key.requires_grad
-        or value.requires_grad
-        or (attn_mask is not None and attn_mask.requires_grad)
-    )
-    _, _, m, d = query.shape
-    _, _, n, dv = value.shape
+    tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    (m, d), (n, dv) = query.shape[2:], value.shape[2:]
     of = (_index(query), sm, query.dtype, d, dv)
     plain = attn_mask is None and dropout_p == 0.0
     if plain and not gradient and m <= FEW_QUERIES:
@@ -251,8 +244,7 @@ def _deterministic() -> bool:
 def _in_packs(x: Tensor) -> bool:
     """Whether heads of a cache can be read 16 bytes at a time."""
     width = _ALIGNED // x.element_size()
-    first, second, third, last = x.stride()
-    if last != 1 or x.shape[3] % width or first % width or second % width or third % width:
+    if x.stride(3) != 1 or x.shape[3] % width or any(x.stride(i) % width for i in range(3)):
         return False
     return torch.compiler.is_compiling() or x.is_meta or x.data_ptr() % _ALIGNED == 0
 

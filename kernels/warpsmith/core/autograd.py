@@ -109,7 +109,7 @@ class Derivative:
         self.arguments = tuple(a.name for a in schema.arguments)
         self.defaults = defaults(schema)
         self.outputs = outputs = tuple(output.name for output in schema.returns)
-        self.constant = tuple(constants)
+        self.constant_names = tuple(constants)
         self.saves = tuple(saves.values())
         names = (*self.arguments, *outputs, *saves)
         slots = {n: i for i, n in enumerate(names) if n}

@@ -43,15 +43,15 @@ class Plan:
             dtypes differ. It gives the gradients of those arguments, in the order of its outputs,
             or ``a=1|0``: the second, or the first where that has no elements. ``; grad -> a, b``:
             where the first output has no gradient, theirs is that one.
-        when: of all arguments of a call, whether the plan holds; otherwise the spec's derivative
-            runs.
+        when: the name of an argument, and of what values of it the plan holds; of others the spec's
+            derivative runs.
     """
 
     text: str
-    when: Callable[..., bool] | None = None
+    when: tuple[str, Callable[[Any], bool]] | None = None
 
 
-def _norm(name: str, affine: str, given: str = "") -> dict[str, Plan]:
+def _norm(name: str, affine: str) -> dict[str, Plan]:
     """Of a norm, one that keeps rstd, and one of a sum."""
     more = f"{affine}, eps"
     added = "".join(f", {a}={slot}" for slot, a in enumerate(affine.split(", "), 2))
@@ -70,19 +70,14 @@ def _norm(name: str, affine: str, given: str = "") -> dict[str, Plan]:
 def _attention(name: str, starts: str) -> Plan:
     options = "scale, causal, window_left, window_right, softcap, alibi_slopes, mask, bias, sinks, "
     options += "gate, q_documents, k_documents, tree, dropout_p, seed, offset"
-    slot = 19 + 4 * bool(starts)  # of return_lse
-
-    def keeps_lse(*args: Any) -> bool:
-        return bool(args[slot])
-
     return Plan(
         f"{name}_backward(grad_out|out, grad_lse, q, k, v, out, lse, {starts}{options}, "
         "deterministic, batch_invariant, ?bias) -> q, k, v, bias, sinks, alibi_slopes, gate",
-        keeps_lse,
+        ("return_lse", bool),
     )
 
 
-def _mask_is_constant(x: Tensor, mask: Tensor | None, *others: Any) -> bool:
+def _is_constant(mask: Tensor | None) -> bool:
     return mask is None or not mask.requires_grad
 
 
@@ -99,7 +94,7 @@ PLANS: Mapping[str, Plan] = {
     "softmax": Plan("softmax_backward(grad_y, y, dim) -> x"),
     "log_softmax": Plan("log_softmax_backward(grad_y, y, dim) -> x"),
     "scaled_masked_softmax": Plan(
-        "scaled_masked_softmax_backward(grad_y, y, scale, causal) -> x", _mask_is_constant
+        "scaled_masked_softmax_backward(grad_y, y, scale, causal) -> x", ("mask", _is_constant)
     ),
     **_norm("rms_norm", "weight"),
     **_norm("layer_norm", "weight, bias"),
@@ -159,7 +154,7 @@ def steps(name: str, formula: autograd.Derivative) -> tuple[Any, ...]:
     if parts["passes"]:
         which = code(parts[4].split()[1]) - _GRADIENT
         passes = [which if a in parts["passes"].split(", ") else -1 for a in arguments]
-    constants = [outputs.index(name) for name in formula.constant]
+    constants = [outputs.index(name) for name in formula.constant_names]
     columns = [*zip(*takes, strict=True), *zip(*gives.values(), strict=True), passes, constants]
     return parts["op"], *(list(column) for column in columns)
 
@@ -217,11 +212,12 @@ def recorded(name: str, formula: autograd.Formula) -> Callable[..., Any]:
     plan, otherwise = PLANS.get(name), autograd.eager(formula, name)
     if plan is None or isinstance(formula, autograd.NoDerivative) or not recorded_library.load():
         return otherwise
-    known, called, when, speaker = formula, formula.called, plan.when, autograd._speaker
-    modes = torch._C._len_torch_function_stack
+    known, called, speaker = formula, formula.called, autograd._speaker
+    of, holds = plan.when or (formula.arguments[0], lambda first: True)
+    slot, modes = formula.arguments.index(of), torch._C._len_torch_function_stack
 
     def call(*args: Any) -> Any:
-        if (modes() and _is_watched()) or (when is not None and not when(*args)):
+        if (modes() and _is_watched()) or not holds(args[slot]):
             return otherwise(*args)
         # what a public function is built of speaks in its name
         return _recorded_for(name, speaker.name or called, known)(*args)

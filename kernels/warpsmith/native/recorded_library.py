@@ -180,16 +180,6 @@ def build(folder: Path, on_progress: builder.Progress | None = None) -> Path:
     return to
 
 
-def build_once(folder: Path) -> Path:
-    """Compiles it into a folder, for all processes that ask."""
-    from filelock import FileLock
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "lock"):
-        to = folder / file_name()
-        return to if to.is_file() else build(folder)
-
-
 #: That this process has begun: nobody waits for them.
 _compilers: list[subprocess.Popen[bytes]] = []
 
@@ -198,9 +188,8 @@ def _begin() -> None:
     """Compiles it beside this process, which it may outlive; once, however many processes ask."""
     to = _cached()
     begun = to.with_name("begun")
-    partial = to.with_name(f".{os.getpid()}.{to.name}")
-    command = [toolchain.cxx(), *_FLAGS, "-shared", "-s", *_includes(), str(SOURCE)]
-    then = f'$(command -v nice) "$@" && mv "{partial}" "{to}" || mv "{begun}" "{begun}.failed"'
+    command = [sys.executable, "-m", "warpsmith", "build", NAME, "--out", str(to.parent)]
+    then = f'$(command -v nice) "$@" || mv "{begun}" "{begun}.failed"'
     with contextlib.suppress(OSError):  # no right to write: then without it
         to.parent.mkdir(parents=True, exist_ok=True)
         if _is_at_work():
@@ -209,7 +198,7 @@ def _begin() -> None:
         with begun.open("x"):
             pass
         compiler = subprocess.Popen(
-            ["sh", "-c", then, "sh", *command, *_libraries(), "-o", str(partial)],
+            ["sh", "-c", then, "sh", *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -225,6 +214,11 @@ def _begin() -> None:
 def load() -> bool:
     """Whether it is in use in this process: decided once."""
     return loaded()
+
+
+def recorder() -> str:
+    """What records calls in this process, as records of times say it: "C++" or "Python"."""
+    return "C++" if load() else "Python"
 
 
 def loaded() -> bool:

@@ -11,7 +11,6 @@ Reference: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
 from __future__ import annotations
 
 import math
-import threading
 
 import torch
 from torch import Tensor
@@ -66,24 +65,10 @@ def drawn(seed: int | None, offset: int | None, p: float) -> tuple[int, int] | N
         return None
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         return None
-    transforms = torch._C._are_functorch_transforms_active()
-    if transforms and _differs_in_batch():
+    if torch._C._are_functorch_transforms_active() and _differs_in_batch():
         return None
     with torch._C._DisableTorchDispatch():  # a number even where tensors have no data
-        # transforms refuse to write to a tensor that is not of their making
-        place = torch.empty((), dtype=torch.int64, device="cpu") if transforms else _seed.tensor
-        return int(place.random_().item()), 0
-
-
-class _Seed(threading.local):
-    """Where a thread draws its seeds."""
-
-    def __init__(self) -> None:
-        with torch.inference_mode(False), torch._C._DisableTorchDispatch():
-            self.tensor = torch.empty((), dtype=torch.int64, device="cpu")
-
-
-_seed = _Seed()
+        return int(torch.empty((), dtype=torch.int64, device="cpu").random_()), 0
 
 
 def _differs_in_batch() -> bool:
